@@ -22,7 +22,7 @@ $(BIN)/.installed: requirements.txt tandem/command.sh
 	@touch $@
 
 repro: $(BIN)/.installed  ## dvc repro, then a summary of what ran and the results
-	@python -m tandem.cli repro
+	@tandem repro
 
 test: lint  ## lint, types, import contracts, and all tests except the long ones
 	@python -m pytest -n logical --maxprocesses 4 --dist loadfile --no-loadscope-reorder
@@ -43,7 +43,7 @@ lint: $(BIN)/.installed  ## ruff, mypy and import-linter
 	@ruff check . && mypy && lint-imports --no-cache --no-logo
 
 ui: $(BIN)/.installed  ## run Prefect, MLflow and the deployments on this machine until Ctrl+C
-	@python -m tandem.cli ui
+	@tandem ui
 
 doctor:  ## report problems of this machine or environment, and the commands that fix them; ARGS="--json", ARGS="--no-live"
 	@$(if $(wildcard $(BIN)/python),$(BIN)/python,$(PYTHON)) -m tandem.cli doctor $(ARGS)
@@ -52,7 +52,7 @@ gpu:  ## run every GPU check and benchmark, 25 minutes at most, and print the ta
 	@$(if $(wildcard $(BIN)/python),$(BIN)/python,$(PYTHON)) -m tandem.cli gpu $(ARGS)
 
 audit: $(BIN)/.installed  ## check the lock for known vulnerabilities (https://osv.dev)
-	@uv tool run pip-audit==2.10.1 --requirement requirements.txt --require-hashes --disable-pip --vulnerability-service osv --strict $(ARGS)
+	@tandem audit $(ARGS)
 
 lock: $(BIN)/.installed  ## regenerate requirements.txt from pyproject.toml
 	uv pip compile pyproject.toml --group dev --universal --python-version 3.11 --generate-hashes --upgrade --no-header --quiet --output-file requirements.txt
@@ -64,7 +64,7 @@ screenshots: $(BIN)/.installed  ## take screenshots of every page into docs/page
 	python -m tests.screenshots
 
 show: $(BIN)/.installed  ## list published results, local results and every experiment; ARGS="sign"
-	@python -m tandem.cli show $(ARGS)
+	@tandem show $(ARGS)
 
 clean:  ## remove generated files (data, results, caches, state), but not files in git, the environment or MLflow's history
 	git clean -fdXq -- data results .tandem .dvc/cache .dvc/tmp

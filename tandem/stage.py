@@ -106,6 +106,8 @@ def run(stage: str, item: list[str], name: str, place: str) -> int:
             return fail_with_traceback(name, error)
         return fail(name, f"the package {error.name!r} is not installed here; `make repro` installs what Tandem needs")
     except OSError as error:
+        from tandem.command import describe
+
         return fail(name, describe(error))
     except ValueError as error:
         return fail(name, str(error))
@@ -140,21 +142,6 @@ def fail_with_traceback(name: str, error: Exception) -> int:
     traceback.print_exc()
     record_error(name, f"{type(error).__name__}: {error}")
     return 1
-
-
-def describe(error: OSError) -> str:
-    import errno
-
-    if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        where = f" of {error.filename}" if error.filename else ""
-        return f"no space left on the disk{where}; free some and run the same command again"
-    if error.errno is None or not error.filename:
-        return str(error)
-    path = os.path.relpath(error.filename, ROOT) if str(error.filename).startswith(ROOT) else error.filename
-    step = ""
-    if error.errno in (errno.EROFS, errno.EACCES, errno.EPERM):
-        step = "; let this user write there and run the same command again"
-    return f"{path}: {(error.strerror or str(error)).lower()}{step}"
 
 
 def record_error(name: str, message: str) -> None:

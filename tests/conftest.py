@@ -76,6 +76,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    (ROOT / ".tandem").mkdir(exist_ok=True)  # in a new clone, Prefect warns that it cannot make a folder in it
     if config.getoption("--catalogue") and not hasattr(config, "workerinput"):  # xdist's workers report to this one
         config.pluginmanager.register(catalogue.Catalogue(), "catalogue")
 

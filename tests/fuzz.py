@@ -96,7 +96,7 @@ READERS: dict[Path, Callable[[], object]] = {
     closure.CACHE: fingerprints,
     repro.UI_STATE: state_of_servers,
     Path(LAST_ERROR): lambda: reproduce.last_error("train@x"),
-    files.compare_dir() / "compare.json": lambda: repro.results_lines(files.compare_dir() / "compare.json", {}),
+    files.compare_dir() / "compare.json": lambda: repro.results(files.compare_dir() / "compare.json", {}),
     run_dir.publication_file(RUN_DIR): lambda: run_dir.read_publication(RUN_DIR),
     CHECKPOINT.token_file: lambda: re.fullmatch("[0-9a-f]{32}", CHECKPOINT.token()) or 1 / 0,
     files.ROOT / "docs/published.json": published_ones,

@@ -18,7 +18,7 @@ import pytest
 import torch
 from torch import nn
 
-from tandem import choices as tool
+from tandem import cli
 from tandem.machine.identity import identify
 from tandem.machine.threads import waited_seconds
 from tandem.params.schema import Augment, Train
@@ -247,9 +247,9 @@ def test_a_damaged_file_and_a_folder_that_cannot_be_written_cost_only_the_measur
 
 def test_one_command_lists_what_is_kept_and_forgets_it(capsys: pytest.CaptureFixture[str]):
     auto_cache.store("shape", choice(2))
-    assert tool.main([]) == 0
+    assert cli.main(["choices"]) == 0
     assert "gru of 8, batches of 16 x 5 x 4, cpu: threads 2 (2: 1.50 times" in capsys.readouterr().out
-    assert tool.main(["--forget"]) == 0 and "forgotten: 1" in capsys.readouterr().out
+    assert cli.main(["choices", "--forget"]) == 0 and "forgotten: 1" in capsys.readouterr().out
     assert auto_cache.cached_choices() == {}
 
 

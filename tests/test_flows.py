@@ -108,7 +108,7 @@ def test_repro_is_plain_and_prints_a_summary(project: Project) -> None:
     assert "0.8750" in result.stdout and "Some CPU" in result.stdout and project.mlflow in result.stdout
     project.behave(hardware={"fail": "no such device"})
     result = project.run("-m", "tandem.cli", "repro")
-    assert result.returncode == 255
+    assert result.returncode == 1
     assert "  failed     hardware\n" in result.stdout and "  reason     hardware: no such device" in result.stdout
 
 
@@ -386,45 +386,65 @@ def test_a_server_lost_midway_costs_seconds_and_no_result(
     saw(next(line for line in output.splitlines() if "lost the Prefect API" in line))
 
 
-# What flows/compare.py and flows/verify.py tell their caller, without runs.
-COMMAND = """
-import json, sys
-from pathlib import Path
-behave = json.loads(Path("behave.json").read_text())["command"]
-print("with", *sys.argv[1:])
-print(behave["line"])
-print("  took 1 s")
-sys.exit(behave["status"])
+# Ends flows/deployed.py: what flows/compare.py and flows/verify.py find is said by behave.json.
+FOUND = """
+
+import json
+from types import SimpleNamespace
+
+from tandem.comparing.rerun import Verdict
+from tandem.files import ROOT
+
+
+def found(*arguments):
+    about = json.loads((ROOT / "behave.json").read_text())["command"]
+    if "error" in about:
+        raise ValueError(about["error"])
+    return Verdict(about["verdict"], sentence=f"with {arguments}")
+
+
+def compare_found(runs):
+    found(runs)
+    return [SimpleNamespace(sentences=["sign: 2 times as fast"], text=f"the table of {runs}")]
+
+
+comparing.compare = compare_found
+verifying.verify = lambda run, quick: verifying.Verified(run, found(run, quick), ("took 1 s",))
+details = lambda each: each.text
 """
-
-
 PAIR, QUICK = {"runs": ["sign@cpu", "sign@cuda"]}, {"run": "sign@auto", "quick": True}
 
 
 @pytest.mark.long
 @pytest.mark.parametrize(
-    ("deployment", "parameters", "status", "name", "key", "arguments"),
+    ("deployment", "parameters", "behaviour", "name", "message", "artifacts"),
     [
-        ("compare", PAIR, 0, "Completed", "compare", "-- sign@cpu sign@cuda"),
-        ("compare", PAIR, 1, "Failed", "", ""),
-        ("verify", {}, 0, "Completed", "verify-sign-auto", "-- sign@auto"),  # each of params.yaml
-        ("verify", QUICK, 1, "Failed", "verify-sign-auto", "--quick -- sign@auto"),
-        ("verify", QUICK, 3, "Inconclusive", "verify-sign-auto", "--quick -- sign@auto"),
+        ("compare", PAIR, {"verdict": "bit-equal"}, "Completed", "sign: 2 times as fast",
+         {"compare": "the table of ['sign@cpu', 'sign@cuda']"}),
+        ("compare", PAIR, {"error": "no such run"}, "Failed", "no such run", {}),
+        ("verify", {}, {"verdict": "bit-equal"}, "Completed", "sign@auto: bit-equal",  # each of params.yaml
+         {"verify-sign-auto": "with ('sign@auto', False)\n  took 1 s"}),
+        ("verify", QUICK, {"verdict": "different"}, "Failed", "sign@auto: different",
+         {"verify-sign-auto": "with ('sign@auto', True)\n  took 1 s"}),
+        ("verify", QUICK, {"verdict": "inconclusive"}, "Inconclusive", "sign@auto: inconclusive",
+         {"verify-sign-auto": "with ('sign@auto', True)\n  took 1 s"}),
+        ("verify", QUICK, {"error": "no such run"}, "Failed", "no such run", {}),
     ],
-)
+)  # fmt: skip
 def test_compare_and_verify_leave_their_verdict_as_an_artifact(
-    project: Project, deployment: str, parameters: dict[str, Any], status: int, name: str, key: str, arguments: str
-) -> None:
-    """As the UI starts them; both run the commands that people call."""
-    (project.root / f"flows/{deployment}.py").write_text(COMMAND)
-    project.behave(command={"status": status, "line": "- sign: as the status says"})
+    project: Project, deployment: str, parameters: dict[str, Any], behaviour: dict[str, str], name: str, message: str,
+    artifacts: dict[str, str],
+) -> None:  # fmt: skip
+    """As the UI starts them; both call the functions of the commands."""
+    deployed = project.root / "flows/deployed.py"
+    if not (before := deployed.read_text()).endswith(FOUND):
+        deployed.write_text(before + FOUND)
+    project.behave(command=behaviour)
     run = project.create(f"{deployment}/on-demand", **parameters)
     state = wait_for(lambda: (found := project.state(run))["type"] in ("COMPLETED", "FAILED", "CRASHED") and found, 600)
-    assert state["name"] == name and state["message"].endswith("sign: as the status says")
-    artifacts = {found: each["data"] for found, each in project.artifacts(run).items()}
-    assert list(artifacts) == ([key] if key else [])
-    if key:
-        assert f"with {arguments}\n- sign: as the status says\n  took 1 s" in artifacts[key]
+    assert (state["name"], state["message"]) == (name, message)
+    found = {key: each["data"] for key, each in project.artifacts(run).items()}
+    assert set(found) == set(artifacts) and all(text in found[key] for key, text in artifacts.items())
 
 
 def test_the_schedule_makes_runs(project: Project) -> None:

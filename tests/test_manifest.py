@@ -46,7 +46,7 @@ def test_an_edited_tree_keeps_its_patch_with_untracked_code_and_parameters(train
     tree = provenance.tree(project)
     assert (project / ".git/index").read_bytes() == index, "git's own index stays as it is"
     git(project, "worktree", "add", "-q", "--detach", str(again), tree["commit"])
-    subprocess.run(["git", "apply", "--binary"], cwd=again, input=provenance.patch_bytes(tree), check=True)
+    subprocess.run(["git", "apply", "--binary"], cwd=again, input=tree["patch"].encode(), check=True)
     for name in ("params.yaml", "stages/mine.py", "tandem/files.py"):
         assert (again / name).read_bytes() == (project / name).read_bytes()
     assert not (again / "notes.txt").exists()

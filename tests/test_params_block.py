@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from tandem import files
+from tandem import cli, files
 from tandem.importing import new_workload, params_block
 from tandem.params.loading import parse_params
 from tests.own_tables import clips, planned, saved
@@ -82,7 +82,7 @@ def test_nothing_is_overwritten(
 ):
     (project / "workloads/taken").mkdir()
     table, before = saved(clips(["a", "b"] * 6), tmp_path / "t.csv"), everything(project)
-    assert new_workload.main([name, str(table)]) == 1
+    assert cli.main(["new", name, str(table)]) == 1
     message = capsys.readouterr().err
     assert words in message and message.count("\n") == 1
     assert everything(project) == before
@@ -99,11 +99,13 @@ def test_a_failure_midway_leaves_everything_as_it_was(
 
     with monkeypatch.context() as patched:
         patched.setattr(new_workload.shutil if failing == "copyfile" else new_workload, failing, fail)
-        assert new_workload.main(["mine", str(table)]) == 1
+        assert cli.main(["new", "mine", str(table)]) == 1
     # A slow machine shows lines of progress before it.
-    assert capsys.readouterr().err.endswith("error: somewhere: no space left on device; nothing is changed\n")
+    assert capsys.readouterr().err.endswith(
+        "error: no space left on the disk of somewhere; free some and run the same command again; nothing is changed\n"
+    )
     assert everything(project) == before
-    assert new_workload.main(["mine", str(table)]) == 0
+    assert cli.main(["new", "mine", str(table)]) == 0
     assert set(everything(project)) - set(before) == {
         f"workloads/mine{path}" for path in ("", "/data", "/data/t.csv", "/README.md")
     }
@@ -115,6 +117,6 @@ def test_params_that_no_preset_fits_are_refused_before_anything_is_written(
     params = TINY.replace("presets: {}", "presets: {odd: {all: {train.model.hidden_size: 9}}}")
     (project / "params.yaml").write_text(params)
     table, before = saved(clips(["a", "b"] * 6), tmp_path / "t.csv"), everything(project)
-    assert new_workload.main(["mine", str(table), "--model", "transformer"]) == 1
+    assert cli.main(["new", "mine", str(table), "--model", "transformer"]) == 1
     assert "presets.odd: mine.train.model" in capsys.readouterr().err
     assert everything(project) == before

@@ -22,6 +22,7 @@ from tandem.data import open_source
 from tandem.data.arrays import PreparedSequences
 from tandem.importing import new_workload, wide
 from tests import own_tables
+from tests.own_tables import parsed
 from tests.projects import ROOT
 
 LABELS = ["push", "swipe", "twist"] * 6
@@ -35,7 +36,7 @@ def recordings(shortest: int = 5, num_channels: int = 2) -> list[np.ndarray]:
 
 
 def plan_in(scratch: Path, path: Path, *options: str) -> new_workload.WorkloadPlan:
-    return new_workload.make_plan(new_workload.make_parser().parse_args(["mine", str(path), *options]), scratch)
+    return new_workload.make_plan(parsed("mine", str(path), *options), scratch)
 
 
 def planned(path: Path, *options: str) -> tuple[new_workload.WorkloadPlan, PreparedSequences]:
@@ -355,7 +356,7 @@ def test_every_documented_command_is_valid():
         words = shlex.split(first)
         assert words[:2] == ["tandem", "new"]
         for more in ["", *options]:
-            new_workload.make_parser().parse_args([*words[2:], *shlex.split(more)])
+            parsed(*words[2:], *shlex.split(more))
 
 
 def test_leftovers_of_a_killed_conversion_are_removed(tmp_path: Path):

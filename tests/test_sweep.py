@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tandem.diagnosis import sweep
+from tandem import cli
 from tandem.diagnosis.sweep import SweepPoint, measure_size, verdicts
 from tests.projects import run
 from tests.trainers import SETTINGS, new_trainer
@@ -23,7 +23,7 @@ def test_a_sweep_of_a_workload(ready: Path, capsys: pytest.CaptureFixture[str]):
     memory = [float(row["peak_mib"]) for row in rows]
     assert memory == sorted(memory) and all(float(row["samples_per_second"]) > 0 for row in rows)
     assert "of the best" in message and "cpu: every size up to 64 fits" in message
-    assert sweep.main(["sing"]) == 1
+    assert cli.main(["sweep", "sing"]) == 1
     assert re.fullmatch("error: .*did you mean 'sign'.*\n", capsys.readouterr().err)
 
 

@@ -53,12 +53,7 @@ def tree(root: Path = ROOT) -> dict[str, Any]:
     except UnicodeDecodeError:
         return {**found, "patch": None, "missing_reason": "an edited file is not UTF-8"}
     sha256 = hashlib.sha256(patch).hexdigest() if patch else None
-    return {**found, "patch": text, "patch_encoding": "utf-8", "patch_sha256": sha256}
-
-
-def patch_bytes(tree: dict[str, Any]) -> bytes:
-    """Return the patch for `git apply`. The first manifests name no encoding; they use UTF-8."""
-    return str(tree["patch"]).encode(tree.get("patch_encoding", "utf-8"))
+    return {**found, "patch": text, "patch_sha256": sha256}
 
 
 def patch_of(root: Path) -> bytes | None:

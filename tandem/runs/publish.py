@@ -6,6 +6,7 @@ MLflow stores once. Everything else is looked up before it is created. An epoch 
 add a second point, so the directory contains only epochs that a checkpoint contains.
 """
 
+import os
 import sys
 from contextlib import suppress
 from pathlib import Path
@@ -222,13 +223,20 @@ def run_dirs() -> list[Path]:
 
 
 def main() -> int:
-    """Create the tables of a SQLite store that has none. `tandem ui` runs this before it starts MLflow's server."""
+    """Prepare the project's own store for MLflow's server: `tandem ui` runs this before it starts the server.
+
+    Creates missing tables, and publishes: runs that ended with the machine would otherwise show as RUNNING.
+    """
+    uri = os.environ.pop("MLFLOW_TRACKING_URI", None)  # a server that may be elsewhere
     try:
         open_client()
-        return 0
     except Exception as error:
         print(sentence(explain(error)), file=sys.stderr)
         return 1
+    if uri:
+        os.environ["MLFLOW_TRACKING_URI"] = uri
+    sync()
+    return 0
 
 
 if __name__ == "__main__":
