@@ -32,8 +32,9 @@ COMPUTING = ("data", "tasks", "models", "training", "machine")
 SHOWING = {"evaluate": ("report",), "compare": ("report", "comparing"), "speed": ("comparing",)}
 # Packages that import their modules by name. Only the module that the workload names is a dependency.
 REGISTRIES = {"tandem.models": "model", "tandem.tasks": "task", "tandem.data": "source"}
-# Directories with code.
+# Directories with code, and those whose code others import.
 PLACES = ("stages", "tandem", "workloads")
+ROOTS = ("tandem", "workloads")
 # Cache of {sha256 of a file: its fingerprint and imports}: parsing everything takes a third of a second.
 CACHE = STATE / "fingerprints.json"
 
@@ -43,27 +44,36 @@ def closure(stage: str, named: Mapping[str, str], code: Code | None = None) -> d
 
     `named`: the workload's module in each of REGISTRIES (`named_by`). `code`: a Code to share between several calls.
     """
-    packages = COMPUTING + SHOWING.get(stage, ())
-    code = code or Code()
-    found: dict[str, str] = {}
-    waiting, seen = [f"stages.{stage}"], set()
+    code, found = code or Code(), {}
+    for module in imported_modules(f"stages.{stage}", named, code, COMPUTING + SHOWING.get(stage, ())):
+        found |= code.about(module)[0]
+    code.save()
+    return dict(sorted(found.items()))
+
+
+def imported_modules(
+    start: str, named: Mapping[str, str], code: Code, packages: tuple[str, ...] | None = None
+) -> set[str]:
+    """`start` and the modules of this project that it imports, directly or indirectly.
+
+    `packages`: those of tandem/ to follow; None: all. Modules of workloads/ are always followed.
+    """
+    waiting, found = [start], set()
     while waiting:
         module = waiting.pop()
-        if module in seen or module not in code.files:
+        if module in found or module not in code.files:
             continue
-        seen.add(module)
-        fingerprints, imports = code.about(module)
-        found |= fingerprints
-        for package, name in imports:
+        found.add(module)
+        for package, name in code.about(module)[1]:
             imported = f"{package}.{name}" if f"{package}.{name}" in code.files else package
             if imported in REGISTRIES:
                 waiting.append(named[REGISTRIES[imported]])
             if imported.startswith("workloads."):
                 waiting.append(imported)
             else:
-                waiting += [part for part in with_parents(imported) if part.split(".")[1] in packages]
-    code.save()
-    return dict(sorted(found.items()))
+                parts = with_parents(imported)
+                waiting += [part for part in parts if packages is None or part.split(".")[1] in packages]
+    return found
 
 
 def named_by(workload: str, block: Workload) -> dict[str, str]:
@@ -138,10 +148,13 @@ def imports_of(node: ast.AST, package: str) -> Iterator[tuple[str, str]]:
     for child in ast.iter_child_nodes(node):
         if isinstance(child, ast.ImportFrom):
             module = child.module or ""
-            if child.level == 1:
-                module = f"{package}.{module}".rstrip(".")
-            if module.split(".")[0] in ("tandem", "workloads"):
+            if child.level:
+                outer = package.split(".")[: len(package.split(".")) + 1 - child.level]
+                module = ".".join([*outer, module]).rstrip(".")
+            if module.split(".")[0] in ROOTS:
                 yield from ((module, alias.name) for alias in child.names)
+        elif isinstance(child, ast.Import):
+            yield from ((alias.name, "") for alias in child.names if alias.name.split(".")[0] in ROOTS)
         elif isinstance(child, ast.If) and isinstance(child.test, ast.Name) and child.test.id == "TYPE_CHECKING":
             yield from (pair for part in child.orelse for pair in imports_of(part, package))
         else:

@@ -24,6 +24,8 @@ from tandem.files import ROOT, relative, workload_dir
 from tandem.messages import nearest, one_line
 
 CHECK_SECONDS = 10.0
+# A model in MLflow contains this module and the components in a package of another name (tandem/model_package.py).
+PREFIX = __name__.removesuffix("tandem.parts")
 MAX_WHOLE = 2**63 - 1  # the largest value that tensors and databases can store
 
 # Annotations for the signature of a component: types with limits.
@@ -124,7 +126,7 @@ class Component:
     def load(self) -> Callable[..., Any]:
         """Import the component. Raises ValueError if the module cannot be imported."""
         try:
-            found: Callable[..., Any] = getattr(importlib.import_module(self.module), self.attribute)
+            found: Callable[..., Any] = getattr(importlib.import_module(PREFIX + self.module), self.attribute)
         except ModuleNotFoundError as error:
             raise ValueError(
                 f"{relative(self.path)} imports {error.name!r}, which is not installed; add it to requirements.own.txt "
