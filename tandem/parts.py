@@ -15,12 +15,13 @@ import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, fields, make_dataclass
 from functools import cache
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import ConfigDict, Field, StrictBool, StrictStr
 
-from tandem.files import ROOT, relative, workload_dir
+from tandem.files import HOME, ROOT, relative, workload_dir
 from tandem.messages import nearest, one_line
 
 CHECK_SECONDS = 10.0
@@ -124,14 +125,11 @@ class Component:
     check: ast.FunctionDef | None
 
     def load(self) -> Callable[..., Any]:
-        """Import the component. Raises ValueError if the module cannot be imported."""
+        """Import the component. Raises ValueError if it imports something that is not there."""
         try:
             found: Callable[..., Any] = getattr(importlib.import_module(PREFIX + self.module), self.attribute)
         except ModuleNotFoundError as error:
-            raise ValueError(
-                f"{relative(self.path)} imports {error.name!r}, which is not installed; add it to requirements.own.txt "
-                f"and run `make setup`, or write `from .{error.name} import ...` if it is a file beside it"
-            ) from error
+            raise missing_import(self.path, error.name or "") from error
         return found
 
     @property
@@ -174,6 +172,53 @@ def restore(kind: str, name: str, module: str, attribute: str, path: Path, param
     return part
 
 
+def absent(path: Path) -> str:
+    """Say that a file of a workload is not there. An experiment may run in a copy of the files that git tracks."""
+    name = relative(path)
+    if HOME != ROOT and (HOME / name).is_file():
+        return f"git does not track {name}, so the experiment does not get it; run `git add {name}`, then it again"
+    return f"there is no {name}"
+
+
+def missing_import(path: Path, module: str) -> ValueError:
+    """The error about a file of a workload that imports `module`, which cannot be found."""
+    own = module.removeprefix(PREFIX)
+    if own.split(".")[0] == "workloads":
+        return ValueError(
+            f"{relative(path)} imports {own}, but {absent(ROOT.joinpath(*own.split('.')).with_suffix('.py'))}"
+        )
+    is_beside = (path.parent / f"{module}.py").is_file()
+    step = (
+        f"write `from .{module} import ...`, because it is a file beside it"
+        if is_beside
+        else ("add it to requirements.own.txt and run `make setup`")
+    )
+    return ValueError(f"{relative(path)} imports {module!r}, which is not installed; {step}")
+
+
+def check_imports(path: Path) -> None:
+    """Raises ValueError if a file of a workload imports something that is not there. It executes no code.
+
+    Imports in functions, and in `try` or `if`, are left out: they may be optional.
+    """
+    package = ".".join(path.relative_to(ROOT).parent.parts)
+    for node in ast.parse(path.read_bytes(), str(path)).body:
+        modules = []
+        if isinstance(node, ast.Import):
+            modules = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and not node.level:
+            modules = [node.module or ""]
+        elif isinstance(node, ast.ImportFrom) and node.level == 1:
+            modules = [f"{package}.{name}" for name in ([node.module] if node.module else [a.name for a in node.names])]
+        for module in modules:
+            first = module.split(".")[0]
+            place = ROOT.joinpath(*module.split("."))
+            if first == "workloads" and not (place.is_dir() or place.with_suffix(".py").is_file()):
+                raise missing_import(path, module)
+            if find_spec(first) is None:
+                raise missing_import(path, first)
+
+
 MISSING = object()
 
 
@@ -212,7 +257,7 @@ def find(kind: str, name: Any, workload: str) -> Component:
     if path.suffix != ".py" or path.parent != workload_dir(workload) or not path.stem.isidentifier():
         raise ValueError(f"is {name!r}; FILE.py:NAME must name a Python file in workloads/{workload}/")
     if not path.is_file():
-        raise ValueError(f"is {name!r}, but there is no {relative(path)}")
+        raise ValueError(f"is {name!r}, but {absent(path)}")
     return read_component(kind, name, f"workloads.{workload}.{path.stem}", attribute, path)
 
 
