@@ -21,13 +21,13 @@ from pathlib import Path
 from typing import Any
 
 from tandem import files
-from tandem.closure import Code, closure, named_by
+from tandem.closure import Code, check_imports, closure, named_by
 from tandem.files import code_file, hardware_file, preset_file
 from tandem.machine.identity import identify
 from tandem.params.loading import PARAMS, choose_preset, line_of, load_params, overrides_of, with_preset
 from tandem.params.parsing import literal, prefixed
 from tandem.params.schema import BUILT_IN
-from tandem.parts import Part, check_imports
+from tandem.parts import Part
 
 write_json = partial(files.write_json, is_durable=False)  # not durable: the next run writes all of it again
 RESTORE = (

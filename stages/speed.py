@@ -30,7 +30,7 @@ from tandem import files
 from tandem.comparing.statistics import paired_speed_up, ratio_of_turns
 from tandem.files import hardware_file, read_json
 from tandem.machine.interleaving import interleave
-from tandem.params.loading import load_params
+from tandem.params.loading import load_params, load_workload
 
 if TYPE_CHECKING:
     from tandem.training.trainer import Trainer
@@ -74,6 +74,9 @@ def main(workload: str) -> None:
     if len(sides) == 1:
         (side,) = sides
         result = {"workload": workload, "sentence": f"{workload}: one kind of device ({side.name}), nothing to pair."}
+    elif loop := load_workload(workload).train.loop:
+        reason = f"{loop} takes the steps of {workload}, and a loop of one's own cannot take turns with another device"
+        result = {"workload": workload, "sentence": f"{workload}: {reason}."}
     else:
         result = compare(workload, sides, load_params().seeds)
     files.write_json(files.results_dir() / "speed" / f"{workload}.json", result)

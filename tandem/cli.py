@@ -20,6 +20,7 @@ COMMANDS = {
     "repro": Command("flows.repro", "run what has changed (dvc repro), then print the results"),
     "status": Command("flows.status", "list what `tandem repro` would run"),
     "new": Command("tandem.importing.new_workload", "create a workload from your data"),
+    "check": Command("tandem.checking.command", "test a network before training it"),
     "compare": Command("flows.compare", "compare recorded runs: score, speed, what differs"),
     "verify": Command("flows.verify", "repeat a recorded run, or compare yours with the published ones"),
     "predict": Command("tandem.predict", "apply a trained model to a new table"),

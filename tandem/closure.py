@@ -13,14 +13,15 @@ import ast
 import hashlib
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
+from importlib.util import find_spec
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tandem.files import ROOT, STATE, sha256_file, write_json
-from tandem.parts import find
+from tandem.parts import find, missing_import
 
 if TYPE_CHECKING:
     from tandem.params.schema import Workload
@@ -32,6 +33,8 @@ COMPUTING = ("data", "tasks", "models", "training", "machine")
 SHOWING = {"evaluate": ("report",), "compare": ("report", "comparing"), "speed": ("comparing",)}
 # Packages that import their modules by name. Only the module that the workload names is a dependency.
 REGISTRIES = {"tandem.models": "model", "tandem.tasks": "task", "tandem.data": "source"}
+# Components that a stage imports by name, in addition to what its modules import.
+NAMED_BY_STAGE = {"train": ("loop",)}
 # Directories with code, and those whose code others import.
 PLACES = ("stages", "tandem", "workloads")
 ROOTS = ("tandem", "workloads")
@@ -45,20 +48,21 @@ def closure(stage: str, named: Mapping[str, str], code: Code | None = None) -> d
     `named`: the workload's module in each of REGISTRIES (`named_by`). `code`: a Code to share between several calls.
     """
     code, found = code or Code(), {}
-    for module in imported_modules(f"stages.{stage}", named, code, COMPUTING + SHOWING.get(stage, ())):
+    starts = [f"stages.{stage}", *(named[kind] for kind in NAMED_BY_STAGE.get(stage, ()) if kind in named)]
+    for module in imported_modules(starts, named, code, COMPUTING + SHOWING.get(stage, ())):
         found |= code.about(module)[0]
     code.save()
     return dict(sorted(found.items()))
 
 
 def imported_modules(
-    start: str, named: Mapping[str, str], code: Code, packages: tuple[str, ...] | None = None
+    starts: Sequence[str], named: Mapping[str, str], code: Code, packages: tuple[str, ...] | None = None
 ) -> set[str]:
-    """`start` and the modules of this project that it imports, directly or indirectly.
+    """`starts` and the modules of this project that they import, directly or indirectly.
 
     `packages`: those of tandem/ to follow; None: all. Modules of workloads/ are always followed.
     """
-    waiting, found = [start], set()
+    waiting, found = list(starts), set()
     while waiting:
         module = waiting.pop()
         if module in found or module not in code.files:
@@ -77,8 +81,10 @@ def imported_modules(
 
 
 def named_by(workload: str, block: Workload) -> dict[str, str]:
-    """The module of each component that the block of a workload names, by its package in REGISTRIES."""
+    """The module of each component that the block of a workload names, by its kind (tandem/parts.py)."""
+    loop = block.train.loop
     return {
+        **({"loop": find("loop", loop, workload).module} if loop else {}),
         "model": block.train.model.component.module,
         "task": find("task", block.task, workload).module,
         "source": f"tandem.data.{block.preprocess.source}",
@@ -159,6 +165,25 @@ def imports_of(node: ast.AST, package: str) -> Iterator[tuple[str, str]]:
             yield from (pair for part in child.orelse for pair in imports_of(part, package))
         else:
             yield from imports_of(child, package)
+
+
+def check_imports(path: Path) -> None:
+    """Raises ValueError if a file of a workload imports something that is not there. It executes no code.
+
+    Imports in functions, and in `try` or `if`, are left out: they may be optional.
+    """
+    package = ".".join(path.relative_to(ROOT).parent.parts)
+    for node in ast.parse(path.read_bytes(), str(path)).body:
+        names = [alias.name for alias in node.names] if isinstance(node, ast.Import | ast.ImportFrom) else []
+        if isinstance(node, ast.ImportFrom):
+            names = [node.module] if node.module else names
+            names = [f"{package}.{name}" if node.level else name for name in names] if node.level < 2 else []
+        for name in names:
+            first, place = name.split(".")[0], ROOT.joinpath(*name.split("."))
+            if first in ROOTS and not (place.is_dir() or place.with_suffix(".py").is_file()):
+                raise missing_import(path, name)
+            if first not in ROOTS and find_spec(first) is None:
+                raise missing_import(path, first)
 
 
 def digest(value: Any) -> str:

@@ -15,7 +15,6 @@ import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, fields, make_dataclass
 from functools import cache
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
@@ -45,6 +44,7 @@ class Kind:
     package: str = ""  # without one, there is no built-in component
     attribute: str = ""
     num_passed: int | None = 1  # the number of parameters that Tandem passes; None: all, and there are no keys
+    arguments: tuple[str, ...] = ()  # the names of all parameters of a function
 
 
 KINDS = {
@@ -52,7 +52,7 @@ KINDS = {
     "task": Kind("tasks", "Task", num_passed=None),  # Task(summary)
     "source": Kind(),  # read(folder, ...)
     "metric": Kind(num_passed=None),  # metric(predictions, targets, mask)
-    "loop": Kind(num_passed=None),  # train(run, model, train, val)
+    "loop": Kind(num_passed=None, arguments=("run", "model", "train", "val")),
 }
 
 
@@ -184,39 +184,12 @@ def missing_import(path: Path, module: str) -> ValueError:
     """The error about a file of a workload that imports `module`, which cannot be found."""
     own = module.removeprefix(PREFIX)
     if own.split(".")[0] == "workloads":
-        return ValueError(
-            f"{relative(path)} imports {own}, but {absent(ROOT.joinpath(*own.split('.')).with_suffix('.py'))}"
-        )
-    is_beside = (path.parent / f"{module}.py").is_file()
-    step = (
-        f"write `from .{module} import ...`, because it is a file beside it"
-        if is_beside
-        else ("add it to requirements.own.txt and run `make setup`")
-    )
+        file = ROOT.joinpath(*own.split(".")).with_suffix(".py")
+        return ValueError(f"{relative(path)} imports {own}, but {absent(file)}")
+    step = "add it to requirements.own.txt and run `make setup`"
+    if (path.parent / f"{module}.py").is_file():
+        step = f"write `from .{module} import ...`, because it is a file beside it"
     return ValueError(f"{relative(path)} imports {module!r}, which is not installed; {step}")
-
-
-def check_imports(path: Path) -> None:
-    """Raises ValueError if a file of a workload imports something that is not there. It executes no code.
-
-    Imports in functions, and in `try` or `if`, are left out: they may be optional.
-    """
-    package = ".".join(path.relative_to(ROOT).parent.parts)
-    for node in ast.parse(path.read_bytes(), str(path)).body:
-        modules = []
-        if isinstance(node, ast.Import):
-            modules = [alias.name for alias in node.names]
-        elif isinstance(node, ast.ImportFrom) and not node.level:
-            modules = [node.module or ""]
-        elif isinstance(node, ast.ImportFrom) and node.level == 1:
-            modules = [f"{package}.{name}" for name in ([node.module] if node.module else [a.name for a in node.names])]
-        for module in modules:
-            first = module.split(".")[0]
-            place = ROOT.joinpath(*module.split("."))
-            if first == "workloads" and not (place.is_dir() or place.with_suffix(".py").is_file()):
-                raise missing_import(path, module)
-            if find_spec(first) is None:
-                raise missing_import(path, first)
 
 
 MISSING = object()
@@ -284,6 +257,8 @@ def read_version(kind: str, name: str, module: str, attribute: str, path: Path, 
     methods = {each.name: each for each in node.body if isinstance(each, ast.FunctionDef)}
     called: ast.FunctionDef | None = node if isinstance(node, ast.FunctionDef) else methods.get("__init__")
     where = f"{relative(path)}, line {node.lineno}: {attribute}"
+    if expected := KINDS[kind].arguments:
+        check_arguments(node, expected, f"is {name!r}; {where}")
     num_passed = KINDS[kind].num_passed
     if num_passed is not None and called is None:
         raise ValueError(f"is {name!r}; {where} has no __init__ of its own, whose parameters would be the keys")
@@ -301,6 +276,18 @@ def read_version(kind: str, name: str, module: str, attribute: str, path: Path, 
         dict(constants_of(node)),
         methods.get("check") if isinstance(node, ast.ClassDef) else None,
     )
+
+
+def check_arguments(node: ast.ClassDef | ast.FunctionDef, expected: tuple[str, ...], told: str) -> None:
+    """Raises ValueError, whose message begins with `told`, unless the node is a function with these parameters."""
+    signature = f"def {node.name}({', '.join(expected)})"
+    if isinstance(node, ast.ClassDef):
+        raise ValueError(f"{told} is a class; accepted: a function, {signature}")
+    arguments = ast.unparse(node.args)
+    each = node.args
+    names = tuple(argument.arg for argument in (*each.posonlyargs, *each.args))
+    if names != expected or each.vararg or each.kwarg or each.kwonlyargs:
+        raise ValueError(f"{told} has the parameters ({arguments}); accepted: {signature}")
 
 
 def parameters_of(called: ast.FunctionDef, num_given: int, where: str) -> Iterator[tuple[str, Any, Any]]:

@@ -5,6 +5,7 @@ import importlib.util
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -40,6 +41,9 @@ os.environ |= {
     "OMP_NUM_THREADS": "1",  # products this small take longer on two, many times longer where a core is taken
     "OMP_WAIT_POLICY": "PASSIVE",  # a test that asks for two threads does not take the other worker's core to wait
 }
+
+# `nohup make test` ignores SIGHUP in every child, and tests send it.
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 def has_room(folder: Path, gib: float) -> bool:

@@ -38,7 +38,7 @@ from tandem.training import auto, inference
 from tandem.training.batches import sequential_indices
 from tandem.training.memory import OutOfMemory, translate_oom
 from tandem.training.trained import PREDICTION_BATCH
-from tandem.training.trainer import Trainer, snapshot
+from tandem.training.trainer import Epoch, Trainer, snapshot
 from tandem.training.workload import RunContext, open_trainer
 
 
@@ -129,11 +129,13 @@ def run_epochs(
     rows, seconds = [], []
     num_epochs = min(num_epochs, context.train_params.epochs)
     progress = Progress(title, num_epochs, 0)
-    while trainer.epochs_done < num_epochs:
-        epoch = trainer.epoch()
+
+    def note(epoch: Epoch) -> None:
         rows.append({**history_row(epoch, context.task.score_name), **epoch.digests})
         seconds.append(epoch.training.seconds)
         progress.show(epoch, context.task.score_name, len(trainer.train_split))
+
+    trainer.train_epochs(note, num_epochs)
     progress.close()
     return rows, seconds
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tandem import files
+from tandem.params.loading import load_workload
 
 HELP = """\
 Takes training steps with batches of 1, 2, 4, ... sequences on every device of this machine, each size for a
@@ -44,6 +45,8 @@ def main(arguments: list[str]) -> int:
     folder = files.results_dir() / "sweep"
     files.write_table(folder / f"{options.workload}.csv", [vars(point) for point in points])
     print(*verdicts(points), *stops, sep="\n")
+    if loop := load_workload(options.workload).train.loop:
+        print(f"the steps were Tandem's own, not those of {loop}")
     print(f"{files.relative(folder / options.workload)}.csv")
     return 0
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from tandem.files import ROOT, preset_file, read_json
 from tandem.params.parsing import MOVED, InvalidParams, nearest, one_line, parse, prefixed, replaced
-from tandem.params.schema import Params, Workload, params_type, workload_type
+from tandem.params.schema import WITH_OWN_LOOP, Params, Workload, params_type, workload_type
 
 PARAMS = ROOT / "params.yaml"
 
@@ -124,13 +124,19 @@ def overrides_of(presets: dict[str, dict[str, dict[str, Any]]], preset: str, wor
 
 
 def applicable(block: Any, overrides: dict[str, Any]) -> dict[str, Any]:
-    """A preset's overrides without parameters that the block's network does not have: they are meant for another."""
-    model, prefix = block["train"]["model"], "train.model."
-    return {
+    """A preset's overrides without those that are meant for other blocks: parameters that the block's network does not
+    have, and settings of Tandem's own steps if the block has a loop.
+    """
+    train, prefix = block["train"], "train.model."
+    found = {
         name: value
         for name, value in overrides.items()
-        if not name.startswith(prefix) or name.removeprefix(prefix) in model
+        if not name.startswith(prefix) or name.removeprefix(prefix) in train["model"]
     }
+    if train.get("loop"):
+        refused = {f"train.{key}": accepted for key, accepted in WITH_OWN_LOOP.items()}
+        found = {name: value for name, value in found.items() if value in refused.get(name, (value,))}
+    return found
 
 
 def choose_preset(wanted: str, presets: dict[str, Any], identity: dict[str, Any]) -> str:

@@ -260,6 +260,20 @@ class Augment(Section):
     warp: Annotated[Real, usual(0.0)]  # of the relative change of speed within a sequence
 
 
+# Settings of Tandem's own steps, with the values that they must have if a loop of the workload's own takes the steps.
+WITH_OWN_LOOP: dict[str, tuple[Any, ...]] = {
+    "grad_accum_steps": (1,),
+    "precision": ("fp32", "tf32", "bf16", "fp16"),
+    "step": ("auto", "eager"),
+}
+
+
+def check_loop_name(name: str) -> str:
+    if ":" not in name:
+        raise ValueError(f"is {name!r}; accepted: FILE.py:NAME of a function in the workload's directory")
+    return name
+
+
 @dataclass(frozen=True)
 class Train(Section):
     model: Model
@@ -281,6 +295,8 @@ class Train(Section):
     # For several workers. strong: they share the batch. weak: each has a whole batch, and the learning rate grows with
     # their number (Goyal et al. 2017, arXiv:1706.02677), or with its square root (Krizhevsky 2014, arXiv:1404.5997).
     scaling: Literal["strong", "weak-linear", "weak-sqrt"] = "strong"
+    # A function of the workload's own that takes the steps (tandem/training/loop.py); None: Tandem's own loop.
+    loop: Annotated[StrictStr, AfterValidator(check_loop_name)] | None = None
 
     @property
     def num_threads(self) -> int:
@@ -292,6 +308,8 @@ class Train(Section):
     def check(self) -> Self:
         if is_closed_form(self.model):
             self.check_closed_form()
+        if self.loop:
+            self.check_loop()
         if self.warmup_epochs >= self.epochs:
             raise ValueError(
                 f"warmup_epochs is {self.warmup_epochs} and epochs is {self.epochs}; "
@@ -303,6 +321,18 @@ class Train(Section):
                 "a batch cannot be worked through in more parts than it has sequences"
             )
         return self
+
+    def check_loop(self) -> None:
+        if is_closed_form(self.model):
+            raise ValueError(
+                f"loop is {self.loop!r}, but {self.model.name} is fitted in closed form, without steps; remove the key"
+            )
+        for key, accepted in WITH_OWN_LOOP.items():
+            if (value := getattr(self, key)) not in accepted:
+                raise ValueError(
+                    f"{key} is {value!r}; accepted with a loop of your own, which takes the steps: "
+                    f"{', '.join(map(str, accepted))}"
+                )
 
     def check_closed_form(self) -> None:
         """Refuse settings that a closed-form fit would ignore: it sees every sequence once, unchanged."""
@@ -317,6 +347,16 @@ class Train(Section):
                     f"{key} is {value}; it must be {accepted} for {self.model.name}, which is fitted in closed form "
                     "in one epoch, to the sequences as they are"
                 )
+
+
+def check_workers(device: str, workload: str, train: Train) -> None:
+    """Raises ValueError if several workers would have to run a loop of the workload's own."""
+    num_workers, kind = split_device(device)
+    if num_workers > 1 and train.loop:
+        raise ValueError(
+            f"device {device!r} has several workers, and {workload}.train.loop is {train.loop!r}, which runs in one "
+            f"process; accepted: {kind}"
+        )
 
 
 def is_closed_form(model: Part) -> bool:
@@ -473,6 +513,9 @@ class Params(BaseModel):
         for name in self.workloads:
             if name not in self.blocks:
                 raise ValueError(f"workloads names {name!r}, which has no block{nearest(name, self.blocks)}")
+        for device in self.devices:
+            for name in self.workloads:
+                check_workers(device, name, self.blocks[name].train)
         for preset, parts in self.presets.items():
             if preset in ("none", "auto"):
                 raise ValueError(f"presets.{preset} has a name that is taken; choose another one")

@@ -84,6 +84,7 @@ class OomPolicy:
         self.has_freed = self.recomputes = self.without_onednn = False
         self.reads_from_file = not any(split.is_resident for split in splits)
         self.free_graphs: Callable[[], str] = lambda: ""  # `Step` replaces it
+        self.on_fallback: Callable[[list[str]], object] = lambda fallbacks: None  # called after each fallback
 
     def run_with_fallbacks(self, work: Callable[[], Result], *fallbacks: Callable[[], str]) -> Result:
         """Call `work` and return its result. If memory runs out, take one fallback and call `work` again.
@@ -117,6 +118,7 @@ class OomPolicy:
         """Record and print a fallback. The training notices it by the length of `fallbacks`."""
         self.fallbacks.append(done)
         print(f"out of memory: {done}", flush=True)
+        self.on_fallback(self.fallbacks)
 
     def retry_after_freeing(self) -> str:
         """Count the retry after `free_cache` as the first fallback."""

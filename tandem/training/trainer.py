@@ -94,20 +94,22 @@ class Trainer:
         self.peak_mib = 0.0  # highest memory peak of any epoch so far
         self.workers = ALONE
         self.missing_reasons: dict[str, str] = {}  # what could not be measured in the last epoch, and why
+        self.probe_blocker = "a fit in closed form takes no steps" if is_fitted else ""
+        self.notes: dict[str, str] = {}  # sentences for the run's answers
 
     def use_workers(self, workers: Workers) -> None:
         """Train together with other workers from now on. They must have opened identical trainers."""
         self.workers = workers
         self.step.use_workers(workers)
 
+    def train_epochs(self, on_epoch: Callable[[Epoch], None], num_epochs: int | None = None) -> None:
+        """Train until `num_epochs` are done (default: all), and call `on_epoch` after each epoch."""
+        while self.epochs_done < (num_epochs or self.params.epochs):
+            on_epoch(self.epoch())
+
     def epoch(self) -> Epoch:
         """Train and validate for one epoch."""
-        if self.device.type == "cuda":
-            # Setting torch's generator restarts cuDNN's dropout between RNN layers. A resume sets the generator, so
-            # every epoch sets it too.
-            set_random_state(random_state(self.device), self.device)
-        if self.workers.count > 1:
-            self.synchronize_workers()
+        self.begin_epoch()
         steps, num_sequences = self.training_steps(), 0  # draws the epoch's random numbers; takes no step yet
         with measure(self.device) as training:
             for num_stepped in steps:  # each iteration takes one optimizer step
@@ -116,6 +118,22 @@ class Trainer:
         if self.step.graphs is not None and training.peak_allocated_mib is not None:
             # A replay allocates nothing: it uses the graph's own memory, which the capture allocated.
             self.peak_mib = training.peak_allocated_mib = max(self.peak_mib, training.peak_allocated_mib)
+        last_step = (self.epochs_done + 1) * self.steps_per_epoch - 1
+        return self.end_epoch(training, train_loss, 0.0 if self.closed_form else float(self.rates[last_step]))
+
+    def begin_epoch(self) -> None:
+        if self.device.type == "cuda":
+            # Setting torch's generator restarts cuDNN's dropout between RNN layers. A resume sets the generator, so
+            # every epoch sets it too.
+            set_random_state(random_state(self.device), self.device)
+        if self.workers.count > 1:
+            self.synchronize_workers()
+
+    def end_epoch(self, training: Measurement, train_loss: torch.Tensor, learning_rate: float) -> Epoch:
+        """Validate after the steps of an epoch.
+
+        train_loss: mean over the sequences, a scalar that is read from the device here.
+        """
         with measure(self.device) as validation:
             rows, num_val = self.workers.part_of(sequential_indices(self.val_split)), len(self.val_split)
             loss, predictions = inference.validate(
@@ -141,7 +159,7 @@ class Trainer:
             weights = snapshot(self.model)
         return Epoch(
             self.epochs_done,
-            0.0 if self.closed_form else float(self.rates[self.epochs_done * self.steps_per_epoch - 1]),
+            learning_rate,
             train_loss.item(),
             val_loss,
             # The CPU computes the score for every device: this uses no GPU memory and gives the same number.

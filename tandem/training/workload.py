@@ -27,10 +27,12 @@ from tandem.params import schema
 from tandem.params.devices import split_device
 from tandem.params.loading import load_workload
 from tandem.params.schema import Threads, Train, Workload
+from tandem.parts import Component, find
 from tandem.tasks import Task, open_task
 from tandem.training import auto
 from tandem.training.batches import Split, load_split
 from tandem.training.device import open_device
+from tandem.training.loop import LoopTrainer
 from tandem.training.memory import OomPolicy, OutOfMemory, advice, translate_oom
 from tandem.training.trainer import Trainer
 from tandem.training.workers import ALONE, MIN_GRAD_ACCUM_STEPS, OUT_OF_MEMORY_STATUS, Workers
@@ -133,7 +135,8 @@ def scaled(settings: Train, num_workers: int) -> Train:
 
 
 def require_sequences(workload: str, device: str, settings: Train) -> None:
-    """Raises ValueError if the model cannot use several workers, or if a worker would have no sequence of a part."""
+    """Raises ValueError if the training cannot use several workers, or if a worker would have no sequence of a part."""
+    schema.check_workers(device, workload, settings)
     num_workers, kind = split_device(device)
     if num_workers > 1 and schema.is_closed_form(settings.model):
         raise ValueError(
@@ -164,13 +167,27 @@ def choose_data_location(wanted: str, needed_bytes: int, free_bytes: float, devi
     return wanted if wanted != "auto" else "device" if needed_bytes <= room else "host"
 
 
-def make_trainer(train: Split, val: Split, settings: Train, shape: Shape, task: Task, seed: int = 0) -> Trainer:
-    """A new training on the splits' device. The seed determines weights, batch order and random draws."""
+def make_trainer(
+    train: Split,
+    val: Split,
+    settings: Train,
+    shape: Shape,
+    task: Task,
+    seed: int = 0,
+    loop: Component | None = None,
+) -> Trainer:
+    """A new training on the splits' device. The seed determines weights, batch order and random draws.
+
+    `loop`: takes the steps instead of Tandem.
+    """
     torch.manual_seed(seed)
     model = models.build(settings.model, shape)
     if fit_initial := getattr(model, "fit_initial", None):  # initializes weights from the data
         fit_initial(train.tensors["values"], train.tensors["targets"], **getattr(task, "unit", {}))
-    return Trainer(model.to(train.device), train, val, settings, task, seed)
+    model = model.to(train.device)
+    if loop:
+        return LoopTrainer(model, train, val, settings, task, seed, loop)
+    return Trainer(model, train, val, settings, task, seed)
 
 
 def open_trainer(context: RunContext, saved: dict[str, Any], workers: Workers = ALONE) -> Trainer:
@@ -186,7 +203,8 @@ def open_trainer(context: RunContext, saved: dict[str, Any], workers: Workers = 
     with translate_oom(OomPolicy(advice=advice(device, settings.precision))):
         data_location = context.data_location(device)
         train, val = (context.open_split(name, device) for name in ("train", "val"))
-        trainer = make_trainer(train, val, settings, context.shape, context.task, context.seed)
+        loop = find("loop", settings.loop, context.workload) if settings.loop else None
+        trainer = make_trainer(train, val, settings, context.shape, context.task, context.seed, loop)
         if saved["trainer"]:
             trainer.restore(saved["trainer"])
             trainer.oom.restore(saved["oom"])
