@@ -10,14 +10,22 @@ export PATH := $(CURDIR)/$(BIN):$(PATH)
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' Makefile | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
 
-setup: $(BIN)/.installed  ## create .venv with the locked requirements
+setup: $(BIN)/.installed  ## create .venv with the locked requirements, and those in requirements.own.txt
 
-$(BIN)/.installed: requirements.txt tandem/command.sh
+# Packages that only the workloads of this project need (docs/extending.md). Complete and pinned: --no-deps.
+OWN := $(wildcard requirements.own.txt)
+
+$(BIN)/.installed: requirements.txt $(OWN) tandem/command.sh
 	@$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit(f"error: Tandem needs Python 3.11 or later, $(PYTHON) is {sys.version.split()[0]}; run make PYTHON=/path/to/python3.11")'
 	$(PYTHON) -m venv .venv
 	sed -n '/^uv==/,/[^\\]$$/p' requirements.txt > .venv/uv.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r .venv/uv.txt
 	$(BIN)/uv pip sync --require-hashes --compile-bytecode --python $(BIN)/python requirements.txt
+ifdef OWN
+	@! grep -vE '^[[:space:]]*(#|--hash|$$)|^[^#]*==' $(OWN) || { echo 'error: write NAME==VERSION in each line of $(OWN)' >&2; exit 1; }
+	$(BIN)/uv pip install --no-deps --compile-bytecode --python $(BIN)/python --requirement $(OWN)
+	@$(BIN)/uv pip check --quiet --python $(BIN)/python || { echo 'error: add to $(OWN) what its packages need' >&2; exit 1; }
+endif
 	install -m 755 tandem/command.sh $(BIN)/tandem
 	@touch $@
 

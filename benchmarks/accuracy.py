@@ -38,6 +38,7 @@ from tandem.tasks import open_task
 from tandem.training import inference
 from tandem.training.batches import Split, sequential_indices
 from tandem.training.device import open_device
+from tandem.training.trained import PREDICTION_BATCH
 from tandem.training.workload import make_trainer
 
 SPLITS = ("train", "val", "test")
@@ -133,7 +134,7 @@ def predict_test(
     seconds = time.perf_counter() - start
     if params.evaluate.weights == "best":
         trainer.model.load_state_dict(trainer.best_weights)
-    batches = splits["test"].batches(sequential_indices(splits["test"]), inference.PREDICTION_BATCH)
+    batches = splits["test"].batches(sequential_indices(splits["test"]), PREDICTION_BATCH)
     return task, inference.predict_outputs(trainer.model, batches), seconds
 
 

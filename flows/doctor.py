@@ -28,7 +28,7 @@ try:
     from tandem import damaged_files
     from tandem.files import ROOT
     from tandem.machine import identity, nvml
-    from tandem.runs import store
+    from tandem.runs import provenance, store
 except ImportError as error:
     missing = f"{error}; the locked packages are not installed for {sys.executable}; run: make -B setup"
     raise CommandError(missing) from None
@@ -44,10 +44,14 @@ def python() -> Iterator[Finding]:
 
 
 def packages() -> Iterator[Finding]:
-    """Compare requirements.txt with the installed packages."""
+    """Compare requirements.txt and requirements.own.txt with the installed packages."""
     from packaging.requirements import Requirement
+    from packaging.utils import canonicalize_name
 
     locked = [Requirement(line.rstrip("\\ \n")) for line in (ROOT / "requirements.txt").open() if "==" in line]
+    for own in map(Requirement, provenance.own_requirements()):
+        own.name = canonicalize_name(own.name)
+        locked.append(own)
     locked = [package for package in locked if not package.marker or package.marker.evaluate()]
     every = reversed(list(distributions()))  # if the path has two versions, Python imports the first
     found = {each.name.lower().replace("_", "-").replace(".", "-"): each.version for each in every}

@@ -197,9 +197,9 @@ def refuse_other_environment(manifest: dict[str, Any]) -> None:
         return
     raise not_verifiable(
         "another environment",
-        f"requirements.txt has sha256 {str(here)[:12]} here, and the run was made with {str(wanted)[:12]}; clone the "
-        f"project, check out {manifest['tree']['commit']} and `make setup` there, and verify the run there, by its "
-        "folder or its MLflow run id",
+        f"requirements.txt, with requirements.own.txt if there is one, has sha256 {str(here)[:12]} here, and the run "
+        f"was made with {str(wanted)[:12]}; clone the project, check out {manifest['tree']['commit']} and `make setup` "
+        "there, and verify the run there, by its folder or its MLflow run id",
     )
 
 

@@ -16,6 +16,7 @@ import torch
 from tandem import files
 from tandem.data import open_source
 from tandem.machine.regions import measure
+from tandem.model_package import write_model
 from tandem.params.schema import Rally
 from tandem.report import drawing
 from tandem.report.outcomes import outcomes
@@ -28,15 +29,9 @@ from tandem.training import inference
 from tandem.training.batches import Split, sequential_indices
 from tandem.training.checkpoint import folder_of, remove_stored
 from tandem.training.memory import OomPolicy, advice, translate_oom
-from tandem.training.workload import RunContext, load_network
+from tandem.training.trained import PREDICTION_BATCH, load_network
+from tandem.training.workload import RunContext
 
-# With this MLmodel file, `mlflow.pyfunc.load_model` loads the model folder through this project's code, without a
-# pickle.
-MLMODEL = """flavors:
-  python_function:
-    loader_module: tandem.predictor
-    python_version: {python}
-"""
 NUM_NOISE_SEQUENCES = 500
 TABLES = ("scores", "confusion", "predictions")
 
@@ -57,10 +52,7 @@ def main(workload: str, device: str, seed: str) -> None:
             run_dir.add_tags({"out_of_memory.evaluate": "; ".join(measured["out_of_memory"])})
         for path in paths:
             run_dir.add_artifact(path, "" if path.name == "score.json" else "evaluation")
-        weights = context.folder / TRAIN_RESULT / f"{context.params.evaluate.weights}.safetensors"
-        run_dir.add_artifact(weights, "model", "model.safetensors")
-        run_dir.add_artifact(context.folder / TRAIN_RESULT / "model.json", "model")
-        run_dir.add_text(MLMODEL.format(python=platform.python_version()), "model/MLmodel")
+        write_model(run_dir.model_folder, context.folder / TRAIN_RESULT, workload, context.params)
         run_dir.add_model(validation_score(context, trained), context.summary["sha256"])
     found = run_dir.ids.get("run_id", "not known yet")
     score = f"{context.task.score_name} {result.metrics[context.task.score_name]:.4f}"
@@ -109,9 +101,7 @@ def validation_score(context: RunContext, trained: Run) -> float:
 
 
 def predict(model: torch.nn.Module, split: Split, oom: OomPolicy) -> torch.Tensor:
-    return inference.predict_outputs(
-        model, oom.batches(split, sequential_indices(split), inference.PREDICTION_BATCH), oom
-    )
+    return inference.predict_outputs(model, oom.batches(split, sequential_indices(split), PREDICTION_BATCH), oom)
 
 
 def scores_by_noise(

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from tandem import files
-from tandem.closure import Code, closure, named_by
+from tandem.closure import Code, check_imports, closure, named_by
 from tandem.files import code_file, hardware_file, preset_file
 from tandem.machine.identity import identify
 from tandem.params.loading import PARAMS, choose_preset, line_of, load_params, overrides_of, with_preset
@@ -34,6 +34,7 @@ RESTORE = (
     "; DVC has written params.yaml and removed results of other devices; to restore them, run "
     "`git checkout params.yaml && dvc checkout --allow-missing`"
 )
+OWN = "workloads/"  # files of the workloads
 PER_WORKLOAD = ("preprocess", "preload", "train", "evaluate", "speed")
 
 
@@ -71,6 +72,9 @@ def describe() -> dict[Path, Any]:
         named = named_by(name, block)
         for stage in PER_WORKLOAD:
             contents[code_file(stage, name)] = closure(stage, named, code)
+        own = {file for stage in PER_WORKLOAD for file in contents[code_file(stage, name)] if file.startswith(OWN)}
+        for file in sorted(own):
+            check_imports(files.ROOT / file)
     beside = {"docs/published.json": files.sha256_file(files.PUBLISHED)} if files.PUBLISHED.exists() else {}
     contents[code_file("compare")] = closure("compare", {}, code) | beside
     return contents

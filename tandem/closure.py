@@ -13,14 +13,15 @@ import ast
 import hashlib
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
+from importlib.util import find_spec
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tandem.files import ROOT, STATE, sha256_file, write_json
-from tandem.parts import find
+from tandem.parts import find, missing_import
 
 if TYPE_CHECKING:
     from tandem.params.schema import Workload
@@ -34,8 +35,9 @@ SHOWING = {"evaluate": ("report",), "compare": ("report", "comparing"), "speed":
 REGISTRIES = {"tandem.models": "model", "tandem.tasks": "task", "tandem.data": "source"}
 # Components that a stage imports by name, in addition to what its modules import.
 NAMED_BY_STAGE = {"train": ("loop",)}
-# Directories with code.
+# Directories with code, and those whose code others import.
 PLACES = ("stages", "tandem", "workloads")
+ROOTS = ("tandem", "workloads")
 # Cache of {sha256 of a file: its fingerprint and imports}: parsing everything takes a third of a second.
 CACHE = STATE / "fingerprints.json"
 
@@ -45,28 +47,37 @@ def closure(stage: str, named: Mapping[str, str], code: Code | None = None) -> d
 
     `named`: the workload's module in each of REGISTRIES (`named_by`). `code`: a Code to share between several calls.
     """
-    packages = COMPUTING + SHOWING.get(stage, ())
-    code = code or Code()
-    found: dict[str, str] = {}
-    waiting, seen = [f"stages.{stage}"], set()
-    waiting += [named[kind] for kind in NAMED_BY_STAGE.get(stage, ()) if kind in named]
+    code, found = code or Code(), {}
+    starts = [f"stages.{stage}", *(named[kind] for kind in NAMED_BY_STAGE.get(stage, ()) if kind in named)]
+    for module in imported_modules(starts, named, code, COMPUTING + SHOWING.get(stage, ())):
+        found |= code.about(module)[0]
+    code.save()
+    return dict(sorted(found.items()))
+
+
+def imported_modules(
+    starts: Sequence[str], named: Mapping[str, str], code: Code, packages: tuple[str, ...] | None = None
+) -> set[str]:
+    """`starts` and the modules of this project that they import, directly or indirectly.
+
+    `packages`: those of tandem/ to follow; None: all. Modules of workloads/ are always followed.
+    """
+    waiting, found = list(starts), set()
     while waiting:
         module = waiting.pop()
-        if module in seen or module not in code.files:
+        if module in found or module not in code.files:
             continue
-        seen.add(module)
-        fingerprints, imports = code.about(module)
-        found |= fingerprints
-        for package, name in imports:
+        found.add(module)
+        for package, name in code.about(module)[1]:
             imported = f"{package}.{name}" if f"{package}.{name}" in code.files else package
             if imported in REGISTRIES:
                 waiting.append(named[REGISTRIES[imported]])
             if imported.startswith("workloads."):
                 waiting.append(imported)
             else:
-                waiting += [part for part in with_parents(imported) if part.split(".")[1] in packages]
-    code.save()
-    return dict(sorted(found.items()))
+                parts = with_parents(imported)
+                waiting += [part for part in parts if packages is None or part.split(".")[1] in packages]
+    return found
 
 
 def named_by(workload: str, block: Workload) -> dict[str, str]:
@@ -143,14 +154,36 @@ def imports_of(node: ast.AST, package: str) -> Iterator[tuple[str, str]]:
     for child in ast.iter_child_nodes(node):
         if isinstance(child, ast.ImportFrom):
             module = child.module or ""
-            if child.level == 1:
-                module = f"{package}.{module}".rstrip(".")
-            if module.split(".")[0] in ("tandem", "workloads"):
+            if child.level:
+                outer = package.split(".")[: len(package.split(".")) + 1 - child.level]
+                module = ".".join([*outer, module]).rstrip(".")
+            if module.split(".")[0] in ROOTS:
                 yield from ((module, alias.name) for alias in child.names)
+        elif isinstance(child, ast.Import):
+            yield from ((alias.name, "") for alias in child.names if alias.name.split(".")[0] in ROOTS)
         elif isinstance(child, ast.If) and isinstance(child.test, ast.Name) and child.test.id == "TYPE_CHECKING":
             yield from (pair for part in child.orelse for pair in imports_of(part, package))
         else:
             yield from imports_of(child, package)
+
+
+def check_imports(path: Path) -> None:
+    """Raises ValueError if a file of a workload imports something that is not there. It executes no code.
+
+    Imports in functions, and in `try` or `if`, are left out: they may be optional.
+    """
+    package = ".".join(path.relative_to(ROOT).parent.parts)
+    for node in ast.parse(path.read_bytes(), str(path)).body:
+        names = [alias.name for alias in node.names] if isinstance(node, ast.Import | ast.ImportFrom) else []
+        if isinstance(node, ast.ImportFrom):
+            names = [node.module] if node.module else names
+            names = [f"{package}.{name}" if node.level else name for name in names] if node.level < 2 else []
+        for name in names:
+            first, place = name.split(".")[0], ROOT.joinpath(*name.split("."))
+            if first in ROOTS and not (place.is_dir() or place.with_suffix(".py").is_file()):
+                raise missing_import(path, name)
+            if first not in ROOTS and find_spec(first) is None:
+                raise missing_import(path, first)
 
 
 def digest(value: Any) -> str:

@@ -7,7 +7,6 @@ environment variable DVC_ROOT).
 
 import csv
 import errno
-import fcntl
 import glob
 import hashlib
 import io
@@ -311,6 +310,8 @@ def locked(path: Path, wait: bool = True) -> Iterator[int | None]:
     kernel releases the lock (flock) when its process ends, however it ends. The file stays: if it were removed, a third
     process could lock a new file of the same name.
     """
+    import fcntl  # not on Windows, where a model in MLflow may use this module
+
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("a+", encoding="ascii") as file:
         try:

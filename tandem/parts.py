@@ -20,10 +20,12 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import ConfigDict, Field, StrictBool, StrictStr
 
-from tandem.files import ROOT, relative, workload_dir
+from tandem.files import HOME, ROOT, relative, workload_dir
 from tandem.messages import nearest, one_line
 
 CHECK_SECONDS = 10.0
+# A model in MLflow contains this module and the components in a package of another name (tandem/model_package.py).
+PREFIX = __name__.removesuffix("tandem.parts")
 MAX_WHOLE = 2**63 - 1  # the largest value that tensors and databases can store
 
 # Annotations for the signature of a component: types with limits.
@@ -123,14 +125,11 @@ class Component:
     check: ast.FunctionDef | None
 
     def load(self) -> Callable[..., Any]:
-        """Import the component. Raises ValueError if the module cannot be imported."""
+        """Import the component. Raises ValueError if it imports something that is not there."""
         try:
-            found: Callable[..., Any] = getattr(importlib.import_module(self.module), self.attribute)
+            found: Callable[..., Any] = getattr(importlib.import_module(PREFIX + self.module), self.attribute)
         except ModuleNotFoundError as error:
-            raise ValueError(
-                f"{relative(self.path)} imports {error.name!r}, which is not installed; add it to requirements.own.txt "
-                f"and run `make setup`, or write `from .{error.name} import ...` if it is a file beside it"
-            ) from error
+            raise missing_import(self.path, error.name or "") from error
         return found
 
     @property
@@ -173,6 +172,26 @@ def restore(kind: str, name: str, module: str, attribute: str, path: Path, param
     return part
 
 
+def absent(path: Path) -> str:
+    """Say that a file of a workload is not there. An experiment may run in a copy of the files that git tracks."""
+    name = relative(path)
+    if HOME != ROOT and (HOME / name).is_file():
+        return f"git does not track {name}, so the experiment does not get it; run `git add {name}`, then it again"
+    return f"there is no {name}"
+
+
+def missing_import(path: Path, module: str) -> ValueError:
+    """The error about a file of a workload that imports `module`, which cannot be found."""
+    own = module.removeprefix(PREFIX)
+    if own.split(".")[0] == "workloads":
+        file = ROOT.joinpath(*own.split(".")).with_suffix(".py")
+        return ValueError(f"{relative(path)} imports {own}, but {absent(file)}")
+    step = "add it to requirements.own.txt and run `make setup`"
+    if (path.parent / f"{module}.py").is_file():
+        step = f"write `from .{module} import ...`, because it is a file beside it"
+    return ValueError(f"{relative(path)} imports {module!r}, which is not installed; {step}")
+
+
 MISSING = object()
 
 
@@ -211,7 +230,7 @@ def find(kind: str, name: Any, workload: str) -> Component:
     if path.suffix != ".py" or path.parent != workload_dir(workload) or not path.stem.isidentifier():
         raise ValueError(f"is {name!r}; FILE.py:NAME must name a Python file in workloads/{workload}/")
     if not path.is_file():
-        raise ValueError(f"is {name!r}, but there is no {relative(path)}")
+        raise ValueError(f"is {name!r}, but {absent(path)}")
     return read_component(kind, name, f"workloads.{workload}.{path.stem}", attribute, path)
 
 

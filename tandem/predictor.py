@@ -22,8 +22,7 @@ from tandem.params import parsing, schema
 from tandem.params.intervals import parse_interval
 from tandem.tasks import detect, regress
 from tandem.tasks.forecast import Task
-from tandem.training.inference import PREDICTION_BATCH
-from tandem.training.workload import load_network
+from tandem.training.trained import PREDICTION_BATCH, load_network
 
 
 class Predictor:

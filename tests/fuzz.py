@@ -25,7 +25,8 @@ from tandem.runs import run_dir
 from tandem.runs.run import TRAIN_RESULT
 from tandem.stage import LAST_ERROR
 from tandem.training import auto_cache, checkpoint
-from tandem.training.workload import RunContext, load_network
+from tandem.training.trained import load_network
+from tandem.training.workload import RunContext
 
 RUN = files.result_dir("tiny", "cpu", 0)
 PACKED, PREPARED = files.packed_dir("tiny", "cpu"), files.prepared_dir("tiny")

@@ -130,12 +130,52 @@ def test_a_signature_that_is_no_schema_gets_one_sentence(tmp_path: Path, old: st
     assert all(word in done.stdout for word in words) and "Traceback" not in done.stdout, done.stdout
 
 
-def test_an_import_that_is_not_installed_gets_one_sentence(tmp_path: Path):
+NOT_THERE = "imports 'not_there', which is not installed; add it to requirements.own.txt and run `make setup`"
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("import not_there", NOT_THERE),
+        ("from not_there.layers import Layer", NOT_THERE),
+        ("from .helpr import pooled", "imports workloads.tiny.helpr, but there is no workloads/tiny/helpr.py"),
+        ("from helper import pooled", "imports 'helper', which is not installed; write `from .helper import ...`"),
+    ],
+)
+def test_an_import_of_what_is_not_there_gets_one_sentence_before_dvc_removes_an_output(
+    project: Path, line: str, words: str
+):
+    (project / "params.yaml").write_text(OWN)
+    (project / "workloads/tiny/net.py").write_text(f"{line}\n{NET}")
+    done = run(project, sys.executable, "-m", "tandem.stage", "hardware", check=False)
+    assert done.returncode == 1 and f"error: workloads/tiny/net.py {words}" in done.stdout, done.stdout
+
+
+def test_an_import_within_a_function_gets_the_same_sentence_and_an_optional_one_none(tmp_path: Path):
     project = with_network(tmp_path / "project")
-    (project / "workloads/tiny/net.py").write_text("import not_there\n" + NET)
+    optional = "try:\n    import not_there\nexcept ImportError:\n    pass\n"
+    forward = "    def forward(self, values: Tensor, mask: Tensor) -> Tensor:\n"
+    (project / "workloads/tiny/net.py").write_text(
+        optional + NET.replace(forward, f"{forward}        import not_there\n\n        print(not_there)\n")
+    )
     done = tandem(project, "repro")
     assert done.returncode != 0 and "Traceback" not in done.stdout
-    assert "workloads/tiny/net.py imports 'not_there', which is not installed; add it to requirements" in done.stdout
+    assert f"error: workloads/tiny/net.py {NOT_THERE}" in done.stdout, done.stdout
+
+
+@pytest.mark.long
+def test_an_experiment_in_a_copy_names_the_files_that_git_does_not_track(tmp_path: Path):
+    project = make_project(tmp_path / "project", OWN)
+    experiment = ("dvc", "exp", "run", "--temp", "-n", "own", "evaluate@tiny-cpu-0")
+    for name, content in (("net", NET), ("helper", HELPER)):
+        (project / f"workloads/tiny/{name}.py").write_text(content)
+    for name in ("net", "helper"):
+        file = f"workloads/tiny/{name}.py"
+        done = run(project, *experiment, check=False)
+        assert done.returncode != 0 and "Traceback" not in done.stdout
+        assert f"git does not track {file}, so the experiment does not get it; run `git add {file}`" in done.stdout
+        run(project, "git", "add", file)
+    assert "train@tiny-cpu-0" in run(project, *experiment).stdout
 
 
 def test_a_check_runs_again_only_after_its_file_or_its_parameters_have_changed(tmp_path: Path):

@@ -17,6 +17,7 @@ from tandem.files import sha256_file
 from tandem.runs import provenance
 from tandem.runs.run import open_folder
 from tests.projects import TINY, commit, copy_of, dvc, git, held, run, stages_at_once, start, wait_for
+from tests.test_parts import HELPER, NET, OWN
 
 RUN = "results/runs/tiny/cpu/0"
 TABLE = "workloads/tiny/data/table.csv"
@@ -164,6 +165,31 @@ def test_the_table_comes_from_dvcs_cache_and_one_changed_cell_is_the_cause(edite
     table.unlink()
     status, output = verify(folder, RUN)
     assert f"{RUN}: not verifiable: its data is gone\n" in output and status == 2
+
+
+def test_an_untracked_network_is_part_of_the_run(prepared: Path, tmp_path: Path) -> None:
+    folder = copy_of(prepared, tmp_path / "project")
+    files = {"net": NET, "helper": HELPER}
+    for name, content in files.items():
+        (folder / f"workloads/tiny/{name}.py").write_text(content)
+    (folder / "params.yaml").write_text(OWN)
+    stages_at_once(folder, "hardware", "train tiny cpu 0", "evaluate tiny cpu 0")
+    for name in files:
+        (folder / f"workloads/tiny/{name}.py").unlink()
+    (folder / "params.yaml").write_text(TINY)
+    status, output = verify(folder, RUN)
+    assert f"{RUN}: bit-equal\n" in output and "with its patch" in output and status == 0
+
+
+def test_another_environment_is_refused(edited: Path, tmp_path: Path) -> None:
+    """The packages of the workloads are part of it."""
+    folder = tmp_path / "project"
+    shutil.copytree(edited, folder, symlinks=True)
+    (folder / "requirements.txt").write_text("")
+    (folder / "requirements.own.txt").write_text("einops==0.8.1\n")
+    status, output = verify(folder, RUN)
+    assert f"{RUN}: not verifiable: another environment\n" in output and "requirements.own.txt" in output
+    assert status == 2
 
 
 def test_another_repository_says_that_the_commit_is_missing(edited: Path, project: Path) -> None:

@@ -193,13 +193,14 @@ def test_logged_models_predict_from_raw_tables(kinds: Path):
     mlflow = pytest.importorskip("mlflow")
     mlflow.set_tracking_uri(f"sqlite:///{kinds}/mlruns/mlflow.db")
 
-    def predicted(workload: str, table: pd.DataFrame) -> pd.DataFrame:
+    def predicted(workload: str, table: pd.DataFrame | None = None) -> pd.DataFrame:
+        """For the model's own example if there is no table."""
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # MLflow's own
             model = mlflow.pyfunc.load_model(
                 f"runs:/{read_record(kinds, 'timing.json', workload)['mlflow']['run_id']}/model"
             )
-        return model.predict(table)
+        return model.predict(model.input_example if table is None else table)
 
     expected = pd.read_csv(kinds / run_path("predictions.csv", "spikes")).dropna(subset="predicted")
     found = predicted("spikes", pd.read_csv(kinds / "workloads/spikes/data/spikes.csv").drop(columns="event"))
@@ -214,6 +215,9 @@ def test_logged_models_predict_from_raw_tables(kinds: Path):
     found = predicted("waves", series[pd.to_datetime(series["time"]) <= last])
     assert np.allclose(found["predicted"], rows.tail(3)["predicted"], rtol=1e-5), (found, rows.tail(3))
     assert list(found["step_ahead"]) == [1, 2, 3]
+    assert list(predicted("waves")["time"]) == ["2025-02-01T00:00:00Z", "2025-03-01T00:00:00Z", "2025-04-01T00:00:00Z"]
+    for workload in ("spikes", "rally"):
+        assert list(predicted(workload).columns) == ["sequence", "step", "predicted", "confidence"]
 
 
 @pytest.mark.long

@@ -37,6 +37,7 @@ from tandem.runs.terminal import Progress
 from tandem.training import auto, inference
 from tandem.training.batches import sequential_indices
 from tandem.training.memory import OutOfMemory, translate_oom
+from tandem.training.trained import PREDICTION_BATCH
 from tandem.training.trainer import Epoch, Trainer, snapshot
 from tandem.training.workload import RunContext, open_trainer
 
@@ -162,7 +163,7 @@ def predict(context: RunContext, trainer: Trainer) -> dict[str, Any]:
     model.load_state_dict(
         trainer.best_weights if context.params.evaluate.weights == "best" else snapshot(trainer.model)
     )
-    batches = split.batches(sequential_indices(split), inference.PREDICTION_BATCH)
+    batches = split.batches(sequential_indices(split), PREDICTION_BATCH)
     result = context.task.evaluate(inference.predict_outputs(model.to(device), batches).cpu(), context.read)
     with TemporaryDirectory() as folder:
         path = Path(folder) / "predictions.csv"

@@ -227,6 +227,8 @@ def check_model(model: Part) -> Part:
 
 if TYPE_CHECKING:
     Model = Part
+elif not BUILT_IN:  # a model in MLflow with a network of the workload's own (tandem/model_package.py)
+    Model = Any
 else:
     Model = Annotated[
         Union[tuple(each.schema for each in BUILT_IN.values())],  # noqa: UP007

@@ -10,8 +10,6 @@ from tandem.training.batches import Batch
 from tandem.training.memory import OomPolicy
 from tandem.training.step import Loss, autocast
 
-PREDICTION_BATCH = 1024  # may exceed the training batch: without gradients no activations are stored
-
 
 @torch.no_grad()
 def validate(

@@ -21,6 +21,7 @@ from tandem.training.memory import OomPolicy, advice
 from tandem.training.optimizer import AdamW, learning_rates
 from tandem.training.random_draws import RandomDraws, draw_epoch, sha256_of, uses_teacher_forcing
 from tandem.training.step import Step, choose_execution_mode, graph_blocker, random_state, set_random_state
+from tandem.training.trained import PREDICTION_BATCH
 from tandem.training.workers import ALONE, Workers
 
 
@@ -137,7 +138,7 @@ class Trainer:
             rows, num_val = self.workers.part_of(sequential_indices(self.val_split)), len(self.val_split)
             loss, predictions = inference.validate(
                 self.model,
-                self.oom.batches(self.val_split, rows, inference.PREDICTION_BATCH),
+                self.oom.batches(self.val_split, rows, PREDICTION_BATCH),
                 lambda outputs, batch: self.task.loss(outputs, batch.targets, batch.mask, 0.0),
                 self.task.predict,
                 self.step.precision,

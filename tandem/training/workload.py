@@ -16,17 +16,14 @@ from typing import Any
 
 import numpy as np
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file
-from torch import nn
 
 from tandem import models
 from tandem.data.packed import read_array, read_arrays
-from tandem.files import damaged, hardware_file, packed_dir, packed_file, prepared_dir, read_json, relative, result_dir
+from tandem.files import hardware_file, packed_dir, packed_file, prepared_dir, read_json, result_dir
 from tandem.machine.identity import identify, require_same_gpu, usable_cores
 from tandem.machine.regions import free_bytes
 from tandem.models import Shape
-from tandem.params import parsing, schema
+from tandem.params import schema
 from tandem.params.devices import split_device
 from tandem.params.loading import load_workload
 from tandem.params.schema import Threads, Train, Workload
@@ -46,7 +43,6 @@ SHARE_OF_FREE_MEMORY = 0.6
 RequiredKeys = dict[str, type | tuple[type, type]]
 IDENTITY: RequiredKeys = {"kind": str, "name": str}
 PLAN: RequiredKeys = {"data_location": str, "bytes": (dict, int), "sha256": (dict, str)}
-MODEL: RequiredKeys = {"task": str, "preprocessing": dict}
 SUMMARY: RequiredKeys = {
     "sha256": (dict, str),
     "num_per_split": (dict, int),
@@ -282,19 +278,3 @@ def make_trial(
     trainer.step.may_fall_back = False
     trainer.model.train()
     return trainer
-
-
-def load_network(folder: Path, weights: str) -> tuple[nn.Module, dict[str, Any]]:
-    """Load `<weights>.safetensors` from `folder`. Returns the network in eval mode on the CPU, and model.json.
-
-    Raises ValueError if one of the two files is visibly damaged. It does not detect flipped bits in the weights.
-    """
-    path, about = folder / f"{weights}.safetensors", read_json(folder / "model.json", MODEL)
-    with parsing.prefixed(relative(folder / "model.json")):
-        config = parsing.parse(schema.model_type(about["model"], about.get("workload", "")), about["model"], "model")
-        network = models.build(config, parsing.parse(Shape, about["shape"], "shape"))
-    try:
-        network.load_state_dict(load_file(path))
-    except (SafetensorError, RuntimeError) as error:  # no such file, or tensors of other shapes
-        raise damaged(relative(path), str(error)) from None
-    return network.eval(), about
