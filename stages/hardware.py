@@ -71,6 +71,9 @@ def describe() -> dict[Path, Any]:
         named = named_by(name, block)
         for stage in PER_WORKLOAD:
             contents[code_file(stage, name)] = closure(stage, named, code)
+        if block.own_task:  # preprocess reads of it only the kind of target, without importing it
+            target = {f"{files.relative(block.own_task.path)}: target": block.task_facts.target}
+            contents[code_file("preprocess", name)] |= target
     beside = {"docs/published.json": files.sha256_file(files.PUBLISHED)} if files.PUBLISHED.exists() else {}
     contents[code_file("compare")] = closure("compare", {}, code) | beside
     return contents
