@@ -22,7 +22,7 @@ from tandem.report.outcomes import outcomes
 from tandem.runs import schemas
 from tandem.runs.run import MEASURED, RESULT, TRAIN_RESULT, Run, open_folder
 from tandem.runs.run_dir import recording
-from tandem.runs.schemas import EvaluationTiming, ScoreRecord
+from tandem.runs.schemas import EvaluationTiming, ScoreRecord, TaskRecord
 from tandem.tasks import Evaluation, check_evaluation
 from tandem.training import inference
 from tandem.training.batches import Split, sequential_indices
@@ -144,7 +144,7 @@ def write_files(context: RunContext, trained: Run, result: Evaluation, measured:
         "score_name": context.task.score_name,
         "metrics": result.metrics,
         "weights": context.params.evaluate.weights,
-        "task": context.params.task_facts.recorded,
+        "task": TaskRecord(**context.params.task_facts.recorded),  # type: ignore[typeddict-item]
         "sentence": result.sentence,
         "train_sha256": schemas.digest(trained.train),
         "files": {path.name: files.sha256_file(path) for path in tables},

@@ -322,14 +322,14 @@ def default_of(node: ast.expr, kind: Any, where: str) -> Any:
 def constants_of(node: ast.ClassDef) -> Iterator[tuple[str, Any]]:
     """Yield the attributes of a class, such as `tasks = ("forecast",)`. The value is MISSING if it is no literal."""
     for each in node.body:
-        targets = (
-            each.targets if isinstance(each, ast.Assign) else [each.target] if isinstance(each, ast.AnnAssign) else []
-        )
-        if targets and isinstance(targets[0], ast.Name) and each.value is not None:
+        if not isinstance(each, ast.Assign | ast.AnnAssign) or each.value is None:
+            continue
+        target = each.targets[0] if isinstance(each, ast.Assign) else each.target
+        if isinstance(target, ast.Name):
             try:
-                yield targets[0].id, ast.literal_eval(each.value)
+                yield target.id, ast.literal_eval(each.value)
             except ValueError:
-                yield targets[0].id, MISSING
+                yield target.id, MISSING
 
 
 def methods_of(node: ast.ClassDef) -> list[str]:

@@ -4,6 +4,7 @@ params.yaml is checked with these facts, `tandem new` chooses settings with them
 and drawing need, so they need neither the class nor its file.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from functools import cache
 from typing import Any, Literal
@@ -71,7 +72,7 @@ def facts_of(component: Component) -> TaskFacts:
     return facts
 
 
-def recorded_facts(task: str, score: dict[str, Any] | None) -> dict[str, Any]:
+def recorded_facts(task: str, score: Mapping[str, Any] | None) -> dict[str, Any]:
     """The facts in score.json. Older versions recorded none, and had only built-in tasks."""
     if score and "task" in score:
         return dict(score["task"])

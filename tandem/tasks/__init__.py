@@ -117,7 +117,7 @@ class Task:
         num_steps = targets.shape[1] if self.per_step else int(lengths.max())
         mask = torch.arange(num_steps)[None, :] < lengths[:, None]
         predictions = self.predict(outputs, mask)
-        columns = {"sequence": [str(name) for name in read("test", "ids")]}
+        columns: dict[str, list[Any]] = {"sequence": [str(name) for name in read("test", "ids")]}
         if not self.per_step:
             columns |= {"actual": self.in_words(targets), "predicted": self.in_words(predictions)}
         columns["score"] = self.unit_scores(predictions, targets, mask)

@@ -121,7 +121,7 @@ class Task(tasks.Task):
         numbers = predictions[rows, steps]
         return {
             "sequence": new.ids[rows],
-            "step": [new.steps[row][step] for row, step in zip(rows, steps, strict=True)],
+            "step": [new.steps[row][step] for row, step in zip(rows.tolist(), steps.tolist(), strict=True)],
             "predicted": np.array(self.classes)[numbers],
             "confidence": outputs.softmax(dim=2).numpy()[rows, steps, numbers],
         }

@@ -174,8 +174,8 @@ def make_trainer(train: Split, val: Split, settings: Train, shape: Shape, task: 
 
     Raises ValueError if the task's loss is no scalar.
     """
-    few = (train.tensors[name][:2].cpu() for name in ("targets", "mask"))
-    check_loss(task, *few, settings.label_smoothing)
+    targets, mask = (train.tensors[name][:2].cpu() for name in ("targets", "mask"))
+    check_loss(task, targets, mask, settings.label_smoothing)
     torch.manual_seed(seed)
     model = models.build(settings.model, shape)
     if fit_initial := getattr(model, "fit_initial", None):  # initializes weights from the data
