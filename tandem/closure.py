@@ -47,7 +47,8 @@ def closure(stage: str, named: Mapping[str, str], code: Code | None = None) -> d
 
     `named`: the workload's module in each of REGISTRIES (`named_by`). `code`: a Code to share between several calls.
     """
-    code, found = code or Code(), {}
+    code = code or Code()
+    found: dict[str, str] = {}
     starts = [f"stages.{stage}", *(named[kind] for kind in NAMED_BY_STAGE.get(stage, ()) if kind in named)]
     for module in imported_modules(starts, named, code, COMPUTING + SHOWING.get(stage, ())):
         found |= code.about(module)[0]

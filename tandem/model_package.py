@@ -119,6 +119,7 @@ def with_own_imports(source: bytes, package: str) -> bytes:
     for node in ast.walk(ast.parse(source)):
         if not isinstance(node, ast.Import | ast.ImportFrom):
             continue
+        assert node.end_lineno and node.end_col_offset  # of a tree that was parsed
         start, end = starts[node.lineno - 1] + node.col_offset, starts[node.end_lineno - 1] + node.end_col_offset
         if isinstance(node, ast.Import) and any(is_own(alias.name) for alias in node.names):
             edits.append((start, end, "; ".join(own_import(alias, package) for alias in node.names)))

@@ -379,10 +379,12 @@ def lineage(module: str, path: Path, attribute: str) -> list[tuple[str, ast.Clas
     names: dict[str, str] = {}  # name in this file -> its dotted name
     for node in ast.parse(path.read_bytes(), str(path)).body:
         if isinstance(node, ast.ImportFrom):
-            origin = f"{package}.{node.module or ''}".rstrip(".") if node.level == 1 else node.module or ""
+            origin = (node.module or "").removeprefix(PREFIX)
+            if node.level == 1:
+                origin = f"{package}.{origin}".rstrip(".")
             names |= {alias.asname or alias.name: f"{origin}.{alias.name}" for alias in node.names}
         elif isinstance(node, ast.Import):
-            names |= {alias.asname: alias.name for alias in node.names if alias.asname}
+            names |= {alias.asname: alias.name.removeprefix(PREFIX) for alias in node.names if alias.asname}
         elif isinstance(node, ast.ClassDef):
             if node.name == attribute:
                 break
