@@ -50,7 +50,7 @@ def write_model(folder: Path, trained: Path, workload: str, params: Workload) ->
     shutil.copyfile(trained / "model.json", folder / "model.json")
     shutil.rmtree(folder / "code", ignore_errors=True)  # from an evaluation that was killed
     package = write_package(folder / "code", needed_files(workload, params))
-    files.write_text(folder / "requirements.txt", "\n".join([*requirements(), *provenance.own_requirements(), ""]))
+    files.write_text(folder / "requirements.txt", "".join(f"{line}\n" for line in requirements()))
     for name, text in ENVIRONMENTS.items():
         files.write_text(folder / name, text.format(python=platform.python_version()))
     example = example_of(files.read_json(trained / "model.json"))
@@ -119,7 +119,7 @@ def with_own_imports(source: bytes, package: str) -> bytes:
     for node in ast.walk(ast.parse(source)):
         if not isinstance(node, ast.Import | ast.ImportFrom):
             continue
-        assert node.end_lineno and node.end_col_offset  # of a tree that was parsed
+        assert node.end_lineno and node.end_col_offset  # ast.parse sets them
         start, end = starts[node.lineno - 1] + node.col_offset, starts[node.end_lineno - 1] + node.end_col_offset
         if isinstance(node, ast.Import) and any(is_own(alias.name) for alias in node.names):
             edits.append((start, end, "; ".join(own_import(alias, package) for alias in node.names)))
@@ -150,14 +150,14 @@ def own_import(alias: ast.alias, package: str) -> str:
 
 
 def requirements() -> list[str]:
-    """The packages of PACKAGES in the installed versions, without a local part such as +cpu."""
+    """The packages of PACKAGES in the installed versions, without a local part such as +cpu, and the workloads' own."""
     found = []
     for name in PACKAGES:
         try:
             found.append(f"{name}=={version(name).partition('+')[0]}")
         except PackageNotFoundError:  # a machine that only trains does not need mlflow
             found.append(name)
-    return found
+    return list(dict.fromkeys([*found, *provenance.own_requirements()]))  # both may list torch
 
 
 # An example of a table.
