@@ -23,8 +23,8 @@ from tandem.report.outcomes import outcomes
 from tandem.runs import schemas
 from tandem.runs.run import MEASURED, RESULT, TRAIN_RESULT, Run, open_folder
 from tandem.runs.run_dir import recording
-from tandem.runs.schemas import EvaluationTiming, ScoreRecord
-from tandem.tasks import Evaluation
+from tandem.runs.schemas import EvaluationTiming, ScoreRecord, TaskRecord
+from tandem.tasks import Evaluation, check_evaluation
 from tandem.training import inference
 from tandem.training.batches import Split, sequential_indices
 from tandem.training.checkpoint import folder_of, remove_stored
@@ -76,6 +76,7 @@ def evaluate(context: RunContext, trained: Run) -> tuple[Evaluation, EvaluationT
             outputs = predict(model, split, oom)
 
         result = task.evaluate(outputs.cpu(), context.read)
+        check_evaluation(task, result)
         if isinstance(params := context.params.preprocess, Rally):
             result.metrics.update(scores_by_noise(context, params, model, device, oom))
     timing: EvaluationTiming = {
@@ -133,6 +134,7 @@ def write_files(context: RunContext, trained: Run, result: Evaluation, measured:
         "score_name": context.task.score_name,
         "metrics": result.metrics,
         "weights": context.params.evaluate.weights,
+        "task": TaskRecord(**context.params.task_facts.recorded),  # type: ignore[typeddict-item]
         "sentence": result.sentence,
         "train_sha256": schemas.digest(trained.train),
         "files": {path.name: files.sha256_file(path) for path in tables},

@@ -75,6 +75,9 @@ def describe() -> dict[Path, Any]:
         own = {file for stage in PER_WORKLOAD for file in contents[code_file(stage, name)] if file.startswith(OWN)}
         for file in sorted(own):
             check_imports(files.ROOT / file)
+        if block.own_task:  # preprocess reads of it only the kind of target, without importing it
+            target = {f"{files.relative(block.own_task.path)}: target": block.task_facts.target}
+            contents[code_file("preprocess", name)] |= target
     beside = {"docs/published.json": files.sha256_file(files.PUBLISHED)} if files.PUBLISHED.exists() else {}
     contents[code_file("compare")] = closure("compare", {}, code) | beside
     return contents

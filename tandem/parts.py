@@ -113,7 +113,11 @@ class Part(Section):
 
 @dataclass(frozen=True, eq=False)
 class Component:
-    """A class or function that params.yaml names. `constants` are the literal attributes of a class."""
+    """A class or function that params.yaml names.
+
+    Of a class, `constants` are its literal attributes, `methods` the module that defines each method, and `bases` the
+    classes of this project that it is derived from, such as `tandem.tasks.Task`. All of them include what it inherits.
+    """
 
     kind: str  # of KINDS
     name: str
@@ -122,6 +126,8 @@ class Component:
     path: Path
     parameters: tuple[tuple[str, Any, Any], ...]  # name, type, default (or MISSING)
     constants: dict[str, Any]
+    methods: dict[str, str]
+    bases: tuple[str, ...]
     check: ast.FunctionDef | None
 
     def load(self) -> Callable[..., Any]:
@@ -236,7 +242,9 @@ def find(kind: str, name: Any, workload: str) -> Component:
 
 def read_component(kind: str, name: str, module: str, attribute: str, path: Path) -> Component:
     """Read the signature of `attribute` in the file from its syntax tree. Raises ValueError with the line."""
-    return read_version(kind, name, module, attribute, path, path.stat().st_mtime_ns)
+    # A class may be derived from one in a file beside it.
+    modified = max(each.stat().st_mtime_ns for each in path.parent.glob("*.py"))
+    return read_version(kind, name, module, attribute, path, modified)
 
 
 @cache
@@ -244,9 +252,11 @@ def read_version(kind: str, name: str, module: str, attribute: str, path: Path, 
     """The component in the file as it was at that time: equal parts have one class."""
     try:
         tree = ast.parse(path.read_bytes(), str(path))
+        classes = lineage(module, path, attribute)[::-1]  # bases first
     except (SyntaxError, ValueError) as error:
         line = f", line {error.lineno}" if isinstance(error, SyntaxError) else ""
-        raise ValueError(f"is {name!r}; {relative(path)}{line}: {one_line(getattr(error, 'msg', error))}") from None
+        file = Path(getattr(error, "filename", None) or path)
+        raise ValueError(f"is {name!r}; {relative(file)}{line}: {one_line(getattr(error, 'msg', error))}") from None
     kinds = (ast.ClassDef, ast.FunctionDef)
     known = {node.name: node for node in tree.body if isinstance(node, kinds)}
     if attribute not in known:
@@ -266,6 +276,7 @@ def read_version(kind: str, name: str, module: str, attribute: str, path: Path, 
     if num_passed is not None and called is not None:
         num_passed += isinstance(node, ast.ClassDef)  # self
         parameters = parameters_of(called, num_passed, f"{relative(path)}, line {called.lineno}: {attribute}")
+    constants = {key: value for _, each in classes for key, value in constants_of(each)}
     return Component(
         kind,
         name,
@@ -273,7 +284,9 @@ def read_version(kind: str, name: str, module: str, attribute: str, path: Path, 
         attribute,
         path,
         tuple(parameters),
-        dict(constants_of(node)),
+        {key: value for key, value in constants.items() if value is not MISSING},
+        {method: origin for origin, each in classes for method in methods_of(each)},
+        tuple(f"{origin}.{each.name}" for origin, each in classes[:-1]),
         methods.get("check") if isinstance(node, ast.ClassDef) else None,
     )
 
@@ -340,11 +353,53 @@ def default_of(node: ast.expr, kind: Any, where: str) -> Any:
         ) from None
 
 
-def constants_of(node: ast.AST) -> Iterator[tuple[str, Any]]:
-    """Yield the attributes of a class that are literals, such as `tasks = ("forecast",)`."""
-    for each in node.body if isinstance(node, ast.ClassDef) else ():
-        if isinstance(each, ast.Assign) and isinstance(each.targets[0], ast.Name):
+def constants_of(node: ast.ClassDef) -> Iterator[tuple[str, Any]]:
+    """Yield the attributes of a class, such as `tasks = ("forecast",)`. The value is MISSING if it is no literal."""
+    for each in node.body:
+        if not isinstance(each, ast.Assign | ast.AnnAssign) or each.value is None:
+            continue
+        target = each.targets[0] if isinstance(each, ast.Assign) else each.target
+        if isinstance(target, ast.Name):
             try:
-                yield each.targets[0].id, ast.literal_eval(each.value)
+                yield target.id, ast.literal_eval(each.value)
             except ValueError:
-                continue
+                yield target.id, MISSING
+
+
+def methods_of(node: ast.ClassDef) -> list[str]:
+    return [each.name for each in node.body if isinstance(each, ast.FunctionDef)]
+
+
+def lineage(module: str, path: Path, attribute: str) -> list[tuple[str, ast.ClassDef]]:
+    """Return (module, class) of a class and of its bases, in the order in which Python looks up an attribute.
+
+    It leaves out bases from other projects. Empty if `attribute` is not a class.
+    """
+    package = module.rpartition(".")[0]
+    names: dict[str, str] = {}  # name in this file -> its dotted name
+    for node in ast.parse(path.read_bytes(), str(path)).body:
+        if isinstance(node, ast.ImportFrom):
+            origin = (node.module or "").removeprefix(PREFIX)
+            if node.level == 1:
+                origin = f"{package}.{origin}".rstrip(".")
+            names |= {alias.asname or alias.name: f"{origin}.{alias.name}" for alias in node.names}
+        elif isinstance(node, ast.Import):
+            names |= {alias.asname: alias.name.removeprefix(PREFIX) for alias in node.names if alias.asname}
+        elif isinstance(node, ast.ClassDef):
+            if node.name == attribute:
+                break
+            names[node.name] = f"{module}.{node.name}"
+    else:
+        return []
+    found = {f"{module}.{attribute}": (module, node)}
+    for base in node.bases:
+        first, dot, rest = ast.unparse(base).partition(".")
+        origin, _, name = f"{names.get(first, first)}{dot}{rest}".rpartition(".")
+        place = ROOT.joinpath(*origin.split("."))
+        for file in (place.with_suffix(".py"), place / "__init__.py"):
+            if origin.split(".")[0] in ("tandem", "workloads") and file.is_file():
+                for each in lineage(origin, file, name):
+                    key = f"{each[0]}.{each[1].name}"
+                    found.pop(key, None)  # a base that two classes share comes after both
+                    found[key] = each
+    return list(found.values())

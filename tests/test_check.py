@@ -67,8 +67,14 @@ def fault(body: str, init: str = "pass", method: str = "forward") -> dict[str, s
 
 # Network -> the check that finds it, its status, words of its evidence, and the network's code.
 PLANTED: dict[str, tuple[str, str, list[str], dict[str, str]]] = {
-    "NotBuilt": ("build", "fail", ["ZeroDivisionError in workloads/", "net.py, line "], fault("pass", "1 / 0")),
-    "Raises": ("output", "fail", ["RuntimeError in workloads/"], fault("return self.head(values)")),
+    "NotBuilt": (
+        "build", "fail", ["workloads/NotBuilt/net.py, line 28: ZeroDivisionError: division by zero"],
+        fault("pass", "1 / 0"),
+    ),
+    "Raises": (
+        "output", "fail", ["workloads/Raises/net.py, line {line}: RuntimeError: "],
+        fault("return self.head(values)"),
+    ),
     "WrongShape": (
         "output", "fail", ["(16, 3, 1) instead of (16, 3)"],
         fault("return Good.forward(self, values, mask).unsqueeze(2)"),
@@ -345,7 +351,7 @@ def test_the_deepest_line_of_a_network_is_named():
     _, model = made("classify", "gru")
     with pytest.raises(RuntimeError) as caught:
         model(torch.zeros(2, 12, 5), torch.ones(2, 12, dtype=torch.bool))
-    assert with_line(caught.value).startswith("tandem/models/kernels/gru.py, line ")
+    assert with_line(caught.value, "it").startswith("tandem/models/kernels/gru.py, line ")
     with pytest.raises(ZeroDivisionError) as caught:
         1 / 0  # noqa: B018
-    assert with_line(caught.value) == "division by zero"
+    assert with_line(caught.value, "it") == "it"

@@ -36,6 +36,7 @@ def make_manifest(device: str, **changes: Any) -> dict[str, Any]:
         "seed": 0,
         "tree": {"commit": "a" * 40, "patch": "", "patch_sha256": None},
         "block": {
+            "task": "classify",
             "train": {
                 "batch_size": 56,
                 "learning_rate": 6e-3,
@@ -43,7 +44,7 @@ def make_manifest(device: str, **changes: Any) -> dict[str, Any]:
                 "precision": "auto",
                 "step": "auto",
                 "model": {"name": "gru", "hidden_size": 96},
-            }
+            },
         },
         "realized": {
             "precision": "fp32",
@@ -260,7 +261,7 @@ def classified(right: str, as_csv: bool = False) -> list[dict[str, Any]]:
 def test_mcnemar_is_the_exact_one():
     """By hand: of 12 discordant pairs 2 or fewer on one side, 2 (1 + 12 + 66) / 2^12."""
     first, second = "1" * 2 + "0" * 10 + "1" * 88, "0" * 2 + "1" * 10 + "1" * 88
-    found = difference("accuracy", {0: classified(first)}, {0: classified(second, as_csv=True)})
+    found = difference("correct", {0: classified(first)}, {0: classified(second, as_csv=True)})
     assert found.p == pytest.approx(158 / 4096) and found.verdict == "different"
     assert found.difference == pytest.approx(0.08) and found.low < 0.08 < found.high
     assert "that of cuda is better than that of cpu" in found.sentence("cpu", "cuda")
@@ -278,7 +279,7 @@ def test_the_score_interval_is_that_of_the_restricted_likelihood():
 def test_interval_and_exact_test_never_contradict_each_other():
     for gained, lost in [(0, 5), (0, 6), (1, 8), (2, 10), (3, 9), (12, 27), (20, 35)]:
         first, second = "0" * gained + "1" * (180 - gained), "1" * gained + "0" * lost + "1" * (180 - gained - lost)
-        found = difference("accuracy", {0: classified(first)}, {0: classified(second)})
+        found = difference("correct", {0: classified(first)}, {0: classified(second)})
         assert found.p is not None and (found.p < 0.05) == (not found.low <= 0 <= found.high), (gained, lost)
 
 
@@ -296,12 +297,12 @@ def test_mcnemar_interval_holds_the_true_difference_and_its_power_is_as_said():
 
 def test_no_difference_takes_a_margin():
     sides = {0: classified("1" * 990 + "0" * 10)}, {0: classified("0" + "1" * 990 + "0" * 9)}
-    same = difference("accuracy", sides[0], sides[0])
+    same = difference("correct", sides[0], sides[0])
     assert same.verdict == "equal" and same.low < 0 < same.high
-    assert difference("accuracy", *sides).verdict == "inconclusive"
-    said = difference("accuracy", *sides).sentence("cpu", "cuda")
+    assert difference("correct", *sides).verdict == "inconclusive"
+    said = difference("correct", *sides).sentence("cpu", "cuda")
     assert "Not told apart: a difference smaller than 0.0078 is missed in more than one of five" in said
-    wide, narrow = (difference("accuracy", *sides, Margin(value, "as agreed")) for value in (0.02, 0.004))
+    wide, narrow = (difference("correct", *sides, Margin(value, "as agreed")) for value in (0.02, 0.004))
     assert wide.verdict == "equivalent" and narrow.verdict == "inconclusive"
 
 
@@ -328,22 +329,23 @@ def test_three_seeds_give_students_interval_paired_by_seed():
 
     scores = [[3.0, 1.0, 2.0, 5.0], [3.5, 1.25, 3.0, 5.125]]
     first, second = ({seed: forecasts([mae] * 9) for seed, mae in enumerate(own)} for own in scores)
-    found = difference("skill", first, dict(reversed(second.items())))  # the order of the seeds decides nothing
+    found = difference("window errors", first, dict(reversed(second.items())))  # the order of the seeds decides nothing
     known = ttest_rel(scores[1], scores[0])
     assert found.p == pytest.approx(known.pvalue)
     assert (found.low, found.high) == pytest.approx(tuple(known.confidence_interval()))
     assert "Student's t over 4 differences, paired by seed" in found.sentence("cpu", "cuda")
     worse = {seed: forecasts([mae + 3 + seed / 10] * 9) for seed, mae in enumerate(scores[0])}
-    assert "They differ: cuda is worse than cpu" in difference("skill", first, worse).sentence("cpu", "cuda")
+    assert "They differ: cuda is worse than cpu" in difference("window errors", first, worse).sentence("cpu", "cuda")
 
 
 def test_seeds_that_one_side_lacks_are_left_out():
     side = {seed: forecasts([float(seed)] * 9) for seed in range(3)}
-    found = difference("skill", side, {2: forecasts([7.0] * 9), 8: forecasts([9.0] * 9)})
+    found = difference("window errors", side, {2: forecasts([7.0] * 9), 8: forecasts([9.0] * 9)})
     assert found.first == {2: 2.0} and found.second == {2: 7.0}
     with pytest.raises(ValueError, match=r"the two sides have no seed in common \(0, 1, 2 against 3, 4\)"):
-        difference("skill", side, {3: side[0], 4: side[1]})
-    assert difference("skill", {0: side[0]}, {1: side[1]}).difference == 1.0  # one training a side is what it is
+        difference("window errors", side, {3: side[0], 4: side[1]})
+    single = difference("window errors", {0: side[0]}, {1: side[1]})
+    assert single.difference == 1.0  # one training a side is what it is
 
 
 def test_a_seed_twice_is_no_more_evidence():
@@ -351,27 +353,27 @@ def test_a_seed_twice_is_no_more_evidence():
     draw = np.random.default_rng(0)
     first, second = ("".join(draw.choice(["0", "1"], 200, p=[0.2, 0.8])) for _ in range(2))
     sides = [{0: classified(own), 1: classified(own)} for own in (first, second)]
-    pairs = Pairs(*(MEASURES["accuracy"].read(list(side.values()))[:1] for side in sides), MEASURES["accuracy"])
-    once, twice = differences.resample_sequences(pairs), difference("accuracy", *sides)
+    pairs = Pairs(*(MEASURES["correct"].read(list(side.values()))[:1] for side in sides), MEASURES["correct"])
+    once, twice = differences.resample_sequences(pairs), difference("correct", *sides)
     assert (once.low, once.high) == (twice.low, twice.high)
     assert "With two seeds a side" in twice.sentence("cpu", "cuda")
 
 
 def test_the_smallest_difference_that_seeds_detect_is_students():
     """Of a noncentral t with 4 degrees of freedom: 1.682 standard deviations of a difference in 80% of cases."""
-    pairs = Pairs(np.zeros((5, 1)), np.array([[0.0], [1.0], [2.0], [3.0], [4.0]]), MEASURES["skill"])
+    pairs = Pairs(np.zeros((5, 1)), np.array([[0.0], [1.0], [2.0], [3.0], [4.0]]), MEASURES["window errors"])
     assert differences.over_seeds(pairs).min_detectable_effect == pytest.approx(1.682 * 2.5**0.5, rel=1e-3)
 
 
 def test_seeds_that_agree_by_chance_do_not_make_an_interval_without_width():
     first = {seed: classified("1" * 99 + "0") for seed in range(3)}
     second = {seed: classified("0" + "1" * 99) for seed in range(3)}
-    found = difference("accuracy", first, second)
+    found = difference("correct", first, second)
     assert found.difference == 0 and found.low < -0.004 and found.high > 0.004 and found.verdict == "inconclusive"
 
 
 def test_blocks_of_windows_give_the_known_answer():
-    measure, draw = MEASURES["skill"], np.random.default_rng(0)
+    measure, draw = MEASURES["window errors"], np.random.default_rng(0)
     constant = differences.resample_blocks(Pairs(np.ones((1, 50)), np.full((1, 50), 1.5), measure))
     assert (constant.low, constant.high, constant.min_detectable_effect) == (0.5, 0.5, None)
     # Windows that are independent of each other: the interval of a mean, 1.96 deviations / sqrt(N) to either side.
@@ -381,7 +383,7 @@ def test_blocks_of_windows_give_the_known_answer():
 
 
 def test_blocks_hold_where_windows_move_together():
-    draw, measure, held, trials, num = np.random.default_rng(0), MEASURES["skill"], 0, 150, 1600
+    draw, measure, held, trials, num = np.random.default_rng(0), MEASURES["window errors"], 0, 150, 1600
     for _ in range(trials):
         shocks = draw.normal(size=num + 7)
         each = np.convolve(shocks, np.ones(8), "valid")[None]  # neighbours share seven of eight
@@ -394,9 +396,9 @@ def test_numbers_are_compared_by_their_absolute_error_sequence_by_sequence():
     def rows(error: float) -> list[dict[str, str]]:
         return [{"sequence": str(n), "actual": repr(1e6 + n), "predicted": repr(1e6 + n + error)} for n in range(80)]
 
-    found = difference("r2", {0: rows(0.125)}, {0: rows(-2.0)})
+    found = difference("errors", {0: rows(0.125)}, {0: rows(-2.0)})
     assert found.second == {0: 2.0} and found.verdict == "different" and found.low > 0
-    assert difference("r2", {0: rows(2.0)}, {0: rows(2.0)[::-1]}).verdict == "equal"
+    assert difference("errors", {0: rows(2.0)}, {0: rows(2.0)[::-1]}).verdict == "equal"
 
 
 def test_event_f1_from_the_rows_is_the_tasks_own_score():
@@ -408,7 +410,7 @@ def test_event_f1_from_the_rows_is_the_tasks_own_score():
     )
     rows = task.list_events(predicted, actual, draw.random((40, 30, 4)), np.arange(40))
     rows = [{name: str(value) for name, value in row.items()} for row in rows]
-    counts = MEASURES["event_f1"].read([rows])[0]
+    counts = MEASURES["events"].read([rows])[0]
     assert differences.event_f1(counts) == pytest.approx(macro_f1(task.per_class(task.counts(predicted, actual))))
 
 
@@ -418,7 +420,7 @@ def test_mae_from_the_rows_is_the_tasks_own():
     times = [f"2021-12-{10 + day}T00:00:00Z" for day in range(7)]
     rows = forecast.list_forecasts(times, anchors, actual, {"network": network, "linear": linear})
     rows = [{name: str(value) for name, value in row.items()} for row in rows]
-    scores = differences.measured_scores("skill", {4: rows})
+    scores = differences.measured_scores("window errors", {4: rows})
     assert scores == {4: pytest.approx(forecast.errors(network, actual)["mae"])}
 
 
@@ -430,7 +432,7 @@ def events(num_missed: int) -> list[dict[str, Any]]:
 
 
 def test_events_are_compared_sequence_by_sequence():
-    found = difference("event_f1", {0: events(0)}, {0: events(40)})
+    found = difference("events", {0: events(0)}, {0: events(40)})
     assert found.verdict == "different" and found.p is None and found.difference == pytest.approx(320 / 360 - 1)
     # The delta method: F1 = 2h / (1 + h) with h = 0.8 of 200, of which the deviation is 2 / 1.8^2 sqrt(0.16 / 200).
     assert (found.high - found.low) / 2 == pytest.approx(1.96 * 2 / 1.8**2 * (0.16 / 200) ** 0.5, rel=0.1)
@@ -439,14 +441,25 @@ def test_events_are_compared_sequence_by_sequence():
 @pytest.mark.parametrize(
     ("score", "first", "second", "message"),
     [
-        ("accuracy", classified("11"), classified("111"), "1 of the sequences or their labels stand on one side only"),
+        ("correct", classified("11"), classified("111"), "1 of the sequences or their labels stand on one side only"),
         (
-            "skill",
+            "window errors",
             forecasts([1.0] * 4),
             [{**row, "actual": 101.0} for row in forecasts([1.0] * 4)],
             "not the same levels in the same order",
         ),
-        ("f2", [], [], "the score 'f2' has no test here; there is one for accuracy, event_f1, r2, skill"),
+        (
+            "scores",
+            classified("11"),
+            classified("11"),
+            "predictions.csv has no number for each sequence in a column `score`",
+        ),
+        (
+            "odds",
+            [],
+            [],
+            "there is no test of 'odds' here; there is one of correct, events, errors, window errors, scores",
+        ),
     ],
 )
 def test_other_test_splits_and_unknown_scores_are_refused(score: str, first: Any, second: Any, message: str):

@@ -68,7 +68,7 @@ def test_every_committed_workload_has_its_data():
         (
             "task: classify",
             "task: forecast",
-            ["'forecast'", "'sequences'", "sources for forecast: series", "classify, regress, detect"],
+            ["'forecast'", "'sequences'", "sources for forecast: series", "classify, detect, regress"],
         ),
         ("grad_accum_steps: 1", "grad_accum_steps: 17", ["grad_accum_steps is 17", "batch_size is 16"]),
         ("precision: fp32", "precision: fp8", ["tiny.train.precision", "accepted: auto, bf16, fp16, fp32, tf32"]),

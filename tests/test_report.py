@@ -15,6 +15,7 @@ import pytest
 
 from tandem.comparing.comparison import Comparison, Reference, Side, compare
 from tandem.comparing.published import side_of
+from tandem.params.schema import built_in_facts
 from tandem.report import comparison, report
 from tandem.report.comparison import ReportSection
 from tandem.runs.run import Run
@@ -42,7 +43,7 @@ def make_run(task: str = "classify", num_epochs: int = 12, **tables: list[dict[s
 
     block = {"task": task, "preprocess": {"columns": {"target": NASTY, "label": NASTY}}}
     metrics = {"mae": 1.0, "mean_mae": 2.0, "linear_mae": 3.0}
-    train, score = {"block": block, "files": {}}, {"metrics": metrics, "files": {}}
+    train, score = {"workload": "one", "block": block, "files": {}}, {"metrics": metrics, "files": {}}
     return Run("a run", train, {"files": {}}, score, read)  # type: ignore[arg-type]
 
 
@@ -65,6 +66,8 @@ def make_row(workload: str = "sign", device: str = "cpu", score: float = 0.97, s
         "threads": 2,
         "torch": "2.11.0",
         "task": "classify",
+        "zero": "",
+        "baselines": built_in_facts("classify").baselines,
         "model": "gru",
         "score_name": "accuracy",
         "score": score,

@@ -297,7 +297,7 @@ def test_beyond_the_horizon_the_scores_decide_against_the_seeds_margin(recorded:
     exact = trained_again([1.0], predicted=wrong_in(10))
     others = [trained_again([1.0], seed, wrong_in(count)) for seed, count in ((1, 6), (2, 8), (3, 12), (4, 20))]
     rows = trained_again([1.0], predicted=recorded)["predictions"] if recorded else None
-    manifest = {"result": {"score_name": "accuracy"}}
+    manifest = {"result": {"score_name": "accuracy", "paired": "correct"}}
     found = rerun.judge_final_scores(manifest, rows, exact, others, rerun.EnvironmentInfo(), horizon=0)
     assert str(found) == verdict, found.sentence
     other = rerun.EnvironmentInfo(environment=("torch 3 here, 2 recorded",))

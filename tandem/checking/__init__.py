@@ -1,7 +1,7 @@
 """Test a network before it is trained: `tandem check WORKLOAD`.
 
-A check is a function `(Subject) -> Finding`. `CHECKS` in command.py lists all checks in order, subject.py gives them the
-network and the data, outputs.py contains the checks without gradients, and trainings.py those that train.
+A check is a function `(Subject) -> Finding`. `CHECKS` in command.py lists all checks in order. subject.py gives them
+the network and the data, outputs.py contains the checks without gradients, and trainings.py those that train.
 """
 
 from dataclasses import dataclass

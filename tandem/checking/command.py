@@ -4,12 +4,14 @@ import json
 import sys
 from argparse import ArgumentParser, RawDescriptionHelpFormatter
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext, redirect_stdout
 from dataclasses import asdict, dataclass, replace
 
 from tandem.checking import Finding, outputs, trainings
 from tandem.checking.subject import Subject, is_prepared, open_subject
 from tandem.machine.identity import identify
 from tandem.params.loading import load_workload
+from tandem.params.parsing import one_line
 from tandem.training.graphs import with_line
 from tandem.training.memory import OomPolicy, is_out_of_memory, translate_oom
 
@@ -22,6 +24,7 @@ this machine. It trains for some steps, writes nothing, and needs no `dvc repro`
 
 fail: the network is not trained or evaluated correctly. warn: what it costs, or what is unusual.
 skip: the check does not apply. Exit status: 1 if a check fails, else 0; 2 if nothing could be checked."""
+MAX_CHARACTERS = 300  # of an error's message
 
 
 @dataclass(frozen=True)
@@ -59,10 +62,12 @@ def main(arguments: list[str]) -> int:
     name = options.workload
     try:
         findings = []
-        for finding in check_workload(name, options.devices):
-            findings.append(finding)
-            if not options.json:
-                print(f"{finding.status}  {finding.device:<4}  {finding.check}: {finding.evidence}", flush=True)
+        # A network may print.
+        with redirect_stdout(sys.stderr) if options.json else nullcontext():
+            for finding in check_workload(name, options.devices):
+                findings.append(finding)
+                if not options.json:
+                    print(f"{finding.status}  {finding.device:<4}  {finding.check}: {finding.evidence}", flush=True)
         model = load_workload(name).train.model.name
     except (ValueError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
@@ -103,11 +108,11 @@ def run_check(check: Check, subject: Subject) -> Finding:
     except Exception as error:
         if is_out_of_memory(error):
             raise
-        return Finding("fail", f"{type(error).__name__} in {with_line(error)}")
+        return Finding("fail", with_line(error, f"{type(error).__name__}: {one_line(error)[:MAX_CHARACTERS]}"))
 
 
 def summary(findings: list[Finding]) -> str:
-    """The number of findings of each status, such as `12 pass, 1 warns, 1 is skipped`."""
+    """The number of findings of each status, such as `1 fail, 12 pass, 1 skipped`."""
     words = {"fail": "fail", "warn": "warn", "pass": "pass", "skip": "skipped"}
     counts = {word: sum(finding.status == status for finding in findings) for status, word in words.items()}
     return ", ".join(f"{count} {word}" for word, count in counts.items() if count)

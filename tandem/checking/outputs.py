@@ -1,4 +1,4 @@
-"""The checks of a network's outputs in eval mode, without gradients. A network that fails one is not trained correctly."""
+"""The checks of a network's outputs in eval mode, without gradients."""
 
 from collections.abc import Iterator
 
@@ -72,7 +72,7 @@ def padding(subject: Subject) -> Finding:
     by_length = relative_difference(real(outputs_of(network, values, mask), mask, subject), expected)
     found = max(by_values, by_length)
     if found <= ROUNDING:
-        return Finding("pass", f"padding moves an output by at most {found:.1e} of the largest one, which is rounding")
+        return Finding("pass", f"padding moves an output by {found:.1e} of the largest one, which is rounding")
     return Finding(
         "fail",
         f"{GARBAGE:g} instead of 0 in the padding moves real outputs by {by_values:.1e} of the largest one, and "
@@ -85,9 +85,7 @@ def batch_independence(subject: Subject) -> Finding:
     network, (values, mask) = subject.network(), subject.inputs()
     found = max(dependence(network, values, mask))
     if found <= ROUNDING:
-        return Finding(
-            "pass", f"other sequences move an output by at most {found:.1e} of the largest one, which is rounding"
-        )
+        return Finding("pass", f"other sequences move an output by {found:.1e} of the largest one, which is rounding")
     return Finding(
         "fail",
         f"in eval mode other sequences in the batch move an output by {found:.1e} of the largest one, so predictions "

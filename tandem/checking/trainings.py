@@ -2,26 +2,22 @@
 
 import io
 import math
-import sys
 import time
-import traceback
 from collections.abc import Callable
-from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.overrides import TorchFunctionMode
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from tandem.checking import Finding
 from tandem.checking.outputs import OTHER
+from tandem.checking.reads import record_reads
 from tandem.checking.subject import BATCH_SIZE, ROUNDING, Subject, relative_difference, train
 from tandem.diagnosis.sweep import SweepPoint, measure_size
 from tandem.models import Shape
 from tandem.params.schema import BUILT_IN
 from tandem.parts import Part
 from tandem.training.batches import Batch
-from tandem.training.graphs import NUM_WARMUPS, network_line
+from tandem.training.graphs import NUM_WARMUPS
 from tandem.training.optimizer import AdamW
 from tandem.training.trainer import Trainer
 
@@ -34,7 +30,6 @@ NEGLIGIBLE = 0.01  # a loss of constant outputs that leaves nothing to learn
 CONSTANT_STEPS, CONSTANT_RATE = 200, 0.1  # of the optimizer that finds these outputs
 FACTOR = 5.0  # times the step time or memory of the built-in network
 NUM_ROUNDS, ROUND_SECONDS = 3, 0.1
-KERNELS = "tandem/models/kernels/"  # they run on the CPU only
 
 
 def repeatability(subject: Subject) -> Finding:
@@ -45,9 +40,7 @@ def repeatability(subject: Subject) -> Finding:
     if subject.device.type == "cuda" and not subject.settings.deterministic:
         return Finding("skip", "params.yaml sets train.deterministic to false")
     if differing := first_difference(subject.trained, train(subject.trainer())):
-        return Finding(
-            "fail", f"two short trainings from the same seed differ in {differing}, so no run can be repeated"
-        )
+        return Finding("fail", f"two trainings from the same seed differ in {differing}, so no run can be repeated")
     return Finding("pass", f"two trainings of {len(losses)} epochs give the same {len(weights)} tensors, to the bit")
 
 
@@ -104,10 +97,10 @@ def device_reads(subject: Subject) -> Finding:
     """A step reads nothing from the device, and on a GPU it can be captured."""
     trainer = subject.trainer()
     batch = trainer.one_batch(BATCH_SIZE)
-    with DeviceReads() as reads, reads.of_functions:
+    with record_reads(subject.device) as reads:
         trainer.step.update(batch)
-    if reads.found:
-        lines = ", ".join(f"{line} ({what})" for line, what in reads.found.items())
+    if reads:
+        lines = ", ".join(f"{line} ({what})" for line, what in reads.items())
         return Finding(
             "warn", f"a step reads from the device in {lines}: each read waits for the GPU and prevents a CUDA graph"
         )
@@ -116,65 +109,11 @@ def device_reads(subject: Subject) -> Finding:
         step = captured.step.repeated(batch)
         for _ in range(NUM_WARMUPS + 1):
             step()
-        if captured.step.eager_reason:
-            return Finding("warn", f"a step is not captured as a CUDA graph: {captured.step.eager_reason}")
-        return Finding("pass", "a step reads nothing from the device and is captured as a CUDA graph")
+        if captured.step.gave_up_reason:
+            return Finding("warn", f"a step is not captured as a CUDA graph, because {captured.step.gave_up_reason}")
+        taken = captured.step.eager_reason or "it is captured as a CUDA graph"
+        return Finding("pass", f"a step reads nothing from the device; {taken}")
     return Finding("pass", "a step reads nothing from the device")
-
-
-class DeviceReads(TorchDispatchMode):
-    """Records the network's lines that wait for numbers from the device. It also finds them on the CPU.
-
-    Use it together with `of_functions`, for functions of tensors that are no operators.
-    """
-
-    READS = {
-        "_local_scalar_dense": "a number, as with .item() or `if`",
-        "nonzero": "nonzero",
-        "masked_select": "masked_select",
-        "_unique2": "unique",
-    }
-
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        return False  # as in tandem/diagnosis/counts.py
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.found: dict[str, str] = {}  # line -> what it reads
-        self.of_functions = FunctionReads(self)
-        self.is_paused = False
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        name = func.overloadpacket.__name__
-        if name in self.READS:
-            self.add(self.READS[name])
-        elif name in ("index", "index_put_") and any(each is not None and each.dtype == torch.bool for each in args[1]):
-            self.add("a boolean index")
-        return func(*args, **kwargs or {})
-
-    def add(self, what: str) -> None:
-        line = network_line(traceback.walk_stack(sys._getframe()))
-        if line and not line.startswith(KERNELS) and not self.is_paused:
-            self.found.setdefault(line, what)
-
-
-class FunctionReads(TorchFunctionMode):
-    FUNCTIONS = {torch.Tensor.tolist: "tolist", torch.Tensor.numpy: "numpy", torch.Tensor.cpu: "cpu"}
-
-    def __init__(self, reads: DeviceReads) -> None:
-        super().__init__()
-        self.reads = reads
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func in self.FUNCTIONS:
-            self.reads.add(self.FUNCTIONS[func])
-        # With a number of classes, one_hot reads on the CPU only.
-        self.reads.is_paused = func is torch._C._nn.one_hot and len(args) + len(kwargs or {}) > 1
-        try:
-            return func(*args, **kwargs or {})
-        finally:
-            self.reads.is_paused = False
 
 
 def gradients(subject: Subject) -> Finding:
@@ -202,7 +141,8 @@ def initial_loss(subject: Subject) -> Finding:
     with torch.no_grad():
         outputs = trainer.model(*batch.inputs())
         loss, guessing = (
-            trainer.task.loss(each, batch.targets, batch.mask, 0.0).item() for each in (outputs, outputs * 0)
+            trainer.task.loss(each, batch.targets, batch.mask, 0.0).item()
+            for each in (outputs, torch.zeros_like(outputs))
         )
     if loss <= FAR * guessing:
         return Finding("pass", f"the initial loss is {loss:.3g}, that of guessing {guessing:.3g}")

@@ -38,10 +38,11 @@ def open_source(name: str) -> ModuleType:
     return importlib.import_module(f"{__name__}.{name}")
 
 
-def prepare(task: str, params: Any, folder: Path) -> Prepared:
-    """Prepare the data of a workload for its task. `params` are those of its source."""
-    options = {"is_number": True} if task == "regress" else {}
-    prepared: Prepared = open_source(params.source).prepare(params, folder, per_step=task == "detect", **options)
+def prepare(target: str, params: Any, folder: Path) -> Prepared:
+    """Prepare the data of a workload. `target`: that of its task (tandem/tasks). `params`: those of its source."""
+    options = {"is_number": True} if target == "number" else {}
+    per_step = target == "class per step"
+    prepared: Prepared = open_source(params.source).prepare(params, folder, per_step=per_step, **options)
     return prepared
 
 

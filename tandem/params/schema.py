@@ -9,7 +9,7 @@ DVC depends on the values in params.yaml, not on this file.
 from collections.abc import Sequence
 from dataclasses import dataclass, make_dataclass
 from pathlib import PurePosixPath
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, TypeVar, Union, get_args, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self, TypeVar, Union, get_type_hints
 
 from pydantic import (
     AfterValidator,
@@ -26,6 +26,7 @@ from pydantic import (
 from tandem.params.devices import split_device
 from tandem.params.intervals import parse_interval
 from tandem.params.parsing import MAX_WHOLE, InvalidParams, check_name, dotted, nearest, shown
+from tandem.params.task_facts import TaskFacts, facts_of
 from tandem.parts import Component, Fraction, Part, Positive, Real, Section, Share, Whole, built_in, find
 
 Entry = TypeVar("Entry")
@@ -235,17 +236,8 @@ else:
         Field(discriminator="name"),
         AfterValidator(check_model),
     ]
-Task = Literal["classify", "regress", "forecast", "detect"]
-# The sources of each task's data. A network lists its tasks in `tasks`; without it, it is for every task.
-TASKS = get_args(Task)
-SOURCES = {
-    "classify": ("sequences",),
-    "regress": ("sequences",),
-    "forecast": ("series",),
-    "detect": ("sequences", "rally"),
-}
-# Augmentation changes only the inputs, so it is refused for a task whose targets would have to change with them.
-FORBIDDEN_AUGMENT = {"classify": (), "regress": (), "detect": ("warp",), "forecast": ("mix", "shift", "warp")}
+TASKS = built_in("task")
+Task: Any = str if TYPE_CHECKING else Literal[tuple(TASKS)]
 
 
 @dataclass(frozen=True)
@@ -364,12 +356,28 @@ def is_closed_form(model: Part) -> bool:
     return bool(model.component.constants.get("is_fitted_in_closed_form"))
 
 
-def tasks_of(component: Component) -> tuple[str, ...]:
-    return tuple(component.constants.get("tasks", TASKS))
+def tasks_of(network: Component) -> tuple[str, ...]:
+    """The tasks that a network lists in `tasks`; without it, it is for every task."""
+    return tuple(network.constants.get("tasks", TASKS))
 
 
-# The built-in networks for each task.
-MODELS = {task: [name for name, each in BUILT_IN.items() if task in tasks_of(each)] for task in TASKS}
+def built_in_facts(task: str) -> TaskFacts:
+    return facts_of(TASKS[task])
+
+
+def models_for(task: str, facts: TaskFacts) -> list[str]:
+    """The built-in networks for a task."""
+    return [name for name, each in BUILT_IN.items() if is_for(each, task, facts)]
+
+
+def is_for(network: Component, task: str, facts: TaskFacts) -> bool:
+    """Whether a network is for a task: it lists the task, or a built-in one with the same kind of target."""
+    names = tasks_of(network)
+    return task in names or facts.target in {built_in_facts(name).target for name in names if name in TASKS}
+
+
+# The built-in networks for each built-in task.
+MODELS = {name: models_for(name, built_in_facts(name)) for name in TASKS}
 
 
 @dataclass(frozen=True)
@@ -385,36 +393,51 @@ class Workload(Section):
     train: Train
     evaluate: Annotated[Evaluate, usual(usual_values(Evaluate))]
 
+    own_task: ClassVar[Component | None] = None  # the task, if it is in the workload's directory
+
+    @property
+    def task_class(self) -> Component:
+        return self.own_task or TASKS[self.task]
+
+    @property
+    def task_facts(self) -> TaskFacts:
+        return facts_of(self.task_class)
+
     @model_validator(mode="after")
     def check(self) -> Self:
         """Check that the task matches the source of data, the model, and the augmentation."""
-        task, train = self.task, self.train
-        models = (
-            MODELS
-            if train.model.name in BUILT_IN
-            else {each: [train.model.name] for each in tasks_of(train.model.component)}
-        )
-        for key, value, accepted, what in (
-            ("preprocess.source", self.preprocess.source, SOURCES, "sources"),
-            ("train.model.name", train.model.name, models, "models"),
-        ):
-            if value not in accepted[task]:
-                tasks = ", ".join(other for other in accepted if value in accepted[other])
-                raise ValueError(
-                    f"task is {task!r} and {key} is {value!r}, which do not go together; "
-                    f"{what} for {task}: {', '.join(accepted[task])}; tasks for {value}: {tasks}"
-                )
-        for key in FORBIDDEN_AUGMENT[task]:
+        task, facts, train = self.task, self.task_facts, self.train
+        if (source := self.preprocess.source) not in facts.sources:
+            others = [name for name in TASKS if source in built_in_facts(name).sources]
+            raise mismatch(task, "preprocess.source", source, "sources", facts.sources, others)
+        model, network = train.model.name, train.model.component
+        if not is_for(network, task, facts):
+            raise mismatch(task, "train.model.name", model, "models", models_for(task, facts), tasks_of(network))
+        methods = self.task_class.methods
+        if is_closed_form(train.model) and methods.get("encoded") != methods["loss"]:
+            raise ValueError(
+                f"train.model.name is {model!r}, which is fitted in closed form, without the loss of {task}; use "
+                "another network, or define `encoded` and `scale_of` beside `loss` (tandem/tasks/__init__.py)"
+            )
+        for key in facts.forbidden_augment:
             if strength := getattr(train.augment, key):
                 raise ValueError(
                     f"train.augment.{key} is {strength}; it must be 0 for {task}, "
                     "whose targets it would not change with the input"
                 )
-        if task in ("forecast", "regress") and train.label_smoothing:
+        if train.label_smoothing and not facts.smooths_labels:
             raise ValueError(
-                f"train.label_smoothing is {train.label_smoothing}; it must be 0 for {task}, which has no labels"
+                f"train.label_smoothing is {train.label_smoothing}; it must be 0 for {task}, whose loss has no labels"
             )
         return self
+
+
+def mismatch(task: str, key: str, value: str, what: str, accepted: Sequence[str], others: Sequence[str]) -> ValueError:
+    """The error that a task and the value of another key do not go together."""
+    return ValueError(
+        f"task is {task!r} and {key} is {value!r}, which do not go together; "
+        f"{what} for {task}: {', '.join(accepted)}; tasks for {value}: {', '.join(others)}"
+    )
 
 
 # Where a block names a component.
@@ -442,7 +465,10 @@ def own_components(workload: str, block: Any) -> dict[str, list[Component]]:
                 continue
             place = [workload, *keys, *([index] if isinstance(value, list) else [])]
             try:
-                found.setdefault(kind, []).append(find(kind, name, workload))
+                component = find(kind, name, workload)
+                if kind == "task":
+                    facts_of(component)
+                found.setdefault(kind, []).append(component)
             except ValueError as error:
                 raise InvalidParams(f"{dotted('', place)} {error}", place) from None
     return found
@@ -466,7 +492,13 @@ def workload_type(name: str, block: Any) -> type[Workload]:
     fields: list[tuple[str, Any]] = []
     if model := own.get("model"):
         fields.append(("train", make_dataclass("Train", [("model", model[0].schema)], bases=(Train,), frozen=True)))
-    return make_dataclass("Workload", fields, bases=(Workload,), frozen=True) if fields else Workload
+    own_task: dict[str, Any] = {}
+    if task := own.get("task"):
+        fields.append(("task", Literal[task[0].name]))  # type: ignore[valid-type]
+        own_task = {"own_task": task[0]}
+    return (
+        make_dataclass("Workload", fields, bases=(Workload,), namespace=own_task, frozen=True) if fields else Workload
+    )
 
 
 def params_type(raw: Any) -> type["Params"]:

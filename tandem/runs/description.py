@@ -42,7 +42,7 @@ from tandem.training.trainer import Trainer, snapshot
 from tandem.training.workload import RunContext
 
 # Values that preprocessing learned from the data. New tables must be preprocessed with them.
-LEARNED = ("features", "classes", "mean", "std", "offsets", "target")
+LEARNED = ("features", "classes", "num_per_class", "mean", "std", "offsets", "target")
 
 
 def describe_start(trainer: Trainer) -> dict[str, Any]:

@@ -93,7 +93,7 @@ class Graphs:
         except RuntimeError as error:
             # Ending a failed capture raises a second error; the first one is its context.
             cause = error.__context__ if isinstance(error.__context__, Exception) else error
-            failed, is_memory = with_line(cause), is_out_of_memory(cause) or is_out_of_memory(error)
+            failed, is_memory = with_line(cause, shorten(cause)), is_out_of_memory(cause) or is_out_of_memory(error)
             del cause  # its traceback references the tensors of the failed capture
         if not failed:
             return graph
@@ -106,14 +106,14 @@ class Graphs:
         raise CaptureFailed(failed, is_memory)  # not in a variable: that would create a reference cycle with this frame
 
 
-def with_line(error: Exception) -> str:
-    """The error in one line, after the network's line that raised it: `workloads/pen/net.py, line 31: ...`."""
+def with_line(error: Exception, message: str) -> str:
+    """The message after the network's line that raised the error: `workloads/pen/net.py, line 31: ...`."""
     line = network_line(reversed([*traceback.walk_tb(error.__traceback__)]))
-    return f"{line}: {shorten(error)}" if line else shorten(error)
+    return f"{line}: {message}" if line else message
 
 
 def network_line(frames: Iterable[tuple[FrameType, int]]) -> str:
-    """The first of `frames` (frame, line number) in a network's code, such as `workloads/pen/net.py, line 31`, or ""."""
+    """The first of `frames` (frame, line number) in a network's code: `workloads/pen/net.py, line 31`, or ""."""
     for frame, number in frames:
         path = os.path.relpath(os.path.realpath(frame.f_code.co_filename), ROOT)
         if path.startswith(NETWORKS):

@@ -28,7 +28,7 @@ from tandem.params.devices import split_device
 from tandem.params.loading import load_workload
 from tandem.params.schema import Threads, Train, Workload
 from tandem.parts import Component, find
-from tandem.tasks import Task, open_task
+from tandem.tasks import Task, check_loss, open_task
 from tandem.training import auto
 from tandem.training.batches import Split, load_split
 from tandem.training.device import open_device
@@ -68,7 +68,8 @@ class RunContext:
     def of(cls, workload: str, device: str, seed: int) -> RunContext:
         params = load_workload(workload)
         require_sequences(workload, device, params.train)
-        of_task: RequiredKeys = {"target": dict} if params.task in ("forecast", "regress") else {"classes": list}
+        has_classes = params.task_facts.target.startswith("class")
+        of_task: RequiredKeys = {"classes": list} if has_classes else {"target": dict}
         return cls(
             workload,
             device,
@@ -90,7 +91,7 @@ class RunContext:
 
     @property
     def task(self) -> Task:
-        return open_task(self.params.task, self.summary)
+        return open_task(self.params.task, self.summary, self.workload)
 
     @property
     def shape(self) -> Shape:
@@ -178,12 +179,14 @@ def make_trainer(
 ) -> Trainer:
     """A new training on the splits' device. The seed determines weights, batch order and random draws.
 
-    `loop`: takes the steps instead of Tandem.
+    `loop`: takes the steps instead of Tandem. Raises ValueError if the task's loss is no scalar.
     """
+    targets, mask = (train.tensors[name][:2].cpu() for name in ("targets", "mask"))
+    check_loss(task, targets, mask, settings.label_smoothing)
     torch.manual_seed(seed)
     model = models.build(settings.model, shape)
     if fit_initial := getattr(model, "fit_initial", None):  # initializes weights from the data
-        fit_initial(train.tensors["values"], train.tensors["targets"], **getattr(task, "unit", {}))
+        fit_initial(train.tensors["values"], train.tensors["targets"], **task.unit)
     model = model.to(train.device)
     if loop:
         return LoopTrainer(model, train, val, settings, task, seed, loop)
@@ -264,7 +267,7 @@ def open_prepared(workload: str, device: str) -> Trainer:
 def read_training(workload: str) -> tuple[dict[str, torch.Tensor], Shape, Task]:
     """The training split that preprocess wrote, the shape of a network for it, and the task."""
     summary = read_json(prepared_dir(workload) / "summary.json")
-    task = open_task(load_workload(workload).task, summary)
+    task = open_task(load_workload(workload).task, summary, workload)
     arrays = read_arrays(prepared_dir(workload), "train", summary)
     return {name: torch.from_numpy(array) for name, array in arrays.items()}, Shape.of(summary, task), task
 
