@@ -10,6 +10,7 @@ import pytest
 from tandem.model_package import with_own_imports, write_package
 from tests.projects import commit, copy_of, read_record, run, stages_at_once, wait_until_published
 from tests.test_parts import HELPER, NET, OWN
+from tests.test_tasks import CLOSENESS
 
 STAGES = ("hardware", "train tiny cpu 0", "evaluate tiny cpu 0")
 # In an empty folder, with nothing of the caller's environment: predict with each model, and with its example.
@@ -56,15 +57,18 @@ def predicted_here(project: Path, out: Path) -> str:
     return out.read_text()
 
 
-def test_two_versions_of_a_network_of_ones_own_predict_in_one_process_without_this_project(
-    prepared: Path, tmp_path: Path
-):
+def test_two_versions_of_the_code_predict_in_one_process_without_this_project(prepared: Path, tmp_path: Path):
+    """A network of the workload's own with a built-in task, then with a task of the workload's own as well."""
     pytest.importorskip("mlflow")
     project = copy_of(prepared, tmp_path / "project", OWN)
     uris, expected = [], []
-    for number, helper in enumerate((HELPER, HELPER.replace("return (", "return 2 * ("))):
-        (project / "workloads/tiny/net.py").write_text(NET)
-        (project / "workloads/tiny/helper.py").write_text(helper)
+    for name, content in (("net", NET), ("helper", HELPER), ("task", CLOSENESS)):
+        (project / f"workloads/tiny/{name}.py").write_text(content)
+    own_task = OWN.replace("task: classify", "task: task.py:Task").replace(
+        "label_smoothing: 0.1", "label_smoothing: 0.0"
+    )
+    for number, params in enumerate((OWN, own_task)):
+        (project / "params.yaml").write_text(params)
         commit(project)
         stages_at_once(project, *STAGES)
         wait_until_published(project)

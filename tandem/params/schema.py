@@ -237,7 +237,8 @@ else:
         AfterValidator(check_model),
     ]
 TASKS = built_in("task")
-Task: Any = str if TYPE_CHECKING else Literal[tuple(TASKS)]
+# A model in MLflow with a task of the workload's own contains no built-in one.
+Task: Any = str if TYPE_CHECKING or not TASKS else Literal[tuple(TASKS)]
 
 
 @dataclass(frozen=True)
