@@ -7,7 +7,9 @@ before.
     tandem check pen --devices cpu --json
 
 fail: the network is not trained or evaluated correctly. warn: what it costs, or what is unusual. skip: the check does
-not apply. Exit status: 0 no check fails, 1 one fails, 2 nothing could be checked.
+not apply.
+
+Exit status: 0 no check fails, 1 one fails, 2 nothing could be checked.
 """
 
 from argparse import ArgumentParser, Namespace
