@@ -100,8 +100,18 @@ PLANTED: dict[str, tuple[str, str, list[str], dict[str, str]]] = {
     ),
     "UsesPadding": ("padding", "fail", ["`mask`"], fault("return self.embedding(values).mean(dim=1)", method="pooled")),
     "CountsPadding": (
-        "padding", "fail", ["123 instead of 0 in the padding moves real outputs by 0.0e+00"],
+        "padding", "fail", ["123 instead of 0 in the padding moves real outputs by 0 of"],
         fault("return self.states(values, mask).mean(dim=1)", method="pooled"),
+    ),
+    "FixedLength": (
+        "padding", "fail", ["net.py, line {line}: 9 instead of 12 steps, as in new tables for `tandem predict`, raise"],
+        fault("return self.wide((values * mask.unsqueeze(2)).flatten(1))", 
+              "self.embedding, self.wide = nn.Identity(), nn.Linear(48, 32)", "pooled"),
+    ),
+    "OverflowsInPadding": (
+        "padding", "fail", ["by nan of the largest one"],
+        fault("return Good.pooled(self, values, mask) + 0 * (values.abs() ** 30 * mask.unsqueeze(2)).sum()",
+              method="pooled"),
     ),
     "NormalizesOverBatch": (
         "batch independence", "fail", ["depend on the batch size"],

@@ -7,6 +7,8 @@ from torch import Tensor, nn
 
 from tandem.checking import Finding
 from tandem.checking.subject import DEVICE_ROUNDING, ROUNDING, Subject, outputs_of, relative_difference
+from tandem.training.graphs import with_line
+from tandem.training.memory import is_out_of_memory, shorten
 
 GARBAGE = 123.0  # a value in the padding that no standardized data has
 OTHER = -3.0  # factor of the sequences that are replaced in a batch
@@ -49,7 +51,7 @@ def randomness(subject: Subject) -> Finding:
         return Finding("pass", "two passes in eval mode give the same bits")
     differ = relative_difference(second, first)
     return Finding(
-        "fail", f"two passes in eval mode differ by {differ:.1e} of the largest output, so predictions are random"
+        "fail", f"two passes in eval mode differ by {differ:.2g} of the largest output, so predictions are random"
     )
 
 
@@ -66,29 +68,38 @@ def padding(subject: Subject) -> Finding:
     mask = shortened(mask, longest)
     values = values.masked_fill(~mask.unsqueeze(2), 0.0)
     short, short_mask = values[:, :longest].contiguous(), mask[:, :longest].contiguous()
-    expected = real(outputs_of(network, short, short_mask), short_mask, subject)
+    try:
+        expected = real(outputs_of(network, short, short_mask), short_mask, subject)
+    except RuntimeError as error:
+        if is_out_of_memory(error):
+            raise
+        message = (
+            f"{longest} instead of {num_steps} steps, as in new tables for `tandem predict`, raise {shorten(error)}"
+        )
+        return Finding("fail", with_line(error, message))
     garbage = short.masked_fill(~short_mask.unsqueeze(2), GARBAGE)
     by_values = relative_difference(real(outputs_of(network, garbage, short_mask), short_mask, subject), expected)
     by_length = relative_difference(real(outputs_of(network, values, mask), mask, subject), expected)
-    found = max(by_values, by_length)
-    if found <= ROUNDING:
-        return Finding("pass", f"padding moves an output by {found:.1e} of the largest one, which is rounding")
+    if by_values <= ROUNDING and by_length <= ROUNDING:  # false for NaN
+        most = max(by_values, by_length)
+        return Finding("pass", f"padding moves an output by {most:.2g} of the largest one, which is rounding")
     return Finding(
         "fail",
-        f"{GARBAGE:g} instead of 0 in the padding moves real outputs by {by_values:.1e} of the largest one, and "
-        f"{num_steps - longest} more padded steps by {by_length:.1e}; use `mask` wherever steps are mixed",
+        f"{GARBAGE:g} instead of 0 in the padding moves real outputs by {by_values:.2g} of the largest one, and "
+        f"{num_steps - longest} more padded steps by {by_length:.2g}; use `mask` wherever steps are mixed",
     )
 
 
 def batch_independence(subject: Subject) -> Finding:
     """In eval mode, the output of a sequence does not depend on the other sequences in the batch."""
     network, (values, mask) = subject.network(), subject.inputs()
-    found = max(dependence(network, values, mask))
-    if found <= ROUNDING:
-        return Finding("pass", f"other sequences move an output by {found:.1e} of the largest one, which is rounding")
+    found = [*dependence(network, values, mask)]
+    most = max(found)
+    if all(each <= ROUNDING for each in found):  # false for NaN
+        return Finding("pass", f"other sequences move an output by {most:.2g} of the largest one, which is rounding")
     return Finding(
         "fail",
-        f"in eval mode other sequences in the batch move an output by {found:.1e} of the largest one, so predictions "
+        f"in eval mode other sequences in the batch move an output by {most:.2g} of the largest one, so predictions "
         "depend on the batch size",
     )
 
@@ -112,8 +123,8 @@ def devices(subject: Subject) -> Finding:
     on_cpu = real(outputs_of(network.cpu(), values.cpu(), mask), mask, subject)
     found = relative_difference(on_gpu, on_cpu)
     if found <= DEVICE_ROUNDING:
-        return Finding("pass", f"the GPU's outputs differ from the CPU's by {found:.1e} of the largest, by rounding")
-    return Finding("fail", f"the GPU's outputs differ from the CPU's by {found:.1e} of the largest, more than rounding")
+        return Finding("pass", f"the GPU's outputs differ from the CPU's by {found:.2g} of the largest, by rounding")
+    return Finding("fail", f"the GPU's outputs differ from the CPU's by {found:.2g} of the largest, more than rounding")
 
 
 def shortened(mask: Tensor, longest: int) -> Tensor:
