@@ -248,7 +248,8 @@ def test_only_a_failed_check_makes_the_command_fail(project: Path):
     assert fails.returncode == 1 and "fail  cpu   padding: " in fails.stdout
     assert "checked on the raw table, prepared in memory" in fails.stdout
     warns = tandem(project, "Unused", "--devices", "cpu", "--json")
-    assert warns.returncode == 0 and remarks(json.loads(warns.stdout)["findings"]) == [("gradients", "warn")]
+    document = json.loads(warns.stdout[warns.stdout.index("\n{") :])  # after the lines of stderr
+    assert warns.returncode == 0 and remarks(document["findings"]) == [("gradients", "warn")]
 
 
 @pytest.mark.parametrize(

@@ -1,29 +1,30 @@
-"""The command `tandem check WORKLOAD`: runs the checks on every device and prints a line for each."""
+"""Test a workload's network before it is trained, in seconds, on every device of this machine.
 
-import json
-import sys
-from argparse import ArgumentParser, RawDescriptionHelpFormatter
+It takes some of the workload's training sequences, trains for some steps, writes nothing, and needs no `dvc repro`
+before.
+
+    tandem check pen
+    tandem check pen --devices cpu --json
+
+fail: the network is not trained or evaluated correctly. warn: what it costs, or what is unusual. skip: the check does
+not apply.
+
+Exit status: 0 no check fails, 1 one fails, 2 nothing could be checked.
+"""
+
+from argparse import ArgumentParser, Namespace
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import nullcontext, redirect_stdout
 from dataclasses import asdict, dataclass, replace
 
 from tandem.checking import Finding, outputs, trainings
 from tandem.checking.subject import Subject, is_prepared, open_subject
+from tandem.command import DONE, FAILED, NO_ANSWER, CommandError, Result
 from tandem.machine.identity import identify
 from tandem.params.loading import load_workload
 from tandem.params.parsing import one_line
 from tandem.training.graphs import with_line
 from tandem.training.memory import OomPolicy, is_out_of_memory, translate_oom
 
-HELP = """\
-Tests a workload's network before it is trained: on some of its training sequences, in seconds, on every device of
-this machine. It trains for some steps, writes nothing, and needs no `dvc repro` before.
-
-  tandem check pen
-  tandem check pen --devices cpu --json
-
-fail: the network is not trained or evaluated correctly. warn: what it costs, or what is unusual.
-skip: the check does not apply. Exit status: 1 if a check fails, else 0; 2 if nothing could be checked."""
 MAX_CHARACTERS = 300  # of an error's message
 
 
@@ -53,30 +54,23 @@ CHECKS = (
 )
 
 
-def main(arguments: list[str]) -> int:
-    parser = ArgumentParser("tandem check", description=HELP, formatter_class=RawDescriptionHelpFormatter)
+def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("workload", help="a block of params.yaml")
     parser.add_argument("--devices", nargs="+", choices=("cpu", "cuda"), help="default: all there are")
-    parser.add_argument("--json", action="store_true", help="print the findings as JSON")
-    options = parser.parse_args(arguments)
-    name = options.workload
+
+
+def main(options: Namespace) -> Result:
+    name, findings = options.workload, []
     try:
-        findings = []
-        # A network may print.
-        with redirect_stdout(sys.stderr) if options.json else nullcontext():
-            for finding in check_workload(name, options.devices):
-                findings.append(finding)
-                if not options.json:
-                    print(f"{finding.status}  {finding.device:<4}  {finding.check}: {finding.evidence}", flush=True)
+        for finding in check_workload(name, options.devices):
+            findings.append(finding)
+            print(f"{finding.status}  {finding.device:<4}  {finding.check}: {finding.evidence}", flush=True)
         model = load_workload(name).train.model.name
     except (ValueError, OSError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    if options.json:
-        print(json.dumps({"workload": name, "network": model, "findings": [asdict(each) for each in findings]}))
-    else:
-        print(f"{model}: {summary(findings)}; {source(name)}")
-    return int(any(finding.status == "fail" for finding in findings))
+        raise CommandError(str(error), NO_ANSWER) from None
+    document = {"workload": name, "network": model, "findings": [asdict(each) for each in findings]}
+    is_wrong = any(finding.status == "fail" for finding in findings)
+    return Result(f"{model}: {summary(findings)}; {source(name)}", document, FAILED if is_wrong else DONE)
 
 
 def check_workload(workload: str, devices: Sequence[str] | None = None) -> Iterator[Finding]:
