@@ -18,7 +18,7 @@ from tandem.params import schema
 from tandem.params.task_facts import TaskFacts
 from tandem.report.outcomes import CHARTS
 from tandem.runs.run import open_folder
-from tests.projects import TINY, commit, copy_of, make_project, read_record, run, run_path, stage
+from tests.projects import TINY, commit, copy_of, make_project, make_table, read_record, run, run_path, stage
 from tests.test_parts import tandem
 
 CLOSENESS = '''\
@@ -101,6 +101,27 @@ def test_the_example_of_the_documentation_keeps_what_it_does_not_change(prepared
     code = json.loads((project / "results/hardware/code/tiny/train.json").read_text())
     assert {"workloads/tiny/task.py", "tandem/tasks/classify.py", "tandem/tasks/__init__.py"} <= set(code)
     assert "tandem/tasks/detect.py" not in code
+
+
+HUBER = """\
+from torch.nn import functional as F
+
+from tandem.tasks import regress
+
+
+class Task(regress.Task):
+    def loss(self, outputs, targets, mask, label_smoothing):
+        return F.huber_loss(outputs[:, 0], targets)
+"""
+
+
+def test_a_task_for_numbers_is_checked_before_its_data_is_prepared(tmp_path: Path):
+    table = make_table()
+    table["label"] = table.sequence % 7 + 0.5
+    project = with_task(make_project(tmp_path / "project", UNSMOOTHED, table), HUBER)
+    code = "from tandem.checking.subject import open_subject; from tandem.machine.identity import identify; "
+    code += "found = open_subject('tiny', identify('cpu')); print(found.task.target, found.tensors['targets'].dtype)"
+    assert run(project, sys.executable, "-c", code).stdout == "number torch.float32\n"
 
 
 LOSS = CLOSENESS[CLOSENESS.index("    def loss") : CLOSENESS.index("    def score")]

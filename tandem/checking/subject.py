@@ -115,8 +115,8 @@ def open_subject(workload: str, identity: dict[str, Any]) -> Subject:
     if is_prepared(workload):
         tensors, shape, task = read_training(workload)
     else:
-        prepared = prepare(block.task, block.preprocess, raw_dir(workload))
-        task, found = open_task(block.task, prepared.summary), prepared.arrays("train")
+        prepared = prepare(block.task_facts.target, block.preprocess, raw_dir(workload))
+        task, found = open_task(block.task, prepared.summary, workload), prepared.arrays("train")
         arrays = as_tensors(*(found[name] for name in ("values", "lengths", "targets")))
         tensors = {name: torch.from_numpy(array) for name, array in arrays.items()}
         shape = Shape.of(prepared.summary, task)
