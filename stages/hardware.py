@@ -15,14 +15,15 @@ this lock is short.
 """
 
 from functools import partial
+from itertools import chain
 
 from tandem import files
 from tandem.closure import Code, closure, named_by
 from tandem.files import code_file, hardware_file, preset_file
 from tandem.machine.identity import identify
-from tandem.params.loading import PARAMS, choose_preset, line_of, load_params, load_workload, overrides_of
+from tandem.params.loading import PARAMS, choose_preset, line_of, load_params, load_workload, overrides_of, read_yaml
 from tandem.params.parsing import prefixed
-from tandem.params.schema import BUILT_IN
+from tandem.params.schema import BUILT_IN, own_components
 
 write_json = partial(files.write_json, is_durable=False)  # not durable: the next run writes all of it again
 PER_WORKLOAD = ("preprocess", "preload", "train", "evaluate", "speed")
@@ -40,6 +41,8 @@ def main() -> None:
         write_json(preset_file(name), {"preset": preset, "overrides": overrides_of(params.presets, preset, name)})
     code = Code()
     for name in params.workloads:
+        for component in chain.from_iterable(own_components(name, read_yaml(PARAMS)[name]).values()):
+            component.check_imports()
         block = load_workload(name)
         if block.train.model.name not in BUILT_IN:  # the schema has checked the others
             with prefixed(f"params.yaml, line {line_of(PARAMS, [name, 'train', 'model'])}: {name}.train.model"):

@@ -1,6 +1,6 @@
 """The code dependencies of a stage: the files that it imports, directly or indirectly, each with a fingerprint.
 
-Input: a stage's name and its workload's model, task and source. Output: {file: sha256}. `hardware` writes it to
+Input: a stage's name and the modules of its workload's components. Output: {file: sha256}. `hardware` writes it to
 results/hardware/code/ for every stage and workload. dvc.yaml depends on these files, and a checkpoint's
 name depends on the same fingerprints, so the imports are the only declaration of code dependencies.
 
@@ -13,7 +13,7 @@ import ast
 import hashlib
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import chain
 from pathlib import Path
@@ -30,18 +30,23 @@ if TYPE_CHECKING:
 COMPUTING = ("data", "tasks", "models", "training", "machine")
 # Stages whose results include figures and sentences.
 SHOWING = {"evaluate": ("report",), "compare": ("report", "comparing"), "speed": ("comparing",)}
-# Packages that import their modules by name. Only the module that the workload names is a dependency.
-REGISTRIES = {"tandem.models": "model", "tandem.tasks": "task", "tandem.data": "source"}
+# Packages and modules that import others by name. Only the modules that the workload names are dependencies.
+REGISTRIES = {
+    "tandem.models": "model",
+    "tandem.tasks": "task",
+    "tandem.data": "source",
+    "tandem.training.own_metrics": "metric",
+}
 # Directories with code.
 PLACES = ("stages", "tandem", "workloads")
 # Cache of {sha256 of a file: its fingerprint and imports}: parsing everything takes a third of a second.
 CACHE = STATE / "fingerprints.json"
 
 
-def closure(stage: str, named: Mapping[str, str], code: Code | None = None) -> dict[str, str]:
+def closure(stage: str, named: Mapping[str, Sequence[str]], code: Code | None = None) -> dict[str, str]:
     """{file relative to the project: fingerprint} of all code that `stages/<stage>.py` imports, sorted by name.
 
-    `named`: the workload's module in each of REGISTRIES (`named_by`). `code`: a Code to share between several calls.
+    `named`: the workload's modules for each of REGISTRIES (`named_by`). `code`: a Code to share between several calls.
     """
     packages = COMPUTING + SHOWING.get(stage, ())
     code = code or Code()
@@ -56,8 +61,8 @@ def closure(stage: str, named: Mapping[str, str], code: Code | None = None) -> d
         found |= fingerprints
         for package, name in imports:
             imported = f"{package}.{name}" if f"{package}.{name}" in code.files else package
-            if imported in REGISTRIES:
-                waiting.append(named[REGISTRIES[imported]])
+            if imported in REGISTRIES and not module.startswith(f"{imported}."):
+                waiting += named[REGISTRIES[imported]]
             if imported.startswith("workloads."):
                 waiting.append(imported)
             else:
@@ -66,12 +71,24 @@ def closure(stage: str, named: Mapping[str, str], code: Code | None = None) -> d
     return dict(sorted(found.items()))
 
 
-def named_by(workload: str, block: Workload) -> dict[str, str]:
-    """The module of each component that the block of a workload names, by its package in REGISTRIES."""
+def named_by(workload: str, block: Workload) -> dict[str, tuple[str, ...]]:
+    """The modules of the components that the block of a workload names, by their kind in REGISTRIES."""
+    preprocess = block.preprocess
+    reader = f"tandem.data.{getattr(preprocess, 'reader', preprocess.source)}"
+    source: tuple[str, ...] = (reader,)
+    if preprocess.component:
+        source = ("tandem.data.own_source", reader, preprocess.component.module)
+    metrics = [find("metric", name, workload) for name in block.evaluate.metrics]
+    requested = {argument for metric in metrics for argument in metric.arguments}
     return {
-        "model": block.train.model.component.module,
-        "task": find("task", block.task, workload).module,
-        "source": f"tandem.data.{block.preprocess.source}",
+        "model": (block.train.model.component.module,),
+        "task": (find("task", block.task, workload).module,),
+        "source": source,
+        "metric": (
+            *(metric.module for metric in metrics),
+            *((reader,) if "predict" in requested else ()),
+            *(source if "source" in requested else ()),
+        ),
     }
 
 

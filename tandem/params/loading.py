@@ -119,13 +119,18 @@ def overrides_of(presets: dict[str, dict[str, dict[str, Any]]], preset: str, wor
 
 
 def applicable(block: Any, overrides: dict[str, Any]) -> dict[str, Any]:
-    """A preset's overrides without parameters that the block's network does not have: they are meant for another."""
-    model, prefix = block["train"]["model"], "train.model."
-    return {
-        name: value
-        for name, value in overrides.items()
-        if not name.startswith(prefix) or name.removeprefix(prefix) in model
-    }
+    """A preset's overrides without parameters that the block's network, or its own source, does not have: they are
+    meant for another.
+    """
+    sections = {"train.model.": block["train"]["model"]}
+    if ":" in str(block["preprocess"]["source"]):
+        sections["preprocess."] = block["preprocess"]
+
+    def is_meant(name: str) -> bool:
+        parts = ((name.removeprefix(prefix), own) for prefix, own in sections.items() if name.startswith(prefix))
+        return all(key.partition(".")[0] in own for key, own in parts)
+
+    return {name: value for name, value in overrides.items() if is_meant(name)}
 
 
 def choose_preset(wanted: str, presets: dict[str, Any], identity: dict[str, Any]) -> str:

@@ -59,6 +59,8 @@ class Run:
         if self.score:
             found["digests"] = {**self.train["digests"], "predictions": self.score["files"]["predictions.csv"]}
             found["result"] = {name: self.score[name] for name in ("score_name", "metrics", "weights")}
+            if own := self.score.get("own_metrics"):
+                found["result"]["own_metrics"] = own
         return found
 
     @cached_property

@@ -47,6 +47,13 @@ class Task(Protocol):
         """Score `outputs` for the test split. `read` returns the arrays that preprocess wrote for it."""
 
 
+class TaskWithUnits(Task, Protocol):
+    """A task whose predictions are standardized numbers. Without `to_units`, they are what its users know."""
+
+    def to_units(self, standardized: Any, anchors: Any) -> Any:
+        """Return predictions or targets (N, ...) in the target's unit. `anchors`: as `read` has them, or None."""
+
+
 class FittedTask(Task, Protocol):
     """A task whose model can be fitted in closed form (tandem/training/closed_form.py)."""
 

@@ -100,6 +100,10 @@ class Task:
             list_forecasts(times, anchors, actual, forecasts),
         )
 
+    def to_units(self, standardized: np.ndarray, anchors: np.ndarray) -> np.ndarray:
+        """Return levels (N, H) in the target's unit: see `levels`."""
+        return self.levels(standardized, anchors)
+
     def levels(self, standardized: np.ndarray, anchors: np.ndarray) -> np.ndarray:
         """Network outputs (N, H) and the levels (N,) at which they start -> levels (N, H)."""
         return levels(standardized.astype(np.float64) * self.std + self.mean, anchors, self.transform)
