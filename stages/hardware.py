@@ -44,6 +44,9 @@ def main() -> None:
         for component in chain.from_iterable(own_components(name, read_yaml(PARAMS)[name]).values()):
             component.check_imports()
         block = load_workload(name)
+        if block.preprocess.component and not files.raw_dir(name).is_dir():
+            folder = files.relative(files.raw_dir(name))
+            raise ValueError(f"there is no {folder}, on which DVC depends; make it, with a file in it that git keeps")
         if block.train.model.name not in BUILT_IN:  # the schema has checked the others
             with prefixed(f"params.yaml, line {line_of(PARAMS, [name, 'train', 'model'])}: {name}.train.model"):
                 block.train.model.component.run_check(block.train.model.parameters)

@@ -255,7 +255,7 @@ def from_arrays(arrays: Arrays, params: OwnSequences, place: str, per_step: bool
         row, step, index = np.argwhere(is_wrong)[0]
         hint = ", or set preprocess.missing to interpolate" if np.isnan(values[row, step, index]) else ""
         raise ValueError(
-            f"{place} returns {values[row, step, index]} for feature {features[index]!r} of sequence {ids[row]!r}, "
+            f"{place} returns {values[row, step, index]} for feature {features[index]!r} of sequence {str(ids[row])!r}, "
             f"step {step}; values must be finite{hint}"
         )
     labels, classes = labels_of(arrays, is_real, place, per_step, is_number, rows)
@@ -269,7 +269,7 @@ def from_arrays(arrays: Arrays, params: OwnSequences, place: str, per_step: bool
         params.velocity,
         allow_missing,
         lambda index, cells: offset_of(cells),
-        lambda index, row: never_known(f"what {place} returns", ids[row], features[index]),
+        lambda index, row: never_known(f"what {place} returns", str(ids[row]), features[index]),
     )
     return Sequences(
         filled,

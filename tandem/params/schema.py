@@ -510,9 +510,11 @@ def workload_type(name: str, block: Any) -> type[Workload]:
             fields.append(("preprocess", own_source_type(source[0], OWN_SOURCES[reader])))
         except ValueError as error:
             raise InvalidParams(f"{name}.preprocess.source {error}", [name, "preprocess", "source"]) from None
+    preprocess = block.get("preprocess")
+    has_table = isinstance(preprocess, dict) and "source" in preprocess and "source" not in own
     for index, metric in enumerate(own.get("metric", ())):
         try:
-            check_metric(metric, own)
+            check_metric(metric, own["metric"], has_table)
         except ValueError as error:
             keys = [name, "evaluate", "metrics", index]
             raise InvalidParams(f"{dotted('', keys)} is {metric.name!r}; {error}", keys) from None
@@ -521,7 +523,7 @@ def workload_type(name: str, block: Any) -> type[Workload]:
     return make_dataclass("Workload", fields, bases=(Workload,), frozen=True) if fields else Workload
 
 
-def check_metric(metric: Component, own: dict[str, list[Component]]) -> None:
+def check_metric(metric: Component, every: list[Component], has_table: bool) -> None:
     """Raises ValueError if a metric cannot be called, or another one of the workload has its name."""
     given, requests = metric.arguments[:3], metric.arguments[3:]
     if given != METRIC_ARGUMENTS:
@@ -531,12 +533,12 @@ def check_metric(metric: Component, own: dict[str, list[Component]]) -> None:
         )
     if unknown := [name for name in requests if name not in METRIC_REQUESTS]:
         raise ValueError(f"{metric.place} has the parameter {unknown[0]!r}{nearest(unknown[0], METRIC_REQUESTS)}")
-    if "source" in requests and "source" not in own:
+    if "source" in requests and has_table:
         raise ValueError(
             f"{metric.place} has the parameter 'source', and this workload has a table and no source of its own; "
             "remove the parameter"
         )
-    if [each.attribute for each in own["metric"]].count(metric.attribute) > 1:
+    if [each.attribute for each in every].count(metric.attribute) > 1:
         raise ValueError(f"two metrics are called {metric.attribute!r}; rename one")
 
 

@@ -18,6 +18,7 @@ import importlib
 import math
 import re
 import time
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -210,15 +211,17 @@ def interval(
     generator = np.random.default_rng(0)
     num_blocks, found = -(-num // block_size), []
     num_drawn = num_resamples(predictions, mask)
-    for _ in range(num_drawn):
-        starts = generator.integers(0, num - block_size + 1, size=num_blocks)
-        rows = (starts[:, None] + np.arange(block_size)).reshape(-1)[:num]
-        try:
-            value = float(function(predictions[rows], targets[rows], mask[rows]))
-        except Exception:
-            continue
-        if math.isfinite(value):
-            found.append(value)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of resamples that lack a class
+        for _ in range(num_drawn):
+            starts = generator.integers(0, num - block_size + 1, size=num_blocks)
+            rows = (starts[:, None] + np.arange(block_size)).reshape(-1)[:num]
+            try:
+                value = float(function(predictions[rows], targets[rows], mask[rows]))
+            except Exception:
+                continue
+            if math.isfinite(value):
+                found.append(value)
     if len(found) < (1 - MAX_FAILED) * num_drawn:
         return None
     low, high = np.quantile(found, [0.025, 0.975])
