@@ -39,9 +39,9 @@ def main() -> None:
     preset = choose_preset(params.preset, params.presets, machine)
     for name in params.blocks:
         write_json(preset_file(name), {"preset": preset, "overrides": overrides_of(params.presets, preset, name)})
-    code = Code()
+    code, raw = Code(), read_yaml(PARAMS)
     for name in params.workloads:
-        for component in chain.from_iterable(own_components(name, read_yaml(PARAMS)[name]).values()):
+        for component in chain.from_iterable(own_components(name, raw[name]).values()):
             component.check_imports()
         block = load_workload(name)
         if block.preprocess.component and not files.raw_dir(name).is_dir():

@@ -5,15 +5,18 @@ Input: what read(folder, **parameters) returns, a DataFrame or Arrays. Output: s
 """
 
 import importlib
+import sys
 import time
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pandas as pd
 
 from tandem.data import Arrays, Prepared
 from tandem.params.schema import OwnSource
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 # A source that took longer is not called a second time to see whether it returns the same.
 MAX_SECONDS_TO_REPEAT = 10.0
@@ -34,22 +37,27 @@ def prepare(params: OwnSource, folder: Path, per_step: bool, **options: Any) -> 
     return prepared
 
 
-def read(params: OwnSource, folder: Path, changed: dict[str, Any]) -> pd.DataFrame | Arrays:
+def read(params: OwnSource, folder: Path, changed: dict[str, Any]) -> "pd.DataFrame | Arrays":
     """Call the function with its parameters of params.yaml, of which `changed` replaces some."""
     component = params.component
     function = component.load()
     with component.explained():
         found = function(folder, **{**params.parameters, **changed})
-    if not isinstance(found, pd.DataFrame | Arrays):
+    if not (isinstance(found, Arrays) or is_frame(found)):
         raise ValueError(
             f"{component.place} returns {type(found).__name__}; accepted: a pandas DataFrame, or tandem.data.Arrays"
         )
-    return found
+    return found  # type: ignore[no-any-return]
 
 
-def is_same(first: pd.DataFrame | Arrays, second: pd.DataFrame | Arrays) -> bool:
-    if isinstance(first, pd.DataFrame):
-        return isinstance(second, pd.DataFrame) and first.equals(second)
+def is_frame(found: Any) -> bool:
+    """Whether it is a DataFrame. A source without one needs no pandas, whose import takes 0.3 s."""
+    return "pandas" in sys.modules and isinstance(found, sys.modules["pandas"].DataFrame)
+
+
+def is_same(first: Any, second: Any) -> bool:
+    if is_frame(first):
+        return is_frame(second) and bool(first.equals(second))
     return isinstance(second, Arrays) and all(
         np.array_equal(np.asarray(own), np.asarray(other), equal_nan=np.asarray(own).dtype.kind == "f")
         for own, other in zip(vars(first).values(), vars(second).values(), strict=True)

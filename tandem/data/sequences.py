@@ -253,10 +253,10 @@ def from_arrays(arrays: Arrays, params: OwnSequences, place: str, per_step: bool
     is_wrong = np.isinf(values) | (np.abs(values) > LARGEST) if allow_missing else ~(np.abs(values) <= LARGEST)
     if (is_wrong := is_wrong & is_real[:, :, None]).any():
         row, step, index = np.argwhere(is_wrong)[0]
-        hint = ", or set preprocess.missing to interpolate" if np.isnan(values[row, step, index]) else ""
+        found, hint = values[row, step, index], ", or set preprocess.missing to interpolate"
         raise ValueError(
-            f"{place} returns {values[row, step, index]} for feature {features[index]!r} of sequence {str(ids[row])!r}, "
-            f"step {step}; values must be finite{hint}"
+            f"{place} returns {found} for feature {features[index]!r} of sequence {str(ids[row])!r}, step {step}; "
+            f"values must be finite{hint if np.isnan(found) else ''}"
         )
     labels, classes = labels_of(arrays, is_real, place, per_step, is_number, rows)
     splits = None if arrays.splits is None else rows("splits", "USO").astype(np.str_)

@@ -6,7 +6,7 @@ missing key suggests its usual value, and `tandem new` writes it. flows/form.py 
 DVC depends on the values in params.yaml, not on this file.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, make_dataclass
 from functools import cache
 from pathlib import PurePosixPath
@@ -310,7 +310,7 @@ else:
 Task = Literal["classify", "regress", "forecast", "detect"]
 # The sources of each task's data. A network lists its tasks in `tasks`; without it, it is for every task.
 TASKS = get_args(Task)
-SOURCES = {
+SOURCES: dict[str, tuple[str, ...]] = {
     "classify": ("sequences",),
     "regress": ("sequences",),
     "forecast": ("series",),
@@ -433,7 +433,7 @@ class Workload(Section):
             else {each: [train.model.name] for each in tasks_of(train.model.component)}
         )
         is_own = self.preprocess.component is not None
-        sources = {task: (self.preprocess.source,)} if is_own else SOURCES
+        sources: Mapping[str, tuple[str, ...]] = {task: (self.preprocess.source,)} if is_own else SOURCES
         for key, value, accepted, what in (
             ("preprocess.source", self.preprocess.source, sources, "sources"),
             ("train.model.name", train.model.name, models, "models"),
@@ -506,8 +506,9 @@ def workload_type(name: str, block: Any) -> type[Workload]:
     fields: list[tuple[str, Any]] = []
     if source := own.get("source"):
         reader = SOURCES.get(str(block.get("task")), ("sequences",))[0]
+        kind: Any = OWN_SOURCES[reader]
         try:
-            fields.append(("preprocess", own_source_type(source[0], OWN_SOURCES[reader])))
+            fields.append(("preprocess", own_source_type(source[0], kind)))
         except ValueError as error:
             raise InvalidParams(f"{name}.preprocess.source {error}", [name, "preprocess", "source"]) from None
     preprocess = block.get("preprocess")
@@ -519,8 +520,14 @@ def workload_type(name: str, block: Any) -> type[Workload]:
             keys = [name, "evaluate", "metrics", index]
             raise InvalidParams(f"{dotted('', keys)} is {metric.name!r}; {error}", keys) from None
     if model := own.get("model"):
-        fields.append(("train", make_dataclass("Train", [("model", model[0].schema)], bases=(Train,), frozen=True)))
-    return make_dataclass("Workload", fields, bases=(Workload,), frozen=True) if fields else Workload
+        fields.append(("train", subclass(Train, ("model", model[0].schema))))
+    return subclass(Workload, *fields) if fields else Workload
+
+
+@cache  # pydantic takes milliseconds for each class, and params.yaml is parsed once more for every preset
+def subclass(kind: Any, *fields: tuple[str, Any]) -> Any:
+    """The dataclass with these fields in the place of its own."""
+    return make_dataclass(kind.__name__, fields, bases=(kind,), frozen=True)
 
 
 def check_metric(metric: Component, every: list[Component], has_table: bool) -> None:
@@ -546,8 +553,14 @@ def params_type(raw: Any) -> type["Params"]:
     """`Params`, or a subclass if a workload in `raw`, the content of params.yaml, names a component of its own."""
     blocks = raw.items() if isinstance(raw, dict) else ()
     kinds = {str(name): workload_type(str(name), block) for name, block in blocks if isinstance(block, dict)}
-    own: dict[str, Any] = {name: (kind, ...) for name, kind in kinds.items() if kind is not Workload}
-    return create_model("Params", __base__=Params, **own) if own else Params
+    own = {name: kind for name, kind in kinds.items() if kind is not Workload}
+    return model_with(*own.items()) if own else Params
+
+
+@cache
+def model_with(*own: tuple[str, Any]) -> type["Params"]:
+    fields: dict[str, Any] = {name: (kind, ...) for name, kind in own}
+    return create_model("Params", __base__=Params, **fields)
 
 
 class Params(BaseModel):

@@ -282,7 +282,7 @@ def data_sha256(context: RunContext) -> str:
 def dataset_of(context: RunContext) -> dict[str, Any]:
     """The fields of mlflow.entities.Dataset."""
     summary, params = context.summary, context.params.preprocess
-    source = files.raw_dir(context.workload) / params.table if params.table else params.component.path
+    source = params.component.path if params.component else files.raw_dir(context.workload) / params.table
     profile = {"num_sequences": summary["num_sequences"], "features": summary["features"]}
     if "classes" in summary:
         profile["num_classes"] = len(summary["classes"])

@@ -58,9 +58,11 @@ class Run:
         found["realized"] = {**self.train["realized"], **self.timing["placement"]}
         if self.score:
             found["digests"] = {**self.train["digests"], "predictions": self.score["files"]["predictions.csv"]}
-            found["result"] = {name: self.score[name] for name in ("score_name", "metrics", "weights")}
-            if own := self.score.get("own_metrics"):
-                found["result"]["own_metrics"] = own
+            found["result"] = {
+                name: self.score[name]
+                for name in ("score_name", "metrics", "weights", "own_metrics")
+                if name in self.score
+            }
         return found
 
     @cached_property
