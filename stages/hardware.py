@@ -67,6 +67,9 @@ def describe() -> dict[Path, Any]:
     code = Code()
     for name in params.workloads:
         block = with_preset(name, preset, overrides[name]) if overrides[name] else params.blocks[name]
+        if block.preprocess.component and not files.raw_dir(name).is_dir():
+            folder = files.relative(files.raw_dir(name))
+            raise ValueError(f"there is no {folder}, on which DVC depends; make it, with a file in it that git keeps")
         if block.train.model.name not in BUILT_IN:  # the schema has checked the others
             check_network(name, block.train.model)
         named = named_by(name, block)

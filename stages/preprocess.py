@@ -1,8 +1,8 @@
 """Check, split and standardize a workload's raw data: `python -m tandem.stage preprocess WORKLOAD`.
 
-Reads workloads/<workload>/data/ (format: workloads/README.md) or simulates the data. Writes
-data/prepared/<workload>/<split>/*.npy and summary.json, all deterministic. `preprocess.source` in params.yaml names the
-module of tandem/data that does the work.
+Reads workloads/<workload>/data/ (format: workloads/README.md). Writes data/prepared/<workload>/<split>/*.npy and
+summary.json, all deterministic. `preprocess.source` in params.yaml names the module of tandem/data that does the work,
+or a function in the workload's directory that returns the data (docs/extending.md).
 """
 
 import time

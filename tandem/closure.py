@@ -1,6 +1,6 @@
 """The code dependencies of a stage: the files that it imports, directly or indirectly, each with a fingerprint.
 
-Input: a stage's name and its workload's model, task and source. Output: {file: sha256}. `hardware` writes it to
+Input: a stage's name and the modules of its workload's components. Output: {file: sha256}. `hardware` writes it to
 results/hardware/code/ for every stage and workload. dvc.yaml depends on these files, and a checkpoint's
 name depends on the same fingerprints, so the imports are the only declaration of code dependencies.
 
@@ -31,8 +31,13 @@ if TYPE_CHECKING:
 COMPUTING = ("data", "tasks", "models", "training", "machine")
 # Stages whose results include figures and sentences.
 SHOWING = {"evaluate": ("report",), "compare": ("report", "comparing"), "speed": ("comparing",)}
-# Packages that import their modules by name. Only the module that the workload names is a dependency.
-REGISTRIES = {"tandem.models": "model", "tandem.tasks": "task", "tandem.data": "source"}
+# Packages and modules that import others by name. Only the modules that the workload names are dependencies.
+REGISTRIES = {
+    "tandem.models": "model",
+    "tandem.tasks": "task",
+    "tandem.data": "source",
+    "tandem.training.own_metrics": "metric",
+}
 # Components that a stage imports by name, in addition to what its modules import.
 NAMED_BY_STAGE = {"train": ("loop",)}
 # Directories with code, and those whose code others import.
@@ -42,14 +47,15 @@ ROOTS = ("tandem", "workloads")
 CACHE = STATE / "fingerprints.json"
 
 
-def closure(stage: str, named: Mapping[str, str], code: Code | None = None) -> dict[str, str]:
+def closure(stage: str, named: Mapping[str, Sequence[str]], code: Code | None = None) -> dict[str, str]:
     """{file relative to the project: fingerprint} of all code that `stages/<stage>.py` imports, sorted by name.
 
-    `named`: the workload's module in each of REGISTRIES (`named_by`). `code`: a Code to share between several calls.
+    `named`: the workload's modules for each of REGISTRIES (`named_by`). `code`: a Code to share between several calls.
     """
     code = code or Code()
     found: dict[str, str] = {}
-    starts = [f"stages.{stage}", *(named[kind] for kind in NAMED_BY_STAGE.get(stage, ()) if kind in named)]
+    own = (named.get(kind, ()) for kind in NAMED_BY_STAGE.get(stage, ()))
+    starts = [f"stages.{stage}", *chain.from_iterable(own)]
     for module in imported_modules(starts, named, code, COMPUTING + SHOWING.get(stage, ())):
         found |= code.about(module)[0]
     code.save()
@@ -57,7 +63,7 @@ def closure(stage: str, named: Mapping[str, str], code: Code | None = None) -> d
 
 
 def imported_modules(
-    starts: Sequence[str], named: Mapping[str, str], code: Code, packages: tuple[str, ...] | None = None
+    starts: Sequence[str], named: Mapping[str, Sequence[str]], code: Code, packages: tuple[str, ...] | None = None
 ) -> set[str]:
     """`starts` and the modules of this project that they import, directly or indirectly.
 
@@ -71,8 +77,8 @@ def imported_modules(
         found.add(module)
         for package, name in code.about(module)[1]:
             imported = f"{package}.{name}" if f"{package}.{name}" in code.files else package
-            if imported in REGISTRIES:
-                waiting.append(named[REGISTRIES[imported]])
+            if imported in REGISTRIES and not module.startswith(f"{imported}."):
+                waiting += named[REGISTRIES[imported]]
             if imported.startswith("workloads."):
                 waiting.append(imported)
             else:
@@ -81,14 +87,26 @@ def imported_modules(
     return found
 
 
-def named_by(workload: str, block: Workload) -> dict[str, str]:
-    """The module of each component that the block of a workload names, by its kind (tandem/parts.py)."""
+def named_by(workload: str, block: Workload) -> dict[str, tuple[str, ...]]:
+    """The modules of the components that the block of a workload names, by their kind (tandem/parts.py)."""
+    preprocess = block.preprocess
+    reader = f"tandem.data.{getattr(preprocess, 'reader', preprocess.source)}"
+    source: tuple[str, ...] = (reader,)
+    if preprocess.component:
+        source = ("tandem.data.own_source", reader, preprocess.component.module)
+    metrics = [find("metric", name, workload) for name in block.evaluate.metrics]
     loop = block.train.loop
+    requested = {argument for metric in metrics for argument in metric.arguments}
     return {
-        **({"loop": find("loop", loop, workload).module} if loop else {}),
-        "model": block.train.model.component.module,
-        "task": find("task", block.task, workload).module,
-        "source": f"tandem.data.{block.preprocess.source}",
+        "loop": (find("loop", loop, workload).module,) if loop else (),
+        "model": (block.train.model.component.module,),
+        "task": (find("task", block.task, workload).module,),
+        "source": source,
+        "metric": (
+            *(metric.module for metric in metrics),
+            *((reader,) if "predict" in requested else ()),
+            *(source if "source" in requested else ()),
+        ),
     }
 
 

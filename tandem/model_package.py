@@ -93,7 +93,7 @@ def describe(package: str, columns: list[str]) -> dict[str, Any]:
 def needed_files(workload: str, params: Workload) -> list[Path]:
     """The files that the predictor of a workload imports, the network's and the task's among them."""
     code = Code()
-    named = named_by(workload, params) | {"source": "tandem.data"}  # predicting needs no source
+    named = named_by(workload, params) | {"source": ("tandem.data",)}  # predicting needs no source
     return sorted(Path(code.files[module][0]) for module in imported_modules([PREDICTOR], named, code))
 
 

@@ -2,17 +2,20 @@
 
     model: {name: gru, hidden_size: 96, ...}      `Network` in tandem/models/gru.py
     model: {name: net.py:TCN, channels: 64}       `TCN` in workloads/<workload>/net.py
+    source: source.py:read                        `read` in workloads/<workload>/source.py
 
 The signature of a component is its schema: its parameters, with annotations and defaults, are the keys that params.yaml
 accepts. It is read from the syntax tree, so validating params.yaml executes no code of a workload. The first parameter
-is what Tandem passes (`shape` for a network) and is not a key.
+is what Tandem passes (`shape` for a network, `folder` for a source) and is not a key.
 """
 
 import ast
 import importlib
 import subprocess
 import sys
+import traceback
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field, fields, make_dataclass
 from functools import cache
 from pathlib import Path
@@ -44,15 +47,16 @@ class Kind:
     package: str = ""  # without one, there is no built-in component
     attribute: str = ""
     num_passed: int | None = 1  # the number of parameters that Tandem passes; None: all, and there are no keys
+    is_function: bool = False  # a class is refused
     arguments: tuple[str, ...] = ()  # the names of all parameters of a function
 
 
 KINDS = {
     "model": Kind("models", "Network"),  # Network(shape, ...)
     "task": Kind("tasks", "Task", num_passed=None),  # Task(summary)
-    "source": Kind(),  # read(folder, ...)
-    "metric": Kind(num_passed=None),  # metric(predictions, targets, mask)
-    "loop": Kind(num_passed=None, arguments=("run", "model", "train", "val")),
+    "source": Kind(is_function=True),  # read(folder, ...)
+    "metric": Kind(num_passed=None, is_function=True),  # metric(predictions, targets, mask)
+    "loop": Kind(num_passed=None, is_function=True, arguments=("run", "model", "train", "val")),
 }
 
 
@@ -129,6 +133,7 @@ class Component:
     methods: dict[str, str]
     bases: tuple[str, ...]
     check: ast.FunctionDef | None
+    arguments: tuple[str, ...] = ()  # the names of all its parameters, with those that Tandem passes
 
     def load(self) -> Callable[..., Any]:
         """Import the component. Raises ValueError if it imports something that is not there."""
@@ -137,6 +142,26 @@ class Component:
         except ModuleNotFoundError as error:
             raise missing_import(self.path, error.name or "") from error
         return found
+
+    @contextmanager
+    def explained(self) -> Iterator[None]:
+        """Turn an error of the component's code into a ValueError of one sentence with the file and the line."""
+        try:
+            yield
+        except ModuleNotFoundError as error:
+            raise missing_import(self.path, error.name or "") from error
+        except Exception as error:
+            if isinstance(error, MemoryError) or "out of memory" in str(error):  # not a mistake in the code
+                raise
+            frames = [each for each in traceback.extract_tb(error.__traceback__) if is_beside(each.filename, self.path)]
+            place = f"{relative(Path(frames[-1].filename))}, line {frames[-1].lineno}" if frames else self.place
+            kind = "" if isinstance(error, ValueError) else f"{type(error).__name__}: "
+            raise ValueError(one_line(f"{place}: {kind}{error}")) from error
+
+    @property
+    def place(self) -> str:
+        """`workloads/<workload>/source.py:read`, for messages."""
+        return f"{relative(self.path)}:{self.attribute}"
 
     @property
     def schema(self) -> type[Part]:
@@ -169,6 +194,10 @@ class Component:
         if done.returncode:
             reason = done.stderr.strip().rpartition("\n")[2]
             raise ValueError(reason.removeprefix("ValueError: "))
+
+
+def is_beside(file: str, path: Path) -> bool:
+    return Path(file).parent == path.parent
 
 
 def restore(kind: str, name: str, module: str, attribute: str, path: Path, parameters: dict[str, Any]) -> Part:
@@ -264,6 +293,8 @@ def read_version(kind: str, name: str, module: str, attribute: str, path: Path, 
             f"is {name!r}; {relative(path)} has no class or function {attribute!r}{nearest(attribute, known)}"
         )
     node = known[attribute]
+    if KINDS[kind].is_function and isinstance(node, ast.ClassDef):
+        raise ValueError(f"is {name!r}; {relative(path)}, line {node.lineno}: {attribute} is a class, not a function")
     methods = {each.name: each for each in node.body if isinstance(each, ast.FunctionDef)}
     called: ast.FunctionDef | None = node if isinstance(node, ast.FunctionDef) else methods.get("__init__")
     where = f"{relative(path)}, line {node.lineno}: {attribute}"
@@ -288,6 +319,9 @@ def read_version(kind: str, name: str, module: str, attribute: str, path: Path, 
         {method: origin for origin, each in classes for method in methods_of(each)},
         tuple(f"{origin}.{each.name}" for origin, each in classes[:-1]),
         methods.get("check") if isinstance(node, ast.ClassDef) else None,
+        tuple(each.arg for part in ("posonlyargs", "args", "kwonlyargs") for each in getattr(called.args, part))
+        if called
+        else (),
     )
 
 
@@ -312,7 +346,7 @@ def parameters_of(called: ast.FunctionDef, num_given: int, where: str) -> Iterat
         )
     positional = [*arguments.posonlyargs, *arguments.args]
     if len(positional) < num_given:
-        raise ValueError(f"{where} must take what Tandem passes as its first parameter, such as `shape`")
+        raise ValueError(f"{where} must take what Tandem passes as its first parameter: `shape`, or `folder`")
     padding = [None] * (len(positional) - len(arguments.defaults))
     pairs = [*zip(positional, [*padding, *arguments.defaults], strict=True)][num_given:]
     for argument, default in (*pairs, *zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True)):

@@ -64,6 +64,7 @@ class Predictor:
     def last_window(self, table: pd.DataFrame) -> tuple[Tensor, NewInputs]:
         """Return the values (1, T, F) of a series' last window."""
         known = {f.name: self.learned[f.name] for f in fields(schema.Series) if f.name in self.learned}
+        known |= {"source": "series", "table": ""}  # the table is at hand, whatever the source of the training was
         learned = parsing.parse(schema.Series, known, "model")
         columns, interval = learned.columns, parse_interval(learned.interval)
         wanted = [columns.time, columns.target, *columns.features]
@@ -108,9 +109,11 @@ class Predictor:
         return values, NewInputs(mask, sequences.ids, [by_sequence[name] for name in sequences.ids])
 
     def columns(self) -> schema.Columns:
-        """Return the names of the table's columns. Simulated data has none, so defaults are used."""
-        of_simulation = {"sequence": "sequence", "step": "step", "features": self.learned["features"], "label": "event"}
-        given = self.learned.get("columns") or of_simulation
+        """Return the names of the table's columns. Arrays of a source have none, so defaults are used."""
+        features = self.learned["features"]
+        features = features[: len(features) // 2] if self.learned.get("velocity", False) else features
+        of_arrays = {"sequence": "sequence", "step": "step", "features": features, "label": "label"}
+        given = self.learned.get("columns") or of_arrays
         return schema.Columns(**{**given, "features": tuple(given["features"])})
 
 

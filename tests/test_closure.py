@@ -3,6 +3,7 @@ else.
 """
 
 import json
+import shutil
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,6 +23,9 @@ THROUGH_THE_MODEL = ("train", "evaluate", "speed")
 def project(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """This project's code and params, without its data, whose closures are asked for."""
     folder = make_project(tmp_path_factory.mktemp("closure") / "project", (ROOT / "params.yaml").read_text())
+    for path in (ROOT / "workloads").glob("*/*.py"):
+        (folder / "workloads" / path.parent.name).mkdir(exist_ok=True)
+        shutil.copy(path, folder / "workloads" / path.parent.name)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("tandem.closure.ROOT", folder)
         patch.setattr("tandem.closure.CACHE", folder / ".tandem/fingerprints.json")
@@ -65,10 +69,14 @@ def replace(old: str, new: str):
         ("tandem/models/kernels/attention.py", append, stages_of("pen")),
         ("tandem/models/kernels/gru.py", append, stages_of("sign", "price", "rally")),  # and the decoder of seq2seq
         (
-            "tandem/data/rally_simulation.py",
+            "workloads/rally/simulation.py",
             replace("GRAVITY = 9.81", "GRAVITY = 9.80"),
             {"preprocess@rally", "evaluate@rally"},
         ),
+        ("workloads/rally/source.py", append, {"preprocess@rally", "evaluate@rally"}),
+        ("workloads/rally/metrics.py", append, {"evaluate@rally"}),
+        ("tandem/data/series.py", append, {"preprocess@price"}),
+        ("tandem/training/own_metrics.py", append, {f"evaluate@{name}" for name in WORKLOADS}),
         ("tandem/training/step.py", append, stages_of(*WORKLOADS)),
         ("tandem/report/outcomes.py", append, {*(f"evaluate@{name}" for name in WORKLOADS), "compare"}),
         ("tandem/report/report.html.j2", lambda text: text + "<!-- -->\n", {"compare"}),

@@ -11,7 +11,7 @@ from ruamel.yaml import YAML
 
 from tandem.files import ROOT, raw_dir
 from tandem.params.loading import choose_preset, load_params, overrides_of, parse_block, parse_params, read_yaml
-from tandem.params.schema import BUILT_IN, Params, Rally
+from tandem.params.schema import BUILT_IN, Params
 from tandem.parts import MISSING
 from tests.projects import TINY
 
@@ -28,7 +28,7 @@ def test_every_committed_workload_has_its_data():
     for name in params.workloads:
         preprocess = params.blocks[name].preprocess
         assert raw_dir(name).is_dir()
-        assert isinstance(preprocess, Rally) or (raw_dir(name) / preprocess.table).is_file()
+        assert preprocess.component or (raw_dir(name) / preprocess.table).is_file()
 
 
 @pytest.mark.parametrize(
@@ -176,6 +176,14 @@ def optional(model: str) -> set[str]:
     return with_default | {"start", "end", "decay"}
 
 
+def optional_of(block: dict[str, Any]) -> set[str]:
+    """The other keys that may be left out: most of those beside the parameters of a source in the workload's own
+    directory, and the metrics.
+    """
+    own = {"preprocess.seed", "preprocess.missing"} if ":" in block["preprocess"]["source"] else set()
+    return {"evaluate.metrics", *own}
+
+
 @pytest.mark.parametrize("workload", load_params().workloads)
 def test_a_block_with_the_suggested_line_for_a_missing_key_is_valid(workload: str):
     block, suggested = read_yaml(ROOT / "params.yaml")[workload], set()
@@ -185,7 +193,9 @@ def test_a_block_with_the_suggested_line_for_a_missing_key_is_valid(workload: st
         for parent in parents:
             section = section[parent]
         del section[key]
-        if parents[:2] == ["train", "model"] and key in optional(block["train"]["model"]["name"]):
+        if (
+            parents[:2] == ["train", "model"] and key in optional(block["train"]["model"]["name"])
+        ) or f"{'.'.join(parents)}.{key}" in optional_of(block):
             parse_block(workload, changed, {})
             continue
         with pytest.raises(ValueError) as caught:
@@ -219,7 +229,11 @@ def test_a_setting_that_contradicts_the_task_is_refused():
         ("price", {"preprocess.interval": "-5min"}, "interval is '-5min'; accepted: a whole number from 1 on"),
         ("price", {"preprocess.columns.features": ["Close"]}, "'Close', which is the target"),
         ("price", {"preprocess.split": {"train": 7, "val": 1, "test": 2}}, "shares of its time"),
-        ("rally", {"preprocess.split": {"train": 0.8, "val": 0.1, "test": 0.1}}, "whole numbers of sequences"),
+        (
+            "rally",
+            {"preprocess.missed": 0.95},
+            "preprocess.missed is 0.95; it must be a number of at least 0 and at most",
+        ),
     ):
         with pytest.raises(ValueError, match=words):
             parse_block(workload, raw[workload], override)

@@ -3,15 +3,24 @@ noise.
 """
 
 import math
-from dataclasses import replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import numpy as np
 import pytest
+import torch
 
-from tandem.data import rally, rally_simulation
-from tandem.data.rally_simulation import BOUNCE, GRAVITY, HIT, NET, SERVE, fly, rallies
-from tandem.params.schema import Rally, Split
+from tandem.comparing import published
+from tandem.data import own_source, write_arrays
+from tandem.data.arrays import PreparedSequences
+from tandem.files import ROOT, raw_dir, read_json
+from tandem.params.loading import parse_block, read_yaml
+from tandem.params.parsing import literal
+from tandem.params.schema import OwnSource
+from tandem.tasks.detect import Task
+from tandem.training.own_metrics import OwnData
+from workloads.rally import metrics, simulation
+from workloads.rally.simulation import BOUNCE, GRAVITY, HIT, NET, SERVE, fly, rallies
 
 PERFECT = {"noise": 0.0, "missed": 0.0, "occlusion": 0.0}
 USUAL = {"noise": 2.0, "missed": 0.05, "occlusion": 0.3}
@@ -21,7 +30,7 @@ NUM_SEQUENCES, NUM_STEPS = 300, 96
 def simulate(
     num_sequences: int, num_steps: int, seed: int, noise: float, missed: float, occlusion: float
 ) -> tuple[np.ndarray, np.ndarray]:
-    values, labels = rally_simulation.simulate(num_sequences, num_steps, seed, [noise], missed, occlusion)
+    values, labels = simulation.simulate(num_sequences, num_steps, seed, [noise], missed, occlusion)
     return values[0], labels
 
 
@@ -53,7 +62,7 @@ def steps(path: np.ndarray, sequences: np.ndarray, frames: np.ndarray) -> tuple[
 
 
 def test_equal_seeds_give_equal_arrays_and_fewer_sequences_the_first_of_more(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rally_simulation, "BLOCK", 16)
+    monkeypatch.setattr(simulation, "BLOCK", 16)
     values, labels = simulate(40, 32, 7, **USUAL)
     for count in (1, 21):
         again_values, again_labels = simulate(count, 32, 7, **USUAL)
@@ -62,7 +71,7 @@ def test_equal_seeds_give_equal_arrays_and_fewer_sequences_the_first_of_more(mon
     assert not np.array_equal(simulate(1, 32, 8, **USUAL)[0], values[:1])
 
 
-@pytest.mark.parametrize("drag", [0.0, rally_simulation.DRAG])
+@pytest.mark.parametrize("drag", [0.0, simulation.DRAG])
 def test_a_flight_is_the_parabola_and_drag_slows_as_its_closed_form_says(drag: float) -> None:
     """Half a second: upwards and sideways without drag, straight on without gravity."""
     position, velocity = np.zeros((3, 1)), np.array([[40.0], [0.0], [0.0]])
@@ -96,12 +105,10 @@ def test_events_are_where_the_ball_turns(flights: tuple[np.ndarray, np.ndarray])
 def test_between_events_only_gravity_and_drag_act(flights: tuple[np.ndarray, np.ndarray]) -> None:
     """Except where a ball is held or tossed (no speed) or the next one takes over (too much)."""
     path, labels = flights
-    velocity = np.diff(path, axis=1) * rally_simulation.FRAMES_PER_SECOND  # (N, T - 1, 3), between frames
+    velocity = np.diff(path, axis=1) * simulation.FRAMES_PER_SECOND  # (N, T - 1, 3), between frames
     speed = np.linalg.norm(velocity, axis=-1)
-    upwards = (
-        np.diff(velocity[:, :, 2], axis=1) * rally_simulation.FRAMES_PER_SECOND
-    )  # (N, T - 2) m/s2, at frames 1 to T - 2
-    upwards += rally_simulation.DRAG * (speed * velocity[:, :, 2])[:, :-1]
+    upwards = np.diff(velocity[:, :, 2], axis=1) * simulation.FRAMES_PER_SECOND  # (N, T - 2) m/s2, at frames 1 to T - 2
+    upwards += simulation.DRAG * (speed * velocity[:, :, 2])[:, :-1]
     event = np.lib.stride_tricks.sliding_window_view(labels > 0, 3, axis=1).any(axis=-1)  # around frames 1 to T - 2
     no_flight = np.lib.stride_tricks.sliding_window_view((speed < 0.01) | (speed > 60), 4, axis=1).any(
         axis=-1
@@ -136,37 +143,87 @@ def test_noise_has_the_given_standard_deviation(perfect: tuple[np.ndarray, np.nd
     assert error.mean(axis=0) == pytest.approx([0.0, 0.0], abs=0.05)
 
 
-PARAMS = Rally("rally", num_steps=32, noise=2.0, missed=0.05, occlusion=0.3, split=Split(40, 10, 10), seed=3)
+PARAMETERS = {"num_steps": 32, "noise": 2.0, "missed": 0.05, "occlusion": 0.3, "seed": 3}
+SIZES = {"num_train": 40, "num_val": 10, "num_test": 10}
 
 
-def test_the_source_splits_in_order_and_interpolates_what_is_not_seen() -> None:
-    prepared = rally.prepare(PARAMS, Path("there is no table"), per_step=True)
-    assert {name: (rows[0], len(rows)) for name, rows in prepared.parts.items()} == {
+def params(**changes: float) -> OwnSource:
+    """The workload's `preprocess` with these values."""
+    block = read_yaml(ROOT / "params.yaml")["rally"]
+    block["preprocess"] |= {**PARAMETERS, **SIZES, **changes}
+    return parse_block("rally", block, {}).preprocess
+
+
+def prepared(**changes: float) -> PreparedSequences:
+    return own_source.prepare(params(**changes), raw_dir("rally"), per_step=True)
+
+
+def test_the_source_splits_in_order_and_what_is_not_seen_is_interpolated() -> None:
+    found = prepared()
+    assert {name: (rows[0], len(rows)) for name, rows in found.parts.items()} == {
         "train": (0, 40),
         "val": (40, 10),
         "test": (50, 10),
     }
     values, labels = simulate(60, 32, 3, noise=2.0, missed=0.05, occlusion=0.3)
-    assert np.array_equal(prepared.sequences.labels, labels)
+    assert np.array_equal(found.sequences.labels, labels)
     seen = values[:, :, 2] == 1
-    restored = prepared.sequences.values * prepared.std + prepared.mean
+    restored = found.sequences.values * found.std + found.mean
     np.testing.assert_allclose(restored[seen], values[seen], atol=1e-3)
     assert (restored[~seen][:, 0] > 1).all()  # no longer the corner of the image
-    assert prepared.summary["num_filled"] == 2 * (~seen).sum() and prepared.table is None
+    assert found.summary["num_filled"] == 2 * (~seen).sum() and found.table is None
 
 
-def test_new_rallies_with_other_noise_are_standardized_as_in_training() -> None:
-    summary = rally.prepare(PARAMS, Path(), per_step=True).summary
-    found = rally.with_noises(PARAMS, 20, summary)
-    calm, noisy = found[0.0], found[4 * PARAMS.noise]
-    assert np.array_equal(calm.labels, noisy.labels)
-    seen = (calm.values[:, :, 2] == calm.values[:, :, 2].max()) & (noisy.values[:, :, 2] == noisy.values[:, :, 2].max())
-    error = (noisy.values - calm.values)[seen][:, :2] * summary["std"][:2]
-    assert error.std(axis=0) == pytest.approx([8.0, 8.0], rel=0.1)  # 4 times 2 px
-    trained_on = rally.prepare(PARAMS, Path(), per_step=True).sequences.labels[:20]
-    assert not np.array_equal(calm.labels, trained_on)
+def test_the_noise_study_takes_new_rallies_which_are_the_same_for_each_noise() -> None:
+    given: list[np.ndarray] = []
+
+    def predict(values: np.ndarray, mask: np.ndarray) -> np.ndarray:
+        given.append(values)
+        assert mask.all()
+        return np.zeros(mask.shape, dtype=np.int64)
+
+    source = OwnData("rally", params())
+    nothing = np.empty(0)
+    found = metrics.by_noise(nothing, nothing, nothing, predict, source)
+    assert found == {f"event_f1_at_noise_{noise}px": 0.0 for noise in (0, 1, 4, 8, 16)}  # nothing was found
+    calm, *_, noisy, _ = given
+    assert calm.shape == (metrics.NUM_SEQUENCES, 32, 3)
+    error = (noisy - calm)[:, :, :2]
+    assert np.nanstd(error, axis=(0, 1)) == pytest.approx([8.0, 8.0], rel=0.1)  # 4 times 2 px
+    trained_on = prepared().sequences.labels[:20]
+    assert not np.array_equal(source(seed=4).labels[:20], trained_on)
+
+
+def test_its_event_f1_is_the_score_of_detect() -> None:
+    draw = np.random.default_rng(0)
+    predictions, targets = (np.where(draw.random((50, 32)) < 0.1, draw.integers(1, 5, (50, 32)), 0) for _ in range(2))
+    task = Task(prepared().summary)
+    score = task.score(*(torch.from_numpy(each) for each in (predictions, targets)), torch.ones(50, 32).bool())
+    assert metrics.event_f1(predictions, targets, 5) == score
 
 
 def test_a_rally_that_is_never_seen_is_refused() -> None:
-    with pytest.raises(ValueError, match="rally 0 is never seen; lower preprocess.missed"):
-        rally.prepare(replace(PARAMS, missed=1.0), Path(), per_step=True)
+    with pytest.raises(ValueError, match=r"source.py:read returns: sequence '0' has no value of 'u' at all"):
+        own = params()
+        object.__setattr__(own, "missed", 1.0)
+        own_source.prepare(own, raw_dir("rally"), per_step=True)
+
+
+def test_the_prepared_data_is_the_published() -> None:
+    """docs/published.json has the digests of the arrays, which other versions of numpy may round otherwise."""
+    published = read_json(ROOT / "docs/published.json")["workloads"]["rally"]
+    block = parse_block("rally", read_yaml(ROOT / "params.yaml")["rally"], {})
+    found = own_source.prepare(block.preprocess, raw_dir("rally"), per_step=True)
+    with TemporaryDirectory() as folder:
+        digests = write_arrays(Path(folder), found)
+    assert digests in [entry["digests"]["data"]["prepared"] for entry in published]
+
+
+def test_a_record_of_the_time_when_it_was_built_in_is_still_comparable() -> None:
+    """Its block has other keys of `preprocess`, and the same data."""
+    [entry, *_] = read_json(ROOT / "docs/published.json")["workloads"]["rally"]
+    block = literal(parse_block("rally", read_yaml(ROOT / "params.yaml")["rally"], {}))
+    assert entry["block"]["preprocess"]["source"] == "rally"
+    assert not [name for name in published.parameters(entry, {**entry, "block": block}) if "preprocess" in name]
+    other = {**entry, "block": block, "digests": {"data": {"prepared": {"train/ids.npy": "0"}}}}
+    assert "preprocess.source" in published.parameters(entry, other)

@@ -156,7 +156,7 @@ def weight_digests(trainer: Trainer) -> dict[str, str]:
 
 
 def predict(context: RunContext, trainer: Trainer) -> dict[str, Any]:
-    """The test split's predictions and metrics, as in `evaluate`, without a simulation's score by noise."""
+    """The test split's predictions and metrics, as in `evaluate`, without the workload's own metrics."""
     device = context.open_device(trainer.params.num_threads)  # evaluation uses fp32, whatever the training precision
     split = context.open_split("test", device)
     model = models.build(context.params.train.model, context.shape)

@@ -124,19 +124,20 @@ def overrides_of(presets: dict[str, dict[str, dict[str, Any]]], preset: str, wor
 
 
 def applicable(block: Any, overrides: dict[str, Any]) -> dict[str, Any]:
-    """A preset's overrides without those that are meant for other blocks: parameters that the block's network does not
-    have, and settings of Tandem's own steps if the block has a loop.
+    """A preset's overrides without those that are meant for other blocks: parameters that the block's network or its
+    own source does not have, and settings of Tandem's own steps if the block has a loop.
     """
-    train, prefix = block["train"], "train.model."
-    found = {
-        name: value
-        for name, value in overrides.items()
-        if not name.startswith(prefix) or name.removeprefix(prefix) in train["model"]
-    }
-    if train.get("loop"):
-        refused = {f"train.{key}": accepted for key, accepted in WITH_OWN_LOOP.items()}
-        found = {name: value for name, value in found.items() if value in refused.get(name, (value,))}
-    return found
+    train = block["train"]
+    sections = {"train.model.": train["model"]}
+    if ":" in str(block["preprocess"]["source"]):
+        sections["preprocess."] = block["preprocess"]
+    refused = {f"train.{key}": accepted for key, accepted in WITH_OWN_LOOP.items()} if train.get("loop") else {}
+
+    def is_meant(name: str) -> bool:
+        parts = ((name.removeprefix(prefix), own) for prefix, own in sections.items() if name.startswith(prefix))
+        return all(key.partition(".")[0] in own for key, own in parts)
+
+    return {name: value for name, value in overrides.items() if is_meant(name) and value in refused.get(name, (value,))}
 
 
 def choose_preset(wanted: str, presets: dict[str, Any], identity: dict[str, Any]) -> str:

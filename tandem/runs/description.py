@@ -21,7 +21,6 @@ from tandem.machine import conditions
 from tandem.machine.regions import gpu_uuid
 from tandem.params.loading import load_params
 from tandem.params.parsing import flatten, literal
-from tandem.params.schema import Rally
 from tandem.runs import provenance, schemas
 from tandem.runs.history import (
     RUN_METRICS,
@@ -276,15 +275,14 @@ def group_of(inputs: dict[str, Any]) -> str:
 
 
 def data_sha256(context: RunContext) -> str:
-    """Return the sha256 of the raw table; for simulated data, of the packed training split."""
+    """Return the sha256 of the raw table; for a source of the workload's own, of the packed training split."""
     return str(context.summary.get("table_sha256", context.plan["sha256"]["train"]))
 
 
 def dataset_of(context: RunContext) -> dict[str, Any]:
     """The fields of mlflow.entities.Dataset."""
     summary, params = context.summary, context.params.preprocess
-    table = None if isinstance(params, Rally) else files.raw_dir(context.workload) / params.table
-    source = files.relative(table) if table else "tandem/data/rally.py"
+    source = params.component.path if params.component else files.raw_dir(context.workload) / params.table
     profile = {"num_sequences": summary["num_sequences"], "features": summary["features"]}
     if "classes" in summary:
         profile["num_classes"] = len(summary["classes"])
@@ -292,7 +290,7 @@ def dataset_of(context: RunContext) -> dict[str, Any]:
         "name": context.workload,
         "digest": data_sha256(context)[:16],
         "source_type": "local",
-        "source": json.dumps({"uri": source}),
+        "source": json.dumps({"uri": files.relative(source)}),
         "schema": None,
         "profile": json.dumps(profile),
     }

@@ -59,7 +59,11 @@ class Run:
         found["realized"] = {**self.train["realized"], **self.timing["placement"]}
         if self.score:
             found["digests"] = {**self.train["digests"], "predictions": self.score["files"]["predictions.csv"]}
-            found["result"] = {name: self.score[name] for name in ("score_name", "metrics", "weights")}
+            found["result"] = {
+                name: self.score[name]
+                for name in ("score_name", "metrics", "weights", "own_metrics")
+                if name in self.score
+            }
             found["result"]["paired"] = self.task_facts["paired"]
         return found
 

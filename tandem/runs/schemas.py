@@ -111,6 +111,7 @@ class ScoreRecord(TypedDict):
     schema: Literal[2]
     score_name: str
     metrics: dict[str, float]
+    own_metrics: NotRequired[dict[str, bool]]  # those of the workload's own -> whether higher is better
     weights: str  # best or last
     task: NotRequired[TaskRecord]
     sentence: NotRequired[str]

@@ -137,6 +137,13 @@ class Task:
             return list((values.double() * target["std"] + target["mean"]).tolist())
         return [self.classes[number] for number in values.tolist()]
 
+    def to_units(self, values: np.ndarray, anchors: np.ndarray | None) -> np.ndarray:
+        """Return predictions or targets (N, ...) as a workload's own metrics get them: in the target's unit.
+
+        `anchors` (N,): the last known levels, of a series.
+        """
+        return values
+
     def tabulate(self, outputs: "Tensor", new: NewInputs) -> dict[str, Any]:
         """Return the columns of the predictions for a new table (`tandem predict`).
 

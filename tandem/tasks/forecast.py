@@ -110,6 +110,10 @@ class Task(tasks.Task):
             list_forecasts(times, anchors, actual, forecasts),
         )
 
+    def to_units(self, values: np.ndarray, anchors: np.ndarray | None) -> np.ndarray:
+        assert anchors is not None
+        return self.levels(values, anchors)
+
     def levels(self, standardized: np.ndarray, anchors: np.ndarray) -> np.ndarray:
         """Network outputs (N, H) and the levels (N,) at which they start -> levels (N, H)."""
         return levels(standardized.astype(np.float64) * self.std + self.mean, anchors, self.transform)

@@ -61,6 +61,9 @@ class Task(FittedTask):
     def tabulate(self, outputs: Tensor, new: NewInputs) -> dict[str, Any]:
         return {"sequence": new.ids, "predicted": self.in_units(outputs[:, 0].numpy())}
 
+    def to_units(self, values: np.ndarray, anchors: np.ndarray | None) -> np.ndarray:
+        return self.in_units(values)
+
     def evaluate(self, outputs: Tensor, read: Read) -> Evaluation:
         targets, ids = read("test", "targets"), read("test", "ids").tolist()
         actual, predicted = self.in_units(targets), self.in_units(outputs[:, 0].numpy())
