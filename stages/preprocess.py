@@ -2,7 +2,7 @@
 
 Reads workloads/<workload>/data/ (format: workloads/README.md). Writes data/prepared/<workload>/<split>/*.npy and
 summary.json, all deterministic. `preprocess.source` in params.yaml names the module of tandem/data that does the work,
-or a function in the workload's directory that returns the data (docs/extending.md).
+or a function in the workload's directory that returns the data (docs/components.md).
 """
 
 import time

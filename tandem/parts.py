@@ -56,7 +56,7 @@ KINDS = {
     "task": Kind("tasks", "Task", num_passed=None),  # Task(summary)
     "source": Kind(is_function=True),  # read(folder, ...)
     "metric": Kind(num_passed=None, is_function=True),  # metric(predictions, targets, mask)
-    "loop": Kind(num_passed=None, is_function=True, arguments=("run", "model", "train", "val")),
+    "loop": Kind(num_passed=None, arguments=("run", "model", "train", "val")),
 }
 
 

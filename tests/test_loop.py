@@ -158,7 +158,7 @@ def test_a_loop_ends_when_tandem_stops_it_whatever_it_catches(tmp_path: Path):
 
 def with_loop(folder: Path, params: str = OWN, example: str = "plain_torch") -> Path:
     project = make_project(folder, params)
-    assert (EXAMPLES / "plain_torch/loop.py").read_text() in (ROOT / "docs/extending.md").read_text()
+    assert (EXAMPLES / "plain_torch/loop.py").read_text() in (ROOT / "docs/components.md").read_text()
     shutil.copy(EXAMPLES / example / "loop.py", project / "workloads/tiny/loop.py")
     shutil.copy(ROOT / "tests/loops.py", project / "workloads/tiny/loops.py")
     commit(project)

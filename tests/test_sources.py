@@ -375,9 +375,10 @@ def test_its_block_is_written_and_read_again():
 
 
 def test_the_examples_of_the_documentation(tmp_path: Path):
-    """docs/extending.md: the source and the metrics of `pulses`, and the source of a folder of files."""
-    text = (ROOT / "docs/extending.md").read_text(encoding="utf-8")
-    text = text[text.index("## Your own source") :]
+    """docs/components.md: the source and the metrics of `pulses`, and the source of a folder of files."""
+    text = (ROOT / "docs/components.md").read_text(encoding="utf-8")
+    sections = re.split(r"^## ", text, flags=re.MULTILINE)
+    text = "".join(each for each in sections if each.startswith(("Your own source", "Your own metric")))
     source, table, metrics = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
     keys, table_keys, evaluate = re.findall(r"```yaml\n(.*?)```", text, re.DOTALL)
     own = TINY.replace("tiny", "pulses").replace(PREPROCESS, keys).replace("coupled_features: 2", "coupled_features: 1")

@@ -89,7 +89,7 @@ def test_a_task_from_scratch_is_trained_compared_drawn_and_applied_to_a_new_tabl
 
 
 def test_the_example_of_the_documentation_keeps_what_it_does_not_change(prepared: Path, tmp_path: Path):
-    text = (ROOT / "docs/extending.md").read_text(encoding="utf-8").partition("## Your own task")[2]
+    text = (ROOT / "docs/components.md").read_text(encoding="utf-8").partition("## Your own task")[2]
     code, line = (re.search(rf"```{kind}\n(.*?)```", text, re.DOTALL)[1] for kind in ("python", "yaml"))
     project = copy_of(prepared, tmp_path / "project", TINY.replace("task: classify", line.strip()))
     with_task(project, code)

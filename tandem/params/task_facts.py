@@ -68,7 +68,7 @@ def facts_of(component: Component) -> TaskFacts:
         for name in REQUIRED.get(facts.target, ("loss", "score"))
         if component.methods.get(name) in (None, inherited)
     ]:
-        raise ValueError(f"is {component.name!r}; {where} has no method {missing[0]}; docs/extending.md lists them")
+        raise ValueError(f"is {component.name!r}; {where} has no method {missing[0]}; docs/components.md lists them")
     return facts
 
 

@@ -1,7 +1,7 @@
 """Tasks, one module each: the loss to train with, the predictions, the scores.
 
 A task is a class derived from `Task` below, or from another task, and created from preprocess's summary. A workload may
-have one in its directory (docs/extending.md); it is loaded like a built-in one. A task takes tensors and arrays and
+have one in its directory (docs/components.md); it is loaded like a built-in one. A task takes tensors and arrays and
 returns data: it reads no file and draws no figure. Importing this package does not import torch.
 
 Shapes: outputs (B, C), or (B, T, C) if `per_step`; targets as preprocess writes them; mask (B, T), True for real steps.

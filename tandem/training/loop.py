@@ -1,7 +1,7 @@
 """A training loop of a workload's own: `train.loop: loop.py:train` names `def train(run, model, train, val)`.
 
 The function takes the steps. Tandem does the rest at both ends of each `with run.epoch()`: order and random draws of
-the batches, time, validation, record, checkpoint, Ctrl+C. docs/extending.md has the rules and examples.
+the batches, time, validation, record, checkpoint, Ctrl+C. docs/components.md has the rules and examples.
 
 A finished epoch is recorded and saved when the next one begins, or when the function returns. A checkpoint therefore
 contains what the function does between two epochs, such as `scheduler.step(epoch.val_loss)`.
