@@ -22,7 +22,7 @@ from tandem.training.checkpoint import Checkpoint
 from tandem.training.graphs import CaptureFailed, Graphs
 from tests import trainers
 from tests.limits import leave_in_gpu
-from tests.networks import GRU
+from tests.networks import GRU, TCN
 from tests.trainers import SETTINGS, finish, identity, new_trainer, tensors
 
 pytestmark = pytest.mark.gpu
@@ -34,7 +34,9 @@ TRANSFORMER = replace(trainers.TRANSFORMER, hidden_size=16, num_heads=2, feedfor
 LARGE = replace(TRANSFORMER, hidden_size=32, feedforward_size=4096, dropout=0.0)
 EAGER, CAPTURED = (replace(SETTINGS, model=GRU_WITH_DROPOUT, step=step) for step in ("eager", "graph"))
 LAYERS = SETTINGS  # two of them, with dropout between them
-STEPS = pytest.mark.parametrize("settings", [EAGER, CAPTURED, LAYERS], ids=["eager", "graph", "layers"])
+OWN_NETWORK = TCN(name="net.py:TCN", channels=8, num_blocks=2, dropout=0.3)
+OWN = replace(CAPTURED, model=OWN_NETWORK)
+STEPS = pytest.mark.parametrize("settings", [EAGER, CAPTURED, LAYERS, OWN], ids=["eager", "graph", "layers", "own"])
 MIB = 2**20
 
 
@@ -59,7 +61,7 @@ def assert_close(one: tuple[dict[str, Tensor], list[float]], other: tuple[dict[s
 
 
 @pytest.mark.parametrize("grad_accum_steps", [1, 2])
-@pytest.mark.parametrize("model", [GRU_WITH_DROPOUT, TRANSFORMER], ids=["gru", "transformer"])
+@pytest.mark.parametrize("model", [GRU_WITH_DROPOUT, TRANSFORMER, OWN_NETWORK], ids=["gru", "transformer", "own"])
 def test_captured_equals_eager_with_the_same_dropout(model: Any, grad_accum_steps: int, tmp_path: Path):
     eager, captured = (replace(each, model=model, grad_accum_steps=grad_accum_steps) for each in (EAGER, CAPTURED))
     trainer = new_trainer("cuda", "device", tmp_path, captured)

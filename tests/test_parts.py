@@ -1,13 +1,14 @@
 """Components in a workload's directory: what params.yaml accepts, and what depends on their files."""
 
 import re
+import shutil
 import sys
 from pathlib import Path
 
 import pytest
 
 from tandem.files import ROOT
-from tests.projects import TINY, commit, make_project, run
+from tests.projects import TINY, commit, make_project, run, wait_until_published
 
 NET = '''\
 """A network of a workload's own."""
@@ -41,6 +42,7 @@ def pooled(states, mask):
     """(B, T, D), (B, T) -> (B, D)"""
     return (states * mask.unsqueeze(-1)).sum(dim=1) / mask.sum(dim=1, keepdim=True)
 '''
+RUN = "results/runs/tiny/cpu/0"
 MODEL = TINY[TINY.index("model: ") : TINY.index("\n", TINY.index("model: "))]
 OWN = TINY.replace(MODEL, 'model: {name: "net.py:Mean", channels: 8}')
 
@@ -74,14 +76,25 @@ def test_a_network_of_ones_own_is_trained_recorded_and_part_of_the_code(tmp_path
 
 
 def test_the_walk_through_of_the_documentation(tmp_path: Path):
-    """docs/extending.md: its network, its line in params.yaml, its command."""
+    """docs/extending.md: its network and its line in params.yaml, checked, trained, compared and verified."""
     text = (ROOT / "docs/extending.md").read_text(encoding="utf-8")
     code, line = (re.search(rf"```{kind}\n(.*?)```", text, re.DOTALL)[1] for kind in ("python", "yaml"))
-    project = make_project(tmp_path / "project", TINY.replace(MODEL, line.strip()))
-    (project / "workloads/tiny/net.py").write_text(code)
+    assert code == (ROOT / "docs/examples/tcn/net.py").read_text(encoding="utf-8")
+    project = make_project(tmp_path / "project")
     assert tandem(project, "repro").returncode == 0
-    compared = (project / "results/compare/compare.md").read_text()
-    assert "tiny classify, net.py:TCN" in compared
+    shutil.copytree(project / RUN, tmp_path / "built_in")
+    (project / "params.yaml").write_text(TINY.replace(MODEL, line.strip()))
+    (project / "workloads/tiny/net.py").write_text(code)
+    checked = tandem(project, "check", "tiny", "--devices", "cpu")
+    assert checked.returncode == 0 and "warn" not in checked.stdout, checked.stdout
+    assert tandem(project, "repro").returncode == 0
+    assert "tiny classify, net.py:TCN" in (project / "results/compare/compare.md").read_text()
+    compared = tandem(project, "compare", str(tmp_path / "built_in"), RUN)
+    assert compared.returncode == 0 and "McNemar" in compared.stdout, compared.stdout
+    commit(project)
+    wait_until_published(project)
+    verified = tandem(project, "verify", "tiny@cpu")
+    assert verified.returncode == 0 and "bit-equal" in verified.stdout, verified.stdout
 
 
 @pytest.fixture(scope="module")
