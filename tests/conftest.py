@@ -67,7 +67,7 @@ SLOWEST = (
     "gpu_stages",  # before any test of this process has a context on the GPU: it would be another process there
     "pipeline", "flows", "team", "tracking", "outages", "store", "compare", "memory_trainings", "verify", "workloads",
     "published", "choices", "seeds", "new_workload", "speed", "memory", "models", "benchmarks", "closure", "doctor",
-    "manifest", "sweep",
+    "manifest", "sweep", "sources", "own_metrics",
 )  # fmt: skip
 
 

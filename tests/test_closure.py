@@ -3,7 +3,6 @@ else.
 """
 
 import json
-import shutil
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,7 +11,7 @@ import pytest
 
 from tandem.closure import Code, closure, named_by
 from tandem.params.loading import load_workload
-from tests.projects import ROOT, commit, copy_of, dvc, make_project, run
+from tests.projects import ROOT, commit, copy_of, copy_workload_code, dvc, make_project, run
 
 WORKLOADS = ("sign", "pen", "price", "rally")
 STAGES = ("preprocess", "preload", "train", "evaluate", "speed")
@@ -23,9 +22,7 @@ THROUGH_THE_MODEL = ("train", "evaluate", "speed")
 def project(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """This project's code and params, without its data, whose closures are asked for."""
     folder = make_project(tmp_path_factory.mktemp("closure") / "project", (ROOT / "params.yaml").read_text())
-    for path in (ROOT / "workloads").glob("*/*.py"):
-        (folder / "workloads" / path.parent.name).mkdir(exist_ok=True)
-        shutil.copy(path, folder / "workloads" / path.parent.name)
+    copy_workload_code(folder)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("tandem.closure.ROOT", folder)
         patch.setattr("tandem.closure.CACHE", folder / ".tandem/fingerprints.json")
