@@ -118,12 +118,12 @@ def pieces(out: Path, quick: bool) -> list[Piece]:
 
     def files_with(mark: str) -> list[str]:
         found = [
-            path for path in (ROOT / "tests").glob("test_*.py") if f"pytest.mark.{mark}\n" in path.read_text("utf-8")
+            path for path in (ROOT / "tests").rglob("test_*.py") if f"pytest.mark.{mark}\n" in path.read_text("utf-8")
         ]
-        return sorted(f"tests/{path.name}" for path in found)
+        return sorted(path.relative_to(ROOT).as_posix() for path in found)
 
     # Each test file is a command, so that an interrupted piece resumes at its file.
-    gpu_tests = ["tests/test_gpu.py"] if quick else files_with("gpu")
+    gpu_tests = ["tests/gpu/test_gpu.py"] if quick else files_with("gpu")
 
     def throughput(name: str, device: str, size: str, *more: str) -> tuple[str, ...]:
         rounds = ("--rounds", "2", "--seconds", "0.1") if quick else ("--rounds", "5", "--seconds", "1")
@@ -154,7 +154,7 @@ def pieces(out: Path, quick: bool) -> list[Piece]:
               (throughput("graph", "cuda", "guides", "--contenders", "tandem", "tandem graph", "--workloads", "sign"),),
               120),
         Piece("capture", "tests: a failed capture, dropout, captured equals eager",
-              (tests("gpu", "tests/test_gpu.py", "-k", "capture"),), 180, in_copy=False),
+              (tests("gpu", "tests/gpu/test_gpu.py", "-k", "capture"),), 180, in_copy=False),
         Piece("guides", "throughput at the guides' sizes, main contenders",
               (throughput("guides", "cuda", "guides", "--contenders", *TELLING),), 420),
         Piece("tests", "every test that needs a GPU",

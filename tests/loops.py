@@ -1,4 +1,4 @@
-"""Training loops as a workload's own file has them, right and wrong, for tests/test_loop.py."""
+"""Training loops as a workload's own file has them, right and wrong, for tests/training/test_loop.py."""
 
 import random
 

@@ -9,8 +9,8 @@ import pytest
 
 from tandem.model_package import with_own_imports, write_package
 from tests.projects import commit, copy_of, read_record, run, stages_at_once, wait_until_published
+from tests.tasks.test_tasks import CLOSENESS
 from tests.test_parts import HELPER, NET, OWN
-from tests.test_tasks import CLOSENESS
 
 STAGES = ("hardware", "train tiny cpu 0", "evaluate tiny cpu 0")
 # In an empty folder, with nothing of the caller's environment: predict with each model, and with its example.

@@ -23,8 +23,8 @@ from tandem import cli
 from tandem.data.packed import read_array
 from tandem.files import ROOT, sha256_file
 from tandem.params.loading import read_yaml
+from tests.data.test_inputs import COMMON, MANY, SEED, typical
 from tests.projects import TINY, dvc, environment, make_project, needs, run, wait_for
-from tests.test_inputs import COMMON, MANY, SEED, typical
 
 SECRET = "what nobody may see"
 ATTACKS = [

@@ -28,10 +28,10 @@ EPOCHS = 2
 SMALL = 0.02  # standard deviation of the values that replace zero weights
 # Outputs that differ by at most this share of the largest output differ by rounding only. Kernels sum in another order
 # if the shape of a batch changes: for 8 to 400 steps and widths of 16 to 256, the built-in networks then differed by at
-# most 3e-7 on the CPU. The networks that use their padding, in tests/test_check.py, differ by more than 1e-1.
+# most 3e-7 on the CPU. The networks that use their padding, in tests/checking/test_check.py, differ by more than 1e-1.
 ROUNDING = 1e-4
 # The same for two devices, whose kernels also compute exponentials differently: what the tests of the built-in networks
-# on a GPU allow for gradients (tests/test_models.py).
+# on a GPU allow for gradients (tests/models/test_models.py).
 DEVICE_ROUNDING = 1e-3
 
 

@@ -23,10 +23,10 @@ from tandem.params.intervals import parse_interval
 from tandem.params.schema import Series, SeriesColumns, Split
 from tandem.tasks import open_task
 from tandem.tasks.forecast import levels, linear_forecast
-from tests import test_sequences
-from tests.test_sequences import prepare
+from tests.data import test_sequences
+from tests.data.test_sequences import prepare
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 PARAMS = Series(
     source="series",
     table="table.csv",

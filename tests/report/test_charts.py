@@ -9,7 +9,7 @@ import pytest
 from tandem.report import charts, drawing
 from tandem.report.drawing import Chart
 from tandem.report.outcomes import outcomes, with_gaps
-from tests.test_report import CONFUSION, NASTY, SCORES, make_row, make_run
+from tests.report.test_report import CONFUSION, NASTY, SCORES, make_row, make_run
 
 
 def event(sequence: str, actual: Any, predicted: Any, name: str = "hit") -> dict[str, str]:

@@ -90,7 +90,7 @@ def start(
     """A stage on the simulated GPU, which has so much memory. `dies`: once it has saved a checkpoint."""
     arguments = (stage, mib, with_onednn, dies)
     return subprocess.Popen(
-        [sys.executable, "-c", f"from tests import test_memory_trainings as t; t.on_simulated_gpu{arguments}"],
+        [sys.executable, "-c", f"from tests.training import test_memory_trainings as t; t.on_simulated_gpu{arguments}"],
         cwd=project,
         env=environment(PYTHONPATH=str(ROOT)),
         stdout=subprocess.PIPE,
@@ -240,7 +240,7 @@ def stage_in_gpu(mib: float, words: tuple[str, ...]) -> None:
 def test_a_gpu_without_room_for_a_step_ends_the_training_with_advice(tmp_path: Path):
     """24 MiB of the card: cuBLAS wants more for itself."""
     project = prepared(tmp_path / "project", TINY.replace("devices: [cpu]", "devices: [auto]"), 60, 12)
-    code = "from tests import test_memory_trainings as t; t.stage_in_gpu(24, ('train', 'tiny', 'auto', '0'))"
+    code = "from tests.training import test_memory_trainings as t; t.stage_in_gpu(24, ('train', 'tiny', 'auto', '0'))"
     extra = {"PYTHONPATH": str(ROOT), "CUBLAS_WORKSPACE_CONFIG": ":4096:8"}
     done = run(project, sys.executable, "-c", code, check=False, **extra)
     said = [line for line in done.stdout.splitlines() if line.startswith("error: out of memory")]

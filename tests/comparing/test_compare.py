@@ -18,7 +18,7 @@ from tests.projects import TINY, copy_of, environment, run, stage, wait_for, wai
 from tests.servers import answers
 
 mlflow = pytest.importorskip("mlflow")
-pytestmark = pytest.mark.long  # three trainings; tests/test_comparing.py has the short form, from manifests
+pytestmark = pytest.mark.long  # three trainings; tests/comparing/test_comparing.py has the short form, from manifests
 
 RUN = "results/runs/tiny/cpu"
 PATIENT = {"MLFLOW_HTTP_REQUEST_TIMEOUT": "60"}  # a server on a busy machine

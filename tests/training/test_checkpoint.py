@@ -170,7 +170,7 @@ def test_the_last_checkpoint_stays_until_dvc_has_the_result(
     value, message = loaded(checkpoint)
     saw(message.replace(f"{tmp_path}/", ""))
     assert value == 2.0
-    # As DVC 3 computes it: tests/test_pipeline.py compares with a real dvc.lock.
+    # As DVC 3 computes it: tests/flows/test_pipeline.py compares with a real dvc.lock.
     (tmp_path / "dvc.lock").write_text(f"md5: {checkpoints.md5_of(measured)}.dir\n")
     for num_removed in range(1, 4):  # killed after so many files; what was left by that was left for good
         checkpoint.save(weights(1.0))

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from tandem.training import own_metrics
+from tests.data.test_sources import FORECAST, PREPROCESS, SERIES
 from tests.projects import (
     TINY,
     commit,
@@ -20,7 +21,6 @@ from tests.projects import (
     stages_at_once,
     wait_until_published,
 )
-from tests.test_sources import FORECAST, PREPROCESS, SERIES
 
 METRICS = """\
 import numpy as np

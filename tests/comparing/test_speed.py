@@ -63,7 +63,7 @@ def test_what_slows_both_sides_of_a_turn_and_what_disturbs_single_turns_is_gone_
 
 
 def python(project: Path, code: str, check: bool = True) -> subprocess.CompletedProcess[str]:
-    code = f"from stages.speed import *\nfrom tests import test_speed\n{code}"
+    code = f"from stages.speed import *\nfrom tests.comparing import test_speed\n{code}"
     return run(project, sys.executable, "-c", code, check=check, PYTHONPATH=str(ROOT))
 
 

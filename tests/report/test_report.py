@@ -19,8 +19,8 @@ from tandem.params.schema import built_in_facts
 from tandem.report import comparison, report
 from tandem.report.comparison import ReportSection
 from tandem.runs.run import Run
+from tests.comparing.test_comparing import SPEED, sides
 from tests.conftest import CHROMIUM
-from tests.test_comparing import SPEED, sides
 
 NASTY = '<b>&"$x$_\u624b'
 REASON = "the device is the CPU: there is no VRAM"

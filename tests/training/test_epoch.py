@@ -1,6 +1,6 @@
 """An epoch on the device gives the bits of the plain loop, for every task and model, and its table the rates of torch.
 
-Here its steps run uncaptured. What a capture adds to that needs a GPU: tests/test_gpu.py.
+Here its steps run uncaptured. What a capture adds to that needs a GPU: tests/gpu/test_gpu.py.
 """
 
 from collections.abc import Callable, Hashable

@@ -208,7 +208,7 @@ def train_sampled() -> None:
 
 
 def test_a_training_records_what_its_sampler_read(ready: Path):
-    code = "from tests import test_measure; test_measure.train_sampled()"
+    code = "from tests.machine import test_measure; test_measure.train_sampled()"
     run(ready, sys.executable, "-c", code, PYTHONPATH=str(ROOT))
     [kept] = unpublished(ready)
     timings = read_record(ready, "timing.json")["timing"]

@@ -20,8 +20,8 @@ from tandem.params.schema import MODELS
 from tandem.tasks import open_task
 from tandem.training.device import open_device
 from tandem.training.graphs import with_line
+from tests.models.test_models import CONFIGS, made
 from tests.projects import TINY, commit, make_project, run
-from tests.test_models import CONFIGS, made
 from tests.trainers import SETTINGS, SUMMARIES, identity, tensors
 
 NET = """\
