@@ -34,7 +34,7 @@ from tandem import models
 from tandem.diagnosis.counts import num_bytes, saved_for_backward
 from tandem.machine.identity import identify, usable_cores
 from tandem.machine.interleaving import interleave
-from tandem.machine.regions import synchronize
+from tandem.machine.measure import synchronize
 from tandem.models import Shape
 from tandem.params.loading import load_params
 from tandem.params.parsing import nearest

@@ -68,7 +68,7 @@ from tandem.models import Shape
 from tandem.params.loading import load_workload
 from tandem.params.schema import Augment
 from tandem.training.device import use_tf32
-from tandem.training.memory import free_cache, is_out_of_memory, shorten
+from tandem.training.oom import free_cache, is_out_of_memory, shorten
 from tandem.training.step import AUTOCAST
 
 PACKAGES = ("torch", *PEERS)

@@ -14,7 +14,7 @@ from pathlib import Path
 import torch
 
 from tandem import files
-from tandem.machine.regions import measure
+from tandem.machine.measure import measure
 from tandem.model_package import write_model
 from tandem.report import drawing
 from tandem.report.outcomes import outcomes
@@ -26,7 +26,7 @@ from tandem.tasks import Evaluation, check_evaluation
 from tandem.training import inference, own_metrics
 from tandem.training.batches import Split, sequential_indices
 from tandem.training.checkpoint import folder_of, remove_stored
-from tandem.training.memory import OomPolicy, advice, translate_oom
+from tandem.training.oom import OomPolicy, advice, translate_oom
 from tandem.training.own_metrics import OwnScores
 from tandem.training.trained import PREDICTION_BATCH, load_network
 from tandem.training.workload import RunContext

@@ -237,7 +237,7 @@ class TimedTraining:
         this device.
         """
         from tandem.training import auto
-        from tandem.training.memory import translate_oom
+        from tandem.training.oom import translate_oom
         from tandem.training.workload import RunContext, open_trainer
 
         self.context = RunContext.of(self.workload, self.side.device, self.seed)
@@ -256,7 +256,7 @@ class TimedTraining:
 
     def about(self) -> dict[str, Any]:
         from tandem.machine.conditions import other_gpu_processes
-        from tandem.machine.regions import gpu_uuid
+        from tandem.machine.measure import gpu_uuid
 
         trainer = self.trainer
         return {
@@ -300,8 +300,8 @@ class TimedTraining:
         The steps repeat the first epoch, so the work stays the same. The clock stops between two epochs, while the
         random numbers of the next one are drawn.
         """
-        from tandem.machine.regions import synchronize
-        from tandem.training.memory import translate_oom
+        from tandem.machine.measure import synchronize
+        from tandem.training.oom import translate_oom
 
         trainer, count, seconds = self.trainer, 0, 0.0
         with translate_oom(trainer.oom):

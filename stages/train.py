@@ -25,18 +25,18 @@ import torch
 from tandem import files
 from tandem.diagnosis import probe
 from tandem.machine.identity import identify
-from tandem.machine.regions import sampled
+from tandem.machine.measure import sampled
 from tandem.params.devices import split_device
-from tandem.runs.description import add_mlflow_ids, describe_end, describe_run, describe_start, write_results
 from tandem.runs.history import Record, history_row, memory_tags, note_workers, timing_row
 from tandem.runs.inputs import Inputs, read_inputs
+from tandem.runs.results import add_mlflow_ids, describe_end, describe_run, describe_start, write_results
 from tandem.runs.run import TRAIN_MEASURED, TRAIN_RESULT
 from tandem.runs.run_dir import RunDir, recording
-from tandem.runs.terminal import Interruption, Progress
+from tandem.runs.terminal import GracefulStop, Progress
 from tandem.stop_signals import StopSignals
 from tandem.training import auto
 from tandem.training.checkpoint import Checkpoint
-from tandem.training.memory import translate_oom
+from tandem.training.oom import translate_oom
 from tandem.training.trainer import Epoch, Trainer
 from tandem.training.workers import Workers, process_group
 from tandem.training.workers import describe as describe_workers
@@ -54,7 +54,7 @@ def main(workload: str, device: str, seed: str) -> None:
     checkpoint = Checkpoint.of(workload, *checkpoint_identity(context, inputs.values))
     files.require_writable(context.folder / TRAIN_RESULT)
     with checkpoint.locked(), process_group(device, context.num_workers, context.kind) as workers:
-        with Interruption() as interruption:
+        with GracefulStop() as interruption:
             workers.require_same(inputs.values)
             state = open_state(context, checkpoint)
             workers.broadcast(state)
@@ -104,7 +104,7 @@ def train(
     inputs: Inputs,
     checkpoint: Checkpoint,
     run_dir: RunDir,
-    interruption: Interruption,
+    interruption: GracefulStop,
     workers: Workers,
 ) -> None:
     """Train from `state` to the last epoch, and write the results."""
@@ -237,7 +237,7 @@ class Saver:
         self.checkpoint, self.run_dir = checkpoint, run_dir
         self.saved_at, self.save_seconds = time.monotonic(), 0.0
 
-    def save_if_due(self, interruption: Interruption) -> None:
+    def save_if_due(self, interruption: GracefulStop) -> None:
         """Raises KeyboardInterrupt, after saving, if the user has interrupted the training."""
         epochs_done = self.trainer.epochs_done
         if epochs_done == self.context.train_params.epochs:

@@ -262,10 +262,6 @@ def read_json(path: Path, kinds: dict[str, type | tuple[type, type]] | None = No
     return found
 
 
-def read_rows(path: Path) -> list[dict[str, str]]:
-    return parse_rows(path.read_bytes(), relative(path))
-
-
 def parse_rows(content: bytes, source: str) -> list[dict[str, str]]:
     """Parse a CSV table that `write_table` wrote. Raises ValueError that names `source` if it is damaged."""
     try:

@@ -1,4 +1,4 @@
-"""Publish in MLflow the runs that a server did not take, and recordings of killed processes.
+"""Publish in MLflow the runs that a server did not take, and the runs of killed processes.
 
 Their directories are in .tandem/runs/. The server is that of MLFLOW_TRACKING_URI, or the project's own store.
 

@@ -23,7 +23,7 @@ from tandem.machine.identity import identify
 from tandem.params.loading import load_workload
 from tandem.params.parsing import one_line
 from tandem.training.graphs import with_line
-from tandem.training.memory import OomPolicy, is_out_of_memory, translate_oom
+from tandem.training.oom import OomPolicy, is_out_of_memory, translate_oom
 
 MAX_CHARACTERS = 300  # of an error's message
 

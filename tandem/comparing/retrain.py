@@ -36,7 +36,7 @@ from tandem.runs.history import history_row
 from tandem.runs.terminal import Progress
 from tandem.training import auto, inference
 from tandem.training.batches import sequential_indices
-from tandem.training.memory import OutOfMemory, translate_oom
+from tandem.training.oom import OutOfMemory, translate_oom
 from tandem.training.trained import PREDICTION_BATCH
 from tandem.training.trainer import Epoch, Trainer, snapshot
 from tandem.training.workload import RunContext, open_trainer

@@ -137,7 +137,7 @@ def work(options: Namespace) -> None:
     import torch
     import torch.distributed as dist
 
-    from tandem.machine.regions import synchronize
+    from tandem.machine.measure import synchronize
     from tandem.training.workers import process_group
 
     count = max(options.workers)

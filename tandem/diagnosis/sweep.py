@@ -51,7 +51,7 @@ def main(options: Namespace) -> Result:
 def sweep(workload: str, devices: list[str] | None, largest: int, seconds: float) -> tuple[list[SweepPoint], list[str]]:
     """The points, and the reason why each device's curve ends. `devices`: None: all there are."""
     from tandem.machine.identity import identify
-    from tandem.training.memory import OomPolicy, translate_oom
+    from tandem.training.oom import OomPolicy, translate_oom
     from tandem.training.workload import open_prepared
 
     points: list[SweepPoint] = []
@@ -80,9 +80,9 @@ def measure_size(trainer: Any, size: int, seconds: float) -> SweepPoint | None:
     import torch
 
     from tandem.diagnosis.counts import memory_needs
-    from tandem.machine.regions import seconds_of
+    from tandem.machine.measure import seconds_of
     from tandem.training.graphs import NUM_WARMUPS, Graphs
-    from tandem.training.memory import is_out_of_memory
+    from tandem.training.oom import is_out_of_memory
 
     is_cuda = trainer.device.type == "cuda"
     try:

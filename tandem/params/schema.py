@@ -366,7 +366,7 @@ class Train(Section):
     # For several workers. strong: they share the batch. weak: each has a whole batch, and the learning rate grows with
     # their number (Goyal et al. 2017, arXiv:1706.02677), or with its square root (Krizhevsky 2014, arXiv:1404.5997).
     scaling: Literal["strong", "weak-linear", "weak-sqrt"] = "strong"
-    # A function of the workload's own that takes the steps (tandem/training/loop.py); None: Tandem's own loop.
+    # A function of the workload's own that takes the steps (tandem/training/custom_loop.py); None: Tandem's own loop.
     loop: Annotated[StrictStr, AfterValidator(check_loop_name)] | None = None
 
     @property
@@ -553,15 +553,6 @@ def own_components(workload: str, block: Any) -> dict[str, list[Component]]:
             except ValueError as error:
                 raise InvalidParams(f"{dotted('', place)} {error}", place) from None
     return found
-
-
-def model_type(model: Any, workload: str) -> Any:
-    """The type of `train.model`: the union of the built-in networks, or that of a network in the workload's directory.
-
-    Raises InvalidParams about the name of the network.
-    """
-    own = own_components(workload, {"train": {"model": model}})
-    return own["model"][0].schema if own else Model
 
 
 def workload_type(name: str, block: Any) -> type[Workload]:

@@ -45,7 +45,7 @@ class Publisher:
         Returns the error (connection.explain), empty if there was none. It is also written to the publication file,
         where the stage reads it.
         """
-        publication = run_dir.publication_file(self.folder)
+        publication = run_dir.publish_status_file(self.folder)
         try:
             if self.publish_or_remove():
                 publication.unlink(missing_ok=True)  # the stage has read it
@@ -58,7 +58,9 @@ class Publisher:
     def publish_or_remove(self) -> bool:
         """Return whether the directory is removed."""
         with locked(self.folder / "lock"):
-            is_written = run_dir.has_writer(self.folder)  # checked first: later writes are left to the next call
+            is_written = run_dir.has_writer(
+                self.folder
+            )  # checked first: the next call publishes what is written from now on
             path = self.folder / "run.json"
             if path.exists():  # else the stage has not opened the run, or another process has just published all
                 self.publish_new(read_json(path, mend=f"`rm -r {relative(self.folder)}` gives it up"), is_written)
@@ -69,7 +71,7 @@ class Publisher:
         if not self.run_id:
             self.find_or_create_run(about)
         if run_dir.read_publication(self.folder) != self.ids:  # a starting stage removes the ids of the stage before it
-            write_json(run_dir.publication_file(self.folder), self.ids)
+            write_json(run_dir.publish_status_file(self.folder), self.ids)
         if about != self.about:
             self.publish_about(about)
         self.publish_epochs()

@@ -14,7 +14,7 @@ from types import FrameType
 import torch
 
 from tandem.files import ROOT
-from tandem.training.memory import is_out_of_memory, shorten
+from tandem.training.oom import is_out_of_memory, shorten
 
 NUM_WARMUPS = 3  # eager runs before a capture, in which libraries choose kernels and allocate memory
 NETWORKS = ("workloads/", "tandem/models/")  # where the code of networks is

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from tandem.training.batches import Batch
-from tandem.training.memory import OomPolicy
+from tandem.training.oom import OomPolicy
 from tandem.training.step import Loss, autocast
 
 

@@ -21,7 +21,7 @@ from tandem import models
 from tandem.data.packed import read_array, read_arrays
 from tandem.files import hardware_file, packed_dir, packed_file, prepared_dir, read_json, result_dir
 from tandem.machine.identity import identify, require_same_gpu, usable_cores
-from tandem.machine.regions import free_bytes
+from tandem.machine.measure import free_bytes
 from tandem.models import Shape
 from tandem.params import schema
 from tandem.params.devices import split_device
@@ -31,9 +31,9 @@ from tandem.parts import Component, find
 from tandem.tasks import Task, check_loss, open_task
 from tandem.training import auto
 from tandem.training.batches import Split, load_split
+from tandem.training.custom_loop import LoopTrainer
 from tandem.training.device import open_device
-from tandem.training.loop import LoopTrainer
-from tandem.training.memory import OomPolicy, OutOfMemory, advice, translate_oom
+from tandem.training.oom import OomPolicy, OutOfMemory, advice, translate_oom
 from tandem.training.trainer import Trainer
 from tandem.training.workers import ALONE, MIN_GRAD_ACCUM_STEPS, OUT_OF_MEMORY_STATUS, Workers
 

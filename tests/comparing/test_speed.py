@@ -157,7 +157,7 @@ def dies(trainer: "Trainer") -> None:
 
 
 def has_no_memory(trainer: "Trainer") -> None:
-    from tandem.training.memory import OutOfMemory
+    from tandem.training.oom import OutOfMemory
 
     raise OutOfMemory("planted", [], ["something"])
 

@@ -21,8 +21,8 @@ import torch
 
 from tandem.machine import conditions, identity, sampler
 from tandem.machine.interleaving import interleave
+from tandem.machine.measure import Measurement, measure, sampled
 from tandem.machine.nvml import Gpu
-from tandem.machine.regions import Measurement, measure, sampled
 from tandem.machine.sampler import Readings, Window, sampling
 from tandem.runs.history import RUN_METRICS, summarize_gpu
 from tests.projects import ROOT, read_record, run, unpublished, wait_for

@@ -13,10 +13,10 @@ import torch
 from tandem.models.seq2seq import ManualLSTM
 from tandem.params import schema
 from tandem.params.schema import Augment
-from tandem.training import epoch
+from tandem.training import graph_epoch
 from tandem.training import trainer as trainer_module
 from tandem.training.batches import Split
-from tandem.training.epoch import DeviceEpoch
+from tandem.training.graph_epoch import GraphEpoch
 from tandem.training.graphs import CaptureFailed
 from tandem.training.optimizer import learning_rates
 from tandem.training.step import choose_execution_mode, graph_blocker
@@ -104,9 +104,9 @@ def test_an_epoch_streamed_in_chunks_gives_the_bits_of_the_plain_loop(
     plain, streamed = (trainer_of(task_name, model_name, batch_size=2) for _ in range(2))
     monkeypatch.setattr(Split, "is_streamed", True)
     batch_bytes = 2 * sum(tensor[:1].nbytes for tensor in streamed.train_split.tensors.values())
-    monkeypatch.setattr(epoch, "CHUNK_BYTES", num_batches * batch_bytes)
+    monkeypatch.setattr(graph_epoch, "CHUNK_BYTES", num_batches * batch_bytes)
     uncaptured(streamed)
-    streamed.device_epoch = DeviceEpoch(streamed.step, streamed.train_split, streamed.params, streamed.rates)
+    streamed.device_epoch = GraphEpoch(streamed.step, streamed.train_split, streamed.params, streamed.rates)
     assert streamed.device_epoch.chunks is not None
     assert streamed.device_epoch.chunks.num_batches == min(num_batches, 3)  # an eighth of 25
     monkeypatch.undo()

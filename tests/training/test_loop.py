@@ -32,7 +32,7 @@ from tests.trainers import SETTINGS, finish, new_trainer
 if TYPE_CHECKING:
     import torch
 
-    from tandem.training.loop import LoopTrainer
+    from tandem.training.custom_loop import LoopTrainer
 
 EXAMPLES = ROOT / "docs/examples"
 LOOP = '    loop: "loop.py:train"\n    epochs: 3\n'
@@ -49,7 +49,7 @@ def loop_of(name: str) -> Component:
 
 def loop_trainer(name: str, device: str = "cpu", data_location: str = "device", folder: Path = Path()) -> "LoopTrainer":
     """A small training with a loop, from its start, on the data of `new_trainer`."""
-    from tandem.training.loop import LoopTrainer
+    from tandem.training.custom_loop import LoopTrainer
 
     plain = new_trainer(device, data_location, folder)
     return LoopTrainer(plain.model, plain.train_split, plain.val_split, SETTINGS, plain.task, 0, loop_of(name))
@@ -134,7 +134,7 @@ def test_a_state_that_is_not_registered_again_is_an_error(tmp_path: Path, capfd:
 
 
 def test_memory_that_runs_out_ends_with_advice_and_no_fallback(tmp_path: Path):
-    from tandem.training.memory import OutOfMemory, translate_oom
+    from tandem.training.oom import OutOfMemory, translate_oom
 
     trainer = loop_trainer("runs_out_of_memory", folder=tmp_path)
     with pytest.raises(OutOfMemory, match="no fallback is possible here; next, .*then lower train.batch_size"):

@@ -25,12 +25,12 @@ from safetensors.torch import save_file
 
 from tandem import models
 from tandem.diagnosis.counts import saved_for_backward
-from tandem.machine.regions import Measurement
+from tandem.machine.measure import Measurement
 from tandem.runs.history import summarize, timing_row
 from tandem.tasks import classify
 from tandem.training.batches import Batch, Split, load_split
 from tandem.training.device import open_device
-from tandem.training.memory import ONEDNN, OomPolicy, OutOfMemory, is_out_of_memory
+from tandem.training.oom import ONEDNN, OomPolicy, OutOfMemory, is_out_of_memory
 from tandem.training.step import Step
 from tandem.training.trainer import Epoch, Trainer
 from tests import forked

@@ -35,7 +35,7 @@ from tandem.models.kernels import dropout
 from tandem.params.loading import load_params
 from tandem.params.schema import Train
 from tandem.training.batches import Split, own_rows, places_of, shares_of
-from tandem.training.memory import translate_oom
+from tandem.training.oom import translate_oom
 from tandem.training.trainer import Trainer
 from tandem.training.workers import LOST_WORKER_STATUS, OUT_OF_MEMORY_STATUS, Workers, lost_workers_noticed
 from tandem.training.workload import exit_if_out_of_memory, require_sequences, scaled

@@ -18,7 +18,7 @@ from safetensors.torch import save
 from tandem import files
 from tandem.files import preset_file, read_json
 from tandem.machine import conditions
-from tandem.machine.regions import gpu_uuid
+from tandem.machine.measure import gpu_uuid
 from tandem.params.loading import load_params
 from tandem.params.parsing import flatten, literal
 from tandem.runs import provenance, schemas

@@ -20,7 +20,7 @@ from torch import Tensor
 from tandem.params.schema import Train
 from tandem.training.batches import TENSORS, Batch, Split, copy_stream
 from tandem.training.graphs import NUM_WARMUPS, CaptureFailed
-from tandem.training.memory import is_out_of_memory, shorten
+from tandem.training.oom import is_out_of_memory, shorten
 from tandem.training.random_draws import RandomDraws
 from tandem.training.step import Step
 
@@ -29,7 +29,7 @@ NUM_CHUNKS = 8  # lower limit per epoch: two chunks are on the device, which may
 NUM_LAST_BATCH_WARMUPS = 1  # the warm-ups of the full batches have already initialized the libraries
 
 
-class DeviceEpoch:
+class GraphEpoch:
     """Takes the steps of an epoch as CUDA graphs.
 
     Requires `step.graphs` and an optimizer whose learning rate is a tensor. The results are bitwise identical to those

@@ -20,12 +20,12 @@ import torch
 from torch import Tensor, nn
 
 from tandem.files import relative
-from tandem.machine.regions import measure
+from tandem.machine.measure import measure
 from tandem.params.schema import Train
 from tandem.parts import Component
 from tandem.tasks import Task
 from tandem.training.batches import Batch, Split, sequential_indices
-from tandem.training.memory import OutOfMemory
+from tandem.training.oom import OutOfMemory
 from tandem.training.random_draws import RandomDraws
 from tandem.training.step import autocast, random_state, set_random_state
 from tandem.training.trainer import Epoch, Trainer
@@ -68,7 +68,7 @@ class LoopTrainer(Trainer):
         self.random_draws: RandomDraws | None = None  # of the current epoch
 
     def train_epochs(self, on_epoch: Callable[[Epoch], None], num_epochs: int | None = None) -> None:
-        run = Run(self, on_epoch, num_epochs or self.params.epochs)
+        run = LoopRun(self, on_epoch, num_epochs or self.params.epochs)
         train = Batches(self.train_split, self.params.batch_size, self.drawn_batches)
         val = Batches(self.val_split, self.params.batch_size, self.val_batches)
         # What the function draws before its first epoch is the same in a resumed training, which has other generators.
@@ -146,7 +146,7 @@ class LoopEpoch:
         self.logged = torch.as_tensor(train_loss), float(learning_rate)
 
 
-class Run:
+class LoopRun:
     """What a function gets of its training."""
 
     def __init__(self, trainer: LoopTrainer, on_epoch: Callable[[Epoch], None], num_epochs: int) -> None:
