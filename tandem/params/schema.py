@@ -115,6 +115,7 @@ class SequenceTable(Section):
     # A column such as the person or device. All sequences with one value stay on one side of the split: scikit-learn's
     # `groups`.
     groups: Annotated[StrictStr, usual(NO_GROUPS)]
+    na: Unique[StrictStr] = ()  # cells without a number, besides MISSING of tandem/data/tables.py
 
     @model_validator(mode="after")
     def check(self) -> Self:
@@ -143,6 +144,7 @@ class Series(Section):
     horizon: Positive
     stride: Annotated[Positive, usual(1)]
     split: Split
+    na: Unique[StrictStr] = ()  # cells without a number, besides MISSING of tandem/data/tables.py
     # Period of the series in steps; None if there is none.
     season: Annotated[int, Field(strict=True, ge=2, le=MAX_WHOLE)] | None = None
 
