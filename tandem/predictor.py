@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 import torch
 from torch import Tensor
 
@@ -18,7 +19,7 @@ from tandem.data import series
 from tandem.data.arrays import standardize
 from tandem.data.packed import as_tensors
 from tandem.data.sequences import NO_EVENT, to_sequences
-from tandem.data.tables import from_frame
+from tandem.data.tables import from_frame, read_table, split_column
 from tandem.params import parsing, schema
 from tandem.params.intervals import parse_interval
 from tandem.tasks import NewInputs, open_task
@@ -55,11 +56,14 @@ class Predictor:
         return self.task.target == "window"
 
     def read(self, path: Path) -> pd.DataFrame:
-        """Read a table from CSV or Parquet. Names of sequences stay text, such as 007."""
-        if path.suffix.lower() == ".parquet":
-            return pd.read_parquet(path)
-        texts = () if self.is_series else (self.columns().sequence,)
-        return pd.read_csv(path, dtype=dict.fromkeys(texts, str))
+        """Read the columns that the model needs from CSV or Parquet, as preprocess does."""
+        if self.is_series:
+            columns = self.learned["columns"]
+            found = read_table(path, [columns["time"]], [columns["target"], *columns["features"]])
+        else:
+            names = self.columns()
+            found = read_table(path, [names.sequence], names.features, [names.step])
+        return pa.table(found.columns).to_pandas()
 
     def last_window(self, table: pd.DataFrame) -> tuple[Tensor, NewInputs]:
         """Return the values (1, T, F) of a series' last window."""
@@ -68,7 +72,7 @@ class Predictor:
         learned = parsing.parse(schema.Series, known, "model")
         columns, interval = learned.columns, parse_interval(learned.interval)
         wanted = [columns.time, columns.target, *columns.features]
-        grid = series.to_grid(from_frame(table, wanted, "the table"), learned, interval)
+        grid = series.to_grid(from_frame(table, wanted, "the table", learned.na), learned, interval)
         needed = learned.input_steps + 1  # one more for the first difference
         if len(grid.times) < needed or not grid.known[-needed:].all():
             raise ValueError(
@@ -86,10 +90,11 @@ class Predictor:
     def sequences(self, table: pd.DataFrame) -> tuple[Tensor, NewInputs]:
         """Return the values (N, T, F) of a table's sequences."""
         columns = self.columns()
-        unlabelled = table.drop(columns="split", errors="ignore").assign(**{columns.label: NO_EVENT})
+        unlabelled = table.drop(columns=split_column(table.columns) or []).assign(**{columns.label: NO_EVENT})
         wanted = [columns.sequence, columns.step, *columns.features, columns.label]
         allow_missing = self.learned.get("missing", "interpolate") == "interpolate"
-        rows, velocity = from_frame(unlabelled, wanted, "the table"), self.learned.get("velocity", False)
+        rows = from_frame(unlabelled, wanted, "the table", tuple(self.learned.get("na", ())))
+        velocity = self.learned.get("velocity", False)
         offsets = self.learned.get("offsets", {})
         sequences = to_sequences(rows, columns, velocity, allow_missing, per_step=False, offsets=offsets)
         longest = self.about["shape"]["max_steps"]
@@ -104,7 +109,7 @@ class Predictor:
         if not self.task.per_step:
             return values, NewInputs(mask, sequences.ids)
         # A network counts the rows of a sequence; users know the values of the table's own step column.
-        groups = table.groupby(table[columns.sequence].astype(str))[columns.step]
+        groups = table.groupby(table[columns.sequence].astype(str).str.strip())[columns.step]
         by_sequence = {name: part.sort_values().to_numpy() for name, part in groups}
         return values, NewInputs(mask, sequences.ids, [by_sequence[name] for name in sequences.ids])
 

@@ -308,7 +308,9 @@ def over_seeds(pairs: Pairs) -> Found:
     center = float(found.mean())
     p = float(2 * stdtr(freedom, -abs(center) / error)) if error else None
     method = f"Student's t over {num} differences, paired by seed, on this test split"
-    return Found(*student_interval(center, error, freedom), p, num_errors_seen(freedom) * error or None, method)
+    largest = 1.0 if pairs.measure.is_larger_better else np.inf  # accuracy and F1 are from 0 to 1
+    low, high = (float(np.clip(end, -largest, largest)) for end in student_interval(center, error, freedom))
+    return Found(low, high, p, num_errors_seen(freedom) * error or None, method)
 
 
 @cache

@@ -29,6 +29,7 @@ class Sequences:
     num_filled: int  # number of empty cells that were interpolated
     groups: np.ndarray | None = None  # (N,) equal for sequences that must stay in one split; None: no groups
     offsets: Mapping[str, float] = field(default_factory=dict)  # feature -> value subtracted before the cast to float32
+    remarks: tuple[str, ...] = ()  # what was read in another way than the table has it
 
     @property
     def has_label_per_step(self) -> bool:
@@ -115,6 +116,7 @@ class PreparedSequences:
             "max_steps": int(sequences.lengths.max()),
             **group_fields,
             **({"offsets": dict(sequences.offsets)} if sequences.offsets else {}),
+            **({"remarks": list(sequences.remarks)} if sequences.remarks else {}),
         }
 
     @property
@@ -130,6 +132,7 @@ class PreparedSequences:
             message += f"; {summary['num_filled']:,} empty cells interpolated"
         for feature, offset in sequences.offsets.items():
             message += f"; {offset:.15g} taken off {feature}, whose changes a 32-bit float would lose"
+        message += "".join(f"; {remark}" for remark in sequences.remarks)
         own = "the table's own split column" if self.table else "the data's own split"
         why = f"{own} says so" if sequences.splits is not None else "its groups say so"
         if "num_groups" in summary:

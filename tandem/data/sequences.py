@@ -8,7 +8,7 @@ R rows of the table, N sequences, T steps of the longest one, F features.
 """
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ from tandem.data.splits import SPLITS, duplicate_groups, grouped, joined, sizes_
 from tandem.data.tables import (
     LARGEST,
     SPLIT_COLUMN,
+    SPLIT_WORDS,
     RawTable,
     check_wanted,
     factorize,
@@ -47,7 +48,7 @@ def prepare(params: SequenceTable, folder: Path, per_step: bool, is_number: bool
     others = [columns.step, columns.label] if is_number else [columns.step]
     if params.groups != NO_GROUPS:
         texts.append(params.groups)
-    table = read_table(path, texts, columns.features, others)
+    table = read_table(path, texts, columns.features, others, params.na)
     sequences = from_table(table, columns, params, per_step, is_number)
     return split_and_standardize(sequences, params, table.name, len(columns.features), path, columns.label)
 
@@ -68,7 +69,7 @@ def prepare_own(
         wanted = [columns.sequence, columns.label, columns.step, *columns.features]
         if params.groups != NO_GROUPS:
             wanted.append(params.groups)
-        table = from_frame(found, check_wanted(wanted), f"what {place} returns")
+        table = from_frame(found, check_wanted(wanted), f"what {place} returns", params.na)
         if not len(found):
             raise ValueError(f"{place} returns a DataFrame with 0 rows; every split needs some")
         sequences, label = from_table(table, columns, params, per_step, is_number), columns.label
@@ -167,9 +168,12 @@ def to_sequences(
     if order is not None:
         step, sorted_codes = step[order], codes[order]
         same_sequence = sorted_codes[1:] == sorted_codes[:-1]
-        is_repeated = np.zeros(len(codes), dtype=bool)
-        is_repeated[order[1:]] = same_sequence & (step[1:] == step[:-1])
-        raise_if_any(table, is_repeated, f"the same {columns.sequence} and {columns.step} stand in an earlier row")
+        repeats = np.flatnonzero(same_sequence & (step[1:] == step[:-1]))
+        if len(repeats):
+            row = repeats[order[repeats + 1].argmin()]
+            places = table.places(order[row], order[row + 1])
+            sequence = f"{columns.sequence} {ids[sorted_codes[row]]}"
+            raise ValueError(f"{table.name}: {repeated_step(columns.step, sequence, places, len(repeats))}")
     del step, same_sequence
     starts = np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)[:-1]])
     first_rows = starts if order is None else order[starts]
@@ -192,6 +196,9 @@ def to_sequences(
             row_labels, classes = factorize(table, columns.label)
             check_single_labels(table.name, columns.label, classes.astype(np.str_).tolist())
         labels = first_of_sequence(table, columns.label, row_labels, first_rows, codes)
+    if alike := alike_labels(classes.tolist()):
+        pairs = "; ".join(" and ".join(map(repr, labels)) for labels in alike)
+        table.remarks.append(f"labels that differ only in case or white space: {pairs}")
     splits = read_splits(table, first_rows, codes) if SPLIT_COLUMN in table.columns else None
     group_ids = None
     if groups != NO_GROUPS:
@@ -218,13 +225,23 @@ def to_sequences(
     used_offsets = {columns.features[index]: value for index, value in used.items()}
     labels, ids = labels.astype(np.float64 if is_number else np.int64), ids.astype(np.str_)
     named = tuple(classes.tolist())
-    return Sequences(values, lengths, labels, ids, splits, named, names, num_filled, group_ids, used_offsets)
+    return Sequences(
+        values, lengths, labels, ids, splits, named, names, num_filled, group_ids, used_offsets, table.report
+    )
+
+
+def repeated_step(step: str, sequence: str, places: str, num_repeats: int) -> str:
+    more = f" ({num_repeats:,} repeated rows in all)" if num_repeats > 1 else ""
+    return (
+        f"{step!r} repeats in {sequence}, {places}{more}; remove or renumber the rows that should not be there, or "
+        "name other columns for the sequence and the step"
+    )
 
 
 def from_arrays(arrays: Arrays, params: OwnSequences, place: str, per_step: bool, is_number: bool) -> Sequences:
     """Check the arrays of a source of the workload's own, and convert them. A ValueError begins with `place`."""
-    if params.columns or params.groups != NO_GROUPS:
-        key = "columns" if params.columns else "groups"
+    if params.columns or params.groups != NO_GROUPS or params.na:
+        key = "columns" if params.columns else "na" if params.na else "groups"
         more = "; return the groups in Arrays.groups" if key == "groups" else ""
         raise ValueError(f"preprocess has `{key}`, and {place} returns Arrays, which have no columns; remove it{more}")
     values = as_array(arrays.values, place, "values", "fiu", ("N", "T", "F"), {})
@@ -383,6 +400,19 @@ def check_single_labels(name: str, column: str, classes: list[str]) -> None:
             )
 
 
+def alike_labels(labels: Sequence[Any]) -> list[list[str]]:
+    """Those that differ only in case or white space."""
+    groups: dict[str, list[str]] = {}
+    for label in map(str, labels):
+        groups.setdefault("".join(label.split()).casefold(), []).append(label)
+    return [group for group in groups.values() if len(group) > 1]
+
+
+def hint_of_alike(label: str, classes: Sequence[Any]) -> str:
+    others = [each for group in alike_labels(classes) if label in group for each in group if each != label]
+    return f" (it differs from {others[0]!r} only in case or white space)" if others else ""
+
+
 def check_any_feature_changes(name: str, sequences: Sequences, num_features: int) -> None:
     values, first = sequences.values[:, :, :num_features], sequences.values[:1, :1, :num_features]
     if (values[0, : sequences.lengths[0]] != first[0]).any():
@@ -395,7 +425,7 @@ def check_any_feature_changes(name: str, sequences: Sequences, num_features: int
 
 
 def event_labels(table: RawTable, column: str) -> tuple[np.ndarray, np.ndarray]:
-    """Return codes (R,) and the classes (C,). NO_EVENT is the first class; an empty cell means NO_EVENT."""
+    """Return codes (R,) and the classes (C,). NO_EVENT is the first class; an empty or MISSING cell means NO_EVENT."""
     codes, classes = factorize(table, column, empty=NO_EVENT)
     names = classes.astype(np.str_)
     if NO_EVENT not in names:
@@ -417,12 +447,16 @@ def without_event_first(codes: np.ndarray, names: np.ndarray) -> tuple[np.ndarra
 
 def read_splits(table: RawTable, first_rows: np.ndarray, codes: np.ndarray) -> np.ndarray:
     """Return (N,) train, val or test from the table's split column. All rows of a sequence must have the same split."""
-    cells = table.take(SPLIT_COLUMN)
-    indices = pc.index_in(cells.cast(pa.string()), pa.array(SPLITS))
-    if indices.null_count:
-        raise_if_any(table, pc.is_null(indices).to_numpy(), "column 'split' must be train, val or test", cells)
-    indices = indices.to_numpy()
-    raise_if_any(table, indices != indices[first_rows][codes], "column 'split' changes within a sequence", cells)
+    cells, name = table.take(SPLIT_COLUMN), f"column {table.split!r}"
+    texts = cells.cast(pa.string())
+    words = pc.index_in(pc.utf8_lower(pc.utf8_trim_whitespace(texts)), pa.array([*SPLIT_WORDS]))
+    if words.null_count:
+        raise_if_any(table, pc.is_null(words).to_numpy(), f"{name} must be train, val or test", cells)
+    indices = np.array([SPLITS.index(split) for split in SPLIT_WORDS.values()])[words.to_numpy()]
+    written = sorted(pc.unique(texts).to_pylist())
+    if table.split != SPLIT_COLUMN or not {*written} <= {*SPLITS}:
+        table.remarks.append(f"{name} decides the split ({', '.join(map(repr, written))})")
+    raise_if_any(table, indices != indices[first_rows][codes], f"{name} changes within a sequence", cells)
     return np.array(SPLITS)[indices[first_rows]]
 
 
@@ -507,6 +541,7 @@ def check_class_sizes(sequences: Sequences, num_splits: int) -> None:
         raise ValueError(
             f"class {sequences.classes[smallest]!r} has {counts[smallest]} sequences and {num_splits} splits want at "
             "least one each; add sequences of it, or leave the class out"
+            f"{hint_of_alike(str(sequences.classes[smallest]), sequences.classes)}"
         )
 
 
@@ -518,4 +553,5 @@ def check_all_classes_in_train(sequences: Sequences, parts: dict[str, np.ndarray
             raise ValueError(
                 f"label {sequences.classes[unseen[0]]!r} occurs in {name} but not in train, so no model can learn it; "
                 "move some of its sequences to train"
+                f"{hint_of_alike(str(sequences.classes[unseen[0]]), sequences.classes)}"
             )

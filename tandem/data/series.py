@@ -11,7 +11,7 @@ horizon), F features. Feature 0 is the past of the target.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +33,7 @@ from tandem.data.times import SECOND, Steps, iso, read_times, steps_for
 from tandem.params.intervals import Interval, parse_interval
 from tandem.params.schema import OwnSeries, Series
 
+MANY_SKIPPED = 0.25  # of the training windows
 MAX_POINTS_PER_ROW = 100  # a much finer grid is a mistake in `interval` and would fill the memory
 
 
@@ -44,6 +45,7 @@ class Grid:
     levels: np.ndarray  # (G, F) float64; if one value of a row is missing, the whole row is NaN
     counts: dict[str, int]  # irregularities in the table
     steps: Steps
+    remarks: tuple[str, ...]  # what was read in another way than the table has it
 
     @property
     def known(self) -> np.ndarray:
@@ -73,7 +75,8 @@ class Windows:
     std: np.ndarray  # (F,) float64, of the training period
     naive_error: float  # of the training period: see `naive_error_of`
     features: tuple[str, ...]
-    counts: dict[str, int]
+    counts: dict[str, Any]
+    remarks: tuple[str, ...]
     params: Series | OwnSeries
     table: Path | None
 
@@ -113,6 +116,7 @@ class Windows:
             "first_time": {name: part.first_time for name, part in parts.items()},
             "last_time": {name: part.last_time for name, part in parts.items()},
             **self.counts,
+            **({"remarks": list(self.remarks)} if self.remarks else {}),
         }
 
     @property
@@ -121,9 +125,10 @@ class Windows:
         params, counts = self.params, self.counts
         filled_in = ", filled with the last known row" if params.missing == "interpolate" else ""
         differing = f" ({counts['num_duplicates_differing']:,} differing)"
+        by_split = ", ".join(f"{name} {num:,}" for name, num in counts["num_windows_skipped_per_split"].items())
         remarks = (
             ("num_missing", "missing points", f" of {counts['num_grid_points']:,}{filled_in}"),
-            ("num_windows_skipped", "windows left out because they touch one", ""),
+            ("num_windows_skipped", "windows left out because they touch one", f" ({by_split})"),
             ("num_windows_across_boundaries", "windows left out because their targets cross a split's boundary", ""),
             ("num_out_of_order", "rows out of order", ""),
             ("num_duplicates", "rows replaced by a later one of the same time", differing),
@@ -135,13 +140,26 @@ class Windows:
         num_windows = sum(len(part.ids) for part in self.parts.values())
         size = f"{num_windows:,} windows of {params.input_steps} steps of {self.interval}, {params.horizon} ahead"
         found = [f"{words}: {counts[count]:,}{more}" for count, words, more in remarks if counts[count]]
-        return "; ".join([f"{size}: {sizes}", *found])
+        message = "; ".join([f"{size}: {sizes}", *found, *self.remarks])
+        if params.missing == "skip" and loses_many_windows(self.summary):
+            lost, kept = counts["num_windows_skipped_per_split"]["train"], len(self.parts["train"].ids)
+            message += (
+                f"\nwarning: train loses {lost:,} of {lost + kept:,} windows to missing points; `missing: interpolate` "
+                "keeps them"
+            )
+        return message
+
+
+def loses_many_windows(summary: dict[str, Any]) -> bool:
+    """Whether missing points cost more than a quarter of the training windows."""
+    lost, kept = summary["num_windows_skipped_per_split"]["train"], summary["num_per_split"]["train"]
+    return bool(lost > MANY_SKIPPED * (lost + kept))
 
 
 def prepare(params: Series, folder: Path, per_step: bool) -> Windows:
     """Read the table in `folder`, split it by time, standardize it and cut windows. `per_step` is unused."""
     path, columns = find_table(folder, params.table), params.columns
-    table = read_table(path, texts=(columns.time,), features=(columns.target, *columns.features))
+    table = read_table(path, texts=(columns.time,), features=(columns.target, *columns.features), na=params.na)
     return from_table(table, params, path)
 
 
@@ -150,7 +168,8 @@ def prepare_own(params: OwnSeries, found: Any, place: str, per_step: bool) -> Wi
     if isinstance(found, Arrays):
         raise ValueError(f"{place} returns Arrays; a source for forecast returns a DataFrame with one long series")
     columns = params.columns
-    table = from_frame(found, check_wanted([columns.time, columns.target, *columns.features]), f"what {place} returns")
+    wanted = check_wanted([columns.time, columns.target, *columns.features])
+    table = from_frame(found, wanted, f"what {place} returns", params.na)
     if not len(found):
         raise ValueError(f"{place} returns a DataFrame with 0 rows; every split needs some")
     return from_table(table, params, None)
@@ -213,7 +232,7 @@ def from_table(table: RawTable, params: Series | OwnSeries, path: Path | None) -
     }
     features = (columns.target, *columns.features)
     naive_error = naive_error_of(grid.levels[:train_end, 0], params.season or 1)
-    return Windows(parts, mean, std, naive_error, features, {**grid.counts, **counts}, params, path)
+    return Windows(parts, mean, std, naive_error, features, {**grid.counts, **counts}, grid.remarks, params, path)
 
 
 def read_values(table: RawTable, column: str, above_zero: bool) -> np.ndarray:
@@ -275,14 +294,14 @@ def to_grid(table: RawTable, params: Series | OwnSeries, interval: Interval) -> 
         "num_grid_points": num_points,
         "num_missing": int(np.isnan(levels[:, 0]).sum()),
     }
-    grid = Grid(times, levels, counts, steps)
+    grid = Grid(times, levels, counts, steps, table.report)
     if params.missing == "refuse" and not grid.known.all():
         raise ValueError(
             f"{table.name} lacks a complete row at {iso(times[~grid.known][:1])[0]} ({counts['num_missing']:,} missing "
             f"in all, at steps of {interval.words}); complete the table, or set preprocess.missing to skip or "
             "interpolate"
         )
-    return Grid(times, filled(levels), counts, steps) if params.missing == "interpolate" else grid
+    return replace(grid, levels=filled(levels)) if params.missing == "interpolate" else grid
 
 
 def filled(levels: np.ndarray) -> np.ndarray:
@@ -329,7 +348,7 @@ def naive_error_of(levels: np.ndarray, season: int) -> float:
     return float(known.mean()) if len(known) else 0.0
 
 
-def choose_windows(known: np.ndarray, params: Series | OwnSeries) -> tuple[dict[str, np.ndarray], dict[str, int]]:
+def choose_windows(known: np.ndarray, params: Series | OwnSeries) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
     """Return the grid point of each window's last input step, by split, and the numbers of omitted windows by reason.
 
     A window covers input_steps + 1 + horizon grid points; the first point is only needed for the first difference. A
@@ -340,14 +359,19 @@ def choose_windows(known: np.ndarray, params: Series | OwnSeries) -> tuple[dict[
     last = np.arange(before, num_points - after, params.stride)
     num_missing = np.concatenate([[0], np.cumsum(~known)])  # before each point
     has_missing = num_missing[last + after + 1] > num_missing[last - before]
-    complete = last[~has_missing]
 
     sizes = sizes_of(params.split, num_points)
     ends = np.cumsum([sizes["train"], sizes["val"]])
-    split_of_first = np.searchsorted(ends, complete + 1, side="right")  # the split of the first target
-    is_inside = split_of_first == np.searchsorted(ends, complete + after, side="right")
-    points = {name: complete[is_inside & (split_of_first == number)] for number, name in enumerate(SPLITS)}
-    counts = {"num_windows_skipped": int(has_missing.sum()), "num_windows_across_boundaries": int((~is_inside).sum())}
+    split_of_first = np.searchsorted(ends, last + 1, side="right")  # the split of the first target
+    is_inside = split_of_first == np.searchsorted(ends, last + after, side="right")
+    is_used = is_inside & ~has_missing
+    points = {name: last[is_used & (split_of_first == number)] for number, name in enumerate(SPLITS)}
+    skipped = np.bincount(split_of_first[has_missing], minlength=len(SPLITS)).tolist()
+    counts = {
+        "num_windows_skipped": int(has_missing.sum()),
+        "num_windows_skipped_per_split": dict(zip(SPLITS, skipped, strict=True)),
+        "num_windows_across_boundaries": int((~is_inside & ~has_missing).sum()),
+    }
     if any(len(rows) == 0 for rows in points.values()):
         raise ValueError(
             f"the series of {num_points:,} grid points makes "

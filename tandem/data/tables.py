@@ -7,8 +7,8 @@ import csv
 import gzip
 import zlib
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -27,6 +27,10 @@ if TYPE_CHECKING:
     import pandas
 
 SPLIT_COLUMN = "split"
+SPLIT_WORDS = {"train": "train", "training": "train", "test": "test", "testing": "test"}
+SPLIT_WORDS |= dict.fromkeys(("val", "valid", "validation", "dev"), "val")
+# Cells of a numeric column without a number.
+MISSING = ("", "-", "?", "NA", "na", "N/A", "n/a", "#N/A", "<NA>", "NaN", "nan", "NULL", "null", "None", "none")
 LARGEST = 4e18  # largest number: a squared difference of two velocities is still a finite 32-bit float
 # Accepted types of a Parquet file's columns.
 KINDS = (
@@ -42,11 +46,26 @@ class RawTable:
     """The requested columns, unchecked. `take` removes a column, so it can be freed once it is converted."""
 
     name: str
-    columns: dict[str, pa.ChunkedArray]
+    columns: dict[str, pa.ChunkedArray]  # that of the split, if there is one, is called SPLIT_COLUMN
     place: Callable[[int], str]  # row index (from 0) -> its place in the file for messages, e.g. "line 7"
+    na: tuple[str, ...] = ()  # cells without a number, besides MISSING
+    split: str | None = None  # the name of the split's column in the file
+    missing: Counter[str] = field(default_factory=Counter)  # how often each of these occurred in a column that was read
+    remarks: list[str] = field(default_factory=list)  # what was read in another way than it is written
 
     def take(self, column: str) -> pa.ChunkedArray:
         return self.columns.pop(column)
+
+    def places(self, first: int, second: int) -> str:
+        """The places of two rows, e.g. "lines 7 and 8"."""
+        (noun, number), (_, other) = self.place(first).split(), self.place(second).split()
+        return f"{noun}s {number} and {other}"
+
+    @property
+    def report(self) -> tuple[str, ...]:
+        """The remarks after all columns have been read."""
+        words = ", ".join(f"{word} ({num:,})" for word, num in sorted(self.missing.items()))
+        return (*self.remarks, *([f"cells that count as missing: {words}"] if words else []))
 
 
 def find_table(folder: Path, name: str) -> Path:
@@ -61,8 +80,14 @@ def find_table(folder: Path, name: str) -> Path:
     return path
 
 
-def read_table(path: Path, texts: Sequence[str], features: Sequence[str], others: Sequence[str] = ()) -> RawTable:
-    """Read the given columns, and `split` if the file has it.
+def read_table(
+    path: Path,
+    texts: Sequence[str],
+    features: Sequence[str],
+    others: Sequence[str] = (),
+    na: tuple[str, ...] = (),
+) -> RawTable:
+    """Read the given columns, and the column of the split if the file has one.
 
     Reads `texts` as text and `features` as numbers, and infers the types of `others`. Raises ValueError if a column is
     missing or the file is not a table.
@@ -79,8 +104,7 @@ def read_table(path: Path, texts: Sequence[str], features: Sequence[str], others
         ) from None
     if cells.num_rows == 0:
         raise ValueError(f"{relative(path)} has a header but 0 rows; every split needs some")
-    columns = {column: simplified(relative(path), column, cells.column(column)) for column in cells.column_names}
-    return RawTable(relative(path), columns, row_number if is_parquet else partial(csv_line, path))
+    return raw_table(cells, wanted, relative(path), row_number if is_parquet else partial(csv_line, path), na)
 
 
 def check_wanted(columns: list[str]) -> list[str]:
@@ -96,14 +120,23 @@ def check_wanted(columns: list[str]) -> list[str]:
     return columns
 
 
-def from_frame(frame: "pandas.DataFrame", wanted: list[str], name: str) -> RawTable:
+def from_frame(frame: "pandas.DataFrame", wanted: list[str], name: str, na: tuple[str, ...] = ()) -> RawTable:
     """Convert a DataFrame. Raises ValueError if a column is missing or contains values of several types."""
     try:
         cells = pa.Table.from_pandas(frame, preserve_index=False)
     except pa.ArrowException as error:
         raise ValueError(f"{name} mixes kinds of values in one column: {' '.join(str(error).split())}") from None
-    wanted = present(name, cells.column_names, wanted)
-    return RawTable(name, {column: simplified(name, column, cells.column(column)) for column in wanted}, row_number)
+    return raw_table(cells.select(present(name, cells.column_names, wanted)), wanted, name, row_number, na)
+
+
+def raw_table(
+    cells: pa.Table, wanted: Sequence[str], name: str, place: Callable[[int], str], na: tuple[str, ...]
+) -> RawTable:
+    """The columns `wanted` and, if there is one more, that of the split."""
+    columns = {column: simplified(name, column, cells.column(column)) for column in cells.column_names}
+    if split := next((column for column in columns if column not in wanted), None):
+        columns[SPLIT_COLUMN] = columns.pop(split)
+    return RawTable(name, columns, place, na, split)
 
 
 def simplified(name: str, column: str, cells: pa.ChunkedArray) -> pa.ChunkedArray:
@@ -151,8 +184,8 @@ def read_csv(path: Path, texts: Sequence[str], features: Sequence[str], wanted: 
         header = next(csv.reader(file), None)
     if not header:
         raise ValueError(f"{relative(path)} is empty (0 bytes of table); it must hold a header and at least one row")
+    as_text = dict.fromkeys((*texts, split_column(header, wanted) or ""), pa.dictionary(pa.int32(), pa.string()))
     wanted = present(relative(path), header, wanted)
-    as_text = dict.fromkeys((*texts, SPLIT_COLUMN), pa.dictionary(pa.int32(), pa.string()))
     inferred = pa.csv.ConvertOptions(include_columns=wanted, column_types=as_text, null_values=[""])
     with pa.csv.open_csv(path, convert_options=inferred) as start:
         types = {field.name: field.type for field in start.schema}
@@ -165,8 +198,36 @@ def read_csv(path: Path, texts: Sequence[str], features: Sequence[str], wanted: 
         return pa.csv.read_csv(path, convert_options=inferred)
 
 
+def may_be_codes(cells: pa.ChunkedArray) -> bool:
+    """Whether the numbers of a CSV file may have been codes such as 01, or had more digits than a number holds."""
+    if pa.types.is_floating(cells.type):
+        return bool(pc.any(pc.greater(pc.abs(cells), 2.0**53)).as_py())
+    return bool(pa.types.is_integer(cells.type))
+
+
+def coded_numbers(path: Path, columns: Sequence[str]) -> list[str]:
+    """Those columns of a CSV file that numbers would change, because cells are like 01 or have more than 18 digits."""
+    found = dict[str, None]()
+    convert = pa.csv.ConvertOptions(include_columns=columns, column_types=dict.fromkeys(columns, pa.string()))
+    if columns:
+        with pa.csv.open_csv(path, convert_options=convert) as batches:
+            for batch in batches:
+                found |= dict.fromkeys(column for column in columns if are_codes(batch[column]))
+    return [*found]
+
+
+def are_codes(cells: pa.Array) -> bool:
+    return bool(pc.any(pc.match_substring_regex(cells, r"^\s*(0\d+|\d{19,})\s*$")).as_py())
+
+
+def split_column(names: Iterable[str], taken: Sequence[str] = ()) -> str | None:
+    """The column of the split: `split`, else the only one of that name in other letters, such as `Split`."""
+    found = [name for name in names if name.strip().lower() == SPLIT_COLUMN and name not in taken]
+    return SPLIT_COLUMN if SPLIT_COLUMN in found else found[0] if len(found) == 1 else None
+
+
 def present(name: str, header: list[str], wanted: list[str]) -> list[str]:
-    """Return the columns to read: `wanted`, and `split` if the header has it.
+    """Return the columns to read: `wanted`, and that of the split if the header has one.
 
     Raises ValueError if the header lacks one of them or has it twice.
     """
@@ -174,7 +235,8 @@ def present(name: str, header: list[str], wanted: list[str]) -> list[str]:
     for column in wanted:
         if column not in counts:
             raise ValueError(f"{name} has no column {column!r}{nearest(column, header)}")
-    found = [*wanted, *([SPLIT_COLUMN] if SPLIT_COLUMN in header else [])]
+    split = split_column(header, wanted)
+    found = [*wanted, *([split] if split else [])]
     for column in found:
         if counts[column] > 1:
             raise ValueError(f"{name} has {counts[column]} columns {column!r}; rename all but one")
@@ -231,14 +293,16 @@ def ragged_line(path: Path) -> str | None:
 def factorize(table: RawTable, column: str, empty: str | None = None) -> tuple[np.ndarray, np.ndarray]:
     """Return codes (R,) int32 and the sorted distinct values, like pandas.factorize with `sort=True`.
 
-    `empty`: the value of empty cells. If it is None, an empty cell raises ValueError.
+    White space around text is stripped. `empty`: the value of empty and MISSING cells. If it is None, an empty cell
+    raises ValueError.
     """
     cells = table.take(column)
     if empty is not None:
         if pa.types.is_dictionary(cells.type):
             cells = cells.cast(cells.type.value_type)
         texts = cells.cast(pa.string()).fill_null("")
-        cells = pc.if_else(pc.equal(pc.utf8_trim_whitespace(texts), ""), empty, texts)
+        is_empty = pc.is_in(pc.utf8_trim_whitespace(texts), pa.array([*MISSING, *table.na]))
+        cells = pc.if_else(is_empty, empty, texts)
     if cells.null_count:
         raise_if_any(table, pc.is_null(cells).to_numpy(), f"column {column!r} is empty")
     if not pa.types.is_dictionary(cells.type):
@@ -249,9 +313,15 @@ def factorize(table: RawTable, column: str, empty: str | None = None) -> tuple[n
         values, rank = sorted_with_rank(distinct.to_numpy())
     else:
         texts = distinct.cast(pa.string()).to_numpy(zero_copy_only=False).astype(np.str_)
-        blank = np.flatnonzero(np.char.strip(texts) == "")
+        stripped = np.char.strip(texts)
+        blank = np.flatnonzero(stripped == "")
         if len(blank):
             raise_if_any(table, np.isin(codes, blank), f"column {column!r} is empty")
+        if len(changed := np.flatnonzero(stripped != texts)):
+            num = int(np.isin(codes, changed).sum())
+            table.remarks.append(f"white space is stripped from {num:,} cells of column {column!r}")
+            texts, index = np.unique(stripped, return_inverse=True)
+            codes = index[codes]
         values, rank = sorted_with_rank(texts)
     return rank.astype(np.int32)[codes], values
 
@@ -288,17 +358,16 @@ def read_numbers(table: RawTable, column: str, allow_missing: bool = False) -> n
     is_time = pa.types.is_date(cells.type) or pa.types.is_timestamp(cells.type)
     if is_time:
         cells = cells.cast(pa.timestamp("ns")).cast(pa.int64())
-    if pa.types.is_decimal(cells.type):
-        cells = cells.cast(pa.float64())
     why = f"column {column!r} must hold finite numbers"
-    if not (pa.types.is_integer(cells.type) or pa.types.is_floating(cells.type)):
-        wrong = (not is_number(cell, allow_missing) for chunk in cells.chunks for cell in chunk.to_pylist())
+    found, spellings = as_numbers(cells, table.na)
+    if found is None:
+        wrong = (not is_number(cell, table.na, allow_missing) for chunk in cells.chunks for cell in chunk.to_pylist())
         raise_if_any(table, np.fromiter(wrong, dtype=bool, count=len(cells)), why, cells)
-        texts = pc.utf8_trim_whitespace(cells.cast(pa.string()))  # a Parquet file may store numbers as text
-        cells = pc.if_else(pc.equal(texts, ""), None, texts).cast(pa.float64())
-    if cells.null_count and not allow_missing:
-        raise_if_any(table, pc.is_null(cells).to_numpy(), why, cells)
-    array = cells.to_numpy()
+        raise ValueError(f"{table.name}: {why}; correct the table and run again")
+    if found.null_count and not allow_missing:
+        raise_if_any(table, pc.is_null(found).to_numpy(), why, cells)
+    table.missing.update(spellings)
+    array = found.to_numpy()
     if array.dtype.kind == "f":
         raise_if_any(table, np.isinf(array) if allow_missing else ~np.isfinite(array), why, cells)
     if not is_time:
@@ -307,13 +376,51 @@ def read_numbers(table: RawTable, column: str, allow_missing: bool = False) -> n
     return array
 
 
-def is_number(value: Any, allow_missing: bool) -> bool:
-    if value is None or value == "":
+def as_numbers(cells: pa.ChunkedArray, na: Sequence[str]) -> tuple[pa.ChunkedArray | None, Counter[str]]:
+    """Return the cells as numbers, null where MISSING or `na` says so, and how often each of these occurs.
+
+    False and true become 0 and 1. Returns None if a cell is something else.
+    """
+    spellings = Counter[str]()
+    if pa.types.is_boolean(cells.type):
+        cells = cells.cast(pa.int8())
+    elif pa.types.is_decimal(cells.type):
+        cells = cells.cast(pa.float64())
+    elif not (pa.types.is_integer(cells.type) or pa.types.is_floating(cells.type)):
+        texts = pc.utf8_trim_whitespace(cells.cast(pa.string()))
+        is_missing = pc.is_in(texts, pa.array([*MISSING, *na]))
+        for each in texts.filter(is_missing).value_counts():
+            spellings[each["values"].as_py()] += each["counts"].as_py()
+        del spellings[""]
+        texts = pc.replace_substring_regex(pc.if_else(is_missing, None, texts), r"^\+([\d.])", r"\1")
+        found = cast_or_none(texts, pa.float64()) or cast_or_none(texts, pa.bool_())
+        if found is None:
+            return None, spellings
+        cells = found.cast(pa.float64())
+    if markers := [float(word) for word in na if is_number(word)]:
+        numbers = cells.cast(pa.float64())
+        for marker in markers:
+            is_marker = pc.equal(numbers, marker)
+            if num := pc.sum(is_marker).as_py():
+                spellings[f"{marker:g}"] += num
+                cells = numbers = pc.if_else(is_marker, None, numbers)
+    return cells, spellings
+
+
+def cast_or_none(cells: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray | None:
+    try:
+        return cells.cast(kind)
+    except pa.ArrowInvalid:
+        return None
+
+
+def is_number(value: Any, na: Sequence[str] = (), allow_missing: bool = False) -> bool:
+    if value is None or str(value).strip() in (*MISSING, *na):
         return allow_missing
     if isinstance(value, str) and ("_" in value or not value.isascii()):
         return False  # float() accepts 1_0 and digits of other scripts, but Arrow does not
     try:
-        return not isinstance(value, bool) and bool(np.isfinite(float(value)))
+        return bool(np.isfinite(float(value)))
     except (TypeError, ValueError):
         return False
 

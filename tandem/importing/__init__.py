@@ -1,1 +1,1 @@
-"""Commands that a person runs by hand."""
+"""`tandem new`: reads data in any shape, infers what it means, and makes a workload of it."""

@@ -13,14 +13,13 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from tandem.data.tables import SPLIT_COLUMN
+from tandem.data.tables import SPLIT_COLUMN, SPLIT_WORDS
 from tandem.importing.long_table import BLOCK_CELLS, LongTableSource, Progress, known_of, real_steps, rows_of, unique
 from tandem.importing.text_tables import DAMAGED, Note
 from tandem.params.parsing import one_line
 
 VALUES = "x data values samples signals sequences series features".split()
 LABELS = "y label labels target targets class classes".split()
-SPLIT_WORDS = {"train": "train", "val": "val", "valid": "val", "validation": "val", "dev": "val", "test": "test"}
 
 
 @dataclass(frozen=True)
@@ -39,24 +38,24 @@ class Array:
 
 def arrays_of(path: Path) -> list[Array]:
     """The arrays of `path`. Raises ValueError if the file is neither npy nor npz, or is damaged."""
-    name = path.name
+    place = str(path)
     try:
         if not zipfile.is_zipfile(path):
-            return [Array(path, name, *word_and_split(path.stem), np.lib.format.open_memmap(path, mode="r"))]
+            return [Array(path, path.name, *word_and_split(path.stem), np.lib.format.open_memmap(path, mode="r"))]
         found = []
         with np.load(path) as archive:
             for member in archive.files:
-                name = f"{path.name}: {member}"
+                place = f"{path}: {member}"
                 if isinstance(values := archive[member], np.ndarray):
-                    found.append(Array(path, name, *word_and_split(member), values))
+                    found.append(Array(path, f"{path.name}: {member}", *word_and_split(member), values))
         return found
     except (*DAMAGED, RuntimeError, ValueError) as error:  # an encrypted npz raises RuntimeError
         if re.search("python objects|object arrays", str(error), re.IGNORECASE):
             raise ValueError(
-                f"{name} holds Python objects, which only pickle could read; save words with .astype(str), and "
+                f"{place} holds Python objects, which only pickle could read; save words with .astype(str), and "
                 "sequences of different lengths as an array (N, T, C) with NaN after their ends"
             ) from None
-        raise ValueError(f"{name} cannot be read as an array: {one_line(error)}; save it again") from None
+        raise ValueError(f"{place} cannot be read as an array: {one_line(error)}; save it again") from None
 
 
 def word_and_split(name: str) -> tuple[str, str]:
@@ -82,7 +81,7 @@ def open_arrays(path: Path, options: Mapping[str, Any], is_alone: bool) -> LongT
     label = next((name for name in (*LABELS, *(name for name in names if len(name) == 1)) if name in names), None)
     if label is None and "label" not in options:
         raise ValueError(
-            f"{path.name} has no labels: put an array y (N,) into the npz, or y.npy beside it, or give --labels FILE"
+            f"{path} has no labels: put an array y (N,) into the npz, or y.npy beside it, or give --labels FILE"
         )
     shape = sequences[0].values.shape
     axes, why = axes_of(shape, options.get("axes"))
@@ -142,13 +141,13 @@ def sequences_of(path: Path, found: list[Array]) -> list[Array]:
     sequences = sequences or [array for array in many if array.word not in LABELS][:1]
     shown = ", ".join(map(str, sequences or found)) or "nothing"
     if not sequences:
-        raise ValueError(f"{path.name} holds {shown}; sequences are an array of numbers (N, T, C) or (N, T)")
+        raise ValueError(f"{path} holds {shown}; sequences are an array of numbers (N, T, C) or (N, T)")
     if len({array.values.ndim for array in sequences}) > 1 or sequences[0].values.ndim > 3:
-        raise ValueError(f"{path.name} holds {shown}; accepted: (N, T, C), (N, T) and (N, C, T)")
+        raise ValueError(f"{path} holds {shown}; accepted: (N, T, C), (N, T) and (N, C, T)")
     splits = {array.split for array in sequences}
     if len(splits) < len(sequences) or (len(splits) > 1 and "" in splits):
         raise ValueError(
-            f"{path.name} comes with several arrays of sequences ({shown}), which may hold the same ones; keep one, or "
+            f"{path} comes with several arrays of sequences ({shown}), which may hold the same ones; keep one, or "
             "those called train and test (--alone reads one file)"
         )
     if empty := next((array for array in sequences if 0 in array.values.shape), None):

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from tandem.data.tables import SPLIT_COLUMN
+from tandem.data.tables import split_column
 from tandem.data.times import PERIOD_FORMS, first_day
 
 Choice = tuple[Any, str]  # (value, reason)
@@ -21,6 +21,8 @@ Choices = dict[str, Choice]  # by key: the task, and the columns, gaps and steps
 # Text that means a date or a number but cannot be parsed as one.
 ODD_DATE = r"\d{1,2}[./-]\d{1,2}[./-]\d{2,4}.*|\d{4}[./]\d{1,2}[./]\d{1,2}.*"
 WITH_UNIT = r"[+-]?\d+(?:[.,]\d+)?(\s?[^\d\s.,]{1,6})"
+DECIMAL_COMMA = r"[+-]?(\d{1,3}(\.\d{3})+|\d+)(,\d+)?"  # 1.164,32
+WITH_THOUSANDS = r"[+-]?(\d{1,3}(,\d{3})+|\d+)(\.\d+)?"  # 1,164.32
 
 
 class NotFound(ValueError):
@@ -28,14 +30,24 @@ class NotFound(ValueError):
 
 
 class TableColumns:
-    """A table's columns with the kind of each: whole (whole numbers), number, time, text, odd (text that means dates or
-    numbers, see ODD_DATE), or other (empty, lists).
+    """A table's columns with the kind of each: whole (whole numbers), number, flag (false and true), time, text, odd
+    (text that means dates or numbers, see ODD_DATE), or other (empty, lists).
+
+    `unread`: the columns that are not in the frame, with their kinds. `places`: the places of two rows in the file.
     """
 
-    def __init__(self, frame: pd.DataFrame, name: str):
-        self.frame, self.name = frame, name
-        self.kinds = {column: kind_of(frame[column]) for column in frame.columns if column != SPLIT_COLUMN}
-        self.has_split = SPLIT_COLUMN in frame.columns
+    def __init__(
+        self,
+        frame: pd.DataFrame,
+        name: str,
+        unread: Mapping[str, str] | None = None,
+        places: Callable[[int, int], str] = lambda first, second: f"rows {first + 1} and {second + 1}",
+    ):
+        self.frame, self.name, self.places = frame, name, places
+        split = split_column(frame.columns)
+        self.has_split = split is not None
+        self.kinds = {column: kind_of(frame[column]) for column in frame.columns if column != split}
+        self.kinds |= unread or {}
         self.shown = f"{name} ({shortened(list(self.kinds))})"
 
     def of_kind(self, *kinds: str, exclude: Sequence[str] = ()) -> list[str]:
@@ -43,7 +55,7 @@ class TableColumns:
 
     def numeric(self, exclude: Sequence[str]) -> list[str]:
         """The numeric columns. Raises ValueError if there is none."""
-        if found := self.of_kind("whole", "number", exclude=exclude):
+        if found := self.of_kind("whole", "number", "flag", exclude=exclude):
             return found
         taken = ", ".join(exclude)
         raise ValueError(f"{self.shown} has no numeric column besides {taken}; numbers must stand in digits")
@@ -51,8 +63,8 @@ class TableColumns:
     def numbers(self, column: str) -> pd.Series:
         """(R,) numbers; times become seconds since 1970, and cells that are neither become NaN."""
         cells = self.frame[column]
-        if isinstance(cells.dtype, np.dtype) and cells.dtype.kind in "iuf":
-            return cells
+        if isinstance(cells.dtype, np.dtype) and cells.dtype.kind in "iufb":
+            return cells.astype(np.int8) if cells.dtype.kind == "b" else cells
         if self.kinds[column] in ("whole", "number"):
             return pd.to_numeric(cells, errors="coerce")
         times = pd.to_datetime(cells, format="ISO8601", errors="coerce", utc=True)
@@ -68,23 +80,22 @@ class TableColumns:
         _, first, group = np.unique(codes, return_index=True, return_inverse=True)
         return first[group]
 
-    def advice(self) -> str:
-        """How to fix the first odd column; empty if there is none."""
-        column = next((column for column, kind in self.kinds.items() if kind == "odd"), None)
-        if column is None:
-            return ""
-        cell = str(self.frame[column].dropna().iloc[0])
+    def advice(self, column: str) -> str:
+        """How to write the dates or numbers of an odd column, with its first cell."""
+        cells = self.frame[column].dropna().astype(str)
+        cell, place = cells.iloc[0], f"table[{column!r}]"
+        if cells.str.fullmatch(ODD_DATE).mean() > 0.9:
+            forms = date_formats(cells)
+            converted = [f"pandas.to_datetime({place}, format={form!r})" for form in forms]
+            which = " if the day comes first, or " if len(forms) > 1 else ""
+            which += f"{converted[1]} if the month does" if len(forms) > 1 else ""
+            return f"dates like {cell!r}; write them as 2024-03-01: {place} = {converted[0]}{which}"
         if unit := re.fullmatch(WITH_UNIT, cell):
-            mend = f"table[{column!r}].str.removesuffix({unit[1]!r}).astype(float)"
-            return f"{column!r} holds numbers with a unit ({cell!r}); write them without: table[{column!r}] = {mend}"
-        order = "%Y" if re.match(r"\d{4}", cell) else "%d" if "." in cell else "%m"
-        sign = re.search(r"[./-]", cell)
-        forms = {"%Y": "%Y{0}%m{0}%d", "%d": "%d{0}%m{0}%Y", "%m": "%m{0}%d{0}%Y"}
-        form = forms[order].format(sign[0] if sign else "-")
-        return (
-            f"{column!r} holds dates like {cell!r}, in which a day may be taken for a month; write them as 2024-03-01, "
-            f"if this is their form with: table[{column!r}] = pandas.to_datetime(table[{column!r}], format={form!r})"
-        )
+            return f"numbers with a unit, {cell!r}; write {place} = {place}.str.removesuffix({unit[1]!r}).astype(float)"
+        mend = ".str.replace(',', '')"
+        if cells.str.fullmatch(DECIMAL_COMMA).mean() > 0.9:
+            mend = ".str.replace('.', '').str.replace(',', '.')"
+        return f"numbers like {cell!r}; write {place} = {place}{mend}.astype(float)"
 
     def num_distinct(self, column: str) -> int:
         return int(self.frame[column].nunique())
@@ -102,9 +113,9 @@ def kind_of(cells: pd.Series) -> str:
     if cells.empty or not pd.api.types.is_hashable(cells.iloc[0]):
         return "other"
     if pd.api.types.is_bool_dtype(cells):
-        return "text"
+        return "flag"
     if not pd.api.types.is_numeric_dtype(cells):
-        # A column of mostly times or numbers counts as such; preprocess names the cells that hold `NA` or `-`.
+        # A column of mostly times or numbers counts as such; preprocess names the other cells.
         sample = cells.iloc[:: max(1, len(cells) // 1000)].astype(str)
         if sample.str.match(r"\d{4}-\d\d-\d\d").mean() > 0.5:
             return "time"
@@ -115,9 +126,28 @@ def kind_of(cells: pd.Series) -> str:
     return "whole" if (pd.to_numeric(cells, errors="coerce").dropna() % 1 == 0).all() else "number"
 
 
+def date_formats(cells: pd.Series) -> list[str]:
+    """The format of dates such as 13.03.2024 10:15; two if a day cannot be told from a month."""
+    parts = cells.str.extract(r"^(\d+)([./-])(\d+)[./-](\d+)(.*)$").dropna()
+    first, second = (parts[place].astype(int).max() for place in (0, 2))
+    [sign, last, rest] = parts.iloc[0][[1, 3, 4]]
+    orders = ["%d{0}%m{0}", "%m{0}%d{0}"]
+    if len(parts[0].iloc[0]) == 4:
+        forms = ["%Y{0}%m{0}%d" if second <= 12 or parts[3].astype(int).max() > 12 else "%Y{0}%d{0}%m"]
+    else:
+        is_clear = first > 12 or second > 12 or sign == "."
+        orders = orders[int(second > 12) :][:1] if is_clear else orders
+        forms = [order + ("%Y" if len(last) == 4 else "%y") for order in orders]
+    if time := re.fullmatch(r"([ T])\d+:\d+(:\d+)?(\.\d+)?( ?[AaPp][Mm])?", rest):
+        hour, half = ("%I", time[4].replace(time[4].strip(), "%p")) if time[4] else ("%H", "")
+        clock = f"{time[1]}{hour}:%M{':%S' if time[2] else ''}{'.%f' if time[3] else ''}{half}"
+        forms = [form + clock for form in forms]
+    return [form.format(sign) for form in forms]
+
+
 def is_odd(cells: pd.Series) -> bool:
-    """Whether text holds dates in an unusual format, or numbers that all have the same unit."""
-    if cells.str.fullmatch(ODD_DATE).mean() > 0.9:
+    """Whether text holds dates or numbers in an unusual format, or numbers that all have the same unit."""
+    if any(cells.str.fullmatch(form).mean() > 0.9 for form in (ODD_DATE, DECIMAL_COMMA, WITH_THOUSANDS)):
         return True
     units = cells.str.extract(rf"^{WITH_UNIT}$")[0]
     return bool(units.notna().mean() > 0.9 and units.nunique() == 1 and cells.nunique() > 2)
@@ -145,7 +175,9 @@ def find_features(
     """The columns of `found` whose values change. `why_not`: further columns to exclude, with the reason."""
     dropped = {column: "never changes" for column in found if columns.num_distinct(column) < 2} | dict(why_not or {})
     kept, known = [column for column in found if column not in dropped], {*found, *taken}
-    others = [f"{column} ({kind})" for column, kind in columns.kinds.items() if column not in known]
+    odd = columns.of_kind("odd", exclude=[*known])
+    others = [f"{column} ({columns.advice(column)})" for column in odd]
+    others += [f"{column} ({kind})" for column, kind in columns.kinds.items() if column not in {*known, *odd}]
     others += [f"{column} ({dropped[column]})" for column in found if column in dropped]
     chooses = "; --features includes them" if dropped else ""
     return kept, "all other numeric columns" + (f"; excluded: {shortened(others)}{chooses}" if others else "")

@@ -14,9 +14,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from tandem.data.tables import SPLIT_COLUMN
+from tandem.data.tables import SPLIT_COLUMN, SPLIT_WORDS, split_column
 from tandem.importing import text_tables
-from tandem.importing.array_files import SPLIT_WORDS
 from tandem.importing.columns import Choice, named, shortened
 from tandem.importing.infer_sequences import GROUP_NAMES, LABEL_NAMES
 from tandem.importing.long_table import BLOCK_CELLS, LongTableSource, Progress, keys_of
@@ -29,10 +28,16 @@ TABLES_OF_LABELS = ("labels", "label", "metadata", "meta", "annotations", "class
 
 
 def files_below(folder: Path) -> list[Path]:
-    found = []
+    """Raises ValueError about a link that leads out of the folder, or to a folder: neither is followed."""
+    found, inside = list[Path](), folder.resolve()
     for place, folders, names in os.walk(folder):
         folders[:] = sorted(name for name in folders if not name.startswith((".", "__")))
         found += [Path(place) / name for name in names if not name.startswith(".")]
+        for path in (Path(place) / name for name in folders if (Path(place) / name).is_symlink()):
+            raise ValueError(f"{path} is a link to a folder, which is not followed; move the folder there")
+    for path in found:
+        if path.is_symlink() and not path.resolve().is_relative_to(inside):
+            raise ValueError(f"{path} is a link that leads out of {folder}, which is not followed; copy the file there")
     return sorted(found)
 
 
@@ -101,7 +106,7 @@ def open_folder(folder: Path, options: Mapping[str, Any]) -> LongTableSource:
 def groups_of(of_files: pa.Table) -> Choice | None:
     """The folders besides the label's. Most are people or sessions, and a split that mixes these inflates scores."""
     name = next((name for name in of_files.column_names if name.startswith("folder")), None)
-    if name is None or SPLIT_COLUMN in of_files.column_names or named(GROUP_NAMES, of_files.column_names):
+    if name is None or split_column(of_files.column_names) or named(GROUP_NAMES, of_files.column_names):
         return None
     num = len(of_files[name].unique())
     why = f"the names of folders; each of the {num:,} stays in one split (--groups {NO_GROUPS} mixes them)"
@@ -129,14 +134,9 @@ def columns_of_files(
     columns = columns_of_folders(folder, ids, not is_given) | of_names | of_table
     if above := [name for name in columns if name.startswith("folder")]:
         notes.append(("columns", ", ".join(above), "the names of the other folders"))
-    if SPLIT_COLUMN in columns:
-        notes.append(
-            (
-                "split",
-                ", ".join(sorted({str(word) for word in columns[SPLIT_COLUMN]})),
-                "by the names of the folders or columns",
-            )
-        )
+    if split := split_column(columns):
+        words = ", ".join(sorted({str(word) for word in columns[split]}))
+        notes.append(("split", words, "by the names of the folders or columns"))
     if labels and label_of_table:
         return pa.table(columns), label_of_table, f"of {labels.name}"
     if asked in columns:
@@ -147,7 +147,7 @@ def columns_of_files(
     if labels and len(of_table) == 1 and not asked:
         return pa.table(columns), next(iter(of_table)), f"of {labels.name}"
     if labels and of_table and not asked:
-        raise ValueError(f"{labels.name} has no column of labels{nearest('', of_table)}; name it with --label")
+        raise ValueError(f"{labels} has no column of labels{nearest('', of_table)}; name it with --label")
     return pa.table(columns), None, ""
 
 
@@ -209,10 +209,10 @@ def columns_of_table(ids: list[str], path: Path, options: Mapping[str, Any]) -> 
     if len(lacking) == len(ids) and "labels" not in options:
         return {}
     if twice := [key for key, count in Counter(keys).items() if count > 1 and key in names]:
-        raise ValueError(f"{path.name} has two rows for {twice[0]}; it needs one for each file")
+        raise ValueError(f"{path} has two rows for {twice[0]}; it needs one for each file")
     if lacking:
         raise ValueError(
-            f"{path.name} has a row for {len(ids) - len(lacking):,} of {len(ids):,} files"
+            f"{path} has a row for {len(ids) - len(lacking):,} of {len(ids):,} files"
             f"{column and f' (by {column!r})'}, none for {lacking[0]}; it needs a header and a column with the name of "
             "each file, once"
         )
@@ -226,6 +226,6 @@ def read_small(path: Path, options: Mapping[str, Any]) -> pa.Table:
         raise FileNotFoundError(f"{path} is not there; --labels takes the path of a table")
     if kind_of_file(path) == "parquet":
         return whole_parquet(path)
-    table = text_tables.sniff(path, options.get("encoding"))
+    table = text_tables.sniff(path, options)
     kinds = kinds_of([text_tables.whole(table)])
     return pa.concat_tables(text_tables.blocks(table, {name: kinds[name] for name in named(("target", "y"), kinds)}))

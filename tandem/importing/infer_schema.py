@@ -44,7 +44,7 @@ def choice_rows(choices: Choices) -> list[tuple[str, str, str]]:
     features, why = choices["features"]
     besides = " besides the target" if is_for_series(choices["task"][0]) else ""
     shown = {**choices, "features": (shortened(features) or "none", f"{len(features)}{besides}, {why}")}
-    return [(key, str(value), why) for key, (value, why) in shown.items()]
+    return [(key, ", ".join(value) if key == "na" else str(value), why) for key, (value, why) in shown.items()]
 
 
 def infer_schema(columns: TableColumns, options: Mapping[str, Any], known: Choices | None = None) -> Choices:
@@ -56,7 +56,7 @@ def infer_schema(columns: TableColumns, options: Mapping[str, Any], known: Choic
     known = known or {}
     given = [options[key] for key in (*OF_SEQUENCES, "time", "target") if key in options]
     given += [options["groups"]] if options.get("groups", NO_GROUPS) != NO_GROUPS else []
-    usable = columns.of_kind("whole", "number", "time", "text", "odd")
+    usable = columns.of_kind("whole", "number", "flag", "time", "text", "odd")
     for column in (*given, *options.get("features", ())):
         if column not in usable:
             raise ValueError(f"{columns.name} has no column {column!r}{nearest(column, usable)}")
@@ -80,5 +80,9 @@ def infer_schema(columns: TableColumns, options: Mapping[str, Any], known: Choic
     try:
         (infer_series if as_series else infer_sequences)(columns, choose)
     except NotFound as error:
-        raise ValueError(f"{columns.name}: {columns.advice()}" if columns.advice() else str(error)) from None
+        odd = columns.of_kind("odd")
+        advice = odd and f"{columns.name}: {odd[0]!r} holds {columns.advice(odd[0])}"
+        raise ValueError(advice or str(error)) from None
+    if "na" in options:
+        choices["na"] = (options["na"], "as requested: cells without a number")
     return {"task": choices["task"], **choices}

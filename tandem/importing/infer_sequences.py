@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import pandas as pd
 
-from tandem.data.sequences import NO_EVENT
+from tandem.data.sequences import NO_EVENT, repeated_step
 from tandem.importing.columns import Choice, Choose, NotFound, TableColumns, find_features, named, shortened, words_of
 from tandem.params.schema import NO_GROUPS
 
@@ -19,6 +19,7 @@ GROUP_NAMES = (
 GROUP_NAMES += "machine engine unit site".split()
 GROUP_NAMES = [*GROUP_NAMES, *(f"{name}s" for name in GROUP_NAMES), "day"]
 COUNTING_NAMES = "row index id number nr no".split()
+MOST_REPEATS = 0.5  # the share of rows up to which a repeated step is a mistake, such as an id that occurs twice
 OF_SEQUENCES = ("sequence", "step", "label")  # options that only this kind of table has
 
 
@@ -30,7 +31,7 @@ def infer_sequences(columns: TableColumns, choose: Choose) -> None:
     label = choose("label", lambda: find_label(columns, sequence, step))
     if columns.frame[label].nunique(dropna=False) < 2:
         raise ValueError(f"{columns.name}: {label!r} holds one value only; a label needs two; --label names another")
-    choose("task", lambda: find_task(columns, sequence, label))
+    choose("task", lambda: find_task(columns, sequence, step, label))
     choose("groups", lambda: find_groups(columns, sequence, (sequence, step, label)))
     taken = (sequence, step, label)
     features = choose("features", lambda: find_changing(columns, sequence, taken))
@@ -48,6 +49,9 @@ def without_step(columns: TableColumns, sequence: str) -> str:
             "a sequence needs several steps: number their columns (x_0, x_1, ...) for one row per sequence, or name "
             "columns with --sequence and --step"
         )
+    for step in named(STEP_NAMES, columns.of_kind("whole", "number", "time", exclude=[sequence])):
+        if mistake := repeats_of(columns, sequence, step, MOST_REPEATS):
+            return mistake
     return (
         f"{columns.shown} has no column that orders the rows of a sequence ({sequence!r}); name it with --step, "
         f"or add one that counts them: table['step'] = table.groupby({sequence!r}).cumcount(); "
@@ -120,6 +124,18 @@ def find_sequence(columns: TableColumns) -> Choice:
     return column, f"by its name; {rows_each}" if named(SEQUENCE_NAMES, [column]) else rows_each
 
 
+def repeats_of(columns: TableColumns, sequence: str, step: str, largest_share: float = 1.0) -> str:
+    """A sentence about the first step that repeats in its sequence; empty if no step or a larger share repeats."""
+    keys = columns.frame[[sequence, step]]
+    repeats = (keys.duplicated() & keys.notna().all(axis=1)).to_numpy()
+    if not 0 < (num := int(repeats.sum())) <= largest_share * len(repeats):
+        return ""
+    row = int(repeats.argmax())
+    first = int((keys == keys.iloc[row]).all(axis=1).to_numpy().argmax())
+    place = columns.places(first, row)
+    return f"{columns.name}: {repeated_step(step, f'{sequence} {keys[sequence].iloc[row]}', place, num)}"
+
+
 def find_ids(columns: TableColumns) -> list[str]:
     """Repeating columns: first by name, then with equal cells in adjacent rows, then text, then more distinct ids."""
     candidates = columns.of_kind("text", "whole", "time")
@@ -154,7 +170,8 @@ def find_steps(columns: TableColumns, sequence: str, of: Sequence[str] | None = 
 
 def find_label(columns: TableColumns, sequence: str, step: str) -> Choice:
     """By name; else text, or few distinct whole numbers, constant in each sequence; else other text; else a number."""
-    texts, whole, numbers = (columns.of_kind(kind, exclude=(sequence, step)) for kind in ("text", "whole", "number"))
+    kinds = (("text", "flag"), ("whole",), ("number",))
+    texts, whole, numbers = (columns.of_kind(*each, exclude=(sequence, step)) for each in kinds)
     first, most = columns.firsts(sequence), columns.num_distinct(sequence) / 3
 
     def is_constant(column: str) -> bool:
@@ -185,7 +202,7 @@ def find_label(columns: TableColumns, sequence: str, step: str) -> Choice:
     )
 
 
-def find_task(columns: TableColumns, sequence: str, label: str) -> Choice:
+def find_task(columns: TableColumns, sequence: str, step: str, label: str) -> Choice:
     """classify if the label is constant in each sequence, detect if some rows hold `none` or most are empty."""
     events = columns.frame[label].astype("string").fillna("").str.strip()
     changes = events.groupby(columns.codes(sequence)).transform("nunique") > 1
@@ -202,6 +219,8 @@ def find_task(columns: TableColumns, sequence: str, label: str) -> Choice:
         return "detect", f"{label!r} names an event in {share:.1%} of the rows, the others are empty or {NO_EVENT!r}"
     if events[~changes].nunique() > 1:  # the change is a mistake, and preprocess names the row
         return "classify", f"{label!r} is constant within most sequences"
+    if mistake := repeats_of(columns, sequence, step):  # the label may change because two sequences have one id
+        raise ValueError(mistake)
     share = (events == most).mean()
     why = (
         f"{columns.name}: {label!r} changes within a sequence, so it must be empty or {NO_EVENT!r} where nothing "

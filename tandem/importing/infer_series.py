@@ -11,6 +11,7 @@ import pandas as pd
 from tandem.data.series import filled
 from tandem.data.times import DAY, DIGIT_FORMS, SECOND, TIME_FORMS, first_day, steps_for
 from tandem.importing.columns import Choice, Choose, TableColumns, find_features, named
+from tandem.importing.infer_sequences import LABEL_NAMES
 from tandem.importing.recipe import SPLIT
 from tandem.importing.seasons import Season, calendar_seasons, find_season
 from tandem.params.intervals import FIXED, Interval, parse_interval
@@ -45,8 +46,10 @@ def infer_series(columns: TableColumns, choose: Choose) -> None:
             f"{columns.name}: {target!r} holds one value only, so there is nothing to forecast; --target names another"
         )
     taken = (time, target)
-    numeric = columns.of_kind("whole", "number", exclude=taken)
-    features = choose("features", lambda: find_features(columns, numeric, taken))
+    numeric = columns.of_kind("whole", "number", "flag", exclude=taken)
+    labels = named(LABEL_NAMES[:3], columns.of_kind("whole", "flag", exclude=taken))
+    why_not = dict.fromkeys(labels, "a label, by its name")
+    features = choose("features", lambda: find_features(columns, numeric, taken, why_not))
     stamps = stamps_of(columns, time)
     interval = parse_interval(choose("interval", lambda: find_interval(columns, time, stamps)))
     levels = training_levels(stamps, columns.numbers(target).to_numpy(dtype=np.float64), interval)
@@ -81,6 +84,7 @@ def find_times(columns: TableColumns) -> list[str]:
 def find_target(columns: TableColumns, numeric: list[str]) -> Choice:
     if names := named(TARGET_NAMES, numeric):
         return max(names, key=numeric.index), "by its name (--target selects another)"
+    numeric = [column for column in numeric if columns.kinds[column] != "flag"] or numeric
     first = f"the first of {len(numeric)} numeric columns (--target selects another)"
     return numeric[0], first if numeric[1:] else "the only numeric column"
 

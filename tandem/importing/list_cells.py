@@ -32,7 +32,7 @@ def check_not_nested(path: Path) -> None:
     for each in schema_of(path):
         if is_list(each.type) and is_list(each.type.value_type):
             raise ValueError(
-                f"{path.name}: the cells of {each.name!r} are lists of lists; write a column of lists for each "
+                f"{path}: the cells of {each.name!r} are lists of lists; write a column of lists for each "
                 "feature, or an array (N, T, C) with numpy.savez(path, X=X, y=y)"
             )
 
@@ -90,11 +90,11 @@ def flattened(lists: Sequence[str], part: pa.Table, path: Path, row: int) -> tup
         lengths = lengths if cells else own
         for place in np.flatnonzero(own != lengths)[:1]:
             raise ValueError(
-                f"{path.name}, row {row + place + 1}: {lists[0]!r} has {lengths[place]:,} entries and {name!r} "
+                f"{path}, row {row + place + 1}: {lists[0]!r} has {lengths[place]:,} entries and {name!r} "
                 f"{own[place]:,}; correct the table, or name those that go together with --features"
             )
         flat = pc.list_flatten(column)
         cells.append(flat.cast(pa.float32()) if pa.types.is_float16(flat.type) else flat)
     for place in np.flatnonzero(lengths == 0)[:1]:
-        raise ValueError(f"{path.name}, row {row + place + 1}: its lists are empty; leave the row out, or fill them")
+        raise ValueError(f"{path}, row {row + place + 1}: its lists are empty; leave the row out, or fill them")
     return lengths, cells

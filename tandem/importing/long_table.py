@@ -50,7 +50,7 @@ def write(shape: LongTableSource, target: Path) -> None:
 
     Sequences keep the order of the source. Raises ValueError if a block differs from the first one in its columns.
     """
-    writer, name = None, shape.sources[0].name
+    writer, name = None, str(shape.sources[0])
     with progress(f"converting {name}", shape.total, shape.unit) as at:
         try:
             for block in shape.blocks(at):
@@ -73,7 +73,7 @@ def open_parquet(path: Path) -> Iterator[pa.parquet.ParquetFile]:
         with pa.parquet.ParquetFile(path) as file:
             yield file
     except (pa.ArrowException, OSError) as error:
-        raise ValueError(f"{path.name} cannot be read as Parquet: {one_line(error)}") from None
+        raise ValueError(f"{path} cannot be read as Parquet: {one_line(error)}") from None
 
 
 def cast_as(block: pa.Table, schema: pa.Schema, name: str) -> pa.Table:

@@ -35,6 +35,7 @@ from typing import Any
 
 from tandem import files
 from tandem.command import CommandError, Result, aligned, describe
+from tandem.data.tables import MISSING
 from tandem.files import relative, replacing, sha256_file, write_text
 from tandem.importing import shapes, trial
 from tandem.importing.columns import shortened
@@ -45,6 +46,7 @@ from tandem.importing.progress import progress
 from tandem.importing.recipe import model_for, train_settings, training_sentence
 from tandem.params import loading, parsing, schema
 
+NA_HELP = f"cells without a number, besides {', '.join(filter(None, MISSING))}, e.g. --na=-999,missing"
 HEADLINE_END = "default settings (docs/own-data.md)"
 README = """\
 # {plan.name}: add a short description
@@ -120,8 +122,8 @@ def add_arguments(parser: ArgumentParser) -> None:
         "--features", metavar="A,B,C", type=lambda text: text.split(","), help="default: all other numeric columns"
     )
     parser.add_argument("--missing", choices=("refuse", "interpolate", "skip"), help="what to do with empty cells")
-    models = tuple(dict.fromkeys(name for names in schema.MODELS.values() for name in names))
-    parser.add_argument("--model", choices=models, help="default: by the task and the size of the data")
+    parser.add_argument("--na", metavar="A,B,C", type=lambda text: text.split(","), help=NA_HELP)
+    parser.add_argument("--model", help=f"{', '.join(schema.BUILT_IN)}; default: by the task and the size of the data")
     parser.add_argument("--epochs", type=int, help="default: by the size of the data")
     many = parser.add_argument_group("many sequences")
     many.add_argument("--sequence", metavar="COLUMN", help="which sequence a row belongs to")
@@ -158,6 +160,8 @@ def make_plan(options: Namespace, scratch: Path) -> WorkloadPlan:
     Raises ValueError, in one sentence, for every error.
     """
     name, path = options.name, options.table
+    if options.model and options.model not in schema.BUILT_IN:
+        raise ValueError(f"--model is {options.model!r}{parsing.nearest(options.model, schema.BUILT_IN)}")
     given = {key: value for key, value in vars(options).items() if value is not None}
     table = trial.open_table(name, shapes.open_path(path, given), scratch)
     choices, summary, has_split = trial.infer(name, table, given)
@@ -196,7 +200,10 @@ def check_free(name: str) -> None:
 
 
 def write(plan: WorkloadPlan, scratch: Path) -> None:
-    """Move the folder first and write params.yaml last, each atomically: params.yaml never names a missing folder."""
+    """Move the folder first and write params.yaml last, each atomically: params.yaml never names a missing folder.
+
+    A lock keeps the block that another process writes at the same time.
+    """
     path, folder = files.ROOT / "params.yaml", files.workload_dir(plan.name)
     made = scratch / "made"
     (made / "data").mkdir(parents=True)
@@ -207,14 +214,16 @@ def write(plan: WorkloadPlan, scratch: Path) -> None:
     cells = [[cell.replace("|", "\\|") for cell in row] for row in (*plan.notes, *plan.choices)]
     rows = "\n".join(f"| {' | '.join(row)} |" for row in cells)
     write_text(made / "README.md", README.format(plan=plan, size=size_of(plan.summary), sha256=sha256, choices=rows))
-    changed = with_workload(path.read_bytes().decode(), plan.name, plan.block)
-    os.rename(made, folder)
-    try:
-        with replacing(path) as new:
-            new.write_bytes(changed.encode())  # as bytes: keeps the line endings
-    except BaseException:
-        shutil.rmtree(folder)
-        raise
+    with files.locked(files.STATE / "params.lock"):
+        check_free(plan.name)
+        changed = with_workload(path.read_bytes().decode(), plan.name, plan.block)
+        os.rename(made, folder)
+        try:
+            with replacing(path) as new:
+                new.write_bytes(changed.encode())  # as bytes: keeps the line endings
+        except BaseException:
+            shutil.rmtree(folder)
+            raise
 
 
 def size_of(summary: dict[str, Any]) -> str:
@@ -244,6 +253,7 @@ def summary_lines(plan: WorkloadPlan) -> list[str]:
         ("offset", f"{value:.15g} is subtracted from {name}: a 32-bit float would lose its changes")
         for name, value in summary.get("offsets", {}).items()
     ]
+    rows += [("remark", remark) for remark in summary.get("remarks", ())]
     rows.append(("training", training_sentence(train, sizes["train"])))
     return aligned(rows)
 

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from tandem.data.tables import are_codes, may_be_codes
 from tandem.importing import text_tables
 from tandem.importing.array_files import arrays_of, as_plain_type
 from tandem.importing.columns import named
@@ -47,26 +48,31 @@ class Reader:
 
     def __init__(self, paths: Sequence[Path], options: Mapping[str, Any], taken: Sequence[str]):
         sampled = paths[:: max(1, len(paths) // NUM_SAMPLED)][:NUM_SAMPLED]
-        self.kind, self.form = kind_of_file(paths[0]), None
+        self.kind, self.form, self.codes = kind_of_file(paths[0]), None, list[str]()
         if self.kind == "text":
-            self.form = text_tables.sniff(sampled[0], options.get("encoding"))
+            self.form = text_tables.sniff(sampled[0], options)
         first = self.raw(sampled[0])
         self.names = first.column_names
         if again := [name for name in self.names if name in taken or name == "sequence"]:
             raise ValueError(
-                f"{sampled[0].name} has a column {again[0]!r}, which the folder or its labels give too; rename it"
+                f"{sampled[0]} has a column {again[0]!r}, which the folder or its labels give too; rename it"
             )
-        self.types = kinds_of([first, *(self.checked(self.raw(path), path) for path in sampled[1:])])
+        samples = [first, *(self.checked(self.raw(path), path) for path in sampled[1:])]
+        if self.kind == "text":
+            whole = [name for name in self.names if all(may_be_codes(part[name]) for part in samples)]
+            literal = [self.raw(path, texts=whole) for path in sampled] if whole else []
+            self.codes = [name for name in whole if any(are_codes(part[name]) for part in literal)]
+        self.types = kinds_of(samples) | dict.fromkeys(self.codes, pa.string())
         self.step, self.why_step = None, "the row's number in its file (--step selects a column)"
         samples = [self.read(path) for path in sampled]
         for name in named(STEP_NAMES, self.names) if "step" not in options else {options["step"]} & {*self.names}:
             if self.step is None and all(rises(part[name]) for part in samples):
                 self.step, self.why_step = name, "it increases from row to row in the files"
 
-    def raw(self, path: Path) -> pa.Table:
-        """The file with the kinds that it alone suggests."""
+    def raw(self, path: Path, texts: Sequence[str] = ()) -> pa.Table:
+        """The file with the kinds that it alone suggests, and `texts` as text."""
         if self.form is not None:
-            return text_tables.whole(replace(self.form, path=path))
+            return text_tables.whole(replace(self.form, path=path), texts)
         return whole_parquet(path) if self.kind == "parquet" else self.of_array(path)
 
     def of_array(self, path: Path) -> pa.Table:
@@ -75,7 +81,7 @@ class Reader:
         if len(array.values.shape) not in (1, 2) or kind.kind not in "fiub":
             more = "; of an array of many sequences give the path itself" if len(array.values.shape) == 3 else ""
             raise ValueError(
-                f"{path.name} has the shape {array.values.shape} of {kind}; a sequence is (T, C) or (T,) numbers{more}"
+                f"{path} has the shape {array.values.shape} of {kind}; a sequence is (T, C) or (T,) numbers{more}"
             )
         cells = as_plain_type(array.values).reshape(array.values.shape[0], -1)
         names = ["value"] if cells.shape[1] == 1 else [f"c{number}" for number in range(cells.shape[1])]
@@ -83,20 +89,18 @@ class Reader:
 
     def checked(self, table: pa.Table, path: Path) -> pa.Table:
         if odd := sorted(set(table.column_names) ^ set(self.names))[:4]:
-            raise ValueError(
-                f"{path.name} has other columns than the files before it ({', '.join(odd)}); make them alike"
-            )
+            raise ValueError(f"{path} has other columns than the files before it ({', '.join(odd)}); make them alike")
         if not table.num_rows:
-            raise ValueError(f"{path.name} has no rows, and every file is a sequence; leave it out, or give it some")
+            raise ValueError(f"{path} has no rows, and every file is a sequence; leave it out, or give it some")
         return table.select(self.names)
 
     def read(self, path: Path) -> pa.Table:
-        table = self.checked(self.raw(path), path)
+        table = self.checked(self.raw(path, self.codes), path)
         try:
             return pa.table({name: table[name].cast(kind) for name, kind in self.types.items()})
         except pa.ArrowException as error:
             raise ValueError(
-                f"{path.name} holds other kinds of cells than most files: {text_tables.one_line(error)}"
+                f"{path} holds other kinds of cells than most files: {text_tables.one_line(error)}"
             ) from None
 
 

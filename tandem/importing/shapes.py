@@ -65,7 +65,7 @@ def open_path(path: Path, options: Mapping[str, Any]) -> LongTable | LongTableSo
     if ending == ".parquet" or start.startswith(b"PAR1"):
         frame, text, notes = sample_of_parquet(path), None, list[Note]()
     else:
-        text = text_tables.sniff(path, options.get("encoding"))
+        text = text_tables.sniff(path, options)
         try:
             frame, notes = text_tables.sample(text), text.notes
             frame = frame[[name for name in frame.columns if name]]
@@ -73,7 +73,7 @@ def open_path(path: Path, options: Mapping[str, Any]) -> LongTable | LongTableSo
             if not text.is_ready:
                 raise
             return LongTable(path, text.notes, text)  # the reader of the table reports the place of the error
-    columns = TableColumns(frame, path.name)
+    columns = TableColumns(frame, str(path))
     layout = options.get("layout")
     why = "as requested" if layout else wide.is_wide(columns, text is None or text.has_header)
     lists = [] if text is not None or (why and not layout) else list_cells.list_columns(path)
@@ -88,7 +88,7 @@ def open_path(path: Path, options: Mapping[str, Any]) -> LongTable | LongTableSo
         return replace(shape, notes=[*notes, *shape.notes])
     if text is not None and not text.has_header:
         shown = ", ".join(map(str, frame.iloc[:1, :4].to_numpy().ravel())) or "empty"
-        raise ValueError(f"{path.name} has no header (its first row is {shown}); write the columns' names there")
+        raise ValueError(f"{path} has no header (its first row is {shown}); write the columns' names there")
     if text is None and layout != "long" and not wide.is_long(columns):
         list_cells.check_not_nested(path)
     if len(files) > 1:
@@ -110,7 +110,7 @@ def open_dir(path: Path, options: Mapping[str, Any]) -> LongTable | LongTableSou
         return open_path(archive[-1], options)
     are_parquet = bool(found) and all(recordings.kind_of_file(file) == "parquet" for file in found)
     if are_parquet and not {"pattern", "labels"} & {*options} and list_cells.list_columns(found[0]):
-        columns, files = TableColumns(sample_of_parquet(found[0]), found[0].name), list_cells.splits_by_name(found)
+        columns, files = TableColumns(sample_of_parquet(found[0]), str(found[0])), list_cells.splits_by_name(found)
         note = ("shape", "one row per sequence", "the cells of the files are lists")
         numbers = columns.of_kind("number")  # if each file is a sequence, numbers besides lists belong to a step
         if files[0][0] or len(named(LABEL_NAMES, numbers)) == len(numbers):
@@ -133,7 +133,7 @@ def check_uses(path: Path, options: Mapping[str, Any]) -> None:
     kind = "a folder" if path.is_dir() else "arrays" if ending in ARRAYS else ".ts" if ending == ".ts" else "a table"
     for key, kinds in USES.items():
         if key in options and kind not in kinds:
-            raise ValueError(f"--{key} is for {' and '.join(kinds)}, and {path.name} is {kind}; leave it out")
+            raise ValueError(f"--{key} is for {' and '.join(kinds)}, and {path} is {kind}; leave it out")
 
 
 def sample_of_parquet(path: Path) -> pd.DataFrame:

@@ -26,6 +26,7 @@ import pyarrow.compute as pc
 import pyarrow.csv
 
 from tandem.data import tables
+from tandem.data.tables import MISSING
 from tandem.data.times import PERIOD_FORMS, YEAR_FORM, first_day
 from tandem.importing.progress import progress
 from tandem.params.parsing import one_line
@@ -41,15 +42,26 @@ NO_TEXT = {
     b"\x80": "a Python pickle, which is never opened; save the table as CSV or Parquet, or arrays as npz",
     b"MATLAB": "a MATLAB file; save its arrays as npz, e.g. numpy.savez(path, X=X, y=y)",
     b"SQLite": "a database; save the table as CSV",
+    b"ARROW1": "a Feather (Arrow) file; save it as Parquet: pandas.read_feather(path).to_parquet(new_path)",
+    b"FEA1": "a Feather file; save it as Parquet: pandas.read_feather(path).to_parquet(new_path)",
+}
+# The same for text, by its beginning.
+NO_TABLE = {
+    r"<(!doctype|html|head|body|table|\?xml)\b": (
+        "HTML or XML; save the table as CSV, e.g. pandas.read_html(path)[0].to_csv(new_path, index=False)"
+    ),
+    r"(\{\s*[\"}]|\[\s*[{\[])": (
+        "JSON; save the table as CSV, e.g. pandas.read_json(path).to_csv(new_path, index=False), with lines=True if "
+        "each line is an object"
+    ),
 }
 BOMS = {codecs.BOM_UTF8: "utf-8-sig", codecs.BOM_UTF16_LE: "utf-16", codecs.BOM_UTF16_BE: "utf-16"}
 DELIMITERS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "bars", " ": "spaces"}
-MISSING = ("", "NaN", "nan", "NA", "?")  # cells without a number, in converted shapes
 SAMPLE_LETTERS, SAMPLE_ROWS = 1 << 18, 50
 BLOCK_BYTES = 2 << 20  # pyarrow reads dozens of blocks ahead
 LARGE_BLOCK_BYTES = 64 << 20  # if a row may not fit into one
 NUM_SAMPLED = 1000  # rows
-NUMBER = r"[+-]?(\d+[.,]?\d*|[.,]\d+)([eE][+-]?\d+)?|[+-]?nan|NaN|NA|\?"
+NUMBER = "|".join((r"[+-]?(\d+[.,]?\d*|[.,]\d+)([eE][+-]?\d+)?", *map(re.escape, filter(None, MISSING))))
 
 
 @dataclass(frozen=True)
@@ -63,6 +75,7 @@ class TextTable:
     has_header: bool
     notes: list[Note] = field(default_factory=list)
     names_index: bool = False  # the header omits the first column's name; `names` includes one
+    na: tuple[str, ...] = ()  # cells without a number, besides MISSING
 
     @property
     def is_ready(self) -> bool:
@@ -72,8 +85,9 @@ class TextTable:
         return is_plain and self.delimiter == "," and self.decimal == "." and is_named
 
 
-def sniff(path: Path, encoding: str | None = None) -> TextTable:
-    """Detect the format of the text of `path` from its first rows (the encoding: from the whole file).
+def sniff(path: Path, options: Mapping[str, Any]) -> TextTable:
+    """Detect the format of the text of `path` from its first rows (the encoding: from the whole file). `options`: the
+    given options; `encoding` and `na` count.
 
     Raises ValueError if it is no text.
     """
@@ -81,9 +95,9 @@ def sniff(path: Path, encoding: str | None = None) -> TextTable:
         start = file.read(16)
     for magic, what in NO_TEXT.items():
         if start.startswith(magic):
-            raise ValueError(f"{path.name} is {what}")
+            raise ValueError(f"{path} is {what}")
     compression = next((name for magic, name in COMPRESSIONS.items() if start.startswith(magic)), "")
-    notes = []
+    encoding, notes = options.get("encoding"), []
     if compression and not (compression == "gzip" and path.suffix.lower() == ".gz"):
         notes.append(("compression", compression, "by its first bytes"))
     try:
@@ -95,16 +109,18 @@ def sniff(path: Path, encoding: str | None = None) -> TextTable:
     except LookupError:
         raise ValueError(f"--encoding is {encoding!r}, which Python does not know; e.g. windows-1252, utf-16") from None
     except UnicodeDecodeError as error:
-        raise ValueError(f"{path.name} is not {encoding}: {error.reason}; name another with --encoding") from None
+        raise ValueError(f"{path} is not {encoding}: {error.reason}; name another with --encoding") from None
     except DAMAGED as error:
-        raise ValueError(f"{path.name} cannot be read as {compression or 'text'}: {one_line(error)}") from None
+        raise ValueError(f"{path} cannot be read as {compression or 'text'}: {one_line(error)}") from None
     if "\0" in text:
-        raise ValueError(
-            f"{path.name} is no text (it holds zero bytes); give a table as CSV or Parquet, or arrays as npz"
-        )
-    delimiter, rows = find_delimiter(text.removeprefix("\ufeff"))
+        raise ValueError(f"{path} is no text (it holds zero bytes); give a table as CSV or Parquet, or arrays as npz")
+    text = text.removeprefix("\ufeff")
+    for beginning, what in NO_TABLE.items():
+        if re.match(rf"\s*{beginning}", text, re.IGNORECASE):
+            raise ValueError(f"{path} is {what}")
+    delimiter, rows = find_delimiter(text)
     if not rows:
-        raise ValueError(f"{path.name} is empty; it must hold a header and at least one row")
+        raise ValueError(f"{path} is empty; it must hold a header and at least one row")
     cells = [cell.strip() for row in rows[1:] for cell in row]
     points, commas = (sum(bool(re.fullmatch(rf"[+-]?\d+{sign}\d+", cell)) for cell in cells) for sign in (r"\.", ","))
     decimal = "," if delimiter != "," and commas > points else "."
@@ -117,12 +133,13 @@ def sniff(path: Path, encoding: str | None = None) -> TextTable:
         names = tuple(str(number) for number in range(1, len(rows[0]) + 1))
     times = Counter(names)
     if again := next((name for name in names if name and times[name] > 1), None):
-        raise ValueError(f"{path.name} has {times[again]} columns {again!r}; rename all but one")
+        raise ValueError(f"{path} has {times[again]} columns {again!r}; rename all but one")
     if names_index := has_header and not names[0].strip() and are_times(rows[1:]):
         name = "time" if "time" not in names else "saved index"
         names = (name, *names[1:])
         notes.append(("index", name, "the first column, which has no name and contains times: a pandas index"))
-    return TextTable(path, compression, encoding, delimiter, decimal, names, has_header, notes, names_index)
+    na = tuple(options.get("na", ()))
+    return TextTable(path, compression, encoding, delimiter, decimal, names, has_header, notes, names_index, na)
 
 
 def are_times(rows: Sequence[Sequence[str]]) -> bool:
@@ -143,11 +160,11 @@ def opened(path: Path, compression: str) -> Iterator[tuple[Any, BinaryIO]]:
                 members = [member for member in archive.namelist() if not member.endswith("/")]
                 if len(members) != 1:
                     what = "an Excel file; save the sheet as CSV" if "xl/workbook.xml" in members else "unpack it first"
-                    raise ValueError(f"{path.name} is an archive of {len(members)} files; {what}")
+                    raise ValueError(f"{path} is an archive of {len(members)} files; {what}")
                 try:
                     yield archive.open(members[0]), raw
                 except RuntimeError as error:  # encrypted, or an unsupported compression method
-                    raise ValueError(f"{path.name} cannot be unpacked: {one_line(error)}; unpack it first") from None
+                    raise ValueError(f"{path} cannot be unpacked: {one_line(error)}; unpack it first") from None
         else:
             yield OPENERS[compression](raw) if compression else raw, raw
 
@@ -189,7 +206,7 @@ def find_delimiter(text: str) -> tuple[str, list[list[str]]]:
     is_cut, best = len(text) >= SAMPLE_LETTERS, (",", list[list[str]]())
     most = 1.0
     for delimiter in DELIMITERS:
-        reader = csv.reader(io.StringIO(text), delimiter=delimiter, skipinitialspace=delimiter == " ")
+        reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, skipinitialspace=delimiter == " ")
         try:
             rows = [row for row, _ in zip(reader, range(SAMPLE_ROWS + 1), strict=False) if any(map(str.strip, row))]
         except csv.Error:
@@ -226,7 +243,7 @@ def blocks(
     `at` receives the number of bytes read. Raises ValueError, in one sentence, for invalid content.
     """
     wanted = {name: pa.string() for name in table.names} | dict(types or {})
-    missing = MISSING if types is not None else ()
+    missing = (*MISSING, *table.na) if types is not None else ()
     with readable(table) as (file, raw):
         convert = {"column_types": wanted, "null_values": missing, "strings_can_be_null": False}
         for batch in pa.csv.open_csv(file, *csv_options(table, newlines_in_values=types is None, **convert)):
@@ -237,14 +254,17 @@ def blocks(
 def sample(table: TextTable) -> pd.DataFrame:
     """The first rows, with the kind that each column's text suggests."""
     with readable(table) as (file, _):
-        batch = next(iter(pa.csv.open_csv(file, *csv_options(table, strings_can_be_null=True))), None)
-        return pd.DataFrame() if batch is None else batch.slice(0, NUM_SAMPLED).to_pandas()
+        batch = next(iter(pa.csv.open_csv(file, *csv_options(table))), None)
+        frame = pd.DataFrame() if batch is None else batch.slice(0, NUM_SAMPLED).to_pandas()
+        return frame.mask(frame == "")
 
 
-def whole(table: TextTable) -> pa.Table:
-    """All rows of a small file, with the kind that each column's text suggests. Columns have the file's own names."""
+def whole(table: TextTable, texts: Sequence[str] = ()) -> pa.Table:
+    """All rows of a small file; `texts` as text, other columns with the kind that their text suggests. Columns have the
+    file's own names.
+    """
     with readable(table) as (file, _):
-        read, parse, convert = csv_options(table)
+        read, parse, convert = csv_options(table, column_types=dict.fromkeys(texts, pa.string()))
         read.use_threads = False
         if table.has_header:
             read.column_names, read.skip_rows_after_names = [], 0
@@ -260,7 +280,7 @@ def readable(table: TextTable) -> Iterator[tuple[Any, BinaryIO]]:
             is_spaced = table.delimiter == " "
             yield io.BufferedReader(Tabbed(codecs.getreader(table.encoding)(file))) if is_spaced else file, raw
     except (pa.ArrowException, *DAMAGED, UnicodeDecodeError) as error:
-        raise ValueError(f"{table.path.name} cannot be read: {why_unreadable(error, table)}") from None
+        raise ValueError(f"{table.path} cannot be read: {why_unreadable(error, table)}") from None
 
 
 class Tabbed(io.RawIOBase):
@@ -294,7 +314,7 @@ def csv_options(table: TextTable, newlines_in_values: bool = False, **convert: A
     )
     delimiter = "\t" if table.delimiter == " " else table.delimiter
     parse = pa.csv.ParseOptions(delimiter=delimiter, newlines_in_values=newlines_in_values)
-    convert = {"null_values": MISSING, "decimal_point": table.decimal, **convert}
+    convert = {"null_values": (*MISSING, *table.na), "decimal_point": table.decimal, **convert}
     return read, parse, pa.csv.ConvertOptions(**convert)
 
 

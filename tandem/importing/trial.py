@@ -13,13 +13,24 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-import pandas as pd
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet
 
 from tandem.data import prepare, write_prepared
 from tandem.data.packed import pack_splits
-from tandem.data.tables import SPLIT_COLUMN, is_plain, open_csv, present, read_table
+from tandem.data.series import loses_many_windows
+from tandem.data.tables import (
+    are_codes,
+    as_numbers,
+    coded_numbers,
+    is_plain,
+    may_be_codes,
+    open_csv,
+    present,
+    read_table,
+    split_column,
+)
 from tandem.files import relative
 from tandem.importing import long_table, text_tables
 from tandem.importing.columns import Choices, TableColumns, kind_of
@@ -70,14 +81,14 @@ def infer(name: str, table: Table, options: Mapping[str, Any]) -> tuple[Choices,
     """The choices, the summary that preprocess would write, and whether the table has a column `split`. `options`: the
     given options.
     """
-    path, shown = table.path, table.sources[0].name
+    path, shown = table.path, str(table.sources[0])
     left = {key: value for key, value in options.items() if key not in table.used}
     with (
         TemporaryDirectory(prefix="trial.", dir=table.scratch) as folder,
         progress(f"inspecting {shown}", 3, "steps") as at,
     ):
         try:
-            columns = TableColumns(read_frame(path, shown), shown)
+            columns = read_columns(path, shown, tuple(options.get("na", ())))
             at(1)
             choices = infer_schema(columns, left, table.known)
             at(2)
@@ -86,17 +97,30 @@ def infer(name: str, table: Table, options: Mapping[str, Any]) -> tuple[Choices,
             choices, summary = dry_run(name, path, choices, Path(folder) / "out")
         except ValueError as error:  # the message must not name the temporary path
             called = f"{shown} as one long table" if table.known else path.name if table.is_converted else shown
-            raise ValueError(str(error).replace(relative(path), called)) from None
+            message = str(error).replace(relative(path), called)
+            raise ValueError(with_sequence(message, path, table.known) if table.known else message) from None
     return choices, summary, has_split
 
 
-def read_frame(path: Path, shown: str) -> pd.DataFrame:
+def with_sequence(message: str, path: Path, known: Choices) -> str:
+    """An error about a row of a converted table names its sequence too: the file, or the number of the row."""
+    if not (row := re.search(r", row (\d+)", message)):
+        return message
+    column = known["sequence"][0]
+    name = pa.parquet.read_table(path, columns=[column])[column][int(row[1]) - 1]
+    return f"{message[: row.end()]} ({column} {name}){message[row.end() :]}"
+
+
+def read_columns(path: Path, shown: str, na: tuple[str, ...]) -> TableColumns:
     """The whole table as preprocess reads it, without lists and similar columns, and without the columns in which
     pandas saves an index that has no name, unless these hold times.
     """
+    is_parquet, unread = path.suffix == ".parquet", {}
     try:
-        if path.suffix == ".parquet":
-            header = [field.name for field in pa.parquet.read_schema(path) if is_plain(field.type)]
+        if is_parquet:
+            schema = pa.parquet.read_schema(path)
+            header = [field.name for field in schema if is_plain(field.type)]
+            unread = {field.name: kind_of_unread(field.type) for field in schema if not is_plain(field.type)}
         else:
             with open_csv(path) as file:
                 header = next(csv.reader(file), [])
@@ -104,24 +128,58 @@ def read_frame(path: Path, shown: str) -> pd.DataFrame:
         raise ValueError(f"{shown} cannot be read as a table: {one_line(error)}") from None
     names = [column for column in header if column]
     present(shown, header, names)  # raises if a name occurs twice
-    table = read_table(path, (), (), [column for column in names if column != SPLIT_COLUMN])
-    frame = pa.table(table.columns).to_pandas()
+    split = split_column(names)
+    table = read_table(path, (), (), [column for column in names if column != split])
+    whole = [column for column, cells in table.columns.items() if may_be_codes(cells)]
+    if not is_parquet and (codes := coded_numbers(path, whole)):
+        table.columns.update(read_table(path, codes, ()).columns)
+    frame = pa.table({column: plain_cells(cells, na) for column, cells in table.columns.items()}).to_pandas()
+    table.columns.clear()
     saved = [column for column in frame.columns if re.match("Unnamed: |__index_level_", column)]
-    return frame.drop(columns=[column for column in saved if kind_of(frame[column]) != "time"])
+    frame = frame.drop(columns=[column for column in saved if kind_of(frame[column]) != "time"])
+    return TableColumns(frame, shown, unread, table.places)
+
+
+def kind_of_unread(kind: pa.DataType) -> str:
+    is_struct = pa.types.is_struct(kind)
+    return "struct; pyarrow.Table.flatten() makes a column of each of its fields" if is_struct else str(kind)
+
+
+def plain_cells(cells: pa.ChunkedArray, na: tuple[str, ...]) -> pa.ChunkedArray:
+    """Text without white space around it, and numbers where `as_numbers` finds missing ones among them."""
+    if pa.types.is_dictionary(cells.type):
+        distinct = pc.unique(cells).cast(pa.string())
+        if pc.all(pc.equal(distinct, pc.utf8_trim_whitespace(distinct))).as_py() is not False:
+            return cells
+        cells = cells.cast(pa.string())
+    if pa.types.is_string(cells.type):
+        cells = pc.utf8_trim_whitespace(cells)
+        if are_codes(cells):
+            return cells
+    is_flag = pa.types.is_boolean(cells.type)
+    kinds = (pa.types.is_string, pa.types.is_integer, pa.types.is_floating)
+    if not (is_flag or any(is_kind(cells.type) for is_kind in kinds)):
+        return cells
+    numbers, spellings = as_numbers(cells, na)
+    return numbers if numbers is not None and (spellings or (is_flag and cells.null_count)) else cells
 
 
 def dry_run(name: str, path: Path, choices: Choices, folder: Path) -> tuple[Choices, dict[str, Any]]:
-    """The choices and the summary of preparation. Gaps in a series are skipped, or filled if most windows have one."""
+    """The choices and the summary of preparation. Gaps in a series are skipped, or filled if too many training windows
+    have one.
+    """
     missing, why = choices["missing"]
     if why:
         return choices, summarize(name, path, choices, folder)
     summary, more = None, ""
     with suppress(ValueError):  # any error that is not about gaps is raised again by the next attempt
         summary = summarize(name, path, choices, folder)
-    if summary is None or summary["num_windows_skipped"] > summary["num_sequences"]:
+    if summary is None or loses_many_windows(summary):
         missing, more = "interpolate", ", too many to skip; a gap repeats the last value"
         summary = summarize(name, path, {**choices, "missing": (missing, more)}, folder)
     gaps = f"{summary['num_missing']:,} of {summary['num_grid_points']:,} points are missing or incomplete{more}"
+    if num := summary["num_duplicates"]:
+        gaps += f"; {num:,} rows have the time of a later one, which counts"
     return {**choices, "missing": (missing, gaps)}, summary
 
 

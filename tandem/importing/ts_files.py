@@ -44,13 +44,13 @@ def read_header(path: Path) -> Header:
                 key, _, value = line[1:].partition(" ")
                 keys[key.lower()] = value.strip().lower() if key.lower() != "classlabel" else value.strip()
         else:
-            raise ValueError(f"{path.name} has no line @data, after which a .ts file has its sequences; save it again")
+            raise ValueError(f"{path} has no line @data, after which a .ts file has its sequences; save it again")
         first = next((line for line in file if line.strip() and not line.startswith("#")), "")
     if keys.get("timestamps") == "true":
-        raise ValueError(f"{path.name} has time stamps (@timestamps true), which are not read; save it without them")
+        raise ValueError(f"{path} has time stamps (@timestamps true), which are not read; save it without them")
     num_channels = first.count(":") + 1 - (header.label is not None)
     if not first or num_channels < 1:
-        raise ValueError(f"{path.name} has no sequence after @data; it needs lines such as 1.5,2,0.3:label")
+        raise ValueError(f"{path} has no sequence after @data; it needs lines such as 1.5,2,0.3:label")
     return Header(keys, num_channels, header.first_line)
 
 
@@ -70,14 +70,12 @@ def open_ts(path: Path, files: Sequence[SplitFile]) -> LongTableSource:
         number, done = 0, 0
         for (split, file), header in zip(files, headers, strict=True):
             if (header.num_channels, header.label) != (num_channels, label):
-                raise ValueError(
-                    f"{file.name} has other channels or labels than {path.name}; --alone reads {path.name} alone"
-                )
+                raise ValueError(f"{file} has other channels or labels than {path}; --alone reads {path} alone")
             first = 1  # the number of a block's first line
             with file.open("rb") as data:
                 while lines := data.readlines(BLOCK_BYTES):
                     found = [
-                        parse(decoded(line), header, f"{file.name}, line {place}")
+                        parse(decoded(line), header, f"{file}, line {place}")
                         for place, line in enumerate(lines, first)
                         if place >= header.first_line and line.strip() and not line.startswith(b"#")
                     ]

@@ -76,7 +76,7 @@ def is_long(others: TableColumns, by_name: bool = True) -> bool:
             if (by_name and named(STEP_NAMES, [step])) or others.num_distinct(step) * 2 <= len(others.frame):
                 return True
     times = find_times(others)
-    texts = [name for name in others.of_kind("text") if 2 <= others.num_distinct(name) <= len(others.frame) / 2]
+    texts = [name for name in others.of_kind("text", "flag") if 2 <= others.num_distinct(name) <= len(others.frame) / 2]
     is_labelled = bool(texts or named(LABEL_NAMES[:3], others.kinds))
     return bool(times) and not others.repeats(times[0]) and not is_labelled
 
@@ -106,7 +106,7 @@ def open_wide(
     def read(file: Path, at: Progress) -> Iterator[pa.Table]:
         if table is None:
             return parquet_batches(names, path, file, at)
-        form = text_tables.sniff(file, options.get("encoding")) if file != path else table
+        form = text_tables.sniff(file, options) if file != path else table
         check_names(file, form.names, names, path)
         return text_tables.blocks(form, {name: pa.float64() for name in of_steps}, at)
 
@@ -192,7 +192,7 @@ def choose_ids(
 
 def check_names(path: Path, have: Sequence[str], names: Sequence[str], like: Path) -> None:
     if missing := [name for name in names if name not in have]:
-        raise ValueError(f"{path.name} has no column {missing[0]!r}, which {like.name} has; make them alike")
+        raise ValueError(f"{path} has no column {missing[0]!r}, which {like} has; make them alike")
 
 
 def parquet_batches(names: Sequence[str], like: Path, path: Path, at: Progress) -> Iterator[pa.Table]:
@@ -223,11 +223,11 @@ def find_label(columns: TableColumns, has_header: bool, options: Mapping[str, An
         whole = [name for name in ends if columns.kinds[name] == "whole" and columns.num_distinct(name) <= most]
         return next(iter([*texts, *whole]), names[-1])
     steps = [name for run in numbered(columns.of_kind("whole", "number", "other")).values() for name in run]
-    others = columns.of_kind("text", "whole", "number", exclude=steps)
+    others = columns.of_kind("text", "flag", "whole", "number", exclude=steps)
     if found := named(LABEL_NAMES, others):
         return found[0]
     repeats = [name for name in others if 2 <= columns.num_distinct(name) <= len(columns.frame) // 2]
-    texts = [name for name in repeats if columns.kinds[name] == "text"]
+    texts = [name for name in repeats if columns.kinds[name] in ("text", "flag")]
     others = [name for name in others if not named(SEQUENCE_NAMES, [name])]
     return next(iter([*texts[-1:], *repeats[-1:], *others[-1:]]), None)
 
@@ -245,6 +245,4 @@ def to_numbers(cells: pa.ChunkedArray, name: str, path: Path) -> np.ndarray:
     try:
         return np.asarray(cells.cast(pa.float64()).to_numpy())
     except pa.ArrowException:
-        raise ValueError(
-            f"{path.name}: column {name!r} must hold numbers, found {cells.type}; correct the table"
-        ) from None
+        raise ValueError(f"{path}: column {name!r} must hold numbers, found {cells.type}; correct the table") from None

@@ -124,6 +124,7 @@ class SequenceTable(TableSource):
     # A column such as the person or device. All sequences with one value stay on one side of the split: scikit-learn's
     # `groups`.
     groups: Annotated[StrictStr, usual(NO_GROUPS)]
+    na: Unique[StrictStr] = ()  # cells without a number, besides MISSING of tandem/data/tables.py
 
     @model_validator(mode="after")
     def check(self) -> Self:
@@ -147,6 +148,7 @@ class Series(TableSource):
     horizon: Positive
     stride: Annotated[Positive, usual(1)]
     split: Split
+    na: Unique[StrictStr] = ()  # cells without a number, besides MISSING of tandem/data/tables.py
     # Period of the series in steps; None if there is none.
     season: Annotated[int, Field(strict=True, ge=2, le=MAX_WHOLE)] | None = None
 
@@ -183,6 +185,7 @@ class OwnSequences(OwnSource):
     velocity: StrictBool = False
     missing: Literal["refuse", "interpolate"] = "refuse"
     groups: StrictStr = NO_GROUPS
+    na: Unique[StrictStr] = ()  # cells of a DataFrame without a number, besides MISSING of tandem/data/tables.py
 
     @model_validator(mode="after")
     def check(self) -> Self:
@@ -207,6 +210,7 @@ class OwnSeries(OwnSource):
     horizon: Positive
     stride: Positive = 1
     split: Split
+    na: Unique[StrictStr] = ()  # cells of a DataFrame without a number, besides MISSING of tandem/data/tables.py
     season: Annotated[int, Field(strict=True, ge=2, le=MAX_WHOLE)] | None = None
 
     @model_validator(mode="after")

@@ -54,14 +54,14 @@ def rejection_reason(own: float, other: Baseline, num: int) -> str:
 
 
 def interval_of_gain(
-    score: Callable[[np.ndarray], np.ndarray], own: np.ndarray, other: np.ndarray
+    score: Callable[[np.ndarray], np.ndarray], own: np.ndarray, other: np.ndarray, *, largest: float = 1.0
 ) -> tuple[float, float] | None:
     """Return the 95% jackknife interval of the gain of one prediction over another on the same test sequences.
 
     own, other (N, ...): each sequence's contribution to the sums from which `score` is computed; `score` accepts any
     number of sums (..., ). The difference is recomputed without each sequence, so sequences that are hard for both
-    change it little. Efron and Stein 1981, The Annals of Statistics 9, 586-596; with Student's t of N - 1. None for
-    fewer than three sequences.
+    change it little. Efron and Stein 1981, The Annals of Statistics 9, 586-596; with Student's t of N - 1. `largest`:
+    the largest possible gain, 1 for scores from 0 to 1; the interval ends there. None for fewer than three sequences.
     """
     from scipy.special import stdtrit  # takes 0.1 s; training does not need it
 
@@ -71,7 +71,7 @@ def interval_of_gain(
     gain = float(score(own.sum(axis=0)) - score(other.sum(axis=0)))
     without = score(own.sum(axis=0) - own) - score(other.sum(axis=0) - other)
     half = float(stdtrit(num - 1, 0.975)) * float(np.sqrt((num - 1) * without.var()))
-    return gain - half, gain + half
+    return max(-largest, gain - half), min(largest, gain + half)
 
 
 def ratio(sums: np.ndarray) -> np.ndarray:

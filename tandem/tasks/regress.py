@@ -114,7 +114,8 @@ def gain_over(other: np.ndarray, own: np.ndarray, actual: np.ndarray) -> tuple[f
     The variance of these targets counts as known: it affects the size of the gain, but not which prediction is better.
     """
     unit = actual.var() or 1.0
-    return interval_of_gain(ratio, *(with_ones(-np.square(actual - each) / unit) for each in (own, other)))
+    own, other = (with_ones(-np.square(actual - each) / unit) for each in (own, other))
+    return interval_of_gain(ratio, own, other, largest=np.inf)
 
 
 def errors(predicted: np.ndarray, actual: np.ndarray) -> dict[str, float]:

@@ -372,6 +372,14 @@ def test_seeds_that_agree_by_chance_do_not_make_an_interval_without_width():
     assert found.difference == 0 and found.low < -0.004 and found.high > 0.004 and found.verdict == "inconclusive"
 
 
+def test_the_interval_of_an_accuracy_difference_is_from_minus_1_to_1():
+    sides = [
+        {seed: classified(cases) for seed, cases in enumerate(own)} for own in (("0000",) * 3, ("1111", "0000", "1111"))
+    ]
+    found = difference("accuracy", *sides)
+    assert found.low > -1 and found.high == 1 and difference("accuracy", *sides[::-1]).low == -1
+
+
 def test_blocks_of_windows_give_the_known_answer():
     measure, draw = MEASURES["window errors"], np.random.default_rng(0)
     constant = differences.resample_blocks(Pairs(np.ones((1, 50)), np.full((1, 50), 1.5), measure))

@@ -329,7 +329,8 @@ def test_what_is_no_number_is_named_with_line_and_column(
         (["a,0,1,2,p", "a,1,1,2,q"], ["line 3", "column 'label'"]),
         (["a,0,1,2,p", "a,1,1,2,p", ",0,1,2,q"], ["line 4", "column 'sequence'"]),
         (["a,0,1,2,p", "a,1,1,2,"], ["line 3", "column 'label'"]),
-        (["a,0,1,2,p", "a,1,1,2,p", "a,1,3,4,p"], ["line 4", "the same sequence and step"]),
+        (["a,0,1,2,p", "a,1,1,2,p", "a,1,3,4,p"], ["'step' repeats in sequence a, lines 3 and 4;"]),
+        (["a,1,1,2,p", "a,0,1,2,p", "", "a,0,3,4,p", "a,1,3,4,p"], ["lines 3 and 5 (2 repeated rows in all)"]),
         (["a,0,1,2,p", "a,1,1,2,p,7,8"], ["table.csv cannot be read", "line 3"]),
         (
             ["a,0,1,2,p", "", 'a,1,"1",2,p', "", "b,0,left,2,q", "b,1,1,2,q"],
@@ -385,7 +386,7 @@ def with_split(words: list[str]) -> str:
 
 def test_a_split_column_with_other_values_is_refused(tmp_path: Path):
     good = with_split(["train"] * 20 + ["val"] * 10 + ["test"] * 10).splitlines()
-    for wrong, shown in (("", "empty"), ("Train", "Train")):
+    for wrong, shown in (("", "empty"), ("trial", "trial")):
         lines = [*good[:9], good[9].rsplit(",", 1)[0] + f",{wrong}", *good[10:]]
         refused(tmp_path, "\n".join(lines), "line 10", "must be train, val or test", shown)
     refused(tmp_path, with_split(["train"] * 30 + ["val"] * 10), "no test rows")

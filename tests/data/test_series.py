@@ -440,7 +440,7 @@ def test_dates_without_separators_are_refused_not_read_as_seconds(tmp_path: Path
         prepare(tmp_path / f"table.{ending}", replace(PARAMS, interval="1d"))
 
 
-@pytest.mark.parametrize("cell", ["n/a", "1,5", "inf"])
+@pytest.mark.parametrize("cell", ["n/a n/a", "1,5", "inf"])
 @pytest.mark.case(3)
 def test_a_bad_value_is_named_with_its_line(tmp_path: Path, cell: str, saw: Callable[[str], None]):
     """a series with a word, a comma or an infinite number as a value"""
@@ -480,6 +480,7 @@ def test_the_price_table_has_the_counts_in_its_readme():
         "num_grid_points": 8930,
         "num_missing": 242,
         "num_windows_skipped": 899,
+        "num_windows_skipped_per_split": {"train": 582, "val": 231, "test": 86},
         "num_windows_across_boundaries": 0,
     }
     assert [len(part.values) for part in found.parts.values()] == [5572, 1108, 1251]

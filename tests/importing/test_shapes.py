@@ -127,7 +127,7 @@ def test_train_and_test_in_two_files_are_the_split(tmp_path: Path):
     plan = expect(tmp_path / "Hand_TRAIN.csv")
     assert plan.summary["num_per_split"]["test"] == 6 and "{train: 10, val: 2, test: 6}" in plan.block
     assert own_tables.planned(tmp_path / "Hand_TRAIN.csv", "--alone").summary["num_sequences"] == 12
-    with pytest.raises(ValueError, match="the same sequence and step stand in an earlier row"):
+    with pytest.raises(ValueError, match="'step' repeats in sequence 0, rows 1 and "):
         planned(tmp_path / "Hand_TRAIN.csv", "--sequence", "id")
 
 
@@ -426,7 +426,11 @@ def written(path: Path, text: str) -> Path:
         (lambda at: arrays(at / "a.npz", X=np.array([[1], [1, 2]], dtype=object)), "", "which only pickle"),
         (lambda at: arrays(at / "a.npz", X=padded()), "", "a.npz has no labels: put an array y"),
         (lambda at: wide_with(at, "y_1", "abc"), "", "column 'y_1' must hold numbers, found 'abc' in line 6; correct"),
-        (lambda at: wide_with(at, "label", ""), "", "t.csv as one long table, row 29: column 'label' is empty"),
+        (
+            lambda at: wide_with(at, "label", ""),
+            "",
+            r"row 29 \(sequence 4\): column 'label' is empty",
+        ),
         (lambda at: torn(arrays(at / "a.npz", X=np.ones((200, 100)), y=np.ones(200))), "", "a.npz: X cannot be read"),
         (
             lambda at: written(at / "a.ts", "@classLabel true a\n@data\n1:a\n1,b:a"),

@@ -2,7 +2,15 @@
 
 import numpy as np
 
-from tandem.tasks.baselines import Baseline, compare_with_baselines, nearest_neighbours, summaries
+from tandem.tasks.baselines import (
+    Baseline,
+    compare_with_baselines,
+    interval_of_gain,
+    nearest_neighbours,
+    ratio,
+    summaries,
+    with_ones,
+)
 
 
 def test_a_yardstick_is_beaten_where_the_test_split_can_tell():
@@ -23,6 +31,15 @@ def test_a_yardstick_is_beaten_where_the_test_split_can_tell():
         assert compare_with_baselines(0.66, [Baseline("1-NN", 0.66, gain)], 2).endswith(
             f": the network does not beat 1-NN ({why})"
         )
+
+
+def test_a_gain_of_accuracy_is_from_minus_1_to_1():
+    """Four sequences, of which the network classifies three correctly, and the baseline none."""
+    right, wrong = (with_ones(np.array(scores)) for scores in ([1.0, 1, 1, 0], [0.0, 0, 0, 0]))
+    low, high = interval_of_gain(ratio, right, wrong) or (0, 0)
+    assert -1 < low < 0 and high == 1
+    assert interval_of_gain(ratio, wrong, right) == (-1, -low)
+    assert (interval_of_gain(ratio, right, wrong, largest=np.inf) or (0, 0))[1] > 1  # R2 has no such limit
 
 
 def test_baselines_of_literal_sequences():

@@ -1,0 +1,382 @@
+"""Tables as people write them: what stands in a cell, a header or a file name is read as it is meant, or one sentence
+says why not.
+"""
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pytest
+
+from tandem.data import open_source
+from tandem.data.tables import from_frame, read_table
+from tandem.importing import new_workload
+from tests.own_tables import chosen, clips, planned, saved
+from tests.projects import make_project, run, start
+
+LABELS = ["a", "b", "c"] * 8
+
+
+def table_with(**columns: Any) -> pd.DataFrame:
+    """Clips, with further columns or other cells. A function gets the number of the clip of each row."""
+    table = clips(LABELS)
+    number = pd.factorize(table["clip"])[0]
+    return table.assign(**{name: cells(number) if callable(cells) else cells for name, cells in columns.items()})
+
+
+def with_cells(column: str, *cells: Any) -> pd.DataFrame:
+    """Clips with the text of some cells of a column replaced, each in another clip."""
+    table = clips(LABELS).astype({column: object})
+    table.loc[table.groupby("clip").head(2).groupby("clip").tail(1).index[: len(cells)], column] = cells
+    return table.astype({column: str})
+
+
+def series(**columns: Any) -> pd.DataFrame:
+    hours = pd.date_range("2024-01-01", periods=300, freq="h").strftime("%Y-%m-%d %H:%M:%SZ")
+    value = np.random.default_rng(0).normal(size=300).cumsum()
+    return pd.DataFrame({"time": hours, "value": value, **columns})
+
+
+def refusal(path: Path, *options: str) -> str:
+    with pytest.raises((ValueError, FileNotFoundError)) as caught:
+        planned(path, *options)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def remarks(plan: new_workload.WorkloadPlan) -> str:
+    """What the command prints of cells that are read in another way than they are written."""
+    found = "; ".join(plan.summary.get("remarks", ()))
+    assert found in "; ".join(line.split("  remark    ")[-1] for line in new_workload.summary_lines(plan))
+    return found
+
+
+ENDINGS = pytest.mark.parametrize("ending", ["csv", "parquet"])
+
+
+# Labels, ids and splits -----------------------------------------------------------------------------------------------
+
+
+@ENDINGS
+def test_white_space_around_a_label_makes_no_class(tmp_path: Path, ending: str):
+    """Also if only some rows of a sequence have it."""
+    table = clips(LABELS)
+    table.loc[table["clip"] == "c003", "label"] = "a "
+    table.loc[8:9, "label"] += "\t"
+    plan = planned(saved(table, tmp_path / f"t.{ending}"))
+    assert plan.summary["classes"] == ["a", "b", "c"]
+    assert f"white space is stripped from {(table.label.str.len() > 1).sum()} cells of column 'label'" in remarks(plan)
+
+
+def test_labels_that_differ_only_in_case_or_white_space_are_named(tmp_path: Path):
+    names = np.array(["walk", "Walk", "stand up", "standup"])
+    plan = planned(saved(table_with(label=lambda number: names[number % 4]), tmp_path / "t.csv"))
+    assert "differ only in case or white space: 'Walk' and 'walk'; 'stand up' and 'standup'" in remarks(plan)
+    rare = table_with(label=lambda number: np.where(number == 3, "A", np.array(LABELS)[number]))
+    assert "class 'A' has 1 sequences" in (said := refusal(saved(rare, tmp_path / "t.csv")))
+    assert "(it differs from 'a' only in case or white space)" in said
+
+
+@ENDINGS
+@pytest.mark.parametrize("name", ["split", "Split", "SPLIT", " split"])
+def test_a_split_column_counts_however_it_is_spelled(tmp_path: Path, name: str, ending: str):
+    words = np.array(["Train", "train ", "TEST", "validation"])
+    table = table_with(**{name: lambda number: words[number // 3 % 4]})
+    plan = planned(saved(table, tmp_path / f"t.{ending}"))
+    assert plan.summary["num_per_split"] == {"train": 12, "val": 6, "test": 6}
+    assert f"column {name!r} decides the split ('TEST', 'Train', 'train ', 'validation')" in remarks(plan)
+    assert name not in chosen(plan)["features"] and "own column" in plan.block
+
+
+def test_a_split_column_in_the_usual_spelling_needs_no_remark(tmp_path: Path):
+    table = table_with(split=lambda number: np.array(["train", "val", "test"])[number // 3 % 3])
+    assert remarks(planned(saved(table, tmp_path / "t.csv"))) == ""
+    wrong = table.rename(columns={"split": "Split"}).replace({"Split": {"val": "fold 3"}})
+    assert "column 'Split' must be train, val or test, found fold 3" in refusal(saved(wrong, tmp_path / "t.csv"))
+
+
+@pytest.mark.parametrize(
+    "ids",
+    [
+        lambda number: [str(10**19 + each) for each in number.tolist()],
+        lambda number: [f"{'0' * (each % 2)}{each // 2 + 1}" for each in number.tolist()],  # 1, 01, 2, 02
+    ],
+)
+def test_ids_are_text(tmp_path: Path, ids: Any):
+    path = saved(table_with(clip=ids), tmp_path / "t.csv")
+    plan = planned(path)
+    assert chosen(plan)["sequence"] == "clip" and plan.summary["num_sequences"] == 24
+    for number in range(24):
+        folder = tmp_path / "files" / f"{LABELS[number]}"
+        folder.mkdir(parents=True, exist_ok=True)
+        one = clips(["a"], seed=number).assign(person=ids(np.array([number // 2]))[0])
+        one[["f0", "f1", "person"]].to_csv(folder / f"{number}.csv", index=False)
+    plan = planned(tmp_path / "files")
+    assert plan.workload.preprocess.groups == "person" and sum(plan.summary["num_groups"].values()) == 12
+
+
+# Numbers --------------------------------------------------------------------------------------------------------------
+
+WORDS = ("NA", "-", "?", "NULL", "n/a", "", "NA")
+
+
+@ENDINGS
+def test_words_for_a_missing_number_are_counted_and_filled(tmp_path: Path, ending: str):
+    path = saved(with_cells("f0", *WORDS), tmp_path / f"t.{ending}")
+    plan = planned(path)
+    assert plan.summary["num_filled"] == 7 and plan.workload.preprocess.missing == "interpolate"
+    assert "cells that count as missing: - (1), ? (1), NA (2), NULL (1), n/a (1)" in remarks(plan)
+    empty = planned(saved(with_cells("f0", *[""] * 7), tmp_path / f"e.{ending}"))
+    assert (plan.summary["mean"], plan.summary["sha256"]) == (empty.summary["mean"], empty.summary["sha256"])
+    assert "found NA" in refusal(path, "--missing", "refuse")
+    assert "found left" in refusal(saved(with_cells("f0", *WORDS, "left"), tmp_path / f"t.{ending}"))
+
+
+@ENDINGS
+def test_na_adds_spellings_of_missing_numbers(tmp_path: Path, ending: str):
+    table = with_cells("f0", "broken", "NA").assign(f1=with_cells("f1", -999, "-999.0")["f1"].astype(float))
+    path = saved(table, tmp_path / f"t.{ending}")
+    assert "found broken" in refusal(path)
+    plan = planned(path, "--na=-999,broken")
+    assert plan.summary["num_filled"] == 4 and plan.workload.preprocess.na == ("-999", "broken")
+    assert "cells that count as missing: -999 (2), NA (1), broken (1)" in remarks(plan)
+
+
+def test_words_for_a_missing_number_in_a_series_and_a_wide_table(tmp_path: Path):
+    table = series().astype({"value": object})
+    table.loc[[5, 9], "value"] = ["n/a", "gone"]
+    plan = planned(saved(table, tmp_path / "t.csv"), "--na", "gone")
+    assert plan.summary["num_missing"] == 2 and "gone (1), n/a (1)" in remarks(plan)
+    wide = pd.DataFrame(np.random.default_rng(0).normal(size=(24, 8)), columns=[f"x_{step}" for step in range(8)])
+    wide = wide.astype(object).assign(label=LABELS)
+    wide.loc[3, "x_2"], wide.loc[4, ["x_6", "x_7"]] = "NULL", "gone"
+    plan = planned(saved(wide, tmp_path / "t.csv"), "--na", "gone")
+    assert (plan.summary["num_filled"], plan.summary["min_steps"]) == (1, 6)
+
+
+def test_a_table_is_read_for_predictions_as_it_was_for_the_training(tmp_path: Path):
+    """By preprocess, and by the reader of `tandem predict`, which passes a DataFrame on."""
+    table = with_cells("f0", *WORDS, "gone").assign(on=lambda table: table.frame % 2 == 0)
+    plan = planned(path := saved(table, tmp_path / "t.csv"), "--na", "gone")
+    params = plan.workload.preprocess
+    assert "on" in params.columns.features
+    features = [*params.columns.features, "label"]
+    frame = read_table(path, ["clip"], params.columns.features, ["frame", "label"], params.na)
+    again = from_frame(pa.table(frame.columns).to_pandas(), ["clip", "frame", *features], "the table", params.na)
+    sequences = open_source("sequences")
+    found = sequences.to_sequences(again, params.columns, params.velocity, True, per_step=False)
+    expected = sequences.prepare(params, tmp_path, per_step=False)
+    wanted = expected.sequences.values * expected.std + expected.mean
+    is_real = ~found.padding_mask
+    np.testing.assert_allclose(found.values[is_real], wanted[is_real], atol=1e-5)
+    assert found.num_filled == expected.sequences.num_filled == 8
+
+
+@ENDINGS
+def test_false_and_true_are_0_and_1(tmp_path: Path, ending: str):
+    table = clips(LABELS)
+    flags, numbers = table.assign(on=table["f0"] > 0), table.assign(on=(table["f0"] > 0).astype(int))
+    plans = [planned(saved(each, tmp_path / f"{n}.{ending}")) for n, each in enumerate((flags, numbers))]
+    assert plans[0].workload.preprocess.columns.features == ("f0", "f1", "on")
+    assert plans[0].summary["sha256"] == plans[1].summary["sha256"]
+    label = planned(saved(table_with(label=lambda number: number % 2 == 0), tmp_path / f"t.{ending}"))
+    assert len(label.summary["classes"]) == 2 and label.workload.task == "classify"
+
+
+@pytest.mark.parametrize(
+    ("column", "cell", "mend"),
+    [
+        (lambda n: [f"{each % 17 / 10}%" for each in n], "'0.0%'", ".str.removesuffix('%').astype(float)"),
+        (
+            lambda n: [f"{each + 1}.{each % 900 + 100},{each % 89 + 10}" for each in n],
+            "'1.100,10'",
+            ".str.replace('.', '').str.replace(',', '.').astype(float)",
+        ),
+        (
+            lambda n: [f"{each + 1},{each % 900 + 100}.5" for each in n],
+            "'1,100.5'",
+            ".str.replace(',', '').astype(float)",
+        ),
+    ],
+)
+def test_a_feature_in_an_unusual_notation_is_shown_with_its_conversion(
+    tmp_path: Path, column: Any, cell: str, mend: str
+):
+    table = clips(LABELS)
+    table = table.assign(load=column(range(len(table))))
+    features = next(why for key, _, why in planned(saved(table, tmp_path / "t.csv")).choices if key == "features")
+    assert cell in features and f"table['load'] = table['load']{mend}" in features
+    table["load"] = eval(f"table['load']{mend}")  # noqa: S307
+    assert "load" in chosen(planned(saved(table, tmp_path / "t.csv")))["features"]
+
+
+@pytest.mark.parametrize(
+    ("form", "expected"),
+    [
+        *[(form, [form]) for form in ("%d/%m/%Y", "%m/%d/%Y", "%d-%m-%y", "%d.%m.%Y", "%Y/%m/%d", "%Y/%d/%m")],
+        *[(form, [form]) for form in ("%d/%m/%Y %H:%M", "%m/%d/%Y %H:%M:%S", "%m/%d/%Y %I:%M %p")],
+        ("%d/%m/%Y few", ["%d/%m/%Y", "%m/%d/%Y"]),  # no day above 12
+    ],
+)
+def test_the_advice_for_dates_has_their_format(tmp_path: Path, form: str, expected: list[str]):
+    days = pd.date_range("2024-01-01", periods=300 if "few" not in form else 12, freq="D")
+    cells = days.strftime(form.removesuffix(" few"))
+    table = pd.DataFrame({"time": cells, "value": np.arange(len(cells)) ** 0.5})
+    said = refusal(saved(table, tmp_path / "t.csv"))
+    for each in expected:
+        assert f"pandas.to_datetime(table['time'], format={each!r})" in said
+    assert said.count("format=") == len(expected)
+    assert (pd.to_datetime(table["time"], format=expected[0]).dt.normalize() == days).all()
+
+
+# Steps, times and series ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("background", [None, "idle", "none"])
+def test_a_repeated_step_is_named_with_its_lines(tmp_path: Path, background: str | None):
+    """With a label for each sequence, or events; no advice would replace labels."""
+    table = clips(LABELS).rename(columns={"label": "kind"})
+    if background:
+        table["kind"] = np.where(table["frame"] == 2, "hit", background)
+    table.loc[6, "frame"] = table.loc[5, "frame"]
+    for options in ([], ["--sequence", "clip", "--step", "frame"]):
+        said = refusal(saved(table, tmp_path / "t.csv"), *options)
+        assert f"'frame' repeats in clip {table['clip'][6]}, lines 7 and 8;" in said and "replace(" not in said
+
+
+def test_an_id_that_two_sequences_have_is_named_as_a_repeated_step(tmp_path: Path):
+    table = clips(LABELS)
+    table["label"] = np.where(pd.factorize(table["clip"])[0] < 12, "a", "b")
+    table["clip"] = pd.factorize(table["clip"])[0] % 12
+    first, second = table.index[(table["clip"] == 0) & (table["frame"] == 0)]
+    for options in ([], ["--sequence", "clip", "--step", "frame"]):
+        said = refusal(saved(table, tmp_path / "t.csv"), *options)
+        assert f"'frame' repeats in clip 0, lines {first + 2} and {second + 2} (" in said
+        assert "replace(" not in said and "cumcount" not in said
+
+
+def test_a_label_in_a_series_is_no_feature(tmp_path: Path):
+    plan = planned(path := saved(series(label=[int(hour == 99) for hour in range(300)]), tmp_path / "t.csv"))
+    assert plan.workload.preprocess.columns.features == ()
+    features = next(why for key, _, why in plan.choices if key == "features")
+    assert "label (a label, by its name); --features includes them" in features
+    assert planned(path, "--features", "label").workload.preprocess.columns.features == ("label",)
+
+
+def test_few_gaps_do_not_cost_the_training_windows(tmp_path: Path):
+    """A row with the time of the row before it, and with it a gap: 70 windows touch it."""
+    table = series()
+    table.loc[100, "time"] = table.loc[99, "time"]
+    path = saved(table, tmp_path / "t.csv")
+    plan = planned(path)
+    assert plan.workload.preprocess.missing == "interpolate" and plan.summary["num_per_split"]["train"] == 140
+    why = next(why for key, _, why in plan.choices if key == "missing")
+    assert "1 of 300 points" in why and "1 rows have the time of a later one" in why
+    skipping = planned(path, "--missing", "skip")
+    params = skipping.workload.preprocess
+    found = open_source("series").prepare(params, tmp_path, per_step=False)
+    skipped = found.summary["num_windows_skipped_per_split"]
+    assert skipped == {"train": 71, "val": 0, "test": 0} and found.summary["num_per_split"]["train"] == 69
+    assert "they touch one: 71 (train 71, val 0, test 0)" in found.message
+    assert "\nwarning: train loses 71 of 140 windows to missing points; `missing: interpolate` keeps" in found.message
+
+
+# Files and folders ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("num", [24, 20_000])  # also of more than one block
+def test_old_line_ends_are_read(tmp_path: Path, num: int):
+    table = clips((LABELS * (num // 24 + 1))[:num])
+    text = table.to_csv(index=False)
+    (tmp_path / "t.csv").write_bytes(text.replace("\n", "\r").encode())
+    (tmp_path / "u.csv").write_text(text)
+    found, expected = planned(tmp_path / "t.csv"), planned(tmp_path / "u.csv")
+    assert found.summary["sha256"] == expected.summary["sha256"]
+    (tmp_path / "t.csv").write_bytes(text.replace("\n", "\r").replace("c002,3,", "c002,3,x", 1).encode())
+    line = text.splitlines().index(next(each for each in text.splitlines() if each.startswith("c002,3,"))) + 1
+    assert f"line {line}: column 'f0'" in refusal(tmp_path / "t.csv")
+
+
+def test_a_struct_is_excluded_with_its_conversion(tmp_path: Path):
+    table = table_with(place=lambda number: [{"x": 1.0 * each, "y": 2.0} for each in number])
+    plan = planned(saved(table, tmp_path / "t.parquet"))
+    features = next(why for key, _, why in plan.choices if key == "features")
+    assert "place (struct; pyarrow.Table.flatten() makes a column of each of its fields)" in features
+
+
+@pytest.mark.parametrize(
+    ("write", "words"),
+    [
+        (lambda table, path: table.to_feather(path), "a Feather (Arrow) file; save it as Parquet"),
+        (lambda table, path: table.to_html(path), "HTML or XML; save the table as CSV, e.g. pandas.read_html(path)"),
+        (lambda table, path: table.to_json(path), "JSON; save the table as CSV, e.g. pandas.read_json(path)"),
+        (lambda table, path: table.to_json(path, orient="records"), "JSON; save the table as CSV"),
+        (lambda table, path: table.to_json(path, orient="records", lines=True), "JSON; save the table as CSV"),
+        (lambda table, path: table.to_xml(path, parser="etree"), "HTML or XML"),
+    ],
+    ids="feather html json records lines xml".split(),
+)
+def test_a_table_in_another_format_is_named_by_it(tmp_path: Path, write: Any, words: str):
+    write(clips(LABELS), tmp_path / "t.txt")
+    assert f"{tmp_path / 't.txt'} is {words}" in refusal(tmp_path / "t.txt")
+
+
+def recordings(folder: Path) -> Path:
+    for number, label in enumerate(LABELS):
+        (folder / label).mkdir(parents=True, exist_ok=True)
+        clips([label], seed=number)[["f0", "f1"]].to_csv(folder / label / f"{number}.csv", index=False)
+    return folder
+
+
+@pytest.mark.parametrize("text", ["f0,f1\n1,2,3\n", "f0\n1\n2\n", "f0,f1\n", "f0,f1\nx,2\n1,2\n", "\0"])
+def test_an_error_in_a_folder_names_the_file_with_its_folder(tmp_path: Path, text: str):
+    folder = recordings(tmp_path / "d")
+    (folder / "b/4.csv").write_text(text)
+    said = refusal(folder)
+    assert f"{folder / 'b/4.csv'} " in said or f"{folder} as one long table, row 102 (sequence b/4)" in said
+
+
+@pytest.mark.parametrize("is_dir", [False, True])
+def test_a_link_out_of_a_folder_is_not_followed(tmp_path: Path, is_dir: bool):
+    folder, secret = recordings(tmp_path / "d"), tmp_path / "outside"
+    secret.mkdir()
+    (secret / "secret.csv").write_text("classified\nabc\n")
+    link = folder / ("e" if is_dir else "b/4.csv")
+    link.unlink(missing_ok=True)
+    link.symlink_to(secret if is_dir else secret / "secret.csv")
+    said = refusal(folder)
+    assert f"{link} is a link" in said and "not followed" in said and "classified" not in said
+    link.unlink()
+    link.symlink_to(folder / "a/0.csv")  # within the folder
+    assert is_dir or planned(folder).summary["num_sequences"] == 24
+
+
+# The command ----------------------------------------------------------------------------------------------------------
+
+
+def test_an_unknown_model_gets_one_sentence(tmp_path: Path):
+    path = saved(clips(LABELS), tmp_path / "t.csv")
+    assert refusal(path, "--model", "grru").startswith("--model is 'grru'; did you mean 'gru'? accepted: ")
+
+
+def test_several_commands_at_once_lose_no_block(tmp_path: Path):
+    project = make_project(tmp_path / "project")
+    saved(clips(LABELS), project / "t.csv")
+    names = ["first", "second", "third", "first"]
+    commands = [[sys.executable, "-m", "tandem.cli", "new", name, "t.csv", "--epochs", "1"] for name in names]
+    done = [start(project, *command) for command in commands]
+    said = [process.communicate()[0] for process in done]
+    assert sorted(process.returncode for process in done) == [0, 0, 0, 1], said
+    assert "first" in next(text for text, process in zip(said, done, strict=True) if process.returncode)
+    params = (project / "params.yaml").read_text()
+    assert all(f"\n{name}:\n" in params and (project / f"workloads/{name}/data/t.csv").is_file() for name in names)
+
+
+def test_ctrl_c_while_packages_are_imported_is_one_sentence(tmp_path: Path):
+    project = make_project(tmp_path / "project")
+    (tmp_path / "numpy.py").write_text("raise KeyboardInterrupt")
+    done = run(project, sys.executable, "-m", "tandem.cli", "new", "x", "t.csv", check=False, PYTHONPATH=str(tmp_path))
+    assert (done.returncode, done.stdout) == (130, "error: interrupted\n")
