@@ -193,7 +193,7 @@ def literal(value: Any) -> Any:
         return {
             field.name: literal(part)
             for field, part in parts
-            if part != field.default or (is_complete and part is not None)
+            if part != field.default or (is_complete and part not in (None, ()))
         }
     return [literal(part) for part in value] if isinstance(value, tuple) else value
 

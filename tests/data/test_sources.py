@@ -339,6 +339,39 @@ def test_arrays_and_a_dataframe_of_the_same_sequences_give_the_same(tmp_path: Pa
     assert found[0].summary == found[1].summary and "offsets" in found[0].summary and found[0].summary["num_filled"]
 
 
+def test_a_dataframe_is_read_like_a_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Other spellings of splits, labels and missing numbers give the same arrays, and a remark each."""
+    draw = np.random.default_rng(0)
+    clean = pd.DataFrame({"clip": np.repeat([f"{n:02}" for n in range(30)], 4), "step": np.tile(range(4), 30)})
+    clean["x"] = draw.normal(size=120).round(3)
+    clean.loc[[5, 9], "x"] = np.nan
+    clean["label"] = np.repeat(np.array(["a", "b", "c"])[np.arange(30) % 3], 4)
+    clean["split"] = np.repeat(np.array(["train", "val", "test"])[np.arange(30) // 3 % 3], 4)
+    words = {"train": "Train", "val": "validation", "test": "TEST"}
+    written = clean.assign(Split=clean["split"].map(words), label=clean["label"] + " ", clip=" " + clean["clip"])
+    written["x"] = clean["x"].astype(str)
+    written.loc[5, "x"], written.loc[9, "x"] = "n/a", "gone"
+    columns = {"sequence": "clip", "step": "step", "features": ["x"], "label": "label"}
+    source, found = "FOUND = []\n\n\ndef read(folder):\n    return FOUND[0]\n", []
+    for name, frame, na in (("clean", clean, []), ("written", written.drop(columns="split"), ["gone"])):
+        (tmp_path / name).mkdir()
+        params = own_params(tmp_path / name, monkeypatch, source, columns=columns, missing="interpolate", na=na)
+        sys.modules[params.component.load().__module__].FOUND.append(frame)
+        found.append(prepare(params, tmp_path, per_step=False))
+    first, second = ({f"{split}/{k}": v for split in words for k, v in each.arrays(split).items()} for each in found)
+    assert all(np.array_equal(first[name], second[name]) for name in {**first, **second})
+    remarks = "; ".join(found[1].summary.pop("remarks"))
+    assert "white space is stripped from 120 cells of column 'label'" in remarks
+    assert "column 'Split' decides the split ('TEST', 'Train', 'validation')" in remarks
+    assert "cells that count as missing: gone (1), n/a (1)" in remarks and remarks in found[1].message
+    assert found[0].summary["num_per_split"] == found[1].summary["num_per_split"] and not found[0].sequences.remarks
+    assert "na" not in literal(params.__class__(**{**vars(params), "na": ()})) and literal(params)["na"] == ["gone"]
+    (tmp_path / "arrays").mkdir()
+    source = "from tandem.data import Arrays\n\n\ndef read(folder):\n    return Arrays([[[0.0]]], [0])\n"
+    with pytest.raises(ValueError, match="has `na`, and .* returns Arrays"):
+        prepare(own_params(tmp_path / "arrays", monkeypatch, source, na=["gone"]), tmp_path, per_step=False)
+
+
 def test_events_as_text_and_as_class_numbers_are_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     source = (
         "import numpy as np\nfrom tandem.data import Arrays\n\n\ndef read(folder, texts: bool, seed: int):\n"
