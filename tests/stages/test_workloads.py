@@ -243,7 +243,7 @@ def test_logged_models_predict_from_raw_tables(kinds: Path):
     assert np.allclose(found["predicted"], rows.tail(3)["predicted"], rtol=1e-5), (found, rows.tail(3))
     assert list(found["step_ahead"]) == [1, 2, 3]
     assert list(predicted("waves")["time"]) == ["2025-02-01T00:00:00Z", "2025-03-01T00:00:00Z", "2025-04-01T00:00:00Z"]
-    for workload in ("spikes", "rally"):
+    for workload in ("spikes", "pulses"):
         assert list(predicted(workload).columns) == ["sequence", "step", "predicted", "confidence"]
 
 
