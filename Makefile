@@ -10,19 +10,27 @@ export PATH := $(CURDIR)/$(BIN):$(PATH)
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' Makefile | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
 
-setup: $(BIN)/.installed  ## create .venv with the locked requirements
+setup: $(BIN)/.installed  ## create .venv with the locked requirements, and those in requirements.own.txt
 
-$(BIN)/.installed: requirements.txt tandem/command.sh
+# Packages that only the workloads of this project need (docs/extending.md). Complete and pinned: --no-deps.
+OWN := $(wildcard requirements.own.txt)
+
+$(BIN)/.installed: requirements.txt $(OWN) tandem/command.sh
 	@$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit(f"error: Tandem needs Python 3.11 or later, $(PYTHON) is {sys.version.split()[0]}; run make PYTHON=/path/to/python3.11")'
 	$(PYTHON) -m venv .venv
 	sed -n '/^uv==/,/[^\\]$$/p' requirements.txt > .venv/uv.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r .venv/uv.txt
 	$(BIN)/uv pip sync --require-hashes --compile-bytecode --python $(BIN)/python requirements.txt
+ifdef OWN
+	@! grep -vE '^[[:space:]]*(#|--hash|$$)|^[^#]*==' $(OWN) || { echo 'error: write NAME==VERSION in each line of $(OWN)' >&2; exit 1; }
+	$(BIN)/uv pip install --no-deps --compile-bytecode --python $(BIN)/python --requirement $(OWN)
+	@$(BIN)/uv pip check --quiet --python $(BIN)/python || { echo 'error: add to $(OWN) what its packages need' >&2; exit 1; }
+endif
 	install -m 755 tandem/command.sh $(BIN)/tandem
 	@touch $@
 
 repro: $(BIN)/.installed  ## dvc repro, then a summary of what ran and the results
-	@python -m tandem.cli repro
+	@tandem repro
 
 test: lint  ## lint, types, import contracts, and all tests except the long ones
 	@python -m pytest -n logical --maxprocesses 4 --dist loadfile --no-loadscope-reorder
@@ -43,7 +51,7 @@ lint: $(BIN)/.installed  ## ruff, mypy and import-linter
 	@ruff check . && mypy && lint-imports --no-cache --no-logo
 
 ui: $(BIN)/.installed  ## run Prefect, MLflow and the deployments on this machine until Ctrl+C
-	@python -m tandem.cli ui
+	@tandem ui
 
 doctor:  ## report problems of this machine or environment, and the commands that fix them; ARGS="--json", ARGS="--no-live"
 	@$(if $(wildcard $(BIN)/python),$(BIN)/python,$(PYTHON)) -m tandem.cli doctor $(ARGS)
@@ -52,7 +60,7 @@ gpu:  ## run every GPU check and benchmark, 25 minutes at most, and print the ta
 	@$(if $(wildcard $(BIN)/python),$(BIN)/python,$(PYTHON)) -m tandem.cli gpu $(ARGS)
 
 audit: $(BIN)/.installed  ## check the lock for known vulnerabilities (https://osv.dev)
-	@uv tool run pip-audit==2.10.1 --requirement requirements.txt --require-hashes --disable-pip --vulnerability-service osv --strict $(ARGS)
+	@tandem audit $(ARGS)
 
 lock: $(BIN)/.installed  ## regenerate requirements.txt from pyproject.toml
 	uv pip compile pyproject.toml --group dev --universal --python-version 3.11 --generate-hashes --upgrade --no-header --quiet --output-file requirements.txt
@@ -64,7 +72,7 @@ screenshots: $(BIN)/.installed  ## take screenshots of every page into docs/page
 	python -m tests.screenshots
 
 show: $(BIN)/.installed  ## list published results, local results and every experiment; ARGS="sign"
-	@python -m tandem.cli show $(ARGS)
+	@tandem show $(ARGS)
 
 clean:  ## remove generated files (data, results, caches, state), but not files in git, the environment or MLflow's history
 	git clean -fdXq -- data results .tandem .dvc/cache .dvc/tmp

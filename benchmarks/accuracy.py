@@ -38,6 +38,7 @@ from tandem.tasks import open_task
 from tandem.training import inference
 from tandem.training.batches import Split, sequential_indices
 from tandem.training.device import open_device
+from tandem.training.trained import PREDICTION_BATCH
 from tandem.training.workload import make_trainer
 
 SPLITS = ("train", "val", "test")
@@ -61,11 +62,11 @@ def main() -> None:
                 scores, seconds, drawn = zip(*results, strict=True)
                 name, varies = f"{params.train.model.name}, {precision}", f"{drawn[0]}weights, order"
                 print_row(workload, name, seeds, varies, scores, seconds)
-            if params.task == "classify":
+            if params.task_facts.target == "class":
                 folders, alone = [Path(folder) / str(seed) for seed in seeds], drawn[0].rstrip(", ")
                 found = zip(*(nearest_neighbour(each) for each in folders), strict=True)
                 print_row(workload, "1 nearest neighbour", seeds, alone or "nothing", *found)
-            if options.aeon_python and params.task == "classify":
+            if options.aeon_python and params.task_facts.target == "class":
                 found = minirocket(options.aeon_python, folders)
                 print_row(workload, "MiniRocket + ridge", seeds, f"{drawn[0]}kernels", *found)
 
@@ -133,14 +134,14 @@ def predict_test(
     seconds = time.perf_counter() - start
     if params.evaluate.weights == "best":
         trainer.model.load_state_dict(trainer.best_weights)
-    batches = splits["test"].batches(sequential_indices(splits["test"]), inference.PREDICTION_BATCH)
+    batches = splits["test"].batches(sequential_indices(splits["test"]), PREDICTION_BATCH)
     return task, inference.predict_outputs(trainer.model, batches), seconds
 
 
 def prepare_seed(workload: str, params: Workload, seed: int) -> PreparedSequences:
     """The workload's data, split (or simulated) again with `seed` unless the table defines the split."""
     assert not isinstance(params.preprocess, Series), "the one split by time of a series has no seed"
-    prepared = prepare(params.task, replace(params.preprocess, seed=seed), raw_dir(workload))
+    prepared = prepare(params.task_facts.target, replace(params.preprocess, seed=seed), raw_dir(workload))
     assert isinstance(prepared, PreparedSequences)
     return prepared
 

@@ -23,7 +23,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from benchmarks.folklore import Data, random_tensors
 from benchmarks.networks import Usual
 from tandem.machine.identity import identify
-from tandem.machine.regions import synchronize
+from tandem.machine.measure import synchronize
 from tandem.models import Shape
 from tandem.params.schema import Train
 from tandem.tasks import open_task

@@ -34,11 +34,11 @@ from tandem import models
 from tandem.diagnosis.counts import num_bytes, saved_for_backward
 from tandem.machine.identity import identify, usable_cores
 from tandem.machine.interleaving import interleave
-from tandem.machine.regions import synchronize
+from tandem.machine.measure import synchronize
 from tandem.models import Shape
 from tandem.params.loading import load_params
 from tandem.params.parsing import nearest
-from tandem.params.schema import Model
+from tandem.params.schema import Model, built_in_facts
 from tandem.training.batches import TENSORS, Batch, Split, sequential_indices, shuffled
 from tandem.training.device import open_device
 from tandem.training.step import Step
@@ -153,10 +153,10 @@ def training(workload: str, device: torch.device, **changed: int) -> Training:
 def random_tensors(data: Data, device: torch.device) -> dict[str, torch.Tensor]:
     num, shape = data.num_sequences, data.shape
     values = torch.randn(num, shape.max_steps, shape.num_features)
-    if data.task == "forecast":
+    if built_in_facts(data.task).target == "window":
         targets = torch.randn(num, shape.num_outputs)
     else:
-        targets = torch.randint(shape.num_outputs, (num, shape.max_steps) if data.task == "detect" else (num,))
+        targets = torch.randint(shape.num_outputs, (num, shape.max_steps) if shape.per_step else (num,))
     mask = torch.ones(num, shape.max_steps, dtype=torch.bool)
     return {"values": values.to(device), "mask": mask.to(device), "targets": targets.to(device)}
 

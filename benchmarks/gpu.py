@@ -1,10 +1,4 @@
-"""Run every GPU measurement with one command: `make gpu`, or `tandem gpu`.
-
-    tandem gpu                       # the remaining pieces, most important first, 25 minutes at most
-    tandem gpu --list                # the pieces, their purpose and their progress
-    tandem gpu --pieces tests advice # only these; --again repeats finished ones
-    tandem gpu --minutes 9           # if a command has a time limit: repeat until all is done
-    tandem gpu --table               # the results so far as Markdown, for docs/gpu.md
+"""Run every GPU check and benchmark, and print their tables.
 
 A piece is one or more commands, each a process with a time limit. Their output goes to <out>/<piece>.txt as it is
 printed, their exit statuses to <out>/<piece>.json. If a piece fails, its last lines are shown and the others continue.
@@ -14,9 +8,16 @@ training at its checkpoint. Without a GPU, its pieces are skipped, with the reas
 The trainings run in a copy of the project, <out>/project, so that this project's results and history do not change.
 `--list` ends with the required packages: no DVC, no Prefect, no MLflow (the run directories stay in the copy's
 `.tandem/`). `--quick` uses a few rounds and epochs to check that everything runs; its numbers mean nothing.
+
+    tandem gpu                       # the remaining pieces, most important first, 25 minutes at most
+    tandem gpu --list                # the pieces, their purpose and their progress
+    tandem gpu --pieces tests advice # only these; --again repeats finished ones
+    tandem gpu --minutes 9           # if a command has a time limit: repeat until all is done
+    tandem gpu --table               # the results so far as Markdown, for docs/gpu.md
+
+Exit status: 0 no piece has failed, 1 one has.
 """
 
-import argparse
 import importlib.util
 import os
 import platform
@@ -25,6 +26,7 @@ import signal
 import subprocess
 import sys
 import time
+from argparse import ArgumentParser, Namespace
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -33,6 +35,7 @@ from typing import Any
 
 from benchmarks.markdown import header, row
 from flows.processes import stop
+from tandem.command import DONE, FAILED, Result
 from tandem.files import ROOT, locked, read_json, relative, write_json
 from tandem.machine.identity import identify
 from tandem.params.loading import load_params
@@ -67,37 +70,36 @@ class Piece:
     are_independent: bool = False  # a failed command does not stop the others
 
 
-def main(arguments: Sequence[str]) -> int:
-    options = parse(arguments)
+def main(options: Namespace) -> Result:
+    out = (options.out or ROOT / "results" / ("gpu-quick" if options.quick else "gpu")).absolute()
     if not options.table and (missing := missing_packages()):
-        raise SystemExit(f"error: needs {', '.join(NEEDED)}; {missing}")
-    known = pieces(options.out, options.quick)
+        raise ValueError(f"needs {', '.join(NEEDED)}; {missing}")
+    known = pieces(out, options.quick)
     names = [piece.name for piece in known]
     if unknown := [name for name in options.pieces or () if name not in names]:
-        raise SystemExit(f"error: piece {unknown[0]!r} is not known; the pieces are {', '.join(names)}")
+        raise ValueError(f"piece {unknown[0]!r} is not known; the pieces are {', '.join(names)}")
     if options.list:
-        print("\n".join(f"{piece.name:<12} {state_of(options.out, piece):<11} {piece.about}" for piece in known))
-        print(f"\nneeds {', '.join(NEEDED)}: all are installed")
-    elif not options.table:
-        identity, no_gpu = machine()
-        refuse_another_machine(options.out, identity)
-        chosen = [piece for piece in known if not options.pieces or piece.name in options.pieces]
-        with locked(options.out / "lock", wait=False) as holder:
-            if holder is not None:
-                raise SystemExit(f"error: process {holder} measures into {relative(options.out)} already")
-            copy_project(options.out / "project", options.quick, not no_gpu)
-            run_all(chosen, options.out, no_gpu, 60 * options.minutes, options.again)
-    if not options.list:
-        text = table(known, options.out)
-        (options.out / "table.md").write_text(text, encoding="utf-8")
-        print(text if options.table else f"\n{relative(options.out / 'table.md')} has the tables for docs/gpu.md")
-    return int(any(state_of(options.out, piece) == "failed" for piece in known))
+        lines = [f"{piece.name:<12} {about_of(out, piece)['state']:<11} {piece.about}" for piece in known]
+        text = "\n".join([*lines, "", f"needs {', '.join(NEEDED)}: all are installed"])
+    else:
+        if not options.table:
+            identity, no_gpu = machine()
+            refuse_another_machine(out, identity)
+            chosen = [piece for piece in known if not options.pieces or piece.name in options.pieces]
+            with locked(out / "lock", wait=False) as holder:
+                if holder is not None:
+                    raise ValueError(f"process {holder} measures into {relative(out)} already")
+                copy_project(out / "project", options.quick, not no_gpu)
+                run_all(chosen, out, no_gpu, 60 * options.minutes, options.again)
+        tables = table(known, out)
+        (out / "table.md").write_text(tables, encoding="utf-8")
+        text = tables.rstrip() if options.table else f"\n{relative(out / 'table.md')} has the tables for docs/gpu.md"
+    states = {piece.name: {"purpose": piece.about, **about_of(out, piece)} for piece in known}
+    has_failed = any(state["state"] == "failed" for state in states.values())
+    return Result(text, {"pieces": states}, FAILED if has_failed else DONE)
 
 
-def parse(arguments: Sequence[str]) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        "tandem gpu", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--pieces", nargs="+", metavar="NAME", help="run only these (default: all)")
     parser.add_argument("--list", action="store_true", help="list the pieces and their state")
     parser.add_argument("--table", action="store_true", help="print the results so far as Markdown")
@@ -105,9 +107,6 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--quick", action="store_true", help="few rounds and epochs, to check that everything runs")
     parser.add_argument("--minutes", type=float, default=25.0, help="time limit of this call (25)")
     parser.add_argument("--out", type=Path, metavar="FOLDER", help="(results/gpu, or results/gpu-quick)")
-    options = parser.parse_args(arguments)
-    options.out = (options.out or ROOT / "results" / ("gpu-quick" if options.quick else "gpu")).absolute()
-    return options
 
 
 def pieces(out: Path, quick: bool) -> list[Piece]:
@@ -119,12 +118,12 @@ def pieces(out: Path, quick: bool) -> list[Piece]:
 
     def files_with(mark: str) -> list[str]:
         found = [
-            path for path in (ROOT / "tests").glob("test_*.py") if f"pytest.mark.{mark}\n" in path.read_text("utf-8")
+            path for path in (ROOT / "tests").rglob("test_*.py") if f"pytest.mark.{mark}\n" in path.read_text("utf-8")
         ]
-        return sorted(f"tests/{path.name}" for path in found)
+        return sorted(path.relative_to(ROOT).as_posix() for path in found)
 
     # Each test file is a command, so that an interrupted piece resumes at its file.
-    gpu_tests = ["tests/test_gpu.py"] if quick else files_with("gpu")
+    gpu_tests = ["tests/gpu/test_gpu.py"] if quick else files_with("gpu")
 
     def throughput(name: str, device: str, size: str, *more: str) -> tuple[str, ...]:
         rounds = ("--rounds", "2", "--seconds", "0.1") if quick else ("--rounds", "5", "--seconds", "1")
@@ -155,7 +154,7 @@ def pieces(out: Path, quick: bool) -> list[Piece]:
               (throughput("graph", "cuda", "guides", "--contenders", "tandem", "tandem graph", "--workloads", "sign"),),
               120),
         Piece("capture", "tests: a failed capture, dropout, captured equals eager",
-              (tests("gpu", "tests/test_gpu.py", "-k", "capture"),), 180, in_copy=False),
+              (tests("gpu", "tests/gpu/test_gpu.py", "-k", "capture"),), 180, in_copy=False),
         Piece("guides", "throughput at the guides' sizes, main contenders",
               (throughput("guides", "cuda", "guides", "--contenders", *TELLING),), 420),
         Piece("tests", "every test that needs a GPU",
@@ -203,10 +202,7 @@ def find_module(name: str) -> Any:
 
 def machine() -> tuple[dict[str, Any], str]:
     """The machine for which the results hold, and why there is no GPU (empty if there is one)."""
-    try:
-        identity = identify("auto")
-    except ValueError as error:
-        raise SystemExit(f"error: {error}") from None
+    identity = identify("auto")
     system = {"system": platform.system(), "python": platform.python_version()}
     return {**identity, **system}, identity.get("why_not_cuda", "")
 
@@ -215,8 +211,8 @@ def refuse_another_machine(out: Path, identity: dict[str, Any]) -> None:
     """Results of another machine must not be mixed with this one's."""
     path = out / "machine.json"
     if path.exists() and read_json(path) != identity:
-        raise SystemExit(
-            f"error: {relative(out)} holds what another machine or another torch measured; use another --out, or "
+        raise ValueError(
+            f"{relative(out)} holds what another machine or another torch measured; use another --out, or "
             "remove that folder"
         )
     write_json(path, identity)
@@ -246,7 +242,7 @@ def run_all(chosen: Sequence[Piece], out: Path, no_gpu: str, seconds: float, aga
     end = time.monotonic() + seconds
     for number, piece in enumerate(chosen, 1):
         title = f"[{number}/{len(chosen)}] {piece.name}"
-        if state_of(out, piece) == "done" and not again:
+        if about_of(out, piece)["state"] == "done" and not again:
             print(f"{title}: done before", flush=True)
             continue
         if reason := why_not(piece, no_gpu):
@@ -331,10 +327,6 @@ def commit() -> str:
     return found.stdout.strip()
 
 
-def state_of(out: Path, piece: Piece) -> str:
-    return str(about_of(out, piece)["state"])
-
-
 def about_of(out: Path, piece: Piece) -> dict[str, Any]:
     path = out / f"{piece.name}.json"
     return read_json(path) if path.exists() else {"state": "not begun", "reason": "", "commands": []}
@@ -346,7 +338,7 @@ def about_of(out: Path, piece: Piece) -> dict[str, Any]:
 def table(known: Sequence[Piece], out: Path) -> str:
     """The results as Markdown. The folder may come from another machine: it names the machine that measured."""
     if not (out / "machine.json").exists():
-        raise SystemExit(f"error: nothing is measured in {relative(out)} yet; run `make gpu` first")
+        raise ValueError(f"nothing is measured in {relative(out)} yet; run `make gpu` first")
     identity = read_json(out / "machine.json")
     columns = header("piece", "purpose", "state", "seconds", "measured at", "commit")
     lines = [f"# {identity['name']}", "", hardware_sentence(identity), "", columns]

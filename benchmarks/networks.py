@@ -1,9 +1,9 @@
 """The networks of tandem/models written with torch's own modules, for the contenders of throughput.py.
 
 Each function takes a network of tandem/models and returns one with the same parameters and the same outputs
-(tests/test_benchmarks.py), without Tandem's optimizations (tandem/models/kernels, and choices by device). They are
-written out here instead of disabling the optimizations there, so a change to Tandem does not change its baseline. All
-sequences must fill their tensor, as in these benchmarks.
+(tests/benchmarks/test_benchmarks.py), without Tandem's optimizations (tandem/models/kernels, and choices by device).
+They are written out here instead of disabling the optimizations there, so a change to Tandem does not change its
+baseline. All sequences must fill their tensor, as in these benchmarks.
 
 Shapes: values (B, T, F), mask (B, T), x (B, T, H).
 """

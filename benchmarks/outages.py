@@ -9,8 +9,8 @@
 
 Each fault occurs at the start (before the command), in the middle (at the middle epoch's line) and at the end (at
 the last epoch's line); the first and the last command run without a fault. The pipeline has one stage, whose epochs
-sleep for 0.1 s, so the rest is the cost of tracking and display: DVC and the flow are real. tests/test_outages.py has
-the faults of MLflow's server.
+sleep for 0.1 s, so the rest is the cost of tracking and display: DVC and the flow are real.
+tests/faults/test_outages.py has the faults of MLflow's server.
 """
 
 import argparse

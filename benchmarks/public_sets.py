@@ -64,13 +64,13 @@ def measure(name: str, folder: Path, seeds: range, python: str) -> list[str]:
     scores, seconds, folders = [], [], []
     for seed in seeds:
         block = replace(plan.workload, preprocess=replace(plan.workload.preprocess, seed=seed))
-        prepared = prepare(block.task, block.preprocess, path.parent)
+        prepared = prepare(block.task_facts.target, block.preprocess, path.parent)
         assert isinstance(prepared, PreparedSequences)
         splits = {split: tensors(prepared, rows) for split, rows in prepared.parts.items()}
         score, spent = trained(block, seed, "fp32", prepared.summary, splits)
         folders.append(folder / name / str(seed))
         plain = replace(block.preprocess, velocity=False)
-        write_in_units(folders[-1], prepare(block.task, plain, path.parent))
+        write_in_units(folders[-1], prepare(block.task_facts.target, plain, path.parent))
         scores.append(score)
         seconds.append(spent)
     others, other_seconds = minirocket(python, folders)

@@ -3,7 +3,7 @@
     python -m benchmarks.sampling [--workloads sign pen price rally] [--device cpu] [--rounds 20] [--seconds 0.5]
 
 On a GPU one thread queries NVML every 50 ms from a training's first epoch to its last (tandem/machine/sampler.py), and
-`measure` (tandem/machine/regions.py) marks every epoch. On the CPU there is no such thread, only readings of clocks and
+`measure` (tandem/machine/measure.py) marks every epoch. On the CPU there is no such thread, only readings of clocks and
 counters before and after. A pair is the same steps of `Trainer.training_steps`, about --seconds long, once with and
 once without; every other pair runs in reverse order. Both are timed from outside `measure`, and from inside the
 sampler, which a training starts once.
@@ -23,8 +23,8 @@ import torch
 
 from benchmarks.markdown import describe_machine, header, quartiles, row
 from tandem.diagnosis.probe import epochs
+from tandem.machine.measure import gpu_uuid, measure, sampled, synchronize
 from tandem.machine.nvml import QUANTITIES, cached_gpu
-from tandem.machine.regions import gpu_uuid, measure, sampled, synchronize
 from tandem.machine.sampler import SAMPLE_SECONDS
 from tandem.training.workload import open_prepared
 

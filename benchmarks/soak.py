@@ -13,7 +13,7 @@ does not end the run, so the same run is killed again. One uninterrupted run of 
 
 - differ: a file that is not the uninterrupted run's (weights, history, predictions, scores, metrics, pictures, data),
 - left running: a process that still runs a minute after the kill of another one,
-- after `publish sync`: RUNNING, a run in that state in MLflow; twice, a duplicate epoch,
+- after `tandem sync`: RUNNING, a run in that state in MLflow; twice, a duplicate epoch,
 - file left: a temporary file, a checkpoint, a run directory,
 - else: a `make repro` that fails or shows a traceback although nothing was killed; an epoch that MLflow lacks, a run
   that it lacks or has twice.

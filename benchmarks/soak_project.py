@@ -233,7 +233,7 @@ def shorten(project: Path, workload: str) -> None:
     }  # fmt: skip
     table = project / "workloads" / workload / "data/table.csv.gz"
     if workload == "rally":
-        params[workload]["preprocess"]["split"] = {"train": 320, "val": 64, "test": 64}
+        params[workload]["preprocess"] |= {"num_train": 320, "num_val": 64, "num_test": 64}
     elif workload == "price":
         pd.read_csv(table).head(1500).to_csv(table, index=False)
     elif workload == "pen":

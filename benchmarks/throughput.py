@@ -68,7 +68,7 @@ from tandem.models import Shape
 from tandem.params.loading import load_workload
 from tandem.params.schema import Augment
 from tandem.training.device import use_tf32
-from tandem.training.memory import free_cache, is_out_of_memory, shorten
+from tandem.training.oom import free_cache, is_out_of_memory, shorten
 from tandem.training.step import AUTOCAST
 
 PACKAGES = ("torch", *PEERS)
@@ -87,7 +87,7 @@ def random_case(
     settings = replace(
         block.train, batch_size=batch_size, model=replace(block.train.model, **model), augment=NO_AUGMENT, threads=1
     )
-    shape = Shape(num_features, num_outputs, num_steps, per_step=block.task == "detect")
+    shape = Shape(num_features, num_outputs, num_steps, per_step=block.task_facts.target == "class per step")
     return Case(workload, settings, Data(STEPS_PER_EPOCH * batch_size, block.task, shape))
 
 

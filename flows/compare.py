@@ -1,12 +1,11 @@
-"""Compare recorded runs from any machines: `tandem compare RUN RUN...`
+"""Compare recorded runs from any machines.
 
 A RUN is one of
 
     sign@cpu, sign@cuda   the latest finished run of workload@device in MLflow, with the seeds trained with it
     sign@cpu-0            the latest run with this seed only
-    1a2b...               the id of an MLflow run; the id of a parent run means all its seeds;
-                          ids joined by commas are trainings of one side that differ only in their seed
-    results/runs/sign/cpu/0   the folder of a run, including one copied from another machine
+    1a2b...               the id of an MLflow run; the id of a parent run means all its seeds
+    results/runs/sign/cpu the folder of a run or of all its seeds, including one copied from another machine
 
 MLflow is the project's own store, or the server that MLFLOW_TRACKING_URI names. If two machines train with one server,
 either of them can compare both. This command trains and measures nothing. It prints:
@@ -17,14 +16,20 @@ either of them can compare both. This command trains and measures nothing. It pr
     what to keep in mind  different versions, different load, throttled clocks
 
 The first run of each workload is the baseline for the others. Each run in MLflow gets the tag `compared` with the first
-sentence of the result. Exit status: 0 compared, 1 something is unavailable (one sentence).
+sentence of the result.
+
+    tandem compare sign@cpu sign@cuda
+
+Exit status: 0 compared, whatever the result; 1 a run is unavailable.
 """
 
-import argparse
 import itertools
-import sys
 import textwrap
+from argparse import ArgumentParser, Namespace
+from dataclasses import asdict
+from typing import Any
 
+from tandem.command import Result
 from tandem.comparing.comparison import Comparison, Judgement, Side
 from tandem.comparing.comparison import compare as compare_sides
 from tandem.report.comparison import details
@@ -34,8 +39,22 @@ from tandem.runs.run import Run
 MAX_TAG = 250  # characters
 
 
+def add_arguments(parser: ArgumentParser) -> None:
+    parser.add_argument("runs", nargs="+", metavar="RUN", help="two or more")
+
+
+def main(options: Namespace) -> Result:
+    found = compare(options.runs)
+    return Result("\n\n".join(map(details, found)), {"comparisons": [document(each) for each in found]})
+
+
 def compare(words: list[str]) -> list[Comparison]:
-    """Compare the runs that `words` name. Raises ValueError if a run is unavailable or no two runs can be compared."""
+    """Compare the runs that `words` name, and tag them.
+
+    Raises ValueError if a run is unavailable or no two runs can be compared.
+    """
+    if len(words) < 2:
+        raise ValueError(f"two runs can be compared, not {words[0]} alone; see --help")
     found = [recorded.find_seeds(word) for word in words]
     for run in itertools.chain.from_iterable(found):
         if run.score:
@@ -49,10 +68,13 @@ def compare(words: list[str]) -> list[Comparison]:
     if alone := [workload for workload, sides in by_workload.items() if len(sides) < 2]:
         counts = ", ".join(f"{len(sides)} of {workload}" for workload, sides in by_workload.items())
         raise ValueError(f"two runs of one workload can be compared, and of {alone[0]} there is one ({counts})")
-    return [
+    comparisons = [
         compare_sides(workload, [Side(name, tuple(runs)) for name, runs in zip(names_of(sides), sides, strict=True)])
         for workload, sides in by_workload.items()
     ]
+    for judged in itertools.chain.from_iterable(each.judgements for each in comparisons):
+        tag(judged)
+    return comparisons
 
 
 def names_of(found: list[list[Run]]) -> list[str]:
@@ -77,22 +99,18 @@ def tag(judged: Judgement) -> None:
                 recorded.tag(run, {"compared": f"{speed} (against {against})"})
 
 
-def main(arguments: list[str]) -> int:
-    what, _, how = (__doc__ or "").partition("\n")
-    parser = argparse.ArgumentParser(
-        prog="tandem compare", description=what, epilog=how, formatter_class=argparse.RawTextHelpFormatter
-    )
-    parser.add_argument("runs", nargs="+", metavar="RUN", help="two or more")
-    options = parser.parse_args(arguments)
-    try:
-        if len(options.runs) < 2:
-            raise ValueError(f"two runs can be compared, not {options.runs[0]} alone; see --help")
-        found = compare(options.runs)
-    except (ValueError, OSError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
-    print("\n\n".join(map(details, found)))
-    for each in found:
-        for judged in each.judgements:
-            tag(judged)
-    return 0
+def document(found: Comparison) -> dict[str, Any]:
+    """The comparison for --json: the table's values by side, and each judgement with its numbers."""
+    names = [side.name for side in found.sides]
+    judgements = [
+        {
+            "first": judged.first.name,
+            "second": judged.second.name,
+            "speed_up": judged.speed_up and asdict(judged.speed_up),
+            "difference": judged.difference and {**asdict(judged.difference), "verdict": judged.difference.verdict},
+            "sentences": [judged.speed, judged.scores, *judged.notes],
+        }
+        for judged in found.judgements
+    ]
+    values = {row.what: dict(zip(names, row.cells, strict=True)) for row in found.rows}
+    return {"workload": found.workload, "values": values, "judgements": judgements}

@@ -1,7 +1,6 @@
-"""`flows.compare` and `flows.verify` as Prefect flows for flows/serve.py. Each stores its verdict as an artifact.
+"""`tandem compare` and `tandem verify` as Prefect flows, for flows/serve.py and prefect.yaml.
 
-The flows run the same commands that people call, in child processes, so both give the same result and a cancelled flow
-run ends its children. From a terminal, the commands need no Prefect.
+Each stores its result as an artifact. If Prefect's runner is killed or the run is cancelled, a rerun ends too.
 """
 
 import re
@@ -10,11 +9,14 @@ from prefect import flow
 from prefect.artifacts import create_markdown_artifact
 from prefect.states import Cancelled, Completed, Failed, State
 
-from flows.processes import end_with_parent, ending, run
+from flows import compare as comparing
+from flows import verify as verifying
+from flows.processes import end_with_parent
 from flows.run_lock import one_at_a_time
 from tandem.params.loading import load_params
+from tandem.report.comparison import details
 
-NOT_SAID = 200  # characters of a state's message; the artifact has the full text
+MAX_MESSAGE = 200  # characters of a state's message; the artifact has the full text
 
 
 @flow(name="compare", log_prints=True, persist_result=False)
@@ -25,15 +27,17 @@ def compare(runs: list[str]) -> State:
         runs: two or more: names such as sign@cpu and sign@cuda (the latest run of workload@device, with all seeds),
             MLflow run ids, or paths of run folders. The first run of each workload is the baseline.
     """
+    end_with_parent()
     try:
-        status, lines = call("compare", "--", *runs)  # `--`: a run's name is never parsed as an option
+        found = comparing.compare(runs)
     except KeyboardInterrupt:
         return Cancelled(message="stopped by Ctrl+C")
-    if status != 0:
-        return Failed(message=headline(lines) or f"tandem compare {ending(status)}")
-    create_markdown_artifact("\n".join(lines), key="compare", description=f"Compared: {', '.join(runs)}")
-    sentences = [line.removeprefix("- ") for line in lines if line.startswith("- ")]
-    return Completed(message=shortened(sentences[0]))
+    except (ValueError, OSError) as error:
+        return Failed(message=str(error))
+    text = "\n\n".join(map(details, found))
+    print(text)
+    create_markdown_artifact(text, key="compare", description=f"Compared: {', '.join(runs)}")
+    return Completed(message=shortened(found[0].sentences[0]))
 
 
 @flow(name="verify", log_prints=True, persist_result=False)
@@ -45,6 +49,7 @@ def verify(run: str = "", quick: bool = False) -> State:
             run folder. If empty: the latest run of each workload and device of params.yaml.
         quick: rerun only the first epochs.
     """
+    end_with_parent()
     try:
         runs = [run] if run else latest_runs()
         with one_at_a_time():  # verification trains
@@ -63,12 +68,15 @@ def verify(run: str = "", quick: bool = False) -> State:
 
 def verify_one(run: str, quick: bool) -> tuple[int, str]:
     """(exit status, the verdict in one sentence). The full output becomes an artifact."""
-    status, lines = call("verify", *(["--quick"] if quick else []), "--", run)
-    sentence = headline(lines) or f"{run}: tandem verify {ending(status)}"
-    text = "\n".join([f"**{sentence}**", "", "```", *lines, "```"])
+    try:
+        found = verifying.verify(run, quick)
+    except (ValueError, OSError) as error:  # the others are verified all the same
+        return 2, str(error)
+    print(found.text)
     key = "verify-" + re.sub(r"[^a-z0-9]+", "-", run.lower()).strip("-")
+    text = f"**{found.sentence}**\n\n```\n{found.text}\n```"
     create_markdown_artifact(text, key=key, description=f"Is {run} still what was recorded?")
-    return status, sentence
+    return found.verdict.status, found.sentence
 
 
 def latest_runs() -> list[str]:
@@ -76,23 +84,5 @@ def latest_runs() -> list[str]:
     return [f"{workload}@{device}" for workload in params.workloads for device in params.devices]
 
 
-def call(command: str, *arguments: str) -> tuple[int, list[str]]:
-    """Run `tandem <command>` and print its lines as they arrive. Returns the exit status and all lines."""
-    end_with_parent()
-    lines: list[str] = []
-
-    def on_line(line: str) -> None:
-        lines.append(line)
-        if line:
-            print(line)
-
-    return run(["tandem.cli", command, *arguments], on_line), "\n".join(lines).strip().splitlines()
-
-
-def headline(lines: list[str]) -> str:
-    """The verdict or the error: the last line that is not indented."""
-    return next((line.removeprefix("error: ") for line in reversed(lines) if line[:1].strip()), "")
-
-
 def shortened(text: str) -> str:
-    return text if len(text) <= NOT_SAID else text[: NOT_SAID - 3] + "..."
+    return text if len(text) <= MAX_MESSAGE else text[: MAX_MESSAGE - 3] + "..."

@@ -1,30 +1,37 @@
-"""`make doctor` or `tandem doctor [--json] [--no-live]`: report this machine's problems and their fixes.
+"""Report the problems of this machine and project, with the commands that fix them. Nothing is changed.
 
-Runs each of CHECKS and changes nothing. The exit status is 1 if there is a problem and 0 otherwise; warnings do not
-count. To add a check, write a function that yields findings and add it to CHECKS.
+    tandem doctor
+    tandem doctor --no-live      # without training steps, in a few seconds
+
+Exit status: 0 no problem (warnings do not count), 1 a problem.
 """
 
-import argparse
+# To add a check, write a function that yields findings and add it to CHECKS.
+
 import json
 import os
 import shutil
 import subprocess
 import sys
 import tempfile
+from argparse import ArgumentParser, Namespace
 from collections import namedtuple
 from collections.abc import Iterator
 from importlib.metadata import distributions
 from pathlib import Path
 from typing import Any
 
+from tandem.command import DONE, FAILED, CommandError, Result
+
 try:
     from flows import repro, ui
     from tandem import damaged_files
     from tandem.files import ROOT
     from tandem.machine import identity, nvml
-    from tandem.runs import store
+    from tandem.runs import provenance, store
 except ImportError as error:
-    sys.exit(f"problem: {error}; the locked packages are not installed for {sys.executable}; run: make -B setup")
+    missing = f"{error}; the locked packages are not installed for {sys.executable}; run: make -B setup"
+    raise CommandError(missing) from None
 
 Finding = namedtuple("Finding", "status what why fix")  # status: ok, warning or problem
 REINSTALL = "make -B setup"  # without -B, make treats a modified environment as up to date
@@ -37,10 +44,14 @@ def python() -> Iterator[Finding]:
 
 
 def packages() -> Iterator[Finding]:
-    """Compare requirements.txt with the installed packages."""
+    """Compare requirements.txt and requirements.own.txt with the installed packages."""
     from packaging.requirements import Requirement
+    from packaging.utils import canonicalize_name
 
     locked = [Requirement(line.rstrip("\\ \n")) for line in (ROOT / "requirements.txt").open() if "==" in line]
+    for own in map(Requirement, provenance.own_requirements()):
+        own.name = canonicalize_name(own.name)
+        locked.append(own)
     locked = [package for package in locked if not package.marker or package.marker.evaluate()]
     every = reversed(list(distributions()))  # if the path has two versions, Python imports the first
     found = {each.name.lower().replace("_", "-").replace(".", "-"): each.version for each in every}
@@ -151,11 +162,11 @@ def live() -> Iterator[Finding]:
 CHECKS = (python, packages, gpu, space, ports, dvc, mlflow, live)
 
 
-def main(arguments: list[str]) -> int:
-    parser = argparse.ArgumentParser(prog="tandem doctor", description="Check this machine and project.")
-    parser.add_argument("--json", action="store_true", help="print the findings as JSON")
+def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--no-live", action="store_true", help="skip the training steps")
-    options = parser.parse_args(arguments)
+
+
+def main(options: Namespace) -> Result:
     report = []
     for check in CHECKS[:-1] if options.no_live else CHECKS:
         try:
@@ -164,10 +175,7 @@ def main(arguments: list[str]) -> int:
             found = [Finding("problem", f"{type(error).__name__}: {error}", "this check could not be done", REINSTALL)]
         for finding in found:
             report.append({"check": check.__name__, **finding._asdict()})
-            if not options.json:
-                advice = "" if finding.status == "ok" else f"\n  why: {finding.why}\n  fix: {finding.fix}"
-                print(f"{finding.status:<8} {check.__name__:<8} {finding.what}{advice}", flush=True)
+            advice = "" if finding.status == "ok" else f"\n  why: {finding.why}\n  fix: {finding.fix}"
+            print(f"{finding.status:<8} {check.__name__:<8} {finding.what}{advice}", flush=True)
     is_healthy = all(finding["status"] != "problem" for finding in report)
-    if options.json:
-        print(json.dumps({"healthy": is_healthy, "findings": report}, indent=2))
-    return 0 if is_healthy else 1
+    return Result("", {"healthy": is_healthy, "findings": report}, DONE if is_healthy else FAILED)

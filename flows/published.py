@@ -11,6 +11,7 @@ from typing import Any
 
 from flows import verify
 from tandem import files
+from tandem.command import Result, aligned
 from tandem.comparing import published, rerun
 from tandem.comparing.published import FILE, SCHEMA, read
 from tandem.comparing.rerun import Verdict
@@ -18,14 +19,21 @@ from tandem.params.loading import load_params
 from tandem.runs.run import Run, open_folder
 
 
-def check() -> int:
-    """Print the verdicts. The exit status is that of the worst: different, not verifiable, inconclusive, 0."""
+def check() -> Result:
+    """The verdicts. The exit status is that of the worst: different, not verifiable, inconclusive, 0."""
     verdicts = {workload: verdict_of(workload, entries) for workload, entries in read().items()}
-    width = max(map(len, verdicts))
-    for workload, verdict in verdicts.items():
-        print(f"  {workload:<{width}}  {verdict}{f' ({verdict.sentence})' if verdict.sentence else ''}")
+    lines = aligned(
+        [
+            (workload, f"{verdict}{f' ({verdict.sentence})' if verdict.sentence else ''}")
+            for workload, verdict in verdicts.items()
+        ]
+    )
+    document = {
+        workload: {"verdict": verdict.name, "cause": verdict.cause, "sentence": verdict.sentence}
+        for workload, verdict in verdicts.items()
+    }
     statuses = {verdict.status for verdict in verdicts.values()}
-    return next(status for status in (1, 2, 3, 0) if status in statuses)
+    return Result("\n".join(lines), document, next(status for status in (1, 2, 3, 0) if status in statuses))
 
 
 def verdict_of(workload: str, entries: list[dict[str, Any]]) -> Verdict:
@@ -46,7 +54,7 @@ def own_runs(workload: str) -> list[Run]:
     return [run for folder in folders if (folder / "train").exists() and (run := open_folder(folder)).score]
 
 
-def write() -> int:
+def write() -> Result:
     """Publish results/ for this kind of hardware, next to the published results of other hardware."""
     known = read() if FILE.exists() else {}
     for workload in load_params().workloads:
@@ -58,7 +66,7 @@ def write() -> int:
         known[workload] = [*others, entry]
         files.write_json(FILE, {"schema": SCHEMA, "workloads": {name: known[name] for name in sorted(known)}})
         print(f"{workload}: published in {files.relative(FILE)}", flush=True)
-    return 0
+    return Result("", {"published": list(load_params().workloads), "file": files.relative(FILE)})
 
 
 def perturbed(run: Run) -> list[dict[str, Any]]:

@@ -1,72 +1,93 @@
-"""`tandem repro [arguments of dvc repro]` (`make repro`): dvc repro, then a summary.
+"""Run what has changed, then print which stages ran and their results.
 
-The summary lists the stages that ran and their results. DVC runs in this process, so a stage's output reaches the
-terminal as it does under `dvc repro`. The exit status is DVC's.
+It calls `dvc repro` in this process. The other arguments go to `dvc repro`; `dvc repro --help` explains them.
+
+    tandem repro
+    tandem repro evaluate@sign-auto-0       # one stage, and what it needs
+    tandem repro --dry                      # only list what would run
+
+Exit status: 0 done, 1 a stage failed.
 """
 
 import json
 import os
 import socket
-import sys
 import time
+from argparse import ArgumentParser, Namespace
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from flows.processes import Event, Outcome, ending
+from flows.processes import Event
 from tandem import files
+from tandem.command import DONE, FAILED, INTERRUPTED, NO_ANSWER, Result, aligned
 
 UI_STATE = files.STATE / "ui.json"  # written by flows/ui.py while it runs
 NUM_LONGEST = 6  # slowest stages whose time is printed
 
 
-def main(arguments: list[str]) -> int:
-    if {"-h", "--help"} & set(arguments):
-        print(f"usage: tandem repro [arguments of dvc repro]\n\n{__doc__}\n`dvc repro --help` lists the arguments.")
-        return 0
+def add_arguments(parser: ArgumentParser) -> None:
+    parser.usage = "tandem repro [-h] [--json] [arguments of dvc repro]"
+    parser.set_defaults(more=[])
+
+
+def main(options: Namespace) -> Result:
     os.chdir(files.ROOT)
     started = time.monotonic()
-    from flows import reproduce
+    from flows import reproduce  # imports DVC
 
     events: list[Event] = []
-    status = reproduce.run(["repro", *arguments], events.append)
-    sys.stdout.flush()
-    asks_for_less = {"-q", "--quiet", "--dry"} & set(arguments)
-    if not asks_for_less:
-        print("\n".join(summary(events, status, time.monotonic() - started)))
-    return status
+    dvc_status = reproduce.run(["repro", *options.more], events.append)
+    of_dvc = {0: DONE, reproduce.INTERRUPTED: INTERRUPTED, reproduce.REFUSED_ARGUMENTS: NO_ANSWER}
+    status, seconds = of_dvc.get(dvc_status, FAILED), time.monotonic() - started
+    stages = {event.stage: event for event in events if event.stage}
+    failures = [event.reason for event in events if event.outcome == "failed"]
+    rows, table = results(files.compare_dir() / "compare.json", stages) if status == DONE else ([], [])
+    document = {
+        "seconds": seconds,
+        "stages": {name: {"outcome": event.outcome, "seconds": event.seconds} for name, event in stages.items()},
+        "results": rows,
+        **({"error": failures[0]} if failures else {}),
+    }
+    if status == NO_ANSWER or {"-q", "--quiet", "--dry"} & set(options.more):
+        return Result("", document, status)
+    lines = ["", f"Tandem: {'finished' if status == DONE else 'failed'} after {seconds:.1f} s", *stage_lines(stages)]
+    if failures:
+        lines.append(f"  {'reason':<10} {failures[0]}")
+    if status == DONE:
+        lines += ["", *table, "", *next_lines()]
+    return Result("\n".join(lines), document, status)
 
 
-def summary(events: list[Event], status: int, seconds: float) -> list[str]:
-    last = {event.stage: event for event in events}
-    outcomes = {name: event.outcome for name, event in last.items()}
-    lines = ["", f"Tandem: {'finished' if status == 0 else 'failed'} after {seconds:.1f} s"]
+def stage_lines(stages: Mapping[str, Event]) -> list[str]:
+    """Which stages ran, and which of them took longest."""
+    lines = []
     for outcome in ("ran", "restored", "unchanged", "failed"):
-        if names := [name for name in outcomes if name and outcomes[name] == outcome]:
+        if names := [name for name, event in stages.items() if event.outcome == outcome]:
             lines.append(f"  {outcome:<10} {', '.join(names)}")
-    longest = sorted((event for event in last.values() if event.outcome == "ran"), key=lambda event: -event.seconds)
+    longest = sorted((event for event in stages.values() if event.outcome == "ran"), key=lambda event: -event.seconds)
     if any(event.seconds >= 1 for event in longest):
         times = ", ".join(f"{event.stage} {event.seconds:.1f} s" for event in longest[:NUM_LONGEST])
         lines.append(f"  {'longest':<10} {times}")
-    if status != 0:
-        reasons = [event.reason for event in events if event.outcome == "failed"] or [f"DVC {ending(status)}"]
-        return [*lines, f"  {'reason':<10} {reasons[0]}"]
-    return [*lines, "", *results_lines(files.compare_dir() / "compare.json", outcomes), "", *next_lines()]
+    return lines
 
 
-def results_lines(path: Path, outcomes: Mapping[str, Outcome]) -> list[str]:
-    """Score, epoch time and device of every training, and whether this run measured its times."""
+def results(path: Path, stages: Mapping[str, Event]) -> tuple[list[dict[str, Any]], list[str]]:
+    """The rows of compare.json, and the lines that show them."""
     try:
-        return table_of(json.loads(path.read_text(encoding="utf-8"))["rows"], outcomes)
+        rows = list(json.loads(path.read_text(encoding="utf-8"))["rows"])
+        return rows, table_of(rows, stages)
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        return [f"no {files.relative(path)} to report from"]
+        return [], [f"no {files.relative(path)} to report from"]
 
 
-def table_of(rows: list[dict[str, Any]], outcomes: Mapping[str, Outcome]) -> list[str]:
+def table_of(rows: list[dict[str, Any]], stages: Mapping[str, Event]) -> list[str]:
+    """Score, epoch time and device of every training, and whether this run measured its times."""
     table = [("workload", "device", "score", "epoch", "timing")]
     for row in rows:
-        of_seeds = [outcomes.get(f"train@{row['workload']}-{row['requested']}-{seed}") for seed in row["seeds"]]
-        outcome = next((each for each in ("ran", "restored") if each in of_seeds), None)
+        trainings = [stages.get(f"train@{row['workload']}-{row['requested']}-{seed}") for seed in row["seeds"]]
+        outcomes = [event.outcome for event in trainings if event]
+        outcome = next((each for each in ("ran", "restored") if each in outcomes), None)
         age = "measured now" if outcome == "ran" else f"measured {row['measured_at'][:16].replace('T', ' ')}"
         if outcome == "restored":
             age = f"restored, {age}"
@@ -75,17 +96,16 @@ def table_of(rows: list[dict[str, Any]], outcomes: Mapping[str, Outcome]) -> lis
         device = f"{row['device']} ({row['device_name']})"
         epoch = f"{row['epoch_seconds']:.3f} s"
         table.append((row["workload"], device, f"{row['score_name']} {row['score']:.4f}", epoch, age))
-    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
-    return ["  " + "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)) for line in table]
+    return aligned(table)
 
 
 def next_lines() -> list[str]:
     """Where to look next."""
     servers = running_servers()
-    pages = f"MLflow {servers['mlflow']}, Prefect {servers['prefect']}" if servers else "make ui"
+    pages = f"MLflow {servers['mlflow']}, Prefect {servers['prefect']}" if servers else "tandem ui"
     return [
         "  everything        results/report.html (one file, to look at in a browser), results/compare/compare.md",
-        "  against published dvc metrics diff, dvc plots diff; all experiments: make show",
+        "  against published dvc metrics diff, dvc plots diff; all experiments: tandem show",
         f"  in the browser    {pages}",
     ]
 

@@ -1,10 +1,10 @@
-"""`python -m flows.server --host HOST --port PORT`: Prefect's server without outside requests. `make ui` starts it.
+"""`python -m flows.server HOST PORT`: Prefect's server without outside requests. `make ui` starts it.
 
 Prefect's UI starts an analytics library that contacts a company's host, even if the server's settings disable it.
 A Content-Security-Policy makes the browser refuse that. Everything else is as in `prefect server start`.
 """
 
-import argparse
+import sys
 
 import uvicorn
 from fastapi import Request, Response
@@ -26,11 +26,7 @@ POLICY = "; ".join(
 )
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m flows.server", description=__doc__)
-    parser.add_argument("--host", required=True)
-    parser.add_argument("--port", type=int, required=True)
-    options = parser.parse_args()
+def main(host: str, port: str) -> None:
     app = create_app(final=True)
 
     @app.middleware("http")
@@ -39,8 +35,8 @@ def main() -> None:
         response.headers["Content-Security-Policy"] = POLICY
         return response
 
-    uvicorn.run(app, host=options.host, port=options.port, timeout_keep_alive=5, log_level="warning")
+    uvicorn.run(app, host=host, port=int(port), timeout_keep_alive=5, log_level="warning")
 
 
 if __name__ == "__main__":
-    main()
+    main(*sys.argv[1:])

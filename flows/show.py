@@ -1,19 +1,24 @@
-"""`tandem show [WORKLOAD ...]` (`make show`): list published results, local results and every experiment.
+"""List the committed results, the local results and every experiment.
 
 Each workload has a table with a row per device: score, seconds per epoch, samples/s, VRAM peak, and the parameters that
 differ from the last commit, which holds the published results. `dvc exp show` shows more, in a wider table.
+
+    tandem show
+    tandem show sign --commits 5
+
+Exit status: 0 done, 1 failed.
 """
 
-import argparse
 import json
-import subprocess
-import sys
+from argparse import ArgumentParser, Namespace
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from tandem import files
+from flows.status import output_of
+from tandem.command import Result, aligned
 from tandem.comparing.comparability import flat
 from tandem.params.loading import load_params
+from tandem.params.parsing import nearest
 
 SHARED = ("devices", "seeds", "preset")  # parameters that belong to no workload
 SCORES, TIMINGS = "results/scores.json", "results/timings.json"
@@ -23,62 +28,64 @@ ROWS = {"workspace": "here, now"}
 Experiment = Mapping[str, Any]  # of `dvc exp show --json`: rev, name, and data with metrics and params
 
 
-def main(arguments: list[str]) -> int:
-    known = load_params().workloads
-    parser = argparse.ArgumentParser(prog="tandem show", description=__doc__)
-    parser.add_argument("workloads", nargs="*", metavar="WORKLOAD", help=f"default: {', '.join(known)}")
+def add_arguments(parser: ArgumentParser) -> None:
+    parser.add_argument("workloads", nargs="*", metavar="WORKLOAD", help="default: all of params.yaml")
     parser.add_argument("--commits", type=int, default=1, metavar="N", help="with experiments of the last N commits")
-    options = parser.parse_args(arguments)
-    if unknown := [name for name in options.workloads if name not in known]:
-        sys.exit(f"error: {unknown[0]!r} is no workload of params.yaml; it has {', '.join(known)}")
-    try:
-        experiments = list(recorded(options.commits))
-    except RuntimeError as error:
-        sys.exit(f"error: {error}")
-    for workload in options.workloads or known:
-        lines = [line for experiment in experiments for line in lines_of(workload, experiment, experiments)]
-        widths = [max(map(len, column)) for column in zip(TITLES, *lines, strict=True)]
-        table = ["  ".join(map(str.ljust, line, widths)).rstrip() for line in (TITLES, *lines)]
-        print("\n".join([workload, *table, ""] if lines else [f"{workload}: no results; `dvc repro` makes them", ""]))
-    return 0
+
+
+def main(options: Namespace) -> Result:
+    known = load_params().workloads
+    for name in options.workloads:
+        if name not in known:
+            raise ValueError(f"workload {name!r} is not in params.yaml{nearest(name, known)}")
+    experiments = list(recorded(options.commits))
+    rows = {
+        workload: [row for experiment in experiments for row in rows_of(workload, experiment, experiments)]
+        for workload in options.workloads or known
+    }
+    return Result("\n".join(table(workload, found) for workload, found in rows.items()), rows)
+
+
+def table(workload: str, rows: Sequence[Mapping[str, Any]]) -> str:
+    if not rows:
+        return f"{workload}: no results; `dvc repro` makes them\n"
+    lines = [
+        (
+            row["experiment"],
+            row["device"],
+            ", ".join(f"{name} {value:.4f}" for name, value in row["score"].items()),
+            *("-" if row[name] is None else format(row[name], style) for name, style in MEASURED.items()),
+            ", ".join(f"{key}={value}" for key, value in row["params"].items()),
+        )
+        for row in rows
+    ]
+    return "\n".join([workload, *aligned([TITLES, *lines], indent=""), ""])
 
 
 def recorded(num_commits: int) -> Iterator[Experiment]:
-    """The workspace, each commit, and each commit's experiments. Raises RuntimeError with DVC's message."""
-    command = ["dvc", "exp", "show", "--json", "--num", str(num_commits)]
-    done = subprocess.run(command, cwd=files.ROOT, capture_output=True, text=True, check=False)
-    if done.returncode != 0:
-        raise RuntimeError(f"`{' '.join(command)}` failed: {(done.stderr.strip().splitlines() or ['killed'])[-1]}")
-    for baseline in json.loads(done.stdout):
+    """The workspace, each commit, and each commit's experiments. Raises CommandError with DVC's message."""
+    for baseline in json.loads(output_of("dvc", "exp", "show", "--json", "--num", str(num_commits))):
         yield baseline
         for branch in baseline["experiments"] or ():
             yield from branch["revs"]
 
 
-def lines_of(workload: str, experiment: Experiment, experiments: Sequence[Experiment]) -> Iterator[tuple[str, ...]]:
-    name = experiment["name"] or ROWS.get(experiment["rev"], experiment["rev"][:7])
+def rows_of(workload: str, experiment: Experiment, experiments: Sequence[Experiment]) -> Iterator[dict[str, Any]]:
+    """A row per device. `params`: those that differ from the last commit."""
     if not experiment["data"]:  # it is queued, runs or has failed
         return
-    changed = ", ".join(differing(workload, experiment, experiments))
-    scores, timings = (content(experiment, "metrics", path).get(workload, {}) for path in (SCORES, TIMINGS))
-    for requested, of_device in scores.items():
-        times = timings.get(requested, {})
-        yield (
-            name,
-            times.get("device", requested) if requested == "auto" else requested,
-            ", ".join(f"{score} {value:.4f}" for score, value in of_device.items()),
-            *(format(times[key], style) if key in times else "-" for key, style in MEASURED.items()),
-            changed,
-        )
-
-
-def differing(workload: str, experiment: Experiment, experiments: Sequence[Experiment]) -> Iterator[str]:
-    """The parameters that differ from the last commit, such as `train.epochs=5`."""
     committed = next((each for each in experiments if each["rev"] != "workspace"), experiment)
     theirs, own = (chosen(workload, each) for each in (committed, experiment))
-    for key, value in own.items():
-        if value != theirs.get(key):
-            yield f"{key}={value}"
+    scores, timings = (content(experiment, "metrics", path).get(workload, {}) for path in (SCORES, TIMINGS))
+    for requested, score in scores.items():
+        times = timings.get(requested, {})
+        yield {
+            "experiment": experiment["name"] or ROWS.get(experiment["rev"], experiment["rev"][:7]),
+            "device": times.get("device", requested) if requested == "auto" else requested,
+            "score": score,
+            **{name: times.get(name) for name in MEASURED},
+            "params": {key: value for key, value in own.items() if value != theirs.get(key)},
+        }
 
 
 def chosen(workload: str, experiment: Experiment) -> dict[str, Any]:

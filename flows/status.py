@@ -1,46 +1,41 @@
-"""`tandem status`: list the stages that `tandem repro` would run, and why.
+"""List the stages that `tandem repro` would run, and what has changed for each.
 
 `dvc status` always lists the stage `hardware`, which runs every time. This command runs it first, because the other
-stages depend on the machine and the code that it describes, and leaves it out. Exit status: 0 up to date, 1 outdated.
+stages depend on the machine and the code that it describes, and leaves it out.
+
+    tandem status
+
+Exit status: 0 up to date, 1 outdated.
 """
 
-import argparse
 import json
-import os
 import subprocess
 import sys
+from argparse import Namespace
 from collections.abc import Sequence
 
 from tandem import files
+from tandem.command import DONE, FAILED, NO_ANSWER, CommandError, Result
 
 ALWAYS_RUNS = "stages/dvc.yaml:hardware"
 
 
-def main(arguments: Sequence[str]) -> int:
-    what, _, how = (__doc__ or "").partition("\n\n")
-    parser = argparse.ArgumentParser(
-        "tandem status", description=what, epilog=how, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--json", action="store_true", help='print {"outdated": {stage: what changed}}')
-    options = parser.parse_args(arguments)
-    os.chdir(files.ROOT)
-    stage = subprocess.run([sys.executable, "-m", "tandem.stage", "hardware"], stdout=subprocess.DEVNULL, check=False)
-    if stage.returncode:
-        return stage.returncode
-    done = subprocess.run(
-        [sys.executable, "-m", "dvc", "status", "--json"], capture_output=True, text=True, check=False
-    )
+def main(options: Namespace) -> Result:
+    output_of("tandem.stage", "hardware")
+    found = json.loads(output_of("dvc", "status", "--json"))
+    outdated = {name: changes for name, changes in found.items() if name != ALWAYS_RUNS}
+    lines = [f"{name}: {', '.join(changed_in(changes))}" for name, changes in outdated.items()]
+    lines.append(f"{len(outdated)} stages are outdated; `tandem repro` runs them" if outdated else "up to date")
+    return Result("\n".join(lines), {"outdated": outdated}, FAILED if outdated else DONE)
+
+
+def output_of(*command: str) -> str:
+    """The output of `python -m <command>`. Raises CommandError with its last line if it fails."""
+    done = subprocess.run([sys.executable, "-m", *command], cwd=files.ROOT, capture_output=True, text=True, check=False)
     if done.returncode:
-        print(f"error: {(done.stderr.strip().splitlines() or ['dvc status failed'])[-1]}", file=sys.stderr)
-        return 2
-    outdated = {name: changes for name, changes in json.loads(done.stdout).items() if name != ALWAYS_RUNS}
-    if options.json:
-        print(json.dumps({"outdated": outdated}, indent=2))
-    else:
-        for name, changes in outdated.items():
-            print(f"{name}: {', '.join(changed_in(changes))}")
-        print(f"{len(outdated)} stages are outdated; `tandem repro` runs them" if outdated else "up to date")
-    return 1 if outdated else 0
+        reason = (done.stderr.strip().splitlines() or [f"{' '.join(command)} failed"])[-1]
+        raise CommandError(reason.removeprefix("error: ").removeprefix("ERROR: "), NO_ANSWER)
+    return done.stdout
 
 
 def changed_in(changes: Sequence[object]) -> list[str]:

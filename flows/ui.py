@@ -1,10 +1,15 @@
-"""`tandem ui` (`make ui`): run Prefect's server, MLflow's server and the deployments until Ctrl+C.
+"""Run Prefect's server, MLflow's server and the deployments until Ctrl+C.
 
 The servers listen only on this machine, because none requires a password (docs/security.md). State and logs are in
-`.tandem/` and `mlruns/`; nothing in the user's home directory changes.
+`.tandem/` and `mlruns/`; nothing in the user's home directory changes. While they run, `.tandem/ui.json` has the
+addresses.
+
+    tandem ui
+    tandem ui --prefect-port 4300 --mlflow-port 5100
+
+Exit status: 0 stopped by Ctrl+C, 1 a server did not start or ended.
 """
 
-import argparse
 import json
 import os
 import signal
@@ -13,11 +18,13 @@ import subprocess
 import sys
 import time
 import urllib.request
+from argparse import ArgumentParser, Namespace
 from dataclasses import dataclass
 from pathlib import Path
 
 from flows import processes, repro
 from tandem import files
+from tandem.command import CommandError, Result
 from tandem.runs import store
 
 HOST = "127.0.0.1"
@@ -37,21 +44,22 @@ class Server:
     log: Path
 
 
-def main(arguments: list[str]) -> int:
-    parser = argparse.ArgumentParser(prog="tandem ui", description=__doc__)
+def add_arguments(parser: ArgumentParser) -> None:
     for name, port in PORTS.items():
-        parser.add_argument(f"--{name.lower()}-port", type=int, default=port)
+        parser.add_argument(f"--{name.lower()}-port", type=int, default=port, metavar="PORT", help=f"{port}, or free")
     parser.add_argument("--host", default=HOST, help=f"{HOST} alone is accepted")
-    options = parser.parse_args(arguments)
+
+
+def main(options: Namespace) -> Result:
     ports = [getattr(options, f"{name.lower()}_port") for name in PORTS]
     if options.host not in (HOST, "localhost"):
         tunnel = " ".join(f"-L {port}:{HOST}:{port}" for port in ports)
-        sys.exit(
-            f"error: --host is {options.host!r}, which others could reach, and who reaches these servers may run code; "
+        raise CommandError(
+            f"--host is {options.host!r}, which others could reach, and who reaches these servers may run code; "
             f"leave it out, and from another machine use `ssh {tunnel} {socket.gethostname()}`"
         )
     if running := repro.running_servers():
-        sys.exit(f"error: it runs already: {running['prefect']} and {running['mlflow']}")
+        raise CommandError(f"it runs already: {running['prefect']} and {running['mlflow']}")
     for number in ENDING:
         signal.signal(number, signal.default_int_handler)
     servers: list[Server] = []
@@ -59,13 +67,10 @@ def main(arguments: list[str]) -> int:
         start_all(servers, *ports)
         while not (dead := [server for server in servers if server.process.poll() is not None]):
             time.sleep(0.5)
-        raise RuntimeError(f"{dead[0].name} ended with exit status {dead[0].process.returncode}; see {dead[0].log}")
-    except RuntimeError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
+        raise CommandError(f"{dead[0].name} ended with exit status {dead[0].process.returncode}; see {dead[0].log}")
     except KeyboardInterrupt:
         print("\nstopping", flush=True)
-        return 0
+        return Result("", {server.name: server.ready_url for server in servers})
     finally:
         for number in ENDING:
             signal.signal(number, signal.SIG_IGN)
@@ -76,7 +81,7 @@ def main(arguments: list[str]) -> int:
 
 
 def start_all(servers: list[Server], prefect_port: int, mlflow_port: int) -> None:
-    """Start the servers in order; add each to `servers` as soon as its process exists. Raises RuntimeError."""
+    """Start the servers in order; add each to `servers` as soon as its process exists. Raises CommandError."""
     LOGS.mkdir(parents=True, exist_ok=True)
     prefect_port, mlflow_port = free_port("Prefect", prefect_port), free_port("MLflow", mlflow_port)
     prefect, mlflow = f"http://{HOST}:{prefect_port}", f"http://{HOST}:{mlflow_port}"
@@ -95,25 +100,14 @@ def start_all(servers: list[Server], prefect_port: int, mlflow_port: int) -> Non
     }
     os.environ.pop("PREFECT_PROFILES_PATH", None)
     print("starting Prefect, MLflow and the deployments ...", flush=True)
-    command = ["flows.server", "--host", HOST, "--port", str(prefect_port)]
+    command = ["flows.server", HOST, str(prefect_port)]
     servers.append(start("Prefect's server", command, f"{prefect}/api/health"))
-    # The server would create the schema in place, without the lock that trainings use.
+    # MLflow's server would create the schema in place, without the lock that trainings use.
     making = subprocess.run(
-        [sys.executable, "-m", "tandem.runs.publish"],
-        cwd=files.ROOT,
-        env={name: value for name, value in os.environ.items() if name != "MLFLOW_TRACKING_URI"},
-        capture_output=True,
-        text=True,
+        [sys.executable, "-m", "tandem.runs.publish"], cwd=files.ROOT, capture_output=True, text=True
     )
     if making.returncode != 0:
-        raise RuntimeError(f"MLflow's store cannot be opened: {(making.stderr.strip().splitlines() or ['killed'])[-1]}")
-    # Send the run directories: runs that ended with the machine would otherwise show as RUNNING.
-    subprocess.run(
-        [sys.executable, "-m", "tandem.cli", "sync"],
-        cwd=files.ROOT,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
+        raise CommandError(f"MLflow's store cannot be opened: {(making.stderr.strip().splitlines() or ['killed'])[-1]}")
     database = ["--backend-store-uri", f"sqlite:///{files.MLRUNS}/mlflow.db"]
     artifacts = ["--default-artifact-root", f"{files.MLRUNS.as_uri()}/artifacts"]
     command = ["mlflow", "server", "--host", HOST, "--port", str(mlflow_port), "--workers", "1", *database, *artifacts]
@@ -144,7 +138,7 @@ def free_port(name: str, port: int) -> int:
     """`port`, or the next free one, which is printed."""
     free = next(filter(is_free, range(port, min(port + 100, 65536))), None)
     if free is None:
-        raise RuntimeError(f"no free port for {name} from {port} on; choose another with --{name.lower()}-port")
+        raise CommandError(f"no free port for {name} from {port} on; choose another with --{name.lower()}-port")
     if free != port:
         print(f"port {port} is in use; {name} takes {free}", flush=True)
     return free
@@ -164,13 +158,13 @@ def wait_until_ready(server: Server) -> None:
     deadline = time.monotonic() + READY_WITHIN
     while time.monotonic() < deadline:
         if (status := server.process.poll()) is not None:
-            raise RuntimeError(f"{server.name} ended at once with exit status {status}; see {server.log}")
+            raise CommandError(f"{server.name} ended at once with exit status {status}; see {server.log}")
         try:
             with urllib.request.urlopen(server.ready_url, timeout=5):
                 return
         except OSError:
             time.sleep(0.2)
-    raise RuntimeError(f"{server.name} was not ready within {READY_WITHIN:.0f} s; see {server.log}")
+    raise CommandError(f"{server.name} was not ready within {READY_WITHIN:.0f} s; see {server.log}")
 
 
 def cancel_runs(servers: list[Server]) -> None:
@@ -214,4 +208,4 @@ def mark_orphans_crashed(server: Server) -> None:
         with prefect_client(timeout=5.0) as client:
             end_runs(client, gone)
     except HTTPError as error:
-        raise RuntimeError(f"{server.name} does not answer: {error}; see {server.log}") from error
+        raise CommandError(f"{server.name} does not answer: {error}; see {server.log}") from error

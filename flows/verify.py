@@ -1,12 +1,28 @@
-"""Rerun a recorded training and report whether it is the same: `tandem verify RUN [--quick] [--threads N]`.
+"""Rerun a recorded training, and report whether the result is the same.
 
-Needs a run as tandem/runs/recorded.py finds it (its records are enough), the manifest's commit in this repository,
-and the raw table from git, workloads/ or DVC. Prints the verdict (tandem/comparing/rerun.py) with its reasons and
-sets it as the tag `verified` of the run in MLflow.
+RUN is one of
 
-Training runs in a temporary git worktree of the manifest's commit with its patch, so it uses that code, with the
-realized settings of the run. The project's results, dvc.lock, checkpoints and MLflow store do not change. Times are
-not verified: they are measured again and shown next to the recorded ones.
+    sign@cpu, sign@cpu-0    the latest run of a workload on a device of params.yaml, with a seed
+    3f1c...                 an MLflow run id
+    results/runs/sign/cpu/0 the folder of a run, including one from another machine
+    published               the results in results/ against those published with the project; trains nothing
+
+The training runs in a temporary git worktree of the run's commit and patch, with that code and the run's realized
+settings. It needs the commit in this repository, the same requirements.txt, and the raw table from git, workloads/ or
+DVC. The project's results, dvc.lock, checkpoints and history do not change, except that the run in MLflow gets the tag
+`verified`. Times are not verified: they are measured again and shown next to the recorded ones.
+
+    tandem verify sign@cpu
+    tandem verify published
+
+Exit status and verdict:
+
+    0  bit-equal                 every loss, weight, draw and prediction is the recorded one, to the bit
+    0  within rounding           on other hardware, environment or threads: no further off than rounding leads
+    0  statistically compatible  rounding leads further, and the test's scores differ by less than seeds do
+    1  different: <first cause>  data, environment, initial weights, draws, epoch N, tensor or predictions
+    2  not verifiable: <why>     the run, its code, its environment or its data is not available
+    3  inconclusive              the test split is too small to tell
 """
 
 from __future__ import annotations
@@ -21,7 +37,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from argparse import ArgumentParser, Namespace, RawDescriptionHelpFormatter
+from argparse import ArgumentParser, Namespace
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -30,6 +46,7 @@ from pathlib import Path
 from typing import Any
 
 from flows import processes
+from tandem.command import NO_ANSWER, CommandError, Result, describe
 from tandem.comparing import rerun
 from tandem.comparing.rerun import Verdict
 from tandem.files import ROOT, raw_dir, read_json, sha256_file, write_json
@@ -43,93 +60,84 @@ OLD = {STAGE: "flows.stage", RETRAIN: "stages.tools.retrace"}
 # The caller's environment variables that describe the project and must not reach the copy.
 FOREIGN = ("DVC_", "TANDEM_", "GIT_DIR", "GIT_INDEX_FILE", "GIT_WORK_TREE", "GIT_OBJECT_DIRECTORY", "GIT_PREFIX")
 NUM_LAST_LINES = 20  # of a step that failed without a one-sentence reason
-HELP = """RUN is one of
-  sign@cpu, sign@cpu-0    the latest run of a workload on a device as params.yaml asks for it, with a seed
-  3f1c...                 an MLflow run id
-  results/runs/sign/cpu/0 the folder of a run: also one from another machine
-  published               the results in results/ against those published with the project; trains nothing
-
-verdict                    exit  what it means
-  bit-equal                   0  every loss, weight, draw and prediction is the recorded one, to the bit
-  within rounding             0  on other hardware, environment or threads: no further off than rounding leads
-  statistically compatible    0  rounding leads further, and the test's scores differ by less than seeds do
-  different: <first cause>    1  data, environment, initial weights, draws, epoch N, tensor or predictions
-  not verifiable: <why>       2  the code, the environment or the data of the run is not to be had
-  inconclusive                3  the test split is too small to tell
-"""
 
 
-class NotVerifiable(Exception):
-    """This machine cannot rerun the training. `why` in a few words, and a sentence with the next step."""
+class Stopped(ValueError):
+    """Ends a verification with `verdict` before its training."""
 
-    def __init__(self, why: str, sentence: str) -> None:
-        self.why, self.sentence = why, sentence
-        super().__init__(f"{why}: {sentence}")
+    def __init__(self, verdict: Verdict) -> None:
+        self.verdict = verdict
+        super().__init__(f"{verdict}: {verdict.sentence}")
 
 
-def main(arguments: list[str]) -> int:
-    options = parse(arguments)
+def not_verifiable(why: str, sentence: str) -> Stopped:
+    """`why` in a few words, and a sentence with the next step."""
+    return Stopped(Verdict("not verifiable", why, sentence))
+
+
+@dataclass(frozen=True)
+class Verified:
+    """The result of `verify`."""
+
+    run: str
+    verdict: Verdict
+    notes: tuple[str, ...]  # what was compared, the source of the data, the times
+
+    @property
+    def sentence(self) -> str:
+        return f"{self.run}: {self.verdict}"
+
+    @property
+    def text(self) -> str:
+        return "\n  ".join([self.sentence, *filter(None, (self.verdict.sentence, *self.notes))])
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    parser.add_argument("run", metavar="RUN", help="the run to repeat")
+    parser.add_argument("--quick", action="store_true", help=f"the first {QUICK_EPOCHS} epochs alone, no predictions")
+    parser.add_argument("--threads", type=int, metavar="N", help="instead of the recorded number")
+    parser.add_argument("--device", help="instead of the recorded one, as params.yaml's devices: cpu, cuda, auto")
+    parser.add_argument("--write", action="store_true", help="with `published`: publish the results in results/")
+
+
+def main(options: Namespace) -> Result:
     # Signals raise, so that the worktree is removed; Ctrl+C too if a shell makes background jobs ignore it.
     for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, interrupted)
+        signal.signal(number, signal.default_int_handler)
     if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # nohup ignores it
-        signal.signal(signal.SIGHUP, interrupted)
+        signal.signal(signal.SIGHUP, signal.default_int_handler)
     try:
         if options.run == "published":
             from flows import published
 
             return published.write() if options.write else published.check()
-        return verify(options.run, options.quick, options.threads, options.device).status
-    except ValueError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return rerun.STATUS["not verifiable"]
-    except KeyboardInterrupt:
-        print("interrupted; the temporary worktree is removed", file=sys.stderr)
-        return 130
+        found = verify(options.run, options.quick, options.threads, options.device)
+    except OSError as error:
+        raise CommandError(describe(error), NO_ANSWER) from error
+    except ValueError as error:  # no such run
+        raise CommandError(str(error), NO_ANSWER) from error
+    about = {"verdict": found.verdict.name, "cause": found.verdict.cause, "sentence": found.verdict.sentence}
+    return Result(found.text, {"run": found.run, **about, "notes": found.notes}, found.verdict.status)
 
 
-def interrupted(number: int, frame: object) -> None:
-    raise KeyboardInterrupt
-
-
-def parse(arguments: list[str]) -> Namespace:
-    parser = ArgumentParser(
-        "tandem verify",
-        description="Make a recorded run again, in a temporary copy of its code, and say whether it is the same.",
-        epilog=HELP,
-        formatter_class=RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("run", metavar="RUN")
-    parser.add_argument("--quick", action="store_true", help=f"the first {QUICK_EPOCHS} epochs alone, no predictions")
-    parser.add_argument("--threads", type=int, metavar="N", help="instead of the recorded number")
-    parser.add_argument("--device", help="instead of the recorded one, as params.yaml's devices: cpu, cuda, auto")
-    parser.add_argument("--write", action="store_true", help="with `published`: publish the results in results/")
-    return parser.parse_args(arguments)
-
-
-def say(line: str) -> None:
-    print(line, flush=True)
-
-
-def verify(run: str, quick: bool, threads: int | None, device: str | None) -> Verdict:
-    """Print the verdict with its reasons. If MLflow has the run, the verdict becomes its tag `verified`.
+def verify(run: str, quick: bool, threads: int | None = None, device: str | None = None) -> Verified:
+    """Rerun a training. If MLflow has the run, the verdict becomes its tag `verified`.
 
     Raises ValueError if `run` names no recorded run.
     """
     found, start = recorded.find(run), time.monotonic()
-    notes: list[str] = []  # comparisons, source of the data, times
+    notes: list[str] = []
     try:
         verdict = judge(found, quick, threads, device, notes)
-    except NotVerifiable as error:
-        verdict = Verdict("not verifiable", error.why, error.sentence)
-    except OtherTable as error:
-        verdict = Verdict("different", "data", str(error))
+    except Stopped as error:
+        verdict = error.verdict
     if found.run_id is not None:
         recorded.tag(found, {"verified": str(verdict), "verified.at": time.strftime("%Y-%m-%dT%H:%M:%S%z")})
-    say(f"{found.name}: {verdict}")
-    for line in filter(None, (verdict.sentence, *notes, f"took {time.monotonic() - start:.0f} s")):
-        say(f"  {line}")
-    return verdict
+    return Verified(found.name, verdict, (*notes, f"took {time.monotonic() - start:.0f} s"))
+
+
+def say(line: str) -> None:
+    print(line, flush=True)
 
 
 def judge(found: Run, quick: bool, threads: int | None, device: str | None, notes: list[str]) -> Verdict:
@@ -187,11 +195,11 @@ def refuse_other_environment(manifest: dict[str, Any]) -> None:
     wanted, here = manifest["environment"]["requirements_sha256"], provenance.environment()["requirements_sha256"]
     if wanted == here:
         return
-    raise NotVerifiable(
+    raise not_verifiable(
         "another environment",
-        f"requirements.txt has sha256 {str(here)[:12]} here, and the run was made with {str(wanted)[:12]}; clone the "
-        f"project, check out {manifest['tree']['commit']} and `make setup` there, and verify the run there, by its "
-        "folder or its MLflow run id",
+        f"requirements.txt, with requirements.own.txt if there is one, has sha256 {str(here)[:12]} here, and the run "
+        f"was made with {str(wanted)[:12]}; clone the project, check out {manifest['tree']['commit']} and `make setup` "
+        "there, and verify the run there, by its folder or its MLflow run id",
     )
 
 
@@ -215,30 +223,30 @@ def own_environment() -> dict[str, str]:
 def checkout(tree: dict[str, Any]) -> Iterator[tuple[Path, Path]]:
     """(the project with the run's code, its temporary parent folder). Both are removed at the end.
 
-    Raises NotVerifiable if the commit or the patch is unavailable.
+    Raises Stopped if the commit or the patch is unavailable.
     """
     commit, patch = tree["commit"], tree["patch"]
     if commit is None:
-        raise NotVerifiable("no commit was recorded", tree["missing_reason"])
+        raise not_verifiable("no commit was recorded", tree["missing_reason"])
     if patch is None:
-        raise NotVerifiable("edited tree without its patch", tree["missing_reason"])
-    content = provenance.patch_bytes(tree)
+        raise not_verifiable("edited tree without its patch", tree["missing_reason"])
+    content = patch.encode()
     if patch and hashlib.sha256(content).hexdigest() != tree["patch_sha256"]:
-        raise NotVerifiable("the recorded patch is altered", "its sha256 is not the one beside it in the manifest")
+        raise not_verifiable("the recorded patch is altered", "its sha256 is not the one beside it in the manifest")
     if git("cat-file", "-e", f"{commit}^{{commit}}").returncode:
         why = f"commit {commit[:12]} is not in this repository"
-        raise NotVerifiable(why, "`git fetch` from where the run was made brings it, if it was pushed there")
+        raise not_verifiable(why, "`git fetch` from where the run was made brings it, if it was pushed there")
     folder = Path(tempfile.mkdtemp(prefix="tandem-verify-"))
     copy = folder / "project"
     try:
         say(f"commit {commit[:12]}{' with its patch' if patch else ''}, in a temporary worktree")
         added = git("worktree", "add", "--detach", str(copy), commit)
         if added.returncode:
-            raise NotVerifiable("git makes no worktree", one_line(added.stderr))
+            raise not_verifiable("git makes no worktree", one_line(added.stderr))
         if patch:
             applied = git("apply", "--binary", "--index", "--whitespace=nowarn", cwd=copy, content=content)
             if applied.returncode:
-                raise NotVerifiable("the patch does not apply", one_line(applied.stderr))
+                raise not_verifiable("the patch does not apply", one_line(applied.stderr))
         prefix = git("rev-parse", "--show-prefix").stdout.decode().strip()  # of a project in a subfolder
         yield copy / prefix, folder
     finally:
@@ -272,11 +280,11 @@ class Copy:
     def place_table(self) -> str:
         """Copy the raw table into the worktree; return its source.
 
-        Raises OtherTable if the available table has another digest, and NotVerifiable if there is none.
+        Raises Stopped: "different" if the available table has another digest, "not verifiable" if there is none.
         """
         sha256 = self.manifest["digests"]["data"]["table"]
         if sha256 is None:
-            return "simulated"
+            return self.place_files()
         workload, table = self.manifest["workload"], self.manifest["block"]["preprocess"]["table"]
         relative, present = Path("workloads", workload, "data", table), raw_dir(workload) / table
         if self.is_old:
@@ -291,12 +299,26 @@ class Copy:
         if self.pull(relative, target) and sha256_file(target) == sha256:
             return f"{relative} by DVC"
         if present.is_file():
-            raise OtherTable(f"{relative} has sha256 {sha256_file(present)[:12]} here, {sha256[:12]} recorded")
-        raise NotVerifiable(
+            found = f"{relative} has sha256 {sha256_file(present)[:12]} here, {sha256[:12]} recorded"
+            raise Stopped(Verdict("different", "data", found))
+        raise not_verifiable(
             "its data is gone",
             f"no {relative} with sha256 {sha256[:12]} is in the commit, here or with DVC; put the table of that time "
             "there",
         )
+
+    def place_files(self) -> str:
+        """Copy the files for the run's own source that the commit does not hold. `other_data` checks their result."""
+        folder, workload = raw_dir(self.manifest["workload"]), self.manifest["workload"]
+        copied = []
+        for path in sorted(each for each in folder.rglob("*") if each.is_file()):
+            target = self.project / "workloads" / workload / "data" / path.relative_to(folder)
+            if not target.exists() and not self.is_old:
+                target.parent.mkdir(parents=True, exist_ok=True)
+                shutil.copyfile(path, target)
+                copied.append(path.name)
+        more = f", with {', '.join(copied)} as they lie here, which the commit does not hold" if copied else ""
+        return f"from the source of the commit{more}"
 
     def pull(self, relative: Path, target: Path) -> bool:
         """Let DVC fetch the commit's table from the project's cache or a remote. Returns whether it could."""
@@ -322,7 +344,7 @@ class Copy:
             self.run(STAGE, *stage)
         code = read_json(self.project / f"results/hardware/code/{workload}/train.json")
         if changed := [name for name, sha256 in self.manifest["digests"]["code"].items() if code.get(name) != sha256]:
-            raise NotVerifiable("its code is not what the commit and the patch hold", f"{', '.join(changed)} differ")
+            raise not_verifiable("its code is not what the commit and the patch hold", f"{', '.join(changed)} differ")
 
     def other_data(self) -> list[str]:
         """The outputs of preprocess and preload that differ from the run's training data."""
@@ -364,7 +386,7 @@ class Copy:
     def run(self, module: str, *words: str) -> None:
         """Run `python -m <module> <words>` in the worktree and wait. It ends when this process ends.
 
-        Raises NotVerifiable if it fails. On a terminal, one line shows the current epoch.
+        Raises Stopped if it fails. On a terminal, one line shows the current epoch.
         """
         last: list[str] = []
 
@@ -378,11 +400,7 @@ class Copy:
         show("")
         if status:
             reason = next((line for line in reversed(last) if line.startswith("error: ")), " | ".join(last))
-            raise NotVerifiable(f"{module.rpartition('.')[2]} fails", reason.removeprefix("error: "))
-
-
-class OtherTable(Exception):
-    """The raw table exists, but with another content."""
+            raise not_verifiable(f"{module.rpartition('.')[2]} fails", reason.removeprefix("error: "))
 
 
 def show(line: str) -> None:

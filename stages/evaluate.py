@@ -14,30 +14,23 @@ from pathlib import Path
 import torch
 
 from tandem import files
-from tandem.data import open_source
-from tandem.machine.regions import measure
-from tandem.params.schema import Rally
+from tandem.machine.measure import measure
+from tandem.model_package import write_model
 from tandem.report import drawing
 from tandem.report.outcomes import outcomes
 from tandem.runs import schemas
 from tandem.runs.run import MEASURED, RESULT, TRAIN_RESULT, Run, open_folder
 from tandem.runs.run_dir import recording
-from tandem.runs.schemas import EvaluationTiming, ScoreRecord
-from tandem.tasks import Evaluation
-from tandem.training import inference
+from tandem.runs.schemas import EvaluationTiming, ScoreRecord, TaskRecord
+from tandem.tasks import Evaluation, check_evaluation
+from tandem.training import inference, own_metrics
 from tandem.training.batches import Split, sequential_indices
 from tandem.training.checkpoint import folder_of, remove_stored
-from tandem.training.memory import OomPolicy, advice, translate_oom
-from tandem.training.workload import RunContext, load_network
+from tandem.training.oom import OomPolicy, advice, translate_oom
+from tandem.training.own_metrics import OwnScores
+from tandem.training.trained import PREDICTION_BATCH, load_network
+from tandem.training.workload import RunContext
 
-# With this MLmodel file, `mlflow.pyfunc.load_model` loads the model folder through this project's code, without a
-# pickle.
-MLMODEL = """flavors:
-  python_function:
-    loader_module: tandem.predictor
-    python_version: {python}
-"""
-NUM_NOISE_SEQUENCES = 500
 TABLES = ("scores", "confusion", "predictions")
 
 
@@ -48,8 +41,8 @@ def main(workload: str, device: str, seed: str) -> None:
     remove_stored(folder_of(workload))  # DVC has stored the training before it runs this stage
     with recording(trained.timing["token"], "evaluate") as run_dir:
         run_dir.start(workload, f"{workload}-{device}")
-        result, measured = evaluate(context, trained)
-        paths = write_files(context, trained, result, measured)
+        result, own, measured = evaluate(context, trained)
+        paths = write_files(context, trained, result, own, measured)
         run_dir.add_metrics({f"test/{name}": value for name, value in result.metrics.items()})
         seconds, rate = measured["evaluate_seconds"], measured["samples_per_second"]
         run_dir.add_metrics({"test/seconds": seconds, "test/samples_per_second": rate})
@@ -57,18 +50,16 @@ def main(workload: str, device: str, seed: str) -> None:
             run_dir.add_tags({"out_of_memory.evaluate": "; ".join(measured["out_of_memory"])})
         for path in paths:
             run_dir.add_artifact(path, "" if path.name == "score.json" else "evaluation")
-        weights = context.folder / TRAIN_RESULT / f"{context.params.evaluate.weights}.safetensors"
-        run_dir.add_artifact(weights, "model", "model.safetensors")
-        run_dir.add_artifact(context.folder / TRAIN_RESULT / "model.json", "model")
-        run_dir.add_text(MLMODEL.format(python=platform.python_version()), "model/MLmodel")
+        write_model(run_dir.model_folder, context.folder / TRAIN_RESULT, workload, context.params)
         run_dir.add_model(validation_score(context, trained), context.summary["sha256"])
     found = run_dir.ids.get("run_id", "not known yet")
     score = f"{context.task.score_name} {result.metrics[context.task.score_name]:.4f}"
-    print(f"{workload} on {context.identity['name']}: {score}; {result.sentence}; MLflow run {found}")
+    sentences = "; ".join(filter(None, (score, result.sentence, own.sentence)))
+    print(f"{workload} on {context.identity['name']}: {sentences}; MLflow run {found}")
 
 
-def evaluate(context: RunContext, trained: Run) -> tuple[Evaluation, EvaluationTiming]:
-    """Return the result on the test split and the measurements."""
+def evaluate(context: RunContext, trained: Run) -> tuple[Evaluation, OwnScores, EvaluationTiming]:
+    """Return the result on the test split, what the workload's own metrics add to it, and the measurements."""
     # The number of threads of the training, not a new `auto` choice.
     device, task = context.open_device(trained.train["realized"]["threads"]), context.task
     split = context.open_split("test", device)
@@ -84,8 +75,13 @@ def evaluate(context: RunContext, trained: Run) -> tuple[Evaluation, EvaluationT
             outputs = predict(model, split, oom)
 
         result = task.evaluate(outputs.cpu(), context.read)
-        if isinstance(params := context.params.preprocess, Rally):
-            result.metrics.update(scores_by_noise(context, params, model, device, oom))
+        check_evaluation(task, result)
+
+        def outputs_of(tensors: dict[str, torch.Tensor]) -> torch.Tensor:
+            return predict(model, Split(tensors, device), oom).cpu()
+
+        own = own_metrics.score(context, outputs.cpu(), outputs_of, result.metrics)
+        result.metrics.update(own.metrics)
     timing: EvaluationTiming = {
         "schema": schemas.SCHEMA,
         "device": context.kind,
@@ -96,7 +92,7 @@ def evaluate(context: RunContext, trained: Run) -> tuple[Evaluation, EvaluationT
         "num_samples": len(split),
         "out_of_memory": oom.fallbacks,
     }
-    return result, timing
+    return result, own, timing
 
 
 def validation_score(context: RunContext, trained: Run) -> float:
@@ -109,28 +105,12 @@ def validation_score(context: RunContext, trained: Run) -> float:
 
 
 def predict(model: torch.nn.Module, split: Split, oom: OomPolicy) -> torch.Tensor:
-    return inference.predict_outputs(
-        model, oom.batches(split, sequential_indices(split), inference.PREDICTION_BATCH), oom
-    )
+    return inference.predict_outputs(model, oom.batches(split, sequential_indices(split), PREDICTION_BATCH), oom)
 
 
-def scores_by_noise(
-    context: RunContext, params: Rally, model: torch.nn.Module, device: torch.device, oom: OomPolicy
-) -> dict[str, float]:
-    """Return metrics: the score on newly simulated sequences with less and with more noise than in training. They show
-    how precise the camera must be.
-    """
-    task, found = context.task, {}
-    new = open_source(params.source).with_noises(params, NUM_NOISE_SEQUENCES, context.summary)
-    for pixels, simulated in new.items():
-        values, targets = torch.from_numpy(simulated.values), torch.from_numpy(simulated.labels)
-        mask = torch.ones(targets.shape, dtype=torch.bool)
-        outputs = predict(model, Split({"values": values, "mask": mask, "targets": targets}, device), oom).cpu()
-        found[f"{task.score_name}_at_noise_{pixels:g}px"] = task.score(task.predict(outputs, mask), targets, mask)
-    return found
-
-
-def write_files(context: RunContext, trained: Run, result: Evaluation, measured: EvaluationTiming) -> list[Path]:
+def write_files(
+    context: RunContext, trained: Run, result: Evaluation, own: OwnScores, measured: EvaluationTiming
+) -> list[Path]:
     """Write the files and the figure. Returns the paths that are copied to MLflow."""
     out = context.folder / RESULT
     files.write_table(out / "scores.csv", result.scores)
@@ -143,10 +123,13 @@ def write_files(context: RunContext, trained: Run, result: Evaluation, measured:
         "score_name": context.task.score_name,
         "metrics": result.metrics,
         "weights": context.params.evaluate.weights,
-        "sentence": result.sentence,
+        "task": TaskRecord(**context.params.task_facts.recorded),  # type: ignore[typeddict-item]
+        "sentence": "; ".join(filter(None, (result.sentence, own.sentence))),
         "train_sha256": schemas.digest(trained.train),
         "files": {path.name: files.sha256_file(path) for path in tables},
     }
+    if own.higher_is_better:
+        record["own_metrics"] = own.higher_is_better
     schemas.write(out / "score.json", ScoreRecord, record)
     schemas.write(context.folder / MEASURED / "timing.json", EvaluationTiming, measured)
 

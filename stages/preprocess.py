@@ -1,8 +1,8 @@
 """Check, split and standardize a workload's raw data: `python -m tandem.stage preprocess WORKLOAD`.
 
-Reads workloads/<workload>/data/ (format: workloads/README.md) or simulates the data. Writes
-data/prepared/<workload>/<split>/*.npy and summary.json, all deterministic. `preprocess.source` in params.yaml names the
-module of tandem/data that does the work.
+Reads workloads/<workload>/data/ (format: workloads/README.md). Writes data/prepared/<workload>/<split>/*.npy and
+summary.json, all deterministic. `preprocess.source` in params.yaml names the module of tandem/data that does the work,
+or a function in the workload's directory that returns the data (docs/components.md).
 """
 
 import time
@@ -17,7 +17,7 @@ def main(workload: str) -> None:
     start = time.monotonic()
     block = load_workload(workload)
     with unchanged(workload):
-        prepared = prepare(block.task, block.preprocess, raw_dir(workload))
+        prepared = prepare(block.task_facts.target, block.preprocess, raw_dir(workload))
         summary = write_prepared(prepared_dir(workload), prepared)
     write_json(prepared_dir(workload) / "summary.json", summary)
     print(f"{workload}: {prepared.message}; {time.monotonic() - start:.1f} s")

@@ -30,7 +30,7 @@ from tandem import files
 from tandem.comparing.statistics import paired_speed_up, ratio_of_turns
 from tandem.files import hardware_file, read_json
 from tandem.machine.interleaving import interleave
-from tandem.params.loading import load_params
+from tandem.params.loading import load_params, load_workload
 
 if TYPE_CHECKING:
     from tandem.training.trainer import Trainer
@@ -74,6 +74,9 @@ def main(workload: str) -> None:
     if len(sides) == 1:
         (side,) = sides
         result = {"workload": workload, "sentence": f"{workload}: one kind of device ({side.name}), nothing to pair."}
+    elif loop := load_workload(workload).train.loop:
+        reason = f"{loop} takes the steps of {workload}, and a loop of one's own cannot take turns with another device"
+        result = {"workload": workload, "sentence": f"{workload}: {reason}."}
     else:
         result = compare(workload, sides, load_params().seeds)
     files.write_json(files.results_dir() / "speed" / f"{workload}.json", result)
@@ -234,7 +237,7 @@ class TimedTraining:
         this device.
         """
         from tandem.training import auto
-        from tandem.training.memory import translate_oom
+        from tandem.training.oom import translate_oom
         from tandem.training.workload import RunContext, open_trainer
 
         self.context = RunContext.of(self.workload, self.side.device, self.seed)
@@ -253,7 +256,7 @@ class TimedTraining:
 
     def about(self) -> dict[str, Any]:
         from tandem.machine.conditions import other_gpu_processes
-        from tandem.machine.regions import gpu_uuid
+        from tandem.machine.measure import gpu_uuid
 
         trainer = self.trainer
         return {
@@ -297,8 +300,8 @@ class TimedTraining:
         The steps repeat the first epoch, so the work stays the same. The clock stops between two epochs, while the
         random numbers of the next one are drawn.
         """
-        from tandem.machine.regions import synchronize
-        from tandem.training.memory import translate_oom
+        from tandem.machine.measure import synchronize
+        from tandem.training.oom import translate_oom
 
         trainer, count, seconds = self.trainer, 0, 0.0
         with translate_oom(trainer.oom):

@@ -17,7 +17,7 @@ import math
 import os
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -25,18 +25,18 @@ import torch
 from tandem import files
 from tandem.diagnosis import probe
 from tandem.machine.identity import identify
-from tandem.machine.regions import sampled
+from tandem.machine.measure import sampled
 from tandem.params.devices import split_device
-from tandem.runs.description import add_mlflow_ids, describe_end, describe_run, describe_start, write_results
 from tandem.runs.history import Record, history_row, memory_tags, note_workers, timing_row
 from tandem.runs.inputs import Inputs, read_inputs
+from tandem.runs.results import add_mlflow_ids, describe_end, describe_run, describe_start, write_results
 from tandem.runs.run import TRAIN_MEASURED, TRAIN_RESULT
 from tandem.runs.run_dir import RunDir, recording
-from tandem.runs.terminal import Interruption, Progress
+from tandem.runs.terminal import GracefulStop, Progress
 from tandem.stop_signals import StopSignals
 from tandem.training import auto
 from tandem.training.checkpoint import Checkpoint
-from tandem.training.memory import translate_oom
+from tandem.training.oom import translate_oom
 from tandem.training.trainer import Epoch, Trainer
 from tandem.training.workers import Workers, process_group
 from tandem.training.workers import describe as describe_workers
@@ -54,7 +54,7 @@ def main(workload: str, device: str, seed: str) -> None:
     checkpoint = Checkpoint.of(workload, *checkpoint_identity(context, inputs.values))
     files.require_writable(context.folder / TRAIN_RESULT)
     with checkpoint.locked(), process_group(device, context.num_workers, context.kind) as workers:
-        with Interruption() as interruption:
+        with GracefulStop() as interruption:
             workers.require_same(inputs.values)
             state = open_state(context, checkpoint)
             workers.broadcast(state)
@@ -104,7 +104,7 @@ def train(
     inputs: Inputs,
     checkpoint: Checkpoint,
     run_dir: RunDir,
-    interruption: Interruption,
+    interruption: GracefulStop,
     workers: Workers,
 ) -> None:
     """Train from `state` to the last epoch, and write the results."""
@@ -116,6 +116,7 @@ def train(
             start = time.monotonic()
             realized = auto.realize(trainer, context.identity)
             auto_seconds = time.monotonic() - start
+            realized |= trainer.notes
             print(*realized.values(), sep="\n", end="\n" if realized else "", flush=True)
             for reason in trainer.missing_graph().values():
                 print(f"steps are taken eagerly instead of captured as a CUDA graph: {reason}", flush=True)
@@ -129,12 +130,15 @@ def train(
             run_dir.save_epochs(record)
         if not record.at_end:
             with sampled(trainer.device) as readings:
-                for epoch in epochs(context, trainer, run_dir):
+
+                def on_epoch(epoch: Epoch) -> None:
                     check_finite(epoch, checkpoint)
                     append_epoch(context, trainer, record, epoch)
                     record.sampled[first_epoch] = readings.totals()
                     refuse_changed_inputs(context, inputs, saver)
                     saver.save_if_due(interruption)
+
+                train_epochs(context, trainer, run_dir, on_epoch)
             record.sampled[first_epoch] = readings.totals()  # includes the last reading
             cpu_seconds = workers.cpu_seconds_of_others() - cpu_seconds
             workers.close()
@@ -189,7 +193,7 @@ def find_bottleneck(trainer: Trainer, record: Record, auto_seconds: float) -> No
     """If params.yaml enables the probe, record the bottleneck of a training step and the advice for it."""
     if not trainer.params.probe:
         return
-    found = "a fit in closed form takes no steps" if trainer.closed_form else probe.probe(trainer, auto_seconds)
+    found = trainer.probe_blocker or probe.probe(trainer, auto_seconds)
     if isinstance(found, str):
         record.summary_lines["bound"] = f"not probed: {found}"
     else:
@@ -201,21 +205,18 @@ def find_bottleneck(trainer: Trainer, record: Record, auto_seconds: float) -> No
     print(record.summary_lines["bound"], flush=True)
 
 
-def epochs(context: RunContext, trainer: Trainer, run_dir: RunDir) -> Iterator[Epoch]:
-    """Yield the remaining epochs. Out-of-memory fallbacks are tagged in MLflow even if the epoch fails."""
-    num_samples = len(trainer.train_split)
+def train_epochs(context: RunContext, trainer: Trainer, run_dir: RunDir, on_epoch: Callable[[Epoch], None]) -> None:
+    """Train the remaining epochs. Out-of-memory fallbacks are tagged in MLflow even if the epoch fails."""
+    trainer.oom.on_fallback = lambda fallbacks: run_dir.add_tags(memory_tags(fallbacks))
     progress = Progress(context.workload, context.train_params.epochs, trainer.epochs_done)
     if trainer.closed_form:
         trainer.closed_form.on_features = progress.show_features
-    while trainer.epochs_done < context.train_params.epochs:
-        num_fallbacks = len(trainer.oom.fallbacks)
-        try:
-            epoch = trainer.epoch()
-        finally:
-            if len(trainer.oom.fallbacks) > num_fallbacks:
-                run_dir.add_tags(memory_tags(trainer.oom.fallbacks))
-        progress.show(epoch, context.task.score_name, num_samples)
-        yield epoch
+
+    def show(epoch: Epoch) -> None:
+        progress.show(epoch, context.task.score_name, len(trainer.train_split))
+        on_epoch(epoch)
+
+    trainer.train_epochs(show)
     progress.close()
 
 
@@ -236,7 +237,7 @@ class Saver:
         self.checkpoint, self.run_dir = checkpoint, run_dir
         self.saved_at, self.save_seconds = time.monotonic(), 0.0
 
-    def save_if_due(self, interruption: Interruption) -> None:
+    def save_if_due(self, interruption: GracefulStop) -> None:
         """Raises KeyboardInterrupt, after saving, if the user has interrupted the training."""
         epochs_done = self.trainer.epochs_done
         if epochs_done == self.context.train_params.epochs:

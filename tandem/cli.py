@@ -1,14 +1,23 @@
 """The command `tandem`: `tandem COMMAND [arguments]`. COMMANDS lists every command with its module.
 
-A command's module has `main(arguments) -> int`, which returns the exit status. It is imported only when it is called.
-`make setup` writes .venv/bin/tandem, which runs the project that contains the current directory.
+A command's module (tandem/command.py) is imported only when it is called. This module parses the arguments and prints:
+the command's text or its JSON document to stdout, an error as one sentence to stderr. `make setup` writes
+.venv/bin/tandem, which runs the project that contains the current directory.
 """
 
+import json
+import os
+import re
 import sys
-from collections.abc import Sequence
+from argparse import ArgumentParser, Namespace, RawDescriptionHelpFormatter
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from difflib import get_close_matches
 from importlib import import_module
-from typing import NamedTuple
+from types import ModuleType
+from typing import NamedTuple, NoReturn
+
+from tandem.command import FAILED, INTERRUPTED, NO_ANSWER, CommandError, Result, aligned, describe
 
 
 class Command(NamedTuple):
@@ -20,6 +29,7 @@ COMMANDS = {
     "repro": Command("flows.repro", "run what has changed (dvc repro), then print the results"),
     "status": Command("flows.status", "list what `tandem repro` would run"),
     "new": Command("tandem.importing.new_workload", "create a workload from your data"),
+    "check": Command("tandem.checking.command", "test a network before training it"),
     "compare": Command("flows.compare", "compare recorded runs: score, speed, what differs"),
     "verify": Command("flows.verify", "repeat a recorded run, or compare yours with the published ones"),
     "predict": Command("tandem.predict", "apply a trained model to a new table"),
@@ -31,33 +41,113 @@ COMMANDS = {
     "doctor": Command("flows.doctor", "check this machine and project"),
     "ui": Command("flows.ui", "run Prefect and MLflow on this machine until Ctrl+C"),
     "gpu": Command("benchmarks.gpu", "run every check and benchmark for a GPU"),
+    "audit": Command("tandem.audit", "check the locked packages for known vulnerabilities"),
 }
+
+
+class Parser(ArgumentParser):
+    """Raises CommandError instead of printing the usage."""
+
+    def error(self, message: str) -> NoReturn:
+        raise CommandError(f"{message}; `{self.prog} --help` explains the arguments", NO_ANSWER)
 
 
 def main(arguments: Sequence[str]) -> int:
     if not arguments or arguments[0] in ("-h", "--help"):
-        width = max(map(len, COMMANDS))
-        print("usage: tandem COMMAND [arguments]\n")
-        print("\n".join(f"  {name:<{width}}  {command.purpose}" for name, command in COMMANDS.items()))
-        print("\n`tandem COMMAND --help` explains a command. `dvc`, `prefect` and `mlflow` work as usual.")
+        print(overview())
         return 0
     name, *rest = arguments
-    if name not in COMMANDS:
-        similar = get_close_matches(name, COMMANDS, 1)
-        hint = f"; did you mean {similar[0]!r}?" if similar else ""
-        print(f"error: {name!r} is not a command{hint}; `tandem --help` lists them", file=sys.stderr)
-        return 2
+    if "--json" not in rest:
+        text, _, status = result_of(name, rest)
+    else:
+        with stdout_as_stderr():
+            _, document, status = result_of(name, rest)
+        text = json.dumps(document, indent=2, ensure_ascii=False, default=str)
     try:
-        status: int = import_module(COMMANDS[name].module).main(rest)
+        print(text, end="\n" if text else "", flush=True)
+    except BrokenPipeError:  # such as `tandem show | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return status
+
+
+def overview() -> str:
+    lines = aligned([(name, command.purpose) for name, command in COMMANDS.items()])
+    explained = "`tandem COMMAND --help` explains a command, `--json` prints its result as JSON."
+    return "\n".join(["usage: tandem COMMAND [arguments]\n", *lines, "", explained])
+
+
+def result_of(name: str, arguments: Sequence[str]) -> Result:
+    """Run a command. An error becomes one sentence on stderr and the document {"error": sentence}."""
+    try:
+        if name not in COMMANDS:
+            raise CommandError(
+                f"{name!r} is not a command{similar(name, COMMANDS)}; `tandem --help` lists them", NO_ANSWER
+            )
+        module = import_module(COMMANDS[name].module)
+        found: Result = module.main(parse(name, module, arguments))
+        return found
     except KeyboardInterrupt:
-        print("error: interrupted", file=sys.stderr)
-        return 130
+        sentence, status = "interrupted", INTERRUPTED
+    except CommandError as error:
+        sentence, status = str(error), error.status
     except ModuleNotFoundError as error:
         if (error.name or "").split(".")[0] in ("tandem", "flows", "stages", "benchmarks"):
             raise
-        print(f"error: the package {error.name!r} is not installed here; `make setup` installs it", file=sys.stderr)
-        return 1
-    return status
+        sentence, status = f"the package {error.name!r} is not installed here; `make setup` installs it", FAILED
+    except OSError as error:
+        sentence, status = describe(error), FAILED
+    except ValueError as error:
+        sentence, status = str(error), FAILED
+    sentence = " ".join(sentence.split())
+    print(f"error: {sentence}", file=sys.stderr)
+    return Result("", {"error": sentence}, status)
+
+
+def parse(name: str, module: ModuleType, arguments: Sequence[str]) -> Namespace:
+    """The options of a command. `options.more`: the unknown arguments, of a command that has this option."""
+    parser = make_parser(name, module)
+    options, more = parser.parse_known_args(arguments)
+    options.words = arguments  # as the user wrote them
+    if hasattr(options, "more"):
+        options.more = more
+    elif more:
+        known = re.findall(r"--[\w-]+", parser.format_help())
+        parser.error(f"unknown argument {more[0]!r}{similar(more[0], known)}")
+    return options
+
+
+def make_parser(name: str, module: ModuleType) -> Parser:
+    what, _, details = (module.__doc__ or "").partition("\n\n")
+    parser = Parser(
+        f"tandem {name}",
+        description=what,
+        epilog=f"{details.strip()}\n\nIn all commands: 2 wrong arguments, 130 interrupted.",
+        formatter_class=RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument("--json", action="store_true", help="print one JSON document to stdout, the rest to stderr")
+    if hasattr(module, "add_arguments"):
+        module.add_arguments(parser)
+    return parser
+
+
+def similar(word: str, known: Iterable[str]) -> str:
+    found = get_close_matches(word, list(known), 1)
+    return f"; did you mean {found[0]!r}?" if found else ""
+
+
+@contextmanager
+def stdout_as_stderr() -> Iterator[None]:
+    """Send what this process and its children print to stderr, so that stdout has the JSON document alone."""
+    sys.stdout.flush()
+    stdout = os.dup(1)
+    os.dup2(2, 1)
+    try:
+        yield
+    finally:
+        sys.stdout.flush()
+        os.dup2(stdout, 1)
+        os.close(stdout)
 
 
 if __name__ == "__main__":

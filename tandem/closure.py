@@ -1,6 +1,6 @@
 """The code dependencies of a stage: the files that it imports, directly or indirectly, each with a fingerprint.
 
-Input: a stage's name and its workload's model, task and source. Output: {file: sha256}. `hardware` writes it to
+Input: a stage's name and the modules of its workload's components. Output: {file: sha256}. `hardware` writes it to
 results/hardware/code/ for every stage and workload. dvc.yaml depends on these files, and a checkpoint's
 name depends on the same fingerprints, so the imports are the only declaration of code dependencies.
 
@@ -13,14 +13,15 @@ import ast
 import hashlib
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
+from importlib.util import find_spec
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tandem.files import ROOT, STATE, sha256_file, write_json
-from tandem.parts import find
+from tandem.parts import find, missing_import
 
 if TYPE_CHECKING:
     from tandem.params.schema import Workload
@@ -30,48 +31,82 @@ if TYPE_CHECKING:
 COMPUTING = ("data", "tasks", "models", "training", "machine")
 # Stages whose results include figures and sentences.
 SHOWING = {"evaluate": ("report",), "compare": ("report", "comparing"), "speed": ("comparing",)}
-# Packages that import their modules by name. Only the module that the workload names is a dependency.
-REGISTRIES = {"tandem.models": "model", "tandem.tasks": "task", "tandem.data": "source"}
-# Directories with code.
+# Packages and modules that import others by name. Only the modules that the workload names are dependencies.
+REGISTRIES = {
+    "tandem.models": "model",
+    "tandem.tasks": "task",
+    "tandem.data": "source",
+    "tandem.training.own_metrics": "metric",
+}
+# Components that a stage imports by name, in addition to what its modules import.
+NAMED_BY_STAGE = {"train": ("loop",)}
+# Directories with code, and those whose code others import.
 PLACES = ("stages", "tandem", "workloads")
+ROOTS = ("tandem", "workloads")
 # Cache of {sha256 of a file: its fingerprint and imports}: parsing everything takes a third of a second.
 CACHE = STATE / "fingerprints.json"
 
 
-def closure(stage: str, named: Mapping[str, str], code: Code | None = None) -> dict[str, str]:
+def closure(stage: str, named: Mapping[str, Sequence[str]], code: Code | None = None) -> dict[str, str]:
     """{file relative to the project: fingerprint} of all code that `stages/<stage>.py` imports, sorted by name.
 
-    `named`: the workload's module in each of REGISTRIES (`named_by`). `code`: a Code to share between several calls.
+    `named`: the workload's modules for each of REGISTRIES (`named_by`). `code`: a Code to share between several calls.
     """
-    packages = COMPUTING + SHOWING.get(stage, ())
     code = code or Code()
     found: dict[str, str] = {}
-    waiting, seen = [f"stages.{stage}"], set()
-    while waiting:
-        module = waiting.pop()
-        if module in seen or module not in code.files:
-            continue
-        seen.add(module)
-        fingerprints, imports = code.about(module)
-        found |= fingerprints
-        for package, name in imports:
-            imported = f"{package}.{name}" if f"{package}.{name}" in code.files else package
-            if imported in REGISTRIES:
-                waiting.append(named[REGISTRIES[imported]])
-            if imported.startswith("workloads."):
-                waiting.append(imported)
-            else:
-                waiting += [part for part in with_parents(imported) if part.split(".")[1] in packages]
+    own = (named.get(kind, ()) for kind in NAMED_BY_STAGE.get(stage, ()))
+    starts = [f"stages.{stage}", *chain.from_iterable(own)]
+    for module in imported_modules(starts, named, code, COMPUTING + SHOWING.get(stage, ())):
+        found |= code.about(module)[0]
     code.save()
     return dict(sorted(found.items()))
 
 
-def named_by(workload: str, block: Workload) -> dict[str, str]:
-    """The module of each component that the block of a workload names, by its package in REGISTRIES."""
+def imported_modules(
+    starts: Sequence[str], named: Mapping[str, Sequence[str]], code: Code, packages: tuple[str, ...] | None = None
+) -> set[str]:
+    """`starts` and the modules of this project that they import, directly or indirectly.
+
+    `packages`: those of tandem/ to follow; None: all. Modules of workloads/ are always followed.
+    """
+    waiting, found = list(starts), set()
+    while waiting:
+        module = waiting.pop()
+        if module in found or module not in code.files:
+            continue
+        found.add(module)
+        for package, name in code.about(module)[1]:
+            imported = f"{package}.{name}" if f"{package}.{name}" in code.files else package
+            if imported in REGISTRIES and not module.startswith(f"{imported}."):
+                waiting += named[REGISTRIES[imported]]
+            if imported.startswith("workloads."):
+                waiting.append(imported)
+            else:
+                parts = with_parents(imported)
+                waiting += [part for part in parts if packages is None or part.split(".")[1] in packages]
+    return found
+
+
+def named_by(workload: str, block: Workload) -> dict[str, tuple[str, ...]]:
+    """The modules of the components that the block of a workload names, by their kind (tandem/parts.py)."""
+    preprocess = block.preprocess
+    reader = f"tandem.data.{getattr(preprocess, 'reader', preprocess.source)}"
+    source: tuple[str, ...] = (reader,)
+    if preprocess.component:
+        source = ("tandem.data.own_source", reader, preprocess.component.module)
+    metrics = [find("metric", name, workload) for name in block.evaluate.metrics]
+    loop = block.train.loop
+    requested = {argument for metric in metrics for argument in metric.arguments}
     return {
-        "model": block.train.model.component.module,
-        "task": find("task", block.task, workload).module,
-        "source": f"tandem.data.{block.preprocess.source}",
+        "loop": (find("loop", loop, workload).module,) if loop else (),
+        "model": (block.train.model.component.module,),
+        "task": (find("task", block.task, workload).module,),
+        "source": source,
+        "metric": (
+            *(metric.module for metric in metrics),
+            *((reader,) if "predict" in requested else ()),
+            *(source if "source" in requested else ()),
+        ),
     }
 
 
@@ -138,14 +173,36 @@ def imports_of(node: ast.AST, package: str) -> Iterator[tuple[str, str]]:
     for child in ast.iter_child_nodes(node):
         if isinstance(child, ast.ImportFrom):
             module = child.module or ""
-            if child.level == 1:
-                module = f"{package}.{module}".rstrip(".")
-            if module.split(".")[0] in ("tandem", "workloads"):
+            if child.level:
+                outer = package.split(".")[: len(package.split(".")) + 1 - child.level]
+                module = ".".join([*outer, module]).rstrip(".")
+            if module.split(".")[0] in ROOTS:
                 yield from ((module, alias.name) for alias in child.names)
+        elif isinstance(child, ast.Import):
+            yield from ((alias.name, "") for alias in child.names if alias.name.split(".")[0] in ROOTS)
         elif isinstance(child, ast.If) and isinstance(child.test, ast.Name) and child.test.id == "TYPE_CHECKING":
             yield from (pair for part in child.orelse for pair in imports_of(part, package))
         else:
             yield from imports_of(child, package)
+
+
+def check_imports(path: Path) -> None:
+    """Raises ValueError if a file of a workload imports something that is not there. It executes no code.
+
+    Imports in functions, and in `try` or `if`, are left out: they may be optional.
+    """
+    package = ".".join(path.relative_to(ROOT).parent.parts)
+    for node in ast.parse(path.read_bytes(), str(path)).body:
+        names = [alias.name for alias in node.names] if isinstance(node, ast.Import | ast.ImportFrom) else []
+        if isinstance(node, ast.ImportFrom):
+            names = [node.module] if node.module else names
+            names = [f"{package}.{name}" if node.level else name for name in names] if node.level < 2 else []
+        for name in names:
+            first, place = name.split(".")[0], ROOT.joinpath(*name.split("."))
+            if first in ROOTS and not (place.is_dir() or place.with_suffix(".py").is_file()):
+                raise missing_import(path, name)
+            if first not in ROOTS and find_spec(first) is None:
+                raise missing_import(path, first)
 
 
 def digest(value: Any) -> str:

@@ -7,7 +7,6 @@ environment variable DVC_ROOT).
 
 import csv
 import errno
-import fcntl
 import glob
 import hashlib
 import io
@@ -22,6 +21,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 HOME = Path(os.environ.get("DVC_ROOT") or ROOT).resolve()
 STATE = HOME / ".tandem"
+HARDWARE = ROOT / "results" / "hardware"  # what the stage `hardware` writes
 MLRUNS = HOME / "mlruns"
 PUBLISHED = ROOT / "docs" / "published.json"  # tandem/comparing/published.py reads it
 
@@ -58,17 +58,17 @@ def preload_file(workload: str, device: str) -> Path:
 
 
 def hardware_file(device: str) -> Path:
-    return ROOT / "results" / "hardware" / "devices" / f"{device}.json"
+    return HARDWARE / "devices" / f"{device}.json"
 
 
 def code_file(stage: str, workload: str = "") -> Path:
     """The stage's code dependencies for this workload (tandem/closure.py)."""
-    return ROOT / "results" / "hardware" / "code" / workload / f"{stage}.json"
+    return HARDWARE / "code" / workload / f"{stage}.json"
 
 
 def preset_file(workload: str) -> Path:
     """The active preset and its changes to the workload's block."""
-    return ROOT / "results" / "hardware" / "presets" / f"{workload}.json"
+    return HARDWARE / "presets" / f"{workload}.json"
 
 
 def compare_dir() -> Path:
@@ -262,10 +262,6 @@ def read_json(path: Path, kinds: dict[str, type | tuple[type, type]] | None = No
     return found
 
 
-def read_rows(path: Path) -> list[dict[str, str]]:
-    return parse_rows(path.read_bytes(), relative(path))
-
-
 def parse_rows(content: bytes, source: str) -> list[dict[str, str]]:
     """Parse a CSV table that `write_table` wrote. Raises ValueError that names `source` if it is damaged."""
     try:
@@ -310,6 +306,8 @@ def locked(path: Path, wait: bool = True) -> Iterator[int | None]:
     kernel releases the lock (flock) when its process ends, however it ends. The file stays: if it were removed, a third
     process could lock a new file of the same name.
     """
+    import fcntl  # not on Windows, where a model in MLflow may use this module
+
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("a+", encoding="ascii") as file:
         try:

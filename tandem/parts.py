@@ -2,17 +2,20 @@
 
     model: {name: gru, hidden_size: 96, ...}      `Network` in tandem/models/gru.py
     model: {name: net.py:TCN, channels: 64}       `TCN` in workloads/<workload>/net.py
+    source: source.py:read                        `read` in workloads/<workload>/source.py
 
 The signature of a component is its schema: its parameters, with annotations and defaults, are the keys that params.yaml
 accepts. It is read from the syntax tree, so validating params.yaml executes no code of a workload. The first parameter
-is what Tandem passes (`shape` for a network) and is not a key.
+is what Tandem passes (`shape` for a network, `folder` for a source) and is not a key.
 """
 
 import ast
 import importlib
 import subprocess
 import sys
+import traceback
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field, fields, make_dataclass
 from functools import cache
 from pathlib import Path
@@ -20,10 +23,12 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import ConfigDict, Field, StrictBool, StrictStr
 
-from tandem.files import ROOT, relative, workload_dir
+from tandem.files import HOME, ROOT, relative, workload_dir
 from tandem.messages import nearest, one_line
 
 CHECK_SECONDS = 10.0
+# A model in MLflow contains this module and the components in a package of another name (tandem/model_package.py).
+PREFIX = __name__.removesuffix("tandem.parts")
 MAX_WHOLE = 2**63 - 1  # the largest value that tensors and databases can store
 
 # Annotations for the signature of a component: types with limits.
@@ -42,14 +47,16 @@ class Kind:
     package: str = ""  # without one, there is no built-in component
     attribute: str = ""
     num_passed: int | None = 1  # the number of parameters that Tandem passes; None: all, and there are no keys
+    is_function: bool = False  # a class is refused
+    arguments: tuple[str, ...] = ()  # the names of all parameters of a function
 
 
 KINDS = {
     "model": Kind("models", "Network"),  # Network(shape, ...)
     "task": Kind("tasks", "Task", num_passed=None),  # Task(summary)
-    "source": Kind(),  # read(folder, ...)
-    "metric": Kind(num_passed=None),  # metric(predictions, targets, mask)
-    "loop": Kind(num_passed=None),  # train(run, model, train, val)
+    "source": Kind(is_function=True),  # read(folder, ...)
+    "metric": Kind(num_passed=None, is_function=True),  # metric(predictions, targets, mask)
+    "loop": Kind(num_passed=None, arguments=("run", "model", "train", "val")),
 }
 
 
@@ -110,7 +117,11 @@ class Part(Section):
 
 @dataclass(frozen=True, eq=False)
 class Component:
-    """A class or function that params.yaml names. `constants` are the literal attributes of a class."""
+    """A class or function that params.yaml names.
+
+    Of a class, `constants` are its literal attributes, `methods` the module that defines each method, and `bases` the
+    classes of this project that it is derived from, such as `tandem.tasks.Task`. All of them include what it inherits.
+    """
 
     kind: str  # of KINDS
     name: str
@@ -119,18 +130,38 @@ class Component:
     path: Path
     parameters: tuple[tuple[str, Any, Any], ...]  # name, type, default (or MISSING)
     constants: dict[str, Any]
+    methods: dict[str, str]
+    bases: tuple[str, ...]
     check: ast.FunctionDef | None
+    arguments: tuple[str, ...] = ()  # the names of all its parameters, with those that Tandem passes
 
     def load(self) -> Callable[..., Any]:
-        """Import the component. Raises ValueError if the module cannot be imported."""
+        """Import the component. Raises ValueError if it imports something that is not there."""
         try:
-            found: Callable[..., Any] = getattr(importlib.import_module(self.module), self.attribute)
+            found: Callable[..., Any] = getattr(importlib.import_module(PREFIX + self.module), self.attribute)
         except ModuleNotFoundError as error:
-            raise ValueError(
-                f"{relative(self.path)} imports {error.name!r}, which is not installed; add it to requirements.own.txt "
-                f"and run `make setup`, or write `from .{error.name} import ...` if it is a file beside it"
-            ) from error
+            raise missing_import(self.path, error.name or "") from error
         return found
+
+    @contextmanager
+    def explained(self) -> Iterator[None]:
+        """Turn an error of the component's code into a ValueError of one sentence with the file and the line."""
+        try:
+            yield
+        except ModuleNotFoundError as error:
+            raise missing_import(self.path, error.name or "") from error
+        except Exception as error:
+            if isinstance(error, MemoryError) or "out of memory" in str(error):  # not a mistake in the code
+                raise
+            frames = [each for each in traceback.extract_tb(error.__traceback__) if is_beside(each.filename, self.path)]
+            place = f"{relative(Path(frames[-1].filename))}, line {frames[-1].lineno}" if frames else self.place
+            kind = "" if isinstance(error, ValueError) else f"{type(error).__name__}: "
+            raise ValueError(one_line(f"{place}: {kind}{error}")) from error
+
+    @property
+    def place(self) -> str:
+        """`workloads/<workload>/source.py:read`, for messages."""
+        return f"{relative(self.path)}:{self.attribute}"
 
     @property
     def schema(self) -> type[Part]:
@@ -165,11 +196,35 @@ class Component:
             raise ValueError(reason.removeprefix("ValueError: "))
 
 
+def is_beside(file: str, path: Path) -> bool:
+    return Path(file).parent == path.parent
+
+
 def restore(kind: str, name: str, module: str, attribute: str, path: Path, parameters: dict[str, Any]) -> Part:
     """The part that was pickled."""
     schema: Any = read_component(kind, name, module, attribute, path).schema
     part: Part = schema(name=name, **parameters)
     return part
+
+
+def absent(path: Path) -> str:
+    """Say that a file of a workload is not there. An experiment may run in a copy of the files that git tracks."""
+    name = relative(path)
+    if HOME != ROOT and (HOME / name).is_file():
+        return f"git does not track {name}, so the experiment does not get it; run `git add {name}`, then it again"
+    return f"there is no {name}"
+
+
+def missing_import(path: Path, module: str) -> ValueError:
+    """The error about a file of a workload that imports `module`, which cannot be found."""
+    own = module.removeprefix(PREFIX)
+    if own.split(".")[0] == "workloads":
+        file = ROOT.joinpath(*own.split(".")).with_suffix(".py")
+        return ValueError(f"{relative(path)} imports {own}, but {absent(file)}")
+    step = "add it to requirements.own.txt and run `make setup`"
+    if (path.parent / f"{module}.py").is_file():
+        step = f"write `from .{module} import ...`, because it is a file beside it"
+    return ValueError(f"{relative(path)} imports {module!r}, which is not installed; {step}")
 
 
 MISSING = object()
@@ -210,13 +265,15 @@ def find(kind: str, name: Any, workload: str) -> Component:
     if path.suffix != ".py" or path.parent != workload_dir(workload) or not path.stem.isidentifier():
         raise ValueError(f"is {name!r}; FILE.py:NAME must name a Python file in workloads/{workload}/")
     if not path.is_file():
-        raise ValueError(f"is {name!r}, but there is no {relative(path)}")
+        raise ValueError(f"is {name!r}, but {absent(path)}")
     return read_component(kind, name, f"workloads.{workload}.{path.stem}", attribute, path)
 
 
 def read_component(kind: str, name: str, module: str, attribute: str, path: Path) -> Component:
     """Read the signature of `attribute` in the file from its syntax tree. Raises ValueError with the line."""
-    return read_version(kind, name, module, attribute, path, path.stat().st_mtime_ns)
+    # A class may be derived from one in a file beside it.
+    modified = max(each.stat().st_mtime_ns for each in path.parent.glob("*.py"))
+    return read_version(kind, name, module, attribute, path, modified)
 
 
 @cache
@@ -224,9 +281,11 @@ def read_version(kind: str, name: str, module: str, attribute: str, path: Path, 
     """The component in the file as it was at that time: equal parts have one class."""
     try:
         tree = ast.parse(path.read_bytes(), str(path))
+        classes = lineage(module, path, attribute)[::-1]  # bases first
     except (SyntaxError, ValueError) as error:
         line = f", line {error.lineno}" if isinstance(error, SyntaxError) else ""
-        raise ValueError(f"is {name!r}; {relative(path)}{line}: {one_line(getattr(error, 'msg', error))}") from None
+        file = Path(getattr(error, "filename", None) or path)
+        raise ValueError(f"is {name!r}; {relative(file)}{line}: {one_line(getattr(error, 'msg', error))}") from None
     kinds = (ast.ClassDef, ast.FunctionDef)
     known = {node.name: node for node in tree.body if isinstance(node, kinds)}
     if attribute not in known:
@@ -234,9 +293,13 @@ def read_version(kind: str, name: str, module: str, attribute: str, path: Path, 
             f"is {name!r}; {relative(path)} has no class or function {attribute!r}{nearest(attribute, known)}"
         )
     node = known[attribute]
+    if KINDS[kind].is_function and isinstance(node, ast.ClassDef):
+        raise ValueError(f"is {name!r}; {relative(path)}, line {node.lineno}: {attribute} is a class, not a function")
     methods = {each.name: each for each in node.body if isinstance(each, ast.FunctionDef)}
     called: ast.FunctionDef | None = node if isinstance(node, ast.FunctionDef) else methods.get("__init__")
     where = f"{relative(path)}, line {node.lineno}: {attribute}"
+    if expected := KINDS[kind].arguments:
+        check_arguments(node, expected, f"is {name!r}; {where}")
     num_passed = KINDS[kind].num_passed
     if num_passed is not None and called is None:
         raise ValueError(f"is {name!r}; {where} has no __init__ of its own, whose parameters would be the keys")
@@ -244,6 +307,7 @@ def read_version(kind: str, name: str, module: str, attribute: str, path: Path, 
     if num_passed is not None and called is not None:
         num_passed += isinstance(node, ast.ClassDef)  # self
         parameters = parameters_of(called, num_passed, f"{relative(path)}, line {called.lineno}: {attribute}")
+    constants = {key: value for _, each in classes for key, value in constants_of(each)}
     return Component(
         kind,
         name,
@@ -251,9 +315,26 @@ def read_version(kind: str, name: str, module: str, attribute: str, path: Path, 
         attribute,
         path,
         tuple(parameters),
-        dict(constants_of(node)),
+        {key: value for key, value in constants.items() if value is not MISSING},
+        {method: origin for origin, each in classes for method in methods_of(each)},
+        tuple(f"{origin}.{each.name}" for origin, each in classes[:-1]),
         methods.get("check") if isinstance(node, ast.ClassDef) else None,
+        tuple(each.arg for part in ("posonlyargs", "args", "kwonlyargs") for each in getattr(called.args, part))
+        if called
+        else (),
     )
+
+
+def check_arguments(node: ast.ClassDef | ast.FunctionDef, expected: tuple[str, ...], told: str) -> None:
+    """Raises ValueError, whose message begins with `told`, unless the node is a function with these parameters."""
+    signature = f"def {node.name}({', '.join(expected)})"
+    if isinstance(node, ast.ClassDef):
+        raise ValueError(f"{told} is a class; accepted: a function, {signature}")
+    arguments = ast.unparse(node.args)
+    each = node.args
+    names = tuple(argument.arg for argument in (*each.posonlyargs, *each.args))
+    if names != expected or each.vararg or each.kwarg or each.kwonlyargs:
+        raise ValueError(f"{told} has the parameters ({arguments}); accepted: {signature}")
 
 
 def parameters_of(called: ast.FunctionDef, num_given: int, where: str) -> Iterator[tuple[str, Any, Any]]:
@@ -265,7 +346,7 @@ def parameters_of(called: ast.FunctionDef, num_given: int, where: str) -> Iterat
         )
     positional = [*arguments.posonlyargs, *arguments.args]
     if len(positional) < num_given:
-        raise ValueError(f"{where} must take what Tandem passes as its first parameter, such as `shape`")
+        raise ValueError(f"{where} must take what Tandem passes as its first parameter: `shape`, or `folder`")
     padding = [None] * (len(positional) - len(arguments.defaults))
     pairs = [*zip(positional, [*padding, *arguments.defaults], strict=True)][num_given:]
     for argument, default in (*pairs, *zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True)):
@@ -306,11 +387,53 @@ def default_of(node: ast.expr, kind: Any, where: str) -> Any:
         ) from None
 
 
-def constants_of(node: ast.AST) -> Iterator[tuple[str, Any]]:
-    """Yield the attributes of a class that are literals, such as `tasks = ("forecast",)`."""
-    for each in node.body if isinstance(node, ast.ClassDef) else ():
-        if isinstance(each, ast.Assign) and isinstance(each.targets[0], ast.Name):
+def constants_of(node: ast.ClassDef) -> Iterator[tuple[str, Any]]:
+    """Yield the attributes of a class, such as `tasks = ("forecast",)`. The value is MISSING if it is no literal."""
+    for each in node.body:
+        if not isinstance(each, ast.Assign | ast.AnnAssign) or each.value is None:
+            continue
+        target = each.targets[0] if isinstance(each, ast.Assign) else each.target
+        if isinstance(target, ast.Name):
             try:
-                yield each.targets[0].id, ast.literal_eval(each.value)
+                yield target.id, ast.literal_eval(each.value)
             except ValueError:
-                continue
+                yield target.id, MISSING
+
+
+def methods_of(node: ast.ClassDef) -> list[str]:
+    return [each.name for each in node.body if isinstance(each, ast.FunctionDef)]
+
+
+def lineage(module: str, path: Path, attribute: str) -> list[tuple[str, ast.ClassDef]]:
+    """Return (module, class) of a class and of its bases, in the order in which Python looks up an attribute.
+
+    It leaves out bases from other projects. Empty if `attribute` is not a class.
+    """
+    package = module.rpartition(".")[0]
+    names: dict[str, str] = {}  # name in this file -> its dotted name
+    for node in ast.parse(path.read_bytes(), str(path)).body:
+        if isinstance(node, ast.ImportFrom):
+            origin = (node.module or "").removeprefix(PREFIX)
+            if node.level == 1:
+                origin = f"{package}.{origin}".rstrip(".")
+            names |= {alias.asname or alias.name: f"{origin}.{alias.name}" for alias in node.names}
+        elif isinstance(node, ast.Import):
+            names |= {alias.asname: alias.name.removeprefix(PREFIX) for alias in node.names if alias.asname}
+        elif isinstance(node, ast.ClassDef):
+            if node.name == attribute:
+                break
+            names[node.name] = f"{module}.{node.name}"
+    else:
+        return []
+    found = {f"{module}.{attribute}": (module, node)}
+    for base in node.bases:
+        first, dot, rest = ast.unparse(base).partition(".")
+        origin, _, name = f"{names.get(first, first)}{dot}{rest}".rpartition(".")
+        place = ROOT.joinpath(*origin.split("."))
+        for file in (place.with_suffix(".py"), place / "__init__.py"):
+            if origin.split(".")[0] in ("tandem", "workloads") and file.is_file():
+                for each in lineage(origin, file, name):
+                    key = f"{each[0]}.{each[1].name}"
+                    found.pop(key, None)  # a base that two classes share comes after both
+                    found[key] = each
+    return list(found.values())

@@ -1,43 +1,42 @@
-"""`tandem predict NAME TABLE [-o OUT]`: apply a trained model to a new table.
+"""Apply a trained model to a new table.
 
-NAME is a workload, or WORKLOAD@DEVICE for the model of one of several devices. TABLE is CSV or Parquet with the columns
-of the workload's own table; labels are not needed. The model is the one that `evaluate` scores, in results/.
+TABLE is CSV or Parquet with the columns of the workload's own table; labels are not needed. The model is the one that
+`evaluate` scores, in results/.
+
+    tandem predict sign new.csv
+    tandem predict sign@cuda new.csv -o out.csv
+
+Exit status: 0 done, 1 no model or no such table.
 """
 
-import argparse
-import sys
-from collections.abc import Sequence
+from argparse import ArgumentParser, Namespace
 from pathlib import Path
 
 from tandem import files
+from tandem.command import Result
 from tandem.params.loading import load_params, load_workload
 from tandem.params.parsing import nearest
 
 
-def main(arguments: Sequence[str]) -> int:
-    what, _, how = (__doc__ or "").partition("\n\n")
-    parser = argparse.ArgumentParser(
-        "tandem predict", description=what, epilog=how, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("name", metavar="NAME", help="WORKLOAD or WORKLOAD@DEVICE")
-    parser.add_argument("table", metavar="TABLE", type=Path)
+def add_arguments(parser: ArgumentParser) -> None:
+    parser.add_argument("name", metavar="NAME", help="WORKLOAD, or WORKLOAD@DEVICE for the model of one of the devices")
+    parser.add_argument("table", metavar="TABLE", type=Path, help="the new table")
     parser.add_argument("-o", "--out", type=Path, metavar="FILE", help="write CSV to FILE instead of the terminal")
-    options = parser.parse_args(arguments)
-    try:
-        folder, weights = model_of(options.name)
-        if not options.table.is_file():
-            raise ValueError(f"there is no table {options.table}")
-        from tandem.predictor import Predictor  # imports torch
 
-        predictor = Predictor(folder, weights)
-        predictions = predictor.predict(predictor.read(options.table))
-        predictions.to_csv(options.out or sys.stdout, index=False)
-    except (ValueError, OSError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
-    if options.out:
-        print(f"{len(predictions):,} predictions in {options.out}", file=sys.stderr)
-    return 0
+
+def main(options: Namespace) -> Result:
+    folder, weights = model_of(options.name)
+    if not options.table.is_file():
+        raise ValueError(f"there is no table {options.table}")
+    from tandem.predictor import Predictor  # imports torch
+
+    predictor = Predictor(folder, weights)
+    predictions = predictor.predict(predictor.read(options.table))
+    if options.out is None:
+        return Result(predictions.to_csv(index=False).rstrip("\n"), {"predictions": predictions.to_dict("records")})
+    predictions.to_csv(options.out, index=False)
+    about = {"file": str(options.out), "num_predictions": len(predictions)}
+    return Result(f"{len(predictions):,} predictions in {options.out}", about)
 
 
 def model_of(name: str) -> tuple[Path, str]:

@@ -13,18 +13,17 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 import torch
+from torch import Tensor
 
 from tandem.data import series
-from tandem.data.arrays import Sequences, standardize
+from tandem.data.arrays import standardize
 from tandem.data.packed import as_tensors
 from tandem.data.sequences import NO_EVENT, to_sequences
 from tandem.data.tables import from_frame, read_table, split_column
 from tandem.params import parsing, schema
 from tandem.params.intervals import parse_interval
-from tandem.tasks import detect, regress
-from tandem.tasks.forecast import Task
-from tandem.training.inference import PREDICTION_BATCH
-from tandem.training.workload import load_network
+from tandem.tasks import NewInputs, open_task
+from tandem.training.trained import PREDICTION_BATCH, load_network
 
 
 class Predictor:
@@ -33,9 +32,11 @@ class Predictor:
     def __init__(self, folder: Path, weights: str):
         self.network, self.about = load_network(folder, weights)
         self.learned = self.about["preprocessing"]
+        summary = {**self.learned, "num_outputs": self.about["shape"]["num_outputs"]}
+        self.task = open_task(self.about["task"], summary, self.about.get("workload", ""))
 
     def predict(self, model_input: pd.DataFrame, params: dict[str, Any] | None = None) -> pd.DataFrame:
-        """Return the predictions for a raw table.
+        """Return the predictions for a raw table, as the task tabulates them (`tabulate` in tandem/tasks).
 
         classify: one row per sequence (sequence, predicted, confidence: the softmax of the predicted class).
         regress: one row per sequence (sequence, predicted, in the target's own unit).
@@ -44,11 +45,19 @@ class Predictor:
 
         Raises ValueError that names the row or sequence if the table is invalid.
         """
-        return getattr(self, self.about["task"])(model_input)
+        values, new = (self.last_window if self.is_series else self.sequences)(model_input)
+        with torch.inference_mode():
+            batches = (tensor.split(PREDICTION_BATCH) for tensor in (values, new.mask))
+            outputs = torch.cat([self.network(*batch) for batch in zip(*batches, strict=True)])
+        return pd.DataFrame(self.task.tabulate(outputs, new))
+
+    @property
+    def is_series(self) -> bool:
+        return self.task.target == "window"
 
     def read(self, path: Path) -> pd.DataFrame:
         """Read the columns that the model needs from CSV or Parquet, as preprocess does."""
-        if self.about["task"] == "forecast":
+        if self.is_series:
             columns = self.learned["columns"]
             found = read_table(path, [columns["time"]], [columns["target"], *columns["features"]])
         else:
@@ -56,39 +65,10 @@ class Predictor:
             found = read_table(path, [names.sequence], names.features, [names.step])
         return pa.table(found.columns).to_pandas()
 
-    def classify(self, table: pd.DataFrame) -> pd.DataFrame:
-        sequences, outputs = self.outputs_for_sequences(table)
-        confidence, index = outputs.softmax(dim=1).max(dim=1)
-        classes = np.array(self.learned["classes"])
-        return pd.DataFrame(
-            {"sequence": sequences.ids, "predicted": classes[index.numpy()], "confidence": confidence.numpy()}
-        )
-
-    def regress(self, table: pd.DataFrame) -> pd.DataFrame:
-        sequences, outputs = self.outputs_for_sequences(table)
-        predicted = regress.Task(self.learned).in_units(outputs[:, 0].numpy())
-        return pd.DataFrame({"sequence": sequences.ids, "predicted": predicted})
-
-    def detect(self, table: pd.DataFrame) -> pd.DataFrame:
-        sequences, outputs = self.outputs_for_sequences(table)
-        predictions = detect.predict(outputs, torch.from_numpy(~sequences.padding_mask)).numpy()
-        rows, steps = np.nonzero(predictions)
-        numbers = predictions[rows, steps]
-        columns = self.columns()
-        # `steps` counts the rows of a sequence; users know the values of the table's own step column.
-        groups = table.groupby(table[columns.sequence].astype(str).str.strip())[columns.step]
-        by_sequence = {name: part.sort_values().to_numpy() for name, part in groups}
-        return pd.DataFrame(
-            {
-                "sequence": sequences.ids[rows],
-                "step": [by_sequence[sequences.ids[row]][step] for row, step in zip(rows, steps, strict=True)],
-                "predicted": np.array(self.learned["classes"])[numbers],
-                "confidence": outputs.softmax(dim=2).numpy()[rows, steps, numbers],
-            }
-        )
-
-    def forecast(self, table: pd.DataFrame) -> pd.DataFrame:
+    def last_window(self, table: pd.DataFrame) -> tuple[Tensor, NewInputs]:
+        """Return the values (1, T, F) of a series' last window."""
         known = {f.name: self.learned[f.name] for f in fields(schema.Series) if f.name in self.learned}
+        known |= {"source": "series", "table": ""}  # the table is at hand, whatever the source of the training was
         learned = parsing.parse(schema.Series, known, "model")
         columns, interval = learned.columns, parse_interval(learned.interval)
         wanted = [columns.time, columns.target, *columns.features]
@@ -101,17 +81,14 @@ class Predictor:
             )
         mean, std = np.array(self.learned["mean"]), np.array(self.learned["std"])
         steps = series.transform(grid.levels[-needed:], learned.transform)
-        values = series.standardized(steps, mean, std, grid.times[-needed:])[1:][None]
-        summary = {**self.learned, "num_outputs": self.about["shape"]["num_outputs"]}
-        outputs = self.outputs(values, np.ones(values.shape[:2], dtype=bool)).numpy()
-        predicted = Task(summary).levels(outputs, grid.levels[-1:, 0])[0]
-        ahead = np.arange(1, len(predicted) + 1)
+        values = torch.from_numpy(series.standardized(steps, mean, std, grid.times[-needed:])[1:][None])
         last, _ = grid.steps.points(grid.times[-1:])
-        times = series.iso(grid.steps.times(last + ahead))
-        return pd.DataFrame({"time": times, "step_ahead": ahead, "predicted": predicted})
+        times = series.iso(grid.steps.times(last + np.arange(1, learned.horizon + 1)))
+        mask = torch.ones(values.shape[:2], dtype=torch.bool)
+        return values, NewInputs(mask, times[:0], anchors=grid.levels[-1:, 0], times=times)
 
-    def outputs_for_sequences(self, table: pd.DataFrame) -> tuple[Sequences, torch.Tensor]:
-        """Return the table's sequences and the network's outputs for them."""
+    def sequences(self, table: pd.DataFrame) -> tuple[Tensor, NewInputs]:
+        """Return the values (N, T, F) of a table's sequences."""
         columns = self.columns()
         unlabelled = table.drop(columns=split_column(table.columns) or []).assign(**{columns.label: NO_EVENT})
         wanted = [columns.sequence, columns.step, *columns.features, columns.label]
@@ -128,18 +105,21 @@ class Predictor:
             )
         standardize(sequences, self.learned["mean"], self.learned["std"])
         tensors = as_tensors(sequences.values, sequences.lengths, sequences.labels)
-        return sequences, self.outputs(tensors["values"], tensors["mask"])
+        values, mask = (torch.from_numpy(tensors[name]) for name in ("values", "mask"))
+        if not self.task.per_step:
+            return values, NewInputs(mask, sequences.ids)
+        # A network counts the rows of a sequence; users know the values of the table's own step column.
+        groups = table.groupby(table[columns.sequence].astype(str).str.strip())[columns.step]
+        by_sequence = {name: part.sort_values().to_numpy() for name, part in groups}
+        return values, NewInputs(mask, sequences.ids, [by_sequence[name] for name in sequences.ids])
 
     def columns(self) -> schema.Columns:
-        """Return the names of the table's columns. Simulated data has none, so defaults are used."""
-        of_simulation = {"sequence": "sequence", "step": "step", "features": self.learned["features"], "label": "event"}
-        given = self.learned.get("columns") or of_simulation
+        """Return the names of the table's columns. Arrays of a source have none, so defaults are used."""
+        features = self.learned["features"]
+        features = features[: len(features) // 2] if self.learned.get("velocity", False) else features
+        of_arrays = {"sequence": "sequence", "step": "step", "features": features, "label": "label"}
+        given = self.learned.get("columns") or of_arrays
         return schema.Columns(**{**given, "features": tuple(given["features"])})
-
-    def outputs(self, values: np.ndarray, mask: np.ndarray) -> torch.Tensor:
-        with torch.inference_mode():
-            batches = (torch.from_numpy(array).split(PREDICTION_BATCH) for array in (values, mask))
-            return torch.cat([self.network(*batch) for batch in zip(*batches, strict=True)])
 
 
 def _load_pyfunc(path: str) -> Predictor:

@@ -17,6 +17,7 @@ from importlib import import_module
 
 TYPE_CHECKING = False  # like typing's, without the import
 if TYPE_CHECKING:
+    from pathlib import Path
     from types import ModuleType
 
 # The arguments of each stage; also the parameters of its Prefect flow run.
@@ -102,10 +103,16 @@ def run(stage: str, item: list[str], name: str, place: str) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # otherwise the interpreter fails again at exit
         return fail(name, "the reader of its output went away; log to a file and follow that file")
     except ModuleNotFoundError as error:
+        if own := own_file(error):
+            from tandem.parts import missing_import
+
+            return fail(name, str(missing_import(own, error.name or "")))
         if (error.name or "").split(".")[0] in ("stages", "tandem", "flows"):
             return fail_with_traceback(name, error)
         return fail(name, f"the package {error.name!r} is not installed here; `make repro` installs what Tandem needs")
     except OSError as error:
+        from tandem.command import describe
+
         return fail(name, describe(error))
     except ValueError as error:
         return fail(name, str(error))
@@ -113,6 +120,17 @@ def run(stage: str, item: list[str], name: str, place: str) -> int:
         return fail_with_traceback(name, error)
     finally:
         gc.unfreeze()  # for a caller that continues: otherwise triton's modules report leaks when Python exits
+
+
+def own_file(error: Exception) -> "Path | None":
+    """The file in workloads/ whose line raised `error`, if it was one."""
+    from pathlib import Path
+
+    last = error.__traceback__
+    while last and last.tb_next:
+        last = last.tb_next
+    path = Path(last.tb_frame.f_code.co_filename) if last else Path()
+    return path if path.is_relative_to(Path(__file__).resolve().parents[1] / "workloads") else None
 
 
 def imported(stage: str) -> "ModuleType":
@@ -140,21 +158,6 @@ def fail_with_traceback(name: str, error: Exception) -> int:
     traceback.print_exc()
     record_error(name, f"{type(error).__name__}: {error}")
     return 1
-
-
-def describe(error: OSError) -> str:
-    import errno
-
-    if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        where = f" of {error.filename}" if error.filename else ""
-        return f"no space left on the disk{where}; free some and run the same command again"
-    if error.errno is None or not error.filename:
-        return str(error)
-    path = os.path.relpath(error.filename, ROOT) if str(error.filename).startswith(ROOT) else error.filename
-    step = ""
-    if error.errno in (errno.EROFS, errno.EACCES, errno.EPERM):
-        step = "; let this user write there and run the same command again"
-    return f"{path}: {(error.strerror or str(error)).lower()}{step}"
 
 
 def record_error(name: str, message: str) -> None:

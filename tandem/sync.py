@@ -1,23 +1,24 @@
-"""`tandem sync`: publish in MLflow the runs that a server did not take, and recordings of killed processes.
+"""Publish in MLflow the runs that a server did not take, and the runs of killed processes.
 
-Their directories are in .tandem/runs/. Exit status: 0 if all are published, 1 if some are kept; the reason is printed.
+Their directories are in .tandem/runs/. The server is that of MLFLOW_TRACKING_URI, or the project's own store.
+
+    tandem sync
+    MLFLOW_TRACKING_URI=http://server:5000 tandem sync
+
+Exit status: 0 all are published, 1 some are kept, with the reason.
 """
 
-import argparse
-from collections.abc import Sequence
+from argparse import Namespace
 
+from tandem.command import DONE, FAILED, Result
 from tandem.files import relative
 from tandem.runs.publish import sync
 from tandem.runs.run_dir import RUNS
 from tandem.runs.store import shown, tracking_uri
 
 
-def main(arguments: Sequence[str]) -> int:
-    what, _, how = (__doc__ or "").partition("\n\n")
-    argparse.ArgumentParser("tandem sync", description=what, epilog=how).parse_args(arguments)
-    problems = sync()
-    for problem in dict.fromkeys(problems):
-        print(problem)
+def main(options: Namespace) -> Result:
+    problems, store = sync(), shown(tracking_uri())
     kept = f"{len(problems)} runs are kept in {relative(RUNS)}" if problems else "up to date"
-    print(f"MLflow at {shown(tracking_uri())}: {kept}")
-    return 1 if problems else 0
+    text = "\n".join([*dict.fromkeys(problems), f"MLflow at {store}: {kept}"])
+    return Result(text, {"mlflow": store, "kept": problems}, FAILED if problems else DONE)

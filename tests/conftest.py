@@ -5,6 +5,7 @@ import importlib.util
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -41,6 +42,9 @@ os.environ |= {
     "OMP_WAIT_POLICY": "PASSIVE",  # a test that asks for two threads does not take the other worker's core to wait
 }
 
+# `nohup make test` ignores SIGHUP in every child, and tests send it.
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
+
 
 def has_room(folder: Path, gib: float) -> bool:
     """Whether files of so many GiB may lie and be executed in a folder that is memory."""
@@ -63,7 +67,7 @@ SLOWEST = (
     "gpu_stages",  # before any test of this process has a context on the GPU: it would be another process there
     "pipeline", "flows", "team", "tracking", "outages", "store", "compare", "memory_trainings", "verify", "workloads",
     "published", "choices", "seeds", "new_workload", "speed", "memory", "models", "benchmarks", "closure", "doctor",
-    "manifest", "sweep",
+    "manifest", "sweep", "sources", "own_metrics",
 )  # fmt: skip
 
 
@@ -72,6 +76,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    (ROOT / ".tandem").mkdir(exist_ok=True)  # in a new clone, Prefect warns that it cannot make a folder in it
     if config.getoption("--catalogue") and not hasattr(config, "workerinput"):  # xdist's workers report to this one
         config.pluginmanager.register(catalogue.Catalogue(), "catalogue")
 

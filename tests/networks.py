@@ -1,8 +1,13 @@
 """The parsed `train.model` of params.yaml for each built-in network, as tests write it."""
 
-from tandem.parts import TeacherForcing, built_in
+from tandem.files import ROOT
+from tandem.parts import TeacherForcing, built_in, read_component
 
 GRU, Transformer, ConvGRU, Seq2Seq, Rocket, Hybrid = (
     built_in("model")[name].schema for name in ("gru", "transformer", "conv_gru", "seq2seq", "rocket", "hybrid")
 )
-__all__ = ["GRU", "ConvGRU", "Hybrid", "Rocket", "Seq2Seq", "TeacherForcing", "Transformer"]
+# The network of docs/extending.md.
+TCN = read_component(
+    "model", "net.py:TCN", "docs.examples.tcn.net", "TCN", ROOT / "docs" / "examples" / "tcn" / "net.py"
+).schema
+__all__ = ["GRU", "ConvGRU", "Hybrid", "Rocket", "Seq2Seq", "TCN", "TeacherForcing", "Transformer"]

@@ -1,5 +1,6 @@
 """Tables that nobody has seen, and what tandem/importing/new_workload.py plans for one."""
 
+from argparse import Namespace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -7,14 +8,18 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from tandem import cli
 from tandem.importing import new_workload
 
 
 def planned(table: Path, *options: str, name: str = "mine") -> new_workload.WorkloadPlan:
     with TemporaryDirectory(dir=table.parent) as scratch:
-        return new_workload.make_plan(
-            new_workload.make_parser().parse_args([name, str(table), *options]), Path(scratch)
-        )
+        return new_workload.make_plan(parsed(name, str(table), *options), Path(scratch))
+
+
+def parsed(*words: str) -> Namespace:
+    """The options of `tandem new <words>`."""
+    return cli.parse("new", new_workload, words)
 
 
 def chosen(plan: new_workload.WorkloadPlan) -> dict[str, str]:

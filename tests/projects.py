@@ -146,6 +146,13 @@ def make_project(folder: Path, params: str = TINY, table: pd.DataFrame | None = 
     return folder
 
 
+def copy_workload_code(folder: Path) -> None:
+    """The components that the committed params.yaml names; without them it is invalid."""
+    for path in (ROOT / "workloads").glob("*/*.py"):
+        (folder / "workloads" / path.parent.name).mkdir(parents=True, exist_ok=True)
+        shutil.copy(path, folder / "workloads" / path.parent.name)
+
+
 def copy_of(template: Path, folder: Path, params: str = TINY) -> Path:
     """A project that begins where `template` stands, with other params."""
     shutil.copytree(template, folder)

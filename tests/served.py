@@ -22,7 +22,7 @@ from typing import Any
 
 import psutil
 
-from tests.projects import wait_for
+from tests.projects import copy_workload_code, wait_for
 
 SOURCE = Path(__file__).parents[1]
 STAGE = """
@@ -92,6 +92,7 @@ def make_project(root: Path) -> Path:
     params = (SOURCE / "params.yaml").read_text().splitlines()
     params = ["workloads: [sign]" if line.startswith("workloads:") else line for line in params]
     (root / "params.yaml").write_text("\n".join(params) + "\n")
+    copy_workload_code(root)
     (root / "dvc.yaml").write_text(GRAPH)
     (root / ".gitignore").write_text(
         "/.tandem/\n/results/\n/behave.json\n/*.pid\n/go\n/mlruns/\n__pycache__/\n/home/\n"

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -13,35 +14,103 @@ import pytest
 from stages.evaluate import TABLES
 from tandem.cli import COMMANDS
 from tandem.files import ROOT
-from tests.projects import TINY, copy_of, dvc, environment, run, run_path
+from tests.projects import TINY, copy_of, dvc, environment, make_project, run_path
 
 
-def tandem(project: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    return run(project, sys.executable, "-m", "tandem.cli", *arguments, check=False)
-
-
-@pytest.mark.parametrize("command", ["", *COMMANDS])
-def test_help_teaches_and_does_nothing(project: Path, command: str):
-    before = sorted(project.rglob("*"))
-    where = ROOT if command == "gpu" else project  # projects of tests have no benchmarks/
-    done = tandem(where, *command.split(), "--help")
-    assert done.returncode == 0 and done.stdout.startswith("usage: tandem")
-    assert [path for path in sorted(project.rglob("*")) if "__pycache__" not in path.parts] == [
-        path for path in before if "__pycache__" not in path.parts
-    ]
+def tandem(project: Path, *arguments: str, **extra: str) -> subprocess.CompletedProcess[str]:
+    command, environ = (sys.executable, "-m", "tandem.cli", *arguments), environment(**extra)
+    return subprocess.run(command, cwd=project, env=environ, capture_output=True, text=True, timeout=600, check=False)
 
 
 @pytest.fixture(scope="module")
 def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    from tests.projects import make_project
+    """A new clone, in which nothing has run."""
+    folder = make_project(tmp_path_factory.mktemp("cli") / "project")
+    return Path(shutil.copytree(ROOT / "benchmarks", folder / "benchmarks").parent)
 
-    return make_project(tmp_path_factory.mktemp("cli") / "project")
+
+def state(folder: Path) -> dict[str, int]:
+    paths = [path for path in folder.rglob("*") if "__pycache__" not in path.parts]
+    return {str(path): path.stat().st_mtime_ns for path in paths if not path.is_dir()}
 
 
-def test_an_unknown_command_gets_one_sentence(project: Path):
-    done = tandem(project, "verfy")
-    assert done.returncode == 2
-    assert done.stdout == "error: 'verfy' is not a command; did you mean 'verify'?; `tandem --help` lists them\n"
+@pytest.mark.parametrize("command", ["", *COMMANDS])
+def test_help_teaches_and_does_nothing(project: Path, tmp_path: Path, command: str):
+    before = state(project)
+    done = tandem(project, *command.split(), "--help", HOME=str(tmp_path), XDG_CACHE_HOME=str(tmp_path / "cache"))
+    assert done.returncode == 0 and not done.stderr
+    assert done.stdout.startswith(f"usage: tandem {command or 'COMMAND'}")
+    if command:
+        assert re.search(rf"^    tandem {command}\b", done.stdout, re.MULTILINE), "an example"
+        assert "\nExit status" in done.stdout and "  --json " in done.stdout
+    assert state(project) == before and not any(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("words", "status", "keys"),
+    [
+        ("status", 0, {"outdated"}),
+        ("repro --dry", 0, {"stages", "seconds", "results"}),
+        ("compare tiny@cpu tiny@cpu", 1, {"error"}),
+        ("verify published", 2, {"error"}),
+        ("verify tiny@cuda", 2, {"error"}),
+        ("predict tiny workloads/tiny/data/table.csv", 0, {"predictions"}),
+        ("sync", 0, {"mlflow", "kept"}),
+        ("show", 0, {"tiny"}),
+        ("sweep tiny --devices cpu --largest 2 --seconds 0.01", 0, {"points", "sentences", "file"}),
+        ("scaling tiny --workers 1", 1, {"error"}),
+        ("choices", 0, {"file", "choices"}),
+        ("doctor --no-live", None, {"healthy", "findings"}),
+        ("ui --host 0.0.0.0", 1, {"error"}),
+        ("gpu --list", 0, {"pieces"}),
+        ("new tiny workloads/tiny/data/table.csv", 1, {"error"}),
+        ("new other workloads/tiny/data/table.csv", 0, {"workload", "block", "choices", "summary"}),
+        ("verify", 2, {"error"}),
+        ("show --comits 1", 2, {"error"}),
+        ("nothing", 2, {"error"}),
+    ],
+)
+def test_json_is_one_document_on_stdout(own: Path, words: str, status: int | None, keys: set[str]):
+    done = tandem(own, *words.split(), "--json")
+    document = json.loads(done.stdout)
+    assert set(document) == keys and status in (None, done.returncode)
+    if "error" in document:
+        assert done.stderr.endswith(f"error: {document['error']}\n")
+
+
+@pytest.fixture(scope="module")
+def own(trained: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = copy_of(trained, tmp_path_factory.mktemp("own") / "project")
+    shutil.copytree(ROOT / "benchmarks", folder / "benchmarks")
+    shutil.copy(ROOT / "requirements.txt", folder)
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        ("verfy", "'verfy' is not a command; did you mean 'verify'?; `tandem --help` lists them"),
+        ("verify", "the following arguments are required: RUN; `tandem verify --help` explains the arguments"),
+        (
+            "show --comits 1",
+            "unknown argument '--comits'; did you mean '--commits'?; `tandem show --help` explains the arguments",
+        ),
+        (
+            "ui --mlflow-port x",
+            "argument --mlflow-port: invalid int value: 'x'; `tandem ui --help` explains the arguments",
+        ),
+    ],
+)
+def test_a_wrong_argument_gets_one_sentence(project: Path, words: str, sentence: str):
+    done = tandem(project, *words.split())
+    assert (done.returncode, done.stderr, done.stdout) == (2, f"error: {sentence}\n", "")
+
+
+def test_other_arguments_of_repro_go_to_dvc(project: Path):
+    done = tandem(project, "repro", "--dry", "--single-item", "stages/dvc.yaml:hardware")
+    assert done.returncode == 0 and "Running stage 'stages/dvc.yaml:hardware'" in done.stdout
+    refused = tandem(project, "repro", "--no-such-option")
+    assert refused.returncode == 2 and "unrecognized arguments: --no-such-option" in refused.stderr
 
 
 def test_the_command_runs_the_project_that_contains_the_current_directory(project: Path, tmp_path: Path):
@@ -64,7 +133,7 @@ def test_predict_gives_the_predictions_that_evaluate_recorded(trained: Path, tmp
     table = pd.read_csv(trained / "workloads/tiny/data/table.csv").drop(columns="label")
     table.to_csv(tmp_path / "new.csv", index=False)
     done = tandem(trained, "predict", "tiny", str(tmp_path / "new.csv"), "-o", str(tmp_path / "out.csv"))
-    assert done.returncode == 0, done.stdout
+    assert done.returncode == 0, done.stderr
     found = pd.read_csv(tmp_path / "out.csv", dtype=str).set_index("sequence")["predicted"]
     assert "predictions" in TABLES
     recorded = pd.read_csv(trained / run_path("predictions.csv"), dtype=str).set_index("sequence")["predicted"]
@@ -76,7 +145,7 @@ def test_predict_gives_the_predictions_that_evaluate_recorded(trained: Path, tmp
         (("tiny", "nothing.csv"), "there is no table nothing.csv"),
     ):
         refused = tandem(trained, "predict", *arguments)
-        assert refused.returncode == 1 and words in refused.stdout and "Traceback" not in refused.stdout
+        assert refused.returncode == 1 and words in refused.stderr and "Traceback" not in refused.stderr
 
 
 def test_status_names_what_would_run(trained: Path, tmp_path: Path):

@@ -11,7 +11,7 @@ import pytest
 
 from tandem.closure import Code, closure, named_by
 from tandem.params.loading import load_workload
-from tests.projects import ROOT, commit, copy_of, dvc, make_project, run
+from tests.projects import ROOT, commit, copy_of, copy_workload_code, dvc, make_project, run
 
 WORKLOADS = ("sign", "pen", "price", "rally")
 STAGES = ("preprocess", "preload", "train", "evaluate", "speed")
@@ -22,6 +22,7 @@ THROUGH_THE_MODEL = ("train", "evaluate", "speed")
 def project(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """This project's code and params, without its data, whose closures are asked for."""
     folder = make_project(tmp_path_factory.mktemp("closure") / "project", (ROOT / "params.yaml").read_text())
+    copy_workload_code(folder)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("tandem.closure.ROOT", folder)
         patch.setattr("tandem.closure.CACHE", folder / ".tandem/fingerprints.json")
@@ -65,10 +66,14 @@ def replace(old: str, new: str):
         ("tandem/models/kernels/attention.py", append, stages_of("pen")),
         ("tandem/models/kernels/gru.py", append, stages_of("sign", "price", "rally")),  # and the decoder of seq2seq
         (
-            "tandem/data/rally_simulation.py",
+            "workloads/rally/simulation.py",
             replace("GRAVITY = 9.81", "GRAVITY = 9.80"),
             {"preprocess@rally", "evaluate@rally"},
         ),
+        ("workloads/rally/source.py", append, {"preprocess@rally", "evaluate@rally"}),
+        ("workloads/rally/metrics.py", append, {"evaluate@rally"}),
+        ("tandem/data/series.py", append, {"preprocess@price"}),
+        ("tandem/training/own_metrics.py", append, {f"evaluate@{name}" for name in WORKLOADS}),
         ("tandem/training/step.py", append, stages_of(*WORKLOADS)),
         ("tandem/report/outcomes.py", append, {*(f"evaluate@{name}" for name in WORKLOADS), "compare"}),
         ("tandem/report/report.html.j2", lambda text: text + "<!-- -->\n", {"compare"}),

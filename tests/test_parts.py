@@ -1,13 +1,14 @@
 """Components in a workload's directory: what params.yaml accepts, and what depends on their files."""
 
 import re
+import shutil
 import sys
 from pathlib import Path
 
 import pytest
 
 from tandem.files import ROOT
-from tests.projects import TINY, commit, make_project, run
+from tests.projects import TINY, commit, make_project, run, wait_until_published
 
 NET = '''\
 """A network of a workload's own."""
@@ -41,6 +42,7 @@ def pooled(states, mask):
     """(B, T, D), (B, T) -> (B, D)"""
     return (states * mask.unsqueeze(-1)).sum(dim=1) / mask.sum(dim=1, keepdim=True)
 '''
+RUN = "results/runs/tiny/cpu/0"
 MODEL = TINY[TINY.index("model: ") : TINY.index("\n", TINY.index("model: "))]
 OWN = TINY.replace(MODEL, 'model: {name: "net.py:Mean", channels: 8}')
 
@@ -74,14 +76,25 @@ def test_a_network_of_ones_own_is_trained_recorded_and_part_of_the_code(tmp_path
 
 
 def test_the_walk_through_of_the_documentation(tmp_path: Path):
-    """docs/extending.md: its network, its line in params.yaml, its command."""
+    """docs/extending.md: its network and its line in params.yaml, checked, trained, compared and verified."""
     text = (ROOT / "docs/extending.md").read_text(encoding="utf-8")
     code, line = (re.search(rf"```{kind}\n(.*?)```", text, re.DOTALL)[1] for kind in ("python", "yaml"))
-    project = make_project(tmp_path / "project", TINY.replace(MODEL, line.strip()))
-    (project / "workloads/tiny/net.py").write_text(code)
+    assert code == (ROOT / "docs/examples/tcn/net.py").read_text(encoding="utf-8")
+    project = make_project(tmp_path / "project")
     assert tandem(project, "repro").returncode == 0
-    compared = (project / "results/compare/compare.md").read_text()
-    assert "tiny classify, net.py:TCN" in compared
+    shutil.copytree(project / RUN, tmp_path / "built_in")
+    (project / "params.yaml").write_text(TINY.replace(MODEL, line.strip()))
+    (project / "workloads/tiny/net.py").write_text(code)
+    checked = tandem(project, "check", "tiny", "--devices", "cpu")
+    assert checked.returncode == 0 and "warn" not in checked.stdout, checked.stdout
+    assert tandem(project, "repro").returncode == 0
+    assert "tiny classify, net.py:TCN" in (project / "results/compare/compare.md").read_text()
+    compared = tandem(project, "compare", str(tmp_path / "built_in"), RUN)
+    assert compared.returncode == 0 and "McNemar" in compared.stdout, compared.stdout
+    commit(project)
+    wait_until_published(project)
+    verified = tandem(project, "verify", "tiny@cpu")
+    assert verified.returncode == 0 and "bit-equal" in verified.stdout, verified.stdout
 
 
 @pytest.fixture(scope="module")
@@ -130,9 +143,64 @@ def test_a_signature_that_is_no_schema_gets_one_sentence(tmp_path: Path, old: st
     assert all(word in done.stdout for word in words) and "Traceback" not in done.stdout, done.stdout
 
 
-def test_an_import_that_is_not_installed_gets_one_sentence(tmp_path: Path):
+NOT_THERE = "imports 'not_there', which is not installed; add it to requirements.own.txt and run `make setup`"
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("import not_there", NOT_THERE),
+        ("from not_there.layers import Layer", NOT_THERE),
+        ("from .helpr import pooled", "imports workloads.tiny.helpr, but there is no workloads/tiny/helpr.py"),
+        ("from helper import pooled", "imports 'helper', which is not installed; write `from .helper import ...`"),
+    ],
+)
+def test_an_import_of_what_is_not_there_gets_one_sentence_before_dvc_removes_an_output(
+    project: Path, line: str, words: str
+):
+    (project / "params.yaml").write_text(OWN)
+    (project / "workloads/tiny/net.py").write_text(f"{line}\n{NET}")
+    done = run(project, sys.executable, "-m", "tandem.stage", "hardware", check=False)
+    assert done.returncode == 1 and f"error: workloads/tiny/net.py {words}" in done.stdout, done.stdout
+
+
+def test_an_import_within_a_function_gets_the_same_sentence_and_an_optional_one_none(tmp_path: Path):
     project = with_network(tmp_path / "project")
-    (project / "workloads/tiny/net.py").write_text("import not_there\n" + NET)
+    optional = "try:\n    import not_there\nexcept ImportError:\n    pass\n"
+    forward = "    def forward(self, values: Tensor, mask: Tensor) -> Tensor:\n"
+    (project / "workloads/tiny/net.py").write_text(
+        optional + NET.replace(forward, f"{forward}        import not_there\n\n        print(not_there)\n")
+    )
     done = tandem(project, "repro")
     assert done.returncode != 0 and "Traceback" not in done.stdout
-    assert "workloads/tiny/net.py imports 'not_there', which is not installed; add it to requirements" in done.stdout
+    assert f"error: workloads/tiny/net.py {NOT_THERE}" in done.stdout, done.stdout
+
+
+@pytest.mark.long
+def test_an_experiment_in_a_copy_names_the_files_that_git_does_not_track(tmp_path: Path):
+    project = make_project(tmp_path / "project", OWN)
+    experiment = ("dvc", "exp", "run", "--temp", "-n", "own", "evaluate@tiny-cpu-0")
+    for name, content in (("net", NET), ("helper", HELPER)):
+        (project / f"workloads/tiny/{name}.py").write_text(content)
+    for name in ("net", "helper"):
+        file = f"workloads/tiny/{name}.py"
+        done = run(project, *experiment, check=False)
+        assert done.returncode != 0 and "Traceback" not in done.stdout
+        assert f"git does not track {file}, so the experiment does not get it; run `git add {file}`" in done.stdout
+        run(project, "git", "add", file)
+    assert "train@tiny-cpu-0" in run(project, *experiment).stdout
+
+
+def test_a_check_runs_again_only_after_its_file_or_its_parameters_have_changed(tmp_path: Path):
+    project = with_network(tmp_path / "project")
+    net, params, ran = project / "workloads/tiny/net.py", project / "params.yaml", project / "ran"
+    net.write_text(
+        NET.replace("        if channels <", f"        print(file=open({str(ran)!r}, 'a'))\n        if channels <")
+    )
+    runs = []
+    for edit in (None, None, params, None, net):
+        if edit:
+            edit.write_text(edit.read_text().replace("channels: 8", "channels: 9") + "\n")
+        run(project, sys.executable, "-m", "tandem.stage", "hardware")
+        runs.append(len(ran.read_text()))
+    assert runs == [1, 1, 2, 2, 3]

@@ -19,11 +19,12 @@ from hypothesis import strategies as st
 
 from flows import ui
 from flows.plan import make_plan
+from tandem import cli
 from tandem.data.packed import read_array
 from tandem.files import ROOT, sha256_file
 from tandem.params.loading import read_yaml
+from tests.data.test_inputs import COMMON, MANY, SEED, typical
 from tests.projects import TINY, dvc, environment, make_project, needs, run, wait_for
-from tests.test_inputs import COMMON, MANY, SEED, typical
 
 SECRET = "what nobody may see"
 ATTACKS = [
@@ -160,13 +161,12 @@ def test_an_array_of_pickled_objects_is_damaged_and_runs_nothing(tmp_path: Path,
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "example.org", ""])
 @pytest.mark.case(52)
 def test_an_address_that_others_reach_is_refused(
-    host: str, monkeypatch: pytest.MonkeyPatch, saw: Callable[[str], None]
+    host: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], saw: Callable[[str], None]
 ):
     """make ui told to listen on another address than this machine's own"""
     monkeypatch.setattr(ui, "start_all", lambda *_: pytest.fail("it starts the servers"))
-    with pytest.raises(SystemExit) as refused:
-        ui.main(["--host", host])
-    message = str(refused.value.code)  # Python prints it, and exits with 1
+    assert cli.main(["ui", f"--host={host}"]) == 1
+    message = capsys.readouterr().err.rstrip("\n")
     assert message.startswith(f"error: --host is {host!r}, which others could reach") and "ssh -L 4200:" in message
     assert "\n" not in message
     saw(message)

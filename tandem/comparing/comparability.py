@@ -129,7 +129,8 @@ def of_environment(first: Manifest, second: Manifest) -> Iterator[Mismatch]:
 
 def of_data(first: Manifest, second: Manifest) -> Iterator[Mismatch]:
     """Yield only the first cause of different data: the raw table, the division into splits, or the preparation."""
-    # Simulated data has no table and may have no division: only the packed splits must be recorded.
+    # Data from a source of the workload's own has no table, and may have no division: only the packed splits must be
+    # recorded.
     if found := list(differing(first, second, "data: raw table", "digests.data.table")):
         yield from found
         return

@@ -129,6 +129,8 @@ def row_of(run: Run) -> dict[str, Any]:
         "missing_reasons": timing.get("missing_reasons", {}),
         "score_name": run.score["score_name"],
         "score": run.score["metrics"][run.score["score_name"]],
+        "zero": run.task_facts["zero"],
+        "baselines": run.task_facts["baselines"],
         "sentence": run.score.get("sentence", ""),
         "metrics": run.score["metrics"],
         "tracking": run.timing.get("mlflow", {}),
@@ -253,11 +255,14 @@ def speed_apart(first: Side, second: Side) -> SpeedUp:
 
 def compare_scores(first: Side, second: Side) -> tuple[str, Difference | None]:
     try:
-        name, pair = first.score_name, (first.predictions(), second.predictions())
+        name, paired = first.score_name, first.runs[0].task_facts["paired"]
+        pair = first.predictions(), second.predictions()
         if name != second.score_name:
             raise ValueError(f"{first.name} is scored by {name}, {second.name} by {second.score_name}")
-        margin = differences.margin_of_seeds(*(list(differences.measured_scores(name, side).values()) for side in pair))
-        found = differences.difference(name, *pair, margin)
+        if paired != (other := second.runs[0].task_facts["paired"]):
+            raise ValueError(f"{first.name} is compared by {paired}, {second.name} by {other}")
+        scores = [list(differences.measured_scores(paired, side).values()) for side in pair]
+        found = differences.difference(paired, *pair, differences.margin_of_seeds(*scores), name)
     except ValueError as error:
         return f"{first.scores}, {second.scores}; the two are not compared, because {error}", None
     sentence = found.sentence(first.name, second.name)

@@ -14,7 +14,7 @@ Schuirmann 1987, Journal of Pharmacokinetics and Biopharmaceutics 15, 657-680).
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from typing import Any
 
@@ -140,21 +140,26 @@ def mean_and_range(scores: Sequence[float], show: Callable[[float], str] = "{:.4
 
 
 def difference(
-    score_name: str, first: Mapping[int, Rows], second: Mapping[int, Rows], margin: Margin | None = None
+    paired: str,
+    first: Mapping[int, Rows],
+    second: Mapping[int, Rows],
+    margin: Margin | None = None,
+    score_name: str = "score",
 ) -> Difference:
-    """Compare two sides. `first` and `second`: {seed: rows of predictions.csv}; `score_name`: a key of MEASURES.
+    """Compare two sides. `first` and `second`: {seed: rows of predictions.csv}; `paired`: a key of MEASURES, which the
+    task states and score.json records; `score_name`: the name of numbers that a task scores itself.
 
     Two single trainings are compared whatever their seeds are; otherwise only seeds that both sides have are compared.
     Raises ValueError if the score has no test here, if the sides have no seed in common, or if the test splits differ.
     """
-    measure = measure_of(score_name)
+    measure = measure_of(paired, score_name)
     pairs = paired_seeds(list(first), list(second))
     units = measure.read([*first.values(), *second.values()])
     places = [(list(first).index(left), len(first) + list(second).index(right)) for left, right in pairs]
     left, right = (units[list(indices)] for indices in zip(*places, strict=True))
-    paired = Pairs(left, right, measure)
+    both = Pairs(left, right, measure)
     return Difference(
-        **vars(over_seeds(paired) if len(pairs) >= MIN_SEEDS else measure.test(paired)),
+        **vars(over_seeds(both) if len(pairs) >= MIN_SEEDS else measure.test(both)),
         measure=measure.name,
         is_larger_better=measure.is_larger_better,
         first={seed: measure.score(own) for (seed, _), own in zip(pairs, left, strict=True)},
@@ -162,21 +167,22 @@ def difference(
         unit=measure.unit,
         num_units=units.shape[1],
         is_equal=bool((left == right).all()),
-        difference=float(paired.by_seed.mean()),
+        difference=float(both.by_seed.mean()),
         margin=margin,
     )
 
 
-def measured_scores(score_name: str, side: Mapping[int, Rows]) -> dict[int, float]:
+def measured_scores(paired: str, side: Mapping[int, Rows]) -> dict[int, float]:
     """Return the scores that `difference` compares, by seed: the task's score, or the MAE for a forecast."""
-    measure = measure_of(score_name)
+    measure = measure_of(paired)
     return {seed: measure.score(own) for seed, own in zip(side, measure.read(list(side.values())), strict=True)}
 
 
-def measure_of(score_name: str) -> Measure:
-    if score_name not in MEASURES:
-        raise ValueError(f"the score {score_name!r} has no test here; there is one for {', '.join(MEASURES)}")
-    return MEASURES[score_name]
+def measure_of(paired: str, score_name: str = "score") -> Measure:
+    if paired not in MEASURES:
+        raise ValueError(f"there is no test of {paired!r} here; there is one of {', '.join(MEASURES)}")
+    measure = MEASURES[paired]
+    return measure if measure.name else replace(measure, name=score_name)
 
 
 def paired_seeds(first: Sequence[int], second: Sequence[int]) -> list[tuple[int, int]]:
@@ -247,6 +253,15 @@ def read_regressed(runs: Sequence[Rows]) -> np.ndarray:
     return np.abs(predicted - actual[0])
 
 
+def read_scores(runs: Sequence[Rows]) -> np.ndarray:
+    """Return (R, N): the number that the task gave a sequence, in the column `score`."""
+    if not all(row.get("score") for rows in runs for row in rows):
+        raise ValueError("predictions.csv has no number for each sequence in a column `score`")
+    known = [{str(row["sequence"]): float(row["score"]) for row in rows} for rows in runs]
+    refuse_other_split([set(own) for own in known], "sequences")
+    return np.array([[own[name] for name in known[0]] for own in known])
+
+
 def refuse_other_split(truths: Sequence[set[Any]], of_what: str) -> None:
     if num_differing := max(len(truth ^ truths[0]) for truth in truths):
         raise ValueError(f"the test splits differ: {num_differing:,} of the {of_what} stand on one side only")
@@ -293,7 +308,7 @@ def over_seeds(pairs: Pairs) -> Found:
     center = float(found.mean())
     p = float(2 * stdtr(freedom, -abs(center) / error)) if error else None
     method = f"Student's t over {num} differences, paired by seed, on this test split"
-    largest = 1.0 if pairs.measure.is_larger_better else np.inf  # accuracy and F1 are from 0 to 1
+    largest = pairs.measure.largest
     low, high = (float(np.clip(end, -largest, largest)) for end in student_interval(center, error, freedom))
     return Found(low, high, p, num_errors_seen(freedom) * error or None, method)
 
@@ -430,24 +445,26 @@ def min_detectable_effect(standard_error: float) -> float | None:
 class Measure:
     """The score of a task's predictions, and the test that compares two sides."""
 
-    name: str
+    name: str  # empty: that of the task's score
     unit: str
     is_larger_better: bool
     moves_in_steps: bool  # the score is a count of units divided by their number
     read: Callable[[Sequence[Rows]], np.ndarray]  # R runs -> (R, N, ...)
     score: Callable[[np.ndarray], float]  # of units (N, ...)
     test: Callable[[Pairs], Found]
+    largest: float = np.inf  # possible difference
 
 
 def mean(units: np.ndarray) -> float:
     return float(units.mean())
 
 
-# By the name of the task's score. Forecast and regress are compared by MAE: skill is 1 - MAE / persistence's MAE, and
-# R2 depends on a few large errors.
+# By what the task states as `paired`. Numbers are compared by MAE: a forecast's skill is 1 - MAE / persistence's MAE,
+# and R2 depends on a few large errors.
 MEASURES = {
-    "accuracy": Measure("accuracy", "sequences", True, True, read_classified, mean, by_mcnemar),
-    "event_f1": Measure("event F1", "sequences", True, False, read_detected, event_f1, resample_sequences),
-    "r2": Measure("MAE", "sequences", False, False, read_regressed, mean, resample_sequences),
-    "skill": Measure("MAE", "windows", False, False, read_forecast, mean, resample_blocks),
+    "correct": Measure("accuracy", "sequences", True, True, read_classified, mean, by_mcnemar, 1.0),
+    "events": Measure("event F1", "sequences", True, False, read_detected, event_f1, resample_sequences, 1.0),
+    "errors": Measure("MAE", "sequences", False, False, read_regressed, mean, resample_sequences),
+    "window errors": Measure("MAE", "windows", False, False, read_forecast, mean, resample_blocks),
+    "scores": Measure("", "sequences", True, False, read_scores, mean, resample_sequences),
 }

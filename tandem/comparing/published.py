@@ -13,7 +13,7 @@ from typing import Any
 
 from tandem import files
 from tandem.comparing import rerun
-from tandem.comparing.comparability import Manifest, differing_names, flat, of_data
+from tandem.comparing.comparability import Manifest, differing_names, flat, of_data, value_of
 from tandem.comparing.comparison import Reference, Side
 from tandem.comparing.differences import margin_of_seeds
 from tandem.comparing.rerun import Envelope, EnvironmentInfo, Verdict, different
@@ -148,5 +148,13 @@ def judge_score(published: Entry, own: Run, facts: EnvironmentInfo) -> Verdict:
 
 
 def parameters(published: Entry, own: Manifest) -> list[str]:
-    """Return the dotted names of the parameters that differ. Values that `auto` chose are not parameters."""
-    return differing_names(*(dict(flat(manifest["block"])) for manifest in (published, own)))
+    """Return the dotted names of the parameters that differ. Values that `auto` chose are not parameters.
+
+    Metrics of the workload's own change no other result, and `preprocess` none if it makes the same data.
+    """
+    names = differing_names(*(dict(flat(manifest["block"])) for manifest in (published, own)))
+    data, here = (value_of(manifest, "digests.data.prepared") for manifest in (published, own))
+    is_same_data = data is not None and data == here
+    return [
+        name for name in names if name != "evaluate.metrics" and not (is_same_data and name.startswith("preprocess."))
+    ]

@@ -286,11 +286,11 @@ def judge_final_scores(
     if recorded is None or not found["predictions"]:
         missing = "the recorded predictions are not to be had" if recorded is None else "nothing was predicted"
         return Verdict("inconclusive", sentence=f"{beyond}, and {missing}")
-    score = manifest["result"]["score_name"]
+    paired, score_name = manifest["result"]["paired"], manifest["result"]["score_name"]
     sides = {run["seed"]: run["predictions"] for run in (found, *others)}
-    margin = margin_of_seeds(list(measured_scores(score, sides).values()))
+    margin = margin_of_seeds(list(measured_scores(paired, sides).values()))
     seed = found["seed"]
-    seen = difference(score, {seed: recorded}, {seed: sides[seed]}, margin)
+    seen = difference(paired, {seed: recorded}, {seed: sides[seed]}, margin, score_name)
     sentence = f"{beyond}: {seen.sentence('the record', 'this machine')}"
     if seen.verdict in ("equal", "equivalent"):
         return Verdict("statistically compatible", sentence=sentence)

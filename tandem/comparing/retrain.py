@@ -36,8 +36,9 @@ from tandem.runs.history import history_row
 from tandem.runs.terminal import Progress
 from tandem.training import auto, inference
 from tandem.training.batches import sequential_indices
-from tandem.training.memory import OutOfMemory, translate_oom
-from tandem.training.trainer import Trainer, snapshot
+from tandem.training.oom import OutOfMemory, translate_oom
+from tandem.training.trained import PREDICTION_BATCH
+from tandem.training.trainer import Epoch, Trainer, snapshot
 from tandem.training.workload import RunContext, open_trainer
 
 
@@ -128,11 +129,13 @@ def run_epochs(
     rows, seconds = [], []
     num_epochs = min(num_epochs, context.train_params.epochs)
     progress = Progress(title, num_epochs, 0)
-    while trainer.epochs_done < num_epochs:
-        epoch = trainer.epoch()
+
+    def note(epoch: Epoch) -> None:
         rows.append({**history_row(epoch, context.task.score_name), **epoch.digests})
         seconds.append(epoch.training.seconds)
         progress.show(epoch, context.task.score_name, len(trainer.train_split))
+
+    trainer.train_epochs(note, num_epochs)
     progress.close()
     return rows, seconds
 
@@ -153,14 +156,14 @@ def weight_digests(trainer: Trainer) -> dict[str, str]:
 
 
 def predict(context: RunContext, trainer: Trainer) -> dict[str, Any]:
-    """The test split's predictions and metrics, as in `evaluate`, without a simulation's score by noise."""
+    """The test split's predictions and metrics, as in `evaluate`, without the workload's own metrics."""
     device = context.open_device(trainer.params.num_threads)  # evaluation uses fp32, whatever the training precision
     split = context.open_split("test", device)
     model = models.build(context.params.train.model, context.shape)
     model.load_state_dict(
         trainer.best_weights if context.params.evaluate.weights == "best" else snapshot(trainer.model)
     )
-    batches = split.batches(sequential_indices(split), inference.PREDICTION_BATCH)
+    batches = split.batches(sequential_indices(split), PREDICTION_BATCH)
     result = context.task.evaluate(inference.predict_outputs(model.to(device), batches).cpu(), context.read)
     with TemporaryDirectory() as folder:
         path = Path(folder) / "predictions.csv"

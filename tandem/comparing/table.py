@@ -78,7 +78,20 @@ def rows_of(sides: Sequence[Sequence[Manifest]]) -> Iterator[Row]:
     found = [Row(what, tuple(measured(side, *about) for side in sides)) for what, about in MEASURED.items()]
     names = [value_of(side[0], "result.score_name") for side in sides]
     scores = (measured(side, f"result.metrics.{name}", f" ({name})") for side, name in zip(sides, names, strict=True))
-    yield from (row for row in (*found, Row("score", tuple(scores))) if set(row.cells) != {"-"})
+    found += [Row("score", tuple(scores)), *own_metrics(sides)]
+    yield from (row for row in found if set(row.cells) != {"-"})
+
+
+def own_metrics(sides: Sequence[Sequence[Manifest]]) -> Iterator[Row]:
+    """The metrics that the workloads add to those of their task, with their intervals if there is one seed."""
+    higher = {name: best for side in sides for name, best in (value_of(side[0], "result.own_metrics") or {}).items()}
+    for name, is_better in higher.items():
+        cells = []
+        for side in sides:
+            low, high = (measured(side, f"result.metrics.{name}_{end}", "") for end in ("low", "high"))
+            interval = f" ({low} to {high})" if len(side) == 1 and "-" not in (low, high) else ""
+            cells.append(measured(side, f"result.metrics.{name}", "") + interval)
+        yield Row(name if is_better else f"{name} (lower is better)", tuple(cells))
 
 
 def over_seeds(what: str, side: Sequence[Manifest]) -> str:

@@ -1,17 +1,18 @@
 """The data sources. A source converts a workload's raw data to checked, split and standardized arrays.
 
-Each source is a module of this package with the name `preprocess.source` of params.yaml. It has a function
+Each source is a module of this package with the name `preprocess.source` of params.yaml; `own_source` calls a function
+in the workload's directory. It has a function
 
     prepare(params, folder, per_step) -> Prepared
 
-`params` is the source's dataclass in tandem/params/schema.py, `folder` contains the workload's table, and `per_step`
+`params` is the source's dataclass in tandem/params/schema.py, `folder` contains the workload's raw data, and `per_step`
 says whether every step has its own label (detect). For regress, it also gets `is_number=True`. It raises ValueError
-with a one-sentence message for user errors. No source imports another one.
-
-A source that can simulate data with other noise also has `with_noises` (see rally.py).
+with a one-sentence message for user errors.
 """
 
 import importlib
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Protocol
@@ -25,7 +26,7 @@ from tandem.files import replacing, sha256_file
 class Prepared(Protocol):
     """Everything that preprocess will write for one workload."""
 
-    table: Path | None  # the source file; None for simulated data
+    table: Path | None  # the source file; None for a source of the workload's own
     summary: dict[str, Any]  # the content of summary.json: numbers and texts that later stages need
     message: str  # preprocess prints it after the workload's name
 
@@ -33,15 +34,30 @@ class Prepared(Protocol):
         """One split's arrays by name, one row per sequence: `values`, `lengths`, `targets`, `ids`, possibly others."""
 
 
+@dataclass(frozen=True)
+class Arrays:
+    """N sequences of up to T steps with F features, as a function of a workload's own returns them."""
+
+    values: np.ndarray  # (N, T, F) numbers; NaN: missing. Values after a sequence's end are ignored
+    labels: np.ndarray  # (N,); detect: (N, T), and the label of a step without an event is "" or "none"
+    lengths: np.ndarray | None = None  # (N,) whole numbers; None: all sequences have T steps
+    features: Sequence[str] = ()  # F names; without them x0, x1, ...
+    classes: Sequence[str] = ()  # if given, the labels are indices into it; detect: the first is "no event"
+    ids: np.ndarray | None = None  # (N,) text; None: 0, 1, ...
+    splits: np.ndarray | None = None  # (N,) train, val or test; None: a random split
+    groups: np.ndarray | None = None  # (N,) equal for sequences that must stay in one split
+
+
 def open_source(name: str) -> ModuleType:
     """Import the source `name` (tandem/params/loading.py has checked the name)."""
-    return importlib.import_module(f"{__name__}.{name}")
+    return importlib.import_module(f"{__name__}.{'own_source' if ':' in name else name}")
 
 
-def prepare(task: str, params: Any, folder: Path) -> Prepared:
-    """Prepare the data of a workload for its task. `params` are those of its source."""
-    options = {"is_number": True} if task == "regress" else {}
-    prepared: Prepared = open_source(params.source).prepare(params, folder, per_step=task == "detect", **options)
+def prepare(target: str, params: Any, folder: Path) -> Prepared:
+    """Prepare the data of a workload. `target`: that of its task (tandem/tasks). `params`: those of its source."""
+    options = {"is_number": True} if target == "number" else {}
+    per_step = target == "class per step"
+    prepared: Prepared = open_source(params.source).prepare(params, folder, per_step=per_step, **options)
     return prepared
 
 

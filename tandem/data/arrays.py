@@ -1,9 +1,9 @@
-"""Common parts of the sources `sequences` and `rally`: arrays of sequences, interpolation, standardization, summary.
+"""Arrays of sequences: interpolation, differences, standardization, summary.
 
 N sequences, T steps of the longest one, F features. values (N, T, F) are float32 and zero after a sequence's end.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -16,14 +16,14 @@ from tandem.data.splits import SPLITS, chunks
 
 @dataclass(frozen=True)
 class Sequences:
-    """The sequences of a table or of a simulation."""
+    """The sequences of a table, or of a source of the workload's own."""
 
     values: np.ndarray  # (N, T, F) float32
     lengths: np.ndarray  # (N,) int32
     # (N,) int64, indices into `classes`; (N, T) if every step has a label; (N,) float64 if the labels are numbers
     labels: np.ndarray
     ids: np.ndarray  # (N,) text
-    splits: np.ndarray | None  # (N,) text: the table's split column, if it has one
+    splits: np.ndarray | None  # (N,) text: the split that the data itself gives, if it does
     classes: tuple[Any, ...]
     features: tuple[str, ...]
     num_filled: int  # number of empty cells that were interpolated
@@ -133,7 +133,8 @@ class PreparedSequences:
         for feature, offset in sequences.offsets.items():
             message += f"; {offset:.15g} taken off {feature}, whose changes a 32-bit float would lose"
         message += "".join(f"; {remark}" for remark in sequences.remarks)
-        why = "the table's own split column says so" if sequences.splits is not None else "its groups say so"
+        own = "the table's own split column" if self.table else "the data's own split"
+        why = f"{own} says so" if sequences.splits is not None else "its groups say so"
         if "num_groups" in summary:
             message += f"; groups {', '.join(f'{name} {num:,}' for name, num in summary['num_groups'].items())}"
             if crossing := summary["num_groups_across_splits"]:
@@ -178,12 +179,59 @@ def statistics_of(sequences: Sequences, rows: np.ndarray) -> tuple[np.ndarray, n
 
 def standardize(sequences: Sequences, mean: ArrayLike, std: ArrayLike) -> None:
     """Standardize in place; the padding stays zero."""
-    after_end, mean, std = sequences.padding_mask, np.asarray(mean), np.asarray(std)
-    for chunk in chunks(len(sequences.values), sequences.values):
-        values = sequences.values[chunk]
-        values -= mean.astype(np.float32)
-        values /= std.astype(np.float32)
-        values[after_end[chunk]] = 0.0
+    standardize_values(sequences.values, sequences.padding_mask, mean, std)
+
+
+def standardize_values(values: np.ndarray, after_end: np.ndarray, mean: ArrayLike, std: ArrayLike) -> None:
+    """Standardize values (N, T, F) in place; after_end (N, T) is true in the padding."""
+    mean, std = np.asarray(mean), np.asarray(std)
+    for chunk in chunks(len(values), values):
+        part = values[chunk]
+        part -= mean.astype(np.float32)
+        part /= std.astype(np.float32)
+        part[after_end[chunk]] = 0.0
+
+
+def make_features(
+    read: Callable[[int], np.ndarray],
+    is_real: np.ndarray,
+    num_features: int,
+    velocity: bool,
+    allow_missing: bool,
+    offsets: Callable[[int, np.ndarray], float],
+    complain: Callable[[int, int], ValueError],
+) -> tuple[np.ndarray, int, dict[int, float]]:
+    """Return values (N, T, F) float32, zero after a sequence's end, the number of filled cells, and the offsets.
+
+    read(f) returns the cells (R,) of feature f at the R real steps, in the order of `is_real` (N, T). `velocity`
+    appends each feature's difference to the previous step, 0 at the first step. `allow_missing`: NaN is interpolated.
+    offsets(f, cells): the value to subtract before the cast to float32, or 0. complain(f, n): the error if sequence n
+    has no value of feature f.
+    """
+    lengths = is_real.sum(axis=1)
+    values = np.zeros((*is_real.shape, num_features * (2 if velocity else 1)), dtype=np.float32)
+    num_filled, used_offsets = 0, {}
+    for index in range(num_features):
+        cells = read(index)
+        if offset := offsets(index, cells):
+            used_offsets[index] = offset
+            cells = cells - offset
+        padded = np.zeros(is_real.shape, dtype=np.float32)
+        padded[is_real] = cells.astype(np.float32, copy=False)
+        if allow_missing:
+            filled, without_any = interpolate(padded, lengths)
+            if len(without_any):
+                raise complain(index, int(without_any[0]))
+            num_filled += filled
+        values[:, :, index] = padded
+        if velocity:
+            # The difference between the padding and the last value is not a velocity.
+            values[:, 1:, num_features + index] = np.where(is_real[:, 1:], padded[:, 1:] - padded[:, :-1], 0.0)
+    return values, num_filled, used_offsets
+
+
+def with_velocity(features: tuple[str, ...], velocity: bool) -> tuple[str, ...]:
+    return features + (tuple(f"d{name}" for name in features) if velocity else ())
 
 
 def interpolate(column: np.ndarray, lengths: np.ndarray) -> tuple[int, np.ndarray]:

@@ -1,14 +1,14 @@
 """The source `sequences`: converts a table of many sequences to padded, split and standardized arrays.
 
-Input: the workload's table (workloads/README.md) and the params of a `sequences` source. Output: see
-tandem/data/__init__.py. Time and memory are linear in the size of the table. No Python loop runs over sequences, except
-over duplicates when they are split.
+Input: the workload's table (workloads/README.md) and the params of a `sequences` source; or what a source of the
+workload's own returns, a DataFrame or Arrays (`prepare_own`). Output: see tandem/data/__init__.py. Time and memory are
+linear in the size of the data. No Python loop runs over sequences, except over duplicates when they are split.
 
 R rows of the table, N sequences, T steps of the longest one, F features.
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,19 +16,24 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tandem.data.arrays import PreparedSequences, Sequences, interpolate, prepared
+from tandem.data import Arrays
+from tandem.data.arrays import PreparedSequences, Sequences, make_features, prepared, standardize_values, with_velocity
 from tandem.data.splits import SPLITS, duplicate_groups, grouped, joined, sizes_of, stratified
 from tandem.data.tables import (
+    LARGEST,
     SPLIT_COLUMN,
     SPLIT_WORDS,
     RawTable,
+    check_wanted,
     factorize,
     find_table,
+    from_frame,
     raise_if_any,
     read_numbers,
     read_table,
+    sorted_with_rank,
 )
-from tandem.params.schema import NO_GROUPS, Columns, SequenceTable
+from tandem.params.schema import NO_GROUPS, Columns, OwnSequences, SequenceTable
 
 NO_EVENT = "none"  # the label of a step without an event; an empty cell means the same
 
@@ -44,13 +49,88 @@ def prepare(params: SequenceTable, folder: Path, per_step: bool, is_number: bool
     if params.groups != NO_GROUPS:
         texts.append(params.groups)
     table = read_table(path, texts, columns.features, others, params.na)
-    allow_missing = params.missing == "interpolate"
-    sequences = to_sequences(
-        table, columns, params.velocity, allow_missing, per_step, params.groups, is_number=is_number
+    sequences = from_table(table, columns, params, per_step, is_number)
+    return split_and_standardize(sequences, params, table.name, len(columns.features), path, columns.label)
+
+
+def prepare_own(
+    params: OwnSequences, found: Any, place: str, per_step: bool, is_number: bool = False
+) -> PreparedSequences:
+    """Split and standardize what a source of the workload's own returned. `place`: its file and name, for messages."""
+    if isinstance(found, Arrays):
+        sequences, label = from_arrays(found, params, place, per_step, is_number), "labels"
+    else:
+        if params.columns is None:
+            raise ValueError(
+                f"{place} returns a DataFrame, and preprocess has no `columns`; add "
+                "`columns: {sequence: sequence, step: step, features: [x, y], label: label}`, with its own names"
+            )
+        columns = params.columns
+        wanted = [columns.sequence, columns.label, columns.step, *columns.features]
+        if params.groups != NO_GROUPS:
+            wanted.append(params.groups)
+        table = from_frame(found, check_wanted(wanted), f"what {place} returns")
+        if not len(found):
+            raise ValueError(f"{place} returns a DataFrame with 0 rows; every split needs some")
+        sequences, label = from_table(table, columns, params, per_step, is_number), columns.label
+    num_features = len(sequences.features) // (2 if params.velocity else 1)
+    return split_and_standardize(sequences, params, f"what {place} returns", num_features, None, label)
+
+
+def raw_to_inputs(
+    values: np.ndarray, mask: np.ndarray, params: SequenceTable | OwnSequences, summary: Mapping[str, Any]
+) -> tuple[np.ndarray, None]:
+    """values (N, T, F) as in the raw data, mask (N, T) -> values (N, T, F') as the network gets them, and None.
+
+    `summary` is preprocess's summary.json. Raises ValueError if the values do not fit.
+    """
+    num_inputs = len(summary["features"])
+    num_features = num_inputs // (2 if params.velocity else 1)
+    if values.ndim != 3 or values.shape[2] != num_features or mask.shape != values.shape[:2]:
+        raise ValueError(
+            f"predict got values of shape {values.shape} and a mask of shape {mask.shape}; accepted: (N, T, "
+            f"{num_features}) and (N, T)"
+        )
+    if values.shape[1] > summary["max_steps"]:
+        raise ValueError(
+            f"predict got sequences of {values.shape[1]} steps; the network was trained with up to "
+            f"{summary['max_steps']}"
+        )
+    if params.missing != "interpolate" and np.isnan(values[mask]).any():
+        raise ValueError("predict got values that are NaN; set preprocess.missing to interpolate, or fill them in")
+    features, offsets = summary["features"], summary.get("offsets", {})
+    found, _, _ = make_features(
+        lambda index: values[:, :, index][mask],
+        mask,
+        num_features,
+        params.velocity,
+        params.missing == "interpolate",
+        lambda index, cells: offsets.get(features[index], 0.0),
+        lambda index, row: never_known("predict got values", str(row), features[index]),
     )
-    check_any_feature_changes(table.name, sequences, columns)
-    groups = duplicate_groups(sequences.values[:, :, : len(columns.features)], sequences.lengths)
-    return prepared(sequences, groups, split(sequences, groups, params), path, columns.label)
+    standardize_values(found, ~mask, summary["mean"], summary["std"])
+    return found, None
+
+
+def from_table(
+    table: RawTable, columns: Columns, params: SequenceTable | OwnSequences, per_step: bool, is_number: bool
+) -> Sequences:
+    allow_missing = params.missing == "interpolate"
+    return to_sequences(table, columns, params.velocity, allow_missing, per_step, params.groups, is_number=is_number)
+
+
+def split_and_standardize(
+    sequences: Sequences,
+    params: SequenceTable | OwnSequences,
+    name: str,
+    num_features: int,
+    table: Path | None,
+    label: str,
+) -> PreparedSequences:
+    """`num_features`: those of the data, which come before their velocities."""
+    check_any_feature_changes(name, sequences, num_features)
+    groups = duplicate_groups(sequences.values[:, :, :num_features], sequences.lengths)
+    return prepared(sequences, groups, split(sequences, groups, params), table, label)
 
 
 def to_sequences(
@@ -125,28 +205,24 @@ def to_sequences(
         group_ids = first_of_sequence(table, groups, factorize(table, groups)[0], first_rows, codes)
     del codes, row_labels
 
-    num_features = len(columns.features)
-    values = np.zeros((num_sequences, num_steps, num_features * (2 if velocity else 1)), dtype=np.float32)
-    num_filled, used_offsets = 0, {}
-    for index, column in enumerate(columns.features):
-        cells = read_numbers(table, column, allow_missing)
-        if offset := offset_of(cells) if offsets is None else offsets.get(column, 0.0):
-            used_offsets[column] = offset
-            cells = cells - offset
-        padded = pad(cells.astype(np.float32, copy=False))
-        if allow_missing:
-            filled, without_any = interpolate(padded, lengths)
-            if len(without_any):
-                raise ValueError(
-                    f"{table.name}: sequence {str(ids[without_any[0]])!r} has no value of {column!r} at all; "
-                    "leave the sequence out, or give it one"
-                )
-            num_filled += filled
-        values[:, :, index] = padded
-        if velocity:
-            # The difference between the padding and the last value is not a velocity.
-            values[:, 1:, num_features + index] = np.where(is_real[:, 1:], padded[:, 1:] - padded[:, :-1], 0.0)
-    names = columns.features + (tuple(f"d{name}" for name in columns.features) if velocity else ())
+    def read(index: int) -> np.ndarray:
+        cells = read_numbers(table, columns.features[index], allow_missing)
+        return cells if order is None else cells[order]
+
+    def offset(index: int, cells: np.ndarray) -> float:
+        return offset_of(cells) if offsets is None else offsets.get(columns.features[index], 0.0)
+
+    values, num_filled, used = make_features(
+        read,
+        is_real,
+        len(columns.features),
+        velocity,
+        allow_missing,
+        offset,
+        lambda index, row: never_known(table.name, str(ids[row]), columns.features[index]),
+    )
+    names = with_velocity(columns.features, velocity)
+    used_offsets = {columns.features[index]: value for index, value in used.items()}
     labels, ids = labels.astype(np.float64 if is_number else np.int64), ids.astype(np.str_)
     named = tuple(classes.tolist())
     return Sequences(
@@ -159,6 +235,133 @@ def repeated_step(step: str, sequence: str, places: str, num_repeats: int) -> st
     return (
         f"{step!r} repeats in {sequence}, {places}{more}; remove or renumber the rows that should not be there, or "
         "name other columns for the sequence and the step"
+    )
+
+
+def from_arrays(arrays: Arrays, params: OwnSequences, place: str, per_step: bool, is_number: bool) -> Sequences:
+    """Check the arrays of a source of the workload's own, and convert them. A ValueError begins with `place`."""
+    if params.columns or params.groups != NO_GROUPS:
+        key = "columns" if params.columns else "groups"
+        more = "; return the groups in Arrays.groups" if key == "groups" else ""
+        raise ValueError(f"preprocess has `{key}`, and {place} returns Arrays, which have no columns; remove it{more}")
+    values = as_array(arrays.values, place, "values", "fiu", ("N", "T", "F"), {})
+    num_sequences, num_steps, num_features = values.shape
+    if 0 in values.shape or num_steps < 2:
+        raise ValueError(f"{place} returns values of shape {values.shape}; it needs sequences of at least 2 steps")
+    sizes = {"N": num_sequences, "T": num_steps}
+
+    def rows(name: str, kinds: str = "iufbUSO", axes: tuple[str, ...] = ("N",)) -> np.ndarray:
+        return as_array(getattr(arrays, name), place, name, kinds, axes, sizes)
+
+    lengths = np.full(num_sequences, num_steps) if arrays.lengths is None else rows("lengths", "iu")
+    if lengths.min() < 2 or lengths.max() > num_steps:
+        wrong = lengths[(lengths < 2) | (lengths > num_steps)][0]
+        raise ValueError(f"{place} returns the length {wrong}; accepted: 2 to {num_steps}, the number of steps")
+    is_real = np.arange(num_steps)[None, :] < lengths[:, None]
+    ids = np.arange(num_sequences).astype(np.str_) if arrays.ids is None else rows("ids").astype(np.str_)
+    if len(np.unique(ids)) < num_sequences:
+        raise ValueError(f"{place} returns an id twice in `ids`; every sequence needs its own")
+    features = tuple(map(str, arrays.features)) or tuple(f"x{index}" for index in range(num_features))
+    if len(features) != num_features or len(set(features)) < num_features:
+        raise ValueError(
+            f"{place} returns {len(set(features))} different names in `features` for {num_features} features"
+        )
+    allow_missing = params.missing == "interpolate"
+    is_wrong = np.isinf(values) | (np.abs(values) > LARGEST) if allow_missing else ~(np.abs(values) <= LARGEST)
+    if (is_wrong := is_wrong & is_real[:, :, None]).any():
+        row, step, index = np.argwhere(is_wrong)[0]
+        found, hint = values[row, step, index], ", or set preprocess.missing to interpolate"
+        raise ValueError(
+            f"{place} returns {found} for feature {features[index]!r} of sequence {str(ids[row])!r}, step {step}; "
+            f"values must be finite{hint if np.isnan(found) else ''}"
+        )
+    labels, classes = labels_of(arrays, is_real, place, per_step, is_number, rows)
+    splits = None if arrays.splits is None else rows("splits", "USO").astype(np.str_)
+    if splits is not None and (unknown := set(splits.tolist()) - set(SPLITS)):
+        raise ValueError(f"{place} returns {min(unknown)!r} in `splits`; accepted: train, val, test")
+    filled, num_filled, used = make_features(
+        lambda index: values[:, :, index][is_real],
+        is_real,
+        num_features,
+        params.velocity,
+        allow_missing,
+        lambda index, cells: offset_of(cells),
+        lambda index, row: never_known(f"what {place} returns", str(ids[row]), features[index]),
+    )
+    return Sequences(
+        filled,
+        lengths.astype(np.int32),
+        labels,
+        ids,
+        splits,
+        classes,
+        with_velocity(features, params.velocity),
+        num_filled,
+        None if arrays.groups is None else np.unique(rows("groups"), return_inverse=True)[1],
+        {features[index]: value for index, value in used.items()},
+    )
+
+
+def labels_of(
+    arrays: Arrays,
+    is_real: np.ndarray,
+    place: str,
+    per_step: bool,
+    is_number: bool,
+    rows: Callable[..., np.ndarray],
+) -> tuple[np.ndarray, tuple[Any, ...]]:
+    """The labels (N,) or (N, T) of Arrays as class numbers (or numbers to predict), and the classes."""
+    if is_number:
+        numbers = rows("labels", "iuf").astype(np.float64)
+        if not np.isfinite(numbers).all():
+            raise ValueError(f"{place} returns {numbers[~np.isfinite(numbers)][0]} in `labels`; they must be finite")
+        return numbers, ()
+    axes = ("N", "T") if per_step else ("N",)
+    if classes := tuple(map(str, arrays.classes)):
+        numbers = rows("labels", "iu", axes).astype(np.int64)
+        used = numbers[is_real] if per_step else numbers
+        if used.min() < 0 or used.max() >= len(classes):
+            wrong = used[(used < 0) | (used >= len(classes))][0]
+            raise ValueError(
+                f"{place} returns the label {wrong}; accepted: 0 to {len(classes) - 1}, indices of `classes`"
+            )
+        return np.where(is_real, numbers, 0) if per_step else numbers, classes
+    texts = rows("labels", "iubUSO", axes).astype(np.str_)
+    if per_step:
+        texts = np.where(is_real & (texts != ""), texts, NO_EVENT)
+        is_event = (texts != NO_EVENT)[is_real]
+        if is_event.all() or not is_event.any():
+            raise ValueError(
+                f"{place} returns {'an event in every step' if is_event.all() else 'no event at all'} in `labels`; "
+                f"detect needs steps with an event and steps without one, whose label is '' or {NO_EVENT!r}"
+            )
+    distinct, codes = np.unique(texts, return_inverse=True)
+    names, rank = sorted_with_rank(distinct)
+    labels = rank[codes].reshape(texts.shape).astype(np.int64)
+    if per_step:
+        labels, names = without_event_first(labels, names)
+    return labels, tuple(names.tolist())
+
+
+def as_array(value: Any, place: str, name: str, kinds: str, axes: tuple[str, ...], sizes: dict[str, int]) -> np.ndarray:
+    """Check the kind of the numbers and the shape of an array of Arrays."""
+    try:
+        array = np.asarray(value)
+    except ValueError as error:  # a list of lists of different lengths
+        raise ValueError(f"{place} returns {name} that are no array: {error}") from None
+    sizes_here = [sizes.get(axis) for axis in axes]
+    if array.ndim != len(axes) or any(want not in (None, n) for want, n in zip(sizes_here, array.shape, strict=True)):
+        shape = ", ".join(f"{axis} = {sizes[axis]}" if axis in sizes else axis for axis in axes)
+        raise ValueError(f"{place} returns {name} of shape {array.shape}; accepted: ({shape})")
+    if array.dtype.kind not in kinds:
+        accepted = {"iu": "whole numbers", "iuf": "numbers", "fiu": "numbers"}.get(kinds, "text or whole numbers")
+        raise ValueError(f"{place} returns {name} of type {array.dtype}; accepted: {accepted}")
+    return array
+
+
+def never_known(name: str, sequence: str, feature: str) -> ValueError:
+    return ValueError(
+        f"{name}: sequence {sequence!r} has no value of {feature!r} at all; leave the sequence out, or give it one"
     )
 
 
@@ -210,14 +413,14 @@ def hint_of_alike(label: str, classes: Sequence[Any]) -> str:
     return f" (it differs from {others[0]!r} only in case or white space)" if others else ""
 
 
-def check_any_feature_changes(name: str, sequences: Sequences, columns: Columns) -> None:
-    values, first = sequences.values[:, :, : len(columns.features)], sequences.values[:1, :1, : len(columns.features)]
+def check_any_feature_changes(name: str, sequences: Sequences, num_features: int) -> None:
+    values, first = sequences.values[:, :, :num_features], sequences.values[:1, :1, :num_features]
     if (values[0, : sequences.lengths[0]] != first[0]).any():
         return
     if ((values == first) | sequences.padding_mask[:, :, None]).all():
         raise ValueError(
-            f"{name}: no feature ever changes ({', '.join(columns.features[:8])}), so there is nothing to learn from; "
-            "name other columns in preprocess.columns.features"
+            f"{name}: no feature ever changes ({', '.join(sequences.features[: min(num_features, 8)])}), so there is "
+            "nothing to learn from; name other columns in preprocess.columns.features"
         )
 
 
@@ -234,6 +437,10 @@ def event_labels(table: RawTable, column: str) -> tuple[np.ndarray, np.ndarray]:
         raise ValueError(
             f"{table.name}: column {column!r} names no event at all; write its name into the rows where it happens"
         )
+    return without_event_first(codes, names)
+
+
+def without_event_first(codes: np.ndarray, names: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     order = np.argsort(names != NO_EVENT, kind="stable")
     return np.argsort(order)[codes], names[order]  # argsort inverts a permutation
 
@@ -253,13 +460,21 @@ def read_splits(table: RawTable, first_rows: np.ndarray, codes: np.ndarray) -> n
     return np.array(SPLITS)[indices[first_rows]]
 
 
-def split(sequences: Sequences, duplicates: np.ndarray, params: SequenceTable) -> dict[str, np.ndarray]:
+def split(sequences: Sequences, duplicates: np.ndarray, params: SequenceTable | OwnSequences) -> dict[str, np.ndarray]:
     """Return the sorted sequence indices of train, val and test. duplicates (N,): equal for equal sequences.
 
-    The table's own split column takes precedence. If it has no val rows, val is drawn from its train rows. Without that
-    column, the split is random: see splits.stratified, and splits.grouped for `preprocess.groups`.
+    The data's own split takes precedence. If it has no val rows, val is drawn from its train rows. Without it, the
+    split is random: see splits.stratified, and splits.grouped for `preprocess.groups`.
     """
-    sizes = sizes_of(params.split, len(sequences.ids))
+    sizes = {}
+    if params.split:
+        sizes = sizes_of(params.split, len(sequences.ids))
+    elif sequences.splits is None or "val" not in sequences.splits:
+        missing = "split" if sequences.splits is None else "val rows in its split"
+        raise ValueError(
+            f"the data has no {missing}, and preprocess has no `split`; add "
+            "`split: {train: 0.7, val: 0.15, test: 0.15}`"
+        )
     generator = np.random.default_rng(params.seed)
     # Stratification needs a class per sequence. Sequences with a label per step or a number all get class 0.
     has_class = not (sequences.has_label_per_step or sequences.has_number)
@@ -283,8 +498,8 @@ def split(sequences: Sequences, duplicates: np.ndarray, params: SequenceTable) -
         for name in ("train", "test"):
             if len(parts[name]) == 0:
                 raise ValueError(
-                    f"the table's split column has no {name} rows; train and test are needed "
-                    "(val is taken from train where it lacks)"
+                    f"the {'table' if params.table else 'data'}'s split column has no {name} rows; train and test are "
+                    "needed (val is taken from train where it lacks)"
                 )
         if len(parts["val"]) == 0:
             num = len(parts["train"])

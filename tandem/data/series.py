@@ -10,6 +10,7 @@ R rows of the table, G grid points at a distance of one interval, N windows, T i
 horizon), F features. Feature 0 is the past of the target.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -17,11 +18,20 @@ from typing import Any
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
+from tandem.data import Arrays
 from tandem.data.splits import SPLITS, sizes_of
-from tandem.data.tables import RawTable, find_table, raise_if_any, read_numbers, read_table
+from tandem.data.tables import (
+    RawTable,
+    check_wanted,
+    find_table,
+    from_frame,
+    raise_if_any,
+    read_numbers,
+    read_table,
+)
 from tandem.data.times import SECOND, Steps, iso, read_times, steps_for
 from tandem.params.intervals import Interval, parse_interval
-from tandem.params.schema import Series
+from tandem.params.schema import OwnSeries, Series
 
 MANY_SKIPPED = 0.25  # of the training windows
 MAX_POINTS_PER_ROW = 100  # a much finer grid is a mistake in `interval` and would fill the memory
@@ -67,8 +77,8 @@ class Windows:
     features: tuple[str, ...]
     counts: dict[str, Any]
     remarks: tuple[str, ...]
-    params: Series
-    table: Path
+    params: Series | OwnSeries
+    table: Path | None
 
     def arrays(self, split: str) -> dict[str, np.ndarray]:
         part = self.parts[split]
@@ -148,10 +158,45 @@ def loses_many_windows(summary: dict[str, Any]) -> bool:
 
 def prepare(params: Series, folder: Path, per_step: bool) -> Windows:
     """Read the table in `folder`, split it by time, standardize it and cut windows. `per_step` is unused."""
-    path, interval = find_table(folder, params.table), parse_interval(params.interval)
-    columns = params.columns
+    path, columns = find_table(folder, params.table), params.columns
     table = read_table(path, texts=(columns.time,), features=(columns.target, *columns.features), na=params.na)
-    grid = to_grid(table, params, interval)
+    return from_table(table, params, path)
+
+
+def prepare_own(params: OwnSeries, found: Any, place: str, per_step: bool) -> Windows:
+    """The windows of the DataFrame that a source of the workload's own returned. `place`: its file and name."""
+    if isinstance(found, Arrays):
+        raise ValueError(f"{place} returns Arrays; a source for forecast returns a DataFrame with one long series")
+    columns = params.columns
+    table = from_frame(found, check_wanted([columns.time, columns.target, *columns.features]), f"what {place} returns")
+    if not len(found):
+        raise ValueError(f"{place} returns a DataFrame with 0 rows; every split needs some")
+    return from_table(table, params, None)
+
+
+def raw_to_inputs(
+    values: np.ndarray, mask: np.ndarray, params: Series | OwnSeries, summary: Mapping[str, Any]
+) -> tuple[np.ndarray, np.ndarray]:
+    """values (N, T + 1, F), levels of the target and the features, one step more than the network gets, because it gets
+    their changes -> values (N, T, F) as the network gets them, and the target's last levels (N,).
+
+    `summary` is preprocess's summary.json. Raises ValueError if the values do not fit.
+    """
+    wanted = params.input_steps + 1, len(summary["features"])
+    if values.ndim != 3 or values.shape[1:] != wanted:
+        raise ValueError(f"predict got values of shape {values.shape}; accepted: (N, {wanted[0]}, {wanted[1]})")
+    levels = values.astype(np.float64).transpose(1, 0, 2)  # (T + 1, N, F)
+    changes = transform(levels, params.transform)[1:]
+    inputs = ((changes - np.array(summary["mean"])) / np.array(summary["std"])).astype(np.float32)
+    if not np.isfinite(inputs).all():
+        raise ValueError("predict got levels whose changes are not finite; check for NaN, and for 0 with log-return")
+    return np.ascontiguousarray(inputs.transpose(1, 0, 2)), levels[-1, :, 0]
+
+
+def from_table(table: RawTable, params: Series | OwnSeries, path: Path | None) -> Windows:
+    """Place the table on a grid, split it by time, standardize it and cut windows."""
+    columns = params.columns
+    grid = to_grid(table, params, parse_interval(params.interval))
     points, counts = choose_windows(grid.known, params)
     train_end = sizes_of(params.split, len(grid.times))["train"]
     if params.season and params.season >= train_end:
@@ -199,7 +244,7 @@ def read_values(table: RawTable, column: str, above_zero: bool) -> np.ndarray:
     return values
 
 
-def to_grid(table: RawTable, params: Series, interval: Interval) -> Grid:
+def to_grid(table: RawTable, params: Series | OwnSeries, interval: Interval) -> Grid:
     """Place the rows on a grid at multiples of `interval` since 1970 UTC, shifted by a constant that most rows share.
 
     If several rows have the same time, the last one in the file is used. A row between two grid points moves to the
@@ -276,7 +321,7 @@ def transform(levels: np.ndarray, kind: str) -> np.ndarray:
     return steps
 
 
-def seasonal_levels(levels: np.ndarray, last: np.ndarray, params: Series) -> np.ndarray:
+def seasonal_levels(levels: np.ndarray, last: np.ndarray, params: Series | OwnSeries) -> np.ndarray:
     """Return the seasonal naive forecast (N, H) from `levels` (G,) for windows with the last input steps `last` (N,).
 
     It is the latest known level that is a whole number of seasons before the target step (Hyndman and Athanasopoulos
@@ -302,7 +347,7 @@ def naive_error_of(levels: np.ndarray, season: int) -> float:
     return float(known.mean()) if len(known) else 0.0
 
 
-def choose_windows(known: np.ndarray, params: Series) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+def choose_windows(known: np.ndarray, params: Series | OwnSeries) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
     """Return the grid point of each window's last input step, by split, and the numbers of omitted windows by reason.
 
     A window covers input_steps + 1 + horizon grid points; the first point is only needed for the first difference. A

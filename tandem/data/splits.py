@@ -23,7 +23,7 @@ def sizes_of(shares: Split, num_sequences: int) -> dict[str, int]:
         if sum(wanted.values()) != num_sequences:
             raise ValueError(
                 f"preprocess.split asks for {shares.train} + {shares.val} + {shares.test} = {sum(wanted.values()):g} "
-                f"sequences and the table holds {num_sequences}; make them equal, or give shares that add up to 1"
+                f"sequences and the data has {num_sequences}; make them equal, or give shares that add up to 1"
             )
         return {name: int(size) for name, size in wanted.items()}
     test = round(shares.test * num_sequences)

@@ -92,15 +92,7 @@ def read_table(
     Reads `texts` as text and `features` as numbers, and infers the types of `others`. Raises ValueError if a column is
     missing or the file is not a table.
     """
-    wanted = [*texts, *others, *features]
-    counts = Counter(wanted)
-    for column in wanted:
-        if counts[column] > 1 or column == SPLIT_COLUMN:
-            raise ValueError(
-                f"preprocess.columns names {column!r} "
-                f"{'twice' if column != SPLIT_COLUMN else 'for something else than the split'}; they must be different "
-                "columns, and the name `split` is kept for train, val or test"
-            )
+    wanted = check_wanted([*texts, *others, *features])
     is_parquet = path.suffix.lower() == ".parquet"
     try:
         cells = read_parquet(path, wanted) if is_parquet else read_csv(path, texts, features, wanted)
@@ -113,6 +105,19 @@ def read_table(
     if cells.num_rows == 0:
         raise ValueError(f"{relative(path)} has a header but 0 rows; every split needs some")
     return raw_table(cells, wanted, relative(path), row_number if is_parquet else partial(csv_line, path), na)
+
+
+def check_wanted(columns: list[str]) -> list[str]:
+    """Return the columns of preprocess.columns. Raises ValueError if one has two roles, or that of the split."""
+    counts = Counter(columns)
+    for column in columns:
+        if counts[column] > 1 or column == SPLIT_COLUMN:
+            raise ValueError(
+                f"preprocess.columns names {column!r} "
+                f"{'twice' if column != SPLIT_COLUMN else 'for something else than the split'}; they must be different "
+                "columns, and the name `split` is kept for train, val or test"
+            )
+    return columns
 
 
 def from_frame(frame: "pandas.DataFrame", wanted: list[str], name: str, na: tuple[str, ...] = ()) -> RawTable:

@@ -36,13 +36,13 @@ from tandem.diagnosis.counts import count_flop, device_memory_mib, memory_needs
 from tandem.diagnosis.probe_result import GPU_FIELDS, NO_GPU, ProbeResult
 from tandem.machine import nvml
 from tandem.machine.interleaving import interleave
+from tandem.machine.measure import gpu_uuid, seconds_of, seconds_per_item, synchronize
 from tandem.machine.rates import has_cores, host_to_device_rate, matrix_rate, memory_rate
-from tandem.machine.regions import gpu_uuid, seconds_of, seconds_per_item, synchronize
 from tandem.machine.threads import threads_kept
 from tandem.training.batches import Batch
 from tandem.training.device import use_tf32
 from tandem.training.graphs import NUM_WARMUPS, Graphs
-from tandem.training.memory import OomPolicy, is_out_of_memory, shorten
+from tandem.training.oom import OomPolicy, is_out_of_memory, shorten
 from tandem.training.step import AUTOCAST
 from tandem.training.trainer import Trainer, realized_precision
 

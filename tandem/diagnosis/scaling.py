@@ -1,19 +1,24 @@
-"""Is a second worker faster? `tandem scaling WORKLOAD [options]`.
+"""Measure whether several workers are faster than one, by batch size.
 
-Reads the workload's prepared data and its block of params.yaml. Writes results/scaling/<workload>-<device>.csv, and
-prints from which batch size on several workers are faster than one, and which share of a step waits for the all-reduce
-of the gradients. No stage depends on it; weights and results do not change.
+Takes training steps with 1, 2, 4, ... workers that share batches of several sizes. Reads the workload's prepared data
+and its block of params.yaml. Prints from which batch size on several workers are faster, and which share of a step
+waits for the all-reduce of the gradients. Writes results/scaling/<workload>-<device>.csv. No stage depends on it;
+weights and results do not change.
 
 All workers live at the same time, and the worker counts take turns of a fraction of a second, so a slowdown of the
 machine affects all of them. On the CPU one worker uses its faster number of threads, one or all cores, and several
 share the cores. The waiting time is the difference to the same step without all-reduce (`no_sync`).
+
+    tandem scaling sign
+    tandem scaling pen --workers 1 2 --batches 128 1024 --rounds 9
+
+Exit status: 0 done, also on a machine with one GPU; 1 failed.
 """
 
 import os
 import signal
-import sys
 import time
-from argparse import ArgumentParser, Namespace, RawDescriptionHelpFormatter
+from argparse import SUPPRESS, ArgumentParser, Namespace
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -23,16 +28,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tandem import files
+from tandem.command import Result
 from tandem.machine.identity import identify, usable_cores
 
 if TYPE_CHECKING:
     from tandem.training.trainer import Trainer
 
-HELP = """\
-Takes training steps with 1, 2, 4, ... workers that share batches of several sizes, in turns.
-
-  tandem scaling sign
-  tandem scaling pen --workers 1 2 --batches 128 1024 --rounds 9"""
 PAYS = 1.05  # speed-up over one worker that makes a second worker worthwhile
 NUM_ROUNDS, TURN_SECONDS = 5, 0.3
 FACTORS = (1, 2, 4, 8)  # of params.yaml's batch size
@@ -54,33 +55,24 @@ class ScalingPoint:
     waiting_share: float  # of a step, for the all-reduce of the gradients
 
 
-def main(arguments: list[str]) -> int:
-    options = parse(arguments)
-    try:
-        if "TORCHELASTIC_RUN_ID" in os.environ:
-            work(options)
-            return 0
-        identity = identify(options.device or "auto")
-        if identity["kind"] == "cuda" and identity["count"] == 1 and not options.workers:
-            more = "a second one cannot be measured here; --device cpu measures workers that share the cores"
-            print(f"this machine shows one GPU ({identity['name']}): {more}")
-            return 0
-        points = measure(options)
-    except KeyboardInterrupt:
-        print("error: interrupted", file=sys.stderr)
-        return 130
-    except (ValueError, OSError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
-    path = files.results_dir() / "scaling" / f"{options.workload}-{points[0].device}"
-    files.write_table(path.with_suffix(".csv"), [vars(point) for point in points])
-    print(*table(points), *verdicts(points), sep="\n")
-    print(f"{files.relative(path)}.csv")
-    return 0
+def main(options: Namespace) -> Result:
+    if "TORCHELASTIC_RUN_ID" in os.environ:
+        work(options)
+        return Result("", {})
+    identity = identify(options.device or "auto")
+    if identity["kind"] == "cuda" and identity["count"] == 1 and not options.workers:
+        more = "a second one cannot be measured here; --device cpu measures workers that share the cores"
+        sentence = f"this machine shows one GPU ({identity['name']}): {more}"
+        return Result(sentence, {"points": [], "sentences": [sentence]})
+    points = measure(options)
+    path = files.results_dir() / "scaling" / f"{options.workload}-{points[0].device}.csv"
+    rows, sentences = [vars(point) for point in points], verdicts(points)
+    files.write_table(path, rows)
+    text = "\n".join([*table(points), *sentences, files.relative(path)])
+    return Result(text, {"points": rows, "sentences": sentences, "file": files.relative(path)})
 
 
-def parse(arguments: list[str]) -> Namespace:
-    parser = ArgumentParser("tandem scaling", description=HELP, formatter_class=RawDescriptionHelpFormatter)
+def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("workload", help="a block of params.yaml")
     parser.add_argument("--device", choices=("cpu", "cuda"), help="default: the better one here")
     parser.add_argument(
@@ -89,8 +81,7 @@ def parse(arguments: list[str]) -> Namespace:
     parser.add_argument("--batches", nargs="+", type=int, metavar="B", help="default: params.yaml's, times 2, 4 and 8")
     parser.add_argument("--rounds", type=int, default=NUM_ROUNDS, metavar="R", help=f"turns of each ({NUM_ROUNDS})")
     parser.add_argument("--seconds", type=float, default=TURN_SECONDS, help=f"of a turn ({TURN_SECONDS:g})")
-    parser.add_argument("--out", type=Path, metavar="FILE", help="where the workers write what they measured")
-    return parser.parse_args(arguments)
+    parser.add_argument("--out", type=Path, help=SUPPRESS)  # where the workers write what they measured
 
 
 def measure(options: Namespace) -> list[ScalingPoint]:
@@ -146,7 +137,7 @@ def work(options: Namespace) -> None:
     import torch
     import torch.distributed as dist
 
-    from tandem.machine.regions import synchronize
+    from tandem.machine.measure import synchronize
     from tandem.training.workers import process_group
 
     count = max(options.workers)

@@ -1,23 +1,24 @@
-"""Throughput and memory by batch size on every device: `tandem sweep WORKLOAD [options]`.
+"""Measure throughput and memory by batch size on every device.
 
-Reads the workload's prepared data and its block of params.yaml. Writes results/sweep/<workload>.csv, and
-prints the largest batch that fits, the size above which throughput hardly grows, and the size from which the GPU is
-faster than the CPU. No stage depends on it; weights and results do not change.
+Takes training steps with batches of 1, 2, 4, ... sequences, each size for a fraction of a second, until the memory is
+full or --largest is reached. Reads the workload's prepared data and its block of params.yaml. Prints the largest batch
+that fits, the size above which throughput hardly grows, and the size from which the GPU is faster than the CPU. Writes
+results/sweep/<workload>.csv. No stage depends on it; weights and results do not change.
+
+    tandem sweep sign
+    tandem sweep pen --devices cpu --largest 1024 --seconds 1
+
+Exit status: 0 done, 1 failed.
 """
 
-import sys
-from argparse import ArgumentParser, RawDescriptionHelpFormatter
+from argparse import ArgumentParser, Namespace
 from dataclasses import dataclass
 from typing import Any
 
 from tandem import files
+from tandem.command import Result
+from tandem.params.loading import load_workload
 
-HELP = """\
-Takes training steps with batches of 1, 2, 4, ... sequences on every device of this machine, each size for a
-fraction of a second, until the memory is full or --largest is reached.
-
-  tandem sweep sign
-  tandem sweep pen --devices cpu --largest 1024 --seconds 1"""
 ENOUGH = 0.9  # share of the best throughput above which a larger batch hardly helps
 
 
@@ -29,29 +30,28 @@ class SweepPoint:
     peak_mib: float  # CUDA: torch's peak allocated memory; CPU: the sum of the tensors of a step and the data
 
 
-def main(arguments: list[str]) -> int:
-    parser = ArgumentParser("tandem sweep", description=HELP, formatter_class=RawDescriptionHelpFormatter)
+def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("workload", help="a block of params.yaml")
     parser.add_argument("--devices", nargs="+", choices=("cpu", "cuda"), help="default: all there are")
     parser.add_argument("--largest", type=int, default=4096, metavar="N", help="do not go beyond this size (4096)")
     parser.add_argument("--seconds", type=float, default=0.5, help="for each size (0.5)")
-    options = parser.parse_args(arguments)
-    try:
-        points, stops = sweep(options.workload, options.devices, options.largest, options.seconds)
-    except (ValueError, OSError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
-    folder = files.results_dir() / "sweep"
-    files.write_table(folder / f"{options.workload}.csv", [vars(point) for point in points])
-    print(*verdicts(points), *stops, sep="\n")
-    print(f"{files.relative(folder / options.workload)}.csv")
-    return 0
+
+
+def main(options: Namespace) -> Result:
+    points, stops = sweep(options.workload, options.devices, options.largest, options.seconds)
+    path, rows = files.results_dir() / "sweep" / f"{options.workload}.csv", [vars(point) for point in points]
+    files.write_table(path, rows)
+    sentences = [*verdicts(points), *stops]
+    if loop := load_workload(options.workload).train.loop:
+        sentences.append(f"the steps were Tandem's own, not those of {loop}")
+    text = "\n".join([*sentences, files.relative(path)])
+    return Result(text, {"points": rows, "sentences": sentences, "file": files.relative(path)})
 
 
 def sweep(workload: str, devices: list[str] | None, largest: int, seconds: float) -> tuple[list[SweepPoint], list[str]]:
     """The points, and the reason why each device's curve ends. `devices`: None: all there are."""
     from tandem.machine.identity import identify
-    from tandem.training.memory import OomPolicy, translate_oom
+    from tandem.training.oom import OomPolicy, translate_oom
     from tandem.training.workload import open_prepared
 
     points: list[SweepPoint] = []
@@ -80,9 +80,9 @@ def measure_size(trainer: Any, size: int, seconds: float) -> SweepPoint | None:
     import torch
 
     from tandem.diagnosis.counts import memory_needs
-    from tandem.machine.regions import seconds_of
+    from tandem.machine.measure import seconds_of
     from tandem.training.graphs import NUM_WARMUPS, Graphs
-    from tandem.training.memory import is_out_of_memory
+    from tandem.training.oom import is_out_of_memory
 
     is_cuda = trainer.device.type == "cuda"
     try:

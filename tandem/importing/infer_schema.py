@@ -19,7 +19,7 @@ from tandem.params.schema import NO_GROUPS, usual_values
 def preprocess_section(table: str, choices: Choices) -> dict[str, Any]:
     """The section `preprocess` of params.yaml for the file `table`."""
     values = {key: value for key, (value, _) in choices.items()}
-    kind: Any = schema.Series if values["task"] == "forecast" else schema.SequenceTable
+    kind: Any = schema.Series if is_for_series(values["task"]) else schema.SequenceTable
     features = values["features"]
     section = {
         **usual_values(kind),
@@ -35,10 +35,14 @@ def preprocess_section(table: str, choices: Choices) -> dict[str, Any]:
     return {field.name: section[field.name] for field in fields(kind) if field.name in section}
 
 
+def is_for_series(task: str) -> bool:
+    return "series" in schema.built_in_facts(task).sources
+
+
 def choice_rows(choices: Choices) -> list[tuple[str, str, str]]:
     """Key, value and reason of each choice, as text."""
     features, why = choices["features"]
-    besides = " besides the target" if choices["task"][0] == "forecast" else ""
+    besides = " besides the target" if is_for_series(choices["task"][0]) else ""
     shown = {**choices, "features": (shortened(features) or "none", f"{len(features)}{besides}, {why}")}
     return [(key, ", ".join(value) if key == "na" else str(value), why) for key, (value, why) in shown.items()]
 
@@ -56,7 +60,7 @@ def infer_schema(columns: TableColumns, options: Mapping[str, Any], known: Choic
     for column in (*given, *options.get("features", ())):
         if column not in usable:
             raise ValueError(f"{columns.name} has no column {column!r}{nearest(column, usable)}")
-    of_series = [key for key in options if key in OF_SERIES or (key, options[key]) == ("task", "forecast")]
+    of_series = [key for key in options if key in OF_SERIES or (key == "task" and is_for_series(options[key]))]
     of_sequences = [key for key in options if key in (*OF_SEQUENCES, "groups", "task") and key not in of_series]
     if of_sequences and of_series:
         flags = ", ".join(f"--{key}" for key in (*of_sequences, *of_series)).replace("_", "-")

@@ -1,9 +1,8 @@
-"""Make a workload from your data: `tandem new NAME PATH [options]`.
+"""Create a workload from your data.
 
-PATH is a table, or sequences in another shape (shapes.py). The command creates workloads/NAME/ (the table, and a README
-to complete) and adds the block NAME to params.yaml and NAME to its `workloads`; then run `dvc repro`. It infers the
-meaning of the columns (infer_schema.py) and prints it with the reasons; options override it.
-docs/own-data.md has a walk-through.
+PATH is a table, or sequences in another shape. The command creates workloads/NAME/ (the table, and a README to
+complete) and adds the block NAME to params.yaml and NAME to its `workloads`; then run `dvc repro`. It infers the
+meaning of the columns and prints it with the reasons; options override it. docs/own-data.md has a walk-through.
 
   many sequences, with one label each (classify) or one per row (detect):
     tandem new gesture gesture.csv
@@ -20,21 +19,22 @@ docs/own-data.md has a walk-through.
 
 Before it writes anything, the command parses the block and runs preprocess and preload on the data. It never
 overwrites a file, and a failure leaves everything unchanged.
+
+Exit status: 0 created, 1 nothing is changed, with the reason.
 """
 
 import os
 import re
 import shlex
 import shutil
-import sys
-from argparse import ArgumentParser, Namespace, RawDescriptionHelpFormatter
-from collections.abc import Sequence
+from argparse import ArgumentParser, Namespace
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
 from tandem import files
+from tandem.command import CommandError, Result, aligned, describe
 from tandem.data.tables import MISSING
 from tandem.files import relative, replacing, sha256_file, write_text
 from tandem.importing import shapes, trial
@@ -87,31 +87,23 @@ class WorkloadPlan:
         return self.table.name
 
 
-def main(arguments: Sequence[str]) -> int:
-    options = make_parser().parse_args(arguments)
+def main(options: Namespace) -> Result:
     try:
         check_free(options.name)
         folder = files.workload_dir(options.name).parent
         remove_leftovers(folder, options.name)
         with TemporaryDirectory(prefix=f".{options.name}.{os.getpid()}.", dir=folder) as scratch:
-            plan = make_plan(options, Path(scratch), arguments)
+            plan = make_plan(options, Path(scratch))
             shown = options.table.name or str(options.table)
-            print("\n".join([f"{shown} as the workload {plan.name}:", *summary_lines(plan)]), flush=True)
+            print("\n".join([f"{shown} as the workload {plan.name}:", *summary_lines(plan), ""]), flush=True)
             write(plan, Path(scratch))
-    except KeyboardInterrupt:
-        print("error: interrupted; nothing is changed", file=sys.stderr)
-        return 130
     except MemoryError:
-        print("error: the data needs more memory than is free; nothing is changed", file=sys.stderr)
+        raise CommandError("the data needs more memory than is free; nothing is changed") from None
     except OSError as error:
-        reason = f"{error.filename}: {(error.strerror or '').lower()}" if error.filename else str(error)
-        print(f"error: {reason}; nothing is changed", file=sys.stderr)
-    except ValueError as error:
-        print(f"error: {parsing.one_line(error)}", file=sys.stderr)
-    else:
-        print("\n".join(["", *next_steps(plan)]))
-        return 0
-    return 1
+        raise CommandError(f"{describe(error)}; nothing is changed") from None
+    choices = {key: {"value": value, "reason": reason} for key, value, reason in (*plan.notes, *plan.choices)}
+    document = {"workload": plan.name, "block": from_yaml(plan.block)[plan.name], "choices": choices}
+    return Result("\n".join(next_steps(plan)), {**document, "summary": plan.summary})
 
 
 def remove_leftovers(folder: Path, name: str) -> None:
@@ -122,9 +114,7 @@ def remove_leftovers(folder: Path, name: str) -> None:
             shutil.rmtree(path, ignore_errors=True)
 
 
-def make_parser() -> ArgumentParser:
-    command, form = "tandem new", RawDescriptionHelpFormatter
-    parser = ArgumentParser(command, description=__doc__, formatter_class=form, allow_abbrev=False)
+def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("name", metavar="NAME", help="name of the workload: letters, digits, _ and -")
     parser.add_argument("table", metavar="PATH", type=Path, help="a table, an array, or a folder of sequences")
     parser.add_argument("--task", choices=tuple(schema.MODELS), help="what to learn")
@@ -157,14 +147,13 @@ def make_parser() -> ArgumentParser:
     )
     one.add_argument("--horizon", type=int, metavar="STEPS", help="how far ahead to forecast")
     one.add_argument("--input-steps", type=int, metavar="STEPS", help="how far back the model looks")
-    return parser
 
 
 def season(text: str) -> int | str:
     return text if text == NO_SEASON else int(text)
 
 
-def make_plan(options: Namespace, scratch: Path, arguments: Sequence[str] = ()) -> WorkloadPlan:
+def make_plan(options: Namespace, scratch: Path) -> WorkloadPlan:
     """Read the data, infer the schema, run preprocess and preload, choose settings, parse the block. Writes only into
     the folder `scratch`.
 
@@ -191,7 +180,7 @@ def make_plan(options: Namespace, scratch: Path, arguments: Sequence[str] = ()) 
         comment = "the table's own column `split`, which decides"
         block = re.sub(r"^( +split: .*)", rf"\1 # {comment}", block, flags=re.MULTILINE)
     workload = loading.parse_block(name, from_yaml(block)[name], {})
-    done = f"`{shlex.join(['tandem', 'new', *arguments])}` {table.done}"
+    done = f"`{shlex.join(['tandem', 'new', *options.words])}` {table.done}"
     return WorkloadPlan(
         name, table.path, done, block, workload, summary, table.notes, choice_rows(choices), table.is_converted
     )
@@ -252,7 +241,7 @@ def summary_lines(plan: WorkloadPlan) -> list[str]:
     rows = [(key, f"{value}: {why}" if why else value) for key, value, why in (*plan.notes, *plan.choices)]
     rows.append(("size", size_of(summary)))
     if "classes" in summary:
-        unit = " steps" if plan.workload.task == "detect" else ""
+        unit = " steps" if plan.workload.task_facts.target == "class per step" else ""
         each = {name: sum(part[str(name)] for part in summary["num_per_class"].values()) for name in summary["classes"]}
         rows.append(("classes", shortened([f"{name} ({num:,}{unit})" for name, num in each.items()])))
     sizes = summary["num_per_split"]
@@ -284,8 +273,3 @@ def next_steps(plan: WorkloadPlan) -> list[str]:
         f"Add the source and the licence of the data to workloads/{plan.name}/README.md.",
         *aligned(commands),
     ]
-
-
-def aligned(rows: Sequence[tuple[str, str]]) -> list[str]:
-    width = max(len(left) for left, _ in rows)
-    return [f"  {left:<{width}}  {right}" for left, right in rows]

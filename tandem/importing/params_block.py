@@ -41,11 +41,11 @@ def make_block(name: str, headline: str, task: str, preprocess: dict[str, Any], 
         "preprocess": preprocess,
         "preload": usual_values(schema.Preload),
         "train": {field.name: usual[field.name] for field in fields(schema.Train) if field.name in usual},
-        "evaluate": {"weights": "best"} if task == "forecast" else usual_values(schema.Evaluate),
+        "evaluate": {**usual_values(schema.Evaluate), "weights": schema.built_in_facts(task).usual_weights},
     }
     text = to_yaml({name: block})
-    is_fitted = settings["model"]["name"] == "rocket"
-    for key, comment in {**COMMENTS, **(OF_ROCKET if is_fitted else {})}.items():
+    is_closed_form = settings["model"]["name"] == "rocket"
+    for key, comment in {**COMMENTS, **(OF_ROCKET if is_closed_form else {})}.items():
         text = re.sub(rf"^( {{2,4}}{key}:.*)", rf"\1 # {comment}" if comment else r"\1", text, flags=re.MULTILINE)
     return f"# {headline}\n{text}"
 

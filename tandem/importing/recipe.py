@@ -12,7 +12,6 @@ from tandem.params import schema
 from tandem.params.parsing import literal
 from tandem.parts import MISSING
 
-USUAL_MODEL = {"classify": "rocket", "regress": "rocket", "detect": "conv_gru", "forecast": "hybrid"}
 # With few steps to convolve and many training sequences, a network is better (docs/recipes.md).
 FEW_STEPS, MANY_SEQUENCES = 16, 2000
 # From this many sequences on, the ridge uses the features' Gram matrix, which grows with the number of features.
@@ -23,7 +22,8 @@ SPLIT = {"train": 0.7, "val": 0.15, "test": 0.15}
 
 def model_for(task: str, summary: dict[str, Any]) -> tuple[str, str]:
     """The default model for a task and the size of its data, and the reason."""
-    num, num_steps, model = summary["num_per_split"]["train"], summary["max_steps"], USUAL_MODEL[task]
+    num, num_steps = summary["num_per_split"]["train"], summary["max_steps"]
+    model = schema.built_in_facts(task).usual_model
     if model != "rocket":
         return model, f"the default for {task}"
     if num >= MANY_SEQUENCES and num_steps <= FEW_STEPS:
@@ -45,7 +45,8 @@ def train_settings(task: str, model: str, summary: dict[str, Any], epochs: int |
     """The settings that depend on the size of the data (heuristics, listed in docs/own-data.md)."""
     if model == "rocket":
         return rocket_settings(task, summary, epochs)
-    num, is_forecast = summary["num_per_split"]["train"], task == "forecast"
+    facts, num = schema.built_in_facts(task), summary["num_per_split"]["train"]
+    is_forecast = facts.target == "window"
     is_short = model == "hybrid" and num < ENOUGH_FOR_NETWORK
     batch_size = max(8, min(128, 2 ** int(np.log2(max(num, 8) / 8))))
     if epochs is None:  # 2,000 updates or 20 million time steps, whichever is less
@@ -72,7 +73,7 @@ def train_settings(task: str, model: str, summary: dict[str, Any], epochs: int |
         "warmup_epochs": int(epochs > 1),
         "batch_size": batch_size,
         "learning_rate": rates.get(model, 1e-3),
-        **({"label_smoothing": 0.1} if task == "classify" else {}),
+        "label_smoothing": facts.usual_label_smoothing,
     }
 
 
@@ -84,7 +85,7 @@ def rocket_settings(task: str, summary: dict[str, Any], epochs: int | None) -> d
     """
     is_large = summary["num_per_split"]["train"] >= TOO_MANY_TO_KEEP
     sizes = {"num_kernels": 5000, "num_groups": 16} if is_large else {}
-    sizes |= {"num_groups": 0} if task == "regress" else {}
+    sizes |= {"num_groups": 0} if schema.built_in_facts(task).target == "number" else {}
     return {
         "model": {"name": "rocket", **defaults_of("rocket"), **sizes},
         "epochs": 1 if epochs is None else epochs,  # any other number is rejected, with the reason

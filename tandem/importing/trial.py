@@ -186,7 +186,9 @@ def dry_run(name: str, path: Path, choices: Choices, folder: Path) -> tuple[Choi
 def summarize(name: str, path: Path, choices: Choices, folder: Path) -> dict[str, Any]:
     """summary.json, after all steps of preprocess and preload."""
     section = parsing.parse(schema.Preprocess, preprocess_section(path.name, choices), f"{name}.preprocess")
-    summary = write_prepared(folder / "prepared", prepare(choices["task"][0], section, path.parent))
+    summary = write_prepared(
+        folder / "prepared", prepare(schema.built_in_facts(choices["task"][0]).target, section, path.parent)
+    )
     pack_splits(folder / "prepared", folder / "packed", summary)
     shutil.rmtree(folder)
     return summary

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from tandem.machine.interleaving import interleave
-from tandem.machine.regions import free_bytes, synchronize
+from tandem.machine.measure import free_bytes, synchronize
 from tandem.machine.threads import threads_kept
 
 # Large enough to make a GPU's launch times negligible; a CPU would take seconds for this size.

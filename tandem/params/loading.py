@@ -11,7 +11,7 @@ from typing import Any
 
 from tandem.files import ROOT, preset_file, read_json
 from tandem.params.parsing import MOVED, InvalidParams, nearest, one_line, parse, prefixed, replaced
-from tandem.params.schema import Params, Workload, params_type, workload_type
+from tandem.params.schema import WITH_OWN_LOOP, Params, Workload, params_type, workload_type
 
 PARAMS = ROOT / "params.yaml"
 
@@ -107,9 +107,14 @@ def load_workload(name: str) -> Workload:
     if params.preset == "none":
         return params.blocks[name]
     chosen = read_json(preset_file(name))
-    with prefixed(f"params.yaml: preset {chosen['preset']}"):
-        block = read_yaml(ROOT / "params.yaml")[name]
-        return parse_workload(name, block, applicable(block, chosen["overrides"]))
+    return with_preset(name, chosen["preset"], chosen["overrides"])
+
+
+def with_preset(name: str, preset: str, overrides: dict[str, Any]) -> Workload:
+    """Return the block of one workload with the changes of a preset."""
+    with prefixed(f"params.yaml: preset {preset}"):
+        block = read_yaml(PARAMS)[name]
+        return parse_workload(name, block, applicable(block, overrides))
 
 
 def overrides_of(presets: dict[str, dict[str, dict[str, Any]]], preset: str, workload: str) -> dict[str, Any]:
@@ -119,13 +124,20 @@ def overrides_of(presets: dict[str, dict[str, dict[str, Any]]], preset: str, wor
 
 
 def applicable(block: Any, overrides: dict[str, Any]) -> dict[str, Any]:
-    """A preset's overrides without parameters that the block's network does not have: they are meant for another."""
-    model, prefix = block["train"]["model"], "train.model."
-    return {
-        name: value
-        for name, value in overrides.items()
-        if not name.startswith(prefix) or name.removeprefix(prefix) in model
-    }
+    """A preset's overrides without those that are meant for other blocks: parameters that the block's network or its
+    own source does not have, and settings of Tandem's own steps if the block has a loop.
+    """
+    train = block["train"]
+    sections = {"train.model.": train["model"]}
+    if ":" in str(block["preprocess"]["source"]):
+        sections["preprocess."] = block["preprocess"]
+    refused = {f"train.{key}": accepted for key, accepted in WITH_OWN_LOOP.items()} if train.get("loop") else {}
+
+    def is_meant(name: str) -> bool:
+        parts = ((name.removeprefix(prefix), own) for prefix, own in sections.items() if name.startswith(prefix))
+        return all(key.partition(".")[0] in own for key, own in parts)
+
+    return {name: value for name, value in overrides.items() if is_meant(name) and value in refused.get(name, (value,))}
 
 
 def choose_preset(wanted: str, presets: dict[str, Any], identity: dict[str, Any]) -> str:

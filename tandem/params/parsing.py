@@ -107,6 +107,9 @@ def locate(schema: dict[str, Any], loc: Sequence[Any]) -> tuple[list[Any], dict[
     def resolved(node: Any) -> dict[str, Any]:
         if not isinstance(node, dict):  # additionalProperties may be true or false
             return {}
+        members = [each for each in node.get("anyOf", ()) if each.get("type") != "null"]
+        if len(members) == 1:  # an optional section
+            return resolved(members[0])
         return schema["$defs"][node["$ref"].split("/")[-1]] if "$ref" in node else node
 
     keys: list[Any] = []
@@ -183,11 +186,15 @@ def replaced(nested: Any, overrides: dict[str, Any], complain: Callable[[str], s
 
 
 def literal(value: Any) -> Any:
-    """A dataclass in the format of params.yaml. Optional keys at their default are left out."""
+    """A dataclass in the format of params.yaml. Optional keys at their default, or without a value, are left out."""
     if is_dataclass(value):
         parts = ((field, getattr(value, field.name)) for field in fields(value))
         is_complete = getattr(value, "lists_defaults", False)
-        return {field.name: literal(part) for field, part in parts if is_complete or part != field.default}
+        return {
+            field.name: literal(part)
+            for field, part in parts
+            if part != field.default or (is_complete and part is not None)
+        }
     return [literal(part) for part in value] if isinstance(value, tuple) else value
 
 

@@ -7,9 +7,10 @@ DVC depends on the values in params.yaml, not on this file.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, make_dataclass
+from dataclasses import dataclass, field, make_dataclass
+from functools import cache
 from pathlib import PurePosixPath
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, TypeVar, Union, get_args, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self, TypeVar, Union, get_type_hints
 
 from pydantic import (
     AfterValidator,
@@ -26,7 +27,8 @@ from pydantic import (
 from tandem.params.devices import split_device
 from tandem.params.intervals import parse_interval
 from tandem.params.parsing import MAX_WHOLE, InvalidParams, check_name, dotted, nearest, shown
-from tandem.parts import Component, Fraction, Part, Positive, Real, Section, Share, Whole, built_in, find
+from tandem.params.task_facts import TaskFacts, facts_of
+from tandem.parts import MISSING, Component, Fraction, Part, Positive, Real, Section, Whole, built_in, find
 
 Entry = TypeVar("Entry")
 NO_GROUPS = "none"
@@ -101,8 +103,15 @@ class Split(Section):
         return all(isinstance(size, int) for size in self.sizes)
 
 
+class TableSource(Section):
+    """A built-in source, which reads the table `table` of the workload."""
+
+    component: ClassVar[Component | None] = None
+    table: str
+
+
 @dataclass(frozen=True)
-class SequenceTable(Section):
+class SequenceTable(TableSource):
     """A table of many sequences: one label each (classify), one number each (regress), or one per step (detect)."""
 
     source: Literal["sequences"]
@@ -120,18 +129,13 @@ class SequenceTable(Section):
     @model_validator(mode="after")
     def check(self) -> Self:
         check_table(self.table)
-        columns, features = self.columns, self.columns.features
-        if not features:
-            raise ValueError("columns.features is []; name at least one column of numbers")
-        if self.groups != NO_GROUPS and self.groups in features:
-            raise ValueError(f"groups is {self.groups!r}, which is among the features; it cannot be both")
-        check_columns({key: getattr(columns, key) for key in ("sequence", "step", "label")}, features)
+        check_sequence_columns(self.columns, self.groups)
         check_split(self.split)
         return self
 
 
 @dataclass(frozen=True)
-class Series(Section):
+class Series(TableSource):
     """A table of one long series (tandem/data/series.py), cut into windows."""
 
     source: Literal["series"]
@@ -151,35 +155,90 @@ class Series(Section):
     @model_validator(mode="after")
     def check(self) -> Self:
         check_table(self.table)
-        check_columns({"time": self.columns.time, "target": self.columns.target}, self.columns.features)
-        if self.split.are_counts:
-            raise ValueError(f"split is {self.split.sizes}; a series is split by shares of its time that add up to 1")
-        check_split(self.split)
-        parse_interval(self.interval)
+        check_series(self)
         return self
 
 
-@dataclass(frozen=True)
-class Rally(Section):
-    """Simulated tennis rallies (tandem/data/rally_simulation.py); there is no table."""
+class OwnSource(Section):
+    """A source in the workload's directory. Its other keys are the parameters of its function (`own_source_type`)."""
 
-    source: Literal["rally"]
-    num_steps: Annotated[int, Field(strict=True, ge=16, le=MAX_WHOLE)]
-    noise: Real  # standard deviation of a detected position, pixels
-    missed: Annotated[float, Field(strict=True, ge=0, le=0.9)]  # share of the frames in which the ball is not found
-    occlusion: Share  # share of the sequences in which the ball is hidden for a while
-    split: Split
-    seed: Annotated[Whole, usual(0)]
+    lists_defaults = True  # `literal` includes keys at their default: a record must not change with a default
+    table: ClassVar[None] = None
+    reader: ClassVar[str]  # the module of tandem/data that takes what the function returns
+    component: ClassVar[Component]
+
+    @property
+    def parameters(self) -> dict[str, Any]:
+        """The parameters of its function."""
+        return {name: getattr(self, name) for name, _, _ in self.component.parameters}
+
+
+@dataclass(frozen=True, kw_only=True)
+class OwnSequences(OwnSource):
+    """The keys beside those of the function, for sequences."""
+
+    reader = "sequences"
+    source: StrictStr
+    columns: Columns | None = None  # of a DataFrame; arrays have none
+    split: Split | None = None  # not needed if the data says which sequence is in which split
+    seed: Whole = 0  # of the random split; the function receives it too if it has a parameter of this name
+    velocity: StrictBool = False
+    missing: Literal["refuse", "interpolate"] = "refuse"
+    groups: StrictStr = NO_GROUPS
 
     @model_validator(mode="after")
     def check(self) -> Self:
-        if not self.split.are_counts:
-            raise ValueError(f"split is {self.split.sizes}; a simulation needs whole numbers of sequences")
-        check_split(self.split)
+        if self.columns:
+            check_sequence_columns(self.columns, self.groups)
+        if self.split:
+            check_split(self.split)
         return self
 
 
-Preprocess = Annotated[SequenceTable | Series | Rally, Field(discriminator="source")]
+@dataclass(frozen=True, kw_only=True)
+class OwnSeries(OwnSource):
+    """The keys beside those of the function, for one long series."""
+
+    reader = "series"
+    source: StrictStr
+    columns: SeriesColumns
+    interval: StrictStr
+    transform: Literal["log-return", "difference"]
+    missing: Literal["skip", "interpolate", "refuse"] = "skip"
+    input_steps: Annotated[int, Field(strict=True, ge=2, le=MAX_WHOLE)]
+    horizon: Positive
+    stride: Positive = 1
+    split: Split
+    season: Annotated[int, Field(strict=True, ge=2, le=MAX_WHOLE)] | None = None
+
+    @model_validator(mode="after")
+    def check(self) -> Self:
+        check_series(self)
+        return self
+
+
+@cache
+def own_source_type(component: Component, kind: type[OwnSource]) -> type[OwnSource]:
+    """The type of `preprocess` for a source in the workload's directory. Raises ValueError if a parameter of its
+    function has the name of a key that has another meaning.
+    """
+    keys = get_type_hints(kind, include_extras=True)
+    own: list[Any] = []
+    for name, hint, default in component.parameters:
+        if name in (*keys, "table") and (name != "seed" or kind is OwnSeries):
+            raise ValueError(
+                f"is {component.name!r}; {component.place} has the parameter {name!r}, which is a key of preprocess "
+                "with another meaning; rename it"
+            )
+        if name == "seed" and kind is OwnSequences:
+            hint, default = Whole, 0 if default is MISSING else default
+        own.append((name, hint) if default is MISSING else (name, hint, field(default=default)))
+    made: type[OwnSource] = make_dataclass("Preprocess", own, bases=(kind,), frozen=True, kw_only=True)
+    made.component = component
+    return made
+
+
+Preprocess = Annotated[SequenceTable | Series, Field(discriminator="source")]
 
 
 def check_table(name: str) -> None:
@@ -201,6 +260,22 @@ def check_columns(roles: dict[str, str], features: Sequence[str]) -> None:
     for role, column in roles.items():
         if twin := next((other for other in roles if other != role and roles[other] == column), None):
             raise ValueError(f"columns names {column!r} as {role} and as {twin}; they must be different columns")
+
+
+def check_sequence_columns(columns: Columns, groups: str) -> None:
+    if not columns.features:
+        raise ValueError("columns.features is []; name at least one column of numbers")
+    if groups != NO_GROUPS and groups in columns.features:
+        raise ValueError(f"groups is {groups!r}, which is among the features; it cannot be both")
+    check_columns({key: getattr(columns, key) for key in ("sequence", "step", "label")}, columns.features)
+
+
+def check_series(params: Series | OwnSeries) -> None:
+    check_columns({"time": params.columns.time, "target": params.columns.target}, params.columns.features)
+    if params.split.are_counts:
+        raise ValueError(f"split is {params.split.sizes}; a series is split by shares of its time that add up to 1")
+    check_split(params.split)
+    parse_interval(params.interval)
 
 
 def check_split(split: Split) -> None:
@@ -229,23 +304,21 @@ def check_model(model: Part) -> Part:
 
 if TYPE_CHECKING:
     Model = Part
+elif not BUILT_IN:  # a model in MLflow with a network of the workload's own (tandem/model_package.py)
+    Model = Any
 else:
     Model = Annotated[
         Union[tuple(each.schema for each in BUILT_IN.values())],  # noqa: UP007
         Field(discriminator="name"),
         AfterValidator(check_model),
     ]
-Task = Literal["classify", "regress", "forecast", "detect"]
-# The sources of each task's data. A network lists its tasks in `tasks`; without it, it is for every task.
-TASKS = get_args(Task)
-SOURCES = {
-    "classify": ("sequences",),
-    "regress": ("sequences",),
-    "forecast": ("series",),
-    "detect": ("sequences", "rally"),
-}
-# Augmentation changes only the inputs, so it is refused for a task whose targets would have to change with them.
-FORBIDDEN_AUGMENT = {"classify": (), "regress": (), "detect": ("warp",), "forecast": ("mix", "shift", "warp")}
+TASKS = built_in("task")
+# A model in MLflow with a task of the workload's own contains no built-in one.
+Task: Any = str if TYPE_CHECKING or not TASKS else Literal[tuple(TASKS)]
+# The keys of a source in a workload's directory, by the first of its task's sources.
+OWN_SOURCES: dict[str, type[OwnSource]] = {"sequences": OwnSequences, "series": OwnSeries}
+METRIC_ARGUMENTS = ("predictions", "targets", "mask")
+METRIC_REQUESTS = ("predict", "source")  # a metric gets them if it has parameters of these names
 
 
 @dataclass(frozen=True)
@@ -258,6 +331,20 @@ class Augment(Section):
     mix: Annotated[Real, usual(0.0)]  # of each entry added to the identity matrix that maps coupled features
     shift: Annotated[Real, usual(0.0)]  # of a constant added to each coordinate, in training standard deviations
     warp: Annotated[Real, usual(0.0)]  # of the relative change of speed within a sequence
+
+
+# Settings of Tandem's own steps, with the values that they must have if a loop of the workload's own takes the steps.
+WITH_OWN_LOOP: dict[str, tuple[Any, ...]] = {
+    "grad_accum_steps": (1,),
+    "precision": ("fp32", "tf32", "bf16", "fp16"),
+    "step": ("auto", "eager"),
+}
+
+
+def check_loop_name(name: str) -> str:
+    if ":" not in name:
+        raise ValueError(f"is {name!r}; accepted: FILE.py:NAME of a function in the workload's directory")
+    return name
 
 
 @dataclass(frozen=True)
@@ -281,6 +368,8 @@ class Train(Section):
     # For several workers. strong: they share the batch. weak: each has a whole batch, and the learning rate grows with
     # their number (Goyal et al. 2017, arXiv:1706.02677), or with its square root (Krizhevsky 2014, arXiv:1404.5997).
     scaling: Literal["strong", "weak-linear", "weak-sqrt"] = "strong"
+    # A function of the workload's own that takes the steps (tandem/training/custom_loop.py); None: Tandem's own loop.
+    loop: Annotated[StrictStr, AfterValidator(check_loop_name)] | None = None
 
     @property
     def num_threads(self) -> int:
@@ -292,6 +381,8 @@ class Train(Section):
     def check(self) -> Self:
         if is_closed_form(self.model):
             self.check_closed_form()
+        if self.loop:
+            self.check_loop()
         if self.warmup_epochs >= self.epochs:
             raise ValueError(
                 f"warmup_epochs is {self.warmup_epochs} and epochs is {self.epochs}; "
@@ -303,6 +394,18 @@ class Train(Section):
                 "a batch cannot be worked through in more parts than it has sequences"
             )
         return self
+
+    def check_loop(self) -> None:
+        if is_closed_form(self.model):
+            raise ValueError(
+                f"loop is {self.loop!r}, but {self.model.name} is fitted in closed form, without steps; remove the key"
+            )
+        for key, accepted in WITH_OWN_LOOP.items():
+            if (value := getattr(self, key)) not in accepted:
+                raise ValueError(
+                    f"{key} is {value!r}; accepted with a loop of your own, which takes the steps: "
+                    f"{', '.join(map(str, accepted))}"
+                )
 
     def check_closed_form(self) -> None:
         """Refuse settings that a closed-form fit would ignore: it sees every sequence once, unchanged."""
@@ -319,62 +422,105 @@ class Train(Section):
                 )
 
 
+def check_workers(device: str, workload: str, train: Train) -> None:
+    """Raises ValueError if several workers would have to run a loop of the workload's own."""
+    num_workers, kind = split_device(device)
+    if num_workers > 1 and train.loop:
+        raise ValueError(
+            f"device {device!r} has several workers, and {workload}.train.loop is {train.loop!r}, which runs in one "
+            f"process; accepted: {kind}"
+        )
+
+
 def is_closed_form(model: Part) -> bool:
     """Whether one epoch fits the network in closed form (tandem/training/closed_form.py)."""
     return bool(model.component.constants.get("is_fitted_in_closed_form"))
 
 
-def tasks_of(component: Component) -> tuple[str, ...]:
-    return tuple(component.constants.get("tasks", TASKS))
+def tasks_of(network: Component) -> tuple[str, ...]:
+    """The tasks that a network lists in `tasks`; without it, it is for every task."""
+    return tuple(network.constants.get("tasks", TASKS))
 
 
-# The built-in networks for each task.
-MODELS = {task: [name for name, each in BUILT_IN.items() if task in tasks_of(each)] for task in TASKS}
+def built_in_facts(task: str) -> TaskFacts:
+    return facts_of(TASKS[task])
+
+
+def models_for(task: str, facts: TaskFacts) -> list[str]:
+    """The built-in networks for a task."""
+    return [name for name, each in BUILT_IN.items() if is_for(each, task, facts)]
+
+
+def is_for(network: Component, task: str, facts: TaskFacts) -> bool:
+    """Whether a network is for a task: it lists the task, or a built-in one with the same kind of target."""
+    names = tasks_of(network)
+    return task in names or facts.target in {built_in_facts(name).target for name in names if name in TASKS}
+
+
+# The built-in networks for each built-in task.
+MODELS = {name: models_for(name, built_in_facts(name)) for name in TASKS}
 
 
 @dataclass(frozen=True)
 class Evaluate(Section):
     weights: Annotated[Literal["best", "last"], usual("last")]
+    metrics: Unique[StrictStr] = ()  # functions in the workload's directory (tandem/training/own_metrics.py)
 
 
 @dataclass(frozen=True)
 class Workload(Section):
     task: Task
-    preprocess: Preprocess
+    preprocess: Preprocess  # or one of OWN_SOURCES
     preload: Annotated[Preload, usual(usual_values(Preload))]
     train: Train
     evaluate: Annotated[Evaluate, usual(usual_values(Evaluate))]
 
+    own_task: ClassVar[Component | None] = None  # the task, if it is in the workload's directory
+
+    @property
+    def task_class(self) -> Component:
+        return self.own_task or TASKS[self.task]
+
+    @property
+    def task_facts(self) -> TaskFacts:
+        return facts_of(self.task_class)
+
     @model_validator(mode="after")
     def check(self) -> Self:
         """Check that the task matches the source of data, the model, and the augmentation."""
-        task, train = self.task, self.train
-        models = (
-            MODELS
-            if train.model.name in BUILT_IN
-            else {each: [train.model.name] for each in tasks_of(train.model.component)}
-        )
-        for key, value, accepted, what in (
-            ("preprocess.source", self.preprocess.source, SOURCES, "sources"),
-            ("train.model.name", train.model.name, models, "models"),
-        ):
-            if value not in accepted[task]:
-                tasks = ", ".join(other for other in accepted if value in accepted[other])
-                raise ValueError(
-                    f"task is {task!r} and {key} is {value!r}, which do not go together; "
-                    f"{what} for {task}: {', '.join(accepted[task])}; tasks for {value}: {tasks}"
-                )
-        for key in FORBIDDEN_AUGMENT[task]:
+        task, facts, train = self.task, self.task_facts, self.train
+        source = self.preprocess.source
+        if source not in facts.sources and not self.preprocess.component:
+            others = [name for name in TASKS if source in built_in_facts(name).sources]
+            raise mismatch(task, "preprocess.source", source, "sources", facts.sources, others)
+        model, network = train.model.name, train.model.component
+        if not is_for(network, task, facts):
+            raise mismatch(task, "train.model.name", model, "models", models_for(task, facts), tasks_of(network))
+        methods = self.task_class.methods
+        if is_closed_form(train.model) and methods.get("encoded") != methods["loss"]:
+            raise ValueError(
+                f"train.model.name is {model!r}, which is fitted in closed form, without the loss of {task}; use "
+                "another network, or define `encoded` and `scale_of` beside `loss` (tandem/tasks/__init__.py)"
+            )
+        for key in facts.forbidden_augment:
             if strength := getattr(train.augment, key):
                 raise ValueError(
                     f"train.augment.{key} is {strength}; it must be 0 for {task}, "
                     "whose targets it would not change with the input"
                 )
-        if task in ("forecast", "regress") and train.label_smoothing:
+        if train.label_smoothing and not facts.smooths_labels:
             raise ValueError(
-                f"train.label_smoothing is {train.label_smoothing}; it must be 0 for {task}, which has no labels"
+                f"train.label_smoothing is {train.label_smoothing}; it must be 0 for {task}, whose loss has no labels"
             )
         return self
+
+
+def mismatch(task: str, key: str, value: str, what: str, accepted: Sequence[str], others: Sequence[str]) -> ValueError:
+    """The error that a task and the value of another key do not go together."""
+    return ValueError(
+        f"task is {task!r} and {key} is {value!r}, which do not go together; "
+        f"{what} for {task}: {', '.join(accepted)}; tasks for {value}: {', '.join(others)}"
+    )
 
 
 # Where a block names a component.
@@ -398,23 +544,17 @@ def own_components(workload: str, block: Any) -> dict[str, list[Component]]:
         for key in keys:
             value = value.get(key) if isinstance(value, dict) else None
         for index, name in enumerate(value if isinstance(value, list) else [value]):
-            if not isinstance(name, str) or ":" not in name:
+            if not isinstance(name, str) or (":" not in name and kind != "metric"):  # no metric is built in
                 continue
             place = [workload, *keys, *([index] if isinstance(value, list) else [])]
             try:
-                found.setdefault(kind, []).append(find(kind, name, workload))
+                component = find(kind, name, workload)
+                if kind == "task":
+                    facts_of(component)
+                found.setdefault(kind, []).append(component)
             except ValueError as error:
                 raise InvalidParams(f"{dotted('', place)} {error}", place) from None
     return found
-
-
-def model_type(model: Any, workload: str) -> Any:
-    """The type of `train.model`: the union of the built-in networks, or that of a network in the workload's directory.
-
-    Raises InvalidParams about the name of the network.
-    """
-    own = own_components(workload, {"train": {"model": model}})
-    return own["model"][0].schema if own else Model
 
 
 def workload_type(name: str, block: Any) -> type[Workload]:
@@ -424,17 +564,66 @@ def workload_type(name: str, block: Any) -> type[Workload]:
     """
     own = own_components(name, block)
     fields: list[tuple[str, Any]] = []
+    if source := own.get("source"):
+        task = own["task"][0] if "task" in own else TASKS.get(str(block.get("task")))
+        kind: Any = OWN_SOURCES[facts_of(task).sources[0] if task else "sequences"]
+        try:
+            fields.append(("preprocess", own_source_type(source[0], kind)))
+        except ValueError as error:
+            raise InvalidParams(f"{name}.preprocess.source {error}", [name, "preprocess", "source"]) from None
+    preprocess = block.get("preprocess")
+    has_table = isinstance(preprocess, dict) and "source" in preprocess and "source" not in own
+    for index, metric in enumerate(own.get("metric", ())):
+        try:
+            check_metric(metric, own["metric"], has_table)
+        except ValueError as error:
+            keys = [name, "evaluate", "metrics", index]
+            raise InvalidParams(f"{dotted('', keys)} is {metric.name!r}; {error}", keys) from None
     if model := own.get("model"):
-        fields.append(("train", make_dataclass("Train", [("model", model[0].schema)], bases=(Train,), frozen=True)))
-    return make_dataclass("Workload", fields, bases=(Workload,), frozen=True) if fields else Workload
+        fields.append(("train", subclass(Train, ("model", model[0].schema))))
+    own_task = own.get("task", [None])[0]
+    if own_task:
+        fields.append(("task", Literal[own_task.name]))  # type: ignore[valid-type]
+    return subclass(Workload, *fields, own_task=own_task) if fields else Workload
+
+
+@cache  # pydantic takes milliseconds for each class, and params.yaml is parsed once more for every preset
+def subclass(kind: Any, *fields: tuple[str, Any], **constants: Any) -> Any:
+    """The dataclass with these fields and class attributes in the place of its own."""
+    return make_dataclass(kind.__name__, fields, bases=(kind,), namespace=constants, frozen=True)
+
+
+def check_metric(metric: Component, every: list[Component], has_table: bool) -> None:
+    """Raises ValueError if a metric cannot be called, or another one of the workload has its name."""
+    given, requests = metric.arguments[:3], metric.arguments[3:]
+    if given != METRIC_ARGUMENTS:
+        raise ValueError(
+            f"{metric.place} has the parameters ({', '.join(metric.arguments)}); the first three of a metric are "
+            f"{', '.join(METRIC_ARGUMENTS)}"
+        )
+    if unknown := [name for name in requests if name not in METRIC_REQUESTS]:
+        raise ValueError(f"{metric.place} has the parameter {unknown[0]!r}{nearest(unknown[0], METRIC_REQUESTS)}")
+    if "source" in requests and has_table:
+        raise ValueError(
+            f"{metric.place} has the parameter 'source', and this workload has a table and no source of its own; "
+            "remove the parameter"
+        )
+    if [each.attribute for each in every].count(metric.attribute) > 1:
+        raise ValueError(f"two metrics are called {metric.attribute!r}; rename one")
 
 
 def params_type(raw: Any) -> type["Params"]:
     """`Params`, or a subclass if a workload in `raw`, the content of params.yaml, names a component of its own."""
     blocks = raw.items() if isinstance(raw, dict) else ()
     kinds = {str(name): workload_type(str(name), block) for name, block in blocks if isinstance(block, dict)}
-    own: dict[str, Any] = {name: (kind, ...) for name, kind in kinds.items() if kind is not Workload}
-    return create_model("Params", __base__=Params, **own) if own else Params
+    own = {name: kind for name, kind in kinds.items() if kind is not Workload}
+    return model_with(*own.items()) if own else Params
+
+
+@cache
+def model_with(*own: tuple[str, Any]) -> type["Params"]:
+    fields: dict[str, Any] = {name: (kind, ...) for name, kind in own}
+    return create_model("Params", __base__=Params, **fields)
 
 
 class Params(BaseModel):
@@ -473,6 +662,9 @@ class Params(BaseModel):
         for name in self.workloads:
             if name not in self.blocks:
                 raise ValueError(f"workloads names {name!r}, which has no block{nearest(name, self.blocks)}")
+        for device in self.devices:
+            for name in self.workloads:
+                check_workers(device, name, self.blocks[name].train)
         for preset, parts in self.presets.items():
             if preset in ("none", "auto"):
                 raise ValueError(f"presets.{preset} has a name that is taken; choose another one")

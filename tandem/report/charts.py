@@ -26,8 +26,8 @@ def scores(rows: Sequence[Row]) -> Chart | None:
     values = [[run["score"] for run in row["runs"]] for row in rows]
     said = (f"{row['label']} {spread(own, row['score'])}" for row, own in zip(rows, values, strict=True))
     # A forecast's skill is 0 if it is no better than persistence; R2 is 0 if it is no better than the targets' mean.
-    floor = {"forecast": "persistence", "regress": "the mean of what is predicted"}.get(rows[0]["task"])
-    is_below = floor is not None and min(map(min, values)) < 0
+    floor = rows[0]["zero"].partition(":")[0]
+    is_below = bool(floor) and min(map(min, values)) < 0
     labels = [plain(row["label"], MAX_LABEL) for row in rows]
 
     def draw(axes: Axes) -> None:

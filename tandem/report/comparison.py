@@ -123,22 +123,10 @@ def memory(row: Row) -> Cell:
     return Cell(f"{row[name]:,.0f}", (kind,))
 
 
-# Prefix of evaluate's baseline metrics -> the baseline's name.
-BASELINES = {
-    "nearest_neighbour": "1-NN",
-    "most_frequent": "always the most frequent class",
-    "linear": "a linear model",
-    "mean": "always the mean",
-    "median": "always the median",
-    "threshold": "the best threshold on one feature",
-    "base_rate": "events at the base rate",
-}
-
-
 def baselines(row: Row) -> list[tuple[str, float]]:
     """Return the baselines of the score, strongest first. Empty for a forecast: its score is relative to one."""
-    found = {name: row["metrics"].get(f"{key}_{row['score_name']}") for key, name in BASELINES.items()}
-    known = [(name, value) for name, value in found.items() if value is not None and row["task"] != "forecast"]
+    found = {name: row["metrics"].get(f"{key}_{row['score_name']}") for key, name in row["baselines"].items()}
+    known = [(name, value) for name, value in found.items() if value is not None]
     return sorted(known, key=lambda each: -each[1])
 
 
@@ -147,7 +135,7 @@ def baseline(row: Row) -> Cell:
     if found := baselines(row):
         (name, value), *others = found
         return Cell(score_text(value), (name, *(f"{each}: {score_text(other)}" for each, other in others)))
-    return Cell("0", ("persistence: nothing changes",)) if row["task"] == "forecast" else Cell("")
+    return Cell("0", (row["zero"],)) if row["zero"] else Cell("")
 
 
 def verdict(section: ReportSection) -> list[str]:
@@ -156,7 +144,7 @@ def verdict(section: ReportSection) -> list[str]:
     for each in section.comparison.judgements:
         names = [KINDS.get(side.name, side.name) for side in (each.first, each.second)]
         found += [speed_summary(each, *names), score_summary(each, *names)]
-    return [*found, *compare_with_persistence(section.rows[0]), *unbeaten_baselines(section.rows[0])]
+    return [*found, *compare_with_zero(section.rows[0]), *unbeaten_baselines(section.rows[0])]
 
 
 def unbeaten_baselines(row: Row) -> list[str]:
@@ -165,17 +153,15 @@ def unbeaten_baselines(row: Row) -> list[str]:
     return [f"Does not beat {' or '.join(unbeaten)}"] if unbeaten else []
 
 
-def compare_with_persistence(row: Row) -> list[str]:
-    """Return the verdict on persistence. A forecast's score is the share of persistence's error that it removes;
-    `evaluate` gives its interval.
+def compare_with_zero(row: Row) -> list[str]:
+    """Return the verdict on what a score of 0 stands for, if `evaluate` gives the score's interval. A forecast's score
+    is the share of persistence's error that it removes.
     """
     low, high = (row["metrics"].get(f"{row['score_name']}_{end}") for end in ("low", "high"))
-    if low is None or high is None:
+    if low is None or high is None or not row["zero"]:
         return []
-    message = (
-        "Better than persistence" if low > 0 else "Worse than persistence" if high < 0 else "Not told from persistence"
-    )
-    return [f"{message} (95% interval {low:+.4f} to {high:+.4f})"]
+    message = "Better than" if low > 0 else "Worse than" if high < 0 else "Not told from"
+    return [f"{message} {row['zero'].partition(':')[0]} (95% interval {low:+.4f} to {high:+.4f})"]
 
 
 def published_results(comparison: Comparison) -> Iterator[tuple[str, str]]:

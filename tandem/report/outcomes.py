@@ -1,7 +1,8 @@
 """Charts of a trained model's test results, drawn from the tables of an evaluated run."""
 
+import inspect
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
@@ -11,6 +12,8 @@ from matplotlib.colors import PowerNorm
 from matplotlib.dates import AutoDateLocator, ConciseDateFormatter
 from matplotlib.lines import Line2D
 
+from tandem.files import relative
+from tandem.parts import find
 from tandem.report.drawing import LINE_STYLES, MANY_POINTS, WIDTH, Chart, chart, plain, whole_numbers
 from tandem.report.text import counted, words
 from tandem.runs.run import Run
@@ -34,10 +37,29 @@ LANES = {"actual": 2.2, "predicted": 1.4}  # heights
 
 
 def outcomes(run: Run, where: str = "") -> list[Chart]:
-    """Return the charts of an evaluated run. `where`: the device and seed as text."""
-    draw = {"detect": (events, confusion), "forecast": (errors_ahead, last_forecasts), "regress": (predicted_numbers,)}
-    found = [each(run) for each in draw.get(run.train["block"]["task"], (confusion,))]
+    """Return the charts of an evaluated run: those that its task names and its own. `where`: device and seed."""
+    found = [CHARTS[name](run) for name in run.task_facts["charts"] if name in CHARTS]
+    found.append(own_figure(run))
     return [Chart(f"{each.title}{where}", each.sentence, each.figure) for each in found if each]
+
+
+def own_figure(run: Run) -> Chart | None:
+    """Return the figure that the task draws itself; None if it draws none or its file is not here."""
+    name = run.train["block"]["task"]
+    try:
+        component = find("task", name, run.workload)
+        if "draw" not in component.methods or not run.predictions:
+            return None
+        task: Any = component.load()
+    except ValueError:
+        return None
+    if not isinstance(inspect.getattr_static(task, "draw"), staticmethod):
+        raise ValueError(f"{relative(component.path)}: `draw` of {component.attribute} must be a @staticmethod")
+
+    def draw(axes: Axes) -> None:
+        task.draw(axes, run.predictions)
+
+    return chart(f"Figure of {name}", (task.draw.__doc__ or "").strip().partition("\n")[0], draw)
 
 
 def confusion(run: Run) -> Chart | None:
@@ -174,10 +196,12 @@ def predicted_numbers(run: Run) -> Chart | None:
     if len(actual) < MIN_POINTS:
         return None
     target = words(run.train["block"]["preprocess"]["columns"]["label"])
-    own, mean, linear = (run.score["metrics"][name] for name in ("mae", "mean_mae", "linear_mae"))
+    names = {"mean_mae": "always the training mean", "linear_mae": "a linear model"}
+    known = {word: value for name, word in names.items() if (value := run.score["metrics"].get(name)) is not None}
+    others = "".join(f", {word} by {value:.4g}" for word, value in known.items())
     sentence = (
-        f"Predicted {target} over the actual one, {counted(len(actual), 'test sequence')}: off by {own:.4g} on "
-        f"average, always the training mean by {mean:.4g}, a linear model by {linear:.4g}."
+        f"Predicted {target} over the actual one, {counted(len(actual), 'test sequence')}: off by "
+        f"{np.abs(predicted - actual).mean():.4g} on average{others}."
     )
 
     def draw(axes: Axes) -> None:
@@ -250,3 +274,9 @@ def class_style(index: int) -> dict[str, Any]:
 
 def is_wrong(event: Mapping[str, str]) -> bool:
     return not (event["actual"] and event["predicted"])
+
+
+# By the name that a task gives in `charts`.
+CHARTS: dict[str, Callable[[Run], Chart | None]] = {
+    each.__name__: each for each in (confusion, events, errors_ahead, last_forecasts, predicted_numbers)
+}

@@ -1,1 +1,1 @@
-"""Records of a training during and after it: rows and totals, checkpoints, the run directory for MLflow."""
+"""Records of a training during and after it: rows and totals, the run directory, and what MLflow gets of it."""

@@ -5,7 +5,7 @@
 `run_dir.start_follower` starts it. It imports mlflow once for all stages of a `dvc repro`, so no stage spends time on
 the import.
 
-If publishing fails, the data stays in its directory. The next follower or `publish sync` publishes it.
+If publishing fails, the data stays in its directory. `tandem sync` or the next follower publishes it.
 """
 
 import os
@@ -73,8 +73,8 @@ def serve(dvc_process: psutil.Process | None) -> None:
         is_idle = (
             time.monotonic() - last_written > IDLE_SECONDS if dvc_process is None else not dvc_process.is_running()
         )
-        all_failed = all(each.retry_at for each in followed.values())
-        if is_idle and not is_written and all_failed and set(run_dirs()) <= set(folders):
+        only_failures_left = all(each.retry_at for each in followed.values())
+        if is_idle and not is_written and only_failures_left and set(run_dirs()) <= set(folders):
             return
         time.sleep(POLL_SECONDS)
 
@@ -87,7 +87,7 @@ def open_store(folders: list[Path]) -> Any:
         problem = explain(error)
         print(sentence(problem), flush=True)
         for folder in folders:
-            write_json(run_dir.publication_file(folder), problem)
+            write_json(run_dir.publish_status_file(folder), problem)
         return None
     # Lower the priority only now: while a new store is created, this process holds a lock that others wait for.
     os.setpriority(os.PRIO_PROCESS, 0, max(10, os.getpriority(os.PRIO_PROCESS, 0)))

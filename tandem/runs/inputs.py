@@ -17,7 +17,7 @@ from tandem.closure import closure, named_by
 from tandem.files import relative
 from tandem.params.loading import load_params, load_workload
 from tandem.params.parsing import flatten
-from tandem.params.schema import Rally
+from tandem.params.schema import OwnSource, TableSource
 
 Stamp = tuple[int, int, int] | None
 
@@ -48,7 +48,7 @@ class Inputs:
             for split, sha256 in self.values["data"].items()
         }
         block = load_workload(workload)
-        if table_sha256 and not isinstance(block.preprocess, Rally):
+        if table_sha256 and block.preprocess.table:
             table = files.raw_dir(workload) / block.preprocess.table
             require_prepared(table, table_sha256, workload)
             self.digests[table] = table_sha256
@@ -100,16 +100,15 @@ def require_prepared(table: Path, sha256: str, workload: str) -> None:
 
 @contextmanager
 def unchanged(workload: str) -> Iterator[None]:
-    """Raises ValueError if the raw table of `workload` or its preprocess parameters change while the body runs.
+    """Raises ValueError if the raw data of `workload` or its preprocess parameters change while the body runs.
 
     A table that was rewritten with the same bytes also counts as changed: it may have been read half-written.
     """
     params = load_workload(workload).preprocess
-    table = None if isinstance(params, Rally) else files.raw_dir(workload) / params.table
-    before = stamp_of(table) if table else None
+    before = {path: stamp_of(path) for path in raw_files(workload, params)}
     yield
     load_params.cache_clear()
-    changed = [relative(table)] if table and stamp_of(table) != before else []
+    changed = [relative(path) for path, stamp in before.items() if stamp_of(path) != stamp]
     if load_workload(workload).preprocess != params:
         changed.append("parameters (params.yaml)")
     if changed:
@@ -117,6 +116,15 @@ def unchanged(workload: str) -> Iterator[None]:
             f"{' and '.join(changed)} of {workload} changed while preprocess worked on it, so what it made would "
             "belong to neither; run the same command again"
         )
+
+
+def raw_files(workload: str, params: TableSource | OwnSource) -> list[Path]:
+    """The raw table; for a source of the workload's own, every file in its folder `data`, and the source's file."""
+    folder = files.raw_dir(workload)
+    if params.table:
+        return [folder / params.table]
+    assert params.component
+    return [*(path for path in sorted(folder.rglob("*")) if path.is_file()), params.component.path]
 
 
 def stamp_of(path: Path) -> Stamp:

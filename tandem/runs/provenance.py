@@ -3,6 +3,7 @@
 import hashlib
 import os
 import platform
+import re
 import shutil
 import subprocess
 import tempfile
@@ -10,15 +11,16 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from tandem.files import ROOT, sha256_file
+from tandem.files import HOME, ROOT, sha256_file
 from tandem.passwords import without_password
 
 # Changes of these are not code changes: DVC and its stages write the first two, and raw data has its own digest.
 NO_CODE = (":!*dvc.lock", ":!results", ":!workloads/*/data/*")
 # Files in these places belong to the code even if git does not track them.
-CODE = ("stages", "tandem", "flows", "workloads/*/*.py", "dvc.yaml", "params.yaml")
+CODE = ("stages", "tandem", "flows", "workloads/*/*.py", "dvc.yaml", "params.yaml", "requirements.own.txt")
 MAX_PATCH_MIB = 4.0  # a larger patch is not a code edit, and every run stores its patch
 LOCK = ROOT / "requirements.txt"
+OWN_LOCK = HOME / "requirements.own.txt"  # packages of the workloads; an experiment's copy lacks an untracked file
 PACKAGES = ("torch", "numpy", "pandas", "safetensors", "scipy")
 
 
@@ -53,12 +55,7 @@ def tree(root: Path = ROOT) -> dict[str, Any]:
     except UnicodeDecodeError:
         return {**found, "patch": None, "missing_reason": "an edited file is not UTF-8"}
     sha256 = hashlib.sha256(patch).hexdigest() if patch else None
-    return {**found, "patch": text, "patch_encoding": "utf-8", "patch_sha256": sha256}
-
-
-def patch_bytes(tree: dict[str, Any]) -> bytes:
-    """Return the patch for `git apply`. The first manifests name no encoding; they use UTF-8."""
-    return str(tree["patch"]).encode(tree.get("patch_encoding", "utf-8"))
+    return {**found, "patch": text, "patch_sha256": sha256}
 
 
 def patch_of(root: Path) -> bytes | None:
@@ -94,14 +91,32 @@ def git_tags(tree: dict[str, Any]) -> dict[str, str]:
 
 
 def environment() -> dict[str, Any]:
-    """Return the digest of requirements.txt and the versions of Python and the numerical packages."""
+    """Return the digest of the locked packages and the versions of Python, the numerical and the own packages."""
     versions = {"python": platform.python_version()}
-    for name in PACKAGES:
+    own = [line.partition("==")[0].partition("[")[0].strip() for line in own_requirements()]
+    for name in (*PACKAGES, *own):
         try:
             versions[name] = version(name)
         except PackageNotFoundError:
             continue
-    return {"requirements_sha256": sha256_file(LOCK) if LOCK.exists() else None, "versions": versions}
+    return {"requirements_sha256": locks_sha256(), "versions": versions}
+
+
+def locks_sha256() -> str | None:
+    """Return the digest of requirements.txt, or of it and requirements.own.txt if the project has such a file."""
+    if not LOCK.exists():
+        return None
+    if not OWN_LOCK.exists():
+        return sha256_file(LOCK)
+    return hashlib.sha256(LOCK.read_bytes() + b"\n" + OWN_LOCK.read_bytes()).hexdigest()
+
+
+def own_requirements() -> list[str]:
+    """Return the packages in requirements.own.txt, without comments and hashes."""
+    if not OWN_LOCK.exists():
+        return []
+    lines = (re.split(r"\s+#|\s--|\s\\$", line)[0].strip() for line in OWN_LOCK.read_text("utf-8").splitlines())
+    return [line for line in lines if line and not line.startswith(("#", "-"))]
 
 
 def gpu_versions(driver: str | None) -> dict[str, str]:

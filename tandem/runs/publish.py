@@ -6,6 +6,7 @@ MLflow stores once. Everything else is looked up before it is created. An epoch 
 add a second point, so the directory contains only epochs that a checkpoint contains.
 """
 
+import os
 import sys
 from contextlib import suppress
 from pathlib import Path
@@ -44,7 +45,7 @@ class Publisher:
         Returns the error (connection.explain), empty if there was none. It is also written to the publication file,
         where the stage reads it.
         """
-        publication = run_dir.publication_file(self.folder)
+        publication = run_dir.publish_status_file(self.folder)
         try:
             if self.publish_or_remove():
                 publication.unlink(missing_ok=True)  # the stage has read it
@@ -57,7 +58,9 @@ class Publisher:
     def publish_or_remove(self) -> bool:
         """Return whether the directory is removed."""
         with locked(self.folder / "lock"):
-            is_written = run_dir.has_writer(self.folder)  # checked first: later writes are left to the next call
+            is_written = run_dir.has_writer(
+                self.folder
+            )  # checked first: the next call publishes what is written from now on
             path = self.folder / "run.json"
             if path.exists():  # else the stage has not opened the run, or another process has just published all
                 self.publish_new(read_json(path, mend=f"`rm -r {relative(self.folder)}` gives it up"), is_written)
@@ -68,7 +71,7 @@ class Publisher:
         if not self.run_id:
             self.find_or_create_run(about)
         if run_dir.read_publication(self.folder) != self.ids:  # a starting stage removes the ids of the stage before it
-            write_json(run_dir.publication_file(self.folder), self.ids)
+            write_json(run_dir.publish_status_file(self.folder), self.ids)
         if about != self.about:
             self.publish_about(about)
         self.publish_epochs()
@@ -222,13 +225,20 @@ def run_dirs() -> list[Path]:
 
 
 def main() -> int:
-    """Create the tables of a SQLite store that has none. `tandem ui` runs this before it starts MLflow's server."""
+    """Prepare the project's own store for MLflow's server: `tandem ui` runs this before it starts the server.
+
+    Creates missing tables, and publishes: runs that ended with the machine would otherwise show as RUNNING.
+    """
+    uri = os.environ.pop("MLFLOW_TRACKING_URI", None)  # a server that may be elsewhere
     try:
         open_client()
-        return 0
     except Exception as error:
         print(sentence(explain(error)), file=sys.stderr)
         return 1
+    if uri:
+        os.environ["MLFLOW_TRACKING_URI"] = uri
+    sync()
+    return 0
 
 
 if __name__ == "__main__":

@@ -50,11 +50,9 @@ def find(run: str) -> Run:
 def find_seeds(run: str) -> list[Run]:
     """Return the runs that `run` names, ordered by seed.
 
-    `run` may be one run, a run above several seeds, a name without a seed whose latest run has such a parent, a folder
-    of folders by seed, or several ids joined by commas.
+    `run` may be one run, a run above several seeds, a name without a seed whose latest run has such a parent, or a
+    folder of folders by seed.
     """
-    if "," in run and not Path(run).exists():
-        return [find(each) for each in run.split(",")]
     if (path := Path(run)).is_dir() and not is_run(path):
         if folders := [folder for folder in path.iterdir() if is_run(folder)]:
             return [

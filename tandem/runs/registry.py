@@ -22,12 +22,17 @@ def name_of(workload: str) -> str:
 
 
 def log_model(client: Any, experiment_id: str, run_id: str, folder: Path) -> str:
-    """Make the model in `folder` a logged model of the run, which `models:/<id>` loads. Returns its id."""
+    """Make the model in `folder` the logged model of the run, which `models:/<id>` loads. Returns its id.
+
+    If the run was evaluated before, perhaps with other weights or code, the model's files are replaced.
+    """
     from mlflow.entities import LoggedModelOutput
 
     outputs = client.get_run(run_id).outputs
     if outputs and outputs.model_outputs:
-        return str(outputs.model_outputs[0].model_id)
+        model_id = str(outputs.model_outputs[0].model_id)
+        client.log_model_artifacts(model_id, str(folder))
+        return model_id
     # Continue a logged model that was left incomplete when a publisher was killed or the server hung.
     begun = client.search_logged_models([experiment_id], f"source_run_id = '{run_id}'")
     for extra in begun[1:]:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from tandem import files
+from tandem.params.task_facts import recorded_facts
 from tandem.runs import schema1, schemas
 from tandem.runs.schemas import ScoreRecord, TimingRecord, TrainRecord
 
@@ -58,8 +59,18 @@ class Run:
         found["realized"] = {**self.train["realized"], **self.timing["placement"]}
         if self.score:
             found["digests"] = {**self.train["digests"], "predictions": self.score["files"]["predictions.csv"]}
-            found["result"] = {name: self.score[name] for name in ("score_name", "metrics", "weights")}
+            found["result"] = {
+                name: self.score[name]
+                for name in ("score_name", "metrics", "weights", "own_metrics")
+                if name in self.score
+            }
+            found["result"]["paired"] = self.task_facts["paired"]
         return found
+
+    @cached_property
+    def task_facts(self) -> dict[str, Any]:
+        """What comparing and drawing need to know of the task. Its file need not be here."""
+        return recorded_facts(self.train["block"]["task"], self.score)
 
     @cached_property
     def predictions(self) -> list[dict[str, str]]:

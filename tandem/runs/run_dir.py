@@ -93,6 +93,11 @@ class RunDir:
         """Add metrics without a step, which are published at the end. Absent values (None) are left out."""
         self.end["metrics"] |= {name: value for name, value in metrics.items() if value is not None}
 
+    @property
+    def model_folder(self) -> Path:
+        """The folder for the model (tandem/model_package.py)."""
+        return self.folder / "artifacts" / "model"
+
     def add_model(self, val_score: float, data: dict[str, str]) -> None:
         """Have the model in artifacts/model registered. The best model among those with equal digests (`data`) gets the
         alias.
@@ -160,10 +165,10 @@ def recording(token: str, stage: str) -> Iterator[RunDir]:
     """Open the run directory while `stage` (train or evaluate) writes it, and record how the stage ends."""
     folder = RUNS / token
     with write_lock(folder):
-        start_follower()  # the one that ran when this process started may have ended since: it saw no writer
+        start_follower()  # the last one may have ended, because no stage held a writer lock
         if moved := keep_to_this_project(timeout_seconds=0.1):  # a training does not wait for a store
             print(f"tracking: {moved}", flush=True)
-        for stale in (folder / f"{stage}.end.json", publication_file(folder)):  # from an earlier start of this stage
+        for stale in (folder / f"{stage}.end.json", publish_status_file(folder)):  # from an earlier start of this stage
             stale.unlink(missing_ok=True)
         run, status = RunDir(folder), "FAILED"
         try:
@@ -176,7 +181,7 @@ def recording(token: str, stage: str) -> Iterator[RunDir]:
             if run.about:
                 write_json(folder / f"{stage}.end.json", {**run.end, "status": status, "ms": now_ms()})
                 run.wait_for_ids()
-    publication_file(folder).unlink(missing_ok=True)
+    publish_status_file(folder).unlink(missing_ok=True)
 
 
 @contextmanager
@@ -231,7 +236,7 @@ def remove(folder: Path) -> bool:
     return True
 
 
-def publication_file(folder: Path) -> Path:
+def publish_status_file(folder: Path) -> Path:
     """Return the path of the file with MLflow's ids or the error. It is beside the directory, which may be removed
     before the stage reads its ids.
     """
@@ -240,7 +245,7 @@ def publication_file(folder: Path) -> Path:
 
 def read_publication(folder: Path) -> dict[str, str]:
     try:
-        return dict(read_json(publication_file(folder)))
+        return dict(read_json(publish_status_file(folder)))
     except (OSError, ValueError):  # missing or damaged: the directory itself contains all data
         return {}
 

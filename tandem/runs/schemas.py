@@ -97,11 +97,23 @@ class TimingRecord(TypedDict):
 
 
 @with_config(STRICT)
+class TaskRecord(TypedDict):
+    """What comparing and drawing need to know of the task: facts of tandem/params/task_facts.py."""
+
+    paired: str
+    charts: list[str]
+    zero: str
+    baselines: dict[str, str]
+
+
+@with_config(STRICT)
 class ScoreRecord(TypedDict):
     schema: Literal[2]
     score_name: str
     metrics: dict[str, float]
+    own_metrics: NotRequired[dict[str, bool]]  # those of the workload's own -> whether higher is better
     weights: str  # best or last
+    task: NotRequired[TaskRecord]
     sentence: NotRequired[str]
     train_sha256: str  # of the train.json whose weights were evaluated
     files: dict[str, str]

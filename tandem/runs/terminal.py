@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING
 from tandem.stop_signals import StopSignals
 
 if TYPE_CHECKING:
-    from tandem.machine.regions import Measurement
+    from tandem.machine.measure import Measurement
     from tandem.training.trainer import Epoch
 
 SECONDS_BETWEEN_LINES = 10.0  # within an epoch, if stderr is not a terminal
 
 
-class Interruption(StopSignals):
+class GracefulStop(StopSignals):
     """The first Ctrl+C (or SIGTERM) sets `stop_requested`: the training ends after its epoch. The second one raises
     KeyboardInterrupt.
     """

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from tandem.tasks import Evaluation, Read
+from tandem.tasks import Evaluation, FittedTask, NewInputs, Read
 from tandem.tasks.baselines import (
     Baseline,
     compare_with_baselines,
@@ -26,13 +26,13 @@ RARE = 0.5  # of the share that a class would have if all were equally frequent
 SCALES = [2 ** (power / 2) for power in range(13)]  # from 1 to 64
 
 
-class Task:
+class Task(FittedTask):
     score_name = "accuracy"
-    per_step = False
-
-    def __init__(self, summary: dict[str, Any]) -> None:
-        self.classes = [str(name) for name in summary["classes"]]
-        self.num_outputs = len(self.classes)
+    smooths_labels = True
+    paired = "correct"
+    baselines = {"most_frequent": "always the most frequent class", "nearest_neighbour": "1-NN"}
+    usual_model = "rocket"
+    usual_label_smoothing = 0.1
 
     def loss(self, outputs: Tensor, targets: Tensor, mask: Tensor, label_smoothing: float) -> Tensor:
         """Return the cross-entropy; label smoothing as in Szegedy et al. 2016, arXiv:1512.00567, section 7."""
@@ -86,6 +86,11 @@ class Task:
             list(zip(actual, predicted, strict=True)),
             [dict(zip(keys, row, strict=True)) for row in rows],
         )
+
+    def tabulate(self, outputs: Tensor, new: NewInputs) -> dict[str, Any]:
+        """Return one row per sequence; `confidence` is the softmax of the predicted class."""
+        confidence = outputs.softmax(dim=1).amax(dim=1).numpy()
+        return {**super().tabulate(outputs, new), "confidence": confidence}
 
     def predict_baselines(self, targets: Tensor, read: Read) -> dict[str, tuple[str, Tensor]]:
         """Return two baselines that need no training: key -> (name, predicted classes (N,))."""

@@ -14,7 +14,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from tandem.tasks import Evaluation, Read
+from tandem import tasks
+from tandem.tasks import Evaluation, NewInputs, Read
 from tandem.tasks.baselines import Baseline, compare_with_baselines, interval_of_gain, sample
 from tandem.tasks.scores import macro_f1, macro_f1_of_sums, match_steps, precision_recall_f1
 
@@ -30,16 +31,21 @@ NUM_THRESHOLD_STEPS = 10_000
 MAX_THRESHOLD_FEATURES = 16
 
 
-class Task:
+class Task(tasks.Task):
     score_name = "event_f1"
-    per_step = True
+    target = "class per step"
+    sources = ("sequences", "rally")
+    forbidden_augment = ("warp",)
+    smooths_labels = True
+    paired = "events"
+    charts = ("events", "confusion")
+    baselines = {"threshold": "the best threshold on one feature", "base_rate": "events at the base rate"}
+    usual_model = "conv_gru"
 
     def __init__(self, summary: dict[str, Any]) -> None:
-        self.classes = [str(name) for name in summary["classes"]]
-        self.num_outputs = len(self.classes)
-        self.features = summary["features"]
-        counts = summary["num_per_class"]["train"]
-        steps = torch.tensor([float(max(counts[name], 1)) for name in self.classes])
+        super().__init__(summary)
+        counts = summary.get("num_per_class", {}).get("train", {})  # older models do not say them
+        steps = torch.tensor([float(max(counts.get(name, 1), 1)) for name in self.classes])
         weights = (steps.max() / steps) ** WEIGHT_EXPONENT
         # By device: a copy to the device in every step would be a synchronization in every step.
         self.weights = {weights.device: weights}
@@ -107,6 +113,18 @@ class Task:
             self.confusion_pairs(predictions, actual),
             rows,
         )
+
+    def tabulate(self, outputs: Tensor, new: NewInputs) -> dict[str, Any]:
+        """Return one row per event. `step` is the value in the table's own column."""
+        predictions = self.predict(outputs, new.mask).numpy()
+        rows, steps = np.nonzero(predictions)
+        numbers = predictions[rows, steps]
+        return {
+            "sequence": new.ids[rows],
+            "step": [new.steps[row][step] for row, step in zip(rows.tolist(), steps.tolist(), strict=True)],
+            "predicted": np.array(self.classes)[numbers],
+            "confidence": outputs.softmax(dim=2).numpy()[rows, steps, numbers],
+        }
 
     def count_baselines(self, actual: np.ndarray, mask: np.ndarray, read: Read) -> dict[str, np.ndarray]:
         """Return the counts of two detectors that need no training.

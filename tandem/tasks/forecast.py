@@ -17,7 +17,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tandem.tasks import Evaluation, Read
+from tandem import tasks
+from tandem.tasks import Evaluation, NewInputs, Read
 
 NUM_RESAMPLES = 1000
 # Relative to the error of other steps, a smaller error is rounding: the targets are stored as 32-bit floats.
@@ -29,14 +30,21 @@ BASELINES = {
 }
 
 
-class Task:
+class Task(tasks.Task):
     score_name = "skill"
-    per_step = False
+    target = "window"
+    sources = ("series",)
+    forbidden_augment = ("mix", "shift", "warp")
+    paired = "window errors"
+    charts = ("errors_ahead", "last_forecasts")
+    zero = "persistence: nothing changes"
+    usual_model = "hybrid"
+    usual_weights = "best"
 
     def __init__(self, summary: dict[str, Any]) -> None:
-        self.num_outputs = summary["num_outputs"]
+        super().__init__(summary)
         self.mean, self.std = summary["mean"][0], summary["std"][0]
-        self.target, self.transform = summary["target"]["name"], summary["target"]["transform"]
+        self.target_name, self.transform = summary["target"]["name"], summary["target"]["transform"]
         self.season, self.naive_error = summary.get("season"), summary.get("naive_error", 0.0)
 
     @property
@@ -53,13 +61,15 @@ class Task:
         """Return the mean squared error."""
         return (outputs - targets).square().mean()
 
-    def predict(self, outputs: Tensor, mask: Tensor) -> Tensor:
-        return outputs
-
     def score(self, predictions: Tensor, targets: Tensor, mask: Tensor) -> float:
         """Return the skill of the mean absolute error, on the summed changes (of log returns: the gain so far)."""
         found, actual = ((part * self.std + self.mean).cumsum(dim=1) for part in (predictions, targets))
         return (1 - (found - actual).abs().mean() / actual.abs().mean()).item()
+
+    def tabulate(self, outputs: Tensor, new: NewInputs) -> dict[str, Any]:
+        """Return one row per step after the table's last time."""
+        predicted = self.levels(outputs.numpy(), new.anchors)[0]
+        return {"time": new.times, "step_ahead": np.arange(1, len(predicted) + 1), "predicted": predicted}
 
     def evaluate(self, outputs: Tensor, read: Read) -> Evaluation:
         anchors, targets = read("test", "anchors"), read("test", "targets")
@@ -94,11 +104,15 @@ class Task:
         rows = by_step(forecasts, actual)
         return Evaluation(
             metrics,
-            verdict(metrics, best, gain, self.target) + without_skill(rows),
+            verdict(metrics, best, gain, self.target_name) + without_skill(rows),
             rows,
             directions(forecasts["network"], actual, anchors),
             list_forecasts(times, anchors, actual, forecasts),
         )
+
+    def to_units(self, values: np.ndarray, anchors: np.ndarray | None) -> np.ndarray:
+        assert anchors is not None
+        return self.levels(values, anchors)
 
     def levels(self, standardized: np.ndarray, anchors: np.ndarray) -> np.ndarray:
         """Network outputs (N, H) and the levels (N,) at which they start -> levels (N, H)."""

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tandem.tasks import Evaluation, Read
+from tandem.tasks import Evaluation, FittedTask, NewInputs, Read
 from tandem.tasks.baselines import (
     MAX_FITTED,
     Baseline,
@@ -24,17 +24,20 @@ from tandem.tasks.baselines import (
 )
 from tandem.tasks.ridge import centred, leave_one_out
 
-BASELINES = {"mean": "always the mean", "median": "always the median", "linear": "a linear model"}
 
-
-class Task:
+class Task(FittedTask):
     score_name = "r2"
-    per_step = False
-    num_outputs = 1
+    target = "number"
+    paired = "errors"
+    charts = ("predicted_numbers",)
+    zero = "the mean of what is predicted"
+    baselines = {"mean": "always the mean", "median": "always the median", "linear": "a linear model"}
+    usual_model = "rocket"
 
     def __init__(self, summary: dict[str, Any]) -> None:
+        super().__init__(summary)
         target = summary["target"]
-        self.target, self.mean, self.std = target["name"], target["mean"], target["std"]
+        self.target_name, self.mean, self.std = target["name"], target["mean"], target["std"]
 
     def loss(self, outputs: Tensor, targets: Tensor, mask: Tensor, label_smoothing: float) -> Tensor:
         """Return the mean squared error."""
@@ -48,15 +51,18 @@ class Task:
         """Return 1: least squares need no scaling."""
         return 1.0
 
-    def predict(self, outputs: Tensor, mask: Tensor) -> Tensor:
-        return outputs[:, 0]
-
     def score(self, predictions: Tensor, targets: Tensor, mask: Tensor) -> float:
         return r2_score(*(part.detach().cpu().double().numpy() for part in (predictions, targets)))
 
     def in_units(self, standardized: np.ndarray) -> np.ndarray:
         """Return the values in the target's own unit."""
         return standardized.astype(np.float64) * self.std + self.mean
+
+    def tabulate(self, outputs: Tensor, new: NewInputs) -> dict[str, Any]:
+        return {"sequence": new.ids, "predicted": self.in_units(outputs[:, 0].numpy())}
+
+    def to_units(self, values: np.ndarray, anchors: np.ndarray | None) -> np.ndarray:
+        return self.in_units(values)
 
     def evaluate(self, outputs: Tensor, read: Read) -> Evaluation:
         targets, ids = read("test", "targets"), read("test", "ids").tolist()
@@ -77,13 +83,14 @@ class Task:
             metrics |= {f"{name}_{key}": value for key, value in found[name].items()}
         baselines = [
             Baseline(word, found[name]["r2"], gain_over(baseline_predictions[name], predicted, actual))
-            for name, word in BASELINES.items()
+            for name, word in self.baselines.items()
         ]
         compared = compare_with_baselines(metrics["r2"], baselines, len(actual))
-        baseline_errors = ", ".join(f"{word} {found[name]['mae']:.4g}" for name, word in BASELINES.items())
+        baseline_errors = ", ".join(f"{word} {found[name]['mae']:.4g}" for name, word in self.baselines.items())
         return Evaluation(
             metrics,
-            f"{compared}; MAE of {self.target} {metrics['mae']:.4g} ({baseline_errors}), RMSE {metrics['rmse']:.4g}",
+            f"{compared}; MAE of {self.target_name} {metrics['mae']:.4g} ({baseline_errors}), "
+            f"RMSE {metrics['rmse']:.4g}",
             [{"prediction": name, **row} for name, row in found.items()],
             [],
             [

@@ -22,14 +22,14 @@ import torch
 from tandem.files import ROOT, sha256_file
 from tandem.machine.identity import usable_cores
 from tandem.machine.interleaving import interleave
+from tandem.machine.measure import seconds_of
 from tandem.machine.rates import has_cores
-from tandem.machine.regions import seconds_of
 from tandem.machine.threads import threads_kept, waited_seconds
 from tandem.params.parsing import flatten
 from tandem.training import auto_cache
 from tandem.training.auto_cache import Choice
 from tandem.training.graphs import NUM_WARMUPS, Graphs
-from tandem.training.memory import free_cache, is_out_of_memory
+from tandem.training.oom import free_cache, is_out_of_memory
 from tandem.training.trainer import Trainer, realized_precision
 
 PRECISIONS = {"cpu": ("fp32", "bf16"), "cuda": ("fp32", "tf32", "bf16")}

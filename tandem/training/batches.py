@@ -4,7 +4,7 @@ Shapes: values (N, T, F) float32, mask (N, T) bool (True: a real step), targets 
 the device: a batch is one `index_select` per tensor, without a copy from the host or a loader process. Data that does
 not fit is streamed from a memory-mapped file: the next batch is copied while the device works on the current one. Both
 give the same batches in the same order, because the caller draws the order on the CPU and passes it in. A resident
-split can be released to its file between two batches (tandem/training/memory.py).
+split can be released to its file between two batches (tandem/training/oom.py).
 """
 
 import json
@@ -24,7 +24,7 @@ DTYPES = {"F32": torch.float32, "F64": torch.float64, "I64": torch.int64, "I32":
 
 
 @dataclass(frozen=True)
-class Share:
+class WorkerSlice:
     """One worker's contiguous share of a micro-batch of all workers.
 
     A batch goes through the model in `grad_accum_steps` micro-batches, and each worker takes a share of every one. If a
@@ -46,7 +46,7 @@ class Batch:
     rows: torch.Tensor  # (B,) indices of the sequences in the split
     # (B, H) the inputs of a decoder while training (tandem/models/seq2seq.py)
     teacher_targets: torch.Tensor | None = None
-    shares: tuple[Share, ...] = ()  # if the batch is one worker's share of a larger batch: one per micro-batch
+    shares: tuple[WorkerSlice, ...] = ()  # if the batch is one worker's share of a larger batch: one per micro-batch
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -217,7 +217,7 @@ def shuffled(split: Split, generator: torch.Generator) -> torch.Tensor:
     return torch.randperm(len(split), generator=generator)
 
 
-def shares_of(num_sequences: int, num_parts: int, rank: int, num_workers: int) -> tuple[Share, ...]:
+def shares_of(num_sequences: int, num_parts: int, rank: int, num_workers: int) -> tuple[WorkerSlice, ...]:
     """The shares of worker `rank` in a batch of `num_sequences`, one per part.
 
     If a part does not divide evenly, the first workers take one more sequence.
@@ -229,11 +229,11 @@ def shares_of(num_sequences: int, num_parts: int, rank: int, num_workers: int) -
         each, rest = divmod(whole, num_workers)
         num_own = each + (rank < rest)
         first = rank * each + min(rank, rest)
-        found.append(Share(min(first, whole - 1), max(num_own, 1), num_own, whole))
+        found.append(WorkerSlice(min(first, whole - 1), max(num_own, 1), num_own, whole))
     return tuple(found)
 
 
-def places_of(shares: tuple[Share, ...]) -> torch.Tensor:
+def places_of(shares: tuple[WorkerSlice, ...]) -> torch.Tensor:
     """Indices of the shares' sequences in the batch of all workers: (n,) int64."""
     places, start = [], 0
     for share in shares:
@@ -242,7 +242,7 @@ def places_of(shares: tuple[Share, ...]) -> torch.Tensor:
     return torch.cat(places)
 
 
-def own_rows(order: torch.Tensor, batch_size: int, shares: tuple[Share, ...]) -> torch.Tensor:
+def own_rows(order: torch.Tensor, batch_size: int, shares: tuple[WorkerSlice, ...]) -> torch.Tensor:
     """The elements of `order` that belong to a worker with these `shares` of each batch, batch by batch.
 
     order: (N,) int64, consecutive full batches of all workers.

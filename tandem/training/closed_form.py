@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from tandem.tasks import FittedTask
 from tandem.tasks.ridge import Dual, Primal
 from tandem.training.batches import Batch, Split, sequential_indices
-from tandem.training.memory import OomPolicy
+from tandem.training.oom import OomPolicy
 
 MAX_KEPT = 10_000
 NUM_SAMPLE = 2048  # training sequences for the biases and, if not all features are kept, for mean and deviation

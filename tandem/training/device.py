@@ -51,9 +51,9 @@ def keep_freed_memory() -> None:
     """Let glibc reuse the memory of a step's tensors in the next step, up to KEPT_BYTES per tensor.
 
     By default glibc returns memory to the system after each step, and the next step waits while the kernel clears the
-    same pages again: 6,000 page faults and a quarter of the time of a step of `rally`. If the memory of this process is
-    limited (ulimit -d, -v), glibc keeps almost nothing, because memory freed in one size may be missing in another.
-    Without glibc, this function does nothing. mallopt(3) documents the two values.
+    same pages again: 6,000 page faults and a quarter of the time of a step of a small GRU. If the memory of this
+    process is limited (ulimit -d, -v), glibc keeps almost nothing, because memory freed in one size may be missing in
+    another. Without glibc, this function does nothing. mallopt(3) documents the two values.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     limits = [resource.getrlimit(kind)[0] for kind in (resource.RLIMIT_DATA, resource.RLIMIT_AS)]

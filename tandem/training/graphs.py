@@ -4,19 +4,26 @@ https://docs.pytorch.org/docs/stable/notes/cuda.html#cuda-graphs
 """
 
 import gc
+import os
+import traceback
 from collections import Counter
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterable
 from functools import cache
+from types import FrameType
 
 import torch
 
-from tandem.training.memory import is_out_of_memory, shorten
+from tandem.files import ROOT
+from tandem.training.oom import is_out_of_memory, shorten
 
 NUM_WARMUPS = 3  # eager runs before a capture, in which libraries choose kernels and allocate memory
+NETWORKS = ("workloads/", "tandem/models/")  # where the code of networks is
 
 
 class CaptureFailed(RuntimeError):
-    """A capture failed and computed nothing. The message is a short form of the first error's."""
+    """A capture failed and computed nothing. The message is a short form of the first error's, after the network's line
+    that raised it.
+    """
 
     def __init__(self, message: str, is_out_of_memory: bool) -> None:
         super().__init__(message)
@@ -86,7 +93,7 @@ class Graphs:
         except RuntimeError as error:
             # Ending a failed capture raises a second error; the first one is its context.
             cause = error.__context__ if isinstance(error.__context__, Exception) else error
-            failed, is_memory = shorten(cause), is_out_of_memory(cause) or is_out_of_memory(error)
+            failed, is_memory = with_line(cause, shorten(cause)), is_out_of_memory(cause) or is_out_of_memory(error)
             del cause  # its traceback references the tensors of the failed capture
         if not failed:
             return graph
@@ -97,3 +104,18 @@ class Graphs:
         generator = torch.cuda.default_generators[self.device.index or 0]
         generator.graphsafe_set_state(generator.clone_state())
         raise CaptureFailed(failed, is_memory)  # not in a variable: that would create a reference cycle with this frame
+
+
+def with_line(error: Exception, message: str) -> str:
+    """The message after the network's line that raised the error: `workloads/pen/net.py, line 31: ...`."""
+    line = network_line(reversed([*traceback.walk_tb(error.__traceback__)]))
+    return f"{line}: {message}" if line else message
+
+
+def network_line(frames: Iterable[tuple[FrameType, int]]) -> str:
+    """The first of `frames` (frame, line number) in a network's code: `workloads/pen/net.py, line 31`, or ""."""
+    for frame, number in frames:
+        path = os.path.relpath(os.path.realpath(frame.f_code.co_filename), ROOT)
+        if path.startswith(NETWORKS):
+            return f"{path}, line {number}"
+    return ""

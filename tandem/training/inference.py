@@ -7,10 +7,8 @@ import torch
 from torch import nn
 
 from tandem.training.batches import Batch
-from tandem.training.memory import OomPolicy
+from tandem.training.oom import OomPolicy
 from tandem.training.step import Loss, autocast
-
-PREDICTION_BATCH = 1024  # may exceed the training batch: without gradients no activations are stored
 
 
 @torch.no_grad()

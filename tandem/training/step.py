@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from tandem.models.kernels import dropout
 from tandem.training.batches import Batch
 from tandem.training.graphs import CaptureFailed, Graphs
-from tandem.training.memory import OomPolicy, free_cache
+from tandem.training.oom import OomPolicy, free_cache
 from tandem.training.workers import ALONE, Workers, gradient_sync
 
 Loss = Callable[[Tensor, Batch], Tensor]  # (outputs, their batch) -> mean over its sequences
@@ -35,8 +35,8 @@ def autocast(precision: str, device: torch.device) -> AbstractContextManager[obj
 class Step:
     """`step(batch)` updates the weights and returns the loss, summed over the sequences, as a scalar on the device.
 
-    If `graphs` is set, the training replays captured steps (epoch.py). It then calls `step(batch)` only for warm-ups,
-    for measurements, and after it gave up the graphs.
+    If `graphs` is set, the training replays captured steps (graph_epoch.py). It then calls `step(batch)` only for
+    warm-ups, for measurements, and after it gave up the graphs.
     """
 
     def __init__(

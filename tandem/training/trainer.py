@@ -8,19 +8,20 @@ from typing import Any, cast
 import torch
 from torch import nn
 
-from tandem.machine.regions import Measurement, measure
+from tandem.machine.measure import Measurement, measure
 from tandem.params.schema import Train
 from tandem.tasks import FittedTask, Task
 from tandem.training import inference
 from tandem.training.batches import Batch, Split, own_rows, sequential_indices, shares_of
 from tandem.training.closed_form import ClosedForm, Fitted
 from tandem.training.device import has_tf32, use_tf32
-from tandem.training.epoch import DeviceEpoch
+from tandem.training.graph_epoch import GraphEpoch
 from tandem.training.graphs import Graphs
-from tandem.training.memory import OomPolicy, advice
+from tandem.training.oom import OomPolicy, advice
 from tandem.training.optimizer import AdamW, learning_rates
 from tandem.training.random_draws import RandomDraws, draw_epoch, sha256_of, uses_teacher_forcing
 from tandem.training.step import Step, choose_execution_mode, graph_blocker, random_state, set_random_state
+from tandem.training.trained import PREDICTION_BATCH
 from tandem.training.workers import ALONE, Workers
 
 
@@ -45,11 +46,13 @@ class Trainer:
     def __init__(self, model: nn.Module, train: Split, val: Split, params: Train, task: Task, seed: int = 0):
         self.model, self.train_split, self.val_split, self.params = model, train, val, params
         self.task, self.device = task, train.device
-        is_fitted = getattr(model, "is_fitted_in_closed_form", False)
+        is_closed_form = getattr(model, "is_fitted_in_closed_form", False)
         precision = (
-            "fp32" if params.precision == "auto" or is_fitted else realized_precision(params.precision, self.device)
+            "fp32"
+            if params.precision == "auto" or is_closed_form
+            else realized_precision(params.precision, self.device)
         )
-        mode, reason = choose_execution_mode("eager" if is_fitted else params.step, self.device, precision, model)
+        mode, reason = choose_execution_mode("eager" if is_closed_form else params.step, self.device, precision, model)
         self.optimizer = AdamW(
             model.parameters(),
             # A CUDA graph reads a tensor at every replay. A Python number would keep its value from the capture.
@@ -74,14 +77,14 @@ class Trainer:
         )
         use_tf32(self.step.precision == "tf32")
         self.closed_form: ClosedForm | None = None
-        if is_fitted:
+        if is_closed_form:
             self.closed_form = ClosedForm(
                 cast(Fitted, model), cast(FittedTask, task), train, val, self.oom, params.batch_size
             )
         self.steps_per_epoch = -(-len(train) // params.batch_size)
         self.rates = learning_rates(params, self.steps_per_epoch * params.epochs)
         self.total = torch.zeros((), device=self.device)  # loss of the current epoch, summed over its sequences
-        self.device_epoch: DeviceEpoch | None = None
+        self.device_epoch: GraphEpoch | None = None
         self.num_fallbacks_seen = 0  # number of OOM fallbacks when the graphs were last dropped
         # The generator is on the CPU, so CPU and GPU runs see the same batches and the same augmentation.
         self.generator = torch.Generator().manual_seed(seed)
@@ -93,20 +96,22 @@ class Trainer:
         self.peak_mib = 0.0  # highest memory peak of any epoch so far
         self.workers = ALONE
         self.missing_reasons: dict[str, str] = {}  # what could not be measured in the last epoch, and why
+        self.probe_blocker = "a fit in closed form takes no steps" if is_closed_form else ""
+        self.notes: dict[str, str] = {}  # sentences for answers.txt
 
     def use_workers(self, workers: Workers) -> None:
         """Train together with other workers from now on. They must have opened identical trainers."""
         self.workers = workers
         self.step.use_workers(workers)
 
+    def train_epochs(self, on_epoch: Callable[[Epoch], None], num_epochs: int | None = None) -> None:
+        """Train until `num_epochs` are done (default: all), and call `on_epoch` after each epoch."""
+        while self.epochs_done < (num_epochs or self.params.epochs):
+            on_epoch(self.epoch())
+
     def epoch(self) -> Epoch:
         """Train and validate for one epoch."""
-        if self.device.type == "cuda":
-            # Setting torch's generator restarts cuDNN's dropout between RNN layers. A resume sets the generator, so
-            # every epoch sets it too.
-            set_random_state(random_state(self.device), self.device)
-        if self.workers.count > 1:
-            self.synchronize_workers()
+        self.begin_epoch()
         steps, num_sequences = self.training_steps(), 0  # draws the epoch's random numbers; takes no step yet
         with measure(self.device) as training:
             for num_stepped in steps:  # each iteration takes one optimizer step
@@ -115,11 +120,27 @@ class Trainer:
         if self.step.graphs is not None and training.peak_allocated_mib is not None:
             # A replay allocates nothing: it uses the graph's own memory, which the capture allocated.
             self.peak_mib = training.peak_allocated_mib = max(self.peak_mib, training.peak_allocated_mib)
+        last_step = (self.epochs_done + 1) * self.steps_per_epoch - 1
+        return self.end_epoch(training, train_loss, 0.0 if self.closed_form else float(self.rates[last_step]))
+
+    def begin_epoch(self) -> None:
+        if self.device.type == "cuda":
+            # Setting torch's generator restarts cuDNN's dropout between RNN layers. A resume sets the generator, so
+            # every epoch sets it too.
+            set_random_state(random_state(self.device), self.device)
+        if self.workers.count > 1:
+            self.synchronize_workers()
+
+    def end_epoch(self, training: Measurement, train_loss: torch.Tensor, learning_rate: float) -> Epoch:
+        """Validate after the steps of an epoch.
+
+        train_loss: mean over the sequences, a scalar that is read from the device here.
+        """
         with measure(self.device) as validation:
             rows, num_val = self.workers.part_of(sequential_indices(self.val_split)), len(self.val_split)
             loss, predictions = inference.validate(
                 self.model,
-                self.oom.batches(self.val_split, rows, inference.PREDICTION_BATCH),
+                self.oom.batches(self.val_split, rows, PREDICTION_BATCH),
                 lambda outputs, batch: self.task.loss(outputs, batch.targets, batch.mask, 0.0),
                 self.task.predict,
                 self.step.precision,
@@ -140,7 +161,7 @@ class Trainer:
             weights = snapshot(self.model)
         return Epoch(
             self.epochs_done,
-            0.0 if self.closed_form else float(self.rates[self.epochs_done * self.steps_per_epoch - 1]),
+            learning_rate,
             train_loss.item(),
             val_loss,
             # The CPU computes the score for every device: this uses no GPU memory and gives the same number.
@@ -181,7 +202,7 @@ class Trainer:
         if self.closed_form:
             return self.fitted(self.closed_form, random_draws.order)
         if self.num_fallbacks_seen != len(self.oom.fallbacks):
-            self.recapture_graphs()
+            self.drop_graphs()
         if self.step.graphs is None:
             self.total = torch.zeros((), device=self.device)
             return self.plain_steps(random_draws, first_step, 0)
@@ -200,7 +221,7 @@ class Trainer:
     def captured_steps(self, random_draws: RandomDraws, first_step: int) -> Iterator[int]:
         if self.device_epoch is None:
             self.device_epoch = self.oom.run_with_fallbacks(
-                lambda: DeviceEpoch(self.step, self.train_split, self.params, self.rates)
+                lambda: GraphEpoch(self.step, self.train_split, self.params, self.rates)
             )
         self.total, num_done = self.device_epoch.total, 0
         for count in self.device_epoch.steps(random_draws, first_step):
@@ -211,7 +232,7 @@ class Trainer:
         if num_done < self.steps_per_epoch:
             yield from self.plain_steps(random_draws, first_step, num_done)
 
-    def recapture_graphs(self) -> None:
+    def drop_graphs(self) -> None:
         """Drop the captured graphs, because their tensors have moved. Later steps capture new ones if possible."""
         self.device_epoch, self.num_fallbacks_seen = None, len(self.oom.fallbacks)
         if self.step.graphs is not None:
@@ -300,7 +321,7 @@ class Trainer:
             is_tensor = isinstance(rate, torch.Tensor)
             group["lr"] = rate.fill_(float(group["lr"])) if is_tensor else float(group["lr"])
             group["capturable"] = is_tensor
-        self.recapture_graphs()  # existing graphs use the optimizer's old tensors
+        self.drop_graphs()  # existing graphs use the optimizer's old tensors
         self.set_precision(state["precision"])
         self.step.restore(state["step"])
         self.generator.set_state(state["generator"].cpu())

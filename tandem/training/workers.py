@@ -170,7 +170,7 @@ def process_group(device: str, count: int, kind: str) -> Iterator[Workers]:
         torch.cuda.set_device(local_rank)
     with lost_workers_noticed():
         dist.init_process_group("gloo" if kind == "cpu" else "cpu:gloo,cuda:nccl")
-        # A stop signal must not kill a worker, because all stop after the same epoch. `Interruption` and
+        # A stop signal must not kill a worker, because all stop after the same epoch. `GracefulStop` and
         # `StopSignals` handle the signals during the training; these settings apply before and after it.
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         if dist.get_rank():

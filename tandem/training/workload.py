@@ -16,25 +16,24 @@ from typing import Any
 
 import numpy as np
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file
-from torch import nn
 
 from tandem import models
 from tandem.data.packed import read_array, read_arrays
-from tandem.files import damaged, hardware_file, packed_dir, packed_file, prepared_dir, read_json, relative, result_dir
+from tandem.files import hardware_file, packed_dir, packed_file, prepared_dir, read_json, result_dir
 from tandem.machine.identity import identify, require_same_gpu, usable_cores
-from tandem.machine.regions import free_bytes
+from tandem.machine.measure import free_bytes
 from tandem.models import Shape
-from tandem.params import parsing, schema
+from tandem.params import schema
 from tandem.params.devices import split_device
 from tandem.params.loading import load_workload
 from tandem.params.schema import Threads, Train, Workload
-from tandem.tasks import Task, open_task
+from tandem.parts import Component, find
+from tandem.tasks import Task, check_loss, open_task
 from tandem.training import auto
 from tandem.training.batches import Split, load_split
+from tandem.training.custom_loop import LoopTrainer
 from tandem.training.device import open_device
-from tandem.training.memory import OomPolicy, OutOfMemory, advice, translate_oom
+from tandem.training.oom import OomPolicy, OutOfMemory, advice, translate_oom
 from tandem.training.trainer import Trainer
 from tandem.training.workers import ALONE, MIN_GRAD_ACCUM_STEPS, OUT_OF_MEMORY_STATUS, Workers
 
@@ -44,7 +43,6 @@ SHARE_OF_FREE_MEMORY = 0.6
 RequiredKeys = dict[str, type | tuple[type, type]]
 IDENTITY: RequiredKeys = {"kind": str, "name": str}
 PLAN: RequiredKeys = {"data_location": str, "bytes": (dict, int), "sha256": (dict, str)}
-MODEL: RequiredKeys = {"task": str, "preprocessing": dict}
 SUMMARY: RequiredKeys = {
     "sha256": (dict, str),
     "num_per_split": (dict, int),
@@ -70,7 +68,8 @@ class RunContext:
     def of(cls, workload: str, device: str, seed: int) -> RunContext:
         params = load_workload(workload)
         require_sequences(workload, device, params.train)
-        of_task: RequiredKeys = {"target": dict} if params.task in ("forecast", "regress") else {"classes": list}
+        has_classes = params.task_facts.target.startswith("class")
+        of_task: RequiredKeys = {"classes": list} if has_classes else {"target": dict}
         return cls(
             workload,
             device,
@@ -92,7 +91,7 @@ class RunContext:
 
     @property
     def task(self) -> Task:
-        return open_task(self.params.task, self.summary)
+        return open_task(self.params.task, self.summary, self.workload)
 
     @property
     def shape(self) -> Shape:
@@ -137,7 +136,8 @@ def scaled(settings: Train, num_workers: int) -> Train:
 
 
 def require_sequences(workload: str, device: str, settings: Train) -> None:
-    """Raises ValueError if the model cannot use several workers, or if a worker would have no sequence of a part."""
+    """Raises ValueError if the training cannot use several workers, or if a worker would have no sequence of a part."""
+    schema.check_workers(device, workload, settings)
     num_workers, kind = split_device(device)
     if num_workers > 1 and schema.is_closed_form(settings.model):
         raise ValueError(
@@ -168,13 +168,29 @@ def choose_data_location(wanted: str, needed_bytes: int, free_bytes: float, devi
     return wanted if wanted != "auto" else "device" if needed_bytes <= room else "host"
 
 
-def make_trainer(train: Split, val: Split, settings: Train, shape: Shape, task: Task, seed: int = 0) -> Trainer:
-    """A new training on the splits' device. The seed determines weights, batch order and random draws."""
+def make_trainer(
+    train: Split,
+    val: Split,
+    settings: Train,
+    shape: Shape,
+    task: Task,
+    seed: int = 0,
+    loop: Component | None = None,
+) -> Trainer:
+    """A new training on the splits' device. The seed determines weights, batch order and random draws.
+
+    `loop`: takes the steps instead of Tandem. Raises ValueError if the task's loss is no scalar.
+    """
+    targets, mask = (train.tensors[name][:2].cpu() for name in ("targets", "mask"))
+    check_loss(task, targets, mask, settings.label_smoothing)
     torch.manual_seed(seed)
     model = models.build(settings.model, shape)
     if fit_initial := getattr(model, "fit_initial", None):  # initializes weights from the data
-        fit_initial(train.tensors["values"], train.tensors["targets"], **getattr(task, "unit", {}))
-    return Trainer(model.to(train.device), train, val, settings, task, seed)
+        fit_initial(train.tensors["values"], train.tensors["targets"], **task.unit)
+    model = model.to(train.device)
+    if loop:
+        return LoopTrainer(model, train, val, settings, task, seed, loop)
+    return Trainer(model, train, val, settings, task, seed)
 
 
 def open_trainer(context: RunContext, saved: dict[str, Any], workers: Workers = ALONE) -> Trainer:
@@ -190,7 +206,8 @@ def open_trainer(context: RunContext, saved: dict[str, Any], workers: Workers = 
     with translate_oom(OomPolicy(advice=advice(device, settings.precision))):
         data_location = context.data_location(device)
         train, val = (context.open_split(name, device) for name in ("train", "val"))
-        trainer = make_trainer(train, val, settings, context.shape, context.task, context.seed)
+        loop = find("loop", settings.loop, context.workload) if settings.loop else None
+        trainer = make_trainer(train, val, settings, context.shape, context.task, context.seed, loop)
         if saved["trainer"]:
             trainer.restore(saved["trainer"])
             trainer.oom.restore(saved["oom"])
@@ -250,7 +267,7 @@ def open_prepared(workload: str, device: str) -> Trainer:
 def read_training(workload: str) -> tuple[dict[str, torch.Tensor], Shape, Task]:
     """The training split that preprocess wrote, the shape of a network for it, and the task."""
     summary = read_json(prepared_dir(workload) / "summary.json")
-    task = open_task(load_workload(workload).task, summary)
+    task = open_task(load_workload(workload).task, summary, workload)
     arrays = read_arrays(prepared_dir(workload), "train", summary)
     return {name: torch.from_numpy(array) for name, array in arrays.items()}, Shape.of(summary, task), task
 
@@ -264,19 +281,3 @@ def make_trial(
     trainer.step.may_fall_back = False
     trainer.model.train()
     return trainer
-
-
-def load_network(folder: Path, weights: str) -> tuple[nn.Module, dict[str, Any]]:
-    """Load `<weights>.safetensors` from `folder`. Returns the network in eval mode on the CPU, and model.json.
-
-    Raises ValueError if one of the two files is visibly damaged. It does not detect flipped bits in the weights.
-    """
-    path, about = folder / f"{weights}.safetensors", read_json(folder / "model.json", MODEL)
-    with parsing.prefixed(relative(folder / "model.json")):
-        config = parsing.parse(schema.model_type(about["model"], about.get("workload", "")), about["model"], "model")
-        network = models.build(config, parsing.parse(Shape, about["shape"], "shape"))
-    try:
-        network.load_state_dict(load_file(path))
-    except (SafetensorError, RuntimeError) as error:  # no such file, or tensors of other shapes
-        raise damaged(relative(path), str(error)) from None
-    return network.eval(), about

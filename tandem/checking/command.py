@@ -1,0 +1,116 @@
+"""Test a workload's network before it is trained, in seconds, on every device of this machine.
+
+It takes some of the workload's training sequences, trains for some steps, writes nothing, and needs no `dvc repro`
+before.
+
+    tandem check pen
+    tandem check pen --devices cpu --json
+
+fail: the network is not trained or evaluated correctly. warn: what it costs, or what is unusual. skip: the check does
+not apply.
+
+Exit status: 0 no check fails, 1 one fails, 2 nothing could be checked.
+"""
+
+from argparse import ArgumentParser, Namespace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+
+from tandem.checking import Finding, outputs, trainings
+from tandem.checking.subject import Subject, is_prepared, open_subject
+from tandem.command import DONE, FAILED, NO_ANSWER, CommandError, Result
+from tandem.machine.identity import identify
+from tandem.params.loading import load_workload
+from tandem.params.parsing import one_line
+from tandem.training.graphs import with_line
+from tandem.training.oom import OomPolicy, is_out_of_memory, translate_oom
+
+MAX_CHARACTERS = 300  # of an error's message
+
+
+@dataclass(frozen=True)
+class Check:
+    name: str
+    run: Callable[[Subject], Finding]
+    needs: tuple[str, ...] = ()  # the checks without which this one could only find the same fault again
+    takes_steps: bool = False  # whether it does not apply to a network that is fitted in closed form
+
+
+CHECKS = (
+    Check("build", outputs.build),
+    Check("output", outputs.output, ("build",)),
+    Check("randomness", outputs.randomness, ("output",)),
+    Check("padding", outputs.padding, ("randomness",)),
+    Check("batch independence", outputs.batch_independence, ("randomness",)),
+    Check("CPU and GPU", outputs.devices, ("randomness",)),
+    Check("repeatability", trainings.repeatability, ("output",)),
+    Check("resume", trainings.resume, ("repeatability",), takes_steps=True),
+    Check("batch statistics", trainings.batch_statistics, ("batch independence", "repeatability"), takes_steps=True),
+    Check("device reads", trainings.device_reads, ("repeatability",), takes_steps=True),
+    Check("gradients", trainings.gradients, ("repeatability",), takes_steps=True),
+    Check("initial loss", trainings.initial_loss, ("output",), takes_steps=True),
+    Check("overfitting", trainings.overfitting, ("repeatability",), takes_steps=True),
+    Check("cost", trainings.cost, ("repeatability",), takes_steps=True),
+)
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    parser.add_argument("workload", help="a block of params.yaml")
+    parser.add_argument("--devices", nargs="+", choices=("cpu", "cuda"), help="default: all there are")
+
+
+def main(options: Namespace) -> Result:
+    name, findings = options.workload, []
+    try:
+        for finding in check_workload(name, options.devices):
+            findings.append(finding)
+            print(f"{finding.status}  {finding.device:<4}  {finding.check}: {finding.evidence}", flush=True)
+        model = load_workload(name).train.model.name
+    except (ValueError, OSError) as error:
+        raise CommandError(str(error), NO_ANSWER) from None
+    document = {"workload": name, "network": model, "findings": [asdict(each) for each in findings]}
+    is_wrong = any(finding.status == "fail" for finding in findings)
+    return Result(f"{model}: {summary(findings)}; {source(name)}", document, FAILED if is_wrong else DONE)
+
+
+def check_workload(workload: str, devices: Sequence[str] | None = None) -> Iterator[Finding]:
+    """Yield the findings on each of `devices` (None: all there are)."""
+    for device in devices or dict.fromkeys(("cpu", identify("auto")["kind"])):
+        with translate_oom(OomPolicy()):
+            yield from run_checks(open_subject(workload, identify(device)))
+
+
+def run_checks(subject: Subject) -> Iterator[Finding]:
+    """Yield the finding of every check, in order. A check whose precondition failed is skipped."""
+    failed: set[str] = set()
+    for check in CHECKS:
+        missing = next((name for name in check.needs if name in failed), None)
+        if missing:
+            finding = Finding("skip", f"needs a network that passes {missing!r}")
+        elif check.takes_steps and subject.is_closed_form:
+            finding = Finding("skip", f"{subject.model.name} is fitted in closed form and takes no steps")
+        else:
+            finding = run_check(check, subject)
+        if missing or finding.status == "fail":
+            failed.add(check.name)
+        yield replace(finding, check=check.name, device=subject.device.type)
+
+
+def run_check(check: Check, subject: Subject) -> Finding:
+    try:
+        return check.run(subject)
+    except Exception as error:
+        if is_out_of_memory(error):
+            raise
+        return Finding("fail", with_line(error, f"{type(error).__name__}: {one_line(error)[:MAX_CHARACTERS]}"))
+
+
+def summary(findings: list[Finding]) -> str:
+    """The number of findings of each status, such as `1 fail, 12 pass, 1 skipped`."""
+    words = {"fail": "fail", "warn": "warn", "pass": "pass", "skip": "skipped"}
+    counts = {word: sum(finding.status == status for finding in findings) for status, word in words.items()}
+    return ", ".join(f"{count} {word}" for word, count in counts.items() if count)
+
+
+def source(workload: str) -> str:
+    return "checked on the prepared data" if is_prepared(workload) else "checked on the raw table, prepared in memory"

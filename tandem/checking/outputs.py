@@ -1,0 +1,143 @@
+"""The checks of a network's outputs in eval mode, without gradients."""
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor, nn
+
+from tandem.checking import Finding
+from tandem.checking.subject import DEVICE_ROUNDING, ROUNDING, Subject, outputs_of, relative_difference
+from tandem.training.graphs import with_line
+from tandem.training.oom import is_out_of_memory, shorten
+
+GARBAGE = 123.0  # a value in the padding that no standardized data has
+OTHER = -3.0  # factor of the sequences that are replaced in a batch
+
+
+def build(subject: Subject) -> Finding:
+    """The network can be built from its parameters."""
+    network = subject.trainer().model
+    if not isinstance(network, nn.Module):
+        return Finding("fail", f"{subject.model.name} returns {type(network).__name__}, which is no torch.nn.Module")
+    num = sum(parameter.numel() for parameter in network.parameters())
+    return Finding("pass", f"{subject.model.name} has {num:,} parameters")
+
+
+def output(subject: Subject) -> Finding:
+    """Shape, dtype and finite values, for a batch and for a single sequence."""
+    network, shape = subject.network(), subject.shape
+    for values, mask in (subject.inputs(), subject.inputs(1)):
+        found = outputs_of(network, values, mask)
+        if not isinstance(found, Tensor):
+            return Finding("fail", f"forward returns {type(found).__name__} instead of a tensor")
+        num, num_steps = mask.shape
+        wanted = (num, *((num_steps,) if shape.per_step else ()), shape.num_outputs)
+        if found.shape != wanted:
+            given = f"for values {shown(values.shape)} and mask {shown(mask.shape)}"
+            return Finding("fail", f"forward returns {shown(found.shape)} instead of {shown(wanted)} {given}")
+        if found.dtype != torch.float32:
+            return Finding("fail", f"forward returns {found.dtype} instead of torch.float32")
+        if not real(found, mask, subject).isfinite().all():
+            return Finding("fail", f"forward returns NaN or infinity for {num} sequences of the training split")
+    names = "(B, T, num_outputs)" if shape.per_step else "(B, num_outputs)"
+    return Finding("pass", f"finite float32 {names}, with num_outputs {shape.num_outputs}")
+
+
+def randomness(subject: Subject) -> Finding:
+    """Two passes in eval mode give the same bits."""
+    network, inputs = subject.network(), subject.inputs()
+    first, second = (outputs_of(network, *inputs) for _ in range(2))
+    if torch.equal(first, second):
+        return Finding("pass", "two passes in eval mode give the same bits")
+    differ = relative_difference(second, first)
+    return Finding(
+        "fail", f"two passes in eval mode differ by {differ:.2g} of the largest output, so predictions are random"
+    )
+
+
+def padding(subject: Subject) -> Finding:
+    """Neither the values in the padding nor more padding change the outputs of real steps."""
+    values, mask = subject.inputs()
+    num_steps = mask.shape[1]
+    if not subject.has_padding:
+        return Finding("skip", "the windows of a series have no padding")
+    if num_steps == 1:
+        return Finding("skip", "the sequences have a single step, so there is no padding")
+    network = subject.network()
+    longest = num_steps - max(1, num_steps // 4)
+    mask = shortened(mask, longest)
+    values = values.masked_fill(~mask.unsqueeze(2), 0.0)
+    short, short_mask = values[:, :longest].contiguous(), mask[:, :longest].contiguous()
+    try:
+        expected = real(outputs_of(network, short, short_mask), short_mask, subject)
+    except RuntimeError as error:
+        if is_out_of_memory(error):
+            raise
+        message = (
+            f"{longest} instead of {num_steps} steps, as in new tables for `tandem predict`, raise {shorten(error)}"
+        )
+        return Finding("fail", with_line(error, message))
+    garbage = short.masked_fill(~short_mask.unsqueeze(2), GARBAGE)
+    by_values = relative_difference(real(outputs_of(network, garbage, short_mask), short_mask, subject), expected)
+    by_length = relative_difference(real(outputs_of(network, values, mask), mask, subject), expected)
+    if by_values <= ROUNDING and by_length <= ROUNDING:  # false for NaN
+        most = max(by_values, by_length)
+        return Finding("pass", f"padding moves an output by {most:.2g} of the largest one, which is rounding")
+    return Finding(
+        "fail",
+        f"{GARBAGE:g} instead of 0 in the padding moves real outputs by {by_values:.2g} of the largest one, and "
+        f"{num_steps - longest} more padded steps by {by_length:.2g}; use `mask` wherever steps are mixed",
+    )
+
+
+def batch_independence(subject: Subject) -> Finding:
+    """In eval mode, the output of a sequence does not depend on the other sequences in the batch."""
+    network, (values, mask) = subject.network(), subject.inputs()
+    found = [*dependence(network, values, mask)]
+    most = max(found)
+    if all(each <= ROUNDING for each in found):  # false for NaN
+        return Finding("pass", f"other sequences move an output by {most:.2g} of the largest one, which is rounding")
+    return Finding(
+        "fail",
+        f"in eval mode other sequences in the batch move an output by {most:.2g} of the largest one, so predictions "
+        "depend on the batch size",
+    )
+
+
+def dependence(network: nn.Module, values: Tensor, mask: Tensor) -> Iterator[float]:
+    """Yield how much the first half of a batch changes if the second half is replaced, and if it is left out."""
+    half = max(1, len(values) // 2)
+    expected = outputs_of(network, values, mask)[:half]
+    replaced = torch.cat([values[:half], OTHER * values[half:]])
+    yield relative_difference(outputs_of(network, replaced, mask)[:half], expected)
+    yield relative_difference(outputs_of(network, values[:half], mask[:half]), expected)
+
+
+def devices(subject: Subject) -> Finding:
+    """The CPU and the GPU give the same outputs, up to rounding."""
+    if subject.device.type == "cpu":
+        return Finding("skip", "compares a GPU with the CPU")
+    network, (values, mask) = subject.network(), subject.inputs()
+    on_gpu = real(outputs_of(network, values, mask), mask, subject).cpu()
+    mask = mask.cpu()
+    on_cpu = real(outputs_of(network.cpu(), values.cpu(), mask), mask, subject)
+    found = relative_difference(on_gpu, on_cpu)
+    if found <= DEVICE_ROUNDING:
+        return Finding("pass", f"the GPU's outputs differ from the CPU's by {found:.2g} of the largest, by rounding")
+    return Finding("fail", f"the GPU's outputs differ from the CPU's by {found:.2g} of the largest, more than rounding")
+
+
+def shortened(mask: Tensor, longest: int) -> Tensor:
+    """Limit the real steps (B, T) to `longest`, and those of every second sequence to half of it."""
+    steps, rows = torch.arange(mask.shape[1], device=mask.device), torch.arange(len(mask), device=mask.device)
+    limits = torch.where(rows % 2 == 0, longest, max(1, longest // 2))
+    return mask & (steps < limits.unsqueeze(1))
+
+
+def real(outputs: Tensor, mask: Tensor, subject: Subject) -> Tensor:
+    """The outputs of real steps, or all outputs if there is one per sequence."""
+    return outputs[mask] if subject.shape.per_step else outputs
+
+
+def shown(shape: tuple[int, ...]) -> str:
+    return f"({', '.join(map(str, shape))})"

@@ -1,0 +1,136 @@
+"""What is checked: the network and training settings of a workload, on some of its training sequences."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from tandem.data import prepare
+from tandem.data.packed import as_tensors
+from tandem.files import prepared_dir, raw_dir
+from tandem.models import Shape
+from tandem.params.loading import load_workload
+from tandem.params.schema import Train, is_closed_form
+from tandem.parts import Part
+from tandem.tasks import Task, open_task
+from tandem.training.device import open_device
+from tandem.training.trainer import Trainer, snapshot
+from tandem.training.workload import make_trial, read_training
+
+BATCH_SIZE = 16
+NUM_SEQUENCES = 40  # two full batches and a smaller last one
+MAX_STEPS = 20_000  # of all sequences together: fewer sequences if they are long
+EPOCHS = 2
+SMALL = 0.02  # standard deviation of the values that replace zero weights
+# Outputs that differ by at most this share of the largest output differ by rounding only. Kernels sum in another order
+# if the shape of a batch changes: for 8 to 400 steps and widths of 16 to 256, the built-in networks then differed by at
+# most 3e-7 on the CPU. The networks that use their padding, in tests/checking/test_check.py, differ by more than 1e-1.
+ROUNDING = 1e-4
+# The same for two devices, whose kernels also compute exponentials differently: what the tests of the built-in networks
+# on a GPU allow for gradients (tests/models/test_models.py).
+DEVICE_ROUNDING = 1e-3
+
+
+@dataclass(frozen=True)
+class Subject:
+    settings: Train  # as in params.yaml
+    tensors: dict[str, Tensor]  # of the training sequences in use, on the CPU
+    shape: Shape
+    task: Task
+    device: torch.device
+    has_padding: bool = True  # False: all sequences always have `max_steps` steps, as the windows of a series
+
+    @property
+    def model(self) -> Part:
+        return self.settings.model
+
+    @property
+    def is_closed_form(self) -> bool:
+        return is_closed_form(self.model)
+
+    def trainer(self, **changes: Any) -> Trainer:
+        """A training from its start, in small batches and eager steps; `changes` are to its settings."""
+        short: dict[str, Any] = {
+            "epochs": 1 if self.is_closed_form else EPOCHS,
+            "batch_size": BATCH_SIZE,
+            "grad_accum_steps": min(self.settings.grad_accum_steps, BATCH_SIZE),
+            "step": "eager",
+        }
+        settings = replace(self.settings, **short | changes)
+        return make_trial(self.tensors, self.shape, self.task, settings, self.device)
+
+    def network(self) -> nn.Module:
+        """A new network in eval mode. Zero weights, which could hide what an output depends on, get small values."""
+        network = self.trainer(precision="fp32").model.eval()  # fp32 also turns TF32 off
+        for parameter in network.parameters():
+            if not parameter.any():
+                nn.init.normal_(parameter, std=SMALL)
+        return network
+
+    def inputs(self, count: int = BATCH_SIZE) -> tuple[Tensor, Tensor]:
+        """values (B, T, F) and mask (B, T) of the first sequences, on the device."""
+        values, mask = (self.tensors[name][:count].to(self.device) for name in ("values", "mask"))
+        return values, mask
+
+    @cached_property
+    def trained(self) -> tuple[list[float], dict[str, Tensor]]:
+        """The losses and the final weights of a short training."""
+        return train(self.trainer())
+
+
+def train(trainer: Trainer) -> tuple[list[float], dict[str, Tensor]]:
+    """Train to the end. Returns the training loss of each epoch and the final weights."""
+    losses = []
+    while trainer.epochs_done < trainer.params.epochs:
+        losses.append(trainer.epoch().train_loss)
+    return losses, snapshot(trainer.model)
+
+
+@torch.no_grad()
+def outputs_of(network: nn.Module, values: Tensor, mask: Tensor) -> Tensor:
+    outputs: Tensor = network(values, mask)
+    return outputs
+
+
+def relative_difference(found: Tensor, expected: Tensor) -> float:
+    """The largest difference, as a share of the largest expected value."""
+    largest = expected.abs().max().clamp_min(torch.finfo(torch.float32).tiny)
+    return ((found - expected).abs().max() / largest).item()
+
+
+def open_subject(workload: str, identity: dict[str, Any]) -> Subject:
+    """The workload of params.yaml on the device of `identity` (tandem/machine/identity.py).
+
+    Reads the prepared data, or prepares the raw table in memory if there is none.
+    """
+    block = load_workload(workload)
+    settings = block.train
+    if identity["kind"] == "cpu" and settings.precision == "fp16":
+        settings = replace(settings, precision="fp32")
+    device = open_device(identity, settings.threads, settings.deterministic, settings.precision)
+    if is_prepared(workload):
+        tensors, shape, task = read_training(workload)
+    else:
+        prepared = prepare(block.task_facts.target, block.preprocess, raw_dir(workload))
+        task, found = open_task(block.task, prepared.summary, workload), prepared.arrays("train")
+        arrays = as_tensors(*(found[name] for name in ("values", "lengths", "targets")))
+        tensors = {name: torch.from_numpy(array) for name, array in arrays.items()}
+        shape = Shape.of(prepared.summary, task)
+    has_padding = block.preprocess.source != "series"
+    return Subject(settings, spread(tensors), shape, task, device, has_padding)
+
+
+def is_prepared(workload: str) -> bool:
+    return (prepared_dir(workload) / "summary.json").exists()
+
+
+def spread(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Some sequences from all parts of a split, which may be sorted by class."""
+    num, num_steps = tensors["mask"].shape
+    count = min(num, max(BATCH_SIZE // 2, min(NUM_SEQUENCES, MAX_STEPS // num_steps)))
+    rows = torch.linspace(0, num - 1, count).long()
+    return {name: tensor[rows] for name, tensor in tensors.items()}

@@ -1,0 +1,64 @@
+"""A source in the workload's directory: the function that `preprocess.source: "source.py:read"` names.
+
+Input: what read(folder, **parameters) returns, a DataFrame or Arrays. Output: see tandem/data/__init__.py. The module
+`reader` of the params (sequences or series) checks, splits and standardizes it, as it does with a table.
+"""
+
+import importlib
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from tandem.data import Arrays, Prepared
+from tandem.params.schema import OwnSource
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+# A source that took longer is not called a second time to see whether it returns the same.
+MAX_SECONDS_TO_REPEAT = 10.0
+
+
+def prepare(params: OwnSource, folder: Path, per_step: bool, **options: Any) -> Prepared:
+    """Call the function and prepare what it returns. Raises ValueError with the file and, if possible, the line."""
+    start = time.monotonic()
+    found = read(params, folder, {})
+    seconds = time.monotonic() - start
+    reader = importlib.import_module(f"tandem.data.{params.reader}")
+    prepared: Prepared = reader.prepare_own(params, found, params.component.place, per_step, **options)
+    if seconds < MAX_SECONDS_TO_REPEAT and not is_same(found, read(params, folder, {})):
+        raise ValueError(
+            f"{params.component.place} returns other data when it is called again with the same parameters; seed its "
+            "random numbers, for example np.random.default_rng(seed) with a parameter `seed`"
+        )
+    return prepared
+
+
+def read(params: OwnSource, folder: Path, changed: dict[str, Any]) -> "pd.DataFrame | Arrays":
+    """Call the function with its parameters of params.yaml, of which `changed` replaces some."""
+    component = params.component
+    function = component.load()
+    with component.explained():
+        found = function(folder, **{**params.parameters, **changed})
+    if not (isinstance(found, Arrays) or is_frame(found)):
+        raise ValueError(
+            f"{component.place} returns {type(found).__name__}; accepted: a pandas DataFrame, or tandem.data.Arrays"
+        )
+    return found  # type: ignore[no-any-return]
+
+
+def is_frame(found: Any) -> bool:
+    """Whether it is a DataFrame. A source without one needs no pandas, whose import takes 0.3 s."""
+    return "pandas" in sys.modules and isinstance(found, sys.modules["pandas"].DataFrame)
+
+
+def is_same(first: Any, second: Any) -> bool:
+    if is_frame(first):
+        return is_frame(second) and bool(first.equals(second))
+    return isinstance(second, Arrays) and all(
+        np.array_equal(np.asarray(own), np.asarray(other), equal_nan=np.asarray(own).dtype.kind == "f")
+        for own, other in zip(vars(first).values(), vars(second).values(), strict=True)
+    )

@@ -1,0 +1,82 @@
+"""What a task's class states in literal attributes, read from its source without importing it.
+
+params.yaml is checked with these facts, `tandem new` chooses settings with them, and score.json records what comparing
+and drawing need, so they need neither the class nor its file.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from functools import cache
+from typing import Any, Literal
+
+from pydantic import StrictBool, StrictStr
+
+from tandem.files import relative
+from tandem.params.parsing import parse
+from tandem.parts import Component, Section, built_in
+
+BASE = "tandem.tasks.Task"
+# The methods that a task must have besides those of the base class. Windows have no default for the last two.
+REQUIRED: dict[str, tuple[str, ...]] = {"window": ("loss", "score", "evaluate", "tabulate")}
+# The facts that score.json records.
+RECORDED = ("paired", "charts", "zero", "baselines")
+
+
+@dataclass(frozen=True)
+class TaskFacts(Section):
+    """The attributes of `tandem.tasks.Task` that are facts; the comments there describe them."""
+
+    score_name: StrictStr
+    target: Literal["class", "number", "class per step", "window"]
+    sources: tuple[StrictStr, ...]
+    forbidden_augment: tuple[Literal["mix", "shift", "warp"], ...]
+    smooths_labels: StrictBool
+    paired: Literal["correct", "events", "errors", "window errors", "scores"]
+    charts: tuple[Literal["confusion", "events", "errors_ahead", "last_forecasts", "predicted_numbers"], ...]
+    zero: StrictStr
+    baselines: dict[StrictStr, StrictStr]
+    usual_model: StrictStr
+    usual_weights: Literal["best", "last"]
+    usual_label_smoothing: float
+
+    @property
+    def recorded(self) -> dict[str, Any]:
+        """The facts that score.json records."""
+        found = {name: getattr(self, name) for name in RECORDED}
+        return {name: list(value) if isinstance(value, tuple) else value for name, value in found.items()}
+
+
+@cache
+def facts_of(component: Component) -> TaskFacts:
+    """The facts of a task. Raises ValueError if it is no class derived from BASE, or lacks something."""
+    where = f"{relative(component.path)}: {component.attribute}"
+    if BASE not in component.bases:
+        raise ValueError(
+            f"is {component.name!r}; {where} must be a class derived from {BASE} or from a built-in task, such as "
+            "tandem.tasks.classify.Task"
+        )
+    names, known = [field.name for field in fields(TaskFacts)], component.constants
+    if missing := [name for name in names if name not in known]:
+        raise ValueError(f"is {component.name!r}; {where} lacks {missing[0]}; set it to a literal in the class")
+    try:
+        facts: TaskFacts = parse(TaskFacts, {name: known[name] for name in names}, where)
+    except ValueError as error:
+        raise ValueError(f"is {component.name!r}; {error}") from None
+    inherited = BASE.rpartition(".")[0]
+    if missing := [
+        name
+        for name in REQUIRED.get(facts.target, ("loss", "score"))
+        if component.methods.get(name) in (None, inherited)
+    ]:
+        raise ValueError(f"is {component.name!r}; {where} has no method {missing[0]}; docs/components.md lists them")
+    return facts
+
+
+def recorded_facts(task: str, score: Mapping[str, Any] | None) -> dict[str, Any]:
+    """The facts in score.json. Older versions recorded none, and had only built-in tasks."""
+    if score and "task" in score:
+        return dict(score["task"])
+    known = built_in("task")
+    return (
+        facts_of(known[task]).recorded if task in known else {"paired": "", "charts": [], "zero": "", "baselines": {}}
+    )

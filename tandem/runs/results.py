@@ -1,0 +1,296 @@
+"""Writes the results of one training: its files, its records, and the MLflow run.
+
+Takes a run context, its trainer and the recorded epochs (history.py). Writes to the run's folder (run.py):
+train/result/ with the weights, model.json, history.csv and train.json, which are the same bytes whenever the training
+is reproduced; train/measured/ with timings.csv and timing.json. Copies them to the run directory for MLflow
+(run_dir.py).
+"""
+
+import json
+import os
+import platform
+import time
+from dataclasses import asdict
+from typing import Any
+
+from safetensors.torch import save
+
+from tandem import files
+from tandem.files import preset_file, read_json
+from tandem.machine import conditions
+from tandem.machine.measure import gpu_uuid
+from tandem.params.loading import load_params
+from tandem.params.parsing import flatten, literal
+from tandem.runs import provenance, schemas
+from tandem.runs.history import (
+    RUN_METRICS,
+    Record,
+    device_sentence,
+    first_timed_epoch,
+    memory_tags,
+    num_workers_in,
+    summarize,
+    summarize_gpu,
+    workers_from_epoch,
+)
+from tandem.runs.run import TRAIN_MEASURED, TRAIN_RESULT
+from tandem.runs.run_dir import RunDir
+from tandem.runs.schemas import Placement, Realized, TimingRecord, TrainRecord
+from tandem.training.device import describe
+from tandem.training.trainer import Trainer, snapshot
+from tandem.training.workload import RunContext
+
+# Values that preprocessing learned from the data. New tables must be preprocessed with them.
+LEARNED = ("features", "classes", "num_per_class", "mean", "std", "offsets", "target")
+
+
+def describe_start(trainer: Trainer) -> dict[str, Any]:
+    """Return the records' entries for the start of a training. They are recorded now because another process may end
+    it.
+    """
+    return {
+        "tree": provenance.tree(),
+        "conditions": conditions.read(gpu_uuid(trainer.device)),
+        "weights_sha256": trainer.weights_sha256(),
+        "process": os.getpid(),
+    }
+
+
+def describe_end(trainer: Trainer, record: Record, cpu_seconds_of_others: float) -> dict[str, Any]:
+    """Return the records' entries for the end of a training. They are recorded now because another process may write
+    them.
+
+    `cpu_seconds_of_others`: the processor time that the other workers on this machine have used for the training.
+    """
+    before, after = record.at_start["conditions"], conditions.read(gpu_uuid(trainer.device))
+    after["own_cpu_seconds"] += cpu_seconds_of_others
+    return {
+        "measured_at": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+        "conditions": after,
+        # Processor time is counted per process, so a resumed training has no total.
+        "between": conditions.between(before, after) if record.at_start["process"] == os.getpid() else {},
+        **({"workers": trainer.workers.count} if trainer.workers.count > 1 else {}),
+    }
+
+
+def write_results(
+    context: RunContext, trainer: Trainer, record: Record, inputs: dict[str, Any], run_dir: RunDir
+) -> None:
+    """Write all results, and copy them for MLflow."""
+    result, measured = context.folder / TRAIN_RESULT, context.folder / TRAIN_MEASURED
+    for name, weights in {"best": trainer.best_weights, "last": snapshot(trainer.model)}.items():
+        files.write_bytes(result / f"{name}.safetensors", save(weights))
+    files.write_json(result / "model.json", describe_model(context))
+    files.write_table(result / "history.csv", record.history)
+    files.write_table(measured / "timings.csv", record.timings)
+    train, timing = train_record(context, trainer, record, inputs), timing_record(context, trainer, record)
+    schemas.write(result / "train.json", TrainRecord, train)
+    schemas.write(measured / "timing.json", TimingRecord, timing)
+
+    times = timing["timing"]
+    run_dir.add_metrics({name: times[key] for name, key in RUN_METRICS.items()})
+    run_dir.add_text("".join(f"{key}: {sentence}\n" for key, sentence in record.summary_lines.items()), "answers.txt")
+    run_dir.save_epochs(record)  # includes the last epochs, if their checkpoint could not be written
+    run_dir.add_artifact(result / "train.json")
+    run_dir.add_artifact(measured / "timing.json")
+    if others := conditions.others_on_gpu(timing["conditions"]):
+        run_dir.add_tags({"not_comparable": others})
+        print(f"warning: {others}: no comparison of times takes this run", flush=True)
+
+    print(
+        f"{context.workload} on {context.identity['name']}: epoch {times['epoch_seconds']:.3f} s (median of "
+        f"{times['num_epochs_measured']}), {times['samples_per_second']:,.0f} samples/s, "
+        f"{times['train_seconds']:.1f} s in all"
+    )
+
+
+def train_record(context: RunContext, trainer: Trainer, record: Record, inputs: dict[str, Any]) -> TrainRecord:
+    """Return what was trained and what came out."""
+    folder = context.folder / TRAIN_RESULT
+    sha256 = {
+        name: files.sha256_file(folder / name)
+        for name in ("best.safetensors", "last.safetensors", "model.json", "history.csv")
+    }
+    realized: Realized = {
+        "threads": trainer.params.num_threads,
+        "precision": trainer.step.precision,
+        "step": trainer.step.execution_mode,
+        "grad_accum_steps": trainer.step.grad_accum_steps,
+    }
+    if record.workers:
+        realized["workers"] = num_workers_in(record, len(record.timings))
+    if context.train_params.batch_size != context.params.train.batch_size:  # `scaling: weak-...` changed both
+        realized["batch_size"] = context.train_params.batch_size
+        realized["learning_rate"] = context.train_params.learning_rate
+    losses = ("epoch", "learning_rate", "train_loss", "val_loss", f"val_{context.task.score_name}")
+    return {
+        "schema": schemas.SCHEMA,
+        "workload": context.workload,
+        "requested": context.device,
+        "device": context.kind,
+        "seed": context.seed,
+        "preset": read_json(preset_file(context.workload))["preset"],
+        "block": literal(context.params),
+        "realized": realized,
+        "digests": {
+            "data": {
+                "table": context.summary.get("table_sha256"),
+                "prepared": context.summary["sha256"],
+                "packed": inputs["data"],
+            },
+            "code": inputs["code"],
+            "weights": {
+                "initial": record.at_start["weights_sha256"],
+                **{name: sha256[f"{name}.safetensors"] for name in ("best", "last")},
+            },
+        },
+        "epochs": [
+            {**{name: row[name] for name in losses}, **digests}
+            for row, digests in zip(record.history, record.digests, strict=True)
+        ],
+        "files": sha256,
+    }
+
+
+def timing_record(context: RunContext, trainer: Trainer, record: Record) -> TimingRecord:
+    """Return what was measured, and where, when and on what. Completes the record's summary lines."""
+    gpu_summary, missing_of_gpu = summarize_gpu(record.sampled.values())
+    times = {**summarize(record.timings, first_timed_epoch(record)), **gpu_summary}
+    missing_reasons = record.missing_reasons | missing_of_gpu
+    seen = {**times, "num_kernels": record.probe.get("num_kernels")}
+    record.summary_lines["device"] = device_sentence(context.kind, len(trainer.verified), seen, context.num_workers)
+    if trainer.oom.fallbacks:
+        record.summary_lines["out_of_memory"] = f"memory ran out: {', then '.join(trainer.oom.fallbacks)}"
+    for reason in trainer.missing_graph().values():
+        record.summary_lines["step"] = f"steps were taken eagerly instead of captured as a CUDA graph: {reason}"
+    environment = provenance.environment()
+    if trainer.device.type == "cuda":
+        environment["versions"] |= provenance.gpu_versions(context.identity["driver"])
+    others = times["other_processes"]  # the maximum of all readings
+    placement: Placement = {"data_location": trainer.oom.data_location, "out_of_memory": trainer.oom.fallbacks}
+    if trainer.step.eager_reason:
+        placement["graph_blocker"] = trainer.step.eager_reason
+    if since := workers_from_epoch(record):
+        placement["workers_from_epoch"] = since
+    return {
+        "schema": schemas.SCHEMA,
+        "token": record.token,
+        "machine": platform.node(),
+        "measured_at": record.at_end["measured_at"],
+        "tree": record.at_start["tree"],
+        "environment": environment,
+        "hardware": context.identity,
+        "kernels": "cuDNN" if trainer.device.type == "cuda" else "Tandem's kernels",
+        "conditions": {
+            "before": record.at_start["conditions"],
+            "after": record.at_end["conditions"],
+            "between": record.at_end["between"] | ({} if others is None else {"other_processes": others}),
+        },
+        "placement": placement,
+        "timing": {
+            **times,
+            "missing_reasons": {name: why for name, why in missing_reasons.items() if times.get(name) is None},
+        },
+        "probe": record.probe,
+        "not_probed": record.not_probed,
+        "summary_lines": record.summary_lines,
+        "files": {"timings.csv": files.sha256_file(context.folder / TRAIN_MEASURED / "timings.csv")},
+    }
+
+
+def add_mlflow_ids(context: RunContext, run_dir: RunDir) -> None:
+    """Add the ids of the MLflow run to timing.json, for links to its page. They are known only after the run is
+    published.
+    """
+    path = context.folder / TRAIN_MEASURED / "timing.json"
+    timing = schemas.read(path.read_bytes(), files.relative(path), TimingRecord)
+    schemas.write(path, TimingRecord, {**timing, "mlflow": {"experiment": context.workload, **run_dir.ids}})
+
+
+def describe_model(context: RunContext) -> dict[str, Any]:
+    """Return the content of model.json: how to build the network and how to preprocess a new table for it."""
+    learned = {name: context.summary[name] for name in LEARNED if name in context.summary}
+    return {
+        "model": literal(context.params.train.model),
+        "shape": asdict(context.shape),
+        "task": context.params.task,
+        "workload": context.workload,
+        "preprocessing": {**asdict(context.params.preprocess), **learned},
+    }
+
+
+def describe_run(
+    context: RunContext, trainer: Trainer, record: Record, inputs: dict[str, Any], run_dir: RunDir
+) -> None:
+    """Write what is trained, on which device, data and code. The follower creates the MLflow run from it."""
+    about, git = describe(trainer.device, context.identity), provenance.git_tags(record.at_start["tree"])
+    preset = read_json(preset_file(context.workload))["preset"]
+    seeds, group = load_params().seeds, group_of(inputs)
+    experiment = os.environ.get("DVC_EXP_NAME")
+    device = context.device if context.num_workers > 1 else trainer.device.type
+    name = f"{f'{experiment}: ' if experiment else ''}{context.workload}-{device}"
+    run_dir.start(
+        experiment=context.workload,
+        name=f"{name}-{time.strftime('%m%d-%H%M%S')}",
+        # Values in which two runs may differ are also parameters, because MLflow's compare page shows no tags.
+        params={
+            **flatten(context.params),
+            **{name: about[name] for name in ("device", "device.name", "torch")},
+            "preset": preset,
+            "seed": context.seed,
+            "threads": trainer.params.num_threads,
+            "precision": trainer.step.precision,
+            "step": trainer.step.execution_mode,
+            **({"workers": context.num_workers} if context.num_workers > 1 else {}),
+            "data.sha256": data_sha256(context),
+            "git.commit": git.get("mlflow.source.git.commit", "none"),
+            "git.dirty": git.get("git.dirty", "unknown"),
+            "code.sha256": schemas.digest(inputs["code"])[:16],
+            "environment.sha256": schemas.digest(provenance.environment())[:16],
+            "num_parameters": sum(parameter.numel() for parameter in trainer.model.parameters()),
+            "data_location": trainer.oom.data_location,
+            **record.bound,
+        },
+        tags={
+            **about,
+            "mlflow.source.name": f"train@{context.workload}-{context.device}-{context.seed}",
+            "mlflow.source.type": "LOCAL",
+            "workload": context.workload,
+            "requested_device": context.device,
+            "preset": preset,
+            "data.sha256": data_sha256(context),
+            "tandem.group": group,
+            **git,
+            **memory_tags(trainer.oom.fallbacks),
+            **provenance.caller_tags(),
+        },
+        dataset=dataset_of(context),
+        parent={"token": group, "name": f"{name}, {len(seeds)} seeds"} if len(seeds) > 1 else None,
+    )
+
+
+def group_of(inputs: dict[str, Any]) -> str:
+    """Return the digest that all runs share if they differ only in their seed."""
+    return schemas.digest({**inputs, "seed": None, "experiment": os.environ.get("DVC_EXP_NAME")})[:32]
+
+
+def data_sha256(context: RunContext) -> str:
+    """Return the sha256 of the raw table; for a source of the workload's own, of the packed training split."""
+    return str(context.summary.get("table_sha256", context.plan["sha256"]["train"]))
+
+
+def dataset_of(context: RunContext) -> dict[str, Any]:
+    """The fields of mlflow.entities.Dataset."""
+    summary, params = context.summary, context.params.preprocess
+    source = params.component.path if params.component else files.raw_dir(context.workload) / params.table
+    profile = {"num_sequences": summary["num_sequences"], "features": summary["features"]}
+    if "classes" in summary:
+        profile["num_classes"] = len(summary["classes"])
+    return {
+        "name": context.workload,
+        "digest": data_sha256(context)[:16],
+        "source_type": "local",
+        "source": json.dumps({"uri": files.relative(source)}),
+        "schema": None,
+        "profile": json.dumps(profile),
+    }

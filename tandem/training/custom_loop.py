@@ -1,0 +1,306 @@
+"""A training loop of a workload's own: `train.loop: loop.py:train` names `def train(run, model, train, val)`.
+
+The function takes the steps. Tandem does the rest at both ends of each `with run.epoch()`: order and random draws of
+the batches, time, validation, record, checkpoint, Ctrl+C. docs/components.md has the rules and examples.
+
+A finished epoch is recorded and saved when the next one begins, or when the function returns. A checkpoint therefore
+contains what the function does between two epochs, such as `scheduler.step(epoch.val_loss)`.
+"""
+
+import random
+import traceback
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from tandem.files import relative
+from tandem.machine.measure import measure
+from tandem.params.schema import Train
+from tandem.parts import Component
+from tandem.tasks import Task
+from tandem.training.batches import Batch, Split, sequential_indices
+from tandem.training.oom import OutOfMemory
+from tandem.training.random_draws import RandomDraws
+from tandem.training.step import autocast, random_state, set_random_state
+from tandem.training.trainer import Epoch, Trainer
+
+REASON = "a training loop of the workload's own takes the steps"
+WITHOUT = (
+    "so there is no probe, no CUDA graph and no fallback if its memory runs out; `auto` measures Tandem's own steps"
+)
+
+
+class Stateful(Protocol):
+    """What a checkpoint can contain: an optimizer, a scheduler, a module."""
+
+    def state_dict(self) -> dict[str, Any]: ...
+    def load_state_dict(self, state: Any) -> object: ...
+
+
+class LoopStopped(BaseException):
+    """Ends the function from within `run.epoch()`. It is a BaseException, so that `except Exception` lets it pass.
+
+    Lightning would turn a KeyboardInterrupt into an exit with another status.
+    """
+
+
+class LoopTrainer(Trainer):
+    """A Trainer whose steps a function takes: `train_epochs` calls it."""
+
+    def __init__(
+        self, model: nn.Module, train: Split, val: Split, params: Train, task: Task, seed: int, loop: Component
+    ) -> None:
+        super().__init__(model, train, val, replace(params, step="eager"), task, seed)
+        self.step.eager_reason = self.probe_blocker = REASON
+        self.notes["loop"] = f"{loop.name} takes the steps, {WITHOUT}"
+        first, *others = self.oom.advice
+        self.oom.advice = [first, "lower train.batch_size", *others]
+        self.loop, self.function = loop, loop.load()
+        self.seed = seed
+        self.states: dict[str, Stateful] = {}  # what the function has registered
+        self.restored: dict[str, Any] = {}  # the states of these objects in the checkpoint
+        self.random_draws: RandomDraws | None = None  # of the current epoch
+
+    def train_epochs(self, on_epoch: Callable[[Epoch], None], num_epochs: int | None = None) -> None:
+        run = LoopRun(self, on_epoch, num_epochs or self.params.epochs)
+        train = Batches(self.train_split, self.params.batch_size, self.drawn_batches)
+        val = Batches(self.val_split, self.params.batch_size, self.val_batches)
+        # What the function draws before its first epoch is the same in a resumed training, which has other generators.
+        torch.manual_seed(self.seed)
+        seed_python_and_numpy(f"{self.seed}")
+        try:
+            self.function(run, self.model, train, val)
+            run.close()
+        except BaseException as error:
+            if not run.is_stopped:
+                if isinstance(error, ValueError) and not isinstance(error, OutOfMemory):
+                    raise ValueError(located(error, self.loop)) from error
+                raise
+        if run.failure is not None:
+            raise run.failure
+
+    def begin_epoch(self) -> None:
+        super().begin_epoch()
+        seed_python_and_numpy(f"{self.seed} {self.epochs_done}")
+        self.model.train()
+        self.random_draws = self.draw()
+        self.digests = self.random_draws.digests()
+
+    def drawn_batches(self) -> Iterator[Batch]:
+        if self.random_draws is None:
+            raise ValueError("the batches of `train` were read outside `with run.epoch():`, which draws their order")
+        return self.batches(self.random_draws)
+
+    def val_batches(self) -> Iterator[Batch]:
+        return self.oom.batches(self.val_split, sequential_indices(self.val_split), self.params.batch_size)
+
+    def state(self) -> dict[str, Any]:
+        return {**super().state(), "loop": {name: each.state_dict() for name, each in self.states.items()}}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        super().restore(state)
+        self.restored = state["loop"]
+
+
+class Batches:
+    """The batches of a split on the training's device, like a DataLoader: `for batch in train`.
+
+    `train` has the order, augmentation and teacher forcing of Tandem's own loop; `val` has the split's order.
+    """
+
+    def __init__(self, split: Split, batch_size: int, batches: Callable[[], Iterable[Batch]]) -> None:
+        self.split, self.batch_size, self.batches = split, batch_size, batches
+
+    @property
+    def num_sequences(self) -> int:
+        return len(self.split)
+
+    @property
+    def tensors(self) -> dict[str, Tensor]:
+        """values (N, T, F), mask (N, T), targets (N, ...), in the split's order: on the device, or in the file."""
+        return self.split.tensors
+
+    def __len__(self) -> int:
+        return -(-len(self.split) // self.batch_size)
+
+    def __iter__(self) -> Iterator[Batch]:
+        yield from self.batches()
+
+
+class LoopEpoch:
+    """One epoch of a function: what it logs, and after the `with`, the result of the validation."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number  # from 1
+        self.logged: tuple[Tensor, float] | None = None
+        self.val_loss, self.val_score = float("nan"), float("nan")
+
+    def log(self, *, train_loss: Tensor | float, learning_rate: float) -> None:
+        """Log the mean loss over the epoch's sequences (a scalar, read at the end) and the last step's rate."""
+        self.logged = torch.as_tensor(train_loss), float(learning_rate)
+
+
+class LoopRun:
+    """What a function gets of its training."""
+
+    def __init__(self, trainer: LoopTrainer, on_epoch: Callable[[Epoch], None], num_epochs: int) -> None:
+        self._trainer, self._on_epoch, self._num_epochs = trainer, on_epoch, num_epochs
+        self._random = random_state(trainer.device)  # for the first epoch
+        self._current: LoopEpoch | None = None
+        self._finished: Epoch | None = None  # not recorded yet
+        self.is_stopped = False
+        self.failure: BaseException | None = None  # why it is stopped, if it failed
+
+    @property
+    def params(self) -> Train:
+        """The block `train` of params.yaml."""
+        return self._trainer.params
+
+    @property
+    def device(self) -> torch.device:
+        return self._trainer.device
+
+    @property
+    def seed(self) -> int:
+        return self._trainer.seed
+
+    @property
+    def task(self) -> Task:
+        return self._trainer.task
+
+    def loss(self, outputs: Tensor, batch: Batch) -> Tensor:
+        """The task's mean loss over the batch's sequences, with label smoothing: a scalar on the device."""
+        return self._trainer.step.loss(outputs.float(), batch)
+
+    def autocast(self) -> AbstractContextManager[object]:
+        """The context of a forward pass in `train.precision`."""
+        return autocast(self._trainer.step.precision, self.device)
+
+    def remaining_epochs(self) -> range:
+        """The numbers of the epochs to train, from 1; a resumed training begins with a later one."""
+        return range(self._trainer.epochs_done + 1, self.params.epochs + 1)
+
+    def state(self, **objects: Stateful) -> None:
+        """Save these objects in every checkpoint, and restore them now if the training resumes.
+
+        Tandem saves the model and torch's generators itself. Raises ValueError for an object that a checkpoint cannot
+        contain.
+        """
+        trainer = self._trainer
+        if self._current or self._finished:
+            raise ValueError("run.state() was called after the first epoch had begun; call it before")
+        for name, each in objects.items():
+            if not (hasattr(each, "state_dict") and hasattr(each, "load_state_dict")):
+                raise ValueError(
+                    f"run.state({name}=...) received {type(each).__name__}; accepted: objects with state_dict and "
+                    "load_state_dict, such as an optimizer, a scheduler or a module"
+                )
+            if found := foreign_types(each.state_dict()):
+                raise ValueError(
+                    f"the state_dict of run.state({name}=...) has values of {', '.join(sorted(found))}; a checkpoint "
+                    "accepts tensors, numbers, text, lists and dictionaries"
+                )
+            trainer.states[name] = each
+            if name in trainer.restored:
+                each.load_state_dict(trainer.restored.pop(name))
+
+    @contextmanager
+    def epoch(self) -> Iterator[LoopEpoch]:
+        """One epoch. The body takes the steps and is measured; its end validates."""
+        trainer = self._trainer
+        if self._current is not None:
+            raise ValueError(
+                f"run.epoch() was called in epoch {self._current.number}, which has not ended; do not nest it, and let "
+                "errors pass"
+            )
+        if trainer.epochs_done == trainer.params.epochs:
+            raise ValueError(
+                f"run.epoch() was called for epoch {trainer.epochs_done + 1}, but train.epochs is "
+                f"{trainer.params.epochs}; take the epochs of run.remaining_epochs()"
+            )
+        self._record()
+        if trainer.epochs_done == self._num_epochs:
+            self._stop()
+        if self._random:
+            set_random_state(self._random, trainer.device)
+            self._random = {}
+            self._check_states()
+        trainer.begin_epoch()
+        self._current = LoopEpoch(trainer.epochs_done + 1)
+        with measure(trainer.device) as training:
+            yield self._current
+        ended, self._current, trainer.random_draws = self._current, None, None
+        if ended.logged is None:
+            raise ValueError(
+                f"epoch {ended.number} ended without its loss; call epoch.log(train_loss=..., learning_rate=...) in it"
+            )
+        self._finished = trainer.end_epoch(training, *ended.logged)
+        ended.val_loss, ended.val_score = self._finished.val_loss, self._finished.val_score
+
+    def close(self) -> None:
+        """Record the last epoch after the function has returned. Raises ValueError if an epoch is missing."""
+        trainer = self._trainer
+        self._record()
+        if trainer.epochs_done < self._num_epochs or self._current:
+            raise ValueError(
+                f"it returned after {trainer.epochs_done} of {trainer.params.epochs} epochs (train.epochs); "
+                "take all of run.remaining_epochs()"
+            )
+
+    def _record(self) -> None:
+        """Record and save the epoch that has ended, if there is one."""
+        if self.is_stopped:
+            raise LoopStopped
+        ended, self._finished = self._finished, None
+        if ended:
+            try:
+                self._on_epoch(ended)
+            except BaseException as error:
+                self._stop(error)
+
+    def _stop(self, failure: BaseException | None = None) -> None:
+        self.is_stopped, self.failure = True, failure
+        raise LoopStopped
+
+    def _check_states(self) -> None:
+        trainer = self._trainer
+        if trainer.restored:
+            raise ValueError(
+                f"the checkpoint has the state of {', '.join(trainer.restored)}, which run.state() did not get "
+                "before the first epoch"
+            )
+        if not trainer.states:
+            print(
+                "warning: the loop registers no object with run.state(), so a resumed training would restore the model "
+                "alone, and begin with a new optimizer",
+                flush=True,
+            )
+
+
+def foreign_types(value: Any) -> set[str]:
+    """The types in a state that a checkpoint, which is loaded with `weights_only`, does not contain."""
+    if isinstance(value, dict):
+        value = [*value, *value.values()]
+    if isinstance(value, list | tuple):
+        return {name for each in value for name in foreign_types(each)}
+    is_plain = value is None or isinstance(value, Tensor) or type(value) in (bool, int, float, str)
+    return set() if is_plain else {type(value).__name__}
+
+
+def seed_python_and_numpy(seed: str) -> None:
+    """Seed the generators of `random` and NumPy. Their states are not saved, because every epoch seeds them."""
+    random.seed(seed)
+    np.random.seed(random.getrandbits(32))
+
+
+def located(error: ValueError, loop: Component) -> str:
+    """The message with the last line of the function's directory that led to it: a stage shows no traceback of it."""
+    paths = [(Path(frame.filename), frame.lineno) for frame in traceback.extract_tb(error.__traceback__)]
+    own = [f"{relative(path)}, line {line}" for path, line in paths if path.parent == loop.path.parent]
+    return f"{own[-1] if own else f'{relative(loop.path)}, {loop.attribute}'}: {error}"

@@ -1,0 +1,192 @@
+"""An epoch of steps as CUDA graphs. All inputs are on the device, so the host only replays a graph per step.
+
+    order (N,), random draws               copied once per epoch into static tensors (their memory never moves)
+    rates (num_steps,)                     the learning rate schedule as a table (optimizer.py)
+    number, step_number, total             scalars on the device
+
+`take_step` reads the next batch of the order, applies its random draws, sets the learning rate, updates the weights,
+adds the loss to `total` and 1 to `number`. It is captured once for full batches and, in the same memory pool, once for
+the smaller last batch. If the data does not fit on the device, the host copies a few batches at a time (`Chunks`) into
+static tensors.
+"""
+
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from tandem.params.schema import Train
+from tandem.training.batches import TENSORS, Batch, Split, copy_stream
+from tandem.training.graphs import NUM_WARMUPS, CaptureFailed
+from tandem.training.oom import is_out_of_memory, shorten
+from tandem.training.random_draws import RandomDraws
+from tandem.training.step import Step
+
+CHUNK_BYTES = 64 * 2**20  # upper limit for a chunk of streamed sequences, unless one batch is larger
+NUM_CHUNKS = 8  # lower limit per epoch: two chunks are on the device, which may lack memory for the whole data
+NUM_LAST_BATCH_WARMUPS = 1  # the warm-ups of the full batches have already initialized the libraries
+
+
+class GraphEpoch:
+    """Takes the steps of an epoch as CUDA graphs.
+
+    Requires `step.graphs` and an optimizer whose learning rate is a tensor. The results are bitwise identical to those
+    of trainer.take_steps: tests check this on the CPU, where `take_step` runs uncaptured.
+    """
+
+    def __init__(self, step: Step, split: Split, params: Train, rates: Tensor) -> None:
+        device, size = step.device, params.batch_size
+        self.step, self.split, self.params = step, split, params
+        self.num_full_batches, self.last_batch_size = divmod(len(split), size)
+        self.rates = rates.to(device)
+        self.number, self.step_number = (torch.zeros(1, dtype=torch.int64, device=device) for _ in range(2))
+        self.total = torch.zeros((), device=device)  # summed loss of the sequences so far
+        self.order = torch.zeros(len(split), dtype=torch.int64, device=device)
+        full, self.last_rows = self.order.split([self.num_full_batches * size, self.last_batch_size])
+        self.full_rows = full.view(self.num_full_batches, size)
+        # Positions of a batch's sequences in the tensors that it is read from (the split's or a chunk's).
+        self.full_positions, self.last_positions = self.full_rows, self.last_rows
+        self.random_draws: RandomDraws | None = None
+        self.chunks: Chunks | None = None
+        if split.is_streamed:
+            self.chunks = Chunks(split, size, self.num_full_batches)
+            numbers = torch.arange(self.num_full_batches, device=device).unsqueeze(1) % self.chunks.num_batches
+            self.full_positions = numbers * size + torch.arange(size, device=device)
+            self.last_positions = torch.arange(self.last_batch_size, device=device)
+
+    def steps(self, random_draws: RandomDraws, first_step: int) -> Iterator[int]:
+        """Take the steps of an epoch; yield the number of sequences of each.
+
+        `first_step`: the epoch's first step in the learning rate schedule. If a capture fails or memory runs out, the
+        iterator ends early, and `Trainer` takes the remaining steps without graphs.
+        """
+        num_fallbacks = len(self.step.oom.fallbacks)
+        self.step.oom.run_with_fallbacks(lambda: self.start_epoch(random_draws, first_step))
+        if len(self.step.oom.fallbacks) > num_fallbacks:
+            return
+        chunks = self.chunks.load(random_draws.order) if self.chunks else None
+        for number in range(self.num_full_batches + bool(self.last_batch_size)):
+            is_full = number < self.num_full_batches
+            try:
+                if self.chunks and chunks and (not is_full or number % self.chunks.num_batches == 0):
+                    next(chunks)
+                self.run_step(is_full)
+            except CaptureFailed as failed:
+                self.step.handle_failed_capture(failed)
+                return
+            except RuntimeError as error:  # from selecting or copying the batch: `step` handles its own
+                if not is_out_of_memory(error) or not self.step.may_fall_back:
+                    raise
+                if done := self.step.free_graphs():
+                    self.step.oom.add_fallback(done)
+                else:
+                    self.step.handle_failed_capture(CaptureFailed(shorten(error), is_out_of_memory=True))
+                return
+            yield self.params.batch_size if is_full else self.last_batch_size
+            if len(self.step.oom.fallbacks) > num_fallbacks:
+                return
+
+    def run_step(self, is_full: bool) -> None:
+        assert self.step.graphs is not None
+        warm_up, work = partial(self.take_step, self.step, is_full), partial(self.take_step, self.step.update, is_full)
+        self.step.graphs.run(("step", is_full), warm_up, work, NUM_WARMUPS if is_full else NUM_LAST_BATCH_WARMUPS)
+
+    def start_epoch(self, random_draws: RandomDraws, first_step: int) -> None:
+        self.order.copy_(random_draws.order)
+        if self.random_draws is None:
+            self.random_draws = random_draws.to(self.step.device)
+        for static, drawn in (
+            (self.random_draws.augment, random_draws.augment),
+            (self.random_draws.teacher_forcing_mask, random_draws.teacher_forcing_mask),
+        ):
+            if static is not None and drawn is not None:
+                static.copy_(drawn)
+        self.number.zero_()
+        self.step_number.fill_(first_step)
+        self.total.zero_()
+
+    def take_step(self, update: Callable[[Batch], Tensor], is_full: bool) -> None:
+        """Take the next step. This code is captured, so it uses only tensors on the device."""
+        assert self.random_draws is not None
+        rows, positions = self.last_rows, self.last_positions
+        if is_full:
+            rows, positions = (
+                table.index_select(0, self.number).squeeze(0) for table in (self.full_rows, self.full_positions)
+            )
+        source = self.chunks.current if self.chunks else self.split.tensors
+        values, mask, targets = (source[name].index_select(0, positions) for name in TENSORS)
+        batch = Batch(values, mask, targets, rows)
+        batch = self.random_draws.apply_to(batch, self.params)
+        for group in self.step.optimizer.param_groups:
+            group["lr"].copy_(self.rates.index_select(0, self.step_number).squeeze(0))
+        self.total += update(batch)
+        self.number += 1
+        self.step_number += 1
+
+
+class Chunks:
+    """Copies a few batches at a time to the device, into static tensors (`current`).
+
+    While the device works on one chunk, a thread gathers the next one on the host and sends it.
+    """
+
+    def __init__(self, split: Split, batch_size: int, num_full_batches: int) -> None:
+        batch_bytes = batch_size * sum(tensor[:1].nbytes for tensor in split.tensors.values())
+        self.num_batches = max(1, min(CHUNK_BYTES // batch_bytes, num_full_batches // NUM_CHUNKS))
+        self.num_full_batches, self.batch_size = num_full_batches, batch_size
+        self.split, self.device = split, split.device
+        num_rows = self.num_batches * batch_size
+        self.host = split.buffers(num_rows)
+        self.current = {name: torch.empty_like(host, device=self.device) for name, host in self.host.items()}
+        self.incoming = self.host
+        if self.device.type == "cuda":
+            self.incoming = {name: torch.empty_like(tensor) for name, tensor in self.current.items()}
+            self.copy_stream = copy_stream(self.device)
+            for tensor in self.incoming.values():  # an epoch that ends early may free a tensor during a copy into it
+                tensor.record_stream(self.copy_stream)
+            self.copied, self.consumed = torch.cuda.Event(), torch.cuda.Event()
+        self.thread = ThreadPoolExecutor(1)
+        self.pending: Future[None] | None = None  # the last chunk that was sent
+
+    def load(self, order: Tensor) -> Iterator[None]:
+        """Each `next` fills `current` with the next num_batches full batches, and finally with the smaller last batch.
+
+        order: (N,) int64 on the CPU.
+        """
+        num_full = self.num_full_batches * self.batch_size
+        full, last = order.split([num_full, len(order) - num_full])
+        chunks = [rows for rows in (*full.split(self.num_batches * self.batch_size), last) if len(rows)]
+        if self.pending:  # left by an epoch that ended early; its errors do not matter any more
+            wait([self.pending])
+        sending = self.thread.submit(self.send, chunks[0])
+        for rows, following in zip(chunks, [*chunks[1:], None], strict=True):
+            sending.result()
+            self.receive(len(rows))
+            if following is not None:
+                self.pending = sending = self.thread.submit(self.send, following)
+            yield
+
+    def send(self, rows: Tensor) -> None:
+        """Gather the rows and start the copy to the device (runs in the thread)."""
+        if self.device.type != "cuda":
+            self.split.tensors_at(rows, self.host)
+            return
+        with torch.cuda.device(self.device):  # a new thread uses GPU 0 and would create a context there
+            self.copied.synchronize()  # the previous copy no longer reads the host buffer
+            self.split.tensors_at(rows, self.host)
+            with torch.cuda.stream(self.copy_stream):
+                self.copy_stream.wait_event(self.consumed)
+                for name, host in self.host.items():
+                    self.incoming[name][: len(rows)].copy_(host[: len(rows)], non_blocking=True)
+                self.copied.record(self.copy_stream)
+
+    def receive(self, count: int) -> None:
+        compute_stream = torch.cuda.current_stream(self.device) if self.device.type == "cuda" else None
+        if compute_stream:
+            compute_stream.wait_event(self.copied)
+        for name, tensor in self.current.items():
+            tensor[:count].copy_(self.incoming[name][:count])
+        if compute_stream:
+            self.consumed.record(compute_stream)

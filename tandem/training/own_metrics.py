@@ -1,0 +1,226 @@
+"""Metrics in the workload's directory: the functions that `evaluate.metrics` of params.yaml names.
+
+    def balanced_accuracy(predictions, targets, mask) -> float
+
+`predictions` and `targets` are numpy arrays of the whole test split, in the task's own terms: class numbers (N,) for
+classify, numbers in the target's unit (N,) for regress, levels in the target's unit (N, H) for forecast, and event
+classes (N, T) for detect, 0 in the padding. `mask` (N, T) is true for the real steps of the inputs.
+
+A metric with the parameter `predict` or `source` scores new data: `predict(values, mask)` returns the predictions for
+new sequences in the unit of the raw data, and `source` (`OwnData`) calls the workload's source with other parameters.
+
+A number gets a 95% interval by a bootstrap over the sequences, which calls the function up to NUM_RESAMPLES times
+(`interval`). A metric may also return several numbers by name; these, and those of a metric that scores new data, get
+no interval.
+"""
+
+import importlib
+import math
+import re
+import time
+import warnings
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from tandem.files import raw_dir
+from tandem.params.parsing import nearest
+from tandem.params.schema import METRIC_REQUESTS, OwnSource
+from tandem.parts import Component, find
+from tandem.training.workload import RunContext
+
+NUM_RESAMPLES = 1000
+MIN_RESAMPLES = 100
+MAX_CELLS = 1e8  # of all resamples together: large splits get fewer, at least MIN_RESAMPLES
+SLOW_SECONDS = 10.0  # an interval that takes longer is announced
+MAX_FAILED = 0.05  # share of the resamples; an interval without them would be too narrow
+NAME = r"[\w.\- /]+"  # what MLflow accepts
+
+# values (N, T, F) as the network gets them, mask (N, T), targets (N,) -> the network's outputs (N, ...) on the CPU.
+Outputs = Callable[[dict[str, Tensor]], Tensor]
+
+
+@dataclass(frozen=True)
+class OwnScores:
+    metrics: dict[str, float]
+    higher_is_better: dict[str, bool]  # without the ends of intervals
+    sentence: str  # about the numbers with an interval; empty if there is none
+
+
+@dataclass(frozen=True)
+class OwnData:
+    """The workload's source, for new data: `source(noise=4.0)` returns what its function returns."""
+
+    workload: str
+    params: OwnSource
+
+    @property
+    def parameters(self) -> dict[str, Any]:
+        """The parameters that params.yaml gives, by name."""
+        return self.params.parameters
+
+    def __call__(self, **changed: Any) -> Any:
+        for name in changed:
+            if name not in self.parameters:
+                raise ValueError(f"source has no parameter {name!r}{nearest(name, self.parameters)}")
+        own_source = importlib.import_module("tandem.data.own_source")
+        return own_source.read(self.params, raw_dir(self.workload), changed)
+
+
+def score(context: RunContext, outputs: Tensor, outputs_of: Outputs, known: Mapping[str, float]) -> OwnScores:
+    """Call the workload's metrics. `outputs` are those of the test split on the CPU, `known` the task's own metrics.
+
+    Raises ValueError with the file and the line if a metric fails, or returns something other than finite numbers.
+    """
+    components = [find("metric", name, context.workload) for name in context.params.evaluate.metrics]
+    if not components:
+        return OwnScores({}, {}, "")
+    mask = mask_of(context)
+    anchors = context.read("test", "anchors") if has_anchors(context) else None
+    predictions = in_units(context, context.task.predict(outputs, torch.from_numpy(mask)), mask, anchors)
+    targets = in_units(context, torch.from_numpy(context.read("test", "targets")), mask, anchors)
+    requested = {
+        "predict": Predictions(context, outputs_of),
+        "source": OwnData(context.workload, context.params.preprocess),  # type: ignore[arg-type]
+    }
+    metrics: dict[str, float] = {}
+    higher_is_better: dict[str, bool] = {}
+    sentences = []
+    for component in components:
+        function = component.load()
+        given = {name: requested[name] for name in METRIC_REQUESTS if name in component.arguments}
+        start = time.monotonic()
+        with component.explained():
+            returned = function(predictions, targets, mask, **given)
+        seconds = time.monotonic() - start
+        found = numbers_of(component, returned)
+        ends: tuple[float, float] | None = None
+        if not given and not isinstance(returned, Mapping):
+            block_size = round(len(mask) ** 0.5) if anchors is not None else 1  # neighbouring windows share their steps
+            announce(component, seconds, num_resamples(predictions, mask))
+            ends = interval(function, predictions, targets, mask, block_size)
+        is_better = bool(getattr(function, "higher_is_better", True))
+        higher_is_better |= dict.fromkeys(found, is_better)
+        if ends:
+            name, value = component.attribute, found[component.attribute]
+            found |= {f"{name}_low": ends[0], f"{name}_high": ends[1]}
+            direction = "" if is_better else "lower is better, "
+            sentences.append(f"{name} {value:.4g} ({direction}95% interval {ends[0]:.4g} to {ends[1]:.4g})")
+        elif not isinstance(returned, Mapping):
+            sentences.append(f"{component.attribute} {found[component.attribute]:.4g}")
+        if taken := [name for name in found if name in known or name in metrics]:
+            raise ValueError(f"{component.place} gives {taken[0]!r}, which another metric of the workload is called")
+        metrics |= found
+    return OwnScores(metrics, higher_is_better, "; ".join(sentences))
+
+
+@dataclass(frozen=True)
+class Predictions:
+    """predict(values, mask): the task's predictions for new sequences."""
+
+    context: RunContext
+    outputs_of: Outputs
+
+    def __call__(self, values: Any, mask: Any) -> np.ndarray:
+        """values (N, T, F) as in the raw data, mask (N, T), true for real steps. A forecast takes levels (N, T + 1, F),
+        because the network gets their changes.
+        """
+        context, params = self.context, self.context.params.preprocess
+        reader = importlib.import_module(f"tandem.data.{reader_of(params)}")
+        given = np.asarray(values), np.asarray(mask, dtype=bool)
+        inputs, anchors = reader.raw_to_inputs(*given, params, context.summary)
+        mask = np.ones(inputs.shape[:2], dtype=bool) if anchors is not None else given[1]
+        tensors = {
+            "values": torch.from_numpy(inputs),
+            "mask": torch.from_numpy(mask),
+            "targets": torch.zeros(len(mask)),
+        }
+        outputs = self.outputs_of(tensors)
+        return in_units(context, context.task.predict(outputs, tensors["mask"]), mask, anchors)
+
+
+def reader_of(params: Any) -> str:
+    """The module of tandem/data that knows the format of the workload's raw data."""
+    return str(getattr(params, "reader", params.source))
+
+
+def has_anchors(context: RunContext) -> bool:
+    return "test/anchors.npy" in context.summary["sha256"]
+
+
+def mask_of(context: RunContext) -> np.ndarray:
+    """(N, T): true for the real steps of the test split."""
+    lengths = context.read("test", "lengths")
+    return np.asarray(np.arange(context.summary["max_steps"]) < lengths[:, None])
+
+
+def in_units(context: RunContext, found: Tensor, mask: np.ndarray, anchors: np.ndarray | None) -> np.ndarray:
+    """The predictions or targets of a task as its users know them."""
+    values = context.task.to_units(found.cpu().numpy(), anchors)
+    return np.where(mask, values, 0) if context.task.per_step else values
+
+
+def numbers_of(component: Component, returned: Any) -> dict[str, float]:
+    """Name -> number. Raises ValueError if there is something else in what a metric returned."""
+    named = dict(returned) if isinstance(returned, Mapping) else {component.attribute: returned}
+    found = {}
+    for name, value in named.items():
+        if not isinstance(name, str) or not re.fullmatch(NAME, name):
+            raise ValueError(f"{component.place} returns the name {name!r}; use letters, digits, _, -, ., / and spaces")
+        try:
+            found[name] = float(value)
+        except (TypeError, ValueError):
+            raise ValueError(
+                f"{component.place} returns {type(value).__name__} {str(value)[:80]!r} for {name!r}; accepted: a number"
+            ) from None
+        if not math.isfinite(found[name]):
+            raise ValueError(f"{component.place} returns {found[name]} for {name!r}; accepted: a finite number")
+    return found
+
+
+def num_resamples(predictions: np.ndarray, mask: np.ndarray) -> int:
+    return int(np.clip(MAX_CELLS // max(1, predictions.size + mask.size), MIN_RESAMPLES, NUM_RESAMPLES))
+
+
+def announce(component: Component, seconds: float, num: int) -> None:
+    if seconds * num > SLOW_SECONDS:
+        print(
+            f"{component.place} took {seconds:.2g} s; its interval calls it {num:,} times, about "
+            f"{seconds * num / 60:.1f} minutes",
+            flush=True,
+        )
+
+
+def interval(
+    function: Callable[..., Any], predictions: np.ndarray, targets: np.ndarray, mask: np.ndarray, block_size: int
+) -> tuple[float, float] | None:
+    """Return the 95% percentile interval of a metric by a seeded bootstrap over the sequences, in blocks of
+    `block_size` neighbours (Efron 1979, The Annals of Statistics 7, 1-26; Kuensch 1989).
+
+    None if the metric fails, or is not finite, in more than MAX_FAILED of the resamples: some lack a class.
+    """
+    num = len(mask)
+    if num < 3:
+        return None
+    generator = np.random.default_rng(0)
+    num_blocks, found = -(-num // block_size), []
+    num_drawn = num_resamples(predictions, mask)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of resamples that lack a class
+        for _ in range(num_drawn):
+            starts = generator.integers(0, num - block_size + 1, size=num_blocks)
+            rows = (starts[:, None] + np.arange(block_size)).reshape(-1)[:num]
+            try:
+                value = float(function(predictions[rows], targets[rows], mask[rows]))
+            except Exception:
+                continue
+            if math.isfinite(value):
+                found.append(value)
+    if len(found) < (1 - MAX_FAILED) * num_drawn:
+        return None
+    low, high = np.quantile(found, [0.025, 0.975])
+    return float(low), float(high)

@@ -1,0 +1,368 @@
+"""`tandem check`: each planted fault is found by the check that is meant for it and by no other, and the built-in
+networks pass.
+"""
+
+import json
+import shutil
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from tandem.checking import outputs
+from tandem.checking.command import CHECKS, check_workload, run_checks
+from tandem.checking.subject import Subject
+from tandem.models import Shape
+from tandem.params.schema import MODELS
+from tandem.tasks import open_task
+from tandem.training.device import open_device
+from tandem.training.graphs import with_line
+from tests.models.test_models import CONFIGS, made
+from tests.projects import TINY, commit, make_project, run
+from tests.trainers import SETTINGS, SUMMARIES, identity, tensors
+
+NET = """\
+import numpy as np
+import torch
+from torch import nn
+
+from tandem.models import Shape
+
+
+class Good(nn.Module):
+    def __init__(self, shape: Shape) -> None:
+        super().__init__()
+        self.embedding = nn.Linear(shape.num_features, 32)
+        self.hidden = nn.Linear(32, 32)
+        self.head = nn.Linear(32, shape.num_outputs)
+
+    def states(self, values, mask):
+        return torch.relu(self.embedding(values)).masked_fill(~mask.unsqueeze(2), 0.0)
+
+    def pooled(self, values, mask):
+        return self.states(values, mask).sum(dim=1) / mask.sum(dim=1, keepdim=True)
+
+    def forward(self, values, mask):
+        return self.head(torch.relu(self.hidden(self.pooled(values, mask))))
+"""
+FAULT = """
+
+class {name}(Good):
+    def __init__(self, shape: Shape) -> None:
+        super().__init__(shape)
+        {init}
+
+    def {method}(self, values, mask):
+        {body}
+"""
+
+
+def fault(body: str, init: str = "pass", method: str = "forward") -> dict[str, str]:
+    """The code of a network that differs from `Good` in one method."""
+    return {"body": body, "init": init, "method": method}
+
+
+# Network -> the check that finds it, its status, words of its evidence, and the network's code.
+PLANTED: dict[str, tuple[str, str, list[str], dict[str, str]]] = {
+    "NotBuilt": (
+        "build", "fail", ["workloads/NotBuilt/net.py, line 28: ZeroDivisionError: division by zero"],
+        fault("pass", "1 / 0"),
+    ),
+    "Raises": (
+        "output", "fail", ["workloads/Raises/net.py, line {line}: RuntimeError: "],
+        fault("return self.head(values)"),
+    ),
+    "WrongShape": (
+        "output", "fail", ["(16, 3, 1) instead of (16, 3)"],
+        fault("return Good.forward(self, values, mask).unsqueeze(2)"),
+    ),
+    "Squeezed": (
+        "output", "fail", ["(3) instead of (1, 3)"],
+        fault("return Good.forward(self, values, mask).squeeze(0)"),
+    ),
+    "WrongType": (
+        "output", "fail", ["torch.float64 instead of torch.float32"],
+        fault("return Good.forward(self, values, mask).double()"),
+    ),
+    "NotFinite": ("output", "fail", ["NaN"], fault("return Good.forward(self, values, mask).log()")),
+    "RandomInEval": (
+        "randomness", "fail", ["random"],
+        fault("found = Good.pooled(self, values, mask)\n        return found + 0.01 * torch.randn_like(found)",
+              method="pooled"),
+    ),
+    "RandomByNumpy": (
+        "randomness", "fail", ["random"],
+        fault("found = Good.forward(self, values, mask)\n"
+              "        return found if self.training else found + float(np.random.rand())"),
+    ),
+    "UsesPadding": ("padding", "fail", ["`mask`"], fault("return self.embedding(values).mean(dim=1)", method="pooled")),
+    "CountsPadding": (
+        "padding", "fail", ["123 instead of 0 in the padding moves real outputs by 0 of"],
+        fault("return self.states(values, mask).mean(dim=1)", method="pooled"),
+    ),
+    "FixedLength": (
+        "padding", "fail", ["net.py, line {line}: 9 instead of 12 steps, as in new tables for `tandem predict`, raise"],
+        fault("return self.wide((values * mask.unsqueeze(2)).flatten(1))", 
+              "self.embedding, self.wide = nn.Identity(), nn.Linear(48, 32)", "pooled"),
+    ),
+    "OverflowsInPadding": (
+        "padding", "fail", ["by nan of the largest one"],
+        fault("return Good.pooled(self, values, mask) + 0 * (values.abs() ** 30 * mask.unsqueeze(2)).sum()",
+              method="pooled"),
+    ),
+    "NormalizesOverBatch": (
+        "batch independence", "fail", ["depend on the batch size"],
+        fault("found = Good.pooled(self, values, mask)\n        return found - found.mean(dim=0)", method="pooled"),
+    ),
+    "NotRepeatable": (
+        "repeatability", "fail", ["the loss of epoch 1"],
+        fault("found = Good.forward(self, values, mask)\n"
+              "        return found * float(np.random.rand()) if self.training else found"),
+    ),
+    "NotResumable": (
+        "resume", "fail", ["the loss of epoch 2", "buffers"],
+        fault("self.count += self.training\n        return Good.forward(self, values, mask) * 0.99**self.count",
+              "self.count = 0"),
+    ),
+    "BatchNorm": (
+        "batch statistics", "warn", ["(norm)", "several workers"],
+        fault("return self.norm(Good.pooled(self, values, mask))", "self.norm = nn.BatchNorm1d(32)", "pooled"),
+    ),
+    "ReadsNumber": (
+        "device reads", "warn", ["net.py, line {line} (a number", "CUDA graph"],
+        fault("return Good.pooled(self, values, mask) * mask.any().item()", method="pooled"),
+    ),
+    "Branches": (
+        "device reads", "warn", ["net.py, line {line} (a number"],
+        fault("if (values > 1e6).any():\n            values = values / 2\n"
+              "        return Good.pooled(self, values, mask)", method="pooled"),
+    ),
+    "IndexesByMask": (
+        "device reads", "warn", ["net.py, line {line} (a boolean index)"],
+        fault("found = self.embedding(values)[mask]\n"
+              "        return values.new_zeros(*mask.shape, 32).masked_scatter(mask.unsqueeze(2), found)",
+              method="states"),
+    ),
+    "Nonzero": (
+        "device reads", "warn", ["net.py, line {line} (nonzero)"],
+        fault("rows, _ = mask[:, :1].nonzero(as_tuple=True)\n"
+              "        return Good.pooled(self, values, mask).index_select(0, rows)", method="pooled"),
+    ),
+    "Lists": (
+        "device reads", "warn", ["net.py, line {line} (tolist)"],
+        fault("assert mask.sum(dim=1).tolist()\n        return Good.pooled(self, values, mask)", method="pooled"),
+    ),
+    "Unused": ("gradients", "warn", ["unused.weight, unused.bias"],
+               fault("return Good.forward(self, values, mask)", "self.unused = nn.Linear(2, 2)")),
+    "LargeOutputs": ("initial loss", "warn", ["guessing (all outputs 0) 1.1"],
+                     fault("return 100 * Good.forward(self, values, mask)")),
+    "CannotLearn": (
+        "overfitting", "warn", ["cannot learn one batch"],
+        fault("return (self.embedding.weight.sum(dim=1) + self.embedding.bias).expand(len(values), -1)",
+              method="pooled"),
+    ),
+    "Slow": (
+        "cost", "warn", ["Python loops"],
+        fault("x = self.states(values, mask)\n"
+              "        for _ in range(200):\n            x = x + 1e-9 * torch.tanh(x)\n"
+              "        return x.sum(dim=1) / mask.sum(dim=1, keepdim=True)", method="pooled"),
+    ),
+}  # fmt: skip
+GPU_ONLY = {
+    "OtherOnGpu": (
+        "CPU and GPU", "fail", ["more than rounding"],
+        fault("return Good.forward(self, values, mask) * (1.01 if values.is_cuda else 1.0)"),
+    ),
+}  # fmt: skip
+MODEL = TINY[TINY.index("model: ") : TINY.index("\n", TINY.index("model: "))]
+DRIVER = """
+import json, sys
+from dataclasses import asdict
+from tandem.checking.command import check_workload
+print(json.dumps({name: [asdict(each) for each in check_workload(name)] for name in sys.argv[1:]}))
+"""
+
+
+def code_of(name: str) -> str:
+    own = fault("return Good.forward(self, values, mask)") if name == "Fine" else (PLANTED | GPU_ONLY)[name][3]
+    return NET + FAULT.format(name=name, **own)
+
+
+def make_planted(folder: Path, *names: str) -> Path:
+    """A project with a workload for each network, without prepared data."""
+    head, block = TINY.split("tiny:\n")
+    blocks = [f"{name}:\n" + block.replace(MODEL, f'model: {{name: "net.py:{name}"}}') for name in names]
+    project = make_project(folder, head.replace("[tiny]", f"[{', '.join(names)}]") + "".join(blocks))
+    for name in names:
+        shutil.copytree(project / "workloads/tiny", project / "workloads" / name)
+        (project / "workloads" / name / "net.py").write_text(code_of(name))
+    commit(project)
+    return project
+
+
+def findings_of(project: Path, *names: str) -> dict[str, list[dict[str, str]]]:
+    """{network: its findings}, in one process: to import torch takes longer than the checks."""
+    return dict(json.loads(run(project, sys.executable, "-c", DRIVER, *names).stdout.splitlines()[-1]))
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_planted(tmp_path_factory.mktemp("check") / "project", "Fine", *PLANTED)
+
+
+@pytest.fixture(scope="module")
+def found(project: Path) -> dict[str, list[dict[str, str]]]:
+    return findings_of(project, "Fine", *PLANTED)
+
+
+def remarks(findings: list[Any]) -> list[tuple[str, str]]:
+    """(check, status) of what neither passed nor was skipped."""
+    found = [each if isinstance(each, dict) else vars(each) for each in findings]
+    return [(each["check"], each["status"]) for each in found if each["status"] in ("warn", "fail")]
+
+
+@pytest.mark.parametrize("name", PLANTED)
+def test_a_planted_fault_is_found_by_its_check_and_by_no_other(name: str, found: dict[str, list[dict[str, str]]]):
+    check, status, words, _ = PLANTED[name]
+    assert remarks(found[name]) == [(check, status)], found[name]
+    evidence = next(each["evidence"] for each in found[name] if each["check"] == check)
+    # The first line of the method's body is the one that reads.
+    line = next(number for number, text in enumerate(code_of(name).splitlines(), 1) if f"class {name}" in text) + 6
+    assert all(word.format(line=line) in evidence for word in words), evidence
+
+
+def test_a_check_is_skipped_only_for_a_reason(found: dict[str, list[dict[str, str]]]):
+    assert [each["check"] for each in found["Fine"]] == [check.name for check in CHECKS]
+    assert remarks(found["Fine"]) == []
+    skipped = {each["check"]: each["evidence"] for each in found["Fine"] if each["status"] == "skip"}
+    assert skipped == {"CPU and GPU": "compares a GPU with the CPU"}
+    for name, findings in found.items():
+        for each in findings:
+            if each["status"] == "skip" and each["check"] not in skipped:
+                assert "needs a network that passes" in each["evidence"], (name, each)
+
+
+def test_every_check_has_a_planted_fault():
+    assert {check for check, *_ in (PLANTED | GPU_ONLY).values()} == {check.name for check in CHECKS}
+
+
+def tandem(project: Path, *words: str):
+    return run(project, sys.executable, "-m", "tandem.cli", "check", *words, check=False)
+
+
+def test_only_a_failed_check_makes_the_command_fail(project: Path):
+    fails = tandem(project, "UsesPadding", "--devices", "cpu")
+    assert fails.returncode == 1 and "fail  cpu   padding: " in fails.stdout
+    assert "checked on the raw table, prepared in memory" in fails.stdout
+    warns = tandem(project, "Unused", "--devices", "cpu", "--json")
+    document = json.loads(warns.stdout[warns.stdout.index("\n{") :])  # after the lines of stderr
+    assert warns.returncode == 0 and remarks(document["findings"]) == [("gradients", "warn")]
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("Unusd",), "error: workload 'Unusd' is not in params.yaml; did you mean 'Unused'?"),
+        ((), "the following arguments are required: workload"),
+    ],
+)
+def test_wrong_usage_gets_one_sentence(project: Path, words: tuple[str, ...], message: str):
+    done = tandem(project, *words)
+    assert done.returncode == 2 and message in done.stdout and "Traceback" not in done.stdout
+
+
+def test_prepared_data_is_used_where_there_is_some(prepared: Path):
+    done = tandem(prepared, "tiny", "--devices", "cpu")
+    assert done.returncode == 0 and "checked on the prepared data" in done.stdout, done.stdout
+
+
+# The built-in networks --------------------------------------------------------------------------------------------
+
+
+COMBINATIONS = [(task, model) for task, names in MODELS.items() for model in names]
+ROUNDING_OF_BUILT_IN = 1e-6  # tandem/checking/subject.py: ROUNDING is a hundred times as much
+
+
+def subject_of(task_name: str, model_name: str, device: str) -> Subject:
+    where = open_device(identity(device), threads=1, deterministic=True)
+    settings = replace(
+        SETTINGS, model=CONFIGS[model_name], augment=replace(SETTINGS.augment, mix=0.0, shift=0.0, warp=0.0)
+    )
+    task = open_task(task_name, SUMMARIES[task_name])
+    shape = Shape(4, task.num_outputs, 12, task.per_step)
+    return Subject(settings, tensors(40, 12, task_name), shape, task, where, has_padding=task_name != "forecast")
+
+
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+@pytest.mark.parametrize(("task_name", "model_name"), COMBINATIONS)
+def test_every_built_in_network_passes_for_each_of_its_tasks(task_name: str, model_name: str, device: str):
+    findings = [*run_checks(subject_of(task_name, model_name, device))]
+    assert remarks(findings) == []
+    skipped = {each.check for each in findings if each.status == "skip"}
+    expected = {"CPU and GPU"} if device == "cpu" else set()
+    expected |= {"padding"} if task_name == "forecast" else set()
+    expected |= {"overfitting"} if model_name == "hybrid" else set()
+    if model_name == "rocket":
+        expected |= {check.name for check in CHECKS if check.takes_steps}
+    assert skipped == expected
+
+
+@pytest.mark.parametrize(("task_name", "model_name"), COMBINATIONS)
+def test_rounding_of_built_in_networks_is_far_below_the_tolerance(
+    task_name: str, model_name: str, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(outputs, "ROUNDING", ROUNDING_OF_BUILT_IN)
+    subject = subject_of(task_name, model_name, "cpu")
+    for check in (outputs.padding, outputs.batch_independence):
+        assert check(subject).status in ("pass", "skip")
+
+
+@pytest.mark.parametrize("workload", ["sign", "pen", "price", "rally"])
+def test_the_four_workloads_pass(workload: str):
+    assert remarks([*check_workload(workload, ["cpu"])]) == []
+
+
+# CUDA graphs ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.gpu
+def test_a_gpu_that_computes_something_else_is_found(tmp_path: Path):
+    project = make_planted(tmp_path / "project", *GPU_ONLY)
+    for name, findings in findings_of(project, *GPU_ONLY).items():
+        check, status, words, _ = GPU_ONLY[name]
+        assert remarks(findings) == [(check, status)]
+        assert all(word in str(findings) for word in words)
+
+
+@pytest.mark.gpu
+def test_a_failed_capture_names_the_line_that_prevents_it(tmp_path: Path):
+    project = make_planted(tmp_path / "project", "ReadsNumber")
+    code = """
+from dataclasses import replace
+from tandem.checking.subject import open_subject
+from tandem.machine.identity import identify
+trainer = open_subject("ReadsNumber", identify("cuda")).trainer(step="graph", epochs=4)
+trainer.epoch(), trainer.epoch()
+print(trainer.missing_graph()["step: graph"])
+"""
+    done = run(project, sys.executable, "-c", code)
+    line = (
+        code_of("ReadsNumber")
+        .splitlines()
+        .index(next(t for t in code_of("ReadsNumber").splitlines() if ".item()" in t))
+        + 1
+    )
+    assert f"the capture failed: workloads/ReadsNumber/net.py, line {line}: " in done.stdout
+
+
+def test_the_deepest_line_of_a_network_is_named():
+    _, model = made("classify", "gru")
+    with pytest.raises(RuntimeError) as caught:
+        model(torch.zeros(2, 12, 5), torch.ones(2, 12, dtype=torch.bool))
+    assert with_line(caught.value, "it").startswith("tandem/models/kernels/gru.py, line ")
+    with pytest.raises(ZeroDivisionError) as caught:
+        1 / 0  # noqa: B018
+    assert with_line(caught.value, "it") == "it"

@@ -1,0 +1,129 @@
+"""Runs of several machines side by side: clones of one project that share a real MLflow server, and no folder."""
+
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from tandem.runs.run import TRAIN_RESULT, open_folder
+from tests.projects import TINY, copy_of, environment, run, stage, wait_for, wait_until_published
+from tests.servers import answers
+
+mlflow = pytest.importorskip("mlflow")
+pytestmark = pytest.mark.long  # three trainings; tests/comparing/test_comparing.py has the short form, from manifests
+
+RUN = "results/runs/tiny/cpu"
+PATIENT = {"MLFLOW_HTTP_REQUEST_TIMEOUT": "60"}  # a server on a busy machine
+
+
+@dataclass(frozen=True)
+class Machines:
+    """Two clones that recorded their runs on the server at `uri`."""
+
+    uri: str
+    one: Path
+    other: Path
+
+    def run_id(self, clone: Path, seed: int = 0) -> str:
+        return open_folder(clone / RUN / str(seed)).timing["mlflow"]["run_id"]
+
+    def compare(self, clone: Path, *words: str, check: bool = True, **extra: str) -> subprocess.CompletedProcess[str]:
+        command = (sys.executable, "-m", "tandem.cli", "compare", *words)
+        return run(clone, *command, check=check, **{"MLFLOW_TRACKING_URI": self.uri} | PATIENT | extra)
+
+
+@pytest.fixture(scope="module")
+def machines(prepared: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machines]:
+    folder = tmp_path_factory.mktemp("machines")
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        uri = f"http://127.0.0.1:{probe.getsockname()[1]}"
+    server = folder / "server"
+    server.mkdir()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "mlflow", "server", "--port", uri.rpartition(":")[2], "--workers", "1",
+         "--backend-store-uri", f"sqlite:///{server}/mlflow.db",
+         "--serve-artifacts", "--artifacts-destination", f"{server}/artifacts"],
+        cwd=server, env=environment(MLFLOW_SERVER_ENABLE_JOB_EXECUTION="false"), start_new_session=True,
+        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+    )  # fmt: skip
+    try:
+        wait_for(lambda: answers(f"{uri}/health"), 600, "the answer of MLflow's server")
+        one = copy_of(prepared, folder / "one")
+        other = copy_of(prepared, folder / "other", TINY.replace("seeds: [0]", "seeds: [0, 1]"))
+        for clone, seed in ((one, "0"), (other, "0"), (other, "1")):
+            for name in ("train", "evaluate"):
+                stage(clone, name, "tiny", "cpu", seed, MLFLOW_TRACKING_URI=uri, **PATIENT)
+            wait_until_published(clone)
+        yield Machines(uri, one, other)
+    finally:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+
+def rows(text: str) -> dict[str, list[str]]:
+    """The table's rows by name: the mark, and a cell for each side."""
+    cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in text.splitlines() if line[:1] == "|"]
+    return {what: [mark, *own] for mark, what, *own in cells[2:]}
+
+
+def test_runs_of_two_machines_are_compared_by_their_ids(machines: Machines):
+    ids = [machines.run_id(machines.one), machines.run_id(machines.other, 1)]
+    assert not (machines.one / "mlruns/artifacts").exists() and not (machines.other / "mlruns/artifacts").exists()
+    done = machines.compare(machines.one, *ids)
+    table = rows(done.stdout)
+    assert table["seed"] == ["*", "0", "1"] and table["device"] == ["", "cpu", "cpu"]
+    assert "raw table" not in table and "code" not in table, "they agree, so there is nothing to read"
+    for clone, seed, cell in ((machines.one, 0, 1), (machines.other, 1, 2)):
+        seconds = open_folder(clone / RUN / str(seed)).timing["timing"]["epoch_seconds"]
+        assert table["epoch seconds"][cell] == f"{seconds:,.4g} s"
+    assert "1 process a side that took no turns, so the drift of the machines is in it" in done.stdout
+    assert "accuracy" in done.stdout and "not compared" not in done.stdout
+    client = mlflow.MlflowClient(machines.uri)
+    for own, other in (ids, ids[::-1]):
+        assert other in client.get_run(own).data.tags["compared"]
+
+
+def test_a_name_means_the_latest_run_with_the_seeds_beside_it_and_a_path_the_files_there(machines: Machines):
+    found = machines.compare(machines.other, str(machines.one / RUN / "0"), "tiny@cpu")
+    assert rows(found.stdout)["seed"] == ["*", "0", "0, 1"]
+    same = machines.compare(machines.one, machines.run_id(machines.other, 1), "tiny@cpu-1", check=False)
+    assert same.returncode == 1 and "are the same run" in same.stdout
+
+
+def test_what_cannot_be_had_is_one_sentence_that_names_it(machines: Machines, tmp_path: Path):
+    own = machines.run_id(machines.one)
+
+    def refused(*words: str, **extra: str) -> str:
+        done = machines.compare(machines.one, *words, check=False, **extra)
+        assert done.returncode == 1 and done.stdout.count("\n") == 1, done.stdout
+        return done.stdout
+
+    older, altered = tmp_path / "older", tmp_path / "altered"
+    for folder in (older, altered):
+        shutil.copytree(machines.other / RUN / "0", folder)
+    record = older / TRAIN_RESULT / "train.json"
+    record.write_text(json.dumps({**json.loads(record.read_text()), "schema": 0}))
+    assert "has schema 0, made by an older Tandem; this one reads 2" in refused(own, str(older))
+    (predictions,) = altered.glob("evaluate/*/predictions.csv")
+    predictions.write_text("\n".join(predictions.read_text().splitlines()[:-1]) + "\n")
+    assert "predictions.csv" in (said := refused(own, str(altered))) and "altered" in said
+    assert "no finished run 'tiny@cuda'; the latest are tiny@cpu-1, tiny@cpu-0" in refused(own, "tiny@cuda")
+    assert "accepted: an MLflow run id, a name such as sign@cpu" in refused(own, "sing")
+    client = mlflow.MlflowClient(machines.uri)
+    experiment = client.get_experiment_by_name("tiny").experiment_id
+    tags = {"workload": "tiny", "requested_device": "cuda"}
+    assert "it is RUNNING" in refused(own, client.create_run(experiment, tags=tags).info.run_id)
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))
+        nobody = f"http://user:secret@127.0.0.1:{closed.getsockname()[1]}"
+        said = refused(own, "tiny@cpu", MLFLOW_TRACKING_URI=nobody)
+    assert "could not be reached" in said and "secret" not in said

@@ -1,0 +1,579 @@
+"""What is said of recorded runs side by side: planted differences on literal manifests and predictions."""
+
+import copy
+import csv
+import hashlib
+import io
+import math
+import subprocess
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tandem.comparing import comparison, differences
+from tandem.comparing.comparability import Comparability, compare_sides, describe
+from tandem.comparing.comparison import Judgement, Side, compare
+from tandem.comparing.differences import MEASURES, Margin, Pairs, difference, margin_of_seeds
+from tandem.runs.run import Run
+from tandem.runs.schemas import TrainRecord
+from tandem.tasks import detect, forecast
+from tandem.tasks.scores import macro_f1
+
+EPYC = "AMD EPYC 9654 96-Core Processor (family 25 model 17)"
+
+
+def make_manifest(device: str, **changes: Any) -> dict[str, Any]:
+    """`changes`: {"realized.threads": 4}, by dotted path."""
+    is_gpu = device == "cuda"
+    cpu = {"name": EPYC, "cores": 16.0, "memory_mib": 64000}
+    manifest = {
+        "workload": "sign",
+        "device": device,
+        "requested": device,
+        "seed": 0,
+        "tree": {"commit": "a" * 40, "patch": "", "patch_sha256": None},
+        "block": {
+            "task": "classify",
+            "train": {
+                "batch_size": 56,
+                "learning_rate": 6e-3,
+                "threads": "auto",
+                "precision": "auto",
+                "step": "auto",
+                "model": {"name": "gru", "hidden_size": 96},
+            },
+        },
+        "realized": {
+            "precision": "fp32",
+            "grad_accum_steps": 1,
+            "step": "graph" if is_gpu else "eager",
+            "threads": 1 if is_gpu else 16,
+            "data_location": "device",
+            "out_of_memory": [],
+        },
+        "digests": {
+            "data": {
+                "table": "1" * 64,
+                "packed": {"train": "2" * 64, "val": "3" * 64, "test": "4" * 64},
+                "prepared": {"train/ids.npy": "5" * 64, "train/values.npy": "9" * 64},
+            },
+            "weights": {},
+            "code": {"tandem/training/step.py": "6" * 64, "tandem/models/gru.py": "7" * 64},
+        },
+        "environment": {
+            "requirements_sha256": "8" * 64,
+            "versions": {"python": "3.11.9", "torch": "2.11.0+cu128", **({"driver": "570.1"} if is_gpu else {})},
+        },
+        "hardware": {"kind": device, "name": "NVIDIA H100" if is_gpu else EPYC, "cpu": cpu, "torch": "2.11.0"},
+        "machine": "server",
+        "kernels": "cuDNN" if is_gpu else "Tandem's kernels",
+        "conditions": {"before": {"load_1min": 0.1}, "after": {"load_1min": 9.0}},
+        "epochs": [],
+        "timing": {"epoch_seconds": 1.0 if is_gpu else 8.0},
+        "result": {"score_name": "accuracy", "metrics": {"accuracy": 0.9}},
+    }
+    return changed(manifest, **changes)
+
+
+def changed(manifest: dict[str, Any], **changes: Any) -> dict[str, Any]:
+    manifest = copy.deepcopy(manifest)
+    for path, value in changes.items():
+        *parents, name = path.split(".")
+        place = manifest
+        for parent in parents:
+            place = place.setdefault(parent, {})
+        if value is DELETED:
+            del place[name]
+        else:
+            place[name] = value
+    return manifest
+
+
+DELETED = object()
+CPU, GPU = make_manifest("cpu"), make_manifest("cuda")
+
+
+def run_of(manifest: dict[str, Any], predictions: list[dict[str, Any]] | None = None) -> Run:
+    """A run with this manifest. It is evaluated if there are predictions."""
+    placed = ("data_location", "out_of_memory")
+    train: Any = {name: manifest[name] for name in TrainRecord.__annotations__ if name in manifest} | {"files": {}}
+    timing: Any = {name: value for name, value in manifest.items() if name not in (*train, "result")} | {"files": {}}
+    train["realized"] = {name: value for name, value in manifest["realized"].items() if name not in placed}
+    timing["placement"] = {name: manifest["realized"][name] for name in placed}
+    timing["timing"] = dict(timing["timing"])
+    if predictions is None:
+        return Run("a run", train, timing, None, no_file)
+    table = io.StringIO()
+    writer = csv.DictWriter(table, predictions[0])
+    writer.writeheader()
+    writer.writerows(predictions)
+    content = table.getvalue().encode()
+    digest = hashlib.sha256(content).hexdigest()
+    score: Any = {**manifest["result"], "weights": "last", "files": {"predictions.csv": digest}}
+    return Run("a run", train, timing, score, lambda name: (content, name))
+
+
+def no_file(name: str) -> tuple[bytes, str]:
+    raise FileNotFoundError(name)
+
+
+def compare_manifests(first: dict[str, Any], second: dict[str, Any]) -> Comparability:
+    names = [first["device"], second["device"]] if first["device"] != second["device"] else ["the first", "the second"]
+    return compare_sides({names[0]: [first], names[1]: [second]})
+
+
+def judge(runs: dict[str, list[Run]], speed: dict[str, Any] | None = None) -> Judgement:
+    return comparison.judge(*(Side(name, tuple(own)) for name, own in runs.items()), speed)
+
+
+# Comparable or not.
+
+
+def test_a_gpu_and_a_cpu_of_one_machine_are_compared_and_their_differences_named():
+    found = compare_manifests(CPU, GPU)
+    assert found.refusals == found.notes == ()
+    assert [str(each) for each in found.named] == [
+        "device (cpu against cuda)",
+        "hardware (AMD EPYC 9654 96-Core Processor (family 25 mo... against NVIDIA H100)",
+        "threads (16 against 1)",
+        "kernels (Tandem's kernels against cuDNN)",
+        "way of stepping (eager against graph)",
+    ]
+    assert compare_manifests(CPU, CPU).named == ()
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"workload": "pen"}, "workload (sign against pen)"),
+        ({"digests.data.table": "9" * 64}, "data: raw table (11111111 against 99999999)"),
+        ({"digests.data.packed.test": "9" * 64}, "data: packed test split (44444444 against 99999999)"),
+        ({"digests.data.table": DELETED}, "data: raw table (11111111 against not recorded)"),
+        ({"block.train.batch_size": 112}, "batch_size (56 against 112)"),
+        ({"block.train.clip_norm": 1.0}, "max_grad_norm (absent against 1.0)"),
+        ({"realized.precision": "tf32"}, "precision (fp32 against tf32)"),
+        ({"realized.grad_accum_steps": 2}, "grad_accum_steps (1 against 2)"),
+        ({"digests.code.tandem/training/step": "9" * 64}, "code: tandem/training/step (absent against 99999999)"),
+        ({"realized.out_of_memory": ["2 parts a batch"]}, "memory ran out while training on cuda (2 parts a batch)"),
+        (
+            {"conditions.before.gpu.other_processes": 0, "conditions.between.other_processes": 1.0},
+            "cuda: other processes on its GPU (none before, 1 while it trained)",
+        ),
+    ],
+)
+def test_other_work_refuses_a_speed_up_and_says_both_values(changes: dict[str, Any], reason: str):
+    gpu = changed(GPU, **changes)
+    assert reason in compare_manifests(CPU, gpu).refusals
+    said = judge({"cpu": [run_of(CPU)], "cuda": [run_of(gpu)]}, SPEED).speed
+    assert said.startswith("no speed-up is stated. What stands against it: ") and reason in said
+
+
+@pytest.mark.case(50)
+def test_another_torch_or_driver_between_two_runs_is_flagged(saw: Callable[[str], None]):
+    """Two manifests of one GPU, one of them with another torch, or with another driver."""
+    torch, driver = (
+        changed(GPU, **{"device": "cuda-later", f"environment.versions.{name}": version})
+        for name, version in (("torch", "2.12.0"), ("driver", "580.9"))
+    )
+    said = judge({"cuda": [run_of(GPU)], "cuda-later": [run_of(torch)]}, SPEED).speed
+    assert "torch (2.11.0 against 2.12.0)" in said and said.startswith("no speed-up is stated")
+    saw(said)
+    notes = compare_manifests(GPU, driver).notes
+    [note] = [note for note in notes if "driver" in note]
+    assert "driver (570.1 against 580.9)" in note
+    saw(note)
+
+
+def test_a_field_recorded_on_neither_side_does_not_count_as_equal():
+    bare = [{"device": device} for device in ("cpu", "cuda")]
+    refusals = compare_manifests(*bare).refusals
+    for what in ("data", "parameters", "precision", "grad_accum_steps", "the training's code"):
+        assert f"{what} (not recorded on either side)" in refusals
+    assert describe(bare[0]) == "cpu: hardware not recorded, threads not recorded, kernels not recorded"
+
+
+def test_what_was_asked_for_may_differ_where_what_came_of_it_agrees():
+    gpu = changed(
+        GPU, **{"block.train.precision": "fp32", "block.train.threads": 4, "block.train.probe": False, "seed": 3}
+    )
+    found = compare_manifests(CPU, gpu)
+    assert found.refusals == () and str(found.named[-1]) == "seed (0 against 3)"
+    # A simulation has no table and no division into splits.
+    sides = (changed(each, **{"digests.data.table": None, "digests.data.prepared": DELETED}) for each in (CPU, GPU))
+    assert compare_manifests(*sides).refusals == ()
+
+
+@pytest.mark.parametrize(
+    ("changes", "note"),
+    [
+        ({"tree.patch_sha256": "c" * 64}, "patch of an edited tree (none against cccccccc)"),
+        ({"environment.requirements_sha256": "9" * 64}, "locked packages (88888888 against 99999999)"),
+        ({"conditions": DELETED}, "the state of cuda's machine is not recorded"),
+        (
+            {"conditions.between": {"others_share": 0.3}},
+            "cuda: others took 30% of the processors' time while it trained",
+        ),
+        ({"conditions.after.gpu.throttled_by": ["power", "heat"]}, "cuda: the clocks were throttled (power, heat)"),
+        (
+            {"conditions.before.gpu.power_limit_watts": 700.0, "conditions.after.gpu.power_limit_watts": 300.0},
+            "cuda: power limit watts changed while training (700.0 before, 300.0 after)",
+        ),
+    ],
+)
+def test_environment_and_conditions_are_notes_and_no_reasons(changes: dict[str, Any], note: str):
+    found = compare_manifests(CPU, changed(GPU, **changes))
+    assert found.refusals == () and found.notes == (note,)
+
+
+def test_settings_of_equal_hardware_are_compared():
+    pair = [changed(GPU, **{"conditions.before.gpu.power_limit_watts": watts}) for watts in (700, 350)]
+    assert compare_manifests(*pair).notes == ("power limit watts differs: 700 for the first, 350 for the second",)
+
+
+def test_the_runs_of_a_side_must_be_repetitions_of_each_other():
+    seeds = [changed(GPU, seed=seed) for seed in range(3)]
+    assert compare_sides({"cpu": [CPU], "cuda": seeds}).refusals == ()
+    other = changed(GPU, seed=3, hardware={**GPU["hardware"], "name": "NVIDIA L4"}, **{"block.train.batch_size": 8})
+    assert compare_sides({"cpu": [CPU], "cuda": [*seeds, other]}).refusals == (
+        "batch_size (56 against 8) among the runs of cuda",
+        "hardware (NVIDIA H100 against NVIDIA L4) among the runs of cuda",
+    )
+    # `auto` measures in every process: that it chose otherwise in one is no other work.
+    found = compare_sides({"cpu": [CPU, changed(CPU, **{"realized.threads": 8})], "cuda": seeds})
+    assert found.refusals == () and "differ in threads (16 against 8)" in found.notes[0]
+
+
+# Scores.
+
+
+def classified(right: str, as_csv: bool = False) -> list[dict[str, Any]]:
+    """`right`: a letter per sequence, `1` where it is."""
+    rows = [
+        {"sequence": number, "actual": "a", "predicted": "a" if letter == "1" else "b", "confidence": 0.9}
+        for number, letter in enumerate(right)
+    ]
+    return [{name: str(value) for name, value in row.items()} for row in rows] if as_csv else rows
+
+
+def test_mcnemar_is_the_exact_one():
+    """By hand: of 12 discordant pairs 2 or fewer on one side, 2 (1 + 12 + 66) / 2^12."""
+    first, second = "1" * 2 + "0" * 10 + "1" * 88, "0" * 2 + "1" * 10 + "1" * 88
+    found = difference("correct", {0: classified(first)}, {0: classified(second, as_csv=True)})
+    assert found.p == pytest.approx(158 / 4096) and found.verdict == "different"
+    assert found.difference == pytest.approx(0.08) and found.low < 0.08 < found.high
+    assert "that of cuda is better than that of cpu" in found.sentence("cpu", "cuda")
+    assert differences.mcnemar(0, 5) == 2 / 2**5 and differences.mcnemar(0, 0) == differences.mcnemar(3, 3) == 1
+
+
+def test_the_score_interval_is_that_of_the_restricted_likelihood():
+    z = 1.959963984540054
+    low, high = differences.score_interval(0, 0, 180)  # closed form
+    assert (low, high) == (pytest.approx(-(z**2) / (180 + z**2)), pytest.approx(z**2 / (180 + z**2)))
+    turned = [-edge for edge in differences.score_interval(9, 3, 50)[::-1]]
+    assert differences.score_interval(3, 9, 50) == pytest.approx(turned)
+
+
+def test_interval_and_exact_test_never_contradict_each_other():
+    for gained, lost in [(0, 5), (0, 6), (1, 8), (2, 10), (3, 9), (12, 27), (20, 35)]:
+        first, second = "0" * gained + "1" * (180 - gained), "1" * gained + "0" * lost + "1" * (180 - gained - lost)
+        found = difference("correct", {0: classified(first)}, {0: classified(second)})
+        assert found.p is not None and (found.p < 0.05) == (not found.low <= 0 <= found.high), (gained, lost)
+
+
+def test_mcnemar_interval_holds_the_true_difference_and_its_power_is_as_said():
+    draw, num, discordant = np.random.default_rng(0), 180, 0.08
+    seen = differences.min_detectable_effect_by_mcnemar(discordant, num)
+    assert seen is not None
+    tables = draw.multinomial(num, [(discordant + seen) / 2, (discordant - seen) / 2, 1 - discordant], size=400)
+    intervals = {pair: differences.score_interval(*pair, num) for pair in {(g, lost) for g, lost, _ in tables.tolist()}}
+    held = np.mean([intervals[g, lost][0] <= seen <= intervals[g, lost][1] for g, lost, _ in tables.tolist()])
+    found = np.mean([differences.mcnemar(g, lost) < 0.05 for g, lost, _ in tables.tolist()])
+    assert 0.92 <= held <= 0.98 and 0.70 <= found <= 0.88
+    assert differences.min_detectable_effect_by_mcnemar(0.0, 3) is None  # of three sequences no number is enough
+
+
+def test_no_difference_takes_a_margin():
+    sides = {0: classified("1" * 990 + "0" * 10)}, {0: classified("0" + "1" * 990 + "0" * 9)}
+    same = difference("correct", sides[0], sides[0])
+    assert same.verdict == "equal" and same.low < 0 < same.high
+    assert difference("correct", *sides).verdict == "inconclusive"
+    said = difference("correct", *sides).sentence("cpu", "cuda")
+    assert "Not told apart: a difference smaller than 0.0078 is missed in more than one of five" in said
+    wide, narrow = (difference("correct", *sides, Margin(value, "as agreed")) for value in (0.02, 0.004))
+    assert wide.verdict == "equivalent" and narrow.verdict == "inconclusive"
+
+
+def test_the_margin_is_twice_the_spread_over_five_seeds_or_none():
+    scores = [0.90, 0.92, 0.94, 0.96, 0.98]  # standard deviation sqrt(0.001)
+    margin = margin_of_seeds(scores)
+    assert margin and margin.value == pytest.approx(2 * 0.001**0.5)
+    both = margin_of_seeds(scores, [0.9] * 6)
+    assert both and both.value == pytest.approx(2 * 0.0005**0.5)
+    assert margin_of_seeds(scores[:4]) is margin_of_seeds() is margin_of_seeds([0.9] * 5) is None
+
+
+def forecasts(errors: Any, horizon: int = 2) -> list[dict[str, Any]]:
+    """`errors`: one per window, the same at each of its steps."""
+    return [
+        {"time": f"t{window:05}", "step_ahead": step + 1, "last": 1.0, "actual": 100.0, "predicted": 100.0 + error}
+        for window, error in enumerate(errors)
+        for step in range(horizon)
+    ]
+
+
+def test_three_seeds_give_students_interval_paired_by_seed():
+    from scipy.stats import ttest_rel
+
+    scores = [[3.0, 1.0, 2.0, 5.0], [3.5, 1.25, 3.0, 5.125]]
+    first, second = ({seed: forecasts([mae] * 9) for seed, mae in enumerate(own)} for own in scores)
+    found = difference("window errors", first, dict(reversed(second.items())))  # the order of the seeds decides nothing
+    known = ttest_rel(scores[1], scores[0])
+    assert found.p == pytest.approx(known.pvalue)
+    assert (found.low, found.high) == pytest.approx(tuple(known.confidence_interval()))
+    assert "Student's t over 4 differences, paired by seed" in found.sentence("cpu", "cuda")
+    worse = {seed: forecasts([mae + 3 + seed / 10] * 9) for seed, mae in enumerate(scores[0])}
+    assert "They differ: cuda is worse than cpu" in difference("window errors", first, worse).sentence("cpu", "cuda")
+
+
+def test_seeds_that_one_side_lacks_are_left_out():
+    side = {seed: forecasts([float(seed)] * 9) for seed in range(3)}
+    found = difference("window errors", side, {2: forecasts([7.0] * 9), 8: forecasts([9.0] * 9)})
+    assert found.first == {2: 2.0} and found.second == {2: 7.0}
+    with pytest.raises(ValueError, match=r"the two sides have no seed in common \(0, 1, 2 against 3, 4\)"):
+        difference("window errors", side, {3: side[0], 4: side[1]})
+    single = difference("window errors", {0: side[0]}, {1: side[1]})
+    assert single.difference == 1.0  # one training a side is what it is
+
+
+def test_a_seed_twice_is_no_more_evidence():
+    """Predictions of one sequence by two seeds are not two cases: the interval stays as wide."""
+    draw = np.random.default_rng(0)
+    first, second = ("".join(draw.choice(["0", "1"], 200, p=[0.2, 0.8])) for _ in range(2))
+    sides = [{0: classified(own), 1: classified(own)} for own in (first, second)]
+    pairs = Pairs(*(MEASURES["correct"].read(list(side.values()))[:1] for side in sides), MEASURES["correct"])
+    once, twice = differences.resample_sequences(pairs), difference("correct", *sides)
+    assert (once.low, once.high) == (twice.low, twice.high)
+    assert "With two seeds a side" in twice.sentence("cpu", "cuda")
+
+
+def test_the_smallest_difference_that_seeds_detect_is_students():
+    """Of a noncentral t with 4 degrees of freedom: 1.682 standard deviations of a difference in 80% of cases."""
+    pairs = Pairs(np.zeros((5, 1)), np.array([[0.0], [1.0], [2.0], [3.0], [4.0]]), MEASURES["window errors"])
+    assert differences.over_seeds(pairs).min_detectable_effect == pytest.approx(1.682 * 2.5**0.5, rel=1e-3)
+
+
+def test_seeds_that_agree_by_chance_do_not_make_an_interval_without_width():
+    first = {seed: classified("1" * 99 + "0") for seed in range(3)}
+    second = {seed: classified("0" + "1" * 99) for seed in range(3)}
+    found = difference("correct", first, second)
+    assert found.difference == 0 and found.low < -0.004 and found.high > 0.004 and found.verdict == "inconclusive"
+
+
+def test_the_interval_of_an_accuracy_difference_is_from_minus_1_to_1():
+    sides = [
+        {seed: classified(cases) for seed, cases in enumerate(own)} for own in (("0000",) * 3, ("1111", "0000", "1111"))
+    ]
+    found = difference("correct", *sides)
+    assert found.low > -1 and found.high == 1 and difference("correct", *sides[::-1]).low == -1
+
+
+def test_blocks_of_windows_give_the_known_answer():
+    measure, draw = MEASURES["window errors"], np.random.default_rng(0)
+    constant = differences.resample_blocks(Pairs(np.ones((1, 50)), np.full((1, 50), 1.5), measure))
+    assert (constant.low, constant.high, constant.min_detectable_effect) == (0.5, 0.5, None)
+    # Windows that are independent of each other: the interval of a mean, 1.96 deviations / sqrt(N) to either side.
+    apart = draw.normal(size=(1, 4000))
+    found = differences.resample_blocks(Pairs(np.zeros_like(apart), apart, measure))
+    assert (found.high - found.low) / 2 == pytest.approx(1.96 * apart.std() / 4000**0.5, rel=0.15)
+
+
+def test_blocks_hold_where_windows_move_together():
+    draw, measure, held, trials, num = np.random.default_rng(0), MEASURES["window errors"], 0, 150, 1600
+    for _ in range(trials):
+        shocks = draw.normal(size=num + 7)
+        each = np.convolve(shocks, np.ones(8), "valid")[None]  # neighbours share seven of eight
+        found = differences.resample_blocks(Pairs(np.zeros_like(each), each, measure))
+        held += found.low <= 0 <= found.high
+    assert 0.87 <= held / trials <= 1
+
+
+def test_numbers_are_compared_by_their_absolute_error_sequence_by_sequence():
+    def rows(error: float) -> list[dict[str, str]]:
+        return [{"sequence": str(n), "actual": repr(1e6 + n), "predicted": repr(1e6 + n + error)} for n in range(80)]
+
+    found = difference("errors", {0: rows(0.125)}, {0: rows(-2.0)})
+    assert found.second == {0: 2.0} and found.verdict == "different" and found.low > 0
+    assert difference("errors", {0: rows(2.0)}, {0: rows(2.0)[::-1]}).verdict == "equal"
+
+
+def test_event_f1_from_the_rows_is_the_tasks_own_score():
+    classes, draw = ["none", "hit", "bounce", "net"], np.random.default_rng(0)
+    task = detect.Task({"classes": classes, "features": [], "num_per_class": {"train": dict.fromkeys(classes, 1)}})
+    actual = draw.choice(4, size=(40, 30), p=[0.9, 0.05, 0.03, 0.02])
+    predicted = np.where(draw.random(actual.shape) < 0.2, 0, actual) + (draw.random(actual.shape) < 0.01) * (
+        actual == 0
+    )
+    rows = task.list_events(predicted, actual, draw.random((40, 30, 4)), np.arange(40))
+    rows = [{name: str(value) for name, value in row.items()} for row in rows]
+    counts = MEASURES["events"].read([rows])[0]
+    assert differences.event_f1(counts) == pytest.approx(macro_f1(task.per_class(task.counts(predicted, actual))))
+
+
+def test_mae_from_the_rows_is_the_tasks_own():
+    draw = np.random.default_rng(0)
+    anchors, actual, network, linear = (draw.normal(size=shape) for shape in (7, (7, 3), (7, 3), (7, 3)))
+    times = [f"2021-12-{10 + day}T00:00:00Z" for day in range(7)]
+    rows = forecast.list_forecasts(times, anchors, actual, {"network": network, "linear": linear})
+    rows = [{name: str(value) for name, value in row.items()} for row in rows]
+    scores = differences.measured_scores("window errors", {4: rows})
+    assert scores == {4: pytest.approx(forecast.errors(network, actual)["mae"])}
+
+
+def events(num_missed: int) -> list[dict[str, Any]]:
+    return [
+        {"sequence": f"{number}", "event": "hit", "actual": "5", "predicted": "" if number < num_missed else "6"}
+        for number in range(200)
+    ]
+
+
+def test_events_are_compared_sequence_by_sequence():
+    found = difference("events", {0: events(0)}, {0: events(40)})
+    assert found.verdict == "different" and found.p is None and found.difference == pytest.approx(320 / 360 - 1)
+    # The delta method: F1 = 2h / (1 + h) with h = 0.8 of 200, of which the deviation is 2 / 1.8^2 sqrt(0.16 / 200).
+    assert (found.high - found.low) / 2 == pytest.approx(1.96 * 2 / 1.8**2 * (0.16 / 200) ** 0.5, rel=0.1)
+
+
+@pytest.mark.parametrize(
+    ("score", "first", "second", "message"),
+    [
+        ("correct", classified("11"), classified("111"), "1 of the sequences or their labels stand on one side only"),
+        (
+            "window errors",
+            forecasts([1.0] * 4),
+            [{**row, "actual": 101.0} for row in forecasts([1.0] * 4)],
+            "not the same levels in the same order",
+        ),
+        (
+            "scores",
+            classified("11"),
+            classified("11"),
+            "predictions.csv has no number for each sequence in a column `score`",
+        ),
+        (
+            "odds",
+            [],
+            [],
+            "there is no test of 'odds' here; there is one of correct, events, errors, window errors, scores",
+        ),
+    ],
+)
+def test_other_test_splits_and_unknown_scores_are_refused(score: str, first: Any, second: Any, message: str):
+    with pytest.raises(ValueError, match=message):
+        difference(score, {0: first}, {0: second})
+
+
+# The sentences.
+
+SPEED = {
+    "workload": "sign",
+    "sides": ["cpu", "cuda"],
+    "about": {"cpu": {"kind": "cpu", "threads": 8}, "cuda": {"kind": "cuda", "threads": 1}},
+    "speed_up": {"ratio": 8.1, "low": 7.6, "high": 8.6, "num_pairs": 5},
+    "out_of_memory": {},
+}
+AGAINST = "cuda: NVIDIA H100, cuDNN, 1 process against cpu: AMD EPYC 9654, 8 threads, Tandem's kernels"
+
+
+def sides(*rights: str, second: Callable[[dict[str, Any]], dict[str, Any]] = dict) -> dict[str, list[Run]]:
+    """A side per device; `rights` are the seeds' of both, the second's with its first sequence wrong."""
+    of_cpu = [run_of(changed(CPU, seed=seed), classified(right)) for seed, right in enumerate(rights)]
+    of_gpu = [run_of(second(changed(GPU, seed=n)), classified(f"0{right[1:]}")) for n, right in enumerate(rights)]
+    return {"cpu": of_cpu, "cuda": of_gpu}
+
+
+def test_a_judgement_says_how_fast_between_what_and_how_good():
+    found = judge(sides("1" * 20), SPEED)
+    assert found.speed.startswith(
+        "an epoch on cuda is 8.10 times as fast as on cpu (95% interval 7.60 to 8.60; 5 pairs"
+    )
+    assert f"{AGAINST}; they differ in way of stepping (graph against eager) too." in found.speed
+    assert found.scores.startswith("accuracy 1.0000 on cpu, 0.9500 on cuda: -0.0500 (95% interval ")
+
+
+def test_the_order_of_the_sides_changes_only_the_order_of_the_ratio():
+    slower = {**SPEED, "speed_up": {"ratio": 0.5, "low": 0.4, "high": 0.8, "num_pairs": 5}}
+    turned = {**SPEED, "sides": ["cuda", "cpu"], "speed_up": {"ratio": 2.0, "low": 1.25, "high": 2.5, "num_pairs": 5}}
+    expected = "an epoch on cpu is 2.00 times as fast as on cuda (95% interval 1.25 to 2.50; 5 pairs of"
+    assert all(judge(sides("11"), speed).speed.startswith(expected) for speed in (slower, turned))
+
+
+@pytest.mark.parametrize(
+    ("speed", "reason"),
+    [
+        ({"workload": "sign", "sentence": "sign: one device, nothing to pair."}, "one device, nothing to pair."),
+        ({**SPEED, "out_of_memory": {"cuda": ["2 parts"]}}, "memory ran out on cuda while they took turns."),
+        (
+            {**SPEED, "about": {"cpu": {"precision": "fp32"}, "cuda": {"precision": "tf32"}}},
+            "the sides took turns in precision fp32 and tf32.",
+        ),
+        ({**SPEED, "sides": ["cpu", "tpu"]}, "cpu and tpu took turns, and these are cpu and cuda."),
+    ],
+)
+def test_a_measured_speed_that_says_nothing_of_these_runs_is_not_used(speed: dict[str, Any], reason: str):
+    assert judge(sides("11"), speed).speed == f"no speed-up is stated: {reason}"
+
+
+def test_runs_that_took_no_turns_are_compared_by_their_epochs_and_that_is_said():
+    assert "(1 process a side that took no turns" in judge(sides("11")).speed
+    runs = sides("11", "11", "11")
+    for side in runs.values():  # the same scatter on both: logs of -s, 0, s
+        for run, factor in zip(side, (0.9, 1.0, 1 / 0.9), strict=True):
+            run.manifest["timing"]["epoch_seconds"] *= factor  # type: ignore[index]
+    half = 2.776445 * math.log(1 / 0.9) * (2 / 3) ** 0.5  # Student's t with 4 degrees
+    low, high = 8 * math.exp(-half), 8 * math.exp(half)
+    found = judge(runs)
+    assert f"8.00 times as fast as on cpu (95% interval {low:.2f} to {high:.2f}; 3 and 3 processes" in found.speed
+    untimed = judge(sides("11", second=lambda manifest: {**manifest, "timing": {}}))
+    assert untimed.speed == "no speed-up is stated: no epoch of cuda is timed."
+
+
+def test_a_number_of_threads_that_was_set_is_not_taken_for_the_best():
+    runs = sides("11")
+    runs["cpu"] = [run_of(changed(CPU, **{"block.train.threads": 1, "realized.threads": 1}), classified("11"))]
+    (note,) = judge(runs).notes
+    assert "the CPU ran 1 of 16 cores because params.yaml sets it" in note
+    assert judge(runs, SPEED).notes == ()  # there the CPU had its best number, and the sentence says it
+    assert "8 threads" in judge(runs, SPEED).speed
+
+
+def test_scores_stand_alone_where_they_cannot_be_compared():
+    runs = sides("1101", "1111")
+    runs["cuda"] = [run_of(run.manifest) for run in runs["cuda"]]
+    found = judge(runs, SPEED)
+    assert found.difference is None
+    assert "are not compared, because the predictions of cuda are not at hand (seed 0, 1)" in found.scores
+    twice = {**runs, "cuda": [run_of(GPU, classified("1101")), run_of(GPU, classified("1101"))]}
+    assert "cuda has several runs of one seed (0, 0)" in judge(twice, SPEED).scores
+
+
+def test_scores_are_compared_where_the_times_are_not():
+    found = judge(sides("1" * 20, second=lambda own: changed(own, **{"realized.precision": "bf16"})), SPEED)
+    assert found.speed == "no speed-up is stated. What stands against it: precision (fp32 against bf16)."
+    assert found.difference is not None and found.difference.verdict == "inconclusive"
+
+
+def test_each_side_is_compared_with_the_first():
+    every = [Side(name, (run_of(CPU, classified("1101")),)) for name in ("one", "two", "three")]
+    assert compare("sign", every[:1]).sentences == []
+    found = compare("sign", every)
+    assert [(each.first.name, each.second.name) for each in found.judgements] == [("one", "two"), ("one", "three")]
+    assert all(sentence.startswith("sign: ") for sentence in found.sentences)
+
+
+def test_judging_imports_no_torch():
+    code = "import sys, tandem.comparing.comparison; print('torch' in sys.modules, 'scipy' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["False", "False"]

@@ -1,0 +1,203 @@
+"""Pairs of processes that take turns, the interval over them, and the benchmark that tries whether it is one."""
+
+import json
+import math
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import psutil
+import pytest
+
+from benchmarks import aa
+from stages import speed
+from tandem.comparing.statistics import paired_speed_up, ratio_of_turns
+from tests.projects import ROOT, environment, is_gone, run, wait_for
+
+if TYPE_CHECKING:
+    from tandem.training.trainer import Trainer
+
+REFUSED = "refused: the speed of tiny on two was not measured: "
+SHORT = "Length(turn_seconds=0.01, num_turns=4, warmup_seconds=0.1)"
+
+
+# The statistics ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("logs", "middle", "half"),
+    [
+        # t of 2, 4 degrees of freedom at 0.975: 4.302653, 2.776445 (Fisher and Yates, table III)
+        ([0.1, 0.2, 0.3], 0.2, 4.302653 * 0.1 / math.sqrt(3)),
+        ([0.0, 0.1, 0.2, 0.3, 0.4], 0.2, 2.776445 * math.sqrt(0.025) / math.sqrt(5)),
+        ([math.log(2)] * 3, math.log(2), 0.0),
+    ],
+)
+def test_the_interval_is_students_t_on_the_logarithms(logs: list[float], middle: float, half: float):
+    found = paired_speed_up([math.exp(log) for log in logs])
+    assert found.num_pairs == len(logs) and found.interval
+    assert found.ratio == pytest.approx(math.exp(middle))
+    assert found.low == pytest.approx(math.exp(middle - half), rel=1e-6)
+    assert found.high == pytest.approx(math.exp(middle + half), rel=1e-6)
+
+
+def test_fewer_than_three_pairs_have_a_ratio_and_the_way_to_an_interval():
+    found = paired_speed_up([1.5, 6.0])
+    assert found.ratio == pytest.approx(3.0)
+    assert found.low is None and found.high is None and not found.is_clear
+    assert "dvc exp run -S 'seeds=[0,1,2,3,4]'" in found.processes
+
+
+def test_what_slows_both_sides_of_a_turn_and_what_disturbs_single_turns_is_gone_from_a_pairs_figure():
+    base = [2.0 * slow for slow in (1.0, 1.1, 1.5, 3.0, 2.0, 1.2, 1.0)]
+    other = [1.0 * slow for slow in (1.0, 1.1, 1.5, 3.0, 2.0, 1.2, 1.0)]
+    assert ratio_of_turns(base, other) == pytest.approx(2.0)
+    base[1], other[4] = 100.0, 100.0
+    assert ratio_of_turns(base, other) == pytest.approx(2.0)
+
+
+# Real processes ------------------------------------------------------------------------------------------------------
+
+
+def python(project: Path, code: str, check: bool = True) -> subprocess.CompletedProcess[str]:
+    code = f"from stages.speed import *\nfrom tests.comparing import test_speed\n{code}"
+    return run(project, sys.executable, "-c", code, check=check, PYTHONPATH=str(ROOT))
+
+
+def test_pairs_of_real_trainings_run_at_the_same_time(ready: Path):
+    """The CPU against itself with another batch size. Every process is there while its partner is."""
+    seeds = [4, 5]
+    sides = (
+        "[TimedSide('one', 'cpu'), "
+        "TimedSide('two', 'cpu', {'batch_size': 8, 'threads': 'auto'}, test_speed.tells_who_is_there)]"
+    )
+    code = f"import json; json.dump(compare('tiny', {sides}, {seeds}, {SHORT}), open('found.json', 'w'))"
+    printed = python(ready, code).stdout
+    found = json.loads((ready / "found.json").read_text())
+    assert found["sides"] == ["one", "two"]
+    assert [pair["seed"] for pair in found["pairs"]] == seeds
+    for pair in found["pairs"]:
+        assert {name: len(turns) for name, turns in pair["turns"].items()} == {"one": 4, "two": 4}
+        assert min(min(turns) for turns in pair["turns"].values()) > 0
+        assert pair["ratio"] == pytest.approx(ratio_of_turns(pair["turns"]["one"], pair["turns"]["two"]))
+        assert pair["about"]["one"]["threads"] == 1
+        assert pair["about"]["two"]["threads"] == found["about"]["two"]["threads"], "auto takes one number for all"
+    assert found["speed_up"]["num_pairs"] == 2 and found["speed_up"]["low"] is None
+    assert "(2 pairs of processes in turns; no interval: it takes 3, and" in found["sentence"]
+    there = [line for line in printed.splitlines() if line.startswith("trainings here")]
+    assert there == ["trainings here: 2"] * len(seeds)
+
+
+def tells_who_is_there(trainer: "Trainer") -> None:
+    print("trainings here:", len(workers_of(os.getppid())), flush=True)
+
+
+def workers_of(stage: int) -> list[psutil.Process]:
+    """Its processes that train, ended ones that it has not waited for included."""
+    return [each for each in psutil.Process(stage).children() if "resource_tracker" not in str(command_of(each))]
+
+
+def command_of(process: psutil.Process) -> list[str]:
+    try:
+        return process.cmdline()
+    except psutil.Error:  # it has ended, perhaps just now
+        return []
+
+
+def test_the_sentence_names_the_faster_side_first_or_why_there_is_no_ratio(monkeypatch: pytest.MonkeyPatch):
+    sides = speed.TimedSide("cpu", "cpu"), speed.TimedSide("cuda", "cuda")
+
+    def said(*ratios: float, others: int = 0, **out_of_memory: list[str]) -> str:
+        same = {"device_name": "a device", "threads": 2, "precision": "fp32", "step": "eager"}
+        about = {
+            side.name: {**same, "out_of_memory": out_of_memory.get(side.name), "other_processes": others}
+            for side in sides
+        }
+        pairs = [speed.Pair(0, ratio, {}, {}, about, 0.0) for ratio in ratios]
+        monkeypatch.setattr(speed, "measure_pairs", lambda *_: iter(pairs))
+        return str(speed.compare("tiny", sides, [0])["sentence"]).removeprefix("tiny: ")
+
+    assert said(4.0, 4.0, 4.0).startswith("an epoch on cuda is 4.00 times as fast as on cpu (95% interval 4.00 to 4.00")
+    assert said(0.5, 0.5, 0.5).startswith("an epoch on cpu is 2.00 times as fast as on cuda (95% interval 2.00 to 2.00")
+    assert said(0.5, 4.0, 1.0).startswith("no difference in speed can be told")
+    assert "; cpu: a device, 2 threads, fp32, eager; cuda: a device" in said(4.0)
+    assert said(4.0, cuda=["2 parts"]) == "no speed-up is stated, because memory ran out on cuda."
+    assert "other processes were on the GPU of cpu and cuda" in said(4.0, others=1)
+
+
+def test_a_worker_that_fails_ends_the_stage_with_its_reason_and_the_other_worker(ready: Path):
+    """One that is killed, one whose device is not there, one whose memory runs out."""
+    cases = {
+        "TimedSide('one', 'cpu'), TimedSide('two', 'cpu', adapt=test_speed.dies)": (f"{REFUSED}its process was killed"),
+        "TimedSide('one', 'cpu'), TimedSide('two', 'cuda')": (
+            f"{REFUSED}results/hardware/devices/cuda.json is not there"
+        ),
+        "TimedSide('one', 'cpu'), TimedSide('two', 'cpu', adapt=test_speed.has_no_memory)": (
+            "tiny: no speed-up is stated, because memory ran out on two: out of memory (planted)"
+        ),
+    }
+    code = f"""
+for sides in {", ".join(f"[{sides}]" for sides in cases)}:
+    try:
+        print(compare('tiny', sides, [0], {SHORT})['sentence'])
+    except ValueError as error:
+        print('refused:', error)
+    print('left:', test_speed.workers_of(os.getpid()))
+"""
+    *ends, _ = python(ready, code).stdout.split("left: []\n")
+    for printed, outcome in zip(ends, cases.values(), strict=True):
+        assert outcome in printed
+
+
+def dies(trainer: "Trainer") -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def has_no_memory(trainer: "Trainer") -> None:
+    from tandem.training.oom import OutOfMemory
+
+    raise OutOfMemory("planted", [], ["something"])
+
+
+def test_no_worker_outlives_a_stage_that_is_killed(ready: Path):
+    code = f"""
+from stages.speed import *
+sides = [TimedSide('one', 'cpu'), TimedSide('two', 'cpu')]
+for pair in measure_pairs('tiny', sides, range(1000), {SHORT}):
+    print(pair.seed, flush=True)
+"""
+    command = [sys.executable, "-c", code]
+    with subprocess.Popen(command, cwd=ready, env=environment(), stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout.readline() == "0\n"
+        workers = wait_for(lambda: psutil.Process(process.pid).children(), what="the second pair")
+        process.kill()
+    wait_for(lambda: all(map(is_gone, workers)), 60.0, "the end of the workers")
+
+
+def test_one_kind_of_device_is_nothing_to_pair_and_needs_no_torch(ready: Path):
+    code = "import sys; from stages import speed; speed.main('tiny'); assert not {'torch', 'scipy'} & set(sys.modules)"
+    printed = run(ready, sys.executable, "-c", code).stdout
+    assert printed == "tiny: one kind of device (cpu), nothing to pair.\n"
+    assert json.loads((ready / "results/speed/tiny.json").read_text())["sentence"] == printed.strip()
+
+
+def test_there_is_a_side_for_each_kind_of_device_and_the_cpu_has_its_best_number_of_threads(ready: Path):
+    known = json.loads((ready / "results/hardware/devices/cpu.json").read_text())
+    for device, kind in {"cpu": "cpu", "auto": "cuda", "cuda": "cuda"}.items():
+        (ready / f"results/hardware/devices/{device}.json").write_text(json.dumps({**known, "kind": kind}))
+    code = "print([(each.name, each.device, each.changes) for each in sides_of(['auto', 'cuda', 'cpu'])])"
+    assert python(ready, code).stdout == "[('cpu', 'cpu', {'threads': 'auto'}), ('cuda', 'auto', {})]\n"
+
+
+# What the benchmark counts --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("num_trials", "too_many"), [(20, 4), (100, 10)])
+def test_the_limit_is_the_least_count_that_chance_seldom_reaches(num_trials: int, too_many: int):
+    """Of the binomial distribution, written out."""
+    chances = [math.comb(num_trials, n) * 0.05**n * 0.95 ** (num_trials - n) for n in range(num_trials + 1)]
+    assert sum(chances[too_many:]) <= 0.05 < sum(chances[too_many - 1 :])
+    assert aa.limit(num_trials) == too_many

@@ -1,0 +1,305 @@
+"""Recorded runs made again. What differs is planted in the training, never in the record."""
+
+import shutil
+import signal
+import sqlite3
+import subprocess
+import sys
+from contextlib import closing
+from pathlib import Path
+
+import pandas as pd
+import psutil
+import pytest
+
+from tandem.comparing import rerun
+from tandem.files import sha256_file
+from tandem.runs import provenance
+from tandem.runs.run import open_folder
+from tests.projects import TINY, commit, copy_of, dvc, git, held, run, stages_at_once, start, wait_for
+from tests.test_parts import HELPER, NET, OWN
+
+RUN = "results/runs/tiny/cpu/0"
+TABLE = "workloads/tiny/data/table.csv"
+RETRACE = "tandem.comparing.retrain"
+TRANSFORMER = TINY.replace(
+    "{name: gru, hidden_size: 8, num_layers: 1, bidirectional: true, dropout: 0.1}",
+    "{name: transformer, hidden_size: 32, num_layers: 2, num_heads: 4, feedforward_size: 64, dropout: 0.1,"
+    " checkpoint_activations: false}",
+)
+
+
+def verify(project: Path, *words: str, **extra: str) -> tuple[int, str]:
+    """Exit status and output; the verdict is in the line that begins with the run's name."""
+    done = run(project, sys.executable, "-m", "tandem.cli", "verify", *words, check=False, **extra)
+    return done.returncode, done.stdout
+
+
+def planted(folder: Path, lines: str) -> dict[str, str]:
+    """Environment of a verification whose trainings run `lines` at the end of Trainer.__init__."""
+    folder.mkdir()
+    (folder / "sitecustomize.py").write_text(f"""
+import os, sys
+
+if {RETRACE!r} in sys.orig_argv:
+    sys.path.insert(0, os.getcwd())
+    import torch
+    from tandem.training.trainer import Trainer
+
+    def init(self, *arguments, init=Trainer.__init__):
+        init(self, *arguments)
+        {lines}
+
+    Trainer.__init__ = init
+""")
+    return {"PYTHONPATH": str(folder)}
+
+
+def contents(project: Path) -> dict[str, str]:
+    """Everything but MLflow's store, git's own files and compiled code."""
+    left_out = {"mlruns", ".git", "__pycache__"}
+    paths = [path for path in project.rglob("*") if path.is_file() and not left_out & set(path.parts)]
+    return {str(path.relative_to(project)): sha256_file(path) for path in paths}
+
+
+def worktrees(project: Path) -> int:
+    command = ["git", "worktree", "list", "--porcelain"]
+    listed = subprocess.run(command, cwd=project, capture_output=True, text=True, check=True).stdout
+    return listed.count("worktree ")
+
+
+@pytest.fixture(scope="module")
+def project(trained: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A project after `dvc repro`, whose runs are only made again."""
+    return copy_of(trained, tmp_path_factory.mktemp("verify") / "project")
+
+
+@pytest.mark.parametrize(
+    ("model", "device", "precision", "may"),
+    [
+        ({"name": "gru", "dropout": 0.1}, "cpu", "fp32", False),  # recorded on cuda, made again on the CPU
+        ({"name": "rocket"}, "cpu", "fp32", True),
+        ({"name": "gru", "dropout": 0.0}, "cpu", "tf32", False),
+    ],
+)
+def test_rounding_is_asked_where_both_draw_and_round_alike(model: dict, device: str, precision: str, may: bool) -> None:
+    """A device's own generator draws the dropout, and TF32 rounds 8,192 times as coarsely as fp32."""
+    recorded = {"device": "cuda", "realized": {"precision": precision}, "block": {"train": {"model": model}}}
+    again = {"device": device, "realized": {"precision": "fp32"}}
+    assert rerun.may_round(recorded, again) is may
+
+
+def test_a_run_made_again_is_bit_equal_and_nothing_of_the_project_changes(project: Path, tmp_path: Path) -> None:
+    before = contents(project)
+    status, output = verify(project, "tiny@cpu-0", TMPDIR=str(tmp_path))
+    assert "tiny@cpu-0: bit-equal\n" in output and status == 0
+    assert "all 3 epochs, and the predictions" in output
+    assert contents(project) == before
+    assert worktrees(project) == 1 and not list(tmp_path.glob("tandem-verify-*"))
+    with closing(sqlite3.connect(f"file:{project}/mlruns/mlflow.db?mode=ro", uri=True)) as database:
+        tags = dict(database.execute("select key, value from tags where key like 'verified%'").fetchall())
+    assert tags["verified"] == "bit-equal" and "verified.at" in tags
+
+
+@pytest.mark.parametrize(
+    ("lines", "cause"),
+    [
+        pytest.param("self.generator = torch.Generator().manual_seed(1)", "draws", marks=pytest.mark.long),
+        ("self.rates[2 * self.steps_per_epoch:] *= 0.5", "epoch 3"),
+    ],
+)
+def test_what_differs_in_the_training_is_named(project: Path, tmp_path: Path, lines: str, cause: str) -> None:
+    status, output = verify(project, RUN, "--quick", **planted(tmp_path / "planted", lines))
+    assert f"{RUN}: different: {cause}\n" in output and status == 1
+
+
+@pytest.fixture(scope="module")
+def edited(prepared: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Trained from an edited tree, with an untracked module and a table that DVC tracks; then the edits are undone."""
+    folder = copy_of(prepared, tmp_path_factory.mktemp("edited") / "project")
+    git(folder, "rm", "-q", "--cached", TABLE)
+    dvc(folder, "add", TABLE)
+    commit(folder)
+    schedule, own, params = (
+        folder / name for name in ("tandem/training/optimizer.py", "tandem/training/own.py", "params.yaml")
+    )
+    code = schedule.read_text()
+    changed = code.replace("    largest = params.learning_rate\n", "    largest = FACTOR * params.learning_rate\n")
+    changed = changed.replace("import torch\n", "import torch\nfrom tandem.training.own import FACTOR\n", 1)
+    assert changed.count("FACTOR") == 2
+    schedule.write_text(changed)
+    own.write_text("FACTOR = 0.5\n")
+    params.write_text(TINY.replace("weight_decay: 0.01", "weight_decay: 0.02"))
+    tree = provenance.tree(folder)
+    stages_at_once(folder, "hardware", "train tiny cpu 0", "evaluate tiny cpu 0")
+    recorded = open_folder(folder / RUN)
+    assert recorded.timing["tree"] == tree and recorded.train["block"]["train"]["weight_decay"] == 0.02
+    schedule.write_text(code)
+    params.write_text(TINY)
+    own.unlink()
+    return folder
+
+
+def test_a_run_from_an_edited_tree_is_made_again_after_the_edits_are_gone(edited: Path) -> None:
+    status, output = verify(edited, RUN)
+    assert f"{RUN}: bit-equal\n" in output and status == 0
+    assert "with its patch" in output and "table.csv as it lies here" in output
+
+
+@pytest.mark.long
+def test_the_table_comes_from_dvcs_cache_and_one_changed_cell_is_the_cause(edited: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "project"
+    shutil.copytree(edited, folder, symlinks=True)
+    table = folder / TABLE
+    content = table.read_bytes()
+    table.unlink()
+    status, output = verify(folder, RUN, "--quick")
+    assert f"{RUN}: bit-equal\n" in output and "table.csv by DVC" in output and status == 0
+    table.write_bytes(content)
+    shutil.rmtree(folder / ".dvc" / "cache")
+    cells = pd.read_csv(table)
+    cells.loc[5, "x"] += 1e-6
+    cells.to_csv(table, index=False)
+    status, output = verify(folder, RUN)
+    assert f"{RUN}: different: data\n" in output and status == 1
+    table.unlink()
+    status, output = verify(folder, RUN)
+    assert f"{RUN}: not verifiable: its data is gone\n" in output and status == 2
+
+
+def test_an_untracked_network_is_part_of_the_run(prepared: Path, tmp_path: Path) -> None:
+    folder = copy_of(prepared, tmp_path / "project")
+    files = {"net": NET, "helper": HELPER}
+    for name, content in files.items():
+        (folder / f"workloads/tiny/{name}.py").write_text(content)
+    (folder / "params.yaml").write_text(OWN)
+    stages_at_once(folder, "hardware", "train tiny cpu 0", "evaluate tiny cpu 0")
+    for name in files:
+        (folder / f"workloads/tiny/{name}.py").unlink()
+    (folder / "params.yaml").write_text(TINY)
+    status, output = verify(folder, RUN)
+    assert f"{RUN}: bit-equal\n" in output and "with its patch" in output and status == 0
+
+
+def test_another_environment_is_refused(edited: Path, tmp_path: Path) -> None:
+    """The packages of the workloads are part of it."""
+    folder = tmp_path / "project"
+    shutil.copytree(edited, folder, symlinks=True)
+    (folder / "requirements.txt").write_text("")
+    (folder / "requirements.own.txt").write_text("einops==0.8.1\n")
+    status, output = verify(folder, RUN)
+    assert f"{RUN}: not verifiable: another environment\n" in output and "requirements.own.txt" in output
+    assert status == 2
+
+
+def test_another_repository_says_that_the_commit_is_missing(edited: Path, project: Path) -> None:
+    status, output = verify(project, str(edited / RUN))
+    assert "not verifiable: commit" in output and "`git fetch`" in output and status == 2
+
+
+@pytest.fixture(scope="module")
+def of_transformer(prepared: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = copy_of(prepared, tmp_path_factory.mktemp("transformer") / "project", TRANSFORMER)
+    dvc(folder, "repro", "evaluate@tiny-cpu-0")
+    return folder
+
+
+@pytest.mark.long
+def test_another_number_of_threads_stays_within_rounding(of_transformer: Path) -> None:
+    status, output = verify(of_transformer, RUN, "--threads", "2")
+    # Products this small may be the same to the bit on two threads, which another machine may show.
+    assert f"{RUN}: within rounding\n" in output or f"{RUN}: bit-equal\n" in output, output
+    assert status == 0
+
+
+@pytest.mark.long
+def test_what_rounding_cannot_do_is_outside_its_envelope(of_transformer: Path, tmp_path: Path) -> None:
+    """Other dropout draws, on another number of threads, where bits need not be equal."""
+    other_coins = planted(tmp_path / "planted", "torch.manual_seed(1)")
+    status, output = verify(of_transformer, RUN, "--quick", "--threads", "2", **other_coins)
+    assert f"{RUN}: different: epoch 1\n" in output and status == 1
+    assert "rounding moves it by" in output
+
+
+def test_interrupted_it_leaves_nothing(project: Path, tmp_path: Path) -> None:
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    extra = held(tmp_path / "held", epoch=1, word=RETRACE)
+    process = start(project, sys.executable, "-m", "tandem.cli", "verify", RUN, TMPDIR=str(temporary), **extra)
+    try:
+        assert process.stdout
+        shown = ""
+        while "training: seed 0" not in shown:
+            shown += (line := process.stdout.readline())
+            assert line, shown
+        wait_for(lambda: retracing(temporary), what="the training")
+        process.send_signal(signal.SIGINT)
+        rest = process.communicate(timeout=120)[0]
+    finally:
+        process.kill()
+        process.wait()
+    assert process.returncode == 130 and "interrupted" in rest
+    assert worktrees(project) == 1 and not list(temporary.glob("tandem-verify-*"))
+    wait_for(lambda: not retracing(temporary), seconds=60, what="the end of the training")
+
+
+def retracing(temporary: Path) -> list[str]:
+    """The processes that train below `temporary`."""
+    lines = [" ".join(process.info["cmdline"] or []) for process in psutil.process_iter(["cmdline"])]
+    return [line for line in lines if RETRACE in line and str(temporary) in line]
+
+
+# The verdict's arithmetic, on numbers that say by themselves what is right.
+
+
+def trained_again(losses: list[float], seed: int = 0, predicted: str = "") -> dict:
+    rows = [{"sequence": str(number), "actual": str(number % 2), "predicted": guess, "confidence": "0.9"}
+            for number, guess in enumerate(predicted)]  # fmt: skip
+    epochs = [{"epoch": number, **dict.fromkeys(rerun.LOSSES, loss)} for number, loss in enumerate(losses, 1)]
+    return {"seed": seed, "epochs": epochs, "predictions": rows}
+
+
+def test_the_horizon_ends_where_rounding_nears_what_another_seed_does() -> None:
+    number = 8
+    chaotic = [1 + 1e-7 * 10**epoch for epoch in range(number)]  # in epoch 6 a hundredth
+    others = [trained_again([1.2] * number, seed=1), trained_again([0.9] * number, seed=2)]
+    exact, perturbed = trained_again([1.0] * number), [trained_again(chaotic)]
+    envelope = rerun.measure_envelope(exact, perturbed, others)
+    widths = [row["train_loss"] for row in envelope.allowed]
+    assert widths == sorted(widths), "rounding forgets nothing"
+    spread = 1.2 - 0.9
+    assert widths[envelope.horizon - 1] <= rerun.SHARE_OF_SPREAD * spread < widths[envelope.horizon]
+    assert rerun.measure_envelope(exact, [exact], others).horizon == number
+    assert rerun.measure_envelope(exact, perturbed, [exact, exact]).horizon == 0, (
+        "seeds that do not differ tell nothing"
+    )
+
+
+ACTUAL = "01" * 200
+
+
+def wrong_in(count: int, start: int = 0) -> str:
+    """Predictions of which `count` from `start` on are wrong."""
+    guesses = [str(1 - int(label)) if start <= number < start + count else label for number, label in enumerate(ACTUAL)]
+    return "".join(guesses)
+
+
+@pytest.mark.parametrize(
+    ("recorded", "verdict"),
+    [
+        (wrong_in(12), "statistically compatible"),
+        (wrong_in(200), "different: predictions"),
+        (wrong_in(22, start=100), "inconclusive"),
+        (None, "inconclusive"),
+    ],
+)
+def test_beyond_the_horizon_the_scores_decide_against_the_seeds_margin(recorded: str | None, verdict: str) -> None:
+    exact = trained_again([1.0], predicted=wrong_in(10))
+    others = [trained_again([1.0], seed, wrong_in(count)) for seed, count in ((1, 6), (2, 8), (3, 12), (4, 20))]
+    rows = trained_again([1.0], predicted=recorded)["predictions"] if recorded else None
+    manifest = {"result": {"score_name": "accuracy", "paired": "correct"}}
+    found = rerun.judge_final_scores(manifest, rows, exact, others, rerun.EnvironmentInfo(), horizon=0)
+    assert str(found) == verdict, found.sentence
+    other = rerun.EnvironmentInfo(environment=("torch 3 here, 2 recorded",))
+    if found.name == "different":
+        assert rerun.judge_final_scores(manifest, rows, exact, others, other, horizon=0).cause == "environment"

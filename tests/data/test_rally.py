@@ -1,0 +1,229 @@
+"""Properties of the simulated rallies: the physics on literal numbers, labels on the flights they belong to, seeds,
+noise.
+"""
+
+import math
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import numpy as np
+import pytest
+import torch
+
+from tandem.comparing import published
+from tandem.data import own_source, write_arrays
+from tandem.data.arrays import PreparedSequences
+from tandem.files import ROOT, raw_dir, read_json
+from tandem.params.loading import parse_block, read_yaml
+from tandem.params.parsing import literal
+from tandem.params.schema import OwnSource
+from tandem.tasks.detect import Task
+from tandem.training.own_metrics import OwnData
+from workloads.rally import metrics, simulation
+from workloads.rally.simulation import BOUNCE, GRAVITY, HIT, NET, SERVE, fly, rallies
+
+PERFECT = {"noise": 0.0, "missed": 0.0, "occlusion": 0.0}
+USUAL = {"noise": 2.0, "missed": 0.05, "occlusion": 0.3}
+NUM_SEQUENCES, NUM_STEPS = 300, 96
+
+
+def simulate(
+    num_sequences: int, num_steps: int, seed: int, noise: float, missed: float, occlusion: float
+) -> tuple[np.ndarray, np.ndarray]:
+    values, labels = simulation.simulate(num_sequences, num_steps, seed, [noise], missed, occlusion)
+    return values[0], labels
+
+
+@pytest.fixture(scope="module")
+def flights() -> tuple[np.ndarray, np.ndarray]:
+    return rallies(NUM_SEQUENCES, NUM_STEPS, np.random.default_rng(0))
+
+
+@pytest.fixture(scope="module")
+def perfect() -> tuple[np.ndarray, np.ndarray]:
+    return simulate(NUM_SEQUENCES, NUM_STEPS, 0, **PERFECT)
+
+
+def alone(labels: np.ndarray, event: int) -> tuple[np.ndarray, np.ndarray]:
+    """The sequences and frames of an event with no other one, and no end of the window, within 3 frames."""
+    sequences, frames = np.nonzero(labels == event)
+    around = frames[:, None] + np.arange(-3, 4)
+    inside = ((around >= 0) & (around < labels.shape[1])).all(axis=1)
+    sequences, frames, around = sequences[inside], frames[inside], around[inside]
+    single = (labels[sequences[:, None], around] > 0).sum(axis=1) == 1
+    return sequences[single], frames[single]
+
+
+def steps(path: np.ndarray, sequences: np.ndarray, frames: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The ball's way (K, 3) in the last whole frame before an event, and in the first one after it."""
+    before = path[sequences, frames - 1] - path[sequences, frames - 2]
+    after = path[sequences, frames + 2] - path[sequences, frames + 1]
+    return before, after
+
+
+def test_equal_seeds_give_equal_arrays_and_fewer_sequences_the_first_of_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(simulation, "BLOCK", 16)
+    values, labels = simulate(40, 32, 7, **USUAL)
+    for count in (1, 21):
+        again_values, again_labels = simulate(count, 32, 7, **USUAL)
+        assert np.array_equal(again_values, values[:count]) and np.array_equal(again_labels, labels[:count])
+    assert not np.array_equal(values[:16], values[16:32])
+    assert not np.array_equal(simulate(1, 32, 8, **USUAL)[0], values[:1])
+
+
+@pytest.mark.parametrize("drag", [0.0, simulation.DRAG])
+def test_a_flight_is_the_parabola_and_drag_slows_as_its_closed_form_says(drag: float) -> None:
+    """Half a second: upwards and sideways without drag, straight on without gravity."""
+    position, velocity = np.zeros((3, 1)), np.array([[40.0], [0.0], [0.0]])
+    gravity = np.array([0.0 if drag else GRAVITY])
+    for _ in range(60):
+        position, velocity = fly(position, velocity, gravity, 1 / 120, drag=drag)
+    growth = 1 + drag * 40.0 * 0.5
+    fallen, speed = (0.0, 0.0) if drag else (-GRAVITY / 8, -GRAVITY / 2)
+    assert velocity[:, 0] == pytest.approx([40.0 / growth, 0.0, speed], abs=1e-9)
+    assert position[:, 0] == pytest.approx([math.log(growth) / drag if drag else 20.0, 0.0, fallen], abs=1e-3)
+
+
+def test_events_are_where_the_ball_turns(flights: tuple[np.ndarray, np.ndarray]) -> None:
+    """Upwards with less energy at a bounce, to the other side at a stroke, and hardly on at the net."""
+    path, labels = flights
+    where, fewest = {event: alone(labels, event) for event in (BOUNCE, SERVE, HIT, NET)}, {NET: 20}
+    turns = {event: steps(path, *place) for event, place in where.items()}
+    assert all(len(before) > fewest.get(event, 150) for event, (before, _) in turns.items())
+    before, after = turns[BOUNCE]
+    assert (before[:, 2] < 0).all() and (after[:, 2] > 0).all() and (after[:, 2] < -before[:, 2]).all()
+    assert (path[where[BOUNCE]][:, 2] < 0.5).all()  # at most half a frame from the ground
+    for event in (SERVE, HIT):
+        assert (turns[event][1][:, 0] * path[where[event]][:, 0] < 0).all()
+    before, after = turns[HIT]
+    assert (before[:, 0] * after[:, 0] < 0).all()
+    before, after = turns[NET]
+    assert (np.abs(after[:, 0]) < 0.2 * np.abs(before[:, 0])).all()
+    assert (np.abs(path[where[NET]][:, [0, 2]]) < [1.0, 1.4]).all()  # at most half a frame from the net
+
+
+def test_between_events_only_gravity_and_drag_act(flights: tuple[np.ndarray, np.ndarray]) -> None:
+    """Except where a ball is held or tossed (no speed) or the next one takes over (too much)."""
+    path, labels = flights
+    velocity = np.diff(path, axis=1) * simulation.FRAMES_PER_SECOND  # (N, T - 1, 3), between frames
+    speed = np.linalg.norm(velocity, axis=-1)
+    upwards = np.diff(velocity[:, :, 2], axis=1) * simulation.FRAMES_PER_SECOND  # (N, T - 2) m/s2, at frames 1 to T - 2
+    upwards += simulation.DRAG * (speed * velocity[:, :, 2])[:, :-1]
+    event = np.lib.stride_tricks.sliding_window_view(labels > 0, 3, axis=1).any(axis=-1)  # around frames 1 to T - 2
+    no_flight = np.lib.stride_tricks.sliding_window_view((speed < 0.01) | (speed > 60), 4, axis=1).any(
+        axis=-1
+    )  # 2 to T - 3
+    free = ~event[:, 2:-2] & ~no_flight[:, 1:-1]  # frames 3 to T - 4
+    assert free.mean() > 0.5
+    assert np.abs(upwards[:, 2:-2] + GRAVITY)[free].max() < 3.0
+
+
+def test_misses_and_occlusions_only_hide(perfect: tuple[np.ndarray, np.ndarray]) -> None:
+    values, labels = perfect
+    for hiding in ({"missed": 0.1}, {"occlusion": 0.5}):
+        hidden_values, hidden_labels = simulate(NUM_SEQUENCES, NUM_STEPS, 0, **{**PERFECT, **hiding})
+        seen = hidden_values[:, :, 2] == 1
+        assert np.array_equal(hidden_labels, labels)
+        assert np.array_equal(hidden_values[seen], values[seen])
+        assert (hidden_values[~seen] == 0).all()
+        newly = (~seen & (values[:, :, 2] == 1)).sum(axis=1)
+        if "missed" in hiding:
+            assert newly.sum() / newly.size / NUM_STEPS == pytest.approx(0.1, abs=0.01)
+        else:
+            assert (newly > 0).mean() == pytest.approx(0.5, abs=0.1)
+            assert newly.max() == 8
+
+
+def test_noise_has_the_given_standard_deviation(perfect: tuple[np.ndarray, np.ndarray]) -> None:
+    noisy, labels = simulate(NUM_SEQUENCES, NUM_STEPS, 0, **{**PERFECT, "noise": 2.0})
+    seen = perfect[0][:, :, 2] == 1
+    assert np.array_equal(labels, perfect[1]) and np.array_equal(noisy[:, :, 2] == 1, seen)
+    error = (noisy - perfect[0])[seen][:, :2]
+    assert error.std(axis=0) == pytest.approx([2.0, 2.0], rel=0.02)
+    assert error.mean(axis=0) == pytest.approx([0.0, 0.0], abs=0.05)
+
+
+PARAMETERS = {"num_steps": 32, "noise": 2.0, "missed": 0.05, "occlusion": 0.3, "seed": 3}
+SIZES = {"num_train": 40, "num_val": 10, "num_test": 10}
+
+
+def params(**changes: float) -> OwnSource:
+    """The workload's `preprocess` with these values."""
+    block = read_yaml(ROOT / "params.yaml")["rally"]
+    block["preprocess"] |= {**PARAMETERS, **SIZES, **changes}
+    return parse_block("rally", block, {}).preprocess
+
+
+def prepared(**changes: float) -> PreparedSequences:
+    return own_source.prepare(params(**changes), raw_dir("rally"), per_step=True)
+
+
+def test_the_source_splits_in_order_and_what_is_not_seen_is_interpolated() -> None:
+    found = prepared()
+    assert {name: (rows[0], len(rows)) for name, rows in found.parts.items()} == {
+        "train": (0, 40),
+        "val": (40, 10),
+        "test": (50, 10),
+    }
+    values, labels = simulate(60, 32, 3, noise=2.0, missed=0.05, occlusion=0.3)
+    assert np.array_equal(found.sequences.labels, labels)
+    seen = values[:, :, 2] == 1
+    restored = found.sequences.values * found.std + found.mean
+    np.testing.assert_allclose(restored[seen], values[seen], atol=1e-3)
+    assert (restored[~seen][:, 0] > 1).all()  # no longer the corner of the image
+    assert found.summary["num_filled"] == 2 * (~seen).sum() and found.table is None
+
+
+def test_the_noise_study_takes_new_rallies_which_are_the_same_for_each_noise() -> None:
+    given: list[np.ndarray] = []
+
+    def predict(values: np.ndarray, mask: np.ndarray) -> np.ndarray:
+        given.append(values)
+        assert mask.all()
+        return np.zeros(mask.shape, dtype=np.int64)
+
+    source = OwnData("rally", params())
+    nothing = np.empty(0)
+    found = metrics.by_noise(nothing, nothing, nothing, predict, source)
+    assert found == {f"event_f1_at_noise_{noise}px": 0.0 for noise in (0, 1, 4, 8, 16)}  # nothing was found
+    calm, *_, noisy, _ = given
+    assert calm.shape == (metrics.NUM_SEQUENCES, 32, 3)
+    error = (noisy - calm)[:, :, :2]
+    assert np.nanstd(error, axis=(0, 1)) == pytest.approx([8.0, 8.0], rel=0.1)  # 4 times 2 px
+    trained_on = prepared().sequences.labels[:20]
+    assert not np.array_equal(source(seed=4).labels[:20], trained_on)
+
+
+def test_its_event_f1_is_the_score_of_detect() -> None:
+    draw = np.random.default_rng(0)
+    predictions, targets = (np.where(draw.random((50, 32)) < 0.1, draw.integers(1, 5, (50, 32)), 0) for _ in range(2))
+    task = Task(prepared().summary)
+    score = task.score(*(torch.from_numpy(each) for each in (predictions, targets)), torch.ones(50, 32).bool())
+    assert metrics.event_f1(predictions, targets, 5) == score
+
+
+def test_a_rally_that_is_never_seen_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"source.py:read returns: sequence '0' has no value of 'u' at all"):
+        own = params()
+        object.__setattr__(own, "missed", 1.0)
+        own_source.prepare(own, raw_dir("rally"), per_step=True)
+
+
+def test_the_prepared_data_is_the_published() -> None:
+    """docs/published.json has the digests of the arrays, which other versions of numpy may round otherwise."""
+    published = read_json(ROOT / "docs/published.json")["workloads"]["rally"]
+    block = parse_block("rally", read_yaml(ROOT / "params.yaml")["rally"], {})
+    found = own_source.prepare(block.preprocess, raw_dir("rally"), per_step=True)
+    with TemporaryDirectory() as folder:
+        digests = write_arrays(Path(folder), found)
+    assert digests in [entry["digests"]["data"]["prepared"] for entry in published]
+
+
+def test_a_record_of_the_time_when_it_was_built_in_is_still_comparable() -> None:
+    """Its block has other keys of `preprocess`, and the same data."""
+    [entry, *_] = read_json(ROOT / "docs/published.json")["workloads"]["rally"]
+    block = literal(parse_block("rally", read_yaml(ROOT / "params.yaml")["rally"], {}))
+    assert entry["block"]["preprocess"]["source"] == "rally"
+    assert not [name for name in published.parameters(entry, {**entry, "block": block}) if "preprocess" in name]
+    other = {**entry, "block": block, "digests": {"data": {"prepared": {"train/ids.npy": "0"}}}}
+    assert "preprocess.source" in published.parameters(entry, other)

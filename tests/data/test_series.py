@@ -1,0 +1,486 @@
+"""Properties of the source `series`: on small tables written out here and on the committed price table."""
+
+import gzip
+import hashlib
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+from tandem.data import series, write_arrays
+from tandem.data.series import Grid, Windows, to_grid
+from tandem.data.tables import read_table
+from tandem.data.times import iso
+from tandem.models.linear_forecast import ChangeUnit, fit
+from tandem.params.intervals import parse_interval
+from tandem.params.schema import Series, SeriesColumns, Split
+from tandem.tasks import open_task
+from tandem.tasks.forecast import levels, linear_forecast
+from tests.data import test_sequences
+from tests.data.test_sequences import prepare
+
+ROOT = Path(__file__).resolve().parents[2]
+PARAMS = Series(
+    source="series",
+    table="table.csv",
+    columns=SeriesColumns(time="time", target="x", features=()),
+    interval="15min",
+    transform="difference",
+    missing="skip",
+    input_steps=2,
+    horizon=2,
+    stride=1,
+    split=Split(train=0.5, val=0.25, test=0.25),
+)
+TWO = SeriesColumns(time="time", target="x", features=("y",))
+LEVELS = [1.0, 2, 4, 7, 11, 16, 22, 29, 37, 46, 56, 67]  # differences 1 to 11
+QUARTERS = [f"2024-01-01T{quarter // 4:02d}:{quarter % 4 * 15:02d}:00Z" for quarter in range(12)]
+
+
+def table(times: list[str], *columns: list) -> str:
+    """Rows as CSV; the columns after the time are x, y, ..."""
+    rows = [",".join(map(str, row)) for row in zip(times, *columns, strict=True)]
+    return "\n".join([",".join(["time", *"xyz"[: len(columns)]]), *rows]) + "\n"
+
+
+def prepared(tmp_path: Path, text: str, params: Series = PARAMS) -> Windows:
+    path = tmp_path / "table.csv"
+    path.write_text(text)
+    return prepare(path, params)
+
+
+def grid_of(tmp_path: Path, text: str, params: Series = PARAMS) -> Grid:
+    path = tmp_path / "table.csv"
+    path.write_text(text)
+    columns = params.columns
+    cells = read_table(path, texts=(columns.time,), features=(columns.target, *columns.features))
+    return to_grid(cells, params, parse_interval(params.interval))
+
+
+def odd(grid: Grid) -> dict[str, int]:
+    """What was counted, without the zeros."""
+    return {name: num for name, num in grid.counts.items() if num and name not in ("num_rows", "num_grid_points")}
+
+
+refused = partial(test_sequences.refused, params=PARAMS)
+
+
+def walk(num_points: int = 400, seed: int = 0) -> pd.DataFrame:
+    """Two positive random walks with everything that is odd: gaps, an empty cell, repeated stamps, rows off the grid
+    and out of order.
+    """
+    draw = np.random.default_rng(seed)
+    seconds = 900 * np.arange(num_points) + 7 * (draw.random(num_points) < 0.02)
+    time = np.datetime64("2024-01-01T00:00:00") + seconds.astype("timedelta64[s]")
+    x, y = 100 * np.exp(0.01 * draw.normal(size=(2, num_points)).cumsum(axis=1))
+    rows = pd.DataFrame({"time": time, "x": x, "y": y})
+    rows.loc[num_points // 3, "y"] = np.nan
+    rows = rows.drop(index=draw.choice(np.arange(1, num_points), num_points // 50, replace=False))
+    repeated = rows.sample(5, random_state=seed).assign(x=50.0)
+    return pd.concat([rows, repeated]).sample(frac=1, random_state=seed)
+
+
+# Windows --------------------------------------------------------------------------------------------------------------
+
+
+def test_windows_equal_those_computed_by_hand(tmp_path: Path):
+    """Train has the points 0 to 5, val 6 to 8, test 9 to 11; the windows whose targets cross 5|6 and 8|9 are left
+    out.
+    """
+    found = prepared(tmp_path, table(QUARTERS, LEVELS))
+    mean, std = 3.0, np.sqrt(2.0)  # of the differences up to point 5: 1, 2, 3, 4, 5
+    np.testing.assert_array_equal(found.mean, [mean])
+    np.testing.assert_allclose(found.std, [std], rtol=1e-15)
+    expected = {  # split: last input points, inputs, targets, anchors
+        "train": ([2, 3], [[1, 2], [2, 3]], [[3, 4], [4, 5]], [4.0, 7.0]),
+        "val": ([5, 6], [[4, 5], [5, 6]], [[6, 7], [7, 8]], [16.0, 22.0]),
+        "test": ([8, 9], [[7, 8], [8, 9]], [[9, 10], [10, 11]], [37.0, 46.0]),
+    }
+    for name, (last, inputs, targets, anchors) in expected.items():
+        part = found.parts[name]
+        assert part.values.dtype == part.targets.dtype == np.float32 and part.anchors.dtype == np.float64
+        np.testing.assert_array_equal(part.values[:, :, 0], ((np.array(inputs) - mean) / std).astype(np.float32))
+        np.testing.assert_array_equal(part.targets, ((np.array(targets) - mean) / std).astype(np.float32))
+        assert part.anchors.tolist() == anchors
+        assert part.ids.tolist() == [QUARTERS[point] for point in last]
+        assert (part.first_time, part.last_time) == (QUARTERS[last[0] + 1], QUARTERS[last[-1] + 2])
+    assert found.counts["num_windows_across_boundaries"] == 2 and found.counts["num_windows_skipped"] == 0
+
+
+def test_log_returns_of_two_features_equal_those_computed_by_hand(tmp_path: Path):
+    other = [2.0**power for power in (0, 1, 0, 2, 1, 3, 2, 4, 3, 5, 4, 6)]
+    params = replace(PARAMS, transform="log-return", columns=TWO, horizon=1)
+    found = prepared(tmp_path, table(QUARTERS, LEVELS, other), params)
+    assert found.features == ("x", "y")
+    raw = found.parts["val"].values[0] * found.std + found.mean  # the window that ends at point 5
+    np.testing.assert_allclose(raw, np.log([[11 / 7, 1 / 2], [16 / 11, 4]]), rtol=1e-6)
+    np.testing.assert_allclose(
+        found.parts["val"].targets[0] * found.std[0] + found.mean[0], np.log([22 / 16]), rtol=1e-6
+    )
+
+
+def test_stride_n_starts_a_window_at_every_nth_point(tmp_path: Path):
+    dense = prepared(tmp_path, table(QUARTERS, LEVELS))
+    sparse = prepared(tmp_path, table(QUARTERS, LEVELS), replace(PARAMS, stride=3))
+    assert [part.ids.tolist() for part in sparse.parts.values()] == [[QUARTERS[2]], [QUARTERS[5]], [QUARTERS[8]]]
+    for name in series.SPLITS:
+        np.testing.assert_array_equal(sparse.parts[name].values, dense.parts[name].values[:1])
+
+
+@pytest.mark.parametrize("kind", ["difference", "log-return"])
+def test_levels_undo_the_transform(tmp_path: Path, kind: str):
+    found = prepared(tmp_path, table(QUARTERS, LEVELS), replace(PARAMS, transform=kind, missing="refuse"))
+    for part in found.parts.values():
+        path = levels(part.targets * found.std[0] + found.mean[0], part.anchors, kind)
+        first = [QUARTERS.index(name) + 1 for name in part.ids]
+        np.testing.assert_allclose(path, [LEVELS[point : point + 2] for point in first], rtol=1e-6)
+
+
+# No look-ahead --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("missing", ["skip", "interpolate"])
+@pytest.mark.parametrize("transform", ["difference", "log-return"])
+@pytest.mark.parametrize("share", [0.6, 0.9])
+@pytest.mark.parametrize("garbage", ["huge", "noise", "empty"])
+def test_nothing_comes_from_the_future(tmp_path: Path, missing: str, transform: str, share: float, garbage: str):
+    """Whatever follows `now`, at the end of training or later, no window that ends by then changes by one bit."""
+    params = replace(PARAMS, columns=TWO, missing=missing, transform=transform, input_steps=6, horizon=3)
+    params = replace(params, split=Split(train=0.6, val=0.2, test=0.2))
+    rows = walk()
+    now = np.datetime64("2024-01-01T00:00:00") + np.timedelta64(900 * (int(share * 400) - 1), "s")
+    later = (rows["time"] > now).to_numpy()
+    draw = np.random.default_rng(1)
+    changed = rows.copy()
+    if garbage == "huge":
+        changed.loc[later, ["x", "y"]] = np.outer(1 + np.arange(later.sum()) % 2, [1e18, 1e18])
+    elif garbage == "noise":
+        changed.loc[later, ["x", "y"]] = draw.uniform(1e-9, 1e9, size=(later.sum(), 2))
+    else:
+        changed.loc[later & (draw.random(len(rows)) < 0.05), "x"] = np.nan
+    before, after = (prepared(tmp_path, each.to_csv(index=False), params) for each in (rows, changed))
+    assert before.mean.tobytes() == after.mean.tobytes() and before.std.tobytes() == after.std.tobytes()
+
+    def until_now(windows: Windows) -> dict[str, list[bytes]]:
+        known = {}
+        for part in windows.parts.values():
+            last = np.array([name.removesuffix("Z") for name in part.ids], dtype="datetime64[s]")
+            ends = last + np.timedelta64(3 * 900, "s")
+            for index in np.flatnonzero(ends <= now):
+                arrays = (part.values[index], part.targets[index], part.anchors[index])
+                known[str(part.ids[index])] = [array.tobytes() for array in arrays]
+        return known
+
+    assert len(until_now(before)) > 80
+    assert until_now(before) == until_now(after)
+    assert not np.array_equal(before.parts["test"].targets, after.parts["test"].targets)  # the change itself is seen
+
+
+# The grid -------------------------------------------------------------------------------------------------------------
+
+
+NAN = float("nan")
+
+
+@pytest.mark.parametrize(
+    ("interval", "times", "expected", "counts"),
+    [
+        pytest.param(
+            "15min", ["00:00Z", "00:15Z", "00:15Z", "00:15Z", "00:30Z", "00:30Z"], {"00:00": 0, "00:15": 3, "00:30": 5},
+            {"num_duplicates": 3, "num_duplicates_differing": 3}, id="the last row of a repeated time is used",
+        ),
+        pytest.param(
+            "15min", ["01:00:00+01:00", "00:00:00Z", "00:15"], {"00:00": 1, "00:15": 2},
+            {"num_duplicates": 1, "num_duplicates_differing": 1, "num_without_offset": 1},
+            id="equal instants with different offsets are one time",
+        ),
+        # 00:14 yields to the row at 00:15, 00:16 becomes 00:30, of the two before 00:45 the later one counts.
+        pytest.param(
+            "15min", ["00:00Z", "00:14Z", "00:15Z", "00:16Z", "00:40Z", "00:44:59Z", "01:00Z", "01:15Z"],
+            {"00:00": 0, "00:15": 2, "00:30": 3, "00:45": 5, "01:00": 6, "01:15": 7},
+            {"num_off_grid_snapped": 2, "num_off_grid_dropped": 2}, id="a row off the grid moves to the next point",
+        ),
+        pytest.param(
+            "1h", ["00:30Z", "01:30Z", "02:30Z", "03:31Z", "05:30Z"],
+            {"00:30": 0, "01:30": 1, "02:30": 2, "03:30": NAN, "04:30": 3, "05:30": 4},
+            {"num_off_grid_snapped": 1, "num_missing": 1}, id="the grid has the phase of most rows",
+        ),
+        pytest.param(
+            "15min", ["00:00:03Z", "00:15:07Z", "00:29:59Z"], {"00:15": 0, "00:30": 2},
+            {"num_off_grid_snapped": 2, "num_off_grid_dropped": 1}, id="irregular times use multiples of the interval",
+        ),
+    ],
+)  # fmt: skip
+def test_each_row_stands_for_a_point_of_the_grid(
+    tmp_path: Path, interval: str, times: list[str], expected: dict[str, float], counts: dict[str, int]
+):
+    """`expected`: a point's time, and the number of its row."""
+    text = table([f"2024-01-01T{time}" for time in times], list(range(len(times))))
+    grid = grid_of(tmp_path, text, replace(PARAMS, interval=interval))
+    assert [time[11:16] for time in iso(grid.times)] == list(expected)
+    np.testing.assert_array_equal(grid.levels[:, 0], list(expected.values()))
+    assert odd(grid) == counts
+
+
+@pytest.mark.parametrize("text", ["15", "min", "0min", "1.5h", "15m", "-5min", "2business-day", "", "999999999d"])
+def test_an_unknown_interval_is_refused_with_an_example(text: str):
+    with pytest.raises(ValueError, match=f"interval is {text!r}; accepted: .* 15min, or the calendar's"):
+        parse_interval(text)
+
+
+@pytest.mark.parametrize(
+    ("interval", "cells", "expected"),
+    [
+        ("month", ["1949-01", "1949-03"], ["1949-01-01", "", "1949-03-01"]),
+        ("MS", ["1991 Dec", "1992 Jan"], ["1991-12-01", "1992-01-01"]),
+        ("month", ["2020-01-31", "2020-02-29", "2020-04-30"], ["2020-01-01", "2020-02-01", "", "2020-04-01"]),
+        ("quarter", ["1970 Q4", "1971 Q1"], ["1970-10-01", "1971-01-01"]),
+        ("QE-DEC", ["2020-03-31", "2020-06-30", "2020-09-30"], ["2020-03-01", "2020-06-01", "2020-09-01"]),
+        ("year", ["1821", "1822", "1824"], ["1821-01-01", "1822-01-01", "", "1824-01-01"]),
+        ("week", ["2024-W52", "2025-W01"], ["2024-12-23", "2024-12-30"]),
+        ("B", ["2024-03-28", "2024-04-01"], ["2024-03-28", "", "2024-04-01"]),  # a Friday is missing
+        ("business-day", ["2024-03-29", "2024-03-30"], ["2024-03-29", "2024-04-01"]),  # Saturday counts as Monday
+        ("day", ["2024-03-31 00:00:00+01:00", "2024-04-01 00:00:00+02:00"], ["2024-03-31", "2024-04-01"]),  # 23 hours
+    ],
+)
+def test_a_calendar_grid_has_a_point_for_each_of_its_steps(
+    tmp_path: Path, interval: str, cells: list[str], expected: list[str]
+):
+    """Empty: a point that no row stands for."""
+    grid = grid_of(tmp_path, table(cells, list(range(len(cells)))), replace(PARAMS, interval=interval))
+    found = [day[:10] if is_known else "" for day, is_known in zip(iso(grid.times), grid.known, strict=True)]
+    assert found == expected
+
+
+# The season -----------------------------------------------------------------------------------------------------------
+
+
+def test_the_seasonal_naive_forecast_and_the_scale_of_mase(tmp_path: Path):
+    """Point 10 + 3 h of a series with a season of 3, of which point 9 is missing: the season before stands for it."""
+    levels = np.array([5.0, 7, 6] * 10) + np.arange(30)
+    hours = pd.date_range("2024-01-01", periods=30, freq="h").strftime("%Y-%m-%dT%H:%MZ").tolist()
+    known = [point for point in range(30) if point != 9]
+    text = table([hours[point] for point in known], [levels[point] for point in known])
+    params = replace(PARAMS, interval="1h", horizon=4, season=3)
+    found = series.seasonal_levels(grid_of(tmp_path, text, params).levels[:, 0], np.array([11]), params)
+    np.testing.assert_array_equal(found, levels[[[6, 10, 11, 6]]])  # of 12, 13, 14 and 15
+    windows = prepared(tmp_path, text, params)
+    assert windows.summary["season"] == 3 and windows.summary["naive_error"] == 3.0
+    assert windows.arrays("test")["seasonal"].shape == windows.arrays("test")["targets"].shape
+    assert "seasonal" not in prepared(tmp_path, text, replace(params, season=None)).arrays("test")
+
+
+@pytest.mark.parametrize("num_windows", [1, 2, 12, 400])
+def test_the_linear_part_finds_the_season_with_few_windows_and_the_regression_with_many(num_windows: int):
+    """A season that comes again exactly, and another feature's last value that says the next change."""
+    draw = torch.Generator().manual_seed(0)
+    num, num_steps, horizon = num_windows + 10, 8, 2
+    pattern = torch.tensor([1.0, -2.0, 0.5, 0.5])
+    values = torch.stack([pattern.repeat(150)[start : start + num_steps] for start in range(num)])[:, :, None]
+    targets = torch.stack([pattern.repeat(150)[start + num_steps :][:horizon] for start in range(num)])
+    if num_windows == 400:
+        other = torch.randn(num, num_steps, 1, generator=draw)
+        values, targets = torch.cat([values, other], dim=2), targets + other[:, -1]
+    unit = ChangeUnit(mean=0.0, std=1.0, is_log=False)
+    found = fit(values[:num_windows], targets[:num_windows], unit, season=4)
+    off = values[-10:].flatten(1).double() @ found.weights + found.bias - targets[-10:]
+    assert off.abs().max() < (0.05 if num_windows > 2 else 3)
+
+
+# Missing points -------------------------------------------------------------------------------------------------------
+
+
+def test_skip_leaves_out_every_window_that_touches_a_missing_point(tmp_path: Path):
+    """Points 0 to 23 without 4: a window takes the points from last - 2 (for its first difference) to last + 2."""
+    times = [f"2024-01-01T{hour:02d}:00Z" for hour in range(24) if hour != 4]
+    found = prepared(tmp_path, table(times, list(range(23))), replace(PARAMS, interval="1h"))
+    hours = [int(name[11:13]) for part in found.parts.values() for name in part.ids]
+    assert hours == [7, 8, 9, 11, 12, 13, 14, 15, 17, 18, 19, 20, 21]  # 2 to 6 touch it; 10 and 16 cross a boundary
+    assert found.counts["num_missing"] == 1 and found.counts["num_windows_skipped"] == 5
+    np.testing.assert_array_equal(found.mean, [1])  # not 2, the jump over the gap
+
+
+def test_interpolate_takes_the_last_known_row_and_no_later_one(tmp_path: Path):
+    times = [QUARTERS[point] for point in (0, 1, 4, 5)]
+    grid = grid_of(
+        tmp_path, table(times, [1, 2, 8, 9], [5, 6, 7, 8]), replace(PARAMS, missing="interpolate", columns=TWO)
+    )
+    assert grid.levels.tolist() == [[1, 5], [2, 6], [2, 6], [2, 6], [8, 7], [9, 8]] and odd(grid) == {"num_missing": 2}
+
+
+@pytest.mark.parametrize("missing, expected", [("skip", [np.nan, np.nan]), ("interpolate", [1.0, 5.0])])
+def test_an_empty_cell_makes_its_row_missing(tmp_path: Path, missing: str, expected: list[float]):
+    text = table(QUARTERS[:3], [1, 2, 3], [5, "", 7])
+    grid = grid_of(tmp_path, text, replace(PARAMS, missing=missing, columns=TWO))
+    np.testing.assert_array_equal(grid.levels, [[1, 5], expected, [3, 7]])
+    assert odd(grid) == {"num_missing": 1}
+
+
+# Formats and files ----------------------------------------------------------------------------------------------------
+
+
+def test_formats_and_the_order_of_rows_come_to_the_same_bytes(tmp_path: Path):
+    text = table(QUARTERS, LEVELS)
+    expected = write_arrays(tmp_path / "expected", prepared(tmp_path, text))
+    (tmp_path / "table.csv.gz").write_bytes(gzip.compress(text.encode()))
+    stamps = pd.to_datetime(QUARTERS)
+    moved = pd.DataFrame({"time": stamps.tz_convert("America/New_York"), "x": LEVELS})
+    moved.to_parquet(tmp_path / "zone.parquet")
+    moved.assign(time=stamps.tz_localize(None)).to_parquet(tmp_path / "naive.parquet")
+    moved.assign(time=stamps.tz_localize(None).astype("datetime64[s]").astype("int64")).to_csv(
+        tmp_path / "unix.csv", index=False
+    )
+    moved.sample(frac=1, random_state=0).to_csv(tmp_path / "shuffled.csv", index=False)
+    for name in ("table.csv.gz", "zone.parquet", "naive.parquet", "unix.csv", "shuffled.csv"):
+        found = prepare(tmp_path / name, PARAMS)
+        assert write_arrays(tmp_path / "found", found) == expected, name
+        assert found.counts["num_without_offset"] == (12 if name == "naive.parquet" else 0)
+
+
+# The linear baseline --------------------------------------------------------------------------------------------------
+
+
+def test_the_baseline_finds_an_autoregression_of_order_two():
+    """x_t = 0.6 x_(t-1) - 0.3 x_(t-2) + 1, continued for three steps; another feature and an older lag say nothing."""
+    values = np.random.default_rng(0).normal(size=(60, 3, 2))
+    before, last = values[:, 1, 0], values[:, 2, 0]
+    first = 0.6 * last - 0.3 * before + 1
+    second = 0.6 * first - 0.3 * last + 1
+    targets = np.column_stack([first, second, 0.6 * second - 0.3 * first + 1])
+    found = linear_forecast(values[:40], targets[:40], values[40:])
+    assert found.shape == (20, 3)
+    np.testing.assert_allclose(found, targets[40:], rtol=1e-10)
+
+
+# Scores of prepared windows -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("transform", "season"), [("difference", None), ("log-return", 2)])
+def test_no_skill_is_given_where_persistence_makes_no_error(tmp_path: Path, transform: str, season: int | None):
+    """Two steps ahead the series is where it was: persistence makes no error there, apart from rounding."""
+    times = pd.date_range("2024-01-01", periods=80, freq="15min").strftime("%Y-%m-%dT%H:%M:%SZ").tolist()
+    windows = prepared(
+        tmp_path, table(times, [1.3, 2.1] * 40), replace(PARAMS, transform=transform, horizon=3, season=season)
+    )
+    test = windows.parts["test"]
+    task = open_task("forecast", windows.summary)
+    result = task.evaluate(torch.zeros(test.targets.shape), lambda split, name: getattr(windows.parts[split], name))
+    assert ("seasonal_naive_mae" in result.metrics) == ("seasonal_naive" in result.predictions[0]) == bool(season)
+    if season:
+        assert result.metrics["seasonal_naive_mae"] < 1e-6 and "mase" not in result.metrics  # nor has it a scale
+    else:
+        assert result.metrics["mase"] == pytest.approx(result.metrics["mae"] / 0.8)
+    json.dumps([result.metrics, result.scores], allow_nan=False)
+    assert [row["skill"] is None for row in result.scores] == [False, True, False]
+
+
+def test_directional_accuracy_of_always_up_is_the_share_of_rises(tmp_path: Path):
+    """Three rises of 1, then a fall of 2 and a step of nothing, over and over: one step ahead, 3 of 4 moves are up."""
+    cycle = np.array([1.0, 1.0, 1.0, -2.0, 0.0])
+    times = pd.date_range("2024-01-01", periods=201, freq="15min").strftime("%Y-%m-%dT%H:%M:%SZ").tolist()
+    levels = [10.0, *(10 + np.tile(cycle, 40).cumsum())]
+    windows = prepared(tmp_path, table(times, levels), replace(PARAMS, horizon=1))
+    test = windows.parts["test"]
+    task = open_task("forecast", windows.summary)
+    risen = torch.full(test.targets.shape, 9.0)  # standardized: up, every time
+    metrics = task.evaluate(risen, lambda split, name: getattr(windows.parts[split], name)).metrics
+    moved = np.diff(levels)[-len(test.targets) :]
+    assert metrics["always_up_directional_accuracy"] == (moved > 0).sum() / (moved != 0).sum()
+    assert metrics["always_up_directional_accuracy"] + metrics["always_down_directional_accuracy"] == pytest.approx(1)
+    assert metrics["directional_accuracy"] == metrics["always_up_directional_accuracy"]
+
+
+# Errors ---------------------------------------------------------------------------------------------------------------
+
+
+def with_levels(first: int, *levels: float | str) -> str:
+    """The table with other levels from row `first` on."""
+    return table(QUARTERS, [*LEVELS[:first], *levels, *LEVELS[first + len(levels) :]])
+
+
+@pytest.mark.parametrize(
+    ("text", "changed", "words"),
+    [
+        (table(QUARTERS[:2] + QUARTERS[4:], LEVELS[:10]), {"missing": "refuse"}, ["2024-01-01T00:30:00Z", "2 missing"]),
+        (with_levels(2, "", ""), {"missing": "refuse"}, ["2024-01-01T00:30:00Z", "2 missing", "skip or interpolate"]),
+        (with_levels(5, 7, 7, 7, 7), {}, ["'x' never changes in the time of val, so no forecast can be"]),
+        (with_levels(8, 7, 7, 7, 7), {}, ["'x' never changes in the time of test, so no forecast can be"]),
+        (with_levels(6, 0), {"transform": "log-return"}, ["line 8", "'x' must be above 0", "found 0", "difference"]),
+        (with_levels(6, -1.5), {"transform": "log-return"}, ["line 8", "'x' must be above 0", "found -1.5"]),
+        (with_levels(0), {"interval": "1s"}, ["'1s'", "9,901 grid points of 12 rows", "900 s apart"]),
+        *(
+            (
+                table([*QUARTERS[:3], stamp], [1, 2, 3, 4]),
+                {},
+                ["line 5", f"found {stamp or '(empty)'};", "ISO 8601", "'time'"],
+            )
+            for stamp in ("yesterday", "1704067200", "1.5", "1500-01-01", "")
+        ),
+    ],
+)
+def test_a_series_that_is_refused_is_named_with_its_place(
+    tmp_path: Path, text: str, changed: dict[str, Any], words: list[str]
+):
+    refused(tmp_path, text, *words, params=replace(PARAMS, **changed))
+
+
+@pytest.mark.parametrize("ending", ["csv", "parquet"])
+def test_dates_without_separators_are_refused_not_read_as_seconds(tmp_path: Path, ending: str):
+    """20210927 is 1970-08-22 in seconds; the user means one or the other and must write it so."""
+    days = pd.date_range("2021-09-27", periods=12).strftime("%Y%m%d").astype("int64")
+    getattr(pd.DataFrame({"time": days, "x": LEVELS}), f"to_{ending}")(tmp_path / f"table.{ending}", index=False)
+    with pytest.raises(ValueError, match=r"'time' holds numbers like 20210927.*2021-09-27.*1970-08-22T22:08:47Z"):
+        prepare(tmp_path / f"table.{ending}", replace(PARAMS, interval="1d"))
+
+
+@pytest.mark.parametrize("cell", ["n/a n/a", "1,5", "inf"])
+@pytest.mark.case(3)
+def test_a_bad_value_is_named_with_its_line(tmp_path: Path, cell: str, saw: Callable[[str], None]):
+    """a series with a word, a comma or an infinite number as a value"""
+    text = table(QUARTERS[:4], [1, 2, f'"{cell}"', 4])
+    saw(refused(tmp_path, text, "line 4", f"found {cell}", "'x' must hold finite numbers"))
+
+
+@pytest.mark.case(2)
+def test_an_empty_split_is_refused_with_counts(tmp_path: Path, saw: Callable[[str], None]):
+    """a series too short for its horizon, or for the steps that go in"""
+    params = replace(PARAMS, horizon=4)
+    words = ("12 grid points", "0 val", "larger share, lower input_steps")
+    saw(refused(tmp_path, table(QUARTERS, LEVELS), *words, params=params))
+    params = replace(PARAMS, input_steps=50)
+    refused(tmp_path, table(QUARTERS, LEVELS), "0 train, 0 val, 0 test", params=params)
+
+
+# The committed table --------------------------------------------------------------------------------------------------
+
+
+def test_the_price_table_has_the_counts_in_its_readme():
+    path = ROOT / "workloads/price/data/table.csv.gz"
+    assert hashlib.sha256(path.read_bytes()).hexdigest() in (path.parents[1] / "README.md").read_text(encoding="utf-8")
+    params = replace(
+        PARAMS, columns=SeriesColumns(time="Datetime", target="Close", features=()), transform="log-return"
+    )
+    params = replace(params, input_steps=96, horizon=4, split=Split(train=0.7, val=0.15, test=0.15))
+    found = prepare(path, params)
+    assert found.counts == {
+        "num_rows": 8721,
+        "num_without_offset": 0,
+        "num_out_of_order": 32,
+        "num_duplicates": 32,
+        "num_duplicates_differing": 1,
+        "num_off_grid_snapped": 2,
+        "num_off_grid_dropped": 1,
+        "num_grid_points": 8930,
+        "num_missing": 242,
+        "num_windows_skipped": 899,
+        "num_windows_skipped_per_split": {"train": 582, "val": 231, "test": 86},
+        "num_windows_across_boundaries": 0,
+    }
+    assert [len(part.values) for part in found.parts.values()] == [5572, 1108, 1251]

@@ -1,0 +1,417 @@
+"""Sources in a workload's directory: what they may return, what the splits hold, and what a mistake says."""
+
+import json
+import re
+import shutil
+import sys
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from flows.form import schema
+from tandem.data import Arrays
+from tandem.data.own_source import prepare
+from tandem.files import ROOT
+from tandem.params.loading import parse_block, parse_params, read_yaml
+from tandem.params.parsing import literal
+from tandem.runs import schemas
+from tandem.runs.schemas import TimingRecord
+from tests.projects import TINY, commit, copy_of, dvc, make_project, manifest_of, read_record, run, run_path, stage
+
+PREPROCESS = TINY[TINY.index("  preprocess:") : TINY.index("  preload:")]
+TABLE = """\
+from pathlib import Path
+
+import pandas as pd
+
+from .helper import renamed
+
+
+def read(folder: Path, file: str = "table.csv", num_rows: int = 0) -> pd.DataFrame:
+    return renamed(pd.read_csv(folder / file))
+"""
+HELPER = '''\
+def renamed(table):
+    """The columns x and y are called u and v."""
+    return table.rename(columns={"x": "u", "y": "v"})
+'''
+KEYS = """  preprocess:
+    source: "source.py:read"
+    columns: {sequence: sequence, step: step, features: [u, v], label: label}
+    split: {train: 0.6, val: 0.2, test: 0.2}
+    velocity: true
+"""
+OWN = TINY.replace(PREPROCESS, KEYS)
+
+
+def with_source(folder: Path, params: str = OWN, source: str = TABLE) -> Path:
+    project = make_project(folder, params)
+    (project / "workloads/tiny/source.py").write_text(source)
+    (project / "workloads/tiny/helper.py").write_text(HELPER)
+    commit(project)
+    return project
+
+
+@pytest.fixture(scope="module")
+def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return with_source(tmp_path_factory.mktemp("sources") / "project")
+
+
+def arrays_of(project: Path, workload: str = "tiny") -> dict[str, np.ndarray]:
+    folder = project / "data/prepared" / workload
+    return {str(path.relative_to(folder)): np.load(path) for path in sorted(folder.rglob("*.npy"))}
+
+
+def test_a_dataframe_gives_the_arrays_of_the_same_table(template: Path, tmp_path: Path):
+    project, plain = copy_of(template, tmp_path / "own", OWN), make_project(tmp_path / "plain")
+    stage(project, "preprocess", "tiny")
+    stage(plain, "preprocess", "tiny")
+    own, other = arrays_of(project), arrays_of(plain)
+    assert own.keys() == other.keys() and all(np.array_equal(own[name], other[name]) for name in own)
+    summaries = [json.loads((each / "data/prepared/tiny/summary.json").read_text()) for each in (project, plain)]
+    assert summaries[0]["features"] == ["u", "v", "du", "dv"] and "table_sha256" not in summaries[0]
+    assert summaries[0]["num_per_split"] == summaries[1]["num_per_split"]
+
+
+def test_its_files_are_code_of_preprocess_alone_and_it_is_recorded_and_verified(template: Path, tmp_path: Path):
+    """From DVC to MLflow's records and `tandem verify`; Prefect's form reads the params without running the source."""
+    project = copy_of(template, tmp_path / "project", OWN)
+    assert run(project, sys.executable, "-m", "tandem.cli", "repro", check=False).returncode == 0
+    source, helper = (project / f"workloads/tiny/{name}.py" for name in ("source", "helper"))
+    for name in ("README.md", "other.py"):
+        (project / "workloads/tiny" / name).write_text("'''Nothing of it is used.'''\n")
+    source.write_text(TABLE + "\n# A remark.\n")
+    commit(project)
+    assert run(project, sys.executable, "-m", "tandem.cli", "status").stdout == "up to date\n"
+    codes = {
+        name: json.loads((project / f"results/hardware/code/tiny/{name}.json").read_text())
+        for name in ("preprocess", "preload", "train", "evaluate", "speed")
+    }
+    assert {"workloads/tiny/source.py", "workloads/tiny/helper.py", "tandem/data/sequences.py"} <= set(
+        codes.pop("preprocess")
+    )
+    assert not any("workloads/tiny/source.py" in code for code in codes.values())
+    block = manifest_of(project)["block"]["preprocess"]
+    assert block["source"] == "source.py:read" and block["file"] == "table.csv"  # its default is recorded too
+    verified = run(project, sys.executable, "-m", "tandem.cli", "verify", "tiny@cpu-0", "--quick", check=False)
+    assert "tiny@cpu-0: bit-equal" in verified.stdout, verified.stdout
+    predicted = run(project, sys.executable, "-m", "tandem.cli", "predict", "tiny", "table.csv", check=False)
+    assert "there is no table" in predicted.stdout
+    table = pd.read_csv(project / "workloads/tiny/data/table.csv").rename(columns={"x": "u", "y": "v"})
+    table.to_csv(project / "new.csv", index=False)
+    predicted = run(project, sys.executable, "-m", "tandem.cli", "predict", "tiny", "new.csv")
+    assert predicted.stdout.startswith("sequence,predicted,confidence")
+    helper.write_text(HELPER.replace('"v"}', '"v"}).reset_index(drop=True'))
+    outdated = run(project, sys.executable, "-m", "tandem.cli", "status", check=False).stdout
+    assert "preprocess@tiny" in outdated
+    dvc(project, "repro")  # other code, the same data: nothing else runs
+    assert run(project, sys.executable, "-m", "tandem.cli", "status").stdout == "up to date\n"
+
+
+def test_prefects_form_runs_no_source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    folder = tmp_path / "workloads/tiny"
+    folder.mkdir(parents=True)
+    (folder / "source.py").write_text("raise SystemExit('it ran')\n" + TABLE)
+    monkeypatch.setattr("tandem.parts.workload_dir", lambda workload: tmp_path / "workloads" / workload)
+    (tmp_path / "params.yaml").write_text(OWN)
+    form = schema(read_yaml(tmp_path / "params.yaml"))
+    assert "tiny.preprocess.velocity" in form["properties"]["overrides"]["then"]["properties"]
+
+
+FORECAST = TINY.replace("task: classify", "task: forecast").replace(
+    PREPROCESS,
+    """  preprocess:
+    source: "source.py:read"
+    scale: 2.0
+    columns: {time: day, target: level, features: []}
+    interval: day
+    transform: difference
+    input_steps: 8
+    horizon: 2
+    split: {train: 0.6, val: 0.2, test: 0.2}
+""",
+)
+MODEL = TINY[TINY.index("model: ") : TINY.index("\n", TINY.index("model: "))]
+FORECAST = FORECAST.replace(MODEL, "model: {name: hybrid, hidden_size: 0, dropout: 0.0}").replace(
+    "mix: 0.1", "mix: 0.0"
+)
+FORECAST = FORECAST.replace("warp: 0.1", "warp: 0.0").replace("label_smoothing: 0.1", "label_smoothing: 0.0")
+FORECAST = FORECAST.replace("coupled_features: 2", "coupled_features: 1")
+SERIES = """\
+import numpy as np
+import pandas as pd
+
+
+def read(folder, scale: float, seed: int = 3) -> pd.DataFrame:
+    draw = np.random.default_rng(seed)
+    days = pd.date_range("2020-01-01", periods=200, freq="D")
+    return pd.DataFrame({"day": days, "level": scale * np.cumsum(draw.normal(size=200))})
+"""
+
+
+def test_a_series_for_forecast_is_trained_scored_and_predicted(tmp_path: Path):
+    project = with_source(tmp_path / "project", FORECAST, SERIES)
+    for words in (["hardware"], ["preprocess", "tiny"], ["preload", "tiny", "cpu"], ["train", "tiny", "cpu", "0"]):
+        stage(project, *words)
+    stage(project, "evaluate", "tiny", "cpu", "0")
+    assert read_record(project, "score.json")["score_name"] == "skill"
+    rows = pd.read_csv(project / run_path("predictions.csv"))
+    table = pd.DataFrame({"day": pd.date_range("2020-01-01", periods=200, freq="D")})
+    table["level"] = 2.0 * np.cumsum(np.random.default_rng(3).normal(size=200))
+    last = table[table["day"] <= pd.Timestamp(rows.iloc[-1]["time"]).tz_localize(None)]
+    last.to_csv(project / "new.csv", index=False)
+    found = run(project, sys.executable, "-m", "tandem.cli", "predict", "tiny", "new.csv", "-o", "out.csv")
+    assert found.returncode == 0
+    assert np.allclose(pd.read_csv(project / "out.csv")["predicted"], rows.tail(2)["predicted"], rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("keys", "words"),
+    [
+        ({'"source.py:read"': '"source.py:raed"'}, ["no class or function 'raed'; did you mean 'read'?"]),
+        ({'"source.py:read"': '"sources.py:read"'}, ["there is no workloads/tiny/sources.py"]),
+        (
+            {'"source.py:read"': '"source.py:Read"'},
+            ["workloads/tiny/source.py, line 12: Read is a class, not a function"],
+        ),
+        ({'"source.py:read"': '"../source.py:read"'}, ["must name a Python file in workloads/tiny/"]),
+        ({"velocity: true": "velocty: true"}, ["velocty is not a known key; did you mean 'velocity'?"]),
+        ({"velocity: true": "num_rows: '3'"}, ["num_rows is '3'; it must be a whole number", "without quotes"]),
+        ({"velocity: true": "table: table.csv"}, ["tiny.preprocess.table is not a known key", "file"]),
+        ({"train: 0.6": "train: 0.7"}, ["tiny.preprocess.split adds up to 1.1"]),
+        ({"train: 0.6, ": ""}, ["tiny.preprocess.split lacks train"]),
+        ({"train: 0.6": "trian: 0.6"}, ["tiny.preprocess.split.trian is not a known key; did you mean 'train'?"]),
+        ({"features: [u, v]": "features: []"}, ["columns.features is []"]),
+        ({"{train: 0.6, val: 0.2, test: 0.2}": "3"}, ["split is 3; it must be a mapping of train, val, test"]),
+    ],
+)
+def test_a_mistake_in_params_gets_one_sentence_before_dvc_removes_an_output(
+    template: Path, keys: dict[str, str], words: list[str]
+):
+    (template / "workloads/tiny/source.py").write_text(TABLE + "\n\nclass Read:\n    pass\n")
+    text = OWN
+    for old, new in keys.items():
+        assert old in text
+        text = text.replace(old, new)
+    (template / "params.yaml").write_text(text)
+    done = run(template, sys.executable, "-m", "tandem.stage", "hardware", check=False)
+    (template / "params.yaml").write_text(OWN)
+    (template / "workloads/tiny/source.py").write_text(TABLE)
+    assert done.returncode == 1 and "error: params.yaml, line " in done.stdout and "Traceback" not in done.stdout
+    assert all(word in done.stdout for word in words), done.stdout
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "words"),
+    [
+        ("num_rows: int", "num_rows", ["num_rows has no annotation"]),
+        ("num_rows: int = 0", "split: int = 0", ["has the parameter 'split', which is a key of preprocess"]),
+        ("folder: Path, ", "*, ", ["must take what Tandem passes as its first parameter"]),
+        (
+            "import pandas as pd",
+            "import not_there",
+            ["workloads/tiny/source.py imports 'not_there', which is not inst"],
+        ),
+        ("from .helper", "from helper", ["imports 'helper'", "from .helper import"]),
+    ],
+)
+def test_a_mistake_in_its_file_gets_one_sentence_before_dvc_removes_an_output(
+    template: Path, tmp_path: Path, old: str, new: str, words: list[str]
+):
+    project = copy_of(template, tmp_path / "project", OWN)
+    (project / "workloads/tiny/source.py").write_text(TABLE.replace(old, new))
+    done = stage(project, "hardware", check=False)
+    assert done.returncode == 1 and "Traceback" not in done.stdout and "workloads/tiny/source.py" in done.stdout
+    assert all(word in done.stdout for word in words), done.stdout
+
+
+ARRAYS = (
+    "from tandem.data import Arrays\n\nimport numpy as np\n\n\ndef read(folder, seed: int):\n    draw = np.random\n"
+)
+NUMBERS = "np.random.default_rng(seed).normal(size=(40, 6, 2))"
+
+
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        (f"return Arrays({NUMBERS}, np.arange(40) % 2)", []),
+        ("return 3", ["source.py:read returns int; accepted: a pandas DataFrame, or tandem.data.Arrays"]),
+        ("return {}['x']", ["source.py, line 8: KeyError: 'x'"]),
+        ("raise ValueError('no file')", ["source.py, line 8: no file"]),
+        ("import not_there", ["source.py imports 'not_there', which is not installed"]),
+        (f"return Arrays({NUMBERS}[0], np.arange(40))", ["values of shape (6, 2); accepted: (N, T, F)"]),
+        (f"return Arrays({NUMBERS}, np.arange(39))", ["labels of shape (39,); accepted: (N = 40)"]),
+        (f"return Arrays({NUMBERS}, np.arange(40) / 3)", ["labels of type float64; accepted: text or whole numbers"]),
+        (f"return Arrays({NUMBERS}, np.arange(40), classes=['a'])", ["returns the label 1; accepted: 0 to 0"]),
+        (f"return Arrays({NUMBERS}, np.arange(40) % 2, lengths=np.full(40, 7))", ["the length 7; accepted: 2 to 6"]),
+        (f"return Arrays({NUMBERS} / 0, np.arange(40) % 2)", ["inf for feature 'x", "values must be finite"]),
+        (f"return Arrays({NUMBERS} * np.nan, np.arange(40) % 2)", ["nan for feature 'x0'", "missing to interpolate"]),
+        (f"return Arrays({NUMBERS}, np.arange(40) % 2, features='a')", ["1 different names in `features` for 2"]),
+        (f"return Arrays({NUMBERS}, np.arange(40) % 2, splits=['tset'] * 40)", ["'tset' in `splits`; accepted: train"]),
+        (f"return Arrays({NUMBERS}, np.arange(40) % 2, ids=['a'] * 40)", ["returns an id twice"]),
+        (f"return Arrays({NUMBERS}, np.zeros(40, dtype=int), splits=['train'] * 40)", ["no test rows"]),
+        (
+            "return Arrays(draw.normal(size=(40, 6, 2)), np.arange(40) % 2)",
+            ["returns other data when it is called again"],
+        ),
+        (
+            "import pandas\n    return pandas.DataFrame({'a': [1]})",
+            ["returns a DataFrame, and preprocess has no `columns`"],
+        ),
+    ],
+)
+@pytest.mark.filterwarnings("ignore:divide by zero")
+def test_what_it_returns_is_checked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, body: str, words: list[str]):
+    params = own_params(tmp_path, monkeypatch, ARRAYS + f"    {body}\n")
+    if not words:
+        prepared = prepare(params, tmp_path, per_step=False)
+        assert prepared.summary["num_per_split"] == {"train": 24, "val": 8, "test": 8}
+        assert prepared.summary["classes"] == [0, 1] and prepared.summary["features"] == ["x0", "x1"]
+        return
+    with pytest.raises(ValueError) as caught:
+        prepare(params, tmp_path, per_step=False)
+    assert all(word in str(caught.value) for word in words), caught.value
+    assert "\n" not in str(caught.value) and "source.py" in str(caught.value) or "split" in str(caught.value)
+
+
+def own_params(folder: Path, monkeypatch: pytest.MonkeyPatch, source: str, **changes):
+    """The `preprocess` of a block whose source is this text, in a package that can be imported."""
+    package = f"own_{abs(hash(folder))}"
+    own = folder / package
+    own.mkdir()
+    (own / "source.py").write_text(source)
+    monkeypatch.setattr("tandem.parts.workload_dir", lambda workload: own)
+    block = read_yaml_text(TINY)["tiny"]
+    block["preprocess"] = {"source": "source.py:read", "split": {"train": 0.6, "val": 0.2, "test": 0.2}, **changes}
+    found = parse_block("tiny", block, {}).preprocess
+    monkeypatch.syspath_prepend(str(folder))
+    object.__setattr__(found.component, "module", f"{package}.source")
+    return found
+
+
+def read_yaml_text(text: str):
+    from ruamel.yaml import YAML
+
+    return YAML(typ="safe").load(text)
+
+
+def test_arrays_and_a_dataframe_of_the_same_sequences_give_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Unequal lengths, missing values, velocities, groups and a large common offset."""
+    draw = np.random.default_rng(0)
+    lengths = draw.integers(3, 7, 30)
+    values = draw.normal(size=(30, 6, 2)) * 10 + [0, 1e9]
+    values[draw.random(values.shape) < 0.05] = np.nan
+    values[:, 0] = np.nan_to_num(values[:, 0], nan=1e9)
+    labels, groups = np.array(["b", "a", "c"])[np.arange(30) % 3], np.arange(30) % 10
+    ids = [f"s{number:02}" for number in range(30)]
+    arrays = Arrays(values, labels, lengths, ("x", "y"), ids=np.array(ids), groups=groups)
+    rows = [
+        {"clip": ids[n], "step": t, "x": values[n, t, 0], "y": values[n, t, 1], "label": labels[n], "who": groups[n]}
+        for n in range(30)
+        for t in range(lengths[n])
+    ]
+    source = "import pickle\nfrom pathlib import Path\n\nFOUND = []\n\n\ndef read(folder):\n    return FOUND[0]\n"
+    found = []
+    for name, data, changes in (
+        ("arrays", arrays, {}),
+        (
+            "frame",
+            pd.DataFrame(rows),
+            {
+                "groups": "who",
+                "columns": {"sequence": "clip", "step": "step", "features": ["x", "y"], "label": "label"},
+            },
+        ),
+    ):
+        (tmp_path / name).mkdir()
+        params = own_params(
+            tmp_path / name, monkeypatch, source, velocity=True, missing="interpolate", seed=3, **changes
+        )
+        sys.modules[params.component.load().__module__].FOUND.append(data)
+        found.append(prepare(params, tmp_path, per_step=False))
+    first, second = (
+        {k: v for split in ("train", "val", "test") for k, v in each.arrays(split).items()} for each in found
+    )
+    assert first.keys() == second.keys()
+    assert all(np.array_equal(first[name], second[name]) for name in first)
+    assert found[0].summary == found[1].summary and "offsets" in found[0].summary and found[0].summary["num_filled"]
+
+
+def test_events_as_text_and_as_class_numbers_are_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    source = (
+        "import numpy as np\nfrom tandem.data import Arrays\n\n\ndef read(folder, texts: bool, seed: int):\n"
+        "    draw = np.random.default_rng(seed)\n    values = draw.normal(size=(20, 8, 1))\n"
+        "    labels = draw.integers(0, 3, (20, 8))\n    if texts:\n"
+        "        return Arrays(values, np.array(['', 'down', 'up'])[labels])\n"
+        "    return Arrays(values, labels, classes=['none', 'down', 'up'])\n"
+    )
+    found = []
+    for texts in (True, False):
+        (tmp_path / str(texts)).mkdir()
+        params = own_params(tmp_path / str(texts), monkeypatch, source, texts=texts)
+        found.append(prepare(params, tmp_path, per_step=True))
+    assert found[0].summary == found[1].summary and found[0].summary["classes"] == ["none", "down", "up"]
+    assert np.array_equal(found[0].sequences.labels, found[1].sequences.labels)
+
+
+def test_a_preset_for_another_source_is_left_out_and_a_wrong_one_is_not(monkeypatch: pytest.MonkeyPatch):
+    raw = read_yaml(ROOT / "params.yaml")
+    own = next(name for name in raw["workloads"] if ":" in raw[name]["preprocess"]["source"])
+    raw["presets"]["extra"] = {own: {"preprocess.input_steps": 4}}
+    assert parse_params(raw)
+    raw["presets"]["extra"] = {"sign": {"preprocess.input_steps": 4}}
+    with pytest.raises(ValueError, match="sign has no 'preprocess.input_steps'"):
+        parse_params(raw)
+
+
+def test_its_block_is_written_and_read_again():
+    """`verify` writes the recorded block as params.yaml."""
+    raw = read_yaml(ROOT / "params.yaml")
+    own = next(name for name in raw["workloads"] if ":" in raw[name]["preprocess"]["source"])
+    written = literal(parse_params(raw).blocks[own])
+    assert literal(parse_block(own, json.loads(json.dumps(written)), {})) == written
+
+
+def test_the_examples_of_the_documentation(tmp_path: Path):
+    """docs/components.md: the source and the metrics of `pulses`, and the source of a folder of files."""
+    text = (ROOT / "docs/components.md").read_text(encoding="utf-8")
+    sections = re.split(r"^## ", text, flags=re.MULTILINE)
+    text = "".join(each for each in sections if each.startswith(("Your own source", "Your own metric")))
+    source, table, metrics = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    keys, table_keys, evaluate = re.findall(r"```yaml\n(.*?)```", text, re.DOTALL)
+    own = TINY.replace("tiny", "pulses").replace(PREPROCESS, keys).replace("coupled_features: 2", "coupled_features: 1")
+    own = own.replace("  evaluate: {weights: last}\n", evaluate)
+    clips = TINY[TINY.index("tiny:") :].replace("tiny:", "clips:").replace(PREPROCESS, table_keys)
+    project = make_project(tmp_path / "project", own + clips)
+    shutil.rmtree(project / "workloads/tiny")
+    for name in ("pulses", "clips"):
+        (project / f"workloads/{name}/data").mkdir(parents=True)
+        (project / f"workloads/{name}/data/placeholder.txt").touch()
+    (project / "workloads/pulses/source.py").write_text(source)
+    (project / "workloads/pulses/metrics.py").write_text(metrics)
+    (project / "workloads/clips/source.py").write_text(table)
+    for number in range(30):
+        x = np.sin(np.arange(8) * (1 + number % 2))
+        name = project / f"workloads/clips/data/{'ab'[number % 2]}-{number}.csv"
+        pd.DataFrame({"time": np.arange(8), "x": x, "y": x + number}).to_csv(name, index=False)
+    commit(project)
+    stage(project, "preprocess", "clips")
+    assert json.loads((project / "data/prepared/clips/summary.json").read_text())["classes"] == ["a", "b"]
+    done = run(project, sys.executable, "-m", "tandem.cli", "repro", check=False)
+    assert done.returncode == 0, done.stdout
+    score = read_record(project, "score.json", "pulses")
+    metrics = score["metrics"]
+    assert metrics["error_rate"] == pytest.approx(1 - metrics["accuracy"])
+    assert metrics["balanced_accuracy_low"] <= metrics["balanced_accuracy"] <= metrics["balanced_accuracy_high"]
+    assert {"accuracy_at_noise_0.5", "accuracy_at_noise_1"} < set(metrics)
+    assert score["own_metrics"]["balanced_accuracy"] is True and score["own_metrics"]["error_rate"] is False
+    assert "balanced_accuracy" in (project / "results/compare/compare.md").read_text()
+    assert "balanced accuracy" in (project / "results/report.html").read_text()
+    shutil.copytree(project / "results/runs/pulses/cpu/0", tmp_path / "copy")
+    timing = tmp_path / "copy/train/measured/timing.json"
+    record = schemas.read(timing.read_bytes(), "", TimingRecord)
+    schemas.write(timing, TimingRecord, {**record, "token": "other", "mlflow": {}})
+    compared = run(project, sys.executable, "-m", "tandem.cli", "compare", "pulses@cpu-0", str(tmp_path / "copy"))
+    assert "error_rate (lower is better)" in compared.stdout, compared.stdout

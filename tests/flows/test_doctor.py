@@ -1,0 +1,235 @@
+"""`make doctor` in environments that are really broken: what it names, the fix, the exit status. What drivers and NVML
+say of other GPUs is given as literal facts; on a GPU, or an emulated one, the same checks ask the real thing.
+"""
+
+import json
+import re
+import shutil
+import socket
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from flows import doctor, ui
+from tandem.machine import identity
+from tests.projects import ROOT, environment, make_project
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return copy_to(tmp_path_factory.mktemp("doctor") / "project")
+
+
+def copy_to(folder: Path) -> Path:
+    make_project(folder)
+    shutil.copy(ROOT / "requirements.txt", folder)
+    return folder
+
+
+def run(project: Path, *arguments: str, python: tuple[str, ...] = (sys.executable, "-m"), **extra: str):
+    command = [*python, "tandem.cli", "doctor", *arguments]
+    return subprocess.run(command, cwd=project, env=environment(**extra), capture_output=True, text=True, timeout=600)
+
+
+def diagnose(project: Path, *arguments: str, **extra: Any) -> list[dict[str, str]]:
+    """The findings that are not ok."""
+    done = run(project, "--json", *(arguments or ["--no-live"]), **extra)
+    assert "Traceback" not in done.stderr, done.stderr
+    report = json.loads(done.stdout)
+    is_healthy = all(finding["status"] != "problem" for finding in report["findings"])
+    assert report["healthy"] == is_healthy == (done.returncode == 0)
+    assert all(finding["what"] for finding in report["findings"])
+    checks = doctor.CHECKS if arguments else doctor.CHECKS[:-1]
+    assert {finding["check"] for finding in report["findings"]} == {check.__name__ for check in checks}
+    found = [finding for finding in report["findings"] if finding["status"] != "ok"]
+    assert all(finding["why"] and finding["fix"] for finding in found)
+    return found
+
+
+def about(findings: list[dict[str, str]], words: str) -> dict[str, str]:
+    [found] = [finding for finding in findings if words in finding["what"]]
+    return found
+
+
+def test_the_report_contains_every_check_and_a_step_on_the_cpu(project: Path) -> None:
+    done = run(project)
+    lines = re.findall(r"^(ok|warning|problem) +(\w+) +(.+)$", done.stdout, re.MULTILINE)
+    assert list(dict.fromkeys(check for _, check, _ in lines)) == [check.__name__ for check in doctor.CHECKS]
+    assert done.returncode == int(any(status == "problem" for status, _, _ in lines))
+    [cpu] = [what for _, check, what in lines if check == "live" and what.startswith("cpu: ")]
+    assert "1.0 times the CPU's speed; its tensors are on cpu; peak memory " in cpu
+
+
+def test_a_python_without_packages_gets_one_sentence(project: Path) -> None:
+    start = (
+        f"import sys; sys.path.insert(0, {str(project)!r}); from tandem.cli import main; sys.exit(main(sys.argv[2:]))"
+    )
+    done = run(project, python=(sys.executable, "-I", "-S", "-c", start))
+    assert done.returncode == 1 and "Traceback" not in done.stderr
+    assert re.match(r"error: No module named .*; run: make -B setup$", done.stderr)
+
+
+def test_a_torch_that_crashes_is_named(project: Path, tmp_path: Path) -> None:
+    (tmp_path / "torch").mkdir()
+    (tmp_path / "torch/__init__.py").write_text("import os; os.kill(os.getpid(), 11)")
+    (tmp_path / "torch/version.py").write_text("__version__ = '2.15.0'\n")
+    found = about(diagnose(project, "--json", PYTHONPATH=str(tmp_path)), "cpu: ")
+    assert found["status"] == "problem" and "SIGSEGV" in found["what"]
+
+
+@pytest.mark.case(41)
+def test_versions_that_do_not_work_together_are_named(
+    project: Path, tmp_path: Path, saw: Callable[[str], None]
+) -> None:
+    """fastapi 0.155 before the locked packages; the doctor"""
+    (tmp_path / "fastapi-0.155.0.dist-info").mkdir()
+    (tmp_path / "fastapi-0.155.0.dist-info/METADATA").write_text(
+        "Metadata-Version: 2.1\nName: fastapi\nVersion: 0.155.0\n"
+    )
+    found = about(diagnose(project, PYTHONPATH=str(tmp_path)), "fastapi 0.155.0 (locked: ==")
+    saw(f"{found['what']}: {found['why']}")
+    assert found["status"] == "problem" and "unset PYTHONPATH" in found["fix"]
+
+
+@pytest.mark.parametrize("small_disk", [48], indirect=True)
+@pytest.mark.case(33)
+def test_a_full_disk_and_a_read_only_one_are_named(small_disk: Path, saw: Callable[[str], None]) -> None:
+    """the whole project on a disk that is full, then read-only; the doctor"""
+    project = copy_to(small_disk / "project")
+    with pytest.raises(OSError, match="No space left"), (small_disk / "filler").open("wb", buffering=0) as filler:
+        while True:
+            filler.write(b"x" * 4096)
+    full = about(diagnose(project), f"{project}/mlruns: ")
+    saw(full["what"].replace(f"{small_disk}/", ""))
+    assert full["status"] == "problem" and "No space left on device" in full["what"]
+    subprocess.run(["mount", "-o", "remount,ro", small_disk], check=True)
+    read_only = about(diagnose(project), f"{project}/mlruns: ")
+    saw(read_only["what"].replace(f"{small_disk}/", ""))
+    assert "Read-only file system" in read_only["what"] and "chown" in read_only["fix"]
+
+
+def test_every_damaged_file_is_named_with_its_fix(project: Path) -> None:
+    damaged = [
+        (".dvc/tmp/rwlock", '{"write": {"/pro', ".dvc/tmp/rwlock (DVC's list", "rm .dvc/tmp/rwlock"),
+        ("dvc.lock", "<<<<<<< HEAD\n", "dvc.lock has merge conflict markers", "rm dvc.lock && dvc repro"),
+        ("mlruns/mlflow.db", "no database " * 99, "mlflow.db is damaged: file is not a database", "mv mlruns/"),
+    ]
+    for file, content, _, _ in damaged:
+        (project / file).parent.mkdir(exist_ok=True)
+        (project / file).write_text(content)
+    try:
+        findings = diagnose(project)
+    finally:
+        for file, _, _, _ in damaged:
+            (project / file).unlink()
+    for _, _, what, fix in damaged:
+        found = about(findings, what)
+        assert found["status"] == "problem" and found["fix"].startswith(fix)
+
+
+def test_a_busy_port_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.socket() as busy:
+        busy.bind(("127.0.0.1", 0))
+        busy.listen()
+        port = busy.getsockname()[1]
+        monkeypatch.setattr(ui, "PORTS", {"MLflow": port})
+        monkeypatch.setattr(doctor.repro, "running_servers", dict)
+        [found] = doctor.ports()
+    assert found.status == "warning" and str(port) in found.what and "--mlflow-port" in found.fix
+
+
+USABLE = {"count": 1, "name": "A", "driver": "580.1", "torch_cuda": "13.2"}
+HIDDEN = "CUDA_VISIBLE_DEVICES='' hides every GPU"
+TOO_OLD = "the driver supports CUDA 12.4 and torch is built for CUDA 13.2; update the driver"
+
+
+class FakeNvml:
+    """NVML of a machine with two GPUs and processes on the second; or one that fails."""
+
+    class NVMLError(Exception):
+        pass
+
+    def __init__(self, error: str = "", pids: tuple[int, ...] = ()) -> None:
+        self.error, self.pids = error, pids
+
+    def nvmlInit(self) -> None:
+        if self.error:
+            raise self.NVMLError(self.error)
+
+    def nvmlDeviceGetCount(self) -> int:
+        return 2
+
+    def nvmlDeviceGetHandleByIndex(self, index: int) -> int:
+        return index
+
+    def nvmlDeviceGetName(self, handle: int) -> str:
+        return "AB"[handle]
+
+    def nvmlDeviceGetUUID(self, handle: int) -> str:
+        return f"GPU-{handle}"
+
+    def nvmlDeviceGetComputeRunningProcesses(self, handle: int) -> list[Any]:
+        return [SimpleNamespace(pid=pid) for pid in self.pids if handle == 1]
+
+
+@pytest.mark.parametrize(
+    ("gpu", "obstacle", "setting", "nvml", "status", "words"),
+    [
+        (None, "no NVIDIA driver is installed here", None, FakeNvml("not found"), "ok", "no NVIDIA driver"),
+        (None, "the driver shows no GPU (cuInit 803)", None, FakeNvml("mismatch"), "problem", "cuInit 803"),
+        (None, "this torch is built for the CPU only", None, FakeNvml(), "problem", "CPU only"),
+        (None, TOO_OLD, None, FakeNvml(), "problem", "supports CUDA 12.4 and torch is built for CUDA 13.2"),
+        (None, HIDDEN, "", FakeNvml(), "warning", "hides every GPU"),
+        (USABLE, "", "1", FakeNvml(), "ok", "1 of 2 GPUs are visible, CUDA_VISIBLE_DEVICES is '1': A GPU-0; B GPU-1"),
+        (USABLE, "", None, FakeNvml("not found"), "warning", "NVML: not found"),
+        (USABLE, "", "1", FakeNvml(pids=(7,)), "warning", "B GPU-1: other processes [7]"),
+    ],
+)  # fmt: skip
+@pytest.mark.case(15, 16, 17, 18, 19)
+def test_every_obstacle_of_a_gpu_is_reported_with_its_fix(
+    monkeypatch: pytest.MonkeyPatch, gpu: Any, obstacle: str, setting: str | None, nvml: FakeNvml, status: str,
+    words: str, saw: Callable[[str], None],
+) -> None:  # fmt: skip
+    """what drivers, torch and NVML say on other machines, handed to the doctor"""
+    monkeypatch.setattr(identity, "cuda_identity", lambda torch_cuda: (gpu, obstacle))
+    monkeypatch.setitem(sys.modules, "pynvml", nvml)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    if setting is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", setting)
+    [found] = [finding for finding in doctor.gpu() if words in finding.what]
+    if status != "ok":
+        saw(found.what)
+    assert found.status == status and (status == "ok" or (found.why and found.fix))
+
+
+@pytest.mark.parametrize(
+    ("changed", "status"),
+    [({}, "ok"), ({"seconds": 2.0}, "warning"), ({"norm": float("nan")}, "problem"), ({"devices": ["cpu"]}, "problem")],
+)
+@pytest.mark.case(18)
+def test_a_gpu_that_is_slow_or_wrong_is_reported(
+    monkeypatch: pytest.MonkeyPatch, changed: dict[str, Any], status: str, saw: Callable[[str], None]
+) -> None:
+    """a training step on a GPU that is slower than the CPU, or whose gradients differ; the doctor"""
+    facts = {"seconds": 1.0, "norm": 0.5, "devices": ["cuda:0"], "peak_mib": 20}
+    own = {"cpu": facts | {"devices": ["cpu"]}, "cuda:0": facts | changed}
+    monkeypatch.setattr(identity, "cuda_identity", lambda torch_cuda: (USABLE, ""))
+    monkeypatch.setattr(
+        doctor.subprocess, "run", lambda command, **_: SimpleNamespace(stdout=json.dumps(own[command[-1]]))
+    )
+    _, found = doctor.live()
+    saw(found.what)
+    assert found.status == status
+
+
+@pytest.mark.gpu
+def test_the_gpu_is_found_and_trains(project: Path) -> None:
+    findings = json.loads(run(project, "--json").stdout)["findings"]
+    [gpu] = [finding for finding in findings if finding["what"].startswith("cuda:0: ")]
+    assert "its tensors are on cuda:0; peak memory " in gpu["what"] and gpu["status"] != "problem"
+    assert [finding for finding in findings if "GPUs are visible, CUDA_VISIBLE_DEVICES is " in finding["what"]]

@@ -1,0 +1,490 @@
+"""Prefect on the real thing: a real server (the one `make ui` starts), a real DVC repository, real kills."""
+
+import json
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flows.display import RESUME
+from tests.projects import wait_for
+from tests.served import STAGE_SECONDS, Door, Project, clean_environment, make_project, processes, running_ui
+
+
+@pytest.fixture(scope="module")
+def project(empty_history: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Project]:
+    root = make_project(tmp_path_factory.mktemp("project"))
+    (root / "mlruns").mkdir()
+    shutil.copy(empty_history, root / "mlruns")
+    with running_ui(root) as project:
+        yield project
+
+
+@pytest.fixture(autouse=True)
+def normal_stages(request: pytest.FixtureRequest) -> None:
+    if "project" in request.fixturenames:
+        for name in ("behave.json", "train.pid", "go"):
+            (request.getfixturevalue("project").root / name).unlink(missing_ok=True)
+
+
+@pytest.fixture
+def door(project: Project) -> Iterator[Door]:
+    door = Door(project.prefect)
+    yield door
+    door.hangs = False
+    try:
+        door.shut()
+    except OSError:
+        pass
+
+
+def test_a_plain_stage_imports_next_to_nothing(tmp_path: Path) -> None:
+    root = make_project(tmp_path)
+    (root / "stages" / "hardware.py").write_text("def main(): pass\n")
+    command = [sys.executable, "-X", "importtime", "-m", "tandem.stage", "hardware"]
+    result = subprocess.run(command, cwd=root, env=clean_environment(root), capture_output=True, text=True, check=True)
+    imported = {line.rpartition("|")[2].strip() for line in result.stderr.splitlines()}
+    heavy = {"prefect", "httpx", "json", "argparse", "tomllib", "ctypes", "http.client", "typing", "logging", "torch"}
+    assert not imported & heavy
+
+
+def test_what_a_user_can_cause_is_one_sentence(project: Project) -> None:
+    result = project.run("-m", "tandem.stage", "trian", "sign", "auto")
+    assert result.returncode == 1 and "did you mean 'train'?" in result.stderr
+    project.behave(train={"fail": "params.yaml: sign.train.epochs is 0; it must be at least 1"})
+    result = project.run("-m", "tandem.stage", "train", "sign", "auto", "0", TANDEM_RUN="t")
+    assert result.returncode == 1
+    assert result.stderr == "error: params.yaml: sign.train.epochs is 0; it must be at least 1\n"
+    kept = json.loads((project.root / ".tandem" / "last_error.json").read_text())
+    assert (kept["stage"], kept["run"]) == ("train@sign-auto-0", "t") and "epochs is 0" in kept["message"]
+    project.behave(train={"bug": "x"})
+    result = project.run("-m", "tandem.stage", "train", "sign", "auto", "0")
+    assert result.returncode == 1 and "Traceback" in result.stderr
+
+
+@pytest.mark.parametrize("kind", ["refused", "black hole"])
+@pytest.mark.case(38)
+def test_an_api_that_is_down_is_said_at_once(project: Project, kind: str, saw: Callable[[str], None]) -> None:
+    """python -m flows.pipeline with an API that refuses, and with one that never answers; and a plain dvc repro."""
+    with socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))
+        if kind == "black hole":
+            silent.listen()
+        url = f"http://user:secret@127.0.0.1:{silent.getsockname()[1]}/api"
+        if kind == "black hole":
+            result = project.run("-m", "dvc", "repro", "--force", PREFECT_API_URL=url)
+            assert result.returncode == 0, result.stdout + result.stderr
+            silent.setblocking(False)
+            with pytest.raises(BlockingIOError):  # nobody has connected: a plain `dvc repro` knows no Prefect
+                silent.accept()
+        started = time.monotonic()
+        result = project.run("-m", "flows.pipeline", PREFECT_API_URL=url)
+        assert time.monotonic() - started < 300  # Prefect alone takes 425 s where nobody answers
+        assert result.returncode == 1 and result.stderr.count("\n") == 1
+        for word in (url.partition("@")[2], "make ui", "`dvc repro` without Prefect"):
+            assert word in result.stderr
+        assert "secret" not in result.stderr and "Traceback" not in result.stderr
+        saw(result.stderr)
+
+
+def test_repro_is_plain_and_prints_a_summary(project: Project) -> None:
+    # The nightly schedule's runs may come in between: they are only planned.
+    begun = {"flow_runs": {"state": {"type": {"any_": ["RUNNING", "COMPLETED", "FAILED", "CRASHED", "CANCELLED"]}}}}
+    runs_before = project.api("POST", "/flow_runs/count", begun)
+    result = project.run("-m", "tandem.cli", "repro", "--force", PREFECT_API_URL=f"{project.prefect}/api")
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert project.api("POST", "/flow_runs/count", begun) == runs_before
+    assert "  ran        hardware, train@sign-auto-0, compare" in result.stdout
+    assert "0.8750" in result.stdout and "Some CPU" in result.stdout and project.mlflow in result.stdout
+    project.behave(hardware={"fail": "no such device"})
+    result = project.run("-m", "tandem.cli", "repro")
+    assert result.returncode == 1
+    assert "  failed     hardware\n" in result.stdout and "  reason     hardware: no such device" in result.stdout
+
+
+def test_pipeline_links_children_and_shows_their_results(project: Project) -> None:
+    result = project.run("-m", "flows.pipeline", "--force")
+    assert result.returncode == 0, result.stdout + result.stderr
+    run = project.latest("pipeline")
+    assert run["state"]["message"] == "sign 0.8750 on cpu; 3 ran"
+    assert run["parameters"]["force"] is True
+    children = project.children(run)
+    assert set(children) == {"hardware", "train@sign-auto-0", "compare"}
+    assert {child["state"]["type"] for child in children.values()} == {"COMPLETED"}
+    train = children["train@sign-auto-0"]
+    assert train["parameters"] == {"workload": "sign", "device": "auto", "seed": "0"}
+    assert train["total_run_time"] > 0 and train["parent_task_run_id"]
+    logs = {name: project.logs(child) for name, child in children.items()} | {"pipeline": project.logs(run)}
+    lines = "\n".join(logs.values()).splitlines()
+    for owner, line in (
+        ("hardware", "hardware says hello"),
+        ("train@sign-auto-0", "train-sign-auto-0 says hello"),
+        ("pipeline", "dvc repro --force"),
+    ):
+        assert lines.count(line) == 1 and line in logs[owner], (line, logs)
+    artifacts = project.artifacts(run)
+    page = artifacts["results"]["data"]
+    assert "the comparison of all runs" in page and "the report: results/report.html" in page
+    assert f"({project.mlflow}/#/experiments/1/runs/abc?workflowType=machine_learning)" in page
+
+
+def test_parameters_are_checked_before_anything_runs(project: Project) -> None:
+    result = project.run("-m", "flows.pipeline", "-S", "sign.train.epoch=3")
+    assert result.returncode == 1 and "did you mean 'sign.train.epochs'?" in result.stderr
+    assert not project.children(project.latest("pipeline"))
+    from flows.plan import make_plan
+
+    nothing: dict[str, Any] = dict.fromkeys(("workloads", "devices", "seeds", "preset"))
+    nothing |= {"overrides": {}, "force": False, "name": "calm-fox"}
+    for given, expected in (
+        ({"workloads": ["sgin"]}, "did you mean 'sign'?"),
+        ({"devices": ["tpu"]}, "accepted: auto, cpu, cuda"),
+        ({"overrides": {"sign.train.epochs": "three"}}, "sign.train.epochs is 'three'"),
+        ({"overrides": {"devices": ["cpu"]}, "devices": ["cpu"]}, "leave one of the two out"),
+    ):
+        with pytest.raises(ValueError, match=re.escape(expected)):
+            make_plan(**nothing | given)
+    assert make_plan(**nothing).commands == [["repro"]]
+    as_it_is = {"workloads": ["rally", "sign", "pen", "price"], "devices": ["auto"], "seeds": [0], "preset": "none"}
+    assert make_plan(**nothing | as_it_is).commands == [["repro"]], "a form sends what it was filled in with"
+    small = make_plan(**nothing | {"preset": "small-gpu"})
+    assert small.commands == [["exp", "run", "--temp", "--name", "calm-fox", "--set-param", 'preset="small-gpu"']]
+    with pytest.raises(ValueError, match="preset is given both"):
+        make_plan(**nothing | {"preset": "cpu", "overrides": {"preset": "gpu"}})
+    some = make_plan(**nothing | {"workloads": ["sign"], "force": True}).commands
+    assert some == [["repro", "--force", "evaluate@sign-auto-0"], ["repro", "--single-item", "compare"]]
+    plan = make_plan(**nothing | {"devices": ["cpu"], "overrides": {"sign.train.schedule": "cosine"}})
+    sets = ["--set-param", 'sign.train.schedule="cosine"', "--set-param", 'devices=["cpu"]']
+    assert plan.commands == [["exp", "run", "--temp", "--name", "calm-fox", *sets]] and plan.experiment == "calm-fox"
+
+
+def test_the_form_offers_what_params_yaml_has_and_takes_nothing_else(project: Project) -> None:
+    def fields() -> dict[str, Any]:
+        found: dict[str, Any] = project.api("GET", "/deployments/name/pipeline/on-demand")["parameter_openapi_schema"]
+        return found["properties"]
+
+    params = project.root / "params.yaml"
+    before = params.read_text()
+    wait_for(lambda: fields()["seeds"].get("default") == [0], what="the form as params.yaml is")
+    try:
+        params.write_text(before.replace("seeds: [0]", "seeds: [0, 1]"))
+        wait_for(lambda: fields()["seeds"]["default"] == [0, 1], what="the form as params.yaml is after an edit")
+    finally:
+        params.write_text(before)
+    wait_for(lambda: fields()["seeds"]["default"] == [0], what="the form as params.yaml was")
+    form = fields()
+    assert form["workloads"]["items"]["enum"] == ["sign", "pen", "price", "rally"]
+    assert form["workloads"]["default"] == ["sign"] and form["devices"]["items"]["enum"] == ["auto", "cpu", "cuda"]
+    assert form["preset"]["enum"][:3] == ["none", "auto", "cpu"] and form["preset"]["default"] == "none"
+    assert not any("anyOf" in field for field in form.values()), "a field that asks for its type first"
+    for wrong, reason in (
+        ({"workloads": ["sgin"]}, "'sgin' is not one of"),
+        ({"preset": "small"}, "'small' is not one of"),
+        ({"overrides": {"sign.train.epoch": 3}}, "'sign.train.epoch' was unexpected"),
+    ):
+        with pytest.raises(urllib.error.HTTPError) as refused:
+            project.create("pipeline/on-demand", **wrong)
+        assert refused.value.code == 409 and reason in refused.value.read().decode()
+
+
+def test_an_override_is_an_experiment_and_leaves_the_workspace_alone(project: Project) -> None:
+    before = (project.root / "params.yaml").read_bytes()
+    project.behave(train={"fail": "this is not in git, so the experiment does not see it"})
+    result = project.run("-m", "flows.pipeline", "-S", "sign.train.epochs=7", "--devices", "cpu")
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert (project.root / "params.yaml").read_bytes() == before
+    run = project.latest("pipeline")
+    assert run["parameters"]["overrides"] == {"sign.train.epochs": 7}
+    assert set(project.children(run)) == {"hardware", "train@sign-cpu-0", "compare"}
+    page = project.artifacts(run)["results"]["data"]
+    assert "the comparison of all runs" in page and f"`dvc exp apply {run['name']}`" in page
+    named = ["git", "for-each-ref", "--format=%(refname)", "refs/exps"]
+    shown = subprocess.run(named, cwd=project.root, capture_output=True, text=True, check=True)
+    assert f"/{run['name']}\n" in shown.stdout, "DVC has it as an experiment"
+
+
+@pytest.mark.case(40)
+def test_a_killed_stage_is_shown_crashed(project: Project, saw: Callable[[str], None]) -> None:
+    """kill -9 of a stage below a flow, then of its dvc."""
+    project.behave(train={"sleep": STAGE_SECONDS})
+    with project.start("-m", "flows.pipeline", "--force") as process:
+        project.stage_process().kill()
+        output, _ = process.communicate(timeout=600)
+    assert process.returncode == 1, output
+    run = project.latest("pipeline")
+    killed = "killed by SIGKILL (by `kill -9`, or by the kernel because memory ran out)"
+    assert run["state"]["message"] == f"train@sign-auto-0: {killed}"
+    child = project.children(run)["train@sign-auto-0"]["state"]
+    assert (child["type"], child["message"]) == ("CRASHED", killed)
+
+    (project.root / "train.pid").unlink()
+    with project.start("-m", "flows.pipeline", "--force") as process:
+        project.stage_process()
+        [dvc_process] = processes(project.root, "flows.reproduce")
+        dvc_process.kill()
+        output, _ = process.communicate(timeout=600)
+    run = project.latest("pipeline")
+    assert (run["state"]["type"], run["state"]["message"]) == ("FAILED", "DVC was killed by SIGKILL")
+    child = project.children(run)["train@sign-auto-0"]["state"]
+    assert (child["type"], child["message"]) == ("CRASHED", "DVC was killed by SIGKILL")
+    saw(f"Crashed: {killed}")
+    saw(f"Crashed: {child['message']}")
+    assert not project.left_running()
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.case(25)
+def test_a_signal_that_ends_dvc_alone_ends_its_stage(project: Project, number: int, saw: Callable[[str], None]) -> None:
+    """kill -9, SIGTERM and SIGHUP of a plain `dvc repro` while its stage runs."""
+    project.behave(train={"sleep": STAGE_SECONDS})
+    with project.start("-m", "dvc", "repro", "--force") as process:
+        project.stage_process()
+        started = time.monotonic()
+        process.send_signal(number)
+        wait_for(lambda: not project.left_running(), STAGE_SECONDS / 2, "the end of the stage")
+        saw(f"the stage ended {time.monotonic() - started:.0f} s after it")
+
+
+@pytest.mark.case(27)
+def test_cancel_leaves_nothing_behind(project: Project, saw: Callable[[str], None]) -> None:
+    """As the UI does it: a run of the deployment, put into state Cancelling."""
+    project.behave(train={"sleep": STAGE_SECONDS})
+    run = project.create("pipeline/on-demand", force=True)
+    project.stage_process()
+    started = time.monotonic()
+    project.cancel(run)
+    wait_for(lambda: project.state(run)["type"] == "CANCELLED", STAGE_SECONDS / 2, "the state Cancelled")
+    wait_for(lambda: not project.left_running(), STAGE_SECONDS / 2, "the end of every process")
+    seconds = time.monotonic() - started
+    children = project.children(run)
+    states = {name: child["state"]["type"] for name, child in children.items()}
+    assert states == {"hardware": "COMPLETED", "train@sign-auto-0": "CANCELLED"}
+    train = children["train@sign-auto-0"]
+    assert train["state"]["message"].endswith(f"; {RESUME}")
+    # What the stage says at its end reaches the log: a training, where it has saved.
+    wait_for(lambda: "error: interrupted" in project.logs(train), what="the stage's last words in its log")
+    wait_for(lambda: RESUME in project.logs(run), what="the way on in the log")
+    saw(f"{train['state']['message']} ({seconds:.0f} s after the cancel)")
+
+
+@pytest.mark.case(27)
+def test_cancelling_a_stage_ends_it_and_the_pipeline_says_so(project: Project, saw: Callable[[str], None]) -> None:
+    """The flow run of one stage cancelled, as the UI does it."""
+    project.behave(train={"sleep": STAGE_SECONDS})
+    with project.start("-m", "flows.pipeline", "--force") as process:
+        project.stage_process()
+        run = project.latest("pipeline")
+        child = wait_for(lambda: project.children(run).get("train@sign-auto-0"), what="the stage's flow run")
+        project.cancel(child)
+        output, _ = process.communicate(timeout=600)
+    assert process.returncode == 130 and "Traceback" not in output, output
+    assert not project.left_running()
+    run = project.latest("pipeline")
+    message = f"train@sign-auto-0 was cancelled; {RESUME}"
+    assert (run["state"]["type"], run["state"]["message"]) == ("CANCELLED", message)
+    saw(message)
+    states = {name: child["state"]["type"] for name, child in project.children(run).items()}
+    assert states == {"hardware": "COMPLETED", "train@sign-auto-0": "CANCELLED"}
+
+
+@pytest.mark.case(25, 40)
+def test_a_killed_flow_ends_its_stages_and_the_next_run_shows_it_crashed(
+    project: Project, saw: Callable[[str], None]
+) -> None:
+    """kill -9 of the flow's own process, while a stage runs."""
+    project.behave(train={"sleep": STAGE_SECONDS})
+    with project.start("-m", "flows.pipeline", "--force") as process:
+        project.stage_process()
+        killed = project.latest("pipeline")
+        wait_for(lambda: project.children(killed).get("train@sign-auto-0"), what="the stage's flow run")
+        process.kill()
+        process.communicate(timeout=600)
+    wait_for(lambda: not project.left_running(), STAGE_SECONDS / 2, "the end of every process")
+    project.behave(train={"fail": "sign: the loss is not a number"})
+    result = project.run("-m", "flows.pipeline", "--force")
+    shown = [project.api("GET", f"/flow_runs/{killed['id']}"), project.children(killed)["train@sign-auto-0"]]
+    found = "its process was killed; the next run found it so"
+    assert [(run["state"]["type"], run["state"]["message"]) for run in shown] == [("CRASHED", found)] * 2
+    saw(f"Crashed: {found}")
+    # And the next run fails with the stage's own message.
+    assert result.returncode == 1 and "Traceback" not in result.stdout + result.stderr
+    run = project.latest("pipeline")
+    message = "sign: the loss is not a number"
+    assert (run["state"]["type"], run["state"]["message"]) == ("FAILED", f"train@sign-auto-0: {message}")
+    child = project.children(run)["train@sign-auto-0"]["state"]
+    assert (child["type"], child["message"]) == ("FAILED", message)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("victim", ["flows.serve", "tandem.cli ui"])
+@pytest.mark.case(25)
+def test_killing_what_serves_the_flows_ends_them(tmp_path: Path, victim: str, saw: Callable[[str], None]) -> None:
+    """kill -9 of Prefect's runner, or of `make ui`, while a run of a deployment trains."""
+    with running_ui(make_project(tmp_path / "project")) as project:
+        project.behave(train={"sleep": STAGE_SECONDS})
+        project.create("pipeline/on-demand", force=True)
+        project.stage_process()
+        [process, *_] = processes(project.root, victim)
+        process.kill()
+        wait_for(lambda: not processes(project.root, "python"), STAGE_SECONDS / 2, "the end of every process")
+        output = project.ui.communicate(timeout=600)[0]
+        saw(output.strip().splitlines()[-1] if output.strip() else f"{victim} was killed: nothing runs any more")
+
+
+@pytest.mark.case(45)
+def test_a_second_pipeline_waits_for_the_first_and_shows_what_dvc_did_not_run(
+    project: Project, saw: Callable[[str], None]
+) -> None:
+    """A second pipeline run while the first one trains."""
+    project.behave(train={"sleep": STAGE_SECONDS})
+    with project.start("-m", "flows.pipeline", "--force") as first:
+        project.stage_process()
+        with project.start("-m", "flows.pipeline") as second:
+            assert second.stdout
+            said = iter(second.stdout.readline, "")
+            saw(next(line for line in said if "another pipeline run works in this repository" in line))
+            assert first.poll() is None
+            (project.root / "go").touch()
+            second.communicate(timeout=600)
+        assert (first.wait(600), second.returncode) == (0, 0)
+        first.communicate()
+    states = project.task_states(project.latest("pipeline"))
+    assert states == {"hardware": "Completed", "train@sign-auto-0": "Cached", "compare": "Cached"}
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("kind", ["killed", "black hole"])
+@pytest.mark.case(39)
+def test_a_server_lost_midway_costs_seconds_and_no_result(
+    project: Project, door: Door, kind: str, saw: Callable[[str], None]
+) -> None:
+    """The way to Prefect's API is cut while a stage runs, or takes everything and passes nothing on."""
+    project.behave(train={"sleep": STAGE_SECONDS})
+    with project.start("-m", "flows.pipeline", "--force", PREFECT_API_URL=f"{door.url}/api") as process:
+        project.stage_process()
+        if kind == "killed":
+            door.shut()
+        else:
+            door.hangs = True
+        (project.root / "go").touch()
+        started = time.monotonic()
+        output, _ = process.communicate(timeout=1800)
+    assert process.returncode == 0, output
+    assert "Traceback" not in output and output.count("lost the Prefect API") == 1, output
+    assert time.monotonic() - started < 150, output  # Prefect alone takes 157 s, on a machine with nothing else to do
+    assert "Completed: sign 0.8750 on cpu; 3 ran" in output
+    saw(next(line for line in output.splitlines() if "lost the Prefect API" in line))
+
+
+# Ends flows/deployed.py: what flows/compare.py and flows/verify.py find is said by behave.json.
+FOUND = """
+
+import json
+from types import SimpleNamespace
+
+from tandem.comparing.rerun import Verdict
+from tandem.files import ROOT
+
+
+def found(*arguments):
+    about = json.loads((ROOT / "behave.json").read_text())["command"]
+    if "error" in about:
+        raise ValueError(about["error"])
+    return Verdict(about["verdict"], sentence=f"with {arguments}")
+
+
+def compare_found(runs):
+    found(runs)
+    return [SimpleNamespace(sentences=["sign: 2 times as fast"], text=f"the table of {runs}")]
+
+
+comparing.compare = compare_found
+verifying.verify = lambda run, quick: verifying.Verified(run, found(run, quick), ("took 1 s",))
+details = lambda each: each.text
+"""
+PAIR, QUICK = {"runs": ["sign@cpu", "sign@cuda"]}, {"run": "sign@auto", "quick": True}
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("deployment", "parameters", "behaviour", "name", "message", "artifacts"),
+    [
+        ("compare", PAIR, {"verdict": "bit-equal"}, "Completed", "sign: 2 times as fast",
+         {"compare": "the table of ['sign@cpu', 'sign@cuda']"}),
+        ("compare", PAIR, {"error": "no such run"}, "Failed", "no such run", {}),
+        ("verify", {}, {"verdict": "bit-equal"}, "Completed", "sign@auto: bit-equal",  # each of params.yaml
+         {"verify-sign-auto": "with ('sign@auto', False)\n  took 1 s"}),
+        ("verify", QUICK, {"verdict": "different"}, "Failed", "sign@auto: different",
+         {"verify-sign-auto": "with ('sign@auto', True)\n  took 1 s"}),
+        ("verify", QUICK, {"verdict": "inconclusive"}, "Inconclusive", "sign@auto: inconclusive",
+         {"verify-sign-auto": "with ('sign@auto', True)\n  took 1 s"}),
+        ("verify", QUICK, {"error": "no such run"}, "Failed", "no such run", {}),
+    ],
+)  # fmt: skip
+def test_compare_and_verify_leave_their_verdict_as_an_artifact(
+    project: Project, deployment: str, parameters: dict[str, Any], behaviour: dict[str, str], name: str, message: str,
+    artifacts: dict[str, str],
+) -> None:  # fmt: skip
+    """As the UI starts them; both call the functions of the commands."""
+    deployed = project.root / "flows/deployed.py"
+    if not (before := deployed.read_text()).endswith(FOUND):
+        deployed.write_text(before + FOUND)
+    project.behave(command=behaviour)
+    run = project.create(f"{deployment}/on-demand", **parameters)
+    state = wait_for(lambda: (found := project.state(run))["type"] in ("COMPLETED", "FAILED", "CRASHED") and found, 600)
+    assert (state["name"], state["message"]) == (name, message)
+    found = {key: each["data"] for key, each in project.artifacts(run).items()}
+    assert set(found) == set(artifacts) and all(text in found[key] for key, text in artifacts.items())
+
+
+def test_the_schedule_makes_runs(project: Project) -> None:
+    """SQLAlchemy 2.1 breaks Prefect 3.8's scheduler without a word to the user."""
+    body = {"flow_runs": {"state": {"type": {"any_": ["SCHEDULED"]}}}}
+    planned = wait_for(lambda: project.api("POST", "/flow_runs/filter", body), what="a scheduled run")
+    nightly = [project.api("GET", f"/deployments/name/{flow}/nightly") for flow in ("pipeline", "verify")]
+    assert {run["deployment_id"] for run in planned} <= {each["id"] for each in nightly}
+    assert not any(each["paused"] for each in nightly)
+    for each in nightly:
+        own = {"deployments": {"id": {"any_": [each["id"]]}}, **body}
+        wait_for(lambda own=own: project.api("POST", "/flow_runs/count", own), what="a run of each schedule")
+
+
+def test_a_schedule_stays_as_it_was_paused_and_edited(project: Project) -> None:
+    """What the page of a deployment can change, and then what `make ui` does to the deployments at its next start."""
+
+    def read(name: str) -> dict[str, Any]:
+        found: dict[str, Any] = project.api("GET", f"/deployments/name/{name}/nightly")
+        return {key: found[key] for key in ("id", "paused", "parameters", "schedules")}
+
+    pipeline, verify = read("pipeline"), read("verify")
+    schedule = f"/deployments/{pipeline['id']}/schedules/{pipeline['schedules'][0]['id']}"
+    project.api("PATCH", schedule, {"active": False, "schedule": {"cron": "30 5 * * 1", "timezone": "UTC"}})
+    project.api("PATCH", f"/deployments/{pipeline['id']}", {"parameters": {"workloads": ["pen"]}})
+    project.api("POST", f"/deployments/{verify['id']}/pause_deployment")
+    before = read("pipeline"), read("verify")
+    [edited] = before[0]["schedules"]
+    assert not edited["active"] and edited["schedule"]["cron"] == "30 5 * * 1" and before[1]["paused"]
+    code = "from flows import serve; from prefect.runner import Runner; serve.register(Runner())"
+    again = project.run("-c", code, PREFECT_API_URL=f"{project.prefect}/api")
+    assert again.returncode == 0, again.stderr
+    assert (read("pipeline"), read("verify")) == before
+
+
+def test_ui_stops_everything_and_leaves_home_alone(project: Project) -> None:
+    again = project.run("-m", "tandem.cli", "ui")
+    assert again.returncode == 1 and project.prefect in again.stderr
+    project.ui.send_signal(signal.SIGINT)
+    assert project.ui.wait(600) == 0
+    assert not processes(project.root, "python")
+    assert not (project.root / ".tandem" / "ui.json").exists()
+    assert not list((project.root / "home").iterdir())

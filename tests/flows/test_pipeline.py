@@ -1,0 +1,340 @@
+"""The pipeline as a DVC user meets it: real repositories, real processes."""
+
+import hashlib
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from tests.projects import (
+    PLACES,
+    ROOT,
+    TINY,
+    copy_of,
+    dvc,
+    environment,
+    held,
+    make_project,
+    run,
+    run_path,
+    stage,
+    stages_at_once,
+    start,
+    unpublished,
+    wait_for,
+    wait_until_published,
+)
+
+yaml = pytest.importorskip("yaml")
+
+DETERMINISTIC = [
+    "data/prepared/tiny/summary.json",
+    "data/packed/tiny/cpu/train.safetensors",
+    "data/packed/tiny/cpu/plan.json",
+    *(run_path(name) for folder in ("train/result", "evaluate/result") for name in PLACES[folder]),
+]
+
+
+def hashes(project: Path) -> dict[str, str]:
+    return {name: hashlib.sha256((project / name).read_bytes()).hexdigest() for name in DETERMINISTIC}
+
+
+def ran(output: str) -> list[str]:
+    return re.findall(r"Running stage '([^']+)'", output)
+
+
+def test_every_path_of_dvc_yaml_is_the_stores():
+    from tandem import files
+
+    stages = yaml.safe_load((ROOT / "dvc.yaml").read_text())["stages"]
+    text = (ROOT / "dvc.yaml").read_text().replace("${item.workload}", "w").replace("${item.device}", "d")
+    text = text.replace("${item.seed}", "5")
+    for path in (
+        files.prepared_dir("w"),
+        files.packed_dir("w", "d"),
+        files.result_dir("w", "d", 5),
+        files.preload_file("w", "d"),
+        files.hardware_file("d"),
+        files.preset_file("w"),
+    ):
+        assert files.relative(path) in text
+    for name, entry in stages.items():
+        assert files.relative(files.code_file(name, "" if name == "compare" else "${item.workload}")) in entry["deps"]
+        assert not [path for path in entry["deps"] if path.startswith(("stages/", "flows/"))], (
+            "code is declared by imports"
+        )
+
+
+def test_two_processes_give_the_same_bytes(trained: Path, tmp_path: Path):
+    again = make_project(tmp_path / "again")
+    stages_at_once(
+        again, "hardware", "preprocess tiny", "preload tiny cpu", "train tiny cpu 0", "evaluate tiny cpu 0", "compare"
+    )
+    assert hashes(again) == hashes(trained)
+
+
+def test_a_second_repro_runs_only_what_always_runs(trained: Path, tmp_path: Path):
+    project = copy_of(trained, tmp_path / "project")
+    assert ran(dvc(project, "repro").stdout) == ["stages/dvc.yaml:hardware"]
+
+
+def test_another_machine_is_another_training(trained: Path):
+    hardware = json.loads((trained / "results/hardware/devices/cpu.json").read_text())
+    assert {"kind", "name", "torch", "cpu"} <= hardware.keys()
+    lock = yaml.safe_load((trained / "dvc.lock").read_text())["stages"]
+    for name in ("preload@tiny-cpu", "train@tiny-cpu-0", "evaluate@tiny-cpu-0"):
+        assert "results/hardware/devices/cpu.json" in [dependency["path"] for dependency in lock[name]["deps"]]
+
+
+@pytest.mark.long
+def test_what_dvc_users_do(trained: Path, tmp_path: Path):
+    project = copy_of(trained, tmp_path / "project")
+    run(project, "git", "add", "-A")
+    run(project, "git", "commit", "-qm", "trained")
+    dag, metrics, plots = in_one_process(project, "dag", "metrics show", "plots show")
+    assert "train@tiny-cpu-0" in dag and "accuracy" in metrics
+    assert (project / "dvc_plots/index.html").exists() and "index.html" in plots
+    output = dvc(project, "exp", "run", "-S", "tiny.train.epochs=4", "--name", "longer").stdout
+    assert "train@tiny-cpu-0" in ran(output)
+    experiments, params, metrics, _ = in_one_process(
+        project, "exp show --csv", "params diff", "metrics diff", "plots diff"
+    )
+    assert "longer" in experiments and "tiny.train.epochs" in params and "epoch_seconds" in metrics
+    # Of the experiments in copies only the training: it is what reports from there.
+    target = ("train@tiny-cpu-0",)
+    assert "train@tiny-cpu-0" in ran(dvc(project, "exp", "run", "--temp", "-S", "tiny.train.epochs=5", *target).stdout)
+    dvc(project, "exp", "run", "--queue", "-S", "seeds=[1]", "--name", "queued", "train@tiny-cpu-1")
+    # Not with `dvc`: its output would end with the worker, which looks for more work for a minute.
+    quiet = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    subprocess.run(["dvc", "queue", "start"], cwd=project, env=environment(), check=True, **quiet)
+    finished = lambda: "/queued\n" in run(project, "git", "for-each-ref", "--format=%(refname)", "refs/exps").stdout  # noqa: E731
+    wait_for(finished, what="the experiment of the queue")
+    with suppress(ProcessLookupError):
+        os.kill(int((project / ".dvc/tmp/exps/celery/dvc-exp-worker-1.pid").read_text()), signal.SIGTERM)
+
+    import mlflow
+
+    wait_until_published(project)
+    client = mlflow.MlflowClient(f"sqlite:///{project}/mlruns/mlflow.db")
+    entries = client.search_runs([client.get_experiment_by_name("tiny").experiment_id])
+    assert len(entries) == 4, "the copies in .dvc/tmp/exps report to the project's own store"
+    named = {entry.data.tags.get("dvc.experiment"): entry.info.run_name for entry in entries}
+    assert all(named[name].startswith(f"{name}: tiny-cpu-") for name in ("longer", "queued"))
+
+
+def in_one_process(project: Path, *commands: str) -> list[str]:
+    """What each dvc command prints; dvc takes longer to start than to answer."""
+    code = "import sys; from dvc.cli import main\n"
+    code += "for command in sys.argv[1:]: assert main(command.split()) == 0, command; print('=' * 40, flush=True)"
+    return run(project, sys.executable, "-c", code, *commands).stdout.split("=" * 40)[: len(commands)]
+
+
+DVC_REPRO, MAKE_REPRO = ["dvc", "repro"], [sys.executable, "-m", "tandem.cli", "repro"]
+
+
+def start_training(project: Path, command: list[str] = DVC_REPRO, **extra: str) -> subprocess.Popen[str]:
+    return start(project, *command, "train@tiny-cpu-0", **extra)
+
+
+def read_until(process: subprocess.Popen[str], start: str) -> None:
+    assert process.stdout
+    lines = []
+    for line in process.stdout:
+        lines.append(line)
+        if line.startswith(start):
+            return
+    raise AssertionError("".join(lines))
+
+
+@pytest.mark.case(24)
+def test_a_killed_training_gives_the_uninterrupted_result(
+    prepared: Path, trained: Path, tmp_path: Path, saw: Callable[[str], None]
+):
+    """kill -9 of dvc in epoch 2 of 3; `dvc repro` again"""
+    killed = copy_of(prepared, tmp_path / "project")
+    repro = start_training(killed, **held(tmp_path / "held", 2))
+    read_until(repro, "epoch 2/")
+    repro.kill()  # dvc alone: its trainer must not go on without it
+    read_until(repro, "stopping after this epoch")
+    (tmp_path / "held/go").touch()
+    repro.communicate()  # ends when the last process that holds its output has ended
+    assert not (killed / run_path("last.safetensors")).exists()
+    output = dvc(killed, "repro", "train@tiny-cpu-0").stdout
+    assert "going on from .tandem/checkpoints/tiny/" in output
+    saw(next(line for line in output.splitlines() if line.startswith("going on from")))
+    for name in PLACES["train/result"]:
+        assert (killed / run_path(name)).read_bytes() == (trained / run_path(name)).read_bytes(), name
+
+
+@pytest.mark.case(12)
+def test_a_change_while_it_trains_is_not_recorded_as_its_result(
+    prepared: Path, tmp_path: Path, saw: Callable[[str], None]
+):
+    """params.yaml is edited in epoch 3 of 6"""
+    project = copy_of(prepared, tmp_path / "project", TINY.replace("epochs: 3", "epochs: 6"))
+    repro = start_training(project, **held(tmp_path / "held", 3))
+    read_until(repro, "epoch 3/")
+    (project / "params.yaml").write_text(TINY.replace("epochs: 3", "epochs: 5"))
+    (tmp_path / "held/go").touch()
+    rest, _ = repro.communicate()
+    assert repro.returncode != 0
+    assert "parameters (params.yaml) of tiny changed while it trained" in rest and "epoch 4/" not in rest
+    saw(next(line for line in rest.splitlines() if "changed while it trained" in line))
+    assert list((project / ".tandem/checkpoints/tiny").glob("*.pt"))
+    assert "train@tiny-cpu-0" not in (project / "dvc.lock").read_text()
+
+
+@pytest.mark.case(23)
+def test_a_loss_that_is_no_number_stops_the_training(ready: Path, saw: Callable[[str], None]):
+    """the largest learning rate and weight decay that are accepted: weights grow a thousandfold in a step"""
+    text = (ready / "params.yaml").read_text()
+    for usual, largest in (("1e-2", "10"), ("weight_decay: 0.01", "weight_decay: 100"), ("one-cycle", "cosine")):
+        text = text.replace(usual, largest)
+    (ready / "params.yaml").write_text(text.replace("epochs: 3", "epochs: 12"))
+    done = stage(ready, "train", "tiny", "cpu", "0", check=False)
+    assert done.returncode == 1 and "Traceback" not in done.stdout
+    message = next(line for line in done.stdout.splitlines() if line.startswith("error: "))
+    assert re.search(r"the training loss is (nan|inf) in epoch \d", message) and "train.learning_rate" in message
+    assert not list((ready / "results/runs/tiny/cpu/0").rglob("*.*")), "nothing passes for a result"
+    saw(message)
+
+
+@pytest.mark.parametrize("repro_command", [DVC_REPRO, MAKE_REPRO], ids=["dvc repro", "make repro"])
+@pytest.mark.case(26)
+def test_ctrl_c_saves_and_exits_non_zero(
+    prepared: Path, tmp_path: Path, repro_command: list[str], saw: Callable[[str], None]
+):
+    """Ctrl+C in epoch 3 of 6 of a training that dvc repro started"""
+    project = copy_of(prepared, tmp_path / "project", TINY.replace("epochs: 3", "epochs: 6"))
+    repro = start_training(project, repro_command, **held(tmp_path / "held", 3))
+    read_until(repro, "epoch 3/")
+    os.killpg(repro.pid, signal.SIGINT)
+    (tmp_path / "held/go").touch()
+    rest, _ = repro.communicate()
+    assert repro.returncode != 0
+    saw(next(line for line in rest.splitlines() if "run again to go on" in line))
+    assert "stopping after this epoch" in rest and "run again to go on" in rest and "Traceback" not in rest
+    assert "going on from" not in rest and "epoch 6/" not in rest
+    assert not (project / ".dvc/tmp/rwlock").exists() or (project / ".dvc/tmp/rwlock").read_text() in ("", "{}")
+
+
+@pytest.mark.case(26)
+def test_ctrl_c_twice_stops_at_once(prepared: Path, tmp_path: Path, saw: Callable[[str], None]):
+    """Ctrl+C twice in epoch 2 of 3 of a training that make repro started"""
+    project = copy_of(prepared, tmp_path / "project")
+    repro = start_training(project, MAKE_REPRO, **held(tmp_path / "held", 2))
+    read_until(repro, "epoch 2/")
+    os.killpg(repro.pid, signal.SIGINT)
+    read_until(repro, "stopping after this epoch")
+    os.killpg(repro.pid, signal.SIGINT)
+    rest, _ = repro.communicate(timeout=300)  # nothing ends the wait in epoch 2
+    assert repro.returncode != 0 and "Traceback" not in rest and "epoch 3/" not in rest
+    saw(rest.strip().splitlines()[-1].strip())
+    assert list((project / ".tandem/checkpoints/tiny").glob("*.pt"))
+
+
+def test_a_machine_without_git_trains_the_same(ready: Path, trained: Path, tmp_path: Path):
+    run(ready, *MAKE_REPRO, "train@tiny-cpu-0", PATH=str(tmp_path / "empty"))
+    weights = run_path("last.safetensors")
+    assert (ready / weights).read_bytes() == (trained / weights).read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda p: (p / "workloads/tiny/data/table.csv").unlink(), ["table.csv is not there", "workloads/README.md"]),
+        (lambda p: params(p, "epochs: 3", "epohcs: 3"), ["tiny.train.epohcs", "did you mean 'epochs'"]),
+    ],
+)
+def test_bad_input_gets_one_sentence_and_a_failure(project: Path, change, words: list[str]):
+    change(project)
+    done = stage(project, "preprocess", "tiny", check=False)
+    assert done.returncode == 1
+    assert "Traceback" not in done.stdout
+    assert done.stdout.count("error:") == 1 and len(done.stdout.strip().splitlines()) == 1
+    for word in words:
+        assert word in done.stdout
+
+
+def params(project: Path, old: str, new: str) -> None:
+    (project / "params.yaml").write_text(TINY.replace(old, new))
+
+
+@pytest.mark.case(14)
+def test_cuda_without_a_gpu_is_an_error(project: Path, saw: Callable[[str], None]):
+    """`devices: [cpu, cuda]` with every GPU hidden"""
+    params(project, "devices: [cpu]", "devices: [cpu, cuda]")
+    done = stage(project, "hardware", check=False, CUDA_VISIBLE_DEVICES="")
+    assert done.returncode == 1 and "Traceback" not in done.stdout
+    saw(done.stdout.strip().splitlines()[-1])
+    assert "device 'cuda' was asked for, but" in done.stdout and "use auto or cpu" in done.stdout
+    assert not (project / "results/hardware/devices/cuda.json").exists()
+
+
+@pytest.mark.case(14)
+def test_an_experiment_on_a_missing_gpu_names_the_commands_that_restore_everything(trained: Path, tmp_path: Path):
+    """`dvc exp run -S devices=[cuda]`, in a clone without DVC's run cache"""
+    project = copy_of(trained, tmp_path / "project")
+    shutil.rmtree(project / ".dvc/cache/runs")
+    tracked = run(project, "git", "ls-files").stdout.split()
+    done = dvc(project, "exp", "run", "-S", "devices=[cuda]", check=False, CUDA_VISIBLE_DEVICES="")
+    assert done.returncode != 0
+    command = re.search(r"to restore them, run `(.*?)`", done.stdout)
+    assert command, done.stdout
+    assert all((project / name).exists() for name in tracked)
+    run(project, "sh", "-c", command[1])
+    again = dvc(project, "repro")
+    assert "Running stage 'train" not in again.stdout and "Running stage 'evaluate" not in again.stdout, again.stdout
+
+
+@pytest.mark.case(7)
+def test_an_altered_file_is_found(prepared: Path, tmp_path: Path, saw: Callable[[str], None]):
+    """a bit of a packed file flips; a prepared file is cut"""
+    project = copy_of(prepared, tmp_path / "project")
+    path = project / "data/packed/tiny/cpu/train.safetensors"
+    raw = bytearray(path.read_bytes())
+    raw[-1] ^= 1
+    path.write_bytes(raw)
+    done = stage(project, "train", "tiny", "cpu", "0", check=False)
+    assert (
+        done.returncode == 1
+        and "train.safetensors is altered" in done.stdout
+        and "dvc repro --force preload@tiny-cpu" in done.stdout
+    )
+    path = project / "data/prepared/tiny/val/values.npy"
+    path.write_bytes(path.read_bytes()[:-4])
+    saw(done.stdout.strip().splitlines()[-1])
+    done = stage(project, "preload", "tiny", "cpu", check=False)
+    assert (
+        done.returncode == 1
+        and "val/values.npy is altered" in done.stdout
+        and "dvc repro --force preprocess@tiny" in done.stdout
+    )
+
+
+def test_stages_import_only_what_they_use(project: Path):
+    stage(project, "hardware")
+    for words, unwanted in (
+        (["hardware"], ["torch", "pandas", "numpy", "prefect", "mlflow"]),
+        (["preprocess", "tiny"], ["torch", "prefect", "mlflow"]),
+        (["preload", "tiny", "cpu"], ["torch", "pandas", "prefect", "mlflow"]),
+    ):
+        code = f"import sys; from tandem import stage; assert stage.main({words!r}) == 0; "
+        code += f"print(sorted({set(unwanted)!r} & set(sys.modules)))"
+        assert run(project, sys.executable, "-c", code).stdout.strip().splitlines()[-1] == "[]", words
+
+
+def test_a_fresh_folder_is_left_clean(trained: Path):
+    status = run(trained, "git", "status", "--porcelain").stdout
+    assert status.split() == ["??", "dvc.lock", "??", "results/", "??", "stages/dvc.lock"], "what git is to keep"
+    assert not unpublished(trained)
+    assert not list((trained / ".tandem/checkpoints").rglob("*.pt"))
+    assert shutil.which("dvc", path=environment()["PATH"])

@@ -1,0 +1,90 @@
+"""What git keeps of the results, and how it stands beside one's own: DVC's own commands, and flows/show.py."""
+
+import json
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tandem.runs import provenance
+from tests.projects import ROOT, commit, copy_of, dvc, git, read_record, run
+
+TRACKED = [f"results/{name}" for name in ("losses.csv", "scores.json", "seconds.csv", "timings.json")]
+
+
+@pytest.fixture(scope="module")
+def experiment(trained: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    """A project whose results are committed, after an experiment in its workspace; and what the experiment printed."""
+    project = copy_of(trained, tmp_path_factory.mktemp("published") / "project")
+    commit(project)
+    return project, dvc(project, "exp", "run", "--name", "shorter", "-S", "tiny.train.epochs=2").stdout
+
+
+@pytest.fixture(scope="module")
+def published(experiment: tuple[Path, str]) -> Path:
+    return experiment[0]
+
+
+def test_an_experiment_runs_only_the_stages_that_depend_on_it(experiment: tuple[Path, str]):
+    ran = re.findall(r"Running stage '([^']+)'", experiment[1])
+    assert ran == ["stages/dvc.yaml:hardware", "train@tiny-cpu-0", "evaluate@tiny-cpu-0", "speed@tiny", "compare"]
+
+
+def test_git_keeps_the_lock_the_metrics_and_small_plots(published: Path):
+    kept = subprocess.run(["git", "ls-files", "results", "*.lock"], cwd=published, capture_output=True, text=True)
+    assert kept.stdout.split() == ["dvc.lock", *TRACKED, "stages/dvc.lock"]
+
+
+def test_metrics_diff_shows_the_committed_and_the_new_value(published: Path):
+    found = json.loads(dvc(published, "metrics", "diff", "--json").stdout)["results/timings.json"]
+    seconds = found["tiny.cpu.epoch_seconds"]
+    assert seconds["old"] > 0 and seconds["new"] > 0 and seconds["old"] != seconds["new"]
+
+
+def test_make_show_lists_each_experiment_with_its_changes(published: Path):
+    lines = run(published, sys.executable, "-m", "tandem.cli", "show").stdout.splitlines()
+    found = {line.split()[0]: line for line in lines[2:] if line}
+    assert list(found) == ["here,", "main", "shorter"]
+    assert all(" cpu " in line and "accuracy 0." in line for line in found.values())
+    assert "train.epochs=2" in found["shorter"] and "train.epochs" not in found["main"]
+    refused = run(published, sys.executable, "-m", "tandem.cli", "show", "tinny", check=False)
+    assert refused.returncode == 1 and "did you mean 'tiny'?" in refused.stdout
+
+
+def test_files_that_dvc_writes_do_not_make_the_code_dirty(published: Path, tmp_path: Path):
+    project = copy_of(published, tmp_path / "project", (published / "params.yaml").read_text())
+    git(project, "checkout", "-q", "params.yaml")
+    changed = subprocess.run(["git", "status", "--short"], cwd=project, capture_output=True, text=True).stdout
+    assert " M dvc.lock" in changed and " M results/scores.json" in changed
+    assert provenance.tree(project)["patch"] == ""
+
+
+def test_make_clean_leaves_what_git_keeps(published: Path, tmp_path: Path):
+    project = copy_of(published, tmp_path / "project", (published / "params.yaml").read_text())
+    (project / "workloads/tiny/data/more.csv").write_text("mine\n")
+    run(project, "make", "-f", str(ROOT / "Makefile"), "clean")
+    left = {path.relative_to(project).as_posix() for path in (project / "results").rglob("*") if path.is_file()}
+    assert left == set(TRACKED)
+    assert (project / "dvc.lock").exists() and (project / "workloads/tiny/data/more.csv").exists()
+    assert (project / "mlruns/mlflow.db").exists()
+    assert not any((project / gone).exists() for gone in ("data/prepared", "data/packed", ".tandem", ".dvc/cache"))
+
+
+@pytest.mark.case(49)
+def test_what_was_trained_before_is_restored_and_says_so(
+    trained: Path, published: Path, tmp_path: Path, saw: Callable[[str], None]
+):
+    """params.yaml put back to what was trained before; make repro."""
+    project = copy_of(published, tmp_path / "project", (published / "params.yaml").read_text())
+    shutil.copy(trained / "params.yaml", project)
+    output = run(project, sys.executable, "-m", "tandem.cli", "repro").stdout
+    assert "'train@tiny-cpu-0' is cached - skipping run" in output
+    measured_at = read_record(trained, "timing.json")["measured_at"]
+    when = f"restored, measured {measured_at[:16].replace('T', ' ')}"
+    assert when in output
+    saw(next(line for line in output.splitlines() if when in line))
+    assert read_record(project, "timing.json")["measured_at"] == measured_at

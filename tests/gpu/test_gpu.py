@@ -1,0 +1,230 @@
+"""A training on a GPU keeps its promises, however its step runs: captured as a CUDA graph or eagerly, from data on the
+GPU or streamed, in one go or resumed, with as much memory as it wants or less.
+
+Everything is trained with dropout. The draws come from torch's generator on the GPU, which a capture registers, a
+replay moves on, and a capture that fails must leave as it was: without dropout none of that shows.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import save_file
+from torch import Tensor
+
+from tandem.params.schema import Train
+from tandem.tasks import classify
+from tandem.training import auto
+from tandem.training.checkpoint import Checkpoint
+from tandem.training.graphs import CaptureFailed, Graphs
+from tests import trainers
+from tests.limits import leave_in_gpu
+from tests.networks import GRU, TCN
+from tests.trainers import SETTINGS, finish, identity, new_trainer, tensors
+
+pytestmark = pytest.mark.gpu
+
+# One layer: cuDNN keeps the random state of dropout between an RNN's layers to itself, so such a step is not captured.
+GRU_WITH_DROPOUT = GRU(name="gru", hidden_size=8, num_layers=1, bidirectional=True, dropout=0.3)
+TRANSFORMER = replace(trainers.TRANSFORMER, hidden_size=16, num_heads=2, feedforward_size=32, dropout=0.3)
+# Activations of a GiB, and weights of 2 MiB: what is left of the card is shared with cuBLAS' workspaces, 32 MiB each.
+LARGE = replace(TRANSFORMER, hidden_size=32, feedforward_size=4096, dropout=0.0)
+EAGER, CAPTURED = (replace(SETTINGS, model=GRU_WITH_DROPOUT, step=step) for step in ("eager", "graph"))
+LAYERS = SETTINGS  # two of them, with dropout between them
+OWN_NETWORK = TCN(name="net.py:TCN", channels=8, num_blocks=2, dropout=0.3)
+OWN = replace(CAPTURED, model=OWN_NETWORK)
+STEPS = pytest.mark.parametrize("settings", [EAGER, CAPTURED, LAYERS, OWN], ids=["eager", "graph", "layers", "own"])
+MIB = 2**20
+
+
+def trained(settings: Train, folder: Path, data_location: str = "device") -> tuple[dict[str, Tensor], list[float]]:
+    trainer = new_trainer("cuda", data_location, folder, settings)
+    found = finish(trainer)
+    assert trainer.step.eager_reason == ""
+    return found
+
+
+def assert_same_bits(one: tuple[dict[str, Tensor], list[float]], other: tuple[dict[str, Tensor], list[float]]) -> None:
+    assert one[1] == other[1]
+    for name, weight in one[0].items():
+        assert torch.equal(weight, other[0][name]), name
+
+
+def assert_close(one: tuple[dict[str, Tensor], list[float]], other: tuple[dict[str, Tensor], list[float]]) -> None:
+    """Other dropout would show in the first digit of the losses."""
+    assert one[1] == pytest.approx(other[1], rel=1e-4)
+    for name, weight in one[0].items():
+        torch.testing.assert_close(weight, other[0][name], rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize("grad_accum_steps", [1, 2])
+@pytest.mark.parametrize("model", [GRU_WITH_DROPOUT, TRANSFORMER, OWN_NETWORK], ids=["gru", "transformer", "own"])
+def test_captured_equals_eager_with_the_same_dropout(model: Any, grad_accum_steps: int, tmp_path: Path):
+    eager, captured = (replace(each, model=model, grad_accum_steps=grad_accum_steps) for each in (EAGER, CAPTURED))
+    trainer = new_trainer("cuda", "device", tmp_path, captured)
+    assert_close(finish(trainer), trained(eager, tmp_path))
+    assert trainer.step.graphs.captured.keys() == {("step", True), ("step", False)}  # the ragged batch too
+
+
+def test_a_capture_that_fails_leaves_an_eager_training_with_the_same_dropout_and_keeps_no_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """Up to about torch 2.11 its generator believed in the capture for ever, and the next dropout raised. The exception
+    holds the frames of the capture, and those its tensors: whoever keeps it keeps them.
+    """
+    expected = trained(EAGER, tmp_path)
+    loss, large = classify.Task.loss, 64 * MIB
+
+    def refuses_capture(*arguments: Any) -> Tensor:
+        if torch.cuda.is_current_stream_capturing():
+            kept = torch.empty(large, dtype=torch.uint8, device="cuda")  # noqa: F841  (lives in this frame)
+            torch.cuda.synchronize()  # not permitted in a capture: CUDA ends it with an error
+        return loss(*arguments)
+
+    monkeypatch.setattr(classify.Task, "loss", refuses_capture)
+    trainer = new_trainer("cuda", "device", tmp_path, CAPTURED)
+    found = finish(trainer)
+    assert "capture" in trainer.step.eager_reason
+    assert_close(found, expected)
+    assert torch.nn.functional.dropout(torch.ones(1000, device="cuda"), 0.5).sum().item() > 0
+    assert torch.cuda.memory_allocated() < large
+
+
+def test_the_score_takes_nothing_of_the_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Neither memory that may run out nor an operator that has no deterministic kernel there."""
+    seen, score = [], classify.Task.score
+    monkeypatch.setattr(classify.Task, "score", lambda task, *found: (seen.extend(found), score(task, *found))[1])
+    new_trainer("cuda", "device", tmp_path, EAGER).epoch()
+    assert {tensor.device.type for tensor in seen} == {"cpu"}
+
+
+@STEPS
+def test_the_same_training_twice_gives_the_same_bits(settings: Train, tmp_path: Path):
+    assert_same_bits(trained(settings, tmp_path), trained(settings, tmp_path))
+
+
+@STEPS
+def test_streamed_data_give_the_bits_of_resident_ones(settings: Train, tmp_path: Path):
+    assert_same_bits(trained(settings, tmp_path, "host"), trained(settings, tmp_path, "device"))
+
+
+@STEPS
+@pytest.mark.parametrize("schedule", ["one-cycle", "cosine"])
+def test_a_resumed_training_gives_the_bits_of_an_uninterrupted_one(settings: Train, schedule: str, tmp_path: Path):
+    settings = replace(settings, schedule=schedule)
+    weights, losses = trained(settings, tmp_path)
+    begun = new_trainer("cuda", "device", tmp_path, settings)
+    begun.epoch(), begun.epoch()
+    checkpoint = Checkpoint(tmp_path / "checkpoint.pt", {})
+    checkpoint.save(begun.state())
+    resumed = new_trainer("cuda", "device", tmp_path, settings)
+    torch.rand(7, device="cuda")  # whatever happened in between
+    resumed.restore(checkpoint.load(resumed.device)[0])
+    assert_same_bits(finish(resumed), (weights, losses[2:]))
+
+
+@pytest.fixture
+def whole_gpu() -> Iterator[None]:
+    yield
+    torch.cuda.set_per_process_memory_fraction(1.0)
+
+
+@pytest.fixture(scope="module", params=[EAGER, CAPTURED], ids=["eager", "graph"])
+def with_room(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[Train, Path, float, list[float]]:
+    """A training that has room: settings, folder, the MiB it takes, losses. Without dropout, because a batch in parts
+    draws other numbers.
+    """
+    settings = replace(request.param, model=LARGE, batch_size=2048, epochs=2, warmup_epochs=1, learning_rate=1e-4)
+    folder = tmp_path_factory.mktemp("with_room")
+    save_file(tensors(4096), folder / "split.safetensors")
+    trainer = new_trainer("cuda", "device", folder, settings)
+    before = torch.cuda.memory_allocated() / MIB
+    epochs = [trainer.epoch() for _ in range(settings.epochs)]
+    room = max(epoch.training.peak_allocated_mib for epoch in epochs) - before
+    return settings, folder, room, [epoch.train_loss for epoch in epochs]
+
+
+@pytest.mark.parametrize("share", [0.6, 0.15])
+@pytest.mark.case(20)
+def test_a_training_on_a_card_too_small_for_it_says_what_it_does_and_comes_to_nearly_the_same(
+    share: float, with_room: tuple[Train, Path, float, list[float]], whole_gpu: None, saw: Callable[[str], None]
+):
+    """a GPU with 60% or 15% of the memory that a training takes"""
+    settings, folder, room, losses = with_room
+    trainer = new_trainer("cuda", "device", folder, settings)
+    leave_in_gpu(share * room)
+    _, found = finish(trainer)
+    assert trainer.oom.fallbacks, f"{share:.0%} of {room:,.0f} MiB was enough"
+    assert share > 0.5 or trainer.step.grad_accum_steps > 1
+    saw("; ".join(trainer.oom.fallbacks))
+    assert found == pytest.approx(losses, rel=1e-3)
+
+
+def test_a_graph_that_leaves_no_room_for_validation_is_let_go_before_anything_else(
+    with_room: tuple[Train, Path, float, list[float]], whole_gpu: None
+):
+    """Its activations have memory of their own. An eager training would fit, so nothing is streamed or divided."""
+    settings, folder, room, losses = with_room
+    trainer = new_trainer("cuda", "device", folder, replace(settings, epochs=4))
+    leave_in_gpu(1.05 * room)
+    trainer.epoch(), trainer.epoch()
+    if settings.step == "graph":
+        assert (
+            trainer.oom.fallbacks[-1] == "the CUDA graph of the step is freed, the next steps are eager"
+            and len(trainer.oom.fallbacks) <= 2
+        )
+        assert trainer.missing_graph() == {"step: graph": "memory ran out"}
+    assert (trainer.step.grad_accum_steps, trainer.oom.num_eval_parts, trainer.oom.reads_from_file) == (1, 1, False)
+
+
+@STEPS
+def test_streaming_takes_no_more_memory_from_epoch_to_epoch(settings: Train, tmp_path: Path):
+    """A stream of its own for each epoch would have memory of its own too, which no other can use."""
+    trainer, reserved = new_trainer("cuda", "host", tmp_path, replace(settings, epochs=8)), []
+    for _ in range(8):
+        trainer.epoch()
+        reserved.append(torch.cuda.memory_reserved())
+    assert reserved[-1] == reserved[2], [size / MIB for size in reserved]
+
+
+def test_a_precision_is_chosen_by_captured_steps_not_by_their_warm_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """The first steps on a GPU load libraries and are captured: timed, they would decide, and the choice is kept."""
+    trainer = new_trainer("cuda", "device", tmp_path, replace(CAPTURED, precision="auto"))
+    seen, seconds_of = [], auto.seconds_of
+
+    def watched(*arguments: Any) -> float:
+        seen.append(len(trainer.step.graphs.captured))
+        return seconds_of(*arguments)
+
+    monkeypatch.setattr(auto, "seconds_of", watched)
+    monkeypatch.setattr(auto.auto_cache, "cached_choices", dict)
+    monkeypatch.setattr(auto.auto_cache, "store", lambda key, choice: choice)
+    precision, _ = auto.choose_precision(trainer, identity("cuda"))
+    assert set(seen) == {len(auto.PRECISIONS["cuda"])} and precision in auto.PRECISIONS["cuda"]
+
+
+def test_a_trial_of_a_precision_that_lacks_memory_leaves_the_training_its_graph(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """Planted: the graph of the second precision does not fit beside that of the first."""
+    trainer = new_trainer("cuda", "device", tmp_path, replace(CAPTURED, precision="auto"))
+    capture = Graphs.capture
+
+    def second_is_too_large(graphs: Graphs, work: Any) -> Any:
+        if graphs.captured:
+            raise CaptureFailed("planted", is_out_of_memory=True)
+        return capture(graphs, work)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Graphs, "capture", second_is_too_large)
+        patched.setattr(auto.auto_cache, "cached_choices", dict)
+        precision, sentence = auto.choose_precision(trainer, identity("cuda"))
+    assert precision == "fp32" and "memory ran out while precisions were tried" in sentence
+    trainer.set_precision(precision)
+    finish(trainer)
+    assert trainer.step.execution_mode == "graph" and not trainer.oom.fallbacks and not trainer.missing_graph()

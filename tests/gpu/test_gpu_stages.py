@@ -1,0 +1,241 @@
+"""The stages on a GPU, as `dvc repro` starts them: on the CPU and the GPU of one machine, killed, interrupted, beside
+another process, with an NVML that tells little, and with GPUs that are hidden, chosen or gone.
+"""
+
+import json
+import os
+import signal
+import sys
+from pathlib import Path
+
+import pytest
+
+from tandem.files import sha256_file
+from tests.projects import (
+    TINY,
+    copy_of,
+    held,
+    make_project,
+    manifest_of,
+    read_record,
+    run,
+    stage,
+    stages_at_once,
+    start,
+    unpublished,
+)
+
+pytestmark = pytest.mark.gpu
+
+# Captured where it can be, as params.yaml has it.
+BOTH = TINY.replace("devices: [cpu]", "devices: [cpu, cuda]").replace("step: eager", "step: auto")
+BOTH = BOTH.replace("epochs: 3", "epochs: 4")
+PROBED = BOTH.replace("probe: false", "probe: true")
+PREPARED = ("hardware", "preprocess tiny", "preload tiny cpu", "preload tiny cuda")
+# Whether this process has a context on a GPU, which NVML would list it for: the driver knows, torch only of its own.
+HAS_CONTEXT = """
+import ctypes
+def has_context():
+    driver, flags, active = ctypes.CDLL("libcuda.so.1"), ctypes.c_uint(), ctypes.c_int()
+    assert driver.cuInit(0) == 0
+    assert driver.cuDevicePrimaryCtxGetState(0, ctypes.byref(flags), ctypes.byref(active)) == 0
+    return bool(active.value)
+"""
+
+
+@pytest.fixture(scope="module")
+def ready(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A project that is ready to train on both devices."""
+    project = make_project(tmp_path_factory.mktemp("both") / "project", BOTH)
+    stages_at_once(project, *PREPARED)
+    return project
+
+
+@pytest.fixture(scope="module")
+def compared(ready: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same after all stages, its trainings probed first, which must not change a bit of them."""
+    project = copy_of(ready, tmp_path_factory.mktemp("compared") / "project", PROBED)
+    stages = [f"{name} tiny {device} 0" for device in ("cpu", "cuda") for name in ("train", "evaluate")]
+    for words in (*stages, "speed tiny", "compare"):
+        stage(project, *words.split())
+    return project
+
+
+@pytest.fixture
+def project(ready: Path, tmp_path: Path) -> Path:
+    return copy_of(ready, tmp_path / "project", BOTH)
+
+
+def weights(project: Path, device: str = "cuda") -> dict[str, str]:
+    folder = project / "results/runs/tiny" / device / "0/train/result"
+    return {name: sha256_file(folder / name) for name in ("last.safetensors", "best.safetensors", "history.csv")}
+
+
+def test_the_stages_of_the_cpu_never_start_cuda(project: Path):
+    """Also where GPUs are visible: a context takes hundreds of MiB, and makes a process one that uses the GPU."""
+    code = f"""{HAS_CONTEXT}
+import sys
+from tandem.stage import main
+for stage in ("preload tiny cpu", "train tiny cpu 0", "evaluate tiny cpu 0"):
+    assert main(stage.split()) == 0 and not has_context(), stage
+from stages.speed import Length, TimedSide, TimedTraining
+training = TimedTraining("tiny", TimedSide("cpu", "cpu", {{"threads": "auto"}}), 0, Length(0.01, 2, 1.0, 0.1))
+training.open({{}}), training.turn(), training.about()
+assert not has_context(), "speed"
+import torch
+assert not torch.cuda.is_initialized()
+torch.zeros(1, device="cuda")
+assert has_context(), "this test sees no context"
+"""
+    run(project, sys.executable, "-c", code)
+
+
+def test_the_gpu_is_compared_with_the_cpu_of_its_machine(compared: Path):
+    found = json.loads((compared / "results/speed/tiny.json").read_text())
+    assert found["sides"] == ["cpu", "cuda"] and found["speed_up"]["num_pairs"] == 1, found
+    assert [pair["about"]["cuda"]["other_processes"] for pair in found["pairs"]] == [0]
+    text = (compared / "results/compare/compare.md").read_text()
+    assert "the ratio of an epoch on cuda to one on cpu is" in text and "other processes" not in text
+    for device in ("cpu", "cuda"):
+        assert read_record(compared, "score.json", device=device)["metrics"]["accuracy"] > 0.5
+
+
+def test_a_training_on_a_gpu_is_captured_and_its_record_says_where_it_computed(compared: Path):
+    found = manifest_of(compared, device="cuda")
+    assert found["realized"]["step"] == "graph" and "graph_blocker" not in found["realized"]
+    lines = read_record(compared, "timing.json", device="cuda")["summary_lines"]
+    assert "on cuda in each of 4 epochs" in lines["device"]
+    assert found["kernels"] == "cuDNN" and found["environment"]["versions"]["cudnn"]
+    timings = found["timing"]
+    assert timings["peak_allocated_mib"] > 0 and timings["peak_reserved_mib"] >= timings["peak_allocated_mib"]
+    for name in ("process_mib", "device_mib", "gpu_busy_share", "power_watts", "energy_joules"):
+        assert timings[name] is None or timings[name] > 0, name
+        assert (timings[name] is None) == (name in timings["missing_reasons"]), name
+
+
+def test_a_run_on_a_gpu_is_made_again_to_the_bit_and_on_the_cpu_within_what_seeds_do(compared: Path):
+    verify = (sys.executable, "-m", "tandem.cli", "verify", str(compared / "results/runs/tiny/cuda/0"))
+    assert "bit-equal\n" in run(compared, *verify).stdout
+    other = run(compared, *verify, "--device", "cpu", check=False)
+    assert "Traceback" not in other.stdout
+    # Dropout draws from a generator of the device's own, so that scores decide; a test split of 12 may be too small.
+    assert any(f": {verdict}" in other.stdout for verdict in ("statistically compatible", "inconclusive")), other.stdout
+    assert other.returncode in (0, 3)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_a_training_that_is_ended_goes_on_to_the_same_bits(
+    number: signal.Signals, project: Path, compared: Path, tmp_path: Path
+):
+    training = start(project, sys.executable, "-m", "tandem.stage", "train", "tiny", "cuda", "0",
+                     **held(tmp_path / "held", epoch=2))  # fmt: skip
+    with training:
+        assert training.stdout
+        next(line for line in training.stdout if line.startswith("epoch 2/"))
+        training.send_signal(number)
+        (tmp_path / "held/go").touch()
+        output = training.stdout.read()
+    assert training.returncode != 0 and "Traceback" not in output, output
+    assert "going on from" in stage(project, "train", "tiny", "cuda", "0").stdout
+    assert weights(project) == weights(compared)
+    assert manifest_of(project, device="cuda")["realized"]["step"] == "graph"
+
+
+def test_a_gpu_that_another_process_uses_is_named_and_no_comparison_takes_the_run(project: Path):
+    code = "import sys, torch; torch.zeros(1, device='cuda'); print('there', flush=True); sys.stdin.read()"
+    other = start(project, sys.executable, "-c", code)
+    try:
+        assert other.stdout and other.stdout.readline() == "there\n"
+        output = stage(project, "train", "tiny", "cuda", "0").stdout
+        conditions = manifest_of(project, device="cuda")["conditions"]
+        if "other_processes" not in conditions["before"]["gpu"]:
+            pytest.skip("NVML lists no process here (some containers)")
+        assert "warning: other processes on its GPU (1 before, 1 while it trained, 1 after)" in output
+        speed = stage(project, "speed", "tiny").stdout
+        assert "other processes were on the GPU of cuda when its turns were over" in speed
+    finally:
+        other.kill()
+        other.communicate()
+
+
+@pytest.mark.parametrize("precision", ["tf32", "bf16", "fp16"])
+def test_a_training_in_another_precision_says_so_and_how_its_steps_were_taken(precision: str, project: Path):
+    params = project / "params.yaml"
+    params.write_text(params.read_text().replace("precision: fp32", f"precision: {precision}"))
+    output = stages_at_once(project, "train tiny cuda 0", "evaluate tiny cuda 0").stdout
+    found = manifest_of(project, device="cuda")
+    losses = [row["train_loss"] for row in found["epochs"]]
+    assert losses[-1] < losses[0]
+    capability = found["hardware"]["capability"]
+    expected = "fp32" if precision == "tf32" and int(capability.split(".")[0]) < 8 else precision
+    assert found["realized"]["precision"] == expected
+    is_captured = precision != "fp16"  # its step may be left out, which a graph cannot
+    assert found["realized"]["step"] == ("graph" if is_captured else "eager")
+    assert ("steps are taken eagerly instead of captured as a CUDA graph: a step in fp16" in output) != is_captured
+    assert ("step: graph" in found["timing"]["missing_reasons"]) != is_captured
+
+
+NVML = {
+    # Containers and WSL: another numbering of processes, or none; no memory for each.
+    "nvmlDeviceGetComputeRunningProcesses": ("lambda *_: []", "process_mib", "other_processes"),
+    # A part of a card (MIG) has no utilization, and no power or energy of its own.
+    "nvmlDeviceGetUtilizationRates": ("refuse", "gpu_busy_share"),
+    "nvmlDeviceGetPowerUsage": ("refuse", "power_watts"),
+    "nvmlDeviceGetTotalEnergyConsumption": ("refuse", "energy_joules"),
+}
+
+
+@pytest.mark.parametrize("names", [list(NVML)[:1], list(NVML)[1:]], ids=["container", "mig"])
+def test_what_nvml_does_not_tell_is_absent_with_its_reason(names: list[str], project: Path, tmp_path: Path):
+    (tmp_path / "nvml").mkdir()
+    lines = ["import pynvml", "def refuse(*_): raise pynvml.NVMLError(pynvml.NVML_ERROR_NOT_SUPPORTED)"]
+    lines += [f"pynvml.{name} = {NVML[name][0]}" for name in names]
+    (tmp_path / "nvml/sitecustomize.py").write_text("\n".join(lines))
+    run(project, sys.executable, "-m", "tandem.stage", "train", "tiny", "cuda", "0", PYTHONPATH=str(tmp_path / "nvml"))
+    timings = manifest_of(project, device="cuda")["timing"]
+    reasons = timings["missing_reasons"]
+    for name in names:
+        for quantity in NVML[name][1:]:
+            assert timings[quantity] is None, quantity
+            assert "NVML" in reasons[quantity], reasons
+    assert timings["peak_allocated_mib"] > 0 and timings["device_mib"] > 0
+
+
+def uuids() -> list[str]:
+    import torch
+
+    return [f"GPU-{torch.cuda.get_device_properties(index).uuid}" for index in range(torch.cuda.device_count())]
+
+
+@pytest.mark.parametrize("by", ["index", "uuid"])
+def test_the_gpu_that_cuda_visible_devices_names_is_the_one_that_is_used_and_read(by: str, project: Path):
+    """The last one, which is another one than NVML's first where there are several."""
+    if "CUDA_VISIBLE_DEVICES" in os.environ:
+        pytest.skip("CUDA_VISIBLE_DEVICES is set already, so that an index means another GPU here")
+    wanted = uuids()[-1]
+    visible = wanted if by == "uuid" else str(len(uuids()) - 1)
+    stages = ("hardware", "train tiny cuda 0")
+    stages_at_once(project, *stages, CUDA_VISIBLE_DEVICES=visible)
+    is_kept = bool(unpublished(project))
+    assert manifest_of(project, device="cuda")["device"] == "cuda"
+    assert manifest_of(project, device="cuda")["hardware"]["count"] == 1
+    text = "".join(path.read_text(errors="replace") for path in (project / ".tandem").rglob("*") if path.is_file())
+    assert wanted in text or not is_kept  # MLflow has the tag if the run was published already
+
+
+@pytest.mark.parametrize("words", ["hardware", "preload tiny cuda", "train tiny cuda 0", "evaluate tiny cuda 0"])
+def test_a_gpu_that_is_gone_since_hardware_is_named_in_one_sentence(words: str, compared: Path, tmp_path: Path):
+    project = copy_of(compared, tmp_path / "project", PROBED)
+    failed = stage(project, *words.split(), check=False, CUDA_VISIBLE_DEVICES="")
+    assert failed.returncode == 1 and "Traceback" not in failed.stdout
+    errors = [line for line in failed.stdout.splitlines() if line.startswith("error: ")]
+    assert len(errors) == 1 and "CUDA_VISIBLE_DEVICES='' hides every GPU" in errors[0], failed.stdout
+
+
+def test_the_weights_of_a_gpu_are_evaluated_on_a_machine_without_one(compared: Path):
+    code = (
+        "from pathlib import Path; from tandem.training.trained import load_network\n"
+        "network, about = load_network(Path('results/runs/tiny/cuda/0/train/result'), 'last')\n"
+        "assert {weight.device.type for weight in network.parameters()} == {'cpu'}"
+    )
+    run(compared, sys.executable, "-c", code, CUDA_VISIBLE_DEVICES="")

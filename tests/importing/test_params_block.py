@@ -1,0 +1,122 @@
+"""A new workload's block goes into params.yaml, and nothing else changes: neither there nor in the project."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tandem import cli, files
+from tandem.importing import new_workload, params_block
+from tandem.params.loading import parse_params
+from tests.own_tables import clips, planned, saved
+from tests.projects import ROOT, TINY
+
+COMMITTED = (ROOT / "params.yaml").read_bytes().decode()
+
+
+def test_any_column_name_is_read_back_from_params_yaml():
+    names = ["x", "a: b", "1e3", "null", "True", "- x", "#", "a, b", 'say "x"', "it's", "\\", "ü", "0x1f", "15min"]
+    value = {"target": names[1], "features": names * 10}
+    assert params_block.from_yaml(params_block.to_yaml({"columns": value})) == {"columns": value}
+
+
+# params.yaml in other layouts: Windows line endings, a list in lines, presets in the middle, no last line end.
+LAYOUTS = {
+    "committed": COMMITTED,
+    "presets first": TINY,
+    "windows": COMMITTED.replace("\n", "\r\n"),
+    "list in lines": TINY.replace(
+        "workloads: [tiny]", "workloads: # which\n  # all of them\n  - tiny # the small one\n"
+    ),
+    "list over lines": TINY.replace("[tiny]", "[\n  tiny, # the small one\n]"),
+    "list at the end": TINY.replace("workloads: [tiny]\n", "") + "workloads:\n- tiny",
+    "presets last": TINY.replace("presets: {}\n", "") + "\n# what they are for\n# and more\npresets: {} # none",
+}
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_inserting_the_block_changes_nothing_else(tmp_path: Path, layout: str):
+    before = LAYOUTS[layout]
+    block = planned(saved(clips(["a", "b"] * 6), tmp_path / "t.csv")).block
+    after = params_block.with_workload(before, "mine", block)
+    newline = "\r\n" if "\r\n" in before else "\n"
+    inserted = block.replace("\n", newline)
+    entry = next(entry for entry in (", mine", f"{newline}  - mine", f"{newline}- mine") if entry in after)
+    assert after.count(inserted) == after.count(entry) == 1
+    rest = after.replace(inserted, "").replace(entry, "")
+    assert rest.replace(newline, "") == before.replace(newline, "")  # only empty lines were added
+
+    raw = params_block.from_yaml(after)
+    assert raw["workloads"] == [*params_block.from_yaml(before)["workloads"], "mine"]
+    parse_params(raw)
+    if layout == "presets last":
+        assert after.index("\nmine:") < after.index("# what they are for") < after.index("presets:")
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """As much of a project as the command writes into."""
+    folder = tmp_path / "project"
+    (folder / "workloads/tiny/data").mkdir(parents=True)
+    (folder / "workloads/tiny/data/table.csv").write_text("anything")
+    (folder / "params.yaml").write_text(TINY)
+    monkeypatch.setattr(files, "ROOT", folder)
+    return folder
+
+
+def everything(folder: Path) -> dict[str, bytes | None]:
+    return {str(path.relative_to(folder)): path.read_bytes() if path.is_file() else None for path in folder.rglob("*")}
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("tiny", "has a block 'tiny' already"),
+        ("taken", "workloads/taken is there already"),
+        ("../x", "not a usable name"),
+        ("1e3", "means something else"),
+    ],
+)
+def test_nothing_is_overwritten(
+    project: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, words: str
+):
+    (project / "workloads/taken").mkdir()
+    table, before = saved(clips(["a", "b"] * 6), tmp_path / "t.csv"), everything(project)
+    assert cli.main(["new", name, str(table)]) == 1
+    message = capsys.readouterr().err
+    assert words in message and message.count("\n") == 1
+    assert everything(project) == before
+
+
+@pytest.mark.parametrize("failing", ["copyfile", "replacing"])
+def test_a_failure_midway_leaves_everything_as_it_was(
+    project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], failing: str
+):
+    table, before = saved(clips(["a", "b"] * 6), tmp_path / "t.csv"), everything(project)
+
+    def fail(*arguments: Any) -> None:
+        raise OSError(28, "No space left on device", "somewhere")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(new_workload.shutil if failing == "copyfile" else new_workload, failing, fail)
+        assert cli.main(["new", "mine", str(table)]) == 1
+    # A slow machine shows lines of progress before it.
+    assert capsys.readouterr().err.endswith(
+        "error: no space left on the disk of somewhere; free some and run the same command again; nothing is changed\n"
+    )
+    assert everything(project) == before
+    assert cli.main(["new", "mine", str(table)]) == 0
+    assert set(everything(project)) - set(before) == {
+        f"workloads/mine{path}" for path in ("", "/data", "/data/t.csv", "/README.md")
+    }
+
+
+def test_params_that_no_preset_fits_are_refused_before_anything_is_written(
+    project: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    params = TINY.replace("presets: {}", "presets: {odd: {all: {train.model.hidden_size: 9}}}")
+    (project / "params.yaml").write_text(params)
+    table, before = saved(clips(["a", "b"] * 6), tmp_path / "t.csv"), everything(project)
+    assert cli.main(["new", "mine", str(table), "--model", "transformer"]) == 1
+    assert "presets.odd: mine.train.model" in capsys.readouterr().err
+    assert everything(project) == before

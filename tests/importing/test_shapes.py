@@ -1,0 +1,447 @@
+"""Data in the shapes that people have it in: each becomes the same sequences."""
+
+import bz2
+import gzip
+import lzma
+import os
+import re
+import shlex
+import subprocess
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow.parquet as pq
+import pytest
+
+from tandem.data import open_source
+from tandem.data.arrays import PreparedSequences
+from tandem.importing import new_workload, wide
+from tests import own_tables
+from tests.own_tables import parsed
+from tests.projects import ROOT
+
+LABELS = ["push", "swipe", "twist"] * 6
+PEOPLE = ["ann", "bob", "cid", "dan", "eve", "fay"]
+
+
+def recordings(shortest: int = 5, num_channels: int = 2) -> list[np.ndarray]:
+    """(T, C) each, of different lengths; numbers with three digits, which every format keeps."""
+    draw = np.random.default_rng(0)
+    return [draw.normal(size=(draw.integers(shortest, 9), num_channels)).round(3) for _ in LABELS]
+
+
+def plan_in(scratch: Path, path: Path, *options: str) -> new_workload.WorkloadPlan:
+    return new_workload.make_plan(parsed("mine", str(path), *options), scratch)
+
+
+def planned(path: Path, *options: str) -> tuple[new_workload.WorkloadPlan, PreparedSequences]:
+    """The plan, and what preprocess makes of the table and the block that it would write."""
+    with TemporaryDirectory(dir=path.parent) as scratch:
+        plan = plan_in(Path(scratch), path, *options)
+        params = plan.workload.preprocess
+        (Path(scratch) / "again").mkdir()
+        (Path(scratch) / "again" / plan.table_name).symlink_to(plan.table.resolve())
+        return plan, open_source("sequences").prepare(
+            params, Path(scratch) / "again", plan.workload.task_facts.target == "class per step"
+        )
+
+
+def expect(
+    path: Path, *options: str, num_channels: int = 2, shortest: int = 5, ordered: bool = True
+) -> new_workload.WorkloadPlan:
+    """The sequences come out with their lengths, labels and values, whatever they came in."""
+    plan, found = planned(path, *options)
+    wanted, sequences = recordings(shortest, num_channels), found.sequences
+    assert (plan.workload.task, len(sequences.ids)) == ("classify", len(wanted))
+    assert sequences.classes == ("push", "swipe", "twist")
+    raw = sequences.values[:, :, :num_channels] * found.std[:num_channels] + found.mean[:num_channels]
+    order = range(len(wanted)) if ordered else [int(name.split("_")[-1]) for name in sequences.ids]
+    for row, number in enumerate(order):
+        assert sequences.lengths[row] == len(wanted[number])
+        assert sequences.classes[sequences.labels[row]] == LABELS[number]
+        np.testing.assert_allclose(raw[row, : len(wanted[number])], wanted[number], atol=1e-5)
+    return plan
+
+
+def long_table() -> pd.DataFrame:
+    parts = []
+    for number, (values, label) in enumerate(zip(recordings(), LABELS, strict=True)):
+        part = pd.DataFrame(values, columns=["x", "y"]).assign(label=label)
+        part.insert(0, "clip", f"c_{number:02}")
+        part.insert(1, "frame", range(len(values)))
+        parts.append(part)
+    return pd.concat(parts, ignore_index=True)
+
+
+def padded(num_channels: int = 2) -> np.ndarray:
+    """(N, T, C), NaN after the end of each."""
+    values = recordings(num_channels=num_channels)
+    array = np.full((len(values), max(map(len, values)), num_channels), np.nan)
+    for number, each in enumerate(values):
+        array[number, : len(each)] = each
+    return array
+
+
+def wide_table() -> pd.DataFrame:
+    array = padded()
+    columns = {
+        f"{name}_{step}": array[:, step, place] for place, name in enumerate("xy") for step in range(array.shape[1])
+    }
+    return pd.DataFrame({"label": LABELS, **columns})
+
+
+# One row per sequence -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("ending", ["csv", "tsv", "parquet"])
+def test_a_table_with_one_row_per_sequence_is_read(tmp_path: Path, ending: str):
+    path = tmp_path / f"wide.{ending}"
+    wide = wide_table()
+    sep = "\t" if ending == "tsv" else ","
+    wide.to_parquet(path) if ending == "parquet" else wide.to_csv(path, index=False, sep=sep)
+    assert expect(path).workload.preprocess.columns.features == ("x", "y")
+
+
+def test_a_table_without_a_header_is_read(tmp_path: Path):
+    array = np.nan_to_num(padded(1))[:, :, 0]
+    for place, name in ((0, "first.txt"), (array.shape[1], "last.csv")):
+        table = pd.DataFrame(array)
+        table.insert(place, "label", [" abc".index(label[0]) if label[0] in "abc" else len(label) for label in LABELS])
+        sep = "," if name.endswith("csv") else " "
+        table.to_csv(tmp_path / name, index=False, header=False, sep=sep)
+        plan, found = planned(tmp_path / name)
+        assert found.sequences.classes == (4, 5) and found.sequences.values.shape[1] == array.shape[1]
+        asked, again = planned(tmp_path / name, "--label", str(place + 1))
+        assert asked.workload == plan.workload and (again.sequences.labels == found.sequences.labels).all()
+
+
+def test_train_and_test_in_two_files_are_the_split(tmp_path: Path):
+    wide = wide_table()
+    for name, part in (("TRAIN", wide[:12]), ("TEST", wide[12:])):  # both count from 0: no sequence is another one's
+        part.assign(id=range(len(part))).to_csv(tmp_path / f"Hand_{name}.csv", index=False)
+    plan = expect(tmp_path / "Hand_TRAIN.csv")
+    assert plan.summary["num_per_split"]["test"] == 6 and "{train: 10, val: 2, test: 6}" in plan.block
+    assert own_tables.planned(tmp_path / "Hand_TRAIN.csv", "--alone").summary["num_sequences"] == 12
+    with pytest.raises(ValueError, match="'step' repeats in sequence 0, rows 1 and "):
+        planned(tmp_path / "Hand_TRAIN.csv", "--sequence", "id")
+
+
+def test_columns_beside_the_steps_stay_with_their_sequence(tmp_path: Path):
+    wide = wide_table()
+    wide.insert(0, "id", [f"r{number:02}" for number in range(len(wide))])
+    wide.insert(1, "person", [PEOPLE[number // 3] for number in range(len(wide))])
+    wide.insert(2, "age", [20.5 + number // 3 for number in range(len(wide))])
+    wide.insert(3, "x", 7.0)  # called as a feature is
+    wide.to_csv(tmp_path / "wide.csv", index=False)
+    plan = expect(tmp_path / "wide.csv")
+    assert plan.workload.preprocess.groups == "person" and sum(plan.summary["num_groups"].values()) == 6
+    assert plan.workload.preprocess.columns.features == ("x_", "y")
+    asked = expect(tmp_path / "wide.csv", "--groups", "none", "--sequence", "id")
+    assert asked.workload.preprocess.groups == "none"
+
+
+# Lists in cells -------------------------------------------------------------------------------------------------------
+
+
+def lists_table() -> pd.DataFrame:
+    values = recordings()
+    columns = {name: [each[:, place] for each in values] for place, name in enumerate("xy")}
+    return pd.DataFrame(columns).assign(label=LABELS)
+
+
+def test_lists_in_the_cells_of_parquet_are_read_block_by_block(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(wide, "BLOCK_CELLS", 40)
+    table, files = lists_table(), tmp_path / "set/data"
+    table.to_parquet(tmp_path / "t.parquet")
+    files.mkdir(parents=True)
+    parts = {"test-0-of-1": slice(12, 18), "train-0-of-2": slice(6), "train-1-of-2": slice(6, 12)}
+    for name, rows in parts.items():
+        table[rows].to_parquet(files / f"{name}.parquet")
+    assert expect(tmp_path / "t.parquet").workload.preprocess.columns.features == ("x", "y")
+    for path, num_test in ((tmp_path / "t.parquet", 3), (tmp_path / "set", 6)):
+        with TemporaryDirectory(dir=tmp_path) as scratch:
+            plan = plan_in(Path(scratch), path)
+            assert pq.ParquetFile(plan.table).num_row_groups >= 5  # block by block
+        assert (plan.summary["num_sequences"], plan.summary["num_per_split"]["test"]) == (18, num_test)
+
+
+def test_lists_of_words_are_events_and_lists_of_unequal_length_are_refused(tmp_path: Path):
+    table, path = lists_table(), tmp_path / "t.parquet"
+    words = [["none"] * 3 + ["hit"] + ["none"] * (len(each) - 4) for each in table["x"]]
+    table.drop(columns="label").assign(event=words).to_parquet(path)
+    plan, found = planned(path)
+    assert plan.workload.task == "detect" and found.sequences.classes == ("none", "hit")
+    table.assign(z=[each[1:] for each in table["x"]]).to_parquet(path)
+    expect(path, "--features", "x,y")
+    with pytest.raises(ValueError, match=r"row 1: 'x' has \d entries and 'z' \d; correct .* with --features"):
+        planned(path)
+
+
+# A folder with a file per sequence ------------------------------------------------------------------------------------
+
+
+def write_files(folder: Path, name: Callable[[int], str], header: bool = True) -> Path:
+    for number, values in enumerate(recordings()):
+        path = folder / name(number)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if path.suffix == ".npy":
+            np.save(path, values)
+        elif path.suffix == ".parquet":
+            pd.DataFrame(values, columns=["x", "y"]).to_parquet(path)
+        else:
+            sep = "\t" if ".txt" in path.name else ","
+            pd.DataFrame(values, columns=["x", "y"]).to_csv(path, index=False, header=header, sep=sep)
+    return folder
+
+
+@pytest.mark.parametrize("ending", ["csv", "txt", "csv.gz", "parquet", "npy"])
+def test_a_folder_of_files_labelled_by_their_folders(tmp_path: Path, ending: str):
+    folder = write_files(tmp_path / "data", lambda number: f"{LABELS[number]}/r_{number:02}.{ending}")
+    (folder / "notes.md").write_text("anything")
+    expect(folder, ordered=False)
+
+
+def test_a_folder_of_files_without_a_header_labelled_by_a_pattern(tmp_path: Path):
+    def name(number: int) -> str:
+        return f"{LABELS[number]}-{PEOPLE[number // 3]}_{number:02}.csv"
+
+    folder = write_files(tmp_path / "data", name, header=False)
+    plan = expect(folder, "--pattern", "{label}-{person}_*", ordered=False)
+    assert plan.workload.preprocess.columns.features == ("1", "2") and plan.workload.preprocess.groups == "person"
+
+
+def test_a_folder_of_files_labelled_by_a_table(tmp_path: Path):
+    folder = write_files(tmp_path / "data", lambda number: f"r_{number:02}.csv")
+    files = [f"r_{number:02}.csv" for number in range(len(LABELS))]
+    table = pd.DataFrame({"file": files, "gesture": LABELS, "person": np.repeat(PEOPLE, 3)})
+    table.sample(frac=1, random_state=0).to_csv(tmp_path / "which.csv", index=False)
+    plan = expect(folder, "--labels", str(tmp_path / "which.csv"), ordered=False)
+    assert plan.workload.preprocess.columns.label == "gesture" and plan.workload.preprocess.groups == "person"
+    table.to_csv(folder / "labels.csv", index=False)
+    expect(folder, ordered=False)
+    table[2:].to_csv(folder / "labels.csv", index=False)
+    with pytest.raises(ValueError, match=r"labels.csv has a row for 16 of 18 files \(by 'file'\), none for r_00"):
+        planned(folder)
+
+
+def test_folders_called_train_and_test_are_the_split(tmp_path: Path):
+    folder = write_files(
+        tmp_path / "data", lambda number: f"{'train' if number < 12 else 'test'}/{LABELS[number]}/r_{number:02}.csv"
+    )
+    assert expect(folder, ordered=False).summary["num_per_split"]["test"] == 6
+
+
+def test_folders_of_people_are_in_one_split(tmp_path: Path):
+    for name, form in (("a", "s{1:02}/{0}"), ("b", "{0}/s{1:02}")):  # person/label or label/person
+        folder = write_files(tmp_path / name, lambda n, form=form: f"{form.format(LABELS[n], n // 3)}/r_{n:02}.csv")
+        plan = expect(folder, ordered=False)
+        assert plan.workload.preprocess.groups.startswith("folder") and sum(plan.summary["num_groups"].values()) == 6
+
+
+def test_files_with_events_are_for_detect(tmp_path: Path):
+    for number, values in enumerate(recordings(shortest=7)):
+        table = pd.DataFrame(values, columns=["x", "y"]).assign(t=range(len(values)), event="none")
+        table.loc[3, "event"] = "hit"
+        (tmp_path / "data").mkdir(exist_ok=True)
+        table.to_csv(tmp_path / "data" / f"{number}.csv", index=False)
+    plan, _ = planned(tmp_path / "data")
+    assert plan.workload.task == "detect" and plan.workload.preprocess.columns.step == "t"
+
+
+# Arrays and .ts -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("axes", ["NTC", "NCT"])
+def test_arrays_are_read_in_both_orders_of_axes(tmp_path: Path, axes: str):
+    array = padded() if axes == "NTC" else padded().swapaxes(1, 2)
+    np.savez_compressed(tmp_path / "a.npz", X=array.astype(np.float32), y=np.array(LABELS))
+    expect(tmp_path / "a.npz")
+    np.save(tmp_path / "X.npy", array)
+    np.save(tmp_path / "y.npy", np.array(LABELS))
+    expect(tmp_path / "X.npy")
+    np.save(tmp_path / "data_of_mine.npy", np.asfortranarray(array))
+    expect(tmp_path / "data_of_mine.npy", "--labels", str(tmp_path / "y.npy"), "--axes", axes)
+
+
+def test_arrays_of_train_and_test_are_the_split(tmp_path: Path):
+    array, labels = padded(), np.array(LABELS)
+    parts = {"X_train": array[:12], "y_train": labels[:12], "X_test": array[12:], "y_test": labels[12:]}
+    np.savez(tmp_path / "a.npz", **parts)
+    (tmp_path / "npy").mkdir()
+    for name, part in parts.items():
+        np.save(tmp_path / "npy" / f"{name}.npy", part)
+    for path in (tmp_path / "a.npz", tmp_path / "npy/X_train.npy"):
+        assert expect(path).summary["num_per_split"]["test"] == 6
+    np.savez(tmp_path / "b.npz", X=array, y=labels, groups=np.repeat(PEOPLE, 3))
+    assert expect(tmp_path / "b.npz").workload.preprocess.groups == "groups"
+
+
+def write_ts(path: Path, numbers: range) -> Path:
+    header = ["# anything", "@problemName Hand", "@univariate false", "@classLabel true push swipe twist", "@data"]
+    lines = []
+    for number in numbers:
+        channels = [",".join(map(str, channel)) for channel in recordings()[number].T]
+        lines.append(":".join([*channels, LABELS[number]]))
+    path.write_text("\n".join([*header, *lines]))
+    return path
+
+
+def test_ts_files_are_read(tmp_path: Path):
+    write_ts(tmp_path / "Hand_TEST.ts", range(12, 18))
+    plan = expect(write_ts(tmp_path / "Hand_TRAIN.ts", range(12)))
+    assert plan.summary["num_per_split"]["test"] == 6 and plan.table_name == "mine.parquet"
+    expect(tmp_path)  # the folder of the two
+
+
+def test_ts_says_whether_its_targets_are_numbers(tmp_path: Path):
+    values = recordings()
+    lines = [f"{','.join(map(str, values[number][:, 0]))}:{number % 3}" for number in range(18)]
+    written(tmp_path / "a.ts", "\n".join(["@univariate true", "@targetLabel true", "@data", *lines]))
+    assert own_tables.planned(tmp_path / "a.ts").workload.task == "regress"
+
+
+# Text of all kinds ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "encoding"),
+    [
+        ("UP.CSV", {}, "utf-8"),
+        ("t.csv", {}, "utf-8-sig"),
+        ("t.csv", {}, "utf-16"),
+        ("t.csv", {}, "utf-16-le"),
+        ("t.csv", {}, "windows-1252"),
+        ("t.csv", {"sep": ";", "decimal": ","}, "utf-8"),
+        ("t.tsv", {"sep": "\t"}, "utf-8"),
+        ("t.txt", {"sep": " "}, "utf-8"),
+    ],
+)
+def test_text_of_any_encoding_and_separator_is_read(tmp_path: Path, name: str, options: dict[str, Any], encoding: str):
+    table = long_table().rename(columns={"label": "événement" if encoding.startswith("win") else "label"})
+    (tmp_path / name).write_bytes(table.to_csv(index=False, **options).encode(encoding))
+    assert expect(tmp_path / name).workload.preprocess.columns.label == table.columns[-1]
+
+
+@pytest.mark.parametrize("name", ["t.csv.gz", "a_gzip_called.csv", "t.csv.bz2", "t.csv.xz", "t.zip"])
+def test_compressed_text_is_read(tmp_path: Path, name: str):
+    data = long_table().to_csv(index=False).encode()
+    if name == "t.zip":
+        with zipfile.ZipFile(tmp_path / name, "w") as archive:
+            archive.writestr("t.csv", data)
+    else:
+        compress = {"bz2": bz2.compress, "xz": lzma.compress}.get(name.split(".")[-1], gzip.compress)
+        (tmp_path / name).write_bytes(compress(data))
+    expect(tmp_path / name)
+
+
+def test_text_cells_keep_their_characters(tmp_path: Path):
+    table = long_table()
+    table["label"] = np.array(["007", "NA", "a, b"])[pd.factorize(table["clip"])[0] % 3]
+    table.to_csv(tmp_path / "t.csv", index=False, sep=";")
+    _, found = planned(tmp_path / "t.csv")
+    assert found.sequences.classes == ("007", "NA", "a, b")
+
+
+def test_every_documented_command_is_valid():
+    table = (ROOT / "docs/own-data.md").read_text(encoding="utf-8")
+    commands = [
+        cell for row in re.findall(r"^\|.*`tandem new hand.*\|$", table, re.MULTILINE) for cell in row.split("|")[2:3]
+    ]
+    assert len(commands) >= 11
+    for cell in commands:
+        first, *options = re.findall(r"`([^`]*)`", cell)
+        words = shlex.split(first)
+        assert words[:2] == ["tandem", "new"]
+        for more in ["", *options]:
+            parsed(*words[2:], *shlex.split(more))
+
+
+def test_leftovers_of_a_killed_conversion_are_removed(tmp_path: Path):
+    done = subprocess.Popen(["true"])
+    done.wait()
+    for number in (done.pid, os.getpid()):
+        (tmp_path / f".mine.{number}.abc").mkdir()
+    (tmp_path / ".mine.notes").mkdir()
+    new_workload.remove_leftovers(tmp_path, "mine")
+    assert sorted(path.name for path in tmp_path.iterdir()) == [f".mine.{os.getpid()}.abc", ".mine.notes"]
+
+
+# What is refused ---------------------------------------------------------------------------------------------------
+
+
+def arrays(path: Path, **named: np.ndarray) -> Path:
+    np.savez(path, **named)
+    return path
+
+
+def flat(folder: Path) -> Path:
+    return write_files(folder / "d", lambda number: f"r_{number}.csv")
+
+
+def with_other_columns(folder: Path) -> Path:
+    write_files(folder / "d", lambda number: f"{LABELS[number]}/{number}.csv")
+    return written(folder / "d/push/3.csv", "x,z\n1,2\n").parents[1]
+
+
+def wide_with(folder: Path, column: str, cell: str) -> Path:
+    table = wide_table().astype(object)
+    table.loc[4, column] = cell
+    table.to_csv(folder / "t.csv", index=False)
+    return folder / "t.csv"
+
+
+def torn(path: Path) -> Path:
+    """The file with some bytes changed after its first half."""
+    data = path.read_bytes()
+    middle = len(data) // 2
+    path.write_bytes(data[:middle] + bytes(byte ^ 0x55 for byte in data[middle : middle + 20]) + data[middle + 20 :])
+    return path
+
+
+def written(path: Path, text: str) -> Path:
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(text)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("make", "options", "words"),
+    [
+        (lambda at: at / "no.csv", "", "no.csv is not there; give the path of a table"),
+        (lambda at: written(at / "d/x.jpg", "a").parent, "", r"a folder of 1 files \(.jpg\), none a sequence"),
+        (flat, "", "nothing says which label the 18 files"),
+        (flat, "--pattern {label}-*", "does not fit 18 of 18 names"),
+        (with_other_columns, "", r"3.csv has other columns than the files before it \(y, z\)"),
+        (lambda at: arrays(at / "a.npz", X=np.ones((4, 5, 2, 2))), "", r"X \(4, 5, 2, 2\); accepted: \(N, T, C\)"),
+        (
+            lambda at: arrays(at / "a.npz", X=np.ones((4, 5)), y=np.ones(3)),
+            "",
+            r"a.npz: y \(3,\) does not go with a.npz: X",
+        ),
+        (lambda at: arrays(at / "a.npz", X=np.array([[1], [1, 2]], dtype=object)), "", "which only pickle"),
+        (lambda at: arrays(at / "a.npz", X=padded()), "", "a.npz has no labels: put an array y"),
+        (lambda at: wide_with(at, "y_1", "abc"), "", "column 'y_1' must hold numbers, found 'abc' in line 6; correct"),
+        (
+            lambda at: wide_with(at, "label", ""),
+            "",
+            r"row 29 \(sequence 4\): column 'label' is empty",
+        ),
+        (lambda at: torn(arrays(at / "a.npz", X=np.ones((200, 100)), y=np.ones(200))), "", "a.npz: X cannot be read"),
+        (
+            lambda at: written(at / "a.ts", "@classLabel true a\n@data\n1:a\n1,b:a"),
+            "",
+            "a.ts, line 4: must hold numbers",
+        ),
+        (lambda at: written(at / "a.ts", "@timestamps true\n@data\n(1,2):a"), "", "has time stamps"),
+        (lambda at: written(at / "t.csv", "1,a\n2,b\n"), "", r"t.csv has no header \(its first row is|no column"),
+    ],
+)
+def test_a_shape_that_cannot_be_read_gets_one_sentence(tmp_path: Path, make: Any, options: str, words: str):
+    with pytest.raises((ValueError, FileNotFoundError), match=words) as caught:
+        planned(make(tmp_path), *options.split())
+    assert "\n" not in str(caught.value)

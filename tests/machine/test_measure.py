@@ -1,0 +1,325 @@
+"""Rates are known work over measured seconds, clocks are read at the right moments, and unknown readings have a reason.
+
+Where a clock decides, it is a virtual one that the measured work itself moves on: the expected numbers are exact, on
+any machine.
+"""
+
+import ctypes
+import json
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable
+from contextlib import nullcontext
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from tandem.machine import conditions, identity, sampler
+from tandem.machine.interleaving import interleave
+from tandem.machine.measure import Measurement, measure, sampled
+from tandem.machine.nvml import Gpu
+from tandem.machine.sampler import Readings, Window, sampling
+from tandem.runs.history import RUN_METRICS, summarize_gpu
+from tests.projects import ROOT, read_record, run, unpublished, wait_for
+
+CPU = torch.device("cpu")
+
+
+class Clock:
+    """Stands still until somebody moves it."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+
+    def __call__(self) -> float:
+        return self.seconds
+
+
+def test_measurements_take_turns_in_alternating_order():
+    calls = []
+
+    def measurement(name: str) -> Callable[[], str]:
+        return lambda: calls.append(name) or f"{name}{len(calls)}"
+
+    found = interleave({name: measurement(name) for name in "abc"}, rounds=3)
+    assert "".join(calls) == "abccbaabc"
+    assert found == {"a": ["a1", "a6", "a7"], "b": ["b2", "b5", "b8"], "c": ["c3", "c4", "c9"]}
+
+
+def test_a_region_has_its_seconds_its_cpu_time_and_reasons_for_the_rest(monkeypatch: pytest.MonkeyPatch):
+    clock, cpu = Clock(), Clock()
+    monkeypatch.setattr(time, "perf_counter", clock)
+    monkeypatch.setattr(time, "process_time", cpu)
+    with measure(CPU) as found:
+        clock.seconds += 4.0
+        cpu.seconds += 3.0
+    assert found.seconds == 4.0 and found.cpu_share == 0.75
+    missing = {name for name, value in vars(found).items() if value is None}
+    assert found.missing_reasons.keys() == missing
+    assert {"peak_allocated_mib", "process_mib", "gpu_busy_share", "energy_joules"} <= missing
+    assert all("no GPU" in reason for reason in found.missing_reasons.values())
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The sampler, with a source that says what it is told
+
+
+class Scripted:
+    """Says one reading after the other, the last one again and again, and keeps which thread asked."""
+
+    def __init__(self, *readings: Readings) -> None:
+        self.readings, self.threads = list(readings), []
+
+    def read(self) -> Readings:
+        self.threads.append(threading.current_thread())
+        return self.readings.pop(0) if len(self.readings) > 1 else self.readings[0]
+
+    def wait_for(self, num_more: int) -> None:
+        """Until the thread has read so many more times, and the last of it is counted."""
+        enough = len(self.threads) + num_more + 1
+        wait_for(lambda: len(self.threads) >= enough, what="the sampler's readings")
+
+
+def reading(process_mib: float = 100.0, **quantities: float | str) -> Readings:
+    usual = {"other_processes": 0.0, "device_mib": 900.0, "gpu_busy_share": 0.5, "power_watts": 200.0}
+    return {"process_mib": process_mib, **usual, "energy_joules": 5000.0, **quantities}
+
+
+def sampler_threads() -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread.name == "sampler"]
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Many readings in a test's time, and a driver that averages over less of it."""
+    monkeypatch.setattr(sampler, "SAMPLE_SECONDS", 0.002)
+    monkeypatch.setattr(sampler, "DRIVER_SECONDS", 0.1)
+
+
+def test_a_window_has_the_largest_memory_the_mean_of_averages_and_the_counters_difference(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    clock = Clock()
+    monkeypatch.setattr(time, "monotonic", clock)
+    window = Window(reading(energy_joules=5000.0, gpu_busy_share=0.9))  # the average of what came before it
+    for seconds, busy, watts, mib, joules in ((0.5, 0.9, 900.0, 300.0, 5100.0), (1.0, 0.2, 100.0, 120.0, 5200.0)):
+        clock.seconds = seconds
+        window.add(reading(mib, gpu_busy_share=busy, power_watts=watts, energy_joules=joules))
+    clock.seconds = 1.5
+    window.add(reading(110.0, gpu_busy_share=0.4, power_watts=200.0, energy_joules=5350.0))
+    assert window.totals() == {
+        "sampled_seconds": 1.5,
+        "process_mib": 300.0,
+        "other_processes": 0.0,
+        "device_mib": 900.0,
+        "gpu_busy_share": pytest.approx(0.3),
+        "power_watts": 150.0,
+        "energy_joules": 350.0,
+    }
+
+
+def test_a_region_shorter_than_the_drivers_average_has_memory_and_a_reason_for_the_rest(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    monkeypatch.setattr(time, "monotonic", clock := Clock())
+    window = Window(reading(100.0))
+    clock.seconds = 0.99
+    window.add(reading(120.0))
+    reason = "the driver averages over up to 1 s, and the region took only 0.99 s"
+    averages = dict.fromkeys(("gpu_busy_share", "power_watts", "energy_joules"), reason)
+    assert window.found() == reading(120.0, **averages)
+
+
+def test_parts_of_a_training_are_read_by_its_one_thread(quick: None):
+    source = Scripted(*(reading(energy_joules=float(joules)) for joules in range(20_000)))
+    with sampling(source) as whole:
+        with sampling(source) as short:
+            assert len(sampler_threads()) == 1
+        for _ in range(3):
+            with sampling(source) as epoch, sampling(source) as inner:
+                time.sleep(0.11)
+                source.wait_for(1)
+    main, thread = threading.main_thread(), source.threads[1]
+    assert sampler_threads() == [] and not sampler.running
+    assert set(source.threads[1:-1]) == {thread} and (source.threads[0], source.threads[-1]) == (main, main)
+    assert isinstance(short.found()["gpu_busy_share"], str) and short.found()["process_mib"] == 100.0
+    assert whole.found()["energy_joules"] == len(source.threads) - 1, "from the first reading to the last"
+    assert 0 < inner.found()["energy_joules"] <= epoch.found()["energy_joules"] < whole.found()["energy_joules"]
+
+
+@pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt])
+@pytest.mark.parametrize("is_in_part", [False, True])
+def test_the_thread_ends_with_the_body_whatever_happens(error: type[BaseException], is_in_part: bool, quick: None):
+    source = Scripted(reading())
+    with pytest.raises(error), sampling(source):
+        source.wait_for(2)
+        with sampling(source) if is_in_part else nullcontext():
+            raise error
+    num_readings = len(source.threads)
+    assert sampler_threads() == [] and not sampler.running
+    time.sleep(0.02)
+    assert len(source.threads) == num_readings
+    with sampling(source) as again:
+        source.wait_for(1)
+    assert again.found()["process_mib"] == 100.0
+
+
+def test_a_quantity_that_a_reading_lacks_is_absent_with_its_reason_where_it_was_lacking(quick: None):
+    lost = {name: "NVML: GPU is lost" for name in reading()}
+    source = Scripted(reading())
+    with sampling(source) as whole:
+        with sampling(source) as good:
+            time.sleep(0.11)
+            source.wait_for(1)
+        with sampling(source) as bad:
+            source.readings = [lost]
+            source.wait_for(2)
+    assert good.found() == reading(energy_joules=0.0)
+    assert bad.found() == whole.found() == lost
+
+
+def test_a_resumed_training_has_the_numbers_of_all_its_parts():
+    first = {"sampled_seconds": 30.0, **reading(100.0, gpu_busy_share=0.2, energy_joules=6000.0)}
+    second = {"sampled_seconds": 10.0, **reading(80.0, gpu_busy_share=0.6, energy_joules=1000.0)}
+    assert summarize_gpu([first, second, {}]) == (  # and finished on the CPU
+        {"sampled_seconds": 40.0, **reading(100.0, gpu_busy_share=pytest.approx(0.3), energy_joules=7000.0)},
+        {},
+    )
+    found, reasons = summarize_gpu([first, {**second, "energy_joules": "NVML: Not Supported"}])
+    assert found["energy_joules"] is None and reasons == {"energy_joules": "NVML: Not Supported"}
+    assert summarize_gpu([{}]) == (dict.fromkeys(first), {}), "nothing, and nothing that looks like a 0"
+
+
+def train_sampled() -> None:
+    """Train `tiny` as on a GPU whose readings are scripted."""
+    from stages import train
+    from tandem.runs import run_dir
+
+    sampler.SAMPLE_SECONDS, sampler.DRIVER_SECONDS = 0.002, 0.0
+    run_dir.start_follower, run_dir.WAIT_SECONDS = lambda: None, 0.0  # so that the directory stays
+    source = Scripted(*(reading(energy_joules=float(joules), other_processes=1.0) for joules in range(20_000)))
+    train.sampled = lambda device: sampling(source)
+    train.main("tiny", "cpu", "0")
+
+
+def test_a_training_records_what_its_sampler_read(ready: Path):
+    code = "from tests.machine import test_measure; test_measure.train_sampled()"
+    run(ready, sys.executable, "-c", code, PYTHONPATH=str(ROOT))
+    [kept] = unpublished(ready)
+    timings = read_record(ready, "timing.json")["timing"]
+    expected = reading(energy_joules=timings["energy_joules"], other_processes=1.0)
+    assert {name: timings[name] for name in expected} == expected and timings["sampled_seconds"] > 0
+    found = {name: timings[key] for name, key in RUN_METRICS.items()}
+    metrics = json.loads((kept / "train.end.json").read_text())["metrics"]
+    assert metrics == {name: value for name, value in found.items() if value is not None}
+    assert not timings["missing_reasons"].keys() & expected.keys()
+    tags = json.loads((kept / "run.json").read_text())["tags"]
+    assert tags["not_comparable"] == "other processes on its GPU (1 while it trained)"
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# NVML
+
+
+def test_a_gpu_that_nvml_does_not_know_has_no_reading():
+    gpu = Gpu("GPU-00000000-0000-0000-0000-000000000000")
+    found, reason = gpu.process_mib()
+    assert found is None and reason.startswith("NVML: ")
+    assert gpu.read() == dict.fromkeys(reading(), reason)
+
+
+def test_every_quantity_has_the_unit_of_its_name():
+    class Nvml:
+        answers: dict[str, Any] = {
+            "nvmlDeviceGetComputeRunningProcesses": [
+                SimpleNamespace(pid=pid, usedGpuMemory=3 * 2**20) for pid in (os.getpid(), -1)
+            ],
+            "nvmlDeviceGetMemoryInfo": SimpleNamespace(used=5 * 2**20),
+            "nvmlDeviceGetUtilizationRates": SimpleNamespace(gpu=25, memory=99),
+            "nvmlDeviceGetPowerUsage": 70_500,
+            "nvmlDeviceGetTotalEnergyConsumption": 1_234_500,
+        }
+
+        def __getattr__(self, name: str) -> Callable[[object], Any]:
+            return lambda handle: self.answers[name]
+
+    gpu = Gpu("")
+    gpu.unavailable, gpu.nvml, gpu.handle = "", Nvml(), object()
+    expected = {"process_mib": 3.0, "other_processes": 1.0, "device_mib": 5.0}
+    assert gpu.read() == {**expected, "gpu_busy_share": 0.25, "power_watts": 70.5, "energy_joules": 1234.5}
+    Nvml.answers["nvmlDeviceGetComputeRunningProcesses"] = [SimpleNamespace(pid=os.getpid(), usedGpuMemory=None)]
+    assert str(gpu.read()["process_mib"]).startswith("the driver does not tell memory per process here")
+    Nvml.answers["nvmlDeviceGetUtilizationRates"] = None  # whatever else may happen, a reading raises nothing
+    assert str(gpu.read()["gpu_busy_share"]).startswith("NVML: ")
+
+
+def test_a_drivers_own_trouble_is_not_blamed_on_hidden_gpus(monkeypatch: pytest.MonkeyPatch):
+    """cuInit 803: the driver and its library do not match. 100: there is no GPU that it may show."""
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
+    for code, why in ((803, "the driver shows no GPU (cuInit 803)"), (100, "CUDA_VISIBLE_DEVICES='0' hides every GPU")):
+        driver = SimpleNamespace(cuInit=lambda flags, code=code: code)
+        monkeypatch.setattr(ctypes, "CDLL", lambda name, driver=driver: driver)
+        assert identity.cuda_identity("13.2") == (None, why)
+    older = SimpleNamespace(
+        cuInit=lambda flags: 0,
+        cuDeviceGetCount=lambda count: setattr(count._obj, "value", 1),
+        cuDriverGetVersion=lambda version: setattr(version._obj, "value", 12020),
+    )
+    monkeypatch.setattr(ctypes, "CDLL", lambda name: older)
+    why = "the driver supports CUDA 12.2 and torch is built for CUDA 13.2; update the driver"
+    assert identity.cuda_identity("13.2") == (None, why)
+
+
+def test_clocks_that_somebody_set_are_no_throttling():
+    import pynvml
+
+    bits = pynvml.nvmlClocksThrottleReasonApplicationsClocksSetting | pynvml.nvmlClocksThrottleReasonSwPowerCap
+    found = {name: getattr(pynvml, name) for name in dir(pynvml) if name.startswith("nvmlClocksThrottleReason")}
+    nvml = SimpleNamespace(**found, nvmlDeviceGetCurrentClocksThrottleReasons=lambda handle: bits)
+    assert conditions.throttle_reasons(nvml, None) == ["SwPowerCap"]
+
+
+@pytest.mark.gpu
+def test_a_region_on_a_gpu_has_every_reading_or_its_reason():
+    device = torch.device("cuda", 0)
+    with measure(device) as found:
+        kept = torch.ones(2**26, device=device)
+    assert kept.nbytes / 2**20 <= found.peak_allocated_mib <= found.peak_reserved_mib
+    assert found.process_mib is None or found.process_mib > found.peak_reserved_mib  # CUDA takes memory of its own
+    assert found.missing_reasons.keys() == {name for name, value in vars(found).items() if value is None}
+    assert "averages over" in found.missing_reasons["gpu_busy_share"]
+
+
+@pytest.mark.gpu
+@pytest.mark.gpu_time
+def test_a_busy_gpu_is_seen_to_be_busy_in_the_whole_training_and_in_its_long_epochs():
+    device = torch.device("cuda", 0)
+    matrix = torch.randn(4096, 4096, device=device)
+
+    def work(seconds: float) -> Measurement:
+        with measure(device) as found:
+            end = time.perf_counter() + seconds
+            while time.perf_counter() < end:
+                matrix @ matrix
+                torch.cuda.synchronize(device)
+        assert len(sampler_threads()) == 1
+        return found
+
+    with sampled(device) as readings:
+        short, long = [work(0.05) for _ in range(10)], work(2.0)
+    assert sampler_threads() == []
+    for found in (readings.totals(), {**vars(long), **long.missing_reasons}):
+        for name in ("gpu_busy_share", "power_watts", "energy_joules"):
+            assert isinstance(found[name], str) or found[name] > 0, name
+        if isinstance(found["gpu_busy_share"], float):
+            assert found["gpu_busy_share"] > 0.5
+        if isinstance(found["energy_joules"], float) and isinstance(found["power_watts"], float):
+            seconds = found.get("sampled_seconds") or found["seconds"]
+            assert found["energy_joules"] / seconds == pytest.approx(found["power_watts"], rel=0.5)
+    for epoch in short:
+        assert epoch.device_mib > 0 and epoch.gpu_busy_share is None

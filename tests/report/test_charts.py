@@ -1,0 +1,82 @@
+"""The charts of trainings and of predictions: they hold for few and for many classes and epochs, and for any name."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tandem.report import charts, drawing
+from tandem.report.drawing import Chart
+from tandem.report.outcomes import outcomes, with_gaps
+from tests.report.test_report import CONFUSION, NASTY, SCORES, make_row, make_run
+
+
+def event(sequence: str, actual: Any, predicted: Any, name: str = "hit") -> dict[str, str]:
+    return {"sequence": sequence, "event": name, "actual": str(actual), "predicted": str(predicted)}
+
+
+EVENTS = [event("1", 3, 4), event("2", 3, ""), event("3", 1, 1), event("3", 5, 5), event("4", "", 2, NASTY)]
+FORECASTS = [
+    {"time": f"2024-01-{1 + hour // 24:02}T{hour % 24:02}:00:00Z", "step_ahead": str(step),
+     "last": "5", "actual": str(5 + step), "predicted": "6"}
+    for hour in (0, 1, 2, 3, 30, 31) for step in (1, 2)
+]  # fmt: skip
+AHEAD = [
+    {"step_ahead": "1", "network_mae": "1.1", "persistence_mae": "1"},
+    {"step_ahead": "2", "network_mae": "0.9", "persistence_mae": "0"},
+]
+
+
+def every_chart() -> dict[str, list[Chart | None]]:
+    rows = [{**make_row(device=device, seeds=seeds), "label": f"GPU {seeds} {NASTY}"}
+            for device, seeds in (("cpu", 3), ("cuda", 1))]  # fmt: skip
+    many = [{"actual": f"{NASTY} {n % 31}", "predicted": f"{NASTY} {n * n % 31}"} for n in range(900)]
+    huge = {**rows[0], "score": -1e5, "runs": [{**rows[0]["runs"][0], "score": -1e5}], "task": "forecast"}
+    numbers = [{"sequence": str(n), "actual": str(n * n), "predicted": str(900 - n)} for n in range(30)]
+    classes = [event("1", n, n, f"{NASTY} {n}") for n in range(40)]
+    return {
+        "of trainings": [charts.scores([*rows, huge]), charts.losses(rows)],
+        "of epochs": [charts.validation(rows), charts.validation([{**rows[0], "run": make_run(num_epochs=3)}])],
+        "of classes": [*outcomes(make_run(scores=SCORES, confusion=CONFUSION)), *outcomes(make_run(confusion=many))],
+        "of forecasts": [*outcomes(make_run("forecast", predictions=FORECASTS, scores=AHEAD))],
+        "of events": [
+            *outcomes(make_run("detect", predictions=EVENTS)),
+            *outcomes(make_run("detect", predictions=classes)),
+        ],
+        "of numbers": [*outcomes(make_run("regress", predictions=numbers))],
+    }
+
+
+@pytest.mark.filterwarnings("ignore:Glyph")
+@pytest.mark.parametrize("kind", list(every_chart()))
+def test_no_chart_is_cut_at_its_edges(kind: str):
+    """Text is measured in matplotlib's font, which is wider than most."""
+    with drawing.chart_style():
+        for found in every_chart()[kind]:
+            assert found and found.figure
+            width, height = found.figure.get_size_inches()
+            inked = found.figure.get_tightbbox()
+            assert inked.x0 >= -0.05 and inked.x1 <= width + 0.05, found.title
+            assert inked.y0 >= -0.05 and inked.y1 <= height + 0.05, found.title
+
+
+@pytest.mark.parametrize("task", ["classify", "detect", "forecast", "regress"])
+def test_too_little_to_draw_gives_no_chart(task: str):
+    assert outcomes(make_run(task)) == []
+    assert charts.losses([{**make_row(), "label": "CPU", "run": make_run(num_epochs=1)}]).figure is None
+
+
+def test_equal_data_give_the_same_picture(tmp_path: Path):
+    for name in ("first", "second"):
+        with drawing.chart_style():
+            drawing.save_charts(outcomes(make_run("detect", predictions=EVENTS, confusion=CONFUSION)), tmp_path / name)
+    png = (tmp_path / "first").read_bytes()
+    assert png.startswith(b"\x89PNG") and b"matplotlib" not in png and png == (tmp_path / "second").read_bytes()
+
+
+def test_no_line_is_drawn_across_a_gap():
+    minutes = np.array([0, 1, 2, 30, 31], dtype="datetime64[m]")
+    times, values = with_gaps(minutes, np.array([1.0, 2.0, 3.0, 4.0, 5.0]))
+    assert np.array_equal(values, [1, 2, 3, np.nan, 4, 5], equal_nan=True)
+    assert (np.diff(times) >= np.timedelta64(0, "m")).all()

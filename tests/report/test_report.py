@@ -1,0 +1,266 @@
+"""Properties of the report: they hold for few and for many classes, devices and epochs, and for any name."""
+
+import base64
+import csv
+import html
+import io
+import re
+import subprocess
+from collections.abc import Sequence
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tandem.comparing.comparison import Comparison, Reference, Side, compare
+from tandem.comparing.published import side_of
+from tandem.params.schema import built_in_facts
+from tandem.report import comparison, report
+from tandem.report.comparison import ReportSection
+from tandem.runs.run import Run
+from tests.comparing.test_comparing import SPEED, sides
+from tests.conftest import CHROMIUM
+
+NASTY = '<b>&"$x$_\u624b'
+REASON = "the device is the CPU: there is no VRAM"
+VOID = {"meta", "img", "br"}
+
+
+def make_run(task: str = "classify", num_epochs: int = 12, **tables: list[dict[str, Any]]) -> Run:
+    """An evaluated run with these tables."""
+    history = [
+        {"epoch": n, "learning_rate": 0.01, "train_loss": 2 / n, "val_loss": 2.2 / n, "val_accuracy": 1 - 0.9 / n}
+        for n in range(1, num_epochs + 1)
+    ]
+
+    def read(name: str) -> tuple[bytes, str]:
+        file, rows = io.StringIO(), {"history": history, **tables}.get(name.removesuffix(".csv"), [])
+        writer = csv.DictWriter(file, rows[0] if rows else ["actual", "predicted"])
+        writer.writeheader()
+        writer.writerows(rows)
+        return file.getvalue().encode(), name
+
+    block = {"task": task, "preprocess": {"columns": {"target": NASTY, "label": NASTY}}}
+    metrics = {"mae": 1.0, "mean_mae": 2.0, "linear_mae": 3.0}
+    train, score = {"workload": "one", "block": block, "files": {}}, {"metrics": metrics, "files": {}}
+    return Run("a run", train, {"files": {}}, score, read)  # type: ignore[arg-type]
+
+
+SCORES = [{"class": NASTY, "f1": 0.5, "num_true": 12}, {"class": "circle", "f1": 1.0, "num_true": None}]
+CONFUSION = [
+    {"actual": NASTY, "predicted": NASTY},
+    {"actual": NASTY, "predicted": "circle"},
+    {"actual": "circle", "predicted": "circle"},
+]
+
+
+def make_row(workload: str = "sign", device: str = "cpu", score: float = 0.97, seeds: int = 1) -> dict[str, Any]:
+    """A row as `compare` hands it to the report and to the summary."""
+    return {
+        "workload": workload,
+        "device": device,
+        "requested": device,
+        "device_name": f"{NASTY} {device} processor",
+        "precision": "fp32",
+        "threads": 2,
+        "torch": "2.11.0",
+        "task": "classify",
+        "zero": "",
+        "baselines": built_in_facts("classify").baselines,
+        "model": "gru",
+        "score_name": "accuracy",
+        "score": score,
+        "score_lowest": score,
+        "score_highest": score + 0.004 * (seeds - 1),
+        "seeds": list(range(seeds)),
+        "runs": [
+            {
+                "seed": seed,
+                "score": score + 0.004 * seed,
+                "epoch_seconds": 0.25 + 0.01 * seed,
+                "measured_at": "2026-11-21T06:19:40+0000",
+                "tracking": {"run_id": "abc"},
+            }
+            for seed in range(seeds)
+        ],
+        "metrics": {"accuracy": score, "loss": 0.2, **{f"linear_error_{number}": 0.1 for number in range(9)}},
+        "epoch_seconds": 0.25,
+        "epoch_seconds_quartile_low": None,
+        "epoch_seconds_quartile_high": None,
+        "epoch_seconds_lowest": 0.25,
+        "epoch_seconds_highest": 0.29,
+        "samples_per_second": 1564.5,
+        "train_seconds": 10.9,
+        "peak_rss_mib": 806.4,
+        "peak_allocated_mib": None if device == "cpu" else 212.4,
+        "missing_reasons": {"peak_allocated_mib": REASON} if device == "cpu" else {},
+        "measured_at": "2026-11-21T06:19:40+0000",
+        "measured_on": "desk",
+        "sentence": f"Of 180 sequences 175 are named correctly, {NASTY} among them.",
+        "summary_lines": {"bound": f"compute-bound, {NASTY}"},
+        "run": make_run(scores=SCORES, confusion=CONFUSION),
+    }
+
+
+def alone(*rows: dict[str, Any], references: Sequence[Reference] = (), why: str = "") -> ReportSection:
+    """A workload on one kind of device."""
+    found = Comparison(rows[0]["workload"], (), (), tuple(references), why)
+    return ReportSection([*rows, *(each.row for each in references)], found)
+
+
+def side_by_side(workload: str = "sign", seeds: int = 1, speed: dict[str, Any] = SPEED) -> ReportSection:
+    """A CPU and a GPU that took turns."""
+    rows = [make_row(workload, device, seeds=seeds) for device in ("cpu", "cuda")]
+    both = [Side(name, tuple(runs)) for name, runs in sides(*["1" * 20] * seeds).items()]
+    return ReportSection(rows, compare(workload, both, speed))
+
+
+def published() -> Reference:
+    seconds = {"0": 0.3, "1": 0.4, "2": 0.5}
+    entry = {
+        **{"workload": "sign", "requested": "cpu", "device": "cpu", "seed": 0, "epochs": []},
+        "block": {"task": "classify", "train": {"model": {"name": "gru"}}},
+        "realized": {"threads": 1, "precision": "fp32", "out_of_memory": []},
+        "hardware": {"name": f"{NASTY} elsewhere", "torch": "2.11.0"},
+        "score_name": "accuracy",
+        "scores": {"0": 0.95, "1": 0.96, "2": 0.97},
+        "timings": {seed: {"epoch_seconds": each, "samples_per_second": 900.0} for seed, each in seconds.items()},
+    }
+    return Reference(side_of(entry), None)
+
+
+class Page(HTMLParser):
+    """What a browser would find: tags must be balanced, text and attributes are kept unescaped."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(convert_charrefs=True)
+        self.open: list[str] = []
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.text = ""
+        self.feed(text)
+        self.close()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open and self.open.pop() == tag, f"</{tag}> closes nothing"
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+
+    def all(self, tag: str) -> list[dict[str, str | None]]:
+        return [attributes for name, attributes in self.tags if name == tag]
+
+
+def page_of(path: Path, *sections: ReportSection) -> Page:
+    report.write_report(path, sections)
+    return Page(path.read_text(encoding="utf-8"))
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("report") / "report.html"
+    price = {**make_row("price", score=-0.02), "run": make_run()}
+    report.write_report(path, [side_by_side(NASTY), alone(price, why="nothing is published of it")])
+    return path
+
+
+@pytest.fixture(scope="module")
+def page(written: Path) -> Page:
+    return Page(written.read_text(encoding="utf-8"))
+
+
+def test_the_report_is_balanced_without_scripts_or_requests(written: Path, page: Page):
+    assert page.open == []
+    assert not {tag for tag, _ in page.tags} & {"script", "link", "iframe", "object", "use", "image"}
+    for _, attributes in page.tags:
+        for name in ("src", "href", "srcset", "action", "data"):
+            assert (attributes.get(name) or "#").startswith(("#", "data:image/svg+xml;base64,"))
+    style = re.search(r"<style>(.*?)</style>", written.read_text(encoding="utf-8"), re.DOTALL)
+    assert style and "url(" not in style[1] and "@import" not in style[1]
+    figures = [base64.b64decode((attributes["src"] or "").partition(",")[2]) for attributes in page.all("img")]
+    assert figures and all(b"<text" in svg and not re.search(rb"href=.http", svg) for svg in figures)
+
+
+def test_a_name_cannot_break_the_report(written: Path, page: Page):
+    assert not page.all("b")
+    assert "<b>" not in written.read_text(encoding="utf-8")
+    for place in (f"{NASTY} cpu processor", f"{NASTY} among them", f"compute-bound, {NASTY}", f"{NASTY} taken for"):
+        assert place in page.text
+
+
+def test_a_value_that_was_not_measured_is_absent_with_its_reason(page: Page):
+    for measured in ("-0.0200", "212", "1,564", "0.250", "Measured 2026-11-21 on desk"):
+        assert measured in page.text
+    assert page.text.count("nothing is published of it, so nothing to compare with") == 1
+    without = {**make_row(device="cuda"), "peak_allocated_mib": None, "missing_reasons": {"peak_allocated_mib": REASON}}
+    assert comparison.memory(without) == comparison.Cell("not measured", (REASON,))
+
+
+def test_the_verdict_states_the_ratio_with_its_interval():
+    assert comparison.verdict(side_by_side(seeds=3)) == [
+        "GPU 8.10 times as fast as CPU (95% interval 7.60 to 8.60)",
+        "CPU better in accuracy by 0.0500 (95% interval 0.0141 to 0.0859)",
+    ]
+    slower = {**SPEED, "speed_up": {"ratio": 0.5, "low": 0.4, "high": 1.25, "num_pairs": 5}}
+    assert (
+        comparison.verdict(side_by_side(speed=slower))[0] == "Speeds not told apart: 2.00 (95% interval 0.80 to 2.50)"
+    )
+    assert comparison.verdict(alone(make_row())) == []
+
+
+def test_a_published_run_stands_beside_ones_own(tmp_path: Path):
+    text = page_of(tmp_path / "r.html", alone(make_row(), references=[published()])).text
+    assert text.count(f"{NASTY} elsewhere") == 1 and "0.300 to 0.500" in text
+    assert "published 0.9600 (0.9500 to 0.9700, 3 seeds)" in text
+
+
+def test_markdown_and_html_show_the_same_cells(tmp_path: Path):
+    rows = [{**make_row(device=device), "device_name": f"a|b {device}"} for device in ("cpu", "cuda")]
+    in_html = page_of(tmp_path / "r.html", alone(*rows)).text
+    lines = comparison.summary(rows, []).splitlines()
+    assert lines[0] == "CPU: a|b cpu; GPU: a|b cuda"
+    table = lines[2 : 4 + len(rows)]
+    assert {len(re.split(r"(?<!\\)\|", line)) for line in table} == {len(comparison.COLUMNS) + 2}
+    shown, _ = comparison.named(rows)
+    for row, line in zip(shown, table[2:], strict=True):
+        for name, cell in comparison.cells(row).items():
+            for text in (cell.text, *cell.details):
+                assert text.replace("|", r"\|") in line and (name == "measured" or text in in_html)
+
+
+def test_the_same_input_gives_the_same_report_of_less_than_a_megabyte(tmp_path: Path):
+    sections = [side_by_side(f"workload {number}", seeds=5) for number in range(4)]
+    many = [{"actual": str(n % 30), "predicted": str(n * n % 30)} for n in range(900)]
+    for row in (row for section in sections for row in section.rows):
+        row["run"] = make_run(num_epochs=300, confusion=many)
+    for name in ("first", "second"):
+        report.write_report(tmp_path / name, sections)
+    assert (tmp_path / "first").read_bytes() == (tmp_path / "second").read_bytes()
+    assert (tmp_path / "first").stat().st_size < 1_000_000
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="no browser")
+def test_a_telephone_shows_the_whole_report(tmp_path: Path):
+    """Nothing makes the page wider than 390 pixels, folded parts opened, and every figure is shown."""
+    report.write_report(
+        tmp_path / "r.html", [side_by_side(seeds=5), alone(make_row("price"), references=[published()])]
+    )
+    content = re.sub(r"<meta http-equiv[^>]*>", "", (tmp_path / "r.html").read_text(encoding="utf-8"))
+    frame = f'<iframe width="390" height="844" srcdoc="{html.escape(content.replace("<details", "<details open"))}">'
+    script = """<script>onload = () => {
+      const page = document.querySelector("iframe").contentDocument;
+      const empty = [...page.images].filter((image) => !image.naturalWidth || image.clientWidth < 200);
+      const whole = page.documentElement, wider = whole.scrollWidth - whole.clientWidth;
+      document.title = `${wider} too wide, ${page.images.length} images, ${empty.length} not shown`;
+    }</script>"""
+    (tmp_path / "frame.html").write_text(f"<html>{frame}</iframe>{script}</html>", encoding="utf-8")
+    quiet = ("--disable-gpu", "--disable-background-networking", "--no-first-run")
+    options = ("--headless", "--no-sandbox", *quiet, "--virtual-time-budget=2000", "--dump-dom")
+    command = [str(CHROMIUM), *options, f"--user-data-dir={tmp_path}/browser", f"file://{tmp_path}/frame.html"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    assert re.search("<title>0 too wide, [1-9][0-9]* images, 0 not shown</title>", done.stdout), done.stdout[-2000:]

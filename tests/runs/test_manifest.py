@@ -1,0 +1,125 @@
+"""The manifest: what a run leaves for being compared and made again; the tree it ran from; the conditions."""
+
+import json
+import os
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+from tandem import files
+from tandem.machine import conditions
+from tandem.runs import provenance, schemas
+from tandem.runs.schemas import TrainRecord
+from tests.projects import copy_of, git, manifest_of, read_record, run_path
+
+
+def test_it_holds_what_the_files_of_the_run_hold(trained: Path) -> None:
+    found = manifest_of(trained)
+    assert found["digests"]["weights"]["last"] == files.sha256_file(trained / run_path("last.safetensors"))
+    assert found["digests"]["predictions"] == files.sha256_file(trained / run_path("predictions.csv"))
+    assert found["digests"]["data"]["table"] == files.sha256_file(trained / "workloads/tiny/data/table.csv")
+    plan = json.loads((trained / "data/packed/tiny/cpu/plan.json").read_text())
+    assert found["digests"]["data"]["packed"] == plan["sha256"]
+    code = json.loads((trained / "results/hardware/code/tiny/train.json").read_text())
+    assert found["digests"]["code"] == code
+    history = files.read_numbers(trained / run_path("history.csv"))
+    assert [{name: epoch[name] for name in row} for epoch, row in zip(found["epochs"], history, strict=True)] == history
+    assert found["timing"]["epoch_seconds"] == read_record(trained, "timing.json")["timing"]["epoch_seconds"]
+    assert found["result"]["metrics"] == read_record(trained, "score.json")["metrics"]
+    assert (found["workload"], found["requested"], found["device"], found["seed"]) == ("tiny", "cpu", "cpu", 0)
+    assert found["realized"]["threads"] == 1 and found["realized"]["precision"] == "fp32"
+    assert {"steal_share", "others_share"} <= found["conditions"]["between"].keys()
+    digests = [epoch[name] for epoch in found["epochs"] for name in ("weights_sha256", "order_sha256", "draws_sha256")]
+    assert len({*digests, found["digests"]["weights"]["initial"]}) == 3 * len(history) + 1, "all of them move"
+
+
+def test_the_packages_of_the_workloads_are_part_of_the_environment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lock, own = tmp_path / "requirements.txt", tmp_path / "requirements.own.txt"
+    monkeypatch.setattr(provenance, "LOCK", lock)
+    monkeypatch.setattr(provenance, "OWN_LOCK", own)
+    lock.write_text("torch==2.15.0\n")
+    assert provenance.environment()["requirements_sha256"] == files.sha256_file(lock)
+    seen = {files.sha256_file(lock)}
+    for content in (
+        "# for pen\nnumpy-is-not==1.0\n",
+        "Jinja2==3.1.6 \\\n    --hash=sha256:0 # for pen\n\nnone[x]==1\n",
+    ):
+        own.write_text(content)
+        seen.add(provenance.environment()["requirements_sha256"])
+    assert len(seen) == 3
+    assert provenance.own_requirements() == ["Jinja2==3.1.6", "none[x]==1"]
+    assert "Jinja2" in provenance.environment()["versions"]
+
+
+def test_an_edited_tree_keeps_its_patch_with_untracked_code_and_parameters(trained: Path, tmp_path: Path) -> None:
+    """That a training keeps it: test_verify.py makes one again from it."""
+    project, again = copy_of(trained, tmp_path / "project"), tmp_path / "again"
+    (project / "params.yaml").write_text((project / "params.yaml").read_text().replace("epochs: 3", "epochs: 2"))
+    (project / "stages/mine.py").write_text("VALUE = 'ä'\n")
+    (project / "tandem/files.py").write_bytes((project / "tandem/files.py").read_bytes() + b"# edited\r\n")
+    (project / "notes.txt").write_text("no code, not tracked")
+    index = (project / ".git/index").read_bytes()
+    tree = provenance.tree(project)
+    assert (project / ".git/index").read_bytes() == index, "git's own index stays as it is"
+    git(project, "worktree", "add", "-q", "--detach", str(again), tree["commit"])
+    subprocess.run(["git", "apply", "--binary"], cwd=again, input=tree["patch"].encode(), check=True)
+    for name in ("params.yaml", "stages/mine.py", "tandem/files.py"):
+        assert (again / name).read_bytes() == (project / name).read_bytes()
+    assert not (again / "notes.txt").exists()
+    assert provenance.git_tags(tree)["git.dirty"] == "true"
+
+
+def test_what_dvc_writes_and_raw_data_are_no_edit(trained: Path, tmp_path: Path) -> None:
+    project = copy_of(trained, tmp_path / "project")
+    (project / "workloads/other/data").mkdir(parents=True)
+    (project / "workloads/other/data/table.csv").write_text("a,b\n")
+    assert (project / "dvc.lock").exists() and provenance.tree(project)["patch"] == ""
+    assert manifest_of(trained)["tree"]["patch"] == ""
+
+
+def test_a_tree_without_commit_or_with_too_large_a_patch_says_why(tmp_path: Path) -> None:
+    assert provenance.tree(tmp_path)["missing_reason"] == "not a git repository, or no commit yet"
+    git(tmp_path, "init", "-q")
+    (tmp_path / "table.bin").write_bytes(b"")
+    git(tmp_path, "add", "-A")
+    git(tmp_path, "commit", "-qm", "start")
+    assert provenance.tree(tmp_path)["patch"] == ""
+    (tmp_path / "table.bin").write_bytes(os.urandom(8 * 2**20))
+    tree = provenance.tree(tmp_path)
+    assert tree["patch"] is None and "more than 4; commit or ignore what is so large" in tree["missing_reason"]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ('{"schema": 0}', "schema 0, made by an older Tandem; this one reads 2; use the version of Tandem"),
+        ('{"schema": 3}', "schema 3, made by a newer Tandem; this one reads 2; update Tandem"),
+        ("[1]", "the artifact is damaged"),
+        ("not JSON", "the artifact is damaged"),
+    ],
+)
+def test_another_schema_is_refused_by_name(text: str, expected: str) -> None:
+    with pytest.raises(ValueError, match=expected):
+        schemas.read(text.encode(), "the artifact", TrainRecord)
+
+
+def test_conditions_tell_own_work_from_that_of_others() -> None:
+    """On any machine: this process and another one compute, and both must show."""
+    before = conditions.read()
+    other = subprocess.Popen(["python3", "-c", "while True: pass"])
+    try:
+        end = time.process_time() + 1.0
+        while time.process_time() < end:
+            pass
+        after = conditions.read()
+    finally:
+        other.kill()
+        other.wait()
+    shares = conditions.between(before, after)
+    all_seconds = after["cpu_seconds"]["all"] - before["cpu_seconds"]["all"]
+    assert 0 < shares["others_share"] <= 1 and 0 <= shares["steal_share"] <= 1
+    assert shares["others_share"] * all_seconds <= all_seconds - 0.9, "what this process used is not the others'"

@@ -1,0 +1,262 @@
+"""Forecast and detect workloads, from a table and from a source of one's own, as far as files, pictures and MLflow; and
+presets.
+"""
+
+import json
+import shutil
+import warnings
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from tests.projects import (
+    dvc,
+    make_project,
+    manifest_of,
+    read_record,
+    recorded_runs,
+    run,
+    run_path,
+    stages_at_once,
+    wait_until_published,
+)
+
+COMMON = """
+  preload: {data_location: auto}
+  train:
+    model: MODEL
+    augment: {coupled_features: 1, mix: 0.0, shift: 0.0, warp: 0.0}
+    epochs: 2
+    warmup_epochs: 1
+    batch_size: 32
+    grad_accum_steps: 2
+    precision: fp32
+    step: eager
+    probe: false
+    learning_rate: 1e-2
+    weight_decay: 0.01
+    schedule: cosine
+    max_grad_norm: 1.0
+    label_smoothing: 0.0
+    threads: 1
+    deterministic: true
+  evaluate: {weights: best}
+"""
+HYBRID = "{name: hybrid, hidden_size: 8, dropout: 0.0}"
+CONV_GRU = "{name: conv_gru, hidden_size: 8, num_layers: 1, num_convolutions: 1, kernel_size: 3, dropout: 0.0}"
+OF_PULSES = COMMON.replace("MODEL", CONV_GRU).replace("precision: fp32", "precision: auto")
+OF_PULSES = OF_PULSES.replace("probe: false", "probe: true")
+OF_PULSES = OF_PULSES.replace("weights: best", 'weights: best, metrics: ["metrics.py:by_noise"]')
+PARAMS = f"""
+workloads: [waves, spikes, pulses]
+devices: [cpu]
+seeds: [0]
+preset: none
+presets: {{small: {{all: {{train.batch_size: 16}}, waves: {{preprocess.input_steps: 6, train.precision: tf32}}}}}}
+waves:
+  task: forecast
+  preprocess:
+    source: series
+    table: waves.csv
+    columns: {{time: time, target: level, features: [other]}}
+    interval: month
+    season: 12
+    transform: difference
+    missing: skip
+    input_steps: 12
+    horizon: 3
+    stride: 1
+    split: {{train: 0.6, val: 0.2, test: 0.2}}
+{COMMON.replace("MODEL", HYBRID)}
+spikes:
+  task: detect
+  preprocess:
+    source: sequences
+    table: spikes.csv
+    columns: {{sequence: id, step: frame, features: [x], label: event}}
+    split: {{train: 0.6, val: 0.2, test: 0.2}}
+    seed: 0
+    velocity: false
+    missing: interpolate
+    groups: none
+{COMMON.replace("MODEL", CONV_GRU).replace("epochs: 2", "epochs: 15").replace("batch_size: 32", "batch_size: 8")}
+pulses:
+  task: detect
+  preprocess:
+    source: "source.py:read"
+    num_sequences: 100
+    noise: 0.1
+    split: {{train: 60, val: 20, test: 20}}
+{OF_PULSES}
+"""
+PULSES = """\
+import numpy as np
+
+from tandem.data import Arrays
+
+
+def read(folder, num_sequences: int, noise: float, seed: int) -> Arrays:
+    draw = np.random.default_rng(seed)
+    rows, steps = np.arange(num_sequences), draw.integers(3, 45, num_sequences)
+    values, labels = noise * draw.normal(size=(num_sequences, 48, 1)), np.zeros((num_sequences, 48), dtype=int)
+    values[rows, steps, 0] += 2.0 * np.where(rows % 2, 1, -1)
+    labels[rows, steps] = 1 + rows % 2
+    return Arrays(values, labels, classes=["none", "down", "up"])
+"""
+BY_NOISE = """\
+import numpy as np
+
+
+def by_noise(predictions, targets, mask, predict, source):
+    new = {noise: source(noise=noise, seed=1) for noise in (0.0, 1.0)}
+    return {f"accuracy_at_noise_{noise:g}": (predict(each.values, np.ones((100, 48))) == each.labels).mean()
+            for noise, each in new.items()}
+"""
+
+
+def waves() -> pd.DataFrame:
+    """Months with a yearly season; two are missing."""
+    months, noise = np.arange(400), np.random.default_rng(0).normal(size=400)
+    level = 50 + 10 * np.sin(2 * np.pi * months / 12) + 0.5 * noise
+    times = pd.period_range("1980-01", periods=400, freq="M").astype(str)
+    table = pd.DataFrame({"time": times, "level": level, "other": np.cos(months / 4)})
+    return table.drop(index=[100, 101])
+
+
+def spikes() -> pd.DataFrame:
+    """Noise with an up or down spike per sequence, of unequal lengths; some values are missing."""
+    draw = np.random.default_rng(0)
+    parts = []
+    for number in range(60):
+        length = 20 + number % 5
+        x, event = 0.1 * draw.normal(size=length), np.full(length, "", dtype=object)
+        frame = int(draw.integers(3, length - 3))
+        x[frame], event[frame] = (3.0, "up") if number % 2 else (-3.0, "down")
+        x[(frame + 5) % length] = np.nan
+        parts.append(pd.DataFrame({"id": f"s{number:02}", "frame": np.arange(length) * 10, "x": x, "event": event}))
+    return pd.concat(parts)
+
+
+# As `dvc repro` runs them, without thirteen times the imports.
+ITEMS = {"preprocess": "", "preload": "cpu", "train": "cpu 0", "evaluate": "cpu 0", "speed": ""}
+EVERY_STAGE = [
+    f"{name} {workload} {item}" for workload in ("waves", "spikes", "pulses") for name, item in ITEMS.items()
+]
+
+
+@pytest.fixture(scope="module")
+def kinds(empty_history: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A project with a workload of every kind but classify, after all of its stages."""
+    folder = make_project(tmp_path_factory.mktemp("kinds") / "project", PARAMS)
+    shutil.copy(empty_history, folder / "mlruns")
+    for name, table in (("waves", waves()), ("spikes", spikes())):
+        (folder / "workloads" / name / "data").mkdir(parents=True)
+        table.to_csv(folder / f"workloads/{name}/data/{name}.csv", index=False)
+    (folder / "workloads/pulses/data").mkdir(parents=True)
+    (folder / "workloads/pulses/source.py").write_text(PULSES)
+    (folder / "workloads/pulses/metrics.py").write_text(BY_NOISE)
+    run(folder, "git", "add", "-A")
+    run(folder, "git", "commit", "-qm", "three kinds")
+    stages_at_once(folder, "hardware", *EVERY_STAGE, "compare", XDG_CACHE_HOME=str(folder.parent))
+    wait_until_published(folder)
+    return folder
+
+
+def test_every_kind_leaves_the_same_files(kinds: Path):
+    for workload, score in (("waves", "skill"), ("spikes", "event_f1"), ("pulses", "event_f1")):
+        found = read_record(kinds, "score.json", workload)
+        assert found["score_name"] == score and score in found["metrics"]
+        for name in ("scores.csv", "predictions.csv", "confusion.csv"):
+            assert len(pd.read_csv(kinds / run_path(name, workload))), name
+        assert (kinds / run_path("result.png", workload)).read_bytes().startswith(b"\x89PNG")
+        summary = json.loads((kinds / f"data/prepared/{workload}/summary.json").read_text())
+        assert set(summary["num_per_split"]) == {"train", "val", "test"}
+    assert read_record(kinds, "score.json", "spikes")["metrics"]["event_f1"] > 0.8
+    assert json.loads((kinds / "data/prepared/waves/summary.json").read_text())["num_missing"] == 2
+
+
+def test_a_forecast_stands_beside_its_baselines(kinds: Path):
+    metrics = read_record(kinds, "score.json", "waves")["metrics"]
+    assert metrics["linear_skill"] > 0.8  # a sine is an autoregression
+    assert metrics["skill"] > 0.8 and metrics["seasonal_naive_skill"] > 0.8
+    assert metrics["mase"] / metrics["seasonal_naive_mase"] == pytest.approx(
+        metrics["mae"] / metrics["seasonal_naive_mae"]
+    )
+    assert metrics["skill"] == pytest.approx(1 - metrics["mae"] / metrics["persistence_mae"])
+    rows = pd.read_csv(kinds / run_path("predictions.csv", "waves"))
+    assert (rows["predicted"] - rows["actual"]).abs().mean() == pytest.approx(metrics["mae"])
+    assert (rows["last"] - rows["actual"]).abs().mean() == pytest.approx(metrics["persistence_mae"])
+    assert (rows["seasonal_naive"] - rows["actual"]).abs().mean() == pytest.approx(metrics["seasonal_naive_mae"])
+    assert "the best of the three simple forecasts" in read_record(kinds, "score.json", "waves")["sentence"]
+
+
+def test_a_metric_of_its_own_scores_a_workload_on_new_data(kinds: Path):
+    metrics = read_record(kinds, "score.json", "pulses")["metrics"]
+    assert {"accuracy_at_noise_0", "accuracy_at_noise_1"} < set(metrics)
+
+
+def test_a_training_says_what_bounds_it_what_it_needs_and_where_it_ran(kinds: Path):
+    measured, precision = (
+        read_record(kinds, "timing.json", "pulses"),
+        manifest_of(kinds, "pulses")["realized"]["precision"],
+    )
+    message = measured["summary_lines"]
+    assert message["precision"].startswith(f"precision {precision}, chosen by measuring")
+    assert "-bound: " in message["bound"] and "weights" in message["memory"]
+    assert message["device"].startswith("parameters, batches and outputs were on cpu in each of 2 epochs")
+    assert message["bound"] in (kinds / "results/compare/compare.md").read_text()
+    [recorded] = recorded_runs(kinds, "pulses")
+    assert recorded["id"] == measured["mlflow"]["run_id"]
+    params = recorded["params"]
+    assert (params["train.precision"], params["precision"]) == ("auto", precision)
+    assert message["bound"].startswith(f"{params['bound']}-bound: ") and message["bound"].endswith(params["advice"])
+    [copied] = (kinds / "mlruns/artifacts/pulses").glob(f"{recorded['id']}/artifacts/timing.json")
+    assert json.loads(copied.read_text())["probe"] == measured["probe"]
+
+
+def test_logged_models_predict_from_raw_tables(kinds: Path):
+    mlflow = pytest.importorskip("mlflow")
+    mlflow.set_tracking_uri(f"sqlite:///{kinds}/mlruns/mlflow.db")
+
+    def predicted(workload: str, table: pd.DataFrame | None = None) -> pd.DataFrame:
+        """For the model's own example if there is no table."""
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # MLflow's own
+            model = mlflow.pyfunc.load_model(
+                f"runs:/{read_record(kinds, 'timing.json', workload)['mlflow']['run_id']}/model"
+            )
+        return model.predict(model.input_example if table is None else table)
+
+    expected = pd.read_csv(kinds / run_path("predictions.csv", "spikes")).dropna(subset="predicted")
+    found = predicted("spikes", pd.read_csv(kinds / "workloads/spikes/data/spikes.csv").drop(columns="event"))
+    found = found[found["sequence"].isin(expected["sequence"])]
+    frames = expected["predicted"].astype(int) * 10
+    assert sorted(zip(found["sequence"], found["predicted"], found["step"], strict=True)) == sorted(
+        zip(expected["sequence"], expected["event"], frames, strict=True)
+    )
+    series = pd.read_csv(kinds / "workloads/waves/data/waves.csv")
+    rows = pd.read_csv(kinds / run_path("predictions.csv", "waves"))
+    last = pd.Timestamp(rows.iloc[-1]["time"]).tz_localize(None)
+    found = predicted("waves", series[pd.to_datetime(series["time"]) <= last])
+    assert np.allclose(found["predicted"], rows.tail(3)["predicted"], rtol=1e-5), (found, rows.tail(3))
+    assert list(found["step_ahead"]) == [1, 2, 3]
+    assert list(predicted("waves")["time"]) == ["2025-02-01T00:00:00Z", "2025-03-01T00:00:00Z", "2025-04-01T00:00:00Z"]
+    for workload in ("spikes", "rally"):
+        assert list(predicted(workload).columns) == ["sequence", "step", "predicted", "confidence"]
+
+
+@pytest.mark.long
+def test_a_preset_is_one_word_and_is_not_hidden(kinds: Path):
+    before = (kinds / "params.yaml").read_bytes()
+    sets = ["-S", "preset=small", "-S", "workloads=[waves]"]
+    output = dvc(kinds, "exp", "run", "--temp", "-n", "small", *sets, "evaluate@waves-cpu-0").stdout
+    assert "train@waves-cpu-0" in output
+    assert (kinds / "params.yaml").read_bytes() == before
+    wait_until_published(kinds)
+    names = ("preset", "train.batch_size", "train.precision", "preprocess.input_steps")
+    assert sorted(tuple(run["params"][name] for name in names) for run in recorded_runs(kinds, "waves")) == [
+        ("none", "32", "fp32", "12"),
+        ("small", "16", "tf32", "6"),
+    ]

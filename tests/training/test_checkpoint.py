@@ -1,0 +1,337 @@
+"""Checkpoints: what is damaged, foreign or half-written is passed over, and a full disk leaves what there is."""
+
+import hashlib
+import io
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+from tandem import files
+from tandem.training import checkpoint as checkpoints
+from tandem.training.checkpoint import Checkpoint
+from tests import forked
+from tests.projects import ROOT, run, wait_for
+
+CPU = torch.device("cpu")
+
+
+def weights(value: float, count: int = 3) -> dict[str, torch.Tensor]:
+    return {"weight": torch.full((count,), value)}
+
+
+def loaded(checkpoint: Checkpoint) -> tuple[float | None, str]:
+    """The value that `weights` saved, and the sentence."""
+    state, message = checkpoint.load(CPU)
+    return (float(state["weight"][0]) if state else None), message
+
+
+@pytest.mark.case(28)
+def test_a_damaged_checkpoint_is_passed_over_and_the_one_before_it_goes_on(tmp_path: Path, saw: Callable[[str], None]):
+    """a bit of the newest checkpoint flips; then the one before it is cut too"""
+    checkpoint = Checkpoint(tmp_path / "cpu-1.pt", {"parameters": 1})
+    for value in (1.0, 2.0, 3.0):
+        checkpoint.save(weights(value))
+    raw = bytearray(checkpoint.path.read_bytes())
+    raw[len(raw) // 2] ^= 1
+    checkpoint.path.write_bytes(raw)
+    value, message = loaded(checkpoint)
+    saw(message.replace(f"{tmp_path}/", ""))
+    assert value == 2.0
+    assert "cpu-1.pt is damaged (its sha256 does not match)" in message
+    assert message.endswith("cpu-1.previous.pt")
+    checkpoint.save(weights(4.0))  # must not replace the good one before it by the damaged one
+    assert loaded(checkpoint) == (4.0, f"going on from {checkpoint.path}")
+    checkpoint.path.write_bytes(b"")
+    checkpoint.previous.write_bytes(checkpoint.previous.read_bytes()[:-1])
+    value, message = loaded(checkpoint)
+    assert value is None and message.count("is damaged") == 2 and message.endswith("starting from the first epoch")
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.case(29)
+def test_a_checkpoint_of_another_training_is_not_loaded(tmp_path: Path, saw: Callable[[str], None]):
+    """a parameter differs from that of the checkpoint that is there; one is copied to another's name"""
+    checkpoint = Checkpoint(tmp_path / "cpu-1.pt", {"parameters": 1, "data": 1})
+    checkpoint.save(weights(1.0))
+    other = Checkpoint(tmp_path / "cpu-2.pt", {"parameters": 2, "data": 1})
+    value, message = loaded(other)
+    saw(message.replace(f"{tmp_path}/", ""))
+    assert value is None and message.endswith("it was made with other parameters")
+    other.path.write_bytes(checkpoint.path.read_bytes())
+    value, message = loaded(other)
+    assert value is None and "belongs to another training" in message
+
+
+@pytest.mark.case(51)
+@pytest.mark.parametrize("content", ["attack", "text", "another"])
+def test_a_checkpoint_that_would_run_code_is_refused(content: str, tmp_path: Path, saw: Callable[[str], None]):
+    """a pickle that would run code, with a right checksum, lies where the checkpoint is looked for"""
+
+    class Attack:
+        def __reduce__(self):
+            return os.mkdir, (str(tmp_path / "attacked"),)
+
+    payload = io.BytesIO()
+    if content == "attack":
+        torch.save({"belongs_to": "{}", "state": Attack()}, payload)
+    elif content == "another":
+        torch.save([1, 2], payload)
+    else:
+        payload.write(b"no pickle at all")
+    checkpoint = Checkpoint(tmp_path / "cpu-1.pt", {})
+    checkpoint.save(weights(1.0))
+    checkpoint.save(weights(2.0))
+    foreign = hashlib.sha256(payload.getvalue()).digest() + payload.getvalue()
+    for path in (tmp_path / "cpu-2.pt", checkpoint.path):  # of this training, and of another that is only looked at
+        path.write_bytes(foreign)
+    value, message = loaded(checkpoint)
+    assert value == 1.0 and "cpu-1.pt is no checkpoint of Tandem" in message
+    if content == "attack":
+        saw(message.replace(f"{tmp_path}/", ""))
+    value, message = loaded(Checkpoint(tmp_path / "cpu-3.pt", {}))
+    assert value is None and message
+    assert not (tmp_path / "attacked").exists()
+
+
+@pytest.mark.parametrize("small_disk", [1], indirect=True)
+@pytest.mark.case(31)
+def test_a_full_disk_leaves_the_old_checkpoint(small_disk: Path, saw: Callable[[str], None]):
+    """a checkpoint of 3.8 MiB for a disk of 1 MiB; then one for which the disk is filled meanwhile"""
+    checkpoint = Checkpoint(small_disk / "cpu-1.pt", {})
+    checkpoint.save(weights(1.0, 1000))
+    sentence = r"cpu-1\.pt could not be written: No space left on device \(it needs 3\.8 MiB, 1,016\.0 KiB are free\); "
+    sentence += r"the checkpoint before it is untouched; make room and run the same command again"
+    with pytest.raises(OSError, match=sentence) as raised:
+        checkpoint.save(weights(2.0, 1000_000))
+    saw(str(raised.value).replace(f"{small_disk}/", ""))
+    assert loaded(checkpoint)[0] == 1.0
+    assert [path.name for path in small_disk.iterdir()] == ["cpu-1.pt"]
+    with pytest.raises(OSError, match="No space left"), (small_disk / "filler").open("wb", buffering=0) as filler:
+        while True:
+            filler.write(bytes(4096))
+    with pytest.raises(OSError, match=r"it needs \d+\.\d KiB, 0\.0 KiB are free"):
+        checkpoint.save(weights(2.0, 1000))
+    assert loaded(checkpoint)[0] == 1.0
+
+
+WRITER = """
+import sys, torch
+from pathlib import Path
+from tandem.training.checkpoint import Checkpoint
+checkpoint = Checkpoint(Path(sys.argv[1]), {})
+with checkpoint.locked():
+    while True:
+        checkpoint.save({"weight": torch.full((1_000_000,), 1.0)})
+"""
+
+
+@pytest.mark.case(28)
+def test_a_kill_while_it_is_written_leaves_the_one_before_it(tmp_path: Path, saw: Callable[[str], None]):
+    """kill -9 of a process that writes a checkpoint"""
+    checkpoint = Checkpoint(tmp_path / "cpu-1.pt", {})
+    writer = subprocess.Popen([sys.executable, "-c", WRITER, str(checkpoint.path)], cwd=ROOT)
+    wait_for(checkpoint.previous.exists)
+    for _ in range(1000):
+        wait_for(lambda: list(tmp_path.glob(".*.tmp")))
+        writer.send_signal(signal.SIGSTOP)
+        if list(tmp_path.glob(".*.tmp")):  # it stands in the middle of the writing
+            break
+        writer.send_signal(signal.SIGCONT)
+    writer.kill()
+    writer.wait()
+    assert list(tmp_path.glob(".*.tmp"))
+    with checkpoint.locked():
+        assert not list(tmp_path.glob(".*.tmp"))
+    value, message = loaded(checkpoint)
+    saw(message.replace(f"{tmp_path}/", ""))
+    assert value == 1.0 and message.startswith("going on from")
+
+
+@pytest.mark.case(32)
+def test_the_last_checkpoint_stays_until_dvc_has_the_result(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, saw: Callable[[str], None]
+):
+    """a training has ended, dvc.lock does not hold its result yet; then it does"""
+    monkeypatch.setattr(checkpoints, "ROOT", tmp_path)
+    checkpoint, measured = Checkpoint(tmp_path / "cpu-1.pt", {}), tmp_path / "measured"
+    measured.mkdir()
+    (measured / "timings.csv").write_text("epoch,epoch_seconds\n1,0.5\n")
+    checkpoint.save(weights(1.0))
+    checkpoint.save(weights(2.0))
+    checkpoint.mark_ended(measured)
+    (tmp_path / "dvc.lock").write_text(f"md5: {'0' * 32}\n")
+    checkpoint.prune()
+    value, message = loaded(checkpoint)
+    saw(message.replace(f"{tmp_path}/", ""))
+    assert value == 2.0
+    # As DVC 3 computes it: tests/flows/test_pipeline.py compares with a real dvc.lock.
+    (tmp_path / "dvc.lock").write_text(f"md5: {checkpoints.md5_of(measured)}.dir\n")
+    for num_removed in range(1, 4):  # killed after so many files; what was left by that was left for good
+        checkpoint.save(weights(1.0))
+        checkpoint.save(weights(2.0))
+        checkpoint.mark_ended(measured)
+        process = forked.context().Process(target=prune_until_killed, args=(tmp_path, checkpoint, num_removed))
+        process.start()
+        process.join()
+        assert process.exitcode == -signal.SIGKILL
+        checkpoint.prune()
+        assert sorted(path.name for path in tmp_path.iterdir()) == ["dvc.lock", "measured"]
+
+
+def prune_until_killed(root: Path, checkpoint: Checkpoint, num_removed: int) -> None:
+    """In a process of its own: prune, and be killed after so many files."""
+    unlink, left = Path.unlink, iter(range(num_removed))
+
+    def unlink_some(path: Path, missing_ok: bool = False) -> None:
+        if next(left, None) is None:
+            os.kill(os.getpid(), signal.SIGKILL)
+        unlink(path, missing_ok)
+
+    checkpoints.ROOT = root
+    Path.unlink = unlink_some  # type: ignore[method-assign]
+    checkpoint.prune()
+
+
+def test_checkpoints_of_other_trainings_are_bounded(tmp_path: Path):
+    for number in range(checkpoints.NUM_KEPT + 3):
+        checkpoint = Checkpoint(tmp_path / f"cpu-{number}.pt", {"parameters": number})
+        checkpoint.save(weights(number))
+        Checkpoint(tmp_path / f"cpu-dead-{number}.pt", {}).token()
+        checkpoint.save(weights(number))
+        os.utime(checkpoint.path, (number, number))
+    Checkpoint(tmp_path / "cuda-1.pt", {}).save(weights(1.0))
+    Checkpoint(tmp_path / "cpu-new.pt", {}).prune()
+    assert len(list(tmp_path.glob("*.token"))) == checkpoints.NUM_KEPT
+    names = {path.name for path in tmp_path.glob("*.pt")}
+    kept = range(4, checkpoints.NUM_KEPT + 3)
+    assert names == {f"cpu-{number}{part}.pt" for number in kept for part in ("", ".previous")} | {"cuda-1.pt"}
+
+
+@pytest.mark.case(42)
+def test_the_second_training_of_the_same_thing_is_told_who_holds_it(tmp_path: Path, saw: Callable[[str], None]):
+    """a second process starts the same training"""
+    checkpoint = Checkpoint(tmp_path / "cpu-1.pt", {})
+    again = "from pathlib import Path; from tandem.training.checkpoint import Checkpoint\n"
+    again += f"with Checkpoint(Path({str(checkpoint.path)!r}), {{}}).locked(): pass"
+    with checkpoint.locked():
+        second = subprocess.run([sys.executable, "-c", again], capture_output=True, text=True, cwd=ROOT)
+    assert second.returncode != 0
+    assert f"already running (process {os.getpid()})" in second.stderr
+    saw(second.stderr.strip().splitlines()[-1].removeprefix("ValueError: ").replace(str(os.getpid()), "4711"))
+    with Checkpoint(checkpoint.path, {}).locked():  # once the first has ended
+        pass
+
+
+def test_the_leftover_of_a_killed_process_is_removed_and_that_of_a_living_one_is_not(tmp_path: Path):
+    dead = subprocess.Popen([sys.executable, "-c", ""])
+    dead.wait()
+    for process in (dead.pid, os.getppid()):
+        (tmp_path / f".history.csv.{process}.tmp").touch()
+    files.write_text(tmp_path / "history.csv", "epoch\n")
+    left = {path.name for path in tmp_path.iterdir()}
+    assert left == {"history.csv", f".history.csv.{os.getppid()}.tmp"}
+
+
+# Runs preprocess; the table is edited once it has been read.
+EDITED_TABLE = """
+import sys
+from tandem import files, stage
+from stages import preprocess
+
+def write_prepared(folder, prepared, write=preprocess.write_prepared):
+    table = files.raw_dir("tiny") / "table.csv"
+    table.write_text(table.read_text().replace("class 1", "class one"))
+    return write(folder, prepared)
+
+preprocess.write_prepared = write_prepared
+sys.exit(stage.main(["preprocess", "tiny"]))
+"""
+
+
+@pytest.mark.case(12)
+def test_a_table_that_is_edited_while_preprocess_works_is_found(project: Path, saw: Callable[[str], None]):
+    """the raw table is edited while preprocess works"""
+    done = run(project, sys.executable, "-c", EDITED_TABLE, check=False)
+    said = done.stdout.strip()
+    saw(said)
+    assert done.returncode == 1 and said.startswith(
+        "error: workloads/tiny/data/table.csv of tiny changed while preprocess"
+    )
+    assert not (project / "data/prepared/tiny/summary.json").exists(), "what later stages go by"
+
+
+# Prints what a training of this project is told after each edit.
+EDITS = """
+import shutil
+from tandem import files
+from tandem.runs.inputs import Inputs
+
+table = files.ROOT / "workloads/tiny/data/table.csv"
+before, sha256 = table.read_text(), files.sha256_file(table)
+table.write_text(before + "99,0,1,1,class 1\\n")
+try:
+    Inputs("tiny", "cpu", 0, sha256)
+except ValueError as error:
+    print("edited after preprocess", [str(error)])
+table.write_text(before)
+inputs = Inputs("tiny", "cpu", 0, sha256)
+edits = {
+    "params.yaml": ("learning_rate: 1e-2", "learning_rate: 2e-2"),
+    "tandem/training/inference.py": ("import torch\\n", "import torch\\nANOTHER = 1\\n"),
+    "workloads/tiny/data/table.csv": ("class 1", "class one"),
+    "results/hardware/devices/cpu.json": ('"kind"', '"kin"'),
+    "data/packed/tiny/cpu/plan.json": ('"train": "', '"train": "0'),
+}
+print("nothing", inputs.changed())
+for name, (old, new) in edits.items():
+    path = files.ROOT / name
+    before = path.read_text()
+    path.write_text(before + "\\n")
+    print("space", inputs.changed() if path.suffix in (".yaml", ".py", ".json") else [])
+    assert old in before, name
+    path.write_text(before.replace(old, new, 1))
+    print(name, inputs.changed())
+    path.write_text(before)
+    print("put back", inputs.changed())
+packed = files.packed_dir("tiny", "cpu") / "train.safetensors"
+raw = packed.read_bytes()
+packed.write_bytes(raw[:-1] + bytes([raw[-1] ^ 1]))
+print(files.relative(packed), inputs.changed())
+packed.write_bytes(raw)
+print("put back", inputs.changed())
+(files.ROOT / "params.yaml").write_text("tiny: [")
+print("half an edit", inputs.changed())
+shutil.rmtree(files.ROOT / "results")
+print("results", inputs.changed())
+"""
+
+
+@pytest.mark.case(12)
+def test_what_moves_under_a_training_is_named_and_what_only_looks_so_is_not(ready: Path, saw: Callable[[str], None]):
+    """params.yaml, code, raw table, packed data and results are edited, put back, and removed"""
+    lines = run(ready, sys.executable, "-c", EDITS).stdout.splitlines()
+    is_same = [line.startswith(("nothing", "space", "put back")) for line in lines]
+    assert {line.partition(" [")[2] for line, same in zip(lines, is_same, strict=True) if same} == {"]"}
+    messages = dict(line.split(" [", 1) for line, same in zip(lines, is_same, strict=True) if not same)
+    assert "is not what data/prepared/tiny was made from; make that again with" in messages.pop(
+        "edited after preprocess"
+    )
+    assert messages == {
+        "params.yaml": "'parameters (params.yaml)']",
+        "tandem/training/inference.py": "'code (tandem/training/inference.py)']",
+        "workloads/tiny/data/table.csv": "'workloads/tiny/data/table.csv']",
+        "results/hardware/devices/cpu.json": "'hardware (results/hardware/devices/cpu.json)']",
+        "data/packed/tiny/cpu/plan.json": "'data (data/packed/tiny/cpu/plan.json)']",
+        "data/packed/tiny/cpu/train.safetensors": "'data/packed/tiny/cpu/train.safetensors']",
+        "half an edit": messages["half an edit"],
+        "results": messages["results"],
+    }
+    assert messages["half an edit"].startswith(("'params.yaml (", '"params.yaml ('))
+    assert "results/hardware/devices/cpu.json (removed)" in messages["results"]
+    saw("; ".join(list(messages.values())[:3]).replace("'", "").replace("]", ""))

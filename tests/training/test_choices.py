@@ -1,0 +1,320 @@
+"""`auto` takes what is fastest, leaves the training as it was, and is kept by machine and shape.
+
+No test reads the wall clock: time is what was planted, as a cost of a step by threads and precision.
+"""
+
+import math
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from tandem import cli
+from tandem.machine.identity import identify
+from tandem.machine.threads import waited_seconds
+from tandem.params.schema import Augment, Train
+from tandem.training import auto, auto_cache
+from tandem.training.auto_cache import Choice
+from tandem.training.batches import Split
+from tandem.training.trainer import Trainer
+from tests.projects import TINY, copy_of, dvc, git, read_record, run, run_path
+from tests.trainers import SETTINGS, finish, full_tensors, new_trainer, trainer_on
+
+AUTO = replace(SETTINGS, threads="auto", augment=Augment(coupled_features=1, mix=0.0, shift=0.0, warp=0.0))
+REAL_GET, REAL_SET = torch.get_num_threads, torch.set_num_threads
+Speed = Callable[[int, bool], float]  # (threads, whether in bf16) -> steps per second
+
+
+@pytest.fixture(autouse=True)
+def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
+    """Four cores, of which `num_free` are free, a clock that only planted costs move, and a cache of its own.
+
+    The next `num_disturbed` steps wait for a core half of their time.
+    """
+    planted = SimpleNamespace(seconds=0.0, num_free=4, num_disturbed=0.0, waited=0.0, num_steps=0, threads=1)
+    # More threads than the machine has free cores wait for one another, for minutes.
+    monkeypatch.setattr(torch, "get_num_threads", lambda: planted.threads)
+    monkeypatch.setattr(torch, "set_num_threads", lambda threads: setattr(planted, "threads", threads))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr(auto, "usable_cores", lambda: 4.0)
+
+    def has_cores(threads: int) -> bool:
+        planted.seconds += 0.4
+        return threads <= planted.num_free
+
+    monkeypatch.setattr(auto, "has_cores", has_cores)
+    monkeypatch.setattr(auto, "waited_seconds", lambda: planted.waited)
+
+    def clock() -> float:
+        planted.seconds += 1e-6  # an epoch that takes no time has no rate
+        return planted.seconds
+
+    monkeypatch.setattr(time, "perf_counter", clock)
+    return planted
+
+
+def planted(machine: SimpleNamespace, speed: Speed, settings: Train = AUTO, num_steps: int = 5) -> Trainer:
+    """A training whose step takes as long as `speed` says."""
+
+    class Network(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.head = nn.Linear(4, 3)
+
+        def forward(self, values: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+            seconds = 1 / speed(torch.get_num_threads(), torch.is_autocast_enabled("cpu"))
+            machine.seconds += seconds
+            machine.num_steps += 1
+            if machine.num_disturbed > 0:
+                machine.waited += seconds / 2
+                machine.num_disturbed -= 1
+            return self.head(values.mean(1))
+
+    return trainer_on(Split(full_tensors(num_steps), torch.device("cpu")), settings, model=Network())
+
+
+def is_equal(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
+    return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
+
+
+def speeds(*by_threads: float, in_bf16: float = 1.0) -> Speed:
+    """Steps per second with 1, 2 and 4 threads, and how many times as many in bf16."""
+    table = dict(zip((1, 2, 4), by_threads, strict=True))
+    return lambda threads, is_bf16: 10 * table[threads] * (in_bf16 if is_bf16 else 1.0)
+
+
+@pytest.mark.parametrize(
+    ("by_threads", "expected"),
+    [
+        ((1.0, 1.9, 2.0), 2),  # the last two gain too little for what they take
+        ((1.0, 0.7, 0.5), 1),
+        ((1.0, 1.1, 1.6), 4),
+    ],
+)
+def test_more_threads_are_taken_where_they_gain(by_threads: tuple[float, ...], expected: int, machine: SimpleNamespace):
+    trainer = planted(machine, speeds(*by_threads))
+    sentences = auto.realize(trainer, identify("cpu"))
+    assert trainer.params.threads == expected == torch.get_num_threads() == trainer.params.num_threads
+    assert sentences["threads"].startswith(f"threads {expected}, chosen by measuring (2: {by_threads[1]:.2f} times")
+
+
+def test_precision_is_chosen_at_the_chosen_number_of_threads(machine: SimpleNamespace):
+    def speed(threads: int, is_bf16: bool) -> float:
+        return {(1, False): 10.0, (1, True): 5.0, (2, False): 15.0, (2, True): 30.0}.get((threads, is_bf16), 1.0)
+
+    trainer = planted(machine, speed, replace(AUTO, precision="auto"))
+    sentences = auto.realize(trainer, identify("cpu"))
+    assert (trainer.params.num_threads, trainer.step.precision) == (2, "bf16")
+    assert "bf16: 2.00 times as fast as fp32" in sentences["precision"]
+    slow = planted(machine, speed, replace(AUTO, threads=1, precision="auto"))
+    auto.realize(slow, identify("cpu"))
+    assert slow.step.precision == "fp32" and len(auto_cache.cached_choices()) == 3
+
+
+def test_the_training_goes_on_as_if_nothing_had_been_measured(
+    machine: SimpleNamespace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(auto, "usable_cores", lambda: 2.0)
+    monkeypatch.setattr(torch, "get_num_threads", REAL_GET)
+    monkeypatch.setattr(torch, "set_num_threads", REAL_SET)
+    settings, threads = replace(SETTINGS, epochs=2), torch.get_num_threads()
+    measured = new_trainer("cpu", "device", tmp_path, replace(settings, threads="auto", precision="auto"))
+    step = type(measured.step).backward
+
+    def backward(self: Any, batch: Any) -> torch.Tensor:  # the real step; planted is only how long it takes
+        machine.seconds += 0.1 / torch.get_num_threads()
+        return step(self, batch)
+
+    monkeypatch.setattr(type(measured.step), "backward", backward)
+    before = measured.state()
+    drawn, weights = torch.get_rng_state(), {name: each.clone() for name, each in before["model"].items()}
+    auto.realize(measured, identify("cpu"))
+    assert (measured.params.num_threads, measured.step.precision) == (2, "fp32")
+    after = measured.state()
+    assert torch.equal(torch.get_rng_state(), drawn) and torch.equal(after["generator"], before["generator"])
+    assert is_equal(after["model"], weights)
+    assert not after["optimizer"]["state"]
+    assert all(parameter.grad is None for parameter in measured.model.parameters())
+    ended = finish(measured)
+
+    pinned = new_trainer("cpu", "device", tmp_path, replace(settings, threads=2))
+    torch.set_num_threads(2)
+    expected = finish(pinned)
+    torch.set_num_threads(threads)
+    assert is_equal(ended[0], expected[0]) and ended[1] == expected[1]
+
+
+def test_a_choice_holds_for_the_machine_and_the_shape(machine: SimpleNamespace):
+    here = identify("cpu")
+    auto.realize(planted(machine, speeds(1.0, 1.9, 2.0)), here)
+    machine.num_steps = 0
+    other_run = replace(AUTO, epochs=9, learning_rate=0.5, probe=True)
+    for identity in (here, {**here, "requested": "auto", "why_not_cuda": "no driver"}):
+        again = planted(machine, speeds(1.0, 1.0, 1.0), other_run)
+        assert "threads 2, as chosen before" in auto.realize(again, identity)["threads"]
+        assert again.params.threads == 2 and machine.num_steps == 0
+    for settings, identity, num_steps in (
+        (replace(AUTO, batch_size=8), here, 5),
+        (replace(AUTO, model=replace(AUTO.model, hidden_size=16)), here, 5),
+        (AUTO, {**here, "cpu": {**here["cpu"], "cores": 64.0}}, 5),
+        (AUTO, {**here, "torch": "9.9"}, 5),
+        (AUTO, here, 6),
+    ):
+        other = planted(machine, speeds(1.0, 1.0, 3.0), settings, num_steps)
+        auto.realize(other, identity)
+        assert other.params.threads == 4
+    assert len(auto_cache.cached_choices()) == 6
+
+
+def test_a_busy_machine_takes_one_thread_and_keeps_nothing(machine: SimpleNamespace):
+    machine.num_free, machine.num_disturbed = 1, math.inf
+    trainer = planted(machine, speeds(1.0, 1.9, 3.5, in_bf16=2.0), replace(AUTO, precision="auto"))
+    sentences = auto.realize(trainer, identify("cpu"))
+    assert (trainer.params.threads, trainer.step.precision) == (1, "bf16")
+    assert "other work has the cores" in sentences["threads"] and "not kept" in sentences["precision"]
+    assert auto_cache.cached_choices() == {}
+
+
+def test_what_was_measured_beside_other_work_is_measured_again(machine: SimpleNamespace):
+    machine.num_disturbed = 60  # an import, which ends: until then, threads wait for the core that it has
+
+    def speed(threads: int, is_bf16: bool) -> float:
+        return 100.0 / threads if machine.num_disturbed else 100.0 * threads
+
+    trainer = planted(machine, speed)
+    assert "threads 4, chosen by measuring (2: 2.00 times" in auto.realize(trainer, identify("cpu"))["threads"]
+    assert len(auto_cache.cached_choices()) == 1
+
+
+@pytest.mark.skipif(
+    not Path("/proc/self/schedstat").exists(), reason="this kernel does not say how long a thread waited"
+)
+def test_waiting_for_a_core_is_seen():
+    """Beside a process on the same core."""
+    cores = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {min(cores)})
+    other = subprocess.Popen([sys.executable, "-S", "-c", "while True: pass"])
+    try:
+        before, end = waited_seconds(), time.process_time() + 0.5
+        while time.process_time() < end:
+            pass
+        assert waited_seconds() - before > 0.2
+    finally:
+        os.sched_setaffinity(0, cores)
+        other.kill()
+        other.wait()
+
+
+def test_what_needs_no_measuring_is_not_measured(machine: SimpleNamespace, monkeypatch: pytest.MonkeyPatch):
+    trainer = planted(machine, speeds(1.0, 1.9, 3.5))
+    monkeypatch.setattr(auto, "usable_cores", lambda: 1.5)  # a container's quota
+    assert auto.realize(trainer, identify("cpu")) == {"threads": "threads 1: there is one core to use"}
+    pinned = planted(machine, speeds(1.0, 1.9, 3.5), replace(AUTO, threads=3))
+    assert auto.realize(pinned, identify("cpu")) == {} and pinned.params.threads == 3
+    assert machine.num_steps == 0 and auto_cache.cached_choices() == {}
+
+
+def choice(value: int) -> Choice:
+    return Choice("threads", value, [[1, 1.0], [2, 1.5]], "gru of 8, batches of 16 x 5 x 4, cpu", "2026-01-01T10:00:00")
+
+
+def test_the_first_of_two_choices_made_at_once_holds_for_both():
+    assert auto_cache.store("shape", choice(1)) == auto_cache.store("shape", choice(2))
+    assert auto_cache.store("other", choice(2)).value == 2
+    assert {key: kept.value for key, kept in auto_cache.cached_choices().items()} == {"shape": 1, "other": 2}
+
+
+def test_a_damaged_file_and_a_folder_that_cannot_be_written_cost_only_the_measuring(machine: SimpleNamespace):
+    for content in ("{", "[]", '{"key": {"value": 2}}', '{"key": 2}'):
+        auto_cache.file().parent.mkdir(parents=True, exist_ok=True)
+        auto_cache.file().write_text(content)
+        assert auto_cache.cached_choices() == {}
+    auto_cache.file().unlink()
+    auto_cache.file().with_suffix(".lock").mkdir()
+    trainer = planted(machine, speeds(1.0, 1.9, 2.0))
+    assert "chosen by measuring; not kept: " in auto.realize(trainer, identify("cpu"))["threads"]
+    assert trainer.params.threads == 2
+
+
+def test_one_command_lists_what_is_kept_and_forgets_it(capsys: pytest.CaptureFixture[str]):
+    auto_cache.store("shape", choice(2))
+    assert cli.main(["choices"]) == 0
+    assert "gru of 8, batches of 16 x 5 x 4, cpu: threads 2 (2: 1.50 times" in capsys.readouterr().out
+    assert cli.main(["choices", "--forget"]) == 0 and "forgotten: 1" in capsys.readouterr().out
+    assert auto_cache.cached_choices() == {}
+
+
+# A stage in a process of its own, in which as many threads as {fastest} take the least time, and which is interrupted
+# after {epochs} epochs.
+PLANTED = """
+import sys
+from tandem.stage import main
+from tandem.training import auto
+from tandem.training.trainer import Trainer
+auto.usable_cores, auto.has_cores, auto.waited_seconds = lambda: 2.0, lambda threads: True, lambda: 0.0
+auto.seconds_with = lambda uses, trainer: {{value: 1.0 if value == {fastest} else 2.0 for value in uses}}
+epoch = Trainer.epoch
+def interrupted(trainer):
+    if trainer.epochs_done == {epochs}:
+        raise KeyboardInterrupt
+    return epoch(trainer)
+Trainer.epoch = interrupted
+sys.exit(main(["train", "tiny", "cpu", "0"]))
+"""
+ASKED = TINY.replace("threads: 1", "threads: auto")
+
+
+def train(project: Path, cache: Path, fastest: int, epochs: int = -1) -> str:
+    code = PLANTED.format(fastest=fastest, epochs=epochs)
+    return run(project, sys.executable, "-c", code, check=epochs < 0, XDG_CACHE_HOME=str(cache)).stdout
+
+
+def of(project: Path, name: str) -> bytes:
+    return (project / run_path(name)).read_bytes()
+
+
+@pytest.mark.long
+def test_a_training_goes_on_with_the_threads_it_began_with_and_records_them(prepared: Path, tmp_path: Path):
+    whole, stopped, pinned = (
+        copy_of(prepared, tmp_path / name, TINY.replace("threads: 1", "threads: 2") if name == "pinned" else ASKED)
+        for name in ("whole", "stopped", "pinned")
+    )
+    train(whole, tmp_path / "user", fastest=2)
+    measured = read_record(whole, "train.json")["realized"]
+    assert measured["threads"] == 2 and measured["asked"] == {"threads": "auto", "precision": "fp32", "step": "eager"}
+    assert measured["summary_lines"]["threads"].startswith("threads 2, chosen by measuring (2: 2.00 times")
+
+    assert "threads 2, as chosen before" in train(stopped, tmp_path / "user", fastest=1, epochs=1)
+    resumed = train(stopped, tmp_path / "somebody else", fastest=1)
+    assert "going on from" in resumed and read_record(stopped, "train.json")["realized"]["threads"] == 2
+    assert not (tmp_path / "somebody else").exists()
+
+    train(pinned, tmp_path / "user", fastest=1)
+    for name in ("last.safetensors", "history.csv"):
+        assert of(whole, name) == of(stopped, name) == of(pinned, name)
+    code = "import torch; from tandem.stage import main; main(['evaluate', 'tiny', 'cpu', '0']); "
+    code += "print(torch.get_num_threads())"
+    assert run(whole, sys.executable, "-c", code).stdout.splitlines()[-1] == "2"
+
+
+@pytest.mark.long
+def test_a_choice_is_no_dependency(prepared: Path, tmp_path: Path):
+    project, user = copy_of(prepared, tmp_path / "project", ASKED), str(tmp_path / "user")
+    assert "Running stage 'train@tiny-cpu-0'" in dvc(project, "repro", "train@tiny-cpu-0", XDG_CACHE_HOME=user).stdout
+    weights = of(project, "last.safetensors")
+    assert "Running stage 'train" not in dvc(project, "repro", "train@tiny-cpu-0", XDG_CACHE_HOME=f"{user} 2").stdout
+    git(tmp_path, "clone", "-q", "project", "second")
+    second = tmp_path / "second"
+    dvc(second, "cache", "dir", "--local", str(project / ".dvc/cache"))
+    output = dvc(second, "repro", "train@tiny-cpu-0", XDG_CACHE_HOME=f"{user} 2").stdout
+    assert "Stage 'train@tiny-cpu-0' is cached - skipping run" in output
+    assert of(second, "last.safetensors") == weights and not Path(f"{user} 2/tandem").exists()

@@ -1,0 +1,201 @@
+"""An epoch on the device gives the bits of the plain loop, for every task and model, and its table the rates of torch.
+
+Here its steps run uncaptured. What a capture adds to that needs a GPU: tests/gpu/test_gpu.py.
+"""
+
+from collections.abc import Callable, Hashable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+
+from tandem.models.seq2seq import ManualLSTM
+from tandem.params import schema
+from tandem.params.schema import Augment
+from tandem.training import graph_epoch
+from tandem.training import trainer as trainer_module
+from tandem.training.batches import Split
+from tandem.training.graph_epoch import GraphEpoch
+from tandem.training.graphs import CaptureFailed
+from tandem.training.optimizer import learning_rates
+from tandem.training.step import choose_execution_mode, graph_blocker
+from tandem.training.trainer import Trainer
+from tests.networks import GRU, ConvGRU, Seq2Seq, TeacherForcing
+from tests.trainers import SETTINGS, TRANSFORMER, tensors, trainer_on
+
+CPU = torch.device("cpu")
+NUM_SEQUENCES, NUM_STEPS = 50, 11
+MODELS = {
+    "gru": GRU(name="gru", hidden_size=8, num_layers=2, bidirectional=True, dropout=0.2),
+    "transformer": replace(TRANSFORMER, hidden_size=8, num_layers=1, num_heads=2, feedforward_size=16, dropout=0.2),
+    "conv_gru": ConvGRU(name="conv_gru", hidden_size=8, num_layers=1, num_convolutions=1, kernel_size=3, dropout=0.2),
+    "seq2seq": Seq2Seq(
+        name="seq2seq",
+        hidden_size=8,
+        num_layers=1,
+        dropout=0.0,
+        cell="native",
+        teacher_forcing=TeacherForcing(start=0.7, end=0.2, decay="linear"),
+    ),
+}
+COMBINATIONS = [(task, model) for task, names in schema.MODELS.items() for model in names if model in MODELS]
+
+
+def trainer_of(task_name: str, model_name: str, **changed: Any) -> Trainer:
+    split = Split(tensors(NUM_SEQUENCES, NUM_STEPS, task_name), CPU)
+    settings = replace(SETTINGS, model=MODELS[model_name], augment=Augment(2, 0.1, 0.1, 0.1), **changed)
+    return trainer_on(split, settings, task_name)
+
+
+class Uncaptured:
+    """Does the work that a graph would replay. `fails_at`: the call whose capture fails."""
+
+    def __init__(self, fails_at: int | None = None) -> None:
+        self.num_left, self.captured = fails_at, {"a graph": None}
+
+    def run(self, key: Hashable, warm_up: Callable[[], object], work: Callable[[], object], num_warmups: int) -> None:
+        if self.num_left is not None:
+            self.num_left -= 1
+            if self.num_left < 0:
+                raise CaptureFailed("planted", is_out_of_memory=False)
+        work()
+
+
+def uncaptured(trainer: Trainer, fails_at: int | None = None) -> Trainer:
+    """The training as a GPU would do it, without its graphs."""
+    for group in trainer.optimizer.param_groups:
+        group["lr"] = torch.tensor(group["lr"])
+    trainer.step.graphs = Uncaptured(fails_at)  # type: ignore[assignment]
+    return trainer
+
+
+def trained(trainer: Trainer) -> tuple[list[float], list[float], dict[str, torch.Tensor]]:
+    torch.manual_seed(7)  # dropout
+    epochs = [trainer.epoch() for _ in range(2)]
+    return (
+        [epoch.train_loss for epoch in epochs],
+        [epoch.learning_rate for epoch in epochs],
+        trainer.model.state_dict(),
+    )
+
+
+def assert_equal_bits(one: Trainer, other: Trainer) -> None:
+    (losses, rates, weights), (other_losses, other_rates, other_weights) = trained(one), trained(other)
+    assert losses == other_losses and rates == other_rates
+    for name, tensor in weights.items():
+        assert torch.equal(tensor, other_weights[name]), name
+
+
+# A batch of 64 is the ragged one alone.
+@pytest.mark.parametrize("changed", [{}, {"grad_accum_steps": 3}, {"batch_size": 64}], ids=str)
+@pytest.mark.parametrize(("task_name", "model_name"), COMBINATIONS)
+def test_an_epoch_on_the_device_gives_the_bits_of_the_plain_loop(task_name: str, model_name: str, changed: Any):
+    plain = trainer_of(task_name, model_name, **changed)
+    assert plain.step.graphs is None
+    assert_equal_bits(plain, uncaptured(trainer_of(task_name, model_name, **changed)))
+
+
+@pytest.mark.parametrize("num_batches", [1, 2, 100])
+@pytest.mark.parametrize(("task_name", "model_name"), [("classify", "gru"), ("forecast", "seq2seq")])
+def test_an_epoch_streamed_in_chunks_gives_the_bits_of_the_plain_loop(
+    task_name: str, model_name: str, num_batches: int, monkeypatch: pytest.MonkeyPatch
+):
+    plain, streamed = (trainer_of(task_name, model_name, batch_size=2) for _ in range(2))
+    monkeypatch.setattr(Split, "is_streamed", True)
+    batch_bytes = 2 * sum(tensor[:1].nbytes for tensor in streamed.train_split.tensors.values())
+    monkeypatch.setattr(graph_epoch, "CHUNK_BYTES", num_batches * batch_bytes)
+    uncaptured(streamed)
+    streamed.device_epoch = GraphEpoch(streamed.step, streamed.train_split, streamed.params, streamed.rates)
+    assert streamed.device_epoch.chunks is not None
+    assert streamed.device_epoch.chunks.num_batches == min(num_batches, 3)  # an eighth of 25
+    monkeypatch.undo()
+    assert_equal_bits(plain, streamed)
+
+
+@pytest.mark.parametrize("fails_at", [0, 2, 3, 5])
+def test_where_a_capture_fails_the_plain_loop_takes_the_steps_that_are_left(fails_at: int):
+    other = uncaptured(trainer_of("classify", "gru"), fails_at)
+    assert_equal_bits(trainer_of("classify", "gru"), other)
+    assert other.step.execution_mode == "eager" and other.step.eager_reason == "the capture failed: planted"
+
+
+def test_a_resumed_training_says_that_its_graph_was_let_go(monkeypatch: pytest.MonkeyPatch):
+    """Also one that has nothing left to train."""
+    monkeypatch.setattr(trainer_module, "graph_blocker", lambda *_: "")
+    monkeypatch.setattr(trainer_module, "Graphs", lambda _: Uncaptured())
+    for let_go in (False, True):
+        begun, resumed = (uncaptured(trainer_of("classify", "gru")) for _ in range(2))
+        begun.epoch()
+        if let_go:
+            begun.oom.add_fallback(begun.step.free_graphs())
+        resumed.restore(begun.state())
+        resumed.oom.restore(begun.oom.state())
+        expected = ("eager", "memory ran out") if let_go else ("graph", "")
+        assert (resumed.step.execution_mode, resumed.step.eager_reason) == expected
+        resumed.epoch()
+        assert (resumed.step.execution_mode, resumed.step.eager_reason) == expected
+
+
+@pytest.mark.parametrize("has_captured", [True, False])
+def test_where_memory_runs_out_beside_a_graph_it_is_said_why_steps_are_taken_eagerly(
+    has_captured: bool, monkeypatch: pytest.MonkeyPatch
+):
+    """Planted: there is no memory to make a batch of."""
+
+    class NoRoom(Uncaptured):
+        def run(self, *_: Any) -> None:
+            self.captured = {"a graph": None} if has_captured else {}
+            raise torch.OutOfMemoryError("CUDA out of memory. Planted")
+
+    monkeypatch.setattr(trainer_module, "graph_blocker", lambda *_: "")
+    monkeypatch.setattr(trainer_module, "Graphs", lambda _: NoRoom())
+    other = uncaptured(trainer_of("classify", "gru"))
+    other.step.graphs = NoRoom()
+    assert_equal_bits(trainer_of("classify", "gru"), other)
+    let_go, reason = "the CUDA graph of the step is freed, the next steps are eager", "CUDA out of memory. Planted"
+    given_up = "the step is taken eagerly instead of captured as a CUDA graph"
+    assert other.oom.fallbacks == [let_go if has_captured else given_up]
+    assert other.step.execution_mode == "eager"
+    assert other.step.eager_reason == ("memory ran out" if has_captured else f"the capture failed: {reason}")
+
+
+@pytest.mark.parametrize("num_steps", [1, 2, 3, 7, 30, 1000])
+@pytest.mark.parametrize("schedule", ["cosine", "one-cycle"])
+def test_the_table_holds_the_rates_of_torchs_schedulers(schedule: str, num_steps: int):
+    settings = replace(SETTINGS, schedule=schedule, learning_rate=6e-3)
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=settings.learning_rate)
+    if schedule == "cosine":
+        theirs: Any = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, num_steps)
+    else:
+        # One more, because torch's is stepped after the last step too.
+        theirs = torch.optim.lr_scheduler.OneCycleLR(optimizer, 6e-3, num_steps + 1, cycle_momentum=False)
+    expected = []
+    for _ in range(num_steps):
+        expected.append(theirs.get_last_lr()[0])
+        optimizer.step()
+        theirs.step()
+    rates = learning_rates(settings, num_steps)
+    assert rates.dtype == torch.float32 and rates.tolist() == pytest.approx(expected, rel=1e-6, abs=1e-12)
+
+
+def test_the_rate_of_an_epoch_is_the_one_its_last_step_was_taken_at():
+    trainer = trainer_of("classify", "gru")
+    for _ in range(SETTINGS.epochs):
+        assert trainer.epoch().learning_rate == trainer.optimizer.param_groups[0]["lr"]
+
+
+def test_auto_is_a_graph_wherever_nothing_forbids_it():
+    model = torch.nn.Linear(2, 2)
+    gpu = torch.device("cuda", 0)
+    assert choose_execution_mode("auto", gpu, "bf16", model) == ("graph", "")
+    assert choose_execution_mode("auto", CPU, "fp32", model) == ("eager", "CUDA graphs need a CUDA device")
+    assert choose_execution_mode("auto", gpu, "fp16", model) == ("eager", graph_blocker(gpu, "fp16", model))
+    recurrent = torch.nn.GRU(2, 2, num_layers=2, dropout=0.1)
+    assert choose_execution_mode("graph", gpu, "fp32", recurrent)[0] == "eager"
+    by_hand = ManualLSTM(2, 2, num_layers=2, dropout=0.1, batch_first=True)  # draws as torch does
+    assert choose_execution_mode("graph", gpu, "fp32", by_hand) == ("graph", "")
+    assert choose_execution_mode("eager", gpu, "fp32", model) == ("eager", "")
+    assert trainer_of("classify", "gru", step="graph").step.eager_reason == "CUDA graphs need a CUDA device"
+    model.checkpoint_activations = True
+    assert "activations that are computed again" in choose_execution_mode("auto", gpu, "fp32", model)[1]

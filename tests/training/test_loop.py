@@ -1,0 +1,351 @@
+"""A training loop of a workload's own: it takes the steps, and everything around them is as in Tandem's own loop."""
+
+import importlib.util
+import io
+import os
+import shutil
+import signal
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pandas as pd
+import pytest
+
+from tandem.params.parsing import flatten
+from tandem.parts import Component, built_in, read_component
+from tests.projects import (
+    ROOT,
+    TINY,
+    commit,
+    copy_of,
+    held,
+    make_project,
+    read_record,
+    run,
+    run_path,
+    start,
+)
+from tests.trainers import SETTINGS, finish, new_trainer
+
+if TYPE_CHECKING:
+    import torch
+
+    from tandem.training.custom_loop import LoopTrainer
+
+EXAMPLES = ROOT / "docs/examples"
+LOOP = '    loop: "loop.py:train"\n    epochs: 3\n'
+OWN = TINY.replace("    epochs: 3\n", LOOP)
+
+
+def loop_of(name: str) -> Component:
+    """A function of tests/loops.py, or the one of an example."""
+    if (EXAMPLES / name).is_dir():
+        path = EXAMPLES / name / "loop.py"
+        return read_component("loop", "loop.py:train", f"docs.examples.{name}.loop", "train", path)
+    return read_component("loop", f"loops.py:{name}", "tests.loops", name, ROOT / "tests/loops.py")
+
+
+def loop_trainer(name: str, device: str = "cpu", data_location: str = "device", folder: Path = Path()) -> "LoopTrainer":
+    """A small training with a loop, from its start, on the data of `new_trainer`."""
+    from tandem.training.custom_loop import LoopTrainer
+
+    plain = new_trainer(device, data_location, folder)
+    return LoopTrainer(plain.model, plain.train_split, plain.val_split, SETTINGS, plain.task, 0, loop_of(name))
+
+
+def trained(trainer: "LoopTrainer", num_epochs: int | None = None) -> tuple[dict[str, "torch.Tensor"], list[float]]:
+    """The weights, and the training loss of each epoch."""
+    losses: list[float] = []
+    trainer.train_epochs(lambda epoch: losses.append(epoch.train_loss), num_epochs)
+    return {name: tensor.cpu() for name, tensor in trainer.model.state_dict().items()}, losses
+
+
+def equal(first: dict[str, "torch.Tensor"], second: dict[str, "torch.Tensor"]) -> bool:
+    return all(first[name].equal(second[name]) for name in first)
+
+
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+@pytest.mark.parametrize("data_location", ["device", "host"])
+def test_a_loop_that_takes_the_built_in_steps_gives_the_same_bits(tmp_path: Path, device: str, data_location: str):
+    weights, losses = finish(new_trainer(device, data_location, tmp_path))
+    same_weights, same_losses = trained(loop_trainer("exact", device, data_location, tmp_path))
+    assert losses == same_losses and equal(weights, same_weights)
+    _, example = trained(loop_trainer("plain_torch", device, data_location, tmp_path))
+    assert example == pytest.approx(losses, rel=1e-5), "torch's scheduler computes the rates in float64"
+
+
+@pytest.mark.parametrize("name", ["plain_torch", "restless"])
+def test_a_resumed_loop_is_an_uninterrupted_one(tmp_path: Path, name: str):
+    import torch
+
+    weights, losses = trained(loop_trainer(name, folder=tmp_path))
+    first = loop_trainer(name, folder=tmp_path)
+    saved = io.BytesIO()
+
+    def save(epoch: Any) -> None:
+        if epoch.number == 2:
+            torch.save(first.state(), saved)
+
+    assert trained(first, 3)[1] == losses[:3]
+    first = loop_trainer(name, folder=tmp_path)
+    first.train_epochs(save)
+    second = loop_trainer(name, folder=tmp_path)
+    saved.seek(0)
+    second.restore(torch.load(saved, weights_only=True))
+    same_weights, same_losses = trained(second)
+    assert same_losses == losses[2:] and equal(weights, same_weights)
+    assert second.best_loss == first.best_loss
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("returns_early", ["tests/loops.py, returns_early: it returned after 1 of 4 epochs", "run.remaining_epochs()"]),
+        ("runs_too_many", ["tests/loops.py, line ", "called for epoch 5, but train.epochs is 4"]),
+        ("nests", ["called in epoch 1, which has not ended; do not nest it"]),
+        ("goes_on_after_an_error", ["called in epoch 1, which has not ended", "let errors pass"]),
+        ("logs_nothing", ["epoch 1 ended without its loss; call epoch.log(train_loss=..., learning_rate=...)"]),
+        ("reads_batches_outside", ["read outside `with run.epoch():`"]),
+        ("registers_late", ["run.state() was called after the first epoch had begun"]),
+        ("registers_a_number", ["run.state(step=...) received int; accepted: objects with state_dict"]),
+        ("registers_what_cannot_be_saved", ["run.state(foreign=...) has values of float64; a checkpoint accepts"]),
+        ("raises", ["tests/loops.py, line ", ": expected 3 and received 4"]),
+    ],
+)
+def test_a_mistake_in_a_loop_gets_one_sentence_with_its_line(tmp_path: Path, name: str, words: list[str]):
+    with pytest.raises(ValueError) as raised:
+        trained(loop_trainer(name, folder=tmp_path))
+    assert all(word in str(raised.value) for word in words), raised.value
+    assert "\n" not in str(raised.value)
+
+
+def test_a_state_that_is_not_registered_again_is_an_error(tmp_path: Path, capfd: pytest.CaptureFixture[str]):
+    first = loop_trainer("registers_another_name", folder=tmp_path)
+    trained(first, 2)
+    second = loop_trainer("registers_another_name", folder=tmp_path)
+    second.restore(first.state())
+    with pytest.raises(ValueError, match=r"the state of first, which run\.state\(\) did not get before"):
+        trained(second)
+    with pytest.raises(ValueError):
+        trained(loop_trainer("runs_too_many", folder=tmp_path))
+    assert "warning: the loop registers no object with run.state()" in capfd.readouterr().out
+
+
+def test_memory_that_runs_out_ends_with_advice_and_no_fallback(tmp_path: Path):
+    from tandem.training.oom import OutOfMemory, translate_oom
+
+    trainer = loop_trainer("runs_out_of_memory", folder=tmp_path)
+    with pytest.raises(OutOfMemory, match="no fallback is possible here; next, .*then lower train.batch_size"):
+        with translate_oom(trainer.oom):
+            trained(trainer)
+
+
+def test_a_loop_ends_when_tandem_stops_it_whatever_it_catches(tmp_path: Path):
+    trainer = loop_trainer("swallows_everything", folder=tmp_path)
+
+    def stop(epoch: Any) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        trainer.train_epochs(stop)
+    assert trainer.epochs_done == 1
+
+
+# Params --------------------------------------------------------------------------------------------------------------
+
+
+def with_loop(folder: Path, params: str = OWN, example: str = "plain_torch") -> Path:
+    project = make_project(folder, params)
+    assert (EXAMPLES / "plain_torch/loop.py").read_text() in (ROOT / "docs/components.md").read_text()
+    shutil.copy(EXAMPLES / example / "loop.py", project / "workloads/tiny/loop.py")
+    shutil.copy(ROOT / "tests/loops.py", project / "workloads/tiny/loops.py")
+    commit(project)
+    return project
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A project whose workload has a loop, trained."""
+    project = with_loop(tmp_path_factory.mktemp("loop") / "project")
+    done = tandem(project, "repro")
+    assert done.returncode == 0, done.stdout
+    commit(project)
+    return project
+
+
+def tandem(project: Path, *words: str, **extra: str):
+    return run(project, sys.executable, "-m", "tandem.cli", *words, check=False, **extra)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "words"),
+    [
+        ("loop.py:train", "lop.py:train", ["train.loop is 'lop.py:train', but there is no workloads/tiny/lop.py"]),
+        ("loop.py:train", "loops.py:exakt", ["has no class or function 'exakt'; did you mean 'exact'?"]),
+        ("loop.py:train", "loops.py:VALUE", ["has no class or function 'VALUE'"]),
+        ("loop.py:train", "loops.py:Loop", ["Loop is a class; accepted: a function, def Loop(run, model, train, val)"]),
+        (
+            "loop.py:train",
+            "loops.py:takes_others",
+            ["has the parameters (model, data, epochs=3); accepted: def takes_others(run, model, train, val)"],
+        ),
+        ("loop.py:train", "train", ["train.loop is 'train'; accepted: FILE.py:NAME of a function"]),
+        ("grad_accum_steps: 1", "grad_accum_steps: 2", ["train.grad_accum_steps is 2; accepted with a loop", ": 1"]),
+        ("precision: fp32", "precision: auto", ["train.precision is 'auto'; accepted", "fp32, tf32, bf16, fp16"]),
+        ("step: eager", "step: graph", ["train.step is 'graph'; accepted", "auto, eager"]),
+        (
+            "devices: [cpu]",
+            "devices: [2xcpu]",
+            ["device '2xcpu' has several workers, and tiny.train.loop is 'loop.py:train', which runs in one process"],
+        ),
+    ],
+)
+def test_a_mistake_gets_one_sentence_before_dvc_removes_an_output(
+    project: Path, tmp_path: Path, old: str, new: str, words: list[str]
+):
+    assert OWN.count(old) == 1
+    (project / "params.yaml").write_text(OWN.replace(old, new))
+    try:
+        done = run(project, sys.executable, "-m", "tandem.stage", "hardware", check=False)
+    finally:
+        (project / "params.yaml").write_text(OWN)
+    assert done.returncode == 1 and done.stdout.startswith("error: params.yaml"), done.stdout
+    assert all(word in done.stdout for word in words) and "Traceback" not in done.stdout, done.stdout
+
+
+def test_a_fit_in_closed_form_has_no_loop():
+    rocket = built_in("model")["rocket"].schema(name="rocket")
+    with pytest.raises(ValueError, match=r"^loop is 'loop\.py:train', but rocket is fitted in closed form"):
+        replace(SETTINGS, model=rocket, loop="loop.py:train").check_loop()
+
+
+def test_a_record_without_a_loop_does_not_mention_it():
+    assert "loop" not in flatten(SETTINGS)
+    assert flatten(replace(SETTINGS, loop="loop.py:train"))["loop"] == "loop.py:train"
+
+
+def test_what_a_preset_sets_for_built_in_steps_is_left_out(project: Path):
+    presets = "presets:\n  small: {all: {train.grad_accum_steps: 2, train.precision: bf16, train.step: graph}}\n"
+    (project / "params.yaml").write_text(OWN.replace("presets: {}\n", presets).replace("preset: none", "preset: small"))
+    try:
+        done = run(project, sys.executable, "-m", "tandem.stage", "hardware", check=False)
+        code = """
+from tandem.params.loading import load_workload
+train = load_workload("tiny").train
+print(train.grad_accum_steps, train.precision, train.step)
+"""
+        block = run(project, sys.executable, "-c", code)
+    finally:
+        (project / "params.yaml").write_text(OWN)
+        run(project, sys.executable, "-m", "tandem.stage", "hardware")
+    assert done.returncode == 0 and block.stdout == "1 bf16 eager\n", done.stdout + block.stdout
+
+
+# Stages --------------------------------------------------------------------------------------------------------------
+
+
+def test_a_workload_with_a_loop_is_recorded_like_any_other(project: Path):
+    record, timing = read_record(project, "train.json"), read_record(project, "timing.json")
+    assert record["block"]["train"]["loop"] == "loop.py:train"
+    assert "workloads/tiny/loop.py" in record["digests"]["code"]
+    assert record["realized"]["step"] == "eager" and len(record["epochs"]) == 3
+    assert timing["placement"]["graph_blocker"] == "a training loop of the workload's own takes the steps"
+    assert timing["summary_lines"]["loop"].startswith("loop.py:train takes the steps, so there is no probe")
+    assert timing["timing"]["num_epochs_measured"] == 2 and timing["timing"]["epoch_seconds"] > 0
+    history = pd.read_csv(project / run_path("history.csv"))
+    assert list(history["epoch"]) == [1, 2, 3] and history["train_loss"].is_monotonic_decreasing
+
+
+def test_an_edit_of_the_loop_trains_again_and_a_comment_does_not(project: Path):
+    path = project / "workloads/tiny/loop.py"
+    text = path.read_text()
+    try:
+        path.write_text(text + "\n# A comment.\n")
+        assert tandem(project, "status").stdout == "up to date\n"
+        path.write_text(text.replace("len(train) + 1", "len(train) + 2"))
+        outdated = tandem(project, "status").stdout
+    finally:
+        path.write_text(text)
+        run(project, sys.executable, "-m", "tandem.stage", "hardware")
+    assert "train@tiny-cpu-0" in outdated
+    assert not any(name in outdated for name in ("preprocess@", "preload@", "speed@")), outdated
+
+
+def test_what_measures_tandems_own_steps_says_so(project: Path, tmp_path: Path):
+    project = copy_of(project, tmp_path / "copy", OWN)
+    code = """
+from stages import speed
+speed.sides_of = lambda devices: [speed.TimedSide(name, "cpu") for name in ("cpu", "two")]
+speed.main("tiny")
+"""
+    assert "tiny: loop.py:train takes the steps of tiny" in run(project, sys.executable, "-c", code).stdout
+    swept = tandem(project, "sweep", "tiny", "--devices", "cpu", "--largest", "2", "--seconds", "0.01").stdout
+    assert "the steps were Tandem's own, not those of loop.py:train" in swept
+    scaled = tandem(project, "scaling", "tiny", "--device", "cpu", "--workers", "1", "2")
+    assert scaled.returncode == 1 and "which runs in one process; accepted: cpu" in scaled.stdout
+
+
+@pytest.mark.parametrize("words", [[], ["--quick"]])
+def test_a_run_with_a_loop_is_verified_from_its_commit(project: Path, tmp_path: Path, words: list[str]):
+    done = tandem(project, "verify", "tiny@cpu-0", *words, TMPDIR=str(tmp_path))
+    assert done.returncode == 0 and "tiny@cpu-0: bit-equal\n" in done.stdout, done.stdout
+
+
+NO_LIGHTNING = pytest.mark.skipif(
+    importlib.util.find_spec("lightning") is None, reason="lightning is not installed: it is not in the lock file"
+)
+
+
+@pytest.mark.parametrize(
+    ("example", "number"),
+    [
+        ("plain_torch", signal.SIGKILL),
+        ("plain_torch", signal.SIGINT),
+        # Lightning handles SIGTERM, and turns a KeyboardInterrupt into another exit.
+        *(
+            pytest.param("lightning", number, marks=NO_LIGHTNING)
+            for number in (signal.SIGKILL, signal.SIGINT, signal.SIGTERM)
+        ),
+    ],
+)
+def test_a_stopped_training_resumes_with_the_same_bits(
+    project: Path, tmp_path: Path, example: str, number: signal.Signals
+):
+    copy = copy_of(project, tmp_path / "copy", OWN.replace("epochs: 3", "epochs: 6"))
+    shutil.copy(EXAMPLES / example / "loop.py", copy / "workloads/tiny/loop.py")
+    run(copy, sys.executable, "-m", "tandem.stage", "hardware")
+    whole = copy_of(copy, tmp_path / "whole", (copy / "params.yaml").read_text())
+    command = [sys.executable, "-m", "tandem.stage", "train", "tiny", "cpu", "0"]
+    process = start(copy, *command, **held(tmp_path / "held", 2))
+    assert process.stdout
+    while not (line := process.stdout.readline()).startswith("epoch 2/6"):
+        assert line, "the training ended early"
+    os.kill(process.pid, number)
+    if number != signal.SIGKILL:
+        while "stopping after this epoch" not in (line := process.stdout.readline()):
+            assert line, "the training ended early"
+        (tmp_path / "held/go").touch()
+    output, _ = process.communicate(timeout=120)
+    assert process.returncode == (130 if number != signal.SIGKILL else -number), output
+    resumed = run(copy, *command).stdout
+    done = 2 if number != signal.SIGKILL else 1  # a checkpoint is saved after the first epoch, then every ten seconds
+    assert f"epoch {done} of 6" in resumed and f"epoch {done + 1}/6" in resumed, resumed
+    run(whole, *command)
+    for name in ("train.json", "history.csv", "best.safetensors", "last.safetensors"):
+        assert (copy / run_path(name)).read_bytes() == (whole / run_path(name)).read_bytes()
+
+
+@NO_LIGHTNING
+def test_lightnings_trainer_takes_the_same_steps_and_is_verified(project: Path, tmp_path: Path):
+    copy = copy_of(project, tmp_path / "copy", OWN)
+    expected = pd.read_csv(copy / run_path("history.csv"))
+    shutil.copy(EXAMPLES / "lightning/loop.py", copy / "workloads/tiny/loop.py")
+    commit(copy)
+    done = tandem(copy, "repro")
+    assert done.returncode == 0, done.stdout
+    losses = pd.read_csv(copy / run_path("history.csv")).drop(columns="learning_rate")  # after the last step, not of it
+    pd.testing.assert_frame_equal(losses, expected.drop(columns="learning_rate"), rtol=1e-5)
+    done = tandem(copy, "verify", "tiny@cpu-0")
+    assert done.returncode == 0 and "tiny@cpu-0: bit-equal\n" in done.stdout, done.stdout

@@ -1,0 +1,398 @@
+"""Memory that really runs out: a limit on a process of its own (CPU), a fraction of the card's (GPU). It costs time,
+not the result.
+
+A scenario is a function that runs in a process of its own under RLIMIT_DATA, which limits what it can allocate. A file
+that is mapped to be read does not count, as it does not where memory is short: the system takes its pages back. Which
+fallback comes last depends on the processor and its libraries; limits are stated in sizes of tensors, so that no
+machine can do without the fallback that a test is about. Whole trainings: test_memory_trainings.py.
+"""
+
+import gc
+import hashlib
+import io
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
+from dataclasses import replace
+from itertools import islice
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from tandem import models
+from tandem.diagnosis.counts import saved_for_backward
+from tandem.machine.measure import Measurement
+from tandem.runs.history import summarize, timing_row
+from tandem.tasks import classify
+from tandem.training.batches import Batch, Split, load_split
+from tandem.training.device import open_device
+from tandem.training.oom import ONEDNN, OomPolicy, OutOfMemory, is_out_of_memory
+from tandem.training.step import Step
+from tandem.training.trainer import Epoch, Trainer
+from tests import forked
+from tests.limits import (
+    FREED,
+    MIB,
+    ONEDNN_LEFT,
+    RECOMPUTED,
+    ladder,
+    leave,
+    under_a_limit,
+)
+from tests.networks import GRU
+from tests.trainers import SETTINGS, TRANSFORMER, finish, identity, new_trainer
+
+CPU = torch.device("cpu")
+
+
+def apart(scenario: Callable[..., Any], *arguments: Any) -> Any:
+    """What `scenario` returns in a process of its own, forked from one that has imported torch."""
+    context = forked.context()
+    receiver, sender = context.Pipe(duplex=False)
+    process = context.Process(target=answer, args=(sender, scenario, arguments))
+    process.start()
+    sender.close()
+    try:
+        result = receiver.recv()
+    except EOFError:
+        result = None
+    process.join(1800)
+    assert process.exitcode == 0, f"{scenario.__name__} ended with {process.exitcode}"
+    return result
+
+
+def answer(sender: Connection, scenario: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
+    under_a_limit()
+    result = scenario(*arguments)
+    under_a_limit()
+    sender.send(result)
+
+
+def without_onednn() -> torch.device:
+    """The CPU, where bits are compared: it depends on the processor whether memory runs out in oneDNN, and to go on
+    without it changes bits.
+    """
+    torch.backends.mkldnn.enabled = False
+    return open_device(identity("cpu"), threads=1, deterministic=True)
+
+
+def digest(model: torch.nn.Module) -> str:
+    weights = b"".join(tensor.numpy().tobytes() for tensor in model.state_dict().values())
+    return hashlib.sha256(weights).hexdigest()
+
+
+def random_batch(num_sequences: int, num_steps: int) -> Batch:
+    draw = torch.Generator().manual_seed(1)
+    mask = torch.ones(num_sequences, num_steps, dtype=torch.bool)
+    rows = torch.arange(num_sequences)
+    return Batch(torch.randn(num_sequences, num_steps, 4, generator=draw), mask, rows % 3, rows)
+
+
+def step_of(model: torch.nn.Module, **changed: Any) -> Step:
+    task = classify.Task({"classes": ["a", "b", "c"]})
+    settings = {
+        "max_grad_norm": 1.0,
+        "grad_accum_steps": 1,
+        "precision": "fp32",
+        "execution_mode": "eager",
+        "device": CPU,
+        **changed,
+    }
+    optimizer = torch.optim.AdamW(model.parameters(), fused=True)
+    return Step(model, lambda outputs, batch: task.loss(outputs, batch.targets, batch.mask, 0.0), optimizer, **settings)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The data
+
+DATA_MIB = 24
+
+
+def train_on(path: str, at_load: float | None, at_first_step: float | None) -> dict[str, Any]:
+    """24 steps on a resident split of DATA_MIB, with so many MiB left from there on. A step needs a tenth of that."""
+    device = without_onednn()
+    split = load_split(Path(path), device)
+    model = GRU(name="gru", hidden_size=16, num_layers=1, bidirectional=True, dropout=0.3)
+    settings = replace(SETTINGS, model=model, batch_size=32, epochs=1)
+    torch.manual_seed(0)
+    network = models.build(model, models.Shape(32, 3, 64, per_step=False))
+    val = Split({name: tensor[:64].clone() for name, tensor in split.tensors.items()}, device)
+    trainer = Trainer(network, split, val, settings, classify.Task({"classes": ["a", "b", "c"]}))
+    if at_load is not None:
+        leave(at_load)
+    trainer.oom.make_resident()
+    network.train()
+    for number, batch in enumerate(islice(trainer.training_batches(), 24)):
+        if number == 0 and at_first_step is not None:
+            leave(at_first_step)
+        trainer.step(batch)
+    return {"weights": digest(network), "parts": trainer.step.grad_accum_steps, "actions": trainer.oom.fallbacks}
+
+
+@pytest.fixture(scope="module")
+def packed(tmp_path_factory: pytest.TempPathFactory) -> str:
+    draw = torch.Generator().manual_seed(0)
+    num = DATA_MIB * 2**20 // (64 * 32 * 4)
+    tensors = {
+        "values": torch.randn(num, 64, 32, generator=draw),
+        "mask": torch.ones(num, 64, dtype=torch.bool),
+        "targets": torch.arange(num) % 3,
+    }
+    path = tmp_path_factory.mktemp("packed") / "train.safetensors"
+    save_file(tensors, path)
+    return str(path)
+
+
+@pytest.mark.case(21)
+def test_where_the_data_does_not_fit_streaming_alone_is_enough_and_gives_the_same_bits(
+    packed: str, saw: Callable[[str], None]
+):
+    """memory (the CPU's, by setrlimit) without room for the data at the start, and from the first step on"""
+    resident = apart(train_on, packed, None, None)
+    assert resident["actions"] == []
+    # The data does not fit beside the rest; and where it is there, not even a batch fits until the data has made room.
+    for at_load, at_first_step in ((0.75 * DATA_MIB, None), (None, 0.25)):
+        found = apart(train_on, packed, at_load, at_first_step)
+        assert (found["weights"], found["parts"]) == (resident["weights"], 1)
+        freed, streamed = found["actions"]
+        assert freed == FREED and streamed.startswith("the data (")
+        saw(streamed)
+        assert streamed.endswith(" MiB) is read from its file batch by batch instead of held in memory")
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The step, and passes without gradients
+
+
+NUM_SEQUENCES, NUM_STEPS = 16, 512  # a batch of few long sequences
+
+
+def one_step(share: float | None) -> dict[str, Any]:
+    """A step with room for a share of what autograd keeps of it."""
+    open_device(identity("cpu"), threads=1, deterministic=True)
+    torch.manual_seed(0)
+    step = step_of(models.build(TRANSFORMER, models.Shape(4, 3, NUM_STEPS, per_step=False)))
+    batch = random_batch(NUM_SEQUENCES, NUM_STEPS)
+    if share is not None:
+        with saved_for_backward(()) as kept:  # the least that a step on the whole batch needs
+            step.model(*batch.inputs())
+        leave(share * sum(kept.values()) / MIB)
+    try:
+        found = {"loss": step(batch).item()}
+    except OutOfMemory as error:
+        found = {"error": str(error)}
+    under_a_limit()
+    weights = [parameter.double().abs().sum().item() for parameter in step.parameters]
+    return {**found, "weights": weights, "parts": step.grad_accum_steps, "actions": ladder(step.oom.fallbacks)}
+
+
+@pytest.mark.case(20)
+def test_smaller_parts_give_what_the_whole_batch_gives_and_the_end_is_one_sentence(saw: Callable[[str], None]):
+    """memory (the CPU's, by setrlimit) for 0.6 of a batch, and for a tenth of a sequence"""
+    plenty, little, nothing = (apart(one_step, share) for share in (None, 0.6, 0.1 / NUM_SEQUENCES))
+    assert (plenty["parts"], plenty["actions"]) == (1, [])
+    parts = [f"a batch of {NUM_SEQUENCES} is trained on in {2**n} parts" for n in range(1, 5)]
+    assert 1 < little["parts"] <= NUM_SEQUENCES
+    assert little["actions"] == [FREED, *parts[: little["parts"].bit_length() - 1]]
+    assert little["loss"] == pytest.approx(plenty["loss"], rel=1e-5)
+    assert little["weights"] == pytest.approx(plenty["weights"], rel=1e-5)
+    saw("; ".join(little["actions"]))
+    saw(nothing["error"])
+    assert nothing["actions"] == [FREED, *parts, RECOMPUTED]
+    assert nothing["error"].startswith("out of memory (") and "\n" not in nothing["error"]
+
+
+@pytest.mark.parametrize("max_grad_norm", [0.0, 1.0])
+def test_a_step_in_fp16_that_fails_at_its_very_end_is_taken_again_with_the_same_loss_scale(max_grad_norm: float):
+    """Planted: the optimizer has no memory for its moments. Without clipping it divides by the scale itself."""
+    weights = []
+    for num_failures in (0, 1):
+        torch.manual_seed(0)
+        step = step_of(
+            models.build(TRANSFORMER, models.Shape(4, 3, 4, per_step=False)),
+            precision="fp16",
+            max_grad_norm=max_grad_norm,
+        )
+        allocate, failures = step.optimizer._init_group, iter(range(num_failures))
+
+        def fails_first(*arguments: Any, allocate: Any = allocate, failures: Iterator[int] = failures) -> Any:
+            if next(failures, None) is not None:
+                raise torch.OutOfMemoryError("CUDA out of memory. Planted")
+            return allocate(*arguments)
+
+        step.optimizer._init_group = fails_first
+        step(random_batch(4, 4)), step(random_batch(4, 4))
+        assert len(step.oom.fallbacks) == num_failures
+        weights.append(digest(step.model))
+    assert weights[0] == weights[1]
+
+
+@pytest.mark.parametrize("where", ["forward", "loss", "predict"])
+def test_a_validation_whose_memory_runs_out_anywhere_goes_on_in_smaller_parts(
+    where: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """Planted, because each needs its memory at another size: more than 20 sequences at a time are too many."""
+    settings = replace(SETTINGS, epochs=1)
+    expected = new_trainer("cpu", "device", tmp_path, settings).epoch()
+    trainer, refused = new_trainer("cpu", "device", tmp_path, settings), []
+
+    def limited(work: Callable[..., Any], rows: int) -> Callable[..., Any]:
+        def run(*arguments: Any, **named: Any) -> Any:
+            if not torch.is_grad_enabled() and len(arguments[rows]) > 20:
+                refused.append(len(arguments[rows]))
+                raise torch.OutOfMemoryError("CUDA out of memory. Planted")
+            return work(*arguments, **named)
+
+        return run
+
+    if where == "forward":
+        trainer.model.forward = limited(trainer.model.forward, 0)
+    else:
+        monkeypatch.setattr(trainer.task, where, limited(getattr(trainer.task, where), 0))
+    epoch = trainer.epoch()
+    assert refused == [50, 50, 50, 25] and trainer.oom.num_eval_parts == 4  # freeing and streaming come first
+    assert epoch.val_loss == pytest.approx(expected.val_loss, rel=1e-6) and epoch.val_score == expected.val_score
+
+
+@pytest.mark.parametrize(
+    ("error", "is_lack"),
+    [
+        (RuntimeError("cuDNN error: CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED"), True),
+        (RuntimeError("CUDA driver error: out of memory"), True),
+        (RuntimeError("CUDA error: CUBLAS_STATUS_NOT_INITIALIZED when calling `cublasCreate(handle)`"), True),
+        (RuntimeError("NCCL error: unhandled cuda error\nCuda failure 2 'out of memory'"), True),
+        (RuntimeError("CUDA error: CUBLAS_STATUS_NOT_INITIALIZED when calling `cublasSgemm(`"), False),
+        (RuntimeError("CUDNN_STATUS_INTERNAL_ERROR"), False),
+        (RuntimeError("could not create a primitive descriptor for a matmul primitive"), False),
+        (RuntimeError("mat1 and mat2 shapes cannot be multiplied"), False),
+        (FileNotFoundError("out of memory"), False),
+    ],
+    ids=str,
+)
+def test_fallbacks_answer_the_lack_of_memory_of_every_library_and_nothing_else(error: Exception, is_lack: bool):
+    tried = []
+
+    def work() -> None:
+        if not tried:
+            raise error
+
+    assert is_out_of_memory(error) == is_lack
+    with nullcontext() if is_lack else pytest.raises(type(error)):
+        OomPolicy().run_with_fallbacks(work, lambda: tried.append(1) or "tried")
+    assert bool(tried) == is_lack
+
+
+def test_an_error_of_onednn_turns_it_off_before_anything_else():
+    def work() -> str:
+        if torch.backends.mkldnn.enabled:
+            raise RuntimeError(ONEDNN)
+        return "computed"
+
+    before, oom = torch.backends.mkldnn.enabled, OomPolicy()
+    try:
+        torch.backends.mkldnn.enabled = True
+        assert oom.run_with_fallbacks(work) == "computed" and oom.fallbacks == [ONEDNN_LEFT]
+    finally:
+        torch.backends.mkldnn.enabled = before
+
+
+def test_a_training_is_freed_with_its_last_reference(tmp_path: Path):
+    """Not by a garbage collection: until it comes, the next training of the process has less memory."""
+    trainer = new_trainer("cpu", "device", tmp_path)
+    trainer.epoch()
+    model = weakref.ref(trainer.model)
+    gc.disable()
+    try:
+        del trainer
+        assert model() is None
+    finally:
+        gc.enable()
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Activations computed again
+
+
+def gradients(recomputes: bool, precision: str, grad_accum_steps: int) -> tuple[list[torch.Tensor], int]:
+    """Gradients of a step after clipping, and the bytes that autograd kept for one."""
+    config = replace(TRANSFORMER, dropout=0.2, checkpoint_activations=recomputes)
+    torch.manual_seed(0)
+    model = models.build(config, models.Shape(4, 3, 40, per_step=False)).train()
+    step = step_of(model, precision=precision, grad_accum_steps=grad_accum_steps, max_grad_norm=0.01)
+    with saved_for_backward(()) as kept:
+        step(random_batch(12, 40))
+    return [parameter.grad for parameter in model.parameters()], sum(kept.values())
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16"])
+@pytest.mark.parametrize("grad_accum_steps", [1, 3])
+def test_activations_computed_again_give_the_same_gradients_from_less(precision: str, grad_accum_steps: int):
+    """Dropout included. fp16 scales the loss: clipped before that is taken out again, the norm would be thousands of
+    times smaller."""
+    kept, kept_bytes = gradients(False, precision, grad_accum_steps)
+    again, again_bytes = gradients(True, precision, grad_accum_steps)
+    assert again_bytes < 0.5 * kept_bytes
+    norm = torch.linalg.vector_norm(torch.cat([gradient.flatten() for gradient in kept]))
+    assert norm.item() == pytest.approx(0.01, rel=1e-3)
+    for one, other in zip(kept, again, strict=True):
+        torch.testing.assert_close(other, one, rtol=1e-5, atol=1e-8)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# What is said of times
+
+
+def test_epochs_of_another_number_of_workers_count_only_in_the_training_seconds():
+    rows = []
+    for number, epoch_seconds in enumerate((50.0, 60.0, 1.0, 3.0), 1):
+        measured = Measurement(seconds=epoch_seconds, cpu_share=1.0, peak_allocated_mib=7.0)
+        validation = Measurement(seconds=0.5, peak_allocated_mib=8.0)  # the larger peak counts
+        rows.append(timing_row(Epoch(number, 0.1, 1.0, 1.0, 0.5, measured, validation, True, {}), 100, 1))
+    found = summarize(rows, first_epoch=3)
+    assert (found["epoch_seconds"], found["samples_per_second"]) == (2.0, pytest.approx((100 + 100 / 3) / 2))
+    assert (found["num_epochs_measured"], found["num_epochs_warmup"], found["peak_allocated_mib"]) == (2, 0, 8.0)
+    assert found["train_seconds"] == 50 + 60 + 1 + 3 + 4 * 0.5
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# A GPU
+
+
+def on_cpu(state: dict[str, Any]) -> dict[str, Any]:
+    """As a checkpoint saves and loads it."""
+    buffer = io.BytesIO()
+    torch.save(state, buffer)
+    buffer.seek(0)
+    return torch.load(buffer, map_location="cpu", weights_only=True)
+
+
+@pytest.mark.gpu
+def test_a_convolution_that_finds_no_engine_lacks_memory_only_where_some_was_refused():
+    """cuDNN's message for it can also mean a broken installation, about which freeing memory does nothing."""
+    error = RuntimeError("GET was unable to find an engine to execute this computation")
+    torch.zeros(1, device="cuda")
+    torch.cuda.reset_accumulated_memory_stats()
+    assert not is_out_of_memory(error)
+    with pytest.raises(torch.OutOfMemoryError):
+        torch.empty(2**50, dtype=torch.uint8, device="cuda")
+    assert is_out_of_memory(error)
+
+
+@pytest.mark.gpu
+def test_a_gpus_training_goes_on_from_a_state_on_the_cpu_on_either_device(tmp_path: Path):
+    """A captured step keeps its rate in a tensor on the device, which an eager one on the CPU does not."""
+    settings = replace(SETTINGS, model=replace(SETTINGS.model, dropout=0.0), step="graph")
+    whole, losses = finish(new_trainer("cuda", "device", tmp_path, settings))
+    for device in ("cuda", "cpu"):
+        begun = new_trainer("cuda", "device", tmp_path, settings)
+        begun.epoch(), begun.epoch()
+        trainer = new_trainer(device, "device", tmp_path, settings)
+        trainer.restore(on_cpu(begun.state()))
+        weights, last_losses = finish(trainer)
+        assert last_losses == pytest.approx(losses[2:], rel=1e-3)
+        for name, weight in weights.items():
+            torch.testing.assert_close(weight, whole[name], rtol=1e-2, atol=1e-3)

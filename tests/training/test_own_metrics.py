@@ -1,0 +1,286 @@
+"""Metrics in a workload's directory: their numbers, intervals and requests, and what a mistake says."""
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tandem.training import own_metrics
+from tests.data.test_sources import FORECAST, PREPROCESS, SERIES
+from tests.projects import (
+    TINY,
+    commit,
+    copy_of,
+    make_project,
+    read_record,
+    recorded_runs,
+    run,
+    run_path,
+    stage,
+    stages_at_once,
+    wait_until_published,
+)
+
+METRICS = """\
+import numpy as np
+
+from .helper import share
+
+
+def balanced_accuracy(predictions, targets, mask):
+    return np.mean([share(predictions[targets == label] == label) for label in np.unique(targets)])
+
+
+def error_rate(predictions, targets, mask) -> float:
+    assert mask.shape == (len(targets), 12) and mask.all()
+    return 1 - share(predictions == targets)
+
+
+error_rate.higher_is_better = False
+"""
+HELPER = "def share(values):\n    return values.mean()\n"
+WEIGHTS = "evaluate: {weights: last}"
+
+
+def named(*names: str, params: str = TINY) -> str:
+    quoted = ", ".join(f'"{name}"' for name in names)
+    return params.replace(WEIGHTS, f"evaluate: {{weights: last, metrics: [{quoted}]}}")
+
+
+OWN = named("metrics.py:balanced_accuracy", "metrics.py:error_rate")
+
+
+@pytest.fixture(scope="module")
+def template(trained: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A trained project, to which the files of two metrics were added."""
+    project = copy_of(trained, tmp_path_factory.mktemp("metrics") / "project")
+    write(project, METRICS)
+    return project
+
+
+def write(project: Path, metrics: str, helper: str = HELPER) -> None:
+    (project / "workloads/tiny/metrics.py").write_text(metrics)
+    (project / "workloads/tiny/helper.py").write_text(helper)
+    commit(project)
+
+
+def test_metrics_are_added_without_a_training_and_are_shown_everywhere(template: Path, tmp_path: Path):
+    project = copy_of(template, tmp_path / "project")
+    weights = (project / run_path("last.safetensors")).stat().st_mtime_ns
+    before = read_record(project, "score.json")
+    (project / "params.yaml").write_text(OWN)
+    done = run(project, sys.executable, "-m", "tandem.cli", "repro", check=False)
+    assert done.returncode == 0, done.stdout
+    ran = next(line for line in done.stdout.splitlines() if line.startswith("  ran "))
+    assert "evaluate@tiny-cpu-0" in ran and "train" not in ran and "preprocess" not in ran
+    assert (project / run_path("last.safetensors")).stat().st_mtime_ns == weights
+    score = read_record(project, "score.json")
+    metrics = score["metrics"]
+    assert before["metrics"].items() <= metrics.items()
+    assert metrics["error_rate"] == pytest.approx(1 - metrics["accuracy"])
+    for name in ("balanced_accuracy", "error_rate"):
+        assert metrics[f"{name}_low"] <= metrics[name] <= metrics[f"{name}_high"]
+    assert score["own_metrics"] == {"balanced_accuracy": True, "error_rate": False}
+    assert f"error_rate {metrics['error_rate']:.4g} (lower is better, 95% interval" in score["sentence"]
+    assert "balanced_accuracy" in (project / "results/compare/compare.md").read_text()
+    assert "balanced accuracy" in (project / "results/report.html").read_text()
+    wait_until_published(project)
+    [recorded] = recorded_runs(project, "tiny")
+    for end in ("", "_low", "_high"):
+        assert recorded["metrics"][f"test/balanced_accuracy{end}"] == metrics[f"balanced_accuracy{end}"]
+    verified = run(project, sys.executable, "-m", "tandem.cli", "verify", "tiny@cpu-0", check=False)
+    assert "tiny@cpu-0: bit-equal" in verified.stdout, verified.stdout
+    (project / "workloads/tiny/helper.py").write_text(HELPER + "\n# A remark.\n")
+    assert run(project, sys.executable, "-m", "tandem.cli", "status").stdout == "up to date\n"
+    (project / "workloads/tiny/helper.py").write_text(HELPER.replace("mean()", "mean() + 0"))
+    outdated = run(project, sys.executable, "-m", "tandem.cli", "status", check=False).stdout
+    assert "evaluate@tiny-cpu-0" in outdated and "train@" not in outdated and "preprocess" not in outdated
+    first = (project / run_path("score.json")).read_bytes()
+    stage(project, "evaluate", "tiny", "cpu", "0")
+    assert (project / run_path("score.json")).read_bytes() == first  # the same bytes, with intervals
+
+
+@pytest.mark.parametrize(
+    ("metrics", "words"),
+    [
+        (["metrics.py:eror_rate"], ["metrics[0] is 'metrics.py:eror_rate'", "did you mean 'error_rate'?"]),
+        (["accuracy"], ["tiny.evaluate.metrics[0] is 'accuracy'; accepted: FILE.py:NAME in workloads/tiny/"]),
+        (["metric.py:error_rate"], ["there is no workloads/tiny/metric.py"]),
+        (["metrics.py:Rate"], ["Rate is a class, not a function"]),
+        (["metrics.py:few"], ["metrics[0] is 'metrics.py:few'", "(predictions, targets)", "first three"]),
+        (["metrics.py:unknown"], ["parameter 'predicts'; did you mean 'predict'? accepted: predict, source"]),
+        (["metrics.py:asks"], ["parameter 'source', and this workload has a table and no source of its own"]),
+        (["metrics.py:error_rate", "others.py:error_rate"], ["two metrics are called 'error_rate'"]),
+    ],
+)
+def test_a_mistake_gets_one_sentence_before_dvc_removes_an_output(template: Path, metrics: list[str], words: list[str]):
+    more = (
+        "\n\nclass Rate:\n    pass\n\n\ndef few(predictions, targets):\n    return 0\n\n\n"
+        "def unknown(predictions, targets, mask, predicts):\n    return 0\n\n\n"
+        "def asks(predictions, targets, mask, source):\n    return 0\n"
+    )
+    (template / "workloads/tiny/metrics.py").write_text(METRICS + more)
+    (template / "workloads/tiny/others.py").write_text(METRICS)
+    (template / "params.yaml").write_text(named(*metrics))
+    done = run(template, sys.executable, "-m", "tandem.stage", "hardware", check=False)
+    (template / "params.yaml").write_text(TINY)
+    (template / "workloads/tiny/others.py").unlink()
+    (template / "workloads/tiny/metrics.py").write_text(METRICS)
+    assert done.returncode == 1 and "error: params.yaml, line " in done.stdout and "Traceback" not in done.stdout
+    assert all(word in done.stdout for word in words), done.stdout
+
+
+def test_an_import_that_is_not_installed_is_found_before_dvc_removes_an_output(template: Path, tmp_path: Path):
+    project = copy_of(template, tmp_path / "project", OWN)
+    write(project, METRICS, "import not_there\n" + HELPER)
+    done = run(project, sys.executable, "-m", "tandem.cli", "repro", check=False)
+    assert done.returncode and "workloads/tiny/helper.py imports 'not_there', which is not installed" in done.stdout
+    assert (project / run_path("score.json")).exists()
+
+
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        ("return 1 / 0", ["error: workloads/tiny/metrics.py, line 2: ZeroDivisionError: division by zero"]),
+        ("raise ValueError('no class')", ["error: workloads/tiny/metrics.py, line 2: no class"]),
+        ("import not_there", ["workloads/tiny/metrics.py imports 'not_there', which is not installed"]),
+        ("return 'good'", ["metrics.py:own returns str 'good' for 'own'; accepted: a number"]),
+        ("return None", ["metrics.py:own returns NoneType 'None' for 'own'; accepted: a number"]),
+        ("return float('nan')", ["metrics.py:own returns nan for 'own'; accepted: a finite number"]),
+        ("return {'a': 1, 'b%': 2}", ["returns the name 'b%'; use letters"]),
+        ("return {'accuracy': 1}", ["metrics.py:own gives 'accuracy', which another metric of the workload is called"]),
+    ],
+)
+def test_a_metric_that_fails_ends_evaluate_with_one_sentence(
+    template: Path, tmp_path: Path, body: str, words: list[str]
+):
+    project = copy_of(template, tmp_path / "project", named("metrics.py:own"))
+    write(project, f"def own(predictions, targets, mask):\n    {body}\n")
+    done = stage(project, "evaluate", "tiny", "cpu", "0", check=False)
+    assert done.returncode == 1 and "Traceback" not in done.stdout
+    assert all(word in done.stdout for word in words), done.stdout
+
+
+SOURCE = """\
+import numpy as np
+
+from tandem.data import Arrays
+
+
+def read(folder, num_sequences: int, shift: float, seed: int) -> Arrays:
+    draw = np.random.default_rng(seed)
+    lengths = draw.integers(10, 13, num_sequences)
+    labels = np.full((num_sequences, 12), "", dtype="U4")
+    values = draw.normal(scale=0.1, size=(num_sequences, 12, 1)) + shift
+    steps = draw.integers(2, 8, num_sequences)
+    rows = np.arange(num_sequences)
+    values[rows, steps, 0] += 3.0 * np.where(rows % 2, 1, -1)
+    labels[rows, steps] = np.where(rows % 2, "up", "down")
+    values[rows, steps - 1, 0] = np.nan
+    return Arrays(values, labels, lengths, splits=np.array(["train", "val", "test"])[np.arange(num_sequences) % 3])
+"""
+SHIFTED = """\
+import numpy as np
+
+
+def shifted(predictions, targets, mask, predict, source):
+    assert not predictions[~mask].any() and not targets[~mask].any()
+    found = {}
+    for shift in (source.parameters["shift"], 50.0):
+        again = source(shift=shift)
+        is_test = again.splits == "test"
+        mask_again = np.arange(12) < again.lengths[is_test][:, None]
+        found[f"same_at_shift_{shift:g}"] = (predict(again.values[is_test], mask_again) == predictions).mean()
+    return found
+"""
+CONV_GRU = "{name: conv_gru, hidden_size: 8, num_layers: 1, num_convolutions: 1, kernel_size: 3, dropout: 0.0}"
+MODEL = TINY[TINY.index("model: ") : TINY.index("\n", TINY.index("model: "))]
+
+
+def test_a_metric_scores_new_data_of_the_source(tmp_path: Path):
+    """The same sequences again, raw, give the predictions of the test split; shifted ones do not."""
+    keys = '  preprocess:\n    source: "source.py:read"\n    num_sequences: 90\n    shift: 5.0\n    velocity: true\n'
+    params = named("metrics.py:shifted", params=TINY).replace(PREPROCESS, keys + "    missing: interpolate\n")
+    params = params.replace("task: classify", "task: detect").replace(MODEL, f"model: {CONV_GRU}")
+    params = params.replace("epochs: 3", "epochs: 12").replace("warp: 0.1", "warp: 0.0").replace("mix: 0.1", "mix: 0.0")
+    project = make_project(tmp_path / "project", params)
+    (project / "workloads/tiny/source.py").write_text(SOURCE)
+    (project / "workloads/tiny/metrics.py").write_text(SHIFTED)
+    commit(project)
+    stages_at_once(
+        project, "hardware", "preprocess tiny", "preload tiny cpu", "train tiny cpu 0", "evaluate tiny cpu 0"
+    )
+    metrics = read_record(project, "score.json")["metrics"]
+    assert metrics["same_at_shift_5"] == 1.0 and metrics["same_at_shift_50"] < 1.0
+    assert metrics["event_f1"] > 0.3 and "same_at_shift_5_low" not in metrics
+    (project / "workloads/tiny/metrics.py").write_text(SHIFTED.replace("shift=shift)", "shfit=shift)"))
+    done = stage(project, "evaluate", "tiny", "cpu", "0", check=False)
+    assert "workloads/tiny/metrics.py, line 8: source has no parameter 'shfit'; did you mean 'shift'?" in done.stdout
+    (project / "workloads/tiny/metrics.py").write_text(SHIFTED.replace("values[is_test],", "values[is_test, :, :0],"))
+    done = stage(project, "evaluate", "tiny", "cpu", "0", check=False)
+    assert "line 11: predict got values of shape (30, 12, 0)" in done.stdout and "Traceback" not in done.stdout
+
+
+LEVELS = """\
+import numpy as np
+import pandas as pd
+
+
+def mae(predictions, targets, mask):
+    assert mask.shape[1] == 8 and predictions.shape == targets.shape == (len(mask), 2)
+    return np.abs(predictions - targets).mean()
+
+
+mae.higher_is_better = False
+
+
+def last_forecast(predictions, targets, mask, predict, source):
+    levels = source()["level"].to_numpy()
+    values = np.stack([levels[end - 9 : end] for end in range(len(levels) - 20, len(levels) - 1)])[:, :, None]
+    return np.abs(predict(values, None)[-1] - predictions[-1]).max()
+"""
+
+
+def test_a_forecast_is_scored_in_the_targets_unit(tmp_path: Path):
+    params = named("metrics.py:mae", "metrics.py:last_forecast", params=FORECAST)
+    project = make_project(tmp_path / "project", params)
+    (project / "workloads/tiny/source.py").write_text(SERIES)
+    (project / "workloads/tiny/metrics.py").write_text(
+        LEVELS.replace("def mae(", "def own_mae(").replace("mae.h", "own_mae.h")
+    )
+    commit(project)
+    text = (project / "params.yaml").read_text().replace("metrics.py:mae", "metrics.py:own_mae")
+    (project / "params.yaml").write_text(text)
+    stages_at_once(
+        project, "hardware", "preprocess tiny", "preload tiny cpu", "train tiny cpu 0", "evaluate tiny cpu 0"
+    )
+    metrics = read_record(project, "score.json")["metrics"]
+    assert metrics["own_mae"] == pytest.approx(metrics["mae"], rel=1e-6)
+    assert metrics["own_mae_low"] < metrics["own_mae"] < metrics["own_mae_high"]
+    assert metrics["last_forecast"] == pytest.approx(0.0, abs=1e-4)
+
+
+def test_an_interval_is_seeded_covers_the_mean_and_is_bounded():
+    draw = np.random.default_rng(0)
+    targets, mask = draw.normal(size=400), np.ones((400, 5), dtype=bool)
+    calls = []
+
+    def mean(predictions: np.ndarray, targets: np.ndarray, mask: np.ndarray) -> float:
+        calls.append(len(targets))
+        return float(targets.mean())
+
+    low, high = own_metrics.interval(mean, targets, targets, mask, 1)
+    assert (low, high) == own_metrics.interval(mean, targets, targets, mask, 1)
+    assert high - low == pytest.approx(2 * 1.96 * targets.std() / 20, rel=0.1)  # of a mean of 400 numbers
+    assert len(calls) == 2 * own_metrics.NUM_RESAMPLES and set(calls) == {400}
+    walk = np.repeat(draw.normal(size=20), 20)  # neighbours are alike: blocks of them give a wider interval
+    single, blocks = (own_metrics.interval(mean, walk, walk, mask, size) for size in (1, 20))
+    assert blocks[1] - blocks[0] > 2 * (single[1] - single[0])
+    assert own_metrics.num_resamples(np.empty((10**6, 100)), mask) == own_metrics.MIN_RESAMPLES
+
+    def rare(predictions: np.ndarray, targets: np.ndarray, mask: np.ndarray) -> float:
+        return 1.0 / (targets == targets_with_one.max()).sum()
+
+    targets_with_one = np.arange(400)
+    assert own_metrics.interval(rare, targets_with_one, targets_with_one, mask, 1) is None

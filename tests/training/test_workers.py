@@ -1,0 +1,550 @@
+"""Several workers train what one trains: the same gradients within rounding, the same draws, one checkpoint for any
+number of them.
+
+The workers of the short tests are forks of this process, which has torch already, with gloo between them; those of the
+long ones are started as a user starts them.
+"""
+
+import importlib
+import io
+import multiprocessing
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+import traceback
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from tandem import files
+from tandem.machine.identity import require_gpus
+from tandem.models.kernels import dropout
+from tandem.params.loading import load_params
+from tandem.params.schema import Train
+from tandem.training.batches import Split, own_rows, places_of, shares_of
+from tandem.training.oom import translate_oom
+from tandem.training.trainer import Trainer
+from tandem.training.workers import LOST_WORKER_STATUS, OUT_OF_MEMORY_STATUS, Workers, lost_workers_noticed
+from tandem.training.workload import exit_if_out_of_memory, require_sequences, scaled
+from tests.limits import leave, under_a_limit
+from tests.networks import Rocket
+from tests.projects import (
+    copy_of,
+    dvc,
+    environment,
+    held,
+    is_gone,
+    manifest_of,
+    read_record,
+    recorded_runs,
+    run_path,
+    stage,
+    stages_at_once,
+    wait_for,
+    wait_until_published,
+)
+from tests.trainers import SETTINGS, new_trainer, tensors, trainer_on
+
+NUM_STEPS, NUM_SEQUENCES = 12, 45
+# Of a sum of gradients, or of a loss, in another order: on the three processors tried up to 5e-7.
+ROUNDING = 1e-6
+
+
+@pytest.mark.parametrize("num_sequences", [1, 2, 5, 24, 56, 57])
+@pytest.mark.parametrize("num_workers", [2, 3, 4])
+@pytest.mark.parametrize("num_parts", [1, 2, 3])
+def test_the_workers_share_every_batch_and_leave_out_none(num_sequences: int, num_workers: int, num_parts: int):
+    order = torch.randperm(3 * num_sequences)
+    shares = [shares_of(num_sequences, num_parts, rank, num_workers) for rank in range(num_workers)]
+    own = [places_of(share)[mask_of(share)] for share in shares]
+    assert sorted(torch.cat(own).tolist()) == list(range(num_sequences))
+    assert len({tuple(share.global_size for share in each) for each in shares}) == 1, "they add up at the same moments"
+    for share in shares:
+        rows = own_rows(order, num_sequences, share).split(len(places_of(share)))
+        for batch, mine in zip(order.split(num_sequences), rows, strict=True):
+            assert torch.equal(mine, batch[places_of(share)])
+
+
+def mask_of(shares: tuple[Any, ...]) -> Tensor:
+    """Of the places that a worker passes, those that count."""
+    return torch.cat([torch.arange(share.num_processed) < share.num_counted for share in shares])
+
+
+def trainer_of(workload: str, **changes: Any) -> Trainer:
+    """As params.yaml trains the workload, on random sequences: batches of 20, at last one of 5, in two parts."""
+    block = load_params().blocks[workload]
+    small = {"batch_size": 20, "grad_accum_steps": 2, "epochs": 2, "warmup_epochs": 1, "threads": 1, "step": "eager"}
+    settings: Train = replace(block.train, **(small | changes))
+    split = Split(tensors(NUM_SEQUENCES, NUM_STEPS, block.task), torch.device("cpu"))
+    return trainer_on(split, settings, block.task, seed=1)
+
+
+def together(work: Callable[[Workers], Any], count: int, folder: Path) -> list[Any]:
+    """What `work` returns in each of `count` processes, the first worker's first."""
+    if torch.cuda.is_initialized():
+        pytest.skip("a process that has started CUDA cannot be forked")
+    importlib.import_module("torch._dynamo")  # DistributedDataParallel does: once here, and not in each fork
+    start = multiprocessing.get_context("fork")
+    pipes = [start.Pipe(duplex=False) for _ in range(count)]
+
+    def run(rank: int) -> None:
+        try:
+            torch.set_num_threads(1)  # the parent's threads are not there any more
+            os.environ["GLOO_SOCKET_IFNAME"] = "lo"
+            store = dist.FileStore(str(folder / "store"), count)
+            dist.init_process_group("gloo", store=store, rank=rank, world_size=count)
+            pipes[rank][1].send_bytes(as_bytes(work(Workers(rank, count, rank, count))))
+        except BaseException:
+            pipes[rank][1].send_bytes(as_bytes(traceback.format_exc()))
+        os._exit(0)
+
+    processes = [start.Process(target=run, args=(rank,)) for rank in range(count)]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # of a fork beside threads, from Python 3.12 on
+        for process in processes:
+            process.start()
+    found = [torch.load(io.BytesIO(pipe.recv_bytes())) for pipe, _ in pipes]
+    for process in processes:
+        process.join()
+    (folder / "store").unlink(missing_ok=True)
+    assert not any(isinstance(each, str) for each in found), found
+    return found
+
+
+def as_bytes(value: Any) -> bytes:
+    buffer = io.BytesIO()
+    torch.save(value, buffer)
+    return buffer.getvalue()
+
+
+def first_gradients(trainer: Trainer) -> Tensor:
+    trainer.model.train()
+    trainer.step.backward(next(iter(trainer.training_batches())))
+    return torch.cat([parameter.grad.flatten() for parameter in trainer.model.parameters()])
+
+
+def finish(trainer: Trainer) -> tuple[list[float], str]:
+    """The losses and scores of the epochs that are left, and the digest of the weights after them."""
+    found = []
+    while trainer.epochs_done < trainer.params.epochs:
+        epoch = trainer.epoch()
+        found += [epoch.train_loss, epoch.val_loss, epoch.val_score]
+    return found, trainer.weights_sha256()
+
+
+def joined(workers: Workers, workload: str, **changes: Any) -> Trainer:
+    trainer = trainer_of(workload, **changes)
+    trainer.use_workers(workers)
+    return trainer
+
+
+@pytest.mark.parametrize("count", [2, pytest.param(3, marks=pytest.mark.long)])
+def test_workers_equal_one_for_every_workload(count: int, tmp_path: Path):
+    """With dropout, augmentation, teacher forcing, padding, a ragged batch and accumulation, as the workloads have
+    them: other draws than one worker's would show in the first digit.
+    """
+    workloads = list(load_params().workloads)
+
+    def work(workers: Workers) -> Any:
+        return {name: (first_gradients(joined(workers, name)), finish(joined(workers, name))) for name in workloads}
+
+    found = together(work, count, tmp_path)
+    for name in workloads:
+        gradients, (losses, _) = first_gradients(trainer_of(name)), finish(trainer_of(name))
+        for theirs, (own, sha256) in (each[name] for each in found):
+            assert (theirs - gradients).norm() <= ROUNDING * gradients.norm(), name
+            assert own == pytest.approx(losses, rel=10 * ROUNDING, abs=ROUNDING), name
+            assert sha256 == found[0][name][1][1], f"{name}: the workers' weights differ"
+
+
+def test_a_checkpoint_knows_no_number_of_workers(tmp_path: Path):
+    """From one of two workers go on two, to the bit, and one; and from one of one, two."""
+    alone = trainer_of("sign")
+    alone.epoch()
+    of_one = as_bytes(alone.state())
+    expected = finish(alone)
+
+    def begin(workers: Workers) -> Any:
+        trainer = joined(workers, "sign")
+        trainer.epoch()
+        state = as_bytes(trainer.state())
+        return state, finish(trainer)
+
+    begun = together(begin, 2, tmp_path)
+    of_two = begun[0][0]
+
+    def go_on(workers: Workers) -> Any:
+        found = []
+        for state in (of_two, of_one):
+            trainer = trainer_of("sign")
+            trainer.restore(torch.load(io.BytesIO(state), weights_only=True))
+            trainer.use_workers(workers)
+            if not workers.is_first:  # whatever its processor has made of it
+                torch.rand(7)
+                trainer.model.head.bias.data += 1e-3
+            found.append(finish(trainer))
+        return found
+
+    for same, other in together(go_on, 2, tmp_path):
+        assert same == begun[0][1]
+        assert other[0] == pytest.approx(expected[0], rel=10 * ROUNDING)
+    one = trainer_of("sign")
+    one.restore(torch.load(io.BytesIO(of_two), weights_only=True))
+    assert finish(one)[0] == pytest.approx(expected[0], rel=10 * ROUNDING)
+
+
+def test_the_first_worker_tells_the_others_and_they_compare_what_they_rest_on(tmp_path: Path):
+    def work(workers: Workers) -> Any:
+        broadcast = workers.broadcast({"saved": None, "values": [1, 2.5, "x"]} if workers.is_first else None)
+        inputs = {"seed": 0, "parameters": {}, "data": {"train": "a"}, "code": {"file": str(workers.rank)}}
+        hardware = {"name": workers.rank, "torch": "2.15.0"}
+        workers.require_same(inputs | {"code": {}, "hardware": hardware})
+        while time.process_time() < 0.2:  # a fork's begins at 0
+            pass
+        seconds = workers.cpu_seconds_of_others()
+        assert workers.any(workers.rank == 1) and not workers.any(False)
+        try:
+            workers.require_same(inputs | {"hardware": hardware | {"torch": f"2.{workers.rank}"}})
+        except ValueError as error:
+            return [broadcast, str(error), seconds]
+
+    (broadcast, first, seconds), (same, second, again) = together(work, 2, tmp_path)
+    assert broadcast == same == {"saved": None, "values": [1, 2.5, "x"]}
+    assert "worker 1 has other code and torch than worker 0" in second and "another worker differs" in first
+    assert seconds == again >= 0.2, "of the second worker alone: each counts its own"
+
+
+def freed_before() -> list[torch.Tensor]:
+    """All but a few MiB of what this process can still allocate: also what it was given before, and has freed."""
+    taken: list[torch.Tensor] = []
+    for size in (2**22, 2**20, 2**16):
+        with suppress(RuntimeError):
+            while True:
+                taken.append(torch.empty(size, dtype=torch.uint8))
+    return taken[: -2 * 2**4]
+
+
+def test_where_memory_runs_out_on_one_worker_all_end_and_smaller_parts_are_asked_for(tmp_path: Path):
+    """A step that needs more than 50 MiB, and a worker with 8."""
+    large = {"hidden_size": 256, "feedforward_size": 1024, "num_layers": 4}
+
+    def work(workers: Workers) -> Any:
+        model = replace(load_params().blocks["pen"].train.model, **large)
+        trainer, held = joined(workers, "pen", model=model), []
+        try:
+            with lost_workers_noticed(), exit_if_out_of_memory(trainer), translate_oom(trainer.oom):
+                if not workers.is_first:
+                    under_a_limit()
+                    leave(8)
+                    held += freed_before()
+                trainer.epoch()
+        except SystemExit as ended:
+            return ended.code
+
+    assert together(work, 2, tmp_path) == [LOST_WORKER_STATUS, OUT_OF_MEMORY_STATUS]
+
+
+def test_workers_without_a_gpu_or_a_sequence_of_their_own_are_refused(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-6e3a")
+    words = (
+        "device '2xcuda' needs 2 GPUs here, a worker each, and the driver shows 1, as CUDA_VISIBLE_DEVICES='GPU-6e3a'"
+    )
+    with pytest.raises(ValueError, match=re.escape(words)):
+        require_gpus("2xcuda", 2, {"count": 1})
+    monkeypatch.setenv("PET_NNODES", "2")
+    require_gpus("2xcuda", 2, {"count": 1})
+    with pytest.raises(
+        ValueError, match=r"more workers than sign's batch of 16 .* in 2 parts .*accepted: at most 8xcpu"
+    ):
+        require_sequences("sign", "9xcpu", replace(SETTINGS, grad_accum_steps=2))
+    require_sequences("sign", "8xcpu", replace(SETTINGS, grad_accum_steps=2))
+    fitted = replace(SETTINGS, model=Rocket(name="rocket", num_kernels=84, num_groups=4))
+    with pytest.raises(ValueError, match="model rocket is fitted in closed form, which one does; accepted: cpu"):
+        require_sequences("mine", "2xcpu", fitted)
+
+
+def test_weak_scaling_gives_each_worker_a_batch_and_raises_the_rate():
+    for rule, rate in (("strong", 0.01), ("weak-linear", 0.04), ("weak-sqrt", 0.02)):
+        settings = scaled(replace(SETTINGS, learning_rate=0.01, scaling=rule), 4)
+        assert (settings.batch_size, settings.learning_rate) == (16 if rule == "strong" else 64, pytest.approx(rate))
+    assert scaled(replace(SETTINGS, scaling="weak-linear"), 1).batch_size == 16
+
+
+# As a user starts them ------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def several(prepared: Path, tmp_path: Path) -> Path:
+    """A project that is ready to train on one worker and on two."""
+    project = copy_of(
+        prepared, tmp_path / "project", (prepared / "params.yaml").read_text().replace("[cpu]", "[cpu, 2xcpu]")
+    )
+    dvc(project, "repro", "preload@tiny-2xcpu", "preload@tiny-cpu")
+    return project
+
+
+@pytest.fixture
+def on_gpus(prepared: Path, tmp_path: Path) -> Path:
+    """A project that is ready to train on one GPU and on two, as captured graphs where that is possible."""
+    if torch.cuda.device_count() < 2:
+        pytest.skip("one GPU: two workers on it are refused")
+    params = (prepared / "params.yaml").read_text().replace("[cpu]", "[cuda, 2xcuda]")
+    project = copy_of(prepared, tmp_path / "project", params.replace("step: eager", "step: auto"))
+    stages_at_once(project, "hardware", "preload tiny cuda", "preload tiny 2xcuda")
+    return project
+
+
+PROJECTS = {"cpu": "several", "cuda": "on_gpus"}
+ON_CPUS, ON_GPUS = pytest.param("cpu", marks=pytest.mark.long), pytest.param("cuda", marks=pytest.mark.gpu)
+
+
+def results(project: Path, device: str) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    return files.read_numbers(project / run_path("history.csv", device=device)), manifest_of(project, device=device)
+
+
+def assert_near(found: list[dict[str, Any]], expected: list[dict[str, Any]], rel: float = 1e-4) -> None:
+    assert [list(row.values()) for row in found] == [pytest.approx(list(row.values()), rel=rel) for row in expected]
+
+
+def start(project: Path, device: str, inside: str = "", **extra: str) -> subprocess.Popen[str]:
+    """`inside`: a command that starts another one, such as `ip netns exec NAME`; it becomes that other one."""
+    return subprocess.Popen(
+        [*inside.split(), sys.executable, "-m", "tandem.stage", "train", "tiny", device, "0"],
+        cwd=project, env=environment(**extra), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+    )  # fmt: skip
+
+
+def workers_under(launcher: int) -> dict[int, psutil.Process]:
+    """Rank -> process."""
+    return {int(each.environ()["RANK"]): each for each in psutil.Process(launcher).children() if each.is_running()}
+
+
+def checkpoint_is_there(project: Path, kind: str = "cpu") -> bool:
+    return any((project / ".tandem/checkpoints/tiny").glob(f"{kind}-*.pt"))
+
+
+def interrupt(project: Path, device: str, kind: str, folder: Path) -> None:
+    """Start a training on `device` (of `kind`), and Ctrl+C it after its second epoch; all of its workers end."""
+    training = start(project, device, **held(folder, epoch=2))
+    wait_for(lambda: checkpoint_is_there(project, kind))
+    processes = psutil.Process(training.pid).children()
+    training.send_signal(signal.SIGINT)
+    (folder / "go").touch()
+    output, _ = training.communicate()
+    assert training.returncode == 130 and "run again to go on" in output, output
+    wait_for(lambda: all(map(is_gone, processes)), what="the end of all workers")
+
+
+@pytest.mark.long
+def test_the_pipeline_gives_the_same_with_one_worker_and_with_two(several: Path):
+    """Both trained, evaluated and compared; equal within rounding; the weights are those of the bare model."""
+    dvc(several, "repro")
+    (one, _), (two, manifest) = results(several, "cpu"), results(several, "2xcpu")
+    assert_near(two, one)
+    realized = manifest["realized"]
+    assert (realized["workers"], realized["threads"], realized["step"]) == (2, 1, "eager")
+    assert "2 workers on " in (several / "results/compare/compare.md").read_text()
+    wait_until_published(several)
+    assert [run["params"].get("workers") for run in recorded_runs(several, "tiny")] in ([None, "2"], ["2", None])
+    assert dvc(several, "repro").stdout.count("didn't change, skipping") > 5, "nothing is left to do"
+
+
+@pytest.mark.parametrize("kind", [ON_CPUS, ON_GPUS])
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_killed_worker_costs_nothing_but_time(kind: str, rank: int, request: pytest.FixtureRequest, tmp_path: Path):
+    project, device = request.getfixturevalue(PROJECTS[kind]), f"2x{kind}"
+    stage(project, "train", "tiny", device, "0")
+    expected = results(project, device)
+    training = start(project, device, **held(tmp_path / "held", epoch=2))
+    wait_for(lambda: checkpoint_is_there(project, kind))
+    workers_under(training.pid)[rank].kill()
+    (tmp_path / "held/go").touch()
+    output, _ = training.communicate()
+    assert training.returncode == 0, output
+    assert f"worker {rank} was killed (SIGKILL); all 2 go on from the last checkpoint (restart 1 of 3)" in output
+    found = results(project, device)
+    assert found[0] == expected[0] and found[1]["digests"]["weights"] == expected[1]["digests"]["weights"]
+
+
+@pytest.mark.parametrize("kind", [ON_CPUS, ON_GPUS])
+@pytest.mark.parametrize("first, then", [("2x", ""), ("", "2x")])
+def test_an_interrupted_training_goes_on_with_another_number_of_workers(
+    kind: str, first: str, then: str, request: pytest.FixtureRequest, tmp_path: Path
+):
+    project = request.getfixturevalue(PROJECTS[kind])
+    stage(project, "train", "tiny", kind, "0")
+    expected, _ = results(project, kind)
+    interrupt(project, first + kind, kind, tmp_path / "held")
+    output = stage(project, "train", "tiny", then + kind, "0").stdout
+    assert re.search(rf"going on from .*{kind}-\w+\.pt, epoch [12] of 3", output), output
+    assert re.search(r"epochs? 1.* by \d workers?, from here on by \d workers?: equal within rounding", output), output
+    found, manifest = results(project, then + kind)
+    assert_near(found, expected, rel=1e-4 if kind == "cpu" else 1e-3)
+    assert set(manifest["realized"]["workers_from_epoch"].values()) == {1, 2}
+
+
+@pytest.mark.long
+def test_a_killed_launcher_leaves_no_worker_behind(several: Path, tmp_path: Path):
+    training = start(several, "2xcpu", **held(tmp_path / "held", epoch=2))
+    wait_for(lambda: checkpoint_is_there(several))
+    workers = workers_under(training.pid)
+    training.kill()
+    training.wait()  # its death is what the workers are told of
+    (tmp_path / "held/go").touch()
+    training.communicate()
+    wait_for(lambda: all(map(is_gone, workers.values())), what="the end of all workers")
+    assert "going on from" in stage(several, "train", "tiny", "2xcpu", "0").stdout
+
+
+@pytest.mark.long
+def test_a_reason_ends_all_workers_at_once(several: Path):
+    text = (several / "params.yaml").read_text()  # the largest values that are accepted, as in test_pipeline.py
+    for usual, largest in (("1e-2", "10"), ("weight_decay: 0.01", "weight_decay: 100"), ("one-cycle", "cosine")):
+        text = text.replace(usual, largest)
+    (several / "params.yaml").write_text(text.replace("epochs: 3", "epochs: 12"))
+    failed = stage(several, "train", "tiny", "2xcpu", "0", check=False)
+    assert failed.returncode == 1 and "restart" not in failed.stdout
+    assert failed.stdout.count("error: the training loss is") >= 1 and "Traceback" not in failed.stdout
+
+
+@pytest.fixture
+def two_machines() -> Iterator[tuple[str, str]]:
+    """Two network namespaces with a cable between them; their addresses are 10.77.0.1 and 10.77.0.2."""
+    names = (f"tandem-a{os.getpid()}", f"tandem-b{os.getpid()}")
+    commands = [f"ip netns add {name}" for name in names]
+    commands += [f"ip link add name eth9 netns {names[0]} type veth peer name eth9 netns {names[1]}"]
+    for number, name in enumerate(names, 1):
+        commands += [f"ip -n {name} addr add 10.77.0.{number}/24 dev eth9"]
+        commands += [f"ip -n {name} link set {interface} up" for interface in ("eth9", "lo")]
+    try:
+        for command in commands:
+            if not shutil.which("ip") or subprocess.run(command.split(), stderr=subprocess.DEVNULL).returncode:
+                pytest.skip(f"this user, or this container, may not do `{command}`")
+        yield names
+    finally:
+        for name in names:
+            if shutil.which("ip"):
+                subprocess.run(["ip", "netns", "del", name], stderr=subprocess.DEVNULL)
+
+
+@pytest.mark.long
+def test_two_machines_train_what_one_does_and_go_on_where_a_worker_was_killed(
+    several: Path, two_machines: tuple[str, str], tmp_path: Path
+):
+    """Each has its own copy of the project, and nothing in common but a network."""
+    stage(several, "train", "tiny", "cpu", "0")
+    expected, _ = results(several, "cpu")
+    projects = [
+        copy_of(several, tmp_path / name, (several / "params.yaml").read_text()) for name in ("first", "second")
+    ]
+    variables = held(tmp_path / "held", epoch=2)
+    trainings = [
+        start(
+            project, "2xcpu", inside=f"ip netns exec {name}",
+            PET_NNODES="2", PET_RDZV_BACKEND="c10d", PET_RDZV_ID="tiny", PET_RDZV_ENDPOINT="10.77.0.1:29500",
+            PET_RDZV_CONF=f"is_host={number == 1}".lower(), PET_LOCAL_ADDR=f"10.77.0.{number}",
+            GLOO_SOCKET_IFNAME="eth9", **variables,
+        )
+        for number, (project, name) in enumerate(zip(projects, two_machines, strict=True), 1)
+    ]  # fmt: skip
+    wait_for(lambda: checkpoint_is_there(projects[0]))
+    workers_under(trainings[1].pid)[1].kill()
+    (tmp_path / "held/go").touch()
+    outputs = [training.communicate()[0] for training in trainings]
+    assert [training.returncode for training in trainings] == [0, 0], outputs
+    assert "2 workers, 1 on this machine" in outputs[0] and "going on from" in outputs[0], outputs[0]
+    found, manifest = results(projects[0], "2xcpu")
+    assert_near(found, expected)
+    assert manifest["realized"]["workers"] == 2
+    assert not (projects[1] / "results/runs/tiny/2xcpu/0").exists(), "the first worker alone writes"
+
+
+# On GPUs --------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.gpu
+def test_the_shares_of_dropout_on_a_gpu_are_those_of_one_draw():
+    """Of the shapes that a layer of several sequences has; torch draws by the place in the tensor."""
+    x, state = torch.ones(12, 7, 5, device="cuda"), torch.cuda.get_rng_state()
+    whole = torch.nn.functional.dropout(x, 0.4)
+    for first in (0, 5):
+        torch.cuda.set_rng_state(state)
+        with dropout.sharing(first, 12):
+            assert torch.equal(dropout.dropout(x[first : first + 5], 0.4), whole[first : first + 5])
+
+
+@pytest.mark.gpu
+def test_a_model_wrapped_for_nccl_has_the_gradients_of_the_bare_one(tmp_path: Path):
+    """One process: what one GPU can show."""
+    settings = replace(SETTINGS, model=replace(SETTINGS.model, num_layers=1))
+    bare, wrapped = (new_trainer("cuda", "device", tmp_path, settings) for _ in range(2))
+    store = dist.FileStore(str(tmp_path / "store"), 1)
+    dist.init_process_group("cpu:gloo,cuda:nccl", store=store, rank=0, world_size=1)
+    try:
+        wrapped.step.use_workers(Workers())
+        state, found = torch.cuda.get_rng_state(), []
+        for trainer in (bare, wrapped):
+            torch.cuda.set_rng_state(state)
+            found.append(first_gradients(trainer))
+        torch.testing.assert_close(*found)
+        assert torch.equal(Workers().sum(torch.ones(1, device="cuda")), torch.ones(1, device="cuda"))
+    finally:
+        dist.destroy_process_group()
+
+
+@pytest.mark.gpu
+def test_two_gpus_train_what_one_does_eagerly_and_their_weights_are_those_of_one(on_gpus: Path):
+    stages_at_once(on_gpus, "train tiny cuda 0", "evaluate tiny cuda 0")
+    output = stage(on_gpus, "train", "tiny", "2xcuda", "0").stdout
+    assert "2 workers, a GPU each" in output and "nccl adds their gradients up" in output
+    assert "steps are taken eagerly instead of captured as a CUDA graph: several workers" in output
+    stage(on_gpus, "evaluate", "tiny", "2xcuda", "0", CUDA_VISIBLE_DEVICES="0")
+    (one, _), (two, manifest) = results(on_gpus, "cuda"), results(on_gpus, "2xcuda")
+    assert_near(two, one, rel=1e-3)
+    assert manifest["realized"]["workers"] == 2 and manifest["realized"]["step"] == "eager"
+    assert "several workers take their steps eagerly" in manifest["timing"]["missing_reasons"]["step: graph"]
+    scores = [read_record(on_gpus, "score.json", device=device)["metrics"]["accuracy"] for device in ("cuda", "2xcuda")]
+    assert scores[0] == pytest.approx(scores[1], abs=0.1)
+
+
+@pytest.mark.gpu
+def test_workers_that_stream_their_data_use_no_gpu_but_their_own(on_gpus: Path):
+    """A thread begins on GPU 0: one that copies for worker 1 would open a context there, and spoil the times."""
+    params = on_gpus / "params.yaml"
+    params.write_text(params.read_text().replace("data_location: auto", "data_location: host"))
+    output = stages_at_once(on_gpus, "preload tiny 2xcuda", "train tiny 2xcuda 0").stdout
+    _, manifest = results(on_gpus, "2xcuda")
+    assert manifest["realized"]["data_location"] == "host"
+    seen = manifest["conditions"]  # this test's own process may have a context there
+    assert seen["between"].get("other_processes") == seen["before"]["gpu"].get("other_processes"), output
+
+
+@pytest.mark.gpu
+def test_gpus_whose_memory_runs_out_all_take_smaller_parts(on_gpus: Path):
+    """A layer of 16,384 over batches of 16 sequences: autograd keeps some tensors of 12 MiB of each half of one."""
+    wide = (
+        "{name: transformer, hidden_size: 16, num_layers: 2, num_heads: 2, feedforward_size: 16384, dropout: 0.0, "
+        "checkpoint_activations: false}"
+    )
+    text = (on_gpus / "params.yaml").read_text()
+    (on_gpus / "params.yaml").write_text(re.sub(r"\{name: gru[^}]*\}", wide, text))
+    share = 96 * 2**20 / torch.cuda.get_device_properties(0).total_memory
+    output = stage(
+        on_gpus, "train", "tiny", "2xcuda", "0", PYTORCH_ALLOC_CONF=f"per_process_memory_fraction:{share:.6f}"
+    ).stdout
+    assert re.search(r"all 2 workers go on from the last checkpoint, with batches in \d+ parts", output), output
+    _, manifest = results(on_gpus, "2xcuda")
+    assert any("by all workers" in action for action in manifest["realized"]["out_of_memory"])
