@@ -376,8 +376,8 @@ def test_the_interval_of_an_accuracy_difference_is_from_minus_1_to_1():
     sides = [
         {seed: classified(cases) for seed, cases in enumerate(own)} for own in (("0000",) * 3, ("1111", "0000", "1111"))
     ]
-    found = difference("accuracy", *sides)
-    assert found.low > -1 and found.high == 1 and difference("accuracy", *sides[::-1]).low == -1
+    found = difference("correct", *sides)
+    assert found.low > -1 and found.high == 1 and difference("correct", *sides[::-1]).low == -1
 
 
 def test_blocks_of_windows_give_the_known_answer():
