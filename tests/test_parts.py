@@ -97,6 +97,57 @@ def test_the_walk_through_of_the_documentation(tmp_path: Path):
     assert verified.returncode == 0 and "bit-equal" in verified.stdout, verified.stdout
 
 
+NEAREST_MEAN = '''\
+"""The class whose training sequences have the nearest mean: a network that fits itself."""
+
+import torch
+from torch import Tensor, nn
+
+from tandem.models import Shape
+
+
+class NearestMean(nn.Module):
+    def __init__(self, shape: Shape, sharpness: float = 1.0) -> None:
+        super().__init__()
+        self.sharpness = sharpness
+        self.register_buffer("means", torch.zeros(shape.num_outputs, shape.num_features))
+
+    def fit(self, values: Tensor, mask: Tensor, targets: Tensor) -> None:
+        for label in range(len(self.means)):
+            self.means[label] = values[targets == label][mask[targets == label]].mean(dim=0)
+
+    def forward(self, values: Tensor, mask: Tensor) -> Tensor:
+        means = (values * mask.unsqueeze(2)).sum(dim=1) / mask.sum(dim=1, keepdim=True)
+        return -self.sharpness * torch.cdist(means, self.means)
+'''
+
+
+def test_a_network_with_a_fit_of_its_own_is_fitted_once_and_repeated(tmp_path: Path):
+    keys = {
+        "epochs: 3": "epochs: 1",
+        "warmup_epochs: 1": "warmup_epochs: 0",
+        "label_smoothing: 0.1": "label_smoothing: 0.0",
+    }
+    params = OWN.replace('{name: "net.py:Mean", channels: 8}', '{name: "net.py:NearestMean"}').replace(
+        "mix: 0.1", "mix: 0.0"
+    )
+    for old, new in {**keys, "warp: 0.1": "warp: 0.0"}.items():
+        params = params.replace(old, new)
+    project = make_project(tmp_path / "project", params)
+    (project / "workloads/tiny/net.py").write_text(NEAREST_MEAN)
+    commit(project)
+    checked = tandem(project, "check", "tiny", "--devices", "cpu")
+    assert checked.returncode == 0 and "takes no steps" in checked.stdout, checked.stdout
+    done = tandem(project, "repro")
+    assert done.returncode == 0, done.stdout
+    wait_until_published(project)
+    verified = tandem(project, "verify", "tiny@cpu")
+    assert verified.returncode == 0 and "bit-equal" in verified.stdout, verified.stdout
+    (project / "params.yaml").write_text(params.replace("epochs: 1", "epochs: 3"))
+    refused = run(project, sys.executable, "-m", "tandem.stage", "hardware", check=False)
+    assert "epochs is 3; it must be 1 for net.py:NearestMean" in refused.stdout
+
+
 @pytest.fixture(scope="module")
 def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return with_network(tmp_path_factory.mktemp("parts") / "project")

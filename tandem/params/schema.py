@@ -435,7 +435,12 @@ def check_workers(device: str, workload: str, train: Train) -> None:
 
 
 def is_closed_form(model: Part) -> bool:
-    """Whether one epoch fits the network in closed form (tandem/training/closed_form.py)."""
+    """Whether one epoch fits the network, without steps (tandem/training/closed_form.py)."""
+    return has_fitted_head(model) or "fit" in model.component.methods
+
+
+def has_fitted_head(model: Part) -> bool:
+    """Whether Tandem fits the network's head, by the task's `encoded` instead of its loss."""
     return bool(model.component.constants.get("is_fitted_in_closed_form"))
 
 
@@ -499,7 +504,7 @@ class Workload(Section):
         if not is_for(network, task, facts):
             raise mismatch(task, "train.model.name", model, "models", models_for(task, facts), tasks_of(network))
         methods = self.task_class.methods
-        if is_closed_form(train.model) and methods.get("encoded") != methods["loss"]:
+        if has_fitted_head(train.model) and methods.get("encoded") != methods["loss"]:
             raise ValueError(
                 f"train.model.name is {model!r}, which is fitted in closed form, without the loss of {task}; use "
                 "another network, or define `encoded` and `scale_of` beside `loss` (tandem/tasks/__init__.py)"

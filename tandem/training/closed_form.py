@@ -1,4 +1,7 @@
-"""The single epoch of a model that is fitted in closed form: fixed features, computed once, and a ridge regression.
+"""The single epoch of a model that is fitted without steps.
+
+A model with a method `fit(values, mask, targets)` fits itself (`OwnFit`). Otherwise the fit is one in closed form
+(`ClosedForm`): fixed features, computed once, and a ridge regression.
 
 `fit` fits the head to the training split. Validation uses these weights, and `best.safetensors` contains them. `refit`
 then fits the head to train and val together, because val has no choice left to make; the result is `last.safetensors`.
@@ -12,12 +15,12 @@ The task provides the regression targets (`encoded`) and a factor for the output
 
 from collections.abc import Callable, Iterator
 from itertools import chain
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
 
-from tandem.tasks import FittedTask
+from tandem.tasks import FittedTask, Task
 from tandem.tasks.ridge import Dual, Primal
 from tandem.training.batches import Batch, Split, sequential_indices
 from tandem.training.oom import OomPolicy
@@ -149,6 +152,30 @@ class ClosedForm:
                 sums.add(*(torch.cat(parts) for parts in zip(*waiting, strict=True)))
                 waiting, num_waiting = [], 0
         return sums
+
+
+class OwnFit:
+    """Calls the model's own `fit(values, mask, targets)` with the training split, on the training's device."""
+
+    def __init__(self, model: Any, task: Task, train: Split, oom: OomPolicy, batch_size: int) -> None:
+        self.model, self.task, self.train, self.oom, self.batch_size = model, task, train, oom, batch_size
+        self.on_features: Callable[[int, int], None] = lambda num_done, num_all: None
+
+    @torch.no_grad()
+    def fit(self, order: Tensor) -> Tensor:
+        """Fit to the training split; returns its summed loss. `order` is unused: `fit` gets all sequences at once."""
+        self.model.eval()
+        tensors = [self.train.tensors[name].to(self.train.device) for name in ("values", "mask", "targets")]
+        with torch.enable_grad():
+            self.model.fit(*tensors)
+        total = torch.zeros((), device=self.train.device)
+        for batch in self.oom.batches(self.train, sequential_indices(self.train), self.batch_size):
+            outputs = self.model(batch.values, batch.mask)
+            total += self.task.loss(outputs, batch.targets, batch.mask, 0.0) * len(batch)
+        return total
+
+    def refit(self) -> None:
+        """Keep the fit to the training split."""
 
 
 def products_of(features: Tensor) -> Tensor:

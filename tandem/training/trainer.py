@@ -13,7 +13,7 @@ from tandem.params.schema import Train
 from tandem.tasks import FittedTask, Task
 from tandem.training import inference
 from tandem.training.batches import Batch, Split, own_rows, sequential_indices, shares_of
-from tandem.training.closed_form import ClosedForm, Fitted
+from tandem.training.closed_form import ClosedForm, Fitted, OwnFit
 from tandem.training.device import has_tf32, use_tf32
 from tandem.training.graph_epoch import GraphEpoch
 from tandem.training.graphs import Graphs
@@ -46,7 +46,8 @@ class Trainer:
     def __init__(self, model: nn.Module, train: Split, val: Split, params: Train, task: Task, seed: int = 0):
         self.model, self.train_split, self.val_split, self.params = model, train, val, params
         self.task, self.device = task, train.device
-        is_closed_form = getattr(model, "is_fitted_in_closed_form", False)
+        has_fitted_head, has_fit = getattr(model, "is_fitted_in_closed_form", False), hasattr(model, "fit")
+        is_closed_form = has_fitted_head or has_fit
         precision = (
             "fp32"
             if params.precision == "auto" or is_closed_form
@@ -54,7 +55,8 @@ class Trainer:
         )
         mode, reason = choose_execution_mode("eager" if is_closed_form else params.step, self.device, precision, model)
         self.optimizer = AdamW(
-            model.parameters(),
+            # A model that fits itself may have buffers alone, and AdamW refuses an empty list.
+            [*model.parameters()] or [nn.Parameter(torch.zeros(0, device=self.device))],
             # A CUDA graph reads a tensor at every replay. A Python number would keep its value from the capture.
             lr=torch.tensor(params.learning_rate, device=self.device) if mode == "graph" else params.learning_rate,
             weight_decay=params.weight_decay,
@@ -76,8 +78,10 @@ class Trainer:
             oom=self.oom,
         )
         use_tf32(self.step.precision == "tf32")
-        self.closed_form: ClosedForm | None = None
-        if is_closed_form:
+        self.closed_form: ClosedForm | OwnFit | None = None
+        if has_fit:
+            self.closed_form = OwnFit(model, task, train, self.oom, params.batch_size)
+        elif has_fitted_head:
             self.closed_form = ClosedForm(
                 cast(Fitted, model), cast(FittedTask, task), train, val, self.oom, params.batch_size
             )
@@ -208,7 +212,7 @@ class Trainer:
             return self.plain_steps(random_draws, first_step, 0)
         return self.captured_steps(random_draws, first_step)
 
-    def fitted(self, closed_form: ClosedForm, order: torch.Tensor) -> Iterator[int]:
+    def fitted(self, closed_form: ClosedForm | OwnFit, order: torch.Tensor) -> Iterator[int]:
         """Fit the model in closed form: the only step of such an epoch."""
         self.total = closed_form.fit(order)
         yield len(self.train_split)
