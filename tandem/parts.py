@@ -212,7 +212,8 @@ def absent(path: Path) -> str:
     name = relative(path)
     if HOME != ROOT and (HOME / name).is_file():
         return f"git does not track {name}, so the experiment does not get it; run `git add {name}`, then it again"
-    return f"there is no {name}"
+    beside = [each.name for each in path.parent.glob("*.py")]
+    return f"there is no {name}{nearest(path.name, beside) if beside else ''}"
 
 
 def missing_import(path: Path, module: str) -> ValueError:
@@ -256,7 +257,7 @@ def find(kind: str, name: Any, workload: str) -> Component:
     """The component `name` of a workload. Raises ValueError that names what is accepted."""
     known = built_in(kind)
     if not isinstance(name, str) or ":" not in name:
-        if name in known:
+        if isinstance(name, str) and name in known:
             return known[name]
         accepted = f"{nearest(name, known)}, or" if known else "; accepted:"
         raise ValueError(f"is {name!r}{accepted} FILE.py:NAME in workloads/{workload}/")

@@ -10,6 +10,7 @@ Exit status: 0 done, 1 no model or no such table.
 """
 
 from argparse import ArgumentParser, Namespace
+from collections.abc import Sequence
 from pathlib import Path
 
 from tandem import files
@@ -39,13 +40,22 @@ def main(options: Namespace) -> Result:
     return Result(f"{len(predictions):,} predictions in {options.out}", about)
 
 
+def requested_device(device: str, requested: Sequence[str]) -> str:
+    """The device as params.yaml names it: `cpu` may be what `auto` came to. The first one if `device` is empty."""
+    if not device or device in requested:
+        return device or requested[0]
+    kinds = {name: files.hardware_file(name) for name in requested}
+    used = [name for name, path in kinds.items() if path.exists() and files.read_json(path)["kind"] == device]
+    return used[0] if used else device
+
+
 def model_of(name: str) -> tuple[Path, str]:
     """The folder of the model's files, and the name of its weights."""
     workload, _, device = name.partition("@")
     params = load_params()
     if workload not in params.blocks:
         raise ValueError(f"workload {workload!r} is not in params.yaml{nearest(workload, params.blocks)}")
-    device = device or params.devices[0]
+    device = requested_device(device, params.devices)
     folder = files.result_dir(workload, device, params.seeds[0]) / "train" / "result"
     if not (folder / "model.json").is_file():
         relative = files.relative(folder)

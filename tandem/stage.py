@@ -35,6 +35,7 @@ RECORDED = ("train", "evaluate")
 # `dvc exp run --temp` works in a copy of the project; DVC_ROOT is the project itself.
 ROOT = os.environ.get("DVC_ROOT") or os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 LAST_ERROR = os.path.join(ROOT, ".tandem", "last_error.json")
+CODE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))  # the copy, in such an experiment
 
 
 def main(argv: list[str]) -> int:
@@ -116,10 +117,34 @@ def run(stage: str, item: list[str], name: str, place: str) -> int:
         return fail(name, describe(error))
     except ValueError as error:
         return fail(name, str(error))
-    except Exception as error:  # a mistake in the code; the traceback is needed
-        return fail_with_traceback(name, error)
+    except Exception as error:
+        if place_of_mistake := own_line(error):
+            return fail(name, f"{place_of_mistake}: {type(error).__name__}: {error}{keep_traceback(error)}")
+        return fail_with_traceback(name, error)  # a mistake in Tandem's code
     finally:
         gc.unfreeze()  # for a caller that continues: otherwise triton's modules report leaks when Python exits
+
+
+def own_line(error: Exception) -> str:
+    """The last line of a workload's own code that led to the error, as `workloads/pen/net.py, line 31`; or ""."""
+    import traceback
+
+    own = os.path.join(CODE, "workloads") + os.sep
+    frames = [each for each in traceback.extract_tb(error.__traceback__) if each.filename.startswith(own)]
+    return f"{os.path.relpath(frames[-1].filename, CODE)}, line {frames[-1].lineno}" if frames else ""
+
+
+def keep_traceback(error: Exception) -> str:
+    """Write the traceback to a file. Returns the end of a sentence that names it; empty if it cannot be written."""
+    import traceback
+
+    path = os.path.join(ROOT, ".tandem", "last_traceback.txt")
+    try:
+        with open(path, "w", encoding="utf-8") as file:
+            file.writelines(traceback.format_exception(error))
+    except OSError:
+        return ""
+    return f"; {os.path.relpath(path, ROOT)} has the traceback"
 
 
 def own_file(error: Exception) -> "Path | None":

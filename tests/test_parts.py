@@ -148,6 +148,42 @@ def test_a_network_with_a_fit_of_its_own_is_fitted_once_and_repeated(tmp_path: P
     assert "epochs is 3; it must be 1 for net.py:NearestMean" in refused.stdout
 
 
+@pytest.mark.parametrize(
+    ("old", "new", "sentence"),
+    [
+        (
+            "self.head(pooled(self.layers(values), mask))",
+            "self.layers(values)",
+            "forward of net.py:Mean returns (2, 12, 8)",
+        ),
+        (
+            "def forward(self, values: Tensor, mask: Tensor)",
+            "def forward(self, values: Tensor)",
+            "must take (values, mask)",
+        ),
+        ("import Shape\n", "import Shap\n", "workloads/tiny/net.py, line 5: ImportError: cannot import name 'Shap'"),
+        (
+            "        super().__init__()\n",
+            "",
+            "workloads/tiny/net.py, line 12: AttributeError: cannot assign module before",
+        ),
+        (
+            "pooled(self.layers",
+            "pooled(self.laiers",
+            "line 22: AttributeError: 'Mean' object has no attribute 'laiers'",
+        ),
+    ],
+)
+def test_a_mistake_in_the_code_of_a_network_gets_one_sentence(ready: Path, old: str, new: str, sentence: str):
+    assert old in NET
+    (ready / "params.yaml").write_text(OWN)
+    (ready / "workloads/tiny/net.py").write_text(NET.replace(old, new))
+    (ready / "workloads/tiny/helper.py").write_text(HELPER)
+    for stage in ("hardware", "train tiny cpu 0"):
+        done = run(ready, sys.executable, "-m", "tandem.stage", *stage.split(), check=False)
+    assert done.returncode == 1 and "Traceback" not in done.stdout and sentence in done.stdout, done.stdout
+
+
 @pytest.fixture(scope="module")
 def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return with_network(tmp_path_factory.mktemp("parts") / "project")

@@ -96,9 +96,17 @@ def explained(mistakes: list[Any], schema: dict[str, Any], where: str) -> Invali
         return InvalidParams(f"{name} {must}; received {shown(value)}", keys)
     if "enum" in node:
         return InvalidParams(f"{name} is {shown(value)}{nearest(value, node['enum'])}", keys)
-    is_quoted = isinstance(value, str) and node.get("type") in ("integer", "number")
+    is_quoted = node.get("type") in ("integer", "number") and is_number(value)
     hint = "; write it without quotes" if is_quoted else ""
     return InvalidParams(f"{name} is {shown(value)}; it must be {accepted_values(node, value)}{hint}", keys)
+
+
+def is_number(value: Any) -> bool:
+    """Whether a value is text that reads as a number."""
+    try:
+        return isinstance(value, str) and float(value) is not None
+    except ValueError:
+        return False
 
 
 def locate(schema: dict[str, Any], loc: Sequence[Any]) -> tuple[list[Any], dict[str, Any], dict[str, Any]]:

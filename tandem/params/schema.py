@@ -551,7 +551,9 @@ def own_components(workload: str, block: Any) -> dict[str, list[Component]]:
         for key in keys:
             value = value.get(key) if isinstance(value, dict) else None
         for index, name in enumerate(value if isinstance(value, list) else [value]):
-            if not isinstance(name, str) or (":" not in name and kind != "metric"):  # no metric is built in
+            if not isinstance(name, str) or (
+                ":" not in name and ".py" not in name and kind != "metric"
+            ):  # no metric is built in
                 continue
             place = [workload, *keys, *([index] if isinstance(value, list) else [])]
             try:

@@ -11,11 +11,13 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from torch import nn
 
 from tandem import models
 from tandem.data.packed import read_array, read_arrays
@@ -193,6 +195,27 @@ def make_trainer(
     return Trainer(model, train, val, settings, task, seed)
 
 
+def check_outputs(model: Any, train: Split, shape: Shape, name: str) -> None:
+    """Raises ValueError if a workload's own network is no module, or returns other outputs than the task needs."""
+    if not isinstance(model, nn.Module):
+        raise ValueError(f"{name} is {type(model).__name__}, which is no torch.nn.Module")
+    values, mask = (train.tensors[key][:2].to(train.device) for key in ("values", "mask"))
+    try:
+        signature(model.forward).bind(values, mask)
+    except TypeError as error:
+        raise ValueError(f"forward of {name} must take (values, mask): {error}") from None
+    with torch.no_grad():
+        outputs = model.eval()(values, mask)
+    model.train()
+    wanted = (len(values), *((values.shape[1],) if shape.per_step else ()), shape.num_outputs)
+    found = tuple(outputs.shape) if isinstance(outputs, torch.Tensor) else type(outputs).__name__
+    if found != wanted:
+        raise ValueError(
+            f"forward of {name} returns {found} for values {tuple(values.shape)}; the task needs {wanted}; "
+            "`tandem check` tests a network before it is trained"
+        )
+
+
 def open_trainer(context: RunContext, saved: dict[str, Any], workers: Workers = ALONE) -> Trainer:
     """Open the training of `context` from its start or from the checkpoint `saved`.
 
@@ -208,6 +231,8 @@ def open_trainer(context: RunContext, saved: dict[str, Any], workers: Workers = 
         train, val = (context.open_split(name, device) for name in ("train", "val"))
         loop = find("loop", settings.loop, context.workload) if settings.loop else None
         trainer = make_trainer(train, val, settings, context.shape, context.task, context.seed, loop)
+        if settings.model.name not in schema.BUILT_IN:
+            check_outputs(trainer.model, train, context.shape, settings.model.name)
         if saved["trainer"]:
             trainer.restore(saved["trainer"])
             trainer.oom.restore(saved["oom"])
