@@ -25,8 +25,8 @@ def explain(error: str) -> str:
     """DVC's `error`, with the damaged file and the command that fixes it if a damaged file is the cause."""
     if any(words in error for words in INDEX_ERRORS):
         return f"DVC's index of this project is damaged ({error}); run: rm .dvc/tmp/btime && dvc repro"
-    causes = unreadable_files() if "YAML" in error or "RWLock" in error else []
-    return "; ".join(f"{what}, so DVC cannot read it; run: {fix}" for what, fix in causes) or error
+    # DVC's own words differ with the place where a kill cut dvc.lock.
+    return "; ".join(f"{what}, so DVC cannot read it; run: {fix}" for what, fix in unreadable_files()) or error
 
 
 def unreadable_files() -> list[Damage]:
