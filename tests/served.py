@@ -6,6 +6,7 @@ Its stages do nothing but print, sleep, fail or write a line, as `behave.json` t
 import json
 import os
 import random
+import re
 import shutil
 import signal
 import socket
@@ -215,6 +216,12 @@ class Project:
 
     def left_running(self) -> list[psutil.Process]:
         return processes(self.root, "-m tandem.stage ", "flows.reproduce ", " dvc repro")
+
+    def holds_dvc(self) -> list[int]:
+        """The processes that DVC takes for running. A killed one counts until its parent has taken note of its end."""
+        path = self.root / ".dvc/tmp/rwlock"
+        users = re.findall(r'"pid": (\d+)', path.read_text()) if path.exists() else []
+        return [int(pid) for pid in users if psutil.pid_exists(int(pid))]
 
     def stage_process(self) -> psutil.Process:
         """The process that runs the stage train."""

@@ -310,6 +310,7 @@ def test_a_killed_flow_ends_its_stages_and_the_next_run_shows_it_crashed(
         process.kill()
         process.communicate(timeout=600)
     wait_for(lambda: not project.left_running(), STAGE_SECONDS / 2, "the end of every process")
+    wait_for(lambda: not project.holds_dvc(), what="the end of DVC's process for everyone")
     project.behave(train={"fail": "sign: the loss is not a number"})
     result = project.run("-m", "flows.pipeline", "--force")
     shown = [project.api("GET", f"/flow_runs/{killed['id']}"), project.children(killed)["train@sign-auto-0"]]
