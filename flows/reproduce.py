@@ -32,7 +32,7 @@ from dvc.repo.experiments.queue.tempdir import TempDirQueue
 from dvc.repo.experiments.refs import WORKSPACE_STASH
 from dvc.repo.reproduce import _reproduce_stage
 from dvc.stage import Stage
-from dvc.stage.cache import RunCacheNotFoundError, StageCache
+from dvc.stage.cache import RunCacheNotFoundError, StageCache, _get_stage_hash
 from dvc.ui import ui
 
 from flows.processes import Event, Outcome
@@ -105,6 +105,12 @@ class RunCache(StageCache):
         super().__init__(repo)
         self.on_run = on_run
         self.has_restored = False
+
+    def _load(self, stage: Stage) -> Any:
+        """Find the entry of a stage. DVC would also take a temporary file that a kill left for one."""
+        for leftover in Path(self._get_cache_dir(_get_stage_hash(stage))).glob("*.tmp"):
+            leftover.unlink(missing_ok=True)
+        return super()._load(stage)
 
     def restore(self, stage: Stage, **options: Any) -> None:
         try:

@@ -119,6 +119,21 @@ def test_a_file_that_dvc_was_killed_in(
     follow_the_advice(project, f"{name} ", saw)
 
 
+@pytest.mark.parametrize("cut", ["  md5: ", "  hash: ", " results/"])
+@pytest.mark.case(25)
+def test_a_run_cache_entry_that_dvc_was_killed_in(
+    trained: Path, tmp_path: Path, saw: Callable[[str], None], cut: str
+) -> None:
+    """a temporary file of DVC's run-cache, which DVC takes for an entry, ends within an output"""
+    project = copy_of(trained, tmp_path / "project")
+    (project / "dvc.lock").unlink()
+    for entry in (project / ".dvc/cache/runs").glob("*/*/*"):
+        text = entry.read_text()
+        entry.with_name(".cut.tmp").write_text(text[: text.rindex(cut)])
+    done = run(project, sys.executable, "-m", "tandem.cli", "repro")
+    assert "epoch 1/" not in done.stdout, "the complete entry has the result"
+
+
 def follow_the_advice(project: Path, words: str, saw: Callable[[str], None]) -> None:
     """`make repro` and the doctor name the file; the command that they give restores every result."""
     done = run(project, sys.executable, "-m", "tandem.cli", "repro", check=False)
