@@ -153,8 +153,7 @@ class Component:
         except Exception as error:
             if isinstance(error, MemoryError) or "out of memory" in str(error):  # not a mistake in the code
                 raise
-            frames = [each for each in traceback.extract_tb(error.__traceback__) if is_beside(each.filename, self.path)]
-            place = f"{relative(Path(frames[-1].filename))}, line {frames[-1].lineno}" if frames else self.place
+            place = own_line(error, self.path.parent) or self.place
             kind = "" if isinstance(error, ValueError) else f"{type(error).__name__}: "
             raise ValueError(one_line(f"{place}: {kind}{error}")) from error
 
@@ -196,8 +195,10 @@ class Component:
             raise ValueError(reason.removeprefix("ValueError: "))
 
 
-def is_beside(file: str, path: Path) -> bool:
-    return Path(file).parent == path.parent
+def own_line(error: BaseException, folder: Path) -> str:
+    """The last line of the code in `folder` that led to the error, as `workloads/pen/net.py, line 31`; or ""."""
+    frames = [each for each in traceback.extract_tb(error.__traceback__) if Path(each.filename).is_relative_to(folder)]
+    return f"{relative(Path(frames[-1].filename))}, line {frames[-1].lineno}" if frames else ""
 
 
 def restore(kind: str, name: str, module: str, attribute: str, path: Path, parameters: dict[str, Any]) -> Part:

@@ -35,7 +35,6 @@ RECORDED = ("train", "evaluate")
 # `dvc exp run --temp` works in a copy of the project; DVC_ROOT is the project itself.
 ROOT = os.environ.get("DVC_ROOT") or os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 LAST_ERROR = os.path.join(ROOT, ".tandem", "last_error.json")
-CODE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))  # the copy, in such an experiment
 
 
 def main(argv: list[str]) -> int:
@@ -118,20 +117,14 @@ def run(stage: str, item: list[str], name: str, place: str) -> int:
     except ValueError as error:
         return fail(name, str(error))
     except Exception as error:
-        if place_of_mistake := own_line(error):
-            return fail(name, f"{place_of_mistake}: {type(error).__name__}: {error}{keep_traceback(error)}")
+        from tandem.files import ROOT as CODE
+        from tandem.parts import own_line
+
+        if line := own_line(error, CODE / "workloads"):
+            return fail(name, f"{line}: {type(error).__name__}: {error}{keep_traceback(error)}")
         return fail_with_traceback(name, error)  # a mistake in Tandem's code
     finally:
         gc.unfreeze()  # for a caller that continues: otherwise triton's modules report leaks when Python exits
-
-
-def own_line(error: Exception) -> str:
-    """The last line of a workload's own code that led to the error, as `workloads/pen/net.py, line 31`; or ""."""
-    import traceback
-
-    own = os.path.join(CODE, "workloads") + os.sep
-    frames = [each for each in traceback.extract_tb(error.__traceback__) if each.filename.startswith(own)]
-    return f"{os.path.relpath(frames[-1].filename, CODE)}, line {frames[-1].lineno}" if frames else ""
 
 
 def keep_traceback(error: Exception) -> str:

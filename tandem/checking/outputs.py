@@ -30,15 +30,14 @@ def output(subject: Subject) -> Finding:
         found = outputs_of(network, values, mask)
         if not isinstance(found, Tensor):
             return Finding("fail", f"forward returns {type(found).__name__} instead of a tensor")
-        num, num_steps = mask.shape
-        wanted = (num, *((num_steps,) if shape.per_step else ()), shape.num_outputs)
+        wanted = shape.outputs(*mask.shape)
         if found.shape != wanted:
             given = f"for values {shown(values.shape)} and mask {shown(mask.shape)}"
             return Finding("fail", f"forward returns {shown(found.shape)} instead of {shown(wanted)} {given}")
         if found.dtype != torch.float32:
             return Finding("fail", f"forward returns {found.dtype} instead of torch.float32")
         if not real(found, mask, subject).isfinite().all():
-            return Finding("fail", f"forward returns NaN or infinity for {num} sequences of the training split")
+            return Finding("fail", f"forward returns NaN or infinity for {len(mask)} sequences of the training split")
     names = "(B, T, num_outputs)" if shape.per_step else "(B, num_outputs)"
     return Finding("pass", f"finite float32 {names}, with num_outputs {shape.num_outputs}")
 

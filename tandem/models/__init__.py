@@ -33,6 +33,10 @@ class Shape:
         """`summary` is the summary.json of preprocess, `task` a Task of tandem/tasks."""
         return cls(len(summary["features"]), task.num_outputs, summary["max_steps"], task.per_step)
 
+    def outputs(self, num_sequences: int, num_steps: int) -> tuple[int, ...]:
+        """The shape of a network's outputs for so many sequences and steps."""
+        return (num_sequences, *((num_steps,) if self.per_step else ()), self.num_outputs)
+
 
 def build(config: Part, shape: Shape) -> Any:
     """Build an untrained network on the CPU from `config`, the parsed `train.model` of params.yaml."""

@@ -8,11 +8,9 @@ contains what the function does between two epochs, such as `scheduler.step(epoc
 """
 
 import random
-import traceback
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
-from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
@@ -22,7 +20,7 @@ from torch import Tensor, nn
 from tandem.files import relative
 from tandem.machine.measure import measure
 from tandem.params.schema import Train
-from tandem.parts import Component
+from tandem.parts import Component, own_line
 from tandem.tasks import Task
 from tandem.training.batches import Batch, Split, sequential_indices
 from tandem.training.oom import OutOfMemory
@@ -301,6 +299,4 @@ def seed_python_and_numpy(seed: str) -> None:
 
 def located(error: ValueError, loop: Component) -> str:
     """The message with the last line of the function's directory that led to it: a stage shows no traceback of it."""
-    paths = [(Path(frame.filename), frame.lineno) for frame in traceback.extract_tb(error.__traceback__)]
-    own = [f"{relative(path)}, line {line}" for path, line in paths if path.parent == loop.path.parent]
-    return f"{own[-1] if own else f'{relative(loop.path)}, {loop.attribute}'}: {error}"
+    return f"{own_line(error, loop.path.parent) or f'{relative(loop.path)}, {loop.attribute}'}: {error}"

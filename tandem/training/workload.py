@@ -207,7 +207,7 @@ def check_outputs(model: Any, train: Split, shape: Shape, name: str) -> None:
     with torch.no_grad():
         outputs = model.eval()(values, mask)
     model.train()
-    wanted = (len(values), *((values.shape[1],) if shape.per_step else ()), shape.num_outputs)
+    wanted = shape.outputs(*values.shape[:2])
     found = tuple(outputs.shape) if isinstance(outputs, torch.Tensor) else type(outputs).__name__
     if found != wanted:
         raise ValueError(
