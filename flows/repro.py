@@ -18,11 +18,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from flows.processes import Event
+from flows.events import Event
+from flows.ui import running_servers
 from tandem import files
 from tandem.command import DONE, FAILED, INTERRUPTED, NO_ANSWER, Result, aligned
 
-UI_STATE = files.STATE / "ui.json"  # written by flows/ui.py while it runs
 NUM_LONGEST = 6  # slowest stages whose time is printed
 
 
@@ -34,11 +34,11 @@ def add_arguments(parser: ArgumentParser) -> None:
 def main(options: Namespace) -> Result:
     os.chdir(files.ROOT)
     started = time.monotonic()
-    from flows import reproduce  # imports DVC
+    from flows import dvc_run  # imports DVC
 
     events: list[Event] = []
-    dvc_status = reproduce.run(["repro", *options.more], events.append)
-    of_dvc = {0: DONE, reproduce.INTERRUPTED: INTERRUPTED, reproduce.REFUSED_ARGUMENTS: NO_ANSWER}
+    dvc_status = dvc_run.run(["repro", *options.more], events.append)
+    of_dvc = {0: DONE, dvc_run.INTERRUPTED: INTERRUPTED, dvc_run.REFUSED_ARGUMENTS: NO_ANSWER}
     status, seconds = of_dvc.get(dvc_status, FAILED), time.monotonic() - started
     stages = {event.stage: event for event in events if event.stage}
     failures = [event.reason for event in events if event.outcome == "failed"]
@@ -108,14 +108,3 @@ def next_lines() -> list[str]:
         "  against published dvc metrics diff, dvc plots diff; all experiments: tandem show",
         f"  in the browser    {pages}",
     ]
-
-
-def running_servers() -> dict[str, str]:
-    """The addresses of `make ui` and its process id; empty if it does not run."""
-    try:
-        state = json.loads(UI_STATE.read_text(encoding="utf-8"))
-        os.kill(int(state["pid"]), 0)
-        is_ours = state.get("project", str(files.HOME)) == str(files.HOME)  # False if the project is a copy
-        return {name: str(state[name]) for name in ("pid", "prefect", "mlflow")} if is_ours else {}
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):  # damaged: none
-        return {}

@@ -30,9 +30,9 @@ from prefect.schedules import Cron
 from prefect.settings import temporary_settings
 
 from flows import form
-from flows.deployed import compare, verify
-from flows.display import prefect_client
-from flows.pipeline import PATIENT_ENOUGH, pipeline
+from flows.command_flows import compare, verify
+from flows.pipeline import PREFECT_SETTINGS, pipeline
+from flows.prefect_api import prefect_client
 from tandem.files import ROOT
 from tandem.params.loading import read_yaml
 
@@ -42,7 +42,7 @@ OF_THE_USER = {"schedules", "paused", "parameters", "tags", "concurrency_limit",
 
 
 def main() -> None:
-    with temporary_settings(PATIENT_ENOUGH):
+    with temporary_settings(PREFECT_SETTINGS):
         # By default, a stopping runner pauses its schedules. It polls for work every two seconds.
         runner = Runner(pause_on_shutdown=False, limit=1, query_seconds=2)
         forms = [id for name, id in register(runner).items() if name.startswith("pipeline/")]

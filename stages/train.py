@@ -32,8 +32,8 @@ from tandem.runs.inputs import Inputs, read_inputs
 from tandem.runs.results import add_mlflow_ids, describe_end, describe_run, describe_start, write_results
 from tandem.runs.run import TRAIN_MEASURED, TRAIN_RESULT
 from tandem.runs.run_dir import RunDir, recording
-from tandem.runs.terminal import GracefulStop, Progress
-from tandem.stop_signals import StopSignals
+from tandem.runs.terminal import Progress
+from tandem.stop_signals import GracefulStop, StopSignals
 from tandem.training import auto
 from tandem.training.checkpoint import Checkpoint
 from tandem.training.oom import translate_oom

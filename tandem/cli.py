@@ -17,7 +17,7 @@ from importlib import import_module
 from types import ModuleType
 from typing import NamedTuple, NoReturn
 
-from tandem.command import FAILED, INTERRUPTED, NO_ANSWER, CommandError, Result, aligned, describe
+from tandem.command import FAILED, INTERRUPTED, NO_ANSWER, CommandError, Result, aligned, sentence_of
 
 
 class Command(NamedTuple):
@@ -94,10 +94,8 @@ def result_of(name: str, arguments: Sequence[str]) -> Result:
         if (error.name or "").split(".")[0] in ("tandem", "flows", "stages", "benchmarks"):
             raise
         sentence, status = f"the package {error.name!r} is not installed here; `make setup` installs it", FAILED
-    except OSError as error:
-        sentence, status = describe(error), FAILED
-    except ValueError as error:
-        sentence, status = str(error), FAILED
+    except (OSError, ValueError) as error:
+        sentence, status = sentence_of(error), FAILED
     sentence = " ".join(sentence.split())
     print(f"error: {sentence}", file=sys.stderr)
     return Result("", {"error": sentence}, status)

@@ -30,6 +30,7 @@ import numpy as np
 from tandem import files
 from tandem.command import Result
 from tandem.machine.identity import identify, usable_cores
+from tandem.params.devices import started_by_launcher
 
 if TYPE_CHECKING:
     from tandem.training.trainer import Trainer
@@ -56,7 +57,7 @@ class ScalingPoint:
 
 
 def main(options: Namespace) -> Result:
-    if "TORCHELASTIC_RUN_ID" in os.environ:
+    if started_by_launcher():
         work(options)
         return Result("", {})
     identity = identify(options.device or "auto")

@@ -1,38 +1,17 @@
-"""Terminal output of a training, and stopping it with Ctrl+C."""
+"""Terminal output of a training."""
 
 from __future__ import annotations
 
-import signal
 import sys
 import threading
 import time
-from types import FrameType
 from typing import TYPE_CHECKING
-
-from tandem.stop_signals import StopSignals
 
 if TYPE_CHECKING:
     from tandem.machine.measure import Measurement
     from tandem.training.trainer import Epoch
 
 SECONDS_BETWEEN_LINES = 10.0  # within an epoch, if stderr is not a terminal
-
-
-class GracefulStop(StopSignals):
-    """The first Ctrl+C (or SIGTERM) sets `stop_requested`: the training ends after its epoch. The second one raises
-    KeyboardInterrupt.
-    """
-
-    first = 0
-
-    def handle(self, number: int, frame: FrameType | None) -> None:
-        if self.stop_requested:
-            if number == self.first == signal.SIGTERM:
-                return  # killing the process group and the parent's death both send it
-            raise KeyboardInterrupt
-        self.first = number
-        self.stop_requested = True
-        print("\nstopping after this epoch, saving a checkpoint; once more stops at once", file=sys.stderr, flush=True)
 
 
 class Progress:

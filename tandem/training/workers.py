@@ -24,6 +24,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from tandem.params.devices import started_by_launcher
 from tandem.params.parsing import one_line
 from tandem.params.schema import Train
 
@@ -145,11 +146,6 @@ class Workers:
 
 
 ALONE = Workers()
-
-
-def started_by_launcher() -> bool:
-    """Whether torch's launcher started this process as one of several workers."""
-    return "TORCHELASTIC_RUN_ID" in os.environ
 
 
 @contextmanager

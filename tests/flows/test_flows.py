@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
 from flows.display import RESUME
+
 from tests.projects import wait_for
 from tests.served import STAGE_SECONDS, Door, Project, clean_environment, make_project, processes, running_ui
 

@@ -3,6 +3,7 @@
 Each stores its result as an artifact. If Prefect's runner is killed or the run is cancelled, a rerun ends too.
 """
 
+import os
 import re
 
 from prefect import flow
@@ -11,10 +12,10 @@ from prefect.states import Cancelled, Completed, Failed, State
 
 from flows import compare as comparing
 from flows import verify as verifying
-from flows.processes import end_with_parent
 from flows.run_lock import one_at_a_time
 from tandem.params.loading import load_params
 from tandem.report.comparison import details
+from tandem.stop_signals import end_with
 
 MAX_MESSAGE = 200  # characters of a state's message; the artifact has the full text
 
@@ -27,7 +28,7 @@ def compare(runs: list[str]) -> State:
         runs: two or more: names such as sign@cpu and sign@cuda (the latest run of workload@device, with all seeds),
             MLflow run ids, or paths of run folders. The first run of each workload is the baseline.
     """
-    end_with_parent()
+    end_with(os.getppid())
     try:
         found = comparing.compare(runs)
     except KeyboardInterrupt:
@@ -49,7 +50,7 @@ def verify(run: str = "", quick: bool = False) -> State:
             run folder. If empty: the latest run of each workload and device of params.yaml.
         quick: rerun only the first epochs.
     """
-    end_with_parent()
+    end_with(os.getppid())
     try:
         runs = [run] if run else latest_runs()
         with one_at_a_time():  # verification trains
