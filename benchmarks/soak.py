@@ -210,7 +210,7 @@ class Soak:
         through = "flow" if self.project.servers and draw.random() < 0.7 else draw.choice(["dvc", "make"])
         python, stage = (sys.executable, "-m"), f"evaluate@{workload}-cpu-0"
         command = {
-            "flow": (*python, "flows.pipeline", "--workloads", workload),
+            "flow": (sys.executable, "-c", f"from flows.pipeline import pipeline; pipeline(workloads=[{workload!r}])"),
             "make": (*python, "tandem.cli", "repro", stage),
             "dvc": ("dvc", "repro", stage),
         }[through]

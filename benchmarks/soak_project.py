@@ -37,7 +37,7 @@ SAME = (
 PROCESSES = {
     "follower": "tandem.runs.follower", "trainer": "tandem.stage train", "evaluation": "tandem.stage evaluate",
     "another stage": "tandem.stage", "flow": "flows.pipeline",
-    "make repro": "tandem.cli repro ", "dvc": "repro",  # and flows.reproduce
+    "make repro": "tandem.cli repro ", "dvc": "repro",  # and flows.dvc_run
 }  # fmt: skip
 # server -> its command, and the path that answers when it is ready.
 SERVERS = {
@@ -61,6 +61,8 @@ class Project:
             DVC_NO_ANALYTICS="true",
             PREFECT_HOME=str(folder / "prefect"),
             PREFECT_SERVER_ANALYTICS_ENABLED="false",
+            PREFECT_CLIENT_MAX_RETRIES="2",  # as in flows/pipeline.py
+            PREFECT_API_REQUEST_TIMEOUT="10",
             MLFLOW_SERVER_ENABLE_JOB_EXECUTION="false",
             NO_PROXY="127.0.0.1,localhost",
         )

@@ -50,6 +50,14 @@ def main(*arguments):
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(json.dumps(CONTENT) if path.suffix == ".json" else "the comparison of all runs")
 """
+# Runs the flow as Prefect's runner does, without waiting for the runner: pipeline(**the JSON of its argument).
+FLOW = """
+import json, sys
+from flows.pipeline import pipeline
+state = pipeline(**json.loads(sys.argv[1]), return_state=True)
+print(f"{state.name}: {state.message}")
+sys.exit(0 if state.is_completed() else 1)
+"""
 STAGE_SECONDS = 600  # of a stage that has to be stopped: a test that succeeds waits for none of them
 ROW = {
     "workload": "sign", "requested": "auto", "device": "cpu", "device_name": "Some CPU", "epoch_seconds": 0.5,
@@ -151,6 +159,7 @@ class Project:
     def __init__(self, root: Path, servers: dict[str, str], ui: "subprocess.Popen[str]"):
         self.root, self.ui = root, ui
         self.prefect, self.mlflow = servers["prefect"], servers["mlflow"]
+        self.api_url = f"{self.prefect}/api"  # of the flows that `run_flow` and `start_flow` start
 
     def behave(self, **stages: dict[str, Any]) -> None:
         (self.root / "behave.json").write_text(json.dumps(stages))
@@ -174,6 +183,16 @@ class Project:
             stderr=subprocess.STDOUT,
             text=True,
         )
+
+    def run_flow(self, **parameters: Any) -> subprocess.CompletedProcess[str]:
+        return self.run("-c", FLOW, json.dumps(parameters), **self.flow_environment)
+
+    def start_flow(self, **parameters: Any) -> "subprocess.Popen[str]":
+        return self.start("-c", FLOW, json.dumps(parameters), **self.flow_environment)
+
+    @property
+    def flow_environment(self) -> dict[str, str]:
+        return {"PREFECT_CLIENT_MAX_RETRIES": "2", "PREFECT_API_REQUEST_TIMEOUT": "10", "PREFECT_API_URL": self.api_url}
 
     def api(self, method: str, path: str, body: Any = None) -> Any:
         return call(self.prefect, method, path, body)
@@ -215,7 +234,7 @@ class Project:
         return "\n".join(entry["message"] for entry in found)
 
     def left_running(self) -> list[psutil.Process]:
-        return processes(self.root, "-m tandem.stage ", "flows.reproduce ", " dvc repro")
+        return processes(self.root, "-m tandem.stage ", "flows.dvc_run ", " dvc repro")
 
     def holds_dvc(self) -> list[int]:
         """The processes that DVC takes for running. A killed one counts until its parent has taken note of its end."""

@@ -61,7 +61,7 @@ def test_help_teaches_and_does_nothing(project: Path, tmp_path: Path, command: s
         ("scaling tiny --workers 1", 1, {"error"}),
         ("choices", 0, {"file", "choices"}),
         ("doctor --no-live", None, {"healthy", "findings"}),
-        ("ui --host 0.0.0.0", 1, {"error"}),
+        ("ui --host 0.0.0.0", 2, {"error"}),
         ("gpu --list", 0, {"pieces"}),
         ("new tiny workloads/tiny/data/table.csv", 1, {"error"}),
         ("new other workloads/tiny/data/table.csv", 0, {"workload", "block", "choices", "summary"}),

@@ -56,8 +56,9 @@ def test_servers_and_their_pages_ask_nobody(ready: Path, tmp_path: Path):
     set -e
     tandem ui > {tmp_path}/ui.log 2>&1 & ui=$!
     for wait in $(seq 600); do test -e .tandem/ui.json && break; sleep 0.5; done
-    python -m flows.pipeline > {tmp_path}/pipeline.log 2>&1
-    for page in $(python -c "from flows.repro import running_servers as s; print(s()['prefect'], s()['mlflow'])"); do
+    export PREFECT_API_URL=$(python -c "from flows.ui import running_servers as s; print(s()['prefect'])")/api
+    python -c "from flows.pipeline import pipeline; pipeline()" > {tmp_path}/pipeline.log 2>&1
+    for page in $(python -c "from flows.ui import running_servers as s; print(s()['prefect'], s()['mlflow'])"); do
         timeout 120 {CHROMIUM} {" ".join(QUIET)} --user-data-dir={tmp_path}/browser --dump-dom $page/ \\
             > {tmp_path}/page.html 2> {tmp_path}/chromium.log
         grep -qi "prefect\\|mlflow" {tmp_path}/page.html

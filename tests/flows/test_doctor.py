@@ -138,7 +138,7 @@ def test_a_busy_port_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
         busy.listen()
         port = busy.getsockname()[1]
         monkeypatch.setattr(ui, "PORTS", {"MLflow": port})
-        monkeypatch.setattr(doctor.repro, "running_servers", dict)
+        monkeypatch.setattr(ui, "running_servers", dict)
         [found] = doctor.ports()
     assert found.status == "warning" and str(port) in found.what and "--mlflow-port" in found.fix
 
