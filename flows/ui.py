@@ -171,27 +171,22 @@ def cancel_runs(servers: list[Server]) -> None:
     from httpx import HTTPError
     from prefect.states import Cancelling
 
-    from flows.prefect_api import prefect_client, unfinished_runs
+    from flows.prefect_api import end_runs, prefect_client, unfinished_runs
 
     deadline = time.monotonic() + STOP_WITHIN
     try:
         with prefect_client(timeout=5.0) as client:
-            runs = unfinished_runs(client, **OF_DEPLOYMENTS)
-            for run in runs:
+            for run in unfinished_runs(client, **OF_DEPLOYMENTS):
                 print(f"cancelling {run.name}, which saves what it has", flush=True)
-                client.set_flow_run_state(run.id, Cancelling(message="`make ui` was stopped"), force=True)
-            while runs and time.monotonic() < deadline:
+            end_runs(client, Cancelling(message="`make ui` was stopped"), **OF_DEPLOYMENTS)
+            while unfinished_runs(client, **OF_DEPLOYMENTS) and time.monotonic() < deadline:
                 time.sleep(0.2)
-                runs = unfinished_runs(client, **OF_DEPLOYMENTS)
     except HTTPError as error:
         print(f"warning: running pipelines may stay displayed as Running ({error})", file=sys.stderr)
 
 
 def mark_orphans_crashed(server: Server) -> None:
-    """Set runs to Crashed that ended when the machine went down or when all processes were killed.
-
-    A run started by hand that is still active has lost this server and sends it nothing more.
-    """
+    """Set runs to Crashed that ended when the machine went down or when all processes were killed."""
     from httpx import HTTPError
     from prefect.states import Crashed, State
 
