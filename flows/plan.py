@@ -46,12 +46,12 @@ def make_plan(choices: dict[str, Any], overrides: dict[str, Any], force: bool, n
 def override(raw: dict[str, Any], values: dict[str, Any]) -> dict[str, Any]:
     """A copy of params.yaml's content with `values` replaced. Raises ValueError for an unknown name."""
 
-    def complain(name: str) -> str:
+    def unknown(name: str) -> str:
         close = difflib.get_close_matches(name, dotted(raw), 1)
-        hint = f"; did you mean {close[0]!r}?" if close else "; name a key of params.yaml, such as sign.train.epochs"
-        return f"overrides names {name!r}, which params.yaml does not have{hint}"
+        hint = f"did you mean {close[0]!r}?" if close else "name a key of params.yaml, such as sign.train.epochs"
+        return f"overrides names {name!r}, which params.yaml does not have; {hint}"
 
-    changed: dict[str, Any] = replaced(raw, values, complain)
+    changed: dict[str, Any] = replaced(raw, values, unknown)
     return changed
 
 

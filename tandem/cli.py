@@ -11,7 +11,7 @@ import re
 import sys
 from argparse import ArgumentParser, Namespace, RawDescriptionHelpFormatter
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from difflib import get_close_matches
 from importlib import import_module
 from types import ModuleType
@@ -57,11 +57,10 @@ def main(arguments: Sequence[str]) -> int:
         print(overview())
         return 0
     name, *rest = arguments
-    if "--json" not in rest:
-        text, _, status = result_of(name, rest)
-    else:
-        with stdout_as_stderr():
-            _, document, status = result_of(name, rest)
+    is_json = "--json" in rest
+    with stdout_as_stderr() if is_json else nullcontext():
+        text, document, status = result_of(name, rest)
+    if is_json:
         text = json.dumps(document, indent=2, ensure_ascii=False, default=str)
     try:
         print(text, end="\n" if text else "", flush=True)
@@ -80,9 +79,8 @@ def result_of(name: str, arguments: Sequence[str]) -> Result:
     """Run a command. An error becomes one sentence on stderr and the document {"error": sentence}."""
     try:
         if name not in COMMANDS:
-            raise CommandError(
-                f"{name!r} is not a command{similar(name, COMMANDS)}; `tandem --help` lists them", NO_ANSWER
-            )
+            hint = similar(name, COMMANDS)
+            raise CommandError(f"{name!r} is not a command{hint}; `tandem --help` lists them", NO_ANSWER)
         module = import_module(COMMANDS[name].module)
         found: Result = module.main(parse(name, module, arguments))
         return found

@@ -130,9 +130,11 @@ def clean_environment(root: Path, **more: str) -> dict[str, str]:
     return kept | own | more
 
 
-def call(url: str, method: str, path: str, body: Any = None) -> Any:
+def call(url: str, method: str, body: Any = None, headers: dict[str, str] | None = None) -> Any:
+    """Ask Prefect's API."""
     data = None if body is None else json.dumps(body).encode()
-    request = urllib.request.Request(f"{url}/api{path}", data, {"Content-Type": "application/json"}, method=method)
+    headers = {"Content-Type": "application/json", **(headers or {})}
+    request = urllib.request.Request(url, data, headers, method=method)
     for is_last in (False, False, False, True):
         try:
             with urllib.request.urlopen(request, timeout=600) as answer:
@@ -150,7 +152,7 @@ def processes(root: Path, *words: str) -> list[psutil.Process]:
         try:
             if process.cwd().startswith(str(root)) and any(word in " ".join(process.cmdline()) for word in words):
                 found.append(process)
-        except (psutil.NoSuchProcess, psutil.AccessDenied, psutil.ZombieProcess):
+        except (psutil.Error, FileNotFoundError):
             continue
     return found
 
@@ -195,7 +197,7 @@ class Project:
         return {"PREFECT_CLIENT_MAX_RETRIES": "2", "PREFECT_API_REQUEST_TIMEOUT": "10", "PREFECT_API_URL": self.api_url}
 
     def api(self, method: str, path: str, body: Any = None) -> Any:
-        return call(self.prefect, method, path, body)
+        return call(f"{self.prefect}/api{path}", method, body)
 
     def latest(self, flow: str) -> dict[str, Any]:
         """The flow's newest run that has started. The listing itself is what later fastapi releases break."""

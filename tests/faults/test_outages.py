@@ -244,27 +244,6 @@ def test_a_run_that_the_machines_restart_ended_is_killed_and_goes_on_when_its_tr
     assert [point.value for point in seconds] == timings["epoch_seconds"] and len(seconds) == 20
 
 
-# A stage whose wall clock is set back by an hour each time that it is read.
-CLOCK_SET_BACK = """
-import itertools, sys, time
-read, hours = time.time, itertools.count()
-time.time = lambda: read() - 3600 * next(hours)
-from tandem.stage import main
-sys.exit(main(sys.argv[1:]))
-"""
-
-
-def test_a_clock_that_is_set_back_changes_no_result_and_no_duration(prepared: Path, trained: Path, tmp_path: Path):
-    project = copy_of(prepared, tmp_path / "project")
-    run(project, sys.executable, "-c", CLOCK_SET_BACK, "train", "tiny", "cpu", "0")
-    wait_until_published(project)
-    assert digests((project / run_path("train.json")).parent) == digests((trained / run_path("train.json")).parent)
-    assert all(0 < seconds < 3600 for seconds in table_of(project / run_path("timings.csv"))["epoch_seconds"])
-    [entry] = recorded_runs(project, "tiny")
-    points = client_of(project).get_metric_history(entry["id"], "train/loss")
-    assert entry["status"] == "FINISHED" and sorted(point.step for point in points) == [1, 2, 3]
-
-
 def digests(folder: Path) -> dict[str, str]:
     files = [path for path in sorted(folder.rglob("*")) if path.is_file() and not path.is_symlink()]
     return {str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
