@@ -23,9 +23,9 @@ from typing import Any
 
 import psutil
 
-from tests.projects import copy_workload_code, wait_for
+from tests.projects import ROOT as SOURCE
+from tests.projects import commit, copy_workload_code, git, wait_for
 
-SOURCE = Path(__file__).parents[1]
 STAGE = """
 import json, os, sys, time
 from pathlib import Path
@@ -103,18 +103,11 @@ def make_project(root: Path) -> Path:
     (root / "params.yaml").write_text("\n".join(params) + "\n")
     copy_workload_code(root)
     (root / "dvc.yaml").write_text(GRAPH)
-    (root / ".gitignore").write_text(
-        "/.tandem/\n/results/\n/behave.json\n/*.pid\n/go\n/mlruns/\n__pycache__/\n/home/\n"
-    )
-    git = ["git", "-c", "user.name=tester", "-c", "user.email=tester@example.org"]
-    environment = clean_environment(root)
-    for command in (
-        ["git", "init", "-q"],
-        ["dvc", "init", "-q"],
-        ["git", "add", "-A"],
-        [*git, "commit", "-qm", "start"],
-    ):
-        subprocess.run(command, cwd=root, env=environment, check=True)
+    ignored = ("/.tandem/", "/results/", "/behave.json", "/*.pid", "/go", "/mlruns/", "__pycache__/", "/home/")
+    (root / ".gitignore").write_text("\n".join(ignored))
+    git(root, "init", "-q")
+    subprocess.run(["dvc", "init", "-q"], cwd=root, env=clean_environment(root), check=True)
+    commit(root)
     return root
 
 
@@ -166,25 +159,15 @@ class Project:
     def behave(self, **stages: dict[str, Any]) -> None:
         (self.root / "behave.json").write_text(json.dumps(stages))
 
-    def run(self, *command: str, timeout: float = 1800, **environment: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [sys.executable, *command],
-            cwd=self.root,
-            env=clean_environment(self.root, **environment),
-            capture_output=True,
-            text=True,
-            timeout=timeout,
-        )
+    def run(self, *command: str, **environment: str) -> subprocess.CompletedProcess[str]:
+        environment = clean_environment(self.root, **environment)
+        pipes: dict[str, Any] = {"capture_output": True, "text": True, "timeout": 1800}
+        return subprocess.run([sys.executable, *command], cwd=self.root, env=environment, **pipes)
 
     def start(self, *command: str, **environment: str) -> "subprocess.Popen[str]":
-        return subprocess.Popen(
-            [sys.executable, *command],
-            cwd=self.root,
-            env=clean_environment(self.root, **environment),
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
+        environment = clean_environment(self.root, **environment)
+        pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+        return subprocess.Popen([sys.executable, *command], cwd=self.root, env=environment, **pipes)
 
     def run_flow(self, **parameters: Any) -> subprocess.CompletedProcess[str]:
         return self.run("-c", FLOW, json.dumps(parameters), **self.flow_environment)
