@@ -19,10 +19,12 @@ from pathlib import Path
 from typing import Any
 
 from flows.events import Event
+from flows.stage_lines import StageLines
 from flows.ui import running_servers
 from tandem import files
 from tandem.command import DONE, FAILED, INTERRUPTED, NO_ANSWER, Result, aligned
 
+LOG = files.STATE / "logs/repro.log"
 NUM_LONGEST = 6  # slowest stages whose time is printed
 
 
@@ -37,7 +39,17 @@ def main(options: Namespace) -> Result:
     from flows import dvc_run  # imports DVC
 
     events: list[Event] = []
-    dvc_status = dvc_run.run(["repro", *options.more], events.append)
+    arguments = [each for each in options.more if each != "--verbose"]
+    if arguments != options.more or {"-v", "-q", "--quiet", "--dry", "-i", "--interactive", "--help", "-h"} & set(arguments):
+        dvc_status = dvc_run.run(["repro", *arguments], events.append)
+    else:
+        with StageLines(LOG) as lines:
+
+            def on_event(event: Event) -> None:
+                events.append(event)
+                lines.on_event(event)
+
+            dvc_status = dvc_run.run(["repro", *arguments], on_event)
     of_dvc = {0: DONE, dvc_run.INTERRUPTED: INTERRUPTED, dvc_run.REFUSED_ARGUMENTS: NO_ANSWER}
     status, seconds = of_dvc.get(dvc_status, FAILED), time.monotonic() - started
     stages = {event.stage: event for event in events if event.stage}
