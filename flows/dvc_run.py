@@ -53,7 +53,7 @@ def main(commands: list[str]) -> int:
     return 0
 
 
-def run(arguments: list[str], on_event: Callable[[Event], object]) -> int:
+def run(arguments: list[str], on_event: Callable[[Event], object], log_level: str = "INFO") -> int:
     """Run `dvc <arguments>` (`repro` or `exp run --temp`) and return its exit status."""
     os.environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}"  # `python`
     os.environ["DVC_NO_ANALYTICS"] = "true"
@@ -65,9 +65,9 @@ def run(arguments: list[str], on_event: Callable[[Event], object]) -> int:
         options = parse_args(arguments)
     except DvcParserError:  # the parser has printed the reason
         return REFUSED_ARGUMENTS
-    if not options.quiet:
+    if not options.quiet and log_level == "INFO":
         ui.enable()
-    with set_loggers_level("CRITICAL" if options.quiet else "DEBUG" if options.verbose else "INFO"):
+    with set_loggers_level("CRITICAL" if options.quiet else "DEBUG" if options.verbose else log_level):
         try:
             command = Experiment(options) if issubclass(options.func, CmdExperimentsRun) else Reproduction(options)
             command.on_event = on_event

@@ -7,7 +7,6 @@ import time
 from pathlib import Path
 from threading import Event as Flag
 from threading import Lock, Thread
-from types import TracebackType
 from typing import TextIO
 
 from flows.events import Event
@@ -29,7 +28,6 @@ class StageLines:
     def __init__(self, log: Path) -> None:
         self.log = log
         self.stage, self.newest, self.started = "", "", 0.0
-        self.num_unchanged = 0
         self.lock, self.ended = Lock(), Flag()
 
     def __enter__(self) -> "StageLines":
@@ -46,7 +44,7 @@ class StageLines:
         self.reader.start()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(self, *error: object) -> None:
         self.ended.set()
         self.reader.join()
         sys.stdout.flush()
@@ -87,10 +85,9 @@ class StageLines:
             self.read()
             if event.outcome == "running":
                 self.stage, self.newest, self.started = event.stage, "", time.monotonic()
-            elif event.outcome == "unchanged":
-                self.num_unchanged += 1
-            elif event.stage:
-                shown = self.newest if event.outcome == "ran" else event.message or event.outcome
+                print(f"\n{event.stage}", flush=True)
+            elif event.outcome != "unchanged" and event.stage:
+                shown = self.newest if event.outcome == "ran" else event.outcome
                 self.write(f"{event.stage:<22} {event.seconds:6.1f} s  {shown}")
                 self.stage = ""
 
