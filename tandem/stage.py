@@ -91,9 +91,9 @@ def run(stage: str, item: list[str], name: str, place: str) -> int:
         if stage in RECORDED:
             if sys.stdout.isatty() and place == "alone":
                 print(f"{name}: loading torch", flush=True)  # takes seconds
-            from tandem.runs.run_dir import start_follower
+            from tandem.runs.run_dir import start_publisher
 
-            start_follower()  # it imports mlflow while this process imports torch
+            start_publisher()  # it imports mlflow while this process imports torch
         imported(stage).main(*item)
         sys.stdout.flush()
         return 0

@@ -23,14 +23,14 @@ import json, sys
 from tandem.runs import run_dir
 run_dir.WAIT_SECONDS = float(sys.argv[2])
 with run_dir.recording(sys.argv[1], "train") as run:
-    run.start("tiny", sys.argv[1], {{"a": 1}})
+    run.open_run("tiny", sys.argv[1], params={{"a": 1}})
     run.save_epochs(epochs(1))
 print(json.dumps(run.ids))
 """
 
 
 def client_of(project: Path) -> mlflow.MlflowClient:
-    make_schema(project / "mlruns/mlflow.db")  # the follower may be making it right now
+    make_schema(project / "mlruns/mlflow.db")  # the publisher may be making it right now
     uri = f"sqlite:///{project}/mlruns/mlflow.db"
     mlflow.set_tracking_uri(uri)  # the client's downloads go by the global one, which would make a database here
     return mlflow.MlflowClient(uri)

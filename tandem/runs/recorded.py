@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from tandem.passwords import without_password
-from tandem.runs import connection, schema1
+from tandem.runs import connection
 from tandem.runs.headline import PARENT_TAG
 from tandem.runs.run import Run, is_run, open_folder, open_run
 from tandem.runs.store import shown, tracking_uri
@@ -33,7 +33,6 @@ FORMS = "an MLflow run id, a name such as sign@cpu or sign@cpu-0 (workload@devic
 NUM_LISTED = 8  # runs listed in the message if the run asked for does not exist
 NUM_SEARCHED = 200
 IS_TRAINING = "tags.requested_device LIKE '%'"  # `is_training` as a clause of a query
-OF_OLDER = "it was made by an older Tandem, which left none; train again to have one"
 
 
 def find(run: str) -> Run:
@@ -191,13 +190,12 @@ def of_entry(entry: Any) -> Run:
             path = asked(lambda client: client.download_artifacts(run_id, artifact, temporary))
             return Path(path).read_bytes(), f"{name} of {about}"
 
-    if not paths("").keys() & {"train.json", *schema1.NAMES}:
-        raise ValueError(f"{about} has no train.json: {why_no_record(entry, bool(paths('')))}")
+    if "train.json" not in paths(""):
+        raise ValueError(f"{about} has no train.json: {missing_reason(entry)}")
     return replace(open_run(about, read, run_id), name=name)
 
 
-def why_no_record(entry: Any, has_artifacts: bool) -> str:
+def missing_reason(entry: Any) -> str:
     if (status := entry.info.status) != "FINISHED":
         return f"it is {status}, and a training leaves one when it finishes"
-    place = without_password(entry.info.artifact_uri)
-    return OF_OLDER if has_artifacts else f"no artifact of it is left in {place}; put the folder back where it was"
+    return f"it is not in {without_password(entry.info.artifact_uri)}; put the folder back where it was"

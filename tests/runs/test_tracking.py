@@ -286,7 +286,7 @@ def test_a_server_that_is_down_costs_nothing_and_gets_the_run_later(
     assert "secret" not in done.stdout and "tandem sync" in done.stdout
     assert "(connection refused)" in done.stdout
     kept = [path for path in (ready / ".tandem/runs").rglob("*") if path.is_file()]
-    assert {"follower.log", "run.json", "history.csv", "evaluate.end.json"} <= {path.name for path in kept}
+    assert {"publisher.log", "run.json", "history.csv", "evaluate.end.json"} <= {path.name for path in kept}
     assert not [path for path in kept if b"secret" in path.read_bytes()]
     assert (ready / run_path("last.safetensors")).exists()
     assert "run_id" not in read_record(ready, "timing.json")["mlflow"]
