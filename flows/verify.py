@@ -336,6 +336,8 @@ class Copy:
         """Write params.yaml as the run saw it, with the realized settings, and run the stages before `train`."""
         block, realized = json.loads(json.dumps(self.manifest["block"])), self.manifest["realized"]
         block["train"] |= {name: realized[name] for name in ("threads", "precision", "step")}
+        if self.threads:
+            block["train"]["threads"] = self.threads
         workload, device = self.item
         params = {"workloads": [workload], "devices": [device], "seeds": [self.manifest["seed"]]}
         write_json(self.project / "params.yaml", {**params, "preset": "none", "presets": {}, workload: block})
@@ -377,7 +379,6 @@ class Copy:
             *map(str, seeds),
             f"--out={out}",
             *([f"--epochs={num_epochs}"] if num_epochs else []),
-            *([f"--threads={self.threads}"] if self.threads else []),
             *(["--nudge", *map(str, perturbations)] if perturbations else []),
             *(["--evaluate"] if evaluate else []),
         )

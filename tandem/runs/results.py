@@ -108,12 +108,7 @@ def train_record(context: RunContext, trainer: Trainer, record: Record, inputs: 
         name: files.sha256_file(folder / name)
         for name in ("best.safetensors", "last.safetensors", "model.json", "history.csv")
     }
-    realized: Realized = {
-        "threads": trainer.params.num_threads,
-        "precision": trainer.step.precision,
-        "step": trainer.step.execution_mode,
-        "grad_accum_steps": trainer.step.grad_accum_steps,
-    }
+    realized = realized_settings(trainer)
     if record.workers:
         realized["workers"] = record.workers[max(record.workers)]
     if context.train_params.batch_size != context.params.train.batch_size:  # `scaling: weak-...` changed both
@@ -149,6 +144,15 @@ def train_record(context: RunContext, trainer: Trainer, record: Record, inputs: 
     }
 
 
+def realized_settings(trainer: Trainer) -> Realized:
+    return {
+        "threads": trainer.params.num_threads,
+        "precision": trainer.step.precision,
+        "step": trainer.step.execution_mode,
+        "grad_accum_steps": trainer.step.grad_accum_steps,
+    }
+
+
 def timing_record(context: RunContext, trainer: Trainer, record: Record) -> TimingRecord:
     """Return what was measured, and where, when and on what. Completes the record's summary lines."""
     gpu_summary, missing_of_gpu = summarize_gpu(record.sampled.values())
@@ -160,9 +164,6 @@ def timing_record(context: RunContext, trainer: Trainer, record: Record) -> Timi
         record.summary_lines["out_of_memory"] = f"memory ran out: {', then '.join(trainer.oom.fallbacks)}"
     for reason in trainer.missing_graph().values():
         record.summary_lines["step"] = f"steps were taken eagerly instead of captured as a CUDA graph: {reason}"
-    environment = provenance.environment()
-    if trainer.device.type == "cuda":
-        environment["versions"] |= provenance.gpu_versions(context.identity["driver"])
     others = times["other_processes"]  # the maximum of all readings
     placement: Placement = {"data_location": trainer.oom.data_location, "out_of_memory": trainer.oom.fallbacks}
     if trainer.step.eager_reason:
@@ -175,7 +176,7 @@ def timing_record(context: RunContext, trainer: Trainer, record: Record) -> Timi
         "machine": platform.node(),
         "measured_at": record.at_end["measured_at"],
         "tree": record.at_start["tree"],
-        "environment": environment,
+        "environment": provenance.environment(context.identity),
         "hardware": context.identity,
         "kernels": "cuDNN" if trainer.device.type == "cuda" else "Tandem's kernels",
         "conditions": {

@@ -112,7 +112,7 @@ def test_what_cannot_be_had_is_one_sentence_that_names_it(machines: Machines, tm
         shutil.copytree(machines.other / RUN / "0", folder)
     record = older / TRAIN_RESULT / "train.json"
     record.write_text(json.dumps({**json.loads(record.read_text()), "schema": 0}))
-    assert "has schema 0, made by an older Tandem; this one reads 2" in refused(own, str(older))
+    assert "has schema 0, and this Tandem reads 2" in refused(own, str(older))
     (predictions,) = altered.glob("evaluate/*/predictions.csv")
     predictions.write_text("\n".join(predictions.read_text().splitlines()[:-1]) + "\n")
     assert "predictions.csv" in (said := refused(own, str(altered))) and "altered" in said

@@ -96,8 +96,7 @@ def test_a_tree_without_commit_or_with_too_large_a_patch_says_why(tmp_path: Path
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ('{"schema": 0}', "schema 0, made by an older Tandem; this one reads 2; use the version of Tandem"),
-        ('{"schema": 3}', "schema 3, made by a newer Tandem; this one reads 2; update Tandem"),
+        ('{"schema": 3}', "schema 3, and this Tandem reads 2; use the version of Tandem that made it"),
         ("[1]", "the artifact is damaged"),
         ("not JSON", "the artifact is damaged"),
     ],

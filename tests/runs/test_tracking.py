@@ -204,11 +204,8 @@ def loaded_model(uri: str) -> Any:
         return mlflow.pyfunc.load_model(uri)
 
 
-def test_the_alias_is_on_the_best_model_of_those_with_the_same_data(
-    empty_history: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_the_alias_is_on_the_best_model_of_those_with_the_same_data(empty_history: Path, tmp_path: Path):
     """And registering again, as after a kill, makes no second version."""
-    monkeypatch.setattr(registry, "STATE", tmp_path)
     client = mlflow.MlflowClient(f"sqlite:///{shutil.copy(empty_history, tmp_path / 'mlflow.db')}")
     experiment_id = client.create_experiment("tiny", tmp_path.as_uri())
     made = []
