@@ -221,16 +221,16 @@ def judge(first: Side, second: Side, speed: Mapping[str, Any] | None = None) -> 
         except ValueError as error:
             fast = f"no speed-up is stated: {error}"
     # When the sides take turns, the CPU uses its fastest number of threads, whatever the trainings used.
-    notes = found.notes if speed else (*filter(None, map(best_threads, (first.manifest, second.manifest))), *found.notes)
-    ended = tuple(f"{note}." for note in notes)
-    return Judgement(first, second, found, speed_up, difference, f"{fast}.", f"{scores}.", ended)
+    of_threads = () if speed else filter(None, map(best_threads, (first.manifest, second.manifest)))
+    notes = tuple(f"{note}." for note in (*of_threads, *found.notes))
+    return Judgement(first, second, found, speed_up, difference, f"{fast}.", f"{scores}.", notes)
 
 
 def speed_sentence(
     first: Side, second: Side, found: Comparability, speed_up: SpeedUp, speed: Mapping[str, Any] | None
 ) -> str:
-    threads = [speed["about"][side.name].get("threads") if speed else None for side in (first, second)]
-    sides = [hardware_and_settings(side.manifest, number) for side, number in zip((first, second), threads, strict=True)]
+    timed = speed["about"] if speed else {first.name: {}, second.name: {}}
+    sides = [hardware_and_settings(side.manifest, timed[side.name].get("threads")) for side in (first, second)]
     differing = [f"{each.what} ({each.second} against {each.first})" for each in found.named]
     others = " and ".join(each for each in differing if each.startswith(NOT_DESCRIBED))
     beside = f"; they differ in {others} too" if others else ""

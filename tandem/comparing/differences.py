@@ -312,8 +312,7 @@ def over_seeds(pairs: Pairs) -> Found:
     center = float(found.mean())
     p = float(2 * stdtr(freedom, -abs(center) / error)) if error else None
     method = f"Student's t over {num} differences, paired by seed, on this test split"
-    largest = pairs.measure.largest
-    low, high = (float(np.clip(end, -largest, largest)) for end in student_interval(center, error, freedom))
+    low, high = student_interval(center, error, freedom)
     return Found(low, high, p, num_errors_seen(freedom) * error or None, method)
 
 
@@ -456,7 +455,6 @@ class Measure:
     read: Callable[[Sequence[Rows]], np.ndarray]  # R runs -> (R, N, ...)
     score: Callable[[np.ndarray], float]  # of units (N, ...)
     test: Callable[[Pairs], Found]
-    largest: float = np.inf  # possible difference
 
 
 def mean(units: np.ndarray) -> float:
@@ -466,8 +464,8 @@ def mean(units: np.ndarray) -> float:
 # By what the task states as `paired`. Numbers are compared by MAE: a forecast's skill is 1 - MAE / persistence's MAE,
 # and R2 depends on a few large errors.
 MEASURES = {
-    "correct": Measure("accuracy", "sequences", True, True, read_classified, mean, by_mcnemar, 1.0),
-    "events": Measure("event F1", "sequences", True, False, read_detected, event_f1, resample_sequences, 1.0),
+    "correct": Measure("accuracy", "sequences", True, True, read_classified, mean, by_mcnemar),
+    "events": Measure("event F1", "sequences", True, False, read_detected, event_f1, resample_sequences),
     "errors": Measure("MAE", "sequences", False, False, read_regressed, mean, resample_sequences),
     "window errors": Measure("MAE", "windows", False, False, read_forecast, mean, resample_blocks),
     "scores": Measure("", "sequences", True, False, read_scores, mean, resample_sequences),

@@ -359,24 +359,6 @@ def test_seeds_that_agree_by_chance_do_not_make_an_interval_without_width():
     assert found.difference == 0 and found.low < -0.004 and found.high > 0.004 and found.verdict == "inconclusive"
 
 
-def test_the_interval_of_an_accuracy_difference_is_from_minus_1_to_1():
-    sides = [
-        {seed: classified(cases) for seed, cases in enumerate(own)} for own in (("0000",) * 3, ("1111", "0000", "1111"))
-    ]
-    found = difference("correct", *sides)
-    assert found.low > -1 and found.high == 1 and difference("correct", *sides[::-1]).low == -1
-
-
-def test_blocks_of_windows_give_the_known_answer():
-    measure, draw = MEASURES["window errors"], np.random.default_rng(0)
-    constant = differences.resample_blocks(Pairs(np.ones((1, 50)), np.full((1, 50), 1.5), measure))
-    assert (constant.low, constant.high, constant.min_detectable_effect) == (0.5, 0.5, None)
-    # Windows that are independent of each other: the interval of a mean, 1.96 deviations / sqrt(N) to either side.
-    apart = draw.normal(size=(1, 4000))
-    found = differences.resample_blocks(Pairs(np.zeros_like(apart), apart, measure))
-    assert (found.high - found.low) / 2 == pytest.approx(1.96 * apart.std() / 4000**0.5, rel=0.15)
-
-
 def test_blocks_hold_where_windows_move_together():
     draw, measure, held, trials, num = np.random.default_rng(0), MEASURES["window errors"], 0, 150, 1600
     for _ in range(trials):
@@ -488,13 +470,9 @@ def test_a_judgement_says_how_fast_between_what_and_how_good():
     )
     assert f"{AGAINST}; they differ in way of stepping (graph against eager) too." in found.speed
     assert found.scores.startswith("accuracy 1.0000 on cpu, 0.9500 on cuda: -0.0500 (95% interval ")
-
-
-def test_the_order_of_the_sides_changes_only_the_order_of_the_ratio():
-    slower = {**SPEED, "speed_up": {"ratio": 0.5, "low": 0.4, "high": 0.8, "num_pairs": 5}}
-    turned = {**SPEED, "sides": ["cuda", "cpu"], "speed_up": {"ratio": 2.0, "low": 1.25, "high": 2.5, "num_pairs": 5}}
-    expected = "an epoch on cpu is 2.00 times as fast as on cuda (95% interval 1.25 to 2.50; 5 pairs of"
-    assert all(judge(sides("11"), speed).speed.startswith(expected) for speed in (slower, turned))
+    turned = {**SPEED, "sides": ["cuda", "cpu"], "speed_up": {"ratio": 1 / 8, "low": 0.1, "high": 0.2, "num_pairs": 5}}
+    expected = "an epoch on cuda is 8.00 times as fast as on cpu (95% interval 5.00 to 10.00; 5 pairs"
+    assert judge(sides("11"), turned).speed.startswith(expected)
 
 
 @pytest.mark.parametrize(
@@ -542,12 +520,6 @@ def test_scores_stand_alone_where_they_cannot_be_compared():
     assert "are not compared, because the predictions of cuda are not at hand (seed 0, 1)" in found.scores
     twice = {**runs, "cuda": [run_of(GPU, classified("1101")), run_of(GPU, classified("1101"))]}
     assert "cuda has several runs of one seed (0, 0)" in judge(twice, SPEED).scores
-
-
-def test_scores_are_compared_where_the_times_are_not():
-    found = judge(sides("1" * 20, second=lambda own: changed(own, **{"realized.precision": "bf16"})), SPEED)
-    assert found.speed == "no speed-up is stated. What stands against it: precision (fp32 against bf16)."
-    assert found.difference is not None and found.difference.verdict == "inconclusive"
 
 
 def test_each_side_is_compared_with_the_first():

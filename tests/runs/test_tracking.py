@@ -19,16 +19,13 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pandas as pd
 import pytest
-import torch
 
 from benchmarks.sandbox import free_port
 from tandem.diagnosis.probe_result import ProbeResult
 from tandem.runs import headline, provenance, registry, store
 from tandem.runs.history import EPOCH_METRICS, RUN_METRICS
-from tandem.tasks import detect, forecast, regress
 from tests.projects import (
     ROOT,
     TINY,
@@ -137,47 +134,18 @@ def test_the_same_number_is_the_same_to_the_last_digit_everywhere(trained: Path)
     assert {key: row[key] for key in shared} == {key: totals[key] for key in shared}
 
 
-def test_every_metric_that_can_be_sent_is_explained_on_one_page(trained: Path):
-    """Of one real run, of the tasks and devices that it has not, and of a probe."""
+def test_every_metric_of_every_run_is_explained_on_one_page(trained: Path):
+    """Those of a real run, of a GPU and of a probe."""
     text = (ROOT / "docs/metrics.md").read_text()
     cells = [line.split("|")[1] for line in text.splitlines() if line.startswith("| `")]
     explained = {name for cell in cells for name in re.findall(r"`([^`]+)`", cell)}
     patterns = [re.sub("<[^>]+>", ".+", re.escape(name)) for name in explained]
-
-    draw = np.random.default_rng(0)
-    levels, labels = draw.normal(size=(100, 2)).astype(np.float32), draw.integers(0, 2, size=(100, 4))
-    arrays: dict[str, Any] = {"anchors": levels[:, 0], "values": levels[:, :, None], "ids": np.arange(100)}
-    summary: dict[str, Any] = {"num_outputs": 2, "mean": [0.0], "std": [1.0]}
-    summary |= {"classes": ["none", "hit"], "features": ["x"]}
-    summary["num_per_class"] = {"train": {"none": 3, "hit": 1}}
-    summary |= {"target": {"name": "x", "transform": "difference", "mean": 0.0, "std": 1.0}}
-    forecasts, events, numbers_of = forecast.Task(summary), detect.Task(summary), regress.Task(summary)
-    longer = draw.normal(size=(100, 4, 1))
-    of_tasks = [
-        forecasts.evaluate(torch.from_numpy(levels), lambda _, name: {**arrays, "targets": levels}[name]),
-        events.evaluate(
-            torch.from_numpy(draw.normal(size=(100, 4, 2)).astype(np.float32)),
-            lambda _, name: {**arrays, "targets": labels, "lengths": np.full(100, 4), "values": longer}[name],
-        ),
-        numbers_of.evaluate(
-            torch.from_numpy(levels[:, :1]),
-            lambda _, name: {**arrays, "targets": levels[:, 0], "lengths": np.full(100, 2)}[name],
-        ),
-    ]
     numbers: dict[str, Any] = dict.fromkeys((field.name for field in fields(ProbeResult)), 1.0)
     words: dict[str, Any] = {"memory_mib": dict.fromkeys(("weights", "context"), 1.0), "gains": {"batch 112": 1.2}}
     probe = ProbeResult(**numbers | words | {"missing_reasons": {}})
-    sent = {
-        *runs_of(client_of(trained))[0].data.metrics,
-        *RUN_METRICS,
-        *EPOCH_METRICS,
-        *(f"val/{task.score_name}" for task in (forecasts, events, numbers_of)),
-        *(f"test/{name}" for evaluation in of_tasks for name in evaluation.metrics),
-        "test/event_f1_at_noise_4px",
-        *probe.numbers(),
-        *headline.FIGURES,
-    }
-    assert len(sent) > 80
+    of_run = runs_of(client_of(trained))[0].data.metrics
+    sent = {*of_run, *RUN_METRICS, *EPOCH_METRICS, *probe.numbers(), *headline.FIGURES}
+    assert len(sent) > 50
     assert not [name for name in sent if not any(re.fullmatch(pattern, name) for pattern in patterns)]
 
 
