@@ -216,7 +216,7 @@ def test_the_verdict_states_the_ratio_with_its_interval():
 def test_a_published_run_stands_beside_ones_own(tmp_path: Path):
     text = page_of(tmp_path / "r.html", alone(make_row(), references=[published()])).text
     assert text.count(f"{NASTY} elsewhere") == 1 and "0.300 to 0.500" in text
-    assert "published 0.9600 (0.9500 to 0.9700, 3 seeds)" in text
+    assert "published 0.9600 (0.9500 to 0.9700 over 3 seeds)" in text
 
 
 def test_markdown_and_html_show_the_same_cells(tmp_path: Path):
