@@ -5,10 +5,9 @@ import os
 import shutil
 import signal
 import sqlite3
-import subprocess
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager, suppress
+from collections.abc import Callable
+from contextlib import closing, suppress
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
@@ -19,7 +18,6 @@ from benchmarks.sandbox import free_port
 from tests.projects import (
     TINY,
     copy_of,
-    environment,
     held,
     recorded_runs,
     run,
@@ -36,6 +34,7 @@ from tests.recording import (
     client_of,
     record,
     runs_of,
+    server_of,
     start_training,
     statuses,
     table_of,
@@ -299,36 +298,6 @@ def test_a_copied_project_keeps_to_itself(trained: Path, tmp_path: Path, saw: Ca
     moved = project.rename(tmp_path / "moved")
     assert "copied or moved from" in run(moved, sys.executable, "-m", "tandem.runs.publish").stdout
     assert client_of(moved).get_experiment(elsewhere).artifact_location == "file:///data/mine/artifacts"
-
-
-@contextmanager
-def server_of(folder: Path, port: int) -> Iterator[Callable[[int], None]]:
-    """A real MLflow server on a store of its own; yields what sends it a signal. A killed one is started again."""
-    folder.mkdir(exist_ok=True)
-    words = ["mlflow", "server", "--port", str(port), "--workers", "1", "--backend-store-uri"]
-    words += [f"sqlite:///{folder}/mlflow.db", "--artifacts-destination", str(folder / "artifacts")]
-    quiet = subprocess.DEVNULL
-
-    def start() -> subprocess.Popen:
-        return subprocess.Popen(
-            [sys.executable, "-m", *words], cwd=folder, env=environment(MLFLOW_SERVER_ENABLE_JOB_EXECUTION="false"),
-            start_new_session=True, stdout=quiet, stderr=quiet,
-        )  # fmt: skip
-
-    started = [start()]
-
-    def send(number: int) -> None:
-        os.killpg(started[-1].pid, number)
-        if number == signal.SIGKILL:
-            started[-1].wait()
-            started.append(start())
-
-    try:
-        wait_for(lambda: answers(f"http://127.0.0.1:{port}/health"), what="the server")
-        yield send
-    finally:
-        os.killpg(started[-1].pid, signal.SIGKILL)
-        started[-1].wait()
 
 
 @pytest.mark.long

@@ -7,7 +7,6 @@ import re
 import shutil
 import signal
 import socket
-import subprocess
 import sys
 import threading
 import time
@@ -30,7 +29,6 @@ from tests.projects import (
     ROOT,
     TINY,
     copy_of,
-    environment,
     held,
     read_record,
     recorded_runs,
@@ -49,11 +47,10 @@ from tests.recording import (
     record,
     runs_of,
     said_of_tracking,
+    server_of,
     start_training,
-    statuses,
     table_of,
 )
-from tests.servers import answers
 
 mlflow = pytest.importorskip("mlflow")
 
@@ -284,16 +281,10 @@ def test_a_black_hole_costs_bounded_seconds(ready: Path, saw: Callable[[str], No
 
 
 @pytest.mark.case(53)
-def test_a_server_gets_the_password_and_nobody_sees_it(ready: Path, saw: Callable[[str], None]):
+def test_a_server_gets_the_password_and_nobody_sees_it(
+    ready: Path, empty_history: Path, tmp_path: Path, saw: Callable[[str], None]
+):
     """`http://me:password@host` as the tracking server's address: one that refuses, then sync to one that takes it"""
-    port = free_port()
-    server = subprocess.Popen(
-        [sys.executable, "-m", "mlflow", "server", "--port", str(port), "--workers", "1",
-         "--backend-store-uri", f"sqlite:///{ready}/mlruns/mlflow.db",
-         "--default-artifact-root", f"{ready}/mlruns/artifacts"],
-        cwd=ready, env=environment(MLFLOW_SERVER_ENABLE_JOB_EXECUTION="false"), start_new_session=True,
-        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-    )  # fmt: skip
     headers: list[str | None] = []
 
     class Refusing(BaseHTTPRequestHandler):
@@ -316,16 +307,16 @@ def test_a_server_gets_the_password_and_nobody_sees_it(ready: Path, saw: Callabl
     assert headers[0] == "Basic " + base64.b64encode(b"me:top secret").decode()
     kept = [path for path in (ready / ".tandem/runs").rglob("*") if path.is_file()]
     shown = output + "".join(path.read_text() for path in kept)
-    try:
-        wait_for(lambda: answers(f"http://127.0.0.1:{port}/health"))
+    port, store_of_server = free_port(), tmp_path / "server/mlflow.db"
+    store_of_server.parent.mkdir()
+    shutil.copy(empty_history, store_of_server)
+    with server_of(store_of_server.parent, port):
         sync = publish(ready, "sync", MLFLOW_TRACKING_URI=f"http://me:secret@127.0.0.1:{port}")
         said = sync.communicate()[0]
-    finally:
-        os.killpg(server.pid, signal.SIGKILL)
-        server.wait()
     assert said == f"MLflow at http://127.0.0.1:{port}: up to date\n"
     assert "secret" not in shown + said
-    assert statuses(ready) == {"kept": "FINISHED"}
+    [entry] = runs_of(mlflow.MlflowClient(f"sqlite:///{store_of_server}"))
+    assert (entry.info.run_name, entry.info.status) == ("kept", "FINISHED")
 
 
 def test_a_run_that_prefect_started_links_to_its_page_without_the_password(monkeypatch: pytest.MonkeyPatch):
