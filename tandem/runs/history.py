@@ -144,14 +144,11 @@ def summarize(timings: list[dict[str, Any]], first_epoch: int = 1) -> dict[str, 
     measured = [row for row in here if not row["is_warmup"]]
     seconds = [row["epoch_seconds"] for row in measured]
     low, _, high = statistics.quantiles(seconds, n=4) if len(seconds) > 1 else (None, None, None)
-    found: dict[str, float | None] = {}
-    reduced: dict[str, Callable[[Iterable[float]], float]] = {
-        **dict.fromkeys(("peak_allocated_mib", "peak_reserved_mib", "peak_rss_mib"), max),
-        "cpu_share": statistics.fmean,
-    }
-    for name, reduce in reduced.items():
+
+    def reduced(name: str, reduce: Callable[[Iterable[float]], float]) -> float | None:
         values = [row[name] for row in here if row[name] is not None]
-        found[name] = reduce(values) if values else None
+        return reduce(values) if values else None
+
     return {
         "epoch_seconds": statistics.median(seconds),
         "epoch_seconds_quartile_low": low,
@@ -160,7 +157,8 @@ def summarize(timings: list[dict[str, Any]], first_epoch: int = 1) -> dict[str, 
         "num_epochs_measured": len(measured),
         "num_epochs_warmup": len(here) - len(measured),
         "train_seconds": sum(row["epoch_seconds"] + row["validation_seconds"] for row in timings),
-        **found,
+        **{name: reduced(name, max) for name in (*PEAKS, "peak_rss_mib")},
+        "cpu_share": reduced("cpu_share", statistics.fmean),
     }
 
 
