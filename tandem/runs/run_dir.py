@@ -22,7 +22,6 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -100,9 +99,7 @@ class RunDir:
         """
         deadline, problem, fix = time.monotonic() + WAIT_SECONDS, "", ""
         while not (state := read_publication(self.folder)) and not problem:
-            if find_spec("mlflow") is None:
-                problem = "the package 'mlflow' is not installed here"
-            elif (status := start_publisher()) not in (None, 0):
+            if (status := start_publisher()) not in (None, 0):
                 problem = f"{PUBLISHER} ended with exit status {status}, see {relative(PUBLISHER_LOG)}"
             elif time.monotonic() > deadline:
                 problem = f"MLflow at {shown(tracking_uri())} is still starting and gets the record in the background"
