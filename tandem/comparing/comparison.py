@@ -37,7 +37,6 @@ REDUCED: dict[str, Callable[[list[float]], float]] = {
     **dict.fromkeys(("peak_allocated_mib", "peak_reserved_mib", "process_mib", "peak_rss_mib"), max),
     "train_seconds": sum,
 }
-QUARTILES = ("epoch_seconds_quartile_low", "epoch_seconds_quartile_high")  # of one process
 OF_SEED = ("seed", "score", "epoch_seconds", "samples_per_second", "train_seconds", "measured_at", "tracking")
 
 
@@ -99,7 +98,6 @@ class Side:
         if len(rows) > 1:
             seconds = [row["epoch_seconds"] for row in rows if row["epoch_seconds"] is not None]
             found |= {
-                **dict.fromkeys(QUARTILES),
                 "epoch_seconds_lowest": min(seconds, default=None),
                 "epoch_seconds_highest": max(seconds, default=None),
                 "sentence": (
@@ -129,7 +127,7 @@ def row_of(run: Run) -> dict[str, Any]:
         "measured_on": run.timing["machine"],
         "out_of_memory": run.timing["placement"]["out_of_memory"],
         "summary_lines": run.timing.get("summary_lines", {}),
-        **{name: timing.get(name) for name in (*REDUCED, *QUARTILES, "num_epochs_measured")},
+        **{name: timing.get(name) for name in (*REDUCED, "num_epochs_measured")},
         "missing_reasons": timing.get("missing_reasons", {}),
         "score_name": run.score["score_name"],
         "score": run.score["metrics"][run.score["score_name"]],

@@ -135,7 +135,7 @@ def epoch_metrics(history: dict[str, Any], timing: dict[str, Any]) -> dict[str, 
 
 
 def summarize(timings: list[dict[str, Any]], first_epoch: int = 1) -> dict[str, Any]:
-    """Summarize the epochs' measurements: medians and quartiles after warm-up, peaks and means over all epochs.
+    """Summarize the epochs' measurements: medians after warm-up, peaks and means over all epochs.
 
     Epochs before `first_epoch` were trained by another number of workers and count only in `train_seconds`. A value
     that could not be measured is None.
@@ -143,7 +143,6 @@ def summarize(timings: list[dict[str, Any]], first_epoch: int = 1) -> dict[str, 
     here = [row for row in timings if row["epoch"] >= first_epoch]
     measured = [row for row in here if not row["is_warmup"]]
     seconds = [row["epoch_seconds"] for row in measured]
-    low, _, high = statistics.quantiles(seconds, n=4) if len(seconds) > 1 else (None, None, None)
 
     def reduced(name: str, reduce: Callable[[Iterable[float]], float]) -> float | None:
         values = [row[name] for row in here if row[name] is not None]
@@ -151,8 +150,6 @@ def summarize(timings: list[dict[str, Any]], first_epoch: int = 1) -> dict[str, 
 
     return {
         "epoch_seconds": statistics.median(seconds),
-        "epoch_seconds_quartile_low": low,
-        "epoch_seconds_quartile_high": high,
         "samples_per_second": statistics.median(row["samples_per_second"] for row in measured),
         "num_epochs_measured": len(measured),
         "num_epochs_warmup": len(here) - len(measured),

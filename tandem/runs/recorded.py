@@ -76,6 +76,7 @@ def tag(recorded: Run, tags: dict[str, str]) -> None:
 
     If this fails, it prints a warning and does not raise.
     """
+
     def set_tags(client: Any) -> None:
         above = client.get_run(recorded.run_id).data.tags.get(PARENT_TAG)
         for name, value in tags.items():
