@@ -104,7 +104,7 @@ def measure(table: Path, words: list[str], seeds: int) -> list[str]:
     with TemporaryDirectory() as scratch:
         workload = new_workload.make_plan(options, Path(scratch)).workload
     inferred, params = time.perf_counter() - start, workload.preprocess
-    prepared = open_source(params.source).prepare(params, table.parent, per_step=False)
+    prepared = open_source(params.source).prepare(params, table.parent, "window")
     arrays = {name: prepared.arrays(name) for name in ("train", "val", "test")}
     inputs = {name: as_tensors(each["values"], each["lengths"], each["targets"]) for name, each in arrays.items()}
     found, seconds = [], []

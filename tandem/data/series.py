@@ -20,15 +20,7 @@ from numpy.lib.stride_tricks import sliding_window_view
 
 from tandem.data import Arrays
 from tandem.data.splits import SPLITS, sizes_of
-from tandem.data.tables import (
-    RawTable,
-    check_wanted,
-    find_table,
-    from_frame,
-    raise_if_any,
-    read_numbers,
-    read_table,
-)
+from tandem.data.tables import RawTable, find_table, from_frame, raise_if_any, read_numbers, read_table
 from tandem.data.times import SECOND, Steps, iso, read_times, steps_for
 from tandem.params.intervals import Interval, parse_interval
 from tandem.params.schema import OwnSeries, Series
@@ -156,23 +148,20 @@ def loses_many_windows(summary: dict[str, Any]) -> bool:
     return bool(lost > MANY_SKIPPED * (lost + kept))
 
 
-def prepare(params: Series, folder: Path, per_step: bool) -> Windows:
-    """Read the table in `folder`, split it by time, standardize it and cut windows. `per_step` is unused."""
+def prepare(params: Series, folder: Path, target: str) -> Windows:
+    """Read the table in `folder`, split it by time, standardize it and cut windows. `target` is unused."""
     path, columns = find_table(folder, params.table), params.columns
     table = read_table(path, texts=(columns.time,), features=(columns.target, *columns.features), na=params.na)
     return from_table(table, params, path)
 
 
-def prepare_own(params: OwnSeries, found: Any, place: str, per_step: bool) -> Windows:
+def prepare_own(params: OwnSeries, found: Any, place: str, target: str) -> Windows:
     """The windows of the DataFrame that a source of the workload's own returned. `place`: its file and name."""
     if isinstance(found, Arrays):
         raise ValueError(f"{place} returns Arrays; a source for forecast returns a DataFrame with one long series")
     columns = params.columns
-    wanted = check_wanted([columns.time, columns.target, *columns.features])
-    table = from_frame(found, wanted, f"what {place} returns", params.na)
-    if not len(found):
-        raise ValueError(f"{place} returns a DataFrame with 0 rows; every split needs some")
-    return from_table(table, params, None)
+    wanted = [columns.time, columns.target, *columns.features]
+    return from_table(from_frame(found, wanted, f"what {place} returns", params.na), params, None)
 
 
 def raw_to_inputs(

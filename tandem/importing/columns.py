@@ -9,6 +9,8 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from tandem.data.tables import split_column
 from tandem.data.times import PERIOD_FORMS, first_day
@@ -162,6 +164,19 @@ def named(names: Sequence[str], columns: Iterable[str]) -> list[str]:
     """The columns whose name contains one of the words `names`, in the order of these words."""
     words = {column: words_of(column) for column in columns}
     return list(dict.fromkeys(column for name in names for column in words if name in words[column]))
+
+
+def may_be_codes(cells: pa.ChunkedArray) -> bool:
+    """Whether the numbers of a text table may have been codes such as 01, or had more digits than a number holds."""
+    if pa.types.is_floating(cells.type):
+        return bool(pc.any(pc.greater(pc.abs(cells), 2.0**53)).as_py())
+    return bool(pa.types.is_integer(cells.type))
+
+
+def are_codes(cells: pa.ChunkedArray) -> bool:
+    """Whether numbers would change text, because a cell is like 01 or has more than 18 digits."""
+    texts = pc.unique(cells).cast(pa.string())
+    return bool(pc.any(pc.match_substring_regex(texts, r"^\s*(0\d+|\d{19,})\s*$")).as_py())
 
 
 def shortened(names: Sequence[str], most: int = 8) -> str:

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import pandas as pd
 
-from tandem.data.sequences import NO_EVENT, repeated_step
+from tandem.data.rows import NO_EVENT, repeated_step
 from tandem.importing.columns import Choice, Choose, NotFound, TableColumns, find_features, named, shortened, words_of
 from tandem.params.schema import NO_GROUPS
 

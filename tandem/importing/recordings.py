@@ -12,10 +12,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from tandem.data.tables import are_codes, may_be_codes
 from tandem.importing import text_tables
 from tandem.importing.array_files import arrays_of, as_plain_type
-from tandem.importing.columns import named
+from tandem.importing.columns import are_codes, may_be_codes, named
 from tandem.importing.infer_sequences import LABEL_NAMES, STEP_NAMES
 from tandem.importing.long_table import open_parquet
 

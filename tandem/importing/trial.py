@@ -20,20 +20,10 @@ import pyarrow.parquet
 from tandem.data import prepare, write_prepared
 from tandem.data.packed import pack_splits
 from tandem.data.series import loses_many_windows
-from tandem.data.tables import (
-    are_codes,
-    as_numbers,
-    coded_numbers,
-    is_plain,
-    may_be_codes,
-    open_csv,
-    present,
-    read_table,
-    split_column,
-)
+from tandem.data.tables import as_numbers, is_plain, open_csv, present, read_table, split_column
 from tandem.files import relative
 from tandem.importing import long_table, text_tables
-from tandem.importing.columns import Choices, TableColumns, kind_of
+from tandem.importing.columns import Choices, TableColumns, are_codes, kind_of, may_be_codes
 from tandem.importing.infer_schema import infer_schema, preprocess_section
 from tandem.importing.long_table import LongTableSource
 from tandem.importing.progress import progress
@@ -131,8 +121,9 @@ def read_columns(path: Path, shown: str, na: tuple[str, ...]) -> TableColumns:
     split = split_column(names)
     table = read_table(path, (), (), [column for column in names if column != split])
     whole = [column for column, cells in table.columns.items() if may_be_codes(cells)]
-    if not is_parquet and (codes := coded_numbers(path, whole)):
-        table.columns.update(read_table(path, codes, ()).columns)
+    if not is_parquet and whole:
+        texts = read_table(path, whole, ()).columns
+        table.columns.update({column: texts[column] for column in whole if are_codes(texts[column])})
     frame = pa.table({column: plain_cells(cells, na) for column, cells in table.columns.items()}).to_pandas()
     table.columns.clear()
     saved = [column for column in frame.columns if re.match("Unnamed: |__index_level_", column)]

@@ -263,7 +263,7 @@ def test_any_table_gives_finite_arrays_or_one_sentence(tmp_path: Path, saw: Call
 def refusal(folder: Path, params: Any, kind: str) -> list[str]:
     """The sentence that refuses the table, if one does; else its arrays are finite."""
     try:
-        prepared = open_source(params.source).prepare(params, folder, per_step=kind == "events")
+        prepared = open_source(params.source).prepare(params, folder, "class per step" if kind == "events" else "class")
         summary = prepared.summary
         arrays = {name: prepared.arrays(name) for name in SPLITS}
         prepared.message.encode()

@@ -246,10 +246,10 @@ NUMBERS = "np.random.default_rng(seed).normal(size=(40, 6, 2))"
         (f"return Arrays({NUMBERS}, np.arange(40) / 3)", ["labels of type float64; accepted: text or whole numbers"]),
         (f"return Arrays({NUMBERS}, np.arange(40), classes=['a'])", ["returns the label 1; accepted: 0 to 0"]),
         (f"return Arrays({NUMBERS}, np.arange(40) % 2, lengths=np.full(40, 7))", ["the length 7; accepted: 2 to 6"]),
-        (f"return Arrays({NUMBERS} / 0, np.arange(40) % 2)", ["inf for feature 'x", "values must be finite"]),
-        (f"return Arrays({NUMBERS} * np.nan, np.arange(40) % 2)", ["nan for feature 'x0'", "missing to interpolate"]),
+        (f"return Arrays({NUMBERS} / 0, np.arange(40) % 2)", ["sequence '0', step 0: column 'x", "found inf"]),
+        (f"return Arrays({NUMBERS} * np.nan, np.arange(40) % 2)", ["`missing: interpolate`", "found nan"]),
         (f"return Arrays({NUMBERS}, np.arange(40) % 2, features='a')", ["1 different names in `features` for 2"]),
-        (f"return Arrays({NUMBERS}, np.arange(40) % 2, splits=['tset'] * 40)", ["'tset' in `splits`; accepted: train"]),
+        (f"return Arrays({NUMBERS}, np.arange(40) % 2, splits=['tset'] * 40)", ["val or test, found tset"]),
         (f"return Arrays({NUMBERS}, np.arange(40) % 2, ids=['a'] * 40)", ["returns an id twice"]),
         (f"return Arrays({NUMBERS}, np.zeros(40, dtype=int), splits=['train'] * 40)", ["no test rows"]),
         (
@@ -266,12 +266,12 @@ NUMBERS = "np.random.default_rng(seed).normal(size=(40, 6, 2))"
 def test_what_it_returns_is_checked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, body: str, words: list[str]):
     params = own_params(tmp_path, monkeypatch, ARRAYS + f"    {body}\n")
     if not words:
-        prepared = prepare(params, tmp_path, per_step=False)
+        prepared = prepare(params, tmp_path, "class")
         assert prepared.summary["num_per_split"] == {"train": 24, "val": 8, "test": 8}
         assert prepared.summary["classes"] == [0, 1] and prepared.summary["features"] == ["x0", "x1"]
         return
     with pytest.raises(ValueError) as caught:
-        prepare(params, tmp_path, per_step=False)
+        prepare(params, tmp_path, "class")
     assert all(word in str(caught.value) for word in words), caught.value
     assert "\n" not in str(caught.value) and "source.py" in str(caught.value) or "split" in str(caught.value)
 
@@ -330,7 +330,7 @@ def test_arrays_and_a_dataframe_of_the_same_sequences_give_the_same(tmp_path: Pa
             tmp_path / name, monkeypatch, source, velocity=True, missing="interpolate", seed=3, **changes
         )
         sys.modules[params.component.load().__module__].FOUND.append(data)
-        found.append(prepare(params, tmp_path, per_step=False))
+        found.append(prepare(params, tmp_path, "class"))
     first, second = (
         {k: v for split in ("train", "val", "test") for k, v in each.arrays(split).items()} for each in found
     )
@@ -357,7 +357,7 @@ def test_a_dataframe_is_read_like_a_table(tmp_path: Path, monkeypatch: pytest.Mo
         (tmp_path / name).mkdir()
         params = own_params(tmp_path / name, monkeypatch, source, columns=columns, missing="interpolate", na=na)
         sys.modules[params.component.load().__module__].FOUND.append(frame)
-        found.append(prepare(params, tmp_path, per_step=False))
+        found.append(prepare(params, tmp_path, "class"))
     first, second = ({f"{split}/{k}": v for split in words for k, v in each.arrays(split).items()} for each in found)
     assert all(np.array_equal(first[name], second[name]) for name in {**first, **second})
     remarks = "; ".join(found[1].summary.pop("remarks"))
@@ -369,7 +369,7 @@ def test_a_dataframe_is_read_like_a_table(tmp_path: Path, monkeypatch: pytest.Mo
     (tmp_path / "arrays").mkdir()
     source = "from tandem.data import Arrays\n\n\ndef read(folder):\n    return Arrays([[[0.0]]], [0])\n"
     with pytest.raises(ValueError, match="has `na`, and .* returns Arrays"):
-        prepare(own_params(tmp_path / "arrays", monkeypatch, source, na=["gone"]), tmp_path, per_step=False)
+        prepare(own_params(tmp_path / "arrays", monkeypatch, source, na=["gone"]), tmp_path, "class")
 
 
 def test_events_as_text_and_as_class_numbers_are_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -384,7 +384,7 @@ def test_events_as_text_and_as_class_numbers_are_the_same(tmp_path: Path, monkey
     for texts in (True, False):
         (tmp_path / str(texts)).mkdir()
         params = own_params(tmp_path / str(texts), monkeypatch, source, texts=texts)
-        found.append(prepare(params, tmp_path, per_step=True))
+        found.append(prepare(params, tmp_path, "class per step"))
     assert found[0].summary == found[1].summary and found[0].summary["classes"] == ["none", "down", "up"]
     assert np.array_equal(found[0].sequences.labels, found[1].sequences.labels)
 

@@ -47,7 +47,7 @@ def planned(path: Path, *options: str) -> tuple[new_workload.WorkloadPlan, Prepa
         (Path(scratch) / "again").mkdir()
         (Path(scratch) / "again" / plan.table_name).symlink_to(plan.table.resolve())
         return plan, open_source("sequences").prepare(
-            params, Path(scratch) / "again", plan.workload.task_facts.target == "class per step"
+            params, Path(scratch) / "again", plan.workload.task_facts.target
         )
 
 
