@@ -62,7 +62,7 @@ def from_arrays(arrays: Arrays, params: OwnSequences, place: str, target: str) -
         f"what {place} returns",
         {name: pa.chunked_array([column]) for name, column in cells.items()},
         lambda row: f"sequence {str(ids[sequence[row]])!r}, step {step[row]}",
-        split="Arrays.splits",
+        split=SPLIT_COLUMN,
     )
     del cells
     allow_missing, groups = params.missing == "interpolate", NO_GROUPS if arrays.groups is None else GROUPS
