@@ -4,7 +4,7 @@ A column of lists has an entry for each step: numbers are a feature, words may b
 the sequence. Several files (train-00000-of-00002.parquet, ...) are read in order.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,11 +15,18 @@ import pyarrow.compute as pc
 
 from tandem.data.tables import is_plain
 from tandem.importing.array_files import word_and_split
-from tandem.importing.columns import TableColumns, named, shortened
-from tandem.importing.infer_sequences import LABEL_NAMES
-from tandem.importing.long_table import LongTableSource, SplitFile, open_parquet
+from tandem.importing.columns import TableColumns, shortened
+from tandem.importing.long_table import (
+    Block,
+    Progress,
+    SequenceSource,
+    SplitFile,
+    each_block,
+    num_bytes,
+    open_parquet,
+)
 from tandem.importing.text_tables import Note
-from tandem.importing.wide import choose_ids, find_label, label_reason, parquet_batches, rows_source
+from tandem.importing.wide import choose_ids, known_label, parquet_batches
 
 
 def list_columns(path: Path) -> list[str]:
@@ -55,15 +62,12 @@ def splits_by_name(paths: Sequence[Path]) -> list[SplitFile]:
 
 def open_lists(
     path: Path, files: Sequence[SplitFile], columns: TableColumns, options: Mapping[str, Any], note: Note
-) -> LongTableSource:
+) -> SequenceSource:
     """`columns`: the first rows of `path`, one of the files, without its lists."""
     lists, plain = list_columns(path), list(columns.frame.columns)
     asked = {*options.get("features", ()), options.get("label"), options.get("step")}
     if "features" in options and asked & {*lists}:
         lists = [name for name in lists if name in asked]
-    label = None
-    if options.get("label") not in lists and (named(LABEL_NAMES, plain) or not named(LABEL_NAMES, lists)):
-        label = find_label(columns, True, options)
     notes = [note, ("lists", shortened(lists), "one entry per step")]
     if left := [each.name for each in schema_of(path) if not is_plain(each.type) and each.name not in lists]:
         notes.append(
@@ -72,10 +76,22 @@ def open_lists(
     if len(files) > 1:
         what = "their names define the split" if files[0][0] else "read one after another"
         notes.append(("files", shortened([path.name for _, path in files], 4), f"{len(files)}, {what}"))
-    read, cells_of = partial(parquet_batches, [*lists, *plain], path), partial(flattened, lists)
-    ids = choose_ids(columns, plain, label, files, options, "without lists")
-    known, called = (label, label_reason(label, None, options)), {name: name for name in plain}
-    return rows_source(files, ids, known, called, lists, read, cells_of, notes, ("sequence",))
+
+    def blocks(at: Progress) -> Iterator[Block]:
+        for split, file, first, rows in each_block(files, partial(parquet_batches, [*lists, *plain], path), at):
+            yield Block(*flattened(lists, rows, file, first), rows.select(plain), split)
+
+    return SequenceSource(
+        sources=[file for _, file in files],
+        notes=notes,
+        features=lists,
+        per_sequence=plain,
+        blocks=blocks,
+        total=num_bytes(files),
+        ids=choose_ids(columns, plain, files, options, "without lists"),
+        choices=known_label(columns, plain, options),
+        used=("sequence",),
+    )
 
 
 def flattened(lists: Sequence[str], part: pa.Table, path: Path, row: int) -> tuple[np.ndarray, list[pa.Array]]:

@@ -22,7 +22,7 @@ from tandem.data.tables import is_plain
 from tandem.importing import array_files, folders, list_cells, recordings, text_tables, ts_files, wide
 from tandem.importing.columns import TableColumns, named
 from tandem.importing.infer_sequences import LABEL_NAMES
-from tandem.importing.long_table import LongTableSource, SplitFile, open_parquet
+from tandem.importing.long_table import SequenceSource, SplitFile, open_parquet
 from tandem.importing.text_tables import Note, TextTable
 
 ARRAYS = (".npy", ".npz")
@@ -46,7 +46,7 @@ class LongTable:
         return f"{stem}.csv" if self.text.is_ready and not self.text.compression else f"{stem}.csv.gz"
 
 
-def open_path(path: Path, options: Mapping[str, Any]) -> LongTable | LongTableSource:
+def open_path(path: Path, options: Mapping[str, Any]) -> LongTable | SequenceSource:
     """Open the data at `path`. Raises ValueError or FileNotFoundError, in one sentence, for any other content."""
     check_uses(path, options)
     if path.is_dir():
@@ -100,7 +100,7 @@ def open_path(path: Path, options: Mapping[str, Any]) -> LongTable | LongTableSo
     return LongTable(path, notes, text)
 
 
-def open_dir(path: Path, options: Mapping[str, Any]) -> LongTable | LongTableSource:
+def open_dir(path: Path, options: Mapping[str, Any]) -> LongTable | SequenceSource:
     """A folder with a file per sequence, one table, two tables that belong together, or a table of lists in parts."""
     found = [
         file for file in folders.files_below(path) if file.suffix.lower() == ".ts" or recordings.kind_of_file(file)

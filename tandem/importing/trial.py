@@ -25,7 +25,7 @@ from tandem.files import relative
 from tandem.importing import long_table, text_tables
 from tandem.importing.columns import Choices, TableColumns, are_codes, kind_of, may_be_codes
 from tandem.importing.infer_schema import infer_schema, preprocess_section
-from tandem.importing.long_table import LongTableSource
+from tandem.importing.long_table import SequenceSource
 from tandem.importing.progress import progress
 from tandem.importing.shapes import LongTable
 from tandem.importing.text_tables import Note
@@ -47,10 +47,10 @@ class Table:
     used: tuple[str, ...] = ()  # options that are already part of `known`
 
 
-def open_table(name: str, found: LongTable | LongTableSource, scratch: Path) -> Table:
+def open_table(name: str, found: LongTable | SequenceSource, scratch: Path) -> Table:
     """The table itself if preprocess can read it, else its conversion in `scratch`."""
     notes, what = found.notes, "; ".join(f"{key} {value}" for key, value, _ in found.notes)
-    if isinstance(found, LongTableSource):
+    if isinstance(found, SequenceSource):
         path = scratch / f"{name}.parquet"
         long_table.write(found, path)
         came = ", ".join(map(str, found.sources))

@@ -4,30 +4,28 @@
 """
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from tandem.data.tables import SPLIT_COLUMN
 from tandem.importing import text_tables
-from tandem.importing.columns import TableColumns, named, shortened
+from tandem.importing.columns import Choices, TableColumns, named, shortened
 from tandem.importing.infer_sequences import LABEL_NAMES, SEQUENCE_NAMES, STEP_NAMES, find_ids, find_steps
 from tandem.importing.infer_series import find_times
 from tandem.importing.long_table import (
     BLOCK_CELLS,
-    LongTableSource,
+    Block,
     Progress,
+    SequenceSource,
     SplitFile,
-    known_of,
+    each_block,
+    num_bytes,
     open_parquet,
     parts_notes,
     real_steps,
-    rows_of,
-    unique,
 )
 from tandem.importing.text_tables import Note, TextTable
 
@@ -88,11 +86,13 @@ def open_wide(
     columns: TableColumns,
     options: Mapping[str, Any],
     note: Note,
-) -> LongTableSource:
+) -> SequenceSource:
     """`table`: the format of `path`, one of the files; None: Parquet. `columns`: of its first rows."""
     names = list(columns.frame.columns)
+    if (label := options.get("label")) and label not in names:
+        raise ValueError(f"{columns.shown} has no column {label!r}; --label names one")
     has_header = table is None or table.has_header
-    label = find_label(columns, has_header, options)
+    label = label or (None if has_header else label_without_header(columns))
     of_features = [name for name in names if name != label]
     runs = numbered(of_features) if has_header else {"value": of_features}
     if not runs:
@@ -110,70 +110,53 @@ def open_wide(
         check_names(file, form.names, names, path)
         return text_tables.blocks(form, {name: pa.float64() for name in of_steps}, at)
 
-    def cells_of(part: pa.Table, file: Path, row: int) -> tuple[np.ndarray, list[Any]]:
-        values = np.empty((part.num_rows, num_steps, len(runs)))
-        for place, run in enumerate(runs.values()):
-            for step, name in enumerate(run):
-                values[:, step, place] = to_numbers(part[name], name, file)
-        return real_steps(values, row)
+    def blocks(at: Progress) -> Iterator[Block]:
+        for split, file, first, rows in each_block(files, read, at):
+            values = np.empty((rows.num_rows, num_steps, len(runs)))
+            for place, run in enumerate(runs.values()):
+                for step, name in enumerate(run):
+                    values[:, step, place] = to_numbers(rows[name], name, file)
+            yield Block(*real_steps(values, first), rows.select(others), split)
 
     first_run = shortened(next(iter(runs.values())), 3)
     notes = [note, ("steps", f"{num_steps}", f"{first_run}; empty cells at the end of a row end it")]
-    ids = choose_ids(columns, others, label, files, options, "besides the steps")
-    called = {name: "label" if name == label and not has_header else name for name in others}
-    known, notes = (label, label_reason(label, table, options)), [*notes, *parts_notes(files)]
-    used = ("sequence", *(() if has_header else ("label",)))
-    return rows_source(files, ids, known, called, [*runs], read, cells_of, notes, used)
+    choices, used = known_label(columns, others, options), ["sequence"]
+    if not has_header:  # a number names the column
+        why = "as requested" if "label" in options else f"column {label} of {len(names)} (--label selects another"
+        choices, used = {"label": ("label", why if "label" in options else f"{why} by its number)")}, [*used, "label"]
+    ids = choose_ids(columns, others, files, options, "besides the steps")
+    return SequenceSource(
+        sources=[file for _, file in files],
+        notes=[*notes, *parts_notes(files)],
+        features=[stem.strip(" _.-[(") or "value" for stem in runs],
+        per_sequence=others if has_header else ["label"],
+        blocks=blocks,
+        total=num_bytes(files),
+        ids=ids,
+        choices=choices,
+        used=tuple(used),
+    )
 
 
-def rows_source(
-    files: Sequence[SplitFile],
-    ids: tuple[str | None, str],
-    label: tuple[str | None, str],
-    others: Mapping[str, str],
-    stems: Sequence[str],
-    read: Callable[[Path, Progress], Iterator[pa.Table]],
-    cells_of: Callable[[pa.Table, Path, int], tuple[np.ndarray, list[Any]]],
-    notes: list[Note],
-    used: tuple[str, ...],
-) -> LongTableSource:
-    """Files with one row per sequence, with its steps in numbered columns or in lists.
+def known_label(columns: TableColumns, others: Sequence[str], options: Mapping[str, Any]) -> Choices:
+    """The label by its name, if a column with one cell for each sequence has it: it comes before those of steps."""
+    found = [] if "label" in options else named(LABEL_NAMES, columns.of_kind("text", "flag", "whole", "number"))
+    found = [name for name in found if name in others]
+    return {"label": (found[0], "by its name")} if found else {}
 
-    `ids` and `label`: the column, and the reason. `others`: the columns that belong to the sequence, with their new
-    names. `stems`: the names of the features. `cells_of`: from some rows of a file and the number of the first one to
-    the number of steps of each row, and the cells of each feature.
-    """
-    per_sequence = {name: called for name, called in others.items() if name != ids[0]}
-    adds_split = bool(files[0][0]) and SPLIT_COLUMN not in per_sequence
-    carried = [*per_sequence.values(), *([SPLIT_COLUMN] if adds_split else [])]
-    features = list[str]()
-    for stem in stems:  # distinct from the other columns' names
-        features.append(unique(stem.strip(" _.-[(") or "value", [*carried, *features, SPLIT_COLUMN]))
-    known = known_of(features, carried, ids[1])
-    if label[0]:
-        known["label"] = (others.get(label[0], label[0]), label[1])
 
-    def blocks(at: Progress) -> Iterator[pa.Table]:
-        number, done = 0, 0
-        for split, file in files:
-            first = number
-            for part in read(file, partial(lambda done, place: at(done + place), done)):
-                lengths, cells = cells_of(part, file, number - first)
-                extra = part.select([*per_sequence]).rename_columns([*per_sequence.values()])
-                if adds_split:
-                    extra = extra.append_column(SPLIT_COLUMN, pa.array([split] * part.num_rows))
-                own = part[ids[0]].combine_chunks() if ids[0] else np.arange(number, number + part.num_rows)
-                yield rows_of(own, dict(zip(features, cells, strict=True)), lengths, extra)
-                number += part.num_rows
-            done += file.stat().st_size
-
-    return LongTableSource.of_files(files, notes, known, blocks, used)
+def label_without_header(columns: TableColumns) -> str:
+    """The first or last column, whichever is text or has repeated whole numbers; else the last."""
+    names, most = list(columns.frame.columns), max(2, len(columns.frame) // 2)
+    ends = [name for name in (names[0], names[-1]) if name in columns.kinds]
+    texts = [name for name in ends if columns.kinds[name] == "text"]
+    whole = [name for name in ends if columns.kinds[name] == "whole" and columns.num_distinct(name) <= most]
+    return next(iter([*texts, *whole]), names[-1])
 
 
 def choose_ids(
     columns: TableColumns,
     names: Sequence[str],
-    label: str | None,
     files: Sequence[SplitFile],
     options: Mapping[str, Any],
     where: str,
@@ -185,7 +168,7 @@ def choose_ids(
         if ids not in names:
             raise ValueError(f"--sequence is {ids!r}, which is no column {where}; accepted: {', '.join(names)}")
         return ids, "as requested"
-    found = named(SEQUENCE_NAMES, [name for name in names if name != label]) if len(files) == 1 else []
+    found = named(SEQUENCE_NAMES, names) if len(files) == 1 else []
     ids = next((name for name in found if columns.frame[name].is_unique), None)
     return ids, f"column {ids!r}" if ids else "the number of the row"
 
@@ -207,37 +190,6 @@ def parquet_batches(names: Sequence[str], like: Path, path: Path, at: Progress) 
             yield pa.Table.from_batches([batch])
             done += batch.num_rows
             at(path.stat().st_size * done // metadata.num_rows)
-
-
-def find_label(columns: TableColumns, has_header: bool, options: Mapping[str, Any]) -> str | None:
-    """The label's column: by name, else text that repeats, else whole numbers; without a header the first or last."""
-    names = list(columns.frame.columns)
-    if label := options.get("label"):
-        if label not in names:
-            raise ValueError(f"{columns.shown} has no column {label!r}; --label names one")
-        return str(label)
-    if not has_header:
-        most = max(2, len(columns.frame) // 2)
-        ends = [name for name in (names[0], names[-1]) if name in columns.kinds]
-        texts = [name for name in ends if columns.kinds[name] == "text"]
-        whole = [name for name in ends if columns.kinds[name] == "whole" and columns.num_distinct(name) <= most]
-        return next(iter([*texts, *whole]), names[-1])
-    steps = [name for run in numbered(columns.of_kind("whole", "number", "other")).values() for name in run]
-    others = columns.of_kind("text", "flag", "whole", "number", exclude=steps)
-    if found := named(LABEL_NAMES, others):
-        return found[0]
-    repeats = [name for name in others if 2 <= columns.num_distinct(name) <= len(columns.frame) // 2]
-    texts = [name for name in repeats if columns.kinds[name] in ("text", "flag")]
-    others = [name for name in others if not named(SEQUENCE_NAMES, [name])]
-    return next(iter([*texts[-1:], *repeats[-1:], *others[-1:]]), None)
-
-
-def label_reason(label: str | None, table: TextTable | None, options: Mapping[str, Any]) -> str:
-    if "label" in options:
-        return "as requested"
-    if table is not None and not table.has_header:
-        return f"column {label} of {len(table.names)} (--label selects another by its number)"
-    return "by its name" if label and named(LABEL_NAMES, [label]) else "not a step (--label selects another)"
 
 
 def to_numbers(cells: pa.ChunkedArray, name: str, path: Path) -> np.ndarray:
