@@ -124,10 +124,6 @@ def each_block(
         done += file.stat().st_size
 
 
-def num_bytes(files: Sequence[SplitFile]) -> int:
-    return sum(path.stat().st_size for _, path in files)
-
-
 @contextmanager
 def open_parquet(path: Path) -> Iterator[pa.parquet.ParquetFile]:
     """Raises ValueError if the file is no Parquet or is damaged. It has the file's own columns: pyarrow's read_table

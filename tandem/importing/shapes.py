@@ -2,7 +2,7 @@
 
   a long table                     CSV, CSV.gz, Parquet; a text table with another encoding, compression or separator
                                    is rewritten (tandem/importing/text_tables.py)
-  one row per sequence             tandem/importing/wide.py; with lists in cells tandem/importing/list_cells.py
+  one row per sequence             tandem/importing/wide.py, with numbered columns or lists in cells
   a folder, a file per sequence    tandem/importing/folders.py
   npy, npz                         tandem/importing/array_files.py
   .ts                              tandem/importing/ts_files.py
@@ -19,7 +19,7 @@ from typing import Any
 import pandas as pd
 
 from tandem.data.tables import is_plain
-from tandem.importing import array_files, folders, list_cells, recordings, text_tables, ts_files, wide
+from tandem.importing import array_files, folders, recordings, text_tables, ts_files, wide
 from tandem.importing.columns import TableColumns, named
 from tandem.importing.infer_sequences import LABEL_NAMES
 from tandem.importing.long_table import SequenceSource, SplitFile, open_parquet
@@ -76,11 +76,11 @@ def open_path(path: Path, options: Mapping[str, Any]) -> LongTable | SequenceSou
     columns = TableColumns(frame, str(path))
     layout = options.get("layout")
     why = "as requested" if layout else wide.is_wide(columns, text is None or text.has_header)
-    lists = [] if text is not None or (why and not layout) else list_cells.list_columns(path)
+    lists = [] if text is not None or (why and not layout) else wide.list_columns(path)
     if lists and layout != "long" and (layout or not wide.is_long(columns, by_name=False)):
         reason = "as requested" if layout else "its cells are lists (--layout long: a row per step)"
         note = ("shape", "one row per sequence", reason)
-        return list_cells.open_lists(path, files, columns, options, note)
+        return wide.open_lists(path, files, columns, options, note)
     if layout == "wide" or (why and not layout):
         other = "" if layout else " (--layout long: a row per step)"
         note = ("shape", "one row per sequence", f"{why}{other}")
@@ -90,7 +90,7 @@ def open_path(path: Path, options: Mapping[str, Any]) -> LongTable | SequenceSou
         shown = ", ".join(map(str, frame.iloc[:1, :4].to_numpy().ravel())) or "empty"
         raise ValueError(f"{path} has no header (its first row is {shown}); write the columns' names there")
     if text is None and layout != "long" and not wide.is_long(columns):
-        list_cells.check_not_nested(path)
+        wide.check_not_nested(path)
     if len(files) > 1:
         beside = next(file.name for _, file in files if file != path)
         notes = [
@@ -109,12 +109,12 @@ def open_dir(path: Path, options: Mapping[str, Any]) -> LongTable | SequenceSour
     if len(archive) == 1 or (len(archive) == 2 and halves_of(archive[0])):
         return open_path(archive[-1], options)
     are_parquet = bool(found) and all(recordings.kind_of_file(file) == "parquet" for file in found)
-    if are_parquet and not {"pattern", "labels"} & {*options} and list_cells.list_columns(found[0]):
-        columns, files = TableColumns(sample_of_parquet(found[0]), str(found[0])), list_cells.splits_by_name(found)
+    if are_parquet and not {"pattern", "labels"} & {*options} and wide.list_columns(found[0]):
+        columns, files = TableColumns(sample_of_parquet(found[0]), str(found[0])), wide.splits_by_name(found)
         note = ("shape", "one row per sequence", "the cells of the files are lists")
         numbers = columns.of_kind("number")  # if each file is a sequence, numbers besides lists belong to a step
         if files[0][0] or len(named(LABEL_NAMES, numbers)) == len(numbers):
-            return list_cells.open_lists(found[0], files, columns, options, note)
+            return wide.open_lists(found[0], files, columns, options, note)
     return folders.open_folder(path, options)
 
 

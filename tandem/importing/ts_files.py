@@ -18,7 +18,6 @@ from tandem.importing.long_table import (
     SequenceSource,
     SplitFile,
     each_block,
-    num_bytes,
     parts_notes,
 )
 
@@ -101,7 +100,7 @@ def open_ts(path: Path, files: Sequence[SplitFile]) -> SequenceSource:
         features=["value"] if num_channels == 1 else [f"c{number}" for number in range(num_channels)],
         per_sequence=[label] if label else [],
         blocks=blocks,
-        total=num_bytes(files),
+        total=sum(file.stat().st_size for _, file in files),
         ids=(None, "a number, a line each"),
         choices=choices,
     )

@@ -1,18 +1,26 @@
-"""One row per sequence, as in public archives: numbered columns are the steps, the others belong to the sequence.
+"""One row per sequence: the steps are numbered columns, as in public archives, or lists in the cells of Parquet, as in
+Hugging Face data sets. The other columns belong to the sequence.
 
-`x_0 ... x_49, y_0 ... y_49` are 50 steps of two features; `0 ... 95`, or columns without a header, are one feature.
+`x_0 ... x_49, y_0 ... y_49` are 50 steps of two features; `0 ... 95`, or columns without a header, are one feature. A
+column of lists has an entry for each step: numbers are a feature, words may be events. Several Parquet files
+(train-00000-of-00002.parquet, ...) are read in order.
 """
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
+from tandem.data.tables import is_plain
 from tandem.importing import text_tables
-from tandem.importing.columns import Choices, TableColumns, named, shortened
+from tandem.importing.array_files import word_and_split
+from tandem.importing.columns import TableColumns, named, shortened
 from tandem.importing.infer_sequences import LABEL_NAMES, SEQUENCE_NAMES, STEP_NAMES, find_ids, find_steps
 from tandem.importing.infer_series import find_times
 from tandem.importing.long_table import (
@@ -22,7 +30,6 @@ from tandem.importing.long_table import (
     SequenceSource,
     SplitFile,
     each_block,
-    num_bytes,
     open_parquet,
     parts_notes,
     real_steps,
@@ -87,7 +94,7 @@ def open_wide(
     options: Mapping[str, Any],
     note: Note,
 ) -> SequenceSource:
-    """`table`: the format of `path`, one of the files; None: Parquet. `columns`: of its first rows."""
+    """Numbered columns. `table`: the format of `path`, one of the files; None: Parquet. `columns`: the first rows."""
     names = list(columns.frame.columns)
     if (label := options.get("label")) and label not in names:
         raise ValueError(f"{columns.shown} has no column {label!r}; --label names one")
@@ -99,9 +106,9 @@ def open_wide(
         raise ValueError(
             f"{columns.shown} has no {FEWEST_STEPS} numbered columns (x_0, x_1, ...), the steps of a sequence"
         )
+    [first_run, *_] = runs.values()
     of_steps = {name for run in runs.values() for name in run}
     others = [name for name in names if name not in of_steps]
-    num_steps = len(next(iter(runs.values())))
 
     def read(file: Path, at: Progress) -> Iterator[pa.Table]:
         if table is None:
@@ -110,39 +117,78 @@ def open_wide(
         check_names(file, form.names, names, path)
         return text_tables.blocks(form, {name: pa.float64() for name in of_steps}, at)
 
+    def cells_of(rows: pa.Table, file: Path, first: int) -> tuple[np.ndarray, list[Any]]:
+        values = np.empty((rows.num_rows, len(first_run), len(runs)))
+        for place, run in enumerate(runs.values()):
+            for step, name in enumerate(run):
+                values[:, step, place] = to_numbers(rows[name], name, file)
+        return real_steps(values, first)
+
+    steps = ("steps", f"{len(first_run)}", f"{shortened(first_run, 3)}; empty cells at the end of a row end it")
+    features, where = [stem.strip(" _.-[(") or "value" for stem in runs], "besides the steps"
+    found = row_per_sequence(
+        files, columns, others, options, features, read, cells_of, [note, steps, *parts_notes(files)], where
+    )
+    if has_header:
+        return found
+    why = f"column {label} of {len(names)} (--label selects another by its number)"
+    known = {"label": ("label", "as requested" if "label" in options else why)}
+    return replace(found, per_sequence=["label"], choices=known, used=("sequence", "label"))
+
+
+def open_lists(
+    path: Path, files: Sequence[SplitFile], columns: TableColumns, options: Mapping[str, Any], note: Note
+) -> SequenceSource:
+    """Lists in the cells of Parquet. `columns`: the first rows of `path`, one of the files, without its lists."""
+    lists, plain = list_columns(path), list(columns.frame.columns)
+    asked = {*options.get("features", ()), options.get("label"), options.get("step")}
+    if "features" in options and asked & {*lists}:
+        lists = [name for name in lists if name in asked]
+    notes = [note, ("lists", shortened(lists), "one entry per step")]
+    if left := [each.name for each in schema_of(path) if not is_plain(each.type) and each.name not in lists]:
+        notes.append(
+            ("excluded", shortened(left, 4), "lists that --features does not name, lists of lists, or other types")
+        )
+    if len(files) > 1:
+        what = "their names define the split" if files[0][0] else "read one after another"
+        notes.append(("files", shortened([path.name for _, path in files], 4), f"{len(files)}, {what}"))
+    read, cells_of = partial(parquet_batches, [*lists, *plain], path), partial(flattened, lists)
+    return row_per_sequence(files, columns, plain, options, lists, read, cells_of, notes, "without lists")
+
+
+def row_per_sequence(
+    files: Sequence[SplitFile],
+    columns: TableColumns,
+    others: Sequence[str],
+    options: Mapping[str, Any],
+    features: Sequence[str],
+    read: Callable[[Path, Progress], Iterator[pa.Table]],
+    cells_of: Callable[[pa.Table, Path, int], tuple[np.ndarray, list[Any]]],
+    notes: list[Note],
+    where: str,
+) -> SequenceSource:
+    """`others`: the columns that belong to the sequence. `cells_of`: from some rows of a file and the number of the
+    first one to the number of steps of each row, and the cells of each feature.
+    """
+
     def blocks(at: Progress) -> Iterator[Block]:
         for split, file, first, rows in each_block(files, read, at):
-            values = np.empty((rows.num_rows, num_steps, len(runs)))
-            for place, run in enumerate(runs.values()):
-                for step, name in enumerate(run):
-                    values[:, step, place] = to_numbers(rows[name], name, file)
-            yield Block(*real_steps(values, first), rows.select(others), split)
+            yield Block(*cells_of(rows, file, first), rows.select(others), split)
 
-    first_run = shortened(next(iter(runs.values())), 3)
-    notes = [note, ("steps", f"{num_steps}", f"{first_run}; empty cells at the end of a row end it")]
-    choices, used = known_label(columns, others, options), ["sequence"]
-    if not has_header:  # a number names the column
-        why = "as requested" if "label" in options else f"column {label} of {len(names)} (--label selects another"
-        choices, used = {"label": ("label", why if "label" in options else f"{why} by its number)")}, [*used, "label"]
-    ids = choose_ids(columns, others, files, options, "besides the steps")
+    # The label by its name, if a column with one cell for each sequence has it: it comes before those of steps.
+    labels = named(LABEL_NAMES, columns.of_kind("text", "flag", "whole", "number"))
+    label = next((name for name in labels if name in others), None) if "label" not in options else None
     return SequenceSource(
         sources=[file for _, file in files],
-        notes=[*notes, *parts_notes(files)],
-        features=[stem.strip(" _.-[(") or "value" for stem in runs],
-        per_sequence=others if has_header else ["label"],
+        notes=notes,
+        features=features,
+        per_sequence=others,
         blocks=blocks,
-        total=num_bytes(files),
-        ids=ids,
-        choices=choices,
-        used=tuple(used),
+        total=sum(file.stat().st_size for _, file in files),
+        ids=choose_ids(columns, others, files, options, where),
+        choices={"label": (label, "by its name")} if label else {},
+        used=("sequence",),
     )
-
-
-def known_label(columns: TableColumns, others: Sequence[str], options: Mapping[str, Any]) -> Choices:
-    """The label by its name, if a column with one cell for each sequence has it: it comes before those of steps."""
-    found = [] if "label" in options else named(LABEL_NAMES, columns.of_kind("text", "flag", "whole", "number"))
-    found = [name for name in found if name in others]
-    return {"label": (found[0], "by its name")} if found else {}
 
 
 def label_without_header(columns: TableColumns) -> str:
@@ -198,3 +244,56 @@ def to_numbers(cells: pa.ChunkedArray, name: str, path: Path) -> np.ndarray:
         return np.asarray(cells.cast(pa.float64()).to_numpy())
     except pa.ArrowException:
         raise ValueError(f"{path}: column {name!r} must hold numbers, found {cells.type}; correct the table") from None
+
+
+def list_columns(path: Path) -> list[str]:
+    """The columns whose cells are lists of numbers, words or times. Raises ValueError if the file is no Parquet."""
+    return [each.name for each in schema_of(path) if is_list(each.type) and is_plain(each.type.value_type)]
+
+
+def check_not_nested(path: Path) -> None:
+    """Raises ValueError if only lists of lists could hold a sequence."""
+    for each in schema_of(path):
+        if is_list(each.type) and is_list(each.type.value_type):
+            raise ValueError(
+                f"{path}: the cells of {each.name!r} are lists of lists; write a column of lists for each "
+                "feature, or an array (N, T, C) with numpy.savez(path, X=X, y=y)"
+            )
+
+
+def schema_of(path: Path) -> pa.Schema:
+    with open_parquet(path) as file:
+        return file.schema_arrow
+
+
+def is_list(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind))
+
+
+def splits_by_name(paths: Sequence[Path]) -> list[SplitFile]:
+    """Each path with its split, if the names of all files or folders contain one and some are for test."""
+    splits = [word_and_split(path.stem)[1] or word_and_split(path.parent.name)[1] for path in paths]
+    are_all = all(splits) and {"train", "test"} <= {*splits}
+    return list(zip(splits if are_all else [""] * len(paths), paths, strict=True))
+
+
+def flattened(lists: Sequence[str], part: pa.Table, path: Path, row: int) -> tuple[np.ndarray, list[pa.Array]]:
+    """(N,) the number of steps of each row, and the entries of each list column, concatenated row after row.
+
+    Raises ValueError if two columns have different numbers of entries in a row, or if a row has none.
+    """
+    lengths, cells = np.zeros(0, dtype=np.int64), list[pa.Array]()
+    for name in lists:
+        column = part[name].combine_chunks()
+        own = pc.list_value_length(column).fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64)
+        lengths = lengths if cells else own
+        for place in np.flatnonzero(own != lengths)[:1]:
+            raise ValueError(
+                f"{path}, row {row + place + 1}: {lists[0]!r} has {lengths[place]:,} entries and {name!r} "
+                f"{own[place]:,}; correct the table, or name those that go together with --features"
+            )
+        flat = pc.list_flatten(column)
+        cells.append(flat.cast(pa.float32()) if pa.types.is_float16(flat.type) else flat)
+    for place in np.flatnonzero(lengths == 0)[:1]:
+        raise ValueError(f"{path}, row {row + place + 1}: its lists are empty; leave the row out, or fill them")
+    return lengths, cells
