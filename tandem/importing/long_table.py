@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence, Sized
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, ClassVar, NamedTuple, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -49,6 +49,7 @@ class SequenceSource:
     step: Choice | None = None  # the feature that is the step; None: it is counted from 0
     choices: Choices = field(default_factory=dict)  # of other columns: the label, the task or the groups
     used: tuple[str, ...] = ()  # options that name columns of the source, which have other names in the long table
+    is_converted: ClassVar[bool] = True
 
     @property
     def names(self) -> list[str]:

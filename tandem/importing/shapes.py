@@ -14,13 +14,13 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pandas as pd
 
 from tandem.data.tables import is_plain
 from tandem.importing import array_files, folders, recordings, text_tables, ts_files, wide
-from tandem.importing.columns import TableColumns, named
+from tandem.importing.columns import Choices, TableColumns, named
 from tandem.importing.infer_sequences import LABEL_NAMES
 from tandem.importing.long_table import SequenceSource, SplitFile, open_parquet
 from tandem.importing.text_tables import Note, TextTable
@@ -32,15 +32,21 @@ ARRAYS = (".npy", ".npz")
 class LongTable:
     """A table with a row per step or per time."""
 
-    path: Path
+    sources: list[Path]  # one file
     notes: list[Note]
     text: TextTable | None  # None: Parquet
+    known: ClassVar[Choices] = {}
+    used: ClassVar[tuple[str, ...]] = ()
+
+    @property
+    def is_converted(self) -> bool:
+        return self.text is not None and not self.text.is_ready
 
     @property
     def name(self) -> str:
         """The file name for preprocess: its lowercase ending states the format."""
         ending = r"(\.(csv|tsv|txt|dat|gz|bz2|xz|zip|parquet)){1,2}$"
-        stem = re.sub(ending, "", self.path.name, flags=re.IGNORECASE)
+        stem = re.sub(ending, "", self.sources[0].name, flags=re.IGNORECASE)
         if self.text is None:
             return f"{stem}.parquet"
         return f"{stem}.csv" if self.text.is_ready and not self.text.compression else f"{stem}.csv.gz"
@@ -72,7 +78,7 @@ def open_path(path: Path, options: Mapping[str, Any]) -> LongTable | SequenceSou
         except ValueError:
             if not text.is_ready:
                 raise
-            return LongTable(path, text.notes, text)  # the reader of the table reports the place of the error
+            return LongTable([path], text.notes, text)  # the reader of the table reports the place of the error
     columns = TableColumns(frame, str(path))
     layout = options.get("layout")
     why = "as requested" if layout else wide.is_wide(columns, text is None or text.has_header)
@@ -97,7 +103,9 @@ def open_path(path: Path, options: Mapping[str, Any]) -> LongTable | SequenceSou
             *notes,
             ("other file", beside, "not read: for a table with a row per step, join both files and add a column split"),
         ]
-    return LongTable(path, notes, text)
+    if text is not None and not text.is_ready:
+        notes = [*notes, ("table", "UTF-8, commas", "how it is written again, without another change")]
+    return LongTable([path], notes, text)
 
 
 def open_dir(path: Path, options: Mapping[str, Any]) -> LongTable | SequenceSource:

@@ -8,7 +8,6 @@ import re
 import shutil
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -28,67 +27,48 @@ from tandem.importing.infer_schema import infer_schema, preprocess_section
 from tandem.importing.long_table import SequenceSource
 from tandem.importing.progress import progress
 from tandem.importing.shapes import LongTable
-from tandem.importing.text_tables import Note
 from tandem.params import parsing, schema
 from tandem.params.parsing import one_line
 
 
-@dataclass(frozen=True)
-class Table:
-    """The table that preprocess will read, and its place until it is written."""
-
-    path: Path
-    sources: list[Path]
-    notes: list[Note]
-    done: str  # the conversion, for the README
-    is_converted: bool
-    scratch: Path  # for temporary files
-    known: Choices = field(default_factory=dict)
-    used: tuple[str, ...] = ()  # options that are already part of `known`
-
-
-def open_table(name: str, found: LongTable | SequenceSource, scratch: Path) -> Table:
-    """The table itself if preprocess can read it, else its conversion in `scratch`."""
-    notes, what = found.notes, "; ".join(f"{key} {value}" for key, value, _ in found.notes)
+def make_table(name: str, found: LongTable | SequenceSource, scratch: Path) -> Path:
+    """The table that preprocess will read, in `scratch`: a link to the file if it can read that, else a conversion."""
     if isinstance(found, SequenceSource):
-        path = scratch / f"{name}.parquet"
-        long_table.write(found, path)
-        came = ", ".join(map(str, found.sources))
-        done = f"converted {came} ({what}) to one long table."
-        return Table(path, found.sources, notes, done, True, scratch, found.known, found.used)
-    path, source, text = scratch / found.name, found.path, found.text
-    if text is None or text.is_ready:
+        long_table.write(found, path := scratch / f"{name}.parquet")
+        return path
+    path, [source] = scratch / found.name, found.sources
+    if found.text and found.is_converted:
+        with progress(f"writing {found.name}", source.stat().st_size, "B") as at:
+            text_tables.rewrite(found.text, path, at)
+    else:
         path.symlink_to(source.resolve())  # with an ending that preprocess understands
-        return Table(path, [source], notes, "copied the table unchanged.", False, scratch)
-    with progress(f"writing {found.name}", source.stat().st_size, "B") as at:
-        text_tables.rewrite(text, path, at)
-    done = f"wrote {source} ({what}) again in UTF-8, with commas, without another change."
-    notes = [*notes, ("table", found.name, "rewritten in UTF-8, with commas")]
-    return Table(path, [source], notes, done, True, scratch)
+    return path
 
 
-def infer(name: str, table: Table, options: Mapping[str, Any]) -> tuple[Choices, dict[str, Any], bool]:
-    """The choices, the summary that preprocess would write, and whether the table has a column `split`. `options`: the
-    given options.
+def infer(
+    name: str, path: Path, found: LongTable | SequenceSource, options: Mapping[str, Any]
+) -> tuple[Choices, dict[str, Any], bool]:
+    """The choices, the summary that preprocess would write, and whether the table at `path` has a column `split`.
+    `options`: the given options.
     """
-    path, shown = table.path, str(table.sources[0])
-    left = {key: value for key, value in options.items() if key not in table.used}
+    shown, known = str(found.sources[0]), found.known
+    left = {key: value for key, value in options.items() if key not in found.used}
     with (
-        TemporaryDirectory(prefix="trial.", dir=table.scratch) as folder,
+        TemporaryDirectory(prefix="trial.", dir=path.parent) as folder,
         progress(f"inspecting {shown}", 3, "steps") as at,
     ):
         try:
             columns = read_columns(path, shown, tuple(options.get("na", ())))
             at(1)
-            choices = infer_schema(columns, left, table.known)
+            choices = infer_schema(columns, left, known)
             at(2)
             has_split = columns.has_split
             del columns
             choices, summary = dry_run(name, path, choices, Path(folder) / "out")
         except ValueError as error:  # the message must not name the temporary path
-            called = f"{shown} as one long table" if table.known else path.name if table.is_converted else shown
+            called = f"{shown} as one long table" if known else path.name if found.is_converted else shown
             message = str(error).replace(relative(path), called)
-            raise ValueError(with_sequence(message, path, table.known) if table.known else message) from None
+            raise ValueError(with_sequence(message, path, known) if known else message) from None
     return choices, summary, has_split
 
 
