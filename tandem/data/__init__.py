@@ -48,14 +48,14 @@ class Arrays:
     groups: np.ndarray | None = None  # (N,) equal for sequences that must stay in one split
 
 
-def open_source(name: str) -> ModuleType:
+def source_module(name: str) -> ModuleType:
     """Import the source `name` (tandem/params/loading.py has checked the name)."""
     return importlib.import_module(f"{__name__}.{'own_source' if ':' in name else name}")
 
 
 def prepare(target: str, params: Any, folder: Path) -> Prepared:
     """Prepare the data of a workload. `target`: that of its task (tandem/tasks). `params`: those of its source."""
-    prepared: Prepared = open_source(params.source).prepare(params, folder, target)
+    prepared: Prepared = source_module(params.source).prepare(params, folder, target)
     return prepared
 
 

@@ -24,7 +24,7 @@ from tandem.data.arrays import (
 )
 from tandem.data.own_arrays import from_arrays
 from tandem.data.rows import alike_labels, to_sequences
-from tandem.data.splits import SPLITS, duplicate_groups, grouped, joined, sizes_of, stratified
+from tandem.data.splits import SPLITS, duplicate_groups, grouped, merged_groups, sizes_of, stratified
 from tandem.data.tables import find_table, from_frame, read_table
 from tandem.params.schema import NO_GROUPS, OwnSequences, SequenceTable
 
@@ -180,7 +180,7 @@ def groups_with_duplicates(groups: np.ndarray, duplicates: np.ndarray) -> np.nda
     Returns `groups` unchanged if more than half of all sequences would then be in one group, e.g. because the
     recordings of all persons at rest are equal.
     """
-    merged = joined(groups, duplicates)
+    merged = merged_groups(groups, duplicates)
     return groups if np.unique(merged, return_counts=True)[1].max() > len(groups) / 2 else merged
 
 

@@ -3,7 +3,7 @@
 Input: the workload's table (CSV, CSV.gz or Parquet) with one row per time in any order, and the params of a `series`
 source. Output: see tandem/data/__init__.py, plus the array `anchors` and, with a season, `seasonal`. Time and memory
 are linear in the sizes of the table and of the windows. No Python loop runs over rows or windows. The inputs of a
-window never use values from later times (see `to_grid`, `filled` and `statistics_of`). The summary and the message
+window never use values from later times (`to_grid`, `forward_filled`, `statistics_of`). The summary and the message
 count irregularities in the table, such as missing points.
 
 R rows of the table, G grid points at a distance of one interval, N windows, T input steps, H target steps (the
@@ -290,10 +290,10 @@ def to_grid(table: RawTable, params: Series | OwnSeries, interval: Interval) -> 
             f"in all, at steps of {interval.words}); complete the table, or set preprocess.missing to skip or "
             "interpolate"
         )
-    return replace(grid, levels=filled(levels)) if params.missing == "interpolate" else grid
+    return replace(grid, levels=forward_filled(levels)) if params.missing == "interpolate" else grid
 
 
-def filled(levels: np.ndarray) -> np.ndarray:
+def forward_filled(levels: np.ndarray) -> np.ndarray:
     """levels (G, F) -> (G, F): forward fill, like DataFrame.ffill. Rows before the first known row stay NaN.
 
     Linear interpolation would reveal the value after the gap to the model.

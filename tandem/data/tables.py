@@ -108,7 +108,7 @@ def from_frame(frame: "pandas.DataFrame", wanted: list[str], name: str, na: tupl
         cells = pa.Table.from_pandas(frame, preserve_index=False)
     except pa.ArrowException as error:
         raise ValueError(f"{name} mixes kinds of values in one column: {' '.join(str(error).split())}") from None
-    return raw_table(cells.select(present(name, cells.column_names, wanted)), wanted, name, row_number, na)
+    return raw_table(cells.select(columns_to_read(name, cells.column_names, wanted)), wanted, name, row_number, na)
 
 
 def raw_table(
@@ -169,7 +169,7 @@ def row_number(row: int) -> str:
 
 def read_parquet(path: Path, wanted: list[str]) -> pa.Table:
     with pa.parquet.ParquetFile(path) as file:
-        return file.read(columns=present(relative(path), file.schema_arrow.names, wanted))
+        return file.read(columns=columns_to_read(relative(path), file.schema_arrow.names, wanted))
 
 
 def read_csv(path: Path, texts: Sequence[str], features: Sequence[str], wanted: list[str]) -> pa.Table:
@@ -179,7 +179,7 @@ def read_csv(path: Path, texts: Sequence[str], features: Sequence[str], wanted: 
     if not header:
         raise ValueError(f"{relative(path)} is empty (0 bytes of table); it must hold a header and at least one row")
     as_text = dict.fromkeys((*texts, split_column(header, wanted) or ""), pa.dictionary(pa.int32(), pa.string()))
-    wanted = present(relative(path), header, wanted)
+    wanted = columns_to_read(relative(path), header, wanted)
     inferred = pa.csv.ConvertOptions(include_columns=wanted, column_types=as_text, null_values=[""])
     with pa.csv.open_csv(path, convert_options=inferred) as start:
         types = {field.name: field.type for field in start.schema}
@@ -198,7 +198,7 @@ def split_column(names: Iterable[str], taken: Sequence[str] = ()) -> str | None:
     return SPLIT_COLUMN if SPLIT_COLUMN in found else found[0] if len(found) == 1 else None
 
 
-def present(name: str, header: list[str], wanted: list[str]) -> list[str]:
+def columns_to_read(name: str, header: list[str], wanted: list[str]) -> list[str]:
     """Return the columns to read: `wanted`, and that of the split if the header has one.
 
     Raises ValueError if the header lacks one of them or has it twice.

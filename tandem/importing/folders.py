@@ -235,5 +235,6 @@ def read_small(path: Path, options: Mapping[str, Any]) -> pa.Table:
     if kind_of_file(path) == "parquet":
         return whole_parquet(path)
     table = text_tables.sniff(path, options)
-    kinds = kinds_of([text_tables.whole(table)])
-    return pa.concat_tables(text_tables.blocks(table, {name: kinds[name] for name in named(("target", "y"), kinds)}))
+    kinds = kinds_of([text_tables.read_whole(table)])
+    numbers = {name: kinds[name] for name in named(("target", "y"), kinds)}
+    return pa.concat_tables(text_tables.read_blocks(table, numbers))

@@ -71,7 +71,7 @@ class Reader:
     def raw(self, path: Path, texts: Sequence[str] = ()) -> pa.Table:
         """The file with the kinds that it alone suggests, and `texts` as text."""
         if self.form is not None:
-            return text_tables.whole(replace(self.form, path=path), texts)
+            return text_tables.read_whole(replace(self.form, path=path), texts)
         return whole_parquet(path) if self.kind == "parquet" else self.of_array(path)
 
     def of_array(self, path: Path) -> pa.Table:

@@ -60,7 +60,7 @@ def open_path(path: Path, options: Mapping[str, Any]) -> LongTable | SequenceSou
     if not path.is_file():
         raise FileNotFoundError(f"{path} is not there; give the path of a table, an array, or a folder of sequences")
     is_alone = bool(options.get("alone"))
-    files = [("", path)] if is_alone else halves_of(path) or [("", path)]
+    files = [("", path)] if is_alone else train_and_test_files(path) or [("", path)]
     ending = path.suffix.lower()
     with path.open("rb") as file:
         start = file.read(8)
@@ -73,7 +73,7 @@ def open_path(path: Path, options: Mapping[str, Any]) -> LongTable | SequenceSou
     else:
         text = text_tables.sniff(path, options)
         try:
-            frame, notes = text_tables.sample(text), text.notes
+            frame, notes = text_tables.read_sample(text), text.notes
             frame = frame[[name for name in frame.columns if name]]
         except ValueError:
             if not text.is_ready:
@@ -114,7 +114,7 @@ def open_dir(path: Path, options: Mapping[str, Any]) -> LongTable | SequenceSour
         file for file in folders.files_below(path) if file.suffix.lower() == ".ts" or recordings.kind_of_file(file)
     ]
     archive = [file for file in found if file.suffix.lower() == ".ts"] or found
-    if len(archive) == 1 or (len(archive) == 2 and halves_of(archive[0])):
+    if len(archive) == 1 or (len(archive) == 2 and train_and_test_files(archive[0])):
         return open_path(archive[-1], options)
     are_parquet = bool(found) and all(recordings.kind_of_file(file) == "parquet" for file in found)
     if are_parquet and not {"pattern", "labels"} & {*options} and wide.list_columns(found[0]):
@@ -151,7 +151,7 @@ def sample_of_parquet(path: Path) -> pd.DataFrame:
         return pd.DataFrame(columns=names) if batch is None else batch.to_pandas()
 
 
-def halves_of(path: Path) -> list[SplitFile]:
+def train_and_test_files(path: Path) -> list[SplitFile]:
     """The files of train and test, if `path` is one of two whose names differ only in that word; else none."""
     match = re.search(r"(?<![A-Za-z])(train|test)(?![A-Za-z])", path.name, flags=re.IGNORECASE)
     if not match or path.suffix.lower() in ARRAYS:

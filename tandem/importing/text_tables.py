@@ -229,7 +229,7 @@ def is_header(row: Sequence[str]) -> bool:
     return len(counts) == len(numeric) > 2 and all(b - a == 1 for a, b in pairwise(counts))
 
 
-def blocks(
+def read_blocks(
     table: TextTable, types: Mapping[str, pa.DataType] | None, at: Callable[[int], Any] = lambda place: None
 ) -> Iterator[pa.Table]:
     """The rows in blocks; columns have the given `types` and otherwise text. None: all cells as their literal text.
@@ -245,7 +245,7 @@ def blocks(
             yield pa.Table.from_batches([batch])
 
 
-def sample(table: TextTable) -> pd.DataFrame:
+def read_sample(table: TextTable) -> pd.DataFrame:
     """The first rows, with the kind that each column's text suggests."""
     with readable(table) as (file, _):
         batch = next(iter(pa.csv.open_csv(file, *csv_options(table))), None)
@@ -253,7 +253,7 @@ def sample(table: TextTable) -> pd.DataFrame:
         return frame.mask(frame == "")
 
 
-def whole(table: TextTable, texts: Sequence[str] = ()) -> pa.Table:
+def read_whole(table: TextTable, texts: Sequence[str] = ()) -> pa.Table:
     """All rows of a small file; `texts` as text, other columns with the kind that their text suggests. Columns have the
     file's own names.
     """
@@ -312,7 +312,7 @@ def rewrite(table: TextTable, target: Path, at: Callable[[int], Any]) -> None:
     """Write CSV in UTF-8 with commas, as gzip, for preprocess. Cells do not change, except for decimal commas."""
     with gzip.GzipFile(target, "wb", compresslevel=4, mtime=0) as file:
         writer = None
-        for block in blocks(table, None, at):
+        for block in read_blocks(table, None, at):
             if table.decimal == ",":
                 comma, point = r"^(\s*[+-]?\d+),(\d+(?:[eE][+-]?\d+)?\s*)$", r"\1.\2"
                 block = pa.table(

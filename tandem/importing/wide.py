@@ -115,7 +115,7 @@ def open_wide(
             return parquet_batches(names, path, file, at)
         form = text_tables.sniff(file, options) if file != path else table
         check_names(file, form.names, names, path)
-        return text_tables.blocks(form, {name: pa.float64() for name in of_steps}, at)
+        return text_tables.read_blocks(form, {name: pa.float64() for name in of_steps}, at)
 
     def cells_of(rows: pa.Table, file: Path, first: int) -> tuple[np.ndarray, list[Any]]:
         values = np.empty((rows.num_rows, len(first_run), len(runs)))

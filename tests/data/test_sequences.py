@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tandem.data import open_source, write_arrays
+from tandem.data import source_module, write_arrays
 from tandem.data.arrays import PreparedSequences, standardize
 from tandem.data.rows import to_sequences
 from tandem.data.splits import SPLITS
@@ -61,7 +61,7 @@ def repeated(table: pd.DataFrame, copies: dict[int, int]) -> pd.DataFrame:
 
 
 def prepare(path: Path, params: Any) -> Any:
-    return open_source(params.source).prepare(replace(params, table=path.name), path.parent, "class")
+    return source_module(params.source).prepare(replace(params, table=path.name), path.parent, "class")
 
 
 def prepared(tmp_path: Path, table: pd.DataFrame, params: SequenceTable = PARAMS) -> PreparedSequences:

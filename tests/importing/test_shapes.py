@@ -18,7 +18,7 @@ import pandas as pd
 import pyarrow.parquet as pq
 import pytest
 
-from tandem.data import open_source
+from tandem.data import source_module
 from tandem.data.arrays import PreparedSequences
 from tandem.importing import new_workload, wide
 from tests import own_tables
@@ -46,7 +46,7 @@ def planned(path: Path, *options: str) -> tuple[new_workload.WorkloadPlan, Prepa
         params = plan.workload.preprocess
         (Path(scratch) / "again").mkdir()
         (Path(scratch) / "again" / plan.table_name).symlink_to(plan.table.resolve())
-        return plan, open_source("sequences").prepare(
+        return plan, source_module("sequences").prepare(
             params, Path(scratch) / "again", plan.workload.task_facts.target
         )
 

@@ -11,7 +11,7 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 
-from tandem.data import open_source
+from tandem.data import source_module
 from tandem.data.rows import to_sequences
 from tandem.data.tables import from_frame, read_table
 from tandem.importing import new_workload, text_tables
@@ -162,7 +162,7 @@ def test_a_table_is_read_for_predictions_as_it_was_for_the_training(tmp_path: Pa
     frame = read_table(path, ["clip"], params.columns.features, ["frame", "label"], params.na)
     again = from_frame(pa.table(frame.columns).to_pandas(), ["clip", "frame", *features], "the table", params.na)
     found = to_sequences(again, params.columns, params.velocity, True)
-    expected = open_source("sequences").prepare(params, tmp_path, "class")
+    expected = source_module("sequences").prepare(params, tmp_path, "class")
     wanted = expected.sequences.values * expected.std + expected.mean
     is_real = ~found.padding_mask
     np.testing.assert_allclose(found.values[is_real], wanted[is_real], atol=1e-5)
@@ -271,7 +271,7 @@ def test_few_gaps_do_not_cost_the_training_windows(tmp_path: Path):
     assert "1 of 300 points" in why and "1 rows have the time of a later one" in why
     skipping = planned(path, "--missing", "skip")
     params = skipping.workload.preprocess
-    found = open_source("series").prepare(params, tmp_path, "window")
+    found = source_module("series").prepare(params, tmp_path, "window")
     skipped = found.summary["num_windows_skipped_per_split"]
     assert skipped == {"train": 71, "val": 0, "test": 0} and found.summary["num_per_split"]["train"] == 69
     assert "they touch one: 71 (train 71, val 0, test 0)" in found.message
