@@ -371,7 +371,8 @@ def as_numbers(cells: pa.ChunkedArray, na: Sequence[str]) -> tuple[pa.ChunkedArr
     return cells, spellings
 
 
-def cast_or_none(cells: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray | None:
+def cast_or_none(cells: Any, kind: pa.DataType) -> Any:
+    """Arrow's `cells`, an array or a scalar, cast to `kind`; None if one cannot be cast."""
     try:
         return cells.cast(kind)
     except pa.ArrowInvalid:
