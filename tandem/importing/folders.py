@@ -106,7 +106,7 @@ def open_folder(folder: Path, options: Mapping[str, Any]) -> SequenceSource:
         total=len(paths),
         ids=(key, "the file's name"),
         unit="files",
-        step=(reader.step, reader.why_step) if reader.step else None,
+        step=(reader.step, reader.why_step),
         choices=choices,
     )
 

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet
 
 from tandem.data.tables import SPLIT_COLUMN
-from tandem.importing.columns import Choice, Choices
+from tandem.importing.columns import Choices
 from tandem.importing.progress import progress
 from tandem.importing.text_tables import Note
 from tandem.params.parsing import one_line
@@ -46,7 +46,8 @@ class SequenceSource:
     total: int  # the progress at the end, in `unit`
     ids: tuple[str | None, str]  # the column of `per_sequence` with the ids, or None for numbers, and the reason
     unit: str = "B"
-    step: Choice | None = None  # the feature that is the step; None: it is counted from 0
+    # The feature that is the step, or None if it is counted, and the reason.
+    step: tuple[str | None, str] = (None, "the position in the sequence, from 0")
     choices: Choices = field(default_factory=dict)  # of other columns: the label, the task or the groups
     used: tuple[str, ...] = ()  # options that name columns of the source, which have other names in the long table
     is_converted: ClassVar[bool] = True
@@ -58,15 +59,15 @@ class SequenceSource:
         features: list[str] = []
         for name in self.features:  # distinct from the other columns' names
             features.append(unique(name, [*kept, *features]))
-        keys = ("sequence",) if self.step else ("sequence", "step")
+        keys = ("sequence",) if self.step[0] else ("sequence", "step")
         return [*(unique(key, [*kept, *features]) for key in keys), *kept, *features]
 
     @property
     def known(self) -> Choices:
         """The choices that follow from the shape."""
-        sequence, step, *_ = self.names
-        counted = (step, "the position in the sequence, from 0")
-        return {"sequence": (sequence, self.ids[1]), "step": self.step or counted, **self.choices}
+        sequence, counted, *_ = self.names
+        step, why = self.step
+        return {"sequence": (sequence, self.ids[1]), "step": (step or counted, why), **self.choices}
 
 
 def write(source: SequenceSource, target: Path) -> None:
@@ -98,7 +99,7 @@ def rows_of(block: Block, source: SequenceSource, first: int) -> pa.Table:
         place = source.per_sequence.index(source.ids[0])
         ids, per_sequence = per_sequence.column(place), per_sequence.remove_column(place)
     columns = [ids.take(pa.array(owner))]
-    if source.step is None:
+    if source.step[0] is None:
         columns.append(pa.array((np.arange(len(owner)) - np.repeat(np.cumsum(lengths) - lengths, lengths)), pa.int32()))
     for own in per_sequence.columns:
         is_text = pa.types.is_string(own.type) or pa.types.is_large_string(own.type)
