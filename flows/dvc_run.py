@@ -57,7 +57,7 @@ def run(arguments: list[str], on_event: Callable[[Event], object], log_level: st
     """Run `dvc <arguments>` (`repro` or `exp run --temp`) and return its exit status."""
     os.environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}"  # `python`
     os.environ["DVC_NO_ANALYTICS"] = "true"
-    os.environ[DVC_PID] = str(os.getpid())  # the follower (tandem/runs/follower.py) ends with this process
+    os.environ[DVC_PID] = str(os.getpid())  # the publisher (tandem/runs/publisher.py) ends with this process
     os.environ["TANDEM_RUN"] = os.urandom(6).hex()  # distinguishes errors of this run's stages from older ones
     for name in ("DVC_ROOT", "DVC_STAGE"):  # set if a stage calls this
         os.environ.pop(name, None)

@@ -27,9 +27,9 @@ from tandem.diagnosis import probe
 from tandem.machine.identity import identify
 from tandem.machine.measure import sampled
 from tandem.params.devices import split_device
-from tandem.runs.history import Record, history_row, memory_tags, note_workers, timing_row
+from tandem.runs.history import Record, history_row, memory_tags, timing_row
 from tandem.runs.inputs import Inputs, read_inputs
-from tandem.runs.results import add_mlflow_ids, describe_end, describe_run, describe_start, write_results
+from tandem.runs.results import add_mlflow_ids, end_record, open_mlflow_run, start_record, write_results
 from tandem.runs.run import TRAIN_MEASURED, TRAIN_RESULT
 from tandem.runs.run_dir import RunDir, recording
 from tandem.runs.terminal import Progress
@@ -58,7 +58,7 @@ def main(workload: str, device: str, seed: str) -> None:
             workers.require_same(inputs.values)
             state = open_state(context, checkpoint)
             workers.broadcast(state)
-            with recording(state["record"]["token"], "train") as run_dir:
+            with recording(state["record"]["run_key"], "train") as run_dir:
                 train(context, state, inputs, checkpoint, run_dir, interruption, workers)
     add_mlflow_ids(context, run_dir)
     if "DVC_STAGE" in os.environ:
@@ -112,7 +112,7 @@ def train(
     with exit_if_out_of_memory(trainer), translate_oom(trainer.oom):
         if not trainer.epochs_done:
             print(introduction(context, trainer), flush=True)
-            record.at_start = describe_start(trainer)
+            record.at_start = start_record(trainer)
             start = time.monotonic()
             realized = auto.realize(trainer, context.identity)
             auto_seconds = time.monotonic() - start
@@ -124,7 +124,7 @@ def train(
             record.summary_lines |= realized
         connect_workers(context, trainer, record, workers)
         cpu_seconds = workers.cpu_seconds_of_others()
-        describe_run(context, trainer, record, inputs.values, run_dir)
+        open_mlflow_run(context, trainer, record, inputs.values, run_dir)
         saver, first_epoch = Saver(context, trainer, record, checkpoint, run_dir), trainer.epochs_done + 1
         if record.history:  # a killed process may have saved these rows only in its checkpoint
             run_dir.save_epochs(record)
@@ -142,7 +142,7 @@ def train(
             record.sampled[first_epoch] = readings.totals()  # includes the last reading
             cpu_seconds = workers.cpu_seconds_of_others() - cpu_seconds
             workers.close()
-            record.at_end = describe_end(trainer, record, cpu_seconds)
+            record.at_end = end_record(trainer, record, cpu_seconds)
             saver.save_last()
         write_results(context, trainer, record, inputs.values, run_dir)
 
@@ -152,7 +152,7 @@ def connect_workers(context: RunContext, trainer: Trainer, record: Record, worke
     if workers.count > 1:
         workers.broadcast(trainer.step.precision)
         trainer.use_workers(workers)
-    if changed := note_workers(record, trainer.epochs_done, workers.count):
+    if changed := record.set_num_workers(workers.count):
         print(changed, flush=True)
     if workers.count > 1:
         record.summary_lines["workers"] = describe_workers(workers, context.kind, trainer.params, context.params.train)
@@ -186,7 +186,7 @@ def open_state(context: RunContext, checkpoint: Checkpoint) -> dict[str, Any]:
         return saved
     if message:
         print(message, flush=True)
-    return {"trainer": None, "oom": None, "record": vars(Record(checkpoint.token()))}
+    return {"trainer": None, "oom": None, "record": vars(Record(checkpoint.run_key()))}
 
 
 def find_bottleneck(trainer: Trainer, record: Record, auto_seconds: float) -> None:

@@ -262,7 +262,7 @@ if {word!r} in sys.orig_argv:
 
 
 def wait_until_published(project: Path) -> None:
-    """Wait until MLflow has everything: the follower finishes after the stage that started it."""
+    """Wait until MLflow has everything: the publisher finishes after the stage that started it."""
     wait_for(lambda: not unpublished(project), what="MLflow to have every run")
 
 

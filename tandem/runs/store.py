@@ -19,7 +19,7 @@ from tandem.files import MLRUNS, relative
 from tandem.passwords import without_password
 
 VIEW = "tandem"  # the key of the view that the publisher saves with an experiment
-VIEW_TAG = f"mlflow.sharedViewState.{VIEW}"  # tandem/runs/views.py computes its value
+VIEW_TAG = f"mlflow.sharedViewState.{VIEW}"  # headline.saved_view returns its value
 # Without this, MLflow opens its pages for language-model applications, whatever the experiment's tag is.
 FOR_TRAINING = "workflowType=machine_learning"
 # Tables into which MLflow itself writes rows in a new store.

@@ -35,7 +35,7 @@ from tandem.training.trainer import Trainer, realized_precision
 PRECISIONS = {"cpu": ("fp32", "bf16"), "cuda": ("fp32", "tf32", "bf16")}
 MIN_GAIN = 1.15
 BUDGET_SECONDS = 0.5  # for all values of a setting together, or one step with each value if that takes longer
-PATIENCE_SECONDS = 5.0  # to wait for busy cores: the follower starts with the training and imports mlflow for as long
+PATIENCE_SECONDS = 5.0  # to wait for busy cores: the publisher starts with the training and imports mlflow for as long
 MAX_WAITED = 0.1  # share of measuring time in which threads wait for a core: 0.003 alone, 0.3 to 0.6 during an import
 NUM_ROUNDS = 3  # interleaved, because a machine's speed drifts
 # Keys of results/hardware/devices/<device>.json that describe the request, not the hardware.
@@ -78,7 +78,7 @@ def choose_threads(trainer: Trainer, identity: dict[str, Any]) -> tuple[Any, str
 
 
 def wait_for_cores(number: int) -> bool:
-    """Whether so many threads have cores, after waiting up to PATIENCE_SECONDS for the follower's imports."""
+    """Whether so many threads have cores, after waiting up to PATIENCE_SECONDS for the publisher's imports."""
     end = time.perf_counter() + PATIENCE_SECONDS
     while not (found := has_cores(number)) and time.perf_counter() < end:
         time.sleep(0.1)
@@ -116,7 +116,7 @@ def measure_and_store(
     """Choose the fastest of `values`, and store it if no other work took cores meanwhile.
 
     Measures again while other work takes cores, for up to PATIENCE_SECONDS. `has_cores` checks only one moment: the
-    follower's imports pause to wait for files and continue during the measurement. Two threads then seemed five times
+    publisher's imports pause to wait for files and continue during the measurement. Two threads then seemed five times
     as slow as one, but they are 1.5 times as fast.
     """
     begin = time.perf_counter()
