@@ -21,7 +21,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from flows.events import Event
+from flows.events import Event, Outcome
 from flows.stage_lines import StageLines
 from flows.ui import running_servers
 from tandem import files
@@ -47,11 +47,11 @@ def main(options: Namespace) -> Result:
     if PRINTED_BY_DVC & set(options.more):
         dvc_status = dvc_run.run(arguments, events.append)
     else:
-        with StageLines(LOG) as lines:
+        with StageLines(LOG) as shown:
 
             def on_event(event: Event) -> None:
                 events.append(event)
-                lines.on_event(event)
+                shown.on_event(event)
 
             dvc_status = dvc_run.run(arguments, on_event, log_level="WARNING")
     of_dvc = {0: DONE, dvc_run.INTERRUPTED: INTERRUPTED, dvc_run.REFUSED_ARGUMENTS: NO_ANSWER}
@@ -77,7 +77,7 @@ def main(options: Namespace) -> Result:
 
 def counts(stages: Mapping[str, Event]) -> str:
     """`; 12 stages unchanged, 2 restored from the run-cache`; empty if every stage ran."""
-    words = {"unchanged": "unchanged", "restored": "restored from the run-cache"}
+    words: dict[Outcome, str] = {"unchanged": "unchanged", "restored": "restored from the run-cache"}
     found = Counter(event.outcome for event in stages.values())
     shown = [f"{found[outcome]} {word}" for outcome, word in words.items() if found[outcome]]
     return f"; {', '.join(shown)}" if shown else ""
