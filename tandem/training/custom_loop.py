@@ -22,7 +22,7 @@ from tandem.machine.measure import measure
 from tandem.params.schema import Train
 from tandem.parts import Component, own_line
 from tandem.tasks import Task
-from tandem.training.batches import Batch, Split, sequential_indices
+from tandem.training.batches import Batch, Split, batches_of, sequential_indices
 from tandem.training.oom import OutOfMemory
 from tandem.training.random_draws import RandomDraws
 from tandem.training.step import autocast, random_state, set_random_state
@@ -96,7 +96,7 @@ class LoopTrainer(Trainer):
         return self.batches(self.random_draws)
 
     def val_batches(self) -> Iterator[Batch]:
-        return self.oom.batches(self.val_split, sequential_indices(self.val_split), self.params.batch_size)
+        return batches_of(self.val_split, sequential_indices(self.val_split), self.params.batch_size, self.oom)
 
     def state(self) -> dict[str, Any]:
         return {**super().state(), "loop": {name: each.state_dict() for name, each in self.states.items()}}
