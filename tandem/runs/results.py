@@ -158,7 +158,7 @@ def timing_record(context: RunContext, trainer: Trainer, record: Record) -> Timi
     times = {**summarize(record.timings, first_timed_epoch(record)), **gpu_summary}
     missing_reasons = record.missing_reasons | missing_of_gpu
     seen = {**times, "num_kernels": record.probe.get("num_kernels")}
-    record.summary_lines["device"] = device_sentence(context.kind, len(trainer.verified), seen, context.num_workers)
+    record.summary_lines["device"] = device_sentence(context.kind, trainer.epochs_done, seen, context.num_workers)
     if trainer.oom.fallbacks:
         record.summary_lines["out_of_memory"] = f"memory ran out: {', then '.join(trainer.oom.fallbacks)}"
     for reason in trainer.missing_graph().values():

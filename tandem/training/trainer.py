@@ -86,7 +86,6 @@ class Trainer:
         self.epochs_done = 0
         self.best_loss = float("inf")
         self.best_weights = snapshot(model)
-        self.verified: list[int] = []  # epochs after which all tensors were on the device
         self.peak_mib = 0.0  # highest memory peak of any epoch so far
         self.workers = ALONE
         self.missing_reasons: dict[str, str] = {}  # what could not be measured in the last epoch, and why
@@ -124,6 +123,73 @@ class Trainer:
             set_random_state(random_state(self.device), self.device)
         if self.workers.count > 1:
             self.synchronize_workers()
+
+    def synchronize_workers(self) -> None:
+        """Give all workers the first worker's state.
+
+        The states can differ for two reasons: another processor rounds differently, and a library that draws dropout
+        for each worker's sequences separately leaves torch's generators in different states.
+        """
+        set_random_state(self.workers.broadcast(random_state(self.device)), self.device)
+        own = self.weights_sha256()
+        if self.workers.sum(torch.tensor(int(own != self.workers.broadcast(own)))):
+            self.restore(self.workers.broadcast(self.state()))
+
+    def training_steps(self) -> Iterator[int]:
+        """Draw the random numbers of the next epoch and return an iterator over its optimizer steps.
+
+        Each iteration takes one step, adds its loss to `total` and yields its number of sequences.
+        """
+        self.model.train()
+        random_draws = self.draw()
+        self.digests = random_draws.digests()
+        return self.fit(self.closed_form, random_draws) if self.closed_form else self.take_steps(random_draws)
+
+    def fit(self, closed_form: ClosedForm | OwnFit, random_draws: RandomDraws) -> Iterator[int]:
+        """Fit the model in closed form: the only step of such an epoch."""
+        self.total = closed_form.fit(random_draws.order)
+        yield len(self.train_split)
+
+    def take_steps(self, random_draws: RandomDraws) -> Iterator[int]:
+        """Take the epoch's steps as CUDA graphs as far as possible, and the others eagerly."""
+        if self.num_fallbacks_seen != len(self.oom.fallbacks):
+            self.drop_graphs()
+        self.total.zero_()
+        rates = self.rates[self.epochs_done * self.steps_per_epoch :][: self.steps_per_epoch]
+        num_done = 0
+        if self.step.graphs is not None:
+            if self.graph_epoch is None:
+                self.graph_epoch = self.oom.run_with_fallbacks(
+                    lambda: GraphEpoch(self.step, self.train_split, self.params, self.total)
+                )
+            for num_sequences in self.graph_epoch.steps(random_draws, rates):
+                num_done += 1
+                yield num_sequences
+            if self.step.graphs is None:
+                self.graph_epoch = None  # this also frees the chunks of streamed data
+        if num_done < self.steps_per_epoch:
+            batches = self.batches(random_draws, num_done)
+            yield from take_steps(batches, self.step, rates[num_done:].tolist(), self.total)
+
+    def batches(self, random_draws: RandomDraws, num_done: int = 0) -> Iterator[Batch]:
+        """The epoch's batches after the first `num_done`."""
+        random_draws, size = self.oom.run_with_fallbacks(lambda: random_draws.to(self.device)), self.params.batch_size
+        order, change = random_draws.order[num_done * size :], partial(random_draws.apply_to, params=self.params)
+        if self.workers.count == 1:
+            return batches_of(self.train_split, order, size, self.oom, change)
+        return self.shared_batches(order, change)
+
+    def shared_batches(self, order: torch.Tensor, change: Callable[[Batch], Batch]) -> Iterator[Batch]:
+        """This worker's share of every batch of `order`: first the full batches, then the smaller last one."""
+        last_batch_size = len(order) % self.params.batch_size
+        full, last = order.split([len(order) - last_batch_size, last_batch_size])
+        for rows, size in ((full, self.params.batch_size), (last, last_batch_size)):
+            if len(rows):
+                shares = shares_of(size, self.step.grad_accum_steps, self.workers.rank, self.workers.count)
+                own = own_rows(rows, size, shares)
+                num_processed = sum(share.num_processed for share in shares)
+                for batch in batches_of(self.train_split, own, num_processed, self.oom, change):
+                    yield replace(batch, shares=shares)
 
     def end_epoch(self, training: Measurement, train_loss: torch.Tensor, learning_rate: float) -> Epoch:
         """Validate after the steps of an epoch.
@@ -166,60 +232,16 @@ class Trainer:
             {"weights_sha256": sha256_of(weights.values()), **self.digests},
         )
 
-    def synchronize_workers(self) -> None:
-        """Give all workers the first worker's state.
+    def verify_device(self, outputs: torch.Tensor) -> None:
+        """Raises RuntimeError if a parameter, the data or an output is not on the training's device.
 
-        The states can differ for two reasons: another processor rounds differently, and a library that draws dropout
-        for each worker's sequences separately leaves torch's generators in different states.
+        torch computes on the device of its operands and never moves them. This check runs once per epoch, untimed.
         """
-        set_random_state(self.workers.broadcast(random_state(self.device)), self.device)
-        own = self.weights_sha256()
-        if self.workers.sum(torch.tensor(int(own != self.workers.broadcast(own)))):
-            self.restore(self.workers.broadcast(self.state()))
-
-    def weights_sha256(self) -> str:
-        return sha256_of(snapshot(self.model).values())
-
-    def missing_graph(self) -> dict[str, str]:
-        """The reason why steps are not captured, although params.yaml or `auto` on this device asks for a graph."""
-        reason = self.step.eager_reason
-        return {"step: graph": reason} if reason and (self.device.type == "cuda" or self.params.step == "graph") else {}
-
-    def training_steps(self) -> Iterator[int]:
-        """Draw the random numbers of the next epoch and return an iterator over its optimizer steps.
-
-        Each iteration takes one step, adds its loss to `total` and yields its number of sequences.
-        """
-        self.model.train()
-        random_draws = self.draw()
-        self.digests = random_draws.digests()
-        return self.fit(self.closed_form, random_draws) if self.closed_form else self.take_steps(random_draws)
-
-    def fit(self, closed_form: ClosedForm | OwnFit, random_draws: RandomDraws) -> Iterator[int]:
-        """Fit the model in closed form: the only step of such an epoch."""
-        self.total = closed_form.fit(random_draws.order)
-        yield len(self.train_split)
-
-    def take_steps(self, random_draws: RandomDraws) -> Iterator[int]:
-        """Take the epoch's steps as CUDA graphs as far as possible, and the others eagerly."""
-        if self.num_fallbacks_seen != len(self.oom.fallbacks):
-            self.drop_graphs()
-        self.total.zero_()
-        rates = self.rates[self.epochs_done * self.steps_per_epoch :][: self.steps_per_epoch]
-        num_done = 0
-        if self.step.graphs is not None:
-            if self.graph_epoch is None:
-                self.graph_epoch = self.oom.run_with_fallbacks(
-                    lambda: GraphEpoch(self.step, self.train_split, self.params, self.total)
-                )
-            for num_sequences in self.graph_epoch.steps(random_draws, rates):
-                num_done += 1
-                yield num_sequences
-            if self.step.graphs is None:
-                self.graph_epoch = None  # this also frees the chunks of streamed data
-        if num_done < self.steps_per_epoch:
-            batches = self.batches(random_draws, num_done)
-            yield from take_steps(batches, self.step, rates[num_done:].tolist(), self.total)
+        batch = next(batches_of(self.val_split, sequential_indices(self.val_split)[:1], 1, self.oom))
+        places = {tensor.device.type for tensor in (*self.model.parameters(), batch.values, batch.targets, outputs)}
+        if places != {self.device.type}:
+            lie_on = ", ".join(sorted(places))
+            raise RuntimeError(f"this training runs on {self.device.type}, but tensors lie on {lie_on}")
 
     def drop_graphs(self) -> None:
         """Drop the captured graphs, because their tensors have moved. Later steps capture new ones if possible."""
@@ -229,32 +251,17 @@ class Trainer:
             self.step.graphs = None if reason else Graphs(self.device)
             self.step.eager_reason = reason
 
+    def missing_graph(self) -> dict[str, str]:
+        """The reason why steps are not captured, although params.yaml or `auto` on this device asks for a graph."""
+        reason = self.step.eager_reason
+        return {"step: graph": reason} if reason and (self.device.type == "cuda" or self.params.step == "graph") else {}
+
     def draw(self) -> RandomDraws:
         return draw_epoch(self.generator, self.train_split, self.params, self.epochs_done)
 
     def training_batches(self) -> Iterator[Batch]:
         """The next epoch's batches, for steps without a CUDA graph."""
         return self.batches(self.draw())
-
-    def batches(self, random_draws: RandomDraws, num_done: int = 0) -> Iterator[Batch]:
-        """The epoch's batches after the first `num_done`."""
-        random_draws, size = self.oom.run_with_fallbacks(lambda: random_draws.to(self.device)), self.params.batch_size
-        order, change = random_draws.order[num_done * size :], partial(random_draws.apply_to, params=self.params)
-        if self.workers.count == 1:
-            return batches_of(self.train_split, order, size, self.oom, change)
-        return self.shared_batches(order, change)
-
-    def shared_batches(self, order: torch.Tensor, change: Callable[[Batch], Batch]) -> Iterator[Batch]:
-        """This worker's share of every batch of `order`: first the full batches, then the smaller last one."""
-        last_batch_size = len(order) % self.params.batch_size
-        full, last = order.split([len(order) - last_batch_size, last_batch_size])
-        for rows, size in ((full, self.params.batch_size), (last, last_batch_size)):
-            if len(rows):
-                shares = shares_of(size, self.step.grad_accum_steps, self.workers.rank, self.workers.count)
-                own = own_rows(rows, size, shares)
-                num_processed = sum(share.num_processed for share in shares)
-                for batch in batches_of(self.train_split, own, num_processed, self.oom, change):
-                    yield replace(batch, shares=shares)
 
     def one_batch(self, size: int, repeat: bool = False) -> Batch:
         """The first `size` training sequences as a batch on the device, with teacher forcing if the network has it.
@@ -266,18 +273,8 @@ class Trainer:
         batch = next(self.train_split.batches(rows, size))
         return replace(batch, teacher_targets=batch.targets) if uses_teacher_forcing(self.params.model) else batch
 
-    def verify_device(self, outputs: torch.Tensor) -> None:
-        """Raises RuntimeError if a parameter, the data or an output is not on the training's device.
-
-        torch computes on the device of its operands and never moves them. This check runs once per epoch, untimed.
-        """
-        batch = next(batches_of(self.val_split, sequential_indices(self.val_split)[:1], 1, self.oom))
-        places = {tensor.device.type for tensor in (*self.model.parameters(), batch.values, batch.targets, outputs)}
-        if places != {self.device.type}:
-            raise RuntimeError(
-                f"this training runs on {self.device.type}, but tensors lie on {', '.join(sorted(places))}"
-            )
-        self.verified.append(self.epochs_done)
+    def weights_sha256(self) -> str:
+        return sha256_of(snapshot(self.model).values())
 
     def set_precision(self, name: str) -> None:
         """Change the precision of the next steps to fp32, tf32 or bf16; fp16 needs a loss scaler from the start."""
@@ -294,9 +291,7 @@ class Trainer:
             "step": self.step.state(),
             "generator": self.generator.get_state(),
             "torch_rng": random_state(self.device),
-            "device": self.device.type,
             "epochs_done": self.epochs_done,
-            "verified": list(self.verified),
         }
 
     def restore(self, state: dict[str, Any]) -> None:
@@ -315,7 +310,7 @@ class Trainer:
         self.step.restore(state["step"])
         self.generator.set_state(state["generator"].cpu())
         set_random_state(state["torch_rng"], self.device)
-        self.epochs_done, self.verified = state["epochs_done"], list(state["verified"])
+        self.epochs_done = state["epochs_done"]
 
 
 def take_steps(batches: Iterable[Batch], step: Step, rates: Iterable[float], total: torch.Tensor) -> Iterator[int]:
