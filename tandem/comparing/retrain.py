@@ -86,7 +86,7 @@ def retrace(context: RunContext, nudge: int | None, options: Namespace) -> dict[
     """One training, opened and run as `train` does."""
     trainer = open_trainer(context, {"trainer": None})
     with translate_oom(trainer.oom):
-        auto.realize(trainer, context.identity)
+        auto.resolve(trainer, context.hardware)
         weights = {"initial": trainer.weights_sha256()}
         if nudge is not None:
             move_weights(trainer.model, nudge)
@@ -98,14 +98,14 @@ def retrace(context: RunContext, nudge: int | None, options: Namespace) -> dict[
         predictions = predict(context, trainer) if options.evaluate and is_whole else {}
     environment = provenance.environment()
     if trainer.device.type == "cuda":
-        environment["versions"] |= provenance.gpu_versions(context.identity["driver"])
+        environment["versions"] |= provenance.gpu_versions(context.hardware["driver"])
     return {
         "workload": context.workload,
         "requested": context.device,
         "device": context.kind,
         "seed": context.seed,
         "nudge": nudge,
-        "hardware": context.identity,
+        "hardware": context.hardware,
         "environment": environment,
         "realized": {
             "threads": trainer.params.num_threads,

@@ -36,7 +36,7 @@ from tandem.runs.history import (
 from tandem.runs.run import TRAIN_MEASURED, TRAIN_RESULT
 from tandem.runs.run_dir import RunDir
 from tandem.runs.schemas import Placement, Realized, TimingRecord, TrainRecord
-from tandem.training.device import describe
+from tandem.training.device import device_tags
 from tandem.training.trainer import Trainer, snapshot
 from tandem.training.workload import RunContext
 
@@ -98,7 +98,7 @@ def write_results(
         print(f"warning: {others}: no comparison of times takes this run", flush=True)
 
     print(
-        f"{context.workload} on {context.identity['name']}: epoch {times['epoch_seconds']:.3f} s (median of "
+        f"{context.workload} on {context.hardware['name']}: epoch {times['epoch_seconds']:.3f} s (median of "
         f"{times['num_epochs_measured']}), {times['samples_per_second']:,.0f} samples/s, "
         f"{times['train_seconds']:.1f} s in all"
     )
@@ -165,7 +165,7 @@ def timing_record(context: RunContext, trainer: Trainer, record: Record) -> Timi
         record.summary_lines["step"] = f"steps were taken eagerly instead of captured as a CUDA graph: {reason}"
     environment = provenance.environment()
     if trainer.device.type == "cuda":
-        environment["versions"] |= provenance.gpu_versions(context.identity["driver"])
+        environment["versions"] |= provenance.gpu_versions(context.hardware["driver"])
     others = times["other_processes"]  # the maximum of all readings
     placement: Placement = {"data_location": trainer.oom.data_location, "out_of_memory": trainer.oom.fallbacks}
     if trainer.step.eager_reason:
@@ -179,7 +179,7 @@ def timing_record(context: RunContext, trainer: Trainer, record: Record) -> Timi
         "measured_at": record.at_end["measured_at"],
         "tree": record.at_start["tree"],
         "environment": environment,
-        "hardware": context.identity,
+        "hardware": context.hardware,
         "kernels": "cuDNN" if trainer.device.type == "cuda" else "Tandem's kernels",
         "conditions": {
             "before": record.at_start["conditions"],
@@ -223,7 +223,7 @@ def describe_run(
     context: RunContext, trainer: Trainer, record: Record, inputs: dict[str, Any], run_dir: RunDir
 ) -> None:
     """Write what is trained, on which device, data and code. The follower creates the MLflow run from it."""
-    about, git = describe(trainer.device, context.identity), provenance.git_tags(record.at_start["tree"])
+    about, git = device_tags(trainer.device, context.hardware), provenance.git_tags(record.at_start["tree"])
     preset = read_json(preset_file(context.workload))["preset"]
     seeds, group = load_params().seeds, group_of(inputs)
     experiment = os.environ.get("DVC_EXP_NAME")

@@ -42,23 +42,23 @@ NUM_ROUNDS = 3  # interleaved, because a machine's speed drifts
 NO_HARDWARE = ("requested", "why_not_cuda")
 
 
-def realize(trainer: Trainer, identity: dict[str, Any]) -> dict[str, str]:
+def resolve(trainer: Trainer, hardware: dict[str, Any]) -> dict[str, str]:
     """Replace `auto` in a training that has not started. Returns {setting: a sentence about its value and choice}.
 
-    `identity` is the hardware (tandem/machine/identity.py). All other state of the trainer stays bitwise the same.
+    `hardware` is the hardware (tandem/machine/identity.py). All other state of the trainer stays bitwise the same.
     """
     sentences = {}
     if trainer.params.threads == "auto":
-        threads, sentences["threads"] = choose_threads(trainer, identity)
+        threads, sentences["threads"] = choose_threads(trainer, hardware)
         trainer.params = replace(trainer.params, threads=threads)
         torch.set_num_threads(threads)
     if trainer.params.precision == "auto" and not trainer.closed_form:
-        precision, sentences["precision"] = choose_precision(trainer, identity)
+        precision, sentences["precision"] = choose_precision(trainer, hardware)
         trainer.set_precision(precision)
     return sentences
 
 
-def choose_threads(trainer: Trainer, identity: dict[str, Any]) -> tuple[Any, str]:
+def choose_threads(trainer: Trainer, hardware: dict[str, Any]) -> tuple[Any, str]:
     """Returns the number of threads and a sentence about the choice."""
     if trainer.device.type != "cpu":
         return 1, "threads 1: the GPU computes, and one thread launches its work"
@@ -69,12 +69,12 @@ def choose_threads(trainer: Trainer, identity: dict[str, Any]) -> tuple[Any, str
         numbers.append(2 * numbers[-1])
     if len(numbers) == 1:
         return 1, "threads 1: there is one core to use"
-    key = key_of("threads", trainer, identity, {"precision": trainer.step.precision})
+    key = key_of("threads", trainer, hardware, {"precision": trainer.step.precision})
     if known := auto_cache.cached_choices().get(key):
         return describe_choice(known, "as chosen before")
     if not wait_for_cores(numbers[-1]):
         return 1, "threads 1: other work has the cores, not even a product of matrices gains from more; not kept"
-    return measure_and_store(key, "threads", trainer, identity, torch.set_num_threads, numbers)
+    return measure_and_store(key, "threads", trainer, hardware, torch.set_num_threads, numbers)
 
 
 def wait_for_cores(number: int) -> bool:
@@ -85,14 +85,14 @@ def wait_for_cores(number: int) -> bool:
     return found
 
 
-def choose_precision(trainer: Trainer, identity: dict[str, Any]) -> tuple[Any, str]:
+def choose_precision(trainer: Trainer, hardware: dict[str, Any]) -> tuple[Any, str]:
     """Returns the precision and a sentence about the choice."""
-    key = key_of("precision", trainer, identity, {"threads": trainer.params.threads})
+    key = key_of("precision", trainer, hardware, {"threads": trainer.params.threads})
     if known := auto_cache.cached_choices().get(key):
         return describe_choice(known, "as chosen before")
     names = precisions(trainer.device)
     try:
-        return measure_and_store(key, "precision", trainer, identity, trainer.set_precision, names)
+        return measure_and_store(key, "precision", trainer, hardware, trainer.set_precision, names)
     except (RuntimeError, MemoryError) as error:
         if trainer.device.type == "cpu" or not is_out_of_memory(error):
             raise
@@ -109,7 +109,7 @@ def measure_and_store(
     key: str,
     setting: str,
     trainer: Trainer,
-    identity: dict[str, Any],
+    hardware: dict[str, Any],
     use: Callable[[Any], object],
     values: Sequence[Any],
 ) -> tuple[Any, str]:
@@ -122,7 +122,7 @@ def measure_and_store(
     begin = time.perf_counter()
     while True:
         waited, start = waited_seconds(), time.perf_counter()
-        choice = measure(setting, trainer, identity, {value: partial(use, value) for value in values})
+        choice = measure(setting, trainer, hardware, {value: partial(use, value) for value in values})
         end = time.perf_counter()
         if trainer.device.type == "cuda" or waited_seconds() - waited <= MAX_WAITED * (end - start):
             break
@@ -139,7 +139,7 @@ def describe_choice(choice: Choice, how: str) -> tuple[Any, str]:
 
 
 def measure(
-    setting: str, trainer: Trainer, identity: dict[str, Any], uses: Mapping[Any, Callable[[], object]]
+    setting: str, trainer: Trainer, hardware: dict[str, Any], uses: Mapping[Any, Callable[[], object]]
 ) -> Choice:
     """Choose the fastest value. `uses` maps each value to a function that makes the next steps use it."""
     seconds = seconds_with(uses, trainer)
@@ -150,7 +150,7 @@ def measure(
         setting,
         fastest(seconds),
         gains=[[value, first / each] for value, each in seconds.items()],
-        about=f"{trainer.params.model.name} with {num_parameters:,} parameters, batches of {batch}, {identity['name']}",
+        about=f"{trainer.params.model.name} with {num_parameters:,} parameters, batches of {batch}, {hardware['name']}",
         measured_at=time.strftime("%Y-%m-%dT%H:%M:%S%z"),
     )
 
@@ -211,7 +211,7 @@ def warm_up(uses: Mapping[Any, Callable[[], object]], steps: Mapping[Any, Callab
             steps[value]()
 
 
-def key_of(setting: str, trainer: Trainer, identity: dict[str, Any], others: dict[str, Any]) -> str:
+def key_of(setting: str, trainer: Trainer, hardware: dict[str, Any], others: dict[str, Any]) -> str:
     """A hash of everything that the choice depends on, so not of the seed, learning rate or number of epochs.
 
     `others` contains the values of the other settings that `auto` may choose.
@@ -225,7 +225,7 @@ def key_of(setting: str, trainer: Trainer, identity: dict[str, Any], others: dic
         **others,
         "shapes": shapes(trainer),
         "code": [sha256_file(path) for path in sorted((ROOT / "tandem" / "models").rglob("*.py"))],
-        "hardware": {name: value for name, value in identity.items() if name not in NO_HARDWARE},
+        "hardware": {name: value for name, value in hardware.items() if name not in NO_HARDWARE},
         "device": trainer.device.type,
     }
     return hashlib.sha256(json.dumps(about, sort_keys=True).encode()).hexdigest()[:16]

@@ -60,6 +60,9 @@ class Batch:
         """Bytes that are gathered or copied for this batch."""
         return sum(getattr(self, name).nbytes for name in TENSORS)
 
+    def first(self, count: int) -> "Batch":
+        return self.split(count)[0]
+
     def micro_batches(self, count: int) -> list["Batch"]:
         """Split the batch into at most `count` micro-batches of nearly equal size, or into one per share."""
         if count == 1 or len(self.shares) == 1:

@@ -212,7 +212,7 @@ def gradient_sync(model: Any, enabled: bool) -> AbstractContextManager[object]:
     return nullcontext() if enabled or not isinstance(model, nn.parallel.DistributedDataParallel) else model.no_sync()
 
 
-def describe(workers: Workers, kind: str, settings: Train, asked: Train) -> str:
+def workers_sentence(workers: Workers, kind: str, settings: Train, asked: Train) -> str:
     """A sentence about workers, batch and learning rate. `settings`: the training's; `asked`: those of params.yaml."""
     machines = "" if workers.local_count == workers.count else f", {workers.local_count} on this machine"
     threads = "1 thread" if settings.threads == 1 else f"{settings.threads} threads"
