@@ -66,25 +66,6 @@ def main(workload: str, device: str, seed: str) -> None:
         checkpoint.remove()
 
 
-def run_other_worker(workload: str, device: str, seed: str) -> None:
-    """Train as one of several workers, except the first. Such a worker prints nothing and writes no file."""
-    context = RunContext.of(workload, device, int(seed))
-    with process_group(device, context.num_workers, context.kind) as workers, StopSignals() as interruption:
-        workers.require_same(read_inputs(workload, device, context.seed))
-        state = workers.broadcast()
-        trainer = open_trainer(context, state, workers)
-        with exit_if_out_of_memory(trainer), translate_oom(trainer.oom):
-            trainer.set_precision(workers.broadcast())
-            trainer.use_workers(workers)
-            workers.cpu_seconds_of_others()
-            while trainer.epochs_done < context.train_params.epochs:
-                trainer.epoch()
-                if trainer.epochs_done < context.train_params.epochs and workers.any(interruption.stop_requested):
-                    return  # interrupted: the first worker saves the checkpoint
-            if not state["record"].get("at_end"):
-                workers.cpu_seconds_of_others()
-
-
 def checkpoint_of(context: RunContext, inputs: dict[str, Any]) -> Checkpoint:
     """Return the checkpoint of the training with these inputs.
 
@@ -95,73 +76,6 @@ def checkpoint_of(context: RunContext, inputs: dict[str, Any]) -> Checkpoint:
         return Checkpoint.of(context.workload, context.device, inputs)
     kind = split_device(context.device)[1]
     return Checkpoint.of(context.workload, kind, {**inputs, "hardware": identify(kind)})
-
-
-def train(
-    context: RunContext,
-    state: dict[str, Any],
-    inputs: Inputs,
-    checkpoint: Checkpoint,
-    run_dir: RunDir,
-    interruption: GracefulStop,
-    workers: Workers,
-) -> None:
-    """Train from `state` to the last epoch, and write the results."""
-    trainer, record = open_trainer(context, state, workers), Record(**state["record"])
-    with exit_if_out_of_memory(trainer), translate_oom(trainer.oom):
-        if not trainer.epochs_done:
-            print(introduction(context, trainer), flush=True)
-            record.at_start = describe_start(trainer)
-            start = time.monotonic()
-            realized = auto.resolve(trainer, context.hardware)
-            auto_seconds = time.monotonic() - start
-            realized |= trainer.notes
-            print(*realized.values(), sep="\n", end="\n" if realized else "", flush=True)
-            for reason in trainer.missing_graph().values():
-                print(f"steps are taken eagerly instead of captured as a CUDA graph: {reason}", flush=True)
-            find_bottleneck(trainer, record, auto_seconds)
-            record.summary_lines |= realized
-        connect_workers(context, trainer, record, workers)
-        cpu_seconds = workers.cpu_seconds_of_others()
-        describe_run(context, trainer, record, inputs.values, run_dir)
-        recorder = EpochRecorder(context, trainer, record, inputs, checkpoint, run_dir, interruption)
-        if record.history:  # a killed process may have saved these rows only in its checkpoint
-            run_dir.save_epochs(record)
-        if not record.at_end:
-            trainer.oom.on_fallback = lambda fallbacks: run_dir.add_tags(memory_tags(fallbacks))  # even if it fails
-            with sampled(trainer.device) as recorder.readings:
-                trainer.train_epochs(recorder.add)
-            recorder.add_readings()  # includes the last one
-            recorder.progress.close()
-            cpu_seconds = workers.cpu_seconds_of_others() - cpu_seconds
-            workers.close()
-            record.at_end = describe_end(trainer, record, cpu_seconds)
-            recorder.save_last()
-        write_results(context, trainer, record, inputs.values, run_dir)
-
-
-def connect_workers(context: RunContext, trainer: Trainer, record: Record, workers: Workers) -> None:
-    """Connect the other workers, if any, to this training, and print a description of them."""
-    if workers.count > 1:
-        workers.broadcast(trainer.step.precision)
-        trainer.use_workers(workers)
-    if changed := note_workers(record, trainer.epochs_done, workers.count):
-        print(changed, flush=True)
-    if workers.count > 1:
-        record.summary_lines["workers"] = workers_sentence(workers, context.kind, trainer.params, context.params.train)
-        print(record.summary_lines["workers"], flush=True)
-
-
-def introduction(context: RunContext, trainer: Trainer) -> str:
-    """Return the first line of output. It is printed early because the measurements before the first epoch may take
-    seconds.
-    """
-    num_parameters = sum(parameter.numel() for parameter in trainer.model.parameters())
-    model, epochs = context.params.train.model.name, context.train_params.epochs
-    return (
-        f"{context.workload} on {context.hardware['name']}: {model} with {num_parameters:,} parameters, "
-        f"{len(trainer.train_split):,} sequences to train on, {epochs} epoch{'s' * (epochs > 1)}"
-    )
 
 
 def open_state(context: RunContext, checkpoint: Checkpoint) -> dict[str, Any]:
@@ -182,6 +96,60 @@ def open_state(context: RunContext, checkpoint: Checkpoint) -> dict[str, Any]:
     return {"trainer": None, "oom": None, "record": vars(Record(checkpoint.token()))}
 
 
+def train(
+    context: RunContext,
+    state: dict[str, Any],
+    inputs: Inputs,
+    checkpoint: Checkpoint,
+    run_dir: RunDir,
+    interruption: GracefulStop,
+    workers: Workers,
+) -> None:
+    """Train from `state` to the last epoch, and write the results."""
+    trainer, record = open_trainer(context, state, workers), Record(**state["record"])
+    with exit_if_out_of_memory(trainer), translate_oom(trainer.oom):
+        if not trainer.epochs_done:
+            prepare(context, trainer, record)
+        connect_workers(context, trainer, record, workers)
+        cpu_seconds = workers.cpu_seconds_of_others()
+        describe_run(context, trainer, record, inputs.values, run_dir)
+        if record.history:  # a killed process may have saved these rows only in its checkpoint
+            run_dir.save_epochs(record)
+        if not record.at_end:
+            recorder = EpochRecorder(context, trainer, record, inputs, checkpoint, run_dir, interruption)
+            trainer.oom.on_fallback = lambda fallbacks: run_dir.add_tags(memory_tags(fallbacks))  # even if it fails
+            with sampled(trainer.device) as recorder.readings:
+                trainer.train_epochs(recorder.add)
+            recorder.add_readings()  # includes the last one
+            recorder.progress.close()
+            cpu_seconds = workers.cpu_seconds_of_others() - cpu_seconds
+            workers.close()
+            record.at_end = describe_end(trainer, record, cpu_seconds)
+            recorder.save_last()
+        write_results(context, trainer, record, inputs.values, run_dir)
+
+
+def prepare(context: RunContext, trainer: Trainer, record: Record) -> None:
+    """Before the first epoch: choose what is `auto`, find the bottleneck, and record both."""
+    num_parameters = sum(parameter.numel() for parameter in trainer.model.parameters())
+    model, epochs = context.params.train.model.name, context.train_params.epochs
+    print(
+        f"{context.workload} on {context.hardware['name']}: {model} with {num_parameters:,} parameters, "
+        f"{len(trainer.train_split):,} sequences to train on, {epochs} epoch{'s' * (epochs > 1)}",
+        flush=True,
+    )
+    record.at_start = describe_start(trainer)
+    start = time.monotonic()
+    notes = auto.resolve(trainer, context.hardware)
+    auto_seconds = time.monotonic() - start
+    notes |= trainer.notes
+    print(*notes.values(), sep="\n", end="\n" if notes else "", flush=True)
+    for reason in trainer.missing_graph().values():
+        print(f"steps are taken eagerly instead of captured as a CUDA graph: {reason}", flush=True)
+    find_bottleneck(trainer, record, auto_seconds)
+    record.summary_lines |= notes
+
+
 def find_bottleneck(trainer: Trainer, record: Record, auto_seconds: float) -> None:
     """If params.yaml enables the probe, record the bottleneck of a training step and the advice for it."""
     if not trainer.params.probe:
@@ -196,6 +164,18 @@ def find_bottleneck(trainer: Trainer, record: Record, auto_seconds: float) -> No
         if missing := found.missing_sentence():
             record.summary_lines["not_measured"] = missing
     print(record.summary_lines["bound"], flush=True)
+
+
+def connect_workers(context: RunContext, trainer: Trainer, record: Record, workers: Workers) -> None:
+    """Connect the other workers, if any, to this training, and print a description of them."""
+    if workers.count > 1:
+        workers.broadcast(trainer.step.precision)
+        trainer.use_workers(workers)
+    if changed := note_workers(record, trainer.epochs_done, workers.count):
+        print(changed, flush=True)
+    if workers.count > 1:
+        record.summary_lines["workers"] = workers_sentence(workers, context.kind, trainer.params, context.params.train)
+        print(record.summary_lines["workers"], flush=True)
 
 
 class EpochRecorder:
@@ -290,3 +270,22 @@ class EpochRecorder:
         self.run_dir.save_epochs(self.record)
         self.saved_at = time.monotonic()
         self.save_seconds = self.saved_at - start
+
+
+def run_other_worker(workload: str, device: str, seed: str) -> None:
+    """Train as one of several workers, except the first. Such a worker prints nothing and writes no file."""
+    context = RunContext.of(workload, device, int(seed))
+    with process_group(device, context.num_workers, context.kind) as workers, StopSignals() as interruption:
+        workers.require_same(read_inputs(workload, device, context.seed))
+        state = workers.broadcast()
+        trainer = open_trainer(context, state, workers)
+        with exit_if_out_of_memory(trainer), translate_oom(trainer.oom):
+            trainer.set_precision(workers.broadcast())
+            trainer.use_workers(workers)
+            workers.cpu_seconds_of_others()
+            while trainer.epochs_done < context.train_params.epochs:
+                trainer.epoch()
+                if trainer.epochs_done < context.train_params.epochs and workers.any(interruption.stop_requested):
+                    return  # interrupted: the first worker saves the checkpoint
+            if not state["record"].get("at_end"):
+                workers.cpu_seconds_of_others()
