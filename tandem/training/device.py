@@ -1,4 +1,4 @@
-"""Open the device of a run from its hardware file, make it deterministic and describe it for the record."""
+"""Opens the device of a run with its numerical settings, and lists what MLflow shows of it."""
 
 import ctypes
 import os
@@ -53,14 +53,13 @@ def keep_freed_memory() -> None:
     By default glibc returns memory to the system after each step, and the next step waits while the kernel clears the
     same pages again: 6,000 page faults and a quarter of the time of a step of a small GRU. If the memory of this
     process is limited (ulimit -d, -v), glibc keeps almost nothing, because memory freed in one size may be missing in
-    another. Without glibc, this function does nothing. mallopt(3) documents the two values.
+    another. mallopt(3) documents the two values.
     """
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    mallopt = ctypes.CDLL(None).mallopt
     limits = [resource.getrlimit(kind)[0] for kind in (resource.RLIMIT_DATA, resource.RLIMIT_AS)]
     is_limited = any(limit != resource.RLIM_INFINITY for limit in limits)
-    if mallopt is not None:
-        mallopt(M_MMAP_THRESHOLD, KEPT_BYTES_UNDER_A_LIMIT if is_limited else KEPT_BYTES)
-        mallopt(M_TRIM_THRESHOLD, KEPT_BYTES_UNDER_A_LIMIT if is_limited else 2**31 - 1)
+    mallopt(M_MMAP_THRESHOLD, KEPT_BYTES_UNDER_A_LIMIT if is_limited else KEPT_BYTES)
+    mallopt(M_TRIM_THRESHOLD, KEPT_BYTES_UNDER_A_LIMIT if is_limited else 2**31 - 1)
 
 
 def has_tf32(device: torch.device) -> bool:
