@@ -4,8 +4,6 @@ No test reads the wall clock: time is what was planted, as a cost of a step by t
 """
 
 import math
-import os
-import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -20,7 +18,6 @@ from torch import nn
 
 from tandem import cli
 from tandem.machine.identity import identify
-from tandem.machine.threads import waited_seconds
 from tandem.params.schema import Augment, Train
 from tandem.training import auto, auto_cache
 from tandem.training.auto_cache import Choice
@@ -193,25 +190,6 @@ def test_what_was_measured_beside_other_work_is_measured_again(machine: SimpleNa
     trainer = planted(machine, speed)
     assert "threads 4, chosen by measuring (2: 2.00 times" in auto.resolve(trainer, identify("cpu"))["threads"]
     assert len(auto_cache.cached_choices()) == 1
-
-
-@pytest.mark.skipif(
-    not Path("/proc/self/schedstat").exists(), reason="this kernel does not say how long a thread waited"
-)
-def test_waiting_for_a_core_is_seen():
-    """Beside a process on the same core."""
-    cores = os.sched_getaffinity(0)
-    os.sched_setaffinity(0, {min(cores)})
-    other = subprocess.Popen([sys.executable, "-S", "-c", "while True: pass"])
-    try:
-        before, end = waited_seconds(), time.process_time() + 0.5
-        while time.process_time() < end:
-            pass
-        assert waited_seconds() - before > 0.2
-    finally:
-        os.sched_setaffinity(0, cores)
-        other.kill()
-        other.wait()
 
 
 def test_what_needs_no_measuring_is_not_measured(machine: SimpleNamespace, monkeypatch: pytest.MonkeyPatch):

@@ -6,15 +6,13 @@ import os
 import shutil
 import signal
 import sys
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 import pytest
 
-from tandem.params.parsing import flatten
-from tandem.parts import Component, built_in, read_component
+from tandem.parts import Component, read_component
 from tests.projects import (
     ROOT,
     TINY,
@@ -213,17 +211,6 @@ def test_a_mistake_gets_one_sentence_before_dvc_removes_an_output(
         (project / "params.yaml").write_text(OWN)
     assert done.returncode == 1 and done.stdout.startswith("error: params.yaml"), done.stdout
     assert all(word in done.stdout for word in words) and "Traceback" not in done.stdout, done.stdout
-
-
-def test_a_fit_in_closed_form_has_no_loop():
-    rocket = built_in("model")["rocket"].schema(name="rocket")
-    with pytest.raises(ValueError, match=r"^loop is 'loop\.py:train', but rocket is fitted in closed form"):
-        replace(SETTINGS, model=rocket, loop="loop.py:train").check_loop()
-
-
-def test_a_record_without_a_loop_does_not_mention_it():
-    assert "loop" not in flatten(SETTINGS)
-    assert flatten(replace(SETTINGS, loop="loop.py:train"))["loop"] == "loop.py:train"
 
 
 def test_what_a_preset_sets_for_built_in_steps_is_left_out(project: Path):
