@@ -34,7 +34,7 @@ NUM_SUMMED = 4096  # sequences whose features are added at a time
 COLUMNS = 2048  # features that are converted to float64 at a time
 
 
-class Fitted(Protocol):
+class ClosedFormNetwork(Protocol):
     """Interface of a model that is fitted in closed form, e.g. tandem/models/rocket.py."""
 
     mean: Tensor  # (P,) of the features
@@ -53,7 +53,7 @@ class ClosedForm:
     """Fits `model`'s head to the features of two splits."""
 
     def __init__(
-        self, model: Fitted, task: FittedTask, train: Split, val: Split, oom: OomPolicy, batch_size: int
+        self, model: ClosedFormNetwork, task: FittedTask, train: Split, val: Split, oom: OomPolicy, batch_size: int
     ) -> None:
         self.model, self.task, self.train, self.val, self.oom = model, task, train, val, oom
         self.batch_size = batch_size
@@ -121,15 +121,16 @@ class ClosedForm:
     @torch.no_grad()
     def fit_summed(self, sample: Batch) -> Tensor:
         """Like `fit_kept`, but compute the features batch by batch without storing them. The loss covers the sample."""
-        of_sample = self.features(sample, self.model.features)
-        self.model.standardize_by(of_sample)
-        of_sample = (of_sample - self.model.mean) * self.model.scale
-        sums = self.summed(self.train, Primal(of_sample.shape[1], self.task.num_outputs))
-        draw = torch.linspace(0, len(self.val) - 1, min(len(self.val), NUM_SAMPLE)).long()
-        judges = self.sample(self.val, draw)
-        features = self.features(judges, self.model.standardized).cpu()
-        strength, weights, intercepts, outputs = sums.best(features, self.task.encoded(judges.targets).cpu().double())
-        scale = self.task.scale_of(outputs, judges.targets.cpu())
+        sample_features = self.features(sample, self.model.features)
+        self.model.standardize_by(sample_features)
+        sample_features = (sample_features - self.model.mean) * self.model.scale
+        sums = self.summed(self.train, Primal(sample_features.shape[1], self.task.num_outputs))
+        rows = torch.linspace(0, len(self.val) - 1, min(len(self.val), NUM_SAMPLE)).long()
+        val_sample = self.sample(self.val, rows)
+        features = self.features(val_sample, self.model.standardized).cpu()
+        encoded = self.task.encoded(val_sample.targets).cpu().double()
+        strength, weights, intercepts, outputs = sums.best(features, encoded)
+        scale = self.task.scale_of(outputs, val_sample.targets.cpu())
         self.model.set_head(scale * weights.T, scale * intercepts)
 
         def refit() -> None:
@@ -138,7 +139,7 @@ class ClosedForm:
             self.refit = lambda: None
 
         self.refit = torch.no_grad()(refit)
-        loss = self.task.loss(self.model.head(of_sample), sample.targets, sample.mask, 0.0)
+        loss = self.task.loss(self.model.head(sample_features), sample.targets, sample.mask, 0.0)
         return loss * len(self.train)
 
     def summed(self, split: Split, sums: Primal) -> Primal:

@@ -28,7 +28,7 @@ CLOSE_OTHERS = "close what else uses the memory (`make doctor` says how to find 
 SMALLER = "lower train.model.hidden_size or the length of the sequences"
 ONEDNN = "could not create a primitive"  # the whole message; oneDNN says more about a primitive that it lacks
 # Messages of the CPU allocator, C++, mmap, the CUDA driver and its libraries. torch's own error is a class.
-WORDS = (
+MESSAGES = (
     "DefaultCPUAllocator: can't allocate memory",
     "std::bad_alloc",
     "unable to mmap",
@@ -202,7 +202,7 @@ def is_out_of_memory(error: Exception) -> bool:
         return False
     if NO_ENGINE in message:
         return lacked_gpu_memory()
-    return message.strip() == ONEDNN or any(word in message for word in WORDS)
+    return message.strip() == ONEDNN or any(word in message for word in MESSAGES)
 
 
 def lacked_gpu_memory() -> bool:
