@@ -57,13 +57,6 @@ class WorkerSlice:
     global_size: int  # number of sequences in the micro-batch of all workers
 
 
-class LostWorker(SystemExit):
-    """Another worker ended, so this one ends too. The launcher restarts all workers or prints why not."""
-
-    def __init__(self) -> None:
-        super().__init__(LOST_WORKER_STATUS)
-
-
 class Workers:
     """This process is worker `rank` of `count`, and `local_rank` of `local_count` on this machine."""
 
@@ -163,18 +156,14 @@ class Workers:
 ALONE = Workers()
 
 
-def started_by_launcher() -> bool:
-    """Whether torch's launcher started this process as one of several workers."""
-    return "TORCHELASTIC_RUN_ID" in os.environ
-
-
 @contextmanager
 def process_group(device: str, count: int, kind: str) -> Iterator[Workers]:
     """Join the process group of `device` (e.g. 2xcpu); without torch's launcher, this process works alone.
 
-    Raises LostWorker if another worker ends meanwhile, ValueError if the launcher started another number of workers.
+    Exits with LOST_WORKER_STATUS if another worker ends meanwhile. Raises ValueError if the launcher started another
+    number of workers.
     """
-    if count == 1 or not started_by_launcher():
+    if count == 1 or "TORCHELASTIC_RUN_ID" not in os.environ:
         yield ALONE
         return
     started, local_rank = int(os.environ["WORLD_SIZE"]), int(os.environ["LOCAL_RANK"])
@@ -198,13 +187,14 @@ def process_group(device: str, count: int, kind: str) -> Iterator[Workers]:
 
 @contextmanager
 def lost_workers_noticed() -> Iterator[None]:
+    """Exit if another worker has ended. The launcher restarts all workers or prints why not."""
     try:
         yield
     except RuntimeError as error:
         if not isinstance(error, dist.DistError) and not LOST_MESSAGES.search(str(error)):
             raise
         print(f"a worker notices that another one is gone ({one_line(error)[:120]})", file=sys.stderr, flush=True)
-        raise LostWorker from None
+        raise SystemExit(LOST_WORKER_STATUS) from None
 
 
 def gradient_sync(model: Any, enabled: bool) -> AbstractContextManager[object]:
