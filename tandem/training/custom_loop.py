@@ -148,29 +148,14 @@ class LoopRun:
     """What a function gets of its training."""
 
     def __init__(self, trainer: LoopTrainer, on_epoch: Callable[[Epoch], None], num_epochs: int) -> None:
+        self.params = trainer.params  # the block `train` of params.yaml
+        self.device, self.seed, self.task = trainer.device, trainer.seed, trainer.task
         self._trainer, self._on_epoch, self._num_epochs = trainer, on_epoch, num_epochs
         self._random = random_state(trainer.device)  # for the first epoch
         self._current: LoopEpoch | None = None
         self._finished: Epoch | None = None  # not recorded yet
         self.is_stopped = False
         self.failure: BaseException | None = None  # why it is stopped, if it failed
-
-    @property
-    def params(self) -> Train:
-        """The block `train` of params.yaml."""
-        return self._trainer.params
-
-    @property
-    def device(self) -> torch.device:
-        return self._trainer.device
-
-    @property
-    def seed(self) -> int:
-        return self._trainer.seed
-
-    @property
-    def task(self) -> Task:
-        return self._trainer.task
 
     def loss(self, outputs: Tensor, batch: Batch) -> Tensor:
         """The task's mean loss over the batch's sequences, with label smoothing: a scalar on the device."""
