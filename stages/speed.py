@@ -159,7 +159,8 @@ def measure_pairs(workload: str, sides: Sequence[TimedSide], seeds: Sequence[int
         finally:
             for worker in workers:
                 worker.process.shutdown(cancel_futures=True)
-        turns, about = ({side.name: of[side.name] for side in sides} for of in (found, about_of))
+        turns = {side.name: found[side.name] for side in sides}
+        about = {side.name: about_of[side.name] for side in sides}
         seconds = {name: statistics.median(values) for name, values in turns.items()}
         yield Pair(seed, ratio_of_turns(*turns.values()), seconds, turns, about, round(os.getloadavg()[0], 2))
 
@@ -239,7 +240,7 @@ class TimedTraining:
         self.context = replace(self.context, params=replace(self.context.params, train=replace(settings, **known)))
         self.trainer = open_trainer(self.context, {"trainer": None})
         with translate_oom(self.trainer.oom):
-            auto.realize(self.trainer, self.context.identity)
+            auto.resolve(self.trainer, self.context.hardware)
         if self.side.adapt is not None:
             self.side.adapt(self.trainer)
         self.steps: Iterator[int] = iter(())
@@ -253,7 +254,7 @@ class TimedTraining:
         trainer = self.trainer
         return {
             "kind": self.context.kind,
-            "device_name": self.context.identity["name"],
+            "device_name": self.context.hardware["name"],
             "threads": trainer.params.num_threads,
             "precision": trainer.step.precision,
             "step": trainer.step.execution_mode,

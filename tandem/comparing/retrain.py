@@ -72,7 +72,7 @@ def retrain(context: RunContext, nudge: int | None, options: Namespace) -> dict[
     """One training, opened and run as `train` does."""
     trainer = open_trainer(context, {"trainer": None})
     with translate_oom(trainer.oom):
-        auto.realize(trainer, context.identity)
+        auto.resolve(trainer, context.hardware)
         weights = {"initial": trainer.weights_sha256()}
         if nudge is not None:
             move_weights(trainer.model, nudge)
@@ -88,8 +88,8 @@ def retrain(context: RunContext, nudge: int | None, options: Namespace) -> dict[
         "device": context.kind,
         "seed": context.seed,
         "nudge": nudge,
-        "hardware": context.identity,
-        "environment": provenance.environment(context.identity),
+        "hardware": context.hardware,
+        "environment": provenance.environment(context.hardware),
         "realized": {
             **realized_settings(trainer),
             "data_location": trainer.oom.data_location,

@@ -33,7 +33,7 @@ from tandem.runs.history import (
 from tandem.runs.run import TRAIN_MEASURED, TRAIN_RESULT
 from tandem.runs.run_dir import RunDir
 from tandem.runs.schemas import Placement, Realized, TimingRecord, TrainRecord
-from tandem.training.device import describe
+from tandem.training.device import device_tags
 from tandem.training.trainer import Trainer, snapshot
 from tandem.training.workload import RunContext
 
@@ -95,7 +95,7 @@ def write_results(
         print(f"warning: {others}: no comparison of times takes this run", flush=True)
 
     print(
-        f"{context.workload} on {context.identity['name']}: epoch {times['epoch_seconds']:.3f} s (median of "
+        f"{context.workload} on {context.hardware['name']}: epoch {times['epoch_seconds']:.3f} s (median of "
         f"{times['num_epochs_measured']}), {times['samples_per_second']:,.0f} samples/s, "
         f"{times['train_seconds']:.1f} s in all"
     )
@@ -159,7 +159,7 @@ def timing_record(context: RunContext, trainer: Trainer, record: Record) -> Timi
     times = {**summarize(record.timings, max(record.workers, default=1)), **gpu_summary}
     missing_reasons = record.missing_reasons | missing_of_gpu
     seen = {**times, "num_kernels": record.probe.get("num_kernels")}
-    record.summary_lines["device"] = device_sentence(context.kind, len(trainer.verified), seen, context.num_workers)
+    record.summary_lines["device"] = device_sentence(context.kind, trainer.epochs_done, seen, context.num_workers)
     if trainer.oom.fallbacks:
         record.summary_lines["out_of_memory"] = f"memory ran out: {', then '.join(trainer.oom.fallbacks)}"
     for reason in trainer.missing_graph().values():
@@ -176,8 +176,8 @@ def timing_record(context: RunContext, trainer: Trainer, record: Record) -> Timi
         "machine": platform.node(),
         "measured_at": record.at_end["measured_at"],
         "tree": record.at_start["tree"],
-        "environment": provenance.environment(context.identity),
-        "hardware": context.identity,
+        "environment": provenance.environment(context.hardware),
+        "hardware": context.hardware,
         "kernels": "cuDNN" if trainer.device.type == "cuda" else "Tandem's kernels",
         "conditions": {
             "before": record.at_start["conditions"],
@@ -221,7 +221,7 @@ def open_mlflow_run(
     context: RunContext, trainer: Trainer, record: Record, inputs: dict[str, Any], run_dir: RunDir
 ) -> None:
     """Write what is trained, on which device, data and code. The publisher creates the MLflow run from it."""
-    about, git = describe(trainer.device, context.identity), provenance.git_tags(record.at_start["tree"])
+    about, git = device_tags(trainer.device, context.hardware), provenance.git_tags(record.at_start["tree"])
     preset = read_json(preset_file(context.workload))["preset"]
     seeds, group = load_params().seeds, group_of(inputs)
     experiment = os.environ.get("DVC_EXP_NAME")

@@ -92,8 +92,8 @@ class Checkpoint:
                 file.write(payload)
                 file.flush()
                 os.fsync(file.fileno())
-                if hasattr(os, "posix_fadvise"):  # read back from the disk, not from the page cache
-                    os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+                # Read back from the disk, not from the page cache.
+                os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
             written = temporary.read_bytes()
             if written[:DIGEST_BYTES] != digest or hashlib.sha256(written[DIGEST_BYTES:]).digest() != digest:
                 raise OSError(
@@ -134,15 +134,15 @@ class Checkpoint:
 
     def siblings(self) -> list[Path]:
         """Return the newest checkpoints of the other trainings of this workload and device, oldest first."""
-        found = self.newest_last("pt")
-        return [path for path in found if path != self.path and not path.name.endswith(".previous.pt")]
+        return [path for path in self.oldest_first("pt") if path != self.path]
 
-    def newest_last(self, ending: str) -> list[Path]:
-        """Return the files with that ending of all trainings of this workload and device, oldest first."""
+    def oldest_first(self, ending: str) -> list[Path]:
+        """Return the files `<device>-<digest>.<ending>` of all trainings of this workload and device."""
         found = []
         for path in self.path.parent.glob(f"{self.path.name.partition('-')[0]}-*.{ending}"):
             with suppress(FileNotFoundError):  # a training that has just ended removes its files
-                found.append((path.stat().st_mtime_ns, path))
+                if path.name.count(".") == 1:  # not `.previous.pt`
+                    found.append((path.stat().st_mtime_ns, path))
         return [path for _, path in sorted(found)]
 
     def mark_ended(self, measured: Path) -> None:
@@ -159,7 +159,7 @@ class Checkpoint:
         remove_stored(self.path.parent)
         for path in self.siblings()[: -NUM_KEPT + 1]:
             Checkpoint(path, {}).remove()
-        for path in self.newest_last("run_key")[:-NUM_KEPT]:
+        for path in self.oldest_first("run_key")[:-NUM_KEPT]:
             path.unlink(missing_ok=True)
 
     @contextmanager
