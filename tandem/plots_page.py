@@ -28,8 +28,12 @@ HTML = """<!DOCTYPE html>
 """
 
 
+def page() -> str:
+    return HTML % vl_convert.javascript_bundle(vl_version="5.21")  # of the schema that .dvc/plots/ names
+
+
 def main() -> None:
-    PAGE.write_text(HTML % vl_convert.javascript_bundle(vl_version="5.21"), encoding="utf-8")
+    PAGE.write_text(page(), encoding="utf-8")
     setting = ("--local", "plots.html_template", str(PAGE))
     subprocess.run([sys.executable, "-m", "dvc", "config", *setting], cwd=files.ROOT, check=True)
 

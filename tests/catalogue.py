@@ -110,7 +110,7 @@ def summary(rows: list[tuple[str, str]]) -> str:
     outcomes = Counter(outcome for _, outcome in rows) or {"not run: no test of it was chosen": 0}
     lost = ", ".join(outcome if len(outcomes) == 1 else f"{n} times {outcome}" for outcome, n in outcomes.items())
     example = next((seen for seen, _ in rows if seen and not seen.startswith("nothing")), "nothing")
-    return f"{len(rows)} | {cell(shorten(example, 120))} | {cell(lost)}"
+    return f"{len(rows)} | {cell(shorten(example, 90))} | {cell(lost)}"
 
 
 def cell(text: str) -> str:
