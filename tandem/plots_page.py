@@ -29,7 +29,8 @@ HTML = """<!DOCTYPE html>
 
 
 def page() -> str:
-    return HTML % vl_convert.javascript_bundle(vl_version="5.21")  # of the schema that .dvc/plots/ names
+    # DVC calls vegaEmbed. Version 5 of Vega-Lite is the one that .dvc/plots/ names.
+    return HTML % vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;", "5.21")
 
 
 def main() -> None:
