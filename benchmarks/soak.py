@@ -295,11 +295,10 @@ def table(kills: list[Kill]) -> str:
         lines += ["", header(column, "kills", "with an error")]
         for value, count in Counter(kill[column] for kill in kills).most_common():
             lines.append(row(value, count, sum(bool(kill["wrong"]) for kill in kills if kill[column] == value)))
-    problems = [
-        f"- round {kill['round']}, {kill['killed']}, {kill['moment']}: {kind}: {one_line('; '.join(texts))}"
-        for kill in kills
-        for kind, texts in kill["wrong"].items()
-    ]
+    wrong = Counter(
+        (kill["round"], kind, one_line("; ".join(texts))) for kill in kills for kind, texts in kill["wrong"].items()
+    )
+    problems = [f"- round {number}, {count} kills: {kind}: {text}" for (number, kind, text), count in wrong.items()]
     return "\n".join([*lines, *([""] if problems else []), *problems])
 
 

@@ -116,10 +116,13 @@ class RunCache(StageCache):
         self.has_restored = False
 
     def _load(self, stage: Stage) -> Any:
-        """Find the entry of a stage. DVC would also take a temporary file that a kill left for one."""
-        for leftover in Path(self._get_cache_dir(_get_stage_hash(stage))).glob("*.tmp"):
+        """Find the entry of a stage. DVC takes a temporary file that a kill left for an entry, and fails if there is
+        only an empty directory.
+        """
+        entries = Path(self._get_cache_dir(_get_stage_hash(stage)))
+        for leftover in entries.glob("*.tmp"):
             leftover.unlink(missing_ok=True)
-        return super()._load(stage)
+        return super()._load(stage) if any(entries.glob("*")) else None
 
     def restore(self, stage: Stage, **options: Any) -> None:
         try:
