@@ -4,6 +4,7 @@ The store is the one that `MLFLOW_TRACKING_URI` names; otherwise the SQLite file
 `mlruns/artifacts`.
 """
 
+import json
 import os
 import re
 import shlex
@@ -13,7 +14,7 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Literal
-from urllib.parse import unquote
+from urllib.parse import unquote, urlencode
 
 from tandem.files import MLRUNS, relative
 from tandem.passwords import without_password
@@ -67,6 +68,12 @@ def runs_pages(server: str) -> dict[str, str]:
 
 def run_page(server: str, experiment_id: str, run_id: str) -> str:
     return f"{of_experiment(server, experiment_id)}/{run_id}?{FOR_TRAINING}"
+
+
+def compare_page(server: str, experiment_id: str, run_ids: list[str]) -> str:
+    """Return the address of MLflow's comparison of runs."""
+    query = urlencode({"runs": json.dumps(run_ids), "experiments": json.dumps([experiment_id])})
+    return f"{without_password(server).rstrip('/')}/#/compare-runs?{query}&{FOR_TRAINING}"
 
 
 def of_experiment(server: str, experiment_id: str) -> str:
