@@ -1,7 +1,8 @@
 """`python -m flows.server HOST PORT`: Prefect's server without outside requests, and the report. `tandem ui` starts it.
 
-`/report` is the report with links (flows/report_page.py). Prefect's UI starts an analytics library that contacts a company's host, even if the server's settings disable it.
-A Content-Security-Policy makes the browser refuse that. Everything else is as in `prefect server start`.
+`/report` is the report with links (flows/report_page.py). Prefect's UI starts an analytics library that contacts a
+company's host, even if the server's settings disable it. A Content-Security-Policy makes the browser refuse that.
+Everything else is as in `prefect server start`.
 """
 
 import sys

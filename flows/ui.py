@@ -102,7 +102,7 @@ def start_all(servers: list[Server], prefect_port: int, mlflow_port: int) -> Non
     except CommandError as error:
         raise CommandError(f"MLflow's store cannot be opened: {error}") from None
     stored = [f"sqlite:///{files.MLRUNS}/mlflow.db", f"{files.MLRUNS.as_uri()}/artifacts"]
-    command = ["flows.mlflow_server", HOST, str(mlflow_port), *stored]
+    command = ["tandem.runs.mlflow_server", HOST, str(mlflow_port), *stored]
     servers.append(start("MLflow's server", command, f"{mlflow}/health"))
     wait_until_ready(servers[0])
     mark_orphans_crashed(servers[0])

@@ -215,9 +215,7 @@ def stage(folder: Path, *words: str, check: bool = True, **extra: str) -> subpro
     return stages_at_once(folder, " ".join(words), check=check, **extra)
 
 
-def stages_at_once(
-    folder: Path, *every: str, check: bool = True, **extra: str
-) -> subprocess.CompletedProcess[str]:
+def stages_at_once(folder: Path, *every: str, check: bool = True, **extra: str) -> subprocess.CompletedProcess[str]:
     """Stages one after the other, as `dvc repro` runs them, in one process."""
     with tempfile.TemporaryDirectory() as temporary:
         words = [each.split() for each in every]

@@ -1,4 +1,4 @@
-"""`python -m flows.mlflow_server HOST PORT STORE ARTIFACTS`: MLflow's server, with other defaults in the browser.
+"""`python -m tandem.runs.mlflow_server HOST PORT STORE ARTIFACTS`: MLflow's server, with other defaults in the browser.
 
 A new browser would show MLflow's pages for language models, an assistant and a notice about telemetry. The first page
 sets what a user can also set by hand: the pages for trainings, no assistant, no telemetry. A user's own setting stays.
