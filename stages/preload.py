@@ -47,7 +47,7 @@ def main(workload: str, device: str) -> None:
         for name, rate in measurements.items()
         if name.endswith("_per_second")
     )
-    print(f"{workload} on {hardware['name']}: {sum(sizes.values()) / 2**20:.2f} MiB, data_location {wanted}; {rates}")
+    print(f"{sum(sizes.values()) / 2**20:.2f} MiB, data_location {wanted}; {rates}")
 
 
 def measure_load(paths: list[Path], kind: str) -> dict[str, Any]:
