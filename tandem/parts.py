@@ -14,7 +14,7 @@ import importlib
 import subprocess
 import sys
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields, make_dataclass
 from functools import cache
@@ -46,17 +46,18 @@ class Kind:
 
     package: str = ""  # without one, there is no built-in component
     attribute: str = ""
-    num_passed: int | None = 1  # the number of parameters that Tandem passes; None: all, and there are no keys
+    passed: str = ""  # what Tandem passes as the first parameter; without it all are passed, and there are no keys
+    tables: tuple[str, ...] = ()  # built-in names that are no component
     is_function: bool = False  # a class is refused
     arguments: tuple[str, ...] = ()  # the names of all parameters of a function
 
 
 KINDS = {
-    "model": Kind("models", "Network"),  # Network(shape, ...)
-    "task": Kind("tasks", "Task", num_passed=None),  # Task(summary)
-    "source": Kind(is_function=True),  # read(folder, ...)
-    "metric": Kind(num_passed=None, is_function=True),  # metric(predictions, targets, mask)
-    "loop": Kind(num_passed=None, arguments=("run", "model", "train", "val")),
+    "model": Kind("models", "Network", passed="shape"),  # Network(shape, ...)
+    "task": Kind("tasks", "Task"),  # Task(summary)
+    "source": Kind(passed="folder", tables=("sequences", "series"), is_function=True),  # read(folder, ...)
+    "metric": Kind(is_function=True),  # metric(predictions, targets, mask)
+    "loop": Kind(arguments=("run", "model", "train", "val")),
 }
 
 
@@ -260,7 +261,8 @@ def find(kind: str, name: Any, workload: str) -> Component:
     if not isinstance(name, str) or ":" not in name:
         if isinstance(name, str) and name in known:
             return known[name]
-        accepted = f"{nearest(name, known)}, or" if known else "; accepted:"
+        names = (*known, *KINDS[kind].tables)
+        accepted = f"{nearest(name, names)}, or" if names else "; accepted:"
         raise ValueError(f"is {name!r}{accepted} FILE.py:NAME in workloads/{workload}/")
     file, _, attribute = name.partition(":")
     path = workload_dir(workload) / file
@@ -302,13 +304,13 @@ def read_version(kind: str, name: str, module: str, attribute: str, path: Path, 
     where = f"{relative(path)}, line {node.lineno}: {attribute}"
     if expected := KINDS[kind].arguments:
         check_arguments(node, expected, f"is {name!r}; {where}")
-    num_passed = KINDS[kind].num_passed
-    if num_passed is not None and called is None:
-        raise ValueError(f"is {name!r}; {where} has no __init__ of its own, whose parameters would be the keys")
-    parameters: Iterator[tuple[str, Any, Any]] = iter(())
-    if num_passed is not None and called is not None:
-        num_passed += isinstance(node, ast.ClassDef)  # self
-        parameters = parameters_of(called, num_passed, f"{relative(path)}, line {called.lineno}: {attribute}")
+    passed, parameters = KINDS[kind].passed, []
+    if passed:
+        if called is None:
+            raise ValueError(f"is {name!r}; {where} has no __init__ of its own, whose parameters would be the keys")
+        given = ("self", passed) if isinstance(node, ast.ClassDef) else (passed,)
+        place = f"is {name!r}; {relative(path)}, line {called.lineno}: {attribute}"
+        parameters = list(parameters_of(called, given, place))
     constants = {key: value for _, each in classes for key, value in constants_of(each)}
     return Component(
         kind,
@@ -339,18 +341,20 @@ def check_arguments(node: ast.ClassDef | ast.FunctionDef, expected: tuple[str, .
         raise ValueError(f"{told} has the parameters ({arguments}); accepted: {signature}")
 
 
-def parameters_of(called: ast.FunctionDef, num_given: int, where: str) -> Iterator[tuple[str, Any, Any]]:
-    """Yield (name, type, default) of each parameter after those that Tandem passes."""
+def parameters_of(called: ast.FunctionDef, given: Sequence[str], where: str) -> Iterator[tuple[str, Any, Any]]:
+    """Yield (name, type, default) of each parameter after those that Tandem passes (`given`)."""
     arguments = called.args
     if arguments.vararg or arguments.kwarg:
         raise ValueError(
             f"{where} has `*args` or `**kwargs`; write out its parameters, which are the keys of params.yaml"
         )
     positional = [*arguments.posonlyargs, *arguments.args]
-    if len(positional) < num_given:
-        raise ValueError(f"{where} must take what Tandem passes as its first parameter: `shape`, or `folder`")
+    first = positional[len(given) - 1] if len(positional) >= len(given) else None
+    if first is None or getattr(first.annotation, "id", "") in TYPES:  # the first one is a key of params.yaml
+        received = ast.unparse(arguments)
+        raise ValueError(f"{where} has the parameters ({received}); write `{given[-1]}`, which Tandem passes, first")
     padding = [None] * (len(positional) - len(arguments.defaults))
-    pairs = [*zip(positional, [*padding, *arguments.defaults], strict=True)][num_given:]
+    pairs = [*zip(positional, [*padding, *arguments.defaults], strict=True)][len(given) :]
     for argument, default in (*pairs, *zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True)):
         told = f"{where}: {argument.arg}"
         if argument.annotation is None:

@@ -157,7 +157,7 @@ def overfitting(subject: Subject) -> Finding:
     """The network learns one batch by heart, with the workload's learning rate or with a usual one."""
     trainer = subject.trainer()
     batch = trainer.one_batch(BATCH_SIZE)
-    constant, deadline = constant_loss(trainer, batch), time.monotonic() + OVERFIT_SECONDS
+    constant, deadline = constant_loss(subject, trainer, batch), time.monotonic() + OVERFIT_SECONDS
     if hasattr(trainer.model, "fit_initial"):
         return Finding("skip", f"{subject.model.name} starts from weights that are fitted to the data")
     if constant < NEGLIGIBLE:
@@ -198,10 +198,10 @@ def loss_of(trainer: Trainer, batch: Batch) -> Tensor:
     return trainer.task.loss(trainer.model(batch.values, batch.mask), batch.targets, batch.mask, 0.0)
 
 
-def constant_loss(trainer: Trainer, batch: Batch) -> float:
+def constant_loss(subject: Subject, trainer: Trainer, batch: Batch) -> float:
     """The smallest loss of outputs that are the same for all sequences and steps."""
-    shape = (*(batch.mask.shape if trainer.task.per_step else (len(batch),)), trainer.task.num_outputs)
-    constant = nn.Parameter(torch.zeros(trainer.task.num_outputs, device=trainer.device))
+    shape = subject.shape.outputs(*batch.mask.shape)
+    constant = nn.Parameter(torch.zeros(shape[-1], device=trainer.device))
     optimizer = AdamW([constant], lr=CONSTANT_RATE, weight_decay=0.0)
     for _ in range(CONSTANT_STEPS):
         optimizer.zero_grad()

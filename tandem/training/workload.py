@@ -184,7 +184,7 @@ def make_trainer(
     `loop`: takes the steps instead of Tandem. Raises ValueError if the task's loss is no scalar.
     """
     targets, mask = (train.tensors[name][:2].cpu() for name in ("targets", "mask"))
-    check_loss(task, targets, mask, settings.label_smoothing)
+    check_loss(task, torch.zeros(shape.outputs(*mask.shape)), targets, mask, settings.label_smoothing)
     torch.manual_seed(seed)
     model = models.build(settings.model, shape)
     if fit_initial := getattr(model, "fit_initial", None):  # initializes weights from the data

@@ -256,7 +256,7 @@ def tandem(project: Path, *words: str):
 def test_only_a_failed_check_makes_the_command_fail(project: Path):
     fails = tandem(project, "UsesPadding", "--devices", "cpu")
     assert fails.returncode == 1 and "fail  cpu   padding: " in fails.stdout
-    assert "checked on the raw table, prepared in memory" in fails.stdout
+    assert "checked on the raw data, prepared in memory: there is no prepared data" in fails.stdout
     warns = tandem(project, "Unused", "--devices", "cpu", "--json")
     document = json.loads(warns.stdout[warns.stdout.index("\n{") :])  # after the lines of stderr
     assert warns.returncode == 0 and remarks(document["findings"]) == [("gradients", "warn")]

@@ -137,7 +137,12 @@ SCORE = CLOSENESS[CLOSENESS.index("    def score") : CLOSENESS.index("    @stati
             ["is 'tasks.py:Task', but there is no workloads/tiny/tasks.py"],
         ),
         ("task: task.py:Task", "task: task.py:Tsak", ["has no class or function 'Tsak'; did you mean 'Task'?"]),
-        ("task: task.py:Task", "task: clasify", ["task is 'clasify'; did you mean 'classify'?"]),
+        ("task: task.py:Task", "task: clasify", ["did you mean 'classify'?", "regress, or FILE.py:NAME in workloads/tiny/"]),
+        (
+            CLOSENESS,
+            "from tandem.tasks import classify\n\n\nclass Task(classify.Task):\n    def los(self):\n        pass\n",
+            ["Task has the method 'los'; did you mean 'loss'? rename it"],
+        ),
         ("class Task(tasks.Task):", "class Task:", ["Task must be a class derived from tandem.tasks"]),
         (
             CLOSENESS,
@@ -207,6 +212,7 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
             "    def predict(self, outputs, mask):\n        return outputs.argmax()[None]\n\n    def score",
             "Task.predict returns 1 predictions for 2 sequences; return one for each",
         ),
+        ("return 1 - (pred", "1 - (pred", "Task.score returns NoneType; it must return one number"),
     ],
 )
 def test_a_loss_that_cannot_be_trained_with_gets_one_sentence_at_the_start(
