@@ -32,7 +32,7 @@ from torch.utils.data import DataLoader, Dataset, TensorDataset
 from benchmarks.markdown import describe_machine, header, quartiles, row
 from tandem import models
 from tandem.diagnosis.counts import num_bytes, saved_for_backward
-from tandem.machine.identity import identify, usable_cores
+from tandem.machine.hardware import detect_hardware, usable_cores
 from tandem.machine.interleaving import interleave
 from tandem.machine.measure import synchronize
 from tandem.models import Shape
@@ -94,7 +94,7 @@ def main() -> None:
 def device_of(parser: argparse.ArgumentParser, name: str) -> tuple[torch.device, dict[str, Any]]:
     """The device with one thread, and its identity. Ends the command with one sentence if there is none."""
     try:
-        identity = identify(name)
+        identity = detect_hardware(name)
         return open_device(identity, threads=1, deterministic=True), identity
     except ValueError as error:
         parser.error(f"{str(error).partition('; ')[0]}; fix that, or use --device cpu")

@@ -61,7 +61,7 @@ from benchmarks.contenders import (
 from benchmarks.folklore import Data
 from benchmarks.markdown import describe_machine, header, quartiles, row
 from tandem.diagnosis.counts import count_flop
-from tandem.machine.identity import identify, usable_cores
+from tandem.machine.hardware import detect_hardware, usable_cores
 from tandem.machine.interleaving import interleave
 from tandem.machine.rates import matrix_rate
 from tandem.models import Shape
@@ -219,7 +219,7 @@ def measuring(parser: argparse.ArgumentParser, rounds: int, seconds: float, thre
     if options.threads != "best" and not (options.threads.isdecimal() and int(options.threads)):
         parser.error(f"--threads is {options.threads!r}; accepted: best, or a number from 1")
     try:
-        identify(options.device)
+        detect_hardware(options.device)
     except ValueError as error:
         parser.error(f"{str(error).partition('; ')[0]}; fix that, or use --device cpu")
     options.thread_counts = thread_counts(options.device) if options.threads == "best" else [int(options.threads)]

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 from tandem import files
 from tandem.closure import Code, check_imports, closure
 from tandem.files import code_file, hardware_file, preset_file
-from tandem.machine.identity import identify
+from tandem.machine.hardware import detect_hardware
 
 if TYPE_CHECKING:
     from tandem.parts import Part
@@ -58,11 +58,11 @@ def main() -> None:
 
 def dependencies() -> dict[Path, Any]:
     """The content of each file. Raises ValueError, before one is written, if params.yaml requests what is not here."""
-    machine = identify("auto")
+    machine = detect_hardware("auto")
     requested = validated(machine)
     contents: dict[Path, Any] = {}
     for device in requested["devices"]:
-        identity = contents[hardware_file(device)] = machine if device == "auto" else identify(device)
+        identity = contents[hardware_file(device)] = machine if device == "auto" else detect_hardware(device)
         print(f"{device}: {identity['kind']}, {identity['name']}")
     for name, preset in requested["presets"].items():
         contents[preset_file(name)] = preset

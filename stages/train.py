@@ -24,7 +24,7 @@ import torch
 
 from tandem import files
 from tandem.diagnosis import probe
-from tandem.machine.identity import identify
+from tandem.machine.hardware import detect_hardware
 from tandem.machine.measure import sampled
 from tandem.params.devices import split_device
 from tandem.runs.history import Record, history_row, memory_tags, note_workers, timing_row
@@ -87,7 +87,7 @@ def run_other_worker(workload: str, device: str, seed: str) -> None:
 
 
 def checkpoint_identity(context: RunContext, inputs: dict[str, Any]) -> tuple[str, dict[str, Any]]:
-    """Return the device and the inputs that identify a checkpoint.
+    """Return the device and the inputs that detect_hardware a checkpoint.
 
     With `scaling: strong`, the number of workers does not change the batch, so a training can resume with another
     number of workers.
@@ -95,7 +95,7 @@ def checkpoint_identity(context: RunContext, inputs: dict[str, Any]) -> tuple[st
     if context.num_workers == 1 or context.params.train.scaling != "strong":
         return context.device, inputs
     kind = split_device(context.device)[1]
-    return kind, {**inputs, "hardware": identify(kind)}
+    return kind, {**inputs, "hardware": detect_hardware(kind)}
 
 
 def train(

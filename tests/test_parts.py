@@ -215,7 +215,11 @@ def test_a_mistake_gets_one_sentence_before_dvc_removes_an_output(project: Path,
     ("old", "new", "words"),
     [
         ("channels: int", "channels", ["channels has no annotation"]),
-        ("shape: Shape, ", "", ["model.name is 'net.py:Mean'; workloads/tiny", "write `shape`, which Tandem passes, first"]),
+        (
+            "shape: Shape, ",
+            "",
+            ["model.name is 'net.py:Mean'; workloads/tiny", "write `shape`, which Tandem passes, first"],
+        ),
         ("channels: int", "channels: list", ["has the annotation 'list'"]),
         ("dropout: float = 0.1", "**rest: float", ["`*args` or `**kwargs`"]),
         ("dropout: float = 0.1", "dropout: float = VALUE", ["has the default 'VALUE'"]),

@@ -19,7 +19,7 @@ from dataclasses import asdict, dataclass, replace
 from tandem.checking import Finding, outputs, trainings
 from tandem.checking.subject import CURRENT, Subject, open_subject, prepared_state
 from tandem.command import DONE, FAILED, NO_ANSWER, CommandError, Result
-from tandem.machine.identity import identify
+from tandem.machine.hardware import detect_hardware
 from tandem.params.loading import load_workload
 from tandem.params.parsing import one_line
 from tandem.training.graphs import with_line
@@ -79,9 +79,9 @@ def main(options: Namespace) -> Result:
 
 def check_workload(workload: str, devices: Sequence[str] | None = None) -> Iterator[Finding]:
     """Yield the findings on each of `devices` (None: all there are)."""
-    for device in devices or dict.fromkeys(("cpu", identify("auto")["kind"])):
+    for device in devices or dict.fromkeys(("cpu", detect_hardware("auto")["kind"])):
         with translate_oom(OomPolicy()):
-            yield from run_checks(open_subject(workload, identify(device)))
+            yield from run_checks(open_subject(workload, detect_hardware(device)))
 
 
 def run_checks(subject: Subject) -> Iterator[Finding]:

@@ -106,7 +106,7 @@ def relative_difference(found: Tensor, expected: Tensor) -> float:
 
 
 def open_subject(workload: str, identity: dict[str, Any]) -> Subject:
-    """The workload of params.yaml on the device of `identity` (tandem/machine/identity.py).
+    """The workload of params.yaml on the device of `identity` (tandem/machine/hardware.py).
 
     Reads the prepared data, or prepares the raw data in memory if there is none, or an outdated one.
     """

@@ -22,7 +22,7 @@ from torch import nn
 from tandem import models
 from tandem.data.packed import read_array, read_arrays
 from tandem.files import hardware_file, packed_dir, packed_file, prepared_dir, read_json, result_dir
-from tandem.machine.identity import identify, require_same_gpu, usable_cores
+from tandem.machine.hardware import detect_hardware, require_same_gpu, usable_cores
 from tandem.machine.measure import free_bytes
 from tandem.models import Shape
 from tandem.params import schema
@@ -282,7 +282,7 @@ def threads_of_each(context: RunContext, workers: Workers) -> int:
 
 def open_prepared(workload: str, device: str) -> Trainer:
     """A trial training of the workload on `device` (cpu or cuda), with the prepared data resident on the device."""
-    settings, identity = load_workload(workload).train, identify(device)
+    settings, identity = load_workload(workload).train, detect_hardware(device)
     where = open_device(identity, settings.threads, settings.deterministic, settings.precision)
     trainer = make_trial(*read_training(workload), settings, where)
     auto.realize(trainer, identity)

@@ -343,8 +343,8 @@ def test_a_failed_capture_names_the_line_that_prevents_it(tmp_path: Path):
     code = """
 from dataclasses import replace
 from tandem.checking.subject import open_subject
-from tandem.machine.identity import identify
-trainer = open_subject("ReadsNumber", identify("cuda")).trainer(step="graph", epochs=4)
+from tandem.machine.hardware import detect_hardware
+trainer = open_subject("ReadsNumber", detect_hardware("cuda")).trainer(step="graph", epochs=4)
 trainer.epoch(), trainer.epoch()
 print(trainer.missing_graph()["step: graph"])
 """

@@ -119,8 +119,10 @@ def test_a_task_for_numbers_is_checked_before_its_data_is_prepared(tmp_path: Pat
     table = make_table()
     table["label"] = table.sequence % 7 + 0.5
     project = with_task(make_project(tmp_path / "project", UNSMOOTHED, table), HUBER)
-    code = "from tandem.checking.subject import open_subject; from tandem.machine.identity import identify; "
-    code += "found = open_subject('tiny', identify('cpu')); print(found.task.target, found.tensors['targets'].dtype)"
+    code = "from tandem.checking.subject import open_subject; from tandem.machine.hardware import detect_hardware; "
+    code += (
+        "found = open_subject('tiny', detect_hardware('cpu')); print(found.task.target, found.tensors['targets'].dtype)"
+    )
     assert run(project, sys.executable, "-c", code).stdout == "number torch.float32\n"
 
 
@@ -137,7 +139,11 @@ SCORE = CLOSENESS[CLOSENESS.index("    def score") : CLOSENESS.index("    @stati
             ["is 'tasks.py:Task', but there is no workloads/tiny/tasks.py"],
         ),
         ("task: task.py:Task", "task: task.py:Tsak", ["has no class or function 'Tsak'; did you mean 'Task'?"]),
-        ("task: task.py:Task", "task: clasify", ["did you mean 'classify'?", "regress, or FILE.py:NAME in workloads/tiny/"]),
+        (
+            "task: task.py:Task",
+            "task: clasify",
+            ["did you mean 'classify'?", "regress, or FILE.py:NAME in workloads/tiny/"],
+        ),
         (
             CLOSENESS,
             "from tandem.tasks import classify\n\n\nclass Task(classify.Task):\n    def los(self):\n        pass\n",
