@@ -87,7 +87,7 @@ def run_other_worker(workload: str, device: str, seed: str) -> None:
 
 
 def checkpoint_identity(context: RunContext, inputs: dict[str, Any]) -> tuple[str, dict[str, Any]]:
-    """Return the device and the inputs that detect_hardware a checkpoint.
+    """Return the device and the inputs that identify a checkpoint.
 
     With `scaling: strong`, the number of workers does not change the batch, so a training can resume with another
     number of workers.
