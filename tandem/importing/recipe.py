@@ -4,13 +4,13 @@ docs/own-data.md lists them.
 """
 
 from collections.abc import Sequence
+from dataclasses import MISSING
 from typing import Any
 
 import numpy as np
 
 from tandem.params import schema
 from tandem.params.parsing import literal
-from tandem.parts import MISSING
 
 # With few steps to convolve and many training sequences, a network is better (docs/recipes.md).
 FEW_STEPS, MANY_SEQUENCES = 16, 2000

@@ -4,8 +4,8 @@ Their keys come from their signatures (tandem/parts.py), so the types are subcla
 params.yaml is read. No code of a workload is executed.
 """
 
-from collections.abc import Iterator
-from dataclasses import field, make_dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import MISSING, field, make_dataclass
 from functools import cache
 from typing import Any, Literal, get_type_hints
 
@@ -15,7 +15,7 @@ from tandem.messages import nearest
 from tandem.params.parsing import InvalidParams, dotted
 from tandem.params.schema import TASKS, OwnSequences, OwnSeries, OwnSource, Params, Train, Workload
 from tandem.params.task_facts import facts_of
-from tandem.parts import KINDS, MISSING, Component, Whole, built_in, find
+from tandem.parts import KINDS, Component, Whole, built_in, find
 
 # Where a block names a component.
 REFERENCES = {
@@ -69,7 +69,8 @@ def workload_type(name: str, block: Any) -> type[Workload]:
             elif kind == "model":
                 fields.append(("train", subclass(Train, ("model", component.schema))))
             elif kind == "metric":
-                check_metric(component, own["metric"], has_table="source" not in own)
+                has_table = value_at(block, ["preprocess", "source"]) in KINDS["source"].tables
+                check_metric(component, own["metric"], has_table)
         except ValueError as error:
             raise InvalidParams(f"{dotted('', place)} {error}", place) from None
     return subclass(Workload, *fields, **constants) if fields else Workload
@@ -78,12 +79,17 @@ def workload_type(name: str, block: Any) -> type[Workload]:
 def names_of(block: Any) -> Iterator[tuple[str, str, tuple[Any, ...]]]:
     """Yield (kind, name, keys) of each component that a block names and that is not built in."""
     for keys, kind in REFERENCES.items():
-        known, value = (*built_in(kind), *KINDS[kind].tables), block
-        for key in keys:
-            value = value.get(key) if isinstance(value, dict) else None
+        known, value = (*built_in(kind), *KINDS[kind].tables), value_at(block, keys)
         for index, name in enumerate(value if isinstance(value, list) else [value]):
             if isinstance(name, str) and name not in known:
                 yield kind, name, (*keys, index) if isinstance(value, list) else keys
+
+
+def value_at(block: Any, keys: Sequence[str]) -> Any:
+    """The value under these keys; None if there is none."""
+    for key in keys:
+        block = block.get(key) if isinstance(block, dict) else None
+    return block
 
 
 @cache
@@ -101,7 +107,7 @@ def own_source_type(component: Component, kind: type[OwnSource]) -> type[OwnSour
             )
         if name == "seed" and kind is OwnSequences:
             hint, default = Whole, 0 if default is MISSING else default
-        own.append((name, hint) if default is MISSING else (name, hint, field(default=default)))
+        own.append((name, hint, field(default=default)))
     made: type[OwnSource] = make_dataclass("Preprocess", own, bases=(kind,), frozen=True, kw_only=True)
     made.component = component
     return made
