@@ -51,7 +51,7 @@ class Case:
     def name(self) -> str:
         return f"{self.workload}, batch {self.settings.batch_size}"
 
-    def describe(self) -> str:
+    def summary(self) -> str:
         model = ", ".join(f"{key} {value}" for key, value in asdict(self.settings.model).items() if key != "name")
         shape = "the workload's own data"
         if self.data:

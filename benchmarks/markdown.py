@@ -33,7 +33,7 @@ def mean_lowest_highest(values: Sequence[float]) -> tuple[str, str, str]:
     return tuple(f"{value:.4f}" for value in (statistics.fmean(values), min(values), max(values)))  # type: ignore[return-value]
 
 
-def describe_machine(device: str = "cpu", packages: Sequence[str] = ("torch",)) -> str:
+def machine_sentence(device: str = "cpu", packages: Sequence[str] = ("torch",)) -> str:
     """Hardware, the versions of the installed `packages`, the time, and the load just before."""
     identity = detect_hardware(device)
     gpu = f"{identity['name']}, driver {identity['driver']}; " if identity["kind"] == "cuda" else ""

@@ -198,7 +198,7 @@ def find_bottleneck(trainer: Trainer, record: Record, auto_seconds: float) -> No
         record.summary_lines["bound"] = f"not probed: {found}"
     else:
         record.probe, record.not_probed = found.numbers(), found.missing_reasons
-        record.bound = {"bound": found.bound, "advice": found.advice()}
+        record.bound = {"bound": found.bottleneck, "advice": found.advice()}
         record.summary_lines = {"bound": found.sentence(), "memory": found.memory_sentence()}
         if missing := found.missing_sentence():
             record.summary_lines["not_measured"] = missing

@@ -57,10 +57,10 @@ def write_model(folder: Path, trained: Path, workload: str, params: Workload) ->
     example = example_of(files.read_json(trained / "model.json"))
     files.write_json(folder / "input_example.json", example)
     files.write_json(folder / "serving_input_example.json", {"dataframe_split": example})
-    files.write_json(folder / "MLmodel", describe(package, example["columns"]))  # JSON is YAML
+    files.write_json(folder / "MLmodel", mlmodel_content(package, example["columns"]))  # JSON is YAML
 
 
-def describe(package: str, columns: list[str]) -> dict[str, Any]:
+def mlmodel_content(package: str, columns: list[str]) -> dict[str, Any]:
     """Return the content of MLmodel.
 
     The columns accept any type: for a column of floats, MLflow would refuse whole numbers. The predictor checks them.

@@ -9,13 +9,14 @@ from __future__ import annotations
 import os
 import re
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Any
 
 import psutil
 
 from tandem.machine.hardware import read_text
-from tandem.machine.nvml import count_others, find_gpu, readable
+from tandem.machine.nvml import count_others, find_gpu
 
 # Reasons for lower GPU clocks that are not throttling: idleness and settings.
 IDLE_REASONS = (
@@ -63,7 +64,7 @@ def read_gpu(uuid: str) -> dict[str, Any]:
         nvml, handle = find_gpu(uuid)
     except Exception as error:
         return {"unavailable": str(error)}
-    readings = {
+    readings: dict[str, Callable[[], Any]] = {
         "sm_mhz": lambda: nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_SM),
         "memory_mhz": lambda: nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_MEM),
         "power_limit_watts": lambda: nvml.nvmlDeviceGetEnforcedPowerLimit(handle) / 1000,
@@ -73,7 +74,11 @@ def read_gpu(uuid: str) -> dict[str, Any]:
             process.pid for process in nvml.nvmlDeviceGetComputeRunningProcesses(handle)
         ),
     }
-    return readable(readings)
+    found = {}
+    for name, ask in readings.items():
+        with suppress(Exception):  # some fail under MIG, on WSL and in some containers
+            found[name] = ask()
+    return found
 
 
 def throttle_reasons(nvml: Any, handle: Any) -> list[str]:

@@ -80,7 +80,7 @@ PLANTED: dict[str, tuple[str, str, list[str], dict[str, str]]] = {
         fault("return Good.forward(self, values, mask).unsqueeze(2)"),
     ),
     "Squeezed": (
-        "output", "fail", ["(3) instead of (1, 3)"],
+        "output", "fail", ["(3,) instead of (1, 3)"],
         fault("return Good.forward(self, values, mask).squeeze(0)"),
     ),
     "WrongType": (

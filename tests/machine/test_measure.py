@@ -228,8 +228,8 @@ def test_a_training_records_what_its_sampler_read(ready: Path):
 
 def test_a_gpu_that_nvml_does_not_know_has_no_reading():
     gpu = Gpu("GPU-00000000-0000-0000-0000-000000000000")
-    found, reason = gpu.process_mib()
-    assert found is None and reason.startswith("NVML: ")
+    reason = gpu.ask("process_mib")
+    assert reason.startswith("NVML: ")
     assert gpu.read() == dict.fromkeys(reading(), reason)
 
 
