@@ -24,6 +24,8 @@ from typing import Any
 from tandem.command import DONE, FAILED, CommandError, Result
 
 try:
+    import psutil
+
     from flows import repro, ui
     from tandem import damaged_files
     from tandem.files import ROOT
@@ -99,8 +101,6 @@ def gpu() -> Iterator[Finding]:
 
 def space() -> Iterator[Finding]:
     """Check free memory, and free disk and write permission wherever the project writes."""
-    import psutil
-
     free = min(psutil.virtual_memory().available, hardware.memory_limit_bytes()) / 2**30
     why = "the kernel kills a training that finds no memory; torch takes 0.5 GiB"
     yield Finding("ok" if free > 2 else "warning", f"{free:.1f} GiB of memory are free", why, "top -o %MEM")

@@ -26,7 +26,7 @@ REFERENCES = {
     ("evaluate", "metrics"): "metric",  # a list
 }
 # The keys of a source in a workload's directory, by the first of its task's sources.
-OWN_SOURCES: dict[str, type[OwnSource]] = {"sequences": OwnSequences, "series": OwnSeries}
+OWN_SOURCES: dict[str, Any] = {"sequences": OwnSequences, "series": OwnSeries}
 METRIC_ARGUMENTS = ("predictions", "targets", "mask")
 METRIC_REQUESTS = ("predict", "source")  # a metric gets them if it has parameters of these names
 

@@ -66,7 +66,7 @@ def facts_of(component: Component) -> TaskFacts:
     except ValueError as error:
         raise ValueError(f"{told}{error}") from None
     if misspelt := misspelt_method(component):
-        raise ValueError(f"{told}{where} has the method {misspelt}; rename it, because a task has other methods")
+        raise ValueError(f"{told}{where} has the method {misspelt} rename it, because no part of Tandem calls it")
     inherited = BASE.rpartition(".")[0]
     required = REQUIRED.get(facts.target, ("loss", "score"))
     if missing := [name for name in required if component.methods.get(name) in (None, inherited)]:
@@ -80,7 +80,7 @@ def misspelt_method(component: Component) -> str:
     Python would ignore it, and train with the inherited method.
     """
     own = {name for name, module in component.methods.items() if module.startswith("workloads.")}
-    base = read_component("task", "", *BASE.rsplit(".", 1), ROOT / "tandem/tasks/__init__.py")
+    base = read_component("task", "", "tandem.tasks", "Task", ROOT / "tandem/tasks/__init__.py")
     known = {"draw"}.union(base.methods, *(task.methods for task in built_in("task").values()))
     for name in sorted(own - known):
         if not name.startswith("_") and (similar := get_close_matches(name, known, 1, NEAR)):

@@ -16,6 +16,7 @@ from tandem import tasks
 from tandem.files import ROOT
 from tandem.params import schema
 from tandem.params.task_facts import TaskFacts
+from tandem.parts import find
 from tandem.report.outcomes import CHARTS
 from tandem.runs.run import open_folder
 from tests.projects import TINY, commit, copy_of, make_project, make_table, read_record, run, run_path, stage
@@ -241,7 +242,7 @@ def test_facts_are_inherited_from_files_beside_a_task_and_from_built_in_tasks(pr
     (folder / "derived.py").write_text(
         "from .base import Base as Task\n\n\nclass Task(Task):\n    usual_weights: str = 'best'\n    zero = Task.zero\n"
     )
-    found = schema.find("task", "derived.py:Task", "tiny")
+    found = find("task", "derived.py:Task", "tiny")
     assert found.constants["score_name"] == "event_f1" and found.constants["usual_weights"] == "best"
     assert "zero" not in found.constants  # its value is not in the source
     assert found.methods["loss"] == "tandem.tasks.detect" and "tandem.tasks.Task" in found.bases
