@@ -53,11 +53,11 @@ def main(commands: list[str]) -> int:
     return 0
 
 
-def run(arguments: list[str], on_event: Callable[[Event], object]) -> int:
+def run(arguments: list[str], on_event: Callable[[Event], object], log_level: str = "INFO") -> int:
     """Run `dvc <arguments>` (`repro` or `exp run --temp`) and return its exit status."""
     os.environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}"  # `python`
     os.environ["DVC_NO_ANALYTICS"] = "true"
-    os.environ[DVC_PID] = str(os.getpid())  # the follower (tandem/runs/follower.py) ends with this process
+    os.environ[DVC_PID] = str(os.getpid())  # the publisher (tandem/runs/publisher.py) ends with this process
     os.environ["TANDEM_RUN"] = os.urandom(6).hex()  # distinguishes errors of this run's stages from older ones
     for name in ("DVC_ROOT", "DVC_STAGE"):  # set if a stage calls this
         os.environ.pop(name, None)
@@ -65,9 +65,9 @@ def run(arguments: list[str], on_event: Callable[[Event], object]) -> int:
         options = parse_args(arguments)
     except DvcParserError:  # the parser has printed the reason
         return REFUSED_ARGUMENTS
-    if not options.quiet:
+    if not options.quiet and log_level == "INFO":
         ui.enable()
-    with set_loggers_level("CRITICAL" if options.quiet else "DEBUG" if options.verbose else "INFO"):
+    with set_loggers_level("CRITICAL" if options.quiet else "DEBUG" if options.verbose else log_level):
         try:
             command = Experiment(options) if issubclass(options.func, CmdExperimentsRun) else Reproduction(options)
             command.on_event = on_event
@@ -116,10 +116,13 @@ class RunCache(StageCache):
         self.has_restored = False
 
     def _load(self, stage: Stage) -> Any:
-        """Find the entry of a stage. DVC would also take a temporary file that a kill left for one."""
-        for leftover in Path(self._get_cache_dir(_get_stage_hash(stage))).glob("*.tmp"):
+        """Find the entry of a stage. DVC takes a temporary file that a kill left for an entry, and fails if there is
+        only an empty directory.
+        """
+        entries = Path(self._get_cache_dir(_get_stage_hash(stage)))
+        for leftover in entries.glob("*.tmp"):
             leftover.unlink(missing_ok=True)
-        return super()._load(stage)
+        return super()._load(stage) if any(entries.glob("*")) else None
 
     def restore(self, stage: Stage, **options: Any) -> None:
         try:

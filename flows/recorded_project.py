@@ -110,6 +110,8 @@ class RecordedProject:
         source = self.place_table() if self.manifest["digests"]["data"]["table"] else self.place_files()
         block, realized = copy.deepcopy(self.manifest["block"]), self.manifest["realized"]
         block["train"] |= {name: realized[name] for name in ("threads", "precision", "step")}
+        if self.threads:
+            block["train"]["threads"] = self.threads
         workload = self.manifest["workload"]
         params = {"workloads": [workload], "devices": [self.device], "seeds": [self.manifest["seed"]]}
         write_json(self.folder / "params.yaml", {**params, "preset": "none", "presets": {}, workload: block})
@@ -191,7 +193,6 @@ class RecordedProject:
             "tandem.comparing.retrain",
             *(self.manifest["workload"], self.device, *map(str, seeds), f"--out={out}"),
             *([f"--epochs={num_epochs}"] if num_epochs else []),
-            *([f"--threads={self.threads}"] if self.threads else []),
             *(["--nudge", *map(str, perturbations)] if perturbations else []),
             *(["--evaluate"] if evaluate else []),
         )

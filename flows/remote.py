@@ -22,7 +22,7 @@ from tandem.stop_signals import end_with
 RUNS = files.STATE / "runs"
 MADE_BY_RUNS = ("dvc.lock", "stages/dvc.lock", "results")  # the results that git tracks; DVC's cache has them too
 SECONDS_FOR_GIT = 600.0  # without a limit, a network that drops packets would block the run for ever
-SECONDS_FOR_HISTORY = 120.0  # time to publish what a run recorded; the follower continues after it
+SECONDS_FOR_HISTORY = 120.0  # time to publish what a run recorded; the publisher continues after it
 
 
 def pull() -> None:

@@ -26,7 +26,6 @@ from pathlib import Path
 from flows import processes
 from tandem import files
 from tandem.command import CommandError, Result
-from tandem.runs import store
 
 HOST = "127.0.0.1"
 PORTS = {"Prefect": 4200, "MLflow": 5000}
@@ -102,9 +101,8 @@ def start_all(servers: list[Server], prefect_port: int, mlflow_port: int) -> Non
         processes.output_of(sys.executable, "-m", "tandem.runs.publish")
     except CommandError as error:
         raise CommandError(f"MLflow's store cannot be opened: {error}") from None
-    database = ["--backend-store-uri", f"sqlite:///{files.MLRUNS}/mlflow.db"]
-    artifacts = ["--default-artifact-root", f"{files.MLRUNS.as_uri()}/artifacts"]
-    command = ["mlflow", "server", "--host", HOST, "--port", str(mlflow_port), "--workers", "1", *database, *artifacts]
+    stored = [f"sqlite:///{files.MLRUNS}/mlflow.db", f"{files.MLRUNS.as_uri()}/artifacts"]
+    command = ["tandem.runs.mlflow_server", HOST, str(mlflow_port), *stored]
     servers.append(start("MLflow's server", command, f"{mlflow}/health"))
     wait_until_ready(servers[0])
     mark_orphans_crashed(servers[0])
@@ -114,11 +112,9 @@ def start_all(servers: list[Server], prefect_port: int, mlflow_port: int) -> Non
         wait_until_ready(server)
     state = {"pid": os.getpid(), "project": str(files.HOME), "prefect": prefect, "mlflow": mlflow}
     STATE_FILE.write_text(json.dumps(state), encoding="utf-8")
-    print(f"  runs and logs     {prefect}")
-    print(f"  every training    {mlflow}")
-    for name, address in store.runs_pages(mlflow).items():
-        print(f"  runs of {name:<9} {address}")
-    print(f"  start or schedule {prefect}/deployments")
+    print(f"  the report, with links to everything   {prefect}/report")
+    print(f"  compare the runs of a workload         {mlflow}")
+    print(f"  start, watch and schedule the pipeline {prefect}/v2/deployments")
     print("Ctrl+C stops all three. Logs: " + files.relative(LOGS), flush=True)
 
 

@@ -249,7 +249,7 @@ class TimedTraining:
         self.context = replace(self.context, params=replace(self.context.params, train=replace(settings, **known)))
         self.trainer = open_trainer(self.context, {"trainer": None})
         with translate_oom(self.trainer.oom):
-            auto.realize(self.trainer, self.context.identity)
+            auto.resolve(self.trainer, self.context.hardware)
         if self.side.adapt is not None:
             self.side.adapt(self.trainer)
         self.steps: Iterator[int] = iter(())
@@ -263,7 +263,7 @@ class TimedTraining:
         trainer = self.trainer
         return {
             "kind": self.context.kind,
-            "device_name": self.context.identity["name"],
+            "device_name": self.context.hardware["name"],
             "threads": trainer.params.num_threads,
             "precision": trainer.step.precision,
             "step": trainer.step.execution_mode,

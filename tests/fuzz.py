@@ -98,8 +98,8 @@ READERS: dict[Path, Callable[[], object]] = {
     ui.STATE_FILE: state_of_servers,
     Path(LAST_ERROR): lambda: dvc_run.last_error("train@x"),
     files.compare_dir() / "compare.json": lambda: repro.results(files.compare_dir() / "compare.json", {}),
-    run_dir.publish_status_file(RUN_DIR): lambda: run_dir.read_publication(RUN_DIR),
-    CHECKPOINT.token_file: lambda: re.fullmatch("[0-9a-f]{32}", CHECKPOINT.token()) or 1 / 0,
+    RUN_DIR / "published.json": lambda: run_dir.read_publication(RUN_DIR),
+    CHECKPOINT.run_key_file: lambda: re.fullmatch("[0-9a-f]{32}", CHECKPOINT.run_key()) or 1 / 0,
     files.ROOT / "docs/published.json": published_ones,
     files.ROOT / "params.yaml": params,
     files.preset_file("tiny"): lambda: files.read_json(files.preset_file("tiny"), {"preset": str, "overrides": dict}),
@@ -113,8 +113,8 @@ def make_what_is_missing() -> None:
     auto_cache.store("0123456789abcdef", auto_cache.Choice("threads", 2, gains, "a test", "2026-01-01T00:00:00+0000"))
     files.write_json(ui.STATE_FILE, {"pid": 1, "prefect": "http://127.0.0.1:1", "mlflow": "http://127.0.0.1:2"})
     files.write_json(Path(LAST_ERROR), {"stage": "train", "message": "why", "run": "x", "time": ""})
-    files.write_json(run_dir.publish_status_file(RUN_DIR), {"run_id": "a" * 32, "experiment_id": "1"})
-    CHECKPOINT.token()
+    files.write_json(RUN_DIR / "published.json", {"run_id": "a" * 32, "experiment_id": "1"})
+    CHECKPOINT.run_key()
     closure.CACHE.unlink(missing_ok=True)
     fingerprints()
 

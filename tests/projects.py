@@ -215,9 +215,7 @@ def stage(folder: Path, *words: str, check: bool = True, **extra: str) -> subpro
     return stages_at_once(folder, " ".join(words), check=check, **extra)
 
 
-def stages_at_once(
-    folder: Path, *every: str, check: bool = True, **extra: str
-) -> subprocess.CompletedProcess[str]:
+def stages_at_once(folder: Path, *every: str, check: bool = True, **extra: str) -> subprocess.CompletedProcess[str]:
     """Stages one after the other, as `dvc repro` runs them, in one process."""
     with tempfile.TemporaryDirectory() as temporary:
         words = [each.split() for each in every]
@@ -262,7 +260,7 @@ if {word!r} in sys.orig_argv:
 
 
 def wait_until_published(project: Path) -> None:
-    """Wait until MLflow has everything: the follower finishes after the stage that started it."""
+    """Wait until MLflow has everything: the publisher finishes after the stage that started it."""
     wait_for(lambda: not unpublished(project), what="MLflow to have every run")
 
 

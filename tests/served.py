@@ -97,7 +97,7 @@ def make_project(root: Path) -> Path:
     for name, (outs, content) in STAGES.items():
         (root / "stages" / f"{name}.py").write_text(f"OUTS = {outs!r}\nCONTENT = {content!r}\n" + STAGE)
     with (root / "tandem/runs/run_dir.py").open("a") as file:
-        file.write("\n\ndef start_follower():\n    return None\n")  # the stages record nothing
+        file.write("\n\ndef start_publisher():\n    return None\n")  # the stages record nothing
     params = (SOURCE / "params.yaml").read_text().splitlines()
     params = ["workloads: [sign]" if line.startswith("workloads:") else line for line in params]
     (root / "params.yaml").write_text("\n".join(params) + "\n")
