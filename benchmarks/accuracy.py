@@ -29,7 +29,7 @@ import torch
 from benchmarks.markdown import header, mean_lowest_highest, row
 from tandem.data import prepare, write_arrays
 from tandem.data.arrays import PreparedSequences
-from tandem.data.packed import as_tensors, read_arrays
+from tandem.data.packed import as_arrays, read_arrays
 from tandem.files import prepared_dir, raw_dir, read_json
 from tandem.models import Shape
 from tandem.params.loading import load_workload
@@ -148,7 +148,7 @@ def prepare_seed(workload: str, params: Workload, seed: int) -> PreparedSequence
 
 def tensors(prepared: PreparedSequences, rows: np.ndarray) -> dict[str, np.ndarray]:
     arrays = prepared.arrays_of(rows)
-    return as_tensors(arrays["values"], arrays["lengths"], arrays["targets"])
+    return as_arrays(arrays["values"], arrays["lengths"], arrays["targets"])
 
 
 def write_in_units(folder: Path, prepared: PreparedSequences) -> None:

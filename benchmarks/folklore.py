@@ -42,7 +42,7 @@ from tandem.params.schema import Model, built_in_facts
 from tandem.training.batches import TENSORS, Batch, Split, sequential_indices, shuffled
 from tandem.training.device import open_device
 from tandem.training.step import Step
-from tandem.training.trainer import take_steps
+from tandem.training.trainer import take_eager_steps
 from tests.networks import Seq2Seq, Transformer
 
 Work = Callable[[], int]  # does some work and returns the number of sequences; the device may still be busy
@@ -136,7 +136,7 @@ class Training:
     def on(self, batches: Iterable[Batch]) -> int:
         """Train on `batches` with the project's loop; return the number of sequences of an epoch."""
         self.model.train()
-        return sum(take_steps(batches, self.step, itertools.repeat(1e-3), self.total))
+        return sum(take_eager_steps(batches, self.step, itertools.repeat(1e-3), self.total))
 
     def epoch(self) -> int:
         return self.on(self.batches())

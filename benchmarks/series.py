@@ -22,7 +22,7 @@ import pandas as pd
 from benchmarks.accuracy import predict_test
 from benchmarks.markdown import header, mean_and_range, row
 from tandem.data import source_module
-from tandem.data.packed import as_tensors
+from tandem.data.packed import as_arrays
 from tandem.importing import new_workload
 
 SIMULATED = {  # name: points, and pandas' name of the interval
@@ -106,7 +106,7 @@ def measure(table: Path, words: list[str], seeds: int) -> list[str]:
     inferred, params = time.perf_counter() - start, workload.preprocess
     prepared = source_module(params.source).prepare(params, table.parent, "window")
     arrays = {name: prepared.arrays(name) for name in ("train", "val", "test")}
-    inputs = {name: as_tensors(each["values"], each["lengths"], each["targets"]) for name, each in arrays.items()}
+    inputs = {name: as_arrays(each["values"], each["lengths"], each["targets"]) for name, each in arrays.items()}
     found, seconds = [], []
     for seed in range(seeds):
         task, outputs, spent = predict_test(workload, seed, workload.train.precision, prepared.summary, inputs)

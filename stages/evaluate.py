@@ -40,7 +40,7 @@ def main(workload: str, device: str, seed: str) -> None:
     trained.require_intact()
     remove_stored(folder_of(workload))  # DVC has stored the training before it runs this stage
     with recording(trained.timing["run_key"], "evaluate") as run_dir:
-        run_dir.open_run(workload, f"{workload}-{device}")
+        run_dir.write_info(workload, f"{workload}-{device}")
         result, own, measured = evaluate(context, trained)
         paths = write_files(context, trained, result, own, measured)
         run_dir.add_metrics({f"test/{name}": value for name, value in result.metrics.items()})

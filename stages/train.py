@@ -29,7 +29,7 @@ from tandem.machine.sampler import Window
 from tandem.params.devices import split_device
 from tandem.runs.history import Record, history_row, memory_tags, timing_row
 from tandem.runs.inputs import Inputs, read_inputs
-from tandem.runs.results import add_mlflow_ids, end_record, open_mlflow_run, start_record, write_results
+from tandem.runs.results import entries_at_end, entries_at_start, write_mlflow_ids, write_results, write_run_info
 from tandem.runs.run import TRAIN_MEASURED, TRAIN_RESULT
 from tandem.runs.run_dir import RunDir, recording
 from tandem.runs.terminal import Progress
@@ -59,7 +59,7 @@ def main(workload: str, device: str, seed: str) -> None:
             workers.broadcast(state)
             with recording(state["record"]["run_key"], "train") as run_dir:
                 train(context, state, inputs, checkpoint, run_dir, interruption, workers)
-    add_mlflow_ids(context, run_dir)
+    write_mlflow_ids(context, run_dir)
     if "DVC_STAGE" in os.environ:
         checkpoint.mark_ended(context.folder / TRAIN_MEASURED)  # kept until DVC has the result
     else:
@@ -112,7 +112,7 @@ def train(
             prepare(context, trainer, record)
         connect_workers(context, trainer, record, workers)
         cpu_seconds = workers.cpu_seconds_of_others()
-        open_mlflow_run(context, trainer, record, inputs.values, run_dir)
+        write_run_info(context, trainer, record, inputs.values, run_dir)
         if record.history:  # a killed process may have saved these rows only in its checkpoint
             run_dir.save_epochs(record)
         if not record.at_end:
@@ -124,7 +124,7 @@ def train(
             recorder.progress.close()
             cpu_seconds = workers.cpu_seconds_of_others() - cpu_seconds
             workers.close()
-            record.at_end = end_record(trainer, record, cpu_seconds)
+            record.at_end = entries_at_end(trainer, record, cpu_seconds)
             recorder.save_last()
         write_results(context, trainer, record, inputs.values, run_dir)
 
@@ -138,7 +138,7 @@ def prepare(context: RunContext, trainer: Trainer, record: Record) -> None:
         f"{len(trainer.train_split):,} sequences to train on, {epochs} epoch{'s' * (epochs > 1)}",
         flush=True,
     )
-    record.at_start = start_record(trainer)
+    record.at_start = entries_at_start(trainer)
     start = time.monotonic()
     notes = auto.resolve(trainer, context.hardware)
     auto_seconds = time.monotonic() - start

@@ -300,9 +300,9 @@ def write_table(path: Path, rows: list[dict[str, Any]], columns: Sequence[str] =
 
 @contextmanager
 def locked(path: Path, wait: bool = True) -> Iterator[int | None]:
-    """Lock `path` for this process; yields None once it has the lock.
+    """Hold a lock on the file `path` in the `with` block, and yield None.
 
-    If another process has the lock, this waits; without `wait` it yields that process's id at once (0 if unknown). The
+    If another process has the lock, wait for it. Without `wait`, yield that process's id at once (0 if unknown). The
     kernel releases the lock (flock) when its process ends, however it ends. The file stays: if it were removed, a third
     process could lock a new file of the same name.
     """

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from tandem.data import series
 from tandem.data.arrays import standardize
-from tandem.data.packed import as_tensors
+from tandem.data.packed import as_arrays
 from tandem.data.rows import NO_EVENT, to_sequences
 from tandem.data.tables import from_frame, read_table, split_column
 from tandem.params import parsing, schema
@@ -104,7 +104,7 @@ class Predictor:
                 f"sequence {name!r} has {sequences.lengths.max()} steps; the model was trained with up to {longest}"
             )
         standardize(sequences.values, sequences.padding_mask, self.learned["mean"], self.learned["std"])
-        tensors = as_tensors(sequences.values, sequences.lengths, sequences.labels)
+        tensors = as_arrays(sequences.values, sequences.lengths, sequences.labels)
         values, mask = (torch.from_numpy(tensors[name]) for name in ("values", "mask"))
         if not self.task.per_step:
             return values, NewInputs(mask, sequences.ids)

@@ -62,7 +62,7 @@ def main(argv: list[str]) -> int:
     except Exception as error:
         return fail_with(name, error)
     finally:
-        gc.unfreeze()  # for a caller that continues: otherwise triton's modules report leaks when Python exits
+        gc.unfreeze()  # otherwise triton reports leaks if this process goes on, as in a test
 
 
 def parse(argv: list[str]) -> tuple[str, list[str]]:

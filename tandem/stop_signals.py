@@ -2,7 +2,8 @@
 
 A stage ends with its dvc: `end_with_dvc` sends it SIGTERM when dvc has ended, even by `kill -9`. Most stages end at
 once on SIGTERM. A training finishes its epoch, saves a checkpoint and exits with 130 (`GracefulStop`; stages/train.py).
-Of several workers, the launcher and all but the first use `StopSignals` (tandem/training/launcher.py).
+With several workers, the first worker uses `GracefulStop`. The others and their launcher use `StopSignals`, which only
+notes the signal (tandem/training/launcher.py).
 """
 
 import os
@@ -37,16 +38,16 @@ class GracefulStop(StopSignals):
     KeyboardInterrupt.
     """
 
-    first = 0
+    first_signal = 0
 
     def handle(self, number: int, frame: "FrameType | None") -> None:
         if self.stop_requested:
-            if number == self.first == signal.SIGTERM:
-                return  # killing the process group and the parent's death both send it
+            if number == self.first_signal == signal.SIGTERM:
+                return  # one stop may send two: DVC's process group gets one, and `end_with_dvc` sends another
             raise KeyboardInterrupt
-        self.first = number
+        self.first_signal = number
         self.stop_requested = True
-        print("\nstopping after this epoch, saving a checkpoint; once more stops at once", file=sys.stderr, flush=True)
+        print("\nstopping after this epoch, with a checkpoint; once more stops at once", file=sys.stderr, flush=True)
 
 
 def end_with_dvc() -> None:
@@ -55,7 +56,7 @@ def end_with_dvc() -> None:
     try:
         while is_shell_of_stage(dvc):  # if /bin/sh is dash, it stays as the parent: it forks instead of exec
             dvc = parent_of(dvc)
-        # If dvc was killed before this line, the parent is the process that adopts orphans, in another process group.
+        # dvc and its stages share a process group. If dvc is gone, the parent is a process of another group.
         if os.getpgid(dvc) == os.getpgrp():
             return end_with(dvc)
     except OSError:

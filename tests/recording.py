@@ -28,7 +28,7 @@ import json, sys
 from tandem.runs import run_dir
 run_dir.WAIT_SECONDS = float(sys.argv[2])
 with run_dir.recording(sys.argv[1], "train") as run:
-    run.open_run("tiny", sys.argv[1], params={{"a": 1}})
+    run.write_info("tiny", sys.argv[1], params={{"a": 1}})
     run.save_epochs(epochs(1))
 print(json.dumps(run.ids))
 """

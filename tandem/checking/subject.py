@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from tandem.closure import closure
 from tandem.data import prepare
-from tandem.data.packed import as_tensors
+from tandem.data.packed import as_arrays
 from tandem.files import ROOT, prepared_dir, raw_dir, relative
 from tandem.models import Shape
 from tandem.params.loading import PARAMS, load_workload
@@ -120,7 +120,7 @@ def open_subject(workload: str, identity: dict[str, Any]) -> Subject:
     else:
         prepared = prepare(block.task_facts.target, block.preprocess, raw_dir(workload))
         task, found = open_task(block.task, prepared.summary, workload), prepared.arrays("train")
-        arrays = as_tensors(*(found[name] for name in ("values", "lengths", "targets")))
+        arrays = as_arrays(*(found[name] for name in ("values", "lengths", "targets")))
         tensors = {name: torch.from_numpy(array) for name, array in arrays.items()}
         shape = Shape.of(prepared.summary, task)
     has_padding = block.preprocess.source != "series"

@@ -13,11 +13,11 @@ ALIGNMENT_BYTES = 64  # a cache line, and the width of an AVX-512 load
 
 
 def read_arrays(folder: Path, split: str, summary: dict[str, Any]) -> dict[str, np.ndarray]:
-    """Read the arrays of a split in `folder`, in the form of `as_tensors`. `summary` is preprocess's summary.json.
+    """Read the arrays of a split in `folder`, in the form of `as_arrays`. `summary` is preprocess's summary.json.
 
     Raises ValueError if a file is not the one that preprocess wrote.
     """
-    return as_tensors(*(read_array(folder, split, name, summary) for name in ("values", "lengths", "targets")))
+    return as_arrays(*(read_array(folder, split, name, summary) for name in ("values", "lengths", "targets")))
 
 
 def read_array(folder: Path, split: str, name: str, summary: dict[str, Any]) -> np.ndarray:
@@ -30,8 +30,8 @@ def read_array(folder: Path, split: str, name: str, summary: dict[str, Any]) -> 
         raise damaged(relative(path), str(error)) from None
 
 
-def as_tensors(values: np.ndarray, lengths: np.ndarray, targets: np.ndarray) -> dict[str, np.ndarray]:
-    """values (N, T, F), lengths (N,), targets (N, ...) -> values, mask (N, T), True: a real step, and targets."""
+def as_arrays(values: np.ndarray, lengths: np.ndarray, targets: np.ndarray) -> dict[str, np.ndarray]:
+    """Return values (N, T, F), mask (N, T) and targets (N, ...). The mask is True at the first `lengths` (N,) steps."""
     steps = np.arange(values.shape[1])
     return {
         "values": np.ascontiguousarray(values, dtype=np.float32),

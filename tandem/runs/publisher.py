@@ -47,7 +47,9 @@ def serve(dvc_process: psutil.Process | None) -> None:
                     print(sentence(problem), flush=True)
                 publication.retry_at = time.monotonic() + RETRY_SECONDS if problem else 0.0
         is_idle = now - last_written > IDLE_SECONDS if dvc_process is None else not dvc_process.is_running()
-        if is_idle and not is_written and all(publication.retry_at for publication in publications.values()):
+        # What is published is removed, so what is left was refused by the store, or has not been tried.
+        has_tried_all = all(publication.retry_at for publication in publications.values())
+        if is_idle and not is_written and has_tried_all:
             return
         time.sleep(POLL_SECONDS)
 

@@ -41,7 +41,7 @@ from tandem.training.workload import RunContext
 LEARNED = ("features", "classes", "num_per_class", "mean", "std", "offsets", "target")
 
 
-def start_record(trainer: Trainer) -> dict[str, Any]:
+def entries_at_start(trainer: Trainer) -> dict[str, Any]:
     """Return the records' entries for the start of a training. They are recorded now because another process may end
     it.
     """
@@ -53,7 +53,7 @@ def start_record(trainer: Trainer) -> dict[str, Any]:
     }
 
 
-def end_record(trainer: Trainer, record: Record, cpu_seconds_of_others: float) -> dict[str, Any]:
+def entries_at_end(trainer: Trainer, record: Record, cpu_seconds_of_others: float) -> dict[str, Any]:
     """Return the records' entries for the end of a training. They are recorded now because another process may write
     them.
 
@@ -195,7 +195,7 @@ def timing_record(context: RunContext, trainer: Trainer, record: Record) -> Timi
     }
 
 
-def add_mlflow_ids(context: RunContext, run_dir: RunDir) -> None:
+def write_mlflow_ids(context: RunContext, run_dir: RunDir) -> None:
     """Add the ids of the MLflow run to timing.json, for links to its page. They are known only after the run is
     published.
     """
@@ -216,7 +216,7 @@ def model_document(context: RunContext) -> dict[str, Any]:
     }
 
 
-def open_mlflow_run(
+def write_run_info(
     context: RunContext, trainer: Trainer, record: Record, inputs: dict[str, Any], run_dir: RunDir
 ) -> None:
     """Write what is trained, on which device, data and code. The publisher creates the MLflow run from it."""
@@ -226,7 +226,7 @@ def open_mlflow_run(
     experiment = os.environ.get("DVC_EXP_NAME")
     device = context.device if context.num_workers > 1 else trainer.device.type
     name = f"{f'{experiment}: ' if experiment else ''}{context.workload}-{device}"
-    run_dir.open_run(
+    run_dir.write_info(
         experiment=context.workload,
         name=f"{name}-{time.strftime('%m%d-%H%M%S')}",
         # Values in which two runs may differ are also parameters, because MLflow's compare page shows no tags.

@@ -49,7 +49,7 @@ class RunDir:
         self.end: dict[str, Any] = {"metrics": {}}
         self.ids: dict[str, str] = {}  # MLflow's, after the end; empty if they are not known
 
-    def open_run(self, experiment: str, name: str, tags: dict[str, str] | None = None, **about: Any) -> None:
+    def write_info(self, experiment: str, name: str, tags: dict[str, str] | None = None, **about: Any) -> None:
         """Write what the MLflow run is. A training adds `params`, `dataset` and `parent`, an evaluation does not.
 
         `parent` ({"run_key", "name"}) is the parent run of the runs that differ only in their seed, if there are
@@ -142,7 +142,7 @@ def recording(run_key: str, stage: str) -> Iterator[RunDir]:
     """Open the run directory while `stage` (train or evaluate) writes it, and record how the stage ends."""
     folder = RUNS / run_key
     with write_lock(folder):
-        start_publisher()  # the last one may have ended, because no stage held a writer lock
+        start_publisher()  # if none runs: the one before ended if no stage wrote for some seconds
         if moved := keep_to_this_project(timeout_seconds=0.1):  # a training does not wait for a store
             print(f"tracking: {moved}", flush=True)
         for name in (f"{stage}.end.json", "published.json"):  # from an earlier start of this stage

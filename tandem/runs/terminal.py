@@ -24,7 +24,7 @@ class Progress:
 
         self.bar = tqdm(total=num_epochs, initial=num_done, desc=title, unit="epoch", disable=not sys.stderr.isatty())
         self.title, self.num_epochs, self.start, self.num_before = title, num_epochs, time.monotonic(), num_done
-        self.said_at = self.start
+        self.printed_at = self.start
         self.ended = threading.Event()
         if not self.bar.disable:
             threading.Thread(target=self.refresh, name="progress", daemon=True).start()
@@ -38,8 +38,8 @@ class Progress:
         """Show progress within the epoch of a closed-form fit: the number of sequences whose features are computed."""
         if not self.bar.disable:
             self.bar.set_postfix_str(f"features of {num_done:,} of {num_all:,} sequences", refresh=False)
-        elif (now := time.monotonic()) - self.said_at > SECONDS_BETWEEN_LINES:
-            rate, self.said_at = num_done / (now - self.start), now
+        elif (now := time.monotonic()) - self.printed_at > SECONDS_BETWEEN_LINES:
+            rate, self.printed_at = num_done / (now - self.start), now
             left = f"{rate:,.0f} sequences/s, {(num_all - num_done) / rate:.0f} s left"
             print(f"features of {num_done:,} of {num_all:,} sequences, {left}", flush=True)
 
@@ -52,9 +52,9 @@ class Progress:
             return
         tenth = self.num_epochs / 10
         is_due = epoch.number // tenth > (epoch.number - 1) // tenth or epoch.number == self.num_before + 1
-        if not is_due and time.monotonic() - self.said_at < SECONDS_BETWEEN_LINES:
+        if not is_due and time.monotonic() - self.printed_at < SECONDS_BETWEEN_LINES:
             return
-        self.said_at = time.monotonic()
+        self.printed_at = time.monotonic()
         line = f"train loss {epoch.train_loss:.4f}, val loss {epoch.val_loss:.4f}, val {score} {epoch.val_score:.3f}"
         left = (time.monotonic() - self.start) / (epoch.number - self.num_before) * (self.num_epochs - epoch.number)
         speed = f"{epoch.training.seconds:.3f} s, {rate}, {left:.0f} s left"

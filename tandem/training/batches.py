@@ -1,10 +1,12 @@
 """The whole data path: a split's tensors and the batches taken from them.
 
-Shapes: values (N, T, F) float32, mask (N, T) bool (True: a real step), targets (N, ...). With `data_location` device, a
-batch is one `index_select` per tensor, without a copy from the host or a loader process. With `host`, it is read from a
-memory-mapped file; for a GPU the next batch is copied while the GPU works on the current one. Both give the same
-batches in the same order, because the caller draws the order on the CPU and passes it in. If memory runs out, the split
-is released to its file between two batches (oom.py).
+Shapes: values (N, T, F) float32, mask (N, T) bool (True: a real step), targets (N, ...).
+
+A split has a `data_location`. It begins as `host`: its tensors stay in the memory-mapped file, and for a GPU the next
+batch is copied while the GPU works on the current one. `open_trainer` makes it `device` if the memory suffices: its
+tensors are copied to the GPU, or on a CPU to this process's memory, and a batch is one `index_select` per tensor. If
+memory runs out, oom.py makes it `host` again between two batches. Both give the same batches in the same order, because
+the caller draws the order on the CPU.
 """
 
 import json

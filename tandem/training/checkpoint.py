@@ -10,8 +10,8 @@ code and hardware.
     <device>-<digest>.ended          exists when the training has ended; contains the md5 of its folder train/measured
     <device>-<digest>.lock           names the process that trains
 
-When dvc.lock contains that md5, DVC has stored the result and the files are removed. Two trainings can have
-the same train/result, so its md5 does not identify this one.
+When dvc.lock contains that md5, DVC has stored the result and the files are removed. The md5 is that of train/measured,
+whose times differ in every training; train/result may be equal in two trainings.
 
 A checkpoint is written to a temporary file, synced, read back and checked before it replaces another. Its first 32
 bytes are the sha256 of the rest. The rest contains tensors and plain values and is loaded with `weights_only`, so a

@@ -31,7 +31,7 @@ class GraphEpoch:
     """Takes the steps of an epoch as CUDA graphs, and adds their losses to `total`, a scalar on the device.
 
     Requires `step.graphs` and an optimizer whose learning rate is a tensor. The results are bitwise identical to those
-    of trainer.take_steps: tests check this on the CPU, where `take_step` runs uncaptured.
+    of trainer.take_eager_steps: tests check this on the CPU, where `take_step` runs uncaptured.
     """
 
     def __init__(self, step: Step, split: Split, params: Train, total: Tensor) -> None:

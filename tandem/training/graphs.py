@@ -79,7 +79,7 @@ class Graphs:
         """Capture `work` as a graph, without computing anything."""
         graph, failed = torch.cuda.CUDAGraph(), ""
         try:
-            # After a failed capture, its stream stays the current one; the outer context restores the previous stream.
+            # torch does not restore the current stream after a failed capture. This context does.
             with torch.cuda.stream(torch.cuda.current_stream(self.device)):
                 # "thread_local" lets other threads use CUDA meanwhile: one sends the next chunk of streamed data.
                 with torch.cuda.graph(graph, pool=self.pool, stream=self.stream, capture_error_mode="thread_local"):

@@ -35,8 +35,8 @@ def autocast(precision: str, device: torch.device) -> AbstractContextManager[obj
 class Step:
     """`step(batch)` updates the weights and returns the loss, summed over the sequences, as a scalar on the device.
 
-    If `graphs` is set, the training replays captured steps (graph_epoch.py). It then calls `step(batch)` only for
-    warm-ups, for measurements, and after it gave up the graphs.
+    If `graphs` is set, `GraphEpoch` (graph_epoch.py) captures `update` and replays it. `step(batch)` then serves for
+    warm-ups and measurements, and takes all steps after the graphs are given up.
     """
 
     def __init__(
@@ -176,7 +176,7 @@ class Step:
     def free_graphs(self) -> str:
         if self.graphs is None or not self.graphs.captured:
             return ""
-        # Only `graphs = None` would not free their memory, because a caller is in a method of `graphs` now.
+        # Clear the graphs, because setting `self.graphs` to None is not enough: a method of `graphs` is still running.
         self.graphs.captured.clear()
         self.give_up_graphs("memory ran out")
         self.optimizer.zero_grad(set_to_none=True)  # the gradients are in the graph's memory

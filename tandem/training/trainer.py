@@ -118,8 +118,8 @@ class Trainer:
 
     def begin_epoch(self) -> None:
         if self.device.type == "cuda":
-            # Setting torch's generator restarts cuDNN's dropout between RNN layers. A resume sets the generator, so
-            # every epoch sets it too.
+            # A resume sets torch's generator, which restarts the dropout that cuDNN applies between RNN layers. Every
+            # epoch therefore sets it, so that a resumed training draws the same dropout.
             set_random_state(random_state(self.device), self.device)
         if self.workers.count > 1:
             self.synchronize_workers()
@@ -169,7 +169,7 @@ class Trainer:
                 self.graph_epoch = None  # this also frees the chunks of streamed data
         if num_done < self.steps_per_epoch:
             batches = self.batches(random_draws, num_done)
-            yield from take_steps(batches, self.step, rates[num_done:].tolist(), self.total)
+            yield from take_eager_steps(batches, self.step, rates[num_done:].tolist(), self.total)
 
     def batches(self, random_draws: RandomDraws, num_done: int = 0) -> Iterator[Batch]:
         """The epoch's batches after the first `num_done`."""
@@ -240,9 +240,9 @@ class Trainer:
         torch computes on the device of its operands and never moves them. This check runs once per epoch, untimed.
         """
         batch = next(batches_of(self.val_split, sequential_indices(self.val_split)[:1], 1, self.oom))
-        places = {tensor.device.type for tensor in (*self.model.parameters(), batch.values, batch.targets, outputs)}
-        if places != {self.device.type}:
-            lie_on = ", ".join(sorted(places))
+        devices = {tensor.device.type for tensor in (*self.model.parameters(), batch.values, batch.targets, outputs)}
+        if devices != {self.device.type}:
+            lie_on = ", ".join(sorted(devices))
             raise RuntimeError(f"this training runs on {self.device.type}, but tensors lie on {lie_on}")
 
     def drop_graphs(self) -> None:
@@ -315,7 +315,9 @@ class Trainer:
         self.epochs_done = state["epochs_done"]
 
 
-def take_steps(batches: Iterable[Batch], step: Step, rates: Iterable[float], total: torch.Tensor) -> Iterator[int]:
+def take_eager_steps(
+    batches: Iterable[Batch], step: Step, rates: Iterable[float], total: torch.Tensor
+) -> Iterator[int]:
     """Take one step per batch with its learning rate; yield its number of sequences (of all workers).
 
     Adds the summed loss to `total`, a scalar on the device that is read once per epoch: `.item()` in every step would

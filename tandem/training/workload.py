@@ -170,7 +170,8 @@ def choose_data_location(wanted: str, needed_bytes: int, free_bytes: float, devi
 
 
 def open_trainer(context: RunContext, saved: dict[str, Any], workers: Workers = ALONE) -> Trainer:
-    """Open the training of `context` from its start or from the checkpoint `saved`.
+    """Open the training of `context`. `saved` is the state that it begins with: that of a checkpoint, or of a new
+    training, whose "trainer" is None.
 
     A resumed training keeps its original number of threads. With several workers, the caller must still call
     `Trainer.use_workers`.

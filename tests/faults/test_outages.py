@@ -71,7 +71,7 @@ def write(name):
         (run.folder / "artifacts/model" / file).write_text("x: 1")
     dataset = {{"name": "d", "digest": "1", "source_type": "local", "source": "{{}}"}}
     above = {{"run_key": "all", "name": "above"}}
-    run.open_run("tiny", name, {{"b": "2"}}, params={{"a": 1}}, dataset=dataset, parent=above)
+    run.write_info("tiny", name, {{"b": "2"}}, params={{"a": 1}}, dataset=dataset, parent=above)
     run.save_epochs(epochs(340))
     run.add_metrics({{"test/accuracy": 0.5}})
     run.add_model(0.5, {{"train": "x"}})
@@ -148,7 +148,7 @@ KILLED_PUBLISHER = f"""
 from tandem.runs import run_dir
 run_dir.start_publisher()
 with run_dir.recording("key", "train") as run:
-    run.open_run("tiny", "one", params={{"a": 1}})
+    run.write_info("tiny", "one", params={{"a": 1}})
     run_dir.publishers[0].kill()
     run_dir.publishers[0].wait()
     run.save_epochs(epochs(2))
@@ -185,7 +185,7 @@ def test_a_damaged_run_directory_is_named_and_does_not_stop_the_others(ready: Pa
 def test_two_processes_that_publish_the_same_runs_publish_each_once(ready: Path, saw: Callable[[str], None]):
     """Six runs wait for their server; then sync, three times at once."""
     write = "for number in range(6):\n    with run_dir.recording(str(number), 'train') as run:\n"
-    write += "        run.open_run('tiny', str(number), params={'a': 1})\n        run.save_epochs(epochs(3))\n"
+    write += "        run.write_info('tiny', str(number), params={'a': 1})\n        run.save_epochs(epochs(3))\n"
     offline = f"{EPOCHS}\nfrom tandem.runs import run_dir\nrun_dir.start_publisher = lambda: None\n"
     run(ready, sys.executable, "-c", f"{offline}run_dir.WAIT_SECONDS = 0\n{write}")
     together = [start(ready, *SYNC) for _ in range(3)]

@@ -12,7 +12,7 @@ import torch
 from safetensors.torch import save
 
 from tandem import data, models
-from tandem.data.packed import as_tensors
+from tandem.data.packed import as_arrays
 from tandem.models import Shape, minirocket
 from tandem.models.hydra import Hydra
 from tandem.models.minirocket import MiniRocket
@@ -173,7 +173,7 @@ def trainer_of(found: Any, settings: schema.Train, seed: int = 0) -> Trainer:
     splits = {}
     for name in ("train", "val"):
         arrays = found.arrays(name)
-        tensors = as_tensors(arrays["values"], arrays["lengths"], arrays["targets"])
+        tensors = as_arrays(arrays["values"], arrays["lengths"], arrays["targets"])
         splits[name] = Split({key: torch.from_numpy(array) for key, array in tensors.items()}, CPU)
     return make_trainer(splits["train"], splits["val"], settings, Shape.of(found.summary, task), task, seed)
 
@@ -190,7 +190,7 @@ def test_the_predictor_repeats_the_predictions_of_the_evaluation(regressed: Any,
     task, test = open_task("regress", found.summary), found.arrays("test")
     assert found.summary["target"]["mean"] == pytest.approx(1e6 + 2.5, abs=0.5)
     assert abs(test["targets"]).max() < 4  # standardized in 64 bits: a 32-bit float next to 1e6 has steps of 0.06
-    tensors = as_tensors(test["values"], test["lengths"], test["targets"])
+    tensors = as_arrays(test["values"], test["lengths"], test["targets"])
     with torch.no_grad():
         outputs = trainer.model(*(torch.from_numpy(tensors[name]) for name in ("values", "mask")))
     result = task.evaluate(outputs, lambda split, name: found.arrays(split)[name])
