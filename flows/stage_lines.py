@@ -36,6 +36,7 @@ class StageLines:
         self.log.parent.mkdir(parents=True, exist_ok=True)
         self.saved = [os.dup(1), os.dup(2)]
         self.terminal: TextIO = os.fdopen(os.dup(1), "w")
+        self.log.unlink(missing_ok=True)  # another `tandem repro` may still write to it
         with self.log.open("w") as written:
             os.dup2(written.fileno(), 1)
             os.dup2(written.fileno(), 2)
