@@ -71,7 +71,7 @@ def main(options: Namespace) -> Result:
     if status == DONE:
         lines += ["", *table, "", *next_lines()]
     if failures:
-        lines += [f"  output  {files.relative(LOG)}", f"  reason  {failures[0]}"]
+        lines += [f"  output  {files.relative(LOG)}", f"error: {failures[0]}"]
     return Result("\n".join(lines), document, status)
 
 
