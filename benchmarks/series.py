@@ -28,9 +28,10 @@ import pandas as pd
 
 from benchmarks.accuracy import predict_test
 from benchmarks.markdown import header, mean_and_range, row
+from tandem import cli
 from tandem.data import source_module
 from tandem.data.packed import as_tensors
-from tandem.data.series import choose_windows, filled, to_grid
+from tandem.data.series import choose_windows, to_grid
 from tandem.data.tables import find_table, read_table
 from tandem.importing import new_workload
 from tandem.params.intervals import parse_interval
@@ -127,7 +128,7 @@ def autoregression(noise: np.ndarray, first: float, second: float) -> np.ndarray
 def measure(table: Path, words: list[str], seeds: int, peers_python: str | None) -> tuple[list[str], int, float]:
     """A row of the table, the number of points, and the ratio to the best peer (NaN without peers)."""
     start = time.perf_counter()
-    options = new_workload.make_parser().parse_args(["benchmark", str(table), *words])
+    options = cli.parse("new", new_workload, ["benchmark", str(table), *words])
     with TemporaryDirectory() as scratch:
         workload = new_workload.make_plan(options, Path(scratch)).workload
     inferred, params = time.perf_counter() - start, workload.preprocess
@@ -172,7 +173,7 @@ def peer_errors(
     grid = to_grid(raw, params, parse_interval(params.interval))
     last = choose_windows(grid.known, params)[0]["test"][rows]
     task = {
-        "levels": filled(grid.levels)[:, 0].tolist(),  # the peers know no missing points
+        "levels": pd.Series(grid.levels[:, 0]).ffill().tolist(),  # the peers know no missing points
         "last": last.tolist(),
         "horizon": params.horizon,
         "season": params.season or 1,
