@@ -1,7 +1,7 @@
 """Test errors of the default block for series over five seeds, compared with the baselines on the same windows.
 
     python -m benchmarks.series [TABLE ...] [--simulated] [--seeds 5] [--options "--season none"]
-                                [--peers-python .venv-peers/bin/python]
+                                [--peers-python .venv-series/bin/python]
 
 `--simulated` adds series of known kinds: months and quarters with a season and growth, half hours of sunshine, hours of
 load and of counts, days of counts, business days of prices, years of a second-order autoregression.

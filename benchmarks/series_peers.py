@@ -9,6 +9,7 @@ more than 100 steps. Without these limits, a series takes hours.
 
 import json
 import sys
+import warnings
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,7 @@ MAX_FITTED, MAX_SEASON = 1500, 100
 
 
 def main() -> None:
+    warnings.simplefilter("ignore")  # AutoARIMA warns of each candidate that does not converge
     task = json.load(sys.stdin)
     levels, season = np.array(task["levels"]), task["season"]
     fitted_season = season if season <= MAX_SEASON else 1
