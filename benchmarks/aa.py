@@ -79,7 +79,7 @@ def main() -> None:
             with options.file.open("a") as file:
                 file.write(json.dumps(trial) + "\n")
             done.append(trial)
-            print(describe(trial), flush=True)
+            print(trial_line(trial), flush=True)
     print(table(done))
 
 
@@ -150,7 +150,7 @@ def found_by(trial: dict[str, Any]) -> SpeedUp:
     return paired_speed_up([ratio_of_turns(pair["turns"]["b"], pair["turns"]["a"]) for pair in trial["pairs"]])
 
 
-def describe(trial: dict[str, Any]) -> str:
+def trial_line(trial: dict[str, Any]) -> str:
     found = found_by(trial)
     interval = f"{found.ratio:.3f} [{found.low:.3f}, {found.high:.3f}]"
     return (
@@ -194,8 +194,8 @@ def limit_sentence(num_false: int, num_trials: int) -> str:
     outcome = "too many: the intervals are too narrow" if num_false >= too_many else "not too many"
     few = f" {num_trials} trials are few; run at least {ENOUGH}." if num_trials < ENOUGH else ""
     return (
-        f"False alarms: {num_false} of {num_trials} ({num_false / num_trials:.1%}), which is {outcome}. With 95% "
-        f"intervals, {too_many} or more would be too many (binomial, one-sided, {BOUND:.0%}).{few}"
+        f"False alarms: {num_false} of {num_trials} ({num_false / num_trials:.1%}), which is {outcome}.\n"
+        f"With 95% intervals, {too_many} or more would be too many (binomial, one-sided, {BOUND:.0%}).{few}"
     )
 
 

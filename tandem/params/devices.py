@@ -1,9 +1,10 @@
 """The names of devices in params.yaml: `auto`, `cpu`, `cuda`, and several workers on one kind: `2xcpu`, `4xcuda`."""
 
+import os
 import re
 from typing import Any
 
-from tandem.params.parsing import nearest, shown
+from tandem.messages import nearest, shown
 
 SINGLE = ("auto", "cpu", "cuda")
 SEVERAL = ("cpu", "cuda")  # the kinds that several workers can train on
@@ -25,3 +26,8 @@ def split_device(name: Any, where: str = "device") -> tuple[int, str]:
     if found[1] != str(count) or not 2 <= count <= MAX_WORKERS:
         raise ValueError(f"{where} is {name!r}; write {kind} for one worker, or 2x{kind} to {MAX_WORKERS}x{kind}")
     return count, kind
+
+
+def started_by_launcher() -> bool:
+    """Whether torch's launcher started this process as one of several workers."""
+    return "TORCHELASTIC_RUN_ID" in os.environ

@@ -84,13 +84,13 @@ def kind_of(row: Row) -> str:
 
 def cells(row: Row) -> dict[str, Cell]:
     """Return the cells of a row, one for each of COLUMNS. A time that is not published has an empty cell."""
-    num_seeds, score_details = len(row["seeds"]), [words(row["score_name"])]
-    epoch_details = between(row, "epoch_seconds_quartile_low", "epoch_seconds_quartile_high", "[{}, {}]")
+    num_seeds, score_details, epoch_details = len(row["seeds"]), [words(row["score_name"])], []
     if num_seeds > 1:
         lowest, highest = score_text(row["score_lowest"]), score_text(row["score_highest"])
         score_details += [f"mean of {num_seeds} seeds", f"{lowest} to {highest}"]
-        if epoch_details := between(row, "epoch_seconds_lowest", "epoch_seconds_highest", "{} to {}"):
-            epoch_details = [f"median of {num_seeds} processes", *epoch_details]
+        if row["epoch_seconds_lowest"] is not None:
+            extremes = f"{seconds(row['epoch_seconds_lowest'])} to {seconds(row['epoch_seconds_highest'])}"
+            epoch_details = [f"median of {num_seeds} processes", extremes]
     threads = "1 thread, " if row["threads"] == 1 else f"{row['threads']} threads, "
     together = (f"{num_seeds} seeds together",) if num_seeds > 1 and row["train_seconds"] is not None else ()
     return {
@@ -107,10 +107,6 @@ def cells(row: Row) -> dict[str, Cell]:
 
 def shown(value: float | None, show: Callable[[float], str]) -> str:
     return "" if value is None else show(value)
-
-
-def between(row: Row, low: str, high: str, form: str) -> list[str]:
-    return [] if row[low] is None else [form.format(seconds(row[low]), seconds(row[high]))]
 
 
 def memory(row: Row) -> Cell:
@@ -204,12 +200,22 @@ def score_summary(judgement: Judgement, first: str, second: str) -> str:
     return f"{message} in {found.measure}: {second} {found.signed(found.difference)} {interval}"
 
 
+def score_table(rows: Sequence[Row]) -> list[str]:
+    """Return the lines of the table of compare.md."""
+    lines = [list(COLUMNS.values())]
+    for found in map(cells, named(rows)[0]):
+        lines.append([" ".join((found[name].text, ", ".join(found[name].details))).strip() for name in COLUMNS])
+    return table(lines)
+
+
+def first_verdicts(short_verdicts: Mapping[str, Sequence[str]]) -> list[str]:
+    """Return a line for each workload: the first of its verdicts in a few words."""
+    return [f"{workload}: {found[0]}" for workload, found in short_verdicts.items() if found]
+
+
 def summary(rows: Sequence[Row], verdicts: Sequence[str]) -> str:
     """Return compare.md: the hardware, the table, the verdicts, then the remarks on each run."""
     shown, hardware = named(rows)
-    lines = [list(COLUMNS.values())]
-    for found in map(cells, shown):
-        lines.append([" ".join((found[name].text, ", ".join(found[name].details))).strip() for name in COLUMNS])
     # The bottleneck of the training, the purposes of its memory, the use of its device.
     remarks = [
         f"- {row['workload']} on {row['label']}: {row['sentence']}"
@@ -217,7 +223,7 @@ def summary(rows: Sequence[Row], verdicts: Sequence[str]) -> str:
         for row in shown
     ]
     named_once = "; ".join(f"{each.label}: {each.name}" for each in hardware)
-    return "\n".join([named_once, "", *table(lines), "", *(f"- {each}" for each in verdicts), *remarks]) + "\n"
+    return "\n".join([named_once, "", *score_table(rows), "", *(f"- {each}" for each in verdicts), *remarks]) + "\n"
 
 
 def details(found: Comparison) -> str:

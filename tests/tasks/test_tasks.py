@@ -1,13 +1,10 @@
 """Tasks in a workload's directory, and that no other module compares a task's name."""
 
-import ast
 import csv
 import json
 import re
 import sys
-from collections.abc import Iterator
 from pathlib import Path
-from typing import get_args, get_type_hints
 
 import pytest
 import torch
@@ -15,8 +12,7 @@ import torch
 from tandem import tasks
 from tandem.files import ROOT
 from tandem.params import schema
-from tandem.params.task_facts import TaskFacts
-from tandem.report.outcomes import CHARTS
+from tandem.parts import find
 from tandem.runs.run import open_folder
 from tests.projects import TINY, commit, copy_of, make_project, make_table, read_record, run, run_path, stage
 from tests.test_parts import tandem
@@ -119,8 +115,10 @@ def test_a_task_for_numbers_is_checked_before_its_data_is_prepared(tmp_path: Pat
     table = make_table()
     table["label"] = table.sequence % 7 + 0.5
     project = with_task(make_project(tmp_path / "project", UNSMOOTHED, table), HUBER)
-    code = "from tandem.checking.subject import open_subject; from tandem.machine.identity import identify; "
-    code += "found = open_subject('tiny', identify('cpu')); print(found.task.target, found.tensors['targets'].dtype)"
+    code = "from tandem.checking.subject import open_subject; from tandem.machine.hardware import detect_hardware; "
+    code += (
+        "found = open_subject('tiny', detect_hardware('cpu')); print(found.task.target, found.tensors['targets'].dtype)"
+    )
     assert run(project, sys.executable, "-c", code).stdout == "number torch.float32\n"
 
 
@@ -137,7 +135,16 @@ SCORE = CLOSENESS[CLOSENESS.index("    def score") : CLOSENESS.index("    @stati
             ["is 'tasks.py:Task', but there is no workloads/tiny/tasks.py"],
         ),
         ("task: task.py:Task", "task: task.py:Tsak", ["has no class or function 'Tsak'; did you mean 'Task'?"]),
-        ("task: task.py:Task", "task: clasify", ["task is 'clasify'; did you mean 'classify'?"]),
+        (
+            "task: task.py:Task",
+            "task: clasify",
+            ["did you mean 'classify'?", "regress, or FILE.py:NAME in workloads/tiny/"],
+        ),
+        (
+            CLOSENESS,
+            "from tandem.tasks import classify\n\n\nclass Task(classify.Task):\n    def los(self):\n        pass\n",
+            ["Task has the method 'los'; did you mean 'loss'? rename it"],
+        ),
         ("class Task(tasks.Task):", "class Task:", ["Task must be a class derived from tandem.tasks"]),
         (
             CLOSENESS,
@@ -207,6 +214,7 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
             "    def predict(self, outputs, mask):\n        return outputs.argmax()[None]\n\n    def score",
             "Task.predict returns 1 predictions for 2 sequences; return one for each",
         ),
+        ("return 1 - (pred", "1 - (pred", "Task.score returns NoneType; it must return one number"),
     ],
 )
 def test_a_loss_that_cannot_be_trained_with_gets_one_sentence_at_the_start(
@@ -229,7 +237,7 @@ def test_facts_are_inherited_from_files_beside_a_task_and_from_built_in_tasks(pr
     (folder / "derived.py").write_text(
         "from .base import Base as Task\n\n\nclass Task(Task):\n    usual_weights: str = 'best'\n    zero = Task.zero\n"
     )
-    found = schema.find("task", "derived.py:Task", "tiny")
+    found = find("task", "derived.py:Task", "tiny")
     assert found.constants["score_name"] == "event_f1" and found.constants["usual_weights"] == "best"
     assert "zero" not in found.constants  # its value is not in the source
     assert found.methods["loss"] == "tandem.tasks.detect" and "tandem.tasks.Task" in found.bases
@@ -283,36 +291,3 @@ def test_runs_that_do_not_record_the_facts_have_those_of_their_built_in_task(tra
     assert found.score
     del found.score["task"], found.__dict__["task_facts"]
     assert found.task_facts == recorded == schema.built_in_facts("classify").recorded
-
-
-def test_the_charts_that_a_task_may_name_are_those_of_the_report():
-    assert set(get_args(get_args(get_type_hints(TaskFacts)["charts"])[0])) == set(CHARTS)
-
-
-def test_no_module_outside_of_tasks_compares_a_task_by_name():
-    found = [
-        f"{path.relative_to(ROOT)}, line {node.lineno}"
-        for folder in ("tandem", "stages", "flows", "benchmarks")
-        for path in sorted((ROOT / folder).rglob("*.py"))
-        if path.parent != ROOT / "tandem/tasks"
-        for node in comparisons(ast.parse(path.read_text(encoding="utf-8")))
-    ]
-    assert not found
-
-
-def comparisons(tree: ast.Module) -> Iterator[ast.AST]:
-    """Yield comparisons with a built-in task's name, mappings with such a key, and isinstance of a Task."""
-    for node in ast.walk(tree):
-        parts: list[ast.expr] = []
-        if isinstance(node, ast.Compare):
-            parts = [node.left, *node.comparators]
-        elif isinstance(node, ast.Dict):
-            parts = [key for key in node.keys if key]
-        elif isinstance(node, ast.MatchValue):
-            parts = [node.value]
-        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "isinstance":
-            if any(ast.unparse(each).split(".")[-1] == "Task" for each in node.args[1:]):
-                yield node
-        names = [part.value for each in parts for part in ast.walk(each) if isinstance(part, ast.Constant)]
-        if set(names) & set(schema.TASKS):
-            yield node
