@@ -111,15 +111,15 @@ def trained(
 
     arrays: split -> name -> array, as tandem/data/packed.py reads them.
     """
-    task, outputs, seconds = predict_test(params, seed, precision, summary, arrays)
+    task, _, outputs, seconds = predict_test(params, seed, precision, summary, arrays)
     targets, mask = (torch.from_numpy(arrays["test"][name]) for name in ("targets", "mask"))
     return task.score(task.predict(outputs, mask), targets, mask), seconds
 
 
 def predict_test(
     params: Workload, seed: int, precision: str, summary: Mapping[str, Any], arrays: Mapping[str, Any]
-) -> tuple[Any, torch.Tensor, float]:
-    """The task, the outputs for the test split, and the training seconds."""
+) -> tuple[Any, Any, torch.Tensor, float]:
+    """The task, the model, the outputs for the test split, and the training seconds."""
     settings = replace(params.train, precision=precision, threads=1, probe=False)
     task = open_task(params.task, dict(summary))
     device = open_device({"kind": "cpu"}, settings.threads, settings.deterministic)
@@ -135,7 +135,7 @@ def predict_test(
     if params.evaluate.weights == "best":
         trainer.model.load_state_dict(trainer.best_weights)
     batches = splits["test"].batches(sequential_indices(splits["test"]), PREDICTION_BATCH)
-    return task, inference.predict_outputs(trainer.model, batches), seconds
+    return task, trainer.model, inference.predict_outputs(trainer.model, batches), seconds
 
 
 def prepare_seed(workload: str, params: Workload, seed: int) -> PreparedSequences:

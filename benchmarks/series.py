@@ -1,6 +1,7 @@
 """Test errors of the default block for series over five seeds, compared with the baselines on the same windows.
 
     python -m benchmarks.series [TABLE ...] [--simulated] [--seeds 5] [--options "--season none"]
+                                [--peers-python .venv-series/bin/python]
 
 `--simulated` adds series of known kinds: months and quarters with a season and growth, half hours of sunshine, hours of
 load and of counts, days of counts, business days of prices, years of a second-order autoregression.
@@ -8,9 +9,15 @@ load and of counts, days of counts, business days of prices, years of a second-o
 Each table gets the block that `tandem.importing.new_workload` infers (`--options` are passed to it); training and
 evaluation run in this process. `of the better` is the mean MAE over the seeds divided by that of the better of
 seasonal naive and linear: below 1, the network is better. Seconds are those of one training.
+
+`--peers-python`, a Python with statsforecast, adds AutoETS, AutoARIMA and seasonal naive (series_peers.py). They
+forecast from the last steps of at most 24 test windows, evenly spaced, and know all points up to there. `of the best
+peer` is the MAE of the default block on these windows divided by the smallest of the three.
 """
 
 import argparse
+import json
+import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,9 +28,14 @@ import pandas as pd
 
 from benchmarks.accuracy import predict_test
 from benchmarks.markdown import header, mean_and_range, row
+from tandem import cli
 from tandem.data import source_module
 from tandem.data.packed import as_arrays
+from tandem.data.series import choose_windows, to_grid
+from tandem.data.tables import find_table, read_table
 from tandem.importing import new_workload
+from tandem.params.intervals import parse_interval
+from tandem.params.schema import Series
 
 SIMULATED = {  # name: points, and pandas' name of the interval
     "sales 60": (60, "M"), "sales 144": (144, "M"), "output 80": (80, "Q"), "sunshine 289": (289, "30min"),
@@ -34,6 +46,9 @@ COLUMNS = (
     "series", "interval", "season", "window, horizon", "windows", "hybrid's width", "MAE, mean (range)", "MASE",
     "persistence", "seasonal naive", "linear", "of the better", "seconds", "seconds of new_workload",
 )  # fmt: skip
+OF_PEERS = ("points", "form", "MAE of AutoETS, AutoARIMA, seasonal naive", "of the best peer", "seconds of the peers")
+MAX_ORIGINS = 24
+LARGEST_RATIO, ENOUGH_POINTS = 1.05, 100  # no series of so many points should be above
 
 
 def main() -> None:
@@ -43,12 +58,25 @@ def main() -> None:
     parser.add_argument("--drawn", type=int, default=7, help="the seed of the simulated series")
     parser.add_argument("--seeds", type=int, default=5, help="how many")
     parser.add_argument("--options", default="", help="of new_workload")
+    parser.add_argument("--peers-python", help="a Python with statsforecast; without it the peers are left out")
     options = parser.parse_args()
-    print(header(*COLUMNS))
+    print(header(*COLUMNS, *(OF_PEERS if options.peers_python else ())))
+    ratios: dict[str, float] = {}
+    above: list[str] = []
     with TemporaryDirectory() as folder:
         tables = [*options.tables, *(write_simulated(Path(folder), options.drawn) if options.simulated else ())]
         for table in tables:
-            print(row(*measure(table, options.options.split(), options.seeds)), flush=True)
+            cells, num_points, ratio = measure(table, options.options.split(), options.seeds, options.peers_python)
+            print(row(*cells), flush=True)
+            ratios[table.stem] = ratio
+            if num_points >= ENOUGH_POINTS and ratio > LARGEST_RATIO:
+                above.append(table.stem)
+    if options.peers_python:
+        mean = np.exp(np.mean(np.log([*ratios.values()])))
+        print(
+            f"\nGeometric mean of the ratio to the best peer over {len(ratios)} series: {mean:.3f}. "
+            f"Above {LARGEST_RATIO} with at least {ENOUGH_POINTS} points: {', '.join(above) or 'none'}."
+        )
 
 
 def write_simulated(folder: Path, seed: int) -> Iterator[Path]:
@@ -97,31 +125,65 @@ def autoregression(noise: np.ndarray, first: float, second: float) -> np.ndarray
     return values
 
 
-def measure(table: Path, words: list[str], seeds: int) -> list[str]:
-    """A row of the table."""
+def measure(table: Path, words: list[str], seeds: int, peers_python: str | None) -> tuple[list[str], int, float]:
+    """A row of the table, the number of points, and the ratio to the best peer (NaN without peers)."""
     start = time.perf_counter()
-    options = new_workload.make_parser().parse_args(["benchmark", str(table), *words])
+    options = cli.parse("new", new_workload, ["benchmark", str(table), *words])
     with TemporaryDirectory() as scratch:
         workload = new_workload.make_plan(options, Path(scratch)).workload
     inferred, params = time.perf_counter() - start, workload.preprocess
     prepared = source_module(params.source).prepare(params, table.parent, "window")
     arrays = {name: prepared.arrays(name) for name in ("train", "val", "test")}
     inputs = {name: as_arrays(each["values"], each["lengths"], each["targets"]) for name, each in arrays.items()}
-    found, seconds = [], []
+    found, seconds, levels = [], [], []
     for seed in range(seeds):
-        task, outputs, spent = predict_test(workload, seed, workload.train.precision, prepared.summary, inputs)
+        task, model, outputs, spent = predict_test(workload, seed, workload.train.precision, prepared.summary, inputs)
         found.append(task.evaluate(outputs, lambda split, name: arrays[split][name]).metrics)
+        levels.append(task.levels(outputs.numpy(), arrays["test"]["anchors"]))
         seconds.append(spent)
     own = [metrics["mae"] for metrics in found]
     others = [found[0].get(f"{name}_mae") for name in ("persistence", "seasonal_naive", "linear")]
     better = min(each for each in others[1:] if each is not None)
-    return [
+    cells = [
         table.stem, params.interval, str(params.season or "none"), f"{params.input_steps}, {params.horizon}",
         f"{len(arrays['train']['targets']):,}", str(workload.train.model.hidden_size), mean_and_range(own, ".4g"),
         f"{np.mean([metrics.get('mase', np.nan) for metrics in found]):.3f}",
         *("" if each is None else f"{each:.4g}" for each in others),
         f"{np.mean(own) / better:.3f}", f"{np.median(seconds):.1f}", f"{inferred:.1f}",
     ]  # fmt: skip
+    num_points = prepared.summary["num_grid_points"]
+    if not peers_python:
+        return cells, num_points, np.nan
+    assert isinstance(params, Series)
+    rows = np.unique(np.linspace(0, len(levels[0]) - 1, min(MAX_ORIGINS, len(levels[0]))).round().astype(int))
+    actual = task.levels(arrays["test"]["targets"], arrays["test"]["anchors"])[rows]
+    errors, spent = peer_errors(params, table, rows, actual, peers_python)
+    ratio = np.mean([np.abs(each[rows] - actual).mean() for each in levels]) / min(errors.values())
+    form = model.selection()["selected"]
+    shown = ", ".join(f"{error:.4g}" for error in errors.values())
+    return [*cells, f"{num_points:,}", form, shown, f"{ratio:.3f}", f"{spent:.0f}"], num_points, float(ratio)
+
+
+def peer_errors(
+    params: Series, table: Path, rows: np.ndarray, actual: np.ndarray, python: str
+) -> tuple[dict[str, float], float]:
+    """The peers' MAE for the test windows `rows`, whose levels are `actual` (N, H), and their seconds."""
+    path, columns = find_table(table.parent, params.table), params.columns
+    raw = read_table(path, texts=(columns.time,), features=(columns.target, *columns.features), na=params.na)
+    grid = to_grid(raw, params, parse_interval(params.interval))
+    last = choose_windows(grid.known, params)[0]["test"][rows]
+    task = {
+        "levels": pd.Series(grid.levels[:, 0]).ffill().tolist(),  # the peers know no missing points
+        "last": last.tolist(),
+        "horizon": params.horizon,
+        "season": params.season or 1,
+    }
+    command = [python, Path(__file__).with_name("series_peers.py")]
+    start = time.perf_counter()
+    done = subprocess.run(command, input=json.dumps(task), check=True, text=True, stdout=subprocess.PIPE)
+    found = json.loads(done.stdout)
+    seconds = time.perf_counter() - start
+    return {name: float(np.abs(np.array(each) - actual).mean()) for name, each in found.items()}, seconds
 
 
 if __name__ == "__main__":

@@ -27,7 +27,10 @@ APART = {"month": (28, 31), "quarter": (90, 92), "6month": (181, 184), "year": (
 HOUR = DAY // 24
 USUAL_HORIZONS = {"year": 4, "quarter": 4, "month": 12, "week": 4, "business-day": 5, "day": 7}
 MAX_HORIZON = 60
-ENOUGH_WINDOWS = 2  # at least 1 / 2 of the training time's steps must end a window
+MAX_PAST = 0.6  # of the training time, in a window and its horizon: the rest makes windows
+USUAL_PAST = 24  # steps of a window without a season
+MAX_SEASONS, MANY_STEPS = 8, 200  # of a window: so many seasons, as long as they have at most so many steps
+EVEN = 10.0  # largest level / smallest level, up to which additive and multiplicative forms are compared
 
 
 def infer_series(columns: TableColumns, choose: Choose) -> None:
@@ -163,12 +166,14 @@ def training_levels(stamps: np.ndarray, values: np.ndarray, interval: Interval) 
 def find_transform(levels: np.ndarray, is_positive: bool) -> Choice:
     """By the level if it varies, else by the sign (Guerrero 1993, Journal of Forecasting 12, 37-48).
 
-    Splits the series into twelve parts. If the spread grows with the level, a logarithm is needed.
+    Splits the series into twelve parts. If the spread grows with the level, a logarithm is needed. With a logarithm,
+    hybrid also compares forms that are linear in the levels (tandem/models/linear_forecast.py), unless values near 0
+    make the logarithm's changes too large.
     """
     if not is_positive:
         return "difference", "the columns are not all above 0"
     stretches = [part for part in np.array_split(levels, 12) if len(part) > 1]
-    if len(stretches) < 4 or levels.max() < 2 * levels.min():
+    if len(stretches) < 4 or levels.max() < EVEN * levels.min():
         return "log-return", "the columns are all above 0"
     mean, spread = (np.array([measure(part) for part in stretches]) for measure in (np.mean, np.std))
     of_log, of_level = (np.std(ratio) / max(np.mean(ratio), 1e-300) for ratio in (spread / mean, spread))
@@ -207,18 +212,15 @@ def find_horizon(season: int, interval: Interval, num_scored: int, num_train: in
 
 
 def past_without_season(num_train: int) -> int:
-    """A fiftieth of the points, from 8 to 48, or an eighth of the training points if there are few."""
-    return max(2, min(max(8, min(48, round(num_train / SPLIT["train"]) // 50)), num_train // 8))
+    return max(USUAL_PAST, min(2 * USUAL_PAST, round(num_train / SPLIT["train"]) // 50))
 
 
 def find_input_steps(season: int, horizon: int, num_train: int) -> Choice:
-    usual = past_without_season(num_train)
-    why = "a fiftieth of the points, 8 to 48" if usual >= 8 else f"an eighth of the {num_train} points to train on"
+    """Long windows, because the forms of hybrid that are not fitted cost no windows."""
+    usual, why = past_without_season(num_train), "a fiftieth of the points, 24 to 48"
     if season:
-        usual, why = (
-            (2 * season, "two seasons") if num_train >= 6 * season and season <= 100 else (season, "one season")
-        )
-        if usual < 8:
-            usual, why = 8 + -8 % season, "the whole seasons from 8 steps on"
-    most = max(2, num_train // ENOUGH_WINDOWS - horizon)
-    return (usual, why) if usual <= most else (most, f"so that half of the {num_train} points to train on make windows")
+        num_seasons = max(1, min(MAX_SEASONS, MANY_STEPS // season))
+        usual, why = num_seasons * season, f"{num_seasons} season{'s' * (num_seasons > 1)}"
+    most = max(2, int(MAX_PAST * num_train) - horizon)
+    shortened = f"with the horizon {MAX_PAST:.0%} of the {num_train} points to train on"
+    return (usual, why) if usual <= most else (most, shortened)

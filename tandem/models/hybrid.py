@@ -2,17 +2,22 @@
 
 Zhang 2003, Neurocomputing 50, 159-175, trains a network on the residuals of a linear model. Zeng et al. 2023,
 arXiv:2205.13504, show that linear maps of the window are hard to beat. Here the linear part is a buffer, fitted before
-the first step (linear_forecast.py). The network's initial output is close to zero, so training starts from the linear
-forecast, and weight decay pulls the network back to it. `hidden_size: 0` omits the network, which is best for a short
-series: the optimizer then learns one number for each step ahead.
+the first step (linear_forecast.py): a map of the window's changes and, for logarithms, one of its levels. The network's
+initial output is close to zero, so training starts from the linear forecast, and weight decay pulls the network back to
+it. `hidden_size: 0` omits the network, which is best for a short series: the optimizer then learns one number for each
+step ahead. Without a network, val has nothing to choose, so the linear part is fitted to train and val together, and
+the validation loss is that of fitted windows.
 """
+
+from collections.abc import Mapping
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from tandem.models import Shape
 from tandem.models.layers import Dropout
-from tandem.models.linear_forecast import ChangeUnit, fit
+from tandem.models.linear_forecast import ChangeUnit, fit, relative_inputs, to_log_changes
 from tandem.parts import Fraction, Whole
 
 FIRST_SHARE = 0.01  # scale of the last layer's initial weights: almost zero, but gradients still reach the first layer
@@ -24,13 +29,21 @@ class Network(nn.Module):
     tasks = ("forecast",)
     weight: Tensor  # (H, T * F)
     bias: Tensor  # (H,)
+    levels_weight: Tensor  # (H, T * F)
+    levels_bias: Tensor  # (H,)
+    levels_share: Tensor  # of the forecast from levels; the rest is that from changes
+    mean: Tensor  # the unit of the changes
+    std: Tensor
 
     def __init__(self, shape: Shape, hidden_size: Whole, dropout: Fraction) -> None:
         """`hidden_size` is the width of the network's single hidden layer; 0: no hidden layer."""
         super().__init__()
         num_inputs, horizon = shape.max_steps * shape.num_features, shape.num_outputs
-        self.register_buffer("weight", torch.zeros(horizon, num_inputs))
-        self.register_buffer("bias", torch.zeros(horizon))
+        for prefix in ("", "levels_"):
+            self.register_buffer(f"{prefix}weight", torch.zeros(horizon, num_inputs))
+            self.register_buffer(f"{prefix}bias", torch.zeros(horizon))
+        for name, value in {"levels_share": 0.0, "mean": 0.0, "std": 1.0}.items():
+            self.register_buffer(name, torch.tensor(value))
         self.network: nn.Module | None = None
         if hidden_size:
             self.network = nn.Sequential(
@@ -45,15 +58,42 @@ class Network(nn.Module):
             self.shift = nn.Parameter(torch.zeros(horizon))
 
     def forward(self, values: Tensor, mask: Tensor) -> Tensor:
-        inputs = values.flatten(1)
+        linear, inputs = nn.functional.linear, values.to(self.weight.dtype)
         with torch.autocast(values.device.type, enabled=False):  # bf16 has too few digits for a forecast
-            linear = nn.functional.linear(inputs.to(self.weight.dtype), self.weight, self.bias)
-        return linear + (self.shift if self.network is None else self.network(inputs))
+            from_changes = linear(inputs.flatten(1), self.weight, self.bias)
+            levels = relative_inputs(inputs, self.mean, self.std).flatten(1)
+            from_levels = to_log_changes(linear(levels, self.levels_weight, self.levels_bias), self.mean, self.std)
+            found = torch.lerp(from_changes, from_levels, self.levels_share)
+        return found + (self.shift if self.network is None else self.network(values.flatten(1)))
 
     def fit_initial(
-        self, values: Tensor, targets: Tensor, *, mean: float, std: float, is_log: bool, season: int
+        self, splits: list[Mapping[str, Tensor]], *, mean: float, std: float, is_log: bool, season: int
     ) -> None:
-        """Fit the linear part to the training split. The arguments are those of `linear_forecast.fit`."""
+        """Fit the linear part to `values` and `targets` of the splits train and val.
+
+        The other arguments are those of `linear_forecast.fit`.
+        """
+        used = splits[:1] if self.network else splits
+        values, targets = (torch.cat([split[name] for split in used]) for name in ("values", "targets"))
         found = fit(values, targets, ChangeUnit(mean, std, is_log), season)
-        self.weight.copy_(found.weights.T)
-        self.bias.copy_(found.bias)
+        self.found = found.selection
+        for prefix, own in (("", found.changes), ("levels_", found.levels)):
+            getattr(self, f"{prefix}weight").copy_(own.weights.T)
+            getattr(self, f"{prefix}bias").copy_(own.bias)
+        for name, value in {"levels_share": found.levels_share, "mean": mean, "std": std}.items():
+            getattr(self, name).fill_(value)
+
+    def selection(self) -> dict[str, Any]:
+        """The form of the linear part with the largest weight and its error, for train.json."""
+        return self.found
+
+    def describe_selection(self, score_name: str) -> str:
+        """A sentence with the form of the linear part that has the largest weight, and what it gains."""
+        found = self.found
+        share = found.get("share_of_levels")
+        of_levels = "" if share is None else f", forms that are linear in the levels {share:.0%}"
+        errors = ", ".join(f"{name} {error:.3f}" for name, error in found["held_out"].items())
+        return (
+            f"the linear part averages several forms: {found['selected']} has the largest weight, "
+            f"{found['share']:.0%}{of_levels}; held-out errors as shares of that of no change: {errors}"
+        )

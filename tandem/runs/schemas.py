@@ -61,6 +61,7 @@ class TrainRecord(TypedDict):
     preset: str
     block: dict[str, Any]  # the workload's block of params.yaml in force, with the preset applied
     realized: Realized
+    selection: NotRequired[dict[str, Any]]  # what a model selected (its method `selection`): selected, held_out
     digests: Digests
     epochs: list[dict[str, float | int | str]]  # exact losses and score, sha256 of weights, order and random draws
     files: dict[str, str]  # file -> sha256

@@ -126,16 +126,16 @@ def levels(steps: np.ndarray, anchors: np.ndarray, kind: str) -> np.ndarray:
 
 
 def linear_forecast(train_values: np.ndarray, train_targets: np.ndarray, test_values: np.ndarray) -> np.ndarray:
-    """Return forecasts (M, H) float64 of an autoregression of order T, fitted to each of the H targets by least
-    squares.
+    """Return forecasts (M, H) float64 of an autoregression, fitted to each of the H targets by least squares.
 
-    train_values (N, T, F), of which it uses the target's own past (feature 0) and a constant; train_targets (N, H);
+    train_values (N, T, F), of which it uses the target's own past (feature 0) and a constant, but no more steps than a
+    third of the windows, because many coefficients of few windows forecast nothing; train_targets (N, H);
     test_values (M, T, F). One regression per target step is the "direct" forecast of Marcellino, Stock and Watson
     (2006), Journal of Econometrics 135, 499-526.
     """
-
+    order = max(1, min(train_values.shape[1], len(train_values) // 3))
     train, test = (
-        np.column_stack([values[:, :, 0].astype(np.float64), np.ones(len(values))])
+        np.column_stack([values[:, -order:, 0].astype(np.float64), np.ones(len(values))])
         for values in (train_values, test_values)
     )
     return test @ np.linalg.lstsq(train, train_targets.astype(np.float64), rcond=None)[0]

@@ -219,7 +219,7 @@ def make_trainer(
     torch.manual_seed(seed)
     model = models.build(settings.model, shape)
     if fit_initial := getattr(model, "fit_initial", None):  # initializes weights from the data
-        fit_initial(train.tensors["values"], train.tensors["targets"], **task.unit)
+        fit_initial([train.tensors, val.tensors], **task.unit)
     model = model.to(train.device)
     if loop:
         return LoopTrainer(model, train, val, settings, task, seed, loop)

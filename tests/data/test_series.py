@@ -290,7 +290,7 @@ def test_the_linear_part_finds_the_season_with_few_windows_and_the_regression_wi
         values, targets = torch.cat([values, other], dim=2), targets + other[:, -1]
     unit = ChangeUnit(mean=0.0, std=1.0, is_log=False)
     found = fit(values[:num_windows], targets[:num_windows], unit, season=4)
-    off = values[-10:].flatten(1).double() @ found.weights + found.bias - targets[-10:]
+    off = found(values[-10:].double(), unit) - targets[-10:]
     assert off.abs().max() < (0.05 if num_windows > 2 else 3)
 
 

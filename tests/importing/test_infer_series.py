@@ -49,14 +49,14 @@ def test_months_get_the_season_window_and_horizon_of_a_year(tmp_path: Path):
     table = pd.DataFrame({"month": pd.period_range("1949-01", periods=120, freq="M").astype(str), "sales": sales(120)})
     plan = planned(tmp_path, table)
     params = plan.workload.preprocess
-    assert (params.season, params.input_steps, params.horizon, params.transform) == (12, 24, 9, "log-return")
+    assert (params.season, params.input_steps, params.horizon, params.transform) == (12, 41, 9, "log-return")
     assert plan.workload.train.model.name == "hybrid" and plan.workload.train.model.hidden_size == 0
     params = planned(tmp_path, table, "--season", "none", "--horizon", "3").workload.preprocess
     assert (params.season, params.horizon) == (None, 3)
     assert planned(tmp_path, table, "--season", "6").workload.preprocess.season == 6
     noise = np.random.default_rng(0).normal(size=120)
     params = planned(tmp_path, table.assign(sales=500 + noise.cumsum())).workload.preprocess
-    assert (params.season, params.input_steps, params.horizon) == (12, 8, 9)  # the year is only a baseline
+    assert (params.season, params.input_steps, params.horizon) == (12, 24, 9)  # the year is only a baseline
     table["sales"] -= 150  # zero and below
     assert planned(tmp_path, table).workload.preprocess.transform == "difference"
 
@@ -66,7 +66,7 @@ def test_half_hours_with_a_daily_cycle_are_forecast_a_day_ahead(tmp_path: Path):
     sun = np.maximum(0, np.sin(2 * np.pi * step / 48 - 1.5)) * (1 + 0.3 * draw.normal(size=len(step)))
     times = pd.date_range("2021-05-01", periods=len(step), freq="30min", tz="UTC").astype(str)
     params = planned(tmp_path, pd.DataFrame({"time": times, "sun": sun})).workload.preprocess
-    assert (params.interval, params.season, params.input_steps, params.horizon) == ("30min", 48, 96, 48)
+    assert (params.interval, params.season, params.input_steps, params.horizon) == ("30min", 48, 192, 48)
 
 
 @pytest.mark.parametrize("num", [8, 36])

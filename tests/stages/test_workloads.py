@@ -190,6 +190,8 @@ def test_a_forecast_stands_beside_its_baselines(kinds: Path):
     assert (rows["last"] - rows["actual"]).abs().mean() == pytest.approx(metrics["persistence_mae"])
     assert (rows["seasonal_naive"] - rows["actual"]).abs().mean() == pytest.approx(metrics["seasonal_naive_mae"])
     assert "the best of the three simple forecasts" in read_record(kinds, "score.json", "waves")["sentence"]
+    selection = read_record(kinds, "train.json", "waves")["selection"]
+    assert selection["held_out"][selection["selected"]] < selection["held_out"]["no change"] == 1
 
 
 def test_a_metric_of_its_own_scores_a_workload_on_new_data(kinds: Path):

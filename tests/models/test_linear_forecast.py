@@ -1,0 +1,150 @@
+"""The linear part of hybrid: its forms, and what their average reaches on series of known kinds."""
+
+import numpy as np
+import pytest
+import torch
+
+from tandem.models import Shape
+from tandem.models.hybrid import Network
+from tandem.models.linear_forecast import (
+    ChangeUnit,
+    add_repeated,
+    fit,
+    relative_inputs,
+    relative_targets,
+    to_log_changes,
+)
+from tandem.models.structural_maps import structural_maps
+
+MONTHS, GROWTH = np.arange(200), 0.015
+SEASON = np.array([-3.0, -2, 0, 1, 1, 2, 4, 3, 0, -1, -2, -3])
+
+
+def windows(levels: np.ndarray, num_steps: int, horizon: int, is_log: bool) -> tuple:
+    """values (N, T, 1), targets (N, H) and the levels (N,) before the targets, of all windows; and the unit."""
+    changes = np.diff(np.log(levels) if is_log else levels)
+    unit = ChangeUnit(float(changes.mean()), float(changes.std()), is_log)
+    all_steps = torch.from_numpy((changes - unit.mean) / unit.std).unfold(0, num_steps + horizon, 1)
+    anchors = levels[num_steps : num_steps + len(all_steps)]
+    return all_steps[:, :num_steps, None].float(), all_steps[:, num_steps:].float(), anchors, unit
+
+
+def errors(levels: np.ndarray, season: int, is_log: bool, num_steps: int, horizon: int) -> tuple:
+    """MAE of the forecast over the last fifth, of no change and of the last season; and the fitted forecast."""
+    values, targets, anchors, unit = windows(levels, num_steps, horizon, is_log)
+    num = len(values) * 4 // 5
+    found = fit(values[: num - horizon], targets[: num - horizon], unit, season)
+    start = num_steps + num  # of the first test window's last level
+    actual = np.stack([levels[start + row + 1 :][:horizon] for row in range(len(values) - num)])
+    path = (found(values[num:].double(), unit).numpy() * unit.std + unit.mean).cumsum(1)
+    forecast = anchors[num:, None] * np.exp(path) if is_log else anchors[num:, None] + path
+    season = season or 1
+    naive = np.stack([levels[start + row + 1 - season :][: min(season, horizon)] for row in range(len(actual))])
+    naive = np.tile(naive, -(-horizon // season))[:, :horizon]
+    others = (np.abs(each - actual).mean() for each in (anchors[num:, None], naive))
+    return np.abs(forecast - actual).mean(), *others, found
+
+
+@pytest.mark.parametrize(("num_past", "horizon", "season"), [(9, 4, 4), (30, 14, 12), (3, 5, 0), (5, 2, 12)])
+def test_the_weights_of_levels_sum_to_one_in_every_map(num_past: int, horizon: int, season: int):
+    maps = structural_maps(num_past, horizon, season)
+    assert any("season" in name for name in maps) == (num_past > season > 0)
+    for name, weights in maps.items():
+        assert weights.shape == (horizon, num_past), name
+        torch.testing.assert_close(weights.sum(1), torch.ones(horizon, dtype=torch.float64))
+
+
+def test_maps_continue_a_constant_and_a_season_that_comes_again():
+    pattern = torch.tensor([3.0, -1, 0, 5], dtype=torch.float64).repeat(9)
+    maps = structural_maps(32, 4, 4)
+    for name, weights in maps.items():
+        constant = torch.full((32,), 7.0, dtype=torch.float64)
+        torch.testing.assert_close(weights @ constant, constant[:4])
+        if "season" in name:
+            assert (weights @ pattern[:32] - pattern[:4]).abs().max() < 0.5, name
+
+
+def test_a_repeated_step_is_each_forecast_put_into_the_next_window():
+    random = torch.Generator().manual_seed(0)
+    weights, bias = (torch.randn(2, *shape, generator=random).double() for shape in ((3, 5), (5,)))
+    coefficients = torch.randn(2, 4, 5, generator=random).double()
+    inputs = torch.randn(3, generator=random).double()
+    found_weights, found_bias = add_repeated(weights, bias, coefficients)
+    for form in range(2):
+        window = inputs
+        for step in range(5):
+            first, constant = weights[form, :, 0] + coefficients[form, :3, 0], bias[form, 0] + coefficients[form, 3, 0]
+            following = window @ first + constant
+            torch.testing.assert_close(inputs @ found_weights[form, :, step] + found_bias[form, step], following)
+            window = torch.cat([window[1:], following[None]])
+
+
+def test_relative_changes_are_those_of_the_levels_and_go_back_to_logarithms():
+    levels = torch.tensor([[2.0, 3, 1.5, 4, 5, 4.5]], dtype=torch.float64)
+    mean, std = 0.1, 0.3
+    logs = ((levels.log().diff(dim=1)) - mean) / std
+    expected = levels.diff(dim=1) / levels[:, 3:4]  # the window ends at the fourth level
+    inputs, targets = relative_inputs(logs[:, :3, None], mean, std), relative_targets(logs[:, 3:], mean, std)
+    torch.testing.assert_close(torch.cat([inputs[:, :, 0], targets], dim=1) * std + mean, expected)
+    torch.testing.assert_close(to_log_changes(targets, mean, std), logs[:, 3:])
+
+
+@pytest.mark.parametrize("is_multiplied", [True, False])
+def test_a_season_is_forecast_from_logarithms_if_it_grows_and_else_from_levels(is_multiplied: bool):
+    draw, shares, ratios = np.random.default_rng(0), [], []
+    for _ in range(5):
+        trend, season = 100 * np.exp(GROWTH * MONTHS), np.tile(SEASON, 17)[:200]
+        noise = 0.3 * draw.normal(size=200)
+        levels = trend * np.exp((season + noise) / 12) if is_multiplied else trend + 6 * (season + noise)
+        own, _, last_season, found = errors(levels, 12, True, 40, 12)
+        shares.append(found.levels_share)
+        ratios.append(own / last_season)
+    assert (np.mean(shares) < 0.4) if is_multiplied else (np.mean(shares) > 0.6)
+    assert np.mean(ratios) < 0.6
+
+
+@pytest.mark.parametrize("is_log", [True, False])
+def test_a_random_walk_is_hardly_forecast_worse_than_by_no_change(is_log: bool):
+    draw, ratios = np.random.default_rng(0), []
+    for _ in range(12):
+        walk = draw.normal(size=300).cumsum()
+        own, no_change, *_ = errors(np.exp(0.02 * walk) if is_log else walk, 0, is_log, 24, 4)
+        ratios.append(own / no_change)
+    assert np.mean(ratios) < 1.12
+
+
+def test_noise_is_forecast_better_than_by_no_change():
+    draw, ratios = np.random.default_rng(0), []
+    for _ in range(8):
+        own, no_change, *_ = errors(10 + draw.normal(size=200), 0, True, 24, 4)
+        ratios.append(own / no_change)
+    assert np.mean(ratios) < 0.8
+
+
+
+def test_equal_windows_give_equal_bits_and_the_selection_is_described():
+    noise = 0.05 * np.random.default_rng(0).normal(size=200)
+    levels = 100 * np.exp(GROWTH * MONTHS + np.tile(SEASON, 17)[:200] / 12 + noise)
+    values, targets, _, unit = windows(levels, 24, 6, True)
+    first, second = fit(values, targets, unit, 12), fit(values, targets, unit, 12)
+    for own, other in ((first.changes, second.changes), (first.levels, second.levels)):
+        assert own.weights.equal(other.weights) and own.bias.equal(other.bias)
+    assert first.selection == second.selection
+    held_out = first.selection["held_out"]
+    assert held_out[first.selection["selected"]] < held_out["last season"] < held_out["no change"] == 1
+
+
+def test_hybrid_without_a_network_is_the_linear_forecast_of_train_and_val():
+    levels = 100 + np.random.default_rng(0).normal(size=120).cumsum()
+    values, targets, _, unit = windows(levels, 12, 3, True)
+    splits = [{"values": values[rows], "targets": targets[rows]} for rows in (slice(60), slice(60, None))]
+    of_unit = {"mean": unit.mean, "std": unit.std, "is_log": True, "season": 0}
+    for hidden_size, used in ((0, slice(None)), (4, slice(60))):
+        model = Network(Shape(1, 3, 12, False), hidden_size=hidden_size, dropout=0.0)
+        model.fit_initial(splits, **of_unit)
+        for parameter in model.parameters():
+            parameter.data.zero_()
+        expected = fit(values[used], targets[used], unit, 0)(values.double(), unit)
+        found = model(values, torch.ones(values.shape[:2], dtype=torch.bool)).detach()
+        torch.testing.assert_close(found.double(), expected, atol=1e-4, rtol=1e-4)
+        assert model.selection()["selected"] in model.describe_selection("skill")
