@@ -13,6 +13,7 @@ from tandem.params.parsing import literal
 from tandem.parts import MISSING
 
 # With few steps to convolve and many training sequences, a network is better (docs/recipes.md).
+CLOSED_FORM = ("rocket", "model_selection")
 FEW_STEPS, MANY_SEQUENCES = 16, 2000
 # From this many sequences on, the ridge uses the features' Gram matrix, which grows with the number of features.
 TOO_MANY_TO_KEEP = 8000
@@ -24,27 +25,27 @@ def model_for(task: str, summary: dict[str, Any]) -> tuple[str, str]:
     """The default model for a task and the size of its data, and the reason."""
     num, num_steps = summary["num_per_split"]["train"], summary["max_steps"]
     model = schema.built_in_facts(task).usual_model
-    if model != "rocket":
+    if model != "model_selection":
         return model, f"the default for {task}"
     if num >= MANY_SEQUENCES and num_steps <= FEW_STEPS:
         why = f"{num:,} training sequences of {num_steps} steps: few steps to convolve, enough to learn from"
         return "transformer", why
-    return model, f"the default for {task}: fixed convolutions and a linear layer in closed form"
+    return model, f"the default for {task}: fixed convolutions, raw values or a forest, by held-out errors"
 
 
 def has_velocity(features: Sequence[str], model: str = "") -> bool:
     """Speeds help if there are few features, and double the width if there are many. The table may already contain
     them, as `dx`.
 
-    rocket takes differences itself.
+    rocket and model_selection take differences themselves.
     """
-    return model != "rocket" and len(features) <= 8 and not {f"d{feature}" for feature in features} & {*features}
+    return model not in CLOSED_FORM and len(features) <= 8 and not {f"d{feature}" for feature in features} & {*features}
 
 
 def train_settings(task: str, model: str, summary: dict[str, Any], epochs: int | None) -> dict[str, Any]:
     """The settings that depend on the size of the data (heuristics, listed in docs/own-data.md)."""
-    if model == "rocket":
-        return rocket_settings(task, summary, epochs)
+    if model in CLOSED_FORM:
+        return closed_form_settings(task, model, summary, epochs)
     facts, num = schema.built_in_facts(task), summary["num_per_split"]["train"]
     is_forecast = facts.target == "window"
     is_short = model == "hybrid" and num < ENOUGH_FOR_NETWORK
@@ -77,7 +78,7 @@ def train_settings(task: str, model: str, summary: dict[str, Any], epochs: int |
     }
 
 
-def rocket_settings(task: str, summary: dict[str, Any], epochs: int | None) -> dict[str, Any]:
+def closed_form_settings(task: str, model: str, summary: dict[str, Any], epochs: int | None) -> dict[str, Any]:
     """One epoch in closed form. Many sequences get fewer features, which limits the memory of the features' products.
 
     HYDRA counts which shape fits best, which distinguishes classes. For a numeric label, MiniRocket alone is better
@@ -87,7 +88,7 @@ def rocket_settings(task: str, summary: dict[str, Any], epochs: int | None) -> d
     sizes = {"num_kernels": 5000, "num_groups": 16} if is_large else {}
     sizes |= {"num_groups": 0} if schema.built_in_facts(task).target == "number" else {}
     return {
-        "model": {"name": "rocket", **defaults_of("rocket"), **sizes},
+        "model": {"name": model, **defaults_of(model), **sizes},
         "epochs": 1 if epochs is None else epochs,  # any other number is rejected, with the reason
         "warmup_epochs": 0,
         "batch_size": 128,
@@ -104,9 +105,10 @@ def defaults_of(model: str) -> dict[str, Any]:
 
 def training_sentence(train: schema.Train, num: int) -> str:
     """How the model is trained on `num` sequences, in one line."""
-    if train.model.name == "rocket":
+    if train.model.name in CLOSED_FORM:
         groups = f" and {train.model.num_groups} groups" if train.model.num_groups else ""
-        return f"1 epoch in closed form, {train.model.num_kernels:,} kernels{groups}"
+        trees = f"; {train.model.num_trees} trees" if train.model.name == "model_selection" else ""
+        return f"1 epoch in closed form, {train.model.num_kernels:,} kernels{groups}{trees}"
     batches = f"{-(-num // train.batch_size):,} batches of {train.batch_size}"
     if train.model.name == "hybrid" and not train.model.hidden_size:
         return f"{train.epochs} epochs of {batches}, starting from a fitted linear forecast"

@@ -123,6 +123,8 @@ def train_record(context: RunContext, trainer: Trainer, record: Record, inputs: 
         realized["batch_size"] = context.train_params.batch_size
         realized["learning_rate"] = context.train_params.learning_rate
     losses = ("epoch", "learning_rate", "train_loss", "val_loss", f"val_{context.task.score_name}")
+    model: Any = trainer.model
+    selection: Any = {"selection": model.selection()} if hasattr(model, "selection") else {}
     return {
         "schema": schemas.SCHEMA,
         "workload": context.workload,
@@ -132,6 +134,7 @@ def train_record(context: RunContext, trainer: Trainer, record: Record, inputs: 
         "preset": read_json(preset_file(context.workload))["preset"],
         "block": literal(context.params),
         "realized": realized,
+        **selection,
         "digests": {
             "data": {
                 "table": context.summary.get("table_sha256"),
@@ -159,6 +162,10 @@ def timing_record(context: RunContext, trainer: Trainer, record: Record) -> Timi
     missing_reasons = record.missing_reasons | missing_of_gpu
     seen = {**times, "num_kernels": record.probe.get("num_kernels")}
     record.summary_lines["device"] = device_sentence(context.kind, len(trainer.verified), seen, context.num_workers)
+    model: Any = trainer.model
+    if hasattr(model, "describe_selection"):
+        record.summary_lines["model_selection"] = model.describe_selection(context.task.score_name)
+        print(record.summary_lines["model_selection"], flush=True)
     if trainer.oom.fallbacks:
         record.summary_lines["out_of_memory"] = f"memory ran out: {', then '.join(trainer.oom.fallbacks)}"
     for reason in trainer.missing_graph().values():

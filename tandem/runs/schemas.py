@@ -61,6 +61,7 @@ class TrainRecord(TypedDict):
     preset: str
     block: dict[str, Any]  # the workload's block of params.yaml in force, with the preset applied
     realized: Realized
+    selection: NotRequired[dict[str, Any]]  # of tandem/models/model_selection.py: selected, held_out scores
     digests: Digests
     epochs: list[dict[str, float | int | str]]  # exact losses and score, sha256 of weights, order and random draws
     files: dict[str, str]  # file -> sha256

@@ -56,6 +56,8 @@ class ClosedForm:
         self.model, self.task, self.train, self.val, self.oom = model, task, train, val, oom
         self.batch_size = batch_size
         self.refit: Callable[[], None] = lambda: None
+        # The outputs (M, C) for sequences that the fit did not see, before `scale_of`, and the targets.
+        self.held_out: tuple[Tensor, Tensor]
         self.on_features: Callable[[int, int], None] = lambda num_done, num_all: None  # called after every batch
 
     def fit(self, order: Tensor) -> Tensor:
@@ -63,14 +65,12 @@ class ClosedForm:
         self.model.eval()
         sample = self.sample(self.train, order)
         self.oom.run_with_fallbacks(lambda: self.model.calibrate(sample.values, sample.mask))
-        is_kept = len(self.train) + len(self.val) <= MAX_KEPT
-        return self.fit_kept() if is_kept else self.fit_summed(sample)
+        return self.fit_kept() if is_kept(self.train, self.val) else self.fit_summed(sample)
 
     def sample(self, split: Split, order: Tensor) -> Batch:
         """The first sequences of `order`, limited by NUM_SAMPLE and SAMPLE_BYTES."""
-        size = split.tensors["values"][:1].nbytes
-        num = max(1, min(NUM_SAMPLE, SAMPLE_BYTES // size))
-        return next(self.oom.batches(split, order[:num], num))
+        rows = order[: sample_size(split)]
+        return next(self.oom.batches(split, rows, len(rows)))
 
     def features(self, batch: Batch, compute: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
         """The features (B, P) of a batch, computed in smaller parts if memory runs out."""
@@ -112,6 +112,8 @@ class ClosedForm:
 
         with torch.no_grad():
             outputs = set_head(fit.coefficients)
+            of_val = self.model.head(features[num:]).cpu().double() / scale
+            self.held_out = torch.cat([fit.held_out, of_val]), targets.cpu()
             loss = self.task.loss(outputs, targets[:num], torch.empty(0), 0.0) * num
         self.refit = torch.no_grad()(refit)
         return loss
@@ -123,11 +125,11 @@ class ClosedForm:
         self.model.standardize_by(of_sample)
         of_sample = (of_sample - self.model.mean) * self.model.scale
         sums = self.summed(self.train, Primal(of_sample.shape[1], self.task.num_outputs))
-        draw = torch.linspace(0, len(self.val) - 1, min(len(self.val), NUM_SAMPLE)).long()
-        judges = self.sample(self.val, draw)
+        judges = self.sample(self.val, judges_of(self.val))
         features = self.features(judges, self.model.standardized).cpu()
         strength, weights, intercepts, outputs = sums.best(features, self.task.encoded(judges.targets).cpu().double())
-        scale = self.task.scale_of(outputs, judges.targets.cpu())
+        self.held_out = outputs, judges.targets.cpu()
+        scale = self.task.scale_of(*self.held_out)
         self.model.set_head(scale * weights.T, scale * intercepts)
 
         def refit() -> None:
@@ -176,6 +178,20 @@ class OwnFit:
 
     def refit(self) -> None:
         """Keep the fit to the training split."""
+
+
+def is_kept(train: Split, val: Split) -> bool:
+    """Whether all features stay in memory."""
+    return len(train) + len(val) <= MAX_KEPT
+
+
+def sample_size(split: Split) -> int:
+    return max(1, min(NUM_SAMPLE, SAMPLE_BYTES // split.tensors["values"][:1].nbytes))
+
+
+def judges_of(val: Split) -> Tensor:
+    """The rows of val that choose if not all features stay in memory."""
+    return torch.linspace(0, len(val) - 1, min(len(val), NUM_SAMPLE)).long()[: sample_size(val)]
 
 
 def products_of(features: Tensor) -> Tensor:

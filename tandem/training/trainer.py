@@ -20,6 +20,7 @@ from tandem.training.graphs import Graphs
 from tandem.training.oom import OomPolicy, advice
 from tandem.training.optimizer import AdamW, learning_rates
 from tandem.training.random_draws import RandomDraws, draw_epoch, sha256_of, uses_teacher_forcing
+from tandem.training.selection import Selectable, Selection
 from tandem.training.step import Step, choose_execution_mode, graph_blocker, random_state, set_random_state
 from tandem.training.trained import PREDICTION_BATCH
 from tandem.training.workers import ALONE, Workers
@@ -78,12 +79,15 @@ class Trainer:
             oom=self.oom,
         )
         use_tf32(self.step.precision == "tf32")
-        self.closed_form: ClosedForm | OwnFit | None = None
+        self.closed_form: ClosedForm | OwnFit | Selection | None = None
         if has_fit:
             self.closed_form = OwnFit(model, task, train, self.oom, params.batch_size)
         elif has_fitted_head:
-            self.closed_form = ClosedForm(
-                cast(Fitted, model), cast(FittedTask, task), train, val, self.oom, params.batch_size
+            inputs = (cast(FittedTask, task), train, val, self.oom, params.batch_size)
+            self.closed_form = (
+                Selection(cast(Selectable, model), *inputs)
+                if hasattr(model, "candidates")
+                else ClosedForm(cast(Fitted, model), *inputs)
             )
         self.steps_per_epoch = -(-len(train) // params.batch_size)
         self.rates = learning_rates(params, self.steps_per_epoch * params.epochs)
@@ -212,7 +216,7 @@ class Trainer:
             return self.plain_steps(random_draws, first_step, 0)
         return self.captured_steps(random_draws, first_step)
 
-    def fitted(self, closed_form: ClosedForm | OwnFit, order: torch.Tensor) -> Iterator[int]:
+    def fitted(self, closed_form: ClosedForm | OwnFit | Selection, order: torch.Tensor) -> Iterator[int]:
         """Fit the model in closed form: the only step of such an epoch."""
         self.total = closed_form.fit(order)
         yield len(self.train_split)
