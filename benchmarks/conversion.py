@@ -102,6 +102,7 @@ def make_lists(path: Path, number: int) -> None:
 
 def plan(path: Path, number: int) -> tuple[tuple[int, int, int], float, float]:
     """Bytes of source, table and memory; seconds of the conversion and of everything."""
+    from tandem import cli
     from tandem.importing import long_table, new_workload
 
     before, seconds, write = largest_resident_bytes(), [], long_table.write
@@ -112,7 +113,7 @@ def plan(path: Path, number: int) -> tuple[tuple[int, int, int], float, float]:
         seconds.append(time.perf_counter() - start)
 
     long_table.write = timed
-    words = new_workload.make_parser().parse_args(["mine", str(path)])
+    words = cli.parse("new", new_workload, ["mine", str(path)])
     start = time.perf_counter()
     with tempfile.TemporaryDirectory(dir=path.parent) as scratch:
         made = new_workload.make_plan(words, Path(scratch))

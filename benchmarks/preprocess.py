@@ -110,7 +110,7 @@ def prepare(table: Path, target: Path) -> tuple[float, int]:
         groups="none",
     )
     before, start = largest_resident_bytes(), time.perf_counter()
-    write_arrays(target, sequences.prepare(params, table.parent, per_step=False))
+    write_arrays(target, sequences.prepare(params, table.parent, "class"))
     return time.perf_counter() - start, largest_resident_bytes() - before
 
 

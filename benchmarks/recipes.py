@@ -85,7 +85,7 @@ def compared(options: argparse.Namespace, recipe: dict[str, Any], seed: int) -> 
 def folds_of(prepared: PreparedSequences, num_folds: int) -> tuple[np.ndarray, np.ndarray]:
     """The sequence numbers of train and val, and the fold of each, dealt in the order of the file."""
     rows = np.sort(np.concatenate([prepared.parts["train"], prepared.parts["val"]]))
-    _, first, group = np.unique(prepared.groups[rows], return_index=True, return_inverse=True)
+    _, first, group = np.unique(prepared.duplicates[rows], return_index=True, return_inverse=True)
     return rows, np.unique(first[group], return_inverse=True)[1] % num_folds
 
 

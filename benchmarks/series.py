@@ -21,7 +21,7 @@ import pandas as pd
 
 from benchmarks.accuracy import predict_test
 from benchmarks.markdown import header, mean_and_range, row
-from tandem.data import open_source
+from tandem.data import source_module
 from tandem.data.packed import as_tensors
 from tandem.importing import new_workload
 
@@ -104,7 +104,7 @@ def measure(table: Path, words: list[str], seeds: int) -> list[str]:
     with TemporaryDirectory() as scratch:
         workload = new_workload.make_plan(options, Path(scratch)).workload
     inferred, params = time.perf_counter() - start, workload.preprocess
-    prepared = open_source(params.source).prepare(params, table.parent, per_step=False)
+    prepared = source_module(params.source).prepare(params, table.parent, "window")
     arrays = {name: prepared.arrays(name) for name in ("train", "val", "test")}
     inputs = {name: as_tensors(each["values"], each["lengths"], each["targets"]) for name, each in arrays.items()}
     found, seconds = [], []

@@ -18,7 +18,7 @@ from torch import Tensor
 from tandem.data import series
 from tandem.data.arrays import standardize
 from tandem.data.packed import as_tensors
-from tandem.data.sequences import NO_EVENT, to_sequences
+from tandem.data.rows import NO_EVENT, to_sequences
 from tandem.data.tables import from_frame, read_table, split_column
 from tandem.params import parsing, schema
 from tandem.params.intervals import parse_interval
@@ -96,14 +96,14 @@ class Predictor:
         rows = from_frame(unlabelled, wanted, "the table", tuple(self.learned.get("na", ())))
         velocity = self.learned.get("velocity", False)
         offsets = self.learned.get("offsets", {})
-        sequences = to_sequences(rows, columns, velocity, allow_missing, per_step=False, offsets=offsets)
+        sequences = to_sequences(rows, columns, velocity, allow_missing, offsets=offsets)
         longest = self.about["shape"]["max_steps"]
         if sequences.values.shape[1] > longest:
             name = sequences.ids[sequences.lengths.argmax()]
             raise ValueError(
                 f"sequence {name!r} has {sequences.lengths.max()} steps; the model was trained with up to {longest}"
             )
-        standardize(sequences, self.learned["mean"], self.learned["std"])
+        standardize(sequences.values, sequences.padding_mask, self.learned["mean"], self.learned["std"])
         tensors = as_tensors(sequences.values, sequences.lengths, sequences.labels)
         values, mask = (torch.from_numpy(tensors[name]) for name in ("values", "mask"))
         if not self.task.per_step:

@@ -40,6 +40,13 @@ def clips(labels: list[Any], lengths: tuple[int, int] = (5, 9), num_features: in
     return pd.concat(parts, ignore_index=True)
 
 
+def series(**columns: Any) -> pd.DataFrame:
+    """A random walk of 300 hours."""
+    hours = pd.date_range("2024-01-01", periods=300, freq="h").strftime("%Y-%m-%d %H:%M:%SZ")
+    value = np.random.default_rng(0).normal(size=300).cumsum()
+    return pd.DataFrame({"time": hours, "value": value, **columns})
+
+
 def saved(table: pd.DataFrame, path: Path) -> Path:
     table.to_parquet(path) if path.suffix == ".parquet" else table.to_csv(path, index=False)
     return path

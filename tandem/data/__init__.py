@@ -3,11 +3,11 @@
 Each source is a module of this package with the name `preprocess.source` of params.yaml; `own_source` calls a function
 in the workload's directory. It has a function
 
-    prepare(params, folder, per_step) -> Prepared
+    prepare(params, folder, target) -> Prepared
 
-`params` is the source's dataclass in tandem/params/schema.py, `folder` contains the workload's raw data, and `per_step`
-says whether every step has its own label (detect). For regress, it also gets `is_number=True`. It raises ValueError
-with a one-sentence message for user errors.
+`params` is the source's dataclass in tandem/params/schema.py, `folder` contains the workload's raw data, and `target`
+is that of the task (tandem/params/task_facts.py), such as "class per step". It raises ValueError with a one-sentence
+message for user errors.
 """
 
 import importlib
@@ -48,16 +48,14 @@ class Arrays:
     groups: np.ndarray | None = None  # (N,) equal for sequences that must stay in one split
 
 
-def open_source(name: str) -> ModuleType:
+def source_module(name: str) -> ModuleType:
     """Import the source `name` (tandem/params/loading.py has checked the name)."""
     return importlib.import_module(f"{__name__}.{'own_source' if ':' in name else name}")
 
 
 def prepare(target: str, params: Any, folder: Path) -> Prepared:
     """Prepare the data of a workload. `target`: that of its task (tandem/tasks). `params`: those of its source."""
-    options = {"is_number": True} if target == "number" else {}
-    per_step = target == "class per step"
-    prepared: Prepared = open_source(params.source).prepare(params, folder, per_step=per_step, **options)
+    prepared: Prepared = source_module(params.source).prepare(params, folder, target)
     return prepared
 
 

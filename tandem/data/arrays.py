@@ -3,7 +3,7 @@
 N sequences, T steps of the longest one, F features. values (N, T, F) are float32 and zero after a sequence's end.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -51,7 +51,7 @@ class PreparedSequences:
     """Standardized sequences and their splits (see tandem/data/__init__.py: Prepared)."""
 
     sequences: Sequences
-    groups: np.ndarray  # (N,) equal for equal sequences
+    duplicates: np.ndarray  # (N,) equal for equal sequences
     parts: dict[str, np.ndarray]  # split -> sorted sequence indices
     mean: np.ndarray  # (F,) of the training split
     std: np.ndarray  # (F,)
@@ -89,9 +89,10 @@ class PreparedSequences:
 
     @property
     def summary(self) -> dict[str, Any]:
-        sequences, groups, parts, labels = self.sequences, self.groups, self.parts, self.sequences.labels
-        _, first, group = np.unique(groups, return_index=True, return_inverse=True)
-        split = np.zeros(len(groups), dtype=np.int8)
+        sequences, parts, labels = self.sequences, self.parts, self.sequences.labels
+        num_sequences = len(labels)
+        _, first, group = np.unique(self.duplicates, return_index=True, return_inverse=True)
+        split = np.zeros(num_sequences, dtype=np.int8)
         for number, name in enumerate(SPLITS):
             split[parts[name]] = number
         group_fields = {}
@@ -99,12 +100,12 @@ class PreparedSequences:
             num = {name: len(np.unique(together[rows])) for name, rows in parts.items()}
             num_across = sum(num.values()) - len(np.unique(together))
             group_fields = {"num_groups": num, "num_groups_across_splits": num_across}
-        has_other_label = (labels != labels[first][group]).reshape(len(groups), -1).any(axis=1)
+        has_other_label = (labels != labels[first][group]).reshape(num_sequences, -1).any(axis=1)
         return {
-            "num_sequences": len(sequences.ids),
+            "num_sequences": num_sequences,
             "num_per_split": {name: len(rows) for name, rows in parts.items()},
             **({} if self.target else {"num_per_class": self.num_per_class()}),
-            "num_duplicates": len(groups) - len(first),
+            "num_duplicates": num_sequences - len(first),
             "num_duplicates_with_other_label": int(has_other_label.sum()),
             "num_filled": sequences.num_filled,
             "num_duplicates_across_splits": int((split != split[first][group]).sum()),
@@ -144,16 +145,6 @@ class PreparedSequences:
         return message
 
 
-def prepared(
-    sequences: Sequences, groups: np.ndarray, parts: dict[str, np.ndarray], table: Path | None, label: str = ""
-) -> PreparedSequences:
-    """Standardize `sequences` in place by the training split's statistics. `label`: the name of a numeric label."""
-    mean, std = statistics_of(sequences, parts["train"])
-    standardize(sequences, mean, std)
-    target = target_statistics(label, sequences.labels[parts["train"]]) if sequences.has_number else None
-    return PreparedSequences(sequences, groups, parts, mean, std, table, target)
-
-
 def target_statistics(name: str, numbers: np.ndarray) -> dict[str, Any]:
     """Name, mean and std of a numeric label. Raises ValueError if all `numbers` are equal (nothing to learn)."""
     mean, std = float(numbers.mean()), float(numbers.std())
@@ -177,51 +168,50 @@ def statistics_of(sequences: Sequences, rows: np.ndarray) -> tuple[np.ndarray, n
     return mean, np.where(std > 1e-12 * np.maximum(1.0, np.abs(mean)), std, 1.0)
 
 
-def standardize(sequences: Sequences, mean: ArrayLike, std: ArrayLike) -> None:
-    """Standardize in place; the padding stays zero."""
-    standardize_values(sequences.values, sequences.padding_mask, mean, std)
-
-
-def standardize_values(values: np.ndarray, after_end: np.ndarray, mean: ArrayLike, std: ArrayLike) -> None:
-    """Standardize values (N, T, F) in place; after_end (N, T) is true in the padding."""
+def standardize(values: np.ndarray, padding_mask: np.ndarray, mean: ArrayLike, std: ArrayLike) -> None:
+    """Standardize values (N, T, F) in place; the padding, where padding_mask (N, T) is true, stays zero."""
     mean, std = np.asarray(mean), np.asarray(std)
     for chunk in chunks(len(values), values):
         part = values[chunk]
         part -= mean.astype(np.float32)
         part /= std.astype(np.float32)
-        part[after_end[chunk]] = 0.0
+        part[padding_mask[chunk]] = 0.0
 
 
 def make_features(
     read: Callable[[int], np.ndarray],
     is_real: np.ndarray,
-    num_features: int,
+    features: Sequence[str],
     velocity: bool,
     allow_missing: bool,
-    offsets: Callable[[int, np.ndarray], float],
-    complain: Callable[[int, int], ValueError],
-) -> tuple[np.ndarray, int, dict[int, float]]:
+    offsets: Mapping[str, float] | None,
+    name: str,
+    ids: Sequence[Any] | np.ndarray,
+) -> tuple[np.ndarray, int, dict[str, float]]:
     """Return values (N, T, F) float32, zero after a sequence's end, the number of filled cells, and the offsets.
 
-    read(f) returns the cells (R,) of feature f at the R real steps, in the order of `is_real` (N, T). `velocity`
+    read(index) returns the cells (R,) of a feature at the R real steps, in the order of `is_real` (N, T). `velocity`
     appends each feature's difference to the previous step, 0 at the first step. `allow_missing`: NaN is interpolated.
-    offsets(f, cells): the value to subtract before the cast to float32, or 0. complain(f, n): the error if sequence n
-    has no value of feature f.
+    `offsets`: the value to subtract from each feature before the cast to float32; None: `offset_of` chooses it. `name`
+    of the data and `ids` (N,) are for the error about a sequence without any value.
     """
-    lengths = is_real.sum(axis=1)
+    lengths, num_features = is_real.sum(axis=1), len(features)
     values = np.zeros((*is_real.shape, num_features * (2 if velocity else 1)), dtype=np.float32)
     num_filled, used_offsets = 0, {}
-    for index in range(num_features):
+    for index, feature in enumerate(features):
         cells = read(index)
-        if offset := offsets(index, cells):
-            used_offsets[index] = offset
+        if offset := offset_of(cells) if offsets is None else offsets.get(feature, 0.0):
+            used_offsets[feature] = offset
             cells = cells - offset
         padded = np.zeros(is_real.shape, dtype=np.float32)
         padded[is_real] = cells.astype(np.float32, copy=False)
         if allow_missing:
             filled, without_any = interpolate(padded, lengths)
             if len(without_any):
-                raise complain(index, int(without_any[0]))
+                raise ValueError(
+                    f"{name}: sequence {str(ids[without_any[0]])!r} has no value of {feature!r} at all; leave the "
+                    "sequence out, or give it one"
+                )
             num_filled += filled
         values[:, :, index] = padded
         if velocity:
@@ -230,8 +220,17 @@ def make_features(
     return values, num_filled, used_offsets
 
 
-def with_velocity(features: tuple[str, ...], velocity: bool) -> tuple[str, ...]:
-    return features + (tuple(f"d{name}" for name in features) if velocity else ())
+def offset_of(numbers: np.ndarray) -> float:
+    """Return what to subtract from a feature's numbers (R,) before the cast to float32: 0 or their minimum.
+
+    It is the minimum if the standard deviation is below 1/4096 of the mean, e.g. for Unix times. Without the
+    subtraction, half of the 24 bits of a float32 would store the part that all numbers have in common. The minimum does
+    not depend on the order of the rows.
+    """
+    low, high = (float(limit) for limit in (np.fmin.reduce(numbers), np.fmax.reduce(numbers)))
+    if numbers.dtype.itemsize < 8 or not (low > 0 or high < 0) or low == high:
+        return 0.0
+    return low if np.nanstd(numbers, dtype=np.float64) < abs(low + high) / 2 / 4096 else 0.0
 
 
 def interpolate(column: np.ndarray, lengths: np.ndarray) -> tuple[int, np.ndarray]:

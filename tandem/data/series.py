@@ -3,7 +3,7 @@
 Input: the workload's table (CSV, CSV.gz or Parquet) with one row per time in any order, and the params of a `series`
 source. Output: see tandem/data/__init__.py, plus the array `anchors` and, with a season, `seasonal`. Time and memory
 are linear in the sizes of the table and of the windows. No Python loop runs over rows or windows. The inputs of a
-window never use values from later times (see `to_grid`, `filled` and `statistics_of`). The summary and the message
+window never use values from later times (`to_grid`, `forward_filled`, `statistics_of`). The summary and the message
 count irregularities in the table, such as missing points.
 
 R rows of the table, G grid points at a distance of one interval, N windows, T input steps, H target steps (the
@@ -20,15 +20,7 @@ from numpy.lib.stride_tricks import sliding_window_view
 
 from tandem.data import Arrays
 from tandem.data.splits import SPLITS, sizes_of
-from tandem.data.tables import (
-    RawTable,
-    check_wanted,
-    find_table,
-    from_frame,
-    raise_if_any,
-    read_numbers,
-    read_table,
-)
+from tandem.data.tables import RawTable, find_table, from_frame, raise_if_any, read_numbers, read_table
 from tandem.data.times import SECOND, Steps, iso, read_times, steps_for
 from tandem.params.intervals import Interval, parse_interval
 from tandem.params.schema import OwnSeries, Series
@@ -156,23 +148,20 @@ def loses_many_windows(summary: dict[str, Any]) -> bool:
     return bool(lost > MANY_SKIPPED * (lost + kept))
 
 
-def prepare(params: Series, folder: Path, per_step: bool) -> Windows:
-    """Read the table in `folder`, split it by time, standardize it and cut windows. `per_step` is unused."""
+def prepare(params: Series, folder: Path, target: str) -> Windows:
+    """Read the table in `folder`, split it by time, standardize it and cut windows. `target` is unused."""
     path, columns = find_table(folder, params.table), params.columns
     table = read_table(path, texts=(columns.time,), features=(columns.target, *columns.features), na=params.na)
     return from_table(table, params, path)
 
 
-def prepare_own(params: OwnSeries, found: Any, place: str, per_step: bool) -> Windows:
+def prepare_own(params: OwnSeries, found: Any, place: str, target: str) -> Windows:
     """The windows of the DataFrame that a source of the workload's own returned. `place`: its file and name."""
     if isinstance(found, Arrays):
         raise ValueError(f"{place} returns Arrays; a source for forecast returns a DataFrame with one long series")
     columns = params.columns
-    wanted = check_wanted([columns.time, columns.target, *columns.features])
-    table = from_frame(found, wanted, f"what {place} returns", params.na)
-    if not len(found):
-        raise ValueError(f"{place} returns a DataFrame with 0 rows; every split needs some")
-    return from_table(table, params, None)
+    wanted = [columns.time, columns.target, *columns.features]
+    return from_table(from_frame(found, wanted, f"what {place} returns", params.na), params, None)
 
 
 def raw_to_inputs(
@@ -301,10 +290,10 @@ def to_grid(table: RawTable, params: Series | OwnSeries, interval: Interval) -> 
             f"in all, at steps of {interval.words}); complete the table, or set preprocess.missing to skip or "
             "interpolate"
         )
-    return replace(grid, levels=filled(levels)) if params.missing == "interpolate" else grid
+    return replace(grid, levels=forward_filled(levels)) if params.missing == "interpolate" else grid
 
 
-def filled(levels: np.ndarray) -> np.ndarray:
+def forward_filled(levels: np.ndarray) -> np.ndarray:
     """levels (G, F) -> (G, F): forward fill, like DataFrame.ffill. Rows before the first known row stay NaN.
 
     Linear interpolation would reveal the value after the gap to the model.

@@ -96,7 +96,7 @@ def repeated(groups: np.ndarray) -> list[np.ndarray]:
     return np.split(members_by_group, np.cumsum(group_sizes[group_sizes > 1])[:-1]) if len(members) else []
 
 
-def joined(*groupings: np.ndarray) -> np.ndarray:
+def merged_groups(*groupings: np.ndarray) -> np.ndarray:
     """(N,) group numbers: the smallest groups that contain all groups of all groupings (each (N,))."""
     group = np.arange(len(groupings[0]))
     while True:  # a group's smallest number spreads through it; one or two passes are enough for nested groups

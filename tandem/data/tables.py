@@ -92,32 +92,14 @@ def read_table(
     Reads `texts` as text and `features` as numbers, and infers the types of `others`. Raises ValueError if a column is
     missing or the file is not a table.
     """
-    wanted = check_wanted([*texts, *others, *features])
+    wanted = [*texts, *others, *features]
     is_parquet = path.suffix.lower() == ".parquet"
     try:
         cells = read_parquet(path, wanted) if is_parquet else read_csv(path, texts, features, wanted)
     except (pa.ArrowException, csv.Error, *DAMAGED, UnicodeDecodeError) as error:
-        why = None if is_parquet else not_utf8(path) or ragged_line(path)
-        raise ValueError(
-            f"{relative(path)} cannot be read as {'Parquet' if is_parquet else 'CSV'}: "
-            f"{why or ' '.join(str(error).split())}"
-        ) from None
-    if cells.num_rows == 0:
-        raise ValueError(f"{relative(path)} has a header but 0 rows; every split needs some")
+        why = " ".join(str(error).split()) if is_parquet else why_no_csv(path, error)
+        raise ValueError(f"{relative(path)} cannot be read as {'Parquet' if is_parquet else 'CSV'}: {why}") from None
     return raw_table(cells, wanted, relative(path), row_number if is_parquet else partial(csv_line, path), na)
-
-
-def check_wanted(columns: list[str]) -> list[str]:
-    """Return the columns of preprocess.columns. Raises ValueError if one has two roles, or that of the split."""
-    counts = Counter(columns)
-    for column in columns:
-        if counts[column] > 1 or column == SPLIT_COLUMN:
-            raise ValueError(
-                f"preprocess.columns names {column!r} "
-                f"{'twice' if column != SPLIT_COLUMN else 'for something else than the split'}; they must be different "
-                "columns, and the name `split` is kept for train, val or test"
-            )
-    return columns
 
 
 def from_frame(frame: "pandas.DataFrame", wanted: list[str], name: str, na: tuple[str, ...] = ()) -> RawTable:
@@ -126,13 +108,25 @@ def from_frame(frame: "pandas.DataFrame", wanted: list[str], name: str, na: tupl
         cells = pa.Table.from_pandas(frame, preserve_index=False)
     except pa.ArrowException as error:
         raise ValueError(f"{name} mixes kinds of values in one column: {' '.join(str(error).split())}") from None
-    return raw_table(cells.select(present(name, cells.column_names, wanted)), wanted, name, row_number, na)
+    return raw_table(cells.select(columns_to_read(name, cells.column_names, wanted)), wanted, name, row_number, na)
 
 
 def raw_table(
     cells: pa.Table, wanted: Sequence[str], name: str, place: Callable[[int], str], na: tuple[str, ...]
 ) -> RawTable:
-    """The columns `wanted` and, if there is one more, that of the split."""
+    """The columns `wanted` and, if there is one more, that of the split.
+
+    Raises ValueError if a column has two roles, or if there are no rows.
+    """
+    for column, count in Counter(wanted).items():
+        if count > 1 or column == SPLIT_COLUMN:
+            raise ValueError(
+                f"preprocess.columns names {column!r} "
+                f"{'twice' if column != SPLIT_COLUMN else 'for something else than the split'}; they must be different "
+                "columns, and the name `split` is kept for train, val or test"
+            )
+    if cells.num_rows == 0:
+        raise ValueError(f"{name} has a header but 0 rows; every split needs some")
     columns = {column: simplified(name, column, cells.column(column)) for column in cells.column_names}
     if split := next((column for column in columns if column not in wanted), None):
         columns[SPLIT_COLUMN] = columns.pop(split)
@@ -175,7 +169,7 @@ def row_number(row: int) -> str:
 
 def read_parquet(path: Path, wanted: list[str]) -> pa.Table:
     with pa.parquet.ParquetFile(path) as file:
-        return file.read(columns=present(relative(path), file.schema_arrow.names, wanted))
+        return file.read(columns=columns_to_read(relative(path), file.schema_arrow.names, wanted))
 
 
 def read_csv(path: Path, texts: Sequence[str], features: Sequence[str], wanted: list[str]) -> pa.Table:
@@ -185,7 +179,7 @@ def read_csv(path: Path, texts: Sequence[str], features: Sequence[str], wanted: 
     if not header:
         raise ValueError(f"{relative(path)} is empty (0 bytes of table); it must hold a header and at least one row")
     as_text = dict.fromkeys((*texts, split_column(header, wanted) or ""), pa.dictionary(pa.int32(), pa.string()))
-    wanted = present(relative(path), header, wanted)
+    wanted = columns_to_read(relative(path), header, wanted)
     inferred = pa.csv.ConvertOptions(include_columns=wanted, column_types=as_text, null_values=[""])
     with pa.csv.open_csv(path, convert_options=inferred) as start:
         types = {field.name: field.type for field in start.schema}
@@ -198,35 +192,13 @@ def read_csv(path: Path, texts: Sequence[str], features: Sequence[str], wanted: 
         return pa.csv.read_csv(path, convert_options=inferred)
 
 
-def may_be_codes(cells: pa.ChunkedArray) -> bool:
-    """Whether the numbers of a CSV file may have been codes such as 01, or had more digits than a number holds."""
-    if pa.types.is_floating(cells.type):
-        return bool(pc.any(pc.greater(pc.abs(cells), 2.0**53)).as_py())
-    return bool(pa.types.is_integer(cells.type))
-
-
-def coded_numbers(path: Path, columns: Sequence[str]) -> list[str]:
-    """Those columns of a CSV file that numbers would change, because cells are like 01 or have more than 18 digits."""
-    found = dict[str, None]()
-    convert = pa.csv.ConvertOptions(include_columns=columns, column_types=dict.fromkeys(columns, pa.string()))
-    if columns:
-        with pa.csv.open_csv(path, convert_options=convert) as batches:
-            for batch in batches:
-                found |= dict.fromkeys(column for column in columns if are_codes(batch[column]))
-    return [*found]
-
-
-def are_codes(cells: pa.Array) -> bool:
-    return bool(pc.any(pc.match_substring_regex(cells, r"^\s*(0\d+|\d{19,})\s*$")).as_py())
-
-
 def split_column(names: Iterable[str], taken: Sequence[str] = ()) -> str | None:
     """The column of the split: `split`, else the only one of that name in other letters, such as `Split`."""
     found = [name for name in names if name.strip().lower() == SPLIT_COLUMN and name not in taken]
     return SPLIT_COLUMN if SPLIT_COLUMN in found else found[0] if len(found) == 1 else None
 
 
-def present(name: str, header: list[str], wanted: list[str]) -> list[str]:
+def columns_to_read(name: str, header: list[str], wanted: list[str]) -> list[str]:
     """Return the columns to read: `wanted`, and that of the split if the header has one.
 
     Raises ValueError if the header lacks one of them or has it twice.
@@ -262,32 +234,24 @@ def csv_line(path: Path, row: int) -> str:
     return f"line {line}"
 
 
-def not_utf8(path: Path) -> str | None:
-    """A message with the fix if the file is not UTF-8, the only accepted encoding; else None."""
-    try:
-        with open_csv(path) as file:
-            while file.read(1 << 20):
-                pass
-    except UnicodeDecodeError as error:
-        byte, place = error.object[error.start], "of UTF-16" if error.object[:2] in (b"\xff\xfe", b"\xfe\xff") else ""
-        return (
-            f"it is not UTF-8 (byte 0x{byte:02x}{place and f', the first {place}'}); "
-            "tandem new finds the encoding and writes it as UTF-8"
-        )
-    except DAMAGED:
-        return None  # the caller reports the damage
-    return None
-
-
-def ragged_line(path: Path) -> str | None:
-    """A message about the first line with more or fewer cells than the header; None if there is none."""
+def why_no_csv(path: Path, error: Exception) -> str:
+    """Why pyarrow cannot read a CSV file: it is not UTF-8, or a line has more or fewer cells than the header; else its
+    own message.
+    """
+    odd = ""
     try:
         rows = csv_rows(path)
-        width = len(next(rows)[1])
-        odd = next(((line, cells) for line, cells in rows if len(cells) != width), None)
-    except (csv.Error, *DAMAGED, UnicodeDecodeError, StopIteration):
-        return None
-    return odd and f"line {odd[0]} has {len(odd[1])} cells and the header {width}; correct the table and run again"
+        _, header = next(rows)
+        for line, cells in rows:
+            if len(cells) != len(header) and not odd:
+                odd = f"line {line} has {len(cells)} cells and the header {len(header)}"
+    except UnicodeDecodeError as wrong:
+        byte = wrong.object[wrong.start]
+        place = ", the first of UTF-16" if wrong.object[:2] in (b"\xff\xfe", b"\xfe\xff") else ""
+        return f"it is not UTF-8 (byte 0x{byte:02x}{place}); tandem new finds the encoding and writes it as UTF-8"
+    except (csv.Error, *DAMAGED, StopIteration):
+        pass
+    return f"{odd}; correct the table and run again" if odd else " ".join(str(error).split())
 
 
 def factorize(table: RawTable, column: str, empty: str | None = None) -> tuple[np.ndarray, np.ndarray]:
@@ -348,17 +312,17 @@ def sorted_with_rank(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return values[order], np.argsort(order)  # argsort inverts a permutation
 
 
-def read_numbers(table: RawTable, column: str, allow_missing: bool = False) -> np.ndarray:
+def read_numbers(table: RawTable, column: str, allow_missing: bool = False, hint: str = "") -> np.ndarray:
     """Return the numbers (R,) in the file's own type. Times become nanoseconds.
 
     Raises ValueError with the row and its value if a number is not finite. With `allow_missing`, empty cells and NaN
-    are accepted and become NaN.
+    are accepted and become NaN. `hint` is a part of the message.
     """
     cells = table.take(column)
     is_time = pa.types.is_date(cells.type) or pa.types.is_timestamp(cells.type)
     if is_time:
         cells = cells.cast(pa.timestamp("ns")).cast(pa.int64())
-    why = f"column {column!r} must hold finite numbers"
+    why = f"column {column!r} must hold finite numbers{hint}"
     found, spellings = as_numbers(cells, table.na)
     if found is None:
         wrong = (not is_number(cell, table.na, allow_missing) for chunk in cells.chunks for cell in chunk.to_pylist())
@@ -407,7 +371,8 @@ def as_numbers(cells: pa.ChunkedArray, na: Sequence[str]) -> tuple[pa.ChunkedArr
     return cells, spellings
 
 
-def cast_or_none(cells: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray | None:
+def cast_or_none(cells: Any, kind: pa.DataType) -> Any:
+    """Arrow's `cells`, an array or a scalar, cast to `kind`; None if one cannot be cast."""
     try:
         return cells.cast(kind)
     except pa.ArrowInvalid:

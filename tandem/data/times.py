@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tandem.data.tables import RawTable, raise_if_any
+from tandem.data.tables import RawTable, cast_or_none, raise_if_any
 from tandem.params.intervals import Interval
 
 SECOND = 10**9  # nanoseconds
@@ -96,11 +96,9 @@ def read_times(table: RawTable, column: str, interval: Interval) -> tuple[np.nda
     ending = pc.if_else(pc.equal(pc.utf8_length(text), len("2021-09-27")), " 00:00Z", pc.if_else(has_offset, "", "Z"))
     complete = pc.binary_join_element_wise(text, ending, "")
     in_utc = pa.timestamp("ns", "UTC")
-    try:
-        stamps = complete.cast(in_utc)
-    except pa.ArrowInvalid:
-        raise_if_any(table, np.array([not can_cast(cell, in_utc) for cell in complete]), why, cells)
-        raise
+    if (stamps := cast_or_none(complete, in_utc)) is None:
+        raise_if_any(table, np.array([cast_or_none(cell, in_utc) is None for cell in complete]), why, cells)
+        raise ValueError(f"{table.name}: {why}; correct the table and run again")
     num_without = 0 if interval.is_calendar else len(cells) - pc.sum(has_offset).as_py()
     return stamps.cast(pa.int64()).to_numpy(), num_without
 
@@ -123,14 +121,6 @@ def periods_to_dates(text: pa.ChunkedArray, interval: Interval, table: str, colu
     distinct = [cell.as_py() for cell in encoded.dictionary]
     days = pa.array([first_day(cell) or cell for cell in distinct], pa.string())
     return pa.chunked_array([pa.DictionaryArray.from_arrays(encoded.indices, days).cast(pa.string())])
-
-
-def can_cast(cell: pa.Scalar, kind: pa.DataType) -> bool:
-    try:
-        cell.cast(kind)
-        return True
-    except pa.ArrowInvalid:
-        return False
 
 
 @dataclass(frozen=True)

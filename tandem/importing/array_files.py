@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from tandem.data.tables import SPLIT_COLUMN, SPLIT_WORDS
-from tandem.importing.long_table import BLOCK_CELLS, LongTableSource, Progress, known_of, real_steps, rows_of, unique
+from tandem.data.tables import SPLIT_WORDS
+from tandem.importing.long_table import BLOCK_CELLS, Block, Progress, SequenceSource, real_steps
 from tandem.importing.text_tables import DAMAGED, Note
 from tandem.params.parsing import one_line
 
@@ -65,7 +65,7 @@ def word_and_split(name: str) -> tuple[str, str]:
     return "_".join(word for word in words if word not in SPLIT_WORDS), split
 
 
-def open_arrays(path: Path, options: Mapping[str, Any], is_alone: bool) -> LongTableSource:
+def open_arrays(path: Path, options: Mapping[str, Any], is_alone: bool) -> SequenceSource:
     """The arrays of `path`; for an npy, also those of the files next to it with matching names (X_train, y_train)."""
     found = arrays_with(path, options.get("labels"), is_alone)
     sequences = sequences_of(path, found)
@@ -92,32 +92,32 @@ def open_arrays(path: Path, options: Mapping[str, Any], is_alone: bool) -> LongT
                 f"{array} and {sequences[0]} have other channels as {axes}; give both the same, or turn them with "
                 "--axes"
             )
-    others = [*names, *([SPLIT_COLUMN] if len(sequences) > 1 else [])]
-    features = [unique("value" if num_channels == 1 else f"c{number}", others) for number in range(num_channels)]
     notes: list[Note] = [("arrays", ", ".join(map(str, sequences)), f"{axes}, {why}")]
-    known = known_of(features, others, "the number of the sequence in the array")
-    if label:
-        known["label"] = (label, per_sequence[0][label].name)
     num_rows = max(1, BLOCK_CELLS // max(1, int(np.prod(shape[1:], dtype=np.int64))))
 
-    def blocks(at: Progress) -> Iterator[pa.Table]:
+    def blocks(at: Progress) -> Iterator[Block]:
         done = 0
         for array, columns in zip(sequences, per_sequence, strict=True):
-            count = len(array.values)
             table = pa.table({name: label_cells(own.values) for name, own in columns.items()})
-            if len(sequences) > 1:
-                table = table.append_column(SPLIT_COLUMN, pa.array([array.split] * count))
-            for low in range(0, count, num_rows):
-                block = as_plain_type(array.values[low : low + num_rows])
-                block = block[:, :, None] if block.ndim == 2 else block
-                lengths, cells = real_steps(block.swapaxes(1, 2) if axes == "NCT" else block, done)
-                ids = np.arange(done, done + len(block))
-                yield rows_of(ids, dict(zip(features, cells, strict=True)), lengths, table.slice(low, len(block)))
-                done += len(block)
+            for low in range(0, len(array.values), num_rows):
+                values = as_plain_type(array.values[low : low + num_rows])
+                values = values[:, :, None] if values.ndim == 2 else values
+                lengths, cells = real_steps(values.swapaxes(1, 2) if axes == "NCT" else values, done)
+                yield Block(lengths, cells, table.slice(low, len(values)), array.split if len(sequences) > 1 else "")
+                done += len(values)
                 at(done)
 
-    sources = list(dict.fromkeys(array.path for array in found))
-    return LongTableSource(sources, notes, known, blocks, sum(len(array.values) for array in sequences), "sequences")
+    return SequenceSource(
+        sources=list(dict.fromkeys(array.path for array in found)),
+        notes=notes,
+        features=["value"] if num_channels == 1 else [f"c{number}" for number in range(num_channels)],
+        per_sequence=names,
+        blocks=blocks,
+        total=sum(len(array.values) for array in sequences),
+        ids=(None, "the number of the sequence in the array"),
+        unit="sequences",
+        choices={"label": (label, per_sequence[0][label].name)} if label else {},
+    )
 
 
 def arrays_with(path: Path, labels: Path | None, is_alone: bool) -> list[Array]:

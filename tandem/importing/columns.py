@@ -9,6 +9,8 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from tandem.data.tables import split_column
 from tandem.data.times import PERIOD_FORMS, first_day
@@ -23,6 +25,7 @@ ODD_DATE = r"\d{1,2}[./-]\d{1,2}[./-]\d{2,4}.*|\d{4}[./]\d{1,2}[./]\d{1,2}.*"
 WITH_UNIT = r"[+-]?\d+(?:[.,]\d+)?(\s?[^\d\s.,]{1,6})"
 DECIMAL_COMMA = r"[+-]?(\d{1,3}(\.\d{3})+|\d+)(,\d+)?"  # 1.164,32
 WITH_THOUSANDS = r"[+-]?(\d{1,3}(,\d{3})+|\d+)(\.\d+)?"  # 1,164.32
+CLOCKS = ("%H:%M", "%H:%M:%S", "%H:%M:%S.%f", "%I:%M %p", "%I:%M:%S %p", "%I:%M%p", "%I:%M:%S%p")
 
 
 class NotFound(ValueError):
@@ -128,21 +131,18 @@ def kind_of(cells: pd.Series) -> str:
 
 def date_formats(cells: pd.Series) -> list[str]:
     """The format of dates such as 13.03.2024 10:15; two if a day cannot be told from a month."""
-    parts = cells.str.extract(r"^(\d+)([./-])(\d+)[./-](\d+)(.*)$").dropna()
-    first, second = (parts[place].astype(int).max() for place in (0, 2))
-    [sign, last, rest] = parts.iloc[0][[1, 3, 4]]
-    orders = ["%d{0}%m{0}", "%m{0}%d{0}"]
-    if len(parts[0].iloc[0]) == 4:
-        forms = ["%Y{0}%m{0}%d" if second <= 12 or parts[3].astype(int).max() > 12 else "%Y{0}%d{0}%m"]
-    else:
-        is_clear = first > 12 or second > 12 or sign == "."
-        orders = orders[int(second > 12) :][:1] if is_clear else orders
-        forms = [order + ("%Y" if len(last) == 4 else "%y") for order in orders]
-    if time := re.fullmatch(r"([ T])\d+:\d+(:\d+)?(\.\d+)?( ?[AaPp][Mm])?", rest):
-        hour, half = ("%I", time[4].replace(time[4].strip(), "%p")) if time[4] else ("%H", "")
-        clock = f"{time[1]}{hour}:%M{':%S' if time[2] else ''}{'.%f' if time[3] else ''}{half}"
-        forms = [form + clock for form in forms]
-    return [form.format(sign) for form in forms]
+    [sign, *_] = re.findall(r"[./-]", cells.iloc[0])
+    days = [day.replace("-", sign) for day in ("%d-%m-%Y", "%m-%d-%Y", "%d-%m-%y", "%m-%d-%y", "%Y-%m-%d", "%Y-%d-%m")]
+    clocks = ["", *(f"{before}{clock}" for before in " T" for clock in CLOCKS)]
+
+    def num_fitting(form: str, cells: pd.Series) -> int:
+        return int(pd.to_datetime(cells, format=form, errors="coerce").notna().sum())
+
+    forms = [form for day in days for clock in clocks if num_fitting(form := day + clock, cells[:1])]
+    counts = {form: num_fitting(form, cells) for form in forms}
+    fitting = [form for form in forms if counts[form] == max(counts.values())]
+    is_clear = sign == "." or any(form.startswith("%Y") for form in fitting)
+    return (fitting or days)[: 1 if is_clear else 2]
 
 
 def is_odd(cells: pd.Series) -> bool:
@@ -162,6 +162,19 @@ def named(names: Sequence[str], columns: Iterable[str]) -> list[str]:
     """The columns whose name contains one of the words `names`, in the order of these words."""
     words = {column: words_of(column) for column in columns}
     return list(dict.fromkeys(column for name in names for column in words if name in words[column]))
+
+
+def may_be_codes(cells: pa.ChunkedArray) -> bool:
+    """Whether the numbers of a text table may have been codes such as 01, or had more digits than a number holds."""
+    if pa.types.is_floating(cells.type):
+        return bool(pc.any(pc.greater(pc.abs(cells), 2.0**53)).as_py())
+    return bool(pa.types.is_integer(cells.type))
+
+
+def are_codes(cells: pa.ChunkedArray) -> bool:
+    """Whether numbers would change text, because a cell is like 01 or has more than 18 digits."""
+    texts = pc.unique(cells).cast(pa.string())
+    return bool(pc.any(pc.match_substring_regex(texts, r"^\s*(0\d+|\d{19,})\s*$")).as_py())
 
 
 def shortened(names: Sequence[str], most: int = 8) -> str:

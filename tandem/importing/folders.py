@@ -18,7 +18,7 @@ from tandem.data.tables import SPLIT_COLUMN, SPLIT_WORDS, split_column
 from tandem.importing import text_tables
 from tandem.importing.columns import Choice, named, shortened
 from tandem.importing.infer_sequences import GROUP_NAMES, LABEL_NAMES
-from tandem.importing.long_table import BLOCK_CELLS, LongTableSource, Progress, keys_of
+from tandem.importing.long_table import BLOCK_CELLS, Block, Progress, SequenceSource, unique
 from tandem.importing.recordings import KINDS, Reader, ending_of, kind_of_file, kinds_of, whole_parquet, without_ending
 from tandem.importing.text_tables import Note
 from tandem.params.parsing import nearest
@@ -48,7 +48,7 @@ def table_of_labels(folder: Path, found: list[Path]) -> Path | None:
     return next((names[name] for name in TABLES_OF_LABELS if name in names), None)
 
 
-def open_folder(folder: Path, options: Mapping[str, Any]) -> LongTableSource:
+def open_folder(folder: Path, options: Mapping[str, Any]) -> SequenceSource:
     found = files_below(folder)
     labels = options.get("labels") or table_of_labels(folder, found)
     if archive := [path for path in found if path.suffix.lower() == ".ts"]:
@@ -74,33 +74,41 @@ def open_folder(folder: Path, options: Mapping[str, Any]) -> LongTableSource:
     of_files, label, why = columns_of_files(folder, ids, options, labels, notes)
     reader = Reader(paths, options, of_files.column_names)
     notes += reader.form.notes if reader.form else []
-    sequence, step = keys_of(reader.names, of_files.column_names)
-    known = {"sequence": (sequence, "the file's name"), "step": (reader.step or step, reader.why_step)}
-    if found_groups := groups_of(of_files):
-        known["groups"] = found_groups
+    choices = {"groups": found_groups} if (found_groups := groups_of(of_files)) else {}
     if label:
-        known["label"] = (label, why)
+        choices["label"] = (label, why)
     elif not options.get("label") and not any(pa.types.is_string(kind) for kind in reader.types.values()):
         raise ValueError(
             f"nothing says which label the {num:,} files of {folder} have: put them into a folder for each label, or "
             "give --pattern '{label}_*' for their names, or --labels TABLE with a row for each"
         )
 
-    def blocks(at: Progress) -> Iterator[pa.Table]:
-        parts, num_cells = list[pa.Table](), 0
-        for number, (path, name) in enumerate(zip(paths, ids, strict=True)):
-            part = reader.read(path)
-            columns = {sequence: pa.repeat(name, part.num_rows)}
-            columns |= {column: pa.repeat(of_files[column][number], part.num_rows) for column in of_files.column_names}
-            columns |= {column: part[column] for column in part.column_names}
-            parts.append(pa.table(columns if reader.step else columns | {step: np.arange(part.num_rows)}))
-            num_cells += parts[-1].num_rows * parts[-1].num_columns
-            if num_cells > BLOCK_CELLS or number == len(paths) - 1:
-                yield pa.concat_tables(parts)
-                parts, num_cells = [], 0
-            at(number + 1)
+    key = unique("file", of_files.column_names)
+    per_sequence = pa.table({key: ids, **{name: of_files[name] for name in of_files.column_names}})
 
-    return LongTableSource([folder], notes, known, blocks, len(paths), "files")
+    def blocks(at: Progress) -> Iterator[Block]:
+        parts, first, num_cells = list[pa.Table](), 0, 0
+        for end, path in enumerate(paths, start=1):
+            parts.append(reader.read(path))
+            num_cells += parts[-1].num_rows * (parts[-1].num_columns + per_sequence.num_columns)
+            if num_cells > BLOCK_CELLS or end == len(paths):
+                lengths = np.array([part.num_rows for part in parts])
+                yield Block(lengths, pa.concat_tables(parts).columns, per_sequence.slice(first, len(parts)))
+                parts, first, num_cells = [], end, 0
+            at(end)
+
+    return SequenceSource(
+        sources=[folder],
+        notes=notes,
+        features=reader.names,
+        per_sequence=per_sequence.column_names,
+        blocks=blocks,
+        total=len(paths),
+        ids=(key, "the file's name"),
+        unit="files",
+        step=(reader.step, reader.why_step),
+        choices=choices,
+    )
 
 
 def groups_of(of_files: pa.Table) -> Choice | None:
@@ -227,5 +235,6 @@ def read_small(path: Path, options: Mapping[str, Any]) -> pa.Table:
     if kind_of_file(path) == "parquet":
         return whole_parquet(path)
     table = text_tables.sniff(path, options)
-    kinds = kinds_of([text_tables.whole(table)])
-    return pa.concat_tables(text_tables.blocks(table, {name: kinds[name] for name in named(("target", "y"), kinds)}))
+    kinds = kinds_of([text_tables.read_whole(table)])
+    numbers = {name: kinds[name] for name in named(("target", "y"), kinds)}
+    return pa.concat_tables(text_tables.read_blocks(table, numbers))

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import pandas as pd
 
-from tandem.data.sequences import NO_EVENT, repeated_step
+from tandem.data.rows import NO_EVENT, repeated_step
 from tandem.importing.columns import Choice, Choose, NotFound, TableColumns, find_features, named, shortened, words_of
 from tandem.params.schema import NO_GROUPS
 
@@ -172,7 +172,7 @@ def find_label(columns: TableColumns, sequence: str, step: str) -> Choice:
     """By name; else text, or few distinct whole numbers, constant in each sequence; else other text; else a number."""
     kinds = (("text", "flag"), ("whole",), ("number",))
     texts, whole, numbers = (columns.of_kind(*each, exclude=(sequence, step)) for each in kinds)
-    first, most = columns.firsts(sequence), columns.num_distinct(sequence) / 3
+    first, num_sequences = columns.firsts(sequence), columns.num_distinct(sequence)
 
     def is_constant(column: str) -> bool:
         cells = columns.frame[column].to_numpy()
@@ -184,15 +184,17 @@ def find_label(columns: TableColumns, sequence: str, step: str) -> Choice:
 
     def few(found: Sequence[str]) -> list[str]:
         """The columns of classes; those called like people or ids only if there is no other one."""
-        found = [column for column in found if 2 <= columns.num_distinct(column) <= most and is_constant(column)]
+        found = [column for column in found if 2 <= columns.num_distinct(column) <= num_sequences / 3]
+        found = [column for column in found if is_constant(column)]
         ids = named((*GROUP_NAMES, *SEQUENCE_NAMES), found)
         return [column for column in found if column not in ids] or found
 
-    found = few(texts) or texts or few(whole)
+    names = [column for column in texts if columns.num_distinct(column) == num_sequences and is_constant(column)]
+    found = few(texts) or [column for column in texts if column not in names] or few(whole)
     if not found:
         ids = named((*GROUP_NAMES, *SEQUENCE_NAMES), [*numbers, *whole])
         found = [column for column in (*numbers, *filter(is_constant, whole)) if column not in ids]
-        found = [column for column in found if columns.num_distinct(column) > 1]
+        found = [column for column in found if columns.num_distinct(column) > 1] or names
     if found:
         many = f"the last of {len(found)} columns that could be one (--label selects another)"
         return found[-1], many if len(found) > 1 else "the only column that could be one"

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 import pandas as pd
 
-from tandem.data.series import filled
+from tandem.data.series import forward_filled
 from tandem.data.times import DAY, DIGIT_FORMS, SECOND, TIME_FORMS, first_day, steps_for
 from tandem.importing.columns import Choice, Choose, TableColumns, find_features, named
 from tandem.importing.infer_sequences import LABEL_NAMES
@@ -66,7 +66,7 @@ def infer_series(columns: TableColumns, choose: Choose) -> None:
                 f"a year, as is usual for {interval.unit}s; it explains {max(0.0, candidates[0].strength):.0%} of the "
                 "detrended variance in the training data, so window and horizon ignore it (--season sets another)"
             )
-        return describe_season(found, candidates)
+        return season_choice(found, candidates)
 
     season = choose("season", infer_season)
     steps = 0 if season == NO_SEASON or usual else int(season)
@@ -157,7 +157,7 @@ def training_levels(stamps: np.ndarray, values: np.ndarray, interval: Interval) 
         return values
     levels = np.full((int(points.max()) + 1, 1), np.nan)
     levels[points, 0] = values
-    return filled(levels)[: max(2, int(SPLIT["train"] * len(levels))), 0]
+    return forward_filled(levels)[: max(2, int(SPLIT["train"] * len(levels))), 0]
 
 
 def find_transform(levels: np.ndarray, is_positive: bool) -> Choice:
@@ -177,7 +177,7 @@ def find_transform(levels: np.ndarray, is_positive: bool) -> Choice:
     return "difference", "the spread does not grow with the level"
 
 
-def describe_season(found: Season | None, candidates: Sequence[Season]) -> Choice:
+def season_choice(found: Season | None, candidates: Sequence[Season]) -> Choice:
     if found:
         return found.steps, (
             f"{found.words}; the same step of the other seasons explains {found.strength:.0%} of the "

@@ -3,65 +3,127 @@
 N sequences of a block, T steps of the longest, C features, R rows of the table.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence, Sized
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar, NamedTuple, TypeVar
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet
 
+from tandem.data.tables import SPLIT_COLUMN
 from tandem.importing.columns import Choices
 from tandem.importing.progress import progress
 from tandem.importing.text_tables import Note
 from tandem.params.parsing import one_line
 
 Progress = Callable[[int], Any]
-Blocks = Callable[[Progress], Iterator[pa.Table]]
 SplitFile = tuple[str, Path]  # a file and its split; empty if its name contains none
+Rows = TypeVar("Rows", bound=Sized)
 BLOCK_CELLS = 4_000_000  # per block and per row group of the written table
 
 
+class Block(NamedTuple):
+    """Some whole sequences."""
+
+    lengths: np.ndarray  # (N,)
+    cells: Sequence[Any]  # (R,) for each feature, one sequence after another
+    per_sequence: pa.Table  # N rows: the columns with one cell for each sequence
+    split: str = ""
+
+
 @dataclass(frozen=True)
-class LongTableSource:
+class SequenceSource:
     """Sequences found at a path; they are read later."""
 
     sources: list[Path]  # files, or one folder
     notes: list[Note]  # what was detected, and why
-    known: Choices  # columns given by the shape: sequence, step, possibly label, task or groups
-    blocks: Blocks  # whole sequences; argument: progress callback
+    features: Sequence[str]
+    per_sequence: Sequence[str]  # the other columns
+    blocks: Callable[[Progress], Iterator[Block]]
     total: int  # the progress at the end, in `unit`
+    ids: tuple[str | None, str]  # the column of `per_sequence` with the ids, or None for numbers, and the reason
     unit: str = "B"
+    # The feature that is the step, or None if it is counted, and the reason.
+    step: tuple[str | None, str] = (None, "the position in the sequence, from 0")
+    choices: Choices = field(default_factory=dict)  # of other columns: the label, the task or the groups
     used: tuple[str, ...] = ()  # options that name columns of the source, which have other names in the long table
+    is_converted: ClassVar[bool] = True
 
-    @classmethod
-    def of_files(
-        cls, files: Sequence[SplitFile], notes: list[Note], known: Choices, blocks: Blocks, used: tuple[str, ...] = ()
-    ) -> "LongTableSource":
-        """The progress is the number of bytes read."""
-        paths = [path for _, path in files]
-        return cls(paths, notes, known, blocks, sum(path.stat().st_size for path in paths), used=used)
+    @property
+    def names(self) -> list[str]:
+        """The columns of the long table: sequence, step (if it is counted), per_sequence without the ids, features."""
+        kept = [name for name in self.per_sequence if name != self.ids[0]]
+        features: list[str] = []
+        for name in self.features:  # distinct from the other columns' names
+            features.append(unique(name, [*kept, *features]))
+        keys = ("sequence",) if self.step[0] else ("sequence", "step")
+        return [*(unique(key, [*kept, *features]) for key in keys), *kept, *features]
+
+    @property
+    def known(self) -> Choices:
+        """The choices that follow from the shape."""
+        sequence, counted, *_ = self.names
+        step, why = self.step
+        return {"sequence": (sequence, self.ids[1]), "step": (step or counted, why), **self.choices}
 
 
-def write(shape: LongTableSource, target: Path) -> None:
+def write(source: SequenceSource, target: Path) -> None:
     """Write the long table as Parquet, one row group per block, so the largest block limits the memory.
 
     Sequences keep the order of the source. Raises ValueError if a block differs from the first one in its columns.
     """
-    writer, name = None, str(shape.sources[0])
-    with progress(f"converting {name}", shape.total, shape.unit) as at:
+    writer, shown, number = None, str(source.sources[0]), 0
+    with progress(f"converting {shown}", source.total, source.unit) as at:
         try:
-            for block in shape.blocks(at):
-                if block.num_rows:
-                    writer = writer or pa.parquet.ParquetWriter(target, block.schema, compression="zstd")
-                    writer.write_table(cast_as(block, writer.schema, name), row_group_size=block.num_rows)
+            for block in source.blocks(at):
+                table = rows_of(block, source, number)
+                number += len(block.lengths)
+                writer = writer or pa.parquet.ParquetWriter(target, table.schema, compression="zstd")
+                writer.write_table(cast_as(table, writer.schema, shown), row_group_size=table.num_rows)
         finally:
             if writer is not None:
                 writer.close()
     if writer is None:
-        raise ValueError(f"{name} holds no sequence")
+        raise ValueError(f"{shown} holds no sequence")
+
+
+def rows_of(block: Block, source: SequenceSource, first: int) -> pa.Table:
+    """The rows (R,) of a block. `first`: the number of its first sequence."""
+    lengths, per_sequence = block.lengths, block.per_sequence
+    owner = np.repeat(np.arange(len(lengths)), lengths)
+    ids = pa.array(np.arange(first, first + len(lengths)))
+    if source.ids[0]:
+        place = source.per_sequence.index(source.ids[0])
+        ids, per_sequence = per_sequence.column(place), per_sequence.remove_column(place)
+    columns = [ids.take(pa.array(owner))]
+    if source.step[0] is None:
+        columns.append(pa.array((np.arange(len(owner)) - np.repeat(np.cumsum(lengths) - lengths, lengths)), pa.int32()))
+    for own in per_sequence.columns:
+        is_text = pa.types.is_string(own.type) or pa.types.is_large_string(own.type)
+        columns.append((own.dictionary_encode() if is_text else own).take(pa.array(owner)))  # text is stored once
+    rows = pa.table([*columns, *block.cells], names=source.names)
+    if block.split and SPLIT_COLUMN not in rows.column_names:
+        rows = rows.append_column(SPLIT_COLUMN, pa.repeat(block.split, len(owner)))
+    return rows
+
+
+def each_block(
+    files: Sequence[SplitFile], read: Callable[[Path, Progress], Iterator[Rows]], at: Progress
+) -> Iterator[tuple[str, Path, int, Rows]]:
+    """For each block that `read` yields of each file: the split, the file, and the number of its first row in it. The
+    progress is the number of bytes read.
+    """
+    done = 0
+    for split, file in files:
+        first = 0
+        for rows in read(file, lambda place, done=done: at(done + place)):  # type: ignore[misc]
+            if len(rows):
+                yield split, file, first, rows
+            first += len(rows)
+        done += file.stat().st_size
 
 
 @contextmanager
@@ -107,34 +169,9 @@ def real_steps(values: np.ndarray, first: int) -> tuple[np.ndarray, list[np.ndar
     return lengths, [np.ascontiguousarray(steps[:, place]) for place in range(values.shape[2])]
 
 
-def rows_of(ids: Any, cells: Mapping[str, Any], lengths: np.ndarray, per_sequence: pa.Table) -> pa.Table:
-    """`cells`: the values (R,) of each feature, one sequence after another."""
-    sequence, step = keys_of([*cells], per_sequence.column_names)
-    owner = np.repeat(np.arange(len(lengths)), lengths)
-    steps = np.arange(len(owner)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
-    columns = {sequence: pa.array(ids).take(pa.array(owner)), step: pa.array(steps.astype(np.int32)), **cells}
-    for name, kind in zip(per_sequence.column_names, per_sequence.schema.types, strict=True):
-        own = per_sequence[name]
-        if pa.types.is_string(kind) or pa.types.is_large_string(kind):  # stored once per sequence, not per step
-            own = own.dictionary_encode()
-        columns[name] = own.take(pa.array(owner))
-    return pa.table(columns)
-
-
 def parts_notes(files: Sequence[SplitFile]) -> list[Note]:
     """What to say of the two files whose names differ in train and test."""
     names = " and ".join(path.name for _, path in files)
     return (
         [("files", names, "train and test, which define the split (--alone reads one file)")] if len(files) > 1 else []
     )
-
-
-def keys_of(features: Sequence[str], others: Sequence[str]) -> tuple[str, str]:
-    """The names of the columns for the sequence of a row and for its position in it."""
-    taken = [*features, *others]
-    return unique("sequence", taken), unique("step", taken)
-
-
-def known_of(features: Sequence[str], others: Sequence[str], why: str) -> Choices:
-    sequence, step = keys_of(features, others)
-    return {"sequence": (sequence, why), "step": (step, "the position in the sequence, from 0")}

@@ -41,6 +41,7 @@ from tandem.importing import shapes, trial
 from tandem.importing.columns import shortened
 from tandem.importing.infer_schema import choice_rows, preprocess_section
 from tandem.importing.infer_series import NO_SEASON
+from tandem.importing.long_table import SequenceSource
 from tandem.importing.params_block import from_yaml, make_block, with_workload
 from tandem.importing.progress import progress
 from tandem.importing.recipe import model_for, train_settings, training_sentence
@@ -73,14 +74,13 @@ class WorkloadPlan:
     """A complete, tested workload that is not yet written."""
 
     name: str
+    source: shapes.LongTable | SequenceSource
     table: Path  # copied, or moved if it was converted
     done: str  # how the table was made
     block: str  # added to params.yaml
     workload: schema.Workload
     summary: dict[str, Any]  # from the dry run
-    notes: list[tuple[str, str, str]]  # detected properties of the file or folder: property, value, reason
     choices: list[tuple[str, str, str]]  # key, value and reason
-    is_converted: bool
 
     @property
     def table_name(self) -> str:
@@ -101,7 +101,7 @@ def main(options: Namespace) -> Result:
         raise CommandError("the data needs more memory than is free; nothing is changed") from None
     except OSError as error:
         raise CommandError(f"{describe(error)}; nothing is changed") from None
-    choices = {key: {"value": value, "reason": reason} for key, value, reason in (*plan.notes, *plan.choices)}
+    choices = {key: {"value": value, "reason": reason} for key, value, reason in (*plan.source.notes, *plan.choices)}
     document = {"workload": plan.name, "block": from_yaml(plan.block)[plan.name], "choices": choices}
     return Result("\n".join(next_steps(plan)), {**document, "summary": plan.summary})
 
@@ -163,27 +163,28 @@ def make_plan(options: Namespace, scratch: Path) -> WorkloadPlan:
     if options.model and options.model not in schema.BUILT_IN:
         raise ValueError(f"--model is {options.model!r}{parsing.nearest(options.model, schema.BUILT_IN)}")
     given = {key: value for key, value in vars(options).items() if value is not None}
-    table = trial.open_table(name, shapes.open_path(path, given), scratch)
-    choices, summary, has_split = trial.infer(name, table, given)
+    found = shapes.open_path(path, given)
+    table = trial.make_table(name, found, scratch)
+    choices, summary, has_split = trial.infer(name, table, found, given)
     task = choices["task"][0]
     choices["model"] = (options.model, "as requested") if options.model else model_for(task, summary)
     model = choices["model"][0]
     settings = train_settings(task, model, summary, options.epochs)
-    section = preprocess_section(table.path.name, choices)
+    section = preprocess_section(table.name, choices)
     if has_split:
         section["split"] = summary["num_per_split"]
-    source = " and ".join(file.name for file in table.sources[:2])
-    came = "" if table.path.name == source else f" from {source}"
-    headline = f"{' '.join(table.path.name.split())}{came}: {size_of(summary)}; {HEADLINE_END}"
+    source = " and ".join(file.name for file in found.sources[:2])
+    came = "" if table.name == source else f" from {source}"
+    headline = f"{' '.join(table.name.split())}{came}: {size_of(summary)}; {HEADLINE_END}"
     block = make_block(name, headline, task, section, settings)
     if has_split:
         comment = "the table's own column `split`, which decides"
         block = re.sub(r"^( +split: .*)", rf"\1 # {comment}", block, flags=re.MULTILINE)
     workload = loading.parse_block(name, from_yaml(block)[name], {})
-    done = f"`{shlex.join(['tandem', 'new', *options.words])}` {table.done}"
-    return WorkloadPlan(
-        name, table.path, done, block, workload, summary, table.notes, choice_rows(choices), table.is_converted
-    )
+    what = "; ".join(f"{key} {value}" for key, value, _ in found.notes)
+    done = f"converted {', '.join(map(str, found.sources))} ({what})" if found.is_converted else "copied the table"
+    done = f"`{shlex.join(['tandem', 'new', *options.words])}` {done}."
+    return WorkloadPlan(name, found, table, done, block, workload, summary, choice_rows(choices))
 
 
 def check_free(name: str) -> None:
@@ -208,10 +209,10 @@ def write(plan: WorkloadPlan, scratch: Path) -> None:
     made = scratch / "made"
     (made / "data").mkdir(parents=True)
     with progress(f"writing {plan.table_name}", 2, "steps") as at:
-        (os.rename if plan.is_converted else shutil.copyfile)(plan.table, made / "data" / plan.table_name)
+        (os.rename if plan.source.is_converted else shutil.copyfile)(plan.table, made / "data" / plan.table_name)
         at(1)
         sha256 = sha256_file(made / "data" / plan.table_name)
-    cells = [[cell.replace("|", "\\|") for cell in row] for row in (*plan.notes, *plan.choices)]
+    cells = [[cell.replace("|", "\\|") for cell in row] for row in (*plan.source.notes, *plan.choices)]
     rows = "\n".join(f"| {' | '.join(row)} |" for row in cells)
     write_text(made / "README.md", README.format(plan=plan, size=size_of(plan.summary), sha256=sha256, choices=rows))
     with files.locked(files.STATE / "params.lock"):
@@ -238,7 +239,7 @@ def size_of(summary: dict[str, Any]) -> str:
 def summary_lines(plan: WorkloadPlan) -> list[str]:
     """The choices and their consequences, one per line."""
     summary, train = plan.summary, plan.workload.train
-    rows = [(key, f"{value}: {why}" if why else value) for key, value, why in (*plan.notes, *plan.choices)]
+    rows = [(key, f"{value}: {why}" if why else value) for key, value, why in (*plan.source.notes, *plan.choices)]
     rows.append(("size", size_of(summary)))
     if "classes" in summary:
         unit = " steps" if plan.workload.task_facts.target == "class per step" else ""

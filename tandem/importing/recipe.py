@@ -10,10 +10,9 @@ import numpy as np
 
 from tandem.params import schema
 from tandem.params.parsing import literal
-from tandem.parts import MISSING
 
-# With few steps to convolve and many training sequences, a network is better (docs/recipes.md).
 CLOSED_FORM = ("rocket", "model_selection")
+# With few steps to convolve and many training sequences, a network is better (docs/recipes.md).
 FEW_STEPS, MANY_SEQUENCES = 16, 2000
 # From this many sequences on, the ridge uses the features' Gram matrix, which grows with the number of features.
 TOO_MANY_TO_KEEP = 8000
@@ -44,63 +43,51 @@ def has_velocity(features: Sequence[str], model: str = "") -> bool:
 
 def train_settings(task: str, model: str, summary: dict[str, Any], epochs: int | None) -> dict[str, Any]:
     """The settings that depend on the size of the data (heuristics, listed in docs/own-data.md)."""
-    if model in CLOSED_FORM:
-        return closed_form_settings(task, model, summary, epochs)
     facts, num = schema.built_in_facts(task), summary["num_per_split"]["train"]
-    is_forecast = facts.target == "window"
+    is_closed_form = model in CLOSED_FORM
     is_short = model == "hybrid" and num < ENOUGH_FOR_NETWORK
-    batch_size = max(8, min(128, 2 ** int(np.log2(max(num, 8) / 8))))
+    batch_size = 128 if is_closed_form else max(8, min(128, 2 ** int(np.log2(max(num, 8) / 8))))
     if epochs is None:  # 2,000 updates or 20 million time steps, whichever is less
         num_updates, num_steps = 2000 * batch_size // num, 20_000_000 // (num * summary["max_steps"])
-        epochs = max(10, min(100, num_updates, *(() if model == "hybrid" else (num_steps,))))
-        epochs = 10 if is_short else epochs
-    is_large = num >= 1000 or len(summary.get("classes", ())) > 50
-    width = 32 if is_forecast else 128 if num >= 10_000 else 96 if is_large else 64
-    dropout = 0.2 if is_forecast else 0.1 if num >= 1000 else 0.3
-    transformer = {"num_layers": 2, "num_heads": 4, "feedforward_size": 2 * width, "dropout": 0.1}
-    of_model: dict[str, dict[str, Any]] = {
-        "gru": {"bidirectional": True, "dropout": dropout},
-        "transformer": {**transformer, **defaults_of("transformer")},
-        "conv_gru": {"num_convolutions": 2, "kernel_size": 5, "dropout": dropout},
-        "seq2seq": {"dropout": dropout, **defaults_of("seq2seq")},
-        # With few windows, a network learns nothing beyond a linear forecast (docs/recipes.md).
-        "hybrid": {"hidden_size": 0, "dropout": 0.0} if is_short else {"hidden_size": 64, "dropout": 0.2},
-    }
-    layers = {} if model == "hybrid" else {"num_layers": 1}
+        usual = max(10, min(100, num_updates, *(() if model == "hybrid" else (num_steps,))))
+        epochs = 1 if is_closed_form else 10 if is_short else usual  # the schema refuses any other number, with the reason
     rates = {"gru": 4e-3, "conv_gru": 4e-3, "hybrid": 1e-4 if is_short else 5e-4}
-    return {
-        "model": {"name": model, "hidden_size": width, **layers, **of_model[model]},
+    settings = {
+        "model": {"name": model, **model_settings(model, facts.target, summary)},
         "epochs": epochs,
-        "warmup_epochs": int(epochs > 1),
+        "warmup_epochs": 0 if is_closed_form else int(epochs > 1),
         "batch_size": batch_size,
         "learning_rate": rates.get(model, 1e-3),
-        "label_smoothing": facts.usual_label_smoothing,
     }
+    return settings | ({"probe": False} if is_closed_form else {"label_smoothing": facts.usual_label_smoothing})
 
 
-def closed_form_settings(task: str, model: str, summary: dict[str, Any], epochs: int | None) -> dict[str, Any]:
-    """One epoch in closed form. Many sequences get fewer features, which limits the memory of the features' products.
-
-    HYDRA counts which shape fits best, which distinguishes classes. For a numeric label, MiniRocket alone is better
-    (docs/recipes.md).
-    """
-    is_large = summary["num_per_split"]["train"] >= TOO_MANY_TO_KEEP
-    sizes = {"num_kernels": 5000, "num_groups": 16} if is_large else {}
-    sizes |= {"num_groups": 0} if schema.built_in_facts(task).target == "number" else {}
-    return {
-        "model": {"name": model, **defaults_of(model), **sizes},
-        "epochs": 1 if epochs is None else epochs,  # any other number is rejected, with the reason
-        "warmup_epochs": 0,
-        "batch_size": 128,
-        "learning_rate": 1e-3,
-        "probe": False,
+def model_settings(model: str, target: str, summary: dict[str, Any]) -> dict[str, Any]:
+    """A value for each key of a network: by the size of the data, or its default."""
+    num = summary["num_per_split"]["train"]
+    is_wide = num >= 1000 or len(summary.get("classes", ())) > 50
+    width = 32 if target == "window" else 128 if num >= 10_000 else 96 if is_wide else 64
+    values: dict[str, Any] = {
+        "hidden_size": width,
+        "num_layers": 1,
+        "bidirectional": True,
+        "num_heads": 4,
+        "feedforward_size": 2 * width,
+        "num_convolutions": 2,
+        "kernel_size": 5,
+        "dropout": 0.2 if target == "window" else 0.1 if num >= 1000 else 0.3,
     }
-
-
-def defaults_of(model: str) -> dict[str, Any]:
-    """The keys of a network that have a default, with their values in the format of params.yaml."""
-    parameters = schema.BUILT_IN[model].parameters
-    return {name: literal(default) for name, _, default in parameters if default is not MISSING}
+    if model == "transformer":
+        values |= {"num_layers": 2, "dropout": 0.1}
+    if model == "hybrid":  # with few windows, a network learns nothing beyond a linear forecast (docs/recipes.md)
+        values |= {"hidden_size": 0, "dropout": 0.0} if num < ENOUGH_FOR_NETWORK else {"hidden_size": 64}
+    if model in CLOSED_FORM:
+        # HYDRA counts which shape fits best, which distinguishes classes. For a numeric label, MiniRocket alone is
+        # better (docs/recipes.md). Many sequences get fewer features, which limits the memory of their products.
+        values |= {"num_kernels": 5000, "num_groups": 16} if num >= TOO_MANY_TO_KEEP else {}
+        values |= {"num_groups": 0} if target == "number" else {}
+    keys = schema.BUILT_IN[model].parameters
+    return {key: values[key] if key in values else literal(default) for key, _, default in keys}
 
 
 def training_sentence(train: schema.Train, num: int) -> str:

@@ -12,10 +12,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from tandem.data.tables import are_codes, may_be_codes
 from tandem.importing import text_tables
 from tandem.importing.array_files import arrays_of, as_plain_type
-from tandem.importing.columns import named
+from tandem.importing.columns import are_codes, may_be_codes, named
 from tandem.importing.infer_sequences import LABEL_NAMES, STEP_NAMES
 from tandem.importing.long_table import open_parquet
 
@@ -72,7 +71,7 @@ class Reader:
     def raw(self, path: Path, texts: Sequence[str] = ()) -> pa.Table:
         """The file with the kinds that it alone suggests, and `texts` as text."""
         if self.form is not None:
-            return text_tables.whole(replace(self.form, path=path), texts)
+            return text_tables.read_whole(replace(self.form, path=path), texts)
         return whole_parquet(path) if self.kind == "parquet" else self.of_array(path)
 
     def of_array(self, path: Path) -> pa.Table:

@@ -2,7 +2,7 @@
 
   a long table                     CSV, CSV.gz, Parquet; a text table with another encoding, compression or separator
                                    is rewritten (tandem/importing/text_tables.py)
-  one row per sequence             tandem/importing/wide.py; with lists in cells tandem/importing/list_cells.py
+  one row per sequence             tandem/importing/wide.py, with numbered columns or lists in cells
   a folder, a file per sequence    tandem/importing/folders.py
   npy, npz                         tandem/importing/array_files.py
   .ts                              tandem/importing/ts_files.py
@@ -14,15 +14,15 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pandas as pd
 
 from tandem.data.tables import is_plain
-from tandem.importing import array_files, folders, list_cells, recordings, text_tables, ts_files, wide
-from tandem.importing.columns import TableColumns, named
+from tandem.importing import array_files, folders, recordings, text_tables, ts_files, wide
+from tandem.importing.columns import Choices, TableColumns, named
 from tandem.importing.infer_sequences import LABEL_NAMES
-from tandem.importing.long_table import LongTableSource, SplitFile, open_parquet
+from tandem.importing.long_table import SequenceSource, SplitFile, open_parquet
 from tandem.importing.text_tables import Note, TextTable
 
 ARRAYS = (".npy", ".npz")
@@ -32,21 +32,27 @@ ARRAYS = (".npy", ".npz")
 class LongTable:
     """A table with a row per step or per time."""
 
-    path: Path
+    sources: list[Path]  # one file
     notes: list[Note]
     text: TextTable | None  # None: Parquet
+    known: ClassVar[Choices] = {}
+    used: ClassVar[tuple[str, ...]] = ()
+
+    @property
+    def is_converted(self) -> bool:
+        return self.text is not None and not self.text.is_ready
 
     @property
     def name(self) -> str:
         """The file name for preprocess: its lowercase ending states the format."""
         ending = r"(\.(csv|tsv|txt|dat|gz|bz2|xz|zip|parquet)){1,2}$"
-        stem = re.sub(ending, "", self.path.name, flags=re.IGNORECASE)
+        stem = re.sub(ending, "", self.sources[0].name, flags=re.IGNORECASE)
         if self.text is None:
             return f"{stem}.parquet"
         return f"{stem}.csv" if self.text.is_ready and not self.text.compression else f"{stem}.csv.gz"
 
 
-def open_path(path: Path, options: Mapping[str, Any]) -> LongTable | LongTableSource:
+def open_path(path: Path, options: Mapping[str, Any]) -> LongTable | SequenceSource:
     """Open the data at `path`. Raises ValueError or FileNotFoundError, in one sentence, for any other content."""
     check_uses(path, options)
     if path.is_dir():
@@ -54,7 +60,7 @@ def open_path(path: Path, options: Mapping[str, Any]) -> LongTable | LongTableSo
     if not path.is_file():
         raise FileNotFoundError(f"{path} is not there; give the path of a table, an array, or a folder of sequences")
     is_alone = bool(options.get("alone"))
-    files = [("", path)] if is_alone else halves_of(path) or [("", path)]
+    files = [("", path)] if is_alone else train_and_test_files(path) or [("", path)]
     ending = path.suffix.lower()
     with path.open("rb") as file:
         start = file.read(8)
@@ -67,20 +73,20 @@ def open_path(path: Path, options: Mapping[str, Any]) -> LongTable | LongTableSo
     else:
         text = text_tables.sniff(path, options)
         try:
-            frame, notes = text_tables.sample(text), text.notes
+            frame, notes = text_tables.read_sample(text), text.notes
             frame = frame[[name for name in frame.columns if name]]
         except ValueError:
             if not text.is_ready:
                 raise
-            return LongTable(path, text.notes, text)  # the reader of the table reports the place of the error
+            return LongTable([path], text.notes, text)  # the reader of the table reports the place of the error
     columns = TableColumns(frame, str(path))
     layout = options.get("layout")
     why = "as requested" if layout else wide.is_wide(columns, text is None or text.has_header)
-    lists = [] if text is not None or (why and not layout) else list_cells.list_columns(path)
+    lists = [] if text is not None or (why and not layout) else wide.list_columns(path)
     if lists and layout != "long" and (layout or not wide.is_long(columns, by_name=False)):
         reason = "as requested" if layout else "its cells are lists (--layout long: a row per step)"
         note = ("shape", "one row per sequence", reason)
-        return list_cells.open_lists(path, files, columns, options, note)
+        return wide.open_lists(path, files, columns, options, note)
     if layout == "wide" or (why and not layout):
         other = "" if layout else " (--layout long: a row per step)"
         note = ("shape", "one row per sequence", f"{why}{other}")
@@ -90,31 +96,33 @@ def open_path(path: Path, options: Mapping[str, Any]) -> LongTable | LongTableSo
         shown = ", ".join(map(str, frame.iloc[:1, :4].to_numpy().ravel())) or "empty"
         raise ValueError(f"{path} has no header (its first row is {shown}); write the columns' names there")
     if text is None and layout != "long" and not wide.is_long(columns):
-        list_cells.check_not_nested(path)
+        wide.check_not_nested(path)
     if len(files) > 1:
         beside = next(file.name for _, file in files if file != path)
         notes = [
             *notes,
             ("other file", beside, "not read: for a table with a row per step, join both files and add a column split"),
         ]
-    return LongTable(path, notes, text)
+    if text is not None and not text.is_ready:
+        notes = [*notes, ("table", "UTF-8, commas", "how it is written again, without another change")]
+    return LongTable([path], notes, text)
 
 
-def open_dir(path: Path, options: Mapping[str, Any]) -> LongTable | LongTableSource:
+def open_dir(path: Path, options: Mapping[str, Any]) -> LongTable | SequenceSource:
     """A folder with a file per sequence, one table, two tables that belong together, or a table of lists in parts."""
     found = [
         file for file in folders.files_below(path) if file.suffix.lower() == ".ts" or recordings.kind_of_file(file)
     ]
     archive = [file for file in found if file.suffix.lower() == ".ts"] or found
-    if len(archive) == 1 or (len(archive) == 2 and halves_of(archive[0])):
+    if len(archive) == 1 or (len(archive) == 2 and train_and_test_files(archive[0])):
         return open_path(archive[-1], options)
     are_parquet = bool(found) and all(recordings.kind_of_file(file) == "parquet" for file in found)
-    if are_parquet and not {"pattern", "labels"} & {*options} and list_cells.list_columns(found[0]):
-        columns, files = TableColumns(sample_of_parquet(found[0]), str(found[0])), list_cells.splits_by_name(found)
+    if are_parquet and not {"pattern", "labels"} & {*options} and wide.list_columns(found[0]):
+        columns, files = TableColumns(sample_of_parquet(found[0]), str(found[0])), wide.splits_by_name(found)
         note = ("shape", "one row per sequence", "the cells of the files are lists")
         numbers = columns.of_kind("number")  # if each file is a sequence, numbers besides lists belong to a step
         if files[0][0] or len(named(LABEL_NAMES, numbers)) == len(numbers):
-            return list_cells.open_lists(found[0], files, columns, options, note)
+            return wide.open_lists(found[0], files, columns, options, note)
     return folders.open_folder(path, options)
 
 
@@ -143,7 +151,7 @@ def sample_of_parquet(path: Path) -> pd.DataFrame:
         return pd.DataFrame(columns=names) if batch is None else batch.to_pandas()
 
 
-def halves_of(path: Path) -> list[SplitFile]:
+def train_and_test_files(path: Path) -> list[SplitFile]:
     """The files of train and test, if `path` is one of two whose names differ only in that word; else none."""
     match = re.search(r"(?<![A-Za-z])(train|test)(?![A-Za-z])", path.name, flags=re.IGNORECASE)
     if not match or path.suffix.lower() in ARRAYS:

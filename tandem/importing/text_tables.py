@@ -16,7 +16,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from itertools import islice, pairwise
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -192,13 +192,7 @@ def find_encoding(path: Path, compression: str) -> tuple[str, str]:
                 decoder.decode(b"", final=True)
             return "utf-8", ""
         except UnicodeDecodeError as error:
-            wrong, block = error.object[error.start], error.object
-    try:
-        block.decode("windows-1252")
-        name = "windows-1252"
-    except UnicodeDecodeError:
-        name = "latin-1"
-    return name, f"byte 0x{wrong:02x} is no UTF-8 (--encoding sets another)"
+            return "windows-1252", f"byte 0x{error.object[error.start]:02x} is no UTF-8 (--encoding sets another)"
 
 
 def find_delimiter(text: str) -> tuple[str, list[list[str]]]:
@@ -235,7 +229,7 @@ def is_header(row: Sequence[str]) -> bool:
     return len(counts) == len(numeric) > 2 and all(b - a == 1 for a, b in pairwise(counts))
 
 
-def blocks(
+def read_blocks(
     table: TextTable, types: Mapping[str, pa.DataType] | None, at: Callable[[int], Any] = lambda place: None
 ) -> Iterator[pa.Table]:
     """The rows in blocks; columns have the given `types` and otherwise text. None: all cells as their literal text.
@@ -251,7 +245,7 @@ def blocks(
             yield pa.Table.from_batches([batch])
 
 
-def sample(table: TextTable) -> pd.DataFrame:
+def read_sample(table: TextTable) -> pd.DataFrame:
     """The first rows, with the kind that each column's text suggests."""
     with readable(table) as (file, _):
         batch = next(iter(pa.csv.open_csv(file, *csv_options(table))), None)
@@ -259,7 +253,7 @@ def sample(table: TextTable) -> pd.DataFrame:
         return frame.mask(frame == "")
 
 
-def whole(table: TextTable, texts: Sequence[str] = ()) -> pa.Table:
+def read_whole(table: TextTable, texts: Sequence[str] = ()) -> pa.Table:
     """All rows of a small file; `texts` as text, other columns with the kind that their text suggests. Columns have the
     file's own names.
     """
@@ -277,32 +271,15 @@ def readable(table: TextTable) -> Iterator[tuple[Any, BinaryIO]]:
     """As `opened`, with tabs for runs of spaces. Raises ValueError if the content is invalid."""
     try:
         with opened(table.path, table.compression) as (file, raw):
-            is_spaced = table.delimiter == " "
-            yield io.BufferedReader(Tabbed(codecs.getreader(table.encoding)(file))) if is_spaced else file, raw
+            yield tabbed(codecs.getreader(table.encoding)(file)) if table.delimiter == " " else file, raw
     except (pa.ArrowException, *DAMAGED, UnicodeDecodeError) as error:
         raise ValueError(f"{table.path} cannot be read: {why_unreadable(error, table)}") from None
 
 
-class Tabbed(io.RawIOBase):
-    """Lines of cells between runs of spaces, which pyarrow does not read, as UTF-8 with a tab between two cells."""
-
-    def __init__(self, lines: Iterable[str]):
-        self.rest, self.lines = b"", self.tabbed(lines)
-
-    @staticmethod
-    def tabbed(lines: Iterable[str]) -> Iterator[bytes]:
-        for line in lines:
-            cells = line.split() if '"' not in line else next(csv.reader([line.strip()], delimiter=" "))
-            yield "\t".join(filter(None, cells)).encode() + b"\n"
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: Any) -> int:
-        self.rest = self.rest or b"".join(islice(self.lines, 1000))
-        part, self.rest = self.rest[: len(buffer)], self.rest[len(buffer) :]
-        buffer[: len(part)] = part
-        return len(part)
+def tabbed(lines: Iterable[str]) -> io.BytesIO:
+    """Cells between runs of spaces, which pyarrow does not read, as UTF-8 with a tab between two cells. In memory."""
+    rows = (next(csv.reader([line.strip()], delimiter=" ")) if '"' in line else line.split() for line in lines)
+    return io.BytesIO(b"".join("\t".join(filter(None, row)).encode() + b"\n" for row in rows))
 
 
 def csv_options(table: TextTable, newlines_in_values: bool = False, **convert: Any) -> tuple[Any, Any, Any]:
@@ -327,14 +304,15 @@ def why_unreadable(error: Exception, table: TextTable) -> str:
     if found := re.search(r"(?:Row #(\d+): )?Expected (\d+) columns, got (\d+)", text):
         line = f"line {found[1]}" if found[1] else "a line"
         return f"{line} has {found[3]} cells and the first one {found[2]}; correct the table and run again"
-    return "it is not UTF-8 further down; name its encoding with --encoding" if "UTF8" in text else text
+    is_encoding = "UTF8" in text or isinstance(error, UnicodeDecodeError)
+    return f"it is not {table.encoding} further down; name its encoding with --encoding" if is_encoding else text
 
 
 def rewrite(table: TextTable, target: Path, at: Callable[[int], Any]) -> None:
     """Write CSV in UTF-8 with commas, as gzip, for preprocess. Cells do not change, except for decimal commas."""
     with gzip.GzipFile(target, "wb", compresslevel=4, mtime=0) as file:
         writer = None
-        for block in blocks(table, None, at):
+        for block in read_blocks(table, None, at):
             if table.decimal == ",":
                 comma, point = r"^(\s*[+-]?\d+),(\d+(?:[eE][+-]?\d+)?\s*)$", r"\1.\2"
                 block = pa.table(

@@ -8,7 +8,6 @@ import re
 import shutil
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -20,85 +19,56 @@ import pyarrow.parquet
 from tandem.data import prepare, write_prepared
 from tandem.data.packed import pack_splits
 from tandem.data.series import loses_many_windows
-from tandem.data.tables import (
-    are_codes,
-    as_numbers,
-    coded_numbers,
-    is_plain,
-    may_be_codes,
-    open_csv,
-    present,
-    read_table,
-    split_column,
-)
+from tandem.data.tables import as_numbers, columns_to_read, is_plain, open_csv, read_table, split_column
 from tandem.files import relative
 from tandem.importing import long_table, text_tables
-from tandem.importing.columns import Choices, TableColumns, kind_of
+from tandem.importing.columns import Choices, TableColumns, are_codes, kind_of, may_be_codes
 from tandem.importing.infer_schema import infer_schema, preprocess_section
-from tandem.importing.long_table import LongTableSource
+from tandem.importing.long_table import SequenceSource
 from tandem.importing.progress import progress
 from tandem.importing.shapes import LongTable
-from tandem.importing.text_tables import Note
 from tandem.params import parsing, schema
 from tandem.params.parsing import one_line
 
 
-@dataclass(frozen=True)
-class Table:
-    """The table that preprocess will read, and its place until it is written."""
-
-    path: Path
-    sources: list[Path]
-    notes: list[Note]
-    done: str  # the conversion, for the README
-    is_converted: bool
-    scratch: Path  # for temporary files
-    known: Choices = field(default_factory=dict)
-    used: tuple[str, ...] = ()  # options that are already part of `known`
-
-
-def open_table(name: str, found: LongTable | LongTableSource, scratch: Path) -> Table:
-    """The table itself if preprocess can read it, else its conversion in `scratch`."""
-    notes, what = found.notes, "; ".join(f"{key} {value}" for key, value, _ in found.notes)
-    if isinstance(found, LongTableSource):
-        path = scratch / f"{name}.parquet"
-        long_table.write(found, path)
-        came = ", ".join(map(str, found.sources))
-        done = f"converted {came} ({what}) to one long table."
-        return Table(path, found.sources, notes, done, True, scratch, found.known, found.used)
-    path, source, text = scratch / found.name, found.path, found.text
-    if text is None or text.is_ready:
+def make_table(name: str, found: LongTable | SequenceSource, scratch: Path) -> Path:
+    """The table that preprocess will read, in `scratch`: a link to the file if it can read that, else a conversion."""
+    if isinstance(found, SequenceSource):
+        long_table.write(found, path := scratch / f"{name}.parquet")
+        return path
+    path, [source] = scratch / found.name, found.sources
+    if found.text and found.is_converted:
+        with progress(f"writing {found.name}", source.stat().st_size, "B") as at:
+            text_tables.rewrite(found.text, path, at)
+    else:
         path.symlink_to(source.resolve())  # with an ending that preprocess understands
-        return Table(path, [source], notes, "copied the table unchanged.", False, scratch)
-    with progress(f"writing {found.name}", source.stat().st_size, "B") as at:
-        text_tables.rewrite(text, path, at)
-    done = f"wrote {source} ({what}) again in UTF-8, with commas, without another change."
-    notes = [*notes, ("table", found.name, "rewritten in UTF-8, with commas")]
-    return Table(path, [source], notes, done, True, scratch)
+    return path
 
 
-def infer(name: str, table: Table, options: Mapping[str, Any]) -> tuple[Choices, dict[str, Any], bool]:
-    """The choices, the summary that preprocess would write, and whether the table has a column `split`. `options`: the
-    given options.
+def infer(
+    name: str, path: Path, found: LongTable | SequenceSource, options: Mapping[str, Any]
+) -> tuple[Choices, dict[str, Any], bool]:
+    """The choices, the summary that preprocess would write, and whether the table at `path` has a column `split`.
+    `options`: the given options.
     """
-    path, shown = table.path, str(table.sources[0])
-    left = {key: value for key, value in options.items() if key not in table.used}
+    shown, known = str(found.sources[0]), found.known
+    left = {key: value for key, value in options.items() if key not in found.used}
     with (
-        TemporaryDirectory(prefix="trial.", dir=table.scratch) as folder,
+        TemporaryDirectory(prefix="trial.", dir=path.parent) as folder,
         progress(f"inspecting {shown}", 3, "steps") as at,
     ):
         try:
             columns = read_columns(path, shown, tuple(options.get("na", ())))
             at(1)
-            choices = infer_schema(columns, left, table.known)
+            choices = infer_schema(columns, left, known)
             at(2)
             has_split = columns.has_split
             del columns
             choices, summary = dry_run(name, path, choices, Path(folder) / "out")
         except ValueError as error:  # the message must not name the temporary path
-            called = f"{shown} as one long table" if table.known else path.name if table.is_converted else shown
+            called = f"{shown} as one long table" if known else path.name if found.is_converted else shown
             message = str(error).replace(relative(path), called)
-            raise ValueError(with_sequence(message, path, table.known) if table.known else message) from None
+            raise ValueError(with_sequence(message, path, known) if known else message) from None
     return choices, summary, has_split
 
 
@@ -127,12 +97,13 @@ def read_columns(path: Path, shown: str, na: tuple[str, ...]) -> TableColumns:
     except (pa.ArrowException, csv.Error, *text_tables.DAMAGED, UnicodeDecodeError) as error:
         raise ValueError(f"{shown} cannot be read as a table: {one_line(error)}") from None
     names = [column for column in header if column]
-    present(shown, header, names)  # raises if a name occurs twice
+    columns_to_read(shown, header, names)  # raises if a name occurs twice
     split = split_column(names)
     table = read_table(path, (), (), [column for column in names if column != split])
     whole = [column for column, cells in table.columns.items() if may_be_codes(cells)]
-    if not is_parquet and (codes := coded_numbers(path, whole)):
-        table.columns.update(read_table(path, codes, ()).columns)
+    if not is_parquet and whole:
+        texts = read_table(path, whole, ()).columns
+        table.columns.update({column: texts[column] for column in whole if are_codes(texts[column])})
     frame = pa.table({column: plain_cells(cells, na) for column, cells in table.columns.items()}).to_pandas()
     table.columns.clear()
     saved = [column for column in frame.columns if re.match("Unnamed: |__index_level_", column)]

@@ -3,7 +3,7 @@
 Format: https://www.aeon-toolkit.org/en/stable/api_reference/file_specifications/ts.html.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,8 +11,15 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from tandem.data.tables import SPLIT_COLUMN
-from tandem.importing.long_table import LongTableSource, SplitFile, known_of, parts_notes, rows_of
+from tandem.importing.columns import Choices
+from tandem.importing.long_table import (
+    Block,
+    Progress,
+    SequenceSource,
+    SplitFile,
+    each_block,
+    parts_notes,
+)
 
 BLOCK_BYTES = 16 << 20  # of lines that are read at once
 
@@ -54,46 +61,49 @@ def read_header(path: Path) -> Header:
     return Header(keys, num_channels, header.first_line)
 
 
-def open_ts(path: Path, files: Sequence[SplitFile]) -> LongTableSource:
-    headers = [read_header(file) for _, file in files]
-    num_channels, label = headers[0].num_channels, headers[0].label
-    features = ["value"] if num_channels == 1 else [f"c{number}" for number in range(num_channels)]
-    others = [*([label] if label else []), *([SPLIT_COLUMN] if files[0][0] else [])]
-    known = known_of(features, others, "a number, a line each")
+def open_ts(path: Path, files: Sequence[SplitFile]) -> SequenceSource:
+    headers = {file: read_header(file) for _, file in files}
+    num_channels, label = headers[path].num_channels, headers[path].label
+    choices: Choices = {}
     if label:
-        known["label"] = (label, f"behind the last colon, as @{'class' if label == 'label' else 'target'}Label says")
+        word = "class" if label == "label" else "target"
+        choices["label"] = (label, f"behind the last colon, as @{word}Label says")
     if label == "target":
-        known["task"] = ("regress", "a number behind the last colon, as @targetLabel says")
+        choices["task"] = ("regress", "a number behind the last colon, as @targetLabel says")
     notes = [("shape", ".ts", f"a line per sequence, {num_channels} channel{'s' * (num_channels > 1)}")]
 
-    def blocks(at: Callable[[int], Any]) -> Iterator[pa.Table]:
-        number, done = 0, 0
-        for (split, file), header in zip(files, headers, strict=True):
-            if (header.num_channels, header.label) != (num_channels, label):
-                raise ValueError(f"{file} has other channels or labels than {path}; --alone reads {path} alone")
-            first = 1  # the number of a block's first line
-            with file.open("rb") as data:
-                while lines := data.readlines(BLOCK_BYTES):
-                    found = [
-                        parse(decoded(line), header, f"{file}, line {place}")
-                        for place, line in enumerate(lines, first)
-                        if place >= header.first_line and line.strip() and not line.startswith(b"#")
-                    ]
-                    if found:
-                        yield block_of(number, found, split)
-                    first, number = first + len(lines), number + len(found)
-                    at(done + data.tell())
-            done += file.stat().st_size
+    def read(file: Path, at: Progress) -> Iterator[list[tuple[np.ndarray, Any]]]:
+        header, number = headers[file], 1
+        if (header.num_channels, header.label) != (num_channels, label):
+            raise ValueError(f"{file} has other channels or labels than {path}; --alone reads {path} alone")
+        with file.open("rb") as data:
+            while lines := data.readlines(BLOCK_BYTES):
+                yield [
+                    parse(decoded(line), header, f"{file}, line {place}")
+                    for place, line in enumerate(lines, number)
+                    if place >= header.first_line and line.strip() and not line.startswith(b"#")
+                ]
+                number += len(lines)
+                at(data.tell())
 
-    def block_of(number: int, found: list[tuple[np.ndarray, Any]], split: str) -> pa.Table:
-        values, labels = zip(*found, strict=True)
-        columns = {label: pa.array(labels)} if label else {}
-        columns |= {SPLIT_COLUMN: pa.array([split] * len(found))} if split else {}
-        ids, steps = np.arange(number, number + len(found)), np.concatenate(values)
-        cells = {name: np.ascontiguousarray(steps[:, place]) for place, name in enumerate(features)}
-        return rows_of(ids, cells, np.array([len(each) for each in values]), pa.table(columns))
+    def blocks(at: Progress) -> Iterator[Block]:
+        for split, _, _, sequences in each_block(files, read, at):
+            values, labels = zip(*sequences, strict=True)
+            steps = np.concatenate(values)
+            cells = [np.ascontiguousarray(steps[:, place]) for place in range(num_channels)]
+            per_sequence = pa.table({label: pa.array(labels)} if label else {})
+            yield Block(np.array([len(each) for each in values]), cells, per_sequence, split)
 
-    return LongTableSource.of_files(files, [*notes, *parts_notes(files)], known, blocks)
+    return SequenceSource(
+        sources=[file for _, file in files],
+        notes=[*notes, *parts_notes(files)],
+        features=["value"] if num_channels == 1 else [f"c{number}" for number in range(num_channels)],
+        per_sequence=[label] if label else [],
+        blocks=blocks,
+        total=sum(file.stat().st_size for _, file in files),
+        ids=(None, "a number, a line each"),
+        choices=choices,
+    )
 
 
 def decoded(raw: bytes) -> str:

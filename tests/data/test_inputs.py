@@ -21,7 +21,7 @@ from hypothesis import HealthCheck, Phase, example, given, seed, settings
 from hypothesis import strategies as st
 from ruamel.yaml import YAML
 
-from tandem.data import open_source
+from tandem.data import source_module
 from tandem.data.splits import SPLITS
 from tandem.files import ROOT
 from tandem.params.loading import parse_params, read_yaml
@@ -263,7 +263,8 @@ def test_any_table_gives_finite_arrays_or_one_sentence(tmp_path: Path, saw: Call
 def refusal(folder: Path, params: Any, kind: str) -> list[str]:
     """The sentence that refuses the table, if one does; else its arrays are finite."""
     try:
-        prepared = open_source(params.source).prepare(params, folder, per_step=kind == "events")
+        target = "class per step" if kind == "events" else "class"
+        prepared = source_module(params.source).prepare(params, folder, target)
         summary = prepared.summary
         arrays = {name: prepared.arrays(name) for name in SPLITS}
         prepared.message.encode()

@@ -155,7 +155,7 @@ def params(**changes: float) -> OwnSource:
 
 
 def prepared(**changes: float) -> PreparedSequences:
-    return own_source.prepare(params(**changes), raw_dir("rally"), per_step=True)
+    return own_source.prepare(params(**changes), raw_dir("rally"), "class per step")
 
 
 def test_the_source_splits_in_order_and_what_is_not_seen_is_interpolated() -> None:
@@ -206,14 +206,14 @@ def test_a_rally_that_is_never_seen_is_refused() -> None:
     with pytest.raises(ValueError, match=r"source.py:read returns: sequence '0' has no value of 'u' at all"):
         own = params()
         object.__setattr__(own, "missed", 1.0)
-        own_source.prepare(own, raw_dir("rally"), per_step=True)
+        own_source.prepare(own, raw_dir("rally"), "class per step")
 
 
 def test_the_prepared_data_is_the_published() -> None:
     """docs/published.json has the digests of the arrays, which other versions of numpy may round otherwise."""
     published = read_json(ROOT / "docs/published.json")["workloads"]["rally"]
     block = parse_block("rally", read_yaml(ROOT / "params.yaml")["rally"], {})
-    found = own_source.prepare(block.preprocess, raw_dir("rally"), per_step=True)
+    found = own_source.prepare(block.preprocess, raw_dir("rally"), "class per step")
     with TemporaryDirectory() as folder:
         digests = write_arrays(Path(folder), found)
     assert digests in [entry["digests"]["data"]["prepared"] for entry in published]

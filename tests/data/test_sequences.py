@@ -14,8 +14,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tandem.data import open_source, sequences, write_arrays
+from tandem.data import source_module, write_arrays
 from tandem.data.arrays import PreparedSequences, standardize
+from tandem.data.rows import to_sequences
 from tandem.data.splits import SPLITS
 from tandem.data.tables import find_table, from_frame
 from tandem.files import raw_dir
@@ -60,7 +61,7 @@ def repeated(table: pd.DataFrame, copies: dict[int, int]) -> pd.DataFrame:
 
 
 def prepare(path: Path, params: Any) -> Any:
-    return open_source(params.source).prepare(replace(params, table=path.name), path.parent, per_step=False)
+    return source_module(params.source).prepare(replace(params, table=path.name), path.parent, "class")
 
 
 def prepared(tmp_path: Path, table: pd.DataFrame, params: SequenceTable = PARAMS) -> PreparedSequences:
@@ -270,8 +271,8 @@ def test_small_changes_of_large_numbers_are_kept(tmp_path: Path):
     # As the trained model's predictor does with a table of some of the sequences.
     few = table.assign(x=table.x + 1.7e9)[lambda table: table.sequence < 3]
     rows = from_frame(few, [*few.columns], "the table")
-    again = sequences.to_sequences(rows, PARAMS.columns, True, False, per_step=False, offsets=far.summary["offsets"])
-    standardize(again, far.summary["mean"], far.summary["std"])
+    again = to_sequences(rows, PARAMS.columns, True, False, offsets=far.summary["offsets"])
+    standardize(again.values, again.padding_mask, far.summary["mean"], far.summary["std"])
     np.testing.assert_array_equal(again.values, far.sequences.values[:3])
 
 

@@ -4,6 +4,7 @@ import json
 import re
 import shutil
 import sys
+import tempfile
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +13,9 @@ import pytest
 
 from flows.form import schema
 from tandem.data import Arrays
+from tandem.data.arrays import PreparedSequences
 from tandem.data.own_source import prepare
+from tandem.data.splits import SPLITS
 from tandem.files import ROOT
 from tandem.params.loading import parse_block, parse_params, read_yaml
 from tandem.params.parsing import literal
@@ -57,22 +60,6 @@ def with_source(folder: Path, params: str = OWN, source: str = TABLE) -> Path:
 @pytest.fixture(scope="module")
 def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return with_source(tmp_path_factory.mktemp("sources") / "project")
-
-
-def arrays_of(project: Path, workload: str = "tiny") -> dict[str, np.ndarray]:
-    folder = project / "data/prepared" / workload
-    return {str(path.relative_to(folder)): np.load(path) for path in sorted(folder.rglob("*.npy"))}
-
-
-def test_a_dataframe_gives_the_arrays_of_the_same_table(template: Path, tmp_path: Path):
-    project, plain = copy_of(template, tmp_path / "own", OWN), make_project(tmp_path / "plain")
-    stage(project, "preprocess", "tiny")
-    stage(plain, "preprocess", "tiny")
-    own, other = arrays_of(project), arrays_of(plain)
-    assert own.keys() == other.keys() and all(np.array_equal(own[name], other[name]) for name in own)
-    summaries = [json.loads((each / "data/prepared/tiny/summary.json").read_text()) for each in (project, plain)]
-    assert summaries[0]["features"] == ["u", "v", "du", "dv"] and "table_sha256" not in summaries[0]
-    assert summaries[0]["num_per_split"] == summaries[1]["num_per_split"]
 
 
 def test_its_files_are_code_of_preprocess_alone_and_it_is_recorded_and_verified(template: Path, tmp_path: Path):
@@ -246,10 +233,10 @@ NUMBERS = "np.random.default_rng(seed).normal(size=(40, 6, 2))"
         (f"return Arrays({NUMBERS}, np.arange(40) / 3)", ["labels of type float64; accepted: text or whole numbers"]),
         (f"return Arrays({NUMBERS}, np.arange(40), classes=['a'])", ["returns the label 1; accepted: 0 to 0"]),
         (f"return Arrays({NUMBERS}, np.arange(40) % 2, lengths=np.full(40, 7))", ["the length 7; accepted: 2 to 6"]),
-        (f"return Arrays({NUMBERS} / 0, np.arange(40) % 2)", ["inf for feature 'x", "values must be finite"]),
-        (f"return Arrays({NUMBERS} * np.nan, np.arange(40) % 2)", ["nan for feature 'x0'", "missing to interpolate"]),
+        (f"return Arrays({NUMBERS} / 0, np.arange(40) % 2)", ["sequence '0', step 0: column 'x", "found inf"]),
+        (f"return Arrays({NUMBERS} * np.nan, np.arange(40) % 2)", ["`missing: interpolate`", "found nan"]),
         (f"return Arrays({NUMBERS}, np.arange(40) % 2, features='a')", ["1 different names in `features` for 2"]),
-        (f"return Arrays({NUMBERS}, np.arange(40) % 2, splits=['tset'] * 40)", ["'tset' in `splits`; accepted: train"]),
+        (f"return Arrays({NUMBERS}, np.arange(40) % 2, splits=['tset'] * 40)", ["val or test, found tset"]),
         (f"return Arrays({NUMBERS}, np.arange(40) % 2, ids=['a'] * 40)", ["returns an id twice"]),
         (f"return Arrays({NUMBERS}, np.zeros(40, dtype=int), splits=['train'] * 40)", ["no test rows"]),
         (
@@ -266,12 +253,12 @@ NUMBERS = "np.random.default_rng(seed).normal(size=(40, 6, 2))"
 def test_what_it_returns_is_checked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, body: str, words: list[str]):
     params = own_params(tmp_path, monkeypatch, ARRAYS + f"    {body}\n")
     if not words:
-        prepared = prepare(params, tmp_path, per_step=False)
+        prepared = prepare(params, tmp_path, "class")
         assert prepared.summary["num_per_split"] == {"train": 24, "val": 8, "test": 8}
         assert prepared.summary["classes"] == [0, 1] and prepared.summary["features"] == ["x0", "x1"]
         return
     with pytest.raises(ValueError) as caught:
-        prepare(params, tmp_path, per_step=False)
+        prepare(params, tmp_path, "class")
     assert all(word in str(caught.value) for word in words), caught.value
     assert "\n" not in str(caught.value) and "source.py" in str(caught.value) or "split" in str(caught.value)
 
@@ -312,31 +299,26 @@ def test_arrays_and_a_dataframe_of_the_same_sequences_give_the_same(tmp_path: Pa
         for n in range(30)
         for t in range(lengths[n])
     ]
-    source = "import pickle\nfrom pathlib import Path\n\nFOUND = []\n\n\ndef read(folder):\n    return FOUND[0]\n"
-    found = []
-    for name, data, changes in (
-        ("arrays", arrays, {}),
-        (
-            "frame",
-            pd.DataFrame(rows),
-            {
-                "groups": "who",
-                "columns": {"sequence": "clip", "step": "step", "features": ["x", "y"], "label": "label"},
-            },
-        ),
-    ):
-        (tmp_path / name).mkdir()
-        params = own_params(
-            tmp_path / name, monkeypatch, source, velocity=True, missing="interpolate", seed=3, **changes
-        )
-        sys.modules[params.component.load().__module__].FOUND.append(data)
-        found.append(prepare(params, tmp_path, per_step=False))
-    first, second = (
-        {k: v for split in ("train", "val", "test") for k, v in each.arrays(split).items()} for each in found
-    )
-    assert first.keys() == second.keys()
-    assert all(np.array_equal(first[name], second[name]) for name in first)
-    assert found[0].summary == found[1].summary and "offsets" in found[0].summary and found[0].summary["num_filled"]
+    columns = {"sequence": "clip", "step": "step", "features": ["x", "y"], "label": "label"}
+    usual = {"velocity": True, "missing": "interpolate", "seed": 3}
+    first = prepared_from(tmp_path, monkeypatch, arrays, **usual)
+    second = prepared_from(tmp_path, monkeypatch, pd.DataFrame(rows), groups="who", columns=columns, **usual)
+    assert_same_arrays(first, second)
+    assert first.summary == second.summary and "offsets" in first.summary and first.summary["num_filled"]
+
+
+def prepared_from(folder: Path, monkeypatch: pytest.MonkeyPatch, data: object, **changes: object) -> PreparedSequences:
+    """What preprocess makes of `data`, which a source of the workload's own returns."""
+    place = Path(tempfile.mkdtemp(dir=folder))
+    params = own_params(place, monkeypatch, "FOUND = []\n\n\ndef read(folder):\n    return FOUND[0]\n", **changes)
+    sys.modules[params.component.load().__module__].FOUND.append(data)
+    return prepare(params, place, "class")
+
+
+def assert_same_arrays(first: PreparedSequences, second: PreparedSequences) -> None:
+    for split in SPLITS:
+        one, other = first.arrays(split), second.arrays(split)
+        assert one.keys() == other.keys() and all(np.array_equal(one[name], other[name]) for name in one)
 
 
 def test_a_dataframe_is_read_like_a_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -352,24 +334,17 @@ def test_a_dataframe_is_read_like_a_table(tmp_path: Path, monkeypatch: pytest.Mo
     written["x"] = clean["x"].astype(str)
     written.loc[5, "x"], written.loc[9, "x"] = "n/a", "gone"
     columns = {"sequence": "clip", "step": "step", "features": ["x"], "label": "label"}
-    source, found = "FOUND = []\n\n\ndef read(folder):\n    return FOUND[0]\n", []
-    for name, frame, na in (("clean", clean, []), ("written", written.drop(columns="split"), ["gone"])):
-        (tmp_path / name).mkdir()
-        params = own_params(tmp_path / name, monkeypatch, source, columns=columns, missing="interpolate", na=na)
-        sys.modules[params.component.load().__module__].FOUND.append(frame)
-        found.append(prepare(params, tmp_path, per_step=False))
-    first, second = ({f"{split}/{k}": v for split in words for k, v in each.arrays(split).items()} for each in found)
-    assert all(np.array_equal(first[name], second[name]) for name in {**first, **second})
-    remarks = "; ".join(found[1].summary.pop("remarks"))
+    usual = {"columns": columns, "missing": "interpolate"}
+    first = prepared_from(tmp_path, monkeypatch, clean, **usual)
+    second = prepared_from(tmp_path, monkeypatch, written.drop(columns="split"), na=["gone"], **usual)
+    assert_same_arrays(first, second)
+    remarks = "; ".join(second.summary.pop("remarks"))
     assert "white space is stripped from 120 cells of column 'label'" in remarks
     assert "column 'Split' decides the split ('TEST', 'Train', 'validation')" in remarks
-    assert "cells that count as missing: gone (1), n/a (1)" in remarks and remarks in found[1].message
-    assert found[0].summary["num_per_split"] == found[1].summary["num_per_split"] and not found[0].sequences.remarks
-    assert "na" not in literal(params.__class__(**{**vars(params), "na": ()})) and literal(params)["na"] == ["gone"]
-    (tmp_path / "arrays").mkdir()
-    source = "from tandem.data import Arrays\n\n\ndef read(folder):\n    return Arrays([[[0.0]]], [0])\n"
+    assert "cells that count as missing: gone (1), n/a (1)" in remarks and remarks in second.message
+    assert first.summary["num_per_split"] == second.summary["num_per_split"] and not first.sequences.remarks
     with pytest.raises(ValueError, match="has `na`, and .* returns Arrays"):
-        prepare(own_params(tmp_path / "arrays", monkeypatch, source, na=["gone"]), tmp_path, per_step=False)
+        prepared_from(tmp_path, monkeypatch, Arrays([[[0.0]]], [0]), na=["gone"])
 
 
 def test_events_as_text_and_as_class_numbers_are_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -384,7 +359,7 @@ def test_events_as_text_and_as_class_numbers_are_the_same(tmp_path: Path, monkey
     for texts in (True, False):
         (tmp_path / str(texts)).mkdir()
         params = own_params(tmp_path / str(texts), monkeypatch, source, texts=texts)
-        found.append(prepare(params, tmp_path, per_step=True))
+        found.append(prepare(params, tmp_path, "class per step"))
     assert found[0].summary == found[1].summary and found[0].summary["classes"] == ["none", "down", "up"]
     assert np.array_equal(found[0].sequences.labels, found[1].sequences.labels)
 

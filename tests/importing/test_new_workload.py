@@ -17,7 +17,7 @@ from tandem.files import sha256_file
 from tandem.importing import params_block, recipe
 from tandem.params.loading import parse_block
 from tandem.params.schema import MODELS
-from tests.own_tables import chosen, clips, planned, saved
+from tests.own_tables import chosen, clips, planned, saved, series
 from tests.projects import ROOT, read_record, recorded_runs, run, run_path, wait_until_published
 
 DOCUMENT = (ROOT / "docs" / "own-data.md").read_text(encoding="utf-8")
@@ -98,15 +98,6 @@ def test_a_table_of_times_becomes_forecast(tmp_path: Path):
     )
     params = plan.workload.preprocess
     assert (params.columns.target, params.interval, params.horizon, params.input_steps) == ("wind", "2h", 3, 9)
-
-
-def test_a_series_with_a_gap_in_every_window_is_filled(tmp_path: Path):
-    """Prices of working days as a series of all days: every window of six days touches a weekend."""
-    days = pd.bdate_range("2020-01-01", periods=500).strftime("%Y-%m-%d")
-    prices = np.exp(np.random.default_rng(0).normal(scale=0.01, size=500).cumsum())
-    plan = planned(saved(pd.DataFrame({"date": days, "close": prices}), tmp_path / "t.csv"), "--interval", "1d")
-    params = plan.workload.preprocess
-    assert (params.interval, params.transform, params.missing) == ("1d", "log-return", "interpolate")
 
 
 def test_hundreds_of_features_and_classes_are_accepted(tmp_path: Path):
@@ -191,12 +182,6 @@ def test_ids_second_labels_and_constants_are_no_features(tmp_path: Path):
     assert dict(chosen(planned(saved(people(2), path))))["groups"] == "none"  # two people cannot stand in three splits
 
 
-def series(**columns: Any) -> pd.DataFrame:
-    hours = pd.date_range("2024-01-01", periods=300, freq="h").strftime("%Y-%m-%d %H:%M:%SZ")
-    value = np.random.default_rng(0).normal(size=300).cumsum()
-    return pd.DataFrame({"time": hours, "value": value, **columns})
-
-
 @pytest.mark.parametrize(
     ("table", "words"),
     [
@@ -268,24 +253,6 @@ def test_any_small_table_runs_or_gets_one_sentence(tmp_path_factory: pytest.Temp
         return
     assert all(plan.summary["num_per_split"].values())
     parse_block("mine", params_block.from_yaml(plan.block)["mine"], {})
-
-
-@pytest.mark.parametrize(
-    ("name", "content", "words"),
-    [
-        ("t.csv", b"", "is empty"),
-        ("t.csv", b"\xff\xfe\x00", "is empty"),
-        ("t.csv", b"a,b\0c\n1,2,3\n", "holds zero bytes"),
-        ("t.xlsx", b"\xd0\xcf\x11\xe0more", "an Excel file; save the sheet as CSV"),
-        ("t.pkl", b"\x80\x04more", "a Python pickle, which is never opened"),
-        ("t.parquet", b"clip,frame", "cannot be read"),
-    ],
-)
-def test_a_file_that_is_no_table_gets_one_sentence(tmp_path: Path, name: str, content: bytes, words: str):
-    (tmp_path / name).write_bytes(content)
-    with pytest.raises(ValueError, match=words) as caught:
-        planned(tmp_path / name)
-    assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize("task", MODELS)

@@ -18,7 +18,7 @@ import pandas as pd
 import pyarrow.parquet as pq
 import pytest
 
-from tandem.data import open_source
+from tandem.data import source_module
 from tandem.data.arrays import PreparedSequences
 from tandem.importing import new_workload, wide
 from tests import own_tables
@@ -46,8 +46,8 @@ def planned(path: Path, *options: str) -> tuple[new_workload.WorkloadPlan, Prepa
         params = plan.workload.preprocess
         (Path(scratch) / "again").mkdir()
         (Path(scratch) / "again" / plan.table_name).symlink_to(plan.table.resolve())
-        return plan, open_source("sequences").prepare(
-            params, Path(scratch) / "again", plan.workload.task_facts.target == "class per step"
+        return plan, source_module("sequences").prepare(
+            params, Path(scratch) / "again", plan.workload.task_facts.target
         )
 
 
@@ -403,9 +403,9 @@ def torn(path: Path) -> Path:
     return path
 
 
-def written(path: Path, text: str) -> Path:
+def written(path: Path, content: str | bytes) -> Path:
     path.parent.mkdir(exist_ok=True)
-    path.write_text(text)
+    path.write_bytes(content.encode() if isinstance(content, str) else content)
     return path
 
 
@@ -413,6 +413,12 @@ def written(path: Path, text: str) -> Path:
     ("make", "options", "words"),
     [
         (lambda at: at / "no.csv", "", "no.csv is not there; give the path of a table"),
+        (lambda at: written(at / "t.csv", b""), "", "is empty"),
+        (lambda at: written(at / "t.csv", b"\xff\xfe\x00"), "", "is empty"),
+        (lambda at: written(at / "t.csv", b"a,b\0c\n1,2,3\n"), "", "holds zero bytes"),
+        (lambda at: written(at / "t.xlsx", b"\xd0\xcf\x11\xe0more"), "", "an Excel file; save the sheet as CSV"),
+        (lambda at: written(at / "t.pkl", b"\x80\x04more"), "", "a Python pickle, which is never opened"),
+        (lambda at: written(at / "t.parquet", b"clip,frame"), "", "cannot be read"),
         (lambda at: written(at / "d/x.jpg", "a").parent, "", r"a folder of 1 files \(.jpg\), none a sequence"),
         (flat, "", "nothing says which label the 18 files"),
         (flat, "--pattern {label}-*", "does not fit 18 of 18 names"),

@@ -11,10 +11,11 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 
-from tandem.data import open_source
+from tandem.data import source_module
+from tandem.data.rows import to_sequences
 from tandem.data.tables import from_frame, read_table
-from tandem.importing import new_workload
-from tests.own_tables import chosen, clips, planned, saved
+from tandem.importing import new_workload, text_tables
+from tests.own_tables import chosen, clips, planned, saved, series
 from tests.projects import make_project, run, start
 
 LABELS = ["a", "b", "c"] * 8
@@ -32,12 +33,6 @@ def with_cells(column: str, *cells: Any) -> pd.DataFrame:
     table = clips(LABELS).astype({column: object})
     table.loc[table.groupby("clip").head(2).groupby("clip").tail(1).index[: len(cells)], column] = cells
     return table.astype({column: str})
-
-
-def series(**columns: Any) -> pd.DataFrame:
-    hours = pd.date_range("2024-01-01", periods=300, freq="h").strftime("%Y-%m-%d %H:%M:%SZ")
-    value = np.random.default_rng(0).normal(size=300).cumsum()
-    return pd.DataFrame({"time": hours, "value": value, **columns})
 
 
 def refusal(path: Path, *options: str) -> str:
@@ -166,9 +161,8 @@ def test_a_table_is_read_for_predictions_as_it_was_for_the_training(tmp_path: Pa
     features = [*params.columns.features, "label"]
     frame = read_table(path, ["clip"], params.columns.features, ["frame", "label"], params.na)
     again = from_frame(pa.table(frame.columns).to_pandas(), ["clip", "frame", *features], "the table", params.na)
-    sequences = open_source("sequences")
-    found = sequences.to_sequences(again, params.columns, params.velocity, True, per_step=False)
-    expected = sequences.prepare(params, tmp_path, per_step=False)
+    found = to_sequences(again, params.columns, params.velocity, True)
+    expected = source_module("sequences").prepare(params, tmp_path, "class")
     wanted = expected.sequences.values * expected.std + expected.mean
     is_real = ~found.padding_mask
     np.testing.assert_allclose(found.values[is_real], wanted[is_real], atol=1e-5)
@@ -277,7 +271,7 @@ def test_few_gaps_do_not_cost_the_training_windows(tmp_path: Path):
     assert "1 of 300 points" in why and "1 rows have the time of a later one" in why
     skipping = planned(path, "--missing", "skip")
     params = skipping.workload.preprocess
-    found = open_source("series").prepare(params, tmp_path, per_step=False)
+    found = source_module("series").prepare(params, tmp_path, "window")
     skipped = found.summary["num_windows_skipped_per_split"]
     assert skipped == {"train": 71, "val": 0, "test": 0} and found.summary["num_per_split"]["train"] == 69
     assert "they touch one: 71 (train 71, val 0, test 0)" in found.message
@@ -287,10 +281,10 @@ def test_few_gaps_do_not_cost_the_training_windows(tmp_path: Path):
 # Files and folders ----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("num", [24, 20_000])  # also of more than one block
-def test_old_line_ends_are_read(tmp_path: Path, num: int):
-    table = clips((LABELS * (num // 24 + 1))[:num])
-    text = table.to_csv(index=False)
+@pytest.mark.parametrize("block_bytes", [400, 2 << 20])  # several blocks, and one
+def test_old_line_ends_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, block_bytes: int):
+    monkeypatch.setattr(text_tables, "BLOCK_BYTES", block_bytes)
+    text = clips(LABELS).to_csv(index=False)
     (tmp_path / "t.csv").write_bytes(text.replace("\n", "\r").encode())
     (tmp_path / "u.csv").write_text(text)
     found, expected = planned(tmp_path / "t.csv"), planned(tmp_path / "u.csv")

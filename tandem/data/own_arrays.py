@@ -1,0 +1,95 @@
+"""What a source of the workload's own returns as Arrays -> the rows of a table, which tandem/data/rows.py checks."""
+
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from tandem.data import Arrays
+from tandem.data.arrays import Sequences
+from tandem.data.rows import to_sequences
+from tandem.data.tables import SPLIT_COLUMN, RawTable
+from tandem.params.schema import NO_GROUPS, Columns, OwnSequences
+
+GROUPS = "Arrays.groups"
+
+
+def from_arrays(arrays: Arrays, params: OwnSequences, place: str, target: str) -> Sequences:
+    """Check the arrays of a source of the workload's own, and convert them. A ValueError begins with `place`."""
+    if params.columns or params.groups != NO_GROUPS or params.na:
+        key = "columns" if params.columns else "na" if params.na else "groups"
+        more = "; return the groups in Arrays.groups" if key == "groups" else ""
+        raise ValueError(f"preprocess has `{key}`, and {place} returns Arrays, which have no columns; remove it{more}")
+    values = checked(arrays.values, place, "values", "fiu", {"N": None, "T": None, "F": None})
+    num_sequences, num_steps, num_features = values.shape
+    if 0 in values.shape or num_steps < 2:
+        raise ValueError(f"{place} returns values of shape {values.shape}; it needs sequences of at least 2 steps")
+    per_sequence = {"N": num_sequences}
+
+    def read(name: str, kinds: str = "iufbUSO", sizes: dict[str, int | None] = per_sequence) -> np.ndarray:
+        return checked(getattr(arrays, name), place, name, kinds, sizes)
+
+    lengths = np.full(num_sequences, num_steps) if arrays.lengths is None else read("lengths", "iu")
+    if lengths.min() < 2 or lengths.max() > num_steps:
+        wrong = lengths[(lengths < 2) | (lengths > num_steps)][0]
+        raise ValueError(f"{place} returns the length {wrong}; accepted: 2 to {num_steps}, the number of steps")
+    ids = np.arange(num_sequences).astype(np.str_) if arrays.ids is None else read("ids").astype(np.str_)
+    if len(np.unique(ids)) < num_sequences:
+        raise ValueError(f"{place} returns an id twice in `ids`; every sequence needs its own")
+    features = tuple(map(str, arrays.features)) or tuple(f"x{index}" for index in range(num_features))
+    if len(features) != num_features or len(set(features)) < num_features:
+        raise ValueError(
+            f"{place} returns {len(set(features))} different names in `features` for {num_features} features"
+        )
+    if SPLIT_COLUMN in features:
+        raise ValueError(f"{place} returns the feature {SPLIT_COLUMN!r}, a name for train, val or test; rename it")
+    sequence, step = np.nonzero(np.arange(num_steps)[None, :] < lengths[:, None])  # (R,)
+    classes = tuple(map(str, arrays.classes)) if target != "number" else ()
+    sizes = per_sequence | ({"T": num_steps} if target == "class per step" else {})
+    labels = read("labels", "iuf" if target == "number" else "iu" if classes else "iubUSO", sizes)
+    labels = labels[sequence, step] if target == "class per step" else labels[sequence]
+    if classes and (labels.min() < 0 or labels.max() >= len(classes)):
+        wrong = labels[(labels < 0) | (labels >= len(classes))][0]
+        raise ValueError(f"{place} returns the label {wrong}; accepted: 0 to {len(classes) - 1}, indices of `classes`")
+    columns = Columns("Arrays.ids", "step in Arrays", features, "Arrays.labels")  # no feature has these names
+    cells = {columns.sequence: pa.array(sequence), columns.step: pa.array(step), columns.label: as_cells(labels)}
+    if arrays.splits is not None:
+        cells[SPLIT_COLUMN] = as_cells(read("splits", "USO")[sequence])
+    if arrays.groups is not None:
+        cells[GROUPS] = as_cells(read("groups")[sequence])
+    cells |= {name: as_cells(values[sequence, step, index]) for index, name in enumerate(features)}
+    table = RawTable(
+        f"what {place} returns",
+        {name: pa.chunked_array([column]) for name, column in cells.items()},
+        lambda row: f"sequence {str(ids[sequence[row]])!r}, step {step[row]}",
+        split=SPLIT_COLUMN,
+    )
+    del cells
+    allow_missing, groups = params.missing == "interpolate", NO_GROUPS if arrays.groups is None else GROUPS
+    return to_sequences(table, columns, params.velocity, allow_missing, target, groups, ids=ids, classes=classes)
+
+
+def checked(value: Any, place: str, name: str, kinds: str, sizes: dict[str, int | None]) -> np.ndarray:
+    """An array of Arrays. Raises ValueError unless its kind is one of `kinds` and its axes have the given sizes (None:
+    any).
+    """
+    try:
+        array = np.asarray(value)
+    except ValueError as error:  # a list of lists of different lengths
+        raise ValueError(f"{place} returns {name} that are no array: {error}") from None
+    is_wrong = (wanted not in (None, size) for wanted, size in zip(sizes.values(), array.shape, strict=False))
+    if array.ndim != len(sizes) or any(is_wrong):
+        shape = ", ".join(f"{axis} = {size}" if size else axis for axis, size in sizes.items())
+        raise ValueError(f"{place} returns {name} of shape {array.shape}; accepted: ({shape})")
+    if array.dtype.kind not in kinds:
+        accepted = {"iu": "whole numbers", "iuf": "numbers", "fiu": "numbers"}.get(kinds, "text or whole numbers")
+        raise ValueError(f"{place} returns {name} of type {array.dtype}; accepted: {accepted}")
+    return array
+
+
+def as_cells(array: np.ndarray) -> pa.Array:
+    """Numbers as numbers in the machine's byte order, everything else as text. Arrow's float16 has no functions."""
+    if array.dtype.kind not in "iuf":
+        return pa.array(array.astype(np.str_)).dictionary_encode()
+    kind = np.dtype(np.float32) if array.dtype == np.float16 else array.dtype.newbyteorder("=")
+    return pa.array(array.astype(kind, copy=False))

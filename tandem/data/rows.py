@@ -1,0 +1,183 @@
+"""The rows of a table of many sequences -> padded arrays. Every error names the row.
+
+R rows of the table, N sequences, T steps of the longest one, F features. Time and memory are linear in R. No Python
+loop runs over rows or sequences.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tandem.data.arrays import Sequences, make_features
+from tandem.data.splits import SPLITS
+from tandem.data.tables import SPLIT_COLUMN, SPLIT_WORDS, RawTable, factorize, raise_if_any, read_numbers
+from tandem.params.schema import NO_GROUPS, Columns
+
+NO_EVENT = "none"  # the label of a step without an event; an empty cell means the same
+
+
+def to_sequences(
+    table: RawTable,
+    columns: Columns,
+    velocity: bool,
+    allow_missing: bool,
+    target: str = "class",
+    groups: str = NO_GROUPS,
+    offsets: Mapping[str, float] | None = None,
+    ids: np.ndarray | None = None,
+    classes: Sequence[str] = (),
+) -> Sequences:
+    """Check the table and convert it to padded arrays. Sequences are ordered by id, and their rows by step.
+
+    `velocity`, `allow_missing` and `offsets` are those of `make_features`. `target`: that of the task. `groups`: the
+    column whose values tell which sequences must stay in one split. `ids` (N,): the column of the sequence holds
+    indices into them. `classes`: the column of the label holds indices into them. Removes the columns from `table`.
+    Raises ValueError with the row's place.
+    """
+    codes, distinct = factorize(table, columns.sequence)
+    ids = distinct if ids is None else ids
+    step = read_numbers(table, columns.step)
+    num_sequences = len(ids)
+    lengths = np.bincount(codes, minlength=num_sequences).astype(np.int32)
+    num_steps = int(lengths.max())
+    if lengths.min() < 2:
+        short = int(lengths.argmin())
+        raise ValueError(
+            f"{table.name}: sequence {str(ids[short])!r} has {lengths[short]} step; every sequence needs at least 2"
+        )
+    # Most tables are sorted. Then the rows need no index.
+    same_sequence = codes[1:] == codes[:-1]
+    is_sorted = bool(((codes[1:] > codes[:-1]) | (same_sequence & (step[1:] > step[:-1]))).all())
+    order = None if is_sorted else np.lexsort((step, codes))
+    if order is not None:
+        step, sorted_codes = step[order], codes[order]
+        same_sequence = sorted_codes[1:] == sorted_codes[:-1]
+        repeats = np.flatnonzero(same_sequence & (step[1:] == step[:-1]))
+        if len(repeats):
+            row = repeats[order[repeats + 1].argmin()]
+            places = table.places(order[row], order[row + 1])
+            sequence = f"{columns.sequence} {ids[sorted_codes[row]]}"
+            raise ValueError(f"{table.name}: {repeated_step(columns.step, sequence, places, len(repeats))}")
+    del step, same_sequence
+    starts = np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)[:-1]])
+    first_rows = starts if order is None else order[starts]
+    is_real = np.arange(num_steps)[None, :] < lengths[:, None]  # (N, T)
+
+    def first_of_sequence(column: str, cells: np.ndarray) -> np.ndarray:
+        """cells (R,) -> (N,). Raises ValueError if they change within a sequence."""
+        raise_if_any(table, cells != cells[first_rows][codes], f"column {column!r} changes within a sequence")
+        return cells[first_rows]
+
+    row_labels, names = read_labels(table, columns.label, target, classes)
+    if target == "class per step":
+        labels = np.zeros(is_real.shape, dtype=row_labels.dtype)
+        labels[is_real] = row_labels if order is None else row_labels[order]
+    else:
+        labels = first_of_sequence(columns.label, row_labels)
+    if alike := alike_labels(names.tolist()):
+        pairs = "; ".join(" and ".join(map(repr, labels)) for labels in alike)
+        table.remarks.append(f"labels that differ only in case or white space: {pairs}")
+    splits = None
+    if SPLIT_COLUMN in table.columns:
+        splits = np.array(SPLITS)[first_of_sequence(table.split or SPLIT_COLUMN, read_splits(table))]
+    group_ids = None if groups == NO_GROUPS else first_of_sequence(groups, factorize(table, groups)[0])
+    del row_labels
+
+    def read(index: int) -> np.ndarray:
+        hint = "" if allow_missing else " (`missing: interpolate` fills empty cells)"
+        cells = read_numbers(table, columns.features[index], allow_missing, hint)
+        return cells if order is None else cells[order]
+
+    values, num_filled, used_offsets = make_features(
+        read, is_real, columns.features, velocity, allow_missing, offsets, table.name, ids
+    )
+    return Sequences(
+        values,
+        lengths,
+        labels.astype(np.float64 if target == "number" else np.int64),
+        ids.astype(np.str_),
+        splits,
+        tuple(names.tolist()),
+        columns.features + (tuple(f"d{name}" for name in columns.features) if velocity else ()),
+        num_filled,
+        group_ids,
+        used_offsets,
+        table.report,
+    )
+
+
+def repeated_step(step: str, sequence: str, places: str, num_repeats: int) -> str:
+    more = f" ({num_repeats:,} repeated rows in all)" if num_repeats > 1 else ""
+    return (
+        f"{step!r} repeats in {sequence}, {places}{more}; remove or renumber the rows that should not be there, or "
+        "name other columns for the sequence and the step"
+    )
+
+
+def read_labels(table: RawTable, column: str, target: str, classes: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
+    """Return the labels (R,), numbers or codes, and the classes (C,)."""
+    if target == "number":
+        return read_numbers(table, column).astype(np.float64), np.array([])
+    if classes:
+        return table.take(column).to_numpy(), np.array(classes)
+    if target == "class per step":
+        return read_events(table, column)
+    codes, names = factorize(table, column)
+    check_single_labels(table.name, column, names.astype(np.str_).tolist())
+    return codes, names
+
+
+def read_events(table: RawTable, column: str) -> tuple[np.ndarray, np.ndarray]:
+    """Return codes (R,) and the classes (C,). NO_EVENT is the first class; an empty or MISSING cell means NO_EVENT."""
+    codes, classes = factorize(table, column, empty=NO_EVENT)
+    names = classes.astype(np.str_)
+    if NO_EVENT not in names:
+        raise ValueError(
+            f"{table.name}: column {column!r} names an event in every row; detect needs steps without one, "
+            f"whose cell is empty or {NO_EVENT!r}; for one label per sequence use task classify"
+        )
+    if len(names) < 2:
+        raise ValueError(
+            f"{table.name}: column {column!r} names no event at all; write its name into the rows where it happens"
+        )
+    order = np.argsort(names != NO_EVENT, kind="stable")
+    return np.argsort(order)[codes], names[order]  # argsort inverts a permutation
+
+
+def check_single_labels(name: str, column: str, classes: list[str]) -> None:
+    """Raises ValueError if a label looks like several labels (`a|b`) and one of these is also a label elsewhere."""
+    parts_of = {label: [part.strip() for part in re.split(r"[|;,]", label)] for label in classes}
+    composed = {label: parts for label, parts in parts_of.items() if len(parts) > 1 and all(parts)}
+    for label, parts in composed.items():
+        others = {*classes, *(part for other in composed if other != label for part in composed[other])}
+        if known := [part for part in parts if part in others]:
+            raise ValueError(
+                f"{name}: column {column!r} holds {label!r}, which looks like {len(parts)} labels ({known[0]!r} is one "
+                "elsewhere), and a sequence has one; make a column of yes and no for each and a workload of each "
+                "column, or write it without the sign between them if it is a class of its own"
+            )
+
+
+def alike_labels(labels: Sequence[Any]) -> list[list[str]]:
+    """Those that differ only in case or white space."""
+    groups: dict[str, list[str]] = {}
+    for label in map(str, labels):
+        groups.setdefault("".join(label.split()).casefold(), []).append(label)
+    return [group for group in groups.values() if len(group) > 1]
+
+
+def read_splits(table: RawTable) -> np.ndarray:
+    """Return the indices (R,) into SPLITS from the table's column of the split."""
+    cells, name = table.take(SPLIT_COLUMN), f"column {table.split!r}"
+    texts = cells.cast(pa.string())
+    words = pc.index_in(pc.utf8_lower(pc.utf8_trim_whitespace(texts)), pa.array([*SPLIT_WORDS]))
+    if words.null_count:
+        raise_if_any(table, pc.is_null(words).to_numpy(), f"{name} must be train, val or test", cells)
+    written = sorted(pc.unique(texts).to_pylist())
+    if table.split != SPLIT_COLUMN or not {*written} <= {*SPLITS}:
+        table.remarks.append(f"{name} decides the split ({', '.join(map(repr, written))})")
+    return np.array([SPLITS.index(split) for split in SPLIT_WORDS.values()])[words.to_numpy()]
