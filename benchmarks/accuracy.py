@@ -18,7 +18,7 @@ import json
 import subprocess
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -67,15 +67,15 @@ def main() -> None:
                 found = zip(*(nearest_neighbour(each) for each in folders), strict=True)
                 print_row(workload, "1 nearest neighbour", seeds, alone or "nothing", *found)
             if options.aeon_python and params.task_facts.target == "class":
-                found = minirocket(options.aeon_python, folders)
+                found = peers(options.aeon_python, ["MiniRocket"], folders)["MiniRocket"]
                 print_row(workload, "MiniRocket + ridge", seeds, f"{drawn[0]}kernels", *found)
 
 
-def minirocket(python: str, folders: list[Path]) -> list[list[float]]:
-    """Scores and seconds of MiniRocket on the splits in `folders`."""
-    command = [python, Path(__file__).with_name("minirocket.py"), *folders]
+def peers(python: str, names: Sequence[str], folders: list[Path]) -> dict[str, list[list[float]]]:
+    """Scores and seconds of other methods (benchmarks/peers.py) on the splits in `folders`."""
+    command = [python, Path(__file__).with_name("peers.py"), ",".join(names), *folders]
     found = json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout)
-    assert isinstance(found, list)
+    assert isinstance(found, dict)
     return found
 
 
@@ -111,15 +111,15 @@ def trained(
 
     arrays: split -> name -> array, as tandem/data/packed.py reads them.
     """
-    task, outputs, seconds = predict_test(params, seed, precision, summary, arrays)
+    task, outputs, seconds, _ = predict_test(params, seed, precision, summary, arrays)
     targets, mask = (torch.from_numpy(arrays["test"][name]) for name in ("targets", "mask"))
     return task.score(task.predict(outputs, mask), targets, mask), seconds
 
 
 def predict_test(
     params: Workload, seed: int, precision: str, summary: Mapping[str, Any], arrays: Mapping[str, Any]
-) -> tuple[Any, torch.Tensor, float]:
-    """The task, the outputs for the test split, and the training seconds."""
+) -> tuple[Any, torch.Tensor, float, Any]:
+    """The task, the outputs for the test split, the training seconds, and the network."""
     settings = replace(params.train, precision=precision, threads=1, probe=False)
     task = open_task(params.task, dict(summary))
     device = open_device({"kind": "cpu"}, settings.threads, settings.deterministic)
@@ -135,7 +135,7 @@ def predict_test(
     if params.evaluate.weights == "best":
         trainer.model.load_state_dict(trainer.best_weights)
     batches = splits["test"].batches(sequential_indices(splits["test"]), PREDICTION_BATCH)
-    return task, inference.predict_outputs(trainer.model, batches), seconds
+    return task, inference.predict_outputs(trainer.model, batches), seconds, trainer.model
 
 
 def prepare_seed(workload: str, params: Workload, seed: int) -> PreparedSequences:

@@ -109,7 +109,7 @@ def measure(table: Path, words: list[str], seeds: int) -> list[str]:
     inputs = {name: as_tensors(each["values"], each["lengths"], each["targets"]) for name, each in arrays.items()}
     found, seconds = [], []
     for seed in range(seeds):
-        task, outputs, spent = predict_test(workload, seed, workload.train.precision, prepared.summary, inputs)
+        task, outputs, spent, _ = predict_test(workload, seed, workload.train.precision, prepared.summary, inputs)
         found.append(task.evaluate(outputs, lambda split, name: arrays[split][name]).metrics)
         seconds.append(spent)
     own = [metrics["mae"] for metrics in found]

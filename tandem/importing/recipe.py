@@ -50,7 +50,7 @@ def train_settings(task: str, model: str, summary: dict[str, Any], epochs: int |
     if epochs is None:  # 2,000 updates or 20 million time steps, whichever is less
         num_updates, num_steps = 2000 * batch_size // num, 20_000_000 // (num * summary["max_steps"])
         usual = max(10, min(100, num_updates, *(() if model == "hybrid" else (num_steps,))))
-        epochs = 1 if is_closed_form else 10 if is_short else usual  # the schema refuses any other number, with the reason
+        epochs = 1 if is_closed_form else 10 if is_short else usual  # the schema refuses another
     rates = {"gru": 4e-3, "conv_gru": 4e-3, "hybrid": 1e-4 if is_short else 5e-4}
     settings = {
         "model": {"name": model, **model_settings(model, facts.target, summary)},

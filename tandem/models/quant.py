@@ -68,7 +68,7 @@ class Forest(nn.Module):
         """(B, P) fp32 on the CPU."""
         lengths = mask.sum(dim=1).cpu()
         x = values.float().masked_fill(~mask.unsqueeze(-1), 0.0).cpu().transpose(1, 2)
-        x = F.pad(x, (0, self.max_steps - x.shape[2]))
+        x = F.pad(x, (0, self.max_steps - x.shape[2])).contiguous()  # otherwise sums would round in another order
         size = max(1, CHUNK_VALUES // x[0].numel())
         chunks = zip(x.split(size), lengths.split(size), strict=True)
         return torch.cat([torch.cat([*self.parts_of(*own)], dim=1) for own in chunks])

@@ -170,10 +170,6 @@ class FittedTask(Task):
         """Return the factor for the outputs (N, C) of that fit, chosen on sequences that the fit did not see."""
         raise NotImplementedError
 
-    def errors(self, outputs: "Tensor", targets: "Tensor") -> "Tensor":
-        """Return (N,): how wrong the outputs (N, C) of that fit are; tandem/training/selection.py compares them."""
-        return (outputs - self.encoded(targets)).square().mean(dim=1)
-
 
 def open_task(name: str, summary: dict[str, Any], workload: str = "") -> Task:
     """Return the task of that name for the data in `summary` (preprocess's summary.json).

@@ -52,14 +52,6 @@ class Task(FittedTask):
         losses = [F.cross_entropy(outputs * scale, targets).item() for scale in SCALES]
         return SCALES[losses.index(min(losses))]
 
-    def errors(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """Return 1 for a wrong class, plus the Brier score (Brier 1950, Monthly Weather Review 78, 1-3).
-
-        With few sequences, the number of wrong ones hardly tells two fits apart; the score does.
-        """
-        is_wrong = outputs.argmax(dim=1) != targets
-        return is_wrong + (outputs - self.encoded(targets)).square().sum(dim=1) / 4
-
     def predict(self, outputs: Tensor, mask: Tensor) -> Tensor:
         return outputs.argmax(dim=1)
 

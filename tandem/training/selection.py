@@ -3,10 +3,11 @@
 All candidates are judged on the same sequences, which no fit saw: the training sequences, left out one at a time
 (ridge) or out of the bag (forest), and those of val. With more than MAX_KEPT sequences, only val judges.
 
-The task defines the error of a sequence (`FittedTask.errors`). The first candidate, rocket, is selected unless the best
-one's mean error is smaller by more than one standard error of the difference, paired by sequence: chance alone makes
-one of three better, and leave-one-out is a little optimistic after it has chosen the strength of a ridge
-(docs/recipes.md).
+The error of a sequence is the squared error, or for classify 1 for a wrong class plus the Brier score (Brier 1950,
+Monthly Weather Review 78, 1-3): with few sequences, the number of wrong ones hardly tells two candidates apart. The
+first candidate, rocket, is selected unless the best one's mean error is smaller by more than one standard error of the
+difference, paired by sequence: chance alone makes one of three better, and leave-one-out is a little optimistic after
+it has chosen the strength of a ridge (docs/recipes.md).
 """
 
 from collections.abc import Callable, Iterator
@@ -75,12 +76,13 @@ class Selection:
             fit.on_features = self.on_features
             losses[name] = fit.fit(order)
             outputs, targets = fit.held_out
-            errors[name], scores[name] = self.task.errors(outputs, targets), self.score(outputs, targets)
-        constant = self.task.encoded(targets).mean(dim=0).expand_as(outputs)  # all candidates have the same targets
+            encoded = self.task.encoded(targets)  # the same for all candidates
+            errors[name], scores[name] = errors_of(outputs, encoded, targets), self.score(outputs, targets)
+        constant = encoded.mean(dim=0).expand_as(encoded)
         selected = selected_by(errors)
         self.model.selected.fill_([*scores].index(selected))
         self.model.held_out_scores.copy_(torch.tensor([*scores.values(), self.score(constant, targets)]))
-        gain = self.task.errors(constant, targets) - errors[selected]
+        gain = errors_of(constant, encoded, targets) - errors[selected]
         self.model.beats_constant.fill_(is_clear(gain, NUM_ERRORS_OVER_CONSTANT))
         self.refit = self.fits[selected].refit
         self.fits = {selected: self.fits[selected]}  # frees the others' features
@@ -89,6 +91,14 @@ class Selection:
     def score(self, outputs: Tensor, targets: Tensor) -> float:
         mask = torch.empty(0)
         return self.task.score(self.task.predict(outputs, mask), targets, mask)
+
+
+def errors_of(outputs: Tensor, encoded: Tensor, targets: Tensor) -> Tensor:
+    """outputs and encoded targets (M, C), targets (M,) -> (M,)"""
+    squared = (outputs - encoded).square().sum(dim=1)
+    if targets.is_floating_point():
+        return squared
+    return (outputs.argmax(dim=1) != targets) + squared / 4  # the classes are encoded as -1 and 1 instead of 0 and 1
 
 
 def selected_by(errors: dict[str, Tensor]) -> str:

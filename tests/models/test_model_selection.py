@@ -118,7 +118,6 @@ def test_a_rare_class_does_not_hide_a_better_candidate():
 
 
 @pytest.mark.parametrize("data", [few_informative_features, fixed_place])
-@pytest.mark.parametrize("data", [few_informative_features, fixed_place])
 def test_fits_are_equal_to_the_bit_also_if_trees_grow_in_threads(data: Any, monkeypatch: pytest.MonkeyPatch):
     expected = trainer_of(*data()).epoch().digests
     assert trainer_of(*data()).epoch().digests == expected
