@@ -23,6 +23,7 @@ import torch
 
 from benchmarks.accuracy import peers, predict_test, tensors, write_in_units
 from benchmarks.markdown import header, mean_and_range, row
+from tandem import cli
 from tandem.data import prepare
 from tandem.data.arrays import PreparedSequences
 from tandem.importing import new_workload
@@ -68,7 +69,7 @@ def measure(name: str, folder: Path, seeds: range, python: str) -> tuple[list[st
     start = time.perf_counter()
     scratch = path.parent / "scratch"
     scratch.mkdir()
-    plan = new_workload.make_plan(new_workload.make_parser().parse_args([name.lower(), str(path), *asked]), scratch)
+    plan = new_workload.make_plan(cli.parse("new", new_workload, (name.lower(), str(path), *asked)), scratch)
     print(f"{name}: new_workload {time.perf_counter() - start:.1f} s; {plan.choices[-1]}", flush=True)
     scores, seconds, folders, selected = [], [], [], []
     for seed in seeds:
