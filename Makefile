@@ -4,6 +4,11 @@ BIN := .venv/bin
 # DVC runs `python` for every stage; it must be this environment's.
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 
+# uv's cache is in the project where the home directory is read-only.
+ifeq ($(UV_CACHE_DIR)$(shell test -w "$$HOME" && echo writable),)
+export UV_CACHE_DIR := $(CURDIR)/.tandem/uv
+endif
+
 .DEFAULT_GOAL := help
 .PHONY: help setup repro test test-long gpu-test team-test faults lint screenshots show ui doctor gpu audit lock clean
 
@@ -16,16 +21,18 @@ setup: $(BIN)/.installed  ## create .venv with the locked requirements, and thos
 OWN := $(wildcard requirements.own.txt)
 
 $(BIN)/.installed: requirements.txt $(OWN) tandem/command.sh
+	@command -v $(PYTHON) >/dev/null || { echo 'error: there is no $(PYTHON); run make PYTHON=/path/to/python3.11' >&2; exit 1; }
 	@$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit(f"error: Tandem needs Python 3.11 or later, $(PYTHON) is {sys.version.split()[0]}; run make PYTHON=/path/to/python3.11")'
 	$(PYTHON) -m venv .venv
 	sed -n '/^uv==/,/[^\\]$$/p' requirements.txt > .venv/uv.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r .venv/uv.txt
-	$(BIN)/uv pip sync --require-hashes --compile-bytecode --python $(BIN)/python requirements.txt
+	$(BIN)/uv pip sync --require-hashes --python $(BIN)/python requirements.txt
 ifdef OWN
 	@! grep -vE '^[[:space:]]*(#|--hash|$$)|^[^#]*==' $(OWN) || { echo 'error: write NAME==VERSION in each line of $(OWN)' >&2; exit 1; }
-	$(BIN)/uv pip install --no-deps --compile-bytecode --python $(BIN)/python --requirement $(OWN)
+	$(BIN)/uv pip install --no-deps --python $(BIN)/python --requirement $(OWN)
 	@$(BIN)/uv pip check --quiet --python $(BIN)/python || { echo 'error: add to $(OWN) what its packages need' >&2; exit 1; }
 endif
+	$(BIN)/python -m tandem.plots_page
 	install -m 755 tandem/command.sh $(BIN)/tandem
 	@touch $@
 

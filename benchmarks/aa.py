@@ -194,8 +194,8 @@ def limit_sentence(num_false: int, num_trials: int) -> str:
     outcome = "too many: the intervals are too narrow" if num_false >= too_many else "not too many"
     few = f" {num_trials} trials are few; run at least {ENOUGH}." if num_trials < ENOUGH else ""
     return (
-        f"False alarms: {num_false} of {num_trials} ({num_false / num_trials:.1%}), which is {outcome}. With 95% "
-        f"intervals, {too_many} or more would be too many (binomial, one-sided, {BOUND:.0%}).{few}"
+        f"False alarms: {num_false} of {num_trials} ({num_false / num_trials:.1%}), which is {outcome}.\n"
+        f"With 95% intervals, {too_many} or more would be too many (binomial, one-sided, {BOUND:.0%}).{few}"
     )
 
 

@@ -16,7 +16,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from benchmarks.markdown import header, row
-from stages.train import Saver, append_epoch
+from stages.train import EpochRecorder
 from tandem.files import STATE
 from tandem.params.loading import load_params
 from tandem.runs.history import Record
@@ -49,9 +49,12 @@ def main() -> None:
 def measure(workload: str, device: str, folder: Path) -> list[str]:
     trainer, seconds = open_prepared(workload, device), []
     checkpoint, record = Checkpoint(folder / "one.pt", {}), Record("none")
-    # The parts of the run context and the run directory that the saver uses.
-    context: Any = SimpleNamespace(kind=device, settings=trainer.params, task=trainer.task)
-    saver = Saver(context, trainer, record, checkpoint, SimpleNamespace(save_epochs=lambda record: None))  # type: ignore[arg-type]
+    # The parts of the run context, the inputs, the run directory and the interruption that the recorder uses.
+    context: Any = SimpleNamespace(workload=workload, train_params=trainer.params, task=trainer.task)
+    inputs: Any = SimpleNamespace(changed=lambda: [])
+    run_dir: Any = SimpleNamespace(save_epochs=lambda record: None)
+    interruption: Any = SimpleNamespace(stop_requested=False)
+    saver = EpochRecorder(context, trainer, record, inputs, checkpoint, run_dir, interruption)
     save = saver.save
 
     def timed() -> None:
@@ -61,9 +64,7 @@ def measure(workload: str, device: str, folder: Path) -> list[str]:
 
     saver.save = timed  # type: ignore[method-assign]
     start = time.perf_counter()
-    while trainer.epochs_done < trainer.params.epochs:
-        append_epoch(context, trainer, record, trainer.epoch())
-        saver.save_if_due(SimpleNamespace(stop_requested=False))  # type: ignore[arg-type]
+    trainer.train_epochs(saver.add)
     saver.save_last()
     training = time.perf_counter() - start - sum(seconds)
     mib, each = checkpoint.path.stat().st_size / 2**20, 1000 * sum(seconds) / len(seconds)

@@ -100,7 +100,7 @@ def contenders(case: Case, device: str) -> tuple[dict[str, Contender], str]:
 def choose_precision(trainer: Trainer, device: str) -> tuple[str, str]:
     """The choice of `precision: auto` without a cached choice."""
     uses = {name: partial(trainer.set_precision, name) for name in auto.precisions(trainer.device)}
-    return auto.describe_choice(auto.measure("precision", trainer, identify(device), uses), "chosen by measuring")
+    return auto.explained(auto.measure("precision", trainer, identify(device), uses), "chosen by measuring")
 
 
 def open_trainer(case: Case, contender: Contender, device: str) -> Trainer:

@@ -18,6 +18,7 @@ The trainings run in a copy of the project, <out>/project, so that this project'
 Exit status: 0 no piece has failed, 1 one has.
 """
 
+import ctypes
 import importlib.util
 import os
 import platform
@@ -29,7 +30,6 @@ import time
 from argparse import ArgumentParser, Namespace
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +40,6 @@ from tandem.files import ROOT, locked, read_json, relative, write_json
 from tandem.machine.identity import identify
 from tandem.params.loading import load_params
 from tandem.runs.run import RESULT, open_folder
-from tandem.stage import die_with
 
 # Package -> module. Tests of servers and of verify are skipped if their packages are missing.
 NEEDED = {
@@ -301,7 +300,7 @@ def run(arguments: Sequence[str], folder: Path, output: Any, seconds: float) -> 
         stdout=output,
         stderr=subprocess.STDOUT,
         start_new_session=True,
-        preexec_fn=partial(die_with, os.getpid()),
+        preexec_fn=lambda: ctypes.CDLL(None).prctl(1, signal.SIGTERM),  # PR_SET_PDEATHSIG: it ends with this process
     )
     try:
         return process.wait(max(seconds, 1.0))

@@ -20,7 +20,7 @@ from torch import nn
 from benchmarks.folklore import device_of
 from benchmarks.markdown import header, row
 from tandem.machine.rates import best_seconds, host_to_device_rate, matrix_rate, memory_rate
-from tandem.training.device import describe, has_tf32, use_tf32
+from tandem.training.device import device_tags, has_tf32, use_tf32
 
 NUM_LAUNCHES = 200  # in a row, to exceed the clock's resolution
 SEQUENCES, STEPS, FEATURES, HIDDEN = 32, 20, 64, 128  # of the GRU, as in a guide
@@ -31,7 +31,7 @@ def main() -> None:
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cuda")
     options = parser.parse_args()
     device, identity = device_of(parser, options.device)
-    for name, value in describe(device, identity).items():
+    for name, value in device_tags(device, identity).items():
         if name != "host":
             print(f"- {name}: {value}", flush=True)
     print(f"- platform: {platform.machine()}\n\n{header('what', 'takes or reaches')}", flush=True)

@@ -5,8 +5,7 @@
 - noop: a `dvc repro` with nothing to do, with every workload of params.yaml, compared with the bare pipeline
 - full: one workload (sign), every stage run by `dvc repro --force`, compared with four bare stages, and with four that
   import torch and mlflow, as ordinary stage scripts do
-- prefect: the same run from a terminal and as a flow (`python -m flows.pipeline --force`), with a running Prefect
-  server
+- prefect: the same run from a terminal and as a flow (Prefect starts it the same way), with a running Prefect server
 
 Times are of whole commands: median, lowest and highest. Times of Tandem's full runs exclude the work that its stages
 measure themselves (training with its validation, and evaluation) and include imports, DVC, preprocessing, loading, the
@@ -42,7 +41,7 @@ USUAL = "python -c 'import torch, mlflow' && touch a b c d"
 REPRO = ["dvc", "repro"]
 PREFECT = ("prefect server start --host 127.0.0.1 --port {port}", "api/health")
 PACKAGES = ("dvc", "prefect", "mlflow", "torch")
-FLOW = [sys.executable, "-m", "flows.pipeline"]
+FLOW = [sys.executable, "-c", "import sys; from flows.pipeline import pipeline; pipeline(force='--force' in sys.argv)"]
 
 
 def main() -> None:
@@ -92,7 +91,7 @@ def prefect(folder: Path, repeats: int) -> str:
         terminal = timed([*REPRO, "--force"], one, less_work=True)
         flow = timed([*FLOW, "--force"], one, less_work=True, **settings)
         call(FLOW, one, **settings)
-        times = measured({"dvc repro": terminal, "python -m flows.pipeline": flow}, repeats)
+        times = measured({"dvc repro": terminal, "the flow": flow}, repeats)
     finally:
         server.kill()
     plain, reported = map(statistics.median, times.values())

@@ -6,9 +6,9 @@
 
 A round is one training of one workload from its packed data to its evaluation, in a clone of this project
 (benchmarks/soak_project.py). It starts `dvc repro`, `make repro` or the Prefect flow; at a random moment kill -9 ends
-a random process of it (trainer, evaluation, dvc, follower, flow; some rounds also run and kill Prefect's and MLflow's
+a random process of it (trainer, evaluation, dvc, publisher, flow; some rounds also run and kill Prefect's and MLflow's
 servers). It starts again, up to KILLS_PER_ROUND kills; then `make repro` runs to its end. A third of the kills waits
-until a checkpoint is being written, a third until DVC stores the training's outputs. The death of a follower or server
+until a checkpoint is being written, a third until DVC stores the training's outputs. The death of a publisher or server
 does not end the run, so the same run is killed again. One uninterrupted run of each workload comes first. Errors:
 
 - differ: a file that is not the uninterrupted run's (weights, history, predictions, scores, metrics, pictures, data),
@@ -50,7 +50,7 @@ from tandem.params.parsing import one_line
 WORKLOADS = ("sign", "pen", "price", "rally")
 KILLS_PER_ROUND = 6
 # Processes whose death does not end the run.
-APART = ("follower", *SERVERS)
+APART = ("publisher", *SERVERS)
 Kill = dict[str, Any]
 
 
@@ -210,7 +210,7 @@ class Soak:
         through = "flow" if self.project.servers and draw.random() < 0.7 else draw.choice(["dvc", "make"])
         python, stage = (sys.executable, "-m"), f"evaluate@{workload}-cpu-0"
         command = {
-            "flow": (*python, "flows.pipeline", "--workloads", workload),
+            "flow": (sys.executable, "-c", f"from flows.pipeline import pipeline; pipeline(workloads=[{workload!r}])"),
             "make": (*python, "tandem.cli", "repro", stage),
             "dvc": ("dvc", "repro", stage),
         }[through]
@@ -295,11 +295,10 @@ def table(kills: list[Kill]) -> str:
         lines += ["", header(column, "kills", "with an error")]
         for value, count in Counter(kill[column] for kill in kills).most_common():
             lines.append(row(value, count, sum(bool(kill["wrong"]) for kill in kills if kill[column] == value)))
-    problems = [
-        f"- round {kill['round']}, {kill['killed']}, {kill['moment']}: {kind}: {one_line('; '.join(texts))}"
-        for kill in kills
-        for kind, texts in kill["wrong"].items()
-    ]
+    wrong = Counter(
+        (kill["round"], kind, one_line("; ".join(texts))) for kill in kills for kind, texts in kill["wrong"].items()
+    )
+    problems = [f"- round {number}, {count} kills: {kind}: {text}" for (number, kind, text), count in wrong.items()]
     return "\n".join([*lines, *([""] if problems else []), *problems])
 
 

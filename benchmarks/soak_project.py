@@ -35,9 +35,9 @@ SAME = (
 )  # fmt: skip
 # Identifies a process by a word of its command; the first match counts.
 PROCESSES = {
-    "follower": "tandem.runs.follower", "trainer": "tandem.stage train", "evaluation": "tandem.stage evaluate",
+    "publisher": "tandem.runs.publisher", "trainer": "tandem.stage train", "evaluation": "tandem.stage evaluate",
     "another stage": "tandem.stage", "flow": "flows.pipeline",
-    "make repro": "tandem.cli repro ", "dvc": "repro",  # and flows.reproduce
+    "make repro": "tandem.cli repro ", "dvc": "repro",  # and flows.dvc_run
 }  # fmt: skip
 # server -> its command, and the path that answers when it is ready.
 SERVERS = {
@@ -61,6 +61,8 @@ class Project:
             DVC_NO_ANALYTICS="true",
             PREFECT_HOME=str(folder / "prefect"),
             PREFECT_SERVER_ANALYTICS_ENABLED="false",
+            PREFECT_CLIENT_MAX_RETRIES="2",  # as in flows/pipeline.py
+            PREFECT_API_REQUEST_TIMEOUT="10",
             MLFLOW_SERVER_ENABLE_JOB_EXECUTION="false",
             NO_PROXY="127.0.0.1,localhost",
         )
@@ -214,14 +216,14 @@ class Project:
             wrong["else"].append(f"not one run, or not FINISHED: {runs}")
         if sorted(set(steps)) != list(range(1, EPOCHS + 1)):
             wrong["else"].append(f"epochs in MLflow: {sorted(steps)}")
-        left = [path.name for path in (self.path / ".tandem/runs").glob("*") if not path.name.startswith("follower.")]
+        left = [path.name for path in (self.path / ".tandem/runs").glob("*") if not path.name.startswith("publisher.")]
         wrong["file left"] += [f"run {name}" for name in left]
         return {kind: found for kind, found in wrong.items() if found}
 
     def leftovers(self) -> list[str]:
         folders = [self.path / name for name in (".tandem", "results", "data", "mlruns")]
         found = [path for folder in folders for path in folder.rglob("*")]
-        endings = (".tmp", ".new", ".pt", ".token", ".ended")
+        endings = (".tmp", ".new", ".pt", ".run_key", ".ended")
         return [str(path.relative_to(self.path)) for path in found if path.name.endswith(endings)]
 
 

@@ -48,28 +48,26 @@ def main(options: Namespace) -> Result:
     return Result("\n\n".join(map(details, found)), {"comparisons": [document(each) for each in found]})
 
 
-def compare(words: list[str]) -> list[Comparison]:
-    """Compare the runs that `words` name, and tag them.
+def compare(names: list[str]) -> list[Comparison]:
+    """Compare the runs that `names` name, and tag them.
 
     Raises ValueError if a run is unavailable or no two runs can be compared.
     """
-    if len(words) < 2:
-        raise ValueError(f"two runs can be compared, not {words[0]} alone; see --help")
-    found = [recorded.find_seeds(word) for word in words]
-    for run in itertools.chain.from_iterable(found):
-        if run.score:
-            run.open("predictions.csv")  # altered predictions are an error
-    for (word, runs), (other, others) in itertools.combinations(zip(words, found, strict=True), 2):
+    found = {name: recorded.find_seeds(name) for name in names}
+    for (name, runs), (other, others) in itertools.combinations(found.items(), 2):
         if both := {run.run_id for run in runs if run.run_id} & {run.run_id for run in others}:
-            raise ValueError(f"{word} and {other} are the same run ({both.pop()}); name two different ones")
+            raise ValueError(f"{name} and {other} are the same run ({both.pop()}); name two different ones")
     by_workload: dict[str, list[list[Run]]] = {}
-    for runs in found:
+    for runs in found.values():
         by_workload.setdefault(runs[0].workload, []).append(runs)
+        for run in runs:
+            if run.score:
+                run.open("predictions.csv")  # altered predictions are an error
     if alone := [workload for workload, sides in by_workload.items() if len(sides) < 2]:
         counts = ", ".join(f"{len(sides)} of {workload}" for workload, sides in by_workload.items())
         raise ValueError(f"two runs of one workload can be compared, and of {alone[0]} there is one ({counts})")
     comparisons = [
-        compare_sides(workload, [Side(name, tuple(runs)) for name, runs in zip(names_of(sides), sides, strict=True)])
+        compare_sides(workload, [Side(name, tuple(runs)) for name, runs in zip(side_names(sides), sides, strict=True)])
         for workload, sides in by_workload.items()
     ]
     for judged in itertools.chain.from_iterable(each.judgements for each in comparisons):
@@ -77,16 +75,15 @@ def compare(words: list[str]) -> list[Comparison]:
     return comparisons
 
 
-def names_of(found: list[list[Run]]) -> list[str]:
+def side_names(found: list[list[Run]]) -> list[str]:
     """Names that distinguish the sides: the device if that is enough, the device and machine, or the run."""
     first = [runs[0] for runs in found]
-    machines = [f"{run.device} of {run.timing['machine']}" for run in first]
-    for names in ([run.device for run in first], machines, [run.name for run in first]):
+    devices, machines = [run.device for run in first], [run.timing["machine"] for run in first]
+    for names in (devices, [f"{device} of {machine}" for device, machine in zip(devices, machines, strict=True)]):
         if len(set(names)) == len(names):
             return names
-    return [
-        f"{run.name} ({run.run_id[:8] if run.run_id else f'files {number}'})" for number, run in enumerate(first, 1)
-    ]
+    ids = [run.run_id[:8] if run.run_id else f"files {number}" for number, run in enumerate(first, 1)]
+    return [f"{run.name} ({id})" for run, id in zip(first, ids, strict=True)]
 
 
 def tag(judged: Judgement) -> None:

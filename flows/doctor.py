@@ -24,7 +24,7 @@ from typing import Any
 from tandem.command import DONE, FAILED, CommandError, Result
 
 try:
-    from flows import repro, ui
+    from flows import ui
     from tandem import damaged_files
     from tandem.files import ROOT
     from tandem.machine import identity, nvml
@@ -118,7 +118,7 @@ def space() -> Iterator[Finding]:
 
 
 def ports() -> Iterator[Finding]:
-    for name, port in {} if repro.running_servers() else ui.PORTS.items():
+    for name, port in {} if ui.running_servers() else ui.PORTS.items():
         if not ui.is_free(port):
             fix = f"ss -ltnp; tandem ui --{name.lower()}-port {port + 100}"
             yield Finding("warning", f"port {port} of {name} is in use", "`make ui` takes the next free one", fix)

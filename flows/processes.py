@@ -1,9 +1,8 @@
-"""Child processes of flows/: start one in its own session, read its output, stop it with all its children.
+"""Child processes of flows/: start one in its own session, read its lines, stop it with all its children.
 
-Only this module controls process groups in flows/. It imports only the standard library and stages/.
+If this process is killed, the kernel sends SIGTERM to the child. Only this module handles process groups in flows/.
 """
 
-import json
 import os
 import re
 import select
@@ -12,25 +11,23 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any, Literal
+from typing import IO, Any
 
 from tandem import files
-from tandem.stage import watch
+from tandem.command import NO_ANSWER, CommandError
 
 ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
-# Starts a module that ends when its parent ends, even by kill -9. It handles Ctrl+C even if the caller ignores it, as
-# a background job of a shell does.
-BOUND = """
-import runpy, signal, sys
-try:
-    from tandem.stage import die_with
-except ModuleNotFoundError:  # `tandem verify` of a commit before tandem/ existed
-    from flows.stage import die_with
+# Runs a module that gets SIGTERM when its parent ends, even by kill -9 (PR_SET_PDEATHSIG). It handles Ctrl+C even if
+# the caller ignores it, as a background job of a shell does. It imports nothing of the project, because `tandem verify`
+# runs it with the code of older commits.
+RUN_MODULE = """
+import ctypes, os, runpy, signal, sys
+ctypes.CDLL(None).prctl(1, signal.SIGTERM)
+if os.getppid() != int(sys.argv[1]):
+    sys.exit("error: the process that started this one is gone")
 signal.signal(signal.SIGINT, signal.default_int_handler)
-die_with(int(sys.argv[1]))
 sys.argv = sys.argv[2:]
 runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
 """
@@ -38,85 +35,49 @@ runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
 ESCALATION = ((signal.SIGINT, 12.0), (signal.SIGTERM, 6.0), (signal.SIGKILL, 5.0))
 SECONDS_BETWEEN_TICKS = 1.0
 
-Outcome = Literal["running", "ran", "restored", "unchanged", "failed"]
-
-
-@dataclass(frozen=True)
-class Event:
-    """A report of flows/reproduce.py: a stage has started or ended."""
-
-    stage: str  # empty if DVC failed before a stage or between two
-    outcome: Outcome
-    seconds: float = 0.0  # since DVC began to examine the stage
-    message: str = ""  # the reason of the failure
-    killed_by: str = ""  # the signal that ended it, such as SIGKILL
-
-    @property
-    def reason(self) -> str:
-        return f"{self.stage}: {self.message}" if self.stage else self.message
-
 
 def run(
-    command: list[str],
-    on_line: Callable[[str], object],
-    on_event: Callable[[Event], object] = lambda event: None,
-    on_tick: Callable[[], object] = lambda: None,
-    **where: Any,
+    command: list[str], on_line: Callable[[str], object], on_tick: Callable[[], object] = lambda: None, **where: Any
 ) -> int:
     """Run `python -m <command>` and return its exit status. `where`: see `start`.
 
-    Calls `on_line` with each line that the child and its children print, `on_event` with each event that they write to
-    the file descriptor $TANDEM_EVENTS, and `on_tick` after each of these and after each second without one. If one of
-    these or a signal handler raises, the child and its children are stopped first.
+    Calls `on_line` with each line that the child and its children print, and `on_tick` after each line and after each
+    second without one. If one of these or a signal handler raises, the child and its children are stopped first.
     """
-    receiver, sender = os.pipe()
-    process = start(command, subprocess.PIPE, sender, **where)
-    os.close(sender)
+    process = start(command, subprocess.PIPE, **where)
     assert process.stdout
-
-    def handle(descriptor: int, line: str) -> None:
-        if descriptor != receiver:
-            on_line(line)
-        elif line:
-            on_event(Event(**json.loads(line)))
-
-    with process.stdout as output, open(receiver, "rb"):
-        descriptors = (output.fileno(), receiver)  # in this order: a line comes before a later event
+    with process.stdout:
         try:
-            for found in read(process, *descriptors):
-                if found:
-                    handle(*found)
+            for line in lines_of(process):
+                if line:
+                    on_line(line)
                 on_tick()
             return process.wait()
         except BaseException:  # a cancel arrives as Prefect's TerminationSignal, which is no Exception
             stop(process)
-            for found in read(process, *descriptors):
-                if found is None:  # a process outlives the group and holds the pipe open
+            for line in lines_of(process):
+                if line is None:  # a process outlives the group and holds the pipe open
                     break
-                handle(*found)  # a stage prints where it has saved its checkpoint
+                on_line(line)  # a stage prints where it has saved its checkpoint
             raise
 
 
-def read(process: subprocess.Popen[bytes], *descriptors: int) -> Iterator[tuple[int, str] | None]:
-    """Yield (descriptor, line) as the process writes them, and None after each second without a line, until the
-    process closes the first descriptor.
-
-    If several descriptors are ready, the first in the given order comes first.
-    """
-    rest = dict.fromkeys(descriptors, b"")
-    while descriptors[0] in rest:
-        ready, _, _ = select.select(list(rest), [], [], SECONDS_BETWEEN_TICKS)
-        if not ready:
+def lines_of(process: subprocess.Popen[bytes]) -> Iterator[str | None]:
+    """Yield the lines that the process and its children print, and None after each second without one."""
+    assert process.stdout
+    descriptor, rest = process.stdout.fileno(), b""
+    while True:
+        if not select.select([descriptor], [], [], SECONDS_BETWEEN_TICKS)[0]:
             if process.poll() is not None and process.returncode >= 0:
-                break  # a process that outlives DVC holds the pipe open; a killed DVC's stages end soon
+                return  # a process that outlives DVC holds the pipe open; a killed DVC's stages end soon
             yield None
-        for descriptor in ready:
-            chunk = os.read(descriptor, 65536)
-            *whole, rest[descriptor] = (rest[descriptor] + chunk).split(b"\n")
-            if not chunk:
-                whole = [rest.pop(descriptor)]
-            for line in whole:
-                yield descriptor, as_text(line)
+            continue
+        chunk = os.read(descriptor, 65536)
+        *whole, rest = (rest + chunk).split(b"\n")
+        yield from map(as_text, whole)
+        if not chunk:
+            yield as_text(rest)
+            return
 
 
 def as_text(line: bytes) -> str:
@@ -127,28 +88,20 @@ def as_text(line: bytes) -> str:
 def start(
     command: list[str],
     output: int | IO[bytes],
-    events: int | None = None,
     environment: Mapping[str, str] = os.environ,
-    python: str = sys.executable,
     folder: Path = files.ROOT,
 ) -> subprocess.Popen[bytes]:
-    """Start `python -m <command>` in its own session; it ends when this process ends.
-
-    `events`: the file descriptor to which it writes events.
-    """
+    """Start `python -m <command>` in its own session; it ends when this process ends."""
     # Prefect's own variables describe this process's flow run.
     variables = {name: value for name, value in environment.items() if not name.startswith("PREFECT__")}
-    if events is not None:
-        variables["TANDEM_EVENTS"] = str(events)
     return subprocess.Popen(
-        [python, "-c", BOUND, str(os.getpid()), *command],
+        [sys.executable, "-c", RUN_MODULE, str(os.getpid()), *command],
         cwd=folder,
         env={**variables, "PYTHONUNBUFFERED": "1"},  # lines arrive as they are printed
         stdin=subprocess.DEVNULL,
         stdout=output,
         stderr=subprocess.STDOUT,
         start_new_session=True,
-        pass_fds=() if events is None else (events,),
     )
 
 
@@ -170,12 +123,27 @@ def stop(process: subprocess.Popen[bytes], escalation: tuple[tuple[int, float], 
             signal.signal(number, handler)
 
 
-def end_with_parent() -> None:
-    """End this process as if cancelled when its parent (Prefect's runner) is killed."""
-    if sys.platform == "linux":
-        watch(os.getppid())
+def output_of(*command: str, seconds: float | None = None) -> str:
+    """The output of a command. Raises CommandError with its error line if it fails or takes longer than `seconds`."""
+    with subprocess.Popen(
+        command, cwd=files.ROOT, env={**os.environ, "GIT_TERMINAL_PROMPT": "0"}, text=True,  # git asks for no password
+        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    ) as process:  # fmt: skip
+        try:
+            output, errors = process.communicate(timeout=seconds)
+        except subprocess.TimeoutExpired:
+            process.terminate()
+            raise CommandError(f"no end within {seconds:g} s", NO_ANSWER) from None
+        except BaseException:
+            process.terminate()  # on SIGTERM, git removes its locks
+            raise
+    if process.returncode != 0:
+        said = ANSI.sub("", errors or output).strip().splitlines() or [exit_text(process.returncode)]
+        reason = next((line for line in said if line.lower().startswith(("error: ", "fatal: "))), said[-1])
+        raise CommandError(reason.removeprefix("error: ").removeprefix("ERROR: "), NO_ANSWER)
+    return output.strip()
 
 
-def ending(status: int) -> str:
+def exit_text(status: int) -> str:
     """How a process ended, by its exit status."""
     return f"was killed by {signal.Signals(-status).name}" if status < 0 else f"ended with exit status {status}"

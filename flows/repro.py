@@ -1,9 +1,11 @@
 """Run what has changed, then print which stages ran and their results.
 
-It calls `dvc repro` in this process. The other arguments go to `dvc repro`; `dvc repro --help` explains them.
+It calls `dvc repro` in this process. It prints a line for each stage that runs; what DVC and the stages print is in
+`.tandem/logs/repro.log`. The other arguments go to `dvc repro`; `dvc repro --help` explains them.
 
     tandem repro
     tandem repro evaluate@sign-auto-0       # one stage, and what it needs
+    tandem repro --verbose                  # print everything
     tandem repro --dry                      # only list what would run
 
 Exit status: 0 done, 1 a stage failed.
@@ -14,16 +16,20 @@ import os
 import socket
 import time
 from argparse import ArgumentParser, Namespace
+from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from flows.processes import Event
+from flows.events import Event, Outcome
+from flows.stage_lines import StageLines
+from flows.ui import running_servers
 from tandem import files
 from tandem.command import DONE, FAILED, INTERRUPTED, NO_ANSWER, Result, aligned
 
-UI_STATE = files.STATE / "ui.json"  # written by flows/ui.py while it runs
-NUM_LONGEST = 6  # slowest stages whose time is printed
+LOG = files.STATE / "logs/repro.log"
+# Arguments after which the output is that of `dvc repro`.
+PRINTED_BY_DVC = {"--verbose", "-v", "--quiet", "-q", "--dry", "--interactive", "-i", "--help", "-h"}
 
 
 def add_arguments(parser: ArgumentParser) -> None:
@@ -34,11 +40,21 @@ def add_arguments(parser: ArgumentParser) -> None:
 def main(options: Namespace) -> Result:
     os.chdir(files.ROOT)
     started = time.monotonic()
-    from flows import reproduce  # imports DVC
+    from flows import dvc_run  # imports DVC
 
     events: list[Event] = []
-    dvc_status = reproduce.run(["repro", *options.more], events.append)
-    of_dvc = {0: DONE, reproduce.INTERRUPTED: INTERRUPTED, reproduce.REFUSED_ARGUMENTS: NO_ANSWER}
+    arguments = ["repro", *(each for each in options.more if each != "--verbose")]
+    if PRINTED_BY_DVC & set(options.more):
+        dvc_status = dvc_run.run(arguments, events.append)
+    else:
+        with StageLines(LOG) as shown:
+
+            def on_event(event: Event) -> None:
+                events.append(event)
+                shown.on_event(event)
+
+            dvc_status = dvc_run.run(arguments, on_event, log_level="WARNING")
+    of_dvc = {0: DONE, dvc_run.INTERRUPTED: INTERRUPTED, dvc_run.REFUSED_ARGUMENTS: NO_ANSWER}
     status, seconds = of_dvc.get(dvc_status, FAILED), time.monotonic() - started
     stages = {event.stage: event for event in events if event.stage}
     failures = [event.reason for event in events if event.outcome == "failed"]
@@ -51,25 +67,20 @@ def main(options: Namespace) -> Result:
     }
     if status == NO_ANSWER or {"-q", "--quiet", "--dry"} & set(options.more):
         return Result("", document, status)
-    lines = ["", f"Tandem: {'finished' if status == DONE else 'failed'} after {seconds:.1f} s", *stage_lines(stages)]
-    if failures:
-        lines.append(f"  {'reason':<10} {failures[0]}")
+    lines = ["", f"{'Finished' if status == DONE else 'Failed'} after {seconds:.1f} s{counts(stages)}"]
     if status == DONE:
         lines += ["", *table, "", *next_lines()]
+    if failures:
+        lines += [f"  output  {files.relative(LOG)}", f"  reason  {failures[0]}"]
     return Result("\n".join(lines), document, status)
 
 
-def stage_lines(stages: Mapping[str, Event]) -> list[str]:
-    """Which stages ran, and which of them took longest."""
-    lines = []
-    for outcome in ("ran", "restored", "unchanged", "failed"):
-        if names := [name for name, event in stages.items() if event.outcome == outcome]:
-            lines.append(f"  {outcome:<10} {', '.join(names)}")
-    longest = sorted((event for event in stages.values() if event.outcome == "ran"), key=lambda event: -event.seconds)
-    if any(event.seconds >= 1 for event in longest):
-        times = ", ".join(f"{event.stage} {event.seconds:.1f} s" for event in longest[:NUM_LONGEST])
-        lines.append(f"  {'longest':<10} {times}")
-    return lines
+def counts(stages: Mapping[str, Event]) -> str:
+    """`; 12 stages unchanged, 2 restored from the run-cache`; empty if every stage ran."""
+    words: dict[Outcome, str] = {"unchanged": "unchanged", "restored": "restored from the run-cache"}
+    found = Counter(event.outcome for event in stages.values())
+    shown = [f"{found[outcome]} {word}" for outcome, word in words.items() if found[outcome]]
+    return f"; {', '.join(shown)}" if shown else ""
 
 
 def results(path: Path, stages: Mapping[str, Event]) -> tuple[list[dict[str, Any]], list[str]]:
@@ -108,14 +119,3 @@ def next_lines() -> list[str]:
         "  against published dvc metrics diff, dvc plots diff; all experiments: tandem show",
         f"  in the browser    {pages}",
     ]
-
-
-def running_servers() -> dict[str, str]:
-    """The addresses of `make ui` and its process id; empty if it does not run."""
-    try:
-        state = json.loads(UI_STATE.read_text(encoding="utf-8"))
-        os.kill(int(state["pid"]), 0)
-        is_ours = state.get("project", str(files.HOME)) == str(files.HOME)  # False if the project is a copy
-        return {name: str(state[name]) for name in ("pid", "prefect", "mlflow")} if is_ours else {}
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):  # damaged: none
-        return {}

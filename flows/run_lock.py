@@ -1,7 +1,6 @@
 """One run at a time per repository: DVC would refuse a second one, and two trainings would share one device.
 
-If another run has the repository, a run waits and says so in its log. For example, a run of `flows.serve` waits for one
-started from a terminal.
+If another run has the repository, a run waits and says so in its log.
 """
 
 from collections.abc import Iterator
@@ -15,7 +14,7 @@ from prefect.context import FlowRunContext
 from prefect.exceptions import PrefectException
 from prefect.states import Crashed, State
 
-from flows.display import end_runs
+from flows.prefect_api import end_runs
 from tandem import files
 
 NOTE = files.STATE / "pipeline.json"  # describes the run that has the repository
@@ -49,18 +48,17 @@ def taken(path: Path, what: str) -> Iterator[None]:
 
 @contextmanager
 def known_to_the_next(run: FlowRun, client: SyncPrefectClient) -> Iterator[None]:
-    """Set the previous run to Crashed if it was killed, and leave a note for the next run.
+    """Leave a note of this run while it has the repository. If its process is killed, the next run finds the note.
 
-    A killed process sends nothing to Prefect: its run and the child runs of its stages would stay Running.
+    A killed process sends nothing to Prefect. Its runner or worker sets its run to Crashed, or Prefect restarts it; the
+    runs of its stages would stay Running.
     """
     url = str(client.api_url)
     try:
-        left = files.read_json(NOTE)
-        if left["api"] == url:
-            gone: State[None] = Crashed(message="its process was killed; the next run found it so")
-            end_runs(client, gone, parent_flow_run_id={"any_": [left["run"]]})
-            if left["run"] != str(run.id):  # a killed run that Prefect restarts as itself: only its stages have crashed
-                end_runs(client, gone, id={"any_": [left["run"]]})
+        killed = files.read_json(NOTE)
+        if killed["api"] == url:
+            crashed: State[None] = Crashed(message="its process was killed; the next run found it so")
+            end_runs(client, crashed, parent_flow_run_id={"any_": [killed["run"]]})
     except (OSError, ValueError, KeyError, TypeError, HTTPError, PrefectException):
         pass  # no note, or the server has deleted the run: nothing to correct
     files.write_json(NOTE, {"api": url, "run": str(run.id)})

@@ -20,29 +20,35 @@ from threading import Thread
 from typing import Any
 from uuid import UUID
 
-from httpx import HTTPError, HTTPStatusError
-from prefect.client.orchestration import SyncPrefectClient
+from httpx import HTTPError
 from prefect.client.schemas.actions import DeploymentUpdate
-from prefect.deployments.runner import EntrypointType, RunnerDeployment
+from prefect.deployments.runner import EntrypointType
 from prefect.exceptions import ObjectNotFound, PrefectException, TerminationSignal
 from prefect.runner import Runner
 from prefect.schedules import Cron
 from prefect.settings import temporary_settings
 
 from flows import form
-from flows.deployed import compare, verify
-from flows.display import prefect_client
-from flows.pipeline import PATIENT_ENOUGH, pipeline
+from flows.command_flows import compare, verify
+from flows.pipeline import PREFECT_SETTINGS, pipeline
+from flows.prefect_api import prefect_client
 from tandem.files import ROOT
 from tandem.params.loading import read_yaml
 
-NIGHTLY, VERIFY_NIGHTLY = "0 2 * * *", "0 4 * * *"
 SECONDS_BETWEEN_CHECKS = 2.0  # of params.yaml
+# (flow, name, description, schedule). The last one is created last: when it exists, all exist, and `make ui` is ready.
+DEPLOYMENTS: tuple[tuple[Any, str, str, str | None], ...] = (
+    (compare, "on-demand", "Two or more recorded runs, also of several machines: a table and the verdict.", None),
+    (verify, "on-demand", "Make a recorded run again: is it the same?", None),
+    (verify, "nightly", "Every night: is the latest run of each workload still what was recorded?", "0 4 * * *"),
+    (pipeline, "on-demand", "Start by hand, with overrides.", None),
+    (pipeline, "nightly", "Every night: whatever has changed since the last run.", "0 2 * * *"),
+)
 OF_THE_USER = {"schedules", "paused", "parameters", "tags", "concurrency_limit", "concurrency_options"}
 
 
 def main() -> None:
-    with temporary_settings(PATIENT_ENOUGH):
+    with temporary_settings(PREFECT_SETTINGS):
         # By default, a stopping runner pauses its schedules. It polls for work every two seconds.
         runner = Runner(pause_on_shutdown=False, limit=1, query_seconds=2)
         forms = [id for name, id in register(runner).items() if name.startswith("pipeline/")]
@@ -55,27 +61,18 @@ def main() -> None:
 
 def register(runner: Runner) -> dict[str, UUID]:
     """Create or update the deployments. Returns their ids by name."""
-    zone = local_timezone()
-    schedules = {pipeline: Cron(NIGHTLY, timezone=zone), verify: Cron(VERIFY_NIGHTLY, timezone=zone)}
-    about: tuple[tuple[Any, str, str], ...] = (
-        (compare, "on-demand", "Two or more recorded runs, also of several machines: a table and the verdict."),
-        (verify, "on-demand", "Make a recorded run again: is it the same?"),
-        (verify, "nightly", "Every night: is the latest run of each workload still what was recorded?"),
-        # This deployment is created last: when it exists, all exist, and `make ui` is ready.
-        (pipeline, "on-demand", "Start by hand, with overrides."),
-        (pipeline, "nightly", "Every night: whatever has changed since the last run."),
-    )
     ids: dict[str, UUID] = {}
     with prefect_client(timeout=30.0) as client:
-        for flow, name, description in about:
+        for flow, name, description, cron in DEPLOYMENTS:
             deployment = flow.to_deployment(
                 name,
                 description=description,
-                schedule=schedules[flow] if name == "nightly" else None,
+                schedule=Cron(cron, timezone=local_timezone()) if cron else None,
                 entrypoint_type=EntrypointType.MODULE_PATH,
             )
-            if is_known(client, deployment):
-                # Unset fields are not sent. An empty list of schedules would delete the existing ones.
+            with suppress(ObjectNotFound):
+                client.read_deployment_by_name(deployment.full_name)
+                # It exists. Unset fields are not sent; an empty list of schedules would delete the existing ones.
                 deployment.schedules = None
                 deployment.model_fields_set.difference_update(OF_THE_USER)
             id = runner.add_deployment(deployment)
@@ -86,28 +83,17 @@ def register(runner: Runner) -> dict[str, UUID]:
 
 def update_forms(deployments: list[UUID]) -> None:
     """Update the forms whenever params.yaml changes. If it is invalid, the forms stay, and a run reports the error."""
-    params, done = ROOT / "params.yaml", 0
+    params, done = ROOT / "params.yaml", dict.fromkeys(deployments, 0)
     while True:
-        with suppress(HTTPError, PrefectException, OSError, ValueError):  # such as a busy server
-            if (changed := params.stat().st_mtime_ns) != done:
-                update = DeploymentUpdate.model_validate({"parameter_openapi_schema": form.schema(read_yaml(params))})
-                with prefect_client(timeout=5.0) as client:
-                    for deployment in deployments:
-                        try:
-                            client.update_deployment(deployment, update)
-                        except HTTPStatusError as error:
-                            if error.response.status_code != 409:  # parameters that were set in the UI no longer fit
-                                raise
-                done = changed
+        for deployment in deployments:
+            # Such as a busy server, or parameters that were set in the UI and no longer fit.
+            with suppress(HTTPError, PrefectException, OSError, ValueError):
+                if (changed := params.stat().st_mtime_ns) != done[deployment]:
+                    schema = {"parameter_openapi_schema": form.schema(read_yaml(params))}
+                    with prefect_client(timeout=5.0) as client:
+                        client.update_deployment(deployment, DeploymentUpdate.model_validate(schema))
+                    done[deployment] = changed
         time.sleep(SECONDS_BETWEEN_CHECKS)
-
-
-def is_known(client: SyncPrefectClient, deployment: RunnerDeployment) -> bool:
-    try:
-        client.read_deployment_by_name(deployment.full_name)
-        return True
-    except ObjectNotFound:
-        return False
 
 
 def local_timezone() -> str:

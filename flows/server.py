@@ -1,15 +1,19 @@
-"""`python -m flows.server HOST PORT`: Prefect's server without outside requests. `make ui` starts it.
+"""`python -m flows.server HOST PORT`: Prefect's server without outside requests, and the report. `tandem ui` starts it.
 
-Prefect's UI starts an analytics library that contacts a company's host, even if the server's settings disable it.
-A Content-Security-Policy makes the browser refuse that. Everything else is as in `prefect server start`.
+`/report` is the report with links (flows/report_page.py). Prefect's UI starts an analytics library that contacts a
+company's host, even if the server's settings disable it. A Content-Security-Policy makes the browser refuse that.
+Everything else is as in `prefect server start`.
 """
 
 import sys
 
 import uvicorn
 from fastapi import Request, Response
+from fastapi.responses import HTMLResponse
 from prefect.server.api.server import create_app
 from starlette.middleware.base import RequestResponseEndpoint
+
+from flows.report_page import report_page
 
 # Both names of this machine; a tunnel keeps them. Needed for the API and its events.
 LOCAL = "127.0.0.1:* localhost:*"
@@ -31,6 +35,8 @@ def main(host: str, port: str) -> None:
 
     @app.middleware("http")
     async def keep_to_this_machine(request: Request, call_next: RequestResponseEndpoint) -> Response:
+        if request.url.path == "/report":
+            return HTMLResponse(report_page())
         response = await call_next(request)
         response.headers["Content-Security-Policy"] = POLICY
         return response

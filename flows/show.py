@@ -10,11 +10,12 @@ Exit status: 0 done, 1 failed.
 """
 
 import json
+import sys
 from argparse import ArgumentParser, Namespace
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from flows.status import output_of
+from flows.processes import output_of
 from tandem.command import Result, aligned
 from tandem.comparing.comparability import flat
 from tandem.params.loading import load_params
@@ -64,7 +65,8 @@ def table(workload: str, rows: Sequence[Mapping[str, Any]]) -> str:
 
 def recorded(num_commits: int) -> Iterator[Experiment]:
     """The workspace, each commit, and each commit's experiments. Raises CommandError with DVC's message."""
-    for baseline in json.loads(output_of("dvc", "exp", "show", "--json", "--num", str(num_commits))):
+    command = [sys.executable, "-m", "dvc", "exp", "show", "--json", "--num", str(num_commits)]
+    for baseline in json.loads(output_of(*command)):
         yield baseline
         for branch in baseline["experiments"] or ():
             yield from branch["revs"]

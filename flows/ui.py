@@ -1,6 +1,7 @@
 """Run Prefect's server, MLflow's server and the deployments until Ctrl+C.
 
-The servers listen only on this machine, because none requires a password (docs/security.md). State and logs are in
+The servers listen only on this machine, because none requires a password (docs/security.md). From another machine, use
+`ssh -L 4200:127.0.0.1:4200 -L 5000:127.0.0.1:5000 HOST`; a team's servers are in docs/team.md. State and logs are in
 `.tandem/` and `mlruns/`; nothing in the user's home directory changes. While they run, `.tandem/ui.json` has the
 addresses.
 
@@ -22,14 +23,14 @@ from argparse import ArgumentParser, Namespace
 from dataclasses import dataclass
 from pathlib import Path
 
-from flows import processes, repro
+from flows import processes
 from tandem import files
 from tandem.command import CommandError, Result
-from tandem.runs import store
 
 HOST = "127.0.0.1"
 PORTS = {"Prefect": 4200, "MLflow": 5000}
 LOGS = files.STATE / "logs"
+STATE_FILE = files.STATE / "ui.json"  # the addresses, while the servers run
 ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 READY_WITHIN = 300.0  # seconds; Prefect's first start creates its database, which is slow on a busy machine
 OF_DEPLOYMENTS = {"deployment_id": {"is_null_": False}}  # flow runs started by the deployments
@@ -47,18 +48,11 @@ class Server:
 def add_arguments(parser: ArgumentParser) -> None:
     for name, port in PORTS.items():
         parser.add_argument(f"--{name.lower()}-port", type=int, default=port, metavar="PORT", help=f"{port}, or free")
-    parser.add_argument("--host", default=HOST, help=f"{HOST} alone is accepted")
 
 
 def main(options: Namespace) -> Result:
     ports = [getattr(options, f"{name.lower()}_port") for name in PORTS]
-    if options.host not in (HOST, "localhost"):
-        tunnel = " ".join(f"-L {port}:{HOST}:{port}" for port in ports)
-        raise CommandError(
-            f"--host is {options.host!r}, which others could reach, and who reaches these servers may run code; "
-            f"leave it out, and from another machine use `ssh {tunnel} {socket.gethostname()}`"
-        )
-    if running := repro.running_servers():
+    if running := running_servers():
         raise CommandError(f"it runs already: {running['prefect']} and {running['mlflow']}")
     for number in ENDING:
         signal.signal(number, signal.default_int_handler)
@@ -74,7 +68,7 @@ def main(options: Namespace) -> Result:
     finally:
         for number in ENDING:
             signal.signal(number, signal.SIG_IGN)
-        repro.UI_STATE.unlink(missing_ok=True)
+        STATE_FILE.unlink(missing_ok=True)
         cancel_runs(servers)
         for server in reversed(servers):  # the deployments first, then the servers to which they report
             processes.stop(server.process, ((signal.SIGTERM, STOP_WITHIN), (signal.SIGKILL, 2.0)))
@@ -103,14 +97,12 @@ def start_all(servers: list[Server], prefect_port: int, mlflow_port: int) -> Non
     command = ["flows.server", HOST, str(prefect_port)]
     servers.append(start("Prefect's server", command, f"{prefect}/api/health"))
     # MLflow's server would create the schema in place, without the lock that trainings use.
-    making = subprocess.run(
-        [sys.executable, "-m", "tandem.runs.publish"], cwd=files.ROOT, capture_output=True, text=True
-    )
-    if making.returncode != 0:
-        raise CommandError(f"MLflow's store cannot be opened: {(making.stderr.strip().splitlines() or ['killed'])[-1]}")
-    database = ["--backend-store-uri", f"sqlite:///{files.MLRUNS}/mlflow.db"]
-    artifacts = ["--default-artifact-root", f"{files.MLRUNS.as_uri()}/artifacts"]
-    command = ["mlflow", "server", "--host", HOST, "--port", str(mlflow_port), "--workers", "1", *database, *artifacts]
+    try:
+        processes.output_of(sys.executable, "-m", "tandem.runs.publish")
+    except CommandError as error:
+        raise CommandError(f"MLflow's store cannot be opened: {error}") from None
+    stored = [f"sqlite:///{files.MLRUNS}/mlflow.db", f"{files.MLRUNS.as_uri()}/artifacts"]
+    command = ["tandem.runs.mlflow_server", HOST, str(mlflow_port), *stored]
     servers.append(start("MLflow's server", command, f"{mlflow}/health"))
     wait_until_ready(servers[0])
     mark_orphans_crashed(servers[0])
@@ -119,12 +111,10 @@ def start_all(servers: list[Server], prefect_port: int, mlflow_port: int) -> Non
     for server in servers[1:]:
         wait_until_ready(server)
     state = {"pid": os.getpid(), "project": str(files.HOME), "prefect": prefect, "mlflow": mlflow}
-    repro.UI_STATE.write_text(json.dumps(state), encoding="utf-8")
-    print(f"  runs and logs     {prefect}")
-    print(f"  every training    {mlflow}")
-    for name, address in store.runs_pages(mlflow).items():
-        print(f"  runs of {name:<9} {address}")
-    print(f"  start or schedule {prefect}/deployments")
+    STATE_FILE.write_text(json.dumps(state), encoding="utf-8")
+    print(f"  the report, with links to everything   {prefect}/report")
+    print(f"  compare the runs of a workload         {mlflow}")
+    print(f"  start, watch and schedule the pipeline {prefect}/v2/deployments")
     print("Ctrl+C stops all three. Logs: " + files.relative(LOGS), flush=True)
 
 
@@ -177,31 +167,26 @@ def cancel_runs(servers: list[Server]) -> None:
     from httpx import HTTPError
     from prefect.states import Cancelling
 
-    from flows.display import prefect_client, unfinished
+    from flows.prefect_api import end_runs, prefect_client, unfinished_runs
 
     deadline = time.monotonic() + STOP_WITHIN
     try:
         with prefect_client(timeout=5.0) as client:
-            runs = unfinished(client, **OF_DEPLOYMENTS)
-            for run in runs:
+            for run in unfinished_runs(client, **OF_DEPLOYMENTS):
                 print(f"cancelling {run.name}, which saves what it has", flush=True)
-                client.set_flow_run_state(run.id, Cancelling(message="`make ui` was stopped"), force=True)
-            while runs and time.monotonic() < deadline:
+            end_runs(client, Cancelling(message="`make ui` was stopped"), **OF_DEPLOYMENTS)
+            while unfinished_runs(client, **OF_DEPLOYMENTS) and time.monotonic() < deadline:
                 time.sleep(0.2)
-                runs = unfinished(client, **OF_DEPLOYMENTS)
     except HTTPError as error:
         print(f"warning: running pipelines may stay displayed as Running ({error})", file=sys.stderr)
 
 
 def mark_orphans_crashed(server: Server) -> None:
-    """Set runs to Crashed that ended when the machine went down or when all processes were killed.
-
-    A run started by hand that is still active has lost this server and sends it nothing more.
-    """
+    """Set runs to Crashed that ended when the machine went down or when all processes were killed."""
     from httpx import HTTPError
     from prefect.states import Crashed, State
 
-    from flows.display import end_runs, prefect_client
+    from flows.prefect_api import end_runs, prefect_client
 
     gone: State[None] = Crashed(message="nothing was heard of it again: `make ui` or the machine ended under it")
     try:
@@ -209,3 +194,14 @@ def mark_orphans_crashed(server: Server) -> None:
             end_runs(client, gone)
     except HTTPError as error:
         raise CommandError(f"{server.name} does not answer: {error}; see {server.log}") from error
+
+
+def running_servers() -> dict[str, str]:
+    """The addresses of `make ui` and its process id; empty if it does not run."""
+    try:
+        state = json.loads(STATE_FILE.read_text(encoding="utf-8"))
+        os.kill(int(state["pid"]), 0)
+        is_ours = state["project"] == str(files.HOME)  # False if the project is a copy
+        return {name: str(state[name]) for name in ("pid", "prefect", "mlflow")} if is_ours else {}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):  # damaged: none
+        return {}

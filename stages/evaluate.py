@@ -24,7 +24,7 @@ from tandem.runs.run_dir import recording
 from tandem.runs.schemas import EvaluationTiming, ScoreRecord, TaskRecord
 from tandem.tasks import Evaluation, check_evaluation
 from tandem.training import inference, own_metrics
-from tandem.training.batches import Split, sequential_indices
+from tandem.training.batches import Split, batches_of, sequential_indices
 from tandem.training.checkpoint import folder_of, remove_stored
 from tandem.training.oom import OomPolicy, advice, translate_oom
 from tandem.training.own_metrics import OwnScores
@@ -39,8 +39,8 @@ def main(workload: str, device: str, seed: str) -> None:
     trained = replace(open_folder(context.folder), score=None)
     trained.require_intact()
     remove_stored(folder_of(workload))  # DVC has stored the training before it runs this stage
-    with recording(trained.timing["token"], "evaluate") as run_dir:
-        run_dir.start(workload, f"{workload}-{device}")
+    with recording(trained.timing["run_key"], "evaluate") as run_dir:
+        run_dir.open_run(workload, f"{workload}-{device}")
         result, own, measured = evaluate(context, trained)
         paths = write_files(context, trained, result, own, measured)
         run_dir.add_metrics({f"test/{name}": value for name, value in result.metrics.items()})
@@ -55,7 +55,7 @@ def main(workload: str, device: str, seed: str) -> None:
     found = run_dir.ids.get("run_id", "not known yet")
     score = f"{context.task.score_name} {result.metrics[context.task.score_name]:.4f}"
     sentences = "; ".join(filter(None, (score, result.sentence, own.sentence)))
-    print(f"{workload} on {context.identity['name']}: {sentences}; MLflow run {found}")
+    print(f"{workload} on {context.hardware['name']}: {sentences}; MLflow run {found}")
 
 
 def evaluate(context: RunContext, trained: Run) -> tuple[Evaluation, OwnScores, EvaluationTiming]:
@@ -78,7 +78,7 @@ def evaluate(context: RunContext, trained: Run) -> tuple[Evaluation, OwnScores, 
         check_evaluation(task, result)
 
         def outputs_of(tensors: dict[str, torch.Tensor]) -> torch.Tensor:
-            return predict(model, Split(tensors, device), oom).cpu()
+            return predict(model, Split(tensors, device, data_location="host"), oom).cpu()
 
         own = own_metrics.score(context, outputs.cpu(), outputs_of, result.metrics)
         result.metrics.update(own.metrics)
@@ -105,7 +105,7 @@ def validation_score(context: RunContext, trained: Run) -> float:
 
 
 def predict(model: torch.nn.Module, split: Split, oom: OomPolicy) -> torch.Tensor:
-    return inference.predict_outputs(model, oom.batches(split, sequential_indices(split), PREDICTION_BATCH), oom)
+    return inference.predict_outputs(model, batches_of(split, sequential_indices(split), PREDICTION_BATCH, oom), oom)
 
 
 def write_files(

@@ -40,7 +40,7 @@ PER_WORKLOAD = ("preprocess", "preload", "train", "evaluate", "speed")
 
 def main() -> None:
     try:
-        contents = describe()
+        contents = file_contents()
     except ValueError as error:
         is_experiment = "DVC_EXP_NAME" in os.environ and files.HOME == files.ROOT  # not in a copy
         raise ValueError(f"{error}{RESTORE if is_experiment else ''}") from None
@@ -51,7 +51,7 @@ def main() -> None:
             path.unlink()
 
 
-def describe() -> dict[Path, Any]:
+def file_contents() -> dict[Path, Any]:
     """The content of each file. Raises ValueError, before one is written, if params.yaml requests what is not here."""
     params = load_params()
     contents: dict[Path, Any] = {}

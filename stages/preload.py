@@ -24,14 +24,14 @@ CHUNK_BYTES = 64 * 2**20  # read at a time while measuring
 
 def main(workload: str, device: str) -> None:
     wanted = load_workload(workload).preload.data_location
-    identity = read_json(hardware_file(device))
-    if identity["kind"] == "cuda":
-        require_same_gpu(identity)
+    hardware = read_json(hardware_file(device))
+    if hardware["kind"] == "cuda":
+        require_same_gpu(hardware)
     source, target = prepared_dir(workload), packed_dir(workload, device)
     summary = read_json(source / "summary.json")
 
     sizes = pack_splits(source, target, summary)
-    measurements = measure_load([target / f"{split}.safetensors" for split in SPLITS], identity["kind"])
+    measurements = measure_load([target / f"{split}.safetensors" for split in SPLITS], hardware["kind"])
 
     write_json(
         target / "plan.json",
@@ -47,7 +47,7 @@ def main(workload: str, device: str) -> None:
         for name, rate in measurements.items()
         if name.endswith("_per_second")
     )
-    print(f"{workload} on {identity['name']}: {sum(sizes.values()) / 2**20:.2f} MiB, data_location {wanted}; {rates}")
+    print(f"{workload} on {hardware['name']}: {sum(sizes.values()) / 2**20:.2f} MiB, data_location {wanted}; {rates}")
 
 
 def measure_load(paths: list[Path], kind: str) -> dict[str, Any]:

@@ -15,7 +15,6 @@ from __future__ import annotations
 import os
 import signal
 import statistics
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -23,7 +22,7 @@ from concurrent.futures.process import BrokenProcessPool
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from itertools import islice
-from multiprocessing import get_context, parent_process
+from multiprocessing import get_context
 from typing import TYPE_CHECKING, Any
 
 from tandem import files
@@ -31,6 +30,7 @@ from tandem.comparing.statistics import paired_speed_up, ratio_of_turns
 from tandem.files import hardware_file, read_json
 from tandem.machine.interleaving import interleave
 from tandem.params.loading import load_params, load_workload
+from tandem.stop_signals import end_with
 
 if TYPE_CHECKING:
     from tandem.training.trainer import Trainer
@@ -70,15 +70,16 @@ class Pair:
 
 
 def main(workload: str) -> None:
-    sides = sides_of(load_params().devices)
+    params = load_params()
+    sides = sides_of(params.devices)
     if len(sides) == 1:
-        (side,) = sides
-        result = {"workload": workload, "sentence": f"{workload}: one kind of device ({side.name}), nothing to pair."}
+        sentence = f"{workload}: one kind of device ({sides[0].name}), nothing to pair."
+        result = {"workload": workload, "sentence": sentence}
     elif loop := load_workload(workload).train.loop:
         reason = f"{loop} takes the steps of {workload}, and a loop of one's own cannot take turns with another device"
         result = {"workload": workload, "sentence": f"{workload}: {reason}."}
     else:
-        result = compare(workload, sides, load_params().seeds)
+        result = compare(workload, sides, params.seeds)
     files.write_json(files.results_dir() / "speed" / f"{workload}.json", result)
     print(result["sentence"])
 
@@ -117,7 +118,8 @@ def compare(
     if out_of_memory:  # the out-of-memory fallbacks slow the steps down
         sentence = f"no speed-up is stated, because memory ran out on {' and '.join(out_of_memory)}"
     else:
-        sentence = "; ".join([found.sentence(*names), *(f"{name}: {describe(pairs[0].about[name])}" for name in names)])
+        settings = [f"{name}: {settings_text(pairs[0].about[name])}" for name in names]
+        sentence = "; ".join([found.sentence(*names), *settings])
     return result | {
         "about": pairs[0].about,
         "speed_up": asdict(found),  # of the second side relative to the first
@@ -127,7 +129,7 @@ def compare(
     }
 
 
-def describe(about: Mapping[str, Any]) -> str:
+def settings_text(about: Mapping[str, Any]) -> str:
     threads = "1 thread" if about["threads"] == 1 else f"{about['threads']} threads"
     return f"{about['device_name']}, {threads}, {about['precision']}, {about['step']}"
 
@@ -194,18 +196,9 @@ class Worker:
 
 
 def end_with_stage() -> None:
-    """End this process with the stage, even after `kill -9`: the stage's death closes a pipe on which a thread waits.
-    Ctrl+C ends the stage.
-    """
+    """End this process with the stage, even after `kill -9`. Ctrl+C ends the stage."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    stage = parent_process()
-    assert stage is not None
-
-    def wait() -> None:
-        stage.join()
-        os._exit(1)
-
-    threading.Thread(target=wait, daemon=True).start()
+    end_with(os.getppid())
 
 
 training: TimedTraining  # of this process
@@ -247,7 +240,7 @@ class TimedTraining:
         self.context = replace(self.context, params=replace(self.context.params, train=replace(settings, **known)))
         self.trainer = open_trainer(self.context, {"trainer": None})
         with translate_oom(self.trainer.oom):
-            auto.realize(self.trainer, self.context.identity)
+            auto.resolve(self.trainer, self.context.hardware)
         if self.side.adapt is not None:
             self.side.adapt(self.trainer)
         self.steps: Iterator[int] = iter(())
@@ -261,7 +254,7 @@ class TimedTraining:
         trainer = self.trainer
         return {
             "kind": self.context.kind,
-            "device_name": self.context.identity["name"],
+            "device_name": self.context.hardware["name"],
             "threads": trainer.params.num_threads,
             "precision": trainer.step.precision,
             "step": trainer.step.execution_mode,

@@ -17,7 +17,6 @@ import math
 import os
 import sys
 import time
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -26,20 +25,20 @@ from tandem import files
 from tandem.diagnosis import probe
 from tandem.machine.identity import identify
 from tandem.machine.measure import sampled
+from tandem.machine.sampler import Window
 from tandem.params.devices import split_device
-from tandem.runs.history import Record, history_row, memory_tags, note_workers, timing_row
+from tandem.runs.history import Record, history_row, memory_tags, timing_row
 from tandem.runs.inputs import Inputs, read_inputs
-from tandem.runs.results import add_mlflow_ids, describe_end, describe_run, describe_start, write_results
+from tandem.runs.results import add_mlflow_ids, end_record, open_mlflow_run, start_record, write_results
 from tandem.runs.run import TRAIN_MEASURED, TRAIN_RESULT
 from tandem.runs.run_dir import RunDir, recording
-from tandem.runs.terminal import GracefulStop, Progress
-from tandem.stop_signals import StopSignals
+from tandem.runs.terminal import Progress
+from tandem.stop_signals import GracefulStop, StopSignals
 from tandem.training import auto
 from tandem.training.checkpoint import Checkpoint
 from tandem.training.oom import translate_oom
 from tandem.training.trainer import Epoch, Trainer
-from tandem.training.workers import Workers, process_group
-from tandem.training.workers import describe as describe_workers
+from tandem.training.workers import Workers, process_group, workers_sentence
 from tandem.training.workload import RunContext, exit_if_out_of_memory, open_trainer
 
 # After an epoch, a checkpoint is saved if the last one is older than CHECKPOINT_SECONDS, and old enough for saving to
@@ -51,20 +50,226 @@ CHECKPOINT_SECONDS = 10.0
 def main(workload: str, device: str, seed: str) -> None:
     context = RunContext.of(workload, device, int(seed))
     inputs = Inputs(workload, device, int(seed), context.summary.get("table_sha256"))
-    checkpoint = Checkpoint.of(workload, *checkpoint_identity(context, inputs.values))
+    checkpoint = checkpoint_of(context, inputs.values)
     files.require_writable(context.folder / TRAIN_RESULT)
     with checkpoint.locked(), process_group(device, context.num_workers, context.kind) as workers:
         with GracefulStop() as interruption:
             workers.require_same(inputs.values)
             state = open_state(context, checkpoint)
             workers.broadcast(state)
-            with recording(state["record"]["token"], "train") as run_dir:
+            with recording(state["record"]["run_key"], "train") as run_dir:
                 train(context, state, inputs, checkpoint, run_dir, interruption, workers)
     add_mlflow_ids(context, run_dir)
     if "DVC_STAGE" in os.environ:
         checkpoint.mark_ended(context.folder / TRAIN_MEASURED)  # kept until DVC has the result
     else:
         checkpoint.remove()
+
+
+def checkpoint_of(context: RunContext, inputs: dict[str, Any]) -> Checkpoint:
+    """Return the checkpoint of the training with these inputs.
+
+    With `scaling: strong`, the number of workers does not change the batch, so a training can resume with another
+    number of workers.
+    """
+    if context.num_workers == 1 or context.params.train.scaling != "strong":
+        return Checkpoint.of(context.workload, context.device, inputs)
+    kind = split_device(context.device)[1]
+    return Checkpoint.of(context.workload, kind, {**inputs, "hardware": identify(kind)})
+
+
+def open_state(context: RunContext, checkpoint: Checkpoint) -> dict[str, Any]:
+    """Return the training's state from its checkpoint, or a new state, whose `trainer` is None."""
+    checkpoint.prune()
+    saved, message = checkpoint.load(torch.device("cpu"))
+    if saved and (end := saved["record"].get("at_end")) and end.get("workers", 1) != context.num_workers:
+        # Finished with another number of workers: the results are equal within rounding, but the timings differ.
+        saved, message = None, ""
+    if saved and saved["trainer"]:
+        written = ": all are trained, the results are written again" if saved["record"].get("at_end") else ""
+        print(
+            f"{message}, epoch {saved['trainer']['epochs_done']} of {context.train_params.epochs}{written}", flush=True
+        )
+        return saved
+    if message:
+        print(message, flush=True)
+    return {"trainer": None, "oom": None, "record": vars(Record(checkpoint.run_key()))}
+
+
+def train(
+    context: RunContext,
+    state: dict[str, Any],
+    inputs: Inputs,
+    checkpoint: Checkpoint,
+    run_dir: RunDir,
+    interruption: GracefulStop,
+    workers: Workers,
+) -> None:
+    """Train from `state` to the last epoch, and write the results."""
+    trainer, record = open_trainer(context, state, workers), Record(**state["record"])
+    with exit_if_out_of_memory(trainer), translate_oom(trainer.oom):
+        if not trainer.epochs_done:
+            prepare(context, trainer, record)
+        connect_workers(context, trainer, record, workers)
+        cpu_seconds = workers.cpu_seconds_of_others()
+        open_mlflow_run(context, trainer, record, inputs.values, run_dir)
+        if record.history:  # a killed process may have saved these rows only in its checkpoint
+            run_dir.save_epochs(record)
+        if not record.at_end:
+            recorder = EpochRecorder(context, trainer, record, inputs, checkpoint, run_dir, interruption)
+            trainer.oom.on_fallback = lambda fallbacks: run_dir.add_tags(memory_tags(fallbacks))  # even if it fails
+            with sampled(trainer.device) as recorder.readings:
+                trainer.train_epochs(recorder.add)
+            recorder.add_readings()  # includes the last one
+            recorder.progress.close()
+            cpu_seconds = workers.cpu_seconds_of_others() - cpu_seconds
+            workers.close()
+            record.at_end = end_record(trainer, record, cpu_seconds)
+            recorder.save_last()
+        write_results(context, trainer, record, inputs.values, run_dir)
+
+
+def prepare(context: RunContext, trainer: Trainer, record: Record) -> None:
+    """Before the first epoch: choose what is `auto`, find the bottleneck, and record both."""
+    num_parameters = sum(parameter.numel() for parameter in trainer.model.parameters())
+    model, epochs = context.params.train.model.name, context.train_params.epochs
+    print(
+        f"{context.workload} on {context.hardware['name']}: {model} with {num_parameters:,} parameters, "
+        f"{len(trainer.train_split):,} sequences to train on, {epochs} epoch{'s' * (epochs > 1)}",
+        flush=True,
+    )
+    record.at_start = start_record(trainer)
+    start = time.monotonic()
+    notes = auto.resolve(trainer, context.hardware)
+    auto_seconds = time.monotonic() - start
+    notes |= trainer.notes
+    print(*notes.values(), sep="\n", end="\n" if notes else "", flush=True)
+    for reason in trainer.missing_graph().values():
+        print(f"steps are taken eagerly instead of captured as a CUDA graph: {reason}", flush=True)
+    find_bottleneck(trainer, record, auto_seconds)
+    record.summary_lines |= notes
+
+
+def find_bottleneck(trainer: Trainer, record: Record, auto_seconds: float) -> None:
+    """If params.yaml enables the probe, record the bottleneck of a training step and the advice for it."""
+    if not trainer.params.probe:
+        return
+    found = trainer.probe_blocker or probe.probe(trainer, auto_seconds)
+    if isinstance(found, str):
+        record.summary_lines["bound"] = f"not probed: {found}"
+    else:
+        record.probe, record.not_probed = found.numbers(), found.missing_reasons
+        record.bound = {"bound": found.bound, "advice": found.advice()}
+        record.summary_lines = {"bound": found.sentence(), "memory": found.memory_sentence()}
+        if missing := found.missing_sentence():
+            record.summary_lines["not_measured"] = missing
+    print(record.summary_lines["bound"], flush=True)
+
+
+def connect_workers(context: RunContext, trainer: Trainer, record: Record, workers: Workers) -> None:
+    """Connect the other workers, if any, to this training, and print a description of them."""
+    if workers.count > 1:
+        workers.broadcast(trainer.step.precision)
+        trainer.use_workers(workers)
+    if changed := record.set_num_workers(workers.count):
+        print(changed, flush=True)
+    if workers.count > 1:
+        record.summary_lines["workers"] = workers_sentence(workers, context.kind, trainer.params, context.params.train)
+        print(record.summary_lines["workers"], flush=True)
+
+
+class EpochRecorder:
+    """Records the epochs of a training, shows its progress and saves its checkpoints."""
+
+    def __init__(
+        self,
+        context: RunContext,
+        trainer: Trainer,
+        record: Record,
+        inputs: Inputs,
+        checkpoint: Checkpoint,
+        run_dir: RunDir,
+        interruption: GracefulStop,
+    ) -> None:
+        self.context, self.trainer, self.record, self.inputs = context, trainer, record, inputs
+        self.checkpoint, self.run_dir, self.interruption = checkpoint, run_dir, interruption
+        self.first_epoch, self.readings = trainer.epochs_done + 1, Window({})
+        self.saved_at, self.save_seconds = time.monotonic(), 0.0
+        self.progress = Progress(context.workload, context.train_params.epochs, trainer.epochs_done)
+        if trainer.closed_form:
+            trainer.closed_form.on_features = self.progress.show_features
+
+    def add(self, epoch: Epoch) -> None:
+        """Record `epoch`, and save a checkpoint if one is due.
+
+        Raises ValueError if a loss is not finite or an input has changed, and KeyboardInterrupt, after saving, if the
+        user has interrupted the training.
+        """
+        score_name, num_sequences = self.context.task.score_name, len(self.trainer.train_split)
+        self.progress.show(epoch, score_name, num_sequences)
+        self.check_finite(epoch)
+        self.record.history.append(history_row(epoch, score_name))
+        self.record.digests.append(epoch.digests)
+        self.record.timings.append(timing_row(epoch, num_sequences, self.context.train_params.warmup_epochs))
+        self.record.missing_reasons = self.trainer.missing_reasons
+        self.add_readings()
+        self.check_inputs()
+        if epoch.number < self.context.train_params.epochs:
+            self.save_if_due(epoch.number)
+
+    def add_readings(self) -> None:
+        self.record.sampled[self.first_epoch] = self.readings.totals()
+
+    def check_finite(self, epoch: Epoch) -> None:
+        losses = {"training": epoch.train_loss, "validation": epoch.val_loss}
+        if bad := [name for name, loss in losses.items() if not math.isfinite(loss)]:
+            where = files.relative(self.checkpoint.path)
+            kept = f"; the last good checkpoint is kept in {where}" if self.checkpoint.path.exists() else ""
+            raise ValueError(
+                f"the {bad[0]} loss is {losses[bad[0]]} in epoch {epoch.number}{kept}; "
+                "try a smaller train.learning_rate, or train.max_grad_norm 1.0"
+            )
+
+    def check_inputs(self) -> None:
+        """DVC would record the result as that of the new input (treeverse/dvc#11058)."""
+        changed = self.inputs.changed()
+        if not changed:
+            return
+        workload, packed = self.context.workload, files.packed_dir(self.context.workload, self.context.device)
+        if not any(files.relative(packed) in words for words in changed):  # otherwise this epoch may have read new data
+            self.save()
+        where = files.relative(self.checkpoint.path)
+        raise ValueError(
+            f"{' and '.join(changed)} of {workload} changed while it trained, so a result would belong to neither; "
+            f"the checkpoint is kept ({where}): put back what was changed and run again to "
+            "go on from it, or run `dvc repro` again to train on what is there now"
+        )
+
+    def save_if_due(self, epochs_done: int) -> None:
+        is_old = time.monotonic() - self.saved_at > max(CHECKPOINT_SECONDS, self.save_seconds / CHECKPOINT_SHARE)
+        # All workers stop after the same epoch.
+        is_interrupted = self.trainer.workers.any(self.interruption.stop_requested)
+        if is_old or epochs_done == 1 or is_interrupted:
+            self.save()
+        if is_interrupted:
+            where = files.relative(self.checkpoint.path)
+            print(f"interrupted after epoch {epochs_done}, saved in {where}; run again to go on", flush=True)
+            raise KeyboardInterrupt
+
+    def save_last(self) -> None:
+        """Save the last checkpoint. If this fails, print a warning: the results are still written."""
+        try:
+            self.save()
+        except OSError as error:
+            print(f"warning: {error}", file=sys.stderr, flush=True)
+
+    def save(self) -> None:
+        start, trainer = time.monotonic(), self.trainer
+        state = {"trainer": trainer.state(), "oom": trainer.oom.state()}
+        self.checkpoint.save({**state, "threads": trainer.params.num_threads, "record": vars(self.record)})
+        self.run_dir.save_epochs(self.record)
+        self.saved_at = time.monotonic()
+        self.save_seconds = self.saved_at - start
 
 
 def run_other_worker(workload: str, device: str, seed: str) -> None:
@@ -84,213 +289,3 @@ def run_other_worker(workload: str, device: str, seed: str) -> None:
                     return  # interrupted: the first worker saves the checkpoint
             if not state["record"].get("at_end"):
                 workers.cpu_seconds_of_others()
-
-
-def checkpoint_identity(context: RunContext, inputs: dict[str, Any]) -> tuple[str, dict[str, Any]]:
-    """Return the device and the inputs that identify a checkpoint.
-
-    With `scaling: strong`, the number of workers does not change the batch, so a training can resume with another
-    number of workers.
-    """
-    if context.num_workers == 1 or context.params.train.scaling != "strong":
-        return context.device, inputs
-    kind = split_device(context.device)[1]
-    return kind, {**inputs, "hardware": identify(kind)}
-
-
-def train(
-    context: RunContext,
-    state: dict[str, Any],
-    inputs: Inputs,
-    checkpoint: Checkpoint,
-    run_dir: RunDir,
-    interruption: GracefulStop,
-    workers: Workers,
-) -> None:
-    """Train from `state` to the last epoch, and write the results."""
-    trainer, record = open_trainer(context, state, workers), Record(**state["record"])
-    with exit_if_out_of_memory(trainer), translate_oom(trainer.oom):
-        if not trainer.epochs_done:
-            print(introduction(context, trainer), flush=True)
-            record.at_start = describe_start(trainer)
-            start = time.monotonic()
-            realized = auto.realize(trainer, context.identity)
-            auto_seconds = time.monotonic() - start
-            realized |= trainer.notes
-            print(*realized.values(), sep="\n", end="\n" if realized else "", flush=True)
-            for reason in trainer.missing_graph().values():
-                print(f"steps are taken eagerly instead of captured as a CUDA graph: {reason}", flush=True)
-            find_bottleneck(trainer, record, auto_seconds)
-            record.summary_lines |= realized
-        connect_workers(context, trainer, record, workers)
-        cpu_seconds = workers.cpu_seconds_of_others()
-        describe_run(context, trainer, record, inputs.values, run_dir)
-        saver, first_epoch = Saver(context, trainer, record, checkpoint, run_dir), trainer.epochs_done + 1
-        if record.history:  # a killed process may have saved these rows only in its checkpoint
-            run_dir.save_epochs(record)
-        if not record.at_end:
-            with sampled(trainer.device) as readings:
-
-                def on_epoch(epoch: Epoch) -> None:
-                    check_finite(epoch, checkpoint)
-                    append_epoch(context, trainer, record, epoch)
-                    record.sampled[first_epoch] = readings.totals()
-                    refuse_changed_inputs(context, inputs, saver)
-                    saver.save_if_due(interruption)
-
-                train_epochs(context, trainer, run_dir, on_epoch)
-            record.sampled[first_epoch] = readings.totals()  # includes the last reading
-            cpu_seconds = workers.cpu_seconds_of_others() - cpu_seconds
-            workers.close()
-            record.at_end = describe_end(trainer, record, cpu_seconds)
-            saver.save_last()
-        write_results(context, trainer, record, inputs.values, run_dir)
-
-
-def connect_workers(context: RunContext, trainer: Trainer, record: Record, workers: Workers) -> None:
-    """Connect the other workers, if any, to this training, and print a description of them."""
-    if workers.count > 1:
-        workers.broadcast(trainer.step.precision)
-        trainer.use_workers(workers)
-    if changed := note_workers(record, trainer.epochs_done, workers.count):
-        print(changed, flush=True)
-    if workers.count > 1:
-        record.summary_lines["workers"] = describe_workers(workers, context.kind, trainer.params, context.params.train)
-        print(record.summary_lines["workers"], flush=True)
-
-
-def introduction(context: RunContext, trainer: Trainer) -> str:
-    """Return the first line of output. It is printed early because the measurements before the first epoch may take
-    seconds.
-    """
-    num_parameters = sum(parameter.numel() for parameter in trainer.model.parameters())
-    model, epochs = context.params.train.model.name, context.train_params.epochs
-    return (
-        f"{context.workload} on {context.identity['name']}: {model} with {num_parameters:,} parameters, "
-        f"{len(trainer.train_split):,} sequences to train on, {epochs} epoch{'s' * (epochs > 1)}"
-    )
-
-
-def open_state(context: RunContext, checkpoint: Checkpoint) -> dict[str, Any]:
-    """Return the training's state from its checkpoint, or a new state, whose `trainer` is None."""
-    checkpoint.prune()
-    saved, message = checkpoint.load(torch.device("cpu"))
-    if saved and (end := saved["record"].get("at_end")) and end.get("workers", 1) != context.num_workers:
-        # Finished with another number of workers: the results are equal within rounding, but the timings differ.
-        saved, message = None, ""
-    if saved and saved["trainer"]:
-        written = ": all are trained, the results are written again" if saved["record"].get("at_end") else ""
-        print(
-            f"{message}, epoch {saved['trainer']['epochs_done']} of {context.train_params.epochs}{written}", flush=True
-        )
-        return saved
-    if message:
-        print(message, flush=True)
-    return {"trainer": None, "oom": None, "record": vars(Record(checkpoint.token()))}
-
-
-def find_bottleneck(trainer: Trainer, record: Record, auto_seconds: float) -> None:
-    """If params.yaml enables the probe, record the bottleneck of a training step and the advice for it."""
-    if not trainer.params.probe:
-        return
-    found = trainer.probe_blocker or probe.probe(trainer, auto_seconds)
-    if isinstance(found, str):
-        record.summary_lines["bound"] = f"not probed: {found}"
-    else:
-        record.probe, record.not_probed = found.numbers(), found.missing_reasons
-        record.bound = {"bound": found.bound, "advice": found.advice()}
-        record.summary_lines = {"bound": found.sentence(), "memory": found.memory_sentence()}
-        if missing := found.missing_sentence():
-            record.summary_lines["not_measured"] = missing
-    print(record.summary_lines["bound"], flush=True)
-
-
-def train_epochs(context: RunContext, trainer: Trainer, run_dir: RunDir, on_epoch: Callable[[Epoch], None]) -> None:
-    """Train the remaining epochs. Out-of-memory fallbacks are tagged in MLflow even if the epoch fails."""
-    trainer.oom.on_fallback = lambda fallbacks: run_dir.add_tags(memory_tags(fallbacks))
-    progress = Progress(context.workload, context.train_params.epochs, trainer.epochs_done)
-    if trainer.closed_form:
-        trainer.closed_form.on_features = progress.show_features
-
-    def show(epoch: Epoch) -> None:
-        progress.show(epoch, context.task.score_name, len(trainer.train_split))
-        on_epoch(epoch)
-
-    trainer.train_epochs(show)
-    progress.close()
-
-
-def append_epoch(context: RunContext, trainer: Trainer, record: Record, epoch: Epoch) -> None:
-    record.history.append(history_row(epoch, context.task.score_name))
-    record.digests.append(epoch.digests)
-    record.timings.append(timing_row(epoch, len(trainer.train_split), context.train_params.warmup_epochs))
-    record.missing_reasons = trainer.missing_reasons
-
-
-class Saver:
-    """Saves checkpoints at the ends of epochs, and their epochs in the run directory."""
-
-    def __init__(
-        self, context: RunContext, trainer: Trainer, record: Record, checkpoint: Checkpoint, run_dir: RunDir
-    ) -> None:
-        self.context, self.trainer, self.record = context, trainer, record
-        self.checkpoint, self.run_dir = checkpoint, run_dir
-        self.saved_at, self.save_seconds = time.monotonic(), 0.0
-
-    def save_if_due(self, interruption: GracefulStop) -> None:
-        """Raises KeyboardInterrupt, after saving, if the user has interrupted the training."""
-        epochs_done = self.trainer.epochs_done
-        if epochs_done == self.context.train_params.epochs:
-            return
-        is_old = time.monotonic() - self.saved_at > max(CHECKPOINT_SECONDS, self.save_seconds / CHECKPOINT_SHARE)
-        is_interrupted = self.trainer.workers.any(interruption.stop_requested)  # all workers stop after the same epoch
-        if is_old or epochs_done == 1 or is_interrupted:
-            self.save()
-        if is_interrupted:
-            where = files.relative(self.checkpoint.path)
-            print(f"interrupted after epoch {epochs_done}, saved in {where}; run again to go on", flush=True)
-            raise KeyboardInterrupt
-
-    def save_last(self) -> None:
-        """Save the last checkpoint. If this fails, print a warning: the results are still written."""
-        try:
-            self.save()
-        except OSError as error:
-            print(f"warning: {error}", file=sys.stderr, flush=True)
-
-    def save(self) -> None:
-        start = time.monotonic()
-        trainer = self.trainer
-        state = {"trainer": trainer.state(), "oom": trainer.oom.state()}
-        self.checkpoint.save({**state, "threads": trainer.params.num_threads, "record": vars(self.record)})
-        self.run_dir.save_epochs(self.record)
-        self.saved_at = time.monotonic()
-        self.save_seconds = self.saved_at - start
-
-
-def check_finite(epoch: Epoch, checkpoint: Checkpoint) -> None:
-    losses = {"training": epoch.train_loss, "validation": epoch.val_loss}
-    if bad := [name for name, loss in losses.items() if not math.isfinite(loss)]:
-        where = files.relative(checkpoint.path)
-        kept = f"; the last good checkpoint is kept in {where}" if checkpoint.path.exists() else ""
-        raise ValueError(
-            f"the {bad[0]} loss is {losses[bad[0]]} in epoch {epoch.number}{kept}; "
-            "try a smaller train.learning_rate, or train.max_grad_norm 1.0"
-        )
-
-
-def refuse_changed_inputs(context: RunContext, inputs: Inputs, saver: Saver) -> None:
-    """Raises ValueError if an input has changed since the start: DVC would record the result as that of the new input
-    (treeverse/dvc#11058).
-    """
-    changed = inputs.changed()
-    if not changed:
-        return
-    packed = files.relative(files.packed_dir(context.workload, context.device))
-    if not any(packed in words for words in changed):  # otherwise this epoch may have read new data
-        saver.save()
-    raise ValueError(
-        f"{' and '.join(changed)} of {context.workload} changed while it trained, so a result would belong to neither; "
-        f"the checkpoint is kept ({files.relative(saver.checkpoint.path)}): put back what was changed and run again to "
-        "go on from it, or run `dvc repro` again to train on what is there now"
-    )

@@ -11,13 +11,13 @@ import re
 import sys
 from argparse import ArgumentParser, Namespace, RawDescriptionHelpFormatter
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from difflib import get_close_matches
 from importlib import import_module
 from types import ModuleType
 from typing import NamedTuple, NoReturn
 
-from tandem.command import FAILED, INTERRUPTED, NO_ANSWER, CommandError, Result, aligned, describe
+from tandem.command import FAILED, INTERRUPTED, NO_ANSWER, CommandError, Result, aligned, sentence_of
 
 
 class Command(NamedTuple):
@@ -57,11 +57,10 @@ def main(arguments: Sequence[str]) -> int:
         print(overview())
         return 0
     name, *rest = arguments
-    if "--json" not in rest:
-        text, _, status = result_of(name, rest)
-    else:
-        with stdout_as_stderr():
-            _, document, status = result_of(name, rest)
+    is_json = "--json" in rest
+    with stdout_as_stderr() if is_json else nullcontext():
+        text, document, status = result_of(name, rest)
+    if is_json:
         text = json.dumps(document, indent=2, ensure_ascii=False, default=str)
     try:
         print(text, end="\n" if text else "", flush=True)
@@ -80,9 +79,8 @@ def result_of(name: str, arguments: Sequence[str]) -> Result:
     """Run a command. An error becomes one sentence on stderr and the document {"error": sentence}."""
     try:
         if name not in COMMANDS:
-            raise CommandError(
-                f"{name!r} is not a command{similar(name, COMMANDS)}; `tandem --help` lists them", NO_ANSWER
-            )
+            hint = similar(name, COMMANDS)
+            raise CommandError(f"{name!r} is not a command{hint}; `tandem --help` lists them", NO_ANSWER)
         module = import_module(COMMANDS[name].module)
         found: Result = module.main(parse(name, module, arguments))
         return found
@@ -94,10 +92,8 @@ def result_of(name: str, arguments: Sequence[str]) -> Result:
         if (error.name or "").split(".")[0] in ("tandem", "flows", "stages", "benchmarks"):
             raise
         sentence, status = f"the package {error.name!r} is not installed here; `make setup` installs it", FAILED
-    except OSError as error:
-        sentence, status = describe(error), FAILED
-    except ValueError as error:
-        sentence, status = str(error), FAILED
+    except (OSError, ValueError) as error:
+        sentence, status = sentence_of(error), FAILED
     sentence = " ".join(sentence.split())
     print(f"error: {sentence}", file=sys.stderr)
     return Result("", {"error": sentence}, status)

@@ -38,8 +38,10 @@ def aligned(rows: Sequence[Sequence[str]], indent: str = "  ") -> list[str]:
     return [indent + "  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
 
 
-def describe(error: OSError) -> str:
+def sentence_of(error: OSError | ValueError) -> str:
     """The error as one sentence, with the next step."""
+    if not isinstance(error, OSError):
+        return str(error)
     if error.errno in FULL:
         where = f" of {error.filename}" if error.filename else ""
         return f"no space left on the disk{where}; free some and run the same command again"

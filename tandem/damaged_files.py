@@ -5,12 +5,10 @@ DVC's messages name the file, but no command. DVC restores a damaged cache objec
 (treeverse/dvc#5978); the stage that reads the file compares its sha256 and fails (`verified` in tandem/files.py).
 """
 
-import hashlib
 import json
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 from tandem import files
 
@@ -31,12 +29,21 @@ def explain(error: str) -> str:
 
 def unreadable_files() -> list[Damage]:
     """The files that make every `dvc repro` fail."""
+    from dvc.schema import COMPILED_LOCKFILE_SCHEMA
+    from dvc.utils.serialize import loads_yaml
+    from ruamel.yaml import YAMLError
+    from voluptuous import Invalid
+
     found = []
     for name in LOCK_FILES:
+        path = files.ROOT / name
+        text = path.read_text(encoding="utf-8", errors="replace") if path.exists() else "{}"
         try:
-            load_lock(name)
-        except ValueError as error:
-            found.append((str(error), f"rm {name} && dvc repro && git add {name}"))  # DVC restores what its cache holds
+            COMPILED_LOCKFILE_SCHEMA(loads_yaml(text))
+        except (YAMLError, Invalid):
+            cause = "has merge conflict markers" if "<<<<<<<" in text else "is truncated"
+            # DVC restores what its cache holds.
+            found.append((f"{name} {cause}", f"rm {name} && dvc repro && git add {name}"))
     rwlock = files.HOME / ".dvc/tmp/rwlock"
     try:
         json.loads(rwlock.read_bytes() if rwlock.exists() else b"{}")
@@ -45,26 +52,10 @@ def unreadable_files() -> list[Damage]:
     return found
 
 
-def load_lock(name: str) -> dict[str, Any]:
-    from dvc.schema import COMPILED_LOCKFILE_SCHEMA
-    from dvc.utils.serialize import loads_yaml
-    from ruamel.yaml import YAMLError
-    from voluptuous import Invalid
-
-    path = files.ROOT / name
-    if not path.exists():
-        return {}
-    text = path.read_text(encoding="utf-8", errors="replace")
-    try:
-        return dict(COMPILED_LOCKFILE_SCHEMA(loads_yaml(text)))
-    except (YAMLError, Invalid):
-        cause = "has merge conflict markers" if "<<<<<<<" in text else "is truncated"
-        raise ValueError(f"{name} {cause}") from None
-
-
 def damaged_objects() -> Iterator[Damage]:
     """Cache objects of current outputs whose md5 does not match their name."""
     from dvc.repo import Repo
+    from dvc_data.hashfile.hash import file_md5
     from dvc_data.hashfile.tree import Tree
 
     deadline = time.monotonic() + CACHE_SECONDS
@@ -75,9 +66,7 @@ def damaged_objects() -> Iterator[Damage]:
                 cached = Path(repo.cache.local.oid_to_path(md5))
                 if not cached.exists() or time.monotonic() > deadline:
                     continue
-                with cached.open("rb") as file:
-                    found = hashlib.file_digest(file, lambda: hashlib.md5(usedforsecurity=False)).hexdigest()
-                if found != md5.removesuffix(".dir"):
+                if file_md5(str(cached), repo.cache.local.fs) != md5.removesuffix(".dir"):
                     what = f"{files.relative(cached)}, from which DVC restores {name}, is damaged"
                     yield what, f"rm -rf {files.relative(cached)} {name} && dvc repro"
                 elif md5.endswith(".dir"):

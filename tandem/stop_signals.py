@@ -1,20 +1,26 @@
-"""Handle the signals that stop a training: Ctrl+C (SIGINT) and SIGTERM.
+"""How a stage learns that it must stop: Ctrl+C (SIGINT), SIGTERM, and the end of the process that started it.
 
-`train` gets SIGTERM when dvc ends (tandem/stage.py). With several workers, the launcher forwards both signals to all of
-them, and each gets SIGTERM when the launcher ends.
+A stage ends with its dvc: `end_with_dvc` sends it SIGTERM when dvc has ended, even by `kill -9`. Most stages end at
+once on SIGTERM. A training finishes its epoch, saves a checkpoint and exits with 130 (`GracefulStop`; stages/train.py).
+Of several workers, the launcher and all but the first use `StopSignals` (tandem/training/launcher.py).
 """
 
+import os
 import signal
-from types import FrameType
-from typing import Self
+import sys
+
+TYPE_CHECKING = False  # like typing's, without the import: every stage imports this module
+if TYPE_CHECKING:
+    from types import FrameType
+    from typing import Self
 
 
 class StopSignals:
-    """A context in which these signals set `stop_requested`. The training reads it after each epoch."""
+    """A context in which SIGINT and SIGTERM set `stop_requested`. The training reads it after each epoch."""
 
     stop_requested = False
 
-    def __enter__(self) -> Self:
+    def __enter__(self) -> "Self":
         self.before = {number: signal.signal(number, self.handle) for number in (signal.SIGINT, signal.SIGTERM)}
         return self
 
@@ -22,5 +28,60 @@ class StopSignals:
         for number, handler in self.before.items():
             signal.signal(number, handler)
 
-    def handle(self, number: int, frame: FrameType | None) -> None:
+    def handle(self, number: int, frame: "FrameType | None") -> None:
         self.stop_requested = True
+
+
+class GracefulStop(StopSignals):
+    """The first signal sets `stop_requested`: the training ends after its epoch. The second one raises
+    KeyboardInterrupt.
+    """
+
+    first = 0
+
+    def handle(self, number: int, frame: "FrameType | None") -> None:
+        if self.stop_requested:
+            if number == self.first == signal.SIGTERM:
+                return  # killing the process group and the parent's death both send it
+            raise KeyboardInterrupt
+        self.first = number
+        self.stop_requested = True
+        print("\nstopping after this epoch, saving a checkpoint; once more stops at once", file=sys.stderr, flush=True)
+
+
+def end_with_dvc() -> None:
+    """Send this stage SIGTERM when the dvc that started it ends. Exits if dvc has ended already."""
+    dvc = os.getppid()
+    try:
+        while is_shell_of_stage(dvc):  # if /bin/sh is dash, it stays as the parent: it forks instead of exec
+            dvc = parent_of(dvc)
+        # If dvc was killed before this line, the parent is the process that adopts orphans, in another process group.
+        if os.getpgid(dvc) == os.getpgrp():
+            return end_with(dvc)
+    except OSError:
+        pass
+    sys.exit("error: the dvc that started this stage is gone")
+
+
+def is_shell_of_stage(pid: int) -> bool:
+    with open(f"/proc/{pid}/cmdline", "rb") as file:
+        return b"-m tandem.stage " in file.read()  # as in `sh -c "python -m tandem.stage train sign auto"`
+
+
+def parent_of(pid: int) -> int:
+    with open(f"/proc/{pid}/stat", encoding="ascii", errors="replace") as file:
+        return int(file.read().rpartition(")")[2].split()[1])
+
+
+def end_with(pid: int) -> None:
+    """Send SIGTERM to this process when the process `pid` ends."""
+    import select
+    import threading
+
+    descriptor = os.pidfd_open(pid)
+
+    def wait() -> None:
+        select.select([descriptor], [], [])
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    threading.Thread(target=wait, daemon=True).start()

@@ -110,7 +110,7 @@ def summary(rows: list[tuple[str, str]]) -> str:
     outcomes = Counter(outcome for _, outcome in rows) or {"not run: no test of it was chosen": 0}
     lost = ", ".join(outcome if len(outcomes) == 1 else f"{n} times {outcome}" for outcome, n in outcomes.items())
     example = next((seen for seen, _ in rows if seen and not seen.startswith("nothing")), "nothing")
-    return f"{len(rows)} | {cell(shorten(example, 240))} | {cell(lost)}"
+    return f"{len(rows)} | {cell(shorten(example, 90))} | {cell(lost)}"
 
 
 def cell(text: str) -> str:
@@ -129,7 +129,12 @@ def describe(item: pytest.Item) -> None:
 
 def write(path: Path, table: str) -> None:
     """Replace the table in the document `path`, between the two marks. Creates the document if there is none."""
-    first, last = "<!-- table -->", "<!-- end of table -->"
-    text = path.read_text(encoding="utf-8") if path.exists() else f"{first}\n{last}\n"
-    head, _, rest = text.partition(first)
-    path.write_text(f"{head}{first}\n\n{table}\n\n{last}{rest.partition(last)[2]}", encoding="utf-8")
+    text = path.read_text(encoding="utf-8") if path.exists() else "<!-- table -->\n<!-- end of table -->\n"
+    path.write_text(replaced(text, "table", table), encoding="utf-8")
+
+
+def replaced(text: str, name: str, table: str) -> str:
+    """The text with another table between the marks of `name`. Raises ValueError if the marks are not there."""
+    first, last = f"<!-- {name} -->", f"<!-- end of {name} -->"
+    start, end = text.index(first), text.index(last)
+    return f"{text[:start]}{first}\n\n{table}\n\n{text[end:]}"

@@ -199,4 +199,4 @@ def small_disk(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Path]
     try:
         yield disk
     finally:
-        subprocess.run(["umount", "--lazy", disk], check=True)  # the follower may still have files open there
+        subprocess.run(["umount", "--lazy", disk], check=True)  # the publisher may still have files open there

@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from flows import published, repro, reproduce
+from flows import dvc_run, repro, ui, verify_published
 from stages import compare
 from tandem import closure, files
 from tandem.params.loading import load_params, load_workload
@@ -65,12 +65,12 @@ def fingerprints() -> None:
 
 
 def state_of_servers() -> None:
-    assert all(isinstance(value, str) for value in repro.running_servers().values())
+    assert all(isinstance(value, str) for value in ui.running_servers().values())
 
 
 def published_ones() -> None:
-    for workload, entries in published.read().items():
-        published.verdict_of(workload, entries)
+    for workload, entries in verify_published.read().items():
+        verify_published.verdict_of(workload, entries)
 
 
 def params() -> None:
@@ -95,11 +95,11 @@ READERS: dict[Path, Callable[[], object]] = {
     CHECKPOINT.path: checkpoint_state,
     auto_cache.file(): use_cache,
     closure.CACHE: fingerprints,
-    repro.UI_STATE: state_of_servers,
-    Path(LAST_ERROR): lambda: reproduce.last_error("train@x"),
+    ui.STATE_FILE: state_of_servers,
+    Path(LAST_ERROR): lambda: dvc_run.last_error("train@x"),
     files.compare_dir() / "compare.json": lambda: repro.results(files.compare_dir() / "compare.json", {}),
-    run_dir.publish_status_file(RUN_DIR): lambda: run_dir.read_publication(RUN_DIR),
-    CHECKPOINT.token_file: lambda: re.fullmatch("[0-9a-f]{32}", CHECKPOINT.token()) or 1 / 0,
+    RUN_DIR / "published.json": lambda: run_dir.read_publication(RUN_DIR),
+    CHECKPOINT.run_key_file: lambda: re.fullmatch("[0-9a-f]{32}", CHECKPOINT.run_key()) or 1 / 0,
     files.ROOT / "docs/published.json": published_ones,
     files.ROOT / "params.yaml": params,
     files.preset_file("tiny"): lambda: files.read_json(files.preset_file("tiny"), {"preset": str, "overrides": dict}),
@@ -111,10 +111,10 @@ def make_what_is_missing() -> None:
     CHECKPOINT.save({"epochs_done": 1})
     gains = [[1, 1.0], [2, 1.5]]
     auto_cache.store("0123456789abcdef", auto_cache.Choice("threads", 2, gains, "a test", "2026-01-01T00:00:00+0000"))
-    files.write_json(repro.UI_STATE, {"pid": 1, "prefect": "http://127.0.0.1:1", "mlflow": "http://127.0.0.1:2"})
+    files.write_json(ui.STATE_FILE, {"pid": 1, "prefect": "http://127.0.0.1:1", "mlflow": "http://127.0.0.1:2"})
     files.write_json(Path(LAST_ERROR), {"stage": "train", "message": "why", "run": "x", "time": ""})
-    files.write_json(run_dir.publish_status_file(RUN_DIR), {"run_id": "a" * 32, "experiment_id": "1"})
-    CHECKPOINT.token()
+    files.write_json(RUN_DIR / "published.json", {"run_id": "a" * 32, "experiment_id": "1"})
+    CHECKPOINT.run_key()
     closure.CACHE.unlink(missing_ok=True)
     fingerprints()
 

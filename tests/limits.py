@@ -6,7 +6,6 @@ from pathlib import Path
 MIB = 2**20
 FREED = "freed what the allocators keep"
 RECOMPUTED = "activations are computed again instead of kept"
-ONEDNN_LEFT = "the CPU computes without oneDNN, whose memory ran out"
 
 
 def under_a_limit() -> None:
@@ -36,8 +35,3 @@ def leave_in_gpu(mib: float) -> None:
     free_cache()
     total = torch.cuda.get_device_properties(0).total_memory
     torch.cuda.set_per_process_memory_fraction(min((torch.cuda.memory_reserved() + mib * MIB) / total, 1.0))
-
-
-def ladder(actions: list[str]) -> list[str]:
-    """The actions without that about oneDNN: whether memory runs out in it depends on the processor."""
-    return [action for action in actions if action != ONEDNN_LEFT]

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -126,14 +126,7 @@ def make_project(folder: Path, params: str = TINY, table: pd.DataFrame | None = 
     folder.mkdir(parents=True)
     for name in ("stages", "flows", "tandem"):
         shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("dvc.lock"))
-    for name in (
-        "dvc.yaml",
-        ".dvc/config",
-        ".dvc/.gitignore",
-        ".gitignore",
-        ".dvcignore",
-        "pyproject.toml",
-    ):
+    for name in ("dvc.yaml", ".dvc/config", ".dvc/.gitignore", ".gitignore", ".dvcignore", "pyproject.toml"):
         (folder / name).parent.mkdir(exist_ok=True)
         shutil.copy(ROOT / name, folder / name)
     (folder / "mlruns").mkdir()
@@ -219,19 +212,14 @@ def is_gone(process: psutil.Process) -> bool:
 
 def stage(folder: Path, *words: str, check: bool = True, **extra: str) -> subprocess.CompletedProcess[str]:
     """A stage, as `python -m tandem.stage` runs it."""
-    return in_fork(folder, [words], check, extra)
+    return stages_at_once(folder, " ".join(words), check=check, **extra)
 
 
-def stages_at_once(folder: Path, *every: str, **extra: str) -> subprocess.CompletedProcess[str]:
+def stages_at_once(folder: Path, *every: str, check: bool = True, **extra: str) -> subprocess.CompletedProcess[str]:
     """Stages one after the other, as `dvc repro` runs them, in one process."""
-    return in_fork(folder, [words.split() for words in every], True, extra)
-
-
-def in_fork(
-    folder: Path, every: Sequence[Sequence[str]], check: bool, extra: dict[str, str]
-) -> subprocess.CompletedProcess[str]:
     with tempfile.TemporaryDirectory() as temporary:
-        done = forked.run_stages(folder, every, environment(**extra), Path(temporary) / "log")
+        words = [each.split() for each in every]
+        done = forked.run_stages(folder, words, environment(**extra), Path(temporary) / "log")
     assert not check or done.returncode == 0, done.stdout
     return done
 
@@ -272,7 +260,7 @@ if {word!r} in sys.orig_argv:
 
 
 def wait_until_published(project: Path) -> None:
-    """Wait until MLflow has everything: the follower finishes after the stage that started it."""
+    """Wait until MLflow has everything: the publisher finishes after the stage that started it."""
     wait_for(lambda: not unpublished(project), what="MLflow to have every run")
 
 

@@ -1,15 +1,20 @@
 """A small run's record, and what arrived of it: for the tests of MLflow."""
 
 import csv
+import os
+import signal
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from benchmarks import epochs
 from tandem.runs.connection import make_schema
-from tests.projects import run, start
+from tests.projects import environment, run, start, wait_for
+from tests.servers import answers
 
 mlflow = pytest.importorskip("mlflow")
 
@@ -23,14 +28,14 @@ import json, sys
 from tandem.runs import run_dir
 run_dir.WAIT_SECONDS = float(sys.argv[2])
 with run_dir.recording(sys.argv[1], "train") as run:
-    run.start("tiny", sys.argv[1], {{"a": 1}})
+    run.open_run("tiny", sys.argv[1], params={{"a": 1}})
     run.save_epochs(epochs(1))
 print(json.dumps(run.ids))
 """
 
 
 def client_of(project: Path) -> mlflow.MlflowClient:
-    make_schema(project / "mlruns/mlflow.db")  # the follower may be making it right now
+    make_schema(project / "mlruns/mlflow.db")  # the publisher may be making it right now
     uri = f"sqlite:///{project}/mlruns/mlflow.db"
     mlflow.set_tracking_uri(uri)  # the client's downloads go by the global one, which would make a database here
     return mlflow.MlflowClient(uri)
@@ -68,3 +73,33 @@ def table_of(path: Path) -> dict[str, list[float]]:
     with path.open(newline="") as file:
         rows = list(csv.DictReader(file))
     return {name: [float(row[name]) for row in rows if row[name]] for name in rows[0]}
+
+
+@contextmanager
+def server_of(folder: Path, port: int) -> Iterator[Callable[[int], None]]:
+    """A real MLflow server on a store of its own; yields what sends it a signal. A killed one is started again."""
+    folder.mkdir(exist_ok=True)
+    words = ["mlflow", "server", "--port", str(port), "--workers", "1", "--backend-store-uri"]
+    words += [f"sqlite:///{folder}/mlflow.db", "--artifacts-destination", str(folder / "artifacts")]
+    quiet = subprocess.DEVNULL
+
+    def start() -> subprocess.Popen:
+        return subprocess.Popen(
+            [sys.executable, "-m", *words], cwd=folder, env=environment(MLFLOW_SERVER_ENABLE_JOB_EXECUTION="false"),
+            start_new_session=True, stdout=quiet, stderr=quiet,
+        )  # fmt: skip
+
+    started = [start()]
+
+    def send(number: int) -> None:
+        os.killpg(started[-1].pid, number)
+        if number == signal.SIGKILL:
+            started[-1].wait()
+            started.append(start())
+
+    try:
+        wait_for(lambda: answers(f"http://127.0.0.1:{port}/health"), what="the server")
+        yield send
+    finally:
+        os.killpg(started[-1].pid, signal.SIGKILL)
+        started[-1].wait()

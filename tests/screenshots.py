@@ -16,7 +16,7 @@ from typing import Any
 
 from playwright.sync_api import Page, sync_playwright
 
-from flows import repro
+from flows import ui
 from tandem import files
 from tandem.runs.store import run_page, runs_page
 from tests.conftest import CHROMIUM
@@ -165,7 +165,7 @@ class Walk:
 
 def main(arguments: list[str]) -> int:
     folder = Path(arguments[0] if arguments else files.ROOT / "docs/pages")
-    servers = repro.running_servers()
+    servers = ui.running_servers()
     if not servers or CHROMIUM is None:
         sys.exit(f"error: {'Chromium is not installed' if servers else '`make ui` does not run'}")
     rows = json.loads((files.compare_dir() / "compare.json").read_text(encoding="utf-8"))["rows"]

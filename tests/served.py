@@ -23,9 +23,9 @@ from typing import Any
 
 import psutil
 
-from tests.projects import copy_workload_code, wait_for
+from tests.projects import ROOT as SOURCE
+from tests.projects import commit, copy_workload_code, git, wait_for
 
-SOURCE = Path(__file__).parents[1]
 STAGE = """
 import json, os, sys, time
 from pathlib import Path
@@ -49,6 +49,14 @@ def main(*arguments):
         path = root / path.format(*arguments)
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(json.dumps(CONTENT) if path.suffix == ".json" else "the comparison of all runs")
+"""
+# Runs the flow as Prefect's runner does, without waiting for the runner: pipeline(**the JSON of its argument).
+FLOW = """
+import json, sys
+from flows.pipeline import pipeline
+state = pipeline(**json.loads(sys.argv[1]), return_state=True)
+print(f"{state.name}: {state.message}")
+sys.exit(0 if state.is_completed() else 1)
 """
 STAGE_SECONDS = 600  # of a stage that has to be stopped: a test that succeeds waits for none of them
 ROW = {
@@ -89,24 +97,17 @@ def make_project(root: Path) -> Path:
     for name, (outs, content) in STAGES.items():
         (root / "stages" / f"{name}.py").write_text(f"OUTS = {outs!r}\nCONTENT = {content!r}\n" + STAGE)
     with (root / "tandem/runs/run_dir.py").open("a") as file:
-        file.write("\n\ndef start_follower():\n    return None\n")  # the stages record nothing
+        file.write("\n\ndef start_publisher():\n    return None\n")  # the stages record nothing
     params = (SOURCE / "params.yaml").read_text().splitlines()
     params = ["workloads: [sign]" if line.startswith("workloads:") else line for line in params]
     (root / "params.yaml").write_text("\n".join(params) + "\n")
     copy_workload_code(root)
     (root / "dvc.yaml").write_text(GRAPH)
-    (root / ".gitignore").write_text(
-        "/.tandem/\n/results/\n/behave.json\n/*.pid\n/go\n/mlruns/\n__pycache__/\n/home/\n"
-    )
-    git = ["git", "-c", "user.name=tester", "-c", "user.email=tester@example.org"]
-    environment = clean_environment(root)
-    for command in (
-        ["git", "init", "-q"],
-        ["dvc", "init", "-q"],
-        ["git", "add", "-A"],
-        [*git, "commit", "-qm", "start"],
-    ):
-        subprocess.run(command, cwd=root, env=environment, check=True)
+    ignored = ("/.tandem/", "/results/", "/behave.json", "/*.pid", "/go", "/mlruns/", "__pycache__/", "/home/")
+    (root / ".gitignore").write_text("\n".join(ignored))
+    git(root, "init", "-q")
+    subprocess.run(["dvc", "init", "-q"], cwd=root, env=clean_environment(root), check=True)
+    commit(root)
     return root
 
 
@@ -122,9 +123,11 @@ def clean_environment(root: Path, **more: str) -> dict[str, str]:
     return kept | own | more
 
 
-def call(url: str, method: str, path: str, body: Any = None) -> Any:
+def call(url: str, method: str, body: Any = None, headers: dict[str, str] | None = None) -> Any:
+    """Ask Prefect's API."""
     data = None if body is None else json.dumps(body).encode()
-    request = urllib.request.Request(f"{url}/api{path}", data, {"Content-Type": "application/json"}, method=method)
+    headers = {"Content-Type": "application/json", **(headers or {})}
+    request = urllib.request.Request(url, data, headers, method=method)
     for is_last in (False, False, False, True):
         try:
             with urllib.request.urlopen(request, timeout=600) as answer:
@@ -142,7 +145,7 @@ def processes(root: Path, *words: str) -> list[psutil.Process]:
         try:
             if process.cwd().startswith(str(root)) and any(word in " ".join(process.cmdline()) for word in words):
                 found.append(process)
-        except (psutil.NoSuchProcess, psutil.AccessDenied, psutil.ZombieProcess):
+        except (psutil.Error, FileNotFoundError):
             continue
     return found
 
@@ -151,32 +154,33 @@ class Project:
     def __init__(self, root: Path, servers: dict[str, str], ui: "subprocess.Popen[str]"):
         self.root, self.ui = root, ui
         self.prefect, self.mlflow = servers["prefect"], servers["mlflow"]
+        self.api_url = f"{self.prefect}/api"  # of the flows that `run_flow` and `start_flow` start
 
     def behave(self, **stages: dict[str, Any]) -> None:
         (self.root / "behave.json").write_text(json.dumps(stages))
 
-    def run(self, *command: str, timeout: float = 1800, **environment: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [sys.executable, *command],
-            cwd=self.root,
-            env=clean_environment(self.root, **environment),
-            capture_output=True,
-            text=True,
-            timeout=timeout,
-        )
+    def run(self, *command: str, **environment: str) -> subprocess.CompletedProcess[str]:
+        environment = clean_environment(self.root, **environment)
+        pipes: dict[str, Any] = {"capture_output": True, "text": True, "timeout": 1800}
+        return subprocess.run([sys.executable, *command], cwd=self.root, env=environment, **pipes)
 
     def start(self, *command: str, **environment: str) -> "subprocess.Popen[str]":
-        return subprocess.Popen(
-            [sys.executable, *command],
-            cwd=self.root,
-            env=clean_environment(self.root, **environment),
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
+        environment = clean_environment(self.root, **environment)
+        pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+        return subprocess.Popen([sys.executable, *command], cwd=self.root, env=environment, **pipes)
+
+    def run_flow(self, **parameters: Any) -> subprocess.CompletedProcess[str]:
+        return self.run("-c", FLOW, json.dumps(parameters), **self.flow_environment)
+
+    def start_flow(self, **parameters: Any) -> "subprocess.Popen[str]":
+        return self.start("-c", FLOW, json.dumps(parameters), **self.flow_environment)
+
+    @property
+    def flow_environment(self) -> dict[str, str]:
+        return {"PREFECT_CLIENT_MAX_RETRIES": "2", "PREFECT_API_REQUEST_TIMEOUT": "10", "PREFECT_API_URL": self.api_url}
 
     def api(self, method: str, path: str, body: Any = None) -> Any:
-        return call(self.prefect, method, path, body)
+        return call(f"{self.prefect}/api{path}", method, body)
 
     def latest(self, flow: str) -> dict[str, Any]:
         """The flow's newest run that has started. The listing itself is what later fastapi releases break."""
@@ -215,7 +219,7 @@ class Project:
         return "\n".join(entry["message"] for entry in found)
 
     def left_running(self) -> list[psutil.Process]:
-        return processes(self.root, "-m tandem.stage ", "flows.reproduce ", " dvc repro")
+        return processes(self.root, "-m tandem.stage ", "flows.dvc_run ", " dvc repro")
 
     def holds_dvc(self) -> list[int]:
         """The processes that DVC takes for running. A killed one counts until its parent has taken note of its end."""

@@ -18,8 +18,6 @@ import subprocess
 import sys
 import tempfile
 import time
-import urllib.error
-import urllib.request
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -27,7 +25,8 @@ from typing import Any
 import psutil
 
 from tandem.files import ROOT
-from tests.projects import TINY, commit, git, make_project
+from tests.projects import TINY, commit, git, make_project, wait_for
+from tests.served import call, processes
 from tests.servers import HOST, PARTS, Servers, as_header, stop_group
 
 POOLS = {"cpu": "first", "gpu": "second", "team": "beside"}  # pool -> the machine of its worker
@@ -61,31 +60,13 @@ class Team:
             git(self.folder, "clone", "-q", "origin.git", machine)
 
     def register(self) -> None:
-        """What docs/team.md does once, in one process: each command of Prefect's takes seconds to start."""
-        code = f"""
-import asyncio, yaml
-from prefect import get_client
-from prefect.client.schemas.actions import WorkPoolCreate
-from prefect.events.schemas.automations import AutomationCore
-from prefect.workers.process import ProcessWorker
-
-with get_client(sync_client=True) as client:
-    for name in {list(POOLS)!r}:
-        pool = dict(name=name, type="process", concurrency_limit=None if name == "team" else 1)
-        template = ProcessWorker.get_default_base_job_template()
-        client.create_work_pool(WorkPoolCreate(**pool, base_job_template=template))
-
-async def automations():
-    async with get_client() as client:
-        for each in yaml.safe_load(open({str(ROOT / "deploy/lost-runs.yaml")!r}))["automations"]:
-            await client.create_automation(AutomationCore.model_validate(each))
-
-asyncio.run(automations())
-"""
-        where: Any = {"cwd": self.folder / "beside", "env": self.environment}
-        self.servers.must("the work pools", sys.executable, "-c", code, **where)
-        deploy = [sys.executable, "-m", "prefect", "--no-prompt", "deploy", "--all"]
-        self.servers.must("the deployments of prefect.yaml", *deploy, **where)
+        """What docs/team.md does once."""
+        pools = [f"work-pool create {pool} --type process" for pool in POOLS]
+        limits = [f"work-pool set-concurrency-limit {pool} 1" for pool in ("cpu", "gpu")]
+        automations = f"automation create --from-file {ROOT / 'deploy/lost-runs.yaml'}"
+        for words in (*pools, *limits, automations, "--no-prompt deploy --all"):
+            command = [sys.executable, "-m", "prefect", *words.split()]
+            self.servers.must(f"`prefect {words}`", *command, cwd=self.folder / "beside", env=self.environment)
 
     def start_worker(self, pool: str) -> None:
         machine = POOLS[pool]
@@ -103,18 +84,10 @@ asyncio.run(automations())
                 },
             )  # fmt: skip
 
-    def processes(self, pool: str) -> list[psutil.Process]:
-        found = []
-        for process in psutil.process_iter():
-            with suppress(psutil.Error, FileNotFoundError):
-                if process.cwd().startswith(str(self.folder / POOLS[pool])):
-                    found.append(process)
-        return found
-
     def kill_machine(self, pool: str) -> None:
         """Everything of it at once, as by a power cut."""
-        while processes := self.processes(pool):
-            for process in processes:
+        while found := processes(self.folder / POOLS[pool], ""):
+            for process in found:
                 with suppress(psutil.NoSuchProcess):
                     process.kill()
             self.workers[pool].poll()
@@ -125,17 +98,7 @@ asyncio.run(automations())
             stop_group(worker)
 
     def api(self, method: str, path: str, body: Any = None) -> Any:
-        headers = {"Content-Type": "application/json", **self.servers.authorization()}
-        data = None if body is None else json.dumps(body).encode()
-        request = urllib.request.Request(f"{self.environment['PREFECT_API_URL']}{path}", data, headers, method=method)
-        for seconds in (1, 2, 4, 8, None):
-            try:
-                with urllib.request.urlopen(request, timeout=120) as answer:
-                    return json.loads(answer.read() or b"null")
-            except urllib.error.HTTPError as error:  # 503: SQLite was locked for too long, and nothing was done
-                if error.code != 503 or seconds is None:
-                    raise
-                time.sleep(seconds)
+        return call(f"{self.environment['PREFECT_API_URL']}{path}", method, body, self.servers.authorization())
 
     def create(self, deployment: str, **parameters: Any) -> str:
         id = self.api("GET", f"/deployments/name/{deployment}")["id"]
@@ -145,7 +108,7 @@ asyncio.run(automations())
         return dict(self.api("GET", f"/flow_runs/{run}")["state"])
 
     def wait(self, run: str, seconds: float = SECONDS) -> dict[str, Any]:
-        return until(lambda: found if (found := self.state(run))["type"] in FINAL else None, seconds, "a run's end")
+        return dict(wait_for(lambda: (found := self.state(run))["type"] in FINAL and found, seconds, "a run's end"))
 
     def all_of(self, kind: str, **wanted: Any) -> list[dict[str, Any]]:
         """What the API has of `flow_runs`, `logs`, ..., page by page."""
@@ -173,15 +136,6 @@ print(json.dumps([{"id": each.info.run_id, "status": each.info.status, **each.da
         command = [sys.executable, "-c", code]
         return list(json.loads(self.servers.must("MLflow's runs", *command, cwd=self.folder / "beside",
                                                  env=self.environment).splitlines()[-1]))  # fmt: skip
-
-
-def until(condition: Any, seconds: float, what: str) -> Any:
-    deadline = time.monotonic() + seconds
-    while not (found := condition()):
-        if time.monotonic() > deadline:
-            raise SystemExit(f"error: {what} did not come within {seconds:.0f} s")
-        time.sleep(0.2)
-    return found
 
 
 def in_both(team: Team) -> None:
@@ -212,11 +166,11 @@ def wait_for_success(team: Team, run: str, what: str) -> str:
 def lose_second(team: Team, run: str) -> None:
     """Kill the second machine while it trains, and start its worker again once Prefect has scheduled its run again."""
     checkpoints = team.folder / "second/.tandem/checkpoints/tiny"
-    until(lambda: list(checkpoints.glob("*.pt")), SECONDS, "the second machine's first checkpoint")
+    wait_for(lambda: list(checkpoints.glob("*.pt")), SECONDS, "the second machine's first checkpoint")
     team.kill_machine("gpu")
     say(f"killed; Prefect says of its run: {team.state(run)['name']}")
     since = time.monotonic()
-    until(lambda: team.state(run)["type"] == "SCHEDULED", 600, "the lost run, scheduled again,")
+    wait_for(lambda: team.state(run)["type"] == "SCHEDULED", 600, "the lost run, scheduled again,")
     say(f"Prefect has scheduled the lost run again after {time.monotonic() - since:.0f} s")
     team.start_worker("gpu")
 

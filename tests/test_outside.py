@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from tandem import plots_page
 from tests.conftest import CHROMIUM
-from tests.projects import ROOT, needs, run
+from tests.projects import ROOT, copy_of, needs, run
 
 INSIDE = ("unshare", "-n", sys.executable, str(ROOT / "tests/outside.py"))
 # What a browser asks for of its own accord is not ours. It waits for a page that waits for an answer.
@@ -42,9 +43,25 @@ def test_what_is_asked_is_seen(tmp_path: Path):
 
 @pytest.mark.long
 def test_a_pipeline_asks_nobody(ready: Path):
-    """DVC, the training, the upload to MLflow, and DVC's own pages."""
+    """DVC, the training and the upload to MLflow."""
     assert asked(ready, sys.executable, "-m", "tandem.cli", "repro") == "asked outside: nobody"
-    assert asked(ready, "dvc", "plots", "diff") == "asked outside: nobody"
+
+
+@pytest.mark.long
+def test_the_page_of_dvc_plots_asks_nobody_and_draws(trained: Path, tmp_path: Path):
+    if CHROMIUM is None:
+        pytest.skip("no Chromium on this machine")
+    (tmp_path / "page.html").write_text(plots_page.page(), encoding="utf-8")
+    project = copy_of(trained, tmp_path / "project")
+    shutil.copytree(ROOT / ".dvc/plots", project / ".dvc/plots")
+    script = f"""
+    set -e
+    dvc plots diff --html-template {tmp_path}/page.html --out {tmp_path}/plots
+    timeout 120 {CHROMIUM} {" ".join(QUIET)} --user-data-dir={tmp_path}/browser --dump-dom \\
+        {tmp_path}/plots/index.html > {tmp_path}/drawn.html 2> {tmp_path}/chromium.log
+    """
+    assert asked(project, "bash", "-c", textwrap.dedent(script)) == "asked outside: nobody"
+    assert 'class="marks"' in (tmp_path / "drawn.html").read_text(encoding="utf-8")
 
 
 @pytest.mark.long
@@ -56,8 +73,9 @@ def test_servers_and_their_pages_ask_nobody(ready: Path, tmp_path: Path):
     set -e
     tandem ui > {tmp_path}/ui.log 2>&1 & ui=$!
     for wait in $(seq 600); do test -e .tandem/ui.json && break; sleep 0.5; done
-    python -m flows.pipeline > {tmp_path}/pipeline.log 2>&1
-    for page in $(python -c "from flows.repro import running_servers as s; print(s()['prefect'], s()['mlflow'])"); do
+    export PREFECT_API_URL=$(python -c "from flows.ui import running_servers as s; print(s()['prefect'])")/api
+    python -c "from flows.pipeline import pipeline; pipeline()" > {tmp_path}/pipeline.log 2>&1
+    for page in $(python -c "from flows.ui import running_servers as s; print(s()['prefect'], s()['mlflow'])"); do
         timeout 120 {CHROMIUM} {" ".join(QUIET)} --user-data-dir={tmp_path}/browser --dump-dom $page/ \\
             > {tmp_path}/page.html 2> {tmp_path}/chromium.log
         grep -qi "prefect\\|mlflow" {tmp_path}/page.html

@@ -1,7 +1,6 @@
 """Decides whether the times of two recorded runs may be compared, and lists the differences between their manifests.
 
-A manifest is the record of one training, a plain dict (`Run.manifest` in tandem/runs/run.py). A missing value is
-"not recorded" and does not count as equal to any value.
+A manifest is the record of one training, a plain dict (`Run.manifest` in tandem/runs/run.py).
 
 A different torch release refuses the comparison; a different driver, cuDNN or Python does not. A torch release changes
 kernels of the CPU and of the GPU alike, so a ratio across two releases compares releases as much as devices, and one
@@ -20,17 +19,6 @@ from tandem.machine.conditions import others_on_gpu
 Manifest = Mapping[str, Any]
 
 NOT_RECORDED = "not recorded"
-# Keys of params.yaml that older records lack or name differently.
-RENAMED = {
-    f"{block}{old}": f"{block}{new}"
-    for block in ("", "train.")
-    for old, new in (
-        ("augment.group", "augment.coupled_features"),
-        ("accumulation", "grad_accum_steps"),
-        ("clip_norm", "max_grad_norm"),
-    )
-} | {"preload.residency": "preload.data_location"}
-OFF = {"preprocess.groups": "none", "train.on_out_of_memory": "stop", "on_out_of_memory": "stop"}
 # The differences that are allowed, in the order of the sentence: name -> path in the manifest.
 NAMED = {
     "device": "device",
@@ -63,8 +51,6 @@ class Mismatch:
     second: str
 
     def __str__(self) -> str:
-        if self.first == self.second == NOT_RECORDED:
-            return f"{self.what} ({NOT_RECORDED} on either side)"
         return f"{self.what} ({self.first} against {self.second})"
 
 
@@ -89,8 +75,9 @@ def compare_sides(sides: Mapping[str, Sequence[Manifest]]) -> Comparability:
             refusals += [f"{each} among the runs of {name}" for each in (*refusing(own, other), *of_device)]
             notes += [f"the runs of {name} differ in {each}" for each in named if each.what in OF_AUTO]
         for manifest in (own, *others):
-            refusals += out_of_memory(manifest)
-            if shared := others_on_gpu(manifest.get("conditions") or {}):
+            if actions := manifest["realized"]["out_of_memory"]:
+                refusals.append(f"memory ran out while training on {manifest['device']} ({short('; '.join(actions))})")
+            if shared := others_on_gpu(manifest["conditions"]):
                 refusals.append(f"{name}: {shared}")
             notes += conditions_of(manifest, name)
     notes += of_settings({name: runs[0] for name, runs in sides.items()})
@@ -100,12 +87,12 @@ def compare_sides(sides: Mapping[str, Sequence[Manifest]]) -> Comparability:
 def refusing(first: Manifest, second: Manifest) -> Iterator[Mismatch]:
     yield from differing(first, second, "workload", "workload")
     yield from of_data(first, second)
-    yield from of_group(first, second, "block.train", "parameters", "{}", "parameters")
+    yield from of_group(first, second, "block.train", "{}", "parameters")
     for name in ("precision", "grad_accum_steps"):
-        yield from differing(first, second, name, f"realized.{name}", is_required=True)
+        yield from differing(first, second, name, f"realized.{name}")
     yield from differing(first, second, "batch of all workers", "realized.batch_size", absent="as params.yaml has it")
-    yield from of_group(first, second, "digests.code", "the training's code", "code: {}", "files")
-    releases = [torch_release(manifest) for manifest in (first, second)]
+    yield from of_group(first, second, "digests.code", "code: {}", "files")
+    releases = [manifest["environment"]["versions"]["torch"].partition("+")[0] for manifest in (first, second)]
     if releases[0] != releases[1]:
         yield Mismatch("torch", *releases)
 
@@ -119,68 +106,46 @@ def of_environment(first: Manifest, second: Manifest) -> Iterator[Mismatch]:
     yield from differing(first, second, "commit", "tree.commit")
     yield from differing(first, second, "patch of an edited tree", "tree.patch_sha256", absent="none")
     yield from differing(first, second, "locked packages", "environment.requirements_sha256")
-    versions = {name for manifest in (first, second) for name in value_of(manifest, "environment.versions") or {}}
+    versions = [manifest["environment"]["versions"] for manifest in (first, second)]
     # A CPU has no driver and no cuDNN, so only versions that both recorded are compared. torch is among the refusals.
-    for name in sorted(versions - {"torch"}):
-        pair = [value_of(manifest, f"environment.versions.{name}") for manifest in (first, second)]
-        if None not in pair and pair[0] != pair[1]:
-            yield Mismatch({"cudnn": "cuDNN", "python": "Python"}.get(name, name), *map(short, pair))
+    for name in sorted((versions[0].keys() & versions[1].keys()) - {"torch"}):
+        shown = {"cudnn": "cuDNN", "python": "Python"}.get(name, name)
+        yield from differing(first, second, shown, f"environment.versions.{name}")
 
 
 def of_data(first: Manifest, second: Manifest) -> Iterator[Mismatch]:
     """Yield only the first cause of different data: the raw table, the division into splits, or the preparation."""
-    # Data from a source of the workload's own has no table, and may have no division: only the packed splits must be
-    # recorded.
-    if found := list(differing(first, second, "data: raw table", "digests.data.table")):
-        yield from found
-        return
+    # Data from a source of the workload's own has no table, and may have no division.
+    found = list(differing(first, second, "data: raw table", "digests.data.table"))
     divisions = [division(manifest) for manifest in (first, second)]
-    if divisions[0] != divisions[1]:
-        yield Mismatch("data: division into splits", *map(short, divisions))
-        return
-    yield from of_group(first, second, "digests.data.packed", "data", "data: packed {} split", "splits")
+    if not found and divisions[0] != divisions[1]:
+        found = [Mismatch("data: division into splits", *map(short, divisions))]
+    yield from found or of_group(first, second, "digests.data.packed", "data: packed {} split", "splits")
 
 
 def division(manifest: Manifest) -> list[str] | None:
-    """Return the digests of the sequence ids in each split; None if they are not recorded."""
-    prepared = value_of(manifest, "digests.data.prepared") or {}
-    found = [prepared[name] for name in sorted(prepared) if name.endswith("/ids.npy")]
-    return [digest[:DIGEST_LETTERS] for digest in found] or None
+    """Return the digests of the sequence ids in each split; None if the data has no such files."""
+    prepared = manifest["digests"]["data"]["prepared"]
+    return [prepared[name][:DIGEST_LETTERS] for name in sorted(prepared) if name.endswith("/ids.npy")] or None
 
 
 def flat(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield dotted names and values under today's names. A key of OFF at its default is skipped, because older records
-    lack it.
-    """
+    """Yield dotted names and values."""
     for name, value in values.items():
         if isinstance(value, Mapping):
             yield from flat(value, f"{prefix}{name}.")
-        elif (dotted := f"{prefix}{name}") not in OFF or value != OFF[dotted]:
-            yield RENAMED.get(dotted, dotted), value
+        else:
+            yield f"{prefix}{name}", value
 
 
-def of_group(first: Manifest, second: Manifest, path: str, what: str, form: str, many: str) -> Iterator[Mismatch]:
-    """Yield the differing values of a group. `form`: a value's name; `what`: the group's name if it is not recorded."""
-    both = [dict(flat(value_of(manifest, path) or {})) for manifest in (first, second)]
-    if not all(both):
-        yield Mismatch(what, *("recorded" if own else NOT_RECORDED for own in both))
-        return
+def of_group(first: Manifest, second: Manifest, path: str, form: str, many: str) -> Iterator[Mismatch]:
+    """Yield the differing values of a group. `form`: a value's name; `many`: that of several."""
+    both = [dict(flat(value_of(manifest, path))) for manifest in (first, second)]
     names = [name for name in differing_names(*both) if name not in CHOICES]
     for name in names[:MAX_LISTED]:
         yield Mismatch(form.format(name), *(short(own.get(name, "absent")) for own in both))
     if len(names) > MAX_LISTED:
         yield Mismatch(form.format(f"{len(names) - MAX_LISTED} more {many}"), "one value", "another")
-
-
-def out_of_memory(manifest: Manifest) -> Iterator[str]:
-    device = manifest.get("device", NOT_RECORDED)
-    if actions := value_of(manifest, "realized.out_of_memory"):
-        yield f"memory ran out while training on {device} ({short('; '.join(map(str, actions)))})"
-
-
-def torch_release(manifest: Manifest) -> str:
-    version = value_of(manifest, "environment.versions.torch") or value_of(manifest, "hardware.torch") or NOT_RECORDED
-    return str(version).partition("+")[0]
 
 
 # The machine's state in `conditions` (tandem/machine/conditions.py): before, after, between.
@@ -200,13 +165,10 @@ def of_settings(sides: Mapping[str, Manifest]) -> Iterator[str]:
 
 def conditions_of(manifest: Manifest, label: str) -> Iterator[str]:
     """Yield the problems of one side's machine."""
-    conditions = manifest.get("conditions") or {}
-    before, after, between = (conditions.get(when) or {} for when in ("before", "after", "between"))
+    before, after, between = (manifest["conditions"][when] for when in ("before", "after", "between"))
     for name, who in (("others_share", "others took"), ("steal_share", "the host of this virtual machine took")):
         if (share := between.get(name, 0)) > TAKEN_SHARE:
             yield f"{label}: {who} {share:.0%} of the processors' time while it trained"
-    if not before and not after:
-        yield f"the state of {label}'s machine is {NOT_RECORDED}"
     throttled = [value_of(reading, "gpu.throttled_by") for reading in (before, after)]
     if reasons := dict.fromkeys(short(reason) for reason in throttled if reason):
         yield f"{label}: the clocks were throttled ({', '.join(reasons)})"
@@ -216,22 +178,19 @@ def conditions_of(manifest: Manifest, label: str) -> Iterator[str]:
             yield f"{label}: {what} changed while training ({short(start)} before, {short(end)} after)"
 
 
-# Descriptions of a side.
+# Sides in words.
 
 
-def describe(manifest: Manifest, threads: int | None = None) -> str:
+def hardware_and_settings(manifest: Manifest, threads: int | None = None) -> str:
     """Return e.g. `cuda: NVIDIA H100, cuDNN, 1 process` or `cpu: AMD EPYC 9654, 16 threads, Tandem's kernels`.
 
     `threads`: the timed number of threads, if it differs from the training's.
     """
-    device, kernels = manifest.get("device", NOT_RECORDED), manifest.get("kernels") or f"kernels {NOT_RECORDED}"
-    kernels = "torch's kernels" if kernels == "torch's" else kernels
-    name = short_hardware(str(value_of(manifest, "hardware.name") or f"hardware {NOT_RECORDED}"))
+    device, kernels, name = manifest["device"], manifest["kernels"], short_hardware(manifest["hardware"]["name"])
     if device != "cpu":
         return f"{device}: {name}, {kernels}, 1 process"
-    threads = threads or value_of(manifest, "realized.threads")
-    counted = "1 thread" if threads == 1 else f"{threads} threads" if threads else f"threads {NOT_RECORDED}"
-    return f"{device}: {name}, {counted}, {kernels}"
+    threads = threads or manifest["realized"]["threads"]
+    return f"{device}: {name}, {threads} thread{'s' * (threads != 1)}, {kernels}"
 
 
 def short_hardware(name: str) -> str:
@@ -248,13 +207,12 @@ def short_hardware(name: str) -> str:
 
 def best_threads(manifest: Manifest) -> str:
     """Return why a CPU's number of threads may not be its best one; empty if it is, and for other devices."""
-    asked = value_of(manifest, "block.train.threads")
-    cores = value_of(manifest, "hardware.cpu.cores")
-    if manifest.get("device") != "cpu" or asked is None or asked == "auto" or cores == 1:
+    asked, cores = manifest["block"]["train"]["threads"], manifest["hardware"]["cpu"]["cores"]
+    if manifest["device"] != "cpu" or asked == "auto" or cores == 1:
         return ""
-    of_cores = f" of {cores:g} cores" if cores else ""
     return (
-        f"the CPU ran {asked}{of_cores} because params.yaml sets it; `threads: auto` measures which number is fastest"
+        f"the CPU ran {asked} of {cores:g} cores because params.yaml sets it; `threads: auto` measures which number is "
+        "fastest"
     )
 
 
@@ -263,11 +221,11 @@ def differing_names(first: Mapping[str, Any], second: Mapping[str, Any]) -> list
 
 
 def differing(
-    first: Manifest, second: Manifest, what: str, path: str, is_required: bool = False, absent: str = NOT_RECORDED
+    first: Manifest, second: Manifest, what: str, path: str, absent: str = NOT_RECORDED
 ) -> Iterator[Mismatch]:
-    """Yield a mismatch if the values differ. If neither is recorded, this is a mismatch only if `is_required`."""
+    """Yield a mismatch if the values differ."""
     pair = [value_of(manifest, path) for manifest in (first, second)]
-    if pair[0] != pair[1] or (is_required and pair[0] is None):
+    if pair[0] != pair[1]:
         yield Mismatch(what, *(absent if value is None else short(value) for value in pair))
 
 

@@ -16,7 +16,13 @@ from functools import cached_property
 from typing import Any
 
 from tandem.comparing import differences
-from tandem.comparing.comparability import Comparability, Manifest, best_threads, compare_sides, describe, value_of
+from tandem.comparing.comparability import (
+    Comparability,
+    Manifest,
+    best_threads,
+    compare_sides,
+    hardware_and_settings,
+)
 from tandem.comparing.differences import Difference, Rows, mean_and_range
 from tandem.comparing.rerun import Verdict
 from tandem.comparing.statistics import SpeedUp, unpaired_speed_up
@@ -31,7 +37,6 @@ REDUCED: dict[str, Callable[[list[float]], float]] = {
     **dict.fromkeys(("peak_allocated_mib", "peak_reserved_mib", "process_mib", "peak_rss_mib"), max),
     "train_seconds": sum,
 }
-QUARTILES = ("epoch_seconds_quartile_low", "epoch_seconds_quartile_high")  # of one process
 OF_SEED = ("seed", "score", "epoch_seconds", "samples_per_second", "train_seconds", "measured_at", "tracking")
 
 
@@ -46,20 +51,18 @@ class Side:
     def manifest(self) -> Manifest:
         return self.runs[0].manifest
 
-    @cached_property
+    @property
     def epoch_seconds(self) -> list[float]:
-        found = [value_of(run.manifest, "timing.epoch_seconds") for run in self.runs]
-        return [float(seconds) for seconds in found if seconds]
+        return [run.timing["timing"]["epoch_seconds"] for run in self.runs]
 
     @property
     def score_name(self) -> str:
-        return str(value_of(self.manifest, "result.score_name") or "score")
+        return self.runs[0].score["score_name"] if self.runs[0].score else "score"
 
     @cached_property
     def scores(self) -> str:
         """The score as text, e.g. `accuracy 0.9556 (0.9444 to 0.9667 over 5 seeds) on cpu`."""
-        known = [(value_of(run.manifest, "result.metrics") or {}).get(self.score_name) for run in self.runs]
-        scores = [float(score) for score in known if score is not None]
+        scores = [run.score["metrics"][run.score["score_name"]] for run in self.runs if run.score]
         return f"{self.score_name} {mean_and_range(scores) if scores else 'not recorded'} on {self.name}"
 
     def predictions(self) -> dict[int, Rows]:
@@ -95,7 +98,6 @@ class Side:
         if len(rows) > 1:
             seconds = [row["epoch_seconds"] for row in rows if row["epoch_seconds"] is not None]
             found |= {
-                **dict.fromkeys(QUARTILES),
                 "epoch_seconds_lowest": min(seconds, default=None),
                 "epoch_seconds_highest": max(seconds, default=None),
                 "sentence": (
@@ -125,7 +127,7 @@ def row_of(run: Run) -> dict[str, Any]:
         "measured_on": run.timing["machine"],
         "out_of_memory": run.timing["placement"]["out_of_memory"],
         "summary_lines": run.timing.get("summary_lines", {}),
-        **{name: timing.get(name) for name in (*REDUCED, *QUARTILES, "num_epochs_measured")},
+        **{name: timing.get(name) for name in (*REDUCED, "num_epochs_measured")},
         "missing_reasons": timing.get("missing_reasons", {}),
         "score_name": run.score["score_name"],
         "score": run.score["metrics"][run.score["score_name"]],
@@ -207,21 +209,26 @@ def judge(first: Side, second: Side, speed: Mapping[str, Any] | None = None) -> 
         fast = f"no speed-up is stated. What stands against it: {'; '.join(found.refusals)}"
     else:
         try:
-            speed_up = speed_in_turns(first, second, speed) if speed else speed_apart(first, second)
+            # The recorded epochs are all that two machines offer.
+            speed_up = (
+                speed_in_turns(first, second, speed)
+                if speed
+                else unpaired_speed_up(first.epoch_seconds, second.epoch_seconds)
+            )
             fast = speed_sentence(first, second, found, speed_up, speed)
         except ValueError as error:
             fast = f"no speed-up is stated: {error}"
     # When the sides take turns, the CPU uses its fastest number of threads, whatever the trainings used.
-    notes = [*([] if speed else filter(None, (best_threads(side.manifest) for side in (first, second)))), *found.notes]
-    every = tuple(f"{note}." for note in notes)
-    return Judgement(first, second, found, speed_up, difference, f"{fast}.", f"{scores}.", every)
+    of_threads = () if speed else filter(None, map(best_threads, (first.manifest, second.manifest)))
+    notes = tuple(f"{note}." for note in (*of_threads, *found.notes))
+    return Judgement(first, second, found, speed_up, difference, f"{fast}.", f"{scores}.", notes)
 
 
 def speed_sentence(
     first: Side, second: Side, found: Comparability, speed_up: SpeedUp, speed: Mapping[str, Any] | None
 ) -> str:
-    threads = [speed["about"][side.name].get("threads") if speed else None for side in (first, second)]
-    sides = [describe(side.manifest, number) for side, number in zip((first, second), threads, strict=True)]
+    timed = speed["about"] if speed else {first.name: {}, second.name: {}}
+    sides = [hardware_and_settings(side.manifest, timed[side.name].get("threads")) for side in (first, second)]
     differing = [f"{each.what} ({each.second} against {each.first})" for each in found.named]
     others = " and ".join(each for each in differing if each.startswith(NOT_DESCRIBED))
     beside = f"; they differ in {others} too" if others else ""
@@ -242,15 +249,6 @@ def speed_in_turns(first: Side, second: Side, speed: Mapping[str, Any]) -> Speed
         raise ValueError(f"the sides took turns in precision {precisions[0]} and {precisions[1]}")
     found = SpeedUp(**speed["speed_up"])
     return found if names == measured else found.reversed()
-
-
-def speed_apart(first: Side, second: Side) -> SpeedUp:
-    """Return the ratio of the recorded epochs, which is all that two machines offer. Raises ValueError if there is
-    none.
-    """
-    if untimed := [side.name for side in (first, second) if not side.epoch_seconds]:
-        raise ValueError(f"no epoch of {' and '.join(untimed)} is timed")
-    return unpaired_speed_up(first.epoch_seconds, second.epoch_seconds)
 
 
 def compare_scores(first: Side, second: Side) -> tuple[str, Difference | None]:

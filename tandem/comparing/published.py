@@ -9,11 +9,12 @@ repository alone, a user can check whether their results are the published ones.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from typing import Any
 
 from tandem import files
 from tandem.comparing import rerun
-from tandem.comparing.comparability import Manifest, differing_names, flat, of_data, value_of
+from tandem.comparing.comparability import Manifest, differing_names, flat, of_data
 from tandem.comparing.comparison import Reference, Side
 from tandem.comparing.differences import margin_of_seeds
 from tandem.comparing.rerun import Envelope, EnvironmentInfo, Verdict, different
@@ -50,11 +51,7 @@ def entry_of(runs: Sequence[Run], perturbed: Sequence[Manifest]) -> dict[str, An
     return {
         **{name: first[name] for name in KEPT},
         "digests": {name: first["digests"][name] for name in DIGESTS},
-        "envelope": {
-            "allowed": envelope.allowed,
-            "horizon": envelope.horizon,
-            "num_nudged": envelope.num_perturbed,
-        },
+        "envelope": asdict(envelope),
         "score_name": first["result"]["score_name"],
         "scores": {str(run.seed): score_of(run) for run in runs},
         "timings": {str(run.seed): {name: run.timing["timing"].get(name) for name in TIMED} for run in runs},
@@ -126,9 +123,9 @@ def judge(published: Entry, own: Run) -> Verdict:
     facts = rerun.environment_of(published, found)
     if verdict := rerun.judge_bitwise(published, found, facts):
         return verdict
-    envelope = Envelope(*(published["envelope"][name] for name in ("allowed", "horizon", "num_nudged")))
-    if rerun.may_round(published, found) and (verdict := rerun.within(published, found, facts, envelope)):
-        return verdict
+    if rerun.may_round(published, found):
+        if verdict := rerun.within(published, found, facts, Envelope(**published["envelope"])):
+            return verdict
     return judge_score(published, own, facts)
 
 
@@ -153,8 +150,7 @@ def parameters(published: Entry, own: Manifest) -> list[str]:
     Metrics of the workload's own change no other result, and `preprocess` none if it makes the same data.
     """
     names = differing_names(*(dict(flat(manifest["block"])) for manifest in (published, own)))
-    data, here = (value_of(manifest, "digests.data.prepared") for manifest in (published, own))
-    is_same_data = data is not None and data == here
+    is_same_data = published["digests"]["data"]["prepared"] == own["digests"]["data"]["prepared"]
     return [
         name for name in names if name != "evaluate.metrics" and not (is_same_data and name.startswith("preprocess."))
     ]

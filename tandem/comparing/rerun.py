@@ -19,7 +19,6 @@ from typing import Any
 from tandem import files
 from tandem.comparing.comparability import Manifest
 from tandem.comparing.differences import Rows, difference, margin_of_seeds, measured_scores
-from tandem.runs import schema1
 
 STATUS = {
     "bit-equal": 0,
@@ -87,7 +86,6 @@ def as_manifest(output: Mapping[str, Any]) -> dict[str, Any]:
     digests, predicted = {"weights": output["weights"]}, output["predictions"]
     return {
         **output,
-        "realized": schema1.realized(output["realized"]),  # a commit with schema 1 has other names
         "digests": digests | ({"predictions": predicted["sha256"]} if predicted else {}),
         "predictions": files.parse_rows(predicted["csv"].encode(), "predictions.csv") if predicted else [],
     }

@@ -1,5 +1,5 @@
-"""Repeat a training that a manifest records, and write its results: `python -m tandem.comparing.retrain WORKLOAD DEVICE
-SEED... --out FILE [--epochs K] [--threads N] [--nudge I...] [--evaluate]`.
+"""Repeat recorded trainings, and write their results: `python -m tandem.comparing.retrain WORKLOAD DEVICE SEED... --out
+FILE [--epochs K] [--nudge I...] [--evaluate]`.
 
 Reads params.yaml and the outputs of hardware, preprocess and preload, as `train` does. Writes only FILE, a JSON list
 with a dictionary for each training, with the manifest's keys where it has them (`manifest` in tandem/runs/run.py):
@@ -20,8 +20,6 @@ The differences between such trainings show the effect of rounding alone.
 import hashlib
 import sys
 from argparse import ArgumentParser, Namespace
-from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -33,6 +31,7 @@ from torch import nn
 from tandem import files, models
 from tandem.runs import provenance
 from tandem.runs.history import history_row
+from tandem.runs.results import realized_settings
 from tandem.runs.terminal import Progress
 from tandem.training import auto, inference
 from tandem.training.batches import sequential_indices
@@ -45,7 +44,8 @@ from tandem.training.workload import RunContext, open_trainer
 def main(arguments: list[str]) -> int:
     options = parse(arguments)
     try:
-        found = [retrace(context, nudge, options) for context, nudge in trainings(options)]
+        contexts = [RunContext.of(options.workload, options.device, seed) for seed in options.seeds]
+        found = [retrain(context, nudge, options) for context in contexts for nudge in options.nudge]
         files.write_json(options.out, found, is_durable=False)
     except (ValueError, OSError, OutOfMemory) as error:
         print(f"error: {error}", file=sys.stderr)
@@ -54,39 +54,25 @@ def main(arguments: list[str]) -> int:
 
 
 def parse(arguments: list[str]) -> Namespace:
-    parser = ArgumentParser(
-        "python -m tandem.comparing.retrain",
-        description="Train again what a manifest records; flows/verify.py compares.",
-    )
+    parser = ArgumentParser("python -m tandem.comparing.retrain", description="Repeat recorded trainings.")
     parser.add_argument("workload")
     parser.add_argument("device", help="as params.yaml asks for it; of several workers (2xcpu) one does it all")
     parser.add_argument("seeds", type=int, nargs="+", metavar="SEED", help="a training with each")
     parser.add_argument("--out", type=Path, required=True, metavar="FILE", help="where the JSON goes")
     parser.add_argument("--epochs", type=int, metavar="K", help="the first K alone; the schedule stays the whole one's")
-    parser.add_argument("--threads", type=int, metavar="N", help="instead of params.yaml's")
     parser.add_argument(
         "--nudge", type=int, nargs="+", default=[None], metavar="I",
-        help="move the initial weights by one unit in the last place, by coins from generator I; a training with each",
+        help="move the initial weights by one unit in the last place, at random with generator I; a training with each",
     )  # fmt: skip
     parser.add_argument("--evaluate", action="store_true", help="predict the test split too")
     return parser.parse_args(arguments)
 
 
-def trainings(options: Namespace) -> Iterator[tuple[RunContext, int | None]]:
-    for seed in options.seeds:
-        context = RunContext.of(options.workload, options.device, seed)
-        if options.threads:
-            train = replace(context.params.train, threads=options.threads)
-            context = replace(context, params=replace(context.params, train=train))
-        for nudge in options.nudge:
-            yield context, nudge
-
-
-def retrace(context: RunContext, nudge: int | None, options: Namespace) -> dict[str, Any]:
+def retrain(context: RunContext, nudge: int | None, options: Namespace) -> dict[str, Any]:
     """One training, opened and run as `train` does."""
     trainer = open_trainer(context, {"trainer": None})
     with translate_oom(trainer.oom):
-        auto.realize(trainer, context.identity)
+        auto.resolve(trainer, context.hardware)
         weights = {"initial": trainer.weights_sha256()}
         if nudge is not None:
             move_weights(trainer.model, nudge)
@@ -96,22 +82,16 @@ def retrace(context: RunContext, nudge: int | None, options: Namespace) -> dict[
         if is_whole:
             weights |= weight_digests(trainer)
         predictions = predict(context, trainer) if options.evaluate and is_whole else {}
-    environment = provenance.environment()
-    if trainer.device.type == "cuda":
-        environment["versions"] |= provenance.gpu_versions(context.identity["driver"])
     return {
         "workload": context.workload,
         "requested": context.device,
         "device": context.kind,
         "seed": context.seed,
         "nudge": nudge,
-        "hardware": context.identity,
-        "environment": environment,
+        "hardware": context.hardware,
+        "environment": provenance.environment(context.hardware),
         "realized": {
-            "threads": trainer.params.num_threads,
-            "precision": trainer.step.precision,
-            "grad_accum_steps": trainer.step.grad_accum_steps,
-            "step": trainer.step.execution_mode,
+            **realized_settings(trainer),
             "data_location": trainer.oom.data_location,
             "out_of_memory": trainer.oom.fallbacks,
         },

@@ -202,7 +202,7 @@ def variant(trainer: Trainer, changes: Changes) -> Trainer:
     other = copy.copy(trainer)
     other.params = replace(trainer.params, **changes)
     other.steps_per_epoch = -(-len(trainer.train_split) // other.params.batch_size)
-    other.device_epoch = None
+    other.graph_epoch = None
     step = other.step = copy.copy(trainer.step)
     step.grad_accum_steps = changes.get("grad_accum_steps", step.grad_accum_steps)
     if "precision" in changes:
@@ -243,7 +243,7 @@ def start_alternative(trainer: Trainer, changes: Changes, now: float) -> ProbePa
 
 def measure_streaming(trainer: Trainer) -> dict[str, float | str]:
     """Measure gathering a batch on the host and copying one from pinned memory, each alone, or say why not."""
-    if not trainer.train_split.is_streamed:
+    if trainer.device.type == "cpu" or trainer.train_split.data_location == "device":
         where = "the device is the CPU" if trainer.device.type == "cpu" else "the data lies on the GPU"
         names = ("gather_seconds", "copy_bytes_per_second", "pinned_bytes_per_second")
         return {"copy_seconds": 0.0, **dict.fromkeys(names, f"no copy to a device: {where}")}

@@ -30,6 +30,7 @@ import numpy as np
 from tandem import files
 from tandem.command import Result
 from tandem.machine.identity import identify, usable_cores
+from tandem.params.devices import started_by_launcher
 
 if TYPE_CHECKING:
     from tandem.training.trainer import Trainer
@@ -56,7 +57,7 @@ class ScalingPoint:
 
 
 def main(options: Namespace) -> Result:
-    if "TORCHELASTIC_RUN_ID" in os.environ:
+    if started_by_launcher():
         work(options)
         return Result("", {})
     identity = identify(options.device or "auto")
@@ -210,9 +211,8 @@ def steps_on(trainer: "Trainer", size: int, rank: int, number: int) -> tuple[Cal
     """Steps on this worker's share of one batch: with all-reduce, and without."""
     import torch
 
-    from tandem.training.batches import places_of, shares_of
     from tandem.training.random_draws import uses_teacher_forcing
-    from tandem.training.workers import gradient_sync
+    from tandem.training.workers import gradient_sync, places_of, shares_of
 
     if rank >= number:
         return (lambda: None), (lambda: None)

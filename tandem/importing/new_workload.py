@@ -34,7 +34,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from tandem import files
-from tandem.command import CommandError, Result, aligned, describe
+from tandem.command import CommandError, Result, aligned, sentence_of
 from tandem.data.tables import MISSING
 from tandem.files import relative, replacing, sha256_file, write_text
 from tandem.importing import shapes, trial
@@ -100,7 +100,7 @@ def main(options: Namespace) -> Result:
     except MemoryError:
         raise CommandError("the data needs more memory than is free; nothing is changed") from None
     except OSError as error:
-        raise CommandError(f"{describe(error)}; nothing is changed") from None
+        raise CommandError(f"{sentence_of(error)}; nothing is changed") from None
     choices = {key: {"value": value, "reason": reason} for key, value, reason in (*plan.source.notes, *plan.choices)}
     document = {"workload": plan.name, "block": from_yaml(plan.block)[plan.name], "choices": choices}
     return Result("\n".join(next_steps(plan)), {**document, "summary": plan.summary})

@@ -1,5 +1,6 @@
 """The names of devices in params.yaml: `auto`, `cpu`, `cuda`, and several workers on one kind: `2xcpu`, `4xcuda`."""
 
+import os
 import re
 from typing import Any
 
@@ -25,3 +26,8 @@ def split_device(name: Any, where: str = "device") -> tuple[int, str]:
     if found[1] != str(count) or not 2 <= count <= MAX_WORKERS:
         raise ValueError(f"{where} is {name!r}; write {kind} for one worker, or 2x{kind} to {MAX_WORKERS}x{kind}")
     return count, kind
+
+
+def started_by_launcher() -> bool:
+    """Whether torch's launcher started this process as one of several workers."""
+    return "TORCHELASTIC_RUN_ID" in os.environ

@@ -10,9 +10,10 @@ from typing import Any
 
 from matplotlib.axes import Axes
 
+from tandem.comparing.differences import mean_and_range
 from tandem.report.comparison import kind_of
 from tandem.report.drawing import DEVICE_COLOURS, FEW_POINTS, Chart, chart, plain, whole_numbers
-from tandem.report.text import counted, score_text, spread, words
+from tandem.report.text import counted, score_text, words
 
 Row = Mapping[str, Any]
 MIN_EPOCHS = 3  # fewer do not make a curve
@@ -24,7 +25,7 @@ def scores(rows: Sequence[Row]) -> Chart | None:
     if sum(len(row["runs"]) for row in rows) == 1:
         return None
     values = [[run["score"] for run in row["runs"]] for row in rows]
-    said = (f"{row['label']} {spread(own, row['score'])}" for row, own in zip(rows, values, strict=True))
+    said = (f"{row['label']} {mean_and_range(own)}" for row, own in zip(rows, values, strict=True))
     # A forecast's skill is 0 if it is no better than persistence; R2 is 0 if it is no better than the targets' mean.
     floor = rows[0]["zero"].partition(":")[0]
     is_below = bool(floor) and min(map(min, values)) < 0
@@ -48,7 +49,7 @@ def scores(rows: Sequence[Row]) -> Chart | None:
 
 
 def losses(rows: Sequence[Row]) -> Chart:
-    def describe(row: Row) -> str:
+    def sentence_of(row: Row) -> str:
         epochs, validated = epochs_of(row, "val_loss")
         _, trained = epochs_of(row, "train_loss")
         if not trained or not validated:
@@ -64,14 +65,14 @@ def losses(rows: Sequence[Row]) -> Chart:
         axes.plot(*epochs_of(row, "train_loss"), label=f"train, {plain(row['label'], 48)}", **style)
         axes.plot(*epochs_of(row, "val_loss"), "--", label=f"val, {plain(row['label'], 48)}", **style)
 
-    return curves("Loss", rows, describe, draw)
+    return curves("Loss", rows, sentence_of, draw)
 
 
 def validation(rows: Sequence[Row]) -> Chart:
     """Return the validation score over the epochs, and the test score at the end."""
     name = rows[0]["score_name"]
 
-    def describe(row: Row) -> str:
+    def sentence_of(row: Row) -> str:
         epochs, values = epochs_of(row, f"val_{name}")
         if not values:
             return "no score on validation is recorded"
@@ -87,19 +88,19 @@ def validation(rows: Sequence[Row]) -> Chart:
         diamond: dict[str, Any] = {"color": style["color"], "markeredgecolor": "black", "zorder": 3}
         axes.plot(history_of(row)[-1]["epoch"], test, "D", label=f"test {score_text(test)}, {label}", **diamond)
 
-    return curves(capitalized(f"{words(name)} over the epochs"), rows, describe, draw)
+    return curves(capitalized(f"{words(name)} over the epochs"), rows, sentence_of, draw)
 
 
 def curves(
     title: str,
     rows: Sequence[Row],
-    describe: Callable[[Row], str],
+    sentence_of: Callable[[Row], str],
     draw: Callable[[Axes, Row, dict[str, Any]], None],
 ) -> Chart:
     """Return a chart with the curves of every device. They nearly coincide; a wider line stays visible below the
     other.
     """
-    said = (f"{row['label']}, {describe(row)}" if len(rows) > 1 else describe(row) for row in rows)
+    said = (f"{row['label']}, {sentence_of(row)}" if len(rows) > 1 else sentence_of(row) for row in rows)
     title, sentence = f"{title}{first_seed(rows)}", f"{'. '.join(map(capitalized, said))}."
     num_epochs = max(len(history_of(row)) for row in rows)
     if num_epochs < MIN_EPOCHS:

@@ -84,13 +84,13 @@ def kind_of(row: Row) -> str:
 
 def cells(row: Row) -> dict[str, Cell]:
     """Return the cells of a row, one for each of COLUMNS. A time that is not published has an empty cell."""
-    num_seeds, score_details = len(row["seeds"]), [words(row["score_name"])]
-    epoch_details = between(row, "epoch_seconds_quartile_low", "epoch_seconds_quartile_high", "[{}, {}]")
+    num_seeds, score_details, epoch_details = len(row["seeds"]), [words(row["score_name"])], []
     if num_seeds > 1:
         lowest, highest = score_text(row["score_lowest"]), score_text(row["score_highest"])
         score_details += [f"mean of {num_seeds} seeds", f"{lowest} to {highest}"]
-        if epoch_details := between(row, "epoch_seconds_lowest", "epoch_seconds_highest", "{} to {}"):
-            epoch_details = [f"median of {num_seeds} processes", *epoch_details]
+        if row["epoch_seconds_lowest"] is not None:
+            extremes = f"{seconds(row['epoch_seconds_lowest'])} to {seconds(row['epoch_seconds_highest'])}"
+            epoch_details = [f"median of {num_seeds} processes", extremes]
     threads = "1 thread, " if row["threads"] == 1 else f"{row['threads']} threads, "
     together = (f"{num_seeds} seeds together",) if num_seeds > 1 and row["train_seconds"] is not None else ()
     return {
@@ -107,10 +107,6 @@ def cells(row: Row) -> dict[str, Cell]:
 
 def shown(value: float | None, show: Callable[[float], str]) -> str:
     return "" if value is None else show(value)
-
-
-def between(row: Row, low: str, high: str, form: str) -> list[str]:
-    return [] if row[low] is None else [form.format(seconds(row[low]), seconds(row[high]))]
 
 
 def memory(row: Row) -> Cell:

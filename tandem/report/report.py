@@ -51,24 +51,17 @@ def write_report(path: Path, sections: Sequence[ReportSection]) -> None:
 def page(section: ReportSection) -> dict[str, Any]:
     """Return one workload as the template takes it."""
     rows = section.own
-    first = [charts.scores(section.rows), charts.losses(rows), charts.validation(rows)]
-    predictions = rows[0]["run"].predictions
-    different = [rows[0], *(row for row in rows[1:] if row["run"].predictions != predictions)]
-    seed = charts.first_seed(rows)
-    found = {
-        row["label"]: outcomes(row["run"], f", {row['label']}{seed}" if len(different) > 1 else seed)
-        for row in different
-    }
+    first, label = rows[0], f", {rows[0]['label']}" if len(rows) > 1 else ""
+    of_training = [charts.scores(section.rows), charts.losses(rows), charts.validation(rows)]
     names = dict.fromkeys(name for row in rows for name in row["metrics"])
     metrics = [{"metric": words(name), **{row["label"]: row["metrics"].get(name) for row in rows}} for name in names]
-    details = {f"Scores in detail, {row['label']}": row["run"].table("scores") for row in different}
     return {
         "section": section,
         "lines": [(comparison.kind_of(row), comparison.cells(row)) for row in section.rows],
-        "baseline": comparison.baseline(rows[0]),
+        "baseline": comparison.baseline(first),
         "verdict": comparison.verdict(section),
         "sentences": comparison.sentences(section.comparison),
-        "charts": [each for each in first if each],
-        "outcomes": [each for each in found.items() if each[1]],  # device -> its charts
-        "tables": {"Metrics": metrics, **details},
+        # The predictions are those of the first device and seed.
+        "charts": [*filter(None, of_training), *outcomes(first["run"], f"{label}{charts.first_seed(rows)}")],
+        "tables": {"Metrics": metrics, f"Scores in detail{label}": first["run"].table("scores")},
     }

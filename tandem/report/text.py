@@ -1,6 +1,5 @@
 """Formats the values of a recorded run as text for people."""
 
-from collections.abc import Sequence
 from typing import Any
 
 
@@ -25,13 +24,6 @@ def seconds(value: float) -> str:
 def score_text(value: float) -> str:
     """Format a score with four decimals: scores are at most 1 and come from a few hundred or thousand cases."""
     return f"{value:.4f}"
-
-
-def spread(scores: Sequence[float], mean: float) -> str:
-    """Return e.g. `0.9789 (0.9722 to 0.9889, 5 seeds)`."""
-    if len(scores) == 1:
-        return f"{score_text(mean)} (one seed)"
-    return f"{score_text(mean)} ({score_text(min(scores))} to {score_text(max(scores))}, {len(scores)} seeds)"
 
 
 def counted(count: int, one: str, many: str | None = None) -> str:

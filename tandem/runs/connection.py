@@ -13,7 +13,7 @@ from urllib.parse import unquote, urlsplit
 
 from tandem.files import FULL, MLRUNS, locked
 from tandem.passwords import without_password
-from tandem.runs import store, views
+from tandem.runs import headline, store
 from tandem.runs.store import shown, tracking_uri
 
 # Exceptions, also as causes of others, that mean that no server answered; the most specific first.
@@ -118,7 +118,7 @@ def find_or_create_experiment(client: Any, name: str) -> str:
     # By default a SQLite store puts artifacts under the working directory. A server has its own location.
     location = f"{MLRUNS.as_uri()}/artifacts/{name}" if tracking_uri().startswith("sqlite:") else None
     try:
-        return str(client.create_experiment(name, location, {KIND_TAG: KIND, store.VIEW_TAG: views.view()}))
+        return str(client.create_experiment(name, location, {KIND_TAG: KIND, store.VIEW_TAG: headline.saved_view()}))
     except MlflowException:
         if found := client.get_experiment_by_name(name):  # another run has created it meanwhile
             return str(found.experiment_id)

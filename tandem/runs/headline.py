@@ -1,9 +1,13 @@
-"""The headline figures of a run: as metrics that MLflow sorts first, and as texts for its table of runs.
+"""What MLflow's table of runs shows: the headline figures of each run, and a saved view with their columns.
 
-The parent run of several seeds gets the figures of all of them.
+The figures are metrics that MLflow sorts first, and tags with their texts. The parent run of several seeds gets the
+figures of all of them.
 """
 
+import base64
+import json
 import statistics
+import zlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -32,7 +36,7 @@ def score_of(metrics: Mapping[str, float]) -> str:
     return next(found, "val/").replace("val/", "test/", 1)
 
 
-def describe(client: Any, run_id: str, ms: int, runs: Sequence[Any]) -> None:
+def write_figures(client: Any, run_id: str, ms: int, runs: Sequence[Any]) -> None:
     """Write the figures of `runs`, which may differ in their seed, and their texts to the run `run_id`.
 
     A text has the range over several runs: 0.9789 (0.9722 to 0.9889). A figure that a run lacks is left out.
@@ -61,11 +65,45 @@ def text_of(name: str, value: float) -> str:
     return f"{value:,.0f}" if value >= 100 else f"{value:#.3g}"
 
 
-def describe_parent(client: Any, experiment_id: str, parent_id: str, ms: int) -> None:
+def write_parent_figures(client: Any, experiment_id: str, parent_id: str, ms: int) -> None:
     """Write the figures over the evaluated seeds to the parent run. For each seed, the newest run counts."""
     children = client.search_runs([experiment_id], f"tags.`{PARENT_TAG}` = '{parent_id}'")
     by_seed = {run.data.params.get("seed"): run for run in reversed(children)}  # the newest come first
     scored = [run for run in by_seed.values() if any(name.startswith("test/") for name in run.data.metrics)]
-    describe(client, parent_id, ms, scored)
+    write_figures(client, parent_id, ms, scored)
     client.set_tag(parent_id, "seeds", ",".join(sorted(filter(None, by_seed), key=int)))
     client.set_terminated(parent_id, "FINISHED", ms)
+
+
+# The saved view (MLflow 3.15 and later).
+
+VIEW_NAME = "Tandem: device, score, speed, memory, verdicts"
+MADE_AT = 1_763_769_600_000  # ms; a view that a user has saved again has a later `updatedAt` and is not replaced
+# Column, as MLflow writes it -> its width in pixels. The run's name always comes first.
+COLUMNS = {
+    "tags.`device`": 60,
+    **{f"tags.`{each.title}`": width for each, width in zip(FIGURES.values(), (170, 140, 80, 80), strict=True)},
+    "tags.`verified`": 110,
+    "tags.`compared`": 260,
+    "params.`seed`": 60,
+    "tags.`host`": 110,
+    "tags.`device.name`": 200,
+    "attributes.`Duration`": 90,
+}
+
+
+def saved_view() -> str:
+    """Return the view as the value of an experiment's tag `mlflow.sharedViewState.<key>` (store.VIEW_TAG).
+
+    It is JSON with a name, two times and the state of the page. An address with `viewStateShareKey=<key>` opens it.
+    """
+    state = {
+        "searchFilter": "",
+        "orderByKey": "attributes.start_time",
+        "orderByAsc": False,
+        "selectedColumns": list(COLUMNS),
+        "columnOrder": list(COLUMNS),
+        "columnWidths": COLUMNS,
+    }
+    packed = base64.b64encode(zlib.compress(json.dumps(state).encode())).decode()
+    return json.dumps({"name": VIEW_NAME, "createdAt": MADE_AT, "updatedAt": MADE_AT, "state": f"deflate;{packed}"})

@@ -1,8 +1,7 @@
-"""Records of a training: rows and totals for its tables, metrics and tags for MLflow, sentences for people.
+"""The record of a training: its epochs so far, and the table rows, totals, MLflow metrics and sentences made of them.
 
 The functions take epochs as `Trainer.epoch` returns them and return plain dictionaries. This module opens no file and
-does not import torch. Each number has one source: history.csv, timings.csv, timing.json and MLflow hold the same
-value.
+does not import torch. history.csv, timings.csv, timing.json and MLflow get each number from here, so they agree.
 """
 
 from __future__ import annotations
@@ -51,11 +50,9 @@ PEAKS = ("peak_allocated_mib", "peak_reserved_mib")  # the larger value of train
 
 @dataclass
 class Record:
-    """The results of the epochs so far. Every checkpoint contains them. `token` names the MLflow run across
-    restarts.
-    """
+    """The results of the epochs so far. Every checkpoint contains them."""
 
-    token: str
+    run_key: str  # names the MLflow run; stays the same when the training resumes
     history: list[dict[str, Any]] = field(default_factory=list)
     timings: list[dict[str, Any]] = field(default_factory=list)
     probe: dict[str, float] = field(default_factory=dict)  # how the time of a step is spent
@@ -69,43 +66,28 @@ class Record:
     # What the records say about the start of the training: the commit and its patch, conditions, initial weights.
     at_start: dict[str, Any] = field(default_factory=dict)
     digests: list[dict[str, str]] = field(default_factory=list)  # of each epoch's weights, order and random draws
-    # First epoch -> the number of workers from there on: a training may resume with another number.
+    # First epoch -> the number of workers from there on; empty for one worker. A resumed training may have another one.
     workers: dict[int, int] = field(default_factory=dict)
     # What the records say about the end of the training: the time and the conditions. Empty before.
     at_end: dict[str, Any] = field(default_factory=dict)
 
+    def set_num_workers(self, number: int) -> str:
+        """Record the number of workers of the coming epochs. Returns a sentence if it has changed."""
+        before, num_epochs = self.workers[max(self.workers)] if self.workers else 1, len(self.history)
+        if number == before:
+            return ""
+        self.workers[num_epochs + 1] = number
+        if not num_epochs:
+            return ""
+        done = "epoch 1" if num_epochs == 1 else f"epochs 1 to {num_epochs}"
+        counts = [f"{count} worker{'s' * (count > 1)}" for count in (before, number)]
+        return f"{done} by {counts[0]}, from here on by {counts[1]}: equal within rounding"
 
-def num_workers_in(record: Record, epoch: int) -> int:
-    """Return how many workers trained `epoch` (from 1). A single worker is not recorded."""
-    since = [first for first in record.workers if first <= epoch]
-    return record.workers[max(since)] if since else 1
-
-
-def note_workers(record: Record, epochs_done: int, num_workers: int) -> str:
-    """Record the number of workers that continue after `epochs_done`. Returns a sentence if the number changed."""
-    before = num_workers_in(record, epochs_done)
-    if num_workers == before:
-        return ""
-    record.workers[epochs_done + 1] = num_workers
-    if not epochs_done:
-        return ""
-    done = "epoch 1" if epochs_done == 1 else f"epochs 1 to {epochs_done}"
-    return f"{done} by {count_workers(before)}, from here on by {count_workers(num_workers)}: equal within rounding"
-
-
-def count_workers(number: int) -> str:
-    return "1 worker" if number == 1 else f"{number} workers"
-
-
-def first_timed_epoch(record: Record) -> int:
-    """Return the first epoch (from 1) that was trained by the same number of workers as the last one."""
-    return max(record.workers, default=1)
-
-
-def workers_from_epoch(record: Record) -> dict[str, int]:
-    """Return first epoch -> number of workers from there on; empty if the number never changed."""
-    since = {str(first): count for first, count in sorted(({1: 1} | record.workers).items())}
-    return since if record.workers and len(since) > 1 else {}
+    @property
+    def workers_from_epoch(self) -> dict[str, int]:
+        """First epoch -> number of workers from there on; empty if the number never changed."""
+        since = {1: 1} | self.workers
+        return {str(first): since[first] for first in sorted(since)} if len(since) > 1 else {}
 
 
 def history_row(epoch: Epoch, score: str) -> dict[str, Any]:
@@ -153,7 +135,7 @@ def epoch_metrics(history: dict[str, Any], timing: dict[str, Any]) -> dict[str, 
 
 
 def summarize(timings: list[dict[str, Any]], first_epoch: int = 1) -> dict[str, Any]:
-    """Summarize the epochs' measurements: medians and quartiles after warm-up, peaks and means over all epochs.
+    """Summarize the epochs' measurements: medians after warm-up, peaks and means over all epochs.
 
     Epochs before `first_epoch` were trained by another number of workers and count only in `train_seconds`. A value
     that could not be measured is None.
@@ -161,24 +143,19 @@ def summarize(timings: list[dict[str, Any]], first_epoch: int = 1) -> dict[str, 
     here = [row for row in timings if row["epoch"] >= first_epoch]
     measured = [row for row in here if not row["is_warmup"]]
     seconds = [row["epoch_seconds"] for row in measured]
-    low, _, high = statistics.quantiles(seconds, n=4) if len(seconds) > 1 else (None, None, None)
-    found: dict[str, float | None] = {}
-    reduced: dict[str, Callable[[Iterable[float]], float]] = {
-        **dict.fromkeys(("peak_allocated_mib", "peak_reserved_mib", "peak_rss_mib"), max),
-        "cpu_share": statistics.fmean,
-    }
-    for name, reduce in reduced.items():
+
+    def reduced(name: str, reduce: Callable[[Iterable[float]], float]) -> float | None:
         values = [row[name] for row in here if row[name] is not None]
-        found[name] = reduce(values) if values else None
+        return reduce(values) if values else None
+
     return {
         "epoch_seconds": statistics.median(seconds),
-        "epoch_seconds_quartile_low": low,
-        "epoch_seconds_quartile_high": high,
         "samples_per_second": statistics.median(row["samples_per_second"] for row in measured),
         "num_epochs_measured": len(measured),
         "num_epochs_warmup": len(here) - len(measured),
         "train_seconds": sum(row["epoch_seconds"] + row["validation_seconds"] for row in timings),
-        **found,
+        **{name: reduced(name, max) for name in (*PEAKS, "peak_rss_mib")},
+        "cpu_share": reduced("cpu_share", statistics.fmean),
     }
 
 

@@ -7,6 +7,7 @@ import re
 import shutil
 import subprocess
 import tempfile
+from collections.abc import Mapping
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -90,8 +91,11 @@ def git_tags(tree: dict[str, Any]) -> dict[str, str]:
     return {"mlflow.source.git.commit": tree["commit"], "git.dirty": str(tree["patch"] != "").lower()}
 
 
-def environment() -> dict[str, Any]:
-    """Return the digest of the locked packages and the versions of Python, the numerical and the own packages."""
+def environment(identity: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """Return the digest of the locked packages and the versions of Python, the numerical and the own packages.
+
+    `identity` (tandem/machine/identity.py) of a GPU adds the versions of CUDA, cuDNN and the driver.
+    """
     versions = {"python": platform.python_version()}
     own = [line.partition("==")[0].partition("[")[0].strip() for line in own_requirements()]
     for name in (*PACKAGES, *own):
@@ -99,6 +103,11 @@ def environment() -> dict[str, Any]:
             versions[name] = version(name)
         except PackageNotFoundError:
             continue
+    if identity and identity["kind"] == "cuda":
+        import torch
+
+        versions |= {"cuda": str(torch.version.cuda), "cudnn": str(torch.backends.cudnn.version())}
+        versions["driver"] = str(identity["driver"])
     return {"requirements_sha256": locks_sha256(), "versions": versions}
 
 
@@ -117,13 +126,6 @@ def own_requirements() -> list[str]:
         return []
     lines = (re.split(r"\s+#|\s--|\s\\$", line)[0].strip() for line in OWN_LOCK.read_text("utf-8").splitlines())
     return [line for line in lines if line and not line.startswith(("#", "-"))]
-
-
-def gpu_versions(driver: str | None) -> dict[str, str]:
-    """Return the versions of CUDA, cuDNN and the driver. Imports torch."""
-    import torch
-
-    return {"cuda": str(torch.version.cuda), "cudnn": str(torch.backends.cudnn.version()), "driver": str(driver)}
 
 
 def caller_tags() -> dict[str, str]:

@@ -1,9 +1,10 @@
 """Publishes run directories (tandem/runs/run_dir.py) in MLflow.
 
-`Publisher.publish` is idempotent: it makes MLflow equal to the directory, and can be killed at any point and called
+`Publication.publish` is idempotent: it makes MLflow equal to the directory, and can be killed at any point and called
 again. A point is published with the time in timings.csv, so publishing it again sends an identical point, which
 MLflow stores once. Everything else is looked up before it is created. An epoch that is trained again after a kill would
-add a second point, so the directory contains only epochs that a checkpoint contains.
+add a second point, so the directory contains only epochs that a checkpoint contains. One process of the project
+publishes at a time.
 """
 
 import os
@@ -17,22 +18,24 @@ from tandem.runs import headline, registry, run_dir
 from tandem.runs.connection import explain, find_or_create_experiment, open_client, sentence
 from tandem.runs.headline import PARENT_TAG
 from tandem.runs.history import epoch_metrics
-from tandem.runs.run_dir import RUNS, STAGES
+from tandem.runs.run_dir import STAGES, run_dirs
 from tandem.runs.store import tracking_uri
 
-TOKEN_TAG = "tandem.token"
-GROUP_TAG = "tandem.group"  # on runs that differ only in their seed: the token of their parent run
+RUN_KEY_TAG = "tandem.run_key"
+GROUP_TAG = "tandem.group"  # on runs that differ only in their seed: the run key of their parent run
 # The tags that the parent run of several seeds copies from the run that creates it.
 OF_GROUP = ("workload", "device", "device.name", "host", "preset", "dvc.experiment")
 MEASURED = {"test/seconds", "test/samples_per_second"}  # differ between two evaluations with the same scores
 MOST_METRICS = 1000  # limit of one call
 
 
-class Publisher:
-    """Publishes the run directory `folder` through MLflow's `client`, repeatedly while a stage writes it."""
+class Publication:
+    """What MLflow has of the run directory `folder`; `client` is MLflow's."""
 
     def __init__(self, folder: Path, client: Any) -> None:
         self.folder, self.client = folder, client
+        self.version: tuple[dict[str, int], bool] | None = None  # of the files that are published
+        self.retry_at = 0.0  # after a failure
         self.about: dict[str, Any] = {}  # the published run.json
         self.run_id = self.experiment_id = self.parent_id = ""
         self.num_epochs = 0  # published so far
@@ -42,36 +45,39 @@ class Publisher:
     def publish(self) -> dict[str, str]:
         """Publish what is new, and remove the directory if no stage writes it any more.
 
-        Returns the error (connection.explain), empty if there was none. It is also written to the publication file,
-        where the stage reads it.
+        Returns the error (connection.explain), empty if there was none. The stage reads it in published.json.
         """
-        publication = run_dir.publish_status_file(self.folder)
         try:
-            if self.publish_or_remove():
-                publication.unlink(missing_ok=True)  # the stage has read it
+            with locked(STATE / "publishing.lock"):
+                self.version = self.present_version()  # first: the next call publishes what is written from now on
+                _, is_written = self.version
+                path = self.folder / "run.json"
+                if path.exists():  # else the stage has not opened the run, or another process has just published all
+                    self.publish_new(read_json(path, mend=f"`rm -r {relative(self.folder)}` gives it up"), is_written)
+                if not is_written:
+                    run_dir.remove(self.folder)
         except Exception as error:  # after any error of the store, the directory stays and the training continues
-            problem = explain(error)
-            write_json(publication, {**(self.ids if self.run_id else {}), **problem})
+            problem, self.version = explain(error), None
+            write_json(self.folder / "published.json", {**self.ids, **problem})
             return problem
         return {}
 
-    def publish_or_remove(self) -> bool:
-        """Return whether the directory is removed."""
-        with locked(self.folder / "lock"):
-            is_written = run_dir.has_writer(
-                self.folder
-            )  # checked first: the next call publishes what is written from now on
-            path = self.folder / "run.json"
-            if path.exists():  # else the stage has not opened the run, or another process has just published all
-                self.publish_new(read_json(path, mend=f"`rm -r {relative(self.folder)}` gives it up"), is_written)
-            # Under the lock: another process that publishes the directory must not see half of it.
-            return not is_written and run_dir.remove(self.folder)
+    def has_news(self) -> bool:
+        return self.version != self.present_version()
+
+    def present_version(self) -> tuple[dict[str, int], bool]:
+        """Return a value that changes with the stage's files and when the stage ends."""
+        times = {}
+        for name in ("run.json", "artifacts/timings.csv", *(f"{stage}.end.json" for stage in STAGES)):
+            with suppress(FileNotFoundError):
+                times[name] = (self.folder / name).stat().st_mtime_ns
+        return times, run_dir.has_writer(self.folder)
 
     def publish_new(self, about: dict[str, Any], is_written: bool) -> None:
         if not self.run_id:
             self.find_or_create_run(about)
         if run_dir.read_publication(self.folder) != self.ids:  # a starting stage removes the ids of the stage before it
-            write_json(run_dir.publish_status_file(self.folder), self.ids)
+            write_json(self.folder / "published.json", self.ids)
         if about != self.about:
             self.publish_about(about)
         self.publish_epochs()
@@ -90,30 +96,29 @@ class Publisher:
 
     @property
     def ids(self) -> dict[str, str]:
-        return {"run_id": self.run_id, "experiment_id": self.experiment_id}
+        return {"run_id": self.run_id, "experiment_id": self.experiment_id} if self.run_id else {}
 
     def find_or_create_run(self, about: dict[str, Any]) -> None:
         self.experiment_id = find_or_create_experiment(self.client, about["experiment"])
-        token = self.folder.name
-        found = self.find_run(token)
-        if found is None:
-            tags = {TOKEN_TAG: token}
-            found = self.client.create_run(self.experiment_id, about["ms"], tags, run_name=about["name"])
+        found = self.find_or_create(self.folder.name, about["name"], about, {})
         self.run_id, self.parent_id = found.info.run_id, found.data.tags.get(PARENT_TAG, "")
 
-    def find_run(self, token: str) -> Any:
-        """Return the run of `token`, or None.
+    def find_or_create(self, run_key: str, name: str, about: dict[str, Any], tags: dict[str, str]) -> Any:
+        """Return MLflow's run of `run_key`, which has these tags if it is new.
 
         A server that hangs may still create a run after the request was repeated. If there are two runs, the empty one
         is deleted.
         """
-        found = self.client.search_runs([self.experiment_id], f"tags.`{TOKEN_TAG}` = '{token}'")
+        found = self.client.search_runs([self.experiment_id], f"tags.`{RUN_KEY_TAG}` = '{run_key}'")
+        if not found:
+            tags = {RUN_KEY_TAG: run_key, **tags}
+            return self.client.create_run(self.experiment_id, about["started_ms"], tags, run_name=name)
         is_empty = {run.info.run_id: not (run.data.params or run.data.metrics) for run in found}
         by_content = sorted(found, key=lambda run: (is_empty[run.info.run_id], run.info.run_id != self.run_id))
         for run in by_content[1:]:
             if is_empty[run.info.run_id]:
                 self.client.delete_run(run.info.run_id)
-        return by_content[0] if found else None
+        return by_content[0]
 
     def publish_about(self, about: dict[str, Any]) -> None:
         from mlflow.entities import Dataset, DatasetInput, InputTag, Param, RunTag
@@ -132,16 +137,10 @@ class Publisher:
 
     def find_or_create_parent(self, about: dict[str, Any]) -> str:
         """Return the id of the parent run of several seeds, and set it on all their runs."""
-        parent = about["parent"]
-        with locked(STATE / "parents.lock"):  # two seeds may be published at the same time
-            found = self.find_run(parent["token"])
-            if not found:
-                of_group = {name: value for name, value in about["tags"].items() if name in OF_GROUP}
-                tags = {TOKEN_TAG: parent["token"], **of_group}
-                found = self.client.create_run(self.experiment_id, about["ms"], tags, run_name=parent["name"])
-        parent_id: str = found.info.run_id
+        parent, of_group = about["parent"], {name: about["tags"][name] for name in OF_GROUP if name in about["tags"]}
+        parent_id: str = self.find_or_create(parent["run_key"], parent["name"], about, of_group).info.run_id
         self.client.set_tag(self.run_id, PARENT_TAG, parent_id)
-        for run in self.client.search_runs([self.experiment_id], f"tags.`{GROUP_TAG}` = '{parent['token']}'"):
+        for run in self.client.search_runs([self.experiment_id], f"tags.`{GROUP_TAG}` = '{parent['run_key']}'"):
             self.client.set_tag(run.info.run_id, PARENT_TAG, parent_id)
         return parent_id
 
@@ -179,9 +178,9 @@ class Publisher:
             folder = artifacts / "model"
             model_id = registry.log_model(self.client, self.experiment_id, self.run_id, folder)
             registry.register(self.client, about["experiment"], self.run_id, model_id, end["model"])
-        headline.describe(self.client, self.run_id, end["ms"], [self.client.get_run(self.run_id)])
+        headline.write_figures(self.client, self.run_id, end["ms"], [self.client.get_run(self.run_id)])
         if self.parent_id:
-            headline.describe_parent(self.client, self.experiment_id, self.parent_id, end["ms"])
+            headline.write_parent_figures(self.client, self.experiment_id, self.parent_id, end["ms"])
         self.ended[stage] = end
 
     def set_status(self, is_written: bool) -> None:
@@ -211,17 +210,7 @@ def sync() -> list[str]:
         client = open_client()
     except Exception as error:
         return [sentence(explain(error))] * len(waiting)
-    return [sentence(problem) for folder in waiting if (problem := Publisher(folder, client).publish())]
-
-
-def run_dirs() -> list[Path]:
-    """The run directories, the oldest first."""
-    found = []
-    for path in RUNS.glob("[!.]*"):
-        with suppress(FileNotFoundError):  # another process has just removed it
-            if path.is_dir():
-                found.append((path.stat().st_ctime_ns, path))
-    return [path for _, path in sorted(found)]
+    return [sentence(problem) for folder in waiting if (problem := Publication(folder, client).publish())]
 
 
 def main() -> int:

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from tandem.passwords import without_password
-from tandem.runs import connection, schema1
+from tandem.runs import connection
 from tandem.runs.headline import PARENT_TAG
 from tandem.runs.run import Run, is_run, open_folder, open_run
 from tandem.runs.store import shown, tracking_uri
@@ -33,7 +33,6 @@ FORMS = "an MLflow run id, a name such as sign@cpu or sign@cpu-0 (workload@devic
 NUM_LISTED = 8  # runs listed in the message if the run asked for does not exist
 NUM_SEARCHED = 200
 IS_TRAINING = "tags.requested_device LIKE '%'"  # `is_training` as a clause of a query
-OF_OLDER = "it was made by an older Tandem, which left none; train again to have one"
 
 
 def find(run: str) -> Run:
@@ -41,8 +40,8 @@ def find(run: str) -> Run:
     if (path := Path(run)).exists():
         return open_folder(path)
     entry = entry_of(run)
-    if (children := children_of(entry)) and not is_training(entry):
-        names = ", ".join(sorted(name_of(child) for child in children))
+    if not is_training(entry):
+        names = ", ".join(sorted(map(name_of, children_of(entry))))
         raise ValueError(f"{run} is the run above several seeds; name one of them: {names}")
     return of_entry(entry)
 
@@ -73,13 +72,10 @@ def find_seeds(run: str) -> list[Run]:
 
 
 def tag(recorded: Run, tags: dict[str, str]) -> None:
-    """Set `tags` on the run in MLflow and on its parent run, which MLflow's pages show first.
+    """Set `tags` on a run that MLflow has, and on its parent run, which MLflow's pages show first.
 
     If this fails, it prints a warning and does not raise.
     """
-    if recorded.run_id is None:
-        print(f"{recorded.name} is known from files, so MLflow has no run to tag", file=sys.stderr)
-        return
 
     def set_tags(client: Any) -> None:
         above = client.get_run(recorded.run_id).data.tags.get(PARENT_TAG)
@@ -90,7 +86,7 @@ def tag(recorded: Run, tags: dict[str, str]) -> None:
                 client.set_tag(above, name, f"{about}{value}")
 
     try:
-        asked(set_tags)
+        ask_store(set_tags)
     except ValueError as error:
         print(f"warning: {recorded.name} has no new tags: {error}", file=sys.stderr)
 
@@ -98,7 +94,7 @@ def tag(recorded: Run, tags: dict[str, str]) -> None:
 # MLflow's runs. `entry` is MLflow's Run.
 
 
-def asked(question: Callable[[Any], Any]) -> Any:
+def ask_store(question: Callable[[Any], Any]) -> Any:
     """Return the tracking store's answer. Raises ValueError if it does not answer."""
     try:
         return question(open_store())
@@ -116,11 +112,11 @@ def search(experiments: list[str], *clauses: str, most: int = NUM_SEARCHED) -> l
     """Return the runs that meet all clauses, newest first."""
     order = ["attributes.start_time DESC"]
     query = " and ".join(clauses)
-    return list(asked(lambda client: client.search_runs(experiments, query, max_results=most, order_by=order)))
+    return list(ask_store(lambda client: client.search_runs(experiments, query, max_results=most, order_by=order)))
 
 
 def experiments(name: str | None = None) -> list[str]:
-    found = asked(lambda client: client.search_experiments())
+    found = ask_store(lambda client: client.search_experiments())
     return [each.experiment_id for each in found if name in (None, each.name)]
 
 
@@ -180,7 +176,7 @@ def of_entry(entry: Any) -> Run:
     @cache
     def paths(folder: str) -> dict[str, str]:
         """File name -> artifact."""
-        listed = asked(lambda client: client.list_artifacts(run_id, folder or None))
+        listed = ask_store(lambda client: client.list_artifacts(run_id, folder or None))
         return {file.path.rpartition("/")[2]: file.path for file in listed if not file.is_dir}
 
     def read(name: str) -> tuple[bytes, str]:
@@ -188,16 +184,15 @@ def of_entry(entry: Any) -> Run:
         if artifact is None:
             raise FileNotFoundError(name)
         with tempfile.TemporaryDirectory() as temporary:
-            path = asked(lambda client: client.download_artifacts(run_id, artifact, temporary))
+            path = ask_store(lambda client: client.download_artifacts(run_id, artifact, temporary))
             return Path(path).read_bytes(), f"{name} of {about}"
 
-    if not paths("").keys() & {"train.json", *schema1.NAMES}:
-        raise ValueError(f"{about} has no train.json: {why_no_record(entry, bool(paths('')))}")
+    if "train.json" not in paths(""):
+        raise ValueError(f"{about} has no train.json: {missing_reason(entry)}")
     return replace(open_run(about, read, run_id), name=name)
 
 
-def why_no_record(entry: Any, has_artifacts: bool) -> str:
+def missing_reason(entry: Any) -> str:
     if (status := entry.info.status) != "FINISHED":
         return f"it is {status}, and a training leaves one when it finishes"
-    place = without_password(entry.info.artifact_uri)
-    return OF_OLDER if has_artifacts else f"no artifact of it is left in {place}; put the folder back where it was"
+    return f"it is not in {without_password(entry.info.artifact_uri)}; put the folder back where it was"

@@ -11,8 +11,6 @@ import json
 from pathlib import Path
 from typing import Any
 
-from tandem.files import STATE, locked
-
 ALIAS = "best"
 SCORE_TAG, DATA_TAG = "val_score", "split.sha256"  # tags of a version
 
@@ -51,22 +49,21 @@ def register(client: Any, workload: str, run_id: str, model_id: str, about: dict
     `about`: `val_score`, and `data`, the digests of the data after its split.
     """
     name, data = name_of(workload), hashlib.sha256(json.dumps(about["data"], sort_keys=True).encode()).hexdigest()
-    with locked(STATE / "models.lock"):  # two seeds may be published at the same time
-        create_registered_model(client, name, workload)
-        tags = {SCORE_TAG: repr(about["val_score"]), DATA_TAG: data}
-        own = [version for version in client.search_model_versions(f"name='{name}'") if version.run_id == run_id]
-        if own:  # the run was evaluated before
-            for tag, value in tags.items():
-                client.set_model_version_tag(name, own[0].version, tag, value)
-        else:
-            # Not `models:/<id>`: MLflow looks that up in the globally configured store, not in the client's.
-            source = client.get_logged_model(model_id).artifact_location
-            client.create_model_version(name, source, run_id, tags, await_creation_for=0, model_id=model_id)
-        versions = client.search_model_versions(f"name='{name}'")
-        comparable = [version for version in versions if version.tags.get(DATA_TAG) == data]
-        # With equal scores the first version wins, so the alias does not move.
-        best = max(comparable, key=lambda version: (float(version.tags[SCORE_TAG]), -int(version.version)))
-        client.set_registered_model_alias(name, ALIAS, best.version)
+    create_registered_model(client, name, workload)
+    tags = {SCORE_TAG: repr(about["val_score"]), DATA_TAG: data}
+    own = [version for version in client.search_model_versions(f"name='{name}'") if version.run_id == run_id]
+    if own:  # the run was evaluated before
+        for tag, value in tags.items():
+            client.set_model_version_tag(name, own[0].version, tag, value)
+    else:
+        # Not `models:/<id>`: MLflow looks that up in the globally configured store, not in the client's.
+        source = client.get_logged_model(model_id).artifact_location
+        client.create_model_version(name, source, run_id, tags, await_creation_for=0, model_id=model_id)
+    versions = client.search_model_versions(f"name='{name}'")
+    comparable = [version for version in versions if version.tags.get(DATA_TAG) == data]
+    # With equal scores the first version wins, so the alias does not move.
+    best = max(comparable, key=lambda version: (float(version.tags[SCORE_TAG]), -int(version.version)))
+    client.set_registered_model_alias(name, ALIAS, best.version)
 
 
 def create_registered_model(client: Any, name: str, workload: str) -> None:

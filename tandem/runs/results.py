@@ -26,17 +26,14 @@ from tandem.runs.history import (
     RUN_METRICS,
     Record,
     device_sentence,
-    first_timed_epoch,
     memory_tags,
-    num_workers_in,
     summarize,
     summarize_gpu,
-    workers_from_epoch,
 )
 from tandem.runs.run import TRAIN_MEASURED, TRAIN_RESULT
 from tandem.runs.run_dir import RunDir
 from tandem.runs.schemas import Placement, Realized, TimingRecord, TrainRecord
-from tandem.training.device import describe
+from tandem.training.device import device_tags
 from tandem.training.trainer import Trainer, snapshot
 from tandem.training.workload import RunContext
 
@@ -44,7 +41,7 @@ from tandem.training.workload import RunContext
 LEARNED = ("features", "classes", "num_per_class", "mean", "std", "offsets", "target")
 
 
-def describe_start(trainer: Trainer) -> dict[str, Any]:
+def start_record(trainer: Trainer) -> dict[str, Any]:
     """Return the records' entries for the start of a training. They are recorded now because another process may end
     it.
     """
@@ -56,7 +53,7 @@ def describe_start(trainer: Trainer) -> dict[str, Any]:
     }
 
 
-def describe_end(trainer: Trainer, record: Record, cpu_seconds_of_others: float) -> dict[str, Any]:
+def end_record(trainer: Trainer, record: Record, cpu_seconds_of_others: float) -> dict[str, Any]:
     """Return the records' entries for the end of a training. They are recorded now because another process may write
     them.
 
@@ -80,7 +77,7 @@ def write_results(
     result, measured = context.folder / TRAIN_RESULT, context.folder / TRAIN_MEASURED
     for name, weights in {"best": trainer.best_weights, "last": snapshot(trainer.model)}.items():
         files.write_bytes(result / f"{name}.safetensors", save(weights))
-    files.write_json(result / "model.json", describe_model(context))
+    files.write_json(result / "model.json", model_document(context))
     files.write_table(result / "history.csv", record.history)
     files.write_table(measured / "timings.csv", record.timings)
     train, timing = train_record(context, trainer, record, inputs), timing_record(context, trainer, record)
@@ -98,7 +95,7 @@ def write_results(
         print(f"warning: {others}: no comparison of times takes this run", flush=True)
 
     print(
-        f"{context.workload} on {context.identity['name']}: epoch {times['epoch_seconds']:.3f} s (median of "
+        f"{context.workload} on {context.hardware['name']}: epoch {times['epoch_seconds']:.3f} s (median of "
         f"{times['num_epochs_measured']}), {times['samples_per_second']:,.0f} samples/s, "
         f"{times['train_seconds']:.1f} s in all"
     )
@@ -111,14 +108,9 @@ def train_record(context: RunContext, trainer: Trainer, record: Record, inputs: 
         name: files.sha256_file(folder / name)
         for name in ("best.safetensors", "last.safetensors", "model.json", "history.csv")
     }
-    realized: Realized = {
-        "threads": trainer.params.num_threads,
-        "precision": trainer.step.precision,
-        "step": trainer.step.execution_mode,
-        "grad_accum_steps": trainer.step.grad_accum_steps,
-    }
+    realized = realized_settings(trainer)
     if record.workers:
-        realized["workers"] = num_workers_in(record, len(record.timings))
+        realized["workers"] = record.workers[max(record.workers)]
     if context.train_params.batch_size != context.params.train.batch_size:  # `scaling: weak-...` changed both
         realized["batch_size"] = context.train_params.batch_size
         realized["learning_rate"] = context.train_params.learning_rate
@@ -155,13 +147,22 @@ def train_record(context: RunContext, trainer: Trainer, record: Record, inputs: 
     }
 
 
+def realized_settings(trainer: Trainer) -> Realized:
+    return {
+        "threads": trainer.params.num_threads,
+        "precision": trainer.step.precision,
+        "step": trainer.step.execution_mode,
+        "grad_accum_steps": trainer.step.grad_accum_steps,
+    }
+
+
 def timing_record(context: RunContext, trainer: Trainer, record: Record) -> TimingRecord:
     """Return what was measured, and where, when and on what. Completes the record's summary lines."""
     gpu_summary, missing_of_gpu = summarize_gpu(record.sampled.values())
-    times = {**summarize(record.timings, first_timed_epoch(record)), **gpu_summary}
+    times = {**summarize(record.timings, max(record.workers, default=1)), **gpu_summary}
     missing_reasons = record.missing_reasons | missing_of_gpu
     seen = {**times, "num_kernels": record.probe.get("num_kernels")}
-    record.summary_lines["device"] = device_sentence(context.kind, len(trainer.verified), seen, context.num_workers)
+    record.summary_lines["device"] = device_sentence(context.kind, trainer.epochs_done, seen, context.num_workers)
     model: Any = trainer.model
     if hasattr(model, "describe_selection"):
         record.summary_lines["model_selection"] = model.describe_selection(context.task.score_name)
@@ -170,23 +171,20 @@ def timing_record(context: RunContext, trainer: Trainer, record: Record) -> Timi
         record.summary_lines["out_of_memory"] = f"memory ran out: {', then '.join(trainer.oom.fallbacks)}"
     for reason in trainer.missing_graph().values():
         record.summary_lines["step"] = f"steps were taken eagerly instead of captured as a CUDA graph: {reason}"
-    environment = provenance.environment()
-    if trainer.device.type == "cuda":
-        environment["versions"] |= provenance.gpu_versions(context.identity["driver"])
     others = times["other_processes"]  # the maximum of all readings
     placement: Placement = {"data_location": trainer.oom.data_location, "out_of_memory": trainer.oom.fallbacks}
     if trainer.step.eager_reason:
         placement["graph_blocker"] = trainer.step.eager_reason
-    if since := workers_from_epoch(record):
-        placement["workers_from_epoch"] = since
+    if record.workers_from_epoch:
+        placement["workers_from_epoch"] = record.workers_from_epoch
     return {
         "schema": schemas.SCHEMA,
-        "token": record.token,
+        "run_key": record.run_key,
         "machine": platform.node(),
         "measured_at": record.at_end["measured_at"],
         "tree": record.at_start["tree"],
-        "environment": environment,
-        "hardware": context.identity,
+        "environment": provenance.environment(context.hardware),
+        "hardware": context.hardware,
         "kernels": "cuDNN" if trainer.device.type == "cuda" else "Tandem's kernels",
         "conditions": {
             "before": record.at_start["conditions"],
@@ -214,7 +212,7 @@ def add_mlflow_ids(context: RunContext, run_dir: RunDir) -> None:
     schemas.write(path, TimingRecord, {**timing, "mlflow": {"experiment": context.workload, **run_dir.ids}})
 
 
-def describe_model(context: RunContext) -> dict[str, Any]:
+def model_document(context: RunContext) -> dict[str, Any]:
     """Return the content of model.json: how to build the network and how to preprocess a new table for it."""
     learned = {name: context.summary[name] for name in LEARNED if name in context.summary}
     return {
@@ -226,17 +224,17 @@ def describe_model(context: RunContext) -> dict[str, Any]:
     }
 
 
-def describe_run(
+def open_mlflow_run(
     context: RunContext, trainer: Trainer, record: Record, inputs: dict[str, Any], run_dir: RunDir
 ) -> None:
-    """Write what is trained, on which device, data and code. The follower creates the MLflow run from it."""
-    about, git = describe(trainer.device, context.identity), provenance.git_tags(record.at_start["tree"])
+    """Write what is trained, on which device, data and code. The publisher creates the MLflow run from it."""
+    about, git = device_tags(trainer.device, context.hardware), provenance.git_tags(record.at_start["tree"])
     preset = read_json(preset_file(context.workload))["preset"]
     seeds, group = load_params().seeds, group_of(inputs)
     experiment = os.environ.get("DVC_EXP_NAME")
     device = context.device if context.num_workers > 1 else trainer.device.type
     name = f"{f'{experiment}: ' if experiment else ''}{context.workload}-{device}"
-    run_dir.start(
+    run_dir.open_run(
         experiment=context.workload,
         name=f"{name}-{time.strftime('%m%d-%H%M%S')}",
         # Values in which two runs may differ are also parameters, because MLflow's compare page shows no tags.
@@ -272,7 +270,7 @@ def describe_run(
             **provenance.caller_tags(),
         },
         dataset=dataset_of(context),
-        parent={"token": group, "name": f"{name}, {len(seeds)} seeds"} if len(seeds) > 1 else None,
+        parent={"run_key": group, "name": f"{name}, {len(seeds)} seeds"} if len(seeds) > 1 else None,
     )
 
 

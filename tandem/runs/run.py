@@ -7,7 +7,6 @@ that compares, shows, verifies or reports runs uses `Run`. This module imports n
 
 import hashlib
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -15,7 +14,7 @@ from typing import Any
 
 from tandem import files
 from tandem.params.task_facts import recorded_facts
-from tandem.runs import schema1, schemas
+from tandem.runs import schemas
 from tandem.runs.schemas import ScoreRecord, TimingRecord, TrainRecord
 
 # The output folders of train and evaluate in results/runs/<workload>/<device>/<seed>/.
@@ -125,7 +124,7 @@ def open_folder(path: Path) -> Run:
 
 
 def is_run(folder: Path) -> bool:
-    return any((folder / place / name).exists() for place in PLACES for name in ("train.json", *schema1.NAMES))
+    return any((folder / place / "train.json").exists() for place in PLACES)
 
 
 def open_run(name: str, read: Read, run_id: str | None = None) -> Run:
@@ -136,10 +135,6 @@ def open_run(name: str, read: Read, run_id: str | None = None) -> Run:
             records.append(schemas.read(*read(file), kind, fix_of(name, file)))
         except FileNotFoundError:
             records.append(None)
-    if records[0] is None:
-        for old in schema1.NAMES:
-            with suppress(FileNotFoundError):
-                return Run(name, *schema1.convert(*read(old)), read, run_id)
     train, timing, score = records
     if train is None or timing is None:
         missing = "timing.json" if train else "train.json"

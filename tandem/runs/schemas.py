@@ -80,7 +80,7 @@ class Placement(TypedDict):
 @with_config(STRICT)
 class TimingRecord(TypedDict):
     schema: Literal[2]
-    token: str  # names the run across restarts
+    run_key: str  # names the MLflow run, also after the training resumed
     mlflow: NotRequired[dict[str, str]]  # experiment, run_id, experiment_id
     machine: str
     measured_at: str
@@ -141,8 +141,10 @@ def write(path: Path, kind: type[T], record: T) -> None:
 def read(content: bytes, source: str, kind: type[T], fix: str = files.MAKES_ANEW) -> T:
     """Parse a record. Raises ValueError with `source` and `fix` if it is damaged, altered or of another version."""
     found = json.loads(json.dumps(files.parse_json(content, source, fix)))
-    if found.get("schema") != SCHEMA:
-        raise unknown_schema(source, found.get("schema"))
+    if (schema := found.get("schema")) != SCHEMA:
+        raise ValueError(
+            f"{source} has schema {schema!r}, and this Tandem reads {SCHEMA}; use the version of Tandem that made it"
+        )
     sha256 = found.pop("sha256", None)
     if sha256 != digest(found):
         raise files.altered(source, fix)
@@ -151,13 +153,6 @@ def read(content: bytes, source: str, kind: type[T], fix: str = files.MAKES_ANEW
     except ValidationError as error:
         first = error.errors()[0]
         raise files.damaged(source, f"{'.'.join(map(str, first['loc']))}: {first['msg']}", fix) from None
-
-
-def unknown_schema(source: str, schema: Any) -> ValueError:
-    age, advice = "an older", "use the version of Tandem that made it"
-    if isinstance(schema, int) and schema > SCHEMA:
-        age, advice = "a newer", "update Tandem"
-    return ValueError(f"{source} has schema {schema!r}, made by {age} Tandem; this one reads {SCHEMA}; {advice}")
 
 
 def digest(record: Any) -> str:

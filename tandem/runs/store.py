@@ -4,6 +4,7 @@ The store is the one that `MLFLOW_TRACKING_URI` names; otherwise the SQLite file
 `mlruns/artifacts`.
 """
 
+import json
 import os
 import re
 import shlex
@@ -13,13 +14,13 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Literal
-from urllib.parse import unquote
+from urllib.parse import unquote, urlencode
 
 from tandem.files import MLRUNS, relative
 from tandem.passwords import without_password
 
 VIEW = "tandem"  # the key of the view that the publisher saves with an experiment
-VIEW_TAG = f"mlflow.sharedViewState.{VIEW}"  # tandem/runs/views.py computes its value
+VIEW_TAG = f"mlflow.sharedViewState.{VIEW}"  # headline.saved_view returns its value
 # Without this, MLflow opens its pages for language-model applications, whatever the experiment's tag is.
 FOR_TRAINING = "workflowType=machine_learning"
 # Tables into which MLflow itself writes rows in a new store.
@@ -67,6 +68,12 @@ def runs_pages(server: str) -> dict[str, str]:
 
 def run_page(server: str, experiment_id: str, run_id: str) -> str:
     return f"{of_experiment(server, experiment_id)}/{run_id}?{FOR_TRAINING}"
+
+
+def compare_page(server: str, experiment_id: str, run_ids: list[str]) -> str:
+    """Return the address of MLflow's comparison of runs."""
+    query = urlencode({"runs": json.dumps(run_ids), "experiments": json.dumps([experiment_id])})
+    return f"{without_password(server).rstrip('/')}/#/compare-runs?{query}&{FOR_TRAINING}"
 
 
 def of_experiment(server: str, experiment_id: str) -> str:

@@ -1,15 +1,11 @@
-"""Terminal output of a training, and stopping it with Ctrl+C."""
+"""Terminal output of a training."""
 
 from __future__ import annotations
 
-import signal
 import sys
 import threading
 import time
-from types import FrameType
 from typing import TYPE_CHECKING
-
-from tandem.stop_signals import StopSignals
 
 if TYPE_CHECKING:
     from tandem.machine.measure import Measurement
@@ -18,26 +14,9 @@ if TYPE_CHECKING:
 SECONDS_BETWEEN_LINES = 10.0  # within an epoch, if stderr is not a terminal
 
 
-class GracefulStop(StopSignals):
-    """The first Ctrl+C (or SIGTERM) sets `stop_requested`: the training ends after its epoch. The second one raises
-    KeyboardInterrupt.
-    """
-
-    first = 0
-
-    def handle(self, number: int, frame: FrameType | None) -> None:
-        if self.stop_requested:
-            if number == self.first == signal.SIGTERM:
-                return  # killing the process group and the parent's death both send it
-            raise KeyboardInterrupt
-        self.first = number
-        self.stop_requested = True
-        print("\nstopping after this epoch, saving a checkpoint; once more stops at once", file=sys.stderr, flush=True)
-
-
 class Progress:
-    """A progress bar with rate, time left, memory and device utilization; one line per epoch if there is no
-    terminal.
+    """A progress bar with rate, time left, memory and device utilization. Without a terminal: a line for the first
+    epoch, for each tenth of the epochs, and when ten seconds have passed.
     """
 
     def __init__(self, title: str, num_epochs: int, num_done: int):
@@ -71,6 +50,11 @@ class Progress:
             self.bar.set_postfix_str(", ".join([quality, rate, *load(epoch.training)]), refresh=False)
             self.bar.update()
             return
+        tenth = self.num_epochs / 10
+        is_due = epoch.number // tenth > (epoch.number - 1) // tenth or epoch.number == self.num_before + 1
+        if not is_due and time.monotonic() - self.said_at < SECONDS_BETWEEN_LINES:
+            return
+        self.said_at = time.monotonic()
         line = f"train loss {epoch.train_loss:.4f}, val loss {epoch.val_loss:.4f}, val {score} {epoch.val_score:.3f}"
         left = (time.monotonic() - self.start) / (epoch.number - self.num_before) * (self.num_epochs - epoch.number)
         speed = f"{epoch.training.seconds:.3f} s, {rate}, {left:.0f} s left"

@@ -52,9 +52,6 @@ class Task(FittedTask):
         losses = [F.cross_entropy(outputs * scale, targets).item() for scale in SCALES]
         return SCALES[losses.index(min(losses))]
 
-    def predict(self, outputs: Tensor, mask: Tensor) -> Tensor:
-        return outputs.argmax(dim=1)
-
     def score(self, predictions: Tensor, targets: Tensor, mask: Tensor) -> float:
         return (predictions == targets).float().mean().item()
 

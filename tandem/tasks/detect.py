@@ -64,7 +64,13 @@ class Task(tasks.Task):
         return (each.masked_fill(~mask, 0.0).sum(dim=1) / mask.sum(dim=1)).mean()
 
     def predict(self, outputs: Tensor, mask: Tensor) -> Tensor:
-        return predict(outputs, mask)
+        """Predict an event where its probability is above THRESHOLD and its class's highest within TOLERANCE frames."""
+        # The outputs for padded steps are meaningless: they must not exceed those of the last real steps.
+        probabilities = outputs.softmax(dim=2).masked_fill(~mask.unsqueeze(2), 0.0)
+        highest = F.max_pool1d(probabilities.transpose(1, 2), 2 * TOLERANCE + 1, 1, TOLERANCE).transpose(1, 2)
+        is_event = (probabilities == highest) & (probabilities > THRESHOLD)
+        is_event[:, :, 0] = False
+        return torch.where(is_event.any(dim=2), is_event.int().argmax(dim=2), 0)
 
     def score(self, predictions: Tensor, targets: Tensor, mask: Tensor) -> float:
         return macro_f1(self.per_class(self.counts(*to_numpy(predictions, targets, mask))))
@@ -87,7 +93,7 @@ class Task(tasks.Task):
         targets, lengths = torch.from_numpy(read("test", "targets")), torch.from_numpy(read("test", "lengths"))
         mask = torch.arange(targets.shape[1])[None, :] < lengths[:, None]
         probabilities = outputs.softmax(dim=2)
-        predictions, actual = to_numpy(predict(outputs, mask), targets, mask)
+        predictions, actual = to_numpy(self.predict(outputs, mask), targets, mask)
         counts = self.counts(predictions, actual)
         per_class = self.per_class(counts)
         baselines = [
@@ -190,16 +196,6 @@ def crossings(values: np.ndarray, level: float) -> np.ndarray:
     above = values > level
     above[:, 1:] &= ~(values[:, :-1] > level)
     return above
-
-
-def predict(outputs: Tensor, mask: Tensor) -> Tensor:
-    """Predict an event where its probability is above THRESHOLD and its class's highest within TOLERANCE frames."""
-    # The outputs for padded steps are meaningless: they must not exceed those of the last real steps.
-    probabilities = outputs.softmax(dim=2).masked_fill(~mask.unsqueeze(2), 0.0)
-    highest = F.max_pool1d(probabilities.transpose(1, 2), 2 * TOLERANCE + 1, 1, TOLERANCE).transpose(1, 2)
-    is_event = (probabilities == highest) & (probabilities > THRESHOLD)
-    is_event[:, :, 0] = False
-    return torch.where(is_event.any(dim=2), is_event.int().argmax(dim=2), 0)
 
 
 def to_numpy(predictions: Tensor, targets: Tensor, mask: Tensor) -> tuple[np.ndarray, np.ndarray]:

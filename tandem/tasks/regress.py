@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tandem.tasks import Evaluation, FittedTask, NewInputs, Read
+from tandem.tasks import Evaluation, FittedTask, Read
 from tandem.tasks.baselines import (
     MAX_FITTED,
     Baseline,
@@ -54,20 +54,13 @@ class Task(FittedTask):
     def score(self, predictions: Tensor, targets: Tensor, mask: Tensor) -> float:
         return r2_score(*(part.detach().cpu().double().numpy() for part in (predictions, targets)))
 
-    def in_units(self, standardized: np.ndarray) -> np.ndarray:
-        """Return the values in the target's own unit."""
-        return standardized.astype(np.float64) * self.std + self.mean
-
-    def tabulate(self, outputs: Tensor, new: NewInputs) -> dict[str, Any]:
-        return {"sequence": new.ids, "predicted": self.in_units(outputs[:, 0].numpy())}
-
-    def to_units(self, values: np.ndarray, anchors: np.ndarray | None) -> np.ndarray:
-        return self.in_units(values)
+    def to_units(self, values: np.ndarray, anchors: np.ndarray | None = None) -> np.ndarray:
+        return values.astype(np.float64) * self.std + self.mean
 
     def evaluate(self, outputs: Tensor, read: Read) -> Evaluation:
         targets, ids = read("test", "targets"), read("test", "ids").tolist()
-        actual, predicted = self.in_units(targets), self.in_units(outputs[:, 0].numpy())
-        known = self.in_units(read("train", "targets"))
+        actual, predicted = self.to_units(targets), self.to_units(outputs[:, 0].numpy())
+        known = self.to_units(read("train", "targets"))
         baseline_predictions = {
             "mean": np.full(len(actual), known.mean()),
             "median": np.full(len(actual), np.median(known)),

@@ -3,9 +3,9 @@
 Hoerl and Kennard 1970, Technometrics 12, 55-67. The leave-one-out error from a single fit, and the strength that
 minimizes it: Golub, Heath and Wahba 1979, Technometrics 21, 215-223, after Allen's PRESS.
 
-`Dual` uses the products of sequences with each other (N, N) and suits fewer sequences than features. `Primal` uses the
-products of features with each other (P, P), summed over the sequences, and suits more sequences than features. Both use
-float64 on the CPU, where equal products give equal bits.
+`leave_one_out` uses the products of sequences with each other (N, N) and suits fewer sequences than features.
+`Primal` uses the products of features with each other (P, P), summed over the sequences. Both use float64 on the CPU,
+where equal products give equal bits.
 
 Shapes: N sequences, P features, C outputs. Features are standardized, so `strength` means the same for any data.
 """
@@ -19,38 +19,13 @@ from torch import Tensor
 # Strengths as multiples of the number of features, which is about the product of a sequence with itself.
 STRENGTHS = 10.0 ** torch.arange(-4, 2.25, 0.5, dtype=torch.float64)
 FEW_STRENGTHS = STRENGTHS[::2]
-MAX_EIGEN = 4096  # with more sequences, a decomposition takes minutes, but a factorization per strength only seconds
 
 
 @dataclass(frozen=True)
 class Fit:
-    coefficients: Tensor  # (N, C) of sequences, or (P, C) of features
+    coefficients: Tensor  # (N, C) of the sequences
     strength: float
-    held_out: Tensor  # (M, C) outputs for sequences that were not used in the fit
-    is_left_out: bool  # True: by leave-one-out; False: of the validation sequences
-
-
-class Dual:
-    """products (N, N), targets (N, C). A fit may use some of the sequences."""
-
-    def __init__(self, products: Tensor, targets: Tensor, num_features: int) -> None:
-        self.products, self.targets, self.num_features = products, targets.double(), num_features
-
-    def fit(self, num: int) -> Fit:
-        """Fit the first `num` sequences. If they are too many for leave-one-out, the others choose the strength."""
-        if num <= MAX_EIGEN:
-            return leave_one_out(centred(self.products[:num, :num]), self.targets[:num], self.num_features)
-        between = self.products[num:, :num]
-        between = between - between.mean(dim=1, keepdim=True) - self.products[:num, :num].mean(dim=0)
-        between += self.products[:num, :num].mean()
-        products, targets = centred(self.products[:num, :num]), self.targets[:num]
-        return best_on(products, targets - targets.mean(dim=0), between, self.targets, num, self.num_features)
-
-    def refit(self, strength: float) -> Tensor:
-        """Return the (N, C) coefficients of a fit on all sequences."""
-        if len(self.products) <= MAX_EIGEN:
-            return leave_one_out(centred(self.products), self.targets, self.num_features).coefficients
-        return solve(centred(self.products), strength, self.targets - self.targets.mean(dim=0))
+    held_out: Tensor  # (N, C) outputs for each sequence without its use in the fit
 
 
 def leave_one_out(products: Tensor, targets: Tensor, num_features: int) -> Fit:
@@ -69,22 +44,7 @@ def leave_one_out(products: Tensor, targets: Tensor, num_features: int) -> Fit:
             best = loss, strength, targets - error
     assert best is not None
     _, strength, held_out = best
-    return Fit(vectors @ (turned / (values + strength)[:, None]), strength, held_out, True)
-
-
-def best_on(
-    products: Tensor, targets: Tensor, between: Tensor, all_targets: Tensor, num: int, num_features: int
-) -> Fit:
-    """The fit that errs least on the sequences after the first `num`. `between` (M, N): their products with those."""
-    mean, best = all_targets[:num].mean(dim=0), None
-    for strength in (FEW_STRENGTHS * num_features).tolist():
-        coefficients = solve(products, strength, targets)
-        held_out = between @ coefficients + mean
-        loss = (held_out - all_targets[num:]).square().mean().item()
-        if best is None or loss < best[0]:
-            best = loss, Fit(coefficients, strength, held_out, False)
-    assert best is not None
-    return best[1]
+    return Fit(vectors @ (turned / (values + strength)[:, None]), strength, held_out)
 
 
 def solve(products: Tensor, strength: float, targets: Tensor) -> Tensor:

@@ -28,38 +28,38 @@ from tandem.machine.threads import threads_kept, waited_seconds
 from tandem.params.parsing import flatten
 from tandem.training import auto_cache
 from tandem.training.auto_cache import Choice
-from tandem.training.graphs import NUM_WARMUPS, Graphs
+from tandem.training.graphs import NUM_WARMUPS
 from tandem.training.oom import free_cache, is_out_of_memory
 from tandem.training.trainer import Trainer, realized_precision
 
 PRECISIONS = {"cpu": ("fp32", "bf16"), "cuda": ("fp32", "tf32", "bf16")}
 MIN_GAIN = 1.15
 BUDGET_SECONDS = 0.5  # for all values of a setting together, or one step with each value if that takes longer
-PATIENCE_SECONDS = 5.0  # to wait for busy cores: the follower starts with the training and imports mlflow for as long
+PATIENCE_SECONDS = 5.0  # to wait for busy cores: the publisher starts with the training and imports mlflow for as long
 MAX_WAITED = 0.1  # share of measuring time in which threads wait for a core: 0.003 alone, 0.3 to 0.6 during an import
 NUM_ROUNDS = 3  # interleaved, because a machine's speed drifts
 # Keys of results/hardware/devices/<device>.json that describe the request, not the hardware.
 NO_HARDWARE = ("requested", "why_not_cuda")
 
 
-def realize(trainer: Trainer, identity: dict[str, Any]) -> dict[str, str]:
+def resolve(trainer: Trainer, hardware: dict[str, Any]) -> dict[str, str]:
     """Replace `auto` in a training that has not started. Returns {setting: a sentence about its value and choice}.
 
-    `identity` is the hardware (tandem/machine/identity.py). All other state of the trainer stays bitwise the same.
+    `hardware` is the hardware (tandem/machine/identity.py). All other state of the trainer stays bitwise the same.
     """
     sentences = {}
     if trainer.params.threads == "auto":
-        threads, sentences["threads"] = choose_threads(trainer, identity)
+        threads, sentences["threads"] = choose_threads(trainer, hardware)
         trainer.params = replace(trainer.params, threads=threads)
         torch.set_num_threads(threads)
     if trainer.params.precision == "auto" and not trainer.closed_form:
-        precision, sentences["precision"] = choose_precision(trainer, identity)
+        precision, sentences["precision"] = choose_precision(trainer, hardware)
         trainer.set_precision(precision)
     return sentences
 
 
-def choose_threads(trainer: Trainer, identity: dict[str, Any]) -> tuple[Any, str]:
-    """Returns the number of threads and a sentence about the choice."""
+def choose_threads(trainer: Trainer, hardware: dict[str, Any]) -> tuple[Any, str]:
+    """The number of threads and a sentence about the choice."""
     if trainer.device.type != "cpu":
         return 1, "threads 1: the GPU computes, and one thread launches its work"
     if trainer.params.step == "compile":
@@ -69,32 +69,27 @@ def choose_threads(trainer: Trainer, identity: dict[str, Any]) -> tuple[Any, str
         numbers.append(2 * numbers[-1])
     if len(numbers) == 1:
         return 1, "threads 1: there is one core to use"
-    key = key_of("threads", trainer, identity, {"precision": trainer.step.precision})
+    key = key_of("threads", trainer, hardware, {"precision": trainer.step.precision})
     if known := auto_cache.cached_choices().get(key):
-        return describe_choice(known, "as chosen before")
-    if not wait_for_cores(numbers[-1]):
-        return 1, "threads 1: other work has the cores, not even a product of matrices gains from more; not kept"
-    return measure_and_store(key, "threads", trainer, identity, torch.set_num_threads, numbers)
-
-
-def wait_for_cores(number: int) -> bool:
-    """Whether so many threads have cores, after waiting up to PATIENCE_SECONDS for the follower's imports."""
+        return explained(known, "as chosen before")
     end = time.perf_counter() + PATIENCE_SECONDS
-    while not (found := has_cores(number)) and time.perf_counter() < end:
+    while not has_cores(numbers[-1]):
+        if time.perf_counter() >= end:
+            return 1, "threads 1: other work has the cores, not even a product of matrices gains from more; not kept"
         time.sleep(0.1)
-    return found
+    return measure_and_store(key, "threads", trainer, hardware, torch.set_num_threads, numbers)
 
 
-def choose_precision(trainer: Trainer, identity: dict[str, Any]) -> tuple[Any, str]:
-    """Returns the precision and a sentence about the choice."""
-    key = key_of("precision", trainer, identity, {"threads": trainer.params.threads})
+def choose_precision(trainer: Trainer, hardware: dict[str, Any]) -> tuple[Any, str]:
+    """The precision and a sentence about the choice."""
+    key = key_of("precision", trainer, hardware, {"threads": trainer.params.threads})
     if known := auto_cache.cached_choices().get(key):
-        return describe_choice(known, "as chosen before")
-    names = precisions(trainer.device)
+        return explained(known, "as chosen before")
+    device, names = trainer.device, precisions(trainer.device)
     try:
-        return measure_and_store(key, "precision", trainer, identity, trainer.set_precision, names)
+        return measure_and_store(key, "precision", trainer, hardware, trainer.set_precision, names)
     except (RuntimeError, MemoryError) as error:
-        if trainer.device.type == "cpu" or not is_out_of_memory(error):
+        if device.type == "cpu" or not is_out_of_memory(error):
             raise
     free_cache()  # outside the `except`, because the error references the tensors of the trial
     return names[0], f"precision {names[0]}: memory ran out while precisions were tried; not kept"
@@ -109,48 +104,56 @@ def measure_and_store(
     key: str,
     setting: str,
     trainer: Trainer,
-    identity: dict[str, Any],
+    hardware: dict[str, Any],
     use: Callable[[Any], object],
     values: Sequence[Any],
 ) -> tuple[Any, str]:
     """Choose the fastest of `values`, and store it if no other work took cores meanwhile.
 
     Measures again while other work takes cores, for up to PATIENCE_SECONDS. `has_cores` checks only one moment: the
-    follower's imports pause to wait for files and continue during the measurement. Two threads then seemed five times
+    publisher's imports pause to wait for files and continue during the measurement. Two threads then seemed five times
     as slow as one, but they are 1.5 times as fast.
     """
     begin = time.perf_counter()
     while True:
         waited, start = waited_seconds(), time.perf_counter()
-        choice = measure(setting, trainer, identity, {value: partial(use, value) for value in values})
+        choice = measure(setting, trainer, hardware, {value: partial(use, value) for value in values})
         end = time.perf_counter()
         if trainer.device.type == "cuda" or waited_seconds() - waited <= MAX_WAITED * (end - start):
             break
         if end - begin > PATIENCE_SECONDS:
-            return describe_choice(choice, "chosen by measuring; not kept, because other work has some of the cores")
+            return explained(choice, "chosen by measuring; not kept, because other work has some of the cores")
     try:
-        return describe_choice(auto_cache.store(key, choice), "chosen by measuring")
+        return explained(auto_cache.store(key, choice), "chosen by measuring")
     except OSError as error:
-        return describe_choice(choice, f"chosen by measuring; not kept: {error}")
+        return explained(choice, f"chosen by measuring; not kept: {error}")
 
 
-def describe_choice(choice: Choice, how: str) -> tuple[Any, str]:
+def explained(choice: Choice, how: str) -> tuple[Any, str]:
+    """The value and a sentence about the choice."""
     return choice.value, f"{choice.setting} {choice.value}, {how} ({choice.sentence()})"
 
 
 def measure(
-    setting: str, trainer: Trainer, identity: dict[str, Any], uses: Mapping[Any, Callable[[], object]]
+    setting: str, trainer: Trainer, hardware: dict[str, Any], uses: Mapping[Any, Callable[[], object]]
 ) -> Choice:
-    """Choose the fastest value. `uses` maps each value to a function that makes the next steps use it."""
+    """Choose the fastest value. `uses` maps each value to a function that makes the next steps use it.
+
+    That is the first value, unless a later one is MIN_GAIN times as fast as the best before it.
+    """
     seconds = seconds_with(uses, trainer)
-    first, *_ = seconds.values()
+    first, *others = seconds
+    best = first
+    for value in others:
+        if seconds[best] >= MIN_GAIN * seconds[value]:
+            best = value
     batch = " x ".join(map(str, shapes(trainer)[0]))
     num_parameters = sum(parameter.numel() for parameter in trainer.model.parameters())
     return Choice(
         setting,
-        fastest(seconds),
-        gains=[[value, first / each] for value, each in seconds.items()],
-        about=f"{trainer.params.model.name} with {num_parameters:,} parameters, batches of {batch}, {identity['name']}",
+        best,
+        gains=[[value, seconds[first] / each] for value, each in seconds.items()],
+        about=f"{trainer.params.model.name} with {num_parameters:,} parameters, batches of {batch}, {hardware['name']}",
         measured_at=time.strftime("%Y-%m-%dT%H:%M:%S%z"),
     )
 
@@ -162,19 +165,9 @@ def shapes(trainer: Trainer) -> list[list[int]]:
     return [[size, *split.tensors[name].shape[1:]] for name in ("values", "targets")]
 
 
-def fastest(seconds: Mapping[Any, float]) -> Any:
-    """The first value, unless a later one is MIN_GAIN times as fast as the best before it."""
-    best, *others = seconds
-    for value in others:
-        if seconds[best] >= MIN_GAIN * seconds[value]:
-            best = value
-    return best
-
-
 def seconds_with(uses: Mapping[Any, Callable[[], object]], trainer: Trainer) -> dict[Any, float]:
     """Value -> seconds of a training step, the minimum over some rounds. Does not change the trainer."""
-    before, mode = copy.deepcopy(trainer.state()), trainer.step.execution_mode
-    may_fall_back = trainer.step.may_fall_back
+    before, may_fall_back = copy.deepcopy(trainer.state()), trainer.step.may_fall_back
     batch = trainer.one_batch(trainer.params.batch_size)
     turn_seconds = BUDGET_SECONDS / NUM_ROUNDS / len(uses)
 
@@ -188,30 +181,22 @@ def seconds_with(uses: Mapping[Any, Callable[[], object]], trainer: Trainer) -> 
             trainer.step.may_fall_back = False
         with threads_kept():
             steps = {value: trainer.step.repeated(batch) for value in uses}
-            if trainer.device.type == "cuda":
-                warm_up(uses, steps)
+            for value, use in uses.items() if trainer.device.type == "cuda" else ():
+                use()
+                for _ in range(NUM_WARMUPS + 1):  # load the GPU's libraries and capture the step
+                    steps[value]()
             turns = {value: partial(turn, use, steps[value]) for value, use in uses.items()}
             found = interleave(turns, NUM_ROUNDS, longest_seconds=BUDGET_SECONDS)
     finally:
         trainer.step.may_fall_back = may_fall_back
-        if mode == "graph" and trainer.step.graphs is None:
-            trainer.step.graphs, trainer.step.eager_reason = Graphs(trainer.device), ""
-        trainer.restore(before)
+        trainer.restore(before)  # captures graphs anew
         trainer.optimizer.zero_grad(set_to_none=True)
         if trainer.device.type == "cuda":
             torch.cuda.empty_cache()  # otherwise the training's reserved memory would include that of the trials
     return {value: min(seconds) for value, seconds in found.items()}
 
 
-def warm_up(uses: Mapping[Any, Callable[[], object]], steps: Mapping[Any, Callable[[], None]]) -> None:
-    """Capture the step for each value and load the GPU's libraries before the timing starts."""
-    for value, use in uses.items():
-        use()
-        for _ in range(NUM_WARMUPS + 1):
-            steps[value]()
-
-
-def key_of(setting: str, trainer: Trainer, identity: dict[str, Any], others: dict[str, Any]) -> str:
+def key_of(setting: str, trainer: Trainer, hardware: dict[str, Any], others: dict[str, Any]) -> str:
     """A hash of everything that the choice depends on, so not of the seed, learning rate or number of epochs.
 
     `others` contains the values of the other settings that `auto` may choose.
@@ -225,7 +210,7 @@ def key_of(setting: str, trainer: Trainer, identity: dict[str, Any], others: dic
         **others,
         "shapes": shapes(trainer),
         "code": [sha256_file(path) for path in sorted((ROOT / "tandem" / "models").rglob("*.py"))],
-        "hardware": {name: value for name, value in identity.items() if name not in NO_HARDWARE},
+        "hardware": {name: value for name, value in hardware.items() if name not in NO_HARDWARE},
         "device": trainer.device.type,
     }
     return hashlib.sha256(json.dumps(about, sort_keys=True).encode()).hexdigest()[:16]

@@ -1,15 +1,15 @@
 """The whole data path: a split's tensors and the batches taken from them.
 
-Shapes: values (N, T, F) float32, mask (N, T) bool (True: a real step), targets (N, ...). Data that fits is resident on
-the device: a batch is one `index_select` per tensor, without a copy from the host or a loader process. Data that does
-not fit is streamed from a memory-mapped file: the next batch is copied while the device works on the current one. Both
-give the same batches in the same order, because the caller draws the order on the CPU and passes it in. A resident
-split can be released to its file between two batches (tandem/training/oom.py).
+Shapes: values (N, T, F) float32, mask (N, T) bool (True: a real step), targets (N, ...). With `data_location` device, a
+batch is one `index_select` per tensor, without a copy from the host or a loader process. With `host`, it is read from a
+memory-mapped file; for a GPU the next batch is copied while the GPU works on the current one. Both give the same
+batches in the same order, because the caller draws the order on the CPU and passes it in. If memory runs out, the split
+is released to its file between two batches (oom.py).
 """
 
 import json
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import cache
@@ -18,24 +18,12 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from tandem.training.oom import OomPolicy
+from tandem.training.workers import WorkerSlice
+
 TENSORS = ("values", "mask", "targets")
 # safetensors' names of the dtypes that preload writes.
 DTYPES = {"F32": torch.float32, "F64": torch.float64, "I64": torch.int64, "I32": torch.int32, "BOOL": torch.bool}
-
-
-@dataclass(frozen=True)
-class WorkerSlice:
-    """One worker's contiguous share of a micro-batch of all workers.
-
-    A batch goes through the model in `grad_accum_steps` micro-batches, and each worker takes a share of every one. If a
-    micro-batch has fewer sequences than there are workers (in the smaller last batch), a worker without a sequence
-    processes another worker's sequence with weight 0: every worker must take part in the sum of gradients.
-    """
-
-    first: int  # index of the share's first sequence in the micro-batch of all workers
-    num_processed: int  # number of sequences that this worker processes
-    num_counted: int  # number of those whose loss counts: 0 if the sequence is another worker's
-    global_size: int  # number of sequences in the micro-batch of all workers
 
 
 @dataclass(frozen=True)
@@ -97,37 +85,38 @@ class Split:
     tensors: dict[str, torch.Tensor]
     device: torch.device
     path: Path | None = None  # the packed file that contains the tensors
-    is_resident: bool = False  # whether `tensors` are a copy of the file on the device
+    data_location: str = "device"  # of `tensors`: `device`, or `host` (memory-mapped from the file)
 
     def __len__(self) -> int:
         return len(self.tensors["targets"])
 
+    @property
+    def num_bytes_in_file(self) -> int:
+        """Bytes of the tensors that can be read from the file instead; 0 without a file."""
+        return sum(tensor.nbytes for tensor in self.tensors.values()) if self.path else 0
+
     def make_resident(self) -> None:
         """Copy the tensors to the device, even to the CPU: the disk can be slow, and the file can be replaced."""
-        if self.path is not None and not self.is_resident:
+        if self.data_location == "host":
             self.tensors = {name: tensor.to(self.device, copy=True) for name, tensor in self.tensors.items()}
-            self.is_resident = True
+            self.data_location = "device"
 
     def release_to_host(self) -> None:
         """Drop the copy and read from the file again."""
-        if self.path is not None and self.is_resident:
-            self.tensors, self.is_resident = memory_mapped(self.path), False
+        if self.path is not None and self.data_location == "device":
+            self.tensors, self.data_location = memory_mapped(self.path), "host"
 
     def batches(self, order: torch.Tensor, batch_size: int) -> Iterator[Batch]:
         """Yield the batches of `order` ((N,) int64 on the CPU). The last one may be smaller."""
-        resident = None if self.is_streamed else order.to(self.device)
+        on_device: torch.Tensor | None = None
         for start in range(0, len(order), batch_size):
-            if resident is None or self.is_streamed:  # the split may be released to its file between two batches
+            if self.data_location == "host" and self.device.type == "cuda":  # maybe only since the last batch
                 yield from self.streamed(order[start:], batch_size)
                 return
-            rows = resident[start : start + batch_size]
+            on_device = order.to(self.device) if on_device is None else on_device
+            rows = on_device[start : start + batch_size]
             values, mask, targets = (self.tensors[name].index_select(0, rows) for name in TENSORS)
             yield Batch(values, mask, targets, rows)
-
-    @property
-    def is_streamed(self) -> bool:
-        """Whether the tensors are on another device than their batches."""
-        return self.tensors["values"].device.type != self.device.type
 
     def streamed(self, order: torch.Tensor, batch_size: int) -> Iterator[Batch]:
         """Yield batches that a separate CUDA stream copies from the host, always one batch ahead.
@@ -139,24 +128,24 @@ class Split:
         buffers = [self.buffers(batch_size) for _ in range(2)]
         copied = [torch.cuda.Event() for _ in range(2)]
 
-        def fetch(number: int, rows: torch.Tensor) -> Batch:
+        def fetch(index: int, rows: torch.Tensor) -> Batch:
             with torch.cuda.device(self.device):  # a new thread uses GPU 0 and would create a context there
-                copied[number % 2].synchronize()  # wait for the copy from this buffer two batches ago
-                hosts = [*self.tensors_at(rows, buffers[number % 2]), rows.pin_memory()]
+                copied[index % 2].synchronize()  # wait for the copy from this buffer two batches ago
+                hosts = [*self.tensors_at(rows, buffers[index % 2]), rows.pin_memory()]
                 with torch.cuda.stream(side):
                     values, mask, targets, places = (host.to(self.device, non_blocking=True) for host in hosts)
-                    copied[number % 2].record(side)
+                    copied[index % 2].record(side)
             return Batch(values, mask, targets, places)
 
         pieces = order.split(batch_size)
         with ThreadPoolExecutor(1) as thread:
             ahead = thread.submit(fetch, 0, pieces[0])
-            for number in range(len(pieces)):
+            for index in range(len(pieces)):
                 batch = ahead.result()
-                if number + 1 < len(pieces):
-                    ahead = thread.submit(fetch, number + 1, pieces[number + 1])
+                if index + 1 < len(pieces):
+                    ahead = thread.submit(fetch, index + 1, pieces[index + 1])
                 # The current stream now uses the batch: the allocator must not give its memory to the side stream.
-                current.wait_event(copied[number % 2])
+                current.wait_event(copied[index % 2])
                 for tensor in (batch.values, batch.mask, batch.targets, batch.rows):
                     tensor.record_stream(current)
                 yield batch
@@ -185,7 +174,35 @@ def copy_stream(device: torch.device) -> torch.cuda.Stream:
 
 def load_split(path: Path, device: torch.device) -> Split:
     """Open the packed split at `path`. Its batches are read from the file until `make_resident` is called."""
-    return Split(memory_mapped(path), device, path)
+    return Split(memory_mapped(path), device, path, "host")
+
+
+def batches_of(
+    split: Split, order: torch.Tensor, batch_size: int, oom: OomPolicy, *changes: Callable[[Batch], Batch]
+) -> Iterator[Batch]:
+    """Yield the split's batches with `changes` applied. If one does not fit, `oom` takes a fallback, and it is made
+    again.
+    """
+    batches: Iterator[Batch] | None = None
+    num_done = 0
+
+    def make_next() -> Batch:
+        nonlocal batches
+        if batches is None:
+            batches = split.batches(order[num_done:], batch_size)
+        try:
+            batch = next(batches)
+            for change in changes:
+                batch = change(batch)
+        except Exception:
+            batches = None  # a generator that raised cannot continue
+            raise
+        return batch
+
+    while num_done < len(order):
+        batch = oom.run_with_fallbacks(make_next)
+        num_done += len(batch)
+        yield batch
 
 
 def memory_mapped(path: Path) -> dict[str, torch.Tensor]:
@@ -215,36 +232,3 @@ def sequential_indices(split: Split) -> torch.Tensor:
 def shuffled(split: Split, generator: torch.Generator) -> torch.Tensor:
     """Draw the next epoch's order on the CPU, so that every device and data location has identical batches."""
     return torch.randperm(len(split), generator=generator)
-
-
-def shares_of(num_sequences: int, num_parts: int, rank: int, num_workers: int) -> tuple[WorkerSlice, ...]:
-    """The shares of worker `rank` in a batch of `num_sequences`, one per part.
-
-    If a part does not divide evenly, the first workers take one more sequence.
-    """
-    size = -(-num_sequences // num_parts)  # as in Batch.micro_batches
-    found = []
-    for start in range(0, num_sequences, size):
-        whole = min(size, num_sequences - start)
-        each, rest = divmod(whole, num_workers)
-        num_own = each + (rank < rest)
-        first = rank * each + min(rank, rest)
-        found.append(WorkerSlice(min(first, whole - 1), max(num_own, 1), num_own, whole))
-    return tuple(found)
-
-
-def places_of(shares: tuple[WorkerSlice, ...]) -> torch.Tensor:
-    """Indices of the shares' sequences in the batch of all workers: (n,) int64."""
-    places, start = [], 0
-    for share in shares:
-        places.append(torch.arange(share.num_processed) + start + share.first)
-        start += share.global_size
-    return torch.cat(places)
-
-
-def own_rows(order: torch.Tensor, batch_size: int, shares: tuple[WorkerSlice, ...]) -> torch.Tensor:
-    """The elements of `order` that belong to a worker with these `shares` of each batch, batch by batch.
-
-    order: (N,) int64, consecutive full batches of all workers.
-    """
-    return order.view(-1, batch_size)[:, places_of(shares)].flatten()

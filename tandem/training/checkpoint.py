@@ -6,7 +6,7 @@ code and hardware.
 
     <device>-<digest>.pt             the newest checkpoint
     <device>-<digest>.previous.pt    the checkpoint before it
-    <device>-<digest>.token          the token of the MLflow run, until a checkpoint contains it
+    <device>-<digest>.run_key        the key of the MLflow run, until a checkpoint contains it
     <device>-<digest>.ended          exists when the training has ended; contains the md5 of its folder train/measured
     <device>-<digest>.lock           names the process that trains
 
@@ -60,18 +60,18 @@ class Checkpoint:
         return self.path.with_suffix(".ended")
 
     @property
-    def token_file(self) -> Path:
-        return self.path.with_suffix(".token")
+    def run_key_file(self) -> Path:
+        return self.path.with_suffix(".run_key")
 
-    def token(self) -> str:
-        """Return the token that names the MLflow run. It stays the same until the first checkpoint contains it."""
+    def run_key(self) -> str:
+        """Return the key that names the MLflow run. It stays the same until the first checkpoint contains it."""
         with suppress(FileNotFoundError):
-            kept = self.token_file.read_text(encoding="ascii", errors="replace")
+            kept = self.run_key_file.read_text(encoding="ascii", errors="replace")
             if re.fullmatch("[0-9a-f]{32}", kept):
                 return kept
-        token = uuid.uuid4().hex
-        files.write_text(self.token_file, token)
-        return token
+        run_key = uuid.uuid4().hex
+        files.write_text(self.run_key_file, run_key)
+        return run_key
 
     def save(self, state: dict[str, Any]) -> None:
         """Save `state` as the newest checkpoint. The newest checkpoint so far becomes the previous one.
@@ -92,8 +92,8 @@ class Checkpoint:
                 file.write(payload)
                 file.flush()
                 os.fsync(file.fileno())
-                if hasattr(os, "posix_fadvise"):  # read back from the disk, not from the page cache
-                    os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+                # Read back from the disk, not from the page cache.
+                os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
             written = temporary.read_bytes()
             if written[:DIGEST_BYTES] != digest or hashlib.sha256(written[DIGEST_BYTES:]).digest() != digest:
                 raise OSError(
@@ -102,7 +102,7 @@ class Checkpoint:
                 )
             if self.path.exists():
                 os.replace(self.path, self.previous)
-        self.token_file.unlink(missing_ok=True)  # now in `state`; a training that starts over is another run
+        self.run_key_file.unlink(missing_ok=True)  # now in `state`; a training that starts over is another run
 
     def load(self, device: torch.device) -> tuple[dict[str, Any] | None, str]:
         """Load the newest usable checkpoint. Returns its state on `device` (or None) and a message for the user.
@@ -134,15 +134,15 @@ class Checkpoint:
 
     def siblings(self) -> list[Path]:
         """Return the newest checkpoints of the other trainings of this workload and device, oldest first."""
-        found = self.newest_last("pt")
-        return [path for path in found if path != self.path and not path.name.endswith(".previous.pt")]
+        return [path for path in self.oldest_first("pt") if path != self.path]
 
-    def newest_last(self, ending: str) -> list[Path]:
-        """Return the files with that ending of all trainings of this workload and device, oldest first."""
+    def oldest_first(self, ending: str) -> list[Path]:
+        """Return the files `<device>-<digest>.<ending>` of all trainings of this workload and device."""
         found = []
         for path in self.path.parent.glob(f"{self.path.name.partition('-')[0]}-*.{ending}"):
             with suppress(FileNotFoundError):  # a training that has just ended removes its files
-                found.append((path.stat().st_mtime_ns, path))
+                if path.name.count(".") == 1:  # not `.previous.pt`
+                    found.append((path.stat().st_mtime_ns, path))
         return [path for _, path in sorted(found)]
 
     def mark_ended(self, measured: Path) -> None:
@@ -151,7 +151,7 @@ class Checkpoint:
 
     def remove(self) -> None:
         """Remove the files of this training. `ended_file` is the last: after a kill, the next process finishes this."""
-        for path in (self.previous, self.path, self.token_file, self.ended_file):
+        for path in (self.previous, self.path, self.run_key_file, self.ended_file):
             path.unlink(missing_ok=True)
 
     def prune(self) -> None:
@@ -159,7 +159,7 @@ class Checkpoint:
         remove_stored(self.path.parent)
         for path in self.siblings()[: -NUM_KEPT + 1]:
             Checkpoint(path, {}).remove()
-        for path in self.newest_last("token")[:-NUM_KEPT]:
+        for path in self.oldest_first("run_key")[:-NUM_KEPT]:
             path.unlink(missing_ok=True)
 
     @contextmanager

@@ -6,9 +6,10 @@ A model with a method `fit(values, mask, targets)` fits itself (`OwnFit`). Other
 `fit` fits the head to the training split. Validation uses these weights, and `best.safetensors` contains them. `refit`
 then fits the head to train and val together, because val has no choice left to make; the result is `last.safetensors`.
 
-For up to MAX_KEPT sequences (train and val together), all features stay in memory and the fit uses the products of
-sequences (N x N). For more, it sums the products of features (P x P) over the batches, so memory depends only on the
-number of features; it then chooses the ridge strength on at most NUM_SAMPLE sequences of val.
+For up to MAX_KEPT sequences (train and val together), all features stay in memory, the fit uses the products of
+sequences (N x N), and leave-one-out chooses the ridge strength. For more, it sums the products of features (P x P) over
+the batches, so memory depends only on the number of features, and chooses the strength on at most NUM_SAMPLE sequences
+of val.
 
 The task provides the regression targets (`encoded`) and a factor for the outputs (`scale_of`).
 """
@@ -21,18 +22,19 @@ import torch
 from torch import Tensor, nn
 
 from tandem.tasks import FittedTask, Task
-from tandem.tasks.ridge import Dual, Primal
-from tandem.training.batches import Batch, Split, sequential_indices
+from tandem.tasks.ridge import Primal, centred, leave_one_out
+from tandem.training.batches import Batch, Split, batches_of, sequential_indices
+from tandem.training.inference import for_each_part
 from tandem.training.oom import OomPolicy
 
-MAX_KEPT = 10_000
+MAX_KEPT = 4096  # with more, a decomposition of the products takes minutes
 NUM_SAMPLE = 2048  # training sequences for the biases and, if not all features are kept, for mean and deviation
 SAMPLE_BYTES = 2**28
 NUM_SUMMED = 4096  # sequences whose features are added at a time
 COLUMNS = 2048  # features that are converted to float64 at a time
 
 
-class Fitted(Protocol):
+class ClosedFormNetwork(Protocol):
     """Interface of a model that is fitted in closed form, e.g. tandem/models/rocket.py."""
 
     mean: Tensor  # (P,) of the features
@@ -51,7 +53,7 @@ class ClosedForm:
     """Fits `model`'s head to the features of two splits."""
 
     def __init__(
-        self, model: Fitted, task: FittedTask, train: Split, val: Split, oom: OomPolicy, batch_size: int
+        self, model: ClosedFormNetwork, task: FittedTask, train: Split, val: Split, oom: OomPolicy, batch_size: int
     ) -> None:
         self.model, self.task, self.train, self.val, self.oom = model, task, train, val, oom
         self.batch_size = batch_size
@@ -70,14 +72,14 @@ class ClosedForm:
     def sample(self, split: Split, order: Tensor) -> Batch:
         """The first sequences of `order`, limited by NUM_SAMPLE and SAMPLE_BYTES."""
         rows = order[: sample_size(split)]
-        return next(self.oom.batches(split, rows, len(rows)))
+        return next(batches_of(split, rows, len(rows), self.oom))
 
     def features(self, batch: Batch, compute: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
         """The features (B, P) of a batch, computed in smaller parts if memory runs out."""
-        return self.oom.concatenate(self.oom.for_each_part(batch, lambda part: compute(part.values, part.mask)))
+        return self.oom.concatenate(for_each_part(batch, lambda part: compute(part.values, part.mask), self.oom))
 
     def batches(self, split: Split) -> Iterator[Batch]:
-        return self.oom.batches(split, sequential_indices(split), self.batch_size)
+        return batches_of(split, sequential_indices(split), self.batch_size, self.oom)
 
     def fit_kept(self) -> Tensor:
         num = len(self.train)
@@ -93,9 +95,9 @@ class ClosedForm:
         self.oom.run_with_fallbacks(lambda: self.model.standardize_by(features[:num]))
         features.sub_(self.model.mean).mul_(self.model.scale)
         encoded = self.task.encoded(targets).cpu()
-        dual = Dual(products_of(features), encoded, features.shape[1])
-        fit = dual.fit(num)
-        scale = self.task.scale_of(fit.held_out, (targets[:num] if fit.is_left_out else targets[num:]).cpu())
+        products = products_of(features)
+        fit = leave_one_out(centred(products[:num, :num]), encoded[:num].double(), features.shape[1])
+        scale = self.task.scale_of(fit.held_out, targets[:num].cpu())
 
         def set_head(coefficients: Tensor) -> Tensor:
             """Set the head from the coefficients of the first sequences; returns its outputs for these sequences."""
@@ -107,7 +109,7 @@ class ClosedForm:
             return outputs
 
         def refit() -> None:
-            set_head(dual.refit(fit.strength))
+            set_head(leave_one_out(centred(products), encoded.double(), features.shape[1]).coefficients)
             self.refit = lambda: None  # frees the features
 
         with torch.no_grad():
@@ -121,14 +123,15 @@ class ClosedForm:
     @torch.no_grad()
     def fit_summed(self, sample: Batch) -> Tensor:
         """Like `fit_kept`, but compute the features batch by batch without storing them. The loss covers the sample."""
-        of_sample = self.features(sample, self.model.features)
-        self.model.standardize_by(of_sample)
-        of_sample = (of_sample - self.model.mean) * self.model.scale
-        sums = self.summed(self.train, Primal(of_sample.shape[1], self.task.num_outputs))
-        judges = self.sample(self.val, judges_of(self.val))
-        features = self.features(judges, self.model.standardized).cpu()
-        strength, weights, intercepts, outputs = sums.best(features, self.task.encoded(judges.targets).cpu().double())
-        self.held_out = outputs, judges.targets.cpu()
+        sample_features = self.features(sample, self.model.features)
+        self.model.standardize_by(sample_features)
+        sample_features = (sample_features - self.model.mean) * self.model.scale
+        sums = self.summed(self.train, Primal(sample_features.shape[1], self.task.num_outputs))
+        val_sample = self.sample(self.val, rows_to_judge(self.val))
+        features = self.features(val_sample, self.model.standardized).cpu()
+        encoded = self.task.encoded(val_sample.targets).cpu().double()
+        strength, weights, intercepts, outputs = sums.best(features, encoded)
+        self.held_out = outputs, val_sample.targets.cpu()
         scale = self.task.scale_of(*self.held_out)
         self.model.set_head(scale * weights.T, scale * intercepts)
 
@@ -138,7 +141,7 @@ class ClosedForm:
             self.refit = lambda: None
 
         self.refit = torch.no_grad()(refit)
-        loss = self.task.loss(self.model.head(of_sample), sample.targets, sample.mask, 0.0)
+        loss = self.task.loss(self.model.head(sample_features), sample.targets, sample.mask, 0.0)
         return loss * len(self.train)
 
     def summed(self, split: Split, sums: Primal) -> Primal:
@@ -171,7 +174,7 @@ class OwnFit:
         with torch.enable_grad():
             self.model.fit(*tensors)
         total = torch.zeros((), device=self.train.device)
-        for batch in self.oom.batches(self.train, sequential_indices(self.train), self.batch_size):
+        for batch in batches_of(self.train, sequential_indices(self.train), self.batch_size, self.oom):
             outputs = self.model(batch.values, batch.mask)
             total += self.task.loss(outputs, batch.targets, batch.mask, 0.0) * len(batch)
         return total
@@ -189,7 +192,7 @@ def sample_size(split: Split) -> int:
     return max(1, min(NUM_SAMPLE, SAMPLE_BYTES // split.tensors["values"][:1].nbytes))
 
 
-def judges_of(val: Split) -> Tensor:
+def rows_to_judge(val: Split) -> Tensor:
     """The rows of val that choose if not all features stay in memory."""
     return torch.linspace(0, len(val) - 1, min(len(val), NUM_SAMPLE)).long()[: sample_size(val)]
 

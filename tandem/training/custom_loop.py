@@ -8,7 +8,7 @@ contains what the function does between two epochs, such as `scheduler.step(epoc
 """
 
 import random
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from typing import Any, Protocol
@@ -22,7 +22,7 @@ from tandem.machine.measure import measure
 from tandem.params.schema import Train
 from tandem.parts import Component, own_line
 from tandem.tasks import Task
-from tandem.training.batches import Batch, Split, sequential_indices
+from tandem.training.batches import Batch, Split, batches_of, sequential_indices
 from tandem.training.oom import OutOfMemory
 from tandem.training.random_draws import RandomDraws
 from tandem.training.step import autocast, random_state, set_random_state
@@ -66,9 +66,10 @@ class LoopTrainer(Trainer):
         self.random_draws: RandomDraws | None = None  # of the current epoch
 
     def train_epochs(self, on_epoch: Callable[[Epoch], None], num_epochs: int | None = None) -> None:
-        run = LoopRun(self, on_epoch, num_epochs or self.params.epochs)
-        train = Batches(self.train_split, self.params.batch_size, self.drawn_batches)
-        val = Batches(self.val_split, self.params.batch_size, self.val_batches)
+        run, size = LoopRun(self, on_epoch, num_epochs or self.params.epochs), self.params.batch_size
+        train = Batches(self.train_split, size, self.drawn_batches)
+        order = sequential_indices(self.val_split)
+        val = Batches(self.val_split, size, lambda: batches_of(self.val_split, order, size, self.oom))
         # What the function draws before its first epoch is the same in a resumed training, which has other generators.
         torch.manual_seed(self.seed)
         seed_python_and_numpy(f"{self.seed}")
@@ -76,9 +77,11 @@ class LoopTrainer(Trainer):
             self.function(run, self.model, train, val)
             run.close()
         except BaseException as error:
+            if isinstance(error, ValueError) and not (run.is_stopped or isinstance(error, OutOfMemory)):
+                # The last line of the loop's directory that led to it: a stage shows no traceback.
+                place = own_line(error, self.loop.path.parent) or f"{relative(self.loop.path)}, {self.loop.attribute}"
+                raise ValueError(f"{place}: {error}") from error
             if not run.is_stopped:
-                if isinstance(error, ValueError) and not isinstance(error, OutOfMemory):
-                    raise ValueError(located(error, self.loop)) from error
                 raise
         if run.failure is not None:
             raise run.failure
@@ -95,9 +98,6 @@ class LoopTrainer(Trainer):
             raise ValueError("the batches of `train` were read outside `with run.epoch():`, which draws their order")
         return self.batches(self.random_draws)
 
-    def val_batches(self) -> Iterator[Batch]:
-        return self.oom.batches(self.val_split, sequential_indices(self.val_split), self.params.batch_size)
-
     def state(self) -> dict[str, Any]:
         return {**super().state(), "loop": {name: each.state_dict() for name, each in self.states.items()}}
 
@@ -112,7 +112,7 @@ class Batches:
     `train` has the order, augmentation and teacher forcing of Tandem's own loop; `val` has the split's order.
     """
 
-    def __init__(self, split: Split, batch_size: int, batches: Callable[[], Iterable[Batch]]) -> None:
+    def __init__(self, split: Split, batch_size: int, batches: Callable[[], Iterator[Batch]]) -> None:
         self.split, self.batch_size, self.batches = split, batch_size, batches
 
     @property
@@ -128,7 +128,7 @@ class Batches:
         return -(-len(self.split) // self.batch_size)
 
     def __iter__(self) -> Iterator[Batch]:
-        yield from self.batches()
+        return self.batches()
 
 
 class LoopEpoch:
@@ -148,29 +148,14 @@ class LoopRun:
     """What a function gets of its training."""
 
     def __init__(self, trainer: LoopTrainer, on_epoch: Callable[[Epoch], None], num_epochs: int) -> None:
+        self.params = trainer.params  # the block `train` of params.yaml
+        self.device, self.seed, self.task = trainer.device, trainer.seed, trainer.task
         self._trainer, self._on_epoch, self._num_epochs = trainer, on_epoch, num_epochs
         self._random = random_state(trainer.device)  # for the first epoch
         self._current: LoopEpoch | None = None
         self._finished: Epoch | None = None  # not recorded yet
         self.is_stopped = False
         self.failure: BaseException | None = None  # why it is stopped, if it failed
-
-    @property
-    def params(self) -> Train:
-        """The block `train` of params.yaml."""
-        return self._trainer.params
-
-    @property
-    def device(self) -> torch.device:
-        return self._trainer.device
-
-    @property
-    def seed(self) -> int:
-        return self._trainer.seed
-
-    @property
-    def task(self) -> Task:
-        return self._trainer.task
 
     def loss(self, outputs: Tensor, batch: Batch) -> Tensor:
         """The task's mean loss over the batch's sequences, with label smoothing: a scalar on the device."""
@@ -222,9 +207,8 @@ class LoopRun:
                 f"run.epoch() was called for epoch {trainer.epochs_done + 1}, but train.epochs is "
                 f"{trainer.params.epochs}; take the epochs of run.remaining_epochs()"
             )
+        self.is_stopped = self.is_stopped or trainer.epochs_done == self._num_epochs
         self._record()
-        if trainer.epochs_done == self._num_epochs:
-            self._stop()
         if self._random:
             set_random_state(self._random, trainer.device)
             self._random = {}
@@ -252,19 +236,15 @@ class LoopRun:
             )
 
     def _record(self) -> None:
-        """Record and save the epoch that has ended, if there is one."""
+        """Record and save the epoch that has ended, if there is one. Ends the function after an error in that."""
+        finished, self._finished = self._finished, None
+        try:
+            if finished:
+                self._on_epoch(finished)
+        except BaseException as error:
+            self.is_stopped, self.failure = True, error
         if self.is_stopped:
             raise LoopStopped
-        ended, self._finished = self._finished, None
-        if ended:
-            try:
-                self._on_epoch(ended)
-            except BaseException as error:
-                self._stop(error)
-
-    def _stop(self, failure: BaseException | None = None) -> None:
-        self.is_stopped, self.failure = True, failure
-        raise LoopStopped
 
     def _check_states(self) -> None:
         trainer = self._trainer
@@ -295,8 +275,3 @@ def seed_python_and_numpy(seed: str) -> None:
     """Seed the generators of `random` and NumPy. Their states are not saved, because every epoch seeds them."""
     random.seed(seed)
     np.random.seed(random.getrandbits(32))
-
-
-def located(error: ValueError, loop: Component) -> str:
-    """The message with the last line of the function's directory that led to it: a stage shows no traceback of it."""
-    return f"{own_line(error, loop.path.parent) or f'{relative(loop.path)}, {loop.attribute}'}: {error}"

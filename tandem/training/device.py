@@ -1,4 +1,4 @@
-"""Open the device of a run from its hardware file, make it deterministic and describe it for the record."""
+"""Opens the device of a run with its numerical settings, and lists what MLflow shows of it."""
 
 import ctypes
 import os
@@ -16,9 +16,9 @@ KEPT_BYTES_UNDER_A_LIMIT = 2**16
 
 
 def open_device(
-    identity: dict[str, Any], threads: Threads, deterministic: bool, precision: str = "fp32", index: int = 0
+    hardware: dict[str, Any], threads: Threads, deterministic: bool, precision: str = "fp32", index: int = 0
 ) -> torch.device:
-    """The torch device of `identity` (tandem/machine/identity.py). Sets threads and numerics of this process.
+    """The torch device of `hardware` (tandem/machine/identity.py). Sets threads and numerics of this process.
 
     `index` selects one of several GPUs. With `precision` fp32, TF32 is off for matrix products and for cuDNN (whose
     RNNs use it by default), so that CPU and GPU compute the same. `precision` tf32 turns it on if the device has it.
@@ -32,17 +32,17 @@ def open_device(
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
     keep_freed_memory()
     torch.backends.cudnn.benchmark = not deterministic
-    use_tf32(precision == "tf32" and identity["kind"] == "cuda")
-    if identity["kind"] == "cpu" and precision == "fp16":
+    use_tf32(precision == "tf32" and hardware["kind"] == "cuda")
+    if hardware["kind"] == "cpu" and precision == "fp16":
         raise ValueError(
             "train.precision is 'fp16', which needs a GPU; on the CPU accepted: fp32, bf16, tf32 (computed as fp32)"
         )
-    if identity["kind"] == "cpu":
+    if hardware["kind"] == "cpu":
         return torch.device("cpu")
     if not torch.cuda.is_available():
         raise ValueError(
-            f"the driver shows {identity['name']} but torch {torch.__version__} (CUDA {torch.version.cuda}) cannot use "
-            f"it with driver {identity['driver']}; update the driver, or use cpu in params.yaml's devices"
+            f"the driver shows {hardware['name']} but torch {torch.__version__} (CUDA {torch.version.cuda}) cannot use "
+            f"it with driver {hardware['driver']}; update the driver, or use cpu in params.yaml's devices"
         )
     return torch.device("cuda", index)
 
@@ -53,14 +53,13 @@ def keep_freed_memory() -> None:
     By default glibc returns memory to the system after each step, and the next step waits while the kernel clears the
     same pages again: 6,000 page faults and a quarter of the time of a step of a small GRU. If the memory of this
     process is limited (ulimit -d, -v), glibc keeps almost nothing, because memory freed in one size may be missing in
-    another. Without glibc, this function does nothing. mallopt(3) documents the two values.
+    another. mallopt(3) documents the two values.
     """
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    mallopt = ctypes.CDLL(None).mallopt
     limits = [resource.getrlimit(kind)[0] for kind in (resource.RLIMIT_DATA, resource.RLIMIT_AS)]
     is_limited = any(limit != resource.RLIM_INFINITY for limit in limits)
-    if mallopt is not None:
-        mallopt(M_MMAP_THRESHOLD, KEPT_BYTES_UNDER_A_LIMIT if is_limited else KEPT_BYTES)
-        mallopt(M_TRIM_THRESHOLD, KEPT_BYTES_UNDER_A_LIMIT if is_limited else 2**31 - 1)
+    mallopt(M_MMAP_THRESHOLD, KEPT_BYTES_UNDER_A_LIMIT if is_limited else KEPT_BYTES)
+    mallopt(M_TRIM_THRESHOLD, KEPT_BYTES_UNDER_A_LIMIT if is_limited else 2**31 - 1)
 
 
 def has_tf32(device: torch.device) -> bool:
@@ -76,14 +75,14 @@ def use_tf32(on: bool) -> None:
     torch.backends.cudnn.allow_tf32 = on
 
 
-def describe(device: torch.device, identity: dict[str, Any]) -> dict[str, str]:
+def device_tags(device: torch.device, hardware: dict[str, Any]) -> dict[str, str]:
     """The device, machine and software of a run, as flat text (MLflow tags)."""
     about = {
-        "device": identity["requested"] if "workers" in identity else device.type,
-        "device.name": identity["name"],
-        "cpu.name": identity["cpu"]["name"],
-        "cpu.cores": f"{identity['cpu']['cores']:g}",
-        "cpu.memory_mib": str(identity["cpu"]["memory_mib"]),
+        "device": hardware["requested"] if "workers" in hardware else device.type,
+        "device.name": hardware["name"],
+        "cpu.name": hardware["cpu"]["name"],
+        "cpu.cores": f"{hardware['cpu']['cores']:g}",
+        "cpu.memory_mib": str(hardware["cpu"]["memory_mib"]),
         "cpu.threads": str(torch.get_num_threads()),
         "torch": torch.__version__,
         "python": platform.python_version(),
@@ -98,13 +97,13 @@ def describe(device: torch.device, identity: dict[str, Any]) -> dict[str, str]:
             "gpu.capability": f"{properties.major}.{properties.minor}",
             "gpu.memory_mib": str(properties.total_memory // 2**20),
             "gpu.count": str(torch.cuda.device_count()),
-            "gpu.driver": str(identity["driver"]),
+            "gpu.driver": str(hardware["driver"]),
             "cuda": str(torch.version.cuda),
             "cudnn": str(torch.backends.cudnn.version()),
             "cuda_visible_devices": os.environ.get("CUDA_VISIBLE_DEVICES", "(not set)"),
         }
-    elif "why_not_cuda" in identity:
-        about["why_not_cuda"] = identity["why_not_cuda"]
-    if "workers" in identity:
-        about["workers"] = str(identity["workers"])
+    elif "why_not_cuda" in hardware:
+        about["why_not_cuda"] = hardware["why_not_cuda"]
+    if "workers" in hardware:
+        about["workers"] = str(hardware["workers"])
     return about

@@ -1,13 +1,12 @@
-"""An epoch of steps as CUDA graphs. All inputs are on the device, so the host only replays a graph per step.
+"""The steps of an epoch as CUDA graphs. All inputs are on the device, so the host only replays a graph per step.
 
-    order (N,), random draws               copied once per epoch into static tensors (their memory never moves)
-    rates (num_steps,)                     the learning rate schedule as a table (optimizer.py)
-    number, step_number, total             scalars on the device
+    order (N,), random draws, learning rates    copied once per epoch into static tensors (their memory never moves)
+    batch_index                                 scalar on the device: the batches of the epoch so far
 
 `take_step` reads the next batch of the order, applies its random draws, sets the learning rate, updates the weights,
-adds the loss to `total` and 1 to `number`. It is captured once for full batches and, in the same memory pool, once for
-the smaller last batch. If the data does not fit on the device, the host copies a few batches at a time (`Chunks`) into
-static tensors.
+adds the loss to `total` and 1 to `batch_index`. It is captured once for full batches and, in the same memory pool, once
+for the smaller last batch. If the data does not fit on the device, the host copies a few batches at a time (`Chunks`)
+into static tensors.
 """
 
 from collections.abc import Callable, Iterator
@@ -19,8 +18,7 @@ from torch import Tensor
 
 from tandem.params.schema import Train
 from tandem.training.batches import TENSORS, Batch, Split, copy_stream
-from tandem.training.graphs import NUM_WARMUPS, CaptureFailed
-from tandem.training.oom import is_out_of_memory, shorten
+from tandem.training.graphs import NUM_WARMUPS
 from tandem.training.random_draws import RandomDraws
 from tandem.training.step import Step
 
@@ -30,19 +28,19 @@ NUM_LAST_BATCH_WARMUPS = 1  # the warm-ups of the full batches have already init
 
 
 class GraphEpoch:
-    """Takes the steps of an epoch as CUDA graphs.
+    """Takes the steps of an epoch as CUDA graphs, and adds their losses to `total`, a scalar on the device.
 
     Requires `step.graphs` and an optimizer whose learning rate is a tensor. The results are bitwise identical to those
     of trainer.take_steps: tests check this on the CPU, where `take_step` runs uncaptured.
     """
 
-    def __init__(self, step: Step, split: Split, params: Train, rates: Tensor) -> None:
+    def __init__(self, step: Step, split: Split, params: Train, total: Tensor) -> None:
         device, size = step.device, params.batch_size
-        self.step, self.split, self.params = step, split, params
+        self.step, self.split, self.params, self.total = step, split, params, total
         self.num_full_batches, self.last_batch_size = divmod(len(split), size)
-        self.rates = rates.to(device)
-        self.number, self.step_number = (torch.zeros(1, dtype=torch.int64, device=device) for _ in range(2))
-        self.total = torch.zeros((), device=device)  # summed loss of the sequences so far
+        self.num_batches = self.num_full_batches + bool(self.last_batch_size)
+        self.batch_index = torch.zeros(1, dtype=torch.int64, device=device)
+        self.rates = torch.zeros(self.num_batches, device=device)
         self.order = torch.zeros(len(split), dtype=torch.int64, device=device)
         full, self.last_rows = self.order.split([self.num_full_batches * size, self.last_batch_size])
         self.full_rows = full.view(self.num_full_batches, size)
@@ -50,51 +48,42 @@ class GraphEpoch:
         self.full_positions, self.last_positions = self.full_rows, self.last_rows
         self.random_draws: RandomDraws | None = None
         self.chunks: Chunks | None = None
-        if split.is_streamed:
+        if split.data_location == "host":
             self.chunks = Chunks(split, size, self.num_full_batches)
-            numbers = torch.arange(self.num_full_batches, device=device).unsqueeze(1) % self.chunks.num_batches
-            self.full_positions = numbers * size + torch.arange(size, device=device)
+            indices = torch.arange(self.num_full_batches, device=device).unsqueeze(1) % self.chunks.num_batches
+            self.full_positions = indices * size + torch.arange(size, device=device)
             self.last_positions = torch.arange(self.last_batch_size, device=device)
 
-    def steps(self, random_draws: RandomDraws, first_step: int) -> Iterator[int]:
-        """Take the steps of an epoch; yield the number of sequences of each.
+    def steps(self, random_draws: RandomDraws, rates: Tensor) -> Iterator[int]:
+        """Take the steps of an epoch with the learning rates (num_batches,); yield the number of sequences of each.
 
-        `first_step`: the epoch's first step in the learning rate schedule. If a capture fails or memory runs out, the
-        iterator ends early, and `Trainer` takes the remaining steps without graphs.
+        If a capture fails or memory runs out, the iterator ends early: the caller takes the other steps without graphs.
         """
-        num_fallbacks = len(self.step.oom.fallbacks)
-        self.step.oom.run_with_fallbacks(lambda: self.start_epoch(random_draws, first_step))
-        if len(self.step.oom.fallbacks) > num_fallbacks:
-            return
+        oom, num_fallbacks = self.step.oom, len(self.step.oom.fallbacks)
+        oom.run_with_fallbacks(lambda: self.start_epoch(random_draws, rates))
         chunks = self.chunks.load(random_draws.order) if self.chunks else None
-        for number in range(self.num_full_batches + bool(self.last_batch_size)):
-            is_full = number < self.num_full_batches
+        for index in range(self.num_batches):
+            if len(oom.fallbacks) > num_fallbacks:
+                return
+            is_full = index < self.num_full_batches
             try:
-                if self.chunks and chunks and (not is_full or number % self.chunks.num_batches == 0):
+                if self.chunks and chunks and (not is_full or index % self.chunks.num_batches == 0):
                     next(chunks)
                 self.run_step(is_full)
-            except CaptureFailed as failed:
-                self.step.handle_failed_capture(failed)
-                return
-            except RuntimeError as error:  # from selecting or copying the batch: `step` handles its own
-                if not is_out_of_memory(error) or not self.step.may_fall_back:
-                    raise
-                if done := self.step.free_graphs():
-                    self.step.oom.add_fallback(done)
-                else:
-                    self.step.handle_failed_capture(CaptureFailed(shorten(error), is_out_of_memory=True))
+            except RuntimeError as error:
+                self.step.give_up_graphs_after(error)
                 return
             yield self.params.batch_size if is_full else self.last_batch_size
-            if len(self.step.oom.fallbacks) > num_fallbacks:
-                return
 
     def run_step(self, is_full: bool) -> None:
         assert self.step.graphs is not None
         warm_up, work = partial(self.take_step, self.step, is_full), partial(self.take_step, self.step.update, is_full)
         self.step.graphs.run(("step", is_full), warm_up, work, NUM_WARMUPS if is_full else NUM_LAST_BATCH_WARMUPS)
 
-    def start_epoch(self, random_draws: RandomDraws, first_step: int) -> None:
+    def start_epoch(self, random_draws: RandomDraws, rates: Tensor) -> None:
         self.order.copy_(random_draws.order)
+        self.rates.copy_(rates)
+        self.batch_index.zero_()
         if self.random_draws is None:
             self.random_draws = random_draws.to(self.step.device)
         for static, drawn in (
@@ -103,9 +92,6 @@ class GraphEpoch:
         ):
             if static is not None and drawn is not None:
                 static.copy_(drawn)
-        self.number.zero_()
-        self.step_number.fill_(first_step)
-        self.total.zero_()
 
     def take_step(self, update: Callable[[Batch], Tensor], is_full: bool) -> None:
         """Take the next step. This code is captured, so it uses only tensors on the device."""
@@ -113,17 +99,15 @@ class GraphEpoch:
         rows, positions = self.last_rows, self.last_positions
         if is_full:
             rows, positions = (
-                table.index_select(0, self.number).squeeze(0) for table in (self.full_rows, self.full_positions)
+                table.index_select(0, self.batch_index).squeeze(0) for table in (self.full_rows, self.full_positions)
             )
         source = self.chunks.current if self.chunks else self.split.tensors
         values, mask, targets = (source[name].index_select(0, positions) for name in TENSORS)
-        batch = Batch(values, mask, targets, rows)
-        batch = self.random_draws.apply_to(batch, self.params)
+        batch = self.random_draws.apply_to(Batch(values, mask, targets, rows), self.params)
         for group in self.step.optimizer.param_groups:
-            group["lr"].copy_(self.rates.index_select(0, self.step_number).squeeze(0))
+            group["lr"].copy_(self.rates.index_select(0, self.batch_index).squeeze(0))
         self.total += update(batch)
-        self.number += 1
-        self.step_number += 1
+        self.batch_index += 1
 
 
 class Chunks:

@@ -21,13 +21,7 @@ NETWORKS = ("workloads/", "tandem/models/")  # where the code of networks is
 
 
 class CaptureFailed(RuntimeError):
-    """A capture failed and computed nothing. The message is a short form of the first error's, after the network's line
-    that raised it.
-    """
-
-    def __init__(self, message: str, is_out_of_memory: bool) -> None:
-        super().__init__(message)
-        self.is_out_of_memory = is_out_of_memory
+    """A capture failed and computed nothing. The message begins with the network's line that raised the error."""
 
 
 @cache
@@ -62,7 +56,7 @@ class Graphs:
     ) -> None:
         """Do the work `key` once: the first `num_warmups` calls use `warm_up`, later calls replay `work`.
 
-        Raises CaptureFailed.
+        Raises CaptureFailed, or torch.OutOfMemoryError if the capture lacks memory.
         """
         if key not in self.captured:
             if self.num_warmups[key] < num_warmups:
@@ -103,7 +97,8 @@ class Graphs:
         # torch up to 2.11 leaves the generator in capture mode, so the next dropout would raise.
         generator = torch.cuda.default_generators[self.device.index or 0]
         generator.graphsafe_set_state(generator.clone_state())
-        raise CaptureFailed(failed, is_memory)  # not in a variable: that would create a reference cycle with this frame
+        # Not in a variable: that would create a reference cycle with this frame.
+        raise (torch.OutOfMemoryError if is_memory else CaptureFailed)(failed)
 
 
 def with_line(error: Exception, message: str) -> str:

@@ -4,10 +4,10 @@ from collections.abc import Callable, Iterator
 from functools import partial
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from tandem.training.batches import Batch
-from tandem.training.oom import OomPolicy
+from tandem.training.oom import OomPolicy, Result
 from tandem.training.step import Loss, autocast
 
 
@@ -16,10 +16,10 @@ def validate(
     model: nn.Module,
     batches: Iterator[Batch],
     loss: Loss,
-    predict: Callable[[torch.Tensor, torch.Tensor], torch.Tensor],
+    predict: Callable[[Tensor, Tensor], Tensor],
     precision: str,
     oom: OomPolicy,
-) -> tuple[torch.Tensor, torch.Tensor]:
+) -> tuple[Tensor, Tensor]:
     """Returns the mean loss over the sequences, as a scalar on the device, and their predictions (N, ...) in order.
 
     If memory runs out, this and all later batches are evaluated in smaller parts.
@@ -27,12 +27,12 @@ def validate(
     model.eval()
     total, count, predictions = None, 0, []
 
-    def evaluate(part: Batch) -> tuple[torch.Tensor, torch.Tensor]:
+    def evaluate(part: Batch) -> tuple[Tensor, Tensor]:
         outputs = forward(model, part, precision)
         return loss(outputs, part) * len(part), predict(outputs, part.mask)
 
     for batch in batches:
-        for summed, predicted in oom.for_each_part(batch, evaluate):
+        for summed, predicted in for_each_part(batch, evaluate, oom):
             total = summed if total is None else total + summed
             predictions.append(predicted)
         count += len(batch)
@@ -41,15 +41,24 @@ def validate(
 
 
 @torch.no_grad()
-def predict_outputs(model: nn.Module, batches: Iterator[Batch], oom: OomPolicy | None = None) -> torch.Tensor:
+def predict_outputs(model: nn.Module, batches: Iterator[Batch], oom: OomPolicy | None = None) -> Tensor:
     """Returns the model's outputs (N, ...) for all sequences, in the batches' order, on the device."""
     model.eval()
     oom = oom or OomPolicy()
-    return oom.concatenate([found for batch in batches for found in oom.for_each_part(batch, partial(forward, model))])
+    outputs = [for_each_part(batch, partial(forward, model), oom) for batch in batches]
+    return oom.concatenate([part for parts in outputs for part in parts])
 
 
-def forward(model: nn.Module, batch: Batch, precision: str = "fp32") -> torch.Tensor:
+def for_each_part(batch: Batch, compute: Callable[[Batch], Result], oom: OomPolicy) -> list[Result]:
+    """Return the result of `compute` for the batch, or for each of its parts if memory has run out."""
+    return oom.run_with_fallbacks(
+        lambda: [compute(part) for part in batch.micro_batches(oom.num_eval_parts)],
+        lambda: oom.use_smaller_eval_batches(len(batch)),
+    )
+
+
+def forward(model: nn.Module, batch: Batch, precision: str = "fp32") -> Tensor:
     """Returns the model's outputs for a batch, converted to fp32 from any precision."""
     with autocast(precision, batch.values.device):
-        outputs: torch.Tensor = model(*batch.inputs()).float()
+        outputs: Tensor = model(*batch.inputs()).float()
     return outputs

@@ -88,7 +88,7 @@ def launch(workload: str, device: str, seed: str) -> int:
         if failed := [status for status in statuses.values() if status > 0 and status != LOST_WORKER_STATUS]:
             return failed[0]
         if num_nodes() > 1:  # torch's launcher has already restarted them
-            raise ChildProcessError(f"{describe(statuses)}; run the same command again on every machine")
+            raise ChildProcessError(f"{killed_worker(statuses)}; run the same command again on every machine")
         if number == MAX_RESTARTS:
             step = (
                 "the system kills a process where memory runs out: lower train.batch_size or the number of workers, or "
@@ -97,11 +97,11 @@ def launch(workload: str, device: str, seed: str) -> int:
             if min(statuses.values()) > 0:
                 step = "what they printed above says how they lost each other: mend that"
             raise ChildProcessError(
-                f"{describe(statuses)}, after {MAX_RESTARTS} restarts; {step}, and run the same command again"
+                f"{killed_worker(statuses)}, after {MAX_RESTARTS} restarts; {step}, and run the same command again"
             )
         number += 1
         again = f"all {num_workers} go on from the last checkpoint (restart {number} of {MAX_RESTARTS})"
-        print(f"{describe(statuses)}; {again}", flush=True)
+        print(f"{killed_worker(statuses)}; {again}", flush=True)
 
 
 def rendezvous_options() -> list[str]:
@@ -112,7 +112,7 @@ def rendezvous_options() -> list[str]:
     return ["--standalone", "--local-addr", "127.0.0.1"]
 
 
-def describe(statuses: dict[int, int]) -> str:
+def killed_worker(statuses: dict[int, int]) -> str:
     """A phrase that names the killed worker, judged by the exit statuses. The other workers ended because of it."""
     killed = {rank: -status for rank, status in statuses.items() if status < 0}
     by_others = {rank: number for rank, number in killed.items() if number != signal.SIGTERM}

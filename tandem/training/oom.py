@@ -8,31 +8,27 @@
 5. Recompute activations instead of storing them, if the model supports it (Chen et al. 2016, arXiv:1604.06174).
 6. Raise `OutOfMemory`, which lists what the user can do, in the recommended order.
 
-If oneDNN runs out of memory, the CPU first continues without oneDNN; results are equal within rounding. This is needed
-because oneDNN does not recover: after one failure it fails in every later call of that thread, even with free memory.
-
 A fallback stays active for the rest of the training. It is printed, saved in the checkpoint and tagged in MLflow. The
 weights change only at the end of a step, so a step that ran out of memory can be repeated.
 """
 
+import copy
 import ctypes
 import errno
 import gc
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import torch
 from torch import Tensor, nn
 
-from tandem.training.batches import Batch, Split
-
 Result = TypeVar("Result")
 CLOSE_OTHERS = "close what else uses the memory (`make doctor` says how to find it) and run the same command again"
 SMALLER = "lower train.model.hidden_size or the length of the sequences"
-ONEDNN = "could not create a primitive"
+ONEDNN = "could not create a primitive"  # the whole message; oneDNN says more about a primitive that it lacks
 # Messages of the CPU allocator, C++, mmap, the CUDA driver and its libraries. torch's own error is a class.
-WORDS = (
+MESSAGES = (
     "DefaultCPUAllocator: can't allocate memory",
     "std::bad_alloc",
     "unable to mmap",
@@ -47,6 +43,17 @@ WORDS = (
 # torch's message if no cuDNN algorithm for a convolution could run: no memory, or a broken installation.
 NO_ENGINE = "unable to find an engine to execute this computation"
 NEARLY_FULL_BYTES = 256 * 2**20  # free memory of a GPU that cuDNN may need for its kernels
+
+
+class Data(Protocol):
+    """Data that the fallbacks move: a Split (batches.py)."""
+
+    data_location: str
+
+    @property
+    def num_bytes_in_file(self) -> int: ...
+    def make_resident(self) -> None: ...
+    def release_to_host(self) -> None: ...
 
 
 class OutOfMemory(ValueError, MemoryError):
@@ -75,14 +82,15 @@ class OomPolicy:
     def __init__(
         self,
         model: nn.Module | None = None,
-        splits: Sequence[Split] = (),
+        splits: Sequence[Data] = (),
         advice: Sequence[str] = (CLOSE_OTHERS, SMALLER),
     ) -> None:
         self.model, self.splits, self.advice = model, splits, advice
         self.fallbacks: list[str] = []  # the fallbacks taken, as sentences
         self.num_eval_parts = 1  # number of parts in which a batch is evaluated, without gradients
-        self.has_freed = self.recomputes = self.without_onednn = False
-        self.reads_from_file = not any(split.is_resident for split in splits)
+        self.has_freed = self.recomputes = False
+        # Of all splits: `device`, or `host` (their files).
+        self.data_location = "device" if any(split.data_location == "device" for split in splits) else "host"
         self.free_graphs: Callable[[], str] = lambda: ""  # `Step` replaces it
         self.on_fallback: Callable[[list[str]], object] = lambda fallbacks: None  # called after each fallback
 
@@ -101,18 +109,12 @@ class OomPolicy:
                 failed = shorten(error)
             # This runs outside the `except`, because the error references the tensors of the failed pass.
             free_cache()
-            first = [self.leave_onednn] if failed == ONEDNN else []
-            for fallback in (*first, self.retry_after_freeing, self.free_graphs, self.release_to_host, *fallbacks):
+            for fallback in (self.retry_after_freeing, self.free_graphs, self.release_to_host, *fallbacks):
                 if done := fallback():
                     self.add_fallback(done)
                     break
             else:
                 raise OutOfMemory(failed, self.fallbacks, self.advice)
-
-    @property
-    def data_location(self) -> str:
-        """Current location of the splits: `device`, or `host` (in their files)."""
-        return "host" if self.reads_from_file else "device"
 
     def add_fallback(self, done: str) -> None:
         """Record and print a fallback. The training notices it by the length of `fallbacks`."""
@@ -127,20 +129,13 @@ class OomPolicy:
         self.has_freed = True
         return "freed what the allocators keep"
 
-    def leave_onednn(self) -> str:
-        if self.without_onednn:
-            return ""
-        self.without_onednn = True
-        torch.backends.mkldnn.enabled = False  # type: ignore[assignment]
-        return "the CPU computes without oneDNN, whose memory ran out"
-
     def release_to_host(self) -> str:
-        if self.reads_from_file:
+        size = sum(split.num_bytes_in_file for split in self.splits)
+        if self.data_location == "host" or not size:
             return ""
-        self.reads_from_file = True
+        self.data_location = "host"
         for split in self.splits:
             split.release_to_host()
-        size = sum(tensor.nbytes for split in self.splits if split.path for tensor in split.tensors.values())
         return f"the data ({size / 2**20:,.1f} MiB) is read from its file batch by batch instead of held in memory"
 
     def use_smaller_eval_batches(self, batch_size: int) -> str:
@@ -148,13 +143,6 @@ class OomPolicy:
             return ""
         self.num_eval_parts = min(2 * self.num_eval_parts, batch_size)
         return f"a batch of {batch_size} is evaluated in {self.num_eval_parts} parts"
-
-    def for_each_part(self, batch: Batch, compute: Callable[[Batch], Result]) -> list[Result]:
-        """Split the batch into `num_eval_parts` parts and return the result of `compute` for each."""
-        return self.run_with_fallbacks(
-            lambda: [compute(part) for part in batch.micro_batches(self.num_eval_parts)],
-            lambda: self.use_smaller_eval_batches(len(batch)),
-        )
 
     def concatenate(self, parts: list[Tensor]) -> Tensor:
         return parts[0] if len(parts) == 1 else self.run_with_fallbacks(lambda: torch.cat(parts))
@@ -168,51 +156,25 @@ class OomPolicy:
 
     def make_resident(self) -> None:
         """Copy the splits to the device. If they do not fit, they stay in their files."""
-        self.reads_from_file = False
+        self.data_location = "device"
 
-        def copy() -> None:
-            for split in () if self.reads_from_file else self.splits:
-                split.make_resident()
+        def copy_all() -> None:
+            if self.data_location == "device":
+                for split in self.splits:
+                    split.make_resident()
 
-        self.run_with_fallbacks(copy)
-
-    def batches(
-        self, split: Split, order: Tensor, batch_size: int, *changes: Callable[[Batch], Batch]
-    ) -> Iterator[Batch]:
-        """Yield the split's batches with `changes` applied. If one does not fit, take a fallback and make it again."""
-        batches: Iterator[Batch] | None = None
-        done = 0
-
-        def following() -> Batch:
-            nonlocal batches
-            if batches is None:
-                batches = split.batches(order[done:], batch_size)
-            try:
-                batch = next(batches)
-                for change in changes:
-                    batch = change(batch)
-            except Exception:
-                batches = None  # a generator that raised cannot continue
-                raise
-            return batch
-
-        while done < len(order):
-            batch = self.run_with_fallbacks(following)
-            done += len(batch)
-            yield batch
+        self.run_with_fallbacks(copy_all)
 
     def state(self) -> dict[str, Any]:
-        kept = ("num_eval_parts", "has_freed", "without_onednn", "reads_from_file", "recomputes")
-        return {"fallbacks": list(self.fallbacks), **{name: getattr(self, name) for name in kept}}
+        kept = ("fallbacks", "num_eval_parts", "has_freed", "data_location", "recomputes")
+        return copy.deepcopy({name: getattr(self, name) for name in kept})
 
     def restore(self, state: dict[str, Any]) -> None:
         """Take the fallbacks in `state`, in addition to those already taken."""
         self.fallbacks = [*state["fallbacks"], *(done for done in self.fallbacks if done not in state["fallbacks"])]
         self.num_eval_parts = max(self.num_eval_parts, state["num_eval_parts"])
         self.has_freed = self.has_freed or state["has_freed"]
-        if state["without_onednn"]:
-            self.leave_onednn()
-        if state["reads_from_file"]:
+        if state["data_location"] == "host":
             self.release_to_host()
         if state["recomputes"]:
             self.recompute_activations()
@@ -240,7 +202,7 @@ def is_out_of_memory(error: Exception) -> bool:
         return False
     if NO_ENGINE in message:
         return lacked_gpu_memory()
-    return message.strip() == ONEDNN or any(word in message for word in WORDS)
+    return message.strip() == ONEDNN or any(word in message for word in MESSAGES)
 
 
 def lacked_gpu_memory() -> bool:
@@ -259,5 +221,4 @@ def free_cache() -> None:
     gc.collect()
     if torch.cuda.is_initialized():
         torch.cuda.empty_cache()
-    if trim := getattr(ctypes.CDLL(None), "malloc_trim", None):  # glibc's
-        trim(0)
+    ctypes.CDLL(None).malloc_trim(0)  # glibc's

@@ -79,8 +79,8 @@ def score(context: RunContext, outputs: Tensor, outputs_of: Outputs, known: Mapp
     components = [find("metric", name, context.workload) for name in context.params.evaluate.metrics]
     if not components:
         return OwnScores({}, {}, "")
-    mask = mask_of(context)
-    anchors = context.read("test", "anchors") if has_anchors(context) else None
+    mask = np.asarray(np.arange(context.summary["max_steps"]) < context.read("test", "lengths")[:, None])
+    anchors = context.read("test", "anchors") if "test/anchors.npy" in context.summary["sha256"] else None
     predictions = in_units(context, context.task.predict(outputs, torch.from_numpy(mask)), mask, anchors)
     targets = in_units(context, torch.from_numpy(context.read("test", "targets")), mask, anchors)
     requested = {
@@ -101,17 +101,23 @@ def score(context: RunContext, outputs: Tensor, outputs_of: Outputs, known: Mapp
         ends: tuple[float, float] | None = None
         if not given and not isinstance(returned, Mapping):
             block_size = round(len(mask) ** 0.5) if anchors is not None else 1  # neighbouring windows share their steps
-            announce(component, seconds, num_resamples(predictions, mask))
+            if (expected := seconds * num_resamples(predictions, mask)) > SLOW_SECONDS:
+                print(
+                    f"{component.place} took {seconds:.2g} s; its interval calls it "
+                    f"{num_resamples(predictions, mask):,} times, about {expected / 60:.1f} minutes",
+                    flush=True,
+                )
             ends = interval(function, predictions, targets, mask, block_size)
         is_better = bool(getattr(function, "higher_is_better", True))
         higher_is_better |= dict.fromkeys(found, is_better)
-        if ends:
-            name, value = component.attribute, found[component.attribute]
-            found |= {f"{name}_low": ends[0], f"{name}_high": ends[1]}
-            direction = "" if is_better else "lower is better, "
-            sentences.append(f"{name} {value:.4g} ({direction}95% interval {ends[0]:.4g} to {ends[1]:.4g})")
-        elif not isinstance(returned, Mapping):
-            sentences.append(f"{component.attribute} {found[component.attribute]:.4g}")
+        if not isinstance(returned, Mapping):
+            name = component.attribute
+            sentence = f"{name} {found[name]:.4g}"
+            if ends:
+                direction = "" if is_better else "lower is better, "
+                sentence += f" ({direction}95% interval {ends[0]:.4g} to {ends[1]:.4g})"
+                found |= {f"{name}_low": ends[0], f"{name}_high": ends[1]}
+            sentences.append(sentence)
         if taken := [name for name in found if name in known or name in metrics]:
             raise ValueError(f"{component.place} gives {taken[0]!r}, which another metric of the workload is called")
         metrics |= found
@@ -130,7 +136,8 @@ class Predictions:
         because the network gets their changes.
         """
         context, params = self.context, self.context.params.preprocess
-        reader = importlib.import_module(f"tandem.data.{reader_of(params)}")
+        module = getattr(params, "reader", params.source)  # knows the format of the workload's raw data
+        reader = importlib.import_module(f"tandem.data.{module}")
         given = np.asarray(values), np.asarray(mask, dtype=bool)
         inputs, anchors = reader.raw_to_inputs(*given, params, context.summary)
         mask = np.ones(inputs.shape[:2], dtype=bool) if anchors is not None else given[1]
@@ -141,21 +148,6 @@ class Predictions:
         }
         outputs = self.outputs_of(tensors)
         return in_units(context, context.task.predict(outputs, tensors["mask"]), mask, anchors)
-
-
-def reader_of(params: Any) -> str:
-    """The module of tandem/data that knows the format of the workload's raw data."""
-    return str(getattr(params, "reader", params.source))
-
-
-def has_anchors(context: RunContext) -> bool:
-    return "test/anchors.npy" in context.summary["sha256"]
-
-
-def mask_of(context: RunContext) -> np.ndarray:
-    """(N, T): true for the real steps of the test split."""
-    lengths = context.read("test", "lengths")
-    return np.asarray(np.arange(context.summary["max_steps"]) < lengths[:, None])
 
 
 def in_units(context: RunContext, found: Tensor, mask: np.ndarray, anchors: np.ndarray | None) -> np.ndarray:
@@ -184,15 +176,6 @@ def numbers_of(component: Component, returned: Any) -> dict[str, float]:
 
 def num_resamples(predictions: np.ndarray, mask: np.ndarray) -> int:
     return int(np.clip(MAX_CELLS // max(1, predictions.size + mask.size), MIN_RESAMPLES, NUM_RESAMPLES))
-
-
-def announce(component: Component, seconds: float, num: int) -> None:
-    if seconds * num > SLOW_SECONDS:
-        print(
-            f"{component.place} took {seconds:.2g} s; its interval calls it {num:,} times, about "
-            f"{seconds * num / 60:.1f} minutes",
-            flush=True,
-        )
 
 
 def interval(

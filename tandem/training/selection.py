@@ -12,16 +12,16 @@ it has chosen the strength of a ridge (docs/recipes.md).
 
 from collections.abc import Callable, Iterator
 from itertools import chain
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from tandem.tasks import FittedTask
+from tandem.tasks import FittedTask, Task
 from tandem.training import closed_form
-from tandem.training.batches import Batch, Split, sequential_indices
-from tandem.training.closed_form import ClosedForm
+from tandem.training.batches import Batch, Split, batches_of, sequential_indices
+from tandem.training.closed_form import ClosedForm, OwnFit
 from tandem.training.oom import OomPolicy
 
 NUM_ERRORS = 1.0
@@ -67,7 +67,6 @@ class Selection:
         if not closed_form.is_kept(train, val) and candidates["raw"].head.in_features > MAX_RAW:
             del self.fits["raw"]
         self.on_features: Callable[[int, int], None] = lambda num_done, num_all: None
-        self.refit: Callable[[], None] = lambda: None
 
     def fit(self, order: Tensor) -> Tensor:
         """Fit all candidates to the training split and select one; returns its summed loss."""
@@ -84,13 +83,29 @@ class Selection:
         self.model.held_out_scores.copy_(torch.tensor([*scores.values(), self.score(constant, targets)]))
         gain = errors_of(constant, encoded, targets) - errors[selected]
         self.model.beats_constant.fill_(is_clear(gain, NUM_ERRORS_OVER_CONSTANT))
-        self.refit = self.fits[selected].refit
         self.fits = {selected: self.fits[selected]}  # frees the others' features
         return losses[selected]
+
+    def refit(self) -> None:
+        """Fit the selected candidate to train and val together."""
+        for fit in self.fits.values():
+            fit.refit()
 
     def score(self, outputs: Tensor, targets: Tensor) -> float:
         mask = torch.empty(0)
         return self.task.score(self.task.predict(outputs, mask), targets, mask)
+
+
+def closed_form_of(
+    model: Any, task: Task, train: Split, val: Split, oom: OomPolicy, batch_size: int
+) -> ClosedForm | OwnFit | Selection | None:
+    """The fit of a model that is fitted without steps; None for the others."""
+    if hasattr(model, "fit"):
+        return OwnFit(model, task, train, oom, batch_size)
+    if getattr(model, "is_fitted_in_closed_form", False):
+        kind = Selection if hasattr(model, "candidates") else ClosedForm
+        return kind(model, cast(FittedTask, task), train, val, oom, batch_size)
+    return None
 
 
 def errors_of(outputs: Tensor, encoded: Tensor, targets: Tensor) -> Tensor:
@@ -131,7 +146,7 @@ class ForestFit:
         self.model.has_padding.fill_(bool(lengths.min() < lengths.max()))
         outputs, targets = self.grow([(self.train, rows)], bootstrap=True)
         self.model.scale.fill_(1.0)
-        judges = sequential_indices(self.val) if is_kept else closed_form.judges_of(self.val)
+        judges = sequential_indices(self.val) if is_kept else closed_form.rows_to_judge(self.val)
         batches = [(self.model(batch.values, batch.mask), batch.targets) for batch in self.batches((self.val, judges))]
         of_val, val_targets = (torch.cat(each).cpu() for each in zip(*batches, strict=True))
         parts = [(outputs, targets), (of_val, val_targets)] if is_kept else [(of_val, val_targets)]
@@ -147,7 +162,7 @@ class ForestFit:
             self.grow([(split, sequential_indices(split)) for split in (self.train, self.val)], bootstrap=False)
 
     def batches(self, *parts: tuple[Split, Tensor]) -> Iterator[Batch]:
-        return chain.from_iterable(self.oom.batches(*part, self.batch_size) for part in parts)
+        return chain.from_iterable(batches_of(*part, self.batch_size, self.oom) for part in parts)
 
     def grow(self, parts: list[tuple[Split, Tensor]], bootstrap: bool) -> tuple[Tensor, Tensor]:
         """Grow the trees on some rows of splits. Returns the outputs out of the bag (N, C) and the targets (N,)."""

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from tandem.models.kernels import dropout
 from tandem.training.batches import Batch
 from tandem.training.graphs import CaptureFailed, Graphs
-from tandem.training.oom import OomPolicy, free_cache
+from tandem.training.oom import OomPolicy, free_cache, is_out_of_memory, shorten
 from tandem.training.workers import ALONE, Workers, gradient_sync
 
 Loss = Callable[[Tensor, Batch], Tensor]  # (outputs, their batch) -> mean over its sequences
@@ -115,8 +115,8 @@ class Step:
             if self.graphs is not None:
                 try:
                     return self.graphs.run(key, partial(self, batch), partial(self.update, batch))
-                except CaptureFailed as failed:
-                    self.handle_failed_capture(failed)
+                except RuntimeError as error:
+                    self.give_up_graphs_after(error)
             self(batch)
 
         return step
@@ -153,8 +153,8 @@ class Step:
         self.optimizer.zero_grad(set_to_none=True)
         total: Tensor | None = None
         micro_batches = batch.micro_batches(self.grad_accum_steps)
-        for number, part in enumerate(micro_batches, 1):
-            with gradient_sync(self.forward, number == len(micro_batches)), shared_dropout_mask(part):
+        for index, part in enumerate(micro_batches, 1):
+            with gradient_sync(self.forward, index == len(micro_batches)), shared_dropout_mask(part):
                 with autocast(self.precision, self.device):
                     outputs = self.forward(*part.inputs())
                 loss = self.loss(outputs.float(), part)
@@ -186,20 +186,23 @@ class Step:
         """Take eager steps in the rest of the training, also after a resume."""
         self.graphs, self.eager_reason, self.gave_up_reason = None, reason, reason
 
-    def handle_failed_capture(self, failed: CaptureFailed) -> None:
-        """Take eager steps after a failed capture. The capture computed nothing, so no step is lost.
+    def give_up_graphs_after(self, error: RuntimeError) -> None:
+        """Take eager steps after a failed capture, or if memory ran out beside the graphs. No step is lost.
 
-        Raises torch.OutOfMemoryError if memory ran out and `may_fall_back` is false.
+        Raises `error` if it is another one, or a lack of memory and `may_fall_back` is false.
         """
-        self.give_up_graphs(f"the capture failed: {failed}")
-        self.clear()
-        if failed.is_out_of_memory:
-            if not self.may_fall_back:
-                raise torch.OutOfMemoryError(str(failed))
-            self.oom.add_fallback("the step is taken eagerly instead of captured as a CUDA graph")
+        is_memory = is_out_of_memory(error)
+        if not isinstance(error, CaptureFailed) and not (is_memory and self.may_fall_back):
+            raise error
+        freed = self.free_graphs() if is_memory else ""
+        if not freed:
+            self.give_up_graphs(f"the capture failed: {shorten(error)}")
+            self.clear()
+        if is_memory:
+            self.oom.add_fallback(freed or "the step is taken eagerly instead of captured as a CUDA graph")
             free_cache()
         elif self.may_fall_back:
-            print(f"steps are taken eagerly instead of captured as a CUDA graph: {failed}", flush=True)
+            print(f"steps are taken eagerly instead of captured as a CUDA graph: {error}", flush=True)
 
     def state(self) -> dict[str, Any]:
         return {
@@ -209,9 +212,8 @@ class Step:
         }
 
     def restore(self, state: dict[str, Any]) -> None:
-        self.grad_accum_steps = max(
-            self.grad_accum_steps, state["grad_accum_steps"]
-        )  # larger micro-batches ran out of memory before
+        # Larger micro-batches ran out of memory before.
+        self.grad_accum_steps = max(self.grad_accum_steps, state["grad_accum_steps"])
         self.scaler.load_state_dict(state["scaler"])
         self.gave_up_reason = state["gave_up_reason"]
         if self.gave_up_reason and self.graphs is not None:
@@ -253,9 +255,7 @@ def graph_blocker(device: torch.device, precision: str, model: nn.Module) -> str
         return "a step in fp16, which may be left out, is not captured"
     if getattr(model, "checkpoint_activations", False):
         return "activations that are computed again set the random state back, which cannot be captured"
-    rnns = [
-        each for each in model.modules() if isinstance(each, nn.RNNBase) and not hasattr(each, "uses_torch_dropout")
-    ]
-    if any(rnn.num_layers > 1 and rnn.dropout > 0 for rnn in rnns):
+    rnns = [each for each in model.modules() if isinstance(each, nn.RNNBase)]
+    if any(rnn.num_layers > 1 and rnn.dropout > 0 and not hasattr(rnn, "uses_torch_dropout") for rnn in rnns):
         return "cuDNN keeps the random state of dropout between an RNN's layers to itself"
     return ""

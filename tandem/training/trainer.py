@@ -3,27 +3,27 @@
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import nn
 
 from tandem.machine.measure import Measurement, measure
 from tandem.params.schema import Train
-from tandem.tasks import FittedTask, Task
+from tandem.tasks import Task
 from tandem.training import inference
-from tandem.training.batches import Batch, Split, own_rows, sequential_indices, shares_of
-from tandem.training.closed_form import ClosedForm, Fitted, OwnFit
+from tandem.training.batches import Batch, Split, batches_of, sequential_indices
+from tandem.training.closed_form import ClosedForm, OwnFit
 from tandem.training.device import has_tf32, use_tf32
 from tandem.training.graph_epoch import GraphEpoch
 from tandem.training.graphs import Graphs
 from tandem.training.oom import OomPolicy, advice
 from tandem.training.optimizer import AdamW, learning_rates
 from tandem.training.random_draws import RandomDraws, draw_epoch, sha256_of, uses_teacher_forcing
-from tandem.training.selection import Selectable, Selection
+from tandem.training.selection import Selection, closed_form_of
 from tandem.training.step import Step, choose_execution_mode, graph_blocker, random_state, set_random_state
 from tandem.training.trained import PREDICTION_BATCH
-from tandem.training.workers import ALONE, Workers
+from tandem.training.workers import ALONE, Workers, own_rows, shares_of
 
 
 @dataclass(frozen=True)
@@ -47,14 +47,12 @@ class Trainer:
     def __init__(self, model: nn.Module, train: Split, val: Split, params: Train, task: Task, seed: int = 0):
         self.model, self.train_split, self.val_split, self.params = model, train, val, params
         self.task, self.device = task, train.device
-        has_fitted_head, has_fit = getattr(model, "is_fitted_in_closed_form", False), hasattr(model, "fit")
-        is_closed_form = has_fitted_head or has_fit
-        precision = (
-            "fp32"
-            if params.precision == "auto" or is_closed_form
-            else realized_precision(params.precision, self.device)
-        )
-        mode, reason = choose_execution_mode("eager" if is_closed_form else params.step, self.device, precision, model)
+        self.oom = OomPolicy(model, (train, val), advice(self.device, params.precision))
+        self.closed_form = closed_form_of(model, task, train, val, self.oom, params.batch_size)
+        is_fp32 = params.precision == "auto" or self.closed_form is not None
+        requested_mode = "eager" if self.closed_form else params.step
+        precision = "fp32" if is_fp32 else realized_precision(params.precision, self.device)
+        mode, reason = choose_execution_mode(requested_mode, self.device, precision, model)
         self.optimizer = AdamW(
             # A model that fits itself may have buffers alone, and AdamW refuses an empty list.
             [*model.parameters()] or [nn.Parameter(torch.zeros(0, device=self.device))],
@@ -64,7 +62,6 @@ class Trainer:
             fused=True,
             capturable=mode == "graph",
         )
-        self.oom = OomPolicy(model, (train, val), advice(self.device, params.precision))
         self.step = Step(
             model,
             # The lambda avoids `self`: a reference cycle would hold GPU memory until a garbage collection.
@@ -79,20 +76,10 @@ class Trainer:
             oom=self.oom,
         )
         use_tf32(self.step.precision == "tf32")
-        self.closed_form: ClosedForm | OwnFit | Selection | None = None
-        if has_fit:
-            self.closed_form = OwnFit(model, task, train, self.oom, params.batch_size)
-        elif has_fitted_head:
-            inputs = (cast(FittedTask, task), train, val, self.oom, params.batch_size)
-            self.closed_form = (
-                Selection(cast(Selectable, model), *inputs)
-                if hasattr(model, "candidates")
-                else ClosedForm(cast(Fitted, model), *inputs)
-            )
         self.steps_per_epoch = -(-len(train) // params.batch_size)
         self.rates = learning_rates(params, self.steps_per_epoch * params.epochs)
         self.total = torch.zeros((), device=self.device)  # loss of the current epoch, summed over its sequences
-        self.device_epoch: GraphEpoch | None = None
+        self.graph_epoch: GraphEpoch | None = None
         self.num_fallbacks_seen = 0  # number of OOM fallbacks when the graphs were last dropped
         # The generator is on the CPU, so CPU and GPU runs see the same batches and the same augmentation.
         self.generator = torch.Generator().manual_seed(seed)
@@ -100,11 +87,10 @@ class Trainer:
         self.epochs_done = 0
         self.best_loss = float("inf")
         self.best_weights = snapshot(model)
-        self.verified: list[int] = []  # epochs after which all tensors were on the device
         self.peak_mib = 0.0  # highest memory peak of any epoch so far
         self.workers = ALONE
         self.missing_reasons: dict[str, str] = {}  # what could not be measured in the last epoch, and why
-        self.probe_blocker = "a fit in closed form takes no steps" if is_closed_form else ""
+        self.probe_blocker = "a fit in closed form takes no steps" if self.closed_form else ""
         self.notes: dict[str, str] = {}  # sentences for answers.txt
 
     def use_workers(self, workers: Workers) -> None:
@@ -139,6 +125,73 @@ class Trainer:
         if self.workers.count > 1:
             self.synchronize_workers()
 
+    def synchronize_workers(self) -> None:
+        """Give all workers the first worker's state.
+
+        The states can differ for two reasons: another processor rounds differently, and a library that draws dropout
+        for each worker's sequences separately leaves torch's generators in different states.
+        """
+        set_random_state(self.workers.broadcast(random_state(self.device)), self.device)
+        own = self.weights_sha256()
+        if self.workers.sum(torch.tensor(int(own != self.workers.broadcast(own)))):
+            self.restore(self.workers.broadcast(self.state()))
+
+    def training_steps(self) -> Iterator[int]:
+        """Draw the random numbers of the next epoch and return an iterator over its optimizer steps.
+
+        Each iteration takes one step, adds its loss to `total` and yields its number of sequences.
+        """
+        self.model.train()
+        random_draws = self.draw()
+        self.digests = random_draws.digests()
+        return self.fit(self.closed_form, random_draws) if self.closed_form else self.take_steps(random_draws)
+
+    def fit(self, closed_form: ClosedForm | OwnFit | Selection, random_draws: RandomDraws) -> Iterator[int]:
+        """Fit the model in closed form: the only step of such an epoch."""
+        self.total = closed_form.fit(random_draws.order)
+        yield len(self.train_split)
+
+    def take_steps(self, random_draws: RandomDraws) -> Iterator[int]:
+        """Take the epoch's steps as CUDA graphs as far as possible, and the others eagerly."""
+        if self.num_fallbacks_seen != len(self.oom.fallbacks):
+            self.drop_graphs()
+        self.total.zero_()
+        rates = self.rates[self.epochs_done * self.steps_per_epoch :][: self.steps_per_epoch]
+        num_done = 0
+        if self.step.graphs is not None:
+            if self.graph_epoch is None:
+                self.graph_epoch = self.oom.run_with_fallbacks(
+                    lambda: GraphEpoch(self.step, self.train_split, self.params, self.total)
+                )
+            for num_sequences in self.graph_epoch.steps(random_draws, rates):
+                num_done += 1
+                yield num_sequences
+            if self.step.graphs is None:
+                self.graph_epoch = None  # this also frees the chunks of streamed data
+        if num_done < self.steps_per_epoch:
+            batches = self.batches(random_draws, num_done)
+            yield from take_steps(batches, self.step, rates[num_done:].tolist(), self.total)
+
+    def batches(self, random_draws: RandomDraws, num_done: int = 0) -> Iterator[Batch]:
+        """The epoch's batches after the first `num_done`."""
+        random_draws, size = self.oom.run_with_fallbacks(lambda: random_draws.to(self.device)), self.params.batch_size
+        order, change = random_draws.order[num_done * size :], partial(random_draws.apply_to, params=self.params)
+        if self.workers.count == 1:
+            return batches_of(self.train_split, order, size, self.oom, change)
+        return self.shared_batches(order, change)
+
+    def shared_batches(self, order: torch.Tensor, change: Callable[[Batch], Batch]) -> Iterator[Batch]:
+        """This worker's share of every batch of `order`: first the full batches, then the smaller last one."""
+        last_batch_size = len(order) % self.params.batch_size
+        full, last = order.split([len(order) - last_batch_size, last_batch_size])
+        for rows, size in ((full, self.params.batch_size), (last, last_batch_size)):
+            if len(rows):
+                shares = shares_of(size, self.step.grad_accum_steps, self.workers.rank, self.workers.count)
+                own = own_rows(rows, size, shares)
+                num_processed = sum(share.num_processed for share in shares)
+                for batch in batches_of(self.train_split, own, num_processed, self.oom, change):
+                    yield replace(batch, shares=shares)
+
     def end_epoch(self, training: Measurement, train_loss: torch.Tensor, learning_rate: float) -> Epoch:
         """Validate after the steps of an epoch.
 
@@ -148,7 +201,7 @@ class Trainer:
             rows, num_val = self.workers.part_of(sequential_indices(self.val_split)), len(self.val_split)
             loss, predictions = inference.validate(
                 self.model,
-                self.oom.batches(self.val_split, rows, PREDICTION_BATCH),
+                batches_of(self.val_split, rows, PREDICTION_BATCH, self.oom),
                 lambda outputs, batch: self.task.loss(outputs, batch.targets, batch.mask, 0.0),
                 self.task.predict,
                 self.step.precision,
@@ -180,73 +233,29 @@ class Trainer:
             {"weights_sha256": sha256_of(weights.values()), **self.digests},
         )
 
-    def synchronize_workers(self) -> None:
-        """Give all workers the first worker's state.
+    def verify_device(self, outputs: torch.Tensor) -> None:
+        """Raises RuntimeError if a parameter, the data or an output is not on the training's device.
 
-        The states can differ for two reasons: another processor rounds differently, and a library that draws dropout
-        for each worker's sequences separately leaves torch's generators in different states.
+        torch computes on the device of its operands and never moves them. This check runs once per epoch, untimed.
         """
-        set_random_state(self.workers.broadcast(random_state(self.device)), self.device)
-        own = self.weights_sha256()
-        if self.workers.sum(torch.tensor(int(own != self.workers.broadcast(own)))):
-            self.restore(self.workers.broadcast(self.state()))
+        batch = next(batches_of(self.val_split, sequential_indices(self.val_split)[:1], 1, self.oom))
+        places = {tensor.device.type for tensor in (*self.model.parameters(), batch.values, batch.targets, outputs)}
+        if places != {self.device.type}:
+            lie_on = ", ".join(sorted(places))
+            raise RuntimeError(f"this training runs on {self.device.type}, but tensors lie on {lie_on}")
 
-    def weights_sha256(self) -> str:
-        return sha256_of(snapshot(self.model).values())
+    def drop_graphs(self) -> None:
+        """Drop the captured graphs, because their tensors have moved. Later steps capture new ones if possible."""
+        self.graph_epoch, self.num_fallbacks_seen = None, len(self.oom.fallbacks)
+        if self.step.graphs is not None:
+            reason = graph_blocker(self.device, self.step.precision, self.model)
+            self.step.graphs = None if reason else Graphs(self.device)
+            self.step.eager_reason = reason
 
     def missing_graph(self) -> dict[str, str]:
         """The reason why steps are not captured, although params.yaml or `auto` on this device asks for a graph."""
         reason = self.step.eager_reason
         return {"step: graph": reason} if reason and (self.device.type == "cuda" or self.params.step == "graph") else {}
-
-    def training_steps(self) -> Iterator[int]:
-        """Draw the random numbers of the next epoch and return an iterator over its optimizer steps.
-
-        Each iteration takes one step, adds its loss to `total` and yields its number of sequences.
-        """
-        self.model.train()
-        random_draws, first_step = self.draw(), self.epochs_done * self.steps_per_epoch
-        self.digests = random_draws.digests()
-        if self.closed_form:
-            return self.fitted(self.closed_form, random_draws.order)
-        if self.num_fallbacks_seen != len(self.oom.fallbacks):
-            self.drop_graphs()
-        if self.step.graphs is None:
-            self.total = torch.zeros((), device=self.device)
-            return self.plain_steps(random_draws, first_step, 0)
-        return self.captured_steps(random_draws, first_step)
-
-    def fitted(self, closed_form: ClosedForm | OwnFit | Selection, order: torch.Tensor) -> Iterator[int]:
-        """Fit the model in closed form: the only step of such an epoch."""
-        self.total = closed_form.fit(order)
-        yield len(self.train_split)
-
-    def plain_steps(self, random_draws: RandomDraws, first_step: int, num_done: int) -> Iterator[int]:
-        """Take the epoch's steps after the first `num_done`, without a CUDA graph."""
-        rates = self.rates[first_step + num_done : first_step + self.steps_per_epoch].tolist()
-        return take_steps(self.batches(random_draws, num_done), self.step, rates, self.total)
-
-    def captured_steps(self, random_draws: RandomDraws, first_step: int) -> Iterator[int]:
-        if self.device_epoch is None:
-            self.device_epoch = self.oom.run_with_fallbacks(
-                lambda: GraphEpoch(self.step, self.train_split, self.params, self.rates)
-            )
-        self.total, num_done = self.device_epoch.total, 0
-        for count in self.device_epoch.steps(random_draws, first_step):
-            num_done += 1
-            yield count
-        if self.step.graphs is None:
-            self.device_epoch = None  # this also frees the chunks of streamed data
-        if num_done < self.steps_per_epoch:
-            yield from self.plain_steps(random_draws, first_step, num_done)
-
-    def drop_graphs(self) -> None:
-        """Drop the captured graphs, because their tensors have moved. Later steps capture new ones if possible."""
-        self.device_epoch, self.num_fallbacks_seen = None, len(self.oom.fallbacks)
-        if self.step.graphs is not None:
-            reason = graph_blocker(self.device, self.step.precision, self.model)
-            self.step.graphs = None if reason else Graphs(self.device)
-            self.step.eager_reason = reason
 
     def draw(self) -> RandomDraws:
         return draw_epoch(self.generator, self.train_split, self.params, self.epochs_done)
@@ -254,26 +263,6 @@ class Trainer:
     def training_batches(self) -> Iterator[Batch]:
         """The next epoch's batches, for steps without a CUDA graph."""
         return self.batches(self.draw())
-
-    def batches(self, random_draws: RandomDraws, num_done: int = 0) -> Iterator[Batch]:
-        """The epoch's batches after the first `num_done`."""
-        random_draws, size = self.oom.run_with_fallbacks(lambda: random_draws.to(self.device)), self.params.batch_size
-        order, change = random_draws.order[num_done * size :], partial(random_draws.apply_to, params=self.params)
-        if self.workers.count == 1:
-            return self.oom.batches(self.train_split, order, size, change)
-        return self.shared_batches(order, change)
-
-    def shared_batches(self, order: torch.Tensor, change: Callable[[Batch], Batch]) -> Iterator[Batch]:
-        """This worker's share of every batch of `order`: first the full batches, then the smaller last one."""
-        last_batch_size = len(order) % self.params.batch_size
-        full, last = order.split([len(order) - last_batch_size, last_batch_size])
-        for rows, size in ((full, self.params.batch_size), (last, last_batch_size)):
-            if len(rows):
-                shares = shares_of(size, self.step.grad_accum_steps, self.workers.rank, self.workers.count)
-                own = own_rows(rows, size, shares)
-                num_processed = sum(share.num_processed for share in shares)
-                for batch in self.oom.batches(self.train_split, own, num_processed, change):
-                    yield replace(batch, shares=shares)
 
     def one_batch(self, size: int, repeat: bool = False) -> Batch:
         """The first `size` training sequences as a batch on the device, with teacher forcing if the network has it.
@@ -285,18 +274,8 @@ class Trainer:
         batch = next(self.train_split.batches(rows, size))
         return replace(batch, teacher_targets=batch.targets) if uses_teacher_forcing(self.params.model) else batch
 
-    def verify_device(self, outputs: torch.Tensor) -> None:
-        """Raises RuntimeError if a parameter, the data or an output is not on the training's device.
-
-        torch computes on the device of its operands and never moves them. This check runs once per epoch, untimed.
-        """
-        batch = next(self.oom.batches(self.val_split, sequential_indices(self.val_split)[:1], 1))
-        places = {tensor.device.type for tensor in (*self.model.parameters(), batch.values, batch.targets, outputs)}
-        if places != {self.device.type}:
-            raise RuntimeError(
-                f"this training runs on {self.device.type}, but tensors lie on {', '.join(sorted(places))}"
-            )
-        self.verified.append(self.epochs_done)
+    def weights_sha256(self) -> str:
+        return sha256_of(snapshot(self.model).values())
 
     def set_precision(self, name: str) -> None:
         """Change the precision of the next steps to fp32, tf32 or bf16; fp16 needs a loss scaler from the start."""
@@ -313,9 +292,7 @@ class Trainer:
             "step": self.step.state(),
             "generator": self.generator.get_state(),
             "torch_rng": random_state(self.device),
-            "device": self.device.type,
             "epochs_done": self.epochs_done,
-            "verified": list(self.verified),
         }
 
     def restore(self, state: dict[str, Any]) -> None:
@@ -334,7 +311,7 @@ class Trainer:
         self.step.restore(state["step"])
         self.generator.set_state(state["generator"].cpu())
         set_random_state(state["torch_rng"], self.device)
-        self.epochs_done, self.verified = state["epochs_done"], list(state["verified"])
+        self.epochs_done = state["epochs_done"]
 
 
 def take_steps(batches: Iterable[Batch], step: Step, rates: Iterable[float], total: torch.Tensor) -> Iterator[int]:

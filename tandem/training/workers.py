@@ -18,6 +18,7 @@ import time
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -41,11 +42,19 @@ LOST_MESSAGES = re.compile(
 COMPARED = ("seed", "parameters", "data", "code")  # torch's version too; the hardware may differ
 
 
-class LostWorker(SystemExit):
-    """Another worker ended, so this one ends too. The launcher restarts all workers or prints why not."""
+@dataclass(frozen=True)
+class WorkerSlice:
+    """One worker's contiguous share of a micro-batch of all workers.
 
-    def __init__(self) -> None:
-        super().__init__(LOST_WORKER_STATUS)
+    A batch goes through the model in `grad_accum_steps` micro-batches, and each worker takes a share of every one. If a
+    micro-batch has fewer sequences than there are workers (in the smaller last batch), a worker without a sequence
+    processes another worker's sequence with weight 0: every worker must take part in the sum of gradients.
+    """
+
+    first: int  # index of the share's first sequence in the micro-batch of all workers
+    num_processed: int  # number of sequences that this worker processes
+    num_counted: int  # number of those whose loss counts: 0 if the sequence is another worker's
+    global_size: int  # number of sequences in the micro-batch of all workers
 
 
 class Workers:
@@ -147,18 +156,14 @@ class Workers:
 ALONE = Workers()
 
 
-def started_by_launcher() -> bool:
-    """Whether torch's launcher started this process as one of several workers."""
-    return "TORCHELASTIC_RUN_ID" in os.environ
-
-
 @contextmanager
 def process_group(device: str, count: int, kind: str) -> Iterator[Workers]:
     """Join the process group of `device` (e.g. 2xcpu); without torch's launcher, this process works alone.
 
-    Raises LostWorker if another worker ends meanwhile, ValueError if the launcher started another number of workers.
+    Exits with LOST_WORKER_STATUS if another worker ends meanwhile. Raises ValueError if the launcher started another
+    number of workers.
     """
-    if count == 1 or not started_by_launcher():
+    if count == 1 or "TORCHELASTIC_RUN_ID" not in os.environ:
         yield ALONE
         return
     started, local_rank = int(os.environ["WORLD_SIZE"]), int(os.environ["LOCAL_RANK"])
@@ -182,13 +187,14 @@ def process_group(device: str, count: int, kind: str) -> Iterator[Workers]:
 
 @contextmanager
 def lost_workers_noticed() -> Iterator[None]:
+    """Exit if another worker has ended. The launcher restarts all workers or prints why not."""
     try:
         yield
     except RuntimeError as error:
         if not isinstance(error, dist.DistError) and not LOST_MESSAGES.search(str(error)):
             raise
         print(f"a worker notices that another one is gone ({one_line(error)[:120]})", file=sys.stderr, flush=True)
-        raise LostWorker from None
+        raise SystemExit(LOST_WORKER_STATUS) from None
 
 
 def gradient_sync(model: Any, enabled: bool) -> AbstractContextManager[object]:
@@ -196,7 +202,7 @@ def gradient_sync(model: Any, enabled: bool) -> AbstractContextManager[object]:
     return nullcontext() if enabled or not isinstance(model, nn.parallel.DistributedDataParallel) else model.no_sync()
 
 
-def describe(workers: Workers, kind: str, settings: Train, asked: Train) -> str:
+def workers_sentence(workers: Workers, kind: str, settings: Train, asked: Train) -> str:
     """A sentence about workers, batch and learning rate. `settings`: the training's; `asked`: those of params.yaml."""
     machines = "" if workers.local_count == workers.count else f", {workers.local_count} on this machine"
     threads = "1 thread" if settings.threads == 1 else f"{settings.threads} threads"
@@ -211,3 +217,36 @@ def describe(workers: Workers, kind: str, settings: Train, asked: Train) -> str:
         )
     carrier = "nccl" if kind == "cuda" else "gloo"
     return f"{workers.count} workers{machines}, {each}: {batch}, {carrier} adds their gradients up"
+
+
+def shares_of(num_sequences: int, num_parts: int, rank: int, num_workers: int) -> tuple[WorkerSlice, ...]:
+    """The shares of worker `rank` in a batch of `num_sequences`, one per part.
+
+    If a part does not divide evenly, the first workers take one more sequence.
+    """
+    size = -(-num_sequences // num_parts)  # as in Batch.micro_batches
+    found = []
+    for start in range(0, num_sequences, size):
+        whole = min(size, num_sequences - start)
+        each, rest = divmod(whole, num_workers)
+        num_own = each + (rank < rest)
+        first = rank * each + min(rank, rest)
+        found.append(WorkerSlice(min(first, whole - 1), max(num_own, 1), num_own, whole))
+    return tuple(found)
+
+
+def places_of(shares: tuple[WorkerSlice, ...]) -> Tensor:
+    """Indices of the shares' sequences in the batch of all workers: (n,) int64."""
+    places, start = [], 0
+    for share in shares:
+        places.append(torch.arange(share.num_processed) + start + share.first)
+        start += share.global_size
+    return torch.cat(places)
+
+
+def own_rows(order: Tensor, batch_size: int, shares: tuple[WorkerSlice, ...]) -> Tensor:
+    """The elements of `order` that belong to a worker with these `shares` of each batch, batch by batch.
+
+    order: (N,) int64, consecutive full batches of all workers.
+    """
+    return order.view(-1, batch_size)[:, places_of(shares)].flatten()

@@ -1,7 +1,7 @@
-"""Open one workload on one device, for train, evaluate, the sweep and the benchmarks.
+"""Makes the Trainer of a workload on a device: the splits, the network with the seed's weights, a checkpoint's state.
 
-Input: the files of the previous stages (`RunContext.of`), or only the prepared data (`open_prepared`). Output: the
-torch device, the splits on it, and a Trainer with new weights from the seed.
+`RunContext.of` reads the files of the previous stages for train, evaluate and speed. `open_prepared` reads only the
+prepared data, for the sweep and the benchmarks.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class RunContext:
     device: str  # as in params.yaml: auto, cpu, cuda, or several workers such as 2xcpu
     seed: int
     params: Workload
-    identity: dict[str, Any]  # of the device
+    hardware: dict[str, Any]  # of the device
     plan: dict[str, Any]
     summary: dict[str, Any]
 
@@ -85,7 +85,7 @@ class RunContext:
     @property
     def kind(self) -> str:
         """`cpu` or `cuda`."""
-        return str(self.identity["kind"])
+        return str(self.hardware["kind"])
 
     @property
     def folder(self) -> Path:
@@ -110,8 +110,8 @@ class RunContext:
 
     def open_device(self, threads: Threads, precision: str = "fp32", index: int = 0) -> torch.device:
         if self.kind == "cuda":
-            require_same_gpu(self.identity)
-        return open_device(self.identity, threads, self.train_params.deterministic, precision, index)
+            require_same_gpu(self.hardware)
+        return open_device(self.hardware, threads, self.train_params.deterministic, precision, index)
 
     def open_split(self, name: str, device: torch.device) -> Split:
         """The packed split, still in its file. Raises ValueError if the file is not the one that preload wrote."""
@@ -120,7 +120,7 @@ class RunContext:
     def data_location(self, device: torch.device) -> str:
         """`device` or `host`. Raises ValueError if params.yaml requires `device` and the data does not fit."""
         needed_bytes = sum(self.plan["bytes"].values())
-        return choose_data_location(self.plan["data_location"], needed_bytes, free_bytes(device), self.identity["name"])
+        return choose_data_location(self.plan["data_location"], needed_bytes, free_bytes(device), self.hardware["name"])
 
     def read(self, split: str, name: str) -> np.ndarray:
         """An array of the prepared data. Raises ValueError if the file is not the one that preprocess wrote."""
@@ -146,11 +146,10 @@ def require_sequences(workload: str, device: str, settings: Train) -> None:
             f"device {device!r} has several workers, and {workload}'s model {settings.model.name} is fitted in closed "
             f"form, which one does; accepted: {kind}"
         )
-    most = scaled(settings, num_workers).batch_size // settings.grad_accum_steps
+    num_parts = settings.grad_accum_steps
+    most = scaled(settings, num_workers).batch_size // num_parts
     if num_workers > max(most, 1):
-        parts = (
-            f" in {settings.grad_accum_steps} parts (train.grad_accum_steps)" if settings.grad_accum_steps > 1 else ""
-        )
+        parts = f" in {num_parts} parts (train.grad_accum_steps)" if num_parts > 1 else ""
         accepted = f"at most {most}x{kind}" if most > 1 else kind
         raise ValueError(
             f"device {device!r} has more workers than {workload}'s batch of {settings.batch_size} (train.batch_size)"
@@ -168,6 +167,37 @@ def choose_data_location(wanted: str, needed_bytes: int, free_bytes: float, devi
             f"({SHARE_OF_FREE_MEMORY:.0%} of what is free); use auto or host"
         )
     return wanted if wanted != "auto" else "device" if needed_bytes <= room else "host"
+
+
+def open_trainer(context: RunContext, saved: dict[str, Any], workers: Workers = ALONE) -> Trainer:
+    """Open the training of `context` from its start or from the checkpoint `saved`.
+
+    A resumed training keeps its original number of threads. With several workers, the caller must still call
+    `Trainer.use_workers`.
+    """
+    settings = replace(context.train_params, threads=saved["threads"]) if saved["trainer"] else context.train_params
+    if workers.count > 1:
+        settings = replace(settings, threads=threads_of_each(context, workers), step="eager")
+    device = context.open_device(settings.threads, settings.precision, workers.local_rank)
+    with translate_oom(OomPolicy(advice=advice(device, settings.precision))):
+        data_location = context.data_location(device)
+        train, val = (context.open_split(name, device) for name in ("train", "val"))
+        loop = find("loop", settings.loop, context.workload) if settings.loop else None
+        trainer = make_trainer(train, val, settings, context.shape, context.task, context.seed, loop)
+        if settings.model.name not in schema.BUILT_IN:
+            check_outputs(trainer.model, train, context.shape, settings.model.name)
+        if saved["trainer"]:
+            trainer.restore(saved["trainer"])
+            trainer.oom.restore(saved["oom"])
+            data_location = "host" if saved["oom"]["data_location"] == "host" else data_location
+        if data_location == "device":
+            trainer.oom.make_resident()
+    if workers.count > 1:
+        set_min_grad_accum_steps(trainer, int(os.environ.get(MIN_GRAD_ACCUM_STEPS, "1")))
+        if context.train_params.step != "eager":
+            carrier = "gloo cannot be captured" if device.type == "cpu" else "with nccl that was not tried yet"
+            trainer.step.eager_reason = f"several workers take their steps eagerly ({carrier})"
+    return trainer
 
 
 def make_trainer(
@@ -216,35 +246,12 @@ def check_outputs(model: Any, train: Split, shape: Shape, name: str) -> None:
         )
 
 
-def open_trainer(context: RunContext, saved: dict[str, Any], workers: Workers = ALONE) -> Trainer:
-    """Open the training of `context` from its start or from the checkpoint `saved`.
-
-    A resumed training keeps its original number of threads. With several workers, the caller must still call
-    `Trainer.use_workers`.
-    """
-    settings = replace(context.train_params, threads=saved["threads"]) if saved["trainer"] else context.train_params
-    if workers.count > 1:
-        settings = replace(settings, threads=threads_of_each(context, workers), step="eager")
-    device = context.open_device(settings.threads, settings.precision, workers.local_rank)
-    with translate_oom(OomPolicy(advice=advice(device, settings.precision))):
-        data_location = context.data_location(device)
-        train, val = (context.open_split(name, device) for name in ("train", "val"))
-        loop = find("loop", settings.loop, context.workload) if settings.loop else None
-        trainer = make_trainer(train, val, settings, context.shape, context.task, context.seed, loop)
-        if settings.model.name not in schema.BUILT_IN:
-            check_outputs(trainer.model, train, context.shape, settings.model.name)
-        if saved["trainer"]:
-            trainer.restore(saved["trainer"])
-            trainer.oom.restore(saved["oom"])
-            data_location = "host" if saved["oom"]["reads_from_file"] else data_location
-        if data_location == "device":
-            trainer.oom.make_resident()
-    if workers.count > 1:
-        set_min_grad_accum_steps(trainer, int(os.environ.get(MIN_GRAD_ACCUM_STEPS, "1")))
-        if context.train_params.step != "eager":
-            carrier = "gloo cannot be captured" if device.type == "cpu" else "with nccl that was not tried yet"
-            trainer.step.eager_reason = f"several workers take their steps eagerly ({carrier})"
-    return trainer
+def threads_of_each(context: RunContext, workers: Workers) -> int:
+    """Threads per worker. `auto` divides this machine's cores among its CPU workers; a GPU worker gets one thread."""
+    asked = context.train_params.threads
+    if asked != "auto":
+        return asked
+    return max(1, int(usable_cores()) // workers.local_count) if context.kind == "cpu" else 1
 
 
 def set_min_grad_accum_steps(trainer: Trainer, min_steps: int) -> None:
@@ -272,20 +279,12 @@ def exit_if_out_of_memory(trainer: Trainer) -> Iterator[None]:
         raise SystemExit(OUT_OF_MEMORY_STATUS) from None
 
 
-def threads_of_each(context: RunContext, workers: Workers) -> int:
-    """Threads per worker. `auto` divides this machine's cores among its CPU workers; a GPU worker gets one thread."""
-    asked = context.train_params.threads
-    if asked != "auto":
-        return asked
-    return max(1, int(usable_cores()) // workers.local_count) if context.kind == "cpu" else 1
-
-
 def open_prepared(workload: str, device: str) -> Trainer:
     """A trial training of the workload on `device` (cpu or cuda), with the prepared data resident on the device."""
-    settings, identity = load_workload(workload).train, identify(device)
-    where = open_device(identity, settings.threads, settings.deterministic, settings.precision)
+    settings, hardware = load_workload(workload).train, identify(device)
+    where = open_device(hardware, settings.threads, settings.deterministic, settings.precision)
     trainer = make_trial(*read_training(workload), settings, where)
-    auto.realize(trainer, identity)
+    auto.resolve(trainer, hardware)
     return trainer
 
 

@@ -1,9 +1,7 @@
 """Runs of several machines side by side: clones of one project that share a real MLflow server, and no folder."""
 
 import json
-import os
 import shutil
-import signal
 import socket
 import subprocess
 import sys
@@ -13,9 +11,10 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.sandbox import free_port
 from tandem.runs.run import TRAIN_RESULT, open_folder
-from tests.projects import TINY, copy_of, environment, run, stage, wait_for, wait_until_published
-from tests.servers import answers
+from tests.projects import TINY, copy_of, run, stage, wait_until_published
+from tests.recording import server_of
 
 mlflow = pytest.importorskip("mlflow")
 pytestmark = pytest.mark.long  # three trainings; tests/comparing/test_comparing.py has the short form, from manifests
@@ -43,20 +42,9 @@ class Machines:
 @pytest.fixture(scope="module")
 def machines(prepared: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machines]:
     folder = tmp_path_factory.mktemp("machines")
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        uri = f"http://127.0.0.1:{probe.getsockname()[1]}"
-    server = folder / "server"
-    server.mkdir()
-    process = subprocess.Popen(
-        [sys.executable, "-m", "mlflow", "server", "--port", uri.rpartition(":")[2], "--workers", "1",
-         "--backend-store-uri", f"sqlite:///{server}/mlflow.db",
-         "--serve-artifacts", "--artifacts-destination", f"{server}/artifacts"],
-        cwd=server, env=environment(MLFLOW_SERVER_ENABLE_JOB_EXECUTION="false"), start_new_session=True,
-        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-    )  # fmt: skip
-    try:
-        wait_for(lambda: answers(f"{uri}/health"), 600, "the answer of MLflow's server")
+    port = free_port()
+    uri = f"http://127.0.0.1:{port}"
+    with server_of(folder / "server", port):
         one = copy_of(prepared, folder / "one")
         other = copy_of(prepared, folder / "other", TINY.replace("seeds: [0]", "seeds: [0, 1]"))
         for clone, seed in ((one, "0"), (other, "0"), (other, "1")):
@@ -64,9 +52,6 @@ def machines(prepared: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterat
                 stage(clone, name, "tiny", "cpu", seed, MLFLOW_TRACKING_URI=uri, **PATIENT)
             wait_until_published(clone)
         yield Machines(uri, one, other)
-    finally:
-        os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
 
 
 def rows(text: str) -> dict[str, list[str]]:
@@ -112,7 +97,7 @@ def test_what_cannot_be_had_is_one_sentence_that_names_it(machines: Machines, tm
         shutil.copytree(machines.other / RUN / "0", folder)
     record = older / TRAIN_RESULT / "train.json"
     record.write_text(json.dumps({**json.loads(record.read_text()), "schema": 0}))
-    assert "has schema 0, made by an older Tandem; this one reads 2" in refused(own, str(older))
+    assert "has schema 0, and this Tandem reads 2" in refused(own, str(older))
     (predictions,) = altered.glob("evaluate/*/predictions.csv")
     predictions.write_text("\n".join(predictions.read_text().splitlines()[:-1]) + "\n")
     assert "predictions.csv" in (said := refused(own, str(altered))) and "altered" in said

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from tandem.comparing import comparison, differences
-from tandem.comparing.comparability import Comparability, compare_sides, describe
+from tandem.comparing.comparability import Comparability, compare_sides
 from tandem.comparing.comparison import Judgement, Side, compare
 from tandem.comparing.differences import MEASURES, Margin, Pairs, difference, margin_of_seeds
 from tandem.runs.run import Run
@@ -70,7 +70,7 @@ def make_manifest(device: str, **changes: Any) -> dict[str, Any]:
         "hardware": {"kind": device, "name": "NVIDIA H100" if is_gpu else EPYC, "cpu": cpu, "torch": "2.11.0"},
         "machine": "server",
         "kernels": "cuDNN" if is_gpu else "Tandem's kernels",
-        "conditions": {"before": {"load_1min": 0.1}, "after": {"load_1min": 9.0}},
+        "conditions": {"before": {"load_1min": 0.1}, "after": {"load_1min": 9.0}, "between": {}},
         "epochs": [],
         "timing": {"epoch_seconds": 1.0 if is_gpu else 8.0},
         "result": {"score_name": "accuracy", "metrics": {"accuracy": 0.9}},
@@ -85,14 +85,10 @@ def changed(manifest: dict[str, Any], **changes: Any) -> dict[str, Any]:
         place = manifest
         for parent in parents:
             place = place.setdefault(parent, {})
-        if value is DELETED:
-            del place[name]
-        else:
-            place[name] = value
+        place[name] = value
     return manifest
 
 
-DELETED = object()
 CPU, GPU = make_manifest("cpu"), make_manifest("cuda")
 
 
@@ -151,9 +147,9 @@ def test_a_gpu_and_a_cpu_of_one_machine_are_compared_and_their_differences_named
         ({"workload": "pen"}, "workload (sign against pen)"),
         ({"digests.data.table": "9" * 64}, "data: raw table (11111111 against 99999999)"),
         ({"digests.data.packed.test": "9" * 64}, "data: packed test split (44444444 against 99999999)"),
-        ({"digests.data.table": DELETED}, "data: raw table (11111111 against not recorded)"),
+        ({"digests.data.table": None}, "data: raw table (11111111 against not recorded)"),
         ({"block.train.batch_size": 112}, "batch_size (56 against 112)"),
-        ({"block.train.clip_norm": 1.0}, "max_grad_norm (absent against 1.0)"),
+        ({"block.train.max_grad_norm": 1.0}, "max_grad_norm (absent against 1.0)"),
         ({"realized.precision": "tf32"}, "precision (fp32 against tf32)"),
         ({"realized.grad_accum_steps": 2}, "grad_accum_steps (1 against 2)"),
         ({"digests.code.tandem/training/step": "9" * 64}, "code: tandem/training/step (absent against 99999999)"),
@@ -187,14 +183,6 @@ def test_another_torch_or_driver_between_two_runs_is_flagged(saw: Callable[[str]
     saw(note)
 
 
-def test_a_field_recorded_on_neither_side_does_not_count_as_equal():
-    bare = [{"device": device} for device in ("cpu", "cuda")]
-    refusals = compare_manifests(*bare).refusals
-    for what in ("data", "parameters", "precision", "grad_accum_steps", "the training's code"):
-        assert f"{what} (not recorded on either side)" in refusals
-    assert describe(bare[0]) == "cpu: hardware not recorded, threads not recorded, kernels not recorded"
-
-
 def test_what_was_asked_for_may_differ_where_what_came_of_it_agrees():
     gpu = changed(
         GPU, **{"block.train.precision": "fp32", "block.train.threads": 4, "block.train.probe": False, "seed": 3}
@@ -202,7 +190,7 @@ def test_what_was_asked_for_may_differ_where_what_came_of_it_agrees():
     found = compare_manifests(CPU, gpu)
     assert found.refusals == () and str(found.named[-1]) == "seed (0 against 3)"
     # A simulation has no table and no division into splits.
-    sides = (changed(each, **{"digests.data.table": None, "digests.data.prepared": DELETED}) for each in (CPU, GPU))
+    sides = (changed(each, **{"digests.data.table": None, "digests.data.prepared": {}}) for each in (CPU, GPU))
     assert compare_manifests(*sides).refusals == ()
 
 
@@ -211,7 +199,6 @@ def test_what_was_asked_for_may_differ_where_what_came_of_it_agrees():
     [
         ({"tree.patch_sha256": "c" * 64}, "patch of an edited tree (none against cccccccc)"),
         ({"environment.requirements_sha256": "9" * 64}, "locked packages (88888888 against 99999999)"),
-        ({"conditions": DELETED}, "the state of cuda's machine is not recorded"),
         (
             {"conditions.between": {"others_share": 0.3}},
             "cuda: others took 30% of the processors' time while it trained",
@@ -372,24 +359,6 @@ def test_seeds_that_agree_by_chance_do_not_make_an_interval_without_width():
     assert found.difference == 0 and found.low < -0.004 and found.high > 0.004 and found.verdict == "inconclusive"
 
 
-def test_the_interval_of_an_accuracy_difference_is_from_minus_1_to_1():
-    sides = [
-        {seed: classified(cases) for seed, cases in enumerate(own)} for own in (("0000",) * 3, ("1111", "0000", "1111"))
-    ]
-    found = difference("correct", *sides)
-    assert found.low > -1 and found.high == 1 and difference("correct", *sides[::-1]).low == -1
-
-
-def test_blocks_of_windows_give_the_known_answer():
-    measure, draw = MEASURES["window errors"], np.random.default_rng(0)
-    constant = differences.resample_blocks(Pairs(np.ones((1, 50)), np.full((1, 50), 1.5), measure))
-    assert (constant.low, constant.high, constant.min_detectable_effect) == (0.5, 0.5, None)
-    # Windows that are independent of each other: the interval of a mean, 1.96 deviations / sqrt(N) to either side.
-    apart = draw.normal(size=(1, 4000))
-    found = differences.resample_blocks(Pairs(np.zeros_like(apart), apart, measure))
-    assert (found.high - found.low) / 2 == pytest.approx(1.96 * apart.std() / 4000**0.5, rel=0.15)
-
-
 def test_blocks_hold_where_windows_move_together():
     draw, measure, held, trials, num = np.random.default_rng(0), MEASURES["window errors"], 0, 150, 1600
     for _ in range(trials):
@@ -449,7 +418,7 @@ def test_events_are_compared_sequence_by_sequence():
 @pytest.mark.parametrize(
     ("score", "first", "second", "message"),
     [
-        ("correct", classified("11"), classified("111"), "1 of the sequences or their labels stand on one side only"),
+        ("correct", classified("11"), classified("111"), "1 of the sequences stand on one side only"),
         (
             "window errors",
             forecasts([1.0] * 4),
@@ -501,13 +470,9 @@ def test_a_judgement_says_how_fast_between_what_and_how_good():
     )
     assert f"{AGAINST}; they differ in way of stepping (graph against eager) too." in found.speed
     assert found.scores.startswith("accuracy 1.0000 on cpu, 0.9500 on cuda: -0.0500 (95% interval ")
-
-
-def test_the_order_of_the_sides_changes_only_the_order_of_the_ratio():
-    slower = {**SPEED, "speed_up": {"ratio": 0.5, "low": 0.4, "high": 0.8, "num_pairs": 5}}
-    turned = {**SPEED, "sides": ["cuda", "cpu"], "speed_up": {"ratio": 2.0, "low": 1.25, "high": 2.5, "num_pairs": 5}}
-    expected = "an epoch on cpu is 2.00 times as fast as on cuda (95% interval 1.25 to 2.50; 5 pairs of"
-    assert all(judge(sides("11"), speed).speed.startswith(expected) for speed in (slower, turned))
+    turned = {**SPEED, "sides": ["cuda", "cpu"], "speed_up": {"ratio": 1 / 8, "low": 0.1, "high": 0.2, "num_pairs": 5}}
+    expected = "an epoch on cuda is 8.00 times as fast as on cpu (95% interval 5.00 to 10.00; 5 pairs"
+    assert judge(sides("11"), turned).speed.startswith(expected)
 
 
 @pytest.mark.parametrize(
@@ -536,8 +501,6 @@ def test_runs_that_took_no_turns_are_compared_by_their_epochs_and_that_is_said()
     low, high = 8 * math.exp(-half), 8 * math.exp(half)
     found = judge(runs)
     assert f"8.00 times as fast as on cpu (95% interval {low:.2f} to {high:.2f}; 3 and 3 processes" in found.speed
-    untimed = judge(sides("11", second=lambda manifest: {**manifest, "timing": {}}))
-    assert untimed.speed == "no speed-up is stated: no epoch of cuda is timed."
 
 
 def test_a_number_of_threads_that_was_set_is_not_taken_for_the_best():
@@ -557,12 +520,6 @@ def test_scores_stand_alone_where_they_cannot_be_compared():
     assert "are not compared, because the predictions of cuda are not at hand (seed 0, 1)" in found.scores
     twice = {**runs, "cuda": [run_of(GPU, classified("1101")), run_of(GPU, classified("1101"))]}
     assert "cuda has several runs of one seed (0, 0)" in judge(twice, SPEED).scores
-
-
-def test_scores_are_compared_where_the_times_are_not():
-    found = judge(sides("1" * 20, second=lambda own: changed(own, **{"realized.precision": "bf16"})), SPEED)
-    assert found.speed == "no speed-up is stated. What stands against it: precision (fp32 against bf16)."
-    assert found.difference is not None and found.difference.verdict == "inconclusive"
 
 
 def test_each_side_is_compared_with_the_first():

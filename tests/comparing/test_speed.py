@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 import psutil
 import pytest
 
-from benchmarks import aa
 from stages import speed
 from tandem.comparing.statistics import paired_speed_up, ratio_of_turns
 from tests.projects import ROOT, environment, is_gone, run, wait_for
@@ -182,22 +181,3 @@ def test_one_kind_of_device_is_nothing_to_pair_and_needs_no_torch(ready: Path):
     printed = run(ready, sys.executable, "-c", code).stdout
     assert printed == "tiny: one kind of device (cpu), nothing to pair.\n"
     assert json.loads((ready / "results/speed/tiny.json").read_text())["sentence"] == printed.strip()
-
-
-def test_there_is_a_side_for_each_kind_of_device_and_the_cpu_has_its_best_number_of_threads(ready: Path):
-    known = json.loads((ready / "results/hardware/devices/cpu.json").read_text())
-    for device, kind in {"cpu": "cpu", "auto": "cuda", "cuda": "cuda"}.items():
-        (ready / f"results/hardware/devices/{device}.json").write_text(json.dumps({**known, "kind": kind}))
-    code = "print([(each.name, each.device, each.changes) for each in sides_of(['auto', 'cuda', 'cpu'])])"
-    assert python(ready, code).stdout == "[('cpu', 'cpu', {'threads': 'auto'}), ('cuda', 'auto', {})]\n"
-
-
-# What the benchmark counts --------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(("num_trials", "too_many"), [(20, 4), (100, 10)])
-def test_the_limit_is_the_least_count_that_chance_seldom_reaches(num_trials: int, too_many: int):
-    """Of the binomial distribution, written out."""
-    chances = [math.comb(num_trials, n) * 0.05**n * 0.95 ** (num_trials - n) for n in range(num_trials + 1)]
-    assert sum(chances[too_many:]) <= 0.05 < sum(chances[too_many - 1 :])
-    assert aa.limit(num_trials) == too_many

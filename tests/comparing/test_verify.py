@@ -17,7 +17,6 @@ from tandem.files import sha256_file
 from tandem.runs import provenance
 from tandem.runs.run import open_folder
 from tests.projects import TINY, commit, copy_of, dvc, git, held, run, stages_at_once, start, wait_for
-from tests.test_parts import HELPER, NET, OWN
 
 RUN = "results/runs/tiny/cpu/0"
 TABLE = "workloads/tiny/data/table.csv"
@@ -101,16 +100,10 @@ def test_a_run_made_again_is_bit_equal_and_nothing_of_the_project_changes(projec
     assert tags["verified"] == "bit-equal" and "verified.at" in tags
 
 
-@pytest.mark.parametrize(
-    ("lines", "cause"),
-    [
-        pytest.param("self.generator = torch.Generator().manual_seed(1)", "draws", marks=pytest.mark.long),
-        ("self.rates[2 * self.steps_per_epoch:] *= 0.5", "epoch 3"),
-    ],
-)
-def test_what_differs_in_the_training_is_named(project: Path, tmp_path: Path, lines: str, cause: str) -> None:
-    status, output = verify(project, RUN, "--quick", **planted(tmp_path / "planted", lines))
-    assert f"{RUN}: different: {cause}\n" in output and status == 1
+def test_what_differs_in_the_training_is_named(project: Path, tmp_path: Path) -> None:
+    lower_rates = planted(tmp_path / "planted", "self.rates[2 * self.steps_per_epoch:] *= 0.5")
+    status, output = verify(project, RUN, "--quick", **lower_rates)
+    assert f"{RUN}: different: epoch 3\n" in output and status == 1
 
 
 @pytest.fixture(scope="module")
@@ -165,20 +158,6 @@ def test_the_table_comes_from_dvcs_cache_and_one_changed_cell_is_the_cause(edite
     table.unlink()
     status, output = verify(folder, RUN)
     assert f"{RUN}: not verifiable: its data is gone\n" in output and status == 2
-
-
-def test_an_untracked_network_is_part_of_the_run(prepared: Path, tmp_path: Path) -> None:
-    folder = copy_of(prepared, tmp_path / "project")
-    files = {"net": NET, "helper": HELPER}
-    for name, content in files.items():
-        (folder / f"workloads/tiny/{name}.py").write_text(content)
-    (folder / "params.yaml").write_text(OWN)
-    stages_at_once(folder, "hardware", "train tiny cpu 0", "evaluate tiny cpu 0")
-    for name in files:
-        (folder / f"workloads/tiny/{name}.py").unlink()
-    (folder / "params.yaml").write_text(TINY)
-    status, output = verify(folder, RUN)
-    assert f"{RUN}: bit-equal\n" in output and "with its patch" in output and status == 0
 
 
 def test_another_environment_is_refused(edited: Path, tmp_path: Path) -> None:

@@ -420,6 +420,6 @@ def test_the_examples_of_the_documentation(tmp_path: Path):
     shutil.copytree(project / "results/runs/pulses/cpu/0", tmp_path / "copy")
     timing = tmp_path / "copy/train/measured/timing.json"
     record = schemas.read(timing.read_bytes(), "", TimingRecord)
-    schemas.write(timing, TimingRecord, {**record, "token": "other", "mlflow": {}})
+    schemas.write(timing, TimingRecord, {**record, "run_key": "other", "mlflow": {}})
     compared = run(project, sys.executable, "-m", "tandem.cli", "compare", "pulses@cpu-0", str(tmp_path / "copy"))
     assert "error_rate (lower is better)" in compared.stdout, compared.stdout

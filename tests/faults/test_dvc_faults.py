@@ -134,6 +134,18 @@ def test_a_run_cache_entry_that_dvc_was_killed_in(
     assert "epoch 1/" not in done.stdout, "the complete entry has the result"
 
 
+@pytest.mark.case(25)
+def test_a_run_cache_entry_that_dvc_was_killed_before(
+    trained: Path, tmp_path: Path, saw: Callable[[str], None]
+) -> None:
+    """DVC was killed after it made the directory of a run-cache entry, and before it wrote the entry"""
+    project = copy_of(trained, tmp_path / "project")
+    (project / "dvc.lock").unlink()
+    for entry in list((project / ".dvc/cache/runs").glob("*/*/*")):
+        entry.unlink()
+    assert run(project, sys.executable, "-m", "tandem.cli", "repro").returncode == 0
+
+
 def follow_the_advice(project: Path, words: str, saw: Callable[[str], None]) -> None:
     """`make repro` and the doctor name the file; the command that they give restores every result."""
     done = run(project, sys.executable, "-m", "tandem.cli", "repro", check=False)

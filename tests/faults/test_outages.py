@@ -5,10 +5,9 @@ import os
 import shutil
 import signal
 import sqlite3
-import subprocess
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager, suppress
+from collections.abc import Callable
+from contextlib import closing, suppress
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
@@ -19,7 +18,6 @@ from benchmarks.sandbox import free_port
 from tests.projects import (
     TINY,
     copy_of,
-    environment,
     held,
     recorded_runs,
     run,
@@ -36,6 +34,7 @@ from tests.recording import (
     client_of,
     record,
     runs_of,
+    server_of,
     start_training,
     statuses,
     table_of,
@@ -57,7 +56,7 @@ from tandem.files import write_json
 from tandem.runs import publish, run_dir
 from tandem.runs.connection import open_client
 
-run_dir.start_follower = lambda: None  # nobody else publishes
+run_dir.start_publisher = lambda: None  # nobody else publishes
 CALLS = (
     "create_run", "update_run", "set_tag", "log_batch", "log_inputs", "log_artifacts", "create_logged_model",
     "log_model_artifacts", "finalize_logged_model", "log_outputs", "set_terminated", "create_registered_model",
@@ -71,7 +70,8 @@ def write(name):
     for file in ("MLmodel", "model.json"):
         (run.folder / "artifacts/model" / file).write_text("x: 1")
     dataset = {{"name": "d", "digest": "1", "source_type": "local", "source": "{{}}"}}
-    run.start("tiny", name, {{"a": 1}}, {{"b": "2"}}, dataset, {{"token": "all", "name": "above"}})
+    above = {{"run_key": "all", "name": "above"}}
+    run.open_run("tiny", name, {{"b": "2"}}, params={{"a": 1}}, dataset=dataset, parent=above)
     run.save_epochs(epochs(340))
     run.add_metrics({{"test/accuracy": 0.5}})
     run.add_model(0.5, {{"train": "x"}})
@@ -97,7 +97,7 @@ while status == 9:
     folder = write(f"{{call:02}}")
     if not (child := os.fork()):
         kill_before(call)
-        publish.Publisher(folder, open_client()).publish()
+        publish.Publication(folder, open_client()).publish()
         os._exit(0)
     status = os.waitpid(child, 0)[1]
 print("killed", call - 1, "status", status)
@@ -142,28 +142,28 @@ def test_a_publisher_killed_before_any_of_its_calls_leaves_nothing_out_and_nothi
     assert not unpublished(ready)
 
 
-# A small run whose follower is killed at once.
-KILLED_FOLLOWER = f"""
+# A small run whose publisher is killed at once.
+KILLED_PUBLISHER = f"""
 {EPOCHS}
 from tandem.runs import run_dir
-run_dir.start_follower()
-with run_dir.recording("token", "train") as run:
-    run.start("tiny", "one", {{"a": 1}})
-    run_dir.followers[0].kill()
-    run_dir.followers[0].wait()
+run_dir.start_publisher()
+with run_dir.recording("key", "train") as run:
+    run.open_run("tiny", "one", params={{"a": 1}})
+    run_dir.publishers[0].kill()
+    run_dir.publishers[0].wait()
     run.save_epochs(epochs(2))
-print(len(run_dir.followers), "followers")
+print(len(run_dir.publishers), "publishers")
 """
 
 
 @pytest.mark.case(35)
-def test_a_killed_follower_is_started_again(ready: Path, saw: Callable[[str], None]):
-    """kill -9 of the follower while it starts."""
-    assert "2 followers" in run(ready, sys.executable, "-c", KILLED_FOLLOWER).stdout
+def test_a_killed_publisher_is_started_again(ready: Path, saw: Callable[[str], None]):
+    """kill -9 of the publisher while it starts."""
+    assert "2 publishers" in run(ready, sys.executable, "-c", KILLED_PUBLISHER).stdout
     wait_until_published(ready)
     [entry] = recorded_runs(ready, "tiny")
     assert entry["status"] == "FINISHED" and entry["metrics"]["train/loss"] == 0.5
-    saw("nothing: the training starts another follower")
+    saw("nothing: the training starts another publisher")
 
 
 @pytest.mark.case(35)
@@ -185,8 +185,8 @@ def test_a_damaged_run_directory_is_named_and_does_not_stop_the_others(ready: Pa
 def test_two_processes_that_publish_the_same_runs_publish_each_once(ready: Path, saw: Callable[[str], None]):
     """Six runs wait for their server; then sync, three times at once."""
     write = "for number in range(6):\n    with run_dir.recording(str(number), 'train') as run:\n"
-    write += "        run.start('tiny', str(number), {'a': 1})\n        run.save_epochs(epochs(3))\n"
-    offline = f"{EPOCHS}\nfrom tandem.runs import run_dir\nrun_dir.start_follower = lambda: None\n"
+    write += "        run.open_run('tiny', str(number), params={'a': 1})\n        run.save_epochs(epochs(3))\n"
+    offline = f"{EPOCHS}\nfrom tandem.runs import run_dir\nrun_dir.start_publisher = lambda: None\n"
     run(ready, sys.executable, "-c", f"{offline}run_dir.WAIT_SECONDS = 0\n{write}")
     together = [start(ready, *SYNC) for _ in range(3)]
     outputs = [process.communicate()[0] for process in together]
@@ -201,8 +201,7 @@ def test_two_processes_that_publish_the_same_runs_publish_each_once(ready: Path,
 def test_a_run_that_the_machines_restart_ended_is_killed_and_goes_on_when_its_training_does(
     prepared: Path, tmp_path: Path, saw: Callable[[str], None]
 ):
-    """kill -9 of the trainer before its first checkpoint; of trainer and follower in the middle; another process has
-    the trainer's number afterwards."""
+    """kill -9 of the trainer before its first checkpoint; of trainer and publisher in the middle."""
     project = copy_of(prepared, tmp_path / "restarted", TINY.replace(*LONG))
     training = start_training(project, **held(tmp_path / "held first", 1))
     try:
@@ -216,16 +215,15 @@ def test_a_run_that_the_machines_restart_ended_is_killed_and_goes_on_when_its_tr
     both = [training.pid]
     try:
         wait_for(lambda: recorded_runs(project, "tiny")[0]["status"] == "RUNNING", what="the run in MLflow, again")
-        both += [follower.pid for follower in processes(project, "tandem.runs.follower")]
+        both += [publisher.pid for publisher in processes(project, "tandem.runs.publisher")]
         assert len(both) == 2
         assert training.stdout
         wait_for(lambda: training.stdout.readline().startswith("epoch 2/"), what="a checkpoint")
     finally:
-        for process in reversed(both):  # the follower first, or it would notice
+        for process in reversed(both):  # the publisher first, or it would notice
             os.kill(process, signal.SIGKILL)
         training.communicate()
     [folder] = unpublished(project)
-    (folder / "writer").write_text(str(os.getpid()))  # of a process that has nothing to do with it
     [entry] = recorded_runs(project, "tiny")
     assert (entry["id"], entry["status"]) == (first["id"], "RUNNING"), "a second run, though nothing was trained before"
     never_again = tmp_path / "never_again"
@@ -242,27 +240,6 @@ def test_a_run_that_the_machines_restart_ended_is_killed_and_goes_on_when_its_tr
     seconds = client_of(project).get_metric_history(entry["id"], "time/epoch_seconds")
     timings = table_of(project / run_path("timings.csv"))
     assert [point.value for point in seconds] == timings["epoch_seconds"] and len(seconds) == 20
-
-
-# A stage whose wall clock is set back by an hour each time that it is read.
-CLOCK_SET_BACK = """
-import itertools, sys, time
-read, hours = time.time, itertools.count()
-time.time = lambda: read() - 3600 * next(hours)
-from tandem.stage import main
-sys.exit(main(sys.argv[1:]))
-"""
-
-
-def test_a_clock_that_is_set_back_changes_no_result_and_no_duration(prepared: Path, trained: Path, tmp_path: Path):
-    project = copy_of(prepared, tmp_path / "project")
-    run(project, sys.executable, "-c", CLOCK_SET_BACK, "train", "tiny", "cpu", "0")
-    wait_until_published(project)
-    assert digests((project / run_path("train.json")).parent) == digests((trained / run_path("train.json")).parent)
-    assert all(0 < seconds < 3600 for seconds in table_of(project / run_path("timings.csv"))["epoch_seconds"])
-    [entry] = recorded_runs(project, "tiny")
-    points = client_of(project).get_metric_history(entry["id"], "train/loss")
-    assert entry["status"] == "FINISHED" and sorted(point.step for point in points) == [1, 2, 3]
 
 
 def digests(folder: Path) -> dict[str, str]:
@@ -302,36 +279,6 @@ def test_a_copied_project_keeps_to_itself(trained: Path, tmp_path: Path, saw: Ca
     assert client_of(moved).get_experiment(elsewhere).artifact_location == "file:///data/mine/artifacts"
 
 
-@contextmanager
-def server_of(folder: Path, port: int) -> Iterator[Callable[[int], None]]:
-    """A real MLflow server on a store of its own; yields what sends it a signal. A killed one is started again."""
-    folder.mkdir(exist_ok=True)
-    words = ["mlflow", "server", "--port", str(port), "--workers", "1", "--backend-store-uri"]
-    words += [f"sqlite:///{folder}/mlflow.db", "--artifacts-destination", str(folder / "artifacts")]
-    quiet = subprocess.DEVNULL
-
-    def start() -> subprocess.Popen:
-        return subprocess.Popen(
-            [sys.executable, "-m", *words], cwd=folder, env=environment(MLFLOW_SERVER_ENABLE_JOB_EXECUTION="false"),
-            start_new_session=True, stdout=quiet, stderr=quiet,
-        )  # fmt: skip
-
-    started = [start()]
-
-    def send(number: int) -> None:
-        os.killpg(started[-1].pid, number)
-        if number == signal.SIGKILL:
-            started[-1].wait()
-            started.append(start())
-
-    try:
-        wait_for(lambda: answers(f"http://127.0.0.1:{port}/health"), what="the server")
-        yield send
-    finally:
-        os.killpg(started[-1].pid, signal.SIGKILL)
-        started[-1].wait()
-
-
 @pytest.mark.long
 @pytest.mark.case(35, 53)
 def test_a_server_that_freezes_or_restarts_in_the_middle_costs_nothing_and_no_password_is_left_anywhere(
@@ -363,7 +310,7 @@ def test_a_server_that_freezes_or_restarts_in_the_middle_costs_nothing_and_no_pa
                 said = wait_for(lambda: "(no answer in time)" in (text := synced()) and text, what="no answer")
                 saw(said)
                 printed += said
-                logs = list((project / ".tandem").rglob("follower.log"))
+                logs = list((project / ".tandem").rglob("publisher.log"))
                 assert logs
                 printed += "".join(log.read_text() for log in logs)
                 send(signal.SIGCONT)
@@ -415,7 +362,7 @@ def test_a_store_whose_disk_is_full_is_named_and_gets_everything_later(
     output = training.communicate(timeout=1200)[0]
     assert training.returncode == 0 and "Traceback" not in output, output
     full = "MLflow at mlruns/mlflow.db has no space left on its disk; free some"
-    # The training waits neither for a follower that has given the run's id before, nor long for a slow machine's.
+    # The training waits neither for a publisher that has given the run's id before, nor long for a slow machine's.
     saw(wait_for(lambda: full in (text := run(project, *SYNC, check=False).stdout) and text, what=full))
     (small_disk / "filler").unlink()
     run(project, *SYNC)

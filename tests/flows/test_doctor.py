@@ -66,9 +66,7 @@ def test_the_report_contains_every_check_and_a_step_on_the_cpu(project: Path) ->
 
 
 def test_a_python_without_packages_gets_one_sentence(project: Path) -> None:
-    start = (
-        f"import sys; sys.path.insert(0, {str(project)!r}); from tandem.cli import main; sys.exit(main(sys.argv[2:]))"
-    )
+    start = f"import sys; sys.path[:0] = [{str(project)!r}]; from tandem.cli import main; sys.exit(main(sys.argv[2:]))"
     done = run(project, python=(sys.executable, "-I", "-S", "-c", start))
     assert done.returncode == 1 and "Traceback" not in done.stderr
     assert re.match(r"error: No module named .*; run: make -B setup$", done.stderr)
@@ -138,7 +136,7 @@ def test_a_busy_port_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
         busy.listen()
         port = busy.getsockname()[1]
         monkeypatch.setattr(ui, "PORTS", {"MLflow": port})
-        monkeypatch.setattr(doctor.repro, "running_servers", dict)
+        monkeypatch.setattr(ui, "running_servers", dict)
         [found] = doctor.ports()
     assert found.status == "warning" and str(port) in found.what and "--mlflow-port" in found.fix
 
@@ -148,51 +146,40 @@ HIDDEN = "CUDA_VISIBLE_DEVICES='' hides every GPU"
 TOO_OLD = "the driver supports CUDA 12.4 and torch is built for CUDA 13.2; update the driver"
 
 
-class FakeNvml:
-    """NVML of a machine with two GPUs and processes on the second; or one that fails."""
+def fake_nvml(error: str = "", pids: tuple[int, ...] = ()) -> SimpleNamespace:
+    """The module pynvml of a machine with two GPUs and processes on the second; or one that fails."""
 
-    class NVMLError(Exception):
-        pass
+    def init() -> None:
+        if error:
+            raise RuntimeError(error)
 
-    def __init__(self, error: str = "", pids: tuple[int, ...] = ()) -> None:
-        self.error, self.pids = error, pids
-
-    def nvmlInit(self) -> None:
-        if self.error:
-            raise self.NVMLError(self.error)
-
-    def nvmlDeviceGetCount(self) -> int:
-        return 2
-
-    def nvmlDeviceGetHandleByIndex(self, index: int) -> int:
-        return index
-
-    def nvmlDeviceGetName(self, handle: int) -> str:
-        return "AB"[handle]
-
-    def nvmlDeviceGetUUID(self, handle: int) -> str:
-        return f"GPU-{handle}"
-
-    def nvmlDeviceGetComputeRunningProcesses(self, handle: int) -> list[Any]:
-        return [SimpleNamespace(pid=pid) for pid in self.pids if handle == 1]
+    return SimpleNamespace(
+        NVMLError=RuntimeError,
+        nvmlInit=init,
+        nvmlDeviceGetCount=lambda: 2,
+        nvmlDeviceGetHandleByIndex=lambda index: index,
+        nvmlDeviceGetName=lambda handle: "AB"[handle],
+        nvmlDeviceGetUUID=lambda handle: f"GPU-{handle}",
+        nvmlDeviceGetComputeRunningProcesses=lambda handle: [SimpleNamespace(pid=pid) for pid in pids if handle],
+    )
 
 
 @pytest.mark.parametrize(
     ("gpu", "obstacle", "setting", "nvml", "status", "words"),
     [
-        (None, "no NVIDIA driver is installed here", None, FakeNvml("not found"), "ok", "no NVIDIA driver"),
-        (None, "the driver shows no GPU (cuInit 803)", None, FakeNvml("mismatch"), "problem", "cuInit 803"),
-        (None, "this torch is built for the CPU only", None, FakeNvml(), "problem", "CPU only"),
-        (None, TOO_OLD, None, FakeNvml(), "problem", "supports CUDA 12.4 and torch is built for CUDA 13.2"),
-        (None, HIDDEN, "", FakeNvml(), "warning", "hides every GPU"),
-        (USABLE, "", "1", FakeNvml(), "ok", "1 of 2 GPUs are visible, CUDA_VISIBLE_DEVICES is '1': A GPU-0; B GPU-1"),
-        (USABLE, "", None, FakeNvml("not found"), "warning", "NVML: not found"),
-        (USABLE, "", "1", FakeNvml(pids=(7,)), "warning", "B GPU-1: other processes [7]"),
+        (None, "no NVIDIA driver is installed here", None, fake_nvml("not found"), "ok", "no NVIDIA driver"),
+        (None, "the driver shows no GPU (cuInit 803)", None, fake_nvml("mismatch"), "problem", "cuInit 803"),
+        (None, "this torch is built for the CPU only", None, fake_nvml(), "problem", "CPU only"),
+        (None, TOO_OLD, None, fake_nvml(), "problem", "supports CUDA 12.4 and torch is built for CUDA 13.2"),
+        (None, HIDDEN, "", fake_nvml(), "warning", "hides every GPU"),
+        (USABLE, "", "1", fake_nvml(), "ok", "1 of 2 GPUs are visible, CUDA_VISIBLE_DEVICES is '1': A GPU-0; B GPU-1"),
+        (USABLE, "", None, fake_nvml("not found"), "warning", "NVML: not found"),
+        (USABLE, "", "1", fake_nvml(pids=(7,)), "warning", "B GPU-1: other processes [7]"),
     ],
 )  # fmt: skip
 @pytest.mark.case(15, 16, 17, 18, 19)
 def test_every_obstacle_of_a_gpu_is_reported_with_its_fix(
-    monkeypatch: pytest.MonkeyPatch, gpu: Any, obstacle: str, setting: str | None, nvml: FakeNvml, status: str,
+    monkeypatch: pytest.MonkeyPatch, gpu: Any, obstacle: str, setting: str | None, nvml: Any, status: str,
     words: str, saw: Callable[[str], None],
 ) -> None:  # fmt: skip
     """what drivers, torch and NVML say on other machines, handed to the doctor"""

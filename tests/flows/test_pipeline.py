@@ -247,21 +247,18 @@ def test_a_machine_without_git_trains_the_same(ready: Path, trained: Path, tmp_p
     assert (ready / weights).read_bytes() == (trained / weights).read_bytes()
 
 
-@pytest.mark.parametrize(
-    ("change", "words"),
-    [
-        (lambda p: (p / "workloads/tiny/data/table.csv").unlink(), ["table.csv is not there", "workloads/README.md"]),
-        (lambda p: params(p, "epochs: 3", "epohcs: 3"), ["tiny.train.epohcs", "did you mean 'epochs'"]),
-    ],
-)
-def test_bad_input_gets_one_sentence_and_a_failure(project: Path, change, words: list[str]):
-    change(project)
-    done = stage(project, "preprocess", "tiny", check=False)
-    assert done.returncode == 1
-    assert "Traceback" not in done.stdout
-    assert done.stdout.count("error:") == 1 and len(done.stdout.strip().splitlines()) == 1
-    for word in words:
-        assert word in done.stdout
+def test_bad_input_gets_one_sentence_and_a_failure(project: Path):
+    params(project, "epochs: 3", "epohcs: 3")
+    misspelled = stage(project, "preprocess", "tiny", check=False)
+    params(project, "", "")
+    (project / "workloads/tiny/data/table.csv").unlink()
+    absent = stage(project, "preprocess", "tiny", check=False)
+    for done, words in (
+        (misspelled, ["tiny.train.epohcs", "did you mean 'epochs'"]),
+        (absent, ["table.csv is not there", "workloads/README.md"]),
+    ):
+        assert done.returncode == 1 and len(done.stdout.strip().splitlines()) == 1
+        assert done.stdout.startswith("error: ") and all(word in done.stdout for word in words)
 
 
 def params(project: Path, old: str, new: str) -> None:
@@ -304,20 +301,14 @@ def test_an_altered_file_is_found(prepared: Path, tmp_path: Path, saw: Callable[
     raw[-1] ^= 1
     path.write_bytes(raw)
     done = stage(project, "train", "tiny", "cpu", "0", check=False)
-    assert (
-        done.returncode == 1
-        and "train.safetensors is altered" in done.stdout
-        and "dvc repro --force preload@tiny-cpu" in done.stdout
-    )
+    assert done.returncode == 1 and "train.safetensors is altered" in done.stdout
+    assert "dvc repro --force preload@tiny-cpu" in done.stdout
     path = project / "data/prepared/tiny/val/values.npy"
     path.write_bytes(path.read_bytes()[:-4])
     saw(done.stdout.strip().splitlines()[-1])
     done = stage(project, "preload", "tiny", "cpu", check=False)
-    assert (
-        done.returncode == 1
-        and "val/values.npy is altered" in done.stdout
-        and "dvc repro --force preprocess@tiny" in done.stdout
-    )
+    assert done.returncode == 1 and "val/values.npy is altered" in done.stdout
+    assert "dvc repro --force preprocess@tiny" in done.stdout
 
 
 def test_stages_import_only_what_they_use(project: Path):

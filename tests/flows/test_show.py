@@ -69,8 +69,7 @@ def test_make_clean_leaves_what_git_keeps(published: Path, tmp_path: Path):
     run(project, "make", "-f", str(ROOT / "Makefile"), "clean")
     left = {path.relative_to(project).as_posix() for path in (project / "results").rglob("*") if path.is_file()}
     assert left == set(TRACKED)
-    assert (project / "dvc.lock").exists() and (project / "workloads/tiny/data/more.csv").exists()
-    assert (project / "mlruns/mlflow.db").exists()
+    assert all((project / kept).exists() for kept in ("dvc.lock", "workloads/tiny/data/more.csv", "mlruns/mlflow.db"))
     assert not any((project / gone).exists() for gone in ("data/prepared", "data/packed", ".tandem", ".dvc/cache"))
 
 

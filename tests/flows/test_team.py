@@ -14,6 +14,8 @@ from tandem.files import ROOT
 from tandem.params.loading import read_yaml
 from tests.projects import commit, environment, git, make_project, run
 
+PULL = (sys.executable, "-m", "flows.remote")
+
 
 def test_every_deployment_is_of_a_flow_and_takes_its_parameters_and_what_is_lost_is_found() -> None:
     from prefect import Flow
@@ -45,7 +47,7 @@ def test_a_worker_fetches_code_puts_results_back_and_keeps_an_edit(tmp_path: Pat
     commit(origin)
     (clone / "results/scores.json").write_text('{"of": "a run"}')
     (clone / "dvc.yaml").write_text((clone / "dvc.yaml").read_text() + "# an edit\n")
-    done = run(clone, sys.executable, "-m", "flows.remote", "pull")
+    done = run(clone, sys.executable, "-c", "from flows import remote; remote.pull()")
     assert (clone / "new.txt").exists() and json.loads((clone / "results/scores.json").read_text()) == {}
     assert (clone / made).read_text() == "committed by somebody"
     assert (clone / "dvc.yaml").read_text().endswith("# an edit\n") and "no DVC remote" in done.stdout
@@ -53,11 +55,11 @@ def test_a_worker_fetches_code_puts_results_back_and_keeps_an_edit(tmp_path: Pat
     lock = (origin / "requirements.txt").read_text()
     (origin / "requirements.txt").write_text(re.sub(r"^tqdm==\S+", "tqdm==0.1", lock, flags=re.MULTILINE))
     commit(origin)
-    refused = run(clone, sys.executable, "-m", "flows.remote", "pull", check=False)
+    refused = run(clone, *PULL, check=False)
     assert refused.returncode == 1 and "(locked: ==0.1); run on this machine: " in refused.stdout
     (origin / "dvc.yaml").write_text("stages: {}\n")
     commit(origin)
-    refused = run(clone, sys.executable, "-m", "flows.remote", "pull", check=False)
+    refused = run(clone, *PULL, check=False)
     assert refused.returncode == 1 and "error: git merge --quiet --ff-only @{upstream}: " in refused.stdout
     assert "Traceback" not in refused.stdout
 

@@ -19,7 +19,7 @@ from tandem.params.schema import Train
 from tandem.tasks import classify
 from tandem.training import auto
 from tandem.training.checkpoint import Checkpoint
-from tandem.training.graphs import CaptureFailed, Graphs
+from tandem.training.graphs import Graphs
 from tests import trainers
 from tests.limits import leave_in_gpu
 from tests.networks import GRU, TCN
@@ -179,7 +179,7 @@ def test_a_graph_that_leaves_no_room_for_validation_is_let_go_before_anything_el
             and len(trainer.oom.fallbacks) <= 2
         )
         assert trainer.missing_graph() == {"step: graph": "memory ran out"}
-    assert (trainer.step.grad_accum_steps, trainer.oom.num_eval_parts, trainer.oom.reads_from_file) == (1, 1, False)
+    assert (trainer.step.grad_accum_steps, trainer.oom.num_eval_parts, trainer.oom.data_location) == (1, 1, "device")
 
 
 @STEPS
@@ -217,7 +217,7 @@ def test_a_trial_of_a_precision_that_lacks_memory_leaves_the_training_its_graph(
 
     def second_is_too_large(graphs: Graphs, work: Any) -> Any:
         if graphs.captured:
-            raise CaptureFailed("planted", is_out_of_memory=True)
+            raise torch.OutOfMemoryError("planted")
         return capture(graphs, work)
 
     with monkeypatch.context() as patched:

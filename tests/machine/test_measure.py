@@ -201,7 +201,7 @@ def train_sampled() -> None:
     from tandem.runs import run_dir
 
     sampler.SAMPLE_SECONDS, sampler.DRIVER_SECONDS = 0.002, 0.0
-    run_dir.start_follower, run_dir.WAIT_SECONDS = lambda: None, 0.0  # so that the directory stays
+    run_dir.start_publisher, run_dir.WAIT_SECONDS = lambda: None, 0.0  # so that the directory stays
     source = Scripted(*(reading(energy_joules=float(joules), other_processes=1.0) for joules in range(20_000)))
     train.sampled = lambda device: sampling(source)
     train.main("tiny", "cpu", "0")

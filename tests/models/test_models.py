@@ -87,18 +87,6 @@ def test_what_stands_in_the_padding_changes_nothing(task_name: str, model_name: 
                 torch.testing.assert_close(found, expected)
 
 
-@combined
-def test_every_parameter_gets_a_gradient(task_name: str, model_name: str):
-    if model_name == "model_selection":
-        pytest.skip("only the selected candidate computes the outputs")
-    values, mask, _ = batch(task_name)
-    _, model = made(task_name, model_name)
-    model(values, mask).square().sum().backward()
-    assert [
-        name for name, parameter in model.named_parameters() if parameter.grad is None or not parameter.grad.any()
-    ] == []
-
-
 # The decoder ---------------------------------------------------------------------------------------------------------
 
 

@@ -148,19 +148,6 @@ def test_leave_one_out_equals_fitting_without_it():
         torch.testing.assert_close(features[row] @ weights + intercepts, fit.held_out[row])
 
 
-def test_the_strength_can_be_chosen_on_validation(monkeypatch: pytest.MonkeyPatch):
-    draw = torch.Generator().manual_seed(0)
-    features = torch.randn(40, 5, generator=draw, dtype=torch.float64)
-    targets = features[:, :1] + 0.1 * torch.randn(40, 1, generator=draw, dtype=torch.float64)
-    monkeypatch.setattr(ridge, "MAX_EIGEN", 10)
-    fit = ridge.Dual(features @ features.T, targets, 5).fit(30)
-    sums = ridge.Primal(5, 1)
-    sums.add(features[:30], targets[:30])
-    strength, _, _, outputs = sums.best(features[30:], targets[30:])
-    assert fit.strength == strength and len(fit.held_out) == 10
-    torch.testing.assert_close(fit.held_out, outputs)
-
-
 def waves(num: int = 60) -> pd.DataFrame:
     """Noisy sine waves of unequal length, whose number is their frequency."""
     draw, parts = np.random.default_rng(0), []

@@ -15,11 +15,10 @@ import pytest
 
 from tandem.comparing.comparison import Comparison, Reference, Side, compare
 from tandem.comparing.published import side_of
-from tandem.params.schema import built_in_facts
 from tandem.report import comparison, report
 from tandem.report.comparison import ReportSection
 from tandem.runs.run import Run
-from tests.comparing.test_comparing import SPEED, sides
+from tests.comparing.test_comparing import SPEED, classified, make_manifest, run_of, sides
 from tests.conftest import CHROMIUM
 
 NASTY = '<b>&"$x$_\u624b'
@@ -57,50 +56,29 @@ CONFUSION = [
 
 def make_row(workload: str = "sign", device: str = "cpu", score: float = 0.97, seeds: int = 1) -> dict[str, Any]:
     """A row as `compare` hands it to the report and to the summary."""
-    return {
-        "workload": workload,
-        "device": device,
-        "requested": device,
-        "device_name": f"{NASTY} {device} processor",
-        "precision": "fp32",
-        "threads": 2,
-        "torch": "2.11.0",
-        "task": "classify",
-        "zero": "",
-        "baselines": built_in_facts("classify").baselines,
-        "model": "gru",
-        "score_name": "accuracy",
-        "score": score,
-        "score_lowest": score,
-        "score_highest": score + 0.004 * (seeds - 1),
-        "seeds": list(range(seeds)),
-        "runs": [
-            {
-                "seed": seed,
-                "score": score + 0.004 * seed,
-                "epoch_seconds": 0.25 + 0.01 * seed,
-                "measured_at": "2026-11-21T06:19:40+0000",
-                "tracking": {"run_id": "abc"},
-            }
-            for seed in range(seeds)
-        ],
-        "metrics": {"accuracy": score, "loss": 0.2, **{f"linear_error_{number}": 0.1 for number in range(9)}},
-        "epoch_seconds": 0.25,
-        "epoch_seconds_quartile_low": None,
-        "epoch_seconds_quartile_high": None,
-        "epoch_seconds_lowest": 0.25,
-        "epoch_seconds_highest": 0.29,
+    unmeasured = {"missing_reasons": {"peak_allocated_mib": REASON}} if device == "cpu" else {}
+    timing = {
         "samples_per_second": 1564.5,
         "train_seconds": 10.9,
         "peak_rss_mib": 806.4,
         "peak_allocated_mib": None if device == "cpu" else 212.4,
-        "missing_reasons": {"peak_allocated_mib": REASON} if device == "cpu" else {},
-        "measured_at": "2026-11-21T06:19:40+0000",
-        "measured_on": "desk",
-        "sentence": f"Of 180 sequences 175 are named correctly, {NASTY} among them.",
-        "summary_lines": {"bound": f"compute-bound, {NASTY}"},
-        "run": make_run(scores=SCORES, confusion=CONFUSION),
+        **unmeasured,
     }
+    changes = {
+        "workload": workload,
+        "machine": "desk",
+        "measured_at": "2026-11-21T06:19:40+0000",
+        "hardware.name": f"{NASTY} {device} processor",
+        "summary_lines": {"bound": f"compute-bound, {NASTY}"},
+        "mlflow": {"run_id": "abc"},
+        "result.sentence": f"Of 180 sequences 175 are named correctly, {NASTY} among them.",
+    }
+    runs = []
+    for seed in range(seeds):
+        metrics = {"accuracy": score + 0.004 * seed, "loss": 0.2}
+        of_seed = {"seed": seed, "timing": {**timing, "epoch_seconds": 0.25 + 0.01 * seed}, "result.metrics": metrics}
+        runs.append(run_of(make_manifest(device, **changes, **of_seed), classified("1")))
+    return {**Side(device, tuple(runs)).row, "run": make_run(scores=SCORES, confusion=CONFUSION)}
 
 
 def alone(*rows: dict[str, Any], references: Sequence[Reference] = (), why: str = "") -> ReportSection:
@@ -216,7 +194,7 @@ def test_the_verdict_states_the_ratio_with_its_interval():
 def test_a_published_run_stands_beside_ones_own(tmp_path: Path):
     text = page_of(tmp_path / "r.html", alone(make_row(), references=[published()])).text
     assert text.count(f"{NASTY} elsewhere") == 1 and "0.300 to 0.500" in text
-    assert "published 0.9600 (0.9500 to 0.9700, 3 seeds)" in text
+    assert "published 0.9600 (0.9500 to 0.9700 over 3 seeds)" in text
 
 
 def test_markdown_and_html_show_the_same_cells(tmp_path: Path):

@@ -59,7 +59,7 @@ def test_an_edited_tree_keeps_its_patch_with_untracked_code_and_parameters(train
     """That a training keeps it: test_verify.py makes one again from it."""
     project, again = copy_of(trained, tmp_path / "project"), tmp_path / "again"
     (project / "params.yaml").write_text((project / "params.yaml").read_text().replace("epochs: 3", "epochs: 2"))
-    (project / "stages/mine.py").write_text("VALUE = 'ä'\n")
+    (project / "workloads/tiny/mine.py").write_text("VALUE = 'ä'\n")
     (project / "tandem/files.py").write_bytes((project / "tandem/files.py").read_bytes() + b"# edited\r\n")
     (project / "notes.txt").write_text("no code, not tracked")
     index = (project / ".git/index").read_bytes()
@@ -67,7 +67,7 @@ def test_an_edited_tree_keeps_its_patch_with_untracked_code_and_parameters(train
     assert (project / ".git/index").read_bytes() == index, "git's own index stays as it is"
     git(project, "worktree", "add", "-q", "--detach", str(again), tree["commit"])
     subprocess.run(["git", "apply", "--binary"], cwd=again, input=tree["patch"].encode(), check=True)
-    for name in ("params.yaml", "stages/mine.py", "tandem/files.py"):
+    for name in ("params.yaml", "workloads/tiny/mine.py", "tandem/files.py"):
         assert (again / name).read_bytes() == (project / name).read_bytes()
     assert not (again / "notes.txt").exists()
     assert provenance.git_tags(tree)["git.dirty"] == "true"
@@ -96,8 +96,7 @@ def test_a_tree_without_commit_or_with_too_large_a_patch_says_why(tmp_path: Path
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ('{"schema": 0}', "schema 0, made by an older Tandem; this one reads 2; use the version of Tandem"),
-        ('{"schema": 3}', "schema 3, made by a newer Tandem; this one reads 2; update Tandem"),
+        ('{"schema": 3}', "schema 3, and this Tandem reads 2; use the version of Tandem that made it"),
         ("[1]", "the artifact is damaged"),
         ("not JSON", "the artifact is damaged"),
     ],

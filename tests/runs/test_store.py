@@ -162,7 +162,7 @@ class SlowImport:
         while name == "mlflow" and not pathlib.Path({str(go_on)!r}).exists():
             time.sleep(0.05)
 
-if "tandem.runs.follower" in sys.orig_argv:
+if "tandem.runs.publisher" in sys.orig_argv:
     sys.meta_path.insert(0, SlowImport())
 """)
     output = record(ready, "slow", 2, PYTHONPATH=str(tmp_path))

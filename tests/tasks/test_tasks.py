@@ -1,13 +1,10 @@
 """Tasks in a workload's directory, and that no other module compares a task's name."""
 
-import ast
 import csv
 import json
 import re
 import sys
-from collections.abc import Iterator
 from pathlib import Path
-from typing import get_args, get_type_hints
 
 import pytest
 import torch
@@ -15,8 +12,6 @@ import torch
 from tandem import tasks
 from tandem.files import ROOT
 from tandem.params import schema
-from tandem.params.task_facts import TaskFacts
-from tandem.report.outcomes import CHARTS
 from tandem.runs.run import open_folder
 from tests.projects import TINY, commit, copy_of, make_project, make_table, read_record, run, run_path, stage
 from tests.test_parts import tandem
@@ -283,36 +278,3 @@ def test_runs_that_do_not_record_the_facts_have_those_of_their_built_in_task(tra
     assert found.score
     del found.score["task"], found.__dict__["task_facts"]
     assert found.task_facts == recorded == schema.built_in_facts("classify").recorded
-
-
-def test_the_charts_that_a_task_may_name_are_those_of_the_report():
-    assert set(get_args(get_args(get_type_hints(TaskFacts)["charts"])[0])) == set(CHARTS)
-
-
-def test_no_module_outside_of_tasks_compares_a_task_by_name():
-    found = [
-        f"{path.relative_to(ROOT)}, line {node.lineno}"
-        for folder in ("tandem", "stages", "flows", "benchmarks")
-        for path in sorted((ROOT / folder).rglob("*.py"))
-        if path.parent != ROOT / "tandem/tasks"
-        for node in comparisons(ast.parse(path.read_text(encoding="utf-8")))
-    ]
-    assert not found
-
-
-def comparisons(tree: ast.Module) -> Iterator[ast.AST]:
-    """Yield comparisons with a built-in task's name, mappings with such a key, and isinstance of a Task."""
-    for node in ast.walk(tree):
-        parts: list[ast.expr] = []
-        if isinstance(node, ast.Compare):
-            parts = [node.left, *node.comparators]
-        elif isinstance(node, ast.Dict):
-            parts = [key for key in node.keys if key]
-        elif isinstance(node, ast.MatchValue):
-            parts = [node.value]
-        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "isinstance":
-            if any(ast.unparse(each).split(".")[-1] == "Task" for each in node.args[1:]):
-                yield node
-        names = [part.value for each in parts for part in ast.walk(each) if isinstance(part, ast.Constant)]
-        if set(names) & set(schema.TASKS):
-            yield node

@@ -202,12 +202,12 @@ def test_checkpoints_of_other_trainings_are_bounded(tmp_path: Path):
     for number in range(checkpoints.NUM_KEPT + 3):
         checkpoint = Checkpoint(tmp_path / f"cpu-{number}.pt", {"parameters": number})
         checkpoint.save(weights(number))
-        Checkpoint(tmp_path / f"cpu-dead-{number}.pt", {}).token()
+        Checkpoint(tmp_path / f"cpu-dead-{number}.pt", {}).run_key()
         checkpoint.save(weights(number))
         os.utime(checkpoint.path, (number, number))
     Checkpoint(tmp_path / "cuda-1.pt", {}).save(weights(1.0))
     Checkpoint(tmp_path / "cpu-new.pt", {}).prune()
-    assert len(list(tmp_path.glob("*.token"))) == checkpoints.NUM_KEPT
+    assert len(list(tmp_path.glob("*.run_key"))) == checkpoints.NUM_KEPT
     names = {path.name for path in tmp_path.glob("*.pt")}
     kept = range(4, checkpoints.NUM_KEPT + 3)
     assert names == {f"cpu-{number}{part}.pt" for number in kept for part in ("", ".previous")} | {"cuda-1.pt"}

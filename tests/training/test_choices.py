@@ -4,8 +4,6 @@ No test reads the wall clock: time is what was planted, as a cost of a step by t
 """
 
 import math
-import os
-import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -20,7 +18,6 @@ from torch import nn
 
 from tandem import cli
 from tandem.machine.identity import identify
-from tandem.machine.threads import waited_seconds
 from tandem.params.schema import Augment, Train
 from tandem.training import auto, auto_cache
 from tandem.training.auto_cache import Choice
@@ -102,7 +99,7 @@ def speeds(*by_threads: float, in_bf16: float = 1.0) -> Speed:
 )
 def test_more_threads_are_taken_where_they_gain(by_threads: tuple[float, ...], expected: int, machine: SimpleNamespace):
     trainer = planted(machine, speeds(*by_threads))
-    sentences = auto.realize(trainer, identify("cpu"))
+    sentences = auto.resolve(trainer, identify("cpu"))
     assert trainer.params.threads == expected == torch.get_num_threads() == trainer.params.num_threads
     assert sentences["threads"].startswith(f"threads {expected}, chosen by measuring (2: {by_threads[1]:.2f} times")
 
@@ -112,11 +109,11 @@ def test_precision_is_chosen_at_the_chosen_number_of_threads(machine: SimpleName
         return {(1, False): 10.0, (1, True): 5.0, (2, False): 15.0, (2, True): 30.0}.get((threads, is_bf16), 1.0)
 
     trainer = planted(machine, speed, replace(AUTO, precision="auto"))
-    sentences = auto.realize(trainer, identify("cpu"))
+    sentences = auto.resolve(trainer, identify("cpu"))
     assert (trainer.params.num_threads, trainer.step.precision) == (2, "bf16")
     assert "bf16: 2.00 times as fast as fp32" in sentences["precision"]
     slow = planted(machine, speed, replace(AUTO, threads=1, precision="auto"))
-    auto.realize(slow, identify("cpu"))
+    auto.resolve(slow, identify("cpu"))
     assert slow.step.precision == "fp32" and len(auto_cache.cached_choices()) == 3
 
 
@@ -137,7 +134,7 @@ def test_the_training_goes_on_as_if_nothing_had_been_measured(
     monkeypatch.setattr(type(measured.step), "backward", backward)
     before = measured.state()
     drawn, weights = torch.get_rng_state(), {name: each.clone() for name, each in before["model"].items()}
-    auto.realize(measured, identify("cpu"))
+    auto.resolve(measured, identify("cpu"))
     assert (measured.params.num_threads, measured.step.precision) == (2, "fp32")
     after = measured.state()
     assert torch.equal(torch.get_rng_state(), drawn) and torch.equal(after["generator"], before["generator"])
@@ -155,12 +152,12 @@ def test_the_training_goes_on_as_if_nothing_had_been_measured(
 
 def test_a_choice_holds_for_the_machine_and_the_shape(machine: SimpleNamespace):
     here = identify("cpu")
-    auto.realize(planted(machine, speeds(1.0, 1.9, 2.0)), here)
+    auto.resolve(planted(machine, speeds(1.0, 1.9, 2.0)), here)
     machine.num_steps = 0
     other_run = replace(AUTO, epochs=9, learning_rate=0.5, probe=True)
     for identity in (here, {**here, "requested": "auto", "why_not_cuda": "no driver"}):
         again = planted(machine, speeds(1.0, 1.0, 1.0), other_run)
-        assert "threads 2, as chosen before" in auto.realize(again, identity)["threads"]
+        assert "threads 2, as chosen before" in auto.resolve(again, identity)["threads"]
         assert again.params.threads == 2 and machine.num_steps == 0
     for settings, identity, num_steps in (
         (replace(AUTO, batch_size=8), here, 5),
@@ -170,7 +167,7 @@ def test_a_choice_holds_for_the_machine_and_the_shape(machine: SimpleNamespace):
         (AUTO, here, 6),
     ):
         other = planted(machine, speeds(1.0, 1.0, 3.0), settings, num_steps)
-        auto.realize(other, identity)
+        auto.resolve(other, identity)
         assert other.params.threads == 4
     assert len(auto_cache.cached_choices()) == 6
 
@@ -178,7 +175,7 @@ def test_a_choice_holds_for_the_machine_and_the_shape(machine: SimpleNamespace):
 def test_a_busy_machine_takes_one_thread_and_keeps_nothing(machine: SimpleNamespace):
     machine.num_free, machine.num_disturbed = 1, math.inf
     trainer = planted(machine, speeds(1.0, 1.9, 3.5, in_bf16=2.0), replace(AUTO, precision="auto"))
-    sentences = auto.realize(trainer, identify("cpu"))
+    sentences = auto.resolve(trainer, identify("cpu"))
     assert (trainer.params.threads, trainer.step.precision) == (1, "bf16")
     assert "other work has the cores" in sentences["threads"] and "not kept" in sentences["precision"]
     assert auto_cache.cached_choices() == {}
@@ -191,35 +188,16 @@ def test_what_was_measured_beside_other_work_is_measured_again(machine: SimpleNa
         return 100.0 / threads if machine.num_disturbed else 100.0 * threads
 
     trainer = planted(machine, speed)
-    assert "threads 4, chosen by measuring (2: 2.00 times" in auto.realize(trainer, identify("cpu"))["threads"]
+    assert "threads 4, chosen by measuring (2: 2.00 times" in auto.resolve(trainer, identify("cpu"))["threads"]
     assert len(auto_cache.cached_choices()) == 1
-
-
-@pytest.mark.skipif(
-    not Path("/proc/self/schedstat").exists(), reason="this kernel does not say how long a thread waited"
-)
-def test_waiting_for_a_core_is_seen():
-    """Beside a process on the same core."""
-    cores = os.sched_getaffinity(0)
-    os.sched_setaffinity(0, {min(cores)})
-    other = subprocess.Popen([sys.executable, "-S", "-c", "while True: pass"])
-    try:
-        before, end = waited_seconds(), time.process_time() + 0.5
-        while time.process_time() < end:
-            pass
-        assert waited_seconds() - before > 0.2
-    finally:
-        os.sched_setaffinity(0, cores)
-        other.kill()
-        other.wait()
 
 
 def test_what_needs_no_measuring_is_not_measured(machine: SimpleNamespace, monkeypatch: pytest.MonkeyPatch):
     trainer = planted(machine, speeds(1.0, 1.9, 3.5))
     monkeypatch.setattr(auto, "usable_cores", lambda: 1.5)  # a container's quota
-    assert auto.realize(trainer, identify("cpu")) == {"threads": "threads 1: there is one core to use"}
+    assert auto.resolve(trainer, identify("cpu")) == {"threads": "threads 1: there is one core to use"}
     pinned = planted(machine, speeds(1.0, 1.9, 3.5), replace(AUTO, threads=3))
-    assert auto.realize(pinned, identify("cpu")) == {} and pinned.params.threads == 3
+    assert auto.resolve(pinned, identify("cpu")) == {} and pinned.params.threads == 3
     assert machine.num_steps == 0 and auto_cache.cached_choices() == {}
 
 
@@ -241,7 +219,7 @@ def test_a_damaged_file_and_a_folder_that_cannot_be_written_cost_only_the_measur
     auto_cache.file().unlink()
     auto_cache.file().with_suffix(".lock").mkdir()
     trainer = planted(machine, speeds(1.0, 1.9, 2.0))
-    assert "chosen by measuring; not kept: " in auto.realize(trainer, identify("cpu"))["threads"]
+    assert "chosen by measuring; not kept: " in auto.resolve(trainer, identify("cpu"))["threads"]
     assert trainer.params.threads == 2
 
 

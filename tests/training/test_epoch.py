@@ -58,7 +58,7 @@ class Uncaptured:
         if self.num_left is not None:
             self.num_left -= 1
             if self.num_left < 0:
-                raise CaptureFailed("planted", is_out_of_memory=False)
+                raise CaptureFailed("planted")
         work()
 
 
@@ -102,13 +102,13 @@ def test_an_epoch_streamed_in_chunks_gives_the_bits_of_the_plain_loop(
     task_name: str, model_name: str, num_batches: int, monkeypatch: pytest.MonkeyPatch
 ):
     plain, streamed = (trainer_of(task_name, model_name, batch_size=2) for _ in range(2))
-    monkeypatch.setattr(Split, "is_streamed", True)
+    streamed.train_split.data_location = "host"
     batch_bytes = 2 * sum(tensor[:1].nbytes for tensor in streamed.train_split.tensors.values())
     monkeypatch.setattr(graph_epoch, "CHUNK_BYTES", num_batches * batch_bytes)
     uncaptured(streamed)
-    streamed.device_epoch = GraphEpoch(streamed.step, streamed.train_split, streamed.params, streamed.rates)
-    assert streamed.device_epoch.chunks is not None
-    assert streamed.device_epoch.chunks.num_batches == min(num_batches, 3)  # an eighth of 25
+    streamed.graph_epoch = GraphEpoch(streamed.step, streamed.train_split, streamed.params, streamed.total)
+    assert streamed.graph_epoch.chunks is not None
+    assert streamed.graph_epoch.chunks.num_batches == min(num_batches, 3)  # an eighth of 25
     monkeypatch.undo()
     assert_equal_bits(plain, streamed)
 

@@ -6,15 +6,13 @@ import os
 import shutil
 import signal
 import sys
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 import pytest
 
-from tandem.params.parsing import flatten
-from tandem.parts import Component, built_in, read_component
+from tandem.parts import Component, read_component
 from tests.projects import (
     ROOT,
     TINY,
@@ -215,17 +213,6 @@ def test_a_mistake_gets_one_sentence_before_dvc_removes_an_output(
     assert all(word in done.stdout for word in words) and "Traceback" not in done.stdout, done.stdout
 
 
-def test_a_fit_in_closed_form_has_no_loop():
-    rocket = built_in("model")["rocket"].schema(name="rocket")
-    with pytest.raises(ValueError, match=r"^loop is 'loop\.py:train', but rocket is fitted in closed form"):
-        replace(SETTINGS, model=rocket, loop="loop.py:train").check_loop()
-
-
-def test_a_record_without_a_loop_does_not_mention_it():
-    assert "loop" not in flatten(SETTINGS)
-    assert flatten(replace(SETTINGS, loop="loop.py:train"))["loop"] == "loop.py:train"
-
-
 def test_what_a_preset_sets_for_built_in_steps_is_left_out(project: Path):
     presets = "presets:\n  small: {all: {train.grad_accum_steps: 2, train.precision: bf16, train.step: graph}}\n"
     (project / "params.yaml").write_text(OWN.replace("presets: {}\n", presets).replace("preset: none", "preset: small"))
@@ -287,9 +274,8 @@ speed.main("tiny")
     assert scaled.returncode == 1 and "which runs in one process; accepted: cpu" in scaled.stdout
 
 
-@pytest.mark.parametrize("words", [[], ["--quick"]])
-def test_a_run_with_a_loop_is_verified_from_its_commit(project: Path, tmp_path: Path, words: list[str]):
-    done = tandem(project, "verify", "tiny@cpu-0", *words, TMPDIR=str(tmp_path))
+def test_a_run_with_a_loop_is_verified_from_its_commit(project: Path, tmp_path: Path):
+    done = tandem(project, "verify", "tiny@cpu-0", TMPDIR=str(tmp_path))
     assert done.returncode == 0 and "tiny@cpu-0: bit-equal\n" in done.stdout, done.stdout
 
 

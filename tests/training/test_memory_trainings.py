@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.limits import FREED, RECOMPUTED, ladder, leave, leave_in_gpu, under_a_limit
+from tests.limits import FREED, RECOMPUTED, leave, leave_in_gpu, under_a_limit
 from tests.projects import (
     ROOT,
     TINY,
@@ -84,11 +84,9 @@ def copy_of(project: Path, folder: Path, *changes: tuple[str, str]) -> Path:
     return folder
 
 
-def start(
-    project: Path, stage: str, mib: float = ENOUGH, *, with_onednn: bool = True, dies: bool = False
-) -> subprocess.Popen[str]:
+def start(project: Path, stage: str, mib: float = ENOUGH, *, dies: bool = False) -> subprocess.Popen[str]:
     """A stage on the simulated GPU, which has so much memory. `dies`: once it has saved a checkpoint."""
-    arguments = (stage, mib, with_onednn, dies)
+    arguments = (stage, mib, dies)
     return subprocess.Popen(
         [sys.executable, "-c", f"from tests.training import test_memory_trainings as t; t.on_simulated_gpu{arguments}"],
         cwd=project,
@@ -99,7 +97,7 @@ def start(
     )
 
 
-def on_simulated_gpu(stage: str, mib: float, with_onednn: bool, dies: bool) -> None:
+def on_simulated_gpu(stage: str, mib: float, dies: bool) -> None:
     """Run the stage with the CPU in the place of the GPU."""
     under_a_limit()
     import torch._dynamo  # an optimizer imports it, and it is large  # noqa: F401
@@ -111,7 +109,7 @@ def on_simulated_gpu(stage: str, mib: float, with_onednn: bool, dies: bool) -> N
     from tandem.training.checkpoint import Checkpoint
     from tandem.training.trainer import Epoch, Trainer
 
-    torch.backends.mkldnn.enabled = with_onednn
+    torch.backends.mkldnn.enabled = False  # whether memory runs out in oneDNN depends on the processor
     open_cpu, epoch, evaluate_split = workload.open_device, Trainer.epoch, evaluate.evaluate
     save = Checkpoint.save
     workload.open_device = lambda identity, *settings: open_cpu({**identity, "kind": "cpu"}, *settings)
@@ -167,14 +165,13 @@ def the_run_in_mlflow(project: Path) -> tuple[dict[str, str], list[int]]:
 @pytest.mark.long
 def test_a_killed_training_keeps_what_it_did_about_memory_and_says_it_everywhere(long_sequences: Path, tmp_path: Path):
     killed = copy_of(long_sequences, tmp_path / "killed")
-    # Without oneDNN: whether memory runs out in it depends on the processor, and going on without it changes bits.
-    process = start(killed, "train", TOO_LITTLE_FOR_A_BATCH, with_onednn=False, dies=True)
+    process = start(killed, "train", TOO_LITTLE_FOR_A_BATCH, dies=True)
     output, errors = process.communicate()
     assert process.returncode == -signal.SIGKILL, errors
     # Whatever the processor makes of it: what was done before the checkpoint is in it, in that order.
     before = printed_actions(output.partition("epoch 1/")[0])
 
-    resumed = finished(start(killed, "train", with_onednn=False))
+    resumed = finished(start(killed, "train"))
     assert "going on from" in resumed and "out of memory" not in resumed
     measured = read_record(killed, "timing.json", device="auto")
     actions = measured["placement"]["out_of_memory"]
@@ -192,7 +189,7 @@ def test_a_killed_training_keeps_what_it_did_about_memory_and_says_it_everywhere
         ("checkpoint_activations: false", "checkpoint_activations: true"),
     )
     asked = copy_of(long_sequences, tmp_path / "asked", *changes[: 2 if RECOMPUTED in actions else 1])
-    finished(start(asked, "train", with_onednn=False))
+    finished(start(asked, "train"))
     assert manifest_of(asked, device="auto")["realized"]["out_of_memory"] == []
     assert sha256_of_weights(asked) == sha256_of_weights(killed)
 
@@ -207,7 +204,7 @@ def test_at_the_end_stands_advice_in_one_sentence_and_nothing_passes_for_a_resul
     saw(sentence)
     assert sentence.startswith("error: out of memory (") and "set train.precision to bf16, then lower" in sentence
     actions = printed_actions(output)
-    assert ladder(actions)[0] == FREED and RECOMPUTED in actions
+    assert actions[0] == FREED and RECOMPUTED in actions
     assert f"{', '.join(actions)}; next, " in sentence
     assert not (project / run_path("timing.json", device="auto")).exists()
     tags, _ = the_run_in_mlflow(project)
@@ -219,7 +216,7 @@ def test_an_evaluation_takes_smaller_parts(project: Path):
     finished(start(project, "train", ENOUGH))
     finished(start(project, "evaluate", TOO_LITTLE_FOR_THE_TEST_SPLIT))
     measured = json.loads((project / "results/runs/tiny/auto/0/evaluate/measured/timing.json").read_text())
-    actions = ladder(measured["out_of_memory"])
+    actions = measured["out_of_memory"]
     assert actions[0] == FREED and "is evaluated in" in actions[-1]
     assert measured["samples_per_second"] > 0
     tags, _ = the_run_in_mlflow(project)

@@ -34,10 +34,18 @@ from tandem.machine.identity import require_gpus
 from tandem.models.kernels import dropout
 from tandem.params.loading import load_params
 from tandem.params.schema import Train
-from tandem.training.batches import Split, own_rows, places_of, shares_of
+from tandem.training.batches import Split
 from tandem.training.oom import translate_oom
 from tandem.training.trainer import Trainer
-from tandem.training.workers import LOST_WORKER_STATUS, OUT_OF_MEMORY_STATUS, Workers, lost_workers_noticed
+from tandem.training.workers import (
+    LOST_WORKER_STATUS,
+    OUT_OF_MEMORY_STATUS,
+    Workers,
+    lost_workers_noticed,
+    own_rows,
+    places_of,
+    shares_of,
+)
 from tandem.training.workload import exit_if_out_of_memory, require_sequences, scaled
 from tests.limits import leave, under_a_limit
 from tests.networks import Rocket

@@ -6,8 +6,8 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
-from flows import repro
-from flows.processes import Outcome
+from flows.events import Outcome
+from flows.ui import running_servers
 from tandem import files
 from tandem.runs.store import run_page, runs_page
 
@@ -36,9 +36,9 @@ def read(path: str, experiment: str | None) -> bytes:
     return bytes(tree.cat_file(path))
 
 
-def page(results: dict[str, Any], experiment: str | None) -> str:
+def markdown(results: dict[str, Any], experiment: str | None) -> str:
     """The artifact as Markdown."""
-    mlflow = repro.running_servers().get("mlflow") or os.environ.get("MLFLOW_TRACKING_URI", "")
+    mlflow = running_servers().get("mlflow") or os.environ.get("MLFLOW_TRACKING_URI", "")
     first = f"`dvc exp apply {experiment}`, then " if experiment else ""
     ways = [f"the report: {first}results/report.html, in a browser"]
     if mlflow.startswith("http"):

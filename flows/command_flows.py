@@ -1,9 +1,11 @@
-"""`tandem compare` and `tandem verify` as Prefect flows, for flows/serve.py and prefect.yaml.
+"""The commands `tandem compare` and `tandem verify` as Prefect flows, for flows/serve.py and prefect.yaml.
 
-Each stores its result as an artifact. If Prefect's runner is killed or the run is cancelled, a rerun ends too.
+Each stores its result as an artifact.
 """
 
+import os
 import re
+from collections.abc import Callable
 
 from prefect import flow
 from prefect.artifacts import create_markdown_artifact
@@ -11,10 +13,10 @@ from prefect.states import Cancelled, Completed, Failed, State
 
 from flows import compare as comparing
 from flows import verify as verifying
-from flows.processes import end_with_parent
 from flows.run_lock import one_at_a_time
 from tandem.params.loading import load_params
 from tandem.report.comparison import details
+from tandem.stop_signals import end_with
 
 MAX_MESSAGE = 200  # characters of a state's message; the artifact has the full text
 
@@ -27,17 +29,15 @@ def compare(runs: list[str]) -> State:
         runs: two or more: names such as sign@cpu and sign@cuda (the latest run of workload@device, with all seeds),
             MLflow run ids, or paths of run folders. The first run of each workload is the baseline.
     """
-    end_with_parent()
-    try:
+
+    def run() -> State:
         found = comparing.compare(runs)
-    except KeyboardInterrupt:
-        return Cancelled(message="stopped by Ctrl+C")
-    except (ValueError, OSError) as error:
-        return Failed(message=str(error))
-    text = "\n\n".join(map(details, found))
-    print(text)
-    create_markdown_artifact(text, key="compare", description=f"Compared: {', '.join(runs)}")
-    return Completed(message=shortened(found[0].sentences[0]))
+        text = "\n\n".join(map(details, found))
+        print(text)
+        create_markdown_artifact(text, key="compare", description=f"Compared: {', '.join(runs)}")
+        return Completed(message=shortened(found[0].sentences[0]))
+
+    return final_state(run)
 
 
 @flow(name="verify", log_prints=True, persist_result=False)
@@ -49,21 +49,20 @@ def verify(run: str = "", quick: bool = False) -> State:
             run folder. If empty: the latest run of each workload and device of params.yaml.
         quick: rerun only the first epochs.
     """
-    end_with_parent()
-    try:
-        runs = [run] if run else latest_runs()
+
+    def verify_all() -> State:
+        params = load_params()
+        latest = [f"{workload}@{device}" for workload in params.workloads for device in params.devices]
         with one_at_a_time():  # verification trains
-            found = [verify_one(each, quick) for each in runs]
-    except KeyboardInterrupt:
-        return Cancelled(message="stopped by Ctrl+C")
-    except (ValueError, OSError) as error:
-        return Failed(message=str(error))
-    message = shortened("; ".join(sentence for _, sentence in found))
-    statuses = {status for status, _ in found}
-    if statuses - {0, 3}:
-        return Failed(message=message)
-    # The result is neither confirmed nor refuted, so the run does not fail and nobody is alerted.
-    return Completed(name="Inconclusive", message=message) if 3 in statuses else Completed(message=message)
+            found = [verify_one(each, quick) for each in ([run] if run else latest)]
+        message = shortened("; ".join(sentence for _, sentence in found))
+        statuses = {status for status, _ in found}
+        if statuses - {0, 3}:
+            return Failed(message=message)
+        # The result is neither confirmed nor refuted, so the run does not fail and nobody is alerted.
+        return Completed(name="Inconclusive", message=message) if 3 in statuses else Completed(message=message)
+
+    return final_state(verify_all)
 
 
 def verify_one(run: str, quick: bool) -> tuple[int, str]:
@@ -79,9 +78,15 @@ def verify_one(run: str, quick: bool) -> tuple[int, str]:
     return found.verdict.status, found.sentence
 
 
-def latest_runs() -> list[str]:
-    params = load_params()
-    return [f"{workload}@{device}" for workload in params.workloads for device in params.devices]
+def final_state(work: Callable[[], State]) -> State:
+    """The state that `work` returns, or that of its error. The flow ends with the process that runs it."""
+    end_with(os.getppid())
+    try:
+        return work()
+    except KeyboardInterrupt:
+        return Cancelled(message="stopped by Ctrl+C")
+    except (ValueError, OSError) as error:
+        return Failed(message=str(error))
 
 
 def shortened(text: str) -> str:

@@ -5,11 +5,9 @@ Reads docs/published.json and the runs in results/ that `dvc repro` wrote, and p
 trains each workload a few more times to measure the effect of rounding.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
-from flows import verify
+from flows.recorded_project import checkout
 from tandem import files
 from tandem.command import Result, aligned
 from tandem.comparing import published, rerun
@@ -71,8 +69,6 @@ def write() -> Result:
 
 def perturbed(run: Run) -> list[dict[str, Any]]:
     """Train the run again several times, each with its initial weights perturbed by one unit in the last place."""
-    with verify.checkout(run.manifest["tree"]) as (project, folder):
-        copy = verify.Copy(project, folder, run.manifest)
-        copy.place_table()
-        copy.prepare()
-        return copy.rerun([run.seed], None, perturbations=range(1, rerun.NUM_PERTURBED + 1))
+    with checkout(run.manifest) as project:
+        project.prepare()
+        return project.rerun([run.seed], None, perturbations=range(1, rerun.NUM_PERTURBED + 1))

@@ -1,11 +1,11 @@
-"""Run DVC and report each stage: `python -m flows.reproduce COMMAND...`, which flows/pipeline.py starts.
+"""Run DVC and report each stage: `python -m flows.dvc_run COMMAND...`, which flows/pipeline.py starts.
 
 The arguments are DVC's, such as "repro --force" or "exp run --temp --name NAME --set-param seeds=[1]". The output is
-that of DVC and the stages, and the exit status is DVC's. Each event is a JSON line on the file descriptor
-$TANDEM_EVENTS (flows/processes.py).
+that of DVC and the stages, and a line for each event (flows/events.py). The exit status is DVC's. `tandem repro`
+(flows/repro.py) calls `run` itself.
 
 DVC decides which stages run, in which order, and whether they are forced. A caller of DVC may replace the function that
-reproduces one stage (`repro_fn`); the events come from that function. `make repro` (flows/repro.py) calls `run` itself.
+reproduces one stage (`repro_fn`); the events come from that function.
 """
 
 import json
@@ -17,7 +17,6 @@ import signal
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -35,7 +34,7 @@ from dvc.stage import Stage
 from dvc.stage.cache import RunCacheNotFoundError, StageCache, _get_stage_hash
 from dvc.ui import ui
 
-from flows.processes import Event, Outcome
+from flows.events import Event, Outcome
 from tandem.damaged_files import explain
 from tandem.runs.run_dir import DVC_PID
 from tandem.stage import LAST_ERROR
@@ -44,11 +43,21 @@ logger = logging.getLogger("dvc")
 FAILED, INTERRUPTED, REFUSED_ARGUMENTS = 255, 252, 254  # DVC's exit statuses
 
 
-def run(arguments: list[str], on_event: Callable[[Event], object]) -> int:
+def main(commands: list[str]) -> int:
+    def print_event(event: Event) -> None:
+        print(f"\n{event.line}", flush=True)  # the stage may have left its last line open
+
+    for command in commands:
+        if status := run(shlex.split(command), print_event):
+            return status
+    return 0
+
+
+def run(arguments: list[str], on_event: Callable[[Event], object], log_level: str = "INFO") -> int:
     """Run `dvc <arguments>` (`repro` or `exp run --temp`) and return its exit status."""
     os.environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}"  # `python`
     os.environ["DVC_NO_ANALYTICS"] = "true"
-    os.environ[DVC_PID] = str(os.getpid())  # the follower (tandem/runs/follower.py) ends with this process
+    os.environ[DVC_PID] = str(os.getpid())  # the publisher (tandem/runs/publisher.py) ends with this process
     os.environ["TANDEM_RUN"] = os.urandom(6).hex()  # distinguishes errors of this run's stages from older ones
     for name in ("DVC_ROOT", "DVC_STAGE"):  # set if a stage calls this
         os.environ.pop(name, None)
@@ -56,9 +65,9 @@ def run(arguments: list[str], on_event: Callable[[Event], object]) -> int:
         options = parse_args(arguments)
     except DvcParserError:  # the parser has printed the reason
         return REFUSED_ARGUMENTS
-    if not options.quiet:
+    if not options.quiet and log_level == "INFO":
         ui.enable()
-    with set_loggers_level("CRITICAL" if options.quiet else "DEBUG" if options.verbose else "INFO"):
+    with set_loggers_level("CRITICAL" if options.quiet else "DEBUG" if options.verbose else log_level):
         try:
             command = Experiment(options) if issubclass(options.func, CmdExperimentsRun) else Reproduction(options)
             command.on_event = on_event
@@ -75,7 +84,7 @@ def run(arguments: list[str], on_event: Callable[[Event], object]) -> int:
             return FAILED
 
 
-def reproduce(
+def reproduce_stage(
     on_event: Callable[[Event], object], dvc_reproduce: Callable[..., Stage | None], stage: Stage, **options: Any
 ) -> Stage | None:
     """DVC's `repro_fn`: reproduce a stage with `dvc_reproduce` and report its events. Returns what that returns."""
@@ -107,10 +116,13 @@ class RunCache(StageCache):
         self.has_restored = False
 
     def _load(self, stage: Stage) -> Any:
-        """Find the entry of a stage. DVC would also take a temporary file that a kill left for one."""
-        for leftover in Path(self._get_cache_dir(_get_stage_hash(stage))).glob("*.tmp"):
+        """Find the entry of a stage. DVC takes a temporary file that a kill left for an entry, and fails if there is
+        only an empty directory.
+        """
+        entries = Path(self._get_cache_dir(_get_stage_hash(stage)))
+        for leftover in entries.glob("*.tmp"):
             leftover.unlink(missing_ok=True)
-        return super()._load(stage)
+        return super()._load(stage) if any(entries.glob("*")) else None
 
     def restore(self, stage: Stage, **options: Any) -> None:
         try:
@@ -128,7 +140,7 @@ class Reproduction(CmdRepro):
 
     @property
     def _repro_kwargs(self) -> dict[str, Any]:
-        return super()._repro_kwargs | {"repro_fn": partial(reproduce, self.on_event, _reproduce_stage)}
+        return super()._repro_kwargs | {"repro_fn": partial(reproduce_stage, self.on_event, _reproduce_stage)}
 
 
 class Experiment(CmdExperimentsRun):
@@ -138,7 +150,7 @@ class Experiment(CmdExperimentsRun):
 
     def run(self) -> int:
         class Executor(TempDirExecutor):
-            _repro_and_track = staticmethod(partial(reproduce, self.on_event, TempDirExecutor._repro_and_track))
+            _repro_and_track = staticmethod(partial(reproduce_stage, self.on_event, TempDirExecutor._repro_and_track))
 
         class Queue(TempDirQueue):
             @classmethod
@@ -168,14 +180,6 @@ def last_error(stage: str) -> str:
         return str(entry["message"]) if (entry["stage"], entry["run"]) == (stage, os.environ.get("TANDEM_RUN")) else ""
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return ""
-
-
-def main(commands: list[str]) -> int:
-    with open(int(os.environ.pop("TANDEM_EVENTS")), "w", encoding="utf-8", buffering=1) as events:
-        for command in commands:
-            if status := run(shlex.split(command), lambda event: events.write(json.dumps(asdict(event)) + "\n")):
-                return status
-    return 0
 
 
 if __name__ == "__main__":

@@ -1,0 +1,220 @@
+"""The project as it was when a run was recorded, in a temporary git worktree, to train the run again there.
+
+The worktree has the run's commit and patch, its raw table and its params.yaml with the realized settings. Everything in
+it runs with the recorded code and this environment. `tandem verify` (flows/verify.py) compares what comes out.
+"""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from flows import processes
+from tandem.comparing import rerun
+from tandem.comparing.rerun import Verdict
+from tandem.files import ROOT, raw_dir, read_json, sha256_file, write_json
+
+# The caller's environment variables that describe the project and must not reach the copy.
+FOREIGN = ("DVC_", "TANDEM_", "GIT_DIR", "GIT_INDEX_FILE", "GIT_WORK_TREE", "GIT_OBJECT_DIRECTORY", "GIT_PREFIX")
+NUM_LAST_LINES = 20  # of a step that failed without a one-sentence reason
+
+
+class Stopped(ValueError):
+    """Ends a verification with a verdict before its training. `cause`: in a few words."""
+
+    def __init__(self, name: str, cause: str, sentence: str) -> None:
+        self.verdict = Verdict(name, cause, sentence)
+        super().__init__(f"{self.verdict}: {sentence}")
+
+
+@contextmanager
+def checkout(
+    manifest: dict[str, Any], threads: int | None = None, device: str | None = None
+) -> Iterator[RecordedProject]:
+    """Yield the project of a run. `threads` and `device` replace the recorded ones. It is removed at the end.
+
+    Raises Stopped if the commit or the patch is unavailable.
+    """
+    tree = manifest["tree"]
+    commit, patch = tree["commit"], tree["patch"]
+    if commit is None:
+        raise Stopped("not verifiable", "no commit was recorded", tree["missing_reason"])
+    if patch is None:
+        raise Stopped("not verifiable", "edited tree without its patch", tree["missing_reason"])
+    if patch and hashlib.sha256(patch.encode()).hexdigest() != tree["patch_sha256"]:
+        why = "its sha256 is not the one beside it in the manifest"
+        raise Stopped("not verifiable", "the recorded patch is altered", why)
+    if git("cat-file", "-e", f"{commit}^{{commit}}").returncode:
+        step = "`git fetch` from where the run was made brings it, if it was pushed there"
+        raise Stopped("not verifiable", f"commit {commit[:12]} is not in this repository", step)
+    folder = Path(tempfile.mkdtemp(prefix="tandem-verify-"))
+    worktree = folder / "project"
+    try:
+        print(f"commit {commit[:12]}{' with its patch' if patch else ''}, in a temporary worktree", flush=True)
+        added = git("worktree", "add", "--detach", str(worktree), commit)
+        if added.returncode:
+            raise Stopped("not verifiable", "git makes no worktree", one_line(added.stderr))
+        if patch:
+            options = ("--binary", "--index", "--whitespace=nowarn")
+            applied = git("apply", *options, cwd=worktree, content=patch.encode())
+            if applied.returncode:
+                raise Stopped("not verifiable", "the patch does not apply", one_line(applied.stderr))
+        prefix = git("rev-parse", "--show-prefix").stdout.decode().strip()  # of a project in a subfolder
+        yield RecordedProject(worktree / prefix, manifest, threads, device or manifest["requested"])
+    finally:
+        git("worktree", "remove", "--force", str(worktree))
+        shutil.rmtree(folder, ignore_errors=True)
+        git("worktree", "prune")
+
+
+def git(*arguments: str, cwd: Path = ROOT, content: bytes | None = None) -> subprocess.CompletedProcess[bytes]:
+    # Skip the user's hooks: DVC's hook runs `dvc checkout` after each checkout.
+    command = ["git", "-c", f"core.hooksPath={os.devnull}", *arguments]
+    return subprocess.run(command, cwd=cwd, env=own_environment(), input=content, capture_output=True, check=False)
+
+
+def own_environment() -> dict[str, str]:
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(FOREIGN)}
+    if path := kept.pop("PYTHONPATH", ""):  # the command `tandem` adds this project, whose code must not run there
+        kept["PYTHONPATH"] = os.pathsep.join(entry for entry in path.split(os.pathsep) if Path(entry).resolve() != ROOT)
+    return kept
+
+
+def one_line(output: bytes) -> str:
+    return " ".join(output.decode(errors="replace").split())
+
+
+@dataclass(frozen=True)
+class RecordedProject:
+    folder: Path
+    manifest: dict[str, Any]
+    threads: int | None  # replaces the recorded number
+    device: str
+
+    def prepare(self) -> str:
+        """Place the raw data and params.yaml, and run the stages before `train`. Returns the source of the data.
+
+        Raises Stopped if the data or the code is not the recorded one.
+        """
+        source = self.place_table() if self.manifest["digests"]["data"]["table"] else self.place_files()
+        block, realized = copy.deepcopy(self.manifest["block"]), self.manifest["realized"]
+        block["train"] |= {name: realized[name] for name in ("threads", "precision", "step")}
+        if self.threads:
+            block["train"]["threads"] = self.threads
+        workload = self.manifest["workload"]
+        params = {"workloads": [workload], "devices": [self.device], "seeds": [self.manifest["seed"]]}
+        write_json(self.folder / "params.yaml", {**params, "preset": "none", "presets": {}, workload: block})
+        for stage in (["hardware"], ["preprocess", workload], ["preload", workload, self.device]):
+            print(*stage, flush=True)
+            self.run("tandem.stage", *stage)
+        code = read_json(self.folder / f"results/hardware/code/{workload}/train.json")
+        if changed := [name for name, sha256 in self.manifest["digests"]["code"].items() if code.get(name) != sha256]:
+            why = f"{', '.join(changed)} differ"
+            raise Stopped("not verifiable", "its code is not what the commit and the patch hold", why)
+        return source
+
+    def place_table(self) -> str:
+        """Copy the raw table from the workspace or DVC, unless the commit has it. Returns its source."""
+        sha256 = self.manifest["digests"]["data"]["table"]
+        workload, table = self.manifest["workload"], self.manifest["block"]["preprocess"]["table"]
+        relative, present = Path("workloads", workload, "data", table), raw_dir(workload) / table
+        target = self.folder / relative
+        if target.is_file() and sha256_file(target) == sha256:
+            return f"{relative} of the commit"
+        target.parent.mkdir(parents=True, exist_ok=True)
+        if present.is_file() and sha256_file(present) == sha256:
+            shutil.copyfile(present, target)
+            return f"{relative} as it lies here, which the commit does not hold"
+        if self.pull(relative, target) and sha256_file(target) == sha256:
+            return f"{relative} by DVC"
+        if present.is_file():
+            found = f"{relative} has sha256 {sha256_file(present)[:12]} here, {sha256[:12]} recorded"
+            raise Stopped("different", "data", found)
+        where = f"no {relative} with sha256 {sha256[:12]} is in the commit, here or with DVC"
+        raise Stopped("not verifiable", "its data is gone", f"{where}; put the table of that time there")
+
+    def pull(self, relative: Path, target: Path) -> bool:
+        """Let DVC fetch the commit's table from the project's cache or a remote. Returns whether it could."""
+        from dvc.api import DVCFileSystem
+        from dvc.exceptions import DvcException
+
+        try:
+            DVCFileSystem(str(ROOT), rev=self.manifest["tree"]["commit"]).get_file(str(relative), str(target))
+        except (OSError, DvcException):
+            return False
+        return True
+
+    def place_files(self) -> str:
+        """Copy the files for the run's own source that the commit does not hold. `other_data` checks their result."""
+        folder, copied = raw_dir(self.manifest["workload"]), []
+        for path in sorted(each for each in folder.rglob("*") if each.is_file()):
+            target = self.folder / path.relative_to(ROOT)
+            if not target.exists():
+                target.parent.mkdir(parents=True, exist_ok=True)
+                shutil.copyfile(path, target)
+                copied.append(path.name)
+        more = f", with {', '.join(copied)} as they lie here, which the commit does not hold" if copied else ""
+        return f"from the source of the commit{more}"
+
+    def other_data(self) -> list[str]:
+        """The outputs of preprocess and preload that differ from the run's training data."""
+        workload, found = self.manifest["workload"], []
+        for name, file in (
+            ("prepared", f"data/prepared/{workload}/summary.json"),
+            ("packed", f"data/packed/{workload}/{self.device}/plan.json"),
+        ):
+            recorded, here = self.manifest["digests"]["data"][name], read_json(self.folder / file)["sha256"]
+            if others := [part for part in sorted({*recorded, *here}) if recorded.get(part) != here.get(part)]:
+                found.append(f"{', '.join(others)} as {name} here are other bytes, made of the same table")
+        return found
+
+    def rerun(
+        self, seeds: Sequence[int], num_epochs: int | None, perturbations: Sequence[int] = (), evaluate: bool = False
+    ) -> list[dict[str, Any]]:
+        """The manifests of these trainings. `perturbations`: seeds for the perturbed initial weights."""
+        if not seeds:
+            return []
+        out = self.folder.parent / "reruns.json"
+        epochs = f"{num_epochs or self.manifest['block']['train']['epochs']} epochs"
+        moved = f" with its weights moved by one unit in the last place, {len(perturbations)} times"
+        print(f"training: seed {', '.join(map(str, seeds))}, {epochs}{moved if perturbations else ''}", flush=True)
+        self.run(
+            "tandem.comparing.retrain",
+            *(self.manifest["workload"], self.device, *map(str, seeds), f"--out={out}"),
+            *([f"--epochs={num_epochs}"] if num_epochs else []),
+            *(["--nudge", *map(str, perturbations)] if perturbations else []),
+            *(["--evaluate"] if evaluate else []),
+        )
+        return [rerun.as_manifest(each) for each in json.loads(out.read_text(encoding="utf-8"))]
+
+    def run(self, module: str, *words: str) -> None:
+        """Run `python -m <module> <words>` and wait. Raises Stopped if it fails."""
+        last: list[str] = []
+
+        def on_line(line: str) -> None:
+            last[:] = [*last, line][-NUM_LAST_LINES:]
+            if line.startswith("epoch "):
+                show_on_terminal(line)
+
+        status = processes.run([module, *words], on_line, environment=own_environment(), folder=self.folder)
+        show_on_terminal("")
+        if status:
+            reason = next((line for line in reversed(last) if line.startswith("error: ")), " | ".join(last))
+            raise Stopped("not verifiable", f"{module.rpartition('.')[2]} fails", reason.removeprefix("error: "))
+
+
+def show_on_terminal(line: str) -> None:
+    """Show a line in place of the previous one; an empty line clears it."""
+    if sys.stdout.isatty():
+        print(f"\r\x1b[K{line[:100]}", end="", flush=True)

@@ -1,0 +1,97 @@
+"""The terminal output of `tandem repro`: a line for each stage. What DVC and the stages print goes to a log file."""
+
+import os
+import shutil
+import sys
+import time
+from pathlib import Path
+from threading import Event as Flag
+from threading import Lock, Thread
+from typing import TextIO
+
+from flows.events import Event
+
+SECONDS_BETWEEN_LOOKS = 0.2
+# How lines begin that are shown at once, because a stage takes long, or because a user must know them.
+PROGRESS = ("epoch ", "features of ")
+NOTICES = ("warning", "stopping", "interrupted", "out of memory")
+
+
+class StageLines:
+    """Within the `with` block, writes standard output and standard error to `log`, also those of child processes.
+
+    The terminal gets a line when a stage ends: its name, its seconds and the last line that it printed. While a stage
+    runs, a terminal shows its newest line and the seconds in one line that is overwritten; another output gets the
+    lines of its progress. Both get the lines of NOTICES.
+    """
+
+    def __init__(self, log: Path) -> None:
+        self.log = log
+        self.stage, self.newest, self.started = "", "", 0.0
+        self.lock, self.ended = Lock(), Flag()
+
+    def __enter__(self) -> "StageLines":
+        sys.stdout.flush()
+        sys.stderr.flush()
+        self.log.parent.mkdir(parents=True, exist_ok=True)
+        self.saved = [os.dup(1), os.dup(2)]
+        self.terminal: TextIO = os.fdopen(os.dup(1), "w")
+        with self.log.open("w") as written:
+            os.dup2(written.fileno(), 1)
+            os.dup2(written.fileno(), 2)
+        self.lines = self.log.open(errors="replace")
+        self.reader = Thread(target=self.follow, daemon=True)
+        self.reader.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.ended.set()
+        self.reader.join()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        for number, saved in enumerate(self.saved, 1):
+            os.dup2(saved, number)
+            os.close(saved)
+        self.write("")
+        self.terminal.close()
+        self.lines.close()
+
+    def follow(self) -> None:
+        while not self.ended.wait(SECONDS_BETWEEN_LOOKS):
+            with self.lock:
+                self.read()
+                if self.stage and self.terminal.isatty():
+                    text = f"{self.stage}  {time.monotonic() - self.started:.0f} s  {self.newest}"
+                    self.terminal.write(f"\r\x1b[K{text[: shutil.get_terminal_size().columns - 1]}")
+                    self.terminal.flush()
+
+    def read(self) -> None:
+        """Read the new lines of the log, and show those that must be shown at once."""
+        shown = NOTICES if self.terminal.isatty() else NOTICES + PROGRESS
+        while True:
+            position = self.lines.tell()
+            line = self.lines.readline()
+            if not line.endswith("\n"):  # none, or not completely written
+                self.lines.seek(position)
+                return
+            if text := line.strip():
+                self.newest = text
+                if text.lower().startswith(shown):
+                    self.write(f"{self.stage}: {text}" if self.stage else text)
+
+    def on_event(self, event: Event) -> None:
+        """Show that a stage started or ended."""
+        with self.lock:
+            self.read()
+            if event.outcome == "running":
+                self.stage, self.newest, self.started = event.stage, "", time.monotonic()
+                print(f"\n{event.stage}", flush=True)
+            elif event.outcome != "unchanged" and event.stage:
+                shown = self.newest if event.outcome == "ran" else event.outcome
+                self.write(f"{event.stage:<22} {event.seconds:6.1f} s  {shown}")
+                self.stage = ""
+
+    def write(self, text: str) -> None:
+        clear = "\r\x1b[K" if self.terminal.isatty() else ""
+        self.terminal.write(clear + (f"{text}\n" if text else ""))
+        self.terminal.flush()

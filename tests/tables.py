@@ -1,0 +1,58 @@
+"""The tables that repeat committed records: `python -m tests.tables` writes them into README.md and docs/.
+
+A table lies between two marks of its name, `<!-- name -->` and `<!-- end of name -->`. The text around the marks is
+written by hand.
+"""
+
+import json
+import statistics
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from benchmarks import aa, soak
+from benchmarks.markdown import header, mean_and_range, row
+from tandem.files import PUBLISHED, ROOT
+from tests.catalogue import replaced
+
+DOCS = ROOT / "docs"
+MACHINE = "AMD EPYC (family 26 model 2)"  # of README's figures
+# Workload of README's figures -> its label, its task and model, and the name of its score.
+WORKLOADS = {
+    "sign": ("`sign`, 15 signs", "classify, GRU", "accuracy"),
+    "pen": ("`pen`, 10 digits", "classify, Transformer", "accuracy"),
+    "price": ("`price`, BTC-USD, next hour", "forecast, seq2seq LSTM", "skill"),
+    "rally": ("`rally`, simulated tennis", "detect, conv + GRU", "event F1"),
+}
+
+
+def figures() -> str:
+    published = json.loads(PUBLISHED.read_text(encoding="utf-8"))["workloads"]
+    lines = [header("workload", "task, model", "test score", "seconds per epoch", "samples/s")]
+    for workload, (label, task, score) in WORKLOADS.items():
+        [entry] = [each for each in published[workload] if each["hardware"]["name"] == MACHINE]
+        seconds, rate = (
+            statistics.median(timing[name] for timing in entry["timings"].values())
+            for name in ("epoch_seconds", "samples_per_second")
+        )
+        scores = mean_and_range(list(entry["scores"].values()), ".3f")
+        lines.append(row(label, task, f"{score} {scores}", f"{seconds:.3f}", f"{rate:,.0f}"))
+    return "\n".join(lines)
+
+
+TABLES: Mapping[Path, Mapping[str, Callable[[], str]]] = {
+    ROOT / "README.md": {"figures": figures},
+    DOCS / "measurements.md": {"aa": lambda: aa.table(aa.read(DOCS / "aa.jsonl"))},
+    DOCS / "reliability.md": {"soak": lambda: soak.table(soak.read(DOCS / "soak.jsonl"))},
+}
+
+
+def text(path: Path) -> str:
+    found = path.read_text(encoding="utf-8")
+    for name, table in TABLES[path].items():
+        found = replaced(found, name, table())
+    return found
+
+
+if __name__ == "__main__":
+    for path in TABLES:
+        path.write_text(text(path), encoding="utf-8")
