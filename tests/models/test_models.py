@@ -314,7 +314,8 @@ def test_a_gpu_gives_what_the_cpu_gives(task_name: str, model_name: str):
         task, model = made(task_name, model_name)
         model = model.to(device)
         task.loss(model(values.to(device), mask.to(device)), targets.to(device), mask.to(device), 0.0).backward()
-        found[device] = {name: parameter.grad.cpu() for name, parameter in model.named_parameters()}
+        parameters = model.named_parameters()  # those of a candidate that is not selected have no gradient
+        found[device] = {name: each.grad.cpu() for name, each in parameters if each.grad is not None}
     for name, gradient in found["cpu"].items():
         torch.testing.assert_close(found["cuda"][name], gradient, rtol=1e-3, atol=1e-5)
 
@@ -324,6 +325,8 @@ def test_a_gpu_gives_what_the_cpu_gives(task_name: str, model_name: str):
 @combined
 def test_a_step_of_every_combination_can_be_captured(task_name: str, model_name: str, dropout: float):
     """And trains as the eager one does, batch after batch: `made` sets the generator, so that both drop the same."""
+    if model_name == "model_selection":
+        pytest.skip("it reads from the device which candidate is selected, and takes no steps")
     # cuDNN keeps the random state of dropout between layers to itself: such a step is not captured.
     changes = {"dropout": dropout, "num_layers": 1} if dropout else {}
     changes = {name: value for name, value in changes.items() if hasattr(CONFIGS[model_name], name)}
