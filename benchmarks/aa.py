@@ -79,7 +79,7 @@ def main() -> None:
             with options.file.open("a") as file:
                 file.write(json.dumps(trial) + "\n")
             done.append(trial)
-            print(describe(trial), flush=True)
+            print(trial_line(trial), flush=True)
     print(table(done))
 
 
@@ -150,7 +150,7 @@ def found_by(trial: dict[str, Any]) -> SpeedUp:
     return paired_speed_up([ratio_of_turns(pair["turns"]["b"], pair["turns"]["a"]) for pair in trial["pairs"]])
 
 
-def describe(trial: dict[str, Any]) -> str:
+def trial_line(trial: dict[str, Any]) -> str:
     found = found_by(trial)
     interval = f"{found.ratio:.3f} [{found.low:.3f}, {found.high:.3f}]"
     return (

@@ -24,7 +24,7 @@ from typing import Any
 
 import torch
 
-from benchmarks.markdown import describe_machine, header, row
+from benchmarks.markdown import header, machine_sentence, row
 from tandem.diagnosis import probe, probe_result
 from tandem.training.trainer import Trainer
 from tandem.training.workload import open_prepared
@@ -40,7 +40,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=2.0, help="of a round, for each change (2)")
     parser.add_argument("--probes", type=int, default=3, help="before and after the rounds, half each (3)")
     options = parser.parse_args()
-    print(f"{describe_machine(options.device)}; device {options.device}\n")
+    print(f"{machine_sentence(options.device)}; device {options.device}\n")
     print(header("workload", "change", "predicted (range)", "measured (range)", "error"))
     answers: list[tuple[float, float]] = []
     remarks = []

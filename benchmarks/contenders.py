@@ -22,7 +22,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from benchmarks.folklore import Data, random_tensors
 from benchmarks.networks import Usual
-from tandem.machine.identity import identify
+from tandem.machine.hardware import detect_hardware
 from tandem.machine.measure import synchronize
 from tandem.models import Shape
 from tandem.params.schema import Train
@@ -51,7 +51,7 @@ class Case:
     def name(self) -> str:
         return f"{self.workload}, batch {self.settings.batch_size}"
 
-    def describe(self) -> str:
+    def summary(self) -> str:
         model = ", ".join(f"{key} {value}" for key, value in asdict(self.settings.model).items() if key != "name")
         shape = "the workload's own data"
         if self.data:
@@ -100,14 +100,14 @@ def contenders(case: Case, device: str) -> tuple[dict[str, Contender], str]:
 def choose_precision(trainer: Trainer, device: str) -> tuple[str, str]:
     """The choice of `precision: auto` without a cached choice."""
     uses = {name: partial(trainer.set_precision, name) for name in auto.precisions(trainer.device)}
-    return auto.explained(auto.measure("precision", trainer, identify(device), uses), "chosen by measuring")
+    return auto.explained(auto.measure("precision", trainer, detect_hardware(device), uses), "chosen by measuring")
 
 
 def open_trainer(case: Case, contender: Contender, device: str) -> Trainer:
     """The training of `case`, without the ragged last batch, which would only add noise to the rate."""
     settings = replace(case.settings, precision=contender.precision, step=contender.step)
     if contender.is_tandem:
-        where = open_device(identify(device), settings.threads, settings.deterministic, settings.precision)
+        where = open_device(detect_hardware(device), settings.threads, settings.deterministic, settings.precision)
     else:
         where = as_torch_comes(contender, settings.threads, device)
     tensors, shape, task = random_training(case.data) if case.data else read_training(case.workload)

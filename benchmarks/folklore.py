@@ -29,10 +29,10 @@ from torch import nn
 from torch.profiler import ProfilerActivity, profile
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 
-from benchmarks.markdown import describe_machine, header, quartiles, row
+from benchmarks.markdown import header, machine_sentence, quartiles, row
 from tandem import models
 from tandem.diagnosis.counts import num_bytes, saved_for_backward
-from tandem.machine.identity import identify, usable_cores
+from tandem.machine.hardware import detect_hardware, usable_cores
 from tandem.machine.interleaving import interleave
 from tandem.machine.measure import synchronize
 from tandem.models import Shape
@@ -83,7 +83,7 @@ def main() -> None:
     device, _ = device_of(parser, options.device)
     os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # silences the profiler's own messages
     threads = f"{torch.get_num_threads()} thread unless a row says otherwise"
-    print(f"{describe_machine(options.device)}, {threads}", flush=True)
+    print(f"{machine_sentence(options.device)}, {threads}", flush=True)
     for name in options.claims or CLAIMS:
         torch.manual_seed(0)
         print(f"\n## {name}\n", flush=True)
@@ -94,7 +94,7 @@ def main() -> None:
 def device_of(parser: argparse.ArgumentParser, name: str) -> tuple[torch.device, dict[str, Any]]:
     """The device with one thread, and its identity. Ends the command with one sentence if there is none."""
     try:
-        identity = identify(name)
+        identity = detect_hardware(name)
         return open_device(identity, threads=1, deterministic=True), identity
     except ValueError as error:
         parser.error(f"{str(error).partition('; ')[0]}; fix that, or use --device cpu")

@@ -37,7 +37,7 @@ from benchmarks.markdown import header, row
 from flows.processes import stop
 from tandem.command import DONE, FAILED, Result
 from tandem.files import ROOT, locked, read_json, relative, write_json
-from tandem.machine.identity import identify
+from tandem.machine.hardware import detect_hardware
 from tandem.params.loading import load_params
 from tandem.runs.run import RESULT, open_folder
 
@@ -201,7 +201,7 @@ def find_module(name: str) -> Any:
 
 def machine() -> tuple[dict[str, Any], str]:
     """The machine for which the results hold, and why there is no GPU (empty if there is one)."""
-    identity = identify("auto")
+    identity = detect_hardware("auto")
     system = {"system": platform.system(), "python": platform.python_version()}
     return {**identity, **system}, identity.get("why_not_cuda", "")
 

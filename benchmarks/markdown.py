@@ -8,7 +8,7 @@ import time
 from collections.abc import Sequence
 from importlib.metadata import version
 
-from tandem.machine.identity import identify
+from tandem.machine.hardware import detect_hardware
 
 
 def header(*columns: str) -> str:
@@ -33,9 +33,9 @@ def mean_lowest_highest(values: Sequence[float]) -> tuple[str, str, str]:
     return tuple(f"{value:.4f}" for value in (statistics.fmean(values), min(values), max(values)))  # type: ignore[return-value]
 
 
-def describe_machine(device: str = "cpu", packages: Sequence[str] = ("torch",)) -> str:
+def machine_sentence(device: str = "cpu", packages: Sequence[str] = ("torch",)) -> str:
     """Hardware, the versions of the installed `packages`, the time, and the load just before."""
-    identity = identify(device)
+    identity = detect_hardware(device)
     gpu = f"{identity['name']}, driver {identity['driver']}; " if identity["kind"] == "cuda" else ""
     versions = [f"{name} {version(name)}" for name in packages if importlib.util.find_spec(name)]
     return (

@@ -24,7 +24,7 @@ from typing import Any
 
 from ruamel.yaml import YAML
 
-from benchmarks.markdown import describe_machine, header, row
+from benchmarks.markdown import header, machine_sentence, row
 from benchmarks.sandbox import Server, call, commit, copy_project
 from tandem.machine.interleaving import interleave
 
@@ -51,7 +51,7 @@ def main() -> None:
     options = parser.parse_args()
     if unknown := set(options.questions) - set(QUESTIONS):
         parser.error(f"unknown question {', '.join(sorted(unknown))}; accepted: {', '.join(QUESTIONS)}")
-    print(describe_machine(packages=PACKAGES), flush=True)
+    print(machine_sentence(packages=PACKAGES), flush=True)
     for name in options.questions or QUESTIONS:
         print(f"\n## {name}\n\n{header('what', 'median (s)', 'lowest', 'highest')}", flush=True)
         with tempfile.TemporaryDirectory() as folder:

@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.markdown import describe_machine, header, row
+from benchmarks.markdown import header, machine_sentence, row
 
 PACKAGES = ("numpy", "pandas", "pyarrow")
 NUM_STEPS, NUM_FEATURES, NUM_CLASSES = 20, 8, 10
@@ -38,7 +38,7 @@ def main() -> None:
     )
     parser.add_argument("--folder", type=Path, help="where the tables go (default: the system's temporary folder)")
     options = parser.parse_args()
-    print(f"{describe_machine(packages=PACKAGES)}\n")
+    print(f"{machine_sentence(packages=PACKAGES)}\n")
     columns = ("format", "sequences", "rows", "seconds", "rows per second", "table, MiB", "peak, MiB", "peak / table")
     print(header(*columns))
     sizes = {".parquet": options.sequences, ".csv": [num for num in options.sequences if num <= options.csv_up_to]}

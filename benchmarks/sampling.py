@@ -21,7 +21,7 @@ from typing import Any
 
 import torch
 
-from benchmarks.markdown import describe_machine, header, quartiles, row
+from benchmarks.markdown import header, machine_sentence, quartiles, row
 from tandem.diagnosis.probe import epochs
 from tandem.machine.measure import gpu_uuid, measure, sampled, synchronize
 from tandem.machine.nvml import QUANTITIES, cached_gpu
@@ -37,7 +37,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=0.5, help="of each of a pair, about (0.5)")
     options = parser.parse_args()
     thread = f"a thread that samples every {1000 * SAMPLE_SECONDS:.0f} ms" if options.device == "cuda" else "no thread"
-    print(f"{describe_machine(options.device)}; device {options.device} ({thread})\n")
+    print(f"{machine_sentence(options.device)}; device {options.device} ({thread})\n")
     print(header("workload", "with / without, median [quartiles]", "empty epoch, ms", "empty training, ms"))
     for workload in options.workloads:
         trainer = open_prepared(workload, options.device)

@@ -21,7 +21,7 @@ import statistics
 from dataclasses import replace
 
 from benchmarks.contenders import Case, Contender, plain, tandem
-from benchmarks.markdown import describe_machine, header, quartiles, row
+from benchmarks.markdown import header, machine_sentence, quartiles, row
 from benchmarks.throughput import (
     SIZES,
     WORKLOADS,
@@ -48,7 +48,7 @@ def main() -> None:
     if options.device == "cuda":
         entered["tandem graph"] = Contender(tandem, step="graph", is_tandem=True)
     base = next(case for case in reversed(SIZES["guides"]()) if case.workload == options.workload)
-    print(f"{describe_machine(options.device)}\n\n`{command()}`\n\n{base.name}: {base.describe()}", flush=True)
+    print(f"{machine_sentence(options.device)}\n\n`{command()}`\n\n{base.name}: {base.summary()}", flush=True)
     for axis in options.axes:
         try:
             cases = {value: changed(base, axis, value) for value in options.values or VALUES[axis]}

@@ -59,9 +59,9 @@ from benchmarks.contenders import (
     tandem,
 )  # fmt: skip
 from benchmarks.folklore import Data
-from benchmarks.markdown import describe_machine, header, quartiles, row
+from benchmarks.markdown import header, machine_sentence, quartiles, row
 from tandem.diagnosis.counts import count_flop
-from tandem.machine.identity import identify, usable_cores
+from tandem.machine.hardware import detect_hardware, usable_cores
 from tandem.machine.interleaving import interleave
 from tandem.machine.rates import matrix_rate
 from tandem.models import Shape
@@ -132,7 +132,7 @@ class Rounds:
 
 def main() -> None:
     options = parse()
-    print(f"{describe_machine(options.device, PACKAGES)}\n\n`{command()}`", flush=True)
+    print(f"{machine_sentence(options.device, PACKAGES)}\n\n`{command()}`", flush=True)
     results = []
     for case in SIZES[options.size]():
         if case.workload not in options.workloads:
@@ -146,7 +146,7 @@ def main() -> None:
             print(f"\n## {case.name}\n\n- not measured: {shorten(error)}", flush=True)
         free_cache()  # outside the `except`, because the error references the case's tensors
         if options.json:
-            about = {"machine": describe_machine(options.device, PACKAGES), "command": command()}
+            about = {"machine": machine_sentence(options.device, PACKAGES), "command": command()}
             options.json.write_text(json.dumps({**about, "cases": results}, indent=1))
 
 
@@ -159,7 +159,7 @@ def measure_case(case: Case, options: argparse.Namespace) -> dict[str, Any]:
         entered = {name: one for name, one in entered.items() if name in ("plain", *options.contenders)}
     flop = flop_per_sample(case, options.device)
     rounds = measure_rounds({name: (case, one) for name, one in entered.items()}, options)
-    print(f"\n## {case.name}\n\n{case.describe()}; {message}\n\n{HEADER}", flush=True)
+    print(f"\n## {case.name}\n\n{case.summary()}; {message}\n\n{HEADER}", flush=True)
     for name in entered:
         print(row_of(name, case, entered, rounds, flop), flush=True)
     return record(case, entered, rounds, flop, message)
@@ -219,7 +219,7 @@ def measuring(parser: argparse.ArgumentParser, rounds: int, seconds: float, thre
     if options.threads != "best" and not (options.threads.isdecimal() and int(options.threads)):
         parser.error(f"--threads is {options.threads!r}; accepted: best, or a number from 1")
     try:
-        identify(options.device)
+        detect_hardware(options.device)
     except ValueError as error:
         parser.error(f"{str(error).partition('; ')[0]}; fix that, or use --device cpu")
     options.thread_counts = thread_counts(options.device) if options.threads == "best" else [int(options.threads)]

@@ -24,10 +24,12 @@ from typing import Any
 from tandem.command import DONE, FAILED, CommandError, Result
 
 try:
+    import psutil
+
     from flows import ui
     from tandem import damaged_files
     from tandem.files import ROOT
-    from tandem.machine import identity, nvml
+    from tandem.machine import hardware, nvml
     from tandem.runs import provenance, store
 except ImportError as error:
     missing = f"{error}; the locked packages are not installed for {sys.executable}; run: make -B setup"
@@ -67,8 +69,8 @@ def packages() -> Iterator[Finding]:
 
 def gpu() -> Iterator[Finding]:
     """Compare torch's build with the driver. NVML also lists the GPUs that CUDA_VISIBLE_DEVICES hides."""
-    torch, cuda = identity.torch_build()
-    usable, obstacle = identity.cuda_identity(cuda)
+    torch, cuda = hardware.torch_build()
+    usable, obstacle = hardware.detect_gpu(cuda)
     num_visible = usable["count"] if usable else 0
     install = "install the current driver (nvidia.com/drivers), reboot; in a container: docker run --gpus all"
     fixes = {"hides": "unset CUDA_VISIBLE_DEVICES", "CPU only": REINSTALL, "cuInit": "nvidia-smi; sudo reboot"}
@@ -99,9 +101,7 @@ def gpu() -> Iterator[Finding]:
 
 def space() -> Iterator[Finding]:
     """Check free memory, and free disk and write permission wherever the project writes."""
-    import psutil
-
-    free = min(psutil.virtual_memory().available, identity.memory_limit_bytes()) / 2**30
+    free = min(psutil.virtual_memory().available, hardware.memory_limit_bytes()) / 2**30
     why = "the kernel kills a training that finds no memory; torch takes 0.5 GiB"
     yield Finding("ok" if free > 2 else "warning", f"{free:.1f} GiB of memory are free", why, "top -o %MEM")
     names = (".", "results", "mlruns", ".tandem", ".dvc/cache", tempfile.gettempdir())
@@ -138,7 +138,7 @@ def mlflow() -> Iterator[Finding]:
 
 def live() -> Iterator[Finding]:
     """Take a training step of a small GRU per device, each in its own process: a driver can crash or hang."""
-    usable, _ = identity.cuda_identity(identity.torch_build()[1])
+    usable, _ = hardware.detect_gpu(hardware.torch_build()[1])
     cpu: dict[str, Any] = {}
     for device in ("cpu", *(f"cuda:{number}" for number in range(usable["count"] if usable else 0))):
         command = [sys.executable, "-m", "tandem.diagnosis.gru_step", device]

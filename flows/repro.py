@@ -84,10 +84,14 @@ def counts(stages: Mapping[str, Event]) -> str:
 
 
 def results(path: Path, stages: Mapping[str, Event]) -> tuple[list[dict[str, Any]], list[str]]:
-    """The rows of compare.json, and the lines that show them."""
+    """The rows of compare.json, and the lines that show them, the verdicts, and what changed since the last commit."""
+    from tandem.report.changes import changes
+    from tandem.report.comparison import first_verdicts
+
     try:
-        rows = list(json.loads(path.read_text(encoding="utf-8"))["rows"])
-        return rows, table_of(rows, stages)
+        compared = json.loads(path.read_text(encoding="utf-8"))
+        rows, verdicts = list(compared["rows"]), first_verdicts(compared["short_verdicts"])
+        return rows, [*table_of(rows, stages), "", *(f"  {line}" for line in verdicts + changes())]
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return [], [f"no {files.relative(path)} to report from"]
 
@@ -113,9 +117,9 @@ def table_of(rows: list[dict[str, Any]], stages: Mapping[str, Event]) -> list[st
 def next_lines() -> list[str]:
     """Where to look next."""
     servers = running_servers()
-    pages = f"MLflow {servers['mlflow']}, Prefect {servers['prefect']}" if servers else "tandem ui"
+    pages = f"{servers['prefect']}/report" if servers else "tandem ui"
     return [
-        "  everything        results/report.html (one file, to look at in a browser), results/compare/compare.md",
-        "  against published dvc metrics diff, dvc plots diff; all experiments: tandem show",
-        f"  in the browser    {pages}",
+        "  everything       results/report.html (one file, to look at in a browser)",
+        "  changes          dvc metrics diff, dvc plots diff; all experiments: tandem show",
+        f"  in the browser   {pages}",
     ]

@@ -15,6 +15,7 @@ from tandem.comparing.comparison import Comparison, Side, compare
 from tandem.files import read_json, result_dir
 from tandem.params.loading import load_params
 from tandem.report import comparison, report
+from tandem.report.changes import changes
 from tandem.report.comparison import ReportSection
 from tandem.runs.run import RESULT, open_folder
 
@@ -30,19 +31,20 @@ def main() -> None:
     verdicts = [sentence for each in comparisons for sentence in comparison.sentences(each)]
     if alone := [each.workload for each in comparisons if not comparison.sentences(each)]:
         verdicts.append(f"{', '.join(alone)}: measured on one kind of device; nothing to compare it with.")
-    text = comparison.summary(rows, verdicts)
-    folder = files.compare_dir()
-    files.write_json(folder / "compare.json", {"rows": rows, "verdicts": verdicts})
-    files.write_text(folder / "compare.md", text)
-    write_tracked(by_workload, comparisons)
     sections = [
         ReportSection(
             [*({**side.row, "run": side.runs[0]} for side in sides), *(known.row for known in each.references)], each
         )
         for each, sides in zip(comparisons, by_workload.values(), strict=True)
     ]
+    short = {each.comparison.workload: comparison.verdict(each) for each in sections}
+    folder = files.compare_dir()
+    files.write_json(folder / "compare.json", {"rows": rows, "verdicts": verdicts, "short_verdicts": short})
+    files.write_text(folder / "compare.md", comparison.summary(rows, verdicts))
+    write_tracked(by_workload, comparisons)
     report.write_report(files.results_dir() / "report.html", sections)
-    print(text, end="")
+    print(*comparison.score_table(rows), *comparison.first_verdicts(short), *changes(), sep="\n")
+    print("all of it: results/report.html, results/compare/compare.md")
 
 
 def evaluated(workload: str, devices: Iterable[str], seeds: Iterable[int]) -> list[Side]:

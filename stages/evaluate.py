@@ -55,7 +55,7 @@ def main(workload: str, device: str, seed: str) -> None:
     found = run_dir.ids.get("run_id", "not known yet")
     score = f"{context.task.score_name} {result.metrics[context.task.score_name]:.4f}"
     sentences = "; ".join(filter(None, (score, result.sentence, own.sentence)))
-    print(f"{workload} on {context.hardware['name']}: {sentences}; MLflow run {found}")
+    print(f"{sentences}; MLflow run {found}")
 
 
 def evaluate(context: RunContext, trained: Run) -> tuple[Evaluation, OwnScores, EvaluationTiming]:

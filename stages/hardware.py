@@ -9,25 +9,26 @@ results/hardware/ contains
                                     results, which the report shows
     presets/<workload>.json         the changes that the preset in force makes to the workload's block
 
-This stage runs on every `dvc repro`, so it does not import torch and reads torch's version from its files. Its imports
-take 0.3 s, most of it pydantic. It has its own stages/dvc.yaml: DVC rewrites the lock of a stage that always runs, and
-this lock is short.
+This stage runs on every `dvc repro`, so it does not import torch and reads torch's version from its files. It imports
+pydantic, which takes 0.2 s, only if a file has changed that decides whether params.yaml is valid. It has its own
+stages/dvc.yaml: DVC rewrites the lock of a stage that always runs, and this lock is short.
 """
 
+import hashlib
 import json
 import os
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tandem import files
-from tandem.closure import Code, check_imports, closure, named_by
+from tandem.closure import Code, check_imports, closure
 from tandem.files import code_file, hardware_file, preset_file
-from tandem.machine.identity import identify
-from tandem.params.loading import PARAMS, choose_preset, line_of, load_params, overrides_of, with_preset
-from tandem.params.parsing import literal, prefixed
-from tandem.params.schema import BUILT_IN
-from tandem.parts import Part
+from tandem.machine.hardware import detect_hardware
+
+if TYPE_CHECKING:
+    from tandem.parts import Part
 
 write_json = partial(files.write_json, is_durable=False)  # not durable: the next run writes all of it again
 RESTORE = (
@@ -36,11 +37,15 @@ RESTORE = (
 )
 OWN = "workloads/"  # files of the workloads
 PER_WORKLOAD = ("preprocess", "preload", "train", "evaluate", "speed")
+VALIDATED = files.STATE / "validated.json"  # what the last valid params.yaml requests, with the digest of `inputs`
+# The files that decide whether params.yaml is valid, and what it requests.
+INPUTS = ("params.yaml", "stages/hardware.py", "tandem/*.py", "tandem/params/*.py", "tandem/models/*.py",
+          "tandem/tasks/*.py", "workloads/*/*.py", "workloads/*/data")  # fmt: skip
 
 
 def main() -> None:
     try:
-        contents = file_contents()
+        contents = dependencies()
     except ValueError as error:
         is_experiment = "DVC_EXP_NAME" in os.environ and files.HOME == files.ROOT  # not in a copy
         raise ValueError(f"{error}{RESTORE if is_experiment else ''}") from None
@@ -51,20 +56,60 @@ def main() -> None:
             path.unlink()
 
 
-def file_contents() -> dict[Path, Any]:
+def dependencies() -> dict[Path, Any]:
     """The content of each file. Raises ValueError, before one is written, if params.yaml requests what is not here."""
-    params = load_params()
+    machine = detect_hardware("auto")
+    requested = validated(machine)
     contents: dict[Path, Any] = {}
-    for device in params.devices:
-        identity = contents[hardware_file(device)] = identify(device)
+    for device in requested["devices"]:
+        identity = contents[hardware_file(device)] = machine if device == "auto" else detect_hardware(device)
         print(f"{device}: {identity['kind']}, {identity['name']}")
-    machine = identify("auto") if params.preset == "auto" else {}
-    preset = choose_preset(params.preset, params.presets, machine)
-    overrides: dict[str, Any] = {}
-    for name in params.blocks:
-        overrides[name] = overrides_of(params.presets, preset, name)
-        contents[preset_file(name)] = {"preset": preset, "overrides": overrides[name]}
+    for name, preset in requested["presets"].items():
+        contents[preset_file(name)] = preset
     code = Code()
+    for name, workload in requested["workloads"].items():
+        for stage in PER_WORKLOAD:
+            contents[code_file(stage, name)] = closure(stage, workload["modules"], code)
+        own = {file for stage in PER_WORKLOAD for file in contents[code_file(stage, name)] if file.startswith(OWN)}
+        for file in sorted(own):
+            check_imports(files.ROOT / file)
+        contents[code_file("preprocess", name)] |= workload["target"]
+    beside = {"docs/published.json": files.sha256_file(files.PUBLISHED)} if files.PUBLISHED.exists() else {}
+    contents[code_file("compare")] = closure("compare", {}, code) | beside
+    return contents
+
+
+def validated(machine: dict[str, Any]) -> dict[str, Any]:
+    """What `validate` returns, kept from the last run if no file of INPUTS, and not the machine, has changed since."""
+    digest = inputs_digest(machine)
+    with suppress(OSError, ValueError, LookupError, TypeError):
+        kept = json.loads(VALIDATED.read_text(encoding="utf-8"))
+        if kept["digest"] == digest:
+            return dict(kept["requested"])
+    requested = validate(machine)
+    with suppress(OSError):  # without it, the next run only takes longer
+        write_json(VALIDATED, {"digest": digest, "requested": requested})
+    return requested
+
+
+def inputs_digest(machine: dict[str, Any]) -> str:
+    paths = sorted(path for pattern in INPUTS for path in files.ROOT.glob(pattern))
+    found = {files.relative(path): files.sha256_file(path) if path.is_file() else "folder" for path in paths}
+    return hashlib.sha256(json.dumps([machine, found], sort_keys=True).encode()).hexdigest()
+
+
+def validate(machine: dict[str, Any]) -> dict[str, Any]:
+    """What params.yaml requests: its devices, the changes of the preset to each block, and for each workload to train
+    the modules of its components. Raises ValueError with one sentence if it is invalid.
+    """
+    from tandem.params.loading import choose_preset, load_params, overrides_of, with_preset
+    from tandem.params.own_components import modules_of
+    from tandem.params.schema import BUILT_IN
+
+    params = load_params()
+    preset = choose_preset(params.preset, params.presets, machine)
+    overrides = {name: overrides_of(params.presets, preset, name) for name in params.blocks}
+    workloads = {}
     for name in params.workloads:
         block = with_preset(name, preset, overrides[name]) if overrides[name] else params.blocks[name]
         if block.preprocess.component and not files.raw_dir(name).is_dir():
@@ -72,26 +117,17 @@ def file_contents() -> dict[Path, Any]:
             raise ValueError(f"there is no {folder}, on which DVC depends; make it, with a file in it that git keeps")
         if block.train.model.name not in BUILT_IN:  # the schema has checked the others
             check_network(name, block.train.model)
-        named = named_by(name, block)
-        for stage in PER_WORKLOAD:
-            contents[code_file(stage, name)] = closure(stage, named, code)
-        own = {file for stage in PER_WORKLOAD for file in contents[code_file(stage, name)] if file.startswith(OWN)}
-        for file in sorted(own):
-            check_imports(files.ROOT / file)
-        if block.own_task:  # preprocess reads of it only the kind of target, without importing it
-            target = {f"{files.relative(block.own_task.path)}: target": block.task_facts.target}
-            contents[code_file("preprocess", name)] |= target
-    beside = {"docs/published.json": files.sha256_file(files.PUBLISHED)} if files.PUBLISHED.exists() else {}
-    contents[code_file("compare")] = closure("compare", {}, code) | beside
-    return contents
+        task = block.own_task  # preprocess reads of it only the kind of target, without importing it
+        target = {f"{files.relative(task.path)}: target": block.task_facts.target} if task else {}
+        workloads[name] = {"modules": modules_of(name, block), "target": target}
+    presets = {name: {"preset": preset, "overrides": changes} for name, changes in overrides.items()}
+    return {"devices": params.devices, "presets": presets, "workloads": workloads}
 
 
-def check_network(workload: str, model: Part) -> None:
-    """Run the network's own `check` if its file or its parameters have changed since it last passed."""
-    passed = files.STATE / "checked" / f"{workload}.json"
-    now = {"sha256": files.sha256_file(model.component.path), "parameters": literal(model)}
-    if passed.exists() and passed.read_text(encoding="utf-8") == json.dumps(now):
-        return
+def check_network(workload: str, model: "Part") -> None:
+    """Run the network's own `check`."""
+    from tandem.params.loading import PARAMS, line_of
+    from tandem.params.parsing import prefixed
+
     with prefixed(f"params.yaml, line {line_of(PARAMS, [workload, 'train', 'model'])}: {workload}.train.model"):
         model.component.run_check(model.parameters)
-    files.write_text(passed, json.dumps(now))

@@ -16,7 +16,7 @@ import psutil
 from tandem.data.packed import pack_splits
 from tandem.data.splits import SPLITS
 from tandem.files import hardware_file, packed_dir, preload_file, prepared_dir, read_json, sha256_file, write_json
-from tandem.machine.identity import require_same_gpu
+from tandem.machine.hardware import require_same_gpu
 from tandem.params.loading import load_workload
 
 CHUNK_BYTES = 64 * 2**20  # read at a time while measuring
@@ -47,7 +47,7 @@ def main(workload: str, device: str) -> None:
         for name, rate in measurements.items()
         if name.endswith("_per_second")
     )
-    print(f"{workload} on {hardware['name']}: {sum(sizes.values()) / 2**20:.2f} MiB, data_location {wanted}; {rates}")
+    print(f"{sum(sizes.values()) / 2**20:.2f} MiB, data_location {wanted}; {rates}")
 
 
 def measure_load(paths: list[Path], kind: str) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from __future__ import annotations
 import os
 import signal
 import statistics
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -22,7 +23,7 @@ from concurrent.futures.process import BrokenProcessPool
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from itertools import islice
-from multiprocessing import get_context
+from multiprocessing import get_context, parent_process
 from typing import TYPE_CHECKING, Any
 
 from tandem import files
@@ -30,7 +31,6 @@ from tandem.comparing.statistics import paired_speed_up, ratio_of_turns
 from tandem.files import hardware_file, read_json
 from tandem.machine.interleaving import interleave
 from tandem.params.loading import load_params, load_workload
-from tandem.stop_signals import end_with
 
 if TYPE_CHECKING:
     from tandem.training.trainer import Trainer
@@ -196,9 +196,18 @@ class Worker:
 
 
 def end_with_stage() -> None:
-    """End this process with the stage, even after `kill -9`. Ctrl+C ends the stage."""
+    """End this process with the stage, even after `kill -9`: the stage's death closes a pipe on which a thread waits.
+    Ctrl+C ends the stage.
+    """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    end_with(os.getppid())
+    stage = parent_process()  # not os.getppid(): the stage may have ended while this process started
+    assert stage is not None
+
+    def wait() -> None:
+        stage.join()
+        os._exit(1)
+
+    threading.Thread(target=wait, daemon=True).start()
 
 
 training: TimedTraining  # of this process

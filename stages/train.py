@@ -23,7 +23,7 @@ import torch
 
 from tandem import files
 from tandem.diagnosis import probe
-from tandem.machine.identity import identify
+from tandem.machine.hardware import detect_hardware
 from tandem.machine.measure import sampled
 from tandem.machine.sampler import Window
 from tandem.params.devices import split_device
@@ -75,7 +75,7 @@ def checkpoint_of(context: RunContext, inputs: dict[str, Any]) -> Checkpoint:
     if context.num_workers == 1 or context.params.train.scaling != "strong":
         return Checkpoint.of(context.workload, context.device, inputs)
     kind = split_device(context.device)[1]
-    return Checkpoint.of(context.workload, kind, {**inputs, "hardware": identify(kind)})
+    return Checkpoint.of(context.workload, kind, {**inputs, "hardware": detect_hardware(kind)})
 
 
 def open_state(context: RunContext, checkpoint: Checkpoint) -> dict[str, Any]:
@@ -159,7 +159,7 @@ def find_bottleneck(trainer: Trainer, record: Record, auto_seconds: float) -> No
         record.summary_lines["bound"] = f"not probed: {found}"
     else:
         record.probe, record.not_probed = found.numbers(), found.missing_reasons
-        record.bound = {"bound": found.bound, "advice": found.advice()}
+        record.bound = {"bound": found.bottleneck, "advice": found.advice()}
         record.summary_lines = {"bound": found.sentence(), "memory": found.memory_sentence()}
         if missing := found.missing_sentence():
             record.summary_lines["not_measured"] = missing

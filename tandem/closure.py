@@ -18,13 +18,9 @@ from contextlib import suppress
 from importlib.util import find_spec
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tandem.files import ROOT, STATE, sha256_file, write_json
-from tandem.parts import find, missing_import
-
-if TYPE_CHECKING:
-    from tandem.params.schema import Workload
 
 # Packages that affect results or timings. Edits of the others change no result: files (atomic writes), params (DVC
 # depends on the values), runs (storing and sending), diagnosis (sentences about speed), flows, and importing.
@@ -50,7 +46,8 @@ CACHE = STATE / "fingerprints.json"
 def closure(stage: str, named: Mapping[str, Sequence[str]], code: Code | None = None) -> dict[str, str]:
     """{file relative to the project: fingerprint} of all code that `stages/<stage>.py` imports, sorted by name.
 
-    `named`: the workload's modules for each of REGISTRIES (`named_by`). `code`: a Code to share between several calls.
+    `named`: the workload's modules for each of REGISTRIES (`modules_of` in tandem/params/own_components.py). `code`: a
+    Code to share between several calls.
     """
     code = code or Code()
     found: dict[str, str] = {}
@@ -85,29 +82,6 @@ def imported_modules(
                 parts = with_parents(imported)
                 waiting += [part for part in parts if packages is None or part.split(".")[1] in packages]
     return found
-
-
-def named_by(workload: str, block: Workload) -> dict[str, tuple[str, ...]]:
-    """The modules of the components that the block of a workload names, by their kind (tandem/parts.py)."""
-    preprocess = block.preprocess
-    reader = f"tandem.data.{getattr(preprocess, 'reader', preprocess.source)}"
-    source: tuple[str, ...] = (reader,)
-    if preprocess.component:
-        source = ("tandem.data.own_source", reader, preprocess.component.module)
-    metrics = [find("metric", name, workload) for name in block.evaluate.metrics]
-    loop = block.train.loop
-    requested = {argument for metric in metrics for argument in metric.arguments}
-    return {
-        "loop": (find("loop", loop, workload).module,) if loop else (),
-        "model": (block.train.model.component.module,),
-        "task": (find("task", block.task, workload).module,),
-        "source": source,
-        "metric": (
-            *(metric.module for metric in metrics),
-            *((reader,) if "predict" in requested else ()),
-            *(source if "source" in requested else ()),
-        ),
-    }
 
 
 def with_parents(module: str) -> list[str]:
@@ -199,10 +173,11 @@ def check_imports(path: Path) -> None:
             names = [f"{package}.{name}" if node.level else name for name in names] if node.level < 2 else []
         for name in names:
             first, place = name.split(".")[0], ROOT.joinpath(*name.split("."))
-            if first in ROOTS and not (place.is_dir() or place.with_suffix(".py").is_file()):
-                raise missing_import(path, name)
-            if first not in ROOTS and find_spec(first) is None:
-                raise missing_import(path, first)
+            is_there = place.is_dir() or place.with_suffix(".py").is_file() if first in ROOTS else find_spec(first)
+            if not is_there:
+                from tandem.parts import missing_import  # it imports pydantic
+
+                raise missing_import(path, name if first in ROOTS else first)
 
 
 def digest(value: Any) -> str:

@@ -24,8 +24,9 @@ from typing import Any
 import numpy as np
 
 from tandem import files
-from tandem.closure import ROOTS, Code, imported_modules, named_by
+from tandem.closure import ROOTS, Code, imported_modules
 from tandem.params.intervals import parse_interval
+from tandem.params.own_components import modules_of
 from tandem.params.schema import Workload
 from tandem.runs import provenance
 
@@ -56,10 +57,10 @@ def write_model(folder: Path, trained: Path, workload: str, params: Workload) ->
     example = example_of(files.read_json(trained / "model.json"))
     files.write_json(folder / "input_example.json", example)
     files.write_json(folder / "serving_input_example.json", {"dataframe_split": example})
-    files.write_json(folder / "MLmodel", describe(package, example["columns"]))  # JSON is YAML
+    files.write_json(folder / "MLmodel", mlmodel_content(package, example["columns"]))  # JSON is YAML
 
 
-def describe(package: str, columns: list[str]) -> dict[str, Any]:
+def mlmodel_content(package: str, columns: list[str]) -> dict[str, Any]:
     """Return the content of MLmodel.
 
     The columns accept any type: for a column of floats, MLflow would refuse whole numbers. The predictor checks them.
@@ -93,7 +94,7 @@ def describe(package: str, columns: list[str]) -> dict[str, Any]:
 def needed_files(workload: str, params: Workload) -> list[Path]:
     """The files that the predictor of a workload imports, the network's and the task's among them."""
     code = Code()
-    named = named_by(workload, params) | {"source": ("tandem.data",)}  # predicting needs no source
+    named = modules_of(workload, params) | {"source": ("tandem.data",)}  # predicting needs no source
     return sorted(Path(code.files[module][0]) for module in imported_modules([PREDICTOR], named, code))
 
 

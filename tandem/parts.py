@@ -14,10 +14,10 @@ import importlib
 import subprocess
 import sys
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, fields, make_dataclass
-from functools import cache
+from dataclasses import MISSING, dataclass, field, fields, make_dataclass
+from functools import cache, cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
@@ -46,17 +46,18 @@ class Kind:
 
     package: str = ""  # without one, there is no built-in component
     attribute: str = ""
-    num_passed: int | None = 1  # the number of parameters that Tandem passes; None: all, and there are no keys
+    passed: str = ""  # what Tandem passes as the first parameter; without it all are passed, and there are no keys
+    tables: tuple[str, ...] = ()  # built-in names that are no component
     is_function: bool = False  # a class is refused
     arguments: tuple[str, ...] = ()  # the names of all parameters of a function
 
 
 KINDS = {
-    "model": Kind("models", "Network"),  # Network(shape, ...)
-    "task": Kind("tasks", "Task", num_passed=None),  # Task(summary)
-    "source": Kind(is_function=True),  # read(folder, ...)
-    "metric": Kind(num_passed=None, is_function=True),  # metric(predictions, targets, mask)
-    "loop": Kind(num_passed=None, arguments=("run", "model", "train", "val")),
+    "model": Kind("models", "Network", passed="shape"),  # Network(shape, ...)
+    "task": Kind("tasks", "Task"),  # Task(summary)
+    "source": Kind(passed="folder", tables=("sequences", "series"), is_function=True),  # read(folder, ...)
+    "metric": Kind(is_function=True),  # metric(predictions, targets, mask)
+    "loop": Kind(arguments=("run", "model", "train", "val")),
 }
 
 
@@ -162,9 +163,14 @@ class Component:
         """`workloads/<workload>/source.py:read`, for messages."""
         return f"{relative(self.path)}:{self.attribute}"
 
-    @property
+    @cached_property
     def schema(self) -> type[Part]:
-        return schema_of(self)
+        """The dataclass of its keys."""
+        keys: list[Any] = [("name", Literal[self.name])]  # type: ignore[name-defined]
+        keys += [(name, kind, field(default=default)) for name, kind, default in self.parameters]
+        made: type[Part] = make_dataclass(self.attribute, keys, bases=(Part,), frozen=True, kw_only=True)
+        made.component = self
+        return made
 
     def run_check(self, parameters: dict[str, Any]) -> None:
         """Call the component's static method `check`, if it has one, with the parameters that it takes.
@@ -175,9 +181,9 @@ class Component:
         if self.check is None:
             return
         function = ast.FunctionDef(**{**vars(self.check), "decorator_list": [], "returns": None})
-        for argument in (*function.args.args, *function.args.kwonlyargs):
+        for argument in arguments_of(function):
             argument.annotation = None
-        wanted = {argument.arg for argument in (*function.args.args, *function.args.kwonlyargs)}
+        wanted = [argument.arg for argument in arguments_of(function)]
         given = {name: value for name, value in parameters.items() if name in wanted}
         code = f"{ast.unparse(ast.fix_missing_locations(function))}\n\n\n{function.name}(**{given!r})\n"
         if self.module.startswith("tandem."):
@@ -229,20 +235,6 @@ def missing_import(path: Path, module: str) -> ValueError:
     return ValueError(f"{relative(path)} imports {module!r}, which is not installed; {step}")
 
 
-MISSING = object()
-
-
-@cache
-def schema_of(component: Component) -> type[Part]:
-    """The dataclass of the component's keys."""
-    keys: list[Any] = [("name", Literal[component.name])]  # type: ignore[valid-type]
-    for name, kind, default in component.parameters:
-        keys.append((name, kind) if default is MISSING else (name, kind, field(default=default)))
-    made: type[Part] = make_dataclass(component.attribute, keys, bases=(Part,), frozen=True, kw_only=True)
-    made.component = component
-    return made
-
-
 @cache
 def built_in(kind: str) -> dict[str, Component]:
     """The built-in components of a kind: every module of its package that has its class."""
@@ -260,7 +252,8 @@ def find(kind: str, name: Any, workload: str) -> Component:
     if not isinstance(name, str) or ":" not in name:
         if isinstance(name, str) and name in known:
             return known[name]
-        accepted = f"{nearest(name, known)}, or" if known else "; accepted:"
+        names = (*known, *KINDS[kind].tables)
+        accepted = f"{nearest(name, names)}, or" if names else "; accepted:"
         raise ValueError(f"is {name!r}{accepted} FILE.py:NAME in workloads/{workload}/")
     file, _, attribute = name.partition(":")
     path = workload_dir(workload) / file
@@ -288,8 +281,7 @@ def read_version(kind: str, name: str, module: str, attribute: str, path: Path, 
         line = f", line {error.lineno}" if isinstance(error, SyntaxError) else ""
         file = Path(getattr(error, "filename", None) or path)
         raise ValueError(f"is {name!r}; {relative(file)}{line}: {one_line(getattr(error, 'msg', error))}") from None
-    kinds = (ast.ClassDef, ast.FunctionDef)
-    known = {node.name: node for node in tree.body if isinstance(node, kinds)}
+    known = {node.name: node for node in tree.body if isinstance(node, ast.ClassDef | ast.FunctionDef)}
     if attribute not in known:
         raise ValueError(
             f"is {name!r}; {relative(path)} has no class or function {attribute!r}{nearest(attribute, known)}"
@@ -297,18 +289,18 @@ def read_version(kind: str, name: str, module: str, attribute: str, path: Path, 
     node = known[attribute]
     if KINDS[kind].is_function and isinstance(node, ast.ClassDef):
         raise ValueError(f"is {name!r}; {relative(path)}, line {node.lineno}: {attribute} is a class, not a function")
-    methods = {each.name: each for each in node.body if isinstance(each, ast.FunctionDef)}
+    methods = functions_in(node.body) if isinstance(node, ast.ClassDef) else {}
     called: ast.FunctionDef | None = node if isinstance(node, ast.FunctionDef) else methods.get("__init__")
     where = f"{relative(path)}, line {node.lineno}: {attribute}"
     if expected := KINDS[kind].arguments:
         check_arguments(node, expected, f"is {name!r}; {where}")
-    num_passed = KINDS[kind].num_passed
-    if num_passed is not None and called is None:
-        raise ValueError(f"is {name!r}; {where} has no __init__ of its own, whose parameters would be the keys")
-    parameters: Iterator[tuple[str, Any, Any]] = iter(())
-    if num_passed is not None and called is not None:
-        num_passed += isinstance(node, ast.ClassDef)  # self
-        parameters = parameters_of(called, num_passed, f"{relative(path)}, line {called.lineno}: {attribute}")
+    passed, parameters = KINDS[kind].passed, []
+    if passed:
+        if called is None:
+            raise ValueError(f"is {name!r}; {where} has no __init__ of its own, whose parameters would be the keys")
+        given = ("self", passed) if isinstance(node, ast.ClassDef) else (passed,)
+        place = f"is {name!r}; {relative(path)}, line {called.lineno}: {attribute}"
+        parameters = list(parameters_of(called, given, place))
     constants = {key: value for _, each in classes for key, value in constants_of(each)}
     return Component(
         kind,
@@ -318,12 +310,10 @@ def read_version(kind: str, name: str, module: str, attribute: str, path: Path, 
         path,
         tuple(parameters),
         {key: value for key, value in constants.items() if value is not MISSING},
-        {method: origin for origin, each in classes for method in methods_of(each)},
+        {method: origin for origin, each in classes for method in functions_in(each.body)},
         tuple(f"{origin}.{each.name}" for origin, each in classes[:-1]),
-        methods.get("check") if isinstance(node, ast.ClassDef) else None,
-        tuple(each.arg for part in ("posonlyargs", "args", "kwonlyargs") for each in getattr(called.args, part))
-        if called
-        else (),
+        methods.get("check"),
+        tuple(argument.arg for argument in arguments_of(called)) if called else (),
     )
 
 
@@ -332,25 +322,25 @@ def check_arguments(node: ast.ClassDef | ast.FunctionDef, expected: tuple[str, .
     signature = f"def {node.name}({', '.join(expected)})"
     if isinstance(node, ast.ClassDef):
         raise ValueError(f"{told} is a class; accepted: a function, {signature}")
-    arguments = ast.unparse(node.args)
-    each = node.args
-    names = tuple(argument.arg for argument in (*each.posonlyargs, *each.args))
-    if names != expected or each.vararg or each.kwarg or each.kwonlyargs:
-        raise ValueError(f"{told} has the parameters ({arguments}); accepted: {signature}")
+    names, own = tuple(argument.arg for argument in arguments_of(node)), node.args
+    if names != expected or own.vararg or own.kwarg or own.kwonlyargs:
+        raise ValueError(f"{told} has the parameters ({ast.unparse(own)}); accepted: {signature}")
 
 
-def parameters_of(called: ast.FunctionDef, num_given: int, where: str) -> Iterator[tuple[str, Any, Any]]:
-    """Yield (name, type, default) of each parameter after those that Tandem passes."""
+def parameters_of(called: ast.FunctionDef, given: Sequence[str], where: str) -> Iterator[tuple[str, Any, Any]]:
+    """Yield (name, type, default) of each parameter after those that Tandem passes (`given`)."""
     arguments = called.args
     if arguments.vararg or arguments.kwarg:
         raise ValueError(
             f"{where} has `*args` or `**kwargs`; write out its parameters, which are the keys of params.yaml"
         )
     positional = [*arguments.posonlyargs, *arguments.args]
-    if len(positional) < num_given:
-        raise ValueError(f"{where} must take what Tandem passes as its first parameter: `shape`, or `folder`")
+    first = positional[len(given) - 1] if len(positional) >= len(given) else None
+    if first is None or getattr(first.annotation, "id", "") in TYPES:  # the first one is a key of params.yaml
+        received = ast.unparse(arguments)
+        raise ValueError(f"{where} has the parameters ({received}); write `{given[-1]}`, which Tandem passes, first")
     padding = [None] * (len(positional) - len(arguments.defaults))
-    pairs = [*zip(positional, [*padding, *arguments.defaults], strict=True)][num_given:]
+    pairs = [*zip(positional, [*padding, *arguments.defaults], strict=True)][len(given) :]
     for argument, default in (*pairs, *zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True)):
         told = f"{where}: {argument.arg}"
         if argument.annotation is None:
@@ -402,8 +392,12 @@ def constants_of(node: ast.ClassDef) -> Iterator[tuple[str, Any]]:
                 yield target.id, MISSING
 
 
-def methods_of(node: ast.ClassDef) -> list[str]:
-    return [each.name for each in node.body if isinstance(each, ast.FunctionDef)]
+def functions_in(body: Sequence[ast.stmt]) -> dict[str, ast.FunctionDef]:
+    return {node.name: node for node in body if isinstance(node, ast.FunctionDef)}
+
+
+def arguments_of(function: ast.FunctionDef) -> list[ast.arg]:
+    return [*function.args.posonlyargs, *function.args.args, *function.args.kwonlyargs]
 
 
 def lineage(module: str, path: Path, attribute: str) -> list[tuple[str, ast.ClassDef]]:

@@ -103,10 +103,8 @@ def fail_with(name: str, error: Exception) -> int:
     if isinstance(error, BrokenPipeError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # otherwise the interpreter fails again at exit
         return fail(name, "the reader of its output went away; log to a file and follow that file")
-    missing = (error.name or "").split(".")[0] if isinstance(error, ModuleNotFoundError) else ""
-    if missing and missing not in ("stages", "tandem", "flows", "workloads"):
-        what = f"the package {missing!r} is not installed here"
-        return fail(name, f"{what}; `make repro` installs what requirements.txt and requirements.own.txt name")
+    if isinstance(error, ModuleNotFoundError) and (error.name or "").split(".")[0] not in ("stages", "tandem", "flows"):
+        return fail(name, missing_package(error))
     if isinstance(error, OSError | ValueError):
         from tandem.command import sentence_of
 
@@ -121,6 +119,19 @@ def fail_with(name: str, error: Exception) -> int:
     traceback.print_exc()
     record_error(name, f"{type(error).__name__}: {error}")
     return 1
+
+
+def missing_package(error: ModuleNotFoundError) -> str:
+    """The sentence about a package that is not installed, or a module that is not there."""
+    import traceback
+    from pathlib import Path
+
+    importer = Path(traceback.extract_tb(error.__traceback__)[-1].filename)
+    if importer.is_relative_to(Path(__file__).resolve().parents[1] / "workloads"):
+        from tandem.parts import missing_import
+
+        return str(missing_import(importer, error.name or ""))
+    return f"the package {error.name!r} is not installed here; `make repro` installs what Tandem needs"
 
 
 def keep_traceback(error: Exception) -> str:

@@ -117,7 +117,7 @@ def cell(text: str) -> str:
     return " ".join(text.split()).replace("|", "\\|")
 
 
-def describe(item: pytest.Item) -> None:
+def record_cases(item: pytest.Item) -> None:
     """Add the cases of a test to its report."""
     cases = [case for mark in item.iter_markers("case") for case in mark.args]
     if not cases:

@@ -101,7 +101,7 @@ def saw(
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
-        catalogue.describe(item)
+        catalogue.record_cases(item)
     order = {f"test_{name}": rank for rank, name in enumerate(SLOWEST)}
     items.sort(key=lambda item: order.get(item.path.stem, len(order)))  # keeps the order within a file
     gpu_tests = [item for item in items if item.get_closest_marker("gpu")]

@@ -20,6 +20,7 @@ from flows import dvc_run, repro, ui, verify_published
 from stages import compare
 from tandem import closure, files
 from tandem.params.loading import load_params, load_workload
+from tandem.params.own_components import modules_of
 from tandem.params.parsing import one_line
 from tandem.runs import run_dir
 from tandem.runs.run import TRAIN_RESULT
@@ -60,7 +61,7 @@ def use_cache() -> None:
 
 
 def fingerprints() -> None:
-    named = closure.named_by("tiny", load_workload("tiny"))
+    named = modules_of("tiny", load_workload("tiny"))
     assert closure.closure("train", named) == EXPECTED_CODE
 
 
@@ -193,5 +194,5 @@ def main(seed: int, seconds: float) -> int:
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    EXPECTED_CODE = closure.closure("train", closure.named_by("tiny", load_workload("tiny")))
+    EXPECTED_CODE = closure.closure("train", modules_of("tiny", load_workload("tiny")))
     sys.exit(main(int(sys.argv[1]), float(sys.argv[2])))

@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from tandem.closure import Code, closure, named_by
+from tandem.closure import Code, closure
 from tandem.params.loading import load_workload
+from tandem.params.own_components import modules_of
 from tests.projects import ROOT, commit, copy_of, copy_workload_code, dvc, make_project, run
 
 WORKLOADS = ("sign", "pen", "price", "rally")
@@ -32,7 +33,7 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 def codes() -> dict[str, dict[str, str]]:
     """Stage -> what `hardware` writes of its code, which dvc.yaml depends on."""
     code = Code()
-    named = {name: named_by(name, load_workload(name)) for name in WORKLOADS}
+    named = {name: modules_of(name, load_workload(name)) for name in WORKLOADS}
     found = {f"{stage}@{name}": closure(stage, named[name], code) for stage in STAGES for name in WORKLOADS}
     return {**found, "compare": closure("compare", {}, code)}
 

@@ -17,9 +17,9 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 
 from tandem.checking import Finding, outputs, trainings
-from tandem.checking.subject import Subject, is_prepared, open_subject
+from tandem.checking.subject import CURRENT, Subject, open_subject, prepared_state
 from tandem.command import DONE, FAILED, NO_ANSWER, CommandError, Result
-from tandem.machine.identity import identify
+from tandem.machine.hardware import detect_hardware
 from tandem.params.loading import load_workload
 from tandem.params.parsing import one_line
 from tandem.training.graphs import with_line
@@ -74,14 +74,14 @@ def main(options: Namespace) -> Result:
         print(f"skip  {'':<4}  training loop: {not_run}", flush=True)
     document = {"workload": name, "network": model, "findings": [asdict(each) for each in findings]}
     is_wrong = any(finding.status == "fail" for finding in findings)
-    return Result(f"{model}: {summary(findings)}; {source(name)}", document, FAILED if is_wrong else DONE)
+    return Result(f"{model}: {summary(findings)}; {data_sentence(name)}", document, FAILED if is_wrong else DONE)
 
 
 def check_workload(workload: str, devices: Sequence[str] | None = None) -> Iterator[Finding]:
     """Yield the findings on each of `devices` (None: all there are)."""
-    for device in devices or dict.fromkeys(("cpu", identify("auto")["kind"])):
+    for device in devices or dict.fromkeys(("cpu", detect_hardware("auto")["kind"])):
         with translate_oom(OomPolicy()):
-            yield from run_checks(open_subject(workload, identify(device)))
+            yield from run_checks(open_subject(workload, detect_hardware(device)))
 
 
 def run_checks(subject: Subject) -> Iterator[Finding]:
@@ -116,5 +116,6 @@ def summary(findings: list[Finding]) -> str:
     return ", ".join(f"{count} {word}" for word, count in counts.items() if count)
 
 
-def source(workload: str) -> str:
-    return "checked on the prepared data" if is_prepared(workload) else "checked on the raw table, prepared in memory"
+def data_sentence(workload: str) -> str:
+    state = prepared_state(workload)
+    return f"checked on the {'prepared data' if state == CURRENT else f'raw data, prepared in memory: {state}'}"

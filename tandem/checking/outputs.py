@@ -1,7 +1,5 @@
 """The checks of a network's outputs in eval mode, without gradients."""
 
-from collections.abc import Iterator
-
 import torch
 from torch import Tensor, nn
 
@@ -32,8 +30,8 @@ def output(subject: Subject) -> Finding:
             return Finding("fail", f"forward returns {type(found).__name__} instead of a tensor")
         wanted = shape.outputs(*mask.shape)
         if found.shape != wanted:
-            given = f"for values {shown(values.shape)} and mask {shown(mask.shape)}"
-            return Finding("fail", f"forward returns {shown(found.shape)} instead of {shown(wanted)} {given}")
+            given = f"for values {tuple(values.shape)} and mask {tuple(mask.shape)}"
+            return Finding("fail", f"forward returns {tuple(found.shape)} instead of {wanted} {given}")
         if found.dtype != torch.float32:
             return Finding("fail", f"forward returns {found.dtype} instead of torch.float32")
         if not real(found, mask, subject).isfinite().all():
@@ -45,13 +43,10 @@ def output(subject: Subject) -> Finding:
 def randomness(subject: Subject) -> Finding:
     """Two passes in eval mode give the same bits."""
     network, inputs = subject.network(), subject.inputs()
-    first, second = (outputs_of(network, *inputs) for _ in range(2))
-    if torch.equal(first, second):
+    differ = relative_difference(outputs_of(network, *inputs), outputs_of(network, *inputs))
+    if differ == 0:
         return Finding("pass", "two passes in eval mode give the same bits")
-    differ = relative_difference(second, first)
-    return Finding(
-        "fail", f"two passes in eval mode differ by {differ:.2g} of the largest output, so predictions are random"
-    )
+    return Finding("fail", f"two passes in eval mode differ by {differ:.2g} of the largest output, at random")
 
 
 def padding(subject: Subject) -> Finding:
@@ -80,8 +75,7 @@ def padding(subject: Subject) -> Finding:
     by_values = relative_difference(real(outputs_of(network, garbage, short_mask), short_mask, subject), expected)
     by_length = relative_difference(real(outputs_of(network, values, mask), mask, subject), expected)
     if by_values <= ROUNDING and by_length <= ROUNDING:  # false for NaN
-        most = max(by_values, by_length)
-        return Finding("pass", f"padding moves an output by {most:.2g} of the largest one, which is rounding")
+        return Finding("pass", f"padding moves an output by {max(by_values, by_length):.2g} of the largest")
     return Finding(
         "fail",
         f"{GARBAGE:g} instead of 0 in the padding moves real outputs by {by_values:.2g} of the largest one, and "
@@ -92,24 +86,14 @@ def padding(subject: Subject) -> Finding:
 def batch_independence(subject: Subject) -> Finding:
     """In eval mode, the output of a sequence does not depend on the other sequences in the batch."""
     network, (values, mask) = subject.network(), subject.inputs()
-    found = [*dependence(network, values, mask)]
-    most = max(found)
-    if all(each <= ROUNDING for each in found):  # false for NaN
-        return Finding("pass", f"other sequences move an output by {most:.2g} of the largest one, which is rounding")
-    return Finding(
-        "fail",
-        f"in eval mode other sequences in the batch move an output by {most:.2g} of the largest one, so predictions "
-        "depend on the batch size",
-    )
-
-
-def dependence(network: nn.Module, values: Tensor, mask: Tensor) -> Iterator[float]:
-    """Yield how much the first half of a batch changes if the second half is replaced, and if it is left out."""
     half = max(1, len(values) // 2)
-    expected = outputs_of(network, values, mask)[:half]
-    replaced = torch.cat([values[:half], OTHER * values[half:]])
-    yield relative_difference(outputs_of(network, replaced, mask)[:half], expected)
-    yield relative_difference(outputs_of(network, values[:half], mask[:half]), expected)
+    expected, replaced = outputs_of(network, values, mask)[:half], torch.cat([values[:half], OTHER * values[half:]])
+    found = (outputs_of(network, replaced, mask)[:half], outputs_of(network, values[:half], mask[:half]))
+    moved = [relative_difference(outputs, expected) for outputs in found]
+    told = f"other sequences in the batch move an output by {max(moved):.2g} of the largest one"
+    if all(each <= ROUNDING for each in moved):  # false for NaN
+        return Finding("pass", f"{told}, which is rounding")
+    return Finding("fail", f"in eval mode {told}, so predictions depend on the batch size")
 
 
 def devices(subject: Subject) -> Finding:
@@ -121,9 +105,10 @@ def devices(subject: Subject) -> Finding:
     mask = mask.cpu()
     on_cpu = real(outputs_of(network.cpu(), values.cpu(), mask), mask, subject)
     found = relative_difference(on_gpu, on_cpu)
+    told = f"the GPU's outputs differ from the CPU's by {found:.2g} of the largest"
     if found <= DEVICE_ROUNDING:
-        return Finding("pass", f"the GPU's outputs differ from the CPU's by {found:.2g} of the largest, by rounding")
-    return Finding("fail", f"the GPU's outputs differ from the CPU's by {found:.2g} of the largest, more than rounding")
+        return Finding("pass", f"{told}, by rounding")
+    return Finding("fail", f"{told}, more than rounding")
 
 
 def shortened(mask: Tensor, longest: int) -> Tensor:
@@ -136,7 +121,3 @@ def shortened(mask: Tensor, longest: int) -> Tensor:
 def real(outputs: Tensor, mask: Tensor, subject: Subject) -> Tensor:
     """The outputs of real steps, or all outputs if there is one per sequence."""
     return outputs[mask] if subject.shape.per_step else outputs
-
-
-def shown(shape: tuple[int, ...]) -> str:
-    return f"({', '.join(map(str, shape))})"

@@ -9,11 +9,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from tandem.closure import closure
 from tandem.data import prepare
 from tandem.data.packed import as_tensors
-from tandem.files import prepared_dir, raw_dir
+from tandem.files import ROOT, prepared_dir, raw_dir, relative
 from tandem.models import Shape
-from tandem.params.loading import load_workload
+from tandem.params.loading import PARAMS, load_workload
+from tandem.params.own_components import modules_of
 from tandem.params.schema import Train, is_closed_form
 from tandem.parts import Part
 from tandem.tasks import Task, open_task
@@ -21,6 +23,7 @@ from tandem.training.device import open_device
 from tandem.training.trainer import Trainer, snapshot
 from tandem.training.workload import make_trial, read_training
 
+CURRENT = "the prepared data is current"
 BATCH_SIZE = 16
 NUM_SEQUENCES = 40  # two full batches and a smaller last one
 MAX_STEPS = 20_000  # of all sequences together: fewer sequences if they are long
@@ -103,16 +106,16 @@ def relative_difference(found: Tensor, expected: Tensor) -> float:
 
 
 def open_subject(workload: str, identity: dict[str, Any]) -> Subject:
-    """The workload of params.yaml on the device of `identity` (tandem/machine/identity.py).
+    """The workload of params.yaml on the device of `identity` (tandem/machine/hardware.py).
 
-    Reads the prepared data, or prepares the raw table in memory if there is none.
+    Reads the prepared data, or prepares the raw data in memory if there is none, or an outdated one.
     """
     block = load_workload(workload)
     settings = block.train
     if identity["kind"] == "cpu" and settings.precision == "fp16":
         settings = replace(settings, precision="fp32")
     device = open_device(identity, settings.threads, settings.deterministic, settings.precision)
-    if is_prepared(workload):
+    if prepared_state(workload) == CURRENT:
         tensors, shape, task = read_training(workload)
     else:
         prepared = prepare(block.task_facts.target, block.preprocess, raw_dir(workload))
@@ -124,8 +127,16 @@ def open_subject(workload: str, identity: dict[str, Any]) -> Subject:
     return Subject(settings, spread(tensors), shape, task, device, has_padding)
 
 
-def is_prepared(workload: str) -> bool:
-    return (prepared_dir(workload) / "summary.json").exists()
+def prepared_state(workload: str) -> str:
+    """CURRENT, if what preprocess wrote is not older than params.yaml, the raw data, and the code that prepares it."""
+    made = prepared_dir(workload) / "summary.json"
+    if not made.exists():
+        return "there is no prepared data"
+    code = (ROOT / file for file in closure("preprocess", modules_of(workload, load_workload(workload))))
+    for path in (PARAMS, *raw_dir(workload).rglob("*"), *code):
+        if path.stat().st_mtime > made.stat().st_mtime:
+            return f"the prepared data is older than {relative(path)}"
+    return CURRENT
 
 
 def spread(tensors: dict[str, Tensor]) -> dict[str, Tensor]:

@@ -3,6 +3,7 @@
 import io
 import math
 import time
+from bisect import bisect_right
 from collections.abc import Callable
 
 import torch
@@ -12,7 +13,7 @@ from tandem.checking import Finding
 from tandem.checking.outputs import OTHER
 from tandem.checking.reads import record_reads
 from tandem.checking.subject import BATCH_SIZE, ROUNDING, Subject, relative_difference, train
-from tandem.diagnosis.sweep import SweepPoint, measure_size
+from tandem.diagnosis.sweep import measure_size
 from tandem.models import Shape
 from tandem.params.schema import BUILT_IN
 from tandem.parts import Part
@@ -29,6 +30,7 @@ OVERFITTED = 0.5  # of the loss of the best constant outputs
 NEGLIGIBLE = 0.01  # a loss of constant outputs that leaves nothing to learn
 CONSTANT_STEPS, CONSTANT_RATE = 200, 0.1  # of the optimizer that finds these outputs
 FACTOR = 5.0  # times the step time or memory of the built-in network
+MAX_HIDDEN = 2**15  # of that network
 NUM_ROUNDS, ROUND_SECONDS = 3, 0.1
 
 
@@ -157,7 +159,7 @@ def overfitting(subject: Subject) -> Finding:
     """The network learns one batch by heart, with the workload's learning rate or with a usual one."""
     trainer = subject.trainer()
     batch = trainer.one_batch(BATCH_SIZE)
-    constant, deadline = constant_loss(trainer, batch), time.monotonic() + OVERFIT_SECONDS
+    constant, deadline = constant_loss(subject, trainer, batch), time.monotonic() + OVERFIT_SECONDS
     if hasattr(trainer.model, "fit_initial"):
         return Finding("skip", f"{subject.model.name} starts from weights that are fitted to the data")
     if constant < NEGLIGIBLE:
@@ -198,10 +200,10 @@ def loss_of(trainer: Trainer, batch: Batch) -> Tensor:
     return trainer.task.loss(trainer.model(batch.values, batch.mask), batch.targets, batch.mask, 0.0)
 
 
-def constant_loss(trainer: Trainer, batch: Batch) -> float:
+def constant_loss(subject: Subject, trainer: Trainer, batch: Batch) -> float:
     """The smallest loss of outputs that are the same for all sequences and steps."""
-    shape = (*(batch.mask.shape if trainer.task.per_step else (len(batch),)), trainer.task.num_outputs)
-    constant = nn.Parameter(torch.zeros(trainer.task.num_outputs, device=trainer.device))
+    shape = subject.shape.outputs(*batch.mask.shape)
+    constant = nn.Parameter(torch.zeros(shape[-1], device=trainer.device))
     optimizer = AdamW([constant], lr=CONSTANT_RATE, weight_decay=0.0)
     for _ in range(CONSTANT_STEPS):
         optimizer.zero_grad()
@@ -219,7 +221,10 @@ def cost(subject: Subject) -> Finding:
     model = gru_of(num, subject.shape)
     other = subject.trainer(step="auto", model=model)
     rounds = [[measure_size(trainer, size, ROUND_SECONDS) for trainer in (own, other)] for _ in range(NUM_ROUNDS)]
-    (seconds, mib), (gru_seconds, gru_mib) = map(best, zip(*rounds, strict=True))
+    (seconds, mib), (gru_seconds, gru_mib) = (
+        min(((size / point.samples_per_second, point.peak_mib) for point in points if point), default=(math.inf, 0.0))
+        for points in zip(*rounds, strict=True)
+    )
     if math.isinf(seconds):
         return Finding("warn", f"a step with the batch of {size} does not fit into memory, so the training splits it")
     told = (
@@ -231,18 +236,12 @@ def cost(subject: Subject) -> Finding:
     return Finding("pass", told)
 
 
-def best(points: tuple[SweepPoint | None, ...]) -> tuple[float, float]:
-    """The least seconds of a step, and its memory in MiB; infinite if it does not fit."""
-    found = [(point.batch_size / point.samples_per_second, point.peak_mib) for point in points if point]
-    return min(found, default=(math.inf, math.inf))
-
-
 def num_parameters(network: nn.Module) -> int:
     return sum(parameter.numel() for parameter in network.parameters())
 
 
 def gru_of(num: int, shape: Shape) -> Part:
-    """A built-in GRU with about `num` parameters."""
+    """A built-in GRU with at most `num` parameters, if possible."""
 
     def config(hidden_size: int) -> Part:
         schema: Callable[..., Part] = BUILT_IN["gru"].schema
@@ -252,11 +251,4 @@ def gru_of(num: int, shape: Shape) -> Part:
         with torch.device("meta"):
             return num_parameters(config(hidden_size).build(shape))
 
-    size = 1
-    while count(2 * size) <= num:
-        size *= 2
-    step = size // 2
-    while step:
-        size += step if count(size + step) <= num else 0
-        step //= 2
-    return config(size)
+    return config(max(1, bisect_right(range(1, MAX_HIDDEN), num, key=count)))

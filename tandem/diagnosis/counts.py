@@ -5,7 +5,6 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-import psutil
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
@@ -95,9 +94,3 @@ def saved_for_backward(excluded: Iterable[torch.Tensor]) -> Iterator[dict[int, i
 def num_bytes(values: Iterable[Any]) -> int:
     """Return the bytes of the tensors among `values`."""
     return sum(value.nbytes for value in values if isinstance(value, torch.Tensor))
-
-
-def device_memory_mib(device: torch.device) -> float:
-    if device.type == "cuda":
-        return torch.cuda.get_device_properties(device).total_memory / 2**20
-    return psutil.virtual_memory().total / 2**20

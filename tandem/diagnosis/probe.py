@@ -28,11 +28,12 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, TypeVar
 
+import psutil
 import torch
 from torch.autograd import DeviceType
 from torch.profiler import ProfilerActivity, profile
 
-from tandem.diagnosis.counts import count_flop, device_memory_mib, memory_needs
+from tandem.diagnosis.counts import count_flop, memory_needs
 from tandem.diagnosis.probe_result import GPU_FIELDS, NO_GPU, ProbeResult
 from tandem.machine import nvml
 from tandem.machine.interleaving import interleave
@@ -113,6 +114,8 @@ def measure_parts(trainer: Trainer, seconds: float) -> ProbeResult:
         len(batch) * statistics.median(seconds) for seconds in (turns["batches"], turns["step"], longer)
     )
 
+    is_cuda = device.type == "cuda"
+    device_bytes = torch.cuda.get_device_properties(device).total_memory if is_cuda else psutil.virtual_memory().total
     apply_settings(now)
     alone: dict[str, Any] = {**measure_streaming(trainer), **measure_on_gpu(now.step.repeated(batch), device)}
     missing_reasons = {name: value for name, value in (alone | started).items() if isinstance(value, str)}
@@ -121,7 +124,7 @@ def measure_parts(trainer: Trainer, seconds: float) -> ProbeResult:
     return ProbeResult(
         batch_size=len(batch),
         data_seconds=data,
-        wait_seconds=data if device.type == "cpu" else min(max(wait, 0.0), data),
+        wait_seconds=min(max(wait, 0.0), data) if is_cuda else data,
         step_seconds=step,
         overhead_seconds=statistics.median(turns["single"]),
         flop_per_second=count_flop(trainer, batch) / step,
@@ -129,7 +132,7 @@ def measure_parts(trainer: Trainer, seconds: float) -> ProbeResult:
         data_bytes_per_second=2 * batch.num_bytes / data,  # read from the data's memory and written
         peak_data_bytes_per_second=memory_rate(trainer.train_split.tensors["values"].device),
         memory_mib=memory_needs(now, batch) | ({} if context is None else {"context": context}),
-        device_mib=device_memory_mib(device),
+        device_mib=device_bytes / 2**20,
         gains=gains,
         missing_reasons=missing_reasons,
         **measured,
@@ -275,10 +278,10 @@ def measure_on_gpu(step: Callable[[], Any], device: torch.device) -> dict[str, f
         begin = time.perf_counter()
         step()
         host.append(time.perf_counter() - begin)
-    total, reason = nvml.cached_gpu(uuid).process_mib()
+    total = nvml.cached_gpu(uuid).ask("process_mib")
     found: dict[str, float | str] = {
         "host_seconds": statistics.median(host),
-        "memory_context_mib": reason if total is None else total - torch.cuda.memory_reserved(device) / 2**20,
+        "memory_context_mib": total if isinstance(total, str) else total - torch.cuda.memory_reserved(device) / 2**20,
     }
     try:
         kernels = gpu_activities(step, device)

@@ -47,7 +47,7 @@ class ProbeResult:
         return self.wait_seconds + self.step_seconds
 
     @property
-    def bound(self) -> str:
+    def bottleneck(self) -> str:
         """The bottleneck: data, copy, launch or compute."""
         shares = self.shares()
         waiting = max(("data", "copy"), key=lambda name: shares[name])
@@ -84,7 +84,7 @@ class ProbeResult:
 
     def sentence(self) -> str:
         """Return the bottleneck and the most effective changes as a sentence."""
-        return f"{self.bound}-bound: {self.bottleneck_sentence()}; {self.advice()}"
+        return f"{self.bottleneck}-bound: {self.bottleneck_sentence()}; {self.advice()}"
 
     def advice(self) -> str:
         best = sorted(((gain, what) for what, gain in self.gains.items() if gain >= MIN_GAIN), reverse=True)[:2]
@@ -92,15 +92,15 @@ class ProbeResult:
         return help or f"nothing that was tried would make it {MIN_GAIN} times as fast"
 
     def bottleneck_sentence(self) -> str:
-        share, rates = f"{self.shares()[self.bound]:.0%} of a step", self.rates_of_peak()
+        share, rates = f"{self.shares()[self.bottleneck]:.0%} of a step", self.rates_of_peak()
         host, device = self.host_seconds, self.device_seconds
-        if self.bound == "data":
+        if self.bottleneck == "data":
             made = f"{rates['data_bytes']:.0%} of the memory rate measured here"
             return f"{share} is waiting for its batch, which is made at {made}"
-        if self.bound == "copy":
+        if self.bottleneck == "copy":
             rate = f"{rates['copy_bytes']:.0%} of the rate from pinned memory"
             return f"{share} is waiting for the copy to the GPU, at {rate}"
-        if self.bound == "launch":
+        if self.bottleneck == "launch":
             if host is None or device is None:
                 return f"{share} is what even a single sequence costs"
             computing = f"the GPU computes {device / self.total_seconds:.0%} of the step"

@@ -29,7 +29,7 @@ import numpy as np
 
 from tandem import files
 from tandem.command import Result
-from tandem.machine.identity import identify, usable_cores
+from tandem.machine.hardware import detect_hardware, usable_cores
 from tandem.params.devices import started_by_launcher
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ def main(options: Namespace) -> Result:
     if started_by_launcher():
         work(options)
         return Result("", {})
-    identity = identify(options.device or "auto")
+    identity = detect_hardware(options.device or "auto")
     if identity["kind"] == "cuda" and identity["count"] == 1 and not options.workers:
         more = "a second one cannot be measured here; --device cpu measures workers that share the cores"
         sentence = f"this machine shows one GPU ({identity['name']}): {more}"
@@ -94,12 +94,12 @@ def measure(options: Namespace) -> list[ScalingPoint]:
     from tandem.training.launcher import LEFT_TO_TORCH, rendezvous_options
     from tandem.training.workload import require_sequences
 
-    device = options.device or identify("auto")["kind"]
-    room = identify("cuda")["count"] if device == "cuda" else int(usable_cores())
+    device = options.device or detect_hardware("auto")["kind"]
+    room = detect_hardware("cuda")["count"] if device == "cuda" else int(usable_cores())
     counts = sorted(set(options.workers or [2**power for power in range(13) if 2**power <= max(room, 2)]) | {1})
     if counts[0] < 1 or counts[-1] < 2:
         raise ValueError(f"--workers {' '.join(map(str, options.workers))} compares nothing; name a number from 2 on")
-    identify(f"{counts[-1]}x{device}")  # raises if the machine has fewer
+    detect_hardware(f"{counts[-1]}x{device}")  # raises if the machine has fewer
     settings = load_workload(options.workload).train
     batches = options.batches or [factor * settings.batch_size for factor in FACTORS]
     smallest = replace(settings, batch_size=min(batches), scaling="strong")
@@ -187,7 +187,7 @@ def open_entries(options: Namespace, workers: Any) -> tuple[Any, list[Entry]]:
     asked, cores = load_workload(options.workload).train, int(usable_cores())
     precision = "fp32" if asked.precision == "auto" else asked.precision
     settings = replace(asked, threads=1, step="eager", precision=precision)
-    device = open_device(identify(options.device), 1, settings.deterministic, precision, workers.local_rank)
+    device = open_device(detect_hardware(options.device), 1, settings.deterministic, precision, workers.local_rank)
     data = read_training(options.workload)
     trainers: dict[int, Trainer] = {}
     for number in options.workers:

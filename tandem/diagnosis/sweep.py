@@ -50,13 +50,13 @@ def main(options: Namespace) -> Result:
 
 def sweep(workload: str, devices: list[str] | None, largest: int, seconds: float) -> tuple[list[SweepPoint], list[str]]:
     """The points, and the reason why each device's curve ends. `devices`: None: all there are."""
-    from tandem.machine.identity import identify
+    from tandem.machine.hardware import detect_hardware
     from tandem.training.oom import OomPolicy, translate_oom
     from tandem.training.workload import open_prepared
 
     points: list[SweepPoint] = []
     stops = []
-    for device in devices or dict.fromkeys(("cpu", identify("auto")["kind"])):
+    for device in devices or dict.fromkeys(("cpu", detect_hardware("auto")["kind"])):
         with translate_oom(OomPolicy()):
             trainer = open_prepared(workload, device)
         size = 1

@@ -9,16 +9,19 @@ from __future__ import annotations
 import os
 import re
 import time
-from collections.abc import Mapping
-from pathlib import Path
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Any
 
 import psutil
 
-from tandem.machine.nvml import count_others, find_gpu, readable
+from tandem.machine.hardware import read_text
+from tandem.machine.nvml import count_others, find_gpu
 
 # Reasons for lower GPU clocks that are not throttling: idleness and settings.
-IDLE_REASONS = ("GpuIdle", "ApplicationsClocksSetting", "UserDefinedClocks", "None", "DisplayClockSetting", "SyncBoost")
+IDLE_REASONS = (
+    "GpuIdle", "ApplicationsClocksSetting", "UserDefinedClocks", "None", "DisplayClockSetting", "SyncBoost", "All",
+)  # fmt: skip
 
 
 def read(gpu_uuid: str | None = None) -> dict[str, Any]:
@@ -27,12 +30,12 @@ def read(gpu_uuid: str | None = None) -> dict[str, Any]:
     found: dict[str, Any] = {
         "at": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
         "load_1min": round(os.getloadavg()[0], 2),
-        "cpu_seconds": {"all": sum(times[:8]), "idle": times.idle, "steal": getattr(times, "steal", 0.0)},
+        "cpu_seconds": {"all": sum(times[:8]), "idle": times.idle, "steal": times.steal},
         "own_cpu_seconds": time.process_time(),
     }
-    if governor := text_of("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor"):
+    if governor := read_text("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor"):
         found["cpu_governor"] = governor
-    if clocks := re.findall(r"^cpu MHz\s*: ([\d.]+)", text_of("/proc/cpuinfo"), re.MULTILINE):
+    if clocks := re.findall(r"^cpu MHz\s*: ([\d.]+)", read_text("/proc/cpuinfo"), re.MULTILINE):
         found["cpu_mhz"] = round(sum(map(float, clocks)) / len(clocks))
     if gpu_uuid:
         found["gpu"] = read_gpu(gpu_uuid)
@@ -61,7 +64,7 @@ def read_gpu(uuid: str) -> dict[str, Any]:
         nvml, handle = find_gpu(uuid)
     except Exception as error:
         return {"unavailable": str(error)}
-    readings = {
+    readings: dict[str, Callable[[], Any]] = {
         "sm_mhz": lambda: nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_SM),
         "memory_mhz": lambda: nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_MEM),
         "power_limit_watts": lambda: nvml.nvmlDeviceGetEnforcedPowerLimit(handle) / 1000,
@@ -71,7 +74,11 @@ def read_gpu(uuid: str) -> dict[str, Any]:
             process.pid for process in nvml.nvmlDeviceGetComputeRunningProcesses(handle)
         ),
     }
-    return readable(readings)
+    found = {}
+    for name, ask in readings.items():
+        with suppress(Exception):  # some fail under MIG, on WSL and in some containers
+            found[name] = ask()
+    return found
 
 
 def throttle_reasons(nvml: Any, handle: Any) -> list[str]:
@@ -79,18 +86,7 @@ def throttle_reasons(nvml: Any, handle: Any) -> list[str]:
     bits = nvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle)
     prefix = "nvmlClocksThrottleReason"
     names = {name.removeprefix(prefix): getattr(nvml, name) for name in dir(nvml) if name.startswith(prefix)}
-    return sorted(
-        name
-        for name, bit in names.items()
-        if isinstance(bit, int) and bits & bit and name not in (*IDLE_REASONS, "All")
-    )
-
-
-def text_of(path: str) -> str:
-    try:
-        return Path(path).read_text(encoding="utf-8").strip()
-    except OSError:
-        return ""
+    return sorted(name for name, bit in names.items() if bits & bit and name not in IDLE_REASONS)
 
 
 def other_gpu_processes(gpu_uuid: str | None) -> int:
@@ -103,20 +99,11 @@ def others_on_gpu(conditions: Mapping[str, Any]) -> str:
 
     `conditions` come from a manifest. Two trainings that share a GPU both lose time, and neither can tell how much.
     """
-    seen = {
-        "before": inside(conditions, "before", "gpu", "other_processes"),
-        "while it trained": inside(conditions, "between", "other_processes"),
-        "after": inside(conditions, "after", "gpu", "other_processes"),
-    }
-    counts = {when: int(count) for when, count in seen.items() if isinstance(count, int | float)}
+    before, between, after = (conditions.get(when) or {} for when in ("before", "between", "after"))
+    read = {"before": before.get("gpu"), "while it trained": between, "after": after.get("gpu")}
+    seen = {when: (readings or {}).get("other_processes") for when, readings in read.items()}
+    counts = {when: int(count) for when, count in seen.items() if count is not None}
     if not any(counts.values()):
         return ""
     said = ", ".join(f"{count or 'none'} {when}" for when, count in counts.items())
     return f"other processes on its GPU ({said})"
-
-
-def inside(value: Any, *names: str) -> Any:
-    """E.g. value["before"]["gpu"], or None if a key is missing, because an older version may have written it."""
-    for name in names:
-        value = value.get(name) if isinstance(value, Mapping) else None
-    return value

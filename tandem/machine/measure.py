@@ -5,7 +5,6 @@ other processes; NVML includes them, per process and for the device (a thread re
 """
 
 import resource
-import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -73,18 +72,12 @@ def sampled(device: torch.device) -> AbstractContextManager[Window]:
 
 def peak_rss_mib() -> float:
     """The largest resident memory of this process since it started (the kernel has no peak per region)."""
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak / 2**20 if sys.platform == "darwin" else peak / 2**10
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**10
 
 
 def seconds_of(work: Callable[[], Any], device: torch.device, budget: float) -> float:
     """Mean seconds per call of `work`, which is repeated until `budget` seconds have passed."""
-
-    def counted() -> int:
-        work()
-        return 1
-
-    return seconds_per_item(counted, device, budget)
+    return seconds_per_item(lambda: len([work()]), device, budget)
 
 
 def seconds_per_item(work: Callable[[], int], device: torch.device, budget: float) -> float:

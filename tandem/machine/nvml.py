@@ -6,8 +6,7 @@ without its library.
 """
 
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Sequence
 from functools import cache
 from typing import Any
 
@@ -29,15 +28,6 @@ def find_gpu(uuid: str) -> tuple[Any, Any]:
         return nvml, nvml.nvmlDeviceGetHandleByUUID(uuid)
     except Exception:
         return nvml, nvml.nvmlDeviceGetHandleByUUID(uuid.replace("GPU-", "MIG-"))
-
-
-def readable(readings: Mapping[str, Callable[[], Any]]) -> dict[str, Any]:
-    """The values of the readings that do not fail. Some fail under MIG, on WSL and in some containers."""
-    found = {}
-    for name, ask in readings.items():
-        with suppress(Exception):
-            found[name] = ask()
-    return found
 
 
 def count_others(pids: Iterable[int]) -> int:
@@ -68,12 +58,8 @@ class Gpu:
         """Read every quantity with one NVML call each."""
         return {name: self.ask(name) for name in QUANTITIES}
 
-    def process_mib(self) -> tuple[float | None, str]:
-        """The driver's current memory count for this process, or None and the reason why it is unknown."""
-        found = self.ask("process_mib")
-        return (None, found) if isinstance(found, str) else (found, "")
-
     def ask(self, name: str) -> float | str:
+        """The current value of one of QUANTITIES, or the reason why it is unknown."""
         if self.unavailable:
             return self.unavailable
         try:

@@ -4,7 +4,7 @@ import os
 import re
 from typing import Any
 
-from tandem.params.parsing import nearest, shown
+from tandem.messages import nearest, shown
 
 SINGLE = ("auto", "cpu", "cuda")
 SEVERAL = ("cpu", "cuda")  # the kinds that several workers can train on

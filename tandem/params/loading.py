@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from tandem.files import ROOT, preset_file, read_json
+from tandem.params.own_components import params_type, workload_type
 from tandem.params.parsing import MOVED, InvalidParams, nearest, one_line, parse, prefixed, replaced
-from tandem.params.schema import WITH_OWN_LOOP, Params, Workload, params_type, workload_type
+from tandem.params.schema import WITH_OWN_LOOP, Params, Workload
 
 PARAMS = ROOT / "params.yaml"
 

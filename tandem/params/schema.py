@@ -7,8 +7,7 @@ DVC depends on the values in params.yaml, not on this file.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, make_dataclass
-from functools import cache
+from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self, TypeVar, Union, get_type_hints
 
@@ -20,15 +19,15 @@ from pydantic import (
     Field,
     StrictBool,
     StrictStr,
-    create_model,
     model_validator,
 )
 
+from tandem.messages import nearest, shown
 from tandem.params.devices import split_device
 from tandem.params.intervals import parse_interval
-from tandem.params.parsing import MAX_WHOLE, InvalidParams, check_name, dotted, nearest, shown
+from tandem.params.parsing import MAX_WHOLE, check_name
 from tandem.params.task_facts import TaskFacts, facts_of
-from tandem.parts import MISSING, Component, Fraction, Part, Positive, Real, Section, Whole, built_in, find
+from tandem.parts import Component, Fraction, Part, Positive, Real, Section, Whole, built_in
 
 Entry = TypeVar("Entry")
 NO_GROUPS = "none"
@@ -46,6 +45,16 @@ def check_unique(entries: tuple[Any, ...]) -> tuple[Any, ...]:
 
 def check_device(name: str) -> str:
     split_device(name, "")
+    return name
+
+
+def check_table(name: str) -> str:
+    """Refuse a name that leads out of the workload's folder. A link inside may lead to another disk."""
+    parts = PurePosixPath(name)
+    if parts.is_absolute() or ".." in parts.parts or "\\" in name:
+        raise ValueError(
+            f"is {name!r}; it must be in the workload's folder `data`; put the table there and give its name alone"
+        )
     return name
 
 
@@ -68,6 +77,8 @@ Unique = Annotated[
 ]
 Name = Annotated[StrictStr, AfterValidator(check_name)]
 Device = Annotated[StrictStr, AfterValidator(check_device)]  # auto, cpu, cuda, or several workers: 2xcpu
+Table = Annotated[StrictStr, AfterValidator(check_table)]
+AtLeastTwo = Annotated[int, Field(strict=True, ge=2, le=MAX_WHOLE)]
 Threads = Annotated[int, Field(strict=True, ge=1, le=512)] | Literal["auto"]
 
 
@@ -103,6 +114,51 @@ class Split(Section):
         return all(isinstance(size, int) for size in self.sizes)
 
 
+@dataclass(frozen=True, kw_only=True)
+class SequenceKeys(Section):
+    """The keys that every source of many sequences has: one label each (classify), one number each (regress), or one
+    per step (detect).
+    """
+
+    na: Unique[StrictStr] = ()  # cells without a number, besides MISSING of tandem/data/tables.py
+
+    @model_validator(mode="after")
+    def check(self) -> Self:
+        columns, groups, split = (getattr(self, name) for name in ("columns", "groups", "split"))
+        if columns:
+            if not columns.features:
+                raise ValueError("columns.features is []; name at least one column of numbers")
+            if groups != NO_GROUPS and groups in columns.features:
+                raise ValueError(f"groups is {groups!r}, which is among the features; it cannot be both")
+            check_columns({key: getattr(columns, key) for key in ("sequence", "step", "label")}, columns.features)
+        if split:
+            check_split(split)
+        return self
+
+
+@dataclass(frozen=True, kw_only=True)
+class SeriesKeys(Section):
+    """The keys that every source of one long series has (tandem/data/series.py). It is cut into windows."""
+
+    columns: SeriesColumns
+    interval: StrictStr  # between two steps, e.g. 15min, 1h, 1d, month (tandem/params/intervals.py)
+    transform: Literal["log-return", "difference"]
+    input_steps: AtLeastTwo
+    horizon: Positive
+    split: Split
+    na: Unique[StrictStr] = ()  # cells without a number, besides MISSING of tandem/data/tables.py
+    season: AtLeastTwo | None = None  # the period of the series in steps; None if there is none
+
+    @model_validator(mode="after")
+    def check(self) -> Self:
+        check_columns({"time": self.columns.time, "target": self.columns.target}, self.columns.features)
+        if self.split.are_counts:
+            raise ValueError(f"split is {self.split.sizes}; a series is split by shares of its time that add up to 1")
+        check_split(self.split)
+        parse_interval(self.interval)
+        return self
+
+
 class TableSource(Section):
     """A built-in source, which reads the table `table` of the workload."""
 
@@ -110,12 +166,10 @@ class TableSource(Section):
     table: str
 
 
-@dataclass(frozen=True)
-class SequenceTable(TableSource):
-    """A table of many sequences: one label each (classify), one number each (regress), or one per step (detect)."""
-
+@dataclass(frozen=True, kw_only=True)
+class SequenceTable(TableSource, SequenceKeys):
     source: Literal["sequences"]
-    table: StrictStr
+    table: Table
     columns: Columns
     split: Split
     seed: Annotated[Whole, usual(0)]
@@ -124,43 +178,18 @@ class SequenceTable(TableSource):
     # A column such as the person or device. All sequences with one value stay on one side of the split: scikit-learn's
     # `groups`.
     groups: Annotated[StrictStr, usual(NO_GROUPS)]
-    na: Unique[StrictStr] = ()  # cells without a number, besides MISSING of tandem/data/tables.py
-
-    @model_validator(mode="after")
-    def check(self) -> Self:
-        check_table(self.table)
-        check_sequence_columns(self.columns, self.groups)
-        check_split(self.split)
-        return self
 
 
-@dataclass(frozen=True)
-class Series(TableSource):
-    """A table of one long series (tandem/data/series.py), cut into windows."""
-
+@dataclass(frozen=True, kw_only=True)
+class Series(TableSource, SeriesKeys):
     source: Literal["series"]
-    table: StrictStr
-    columns: SeriesColumns
-    interval: StrictStr  # between two steps, e.g. 15min, 1h, 1d, month (tandem/params/intervals.py)
-    transform: Literal["log-return", "difference"]
+    table: Table
     missing: Annotated[Literal["skip", "interpolate", "refuse"], usual("skip")]
-    input_steps: Annotated[int, Field(strict=True, ge=2, le=MAX_WHOLE)]
-    horizon: Positive
     stride: Annotated[Positive, usual(1)]
-    split: Split
-    na: Unique[StrictStr] = ()  # cells without a number, besides MISSING of tandem/data/tables.py
-    # Period of the series in steps; None if there is none.
-    season: Annotated[int, Field(strict=True, ge=2, le=MAX_WHOLE)] | None = None
-
-    @model_validator(mode="after")
-    def check(self) -> Self:
-        check_table(self.table)
-        check_series(self)
-        return self
 
 
 class OwnSource(Section):
-    """A source in the workload's directory. Its other keys are the parameters of its function (`own_source_type`)."""
+    """A source in the workload's directory. Its other keys are the parameters of its function (own_components.py)."""
 
     lists_defaults = True  # `literal` includes keys at their default: a record must not change with a default
     table: ClassVar[None] = None
@@ -174,9 +203,7 @@ class OwnSource(Section):
 
 
 @dataclass(frozen=True, kw_only=True)
-class OwnSequences(OwnSource):
-    """The keys beside those of the function, for sequences."""
-
+class OwnSequences(OwnSource, SequenceKeys):
     reader = "sequences"
     source: StrictStr
     columns: Columns | None = None  # of a DataFrame; arrays have none
@@ -185,72 +212,17 @@ class OwnSequences(OwnSource):
     velocity: StrictBool = False
     missing: Literal["refuse", "interpolate"] = "refuse"
     groups: StrictStr = NO_GROUPS
-    na: Unique[StrictStr] = ()  # cells of a DataFrame without a number, besides MISSING of tandem/data/tables.py
-
-    @model_validator(mode="after")
-    def check(self) -> Self:
-        if self.columns:
-            check_sequence_columns(self.columns, self.groups)
-        if self.split:
-            check_split(self.split)
-        return self
 
 
 @dataclass(frozen=True, kw_only=True)
-class OwnSeries(OwnSource):
-    """The keys beside those of the function, for one long series."""
-
+class OwnSeries(OwnSource, SeriesKeys):
     reader = "series"
     source: StrictStr
-    columns: SeriesColumns
-    interval: StrictStr
-    transform: Literal["log-return", "difference"]
     missing: Literal["skip", "interpolate", "refuse"] = "skip"
-    input_steps: Annotated[int, Field(strict=True, ge=2, le=MAX_WHOLE)]
-    horizon: Positive
     stride: Positive = 1
-    split: Split
-    na: Unique[StrictStr] = ()  # cells of a DataFrame without a number, besides MISSING of tandem/data/tables.py
-    season: Annotated[int, Field(strict=True, ge=2, le=MAX_WHOLE)] | None = None
-
-    @model_validator(mode="after")
-    def check(self) -> Self:
-        check_series(self)
-        return self
-
-
-@cache
-def own_source_type(component: Component, kind: type[OwnSource]) -> type[OwnSource]:
-    """The type of `preprocess` for a source in the workload's directory. Raises ValueError if a parameter of its
-    function has the name of a key that has another meaning.
-    """
-    keys = get_type_hints(kind, include_extras=True)
-    own: list[Any] = []
-    for name, hint, default in component.parameters:
-        if name in (*keys, "table") and (name != "seed" or kind is OwnSeries):
-            raise ValueError(
-                f"is {component.name!r}; {component.place} has the parameter {name!r}, which is a key of preprocess "
-                "with another meaning; rename it"
-            )
-        if name == "seed" and kind is OwnSequences:
-            hint, default = Whole, 0 if default is MISSING else default
-        own.append((name, hint) if default is MISSING else (name, hint, field(default=default)))
-    made: type[OwnSource] = make_dataclass("Preprocess", own, bases=(kind,), frozen=True, kw_only=True)
-    made.component = component
-    return made
 
 
 Preprocess = Annotated[SequenceTable | Series, Field(discriminator="source")]
-
-
-def check_table(name: str) -> None:
-    """Raises ValueError if the name leads out of the workload's folder. A link inside may lead to another disk."""
-    parts = PurePosixPath(name)
-    if parts.is_absolute() or ".." in parts.parts or "\\" in name:
-        raise ValueError(
-            f"table is {name!r}; it must be in the workload's folder `data`; put the table there and give its "
-            "name alone"
-        )
 
 
 def check_columns(roles: dict[str, str], features: Sequence[str]) -> None:
@@ -262,22 +234,6 @@ def check_columns(roles: dict[str, str], features: Sequence[str]) -> None:
     for role, column in roles.items():
         if twin := next((other for other in roles if other != role and roles[other] == column), None):
             raise ValueError(f"columns names {column!r} as {role} and as {twin}; they must be different columns")
-
-
-def check_sequence_columns(columns: Columns, groups: str) -> None:
-    if not columns.features:
-        raise ValueError("columns.features is []; name at least one column of numbers")
-    if groups != NO_GROUPS and groups in columns.features:
-        raise ValueError(f"groups is {groups!r}, which is among the features; it cannot be both")
-    check_columns({key: getattr(columns, key) for key in ("sequence", "step", "label")}, columns.features)
-
-
-def check_series(params: Series | OwnSeries) -> None:
-    check_columns({"time": params.columns.time, "target": params.columns.target}, params.columns.features)
-    if params.split.are_counts:
-        raise ValueError(f"split is {params.split.sizes}; a series is split by shares of its time that add up to 1")
-    check_split(params.split)
-    parse_interval(params.interval)
 
 
 def check_split(split: Split) -> None:
@@ -317,10 +273,6 @@ else:
 TASKS = built_in("task")
 # A model in MLflow with a task of the workload's own contains no built-in one.
 Task: Any = str if TYPE_CHECKING or not TASKS else Literal[tuple(TASKS)]
-# The keys of a source in a workload's directory, by the first of its task's sources.
-OWN_SOURCES: dict[str, type[OwnSource]] = {"sequences": OwnSequences, "series": OwnSeries}
-METRIC_ARGUMENTS = ("predictions", "targets", "mask")
-METRIC_REQUESTS = ("predict", "source")  # a metric gets them if it has parameters of these names
 
 
 @dataclass(frozen=True)
@@ -341,12 +293,6 @@ WITH_OWN_LOOP: dict[str, tuple[Any, ...]] = {
     "precision": ("fp32", "tf32", "bf16", "fp16"),
     "step": ("auto", "eager"),
 }
-
-
-def check_loop_name(name: str) -> str:
-    if ":" not in name:
-        raise ValueError(f"is {name!r}; accepted: FILE.py:NAME of a function in the workload's directory")
-    return name
 
 
 @dataclass(frozen=True)
@@ -371,7 +317,7 @@ class Train(Section):
     # their number (Goyal et al. 2017, arXiv:1706.02677), or with its square root (Krizhevsky 2014, arXiv:1404.5997).
     scaling: Literal["strong", "weak-linear", "weak-sqrt"] = "strong"
     # A function of the workload's own that takes the steps (tandem/training/custom_loop.py); None: Tandem's own loop.
-    loop: Annotated[StrictStr, AfterValidator(check_loop_name)] | None = None
+    loop: StrictStr | None = None
 
     @property
     def num_threads(self) -> int:
@@ -528,111 +474,6 @@ def mismatch(task: str, key: str, value: str, what: str, accepted: Sequence[str]
         f"task is {task!r} and {key} is {value!r}, which do not go together; "
         f"{what} for {task}: {', '.join(accepted)}; tasks for {value}: {', '.join(others)}"
     )
-
-
-# Where a block names a component.
-REFERENCES = {
-    ("task",): "task",
-    ("preprocess", "source"): "source",
-    ("train", "model", "name"): "model",
-    ("train", "loop"): "loop",
-    ("evaluate", "metrics"): "metric",  # a list
-}
-
-
-def own_components(workload: str, block: Any) -> dict[str, list[Component]]:
-    """The components in the workload's directory that its block names, by kind. `block` may be invalid.
-
-    Raises InvalidParams about the first that does not exist or whose signature cannot be read.
-    """
-    found: dict[str, list[Component]] = {}
-    for keys, kind in REFERENCES.items():
-        value: Any = block
-        for key in keys:
-            value = value.get(key) if isinstance(value, dict) else None
-        for index, name in enumerate(value if isinstance(value, list) else [value]):
-            if not isinstance(name, str) or (
-                ":" not in name and ".py" not in name and kind != "metric"
-            ):  # no metric is built in
-                continue
-            place = [workload, *keys, *([index] if isinstance(value, list) else [])]
-            try:
-                component = find(kind, name, workload)
-                if kind == "task":
-                    facts_of(component)
-                found.setdefault(kind, []).append(component)
-            except ValueError as error:
-                raise InvalidParams(f"{dotted('', place)} {error}", place) from None
-    return found
-
-
-def workload_type(name: str, block: Any) -> type[Workload]:
-    """The type of a workload's block: `Workload`, or a subclass for components in the workload's directory.
-
-    Raises InvalidParams about the name of a component.
-    """
-    own = own_components(name, block)
-    fields: list[tuple[str, Any]] = []
-    if source := own.get("source"):
-        task = own["task"][0] if "task" in own else TASKS.get(str(block.get("task")))
-        kind: Any = OWN_SOURCES[facts_of(task).sources[0] if task else "sequences"]
-        try:
-            fields.append(("preprocess", own_source_type(source[0], kind)))
-        except ValueError as error:
-            raise InvalidParams(f"{name}.preprocess.source {error}", [name, "preprocess", "source"]) from None
-    preprocess = block.get("preprocess")
-    has_table = isinstance(preprocess, dict) and "source" in preprocess and "source" not in own
-    for index, metric in enumerate(own.get("metric", ())):
-        try:
-            check_metric(metric, own["metric"], has_table)
-        except ValueError as error:
-            keys = [name, "evaluate", "metrics", index]
-            raise InvalidParams(f"{dotted('', keys)} is {metric.name!r}; {error}", keys) from None
-    if model := own.get("model"):
-        fields.append(("train", subclass(Train, ("model", model[0].schema))))
-    own_task = own.get("task", [None])[0]
-    if own_task:
-        fields.append(("task", Literal[own_task.name]))  # type: ignore[valid-type]
-    return subclass(Workload, *fields, own_task=own_task) if fields else Workload
-
-
-@cache  # pydantic takes milliseconds for each class, and params.yaml is parsed once more for every preset
-def subclass(kind: Any, *fields: tuple[str, Any], **constants: Any) -> Any:
-    """The dataclass with these fields and class attributes in the place of its own."""
-    return make_dataclass(kind.__name__, fields, bases=(kind,), namespace=constants, frozen=True)
-
-
-def check_metric(metric: Component, every: list[Component], has_table: bool) -> None:
-    """Raises ValueError if a metric cannot be called, or another one of the workload has its name."""
-    given, requests = metric.arguments[:3], metric.arguments[3:]
-    if given != METRIC_ARGUMENTS:
-        raise ValueError(
-            f"{metric.place} has the parameters ({', '.join(metric.arguments)}); the first three of a metric are "
-            f"{', '.join(METRIC_ARGUMENTS)}"
-        )
-    if unknown := [name for name in requests if name not in METRIC_REQUESTS]:
-        raise ValueError(f"{metric.place} has the parameter {unknown[0]!r}{nearest(unknown[0], METRIC_REQUESTS)}")
-    if "source" in requests and has_table:
-        raise ValueError(
-            f"{metric.place} has the parameter 'source', and this workload has a table and no source of its own; "
-            "remove the parameter"
-        )
-    if [each.attribute for each in every].count(metric.attribute) > 1:
-        raise ValueError(f"two metrics are called {metric.attribute!r}; rename one")
-
-
-def params_type(raw: Any) -> type["Params"]:
-    """`Params`, or a subclass if a workload in `raw`, the content of params.yaml, names a component of its own."""
-    blocks = raw.items() if isinstance(raw, dict) else ()
-    kinds = {str(name): workload_type(str(name), block) for name, block in blocks if isinstance(block, dict)}
-    own = {name: kind for name, kind in kinds.items() if kind is not Workload}
-    return model_with(*own.items()) if own else Params
-
-
-@cache
-def model_with(*own: tuple[str, Any]) -> type["Params"]:
-    fields: dict[str, Any] = {name: (kind, ...) for name, kind in own}
-    return create_model("Params", __base__=Params, **fields)
 
 
 class Params(BaseModel):

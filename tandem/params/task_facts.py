@@ -6,20 +6,22 @@ and drawing need, so they need neither the class nor its file.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
+from difflib import get_close_matches
 from functools import cache
 from typing import Any, Literal
 
 from pydantic import StrictBool, StrictStr
 
-from tandem.files import relative
+from tandem.files import ROOT, relative
 from tandem.params.parsing import parse
-from tandem.parts import Component, Section, built_in
+from tandem.parts import Component, Section, built_in, read_component
 
 BASE = "tandem.tasks.Task"
 # The methods that a task must have besides those of the base class. Windows have no default for the last two.
 REQUIRED: dict[str, tuple[str, ...]] = {"window": ("loss", "score", "evaluate", "tabulate")}
 # The facts that score.json records.
 RECORDED = ("paired", "charts", "zero", "baselines")
+NEAR = 0.8  # similarity from which a method is taken for a misspelt one (difflib)
 
 
 @dataclass(frozen=True)
@@ -48,35 +50,49 @@ class TaskFacts(Section):
 
 @cache
 def facts_of(component: Component) -> TaskFacts:
-    """The facts of a task. Raises ValueError if it is no class derived from BASE, or lacks something."""
+    """The facts of a task. Raises ValueError if it is no class derived from BASE, lacks something, or misspells it."""
+    told = f"is {component.name!r}; "
     where = f"{relative(component.path)}: {component.attribute}"
     if BASE not in component.bases:
         raise ValueError(
-            f"is {component.name!r}; {where} must be a class derived from {BASE} or from a built-in task, such as "
+            f"{told}{where} must be a class derived from {BASE} or from a built-in task, such as "
             "tandem.tasks.classify.Task"
         )
     names, known = [field.name for field in fields(TaskFacts)], component.constants
     if missing := [name for name in names if name not in known]:
-        raise ValueError(f"is {component.name!r}; {where} lacks {missing[0]}; set it to a literal in the class")
+        raise ValueError(f"{told}{where} lacks {missing[0]}; set it to a literal in the class")
     try:
         facts: TaskFacts = parse(TaskFacts, {name: known[name] for name in names}, where)
     except ValueError as error:
-        raise ValueError(f"is {component.name!r}; {error}") from None
+        raise ValueError(f"{told}{error}") from None
+    if misspelt := misspelt_method(component):
+        raise ValueError(f"{told}{where} has the method {misspelt} rename it, because no part of Tandem calls it")
     inherited = BASE.rpartition(".")[0]
-    if missing := [
-        name
-        for name in REQUIRED.get(facts.target, ("loss", "score"))
-        if component.methods.get(name) in (None, inherited)
-    ]:
-        raise ValueError(f"is {component.name!r}; {where} has no method {missing[0]}; docs/components.md lists them")
+    required = REQUIRED.get(facts.target, ("loss", "score"))
+    if missing := [name for name in required if component.methods.get(name) in (None, inherited)]:
+        raise ValueError(f"{told}{where} has no method {missing[0]}; docs/components.md lists them")
     return facts
 
 
+def misspelt_method(component: Component) -> str:
+    """A public method in the workload's directory that no built-in task has, and the name that it is near to; or "".
+
+    Python would ignore it, and train with the inherited method.
+    """
+    own = {name for name, module in component.methods.items() if module.startswith("workloads.")}
+    base = read_component("task", "", "tandem.tasks", "Task", ROOT / "tandem/tasks/__init__.py")
+    known = {"draw"}.union(base.methods, *(task.methods for task in built_in("task").values()))
+    for name in sorted(own - known):
+        if not name.startswith("_") and (similar := get_close_matches(name, known, 1, NEAR)):
+            return f"{name!r}; did you mean {similar[0]!r}?"
+    return ""
+
+
 def recorded_facts(task: str, score: Mapping[str, Any] | None) -> dict[str, Any]:
-    """The facts in score.json. Older versions recorded none, and had only built-in tasks."""
+    """The facts in score.json; of a run without a score, or of an older version, those of a built-in task."""
     if score and "task" in score:
         return dict(score["task"])
     known = built_in("task")
-    return (
-        facts_of(known[task]).recorded if task in known else {"paired": "", "charts": [], "zero": "", "baselines": {}}
-    )
+    if task in known:
+        return facts_of(known[task]).recorded
+    return {"paired": "", "charts": [], "zero": "", "baselines": {}}

@@ -200,12 +200,22 @@ def score_summary(judgement: Judgement, first: str, second: str) -> str:
     return f"{message} in {found.measure}: {second} {found.signed(found.difference)} {interval}"
 
 
+def score_table(rows: Sequence[Row]) -> list[str]:
+    """Return the lines of the table of compare.md."""
+    lines = [list(COLUMNS.values())]
+    for found in map(cells, named(rows)[0]):
+        lines.append([" ".join((found[name].text, ", ".join(found[name].details))).strip() for name in COLUMNS])
+    return table(lines)
+
+
+def first_verdicts(short_verdicts: Mapping[str, Sequence[str]]) -> list[str]:
+    """Return a line for each workload: the first of its verdicts in a few words."""
+    return [f"{workload}: {found[0]}" for workload, found in short_verdicts.items() if found]
+
+
 def summary(rows: Sequence[Row], verdicts: Sequence[str]) -> str:
     """Return compare.md: the hardware, the table, the verdicts, then the remarks on each run."""
     shown, hardware = named(rows)
-    lines = [list(COLUMNS.values())]
-    for found in map(cells, shown):
-        lines.append([" ".join((found[name].text, ", ".join(found[name].details))).strip() for name in COLUMNS])
     # The bottleneck of the training, the purposes of its memory, the use of its device.
     remarks = [
         f"- {row['workload']} on {row['label']}: {row['sentence']}"
@@ -213,7 +223,7 @@ def summary(rows: Sequence[Row], verdicts: Sequence[str]) -> str:
         for row in shown
     ]
     named_once = "; ".join(f"{each.label}: {each.name}" for each in hardware)
-    return "\n".join([named_once, "", *table(lines), "", *(f"- {each}" for each in verdicts), *remarks]) + "\n"
+    return "\n".join([named_once, "", *score_table(rows), "", *(f"- {each}" for each in verdicts), *remarks]) + "\n"
 
 
 def details(found: Comparison) -> str:

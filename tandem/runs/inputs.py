@@ -13,9 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from tandem import files
-from tandem.closure import closure, named_by
+from tandem.closure import closure
 from tandem.files import relative
 from tandem.params.loading import load_params, load_workload
+from tandem.params.own_components import modules_of
 from tandem.params.parsing import flatten
 from tandem.params.schema import OwnSource, TableSource
 
@@ -32,7 +33,7 @@ def read_inputs(workload: str, device: str, seed: int) -> dict[str, Any]:
         "seed": seed,
         "parameters": flatten(block.train),
         "data": files.read_json(files.packed_dir(workload, device) / "plan.json")["sha256"],
-        "code": closure("train", named_by(workload, block)),
+        "code": closure("train", modules_of(workload, block)),
         "hardware": files.read_json(files.hardware_file(device)),
     }
 

@@ -94,7 +94,7 @@ def git_tags(tree: dict[str, Any]) -> dict[str, str]:
 def environment(identity: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """Return the digest of the locked packages and the versions of Python, the numerical and the own packages.
 
-    `identity` (tandem/machine/identity.py) of a GPU adds the versions of CUDA, cuDNN and the driver.
+    `identity` (tandem/machine/hardware.py) of a GPU adds the versions of CUDA, cuDNN and the driver.
     """
     versions = {"python": platform.python_version()}
     own = [line.partition("==")[0].partition("[")[0].strip() for line in own_requirements()]

@@ -95,9 +95,8 @@ def write_results(
         print(f"warning: {others}: no comparison of times takes this run", flush=True)
 
     print(
-        f"{context.workload} on {context.hardware['name']}: epoch {times['epoch_seconds']:.3f} s (median of "
-        f"{times['num_epochs_measured']}), {times['samples_per_second']:,.0f} samples/s, "
-        f"{times['train_seconds']:.1f} s in all"
+        f"epoch {times['epoch_seconds']:.3f} s (median of {times['num_epochs_measured']}), "
+        f"{times['samples_per_second']:,.0f} samples/s, {times['train_seconds']:.1f} s in all"
     )
 
 

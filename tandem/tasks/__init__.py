@@ -121,7 +121,7 @@ class Task:
         if not self.per_step:
             columns |= {"actual": self.in_words(targets), "predicted": self.in_words(predictions)}
         columns["score"] = self.unit_scores(predictions, targets, mask)
-        score = float(self.score(predictions, targets, mask))
+        score = score_of(self, predictions, targets, mask)
         return Evaluation(
             {self.score_name: score, "loss": self.loss(outputs, targets, mask, 0.0).item()},
             f"{self.score_name} {score:.4g} over {len(targets):,} test sequences",
@@ -182,16 +182,14 @@ def open_task(name: str, summary: dict[str, Any], workload: str = "") -> Task:
     return task
 
 
-def check_loss(task: Task, targets: "Tensor", mask: "Tensor", label_smoothing: float) -> None:
-    """Try `task` on the targets (B, ...) and mask (B, T) of a few sequences, with outputs of 0.
+def check_loss(task: Task, outputs: "Tensor", targets: "Tensor", mask: "Tensor", label_smoothing: float) -> None:
+    """Try `task` on the targets (B, ...) and mask (B, T) of a few sequences, with any outputs.
 
     Raises ValueError if the loss is no scalar with a gradient, or if the number of predictions is not B.
     """
     import torch
 
-    shape = (*mask.shape, task.num_outputs) if task.per_step else (len(mask), task.num_outputs)
-    outputs = torch.zeros(shape, requires_grad=True)
-    loss = task.loss(outputs, targets, mask, label_smoothing)
+    loss = task.loss(outputs.requires_grad_(), targets, mask, label_smoothing)
     found = f"a tensor of shape {tuple(loss.shape)}" if isinstance(loss, torch.Tensor) else type(loss).__name__
     if found != "a tensor of shape ()":
         raise ValueError(
@@ -203,6 +201,16 @@ def check_loss(task: Task, targets: "Tensor", mask: "Tensor", label_smoothing: f
         raise ValueError(
             f"{described(task)}.predict returns {num} predictions for {len(mask)} sequences; return one for each"
         )
+
+
+def score_of(task: Task, predictions: "Tensor", targets: "Tensor", mask: "Tensor") -> float:
+    """Return `task.score(...)`. Raises ValueError if it is no number."""
+    score: Any = task.score(predictions, targets, mask)
+    try:
+        return float(score)
+    except (TypeError, ValueError):
+        returned = type(score).__name__
+        raise ValueError(f"{described(task)}.score returns {returned}; it must return one number") from None
 
 
 def check_evaluation(task: Task, evaluation: Evaluation) -> None:

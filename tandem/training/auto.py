@@ -20,7 +20,7 @@ from typing import Any
 import torch
 
 from tandem.files import ROOT, sha256_file
-from tandem.machine.identity import usable_cores
+from tandem.machine.hardware import usable_cores
 from tandem.machine.interleaving import interleave
 from tandem.machine.measure import seconds_of
 from tandem.machine.rates import has_cores
@@ -45,7 +45,7 @@ NO_HARDWARE = ("requested", "why_not_cuda")
 def resolve(trainer: Trainer, hardware: dict[str, Any]) -> dict[str, str]:
     """Replace `auto` in a training that has not started. Returns {setting: a sentence about its value and choice}.
 
-    `hardware` is the hardware (tandem/machine/identity.py). All other state of the trainer stays bitwise the same.
+    `hardware` is the hardware (tandem/machine/hardware.py). All other state of the trainer stays bitwise the same.
     """
     sentences = {}
     if trainer.params.threads == "auto":

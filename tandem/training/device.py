@@ -18,7 +18,7 @@ KEPT_BYTES_UNDER_A_LIMIT = 2**16
 def open_device(
     hardware: dict[str, Any], threads: Threads, deterministic: bool, precision: str = "fp32", index: int = 0
 ) -> torch.device:
-    """The torch device of `hardware` (tandem/machine/identity.py). Sets threads and numerics of this process.
+    """The torch device of `hardware` (tandem/machine/hardware.py). Sets threads and numerics of this process.
 
     `index` selects one of several GPUs. With `precision` fp32, TF32 is off for matrix products and for cuDNN (whose
     RNNs use it by default), so that CPU and GPU compute the same. `precision` tf32 turns it on if the device has it.

@@ -19,7 +19,7 @@ from torch.distributed import DistError, run
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from torch.distributed.elastic.rendezvous import RendezvousError
 
-from tandem.machine.identity import identify, num_nodes
+from tandem.machine.hardware import detect_hardware, num_nodes
 from tandem.params.devices import split_device
 from tandem.params.loading import load_workload
 from tandem.params.parsing import one_line
@@ -50,7 +50,7 @@ def launch(workload: str, device: str, seed: str) -> int:
     num_workers, kind = split_device(device)
     settings = load_workload(workload).train
     require_sequences(workload, device, settings)
-    identify(device)  # raises if GPUs that the stage `hardware` found are gone
+    detect_hardware(device)  # raises if GPUs that the stage `hardware` found are gone
     if num_workers % num_nodes():
         raise ValueError(
             f"device {device!r} has {num_workers} workers, which {num_nodes()} machines (PET_NNODES) do not share "

@@ -28,8 +28,9 @@ import torch
 from torch import Tensor
 
 from tandem.files import raw_dir
+from tandem.params.own_components import METRIC_REQUESTS
 from tandem.params.parsing import nearest
-from tandem.params.schema import METRIC_REQUESTS, OwnSource
+from tandem.params.schema import OwnSource
 from tandem.parts import Component, find
 from tandem.training.workload import RunContext
 

@@ -10,7 +10,7 @@ from torch import nn
 
 from tandem.machine.measure import Measurement, measure
 from tandem.params.schema import Train
-from tandem.tasks import Task
+from tandem.tasks import Task, score_of
 from tandem.training import inference
 from tandem.training.batches import Batch, Split, batches_of, sequential_indices
 from tandem.training.closed_form import ClosedForm, OwnFit
@@ -226,7 +226,9 @@ class Trainer:
             train_loss.item(),
             val_loss,
             # The CPU computes the score for every device: this uses no GPU memory and gives the same number.
-            self.task.score(predictions.cpu(), *(self.val_split.tensors[name].cpu() for name in ("targets", "mask"))),
+            score_of(
+                self.task, predictions.cpu(), *(self.val_split.tensors[name].cpu() for name in ("targets", "mask"))
+            ),
             training,
             validation,
             is_best,

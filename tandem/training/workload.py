@@ -22,7 +22,7 @@ from torch import nn
 from tandem import models
 from tandem.data.packed import read_array, read_arrays
 from tandem.files import hardware_file, packed_dir, packed_file, prepared_dir, read_json, result_dir
-from tandem.machine.identity import identify, require_same_gpu, usable_cores
+from tandem.machine.hardware import detect_hardware, require_same_gpu, usable_cores
 from tandem.machine.measure import free_bytes
 from tandem.models import Shape
 from tandem.params import schema
@@ -214,7 +214,7 @@ def make_trainer(
     `loop`: takes the steps instead of Tandem. Raises ValueError if the task's loss is no scalar.
     """
     targets, mask = (train.tensors[name][:2].cpu() for name in ("targets", "mask"))
-    check_loss(task, targets, mask, settings.label_smoothing)
+    check_loss(task, torch.zeros(shape.outputs(*mask.shape)), targets, mask, settings.label_smoothing)
     torch.manual_seed(seed)
     model = models.build(settings.model, shape)
     if fit_initial := getattr(model, "fit_initial", None):  # initializes weights from the data
@@ -281,7 +281,7 @@ def exit_if_out_of_memory(trainer: Trainer) -> Iterator[None]:
 
 def open_prepared(workload: str, device: str) -> Trainer:
     """A trial training of the workload on `device` (cpu or cuda), with the prepared data resident on the device."""
-    settings, hardware = load_workload(workload).train, identify(device)
+    settings, hardware = load_workload(workload).train, detect_hardware(device)
     where = open_device(hardware, settings.threads, settings.deterministic, settings.precision)
     trainer = make_trial(*read_training(workload), settings, where)
     auto.resolve(trainer, hardware)

@@ -195,7 +195,7 @@ def test_a_mistake_in_params_gets_one_sentence_before_dvc_removes_an_output(
     [
         ("num_rows: int", "num_rows", ["num_rows has no annotation"]),
         ("num_rows: int = 0", "split: int = 0", ["has the parameter 'split', which is a key of preprocess"]),
-        ("folder: Path, ", "*, ", ["must take what Tandem passes as its first parameter"]),
+        ("folder: Path, ", "*, ", ["write `folder`, which Tandem passes, first"]),
         (
             "import pandas as pd",
             "import not_there",

@@ -63,7 +63,7 @@ def found(trainer: Trainer) -> ProbeResult:
     result = probe(trainer)
     assert isinstance(result, ProbeResult)
     assert sum(result.shares().values()) == pytest.approx(1.0)
-    assert result.sentence().startswith(f"{result.bound}-bound: ")
+    assert result.sentence().startswith(f"{result.bottleneck}-bound: ")
     numbers = result.numbers()
     assert all(isinstance(value, int | float) for value in numbers.values())
     assert all(name not in numbers and reason for name, reason in result.missing_reasons.items())
@@ -101,7 +101,7 @@ def test_the_parts_of_a_step_and_the_gains_come_from_the_clock_alone(virtual: Si
     assert result.data_seconds == pytest.approx(0.004) == result.wait_seconds
     assert result.step_seconds == pytest.approx(0.005) and result.overhead_seconds == pytest.approx(0.0015)
     assert result.shares() == pytest.approx({"data": 4 / 9, "copy": 0.0, "launch": 1.5 / 9, "compute": 3.5 / 9})
-    assert result.bound == "compute"
+    assert result.bottleneck == "compute"
     # Seconds per sequence, 9 / 8 ms as things are.
     gains = {"batch 16": 9 / 8 / (13 / 16), "batch 64": 9 / 8 / (37 / 64), "precision bf16": 1.0}
     assert result.gains == pytest.approx(gains)
@@ -114,12 +114,12 @@ def test_the_parts_of_a_step_and_the_gains_come_from_the_clock_alone(virtual: Si
     ("costs", "bound"), [((0.05, 0.001, 0.0), "data"), ((1e-4, 0.01, 1e-4), "launch"), ((1e-4, 1e-4, 1e-3), "compute")]
 )
 def test_the_largest_part_is_what_bounds(costs: tuple[float, float, float], bound: str, virtual: SimpleNamespace):
-    assert found(costly(replace(SETTINGS, augment=NONE), virtual, *costs)).bound == bound
+    assert found(costly(replace(SETTINGS, augment=NONE), virtual, *costs)).bottleneck == bound
 
 
 def test_a_tiny_model_is_bound_by_launching_and_what_only_a_gpu_has_is_absent():
     result = found(planted(replace(SETTINGS, model=SMALL, augment=NONE, batch_size=2), 40))
-    assert result.bound == "launch"
+    assert result.bottleneck == "launch"
     assert result.gains["batch 16"] > 1.1 and "batch 16: about" in result.sentence()
     assert result.copy_seconds == 0.0 and result.pinned_bytes_per_second is None and result.device_seconds is None
     assert result.missing_sentence() == ""
@@ -179,12 +179,12 @@ def test_what_is_said_of_a_gpu_follows_from_its_parts():
         missing_reasons=dict.fromkeys(GPU_FIELDS, NO_GPU),
     )  # fmt: skip
     assert gpu.sentence().startswith("launch-bound: the GPU computes 14% of the step, to enqueue its 312 kernels")
-    assert replace(gpu, host_seconds=1e-4, device_seconds=0.0019).bound == "compute"
+    assert replace(gpu, host_seconds=1e-4, device_seconds=0.0019).bottleneck == "compute"
     # The wait belongs to the slower of gathering and copying, which overlap.
     rates = {"copy_bytes_per_second": 2e10, "pinned_bytes_per_second": 4e10}
     streamed = replace(gpu, data_seconds=0.01, wait_seconds=0.006, copy_seconds=0.009, gather_seconds=0.004, **rates)
     assert streamed.sentence().startswith("copy-bound: 75% of a step is waiting for the copy to the GPU, at 50% of the")
-    assert replace(streamed, gather_seconds=0.01).bound == "data"
+    assert replace(streamed, gather_seconds=0.01).bottleneck == "data"
     untold = replace(gpu, device_seconds=None, num_kernels=None, missing_reasons={"num_kernels": "no profiler"})
     assert untold.missing_sentence() == "not measured: num_kernels (no profiler)"
 
@@ -204,7 +204,7 @@ def on_gpu(settings: Train, num_steps: int, features: int = 4, resident: bool = 
 def test_a_large_set_streamed_to_a_small_model_waits_for_it():
     config = replace(TRANSFORMER, hidden_size=8, num_layers=1, num_heads=1, feedforward_size=8)
     result = found(on_gpu(replace(SETTINGS, model=config, augment=NONE, batch_size=128), 32, 4096, resident=False))
-    assert result.bound in ("data", "copy")
+    assert result.bottleneck in ("data", "copy")
     assert result.copy_seconds > 0 and result.gather_seconds > 0
     assert 0 < result.numbers()["copy_bytes_of_peak"] < 1.5
 
@@ -213,7 +213,7 @@ def test_a_large_set_streamed_to_a_small_model_waits_for_it():
 @pytest.mark.gpu_time
 def test_a_small_model_on_a_gpu_is_bound_by_launching():
     result = found(on_gpu(replace(SETTINGS, model=SMALL, augment=NONE, batch_size=16, step="eager"), 40))
-    assert result.bound == "launch" and "the GPU computes" in result.sentence()
+    assert result.bottleneck == "launch" and "the GPU computes" in result.sentence()
     assert result.num_kernels > 10 and 0 < result.device_seconds < result.host_seconds
     assert result.copy_seconds == 0.0
     assert "memory_context_mib" in result.numbers() or result.missing_reasons["memory_context_mib"]
@@ -251,7 +251,7 @@ def test_a_training_with_a_graph_is_probed_with_one_and_captures_its_own():
 def test_a_large_model_on_a_gpu_is_bound_by_arithmetic():
     model = replace(TRANSFORMER, hidden_size=1024, num_heads=8, feedforward_size=4096)
     result = found(on_gpu(replace(SETTINGS, model=model, augment=NONE, batch_size=64), 256))
-    assert result.bound == "compute"
+    assert result.bottleneck == "compute"
     assert 0.1 < result.numbers()["flop_of_peak"] < 1.2
 
 
@@ -267,7 +267,7 @@ def test_arithmetic_is_counted_not_guessed():
 def test_a_large_model_is_bound_by_arithmetic_and_its_memory_accounted_for_by_purpose():
     trainer = planted(replace(SETTINGS, model=TRANSFORMER, augment=NONE, batch_size=16), 64)
     result = found(trainer)
-    assert result.bound == "compute"
+    assert result.bottleneck == "compute"
     weights = sum(parameter.nbytes for parameter in trainer.model.parameters()) / 2**20
     needs = result.memory_mib
     assert needs["weights"] == needs["gradients"] == pytest.approx(weights)

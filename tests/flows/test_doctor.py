@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from flows import doctor, ui
-from tandem.machine import identity
+from tandem.machine import hardware
 from tests.projects import ROOT, environment, make_project
 
 
@@ -183,7 +183,7 @@ def test_every_obstacle_of_a_gpu_is_reported_with_its_fix(
     words: str, saw: Callable[[str], None],
 ) -> None:  # fmt: skip
     """what drivers, torch and NVML say on other machines, handed to the doctor"""
-    monkeypatch.setattr(identity, "cuda_identity", lambda torch_cuda: (gpu, obstacle))
+    monkeypatch.setattr(hardware, "detect_gpu", lambda torch_cuda: (gpu, obstacle))
     monkeypatch.setitem(sys.modules, "pynvml", nvml)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     if setting is not None:
@@ -205,7 +205,7 @@ def test_a_gpu_that_is_slow_or_wrong_is_reported(
     """a training step on a GPU that is slower than the CPU, or whose gradients differ; the doctor"""
     facts = {"seconds": 1.0, "norm": 0.5, "devices": ["cuda:0"], "peak_mib": 20}
     own = {"cpu": facts | {"devices": ["cpu"]}, "cuda:0": facts | changed}
-    monkeypatch.setattr(identity, "cuda_identity", lambda torch_cuda: (USABLE, ""))
+    monkeypatch.setattr(hardware, "detect_gpu", lambda torch_cuda: (USABLE, ""))
     monkeypatch.setattr(
         doctor.subprocess, "run", lambda command, **_: SimpleNamespace(stdout=json.dumps(own[command[-1]]))
     )

@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 import torch
 
-from tandem.machine import conditions, identity, sampler
+from tandem.machine import conditions, hardware, sampler
 from tandem.machine.interleaving import interleave
 from tandem.machine.measure import Measurement, measure, sampled
 from tandem.machine.nvml import Gpu
@@ -228,8 +228,8 @@ def test_a_training_records_what_its_sampler_read(ready: Path):
 
 def test_a_gpu_that_nvml_does_not_know_has_no_reading():
     gpu = Gpu("GPU-00000000-0000-0000-0000-000000000000")
-    found, reason = gpu.process_mib()
-    assert found is None and reason.startswith("NVML: ")
+    reason = gpu.ask("process_mib")
+    assert reason.startswith("NVML: ")
     assert gpu.read() == dict.fromkeys(reading(), reason)
 
 
@@ -264,7 +264,7 @@ def test_a_drivers_own_trouble_is_not_blamed_on_hidden_gpus(monkeypatch: pytest.
     for code, why in ((803, "the driver shows no GPU (cuInit 803)"), (100, "CUDA_VISIBLE_DEVICES='0' hides every GPU")):
         driver = SimpleNamespace(cuInit=lambda flags, code=code: code)
         monkeypatch.setattr(ctypes, "CDLL", lambda name, driver=driver: driver)
-        assert identity.cuda_identity("13.2") == (None, why)
+        assert hardware.detect_gpu("13.2") == (None, why)
     older = SimpleNamespace(
         cuInit=lambda flags: 0,
         cuDeviceGetCount=lambda count: setattr(count._obj, "value", 1),
@@ -272,7 +272,7 @@ def test_a_drivers_own_trouble_is_not_blamed_on_hidden_gpus(monkeypatch: pytest.
     )
     monkeypatch.setattr(ctypes, "CDLL", lambda name: older)
     why = "the driver supports CUDA 12.2 and torch is built for CUDA 13.2; update the driver"
-    assert identity.cuda_identity("13.2") == (None, why)
+    assert hardware.detect_gpu("13.2") == (None, why)
 
 
 def test_clocks_that_somebody_set_are_no_throttling():

@@ -3,6 +3,7 @@
 import copy
 import re
 from collections.abc import Callable, Iterator
+from dataclasses import MISSING
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,6 @@ from ruamel.yaml import YAML
 from tandem.files import ROOT, raw_dir
 from tandem.params.loading import choose_preset, load_params, overrides_of, parse_block, parse_params, read_yaml
 from tandem.params.schema import BUILT_IN, Params
-from tandem.parts import MISSING
 from tests.projects import TINY
 
 GRU = "{name: gru, hidden_size: 8, num_layers: 1, bidirectional: true, dropout: 0.1}"

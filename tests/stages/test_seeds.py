@@ -84,7 +84,7 @@ def test_mlflow_has_a_run_above_the_seeds_with_their_mean_and_range(
     scores = [run.data.metrics["test/accuracy"] for run in children]
     assert parent.data.metrics["0/1_score"] == pytest.approx(statistics.fmean(scores), rel=1e-5)
     assert parent.data.tags["score"].endswith(f" ({min(scores):.4f} to {max(scores):.4f})")
-    monkeypatch.setattr(recorded, "asked", lambda question: question(client))
+    monkeypatch.setattr(recorded, "ask_store", lambda question: question(client))
     one = replace(open_folder(project / "results/runs/tiny/cpu/1"), run_id=children[0].info.run_id)
     recorded.tag(one, {"verified": "reproduced", "compared": "faster"})
     tags = client.get_run(parent.info.run_id).data.tags

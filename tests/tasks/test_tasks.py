@@ -12,6 +12,7 @@ import torch
 from tandem import tasks
 from tandem.files import ROOT
 from tandem.params import schema
+from tandem.parts import find
 from tandem.runs.run import open_folder
 from tests.projects import TINY, commit, copy_of, make_project, make_table, read_record, run, run_path, stage
 from tests.test_parts import tandem
@@ -114,8 +115,10 @@ def test_a_task_for_numbers_is_checked_before_its_data_is_prepared(tmp_path: Pat
     table = make_table()
     table["label"] = table.sequence % 7 + 0.5
     project = with_task(make_project(tmp_path / "project", UNSMOOTHED, table), HUBER)
-    code = "from tandem.checking.subject import open_subject; from tandem.machine.identity import identify; "
-    code += "found = open_subject('tiny', identify('cpu')); print(found.task.target, found.tensors['targets'].dtype)"
+    code = "from tandem.checking.subject import open_subject; from tandem.machine.hardware import detect_hardware; "
+    code += (
+        "found = open_subject('tiny', detect_hardware('cpu')); print(found.task.target, found.tensors['targets'].dtype)"
+    )
     assert run(project, sys.executable, "-c", code).stdout == "number torch.float32\n"
 
 
@@ -132,7 +135,16 @@ SCORE = CLOSENESS[CLOSENESS.index("    def score") : CLOSENESS.index("    @stati
             ["is 'tasks.py:Task', but there is no workloads/tiny/tasks.py"],
         ),
         ("task: task.py:Task", "task: task.py:Tsak", ["has no class or function 'Tsak'; did you mean 'Task'?"]),
-        ("task: task.py:Task", "task: clasify", ["task is 'clasify'; did you mean 'classify'?"]),
+        (
+            "task: task.py:Task",
+            "task: clasify",
+            ["did you mean 'classify'?", "regress, or FILE.py:NAME in workloads/tiny/"],
+        ),
+        (
+            CLOSENESS,
+            "from tandem.tasks import classify\n\n\nclass Task(classify.Task):\n    def los(self):\n        pass\n",
+            ["Task has the method 'los'; did you mean 'loss'? rename it"],
+        ),
         ("class Task(tasks.Task):", "class Task:", ["Task must be a class derived from tandem.tasks"]),
         (
             CLOSENESS,
@@ -202,6 +214,7 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
             "    def predict(self, outputs, mask):\n        return outputs.argmax()[None]\n\n    def score",
             "Task.predict returns 1 predictions for 2 sequences; return one for each",
         ),
+        ("return 1 - (pred", "1 - (pred", "Task.score returns NoneType; it must return one number"),
     ],
 )
 def test_a_loss_that_cannot_be_trained_with_gets_one_sentence_at_the_start(
@@ -224,7 +237,7 @@ def test_facts_are_inherited_from_files_beside_a_task_and_from_built_in_tasks(pr
     (folder / "derived.py").write_text(
         "from .base import Base as Task\n\n\nclass Task(Task):\n    usual_weights: str = 'best'\n    zero = Task.zero\n"
     )
-    found = schema.find("task", "derived.py:Task", "tiny")
+    found = find("task", "derived.py:Task", "tiny")
     assert found.constants["score_name"] == "event_f1" and found.constants["usual_weights"] == "best"
     assert "zero" not in found.constants  # its value is not in the source
     assert found.methods["loss"] == "tandem.tasks.detect" and "tandem.tasks.Task" in found.bases

@@ -17,7 +17,7 @@ import torch
 from torch import nn
 
 from tandem import cli
-from tandem.machine.identity import identify
+from tandem.machine.hardware import detect_hardware
 from tandem.params.schema import Augment, Train
 from tandem.training import auto, auto_cache
 from tandem.training.auto_cache import Choice
@@ -99,7 +99,7 @@ def speeds(*by_threads: float, in_bf16: float = 1.0) -> Speed:
 )
 def test_more_threads_are_taken_where_they_gain(by_threads: tuple[float, ...], expected: int, machine: SimpleNamespace):
     trainer = planted(machine, speeds(*by_threads))
-    sentences = auto.resolve(trainer, identify("cpu"))
+    sentences = auto.resolve(trainer, detect_hardware("cpu"))
     assert trainer.params.threads == expected == torch.get_num_threads() == trainer.params.num_threads
     assert sentences["threads"].startswith(f"threads {expected}, chosen by measuring (2: {by_threads[1]:.2f} times")
 
@@ -109,11 +109,11 @@ def test_precision_is_chosen_at_the_chosen_number_of_threads(machine: SimpleName
         return {(1, False): 10.0, (1, True): 5.0, (2, False): 15.0, (2, True): 30.0}.get((threads, is_bf16), 1.0)
 
     trainer = planted(machine, speed, replace(AUTO, precision="auto"))
-    sentences = auto.resolve(trainer, identify("cpu"))
+    sentences = auto.resolve(trainer, detect_hardware("cpu"))
     assert (trainer.params.num_threads, trainer.step.precision) == (2, "bf16")
     assert "bf16: 2.00 times as fast as fp32" in sentences["precision"]
     slow = planted(machine, speed, replace(AUTO, threads=1, precision="auto"))
-    auto.resolve(slow, identify("cpu"))
+    auto.resolve(slow, detect_hardware("cpu"))
     assert slow.step.precision == "fp32" and len(auto_cache.cached_choices()) == 3
 
 
@@ -134,7 +134,7 @@ def test_the_training_goes_on_as_if_nothing_had_been_measured(
     monkeypatch.setattr(type(measured.step), "backward", backward)
     before = measured.state()
     drawn, weights = torch.get_rng_state(), {name: each.clone() for name, each in before["model"].items()}
-    auto.resolve(measured, identify("cpu"))
+    auto.resolve(measured, detect_hardware("cpu"))
     assert (measured.params.num_threads, measured.step.precision) == (2, "fp32")
     after = measured.state()
     assert torch.equal(torch.get_rng_state(), drawn) and torch.equal(after["generator"], before["generator"])
@@ -151,7 +151,7 @@ def test_the_training_goes_on_as_if_nothing_had_been_measured(
 
 
 def test_a_choice_holds_for_the_machine_and_the_shape(machine: SimpleNamespace):
-    here = identify("cpu")
+    here = detect_hardware("cpu")
     auto.resolve(planted(machine, speeds(1.0, 1.9, 2.0)), here)
     machine.num_steps = 0
     other_run = replace(AUTO, epochs=9, learning_rate=0.5, probe=True)
@@ -175,7 +175,7 @@ def test_a_choice_holds_for_the_machine_and_the_shape(machine: SimpleNamespace):
 def test_a_busy_machine_takes_one_thread_and_keeps_nothing(machine: SimpleNamespace):
     machine.num_free, machine.num_disturbed = 1, math.inf
     trainer = planted(machine, speeds(1.0, 1.9, 3.5, in_bf16=2.0), replace(AUTO, precision="auto"))
-    sentences = auto.resolve(trainer, identify("cpu"))
+    sentences = auto.resolve(trainer, detect_hardware("cpu"))
     assert (trainer.params.threads, trainer.step.precision) == (1, "bf16")
     assert "other work has the cores" in sentences["threads"] and "not kept" in sentences["precision"]
     assert auto_cache.cached_choices() == {}
@@ -188,16 +188,16 @@ def test_what_was_measured_beside_other_work_is_measured_again(machine: SimpleNa
         return 100.0 / threads if machine.num_disturbed else 100.0 * threads
 
     trainer = planted(machine, speed)
-    assert "threads 4, chosen by measuring (2: 2.00 times" in auto.resolve(trainer, identify("cpu"))["threads"]
+    assert "threads 4, chosen by measuring (2: 2.00 times" in auto.resolve(trainer, detect_hardware("cpu"))["threads"]
     assert len(auto_cache.cached_choices()) == 1
 
 
 def test_what_needs_no_measuring_is_not_measured(machine: SimpleNamespace, monkeypatch: pytest.MonkeyPatch):
     trainer = planted(machine, speeds(1.0, 1.9, 3.5))
     monkeypatch.setattr(auto, "usable_cores", lambda: 1.5)  # a container's quota
-    assert auto.resolve(trainer, identify("cpu")) == {"threads": "threads 1: there is one core to use"}
+    assert auto.resolve(trainer, detect_hardware("cpu")) == {"threads": "threads 1: there is one core to use"}
     pinned = planted(machine, speeds(1.0, 1.9, 3.5), replace(AUTO, threads=3))
-    assert auto.resolve(pinned, identify("cpu")) == {} and pinned.params.threads == 3
+    assert auto.resolve(pinned, detect_hardware("cpu")) == {} and pinned.params.threads == 3
     assert machine.num_steps == 0 and auto_cache.cached_choices() == {}
 
 
@@ -219,7 +219,7 @@ def test_a_damaged_file_and_a_folder_that_cannot_be_written_cost_only_the_measur
     auto_cache.file().unlink()
     auto_cache.file().with_suffix(".lock").mkdir()
     trainer = planted(machine, speeds(1.0, 1.9, 2.0))
-    assert "chosen by measuring; not kept: " in auto.resolve(trainer, identify("cpu"))["threads"]
+    assert "chosen by measuring; not kept: " in auto.resolve(trainer, detect_hardware("cpu"))["threads"]
     assert trainer.params.threads == 2
 
 

@@ -30,7 +30,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from tandem import files
-from tandem.machine.identity import require_gpus
+from tandem.machine.hardware import require_gpus
 from tandem.models.kernels import dropout
 from tandem.params.loading import load_params
 from tandem.params.schema import Train

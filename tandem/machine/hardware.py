@@ -1,49 +1,50 @@
-"""Identify this machine: processor, memory, GPU and torch, in milliseconds because it does not import torch.
+"""Detect this machine's processor, memory, GPU and torch, in milliseconds because it does not import torch.
 
-The identity contains only values that do not change between runs: no free memory, clocks or UUIDs.
+The result contains only values that do not change between runs: no free memory, clocks or UUIDs.
 """
 
 import ctypes
 import importlib.util
 import os
-import platform
 import re
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from tandem.machine import nvml
 from tandem.params.devices import split_device
 
 NO_DEVICE = 100  # CUresult; every other value except 0 is an error of the driver
 COMPUTE_CAPABILITY_MAJOR, COMPUTE_CAPABILITY_MINOR = 75, 76  # CUdevice_attribute
 
 
-def identify(requested: str) -> dict[str, Any]:
-    """The identity of the device that `requested` selects on this machine.
+def detect_hardware(requested: str) -> dict[str, Any]:
+    """The hardware that `requested` selects on this machine, as results/hardware/devices/<device>.json has it.
 
     Raises ValueError if `requested` is `cuda` and CUDA is not available. `auto` may fall back to the CPU and then
-    records the reason. The identity of several workers (`2xcuda`) is that of one worker plus the key `workers` and a
-    name with their number.
+    records the reason. Several workers (`2xcuda`) have the hardware of one, the key `workers`, and a name with their
+    number.
     """
     num_workers, kind = split_device(requested)
     if num_workers > 1:
-        one = identify(kind)
+        one = detect_hardware(kind)
         if kind == "cuda":
             require_gpus(requested, num_workers, one)
         name = f"{num_workers} workers on {one['name']}"
         return {**one, "requested": requested, "workers": num_workers, "name": name}
     torch_version, torch_cuda = torch_build()
     cpu = {"name": cpu_name(), "cores": usable_cores(), "memory_mib": memory_limit_bytes() // 2**20}
-    identity: dict[str, Any] = {"requested": requested, "torch": torch_version, "cpu": cpu}
+    hardware: dict[str, Any] = {"requested": requested, "torch": torch_version, "cpu": cpu}
     if requested != "cpu":
-        gpu, obstacle = cuda_identity(torch_cuda)
+        gpu, obstacle = detect_gpu(torch_cuda)
         if gpu:
-            return {**identity, **gpu, "kind": "cuda"}
+            return {**hardware, **gpu, "kind": "cuda"}
         if requested == "cuda":
             raise ValueError(
                 f"device 'cuda' was asked for, but {obstacle}; fix that, or use auto or cpu in params.yaml's devices"
             )
-        identity["why_not_cuda"] = obstacle
-    return {**identity, "kind": "cpu", "name": identity["cpu"]["name"]}
+        hardware["why_not_cuda"] = obstacle
+    return {**hardware, "kind": "cpu", "name": cpu["name"]}
 
 
 def require_gpus(requested: str, num_workers: int, one: dict[str, Any]) -> None:
@@ -60,13 +61,13 @@ def require_gpus(requested: str, num_workers: int, one: dict[str, Any]) -> None:
     )
 
 
-def require_same_gpu(identity: dict[str, Any]) -> None:
-    """Raises ValueError if the current GPU is not the one of `identity` (results/hardware/devices/<device>.json)."""
-    found, obstacle = cuda_identity(torch_build()[1])
-    if found is None or not identity["name"].endswith(found["name"]):  # "2 workers on NVIDIA ..."
+def require_same_gpu(hardware: dict[str, Any]) -> None:
+    """Raises ValueError if the current GPU is not the one of results/hardware/devices/<device>.json."""
+    found, obstacle = detect_gpu(torch_build()[1])
+    if found is None or not hardware["name"].endswith(found["name"]):  # "2 workers on NVIDIA ..."
         now = f"now {found['name']} is in its place" if found else obstacle
         raise ValueError(
-            f"the stage `hardware` found {identity['name']}, but {now}; make that GPU visible again "
+            f"the stage `hardware` found {hardware['name']}, but {now}; make that GPU visible again "
             "(CUDA_VISIBLE_DEVICES), or run `dvc repro`, which looks for the hardware anew"
         )
 
@@ -88,45 +89,37 @@ def torch_build() -> tuple[str, str | None]:
 
 
 def cpu_name() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        return platform.processor() or platform.machine()
+    lines = read_text("/proc/cpuinfo").splitlines()
     fields = {key.strip(): value.strip() for key, _, value in (line.partition(":") for line in lines)}
-    name = fields.get("model name", platform.machine())
     # A virtual machine may hide the full name ("AMD EPYC"); family and model still distinguish two generations.
-    return f"{name} (family {fields['cpu family']} model {fields['model']})" if "cpu family" in fields else name
+    return f"{fields['model name']} (family {fields['cpu family']} model {fields['model']})"
 
 
 def usable_cores() -> float:
     """The cores by affinity, or the container's quota if that is less (cgroup v2, then v1)."""
-    cores = float(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
-    quota = read_words("/sys/fs/cgroup/cpu.max")
+    cores = float(len(os.sched_getaffinity(0)))
+    quota = read_text("/sys/fs/cgroup/cpu.max").split()
     if not quota:
-        quota = read_words("/sys/fs/cgroup/cpu/cpu.cfs_quota_us") + read_words("/sys/fs/cgroup/cpu/cpu.cfs_period_us")
-    if len(quota) == 2 and quota[0] not in ("max", "-1"):
-        cores = min(cores, int(quota[0]) / int(quota[1]))
-    return cores
+        quota = [read_text(f"/sys/fs/cgroup/cpu/cpu.cfs_{name}_us") for name in ("quota", "period")]
+    return cores if quota[0] in ("", "max", "-1") else min(cores, int(quota[0]) / int(quota[1]))
 
 
 def memory_limit_bytes() -> int:
     """The machine's memory, or the container's limit if that is less."""
     total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    for path in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
-        words = read_words(path)
-        if words and words[0] != "max":
-            return min(total, int(words[0]))
-    return total
+    limit = read_text("/sys/fs/cgroup/memory.max") or read_text("/sys/fs/cgroup/memory/memory.limit_in_bytes")
+    return min(total, int(limit)) if limit.isdecimal() else total
 
 
-def read_words(path: str) -> list[str]:
+def read_text(path: str) -> str:
+    """The text of a file of the kernel; empty if there is none."""
     try:
-        return Path(path).read_text().split()
+        return Path(path).read_text(encoding="utf-8").strip()
     except OSError:
-        return []
+        return ""
 
 
-def cuda_identity(torch_cuda: str | None) -> tuple[dict[str, Any] | None, str]:
+def detect_gpu(torch_cuda: str | None) -> tuple[dict[str, Any] | None, str]:
     """The GPU that torch calls cuda:0, or None and the reason why CUDA is not available.
 
     This asks the driver (libcuda), which respects CUDA_VISIBLE_DEVICES and CUDA_DEVICE_ORDER like torch; NVML ignores
@@ -151,6 +144,9 @@ def cuda_identity(torch_cuda: str | None) -> tuple[dict[str, Any] | None, str]:
     if major < int(torch_cuda.split(".")[0]):
         obstacle = f"the driver supports CUDA {major}.{minor} and torch is built for CUDA {torch_cuda}"
         return None, f"{obstacle}; update the driver"
+    driver_version: str | None = None  # unknown without NVML (some containers, WSL)
+    with suppress(Exception):
+        driver_version = str(nvml.start().nvmlSystemGetDriverVersion())
     device, name, memory = ctypes.c_int(), ctypes.create_string_buffer(256), ctypes.c_size_t()
     driver.cuDeviceGet(ctypes.byref(device), 0)
     driver.cuDeviceGetName(name, len(name), device)
@@ -164,16 +160,6 @@ def cuda_identity(torch_cuda: str | None) -> tuple[dict[str, Any] | None, str]:
         "count": count.value,
         "memory_mib": memory.value // 2**20,
         "capability": f"{capability[0]}.{capability[1]}",
-        "driver": driver_version(),
+        "driver": driver_version,
         "torch_cuda": torch_cuda,
     }, ""
-
-
-def driver_version() -> str | None:
-    """NVML's driver version; None if NVML is not available (some containers, WSL)."""
-    from tandem.machine import nvml
-
-    try:
-        return str(nvml.start().nvmlSystemGetDriverVersion())
-    except Exception:
-        return None

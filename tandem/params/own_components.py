@@ -1,0 +1,161 @@
+"""The components in a workload's directory that its block of params.yaml names, and the type of such a block.
+
+Their keys come from their signatures (tandem/parts.py), so the types are subclasses of those in schema.py, made when
+params.yaml is read. No code of a workload is executed.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import MISSING, field, make_dataclass
+from functools import cache
+from typing import Any, Literal, get_type_hints
+
+from pydantic import create_model
+
+from tandem.messages import nearest
+from tandem.params.parsing import InvalidParams, dotted
+from tandem.params.schema import TASKS, OwnSequences, OwnSeries, OwnSource, Params, Train, Workload
+from tandem.params.task_facts import facts_of
+from tandem.parts import KINDS, Component, Whole, built_in, find
+
+# Where a block names a component.
+REFERENCES = {
+    ("task",): "task",
+    ("preprocess", "source"): "source",
+    ("train", "model", "name"): "model",
+    ("train", "loop"): "loop",
+    ("evaluate", "metrics"): "metric",  # a list
+}
+# The keys of a source in a workload's directory, by the first of its task's sources.
+OWN_SOURCES: dict[str, Any] = {"sequences": OwnSequences, "series": OwnSeries}
+METRIC_ARGUMENTS = ("predictions", "targets", "mask")
+METRIC_REQUESTS = ("predict", "source")  # a metric gets them if it has parameters of these names
+
+
+def params_type(raw: Any) -> type[Params]:
+    """`Params`, or a subclass if a workload in `raw`, the content of params.yaml, names a component of its own."""
+    blocks = raw.items() if isinstance(raw, dict) else ()
+    kinds = {str(name): workload_type(str(name), block) for name, block in blocks if isinstance(block, dict)}
+    own = {name: kind for name, kind in kinds.items() if kind is not Workload}
+    return params_with(*own.items()) if own else Params
+
+
+@cache
+def params_with(*own: tuple[str, Any]) -> type[Params]:
+    fields: dict[str, Any] = {name: (kind, ...) for name, kind in own}
+    return create_model("Params", __base__=Params, **fields)
+
+
+def workload_type(name: str, block: Any) -> type[Workload]:
+    """The type of a workload's block: `Workload`, or a subclass for components in the workload's directory.
+
+    Raises InvalidParams about the name or the signature of a component. `block` may be invalid otherwise.
+    """
+    own: dict[str, list[Component]] = {}
+    fields: list[tuple[str, Any]] = []
+    constants: dict[str, Any] = {}
+    for kind, value, keys in names_of(block):
+        place = [name, *keys]
+        try:
+            component = find(kind, value, name)
+            own.setdefault(kind, []).append(component)
+            if kind == "task":
+                facts_of(component)
+                fields.append(("task", Literal[component.name]))  # type: ignore[valid-type]
+                constants["own_task"] = component
+            elif kind == "source":
+                task = own["task"][0] if "task" in own else TASKS.get(str(block.get("task")))
+                reader = facts_of(task).sources[0] if task else "sequences"
+                fields.append(("preprocess", own_source_type(component, OWN_SOURCES[reader])))
+            elif kind == "model":
+                fields.append(("train", subclass(Train, ("model", component.schema))))
+            elif kind == "metric":
+                has_table = value_at(block, ["preprocess", "source"]) in KINDS["source"].tables
+                check_metric(component, own["metric"], has_table)
+        except ValueError as error:
+            raise InvalidParams(f"{dotted('', place)} {error}", place) from None
+    return subclass(Workload, *fields, **constants) if fields else Workload
+
+
+def names_of(block: Any) -> Iterator[tuple[str, str, tuple[Any, ...]]]:
+    """Yield (kind, name, keys) of each component that a block names and that is not built in."""
+    for keys, kind in REFERENCES.items():
+        known, value = (*built_in(kind), *KINDS[kind].tables), value_at(block, keys)
+        for index, name in enumerate(value if isinstance(value, list) else [value]):
+            if isinstance(name, str) and name not in known:
+                yield kind, name, (*keys, index) if isinstance(value, list) else keys
+
+
+def value_at(block: Any, keys: Sequence[str]) -> Any:
+    """The value under these keys; None if there is none."""
+    for key in keys:
+        block = block.get(key) if isinstance(block, dict) else None
+    return block
+
+
+@cache
+def own_source_type(component: Component, kind: type[OwnSource]) -> type[OwnSource]:
+    """The type of `preprocess` for a source in the workload's directory. Raises ValueError if a parameter of its
+    function has the name of a key that has another meaning.
+    """
+    keys = get_type_hints(kind, include_extras=True)
+    own: list[Any] = []
+    for name, hint, default in component.parameters:
+        if name in (*keys, "table") and (name != "seed" or kind is OwnSeries):
+            raise ValueError(
+                f"is {component.name!r}; {component.place} has the parameter {name!r}, which is a key of preprocess "
+                "with another meaning; rename it"
+            )
+        if name == "seed" and kind is OwnSequences:
+            hint, default = Whole, 0 if default is MISSING else default
+        own.append((name, hint, field(default=default)))
+    made: type[OwnSource] = make_dataclass("Preprocess", own, bases=(kind,), frozen=True, kw_only=True)
+    made.component = component
+    return made
+
+
+@cache  # pydantic takes milliseconds for each class, and params.yaml is parsed once more for every preset
+def subclass(kind: Any, *fields: tuple[str, Any], **constants: Any) -> Any:
+    """The dataclass with these fields and class attributes in the place of its own."""
+    return make_dataclass(kind.__name__, fields, bases=(kind,), namespace=constants, frozen=True)
+
+
+def check_metric(metric: Component, every: list[Component], has_table: bool) -> None:
+    """Raises ValueError if a metric cannot be called, or another one of the workload has its name."""
+    given, requests, told = metric.arguments[:3], metric.arguments[3:], f"is {metric.name!r}; {metric.place}"
+    if given != METRIC_ARGUMENTS:
+        raise ValueError(
+            f"{told} has the parameters ({', '.join(metric.arguments)}); the first three of a metric are "
+            f"{', '.join(METRIC_ARGUMENTS)}"
+        )
+    if unknown := [name for name in requests if name not in METRIC_REQUESTS]:
+        raise ValueError(f"{told} has the parameter {unknown[0]!r}{nearest(unknown[0], METRIC_REQUESTS)}")
+    if "source" in requests and has_table:
+        raise ValueError(
+            f"{told} has the parameter 'source', and this workload has a table and no source of its own; "
+            "remove the parameter"
+        )
+    if [each.attribute for each in every].count(metric.attribute) > 1:
+        raise ValueError(f"is {metric.name!r}; two metrics are called {metric.attribute!r}; rename one")
+
+
+def modules_of(workload: str, block: Workload) -> dict[str, tuple[str, ...]]:
+    """The modules of the components that the block of a workload names, by their kind, for tandem/closure.py."""
+    preprocess = block.preprocess
+    reader = f"tandem.data.{getattr(preprocess, 'reader', preprocess.source)}"
+    source: tuple[str, ...] = (reader,)
+    if preprocess.component:
+        source = ("tandem.data.own_source", reader, preprocess.component.module)
+    metrics = [find("metric", name, workload) for name in block.evaluate.metrics]
+    loop = block.train.loop
+    requested = {argument for metric in metrics for argument in metric.arguments}
+    return {
+        "loop": (find("loop", loop, workload).module,) if loop else (),
+        "model": (block.train.model.component.module,),
+        "task": (find("task", block.task, workload).module,),
+        "source": source,
+        "metric": (
+            *(metric.module for metric in metrics),
+            *((reader,) if "predict" in requested else ()),
+            *(source if "source" in requested else ()),
+        ),
+    }

@@ -1,0 +1,60 @@
+"""What changed since the last commit: the scores, and the parameters of the workloads whose scores differ."""
+
+import json
+
+from ruamel.yaml import YAML
+
+from tandem import files
+from tandem.params.loading import PARAMS, read_yaml
+from tandem.params.parsing import flatten
+from tandem.report.text import score_text
+from tandem.runs.provenance import git
+
+MAX_SHOWN = 4  # changed parameters in a line
+
+
+def changes() -> list[str]:
+    """Return a line for each workload and device with another score than at the last commit, and one for the others.
+
+    Empty if there is no commit with scores.
+    """
+    commit, published = git(files.ROOT, "rev-parse", "--short", "HEAD"), at_commit("results/scores.json")
+    if commit is None or published is None:
+        return []
+    name, before = commit.decode().strip(), json.loads(published)
+    now = files.read_json(files.results_dir() / "scores.json")
+    changed, equal = list[str](), list[str]()
+    for workload, devices in now.items():
+        for device, score in devices.items():
+            old = before.get(workload, {}).get(device)
+            if old == score:
+                equal.append(f"{workload}@{device}")
+            else:
+                new_text, old_text = format_score(score), format_score(old) if old else "none"
+                changed.append(f"{workload}@{device}: {new_text}, at {name} {old_text}{changed_params(workload)}")
+    return changed + ([f"the same scores as at {name}: {', '.join(equal)}"] if equal else [])
+
+
+def at_commit(path: str) -> bytes | None:
+    return git(files.ROOT, "show", f"HEAD:./{path}")
+
+
+def format_score(score: dict[str, float]) -> str:
+    return ", ".join(f"{name} {score_text(value)}" for name, value in score.items())
+
+
+def changed_params(workload: str) -> str:
+    """` (train.epochs: 100 before, 3 now)`; empty if the workload's parameters are those of the last commit."""
+    committed = at_commit("params.yaml")
+    if committed is None:
+        return ""
+    before, now = (
+        flatten(params.get(workload, {})) for params in (YAML(typ="safe").load(committed), read_yaml(PARAMS))
+    )
+    found = [
+        f"{key}: {before.get(key, 'absent')} before, {now.get(key, 'absent')} now"
+        for key in sorted({*before, *now})
+        if before.get(key) != now.get(key)
+    ]
+    more = [f"{len(found) - MAX_SHOWN} more"] if len(found) > MAX_SHOWN else []
+    return f" ({'; '.join(found[:MAX_SHOWN] + more)})" if found else ""
