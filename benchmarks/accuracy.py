@@ -18,7 +18,7 @@ import json
 import subprocess
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -67,15 +67,15 @@ def main() -> None:
                 found = zip(*(nearest_neighbour(each) for each in folders), strict=True)
                 print_row(workload, "1 nearest neighbour", seeds, alone or "nothing", *found)
             if options.aeon_python and params.task_facts.target == "class":
-                found = minirocket(options.aeon_python, folders)
+                found = peers(options.aeon_python, ["MiniRocket"], folders)["MiniRocket"]
                 print_row(workload, "MiniRocket + ridge", seeds, f"{drawn[0]}kernels", *found)
 
 
-def minirocket(python: str, folders: list[Path]) -> list[list[float]]:
-    """Scores and seconds of MiniRocket on the splits in `folders`."""
-    command = [python, Path(__file__).with_name("minirocket.py"), *folders]
+def peers(python: str, names: Sequence[str], folders: list[Path]) -> dict[str, list[list[float]]]:
+    """Scores and seconds of other methods (benchmarks/peers.py) on the splits in `folders`."""
+    command = [python, Path(__file__).with_name("peers.py"), ",".join(names), *folders]
     found = json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout)
-    assert isinstance(found, list)
+    assert isinstance(found, dict)
     return found
 
 

@@ -67,7 +67,41 @@ def length() -> Arrays:
     return values, np.array(["short", "middling", "long"])[np.digitize(lengths, [40, 60])], is_test
 
 
-MADE = {"ItalyNoise": italy_noise, "ArrowStretch": arrow_stretch, "LengthNumber": length_number, "Length": length}
+def informative(num: int, num_steps: int, num_features: int, num_informative: int, share: float = 0.5) -> Arrays:
+    """Autoregressive noise; the class raises the level of some features. `share`: of the second of two classes.
+
+    Beside `num` sequences for train and val, 200 are for test.
+    """
+    random = np.random.default_rng(0)
+    values = random.normal(size=(num + 200, num_steps, num_features))
+    for step in range(1, num_steps):
+        values[:, step] = 0.6 * values[:, step - 1] + 0.8 * values[:, step]
+    labels = random.random(num + 200) < share
+    values[labels, :, :num_informative] += random.choice([-0.6, 0.6], size=num_informative)
+    return values, np.where(labels, "high", "low"), np.arange(num + 200) >= num
+
+
+def noise_number() -> Arrays:
+    """Noise, and a number that has nothing to do with it."""
+    values, _, is_test = informative(100, 40, 10, 0)
+    return values, np.random.default_rng(1).normal(size=len(values)), is_test
+
+
+MADE = {
+    "ItalyNoise": italy_noise,
+    "ArrowStretch": arrow_stretch,
+    "LengthNumber": length_number,
+    "Length": length,
+    "Level10": lambda: informative(100, 50, 10, 2),
+    "Level100": lambda: informative(100, 30, 100, 4),
+    "Level300": lambda: informative(200, 16, 300, 12),
+    "Level1000": lambda: informative(150, 16, 1000, 12),
+    "LevelShort": lambda: informative(80, 6, 5, 2),
+    "LevelLong": lambda: informative(40, 1000, 1, 1),
+    "LevelRare": lambda: informative(200, 50, 10, 3, share=0.08),
+    "Noise": lambda: informative(100, 40, 10, 0),
+    "NoiseNumber": noise_number,
+}
 
 
 if __name__ == "__main__":

@@ -1,17 +1,19 @@
-"""The default block on public sets, compared with MiniRocket and the baselines of `evaluate`.
+"""The default block on public sets, compared with other methods and the baselines of `evaluate`.
 
     python -m benchmarks.public_sets --aeon-python .venv-aeon/bin/python [--sets ArrowHead OSULeaf] [--seeds 5]
 
 Each set becomes a long table with its published split and goes through `new_workload` with no option but the task; the
-resulting block is trained with several seeds. A seed selects the kernels and which training sequences are val.
-MiniRocket (Dempster et al. 2021, arXiv:2012.08791) with its ridge classifier or regressor, from aeon, gets train and
-val together and the same number of seeds. The score is accuracy, or R2 for regress. CPU, one thread.
+resulting block is trained with several seeds. A seed selects the kernels and trees, and which training sequences are
+val. The peers get train and val together and the same seeds: MiniRocket (Dempster et al. 2021, arXiv:2012.08791) and
+QUANT (the same authors 2023, arXiv:2308.00928) of aeon, 1-NN and a ridge on the raw values of scikit-learn. The score
+is accuracy, or R2 for regress. CPU, one thread. The last line compares the mean scores with the best peer's.
 """
 
 import argparse
 import subprocess
 import tempfile
 import time
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,17 +21,19 @@ import numpy as np
 import pandas as pd
 import torch
 
-from benchmarks.accuracy import minirocket, tensors, trained, write_in_units
+from benchmarks.accuracy import peers, predict_test, tensors, write_in_units
 from benchmarks.markdown import header, mean_and_range, row
+from tandem import cli
 from tandem.data import prepare
 from tandem.data.arrays import PreparedSequences
 from tandem.importing import new_workload
 from tandem.tasks import open_task
 
 TITLES = (
-    "set", "train + val + test, steps, features", "model", "default block", "MiniRocket", "baselines", "training, s",
-    "MiniRocket, s",
+    "set", "train + val + test, steps, features", "selected", "default block", "MiniRocket", "QUANT", "1-NN", "ridge",
+    "less the best", "baselines", "training, s", "QUANT, s",
 )  # fmt: skip
+PEERS = ("MiniRocket", "QUANT", "1-NN", "ridge")
 SETS = ("ItalyPowerDemand", "ArrowHead", "OSULeaf", "ACSF1", "CardanoSentiment", "Covid3Month")
 
 
@@ -45,11 +49,17 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         script = Path(__file__).with_name("aeon_sets.py")
         subprocess.run([options.aeon_python, script, folder, *options.sets], check=True)
+        gains = {}
         for name in options.sets:
-            print(row(*measure(name, Path(folder), range(options.seeds), options.aeon_python)), flush=True)
+            cells, gains[name] = measure(name, Path(folder), range(options.seeds), options.aeon_python)
+            print(row(*cells), flush=True)
+        worst = min(gains, key=lambda name: gains[name])
+        mean = np.mean([*gains.values()])
+        print(f"less the best of the peers: {mean:+.4f} on average, {gains[worst]:+.4f} on {worst}")
 
 
-def measure(name: str, folder: Path, seeds: range, python: str) -> list[str]:
+def measure(name: str, folder: Path, seeds: range, python: str) -> tuple[list[str], float]:
+    """The cells of the set's row, and the mean score less that of the best peer."""
     arrays = np.load(folder / f"{name}.npz")
     path = folder / name / "table.parquet"
     path.parent.mkdir()
@@ -59,31 +69,37 @@ def measure(name: str, folder: Path, seeds: range, python: str) -> list[str]:
     start = time.perf_counter()
     scratch = path.parent / "scratch"
     scratch.mkdir()
-    plan = new_workload.make_plan(new_workload.make_parser().parse_args([name.lower(), str(path), *asked]), scratch)
+    plan = new_workload.make_plan(cli.parse("new", new_workload, (name.lower(), str(path), *asked)), scratch)
     print(f"{name}: new_workload {time.perf_counter() - start:.1f} s; {plan.choices[-1]}", flush=True)
-    scores, seconds, folders = [], [], []
+    scores, seconds, folders, selected = [], [], [], []
     for seed in seeds:
         block = replace(plan.workload, preprocess=replace(plan.workload.preprocess, seed=seed))
         prepared = prepare(block.task_facts.target, block.preprocess, path.parent)
         assert isinstance(prepared, PreparedSequences)
         splits = {split: tensors(prepared, rows) for split, rows in prepared.parts.items()}
-        score, spent = trained(block, seed, "fp32", prepared.summary, splits)
+        task, network, outputs, spent = predict_test(block, seed, "fp32", prepared.summary, splits)
+        targets, mask = (torch.from_numpy(splits["test"][each]) for each in ("targets", "mask"))
+        score = task.score(task.predict(outputs, mask), targets, mask)
+        name_of = block.train.model.name
+        selected.append(network.selected_name if name_of == "model_selection" else name_of)
         folders.append(folder / name / str(seed))
         plain = replace(block.preprocess, velocity=False)
         write_in_units(folders[-1], prepare(block.task_facts.target, plain, path.parent))
         scores.append(score)
         seconds.append(spent)
-    others, other_seconds = minirocket(python, folders)
+    others = peers(python, PEERS, folders)
     counts = " + ".join(str(num) for num in prepared.summary["num_per_split"].values())
-    size = f"{counts}, {prepared.summary['max_steps']}, {arrays['values'].shape[2]}"
-    spreads = (mean_and_range(scores), mean_and_range(others), baselines(block.task, prepared))
+    gain = float(np.mean(scores)) - max(float(np.mean(found)) for found, _ in others.values())
     return [
         name,
-        size,
-        block.train.model.name,
-        *spreads,
-        *(f"{np.median(each):.1f}" for each in (seconds, other_seconds)),
-    ]
+        f"{counts}, {prepared.summary['max_steps']}, {arrays['values'].shape[2]}",
+        ", ".join(f"{each} {num}" for each, num in Counter(selected).most_common()),
+        mean_and_range(scores),
+        *(mean_and_range(found) if min(found) < max(found) else f"{found[0]:.4f}" for found, _ in others.values()),
+        f"{gain:+.4f}",
+        baselines(block.task, prepared),
+        *(f"{np.median(each):.1f}" for each in (seconds, others["QUANT"][1])),
+    ], gain
 
 
 def long_table(values: np.ndarray, labels: np.ndarray, is_test: np.ndarray) -> pd.DataFrame:

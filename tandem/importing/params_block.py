@@ -9,6 +9,7 @@ from typing import Any
 from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
 
+from tandem.importing.recipe import CLOSED_FORM
 from tandem.params import loading, schema
 from tandem.params.schema import usual_values
 
@@ -24,9 +25,9 @@ COMMENTS = {
     "threads": "auto: the fastest number for this shape on this machine, measured once; or a whole number",
     "evaluate": "last, or best by validation loss",
 }
-OF_ROCKET = {
+OF_CLOSED_FORM = {
     "epochs": "fitted in closed form",
-    "precision": "not used by rocket; neither are step, probe and the keys from learning_rate to max_grad_norm",
+    "precision": "not used in closed form; neither are step, probe and the keys from learning_rate to max_grad_norm",
     "step": "",
     "probe": "",
     "evaluate": "last: fitted to train and val; best: fitted to train",
@@ -44,8 +45,8 @@ def make_block(name: str, headline: str, task: str, preprocess: dict[str, Any], 
         "evaluate": {**usual_values(schema.Evaluate), "weights": schema.built_in_facts(task).usual_weights},
     }
     text = to_yaml({name: block})
-    is_closed_form = settings["model"]["name"] == "rocket"
-    for key, comment in {**COMMENTS, **(OF_ROCKET if is_closed_form else {})}.items():
+    is_closed_form = settings["model"]["name"] in CLOSED_FORM
+    for key, comment in {**COMMENTS, **(OF_CLOSED_FORM if is_closed_form else {})}.items():
         text = re.sub(rf"^( {{2,4}}{key}:.*)", rf"\1 # {comment}" if comment else r"\1", text, flags=re.MULTILINE)
     return f"# {headline}\n{text}"
 

@@ -11,6 +11,7 @@ import numpy as np
 from tandem.params import schema
 from tandem.params.parsing import literal
 
+CLOSED_FORM = ("rocket", "model_selection")
 # With few steps to convolve and many training sequences, a network is better (docs/recipes.md).
 FEW_STEPS, MANY_SEQUENCES = 16, 2000
 # From this many sequences on, the ridge uses the features' Gram matrix, which grows with the number of features.
@@ -23,33 +24,33 @@ def model_for(task: str, summary: dict[str, Any]) -> tuple[str, str]:
     """The default model for a task and the size of its data, and the reason."""
     num, num_steps = summary["num_per_split"]["train"], summary["max_steps"]
     model = schema.built_in_facts(task).usual_model
-    if model != "rocket":
+    if model != "model_selection":
         return model, f"the default for {task}"
     if num >= MANY_SEQUENCES and num_steps <= FEW_STEPS:
         why = f"{num:,} training sequences of {num_steps} steps: few steps to convolve, enough to learn from"
         return "transformer", why
-    return model, f"the default for {task}: fixed convolutions and a linear layer in closed form"
+    return model, f"the default for {task}: fixed convolutions, raw values or a forest, by held-out errors"
 
 
 def has_velocity(features: Sequence[str], model: str = "") -> bool:
     """Speeds help if there are few features, and double the width if there are many. The table may already contain
     them, as `dx`.
 
-    rocket takes differences itself.
+    rocket and model_selection take differences themselves.
     """
-    return model != "rocket" and len(features) <= 8 and not {f"d{feature}" for feature in features} & {*features}
+    return model not in CLOSED_FORM and len(features) <= 8 and not {f"d{feature}" for feature in features} & {*features}
 
 
 def train_settings(task: str, model: str, summary: dict[str, Any], epochs: int | None) -> dict[str, Any]:
     """The settings that depend on the size of the data (heuristics, listed in docs/own-data.md)."""
     facts, num = schema.built_in_facts(task), summary["num_per_split"]["train"]
-    is_closed_form = model == "rocket"
+    is_closed_form = model in CLOSED_FORM
     is_short = model == "hybrid" and num < ENOUGH_FOR_NETWORK
     batch_size = 128 if is_closed_form else max(8, min(128, 2 ** int(np.log2(max(num, 8) / 8))))
     if epochs is None:  # 2,000 updates or 20 million time steps, whichever is less
         num_updates, num_steps = 2000 * batch_size // num, 20_000_000 // (num * summary["max_steps"])
         usual = max(10, min(100, num_updates, *(() if model == "hybrid" else (num_steps,))))
-        epochs = 1 if is_closed_form else 10 if is_short else usual  # rocket refuses any other number, with the reason
+        epochs = 1 if is_closed_form else 10 if is_short else usual  # the schema refuses another
     rates = {"gru": 4e-3, "conv_gru": 4e-3, "hybrid": 1e-4 if is_short else 5e-4}
     settings = {
         "model": {"name": model, **model_settings(model, facts.target, summary)},
@@ -80,7 +81,7 @@ def model_settings(model: str, target: str, summary: dict[str, Any]) -> dict[str
         values |= {"num_layers": 2, "dropout": 0.1}
     if model == "hybrid":  # with few windows, a network learns nothing beyond a linear forecast (docs/recipes.md)
         values |= {"hidden_size": 0, "dropout": 0.0} if num < ENOUGH_FOR_NETWORK else {"hidden_size": 64}
-    if model == "rocket":
+    if model in CLOSED_FORM:
         # HYDRA counts which shape fits best, which distinguishes classes. For a numeric label, MiniRocket alone is
         # better (docs/recipes.md). Many sequences get fewer features, which limits the memory of their products.
         values |= {"num_kernels": 5000, "num_groups": 16} if num >= TOO_MANY_TO_KEEP else {}
@@ -91,9 +92,10 @@ def model_settings(model: str, target: str, summary: dict[str, Any]) -> dict[str
 
 def training_sentence(train: schema.Train, num: int) -> str:
     """How the model is trained on `num` sequences, in one line."""
-    if train.model.name == "rocket":
+    if train.model.name in CLOSED_FORM:
         groups = f" and {train.model.num_groups} groups" if train.model.num_groups else ""
-        return f"1 epoch in closed form, {train.model.num_kernels:,} kernels{groups}"
+        trees = f"; {train.model.num_trees} trees" if train.model.name == "model_selection" else ""
+        return f"1 epoch in closed form, {train.model.num_kernels:,} kernels{groups}{trees}"
     batches = f"{-(-num // train.batch_size):,} batches of {train.batch_size}"
     if train.model.name == "hybrid" and not train.model.hidden_size:
         return f"{train.epochs} epochs of {batches}, starting from a fitted linear forecast"

@@ -22,13 +22,54 @@ CHUNK_BYTES = {"cpu": 2**23, "cuda": 2**28}
 RARITY_EXPONENT = 4  # from HYDRA's authors: a count that is nearly always zero must not become a large feature
 
 
-class Network(nn.Module):
-    """`forward(values (B, T, F), mask (B, T))` -> (B, C)."""
+class FittedHead(nn.Module):
+    """Features of a sequence, standardized, and a linear layer: `forward(values (B, T, F), mask (B, T))` -> (B, C)."""
 
-    tasks = ("classify", "regress")
-    is_fitted_in_closed_form = True
     mean: Tensor
     scale: Tensor
+
+    def add_head(self, num_features: int, num_outputs: int) -> None:
+        self.register_buffer("mean", torch.zeros(num_features))
+        self.register_buffer("scale", torch.ones(num_features))  # 1 / standard deviation; 0 for constant features
+        self.head = nn.Linear(num_features, num_outputs)
+
+    def forward(self, values: Tensor, mask: Tensor) -> Tensor:
+        return self.head(self.standardized(values, mask))
+
+    def features(self, values: Tensor, mask: Tensor) -> Tensor:
+        """Features (B, P) in fp32."""
+        raise NotImplementedError
+
+    def standardized(self, values: Tensor, mask: Tensor) -> Tensor:
+        """Features (B, P) with mean 0 and standard deviation 1 over the training split."""
+        return (self.features(values, mask) - self.mean) * self.scale
+
+    def calibrate(self, values: Tensor, mask: Tensor) -> None:
+        """Fit what the features depend on to some training sequences: by default, nothing."""
+
+    @torch.no_grad()
+    def standardize_by(self, features: Tensor) -> None:
+        """Compute mean and scale from the features (N, P) of training sequences."""
+        deviation, mean = torch.std_mean(features.double(), dim=0, correction=0)
+        self.damp(deviation, features)
+        # A constant feature may vary by rounding.
+        changes = deviation > 1e-6 * mean.abs().clamp_min(1e-3)
+        self.mean.copy_(mean)
+        self.scale.copy_(torch.where(changes, 1 / deviation, 0.0))
+
+    def damp(self, deviation: Tensor, features: Tensor) -> None:
+        """Raise the deviation (P,) of features that must not become large: by default, of none."""
+
+    @torch.no_grad()
+    def set_head(self, weights: Tensor, intercepts: Tensor) -> None:
+        """Set weights (C, P) and intercepts (C,), which apply to the standardized features."""
+        self.head.weight.copy_(weights)
+        self.head.bias.copy_(intercepts)
+
+
+class Network(FittedHead):
+    tasks = ("classify", "regress")
+    is_fitted_in_closed_form = True
 
     def __init__(
         self,
@@ -46,17 +87,7 @@ class Network(nn.Module):
             self.hydra = Hydra(shape.num_features, shape.max_steps, num_groups)
             transforms.append(self.hydra)
         self.transforms = tuple(transforms)
-        num = sum(transform.num_features for transform in transforms)
-        self.register_buffer("mean", torch.zeros(num))
-        self.register_buffer("scale", torch.ones(num))  # 1 / standard deviation; 0 for constant features
-        self.head = nn.Linear(num, shape.num_outputs)
-
-    def forward(self, values: Tensor, mask: Tensor) -> Tensor:
-        return self.head(self.standardized(values, mask))
-
-    def standardized(self, values: Tensor, mask: Tensor) -> Tensor:
-        """Features (B, P) with mean 0 and standard deviation 1 over the training split."""
-        return (self.features(values, mask) - self.mean) * self.scale
+        self.add_head(sum(transform.num_features for transform in transforms), shape.num_outputs)
 
     @torch.no_grad()
     def features(self, values: Tensor, mask: Tensor) -> Tensor:
@@ -75,23 +106,11 @@ class Network(nn.Module):
         """Compute the biases of MiniRocket's kernels from some training sequences."""
         self.minirocket.fit_biases(series_of(values.float(), mask), mask.sum(dim=1))
 
-    @torch.no_grad()
-    def standardize_by(self, features: Tensor) -> None:
-        """Compute mean and scale from the features (N, P) of training sequences."""
+    def damp(self, deviation: Tensor, features: Tensor) -> None:
+        """HYDRA's counts that are nearly always zero."""
         start = self.minirocket.num_features
-        deviation, mean = torch.std_mean(features.double(), dim=0, correction=0)
         rare = (features[:, start:] == 0).double().mean(dim=0)
         deviation[start:] += (rare**RARITY_EXPONENT) * (deviation[start:] > 0)
-        # A constant feature may vary by rounding.
-        changes = deviation > 1e-6 * mean.abs().clamp_min(1e-3)
-        self.mean.copy_(mean)
-        self.scale.copy_(torch.where(changes, 1 / deviation, 0.0))
-
-    @torch.no_grad()
-    def set_head(self, weights: Tensor, intercepts: Tensor) -> None:
-        """Set weights (C, P) and intercepts (C,), which apply to the standardized features."""
-        self.head.weight.copy_(weights)
-        self.head.bias.copy_(intercepts)
 
 
 def series_of(values: Tensor, mask: Tensor) -> Tensor:

@@ -16,7 +16,7 @@ The task provides the regression targets (`encoded`) and a factor for the output
 
 from collections.abc import Callable, Iterator
 from itertools import chain
-from typing import Any, Protocol, cast
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -58,6 +58,8 @@ class ClosedForm:
         self.model, self.task, self.train, self.val, self.oom = model, task, train, val, oom
         self.batch_size = batch_size
         self.refit: Callable[[], None] = lambda: None
+        # The outputs (M, C) for sequences that the fit did not see, before `scale_of`, and the targets.
+        self.held_out: tuple[Tensor, Tensor]
         self.on_features: Callable[[int, int], None] = lambda num_done, num_all: None  # called after every batch
 
     def fit(self, order: Tensor) -> Tensor:
@@ -65,14 +67,12 @@ class ClosedForm:
         self.model.eval()
         sample = self.sample(self.train, order)
         self.oom.run_with_fallbacks(lambda: self.model.calibrate(sample.values, sample.mask))
-        is_kept = len(self.train) + len(self.val) <= MAX_KEPT
-        return self.fit_kept() if is_kept else self.fit_summed(sample)
+        return self.fit_kept() if is_kept(self.train, self.val) else self.fit_summed(sample)
 
     def sample(self, split: Split, order: Tensor) -> Batch:
         """The first sequences of `order`, limited by NUM_SAMPLE and SAMPLE_BYTES."""
-        size = split.tensors["values"][:1].nbytes
-        num = max(1, min(NUM_SAMPLE, SAMPLE_BYTES // size))
-        return next(batches_of(split, order[:num], num, self.oom))
+        rows = order[: sample_size(split)]
+        return next(batches_of(split, rows, len(rows), self.oom))
 
     def features(self, batch: Batch, compute: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
         """The features (B, P) of a batch, computed in smaller parts if memory runs out."""
@@ -114,6 +114,8 @@ class ClosedForm:
 
         with torch.no_grad():
             outputs = set_head(fit.coefficients)
+            of_val = self.model.head(features[num:]).cpu().double() / scale
+            self.held_out = torch.cat([fit.held_out, of_val]), targets.cpu()
             loss = self.task.loss(outputs, targets[:num], torch.empty(0), 0.0) * num
         self.refit = torch.no_grad()(refit)
         return loss
@@ -125,12 +127,12 @@ class ClosedForm:
         self.model.standardize_by(sample_features)
         sample_features = (sample_features - self.model.mean) * self.model.scale
         sums = self.summed(self.train, Primal(sample_features.shape[1], self.task.num_outputs))
-        rows = torch.linspace(0, len(self.val) - 1, min(len(self.val), NUM_SAMPLE)).long()
-        val_sample = self.sample(self.val, rows)
+        val_sample = self.sample(self.val, rows_to_judge(self.val))
         features = self.features(val_sample, self.model.standardized).cpu()
         encoded = self.task.encoded(val_sample.targets).cpu().double()
         strength, weights, intercepts, outputs = sums.best(features, encoded)
-        scale = self.task.scale_of(outputs, val_sample.targets.cpu())
+        self.held_out = outputs, val_sample.targets.cpu()
+        scale = self.task.scale_of(*self.held_out)
         self.model.set_head(scale * weights.T, scale * intercepts)
 
         def refit() -> None:
@@ -181,15 +183,18 @@ class OwnFit:
         """Keep the fit to the training split."""
 
 
-def closed_form_of(
-    model: Any, task: Task, train: Split, val: Split, oom: OomPolicy, batch_size: int
-) -> ClosedForm | OwnFit | None:
-    """The fit of a model that is fitted without steps; None for the others."""
-    if hasattr(model, "fit"):
-        return OwnFit(model, task, train, oom, batch_size)
-    if getattr(model, "is_fitted_in_closed_form", False):
-        return ClosedForm(model, cast(FittedTask, task), train, val, oom, batch_size)
-    return None
+def is_kept(train: Split, val: Split) -> bool:
+    """Whether all features stay in memory."""
+    return len(train) + len(val) <= MAX_KEPT
+
+
+def sample_size(split: Split) -> int:
+    return max(1, min(NUM_SAMPLE, SAMPLE_BYTES // split.tensors["values"][:1].nbytes))
+
+
+def rows_to_judge(val: Split) -> Tensor:
+    """The rows of val that choose if not all features stay in memory."""
+    return torch.linspace(0, len(val) - 1, min(len(val), NUM_SAMPLE)).long()[: sample_size(val)]
 
 
 def products_of(features: Tensor) -> Tensor:

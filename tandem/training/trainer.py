@@ -13,13 +13,14 @@ from tandem.params.schema import Train
 from tandem.tasks import Task, score_of
 from tandem.training import inference
 from tandem.training.batches import Batch, Split, batches_of, sequential_indices
-from tandem.training.closed_form import ClosedForm, OwnFit, closed_form_of
+from tandem.training.closed_form import ClosedForm, OwnFit
 from tandem.training.device import has_tf32, use_tf32
 from tandem.training.graph_epoch import GraphEpoch
 from tandem.training.graphs import Graphs
 from tandem.training.oom import OomPolicy, advice
 from tandem.training.optimizer import AdamW, learning_rates
 from tandem.training.random_draws import RandomDraws, draw_epoch, sha256_of, uses_teacher_forcing
+from tandem.training.selection import Selection, closed_form_of
 from tandem.training.step import Step, choose_execution_mode, graph_blocker, random_state, set_random_state
 from tandem.training.trained import PREDICTION_BATCH
 from tandem.training.workers import ALONE, Workers, own_rows, shares_of
@@ -145,7 +146,7 @@ class Trainer:
         self.digests = random_draws.digests()
         return self.fit(self.closed_form, random_draws) if self.closed_form else self.take_steps(random_draws)
 
-    def fit(self, closed_form: ClosedForm | OwnFit, random_draws: RandomDraws) -> Iterator[int]:
+    def fit(self, closed_form: ClosedForm | OwnFit | Selection, random_draws: RandomDraws) -> Iterator[int]:
         """Fit the model in closed form: the only step of such an epoch."""
         self.total = closed_form.fit(random_draws.order)
         yield len(self.train_split)

@@ -263,5 +263,5 @@ def test_settings_are_valid_at_every_size(task: str, num: int):
     for model in MODELS[task]:
         settings = recipe.train_settings(task, model, summary, None)
         assert 8 <= settings["batch_size"] <= 128
-        assert settings["epochs"] == 1 if model == "rocket" else 10 <= settings["epochs"] <= 100
+        assert settings["epochs"] == 1 if model in recipe.CLOSED_FORM else 10 <= settings["epochs"] <= 100
         assert settings["model"]["name"] == model

@@ -121,7 +121,6 @@ def test_noise_is_forecast_better_than_by_no_change():
     assert np.mean(ratios) < 0.8
 
 
-
 def test_equal_windows_give_equal_bits_and_the_selection_is_described():
     noise = 0.05 * np.random.default_rng(0).normal(size=200)
     levels = 100 * np.exp(GROWTH * MONTHS + np.tile(SEASON, 17)[:200] / 12 + noise)

@@ -84,7 +84,11 @@ def test_every_committed_workload_has_its_data():
             GRU,
             "{name: seq2seq, hidden_size: 8, num_layers: 1, dropout: 0.1, cell: native, "
             "teacher_forcing: {start: 1.0, end: 0.0, decay: linear}}",
-            ["'classify'", "models for classify: conv_gru, gru, rocket, transformer", "tasks for seq2seq: forecast"],
+            [
+                "'classify'",
+                "models for classify: conv_gru, gru, model_selection, rocket, transformer",
+                "tasks for seq2seq: forecast",
+            ],
         ),
         (
             GRU,

@@ -171,7 +171,7 @@ SCORE = CLOSENESS[CLOSENESS.index("    def score") : CLOSENESS.index("    @stati
         (
             "{name: gru, hidden_size: 8, num_layers: 1, bidirectional: true, dropout: 0.1}",
             "{name: seq2seq, hidden_size: 8, num_layers: 1, dropout: 0.1}",
-            ["models for task.py:Task: conv_gru, gru, rocket, transformer; tasks for seq2seq: forecast"],
+            ["models for task.py:Task: conv_gru, gru, model_selection, rocket, transformer", "for seq2seq: forecast"],
         ),
         (
             "{name: gru, hidden_size: 8, num_layers: 1, bidirectional: true, dropout: 0.1}",

@@ -1,0 +1,204 @@
+"""Fits every candidate of a network and selects one by held-out errors (tandem/models/model_selection.py).
+
+All candidates are judged on the same sequences, which no fit saw: the training sequences, left out one at a time
+(ridge) or out of the bag (forest), and those of val. With more than MAX_KEPT sequences, only val judges.
+
+The error of a sequence is the squared error, or for classify 1 for a wrong class plus the Brier score (Brier 1950,
+Monthly Weather Review 78, 1-3): with few sequences, the number of wrong ones hardly tells two candidates apart. The
+first candidate, rocket, is selected unless the best one's mean error is smaller by more than one standard error of the
+difference, paired by sequence: chance alone makes one of three better, and leave-one-out is a little optimistic after
+it has chosen the strength of a ridge (docs/recipes.md).
+"""
+
+from collections.abc import Callable, Iterator
+from itertools import chain
+from typing import Any, Protocol, cast
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from tandem.tasks import FittedTask, Task
+from tandem.training import closed_form
+from tandem.training.batches import Batch, Split, batches_of, sequential_indices
+from tandem.training.closed_form import ClosedForm, OwnFit
+from tandem.training.oom import OomPolicy
+
+NUM_ERRORS = 1.0
+NUM_ERRORS_OVER_CONSTANT = 2.0  # one is exceeded too often if the best of three is compared
+MAX_RAW = 10_000  # values of a sequence, if their products are summed (values x values)
+SHARE_OF_FEATURES = 0.1  # that a node chooses from, as in QUANT
+MAX_FOREST_BYTES = 2**30  # of the quantiles of the training sequences; a random choice, if they are larger
+
+
+class Trees(Protocol):
+    """Interface of a forest: tandem/models/quant.py."""
+
+    num_trees: int
+    seed: int
+    scale: Tensor
+    has_padding: Tensor
+
+    def __call__(self, values: Tensor, mask: Tensor) -> Tensor: ...
+    def features(self, values: Tensor, mask: Tensor) -> Tensor: ...
+    def set_trees(self, trees: list[Any], columns: np.ndarray, leaves: list[np.ndarray]) -> None: ...
+
+
+class Selectable(Protocol):
+    """Interface of a network with candidates: tandem/models/model_selection.py."""
+
+    candidates: nn.ModuleDict
+    selected: Tensor
+    held_out_scores: Tensor
+    beats_constant: Tensor
+
+
+class Selection:
+    def __init__(
+        self, model: Selectable, task: FittedTask, train: Split, val: Split, oom: OomPolicy, batch_size: int
+    ) -> None:
+        self.model, self.task = model, task
+        inputs = (task, train, val, oom, batch_size)
+        candidates: dict[str, Any] = dict(model.candidates.items())
+        self.fits: dict[str, ClosedForm | ForestFit] = {
+            name: ForestFit(each, *inputs) if name == "forest" else ClosedForm(each, *inputs)
+            for name, each in candidates.items()
+        }
+        if not closed_form.is_kept(train, val) and candidates["raw"].head.in_features > MAX_RAW:
+            del self.fits["raw"]
+        self.on_features: Callable[[int, int], None] = lambda num_done, num_all: None
+
+    def fit(self, order: Tensor) -> Tensor:
+        """Fit all candidates to the training split and select one; returns its summed loss."""
+        losses, errors, scores = {}, {}, dict.fromkeys(self.model.candidates, float("nan"))
+        for name, fit in self.fits.items():
+            fit.on_features = self.on_features
+            losses[name] = fit.fit(order)
+            outputs, targets = fit.held_out
+            encoded = self.task.encoded(targets)  # the same for all candidates
+            errors[name], scores[name] = errors_of(outputs, encoded, targets), self.score(outputs, targets)
+        constant = encoded.mean(dim=0).expand_as(encoded)
+        selected = selected_by(errors)
+        self.model.selected.fill_([*scores].index(selected))
+        self.model.held_out_scores.copy_(torch.tensor([*scores.values(), self.score(constant, targets)]))
+        gain = errors_of(constant, encoded, targets) - errors[selected]
+        self.model.beats_constant.fill_(is_clear(gain, NUM_ERRORS_OVER_CONSTANT))
+        self.fits = {selected: self.fits[selected]}  # frees the others' features
+        return losses[selected]
+
+    def refit(self) -> None:
+        """Fit the selected candidate to train and val together."""
+        for fit in self.fits.values():
+            fit.refit()
+
+    def score(self, outputs: Tensor, targets: Tensor) -> float:
+        mask = torch.empty(0)
+        return self.task.score(self.task.predict(outputs, mask), targets, mask)
+
+
+def closed_form_of(
+    model: Any, task: Task, train: Split, val: Split, oom: OomPolicy, batch_size: int
+) -> ClosedForm | OwnFit | Selection | None:
+    """The fit of a model that is fitted without steps; None for the others."""
+    if hasattr(model, "fit"):
+        return OwnFit(model, task, train, oom, batch_size)
+    if getattr(model, "is_fitted_in_closed_form", False):
+        kind = Selection if hasattr(model, "candidates") else ClosedForm
+        return kind(model, cast(FittedTask, task), train, val, oom, batch_size)
+    return None
+
+
+def errors_of(outputs: Tensor, encoded: Tensor, targets: Tensor) -> Tensor:
+    """outputs and encoded targets (M, C), targets (M,) -> (M,)"""
+    squared = (outputs - encoded).square().sum(dim=1)
+    if targets.is_floating_point():
+        return squared
+    return (outputs.argmax(dim=1) != targets) + squared / 4  # the classes are encoded as -1 and 1 instead of 0 and 1
+
+
+def selected_by(errors: dict[str, Tensor]) -> str:
+    """The name of the candidate to select. errors: name -> (M,), of the same sequences; the first is the default."""
+    default, best = next(iter(errors)), min(errors, key=lambda name: errors[name].mean().item())
+    return best if is_clear(errors[default] - errors[best], NUM_ERRORS) else default
+
+
+def is_clear(gains: Tensor, num_errors: float) -> bool:
+    """Whether the mean of gains (M,) is more than so many standard errors above 0."""
+    return bool(gains.mean() > num_errors * gains.std() / len(gains) ** 0.5)
+
+
+class ForestFit:
+    """Grows the trees of `model` on the CPU, with scikit-learn."""
+
+    def __init__(
+        self, model: Trees, task: FittedTask, train: Split, val: Split, oom: OomPolicy, batch_size: int
+    ) -> None:
+        self.model, self.task, self.train, self.val, self.oom = model, task, train, val, oom
+        self.batch_size = batch_size
+        self.on_features: Callable[[int, int], None] = lambda num_done, num_all: None
+
+    @torch.no_grad()
+    def fit(self, order: Tensor) -> Tensor:
+        """Fit to bootstrap samples of the training split; returns its summed loss, out of the bag."""
+        is_kept = closed_form.is_kept(self.train, self.val)
+        rows = sequential_indices(self.train) if is_kept else order[: closed_form.MAX_KEPT].sort().values
+        lengths = self.train.tensors["mask"].sum(dim=1)
+        self.model.has_padding.fill_(bool(lengths.min() < lengths.max()))
+        outputs, targets = self.grow([(self.train, rows)], bootstrap=True)
+        self.model.scale.fill_(1.0)
+        judges = sequential_indices(self.val) if is_kept else closed_form.rows_to_judge(self.val)
+        batches = [(self.model(batch.values, batch.mask), batch.targets) for batch in self.batches((self.val, judges))]
+        of_val, val_targets = (torch.cat(each).cpu() for each in zip(*batches, strict=True))
+        parts = [(outputs, targets), (of_val, val_targets)] if is_kept else [(of_val, val_targets)]
+        self.held_out = torch.cat([each for each, _ in parts]).double(), torch.cat([each for _, each in parts])
+        scale = self.task.scale_of(*parts[0])
+        self.model.scale.fill_(scale)
+        return self.task.loss(scale * outputs, targets, torch.empty(0), 0.0).to(self.train.device) * len(self.train)
+
+    @torch.no_grad()
+    def refit(self) -> None:
+        """Fit to train and val, without bootstrap samples: there is nothing left to judge."""
+        if closed_form.is_kept(self.train, self.val):
+            self.grow([(split, sequential_indices(split)) for split in (self.train, self.val)], bootstrap=False)
+
+    def batches(self, *parts: tuple[Split, Tensor]) -> Iterator[Batch]:
+        return chain.from_iterable(batches_of(*part, self.batch_size, self.oom) for part in parts)
+
+    def grow(self, parts: list[tuple[Split, Tensor]], bootstrap: bool) -> tuple[Tensor, Tensor]:
+        """Grow the trees on some rows of splits. Returns the outputs out of the bag (N, C) and the targets (N,)."""
+        from sklearn.ensemble import ExtraTreesClassifier, ExtraTreesRegressor
+
+        num = sum(len(rows) for _, rows in parts)
+        first = next(self.batches(parts[0])).first(1)
+        num_features = self.model.features(first.values, first.mask).shape[1]
+        size = min(num_features, max(1, MAX_FOREST_BYTES // (4 * num)))
+        columns = np.sort(np.random.default_rng(self.model.seed).choice(num_features, size, replace=False))
+        own, done, found = np.empty((num, size), np.float32), 0, []
+        for batch in self.batches(*parts):
+            own[done : done + len(batch)] = self.model.features(batch.values, batch.mask).numpy()[:, columns]
+            found.append(batch.targets.cpu())
+            done += len(batch)
+            self.on_features(done, num)
+        targets = torch.cat(found)
+        is_number = targets.is_floating_point()
+        kind, criterion = (ExtraTreesRegressor, "squared_error") if is_number else (ExtraTreesClassifier, "entropy")
+        forest = kind(
+            self.model.num_trees,
+            criterion=criterion,
+            max_features=SHARE_OF_FEATURES,
+            bootstrap=bootstrap,
+            oob_score=bootstrap,
+            random_state=self.model.seed,
+            n_jobs=torch.get_num_threads(),  # changes no bit
+        ).fit(own, targets.numpy())
+        trees = [each.tree_ for each in forest.estimators_]
+        values = [tree.value[:, 0] for tree in trees]  # (nodes, 1), or (nodes, classes): their shares
+        leaves = [each[:, 0] if is_number else forest.classes_[each.argmax(axis=1)] for each in values]
+        self.model.set_trees(trees, columns, leaves)
+        if not bootstrap:
+            return torch.empty(0), targets
+        if is_number:
+            return torch.from_numpy(forest.oob_prediction_)[:, None].float(), targets
+        shares = torch.zeros(num, self.task.num_outputs)
+        shares[:, forest.classes_] = torch.from_numpy(forest.oob_decision_function_).float()
+        return 2 * shares - 1, targets

@@ -1,0 +1,188 @@
+"""model_selection: which candidate it selects, what it says about it, and that its forest is scikit-learn's."""
+
+import subprocess
+import sys
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import save
+from sklearn.ensemble import ExtraTreesClassifier
+
+from tandem import files
+from tandem.models import Shape
+from tandem.models.quant import Forest, intervals
+from tandem.params.schema import Augment
+from tandem.tasks import open_task
+from tandem.training import closed_form
+from tandem.training.batches import Split
+from tandem.training.trained import load_network
+from tandem.training.trainer import Trainer, snapshot
+from tandem.training.workload import make_trainer
+from tests.networks import ModelSelection
+from tests.trainers import SETTINGS
+
+SMALL = ModelSelection(name="model_selection", num_kernels=168, num_groups=4, num_trees=50)
+ONCE = replace(SETTINGS, model=SMALL, augment=Augment(1, 0.0, 0.0, 0.0), epochs=1, warmup_epochs=0, label_smoothing=0.0)
+SUMMARY = {"classes": ["no", "yes"], "target": {"name": "size", "mean": 0.0, "std": 1.0}, "max_steps": 40}
+CPU = torch.device("cpu")
+
+
+def noise(num: int, num_steps: int, num_features: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Values (num, T, F) and classes (num,) that have nothing to do with them."""
+    draw = torch.Generator().manual_seed(0)
+    return torch.randn(num, num_steps, num_features, generator=draw), torch.arange(num) % 2
+
+
+def few_informative_features() -> tuple[torch.Tensor, torch.Tensor]:
+    """Two of 60 features vary more in one class."""
+    values, classes = noise(100, 12, 60)
+    values[classes == 1, :, :2] *= 3
+    return values, classes
+
+
+def fixed_place() -> tuple[torch.Tensor, torch.Tensor]:
+    """Every step of a class is shifted by its own amount."""
+    values, classes = noise(100, 40, 1)
+    shifts = torch.randn(40, 1, generator=torch.Generator().manual_seed(1))
+    return values + torch.where(classes[:, None, None] == 1, 1, -1) * 0.4 * shifts, classes
+
+
+def any_place() -> tuple[torch.Tensor, torch.Tensor]:
+    """A short shape, which differs by class, begins at a random step."""
+    values, classes = noise(160, 40, 1)
+    shapes = 3 * torch.tensor([[1.0, -1, 1, 1, -1, -1, 1, -1, 1], [1.0, 1, -1, -1, 1, -1, -1, 1, 1]])
+    for row, start in enumerate(torch.randint(31, (160,), generator=torch.Generator().manual_seed(2)).tolist()):
+        values[row, start : start + 9, 0] += shapes[classes[row]]
+    return values, classes
+
+
+def trainer_of(values: torch.Tensor, targets: torch.Tensor) -> Trainer:
+    """A fifth of the sequences is val."""
+    num, num_steps, num_features = values.shape
+    tensors = {"values": values, "mask": torch.ones(num, num_steps, dtype=torch.bool), "targets": targets}
+    splits = [
+        Split({name: tensor[rows] for name, tensor in tensors.items()}, CPU)
+        for rows in (slice(num // 5, None), slice(num // 5))
+    ]
+    task = open_task("regress" if targets.is_floating_point() else "classify", SUMMARY)
+    return make_trainer(*splits, ONCE, Shape(num_features, task.num_outputs, num_steps, False), task, 0)
+
+
+def outputs_of(network: Any, values: torch.Tensor) -> torch.Tensor:
+    with torch.no_grad():
+        outputs: torch.Tensor = network.eval()(values, torch.ones(values.shape[:2], dtype=torch.bool))
+    return outputs
+
+
+@pytest.mark.parametrize(
+    ("data", "selected"), [(few_informative_features, "forest"), (fixed_place, "raw"), (any_place, "rocket")]
+)
+def test_the_candidate_that_suits_the_data_is_selected(data: Any, selected: str):
+    trainer = trainer_of(*data())
+    epoch, network = trainer.epoch(), trainer.model
+    found = network.selection()  # type: ignore[operator]
+    assert found["selected"] == selected
+    assert max(found["held_out"], key=found["held_out"].get) == selected and epoch.val_score > 0.8
+    said = network.describe_selection("accuracy")  # type: ignore[operator]
+    assert "held-out accuracy" in said and "a constant prediction 0.5" in said and "may say nothing" not in said
+
+
+def test_a_number_is_predicted_by_the_forest_too():
+    values, _ = noise(120, 12, 30)
+    targets = values[:, :, 0].abs().mean(dim=1)
+    trainer = trainer_of(values, (targets - targets.mean()) / targets.std())
+    assert trainer.epoch().val_score > 0.3
+    assert trainer.model.selection()["selected"] == "forest"  # type: ignore[operator]
+
+
+def test_noise_is_called_noise():
+    values, classes = noise(100, 20, 5)
+    for targets in (classes, torch.randn(100, generator=torch.Generator().manual_seed(5))):
+        trainer = trainer_of(values, targets)
+        trainer.epoch()
+        said = trainer.model.describe_selection("accuracy")  # type: ignore[operator]
+        assert said.endswith("the features may say nothing about the label")
+
+
+def test_a_rare_class_does_not_hide_a_better_candidate():
+    values, _ = noise(120, 12, 40)
+    classes = (torch.arange(120) % 10 == 0).long()
+    values[classes == 1, :, :2] *= 4
+    trainer = trainer_of(values, classes)
+    trainer.epoch()
+    assert trainer.model.selection()["selected"] == "forest"  # type: ignore[operator]
+
+
+@pytest.mark.parametrize("data", [few_informative_features, fixed_place])
+def test_fits_are_equal_to_the_bit_also_if_trees_grow_in_threads(data: Any, monkeypatch: pytest.MonkeyPatch):
+    expected = trainer_of(*data()).epoch().digests
+    assert trainer_of(*data()).epoch().digests == expected
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 2)  # of scikit-learn alone
+    assert trainer_of(*data()).epoch().digests == expected
+
+
+def test_a_restored_or_loaded_network_predicts_the_same_bits_without_scikit_learn(tmp_path: Path):
+    values, classes = few_informative_features()
+    trainer = trainer_of(values, classes)
+    trainer.epoch()
+    expected = outputs_of(trainer.model, values)
+    fresh = trainer_of(values, classes)
+    fresh.restore(trainer.state())
+    assert torch.equal(outputs_of(fresh.model, values), expected)
+
+    (tmp_path / "last.safetensors").write_bytes(save(snapshot(trainer.model)))
+    shape = Shape(values.shape[2], 2, values.shape[1], False)
+    about = {"model": asdict(SMALL), "shape": asdict(shape), "task": "classify", "preprocessing": {}}
+    files.write_json(tmp_path / "model.json", about)
+    assert torch.equal(outputs_of(load_network(tmp_path, "last")[0], values), expected)
+    np.save(tmp_path / "values.npy", values.numpy())
+    code = f"""
+import sys
+from pathlib import Path
+import numpy as np, torch
+from tandem.training.trained import load_network
+values = torch.from_numpy(np.load("{tmp_path}/values.npy"))
+outputs = load_network(Path("{tmp_path}"), "last")[0](values, torch.ones(values.shape[:2], dtype=torch.bool))
+np.save("{tmp_path}/outputs.npy", outputs.numpy())
+print("sklearn" in sys.modules)
+"""
+    found = subprocess.run([sys.executable, "-c", code], cwd=files.ROOT, capture_output=True, text=True, check=True)
+    assert found.stdout.strip() == "False"
+    np.testing.assert_array_equal(np.load(tmp_path / "outputs.npy"), expected.numpy())
+
+
+def test_more_sequences_than_fit_in_memory_are_judged_by_val(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(closed_form, "MAX_KEPT", 50)
+    trainer = trainer_of(*few_informative_features())
+    assert trainer.epoch().val_score > 0.8
+    assert trainer.model.selection()["selected"] == "forest"  # type: ignore[operator]
+
+
+def test_the_forest_is_that_of_scikit_learn_and_sequences_do_not_affect_each_other():
+    torch.manual_seed(0)
+    forest = Forest(Shape(2, 3, 40, False), 50)
+    forest.has_padding.fill_(True)
+    values, classes = noise(60, 40, 2)
+    mask = torch.arange(40) < 20 + torch.arange(60)[:, None] % 21
+    features = forest.features(values, mask)
+    rows = zip(values.split(1), mask.split(1), strict=True)
+    alone = torch.cat([forest.features(row[:, :length], own[:, :length]) for row, own in rows
+                       for length in [int(own.sum())]])  # fmt: skip
+    assert torch.equal(alone, features)
+    trees = ExtraTreesClassifier(50, max_features=0.1, random_state=0).fit(features.numpy(), classes.numpy())
+    leaves = [each.tree_.value[:, 0].argmax(axis=1) for each in trees.estimators_]
+    forest.set_trees([each.tree_ for each in trees.estimators_], np.arange(features.shape[1]), leaves)
+    others = torch.randn(80, 40, 2, generator=torch.Generator().manual_seed(7))
+    full = torch.ones(80, 40, dtype=torch.bool)
+    shares = (forest(others, full)[:, :2].numpy() + 1) / 2
+    np.testing.assert_allclose(shares, trees.predict_proba(forest.features(others, full).numpy()), atol=1e-6)
+
+
+def test_the_intervals_are_those_of_the_authors():
+    assert intervals(1) == [(0, 1)]
+    assert intervals(8) == [(0, 8), (0, 4), (4, 8), (2, 6), (0, 2), (2, 4), (4, 6), (6, 8), (1, 3), (3, 5), (5, 7),
+                            *((step, step + 1) for step in range(8))]  # fmt: skip
