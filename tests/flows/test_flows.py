@@ -172,7 +172,7 @@ def test_a_choice_becomes_targets_and_a_new_value_an_experiment(
 
 def test_the_form_offers_what_params_yaml_has_and_takes_nothing_else(project: Project) -> None:
     def fields() -> dict[str, Any]:
-        found: dict[str, Any] = project.api("GET", "/deployments/name/pipeline/on-demand")["parameter_openapi_schema"]
+        found: dict[str, Any] = project.api("GET", "/deployments/name/pipeline/pipeline")["parameter_openapi_schema"]
         return found["properties"]
 
     params = project.root / "params.yaml"
@@ -195,7 +195,7 @@ def test_the_form_offers_what_params_yaml_has_and_takes_nothing_else(project: Pr
         ({"overrides": {"sign.train.epoch": 3}}, "'sign.train.epoch' was unexpected"),
     ):
         with pytest.raises(urllib.error.HTTPError) as refused:
-            project.create("pipeline/on-demand", **wrong)
+            project.create("pipeline/pipeline", **wrong)
         assert refused.value.code == 409 and reason in refused.value.read().decode()
 
 
@@ -261,7 +261,7 @@ def test_a_signal_that_ends_dvc_alone_ends_its_stage(project: Project, number: i
 def test_cancel_leaves_nothing_behind(project: Project, saw: Callable[[str], None]) -> None:
     """As the UI does it: a run of the deployment, put into state Cancelling."""
     project.behave(train={"sleep": STAGE_SECONDS})
-    run = project.create("pipeline/on-demand", force=True)
+    run = project.create("pipeline/pipeline", force=True)
     project.stage_process()
     started = time.monotonic()
     project.cancel(run)
@@ -305,7 +305,7 @@ def test_a_killed_flow_ends_its_stages_and_the_next_run_shows_it_crashed(
 ) -> None:
     """kill -9 of the flow's own process, while a stage runs."""
     project.behave(train={"sleep": STAGE_SECONDS})
-    killed = project.create("pipeline/on-demand", force=True)
+    killed = project.create("pipeline/pipeline", force=True)
     project.stage_process()
     wait_for(lambda: project.children(killed).get("train@sign-auto-0"), what="the stage's flow run")
     [dvc_process] = processes(project.root, "flows.dvc_run")
@@ -334,7 +334,7 @@ def test_killing_what_serves_the_flows_ends_them(tmp_path: Path, victim: str, sa
     """kill -9 of Prefect's runner, or of `make ui`, while a run of a deployment trains."""
     with running_ui(make_project(tmp_path / "project")) as project:
         project.behave(train={"sleep": STAGE_SECONDS})
-        project.create("pipeline/on-demand", force=True)
+        project.create("pipeline/pipeline", force=True)
         project.stage_process()
         [process, *_] = processes(project.root, victim)
         process.kill()
@@ -442,7 +442,7 @@ def test_compare_and_verify_leave_their_verdict_as_an_artifact(
     if not (before := module.read_text()).endswith(FOUND):
         module.write_text(before + FOUND)
     project.behave(command=behaviour)
-    run = project.create(f"{deployment}/on-demand", **parameters)
+    run = project.create(f"{deployment}/{deployment}", **parameters)
     state = wait_for(lambda: (found := project.state(run))["type"] in ("COMPLETED", "FAILED", "CRASHED") and found, 600)
     assert (state["name"], state["message"]) == (name, message)
     found = {key: each["data"] for key, each in project.artifacts(run).items()}
@@ -453,10 +453,13 @@ def test_the_schedule_makes_runs(project: Project) -> None:
     """SQLAlchemy 2.1 breaks Prefect 3.8's scheduler without a word to the user."""
     body = {"flow_runs": {"state": {"type": {"any_": ["SCHEDULED"]}}}}
     planned = wait_for(lambda: project.api("POST", "/flow_runs/filter", body), what="a scheduled run")
-    nightly = [project.api("GET", f"/deployments/name/{flow}/nightly") for flow in ("pipeline", "verify")]
+    nightly = [project.api("GET", f"/deployments/name/{flow}/{flow}") for flow in ("pipeline", "verify")]
     assert {run["deployment_id"] for run in planned} <= {each["id"] for each in nightly}
     assert not any(each["paused"] for each in nightly)
+    timezone = clean_environment(project.root)["TZ"]
     for each in nightly:
+        assert [entry["schedule"]["timezone"] for entry in each["schedules"]] == [timezone]
+        assert "every night at 0" in each["description"] and timezone in each["description"] and each["tags"]
         own = {"deployments": {"id": {"any_": [each["id"]]}}, **body}
         wait_for(lambda own=own: project.api("POST", "/flow_runs/count", own), what="a run of each schedule")
 
@@ -465,7 +468,7 @@ def test_a_schedule_stays_as_it_was_paused_and_edited(project: Project) -> None:
     """What the page of a deployment can change, and then what `make ui` does to the deployments at its next start."""
 
     def read(name: str) -> dict[str, Any]:
-        found: dict[str, Any] = project.api("GET", f"/deployments/name/{name}/nightly")
+        found: dict[str, Any] = project.api("GET", f"/deployments/name/{name}/{name}")
         return {key: found[key] for key in ("id", "paused", "parameters", "schedules")}
 
     pipeline, verify = read("pipeline"), read("verify")
@@ -476,10 +479,29 @@ def test_a_schedule_stays_as_it_was_paused_and_edited(project: Project) -> None:
     before = read("pipeline"), read("verify")
     [edited] = before[0]["schedules"]
     assert not edited["active"] and edited["schedule"]["cron"] == "30 5 * * 1" and before[1]["paused"]
-    code = "from flows import serve; from prefect.runner import Runner; serve.register(Runner())"
-    again = project.run("-c", code, PREFECT_API_URL=f"{project.prefect}/api")
-    assert again.returncode == 0, again.stderr
+    register(project)
     assert (read("pipeline"), read("verify")) == before
+
+
+def register(project: Project) -> None:
+    """What `make ui` does to the deployments when it starts."""
+    code = "from flows import serve; from prefect.runner import Runner; serve.register(Runner())"
+    done = project.run("-c", code, PREFECT_API_URL=f"{project.prefect}/api")
+    assert done.returncode == 0, done.stderr
+
+
+def test_deployments_of_an_earlier_version_do_not_run_at_night_too(project: Project) -> None:
+    current = project.api("GET", "/deployments/name/pipeline/pipeline")
+    old = {"name": "nightly", "flow_id": current["flow_id"]}
+    old["schedules"] = [{"schedule": {"cron": "0 2 * * *", "timezone": "UTC"}}]  # type: ignore[assignment]
+    id = project.api("POST", "/deployments/", old)["id"]
+    of_old = {"deployments": {"id": {"any_": [id]}}}
+    wait_for(lambda: project.api("POST", "/flow_runs/count", of_old), what="a planned run of the old deployment")
+    register(project)
+    names = [each["name"] for each in project.api("POST", "/deployments/filter", {})]
+    assert sorted(names) == ["compare", "pipeline", "verify"]
+    planned = {**of_old, "flow_runs": {"state": {"type": {"any_": ["SCHEDULED"]}}}}
+    assert project.api("POST", "/flow_runs/count", planned) == 0
 
 
 def test_ui_stops_everything_and_leaves_home_alone(project: Project) -> None:
