@@ -7,10 +7,12 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +20,7 @@ import pytest
 
 from flows.plan import make_plan
 from flows.stage_runs import RESUME
+from tests.projects import ROOT as SOURCE
 from tests.projects import wait_for
 from tests.served import STAGE_SECONDS, Door, Project, clean_environment, make_project, processes, running_ui
 
@@ -96,12 +99,14 @@ def test_repro_is_plain_and_prints_a_summary(project: Project) -> None:
     result = project.run("-m", "tandem.cli", "repro", "--force", PREFECT_API_URL=f"{project.prefect}/api")
     assert result.returncode == 0, result.stdout + result.stderr
     assert project.api("POST", "/flow_runs/count", begun) == runs_before
-    assert "  ran        hardware, train@sign-auto-0, compare" in result.stdout
-    assert "0.8750" in result.stdout and "Some CPU" in result.stdout and project.mlflow in result.stdout
+    lines = result.stdout.splitlines()
+    assert [line.split()[0] for line in lines[:3]] == ["hardware", "train@sign-auto-0", "compare"], lines
+    assert "0.8750" in result.stdout and "Some CPU" in result.stdout and f"{project.prefect}/report" in result.stdout
     project.behave(hardware={"fail": "no such device"})
     result = project.run("-m", "tandem.cli", "repro")
     assert result.returncode == 1
-    assert "  failed     hardware\n" in result.stdout and "  reason     hardware: no such device" in result.stdout
+    assert re.search(r"^hardware .* s  failed$", result.stdout, re.MULTILINE), result.stdout
+    assert "\nFailed after " in result.stdout and "\n  reason  hardware: no such device\n" in result.stdout
 
 
 def test_pipeline_links_children_and_shows_their_results(project: Project) -> None:
@@ -130,6 +135,35 @@ def test_parameters_are_checked_before_anything_runs(project: Project) -> None:
     result = project.run_flow(overrides={"sign.train.epoch": 3})
     assert result.returncode == 1 and "did you mean 'sign.train.epochs'?" in result.stdout
     assert not project.children(project.latest("pipeline"))
+
+
+def test_a_device_that_is_not_here_is_rejected_before_dvc_starts(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    stage = project.run("-c", "from tandem.machine.hardware import detect_hardware; detect_hardware('cuda')")
+    sentence = stage.stderr.strip().rpartition("ValueError: ")[2]
+    assert sentence.startswith("device 'cuda' was asked for, but")
+
+    def on_disk() -> dict[Path, int]:
+        found = [*project.root.glob("*"), *(project.root / "results").rglob("*"), *(project.root / ".dvc").rglob("*")]
+        return {path: path.stat().st_mtime_ns for path in found if path.is_file()}
+
+    before = on_disk()
+    for parameters in ({"devices": ["cuda"]}, {"overrides": {"devices": ["auto", "cuda"]}}):
+        result = project.run_flow(**parameters)
+        assert result.returncode == 1 and f"Failed: {sentence}" in result.stdout, result.stdout
+        assert not project.children(project.latest("pipeline")) and on_disk() == before
+    params = project.root / "params.yaml"
+    text = params.read_text()
+    try:
+        params.write_text(text.replace("devices: [auto]", "devices: [cpu, cuda]"))
+        edited = on_disk()
+        result = project.run("-m", "tandem.cli", "repro")
+        assert (result.returncode, result.stdout, result.stderr) == (1, "", f"error: {sentence}\n")
+        assert on_disk() == edited
+    finally:
+        params.write_text(text)
 
 
 @pytest.mark.parametrize(
@@ -210,6 +244,7 @@ def test_an_override_is_an_experiment_and_leaves_the_workspace_alone(project: Pr
     assert set(project.children(run)) == {"hardware", "train@sign-cpu-0", "compare"}
     page = project.artifacts(run)["results"]["data"]
     assert "the comparison of all runs" in page and f"`dvc exp apply {run['name']}`" in page
+    assert "- `sign.train.epochs`: `100` -> `7`" in page and "- `devices`: `['auto']` -> `['cpu']`" in page
     named = ["git", "for-each-ref", "--format=%(refname)", "refs/exps"]
     shown = subprocess.run(named, cwd=project.root, capture_output=True, text=True, check=True)
     assert f"/{run['name']}\n" in shown.stdout, "DVC has it as an experiment"
@@ -502,6 +537,43 @@ def test_deployments_of_an_earlier_version_do_not_run_at_night_too(project: Proj
     assert sorted(names) == ["compare", "pipeline", "verify"]
     planned = {**of_old, "flow_runs": {"state": {"type": {"any_": ["SCHEDULED"]}}}}
     assert project.api("POST", "/flow_runs/count", planned) == 0
+
+
+@pytest.mark.long
+def test_the_automation_posts_one_message_for_a_failed_run_and_none_for_a_completed_one(project: Project) -> None:
+    """`python -m deploy.webhook URL`; a failed stage is a flow run too, and does not count."""
+    posted: list[str] = []
+
+    class Hook(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            posted.append(json.loads(self.rfile.read(int(self.headers["Content-Length"])))["text"])
+            self.send_response(200)
+            self.end_headers()
+
+        def log_message(self, *words: object) -> None:
+            pass
+
+    def run_to_end(**parameters: Any) -> str:
+        run = project.create("pipeline/pipeline", **parameters)
+        ended = ("COMPLETED", "FAILED", "CRASHED")
+        state = wait_for(lambda: (found := project.state(run))["type"] in ended and found, 600, "the run's end")
+        return f"pipeline: {run['name']}: {state['name']}: {state['message']}"
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Hook) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        try:
+            url = f"http://127.0.0.1:{server.server_port}/hook"
+            done = project.run("-m", "deploy.webhook", url, PYTHONPATH=str(SOURCE))
+            assert done.returncode == 0 and f"{project.prefect}/v2/automations" in done.stdout, done.stderr
+            assert ": Completed: " in run_to_end(force=True)
+            project.behave(train={"fail": 'sign: the loss is "not a number"'})
+            failed = run_to_end(force=True)
+            invalid = run_to_end(overrides={"sign.train.epochs": -1})
+            wait_for(lambda: len(posted) > 1, what="the messages of two failed runs")
+            assert ": Failed: " in failed and "sign.train.epochs" in invalid
+            assert posted == [failed, invalid]
+        finally:
+            server.shutdown()
 
 
 def test_ui_stops_everything_and_leaves_home_alone(project: Project) -> None:
