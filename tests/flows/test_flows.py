@@ -92,7 +92,7 @@ def test_dvc_repro_knows_no_prefect(project: Project, saw: Callable[[str], None]
         saw("nothing: `dvc repro` does not ask it")
 
 
-def test_repro_is_plain_and_prints_a_summary(project: Project) -> None:
+def test_repro_is_plain_prints_a_line_per_stage_and_keeps_the_rest_in_a_log(project: Project) -> None:
     # The nightly schedule's runs may come in between: they are only planned.
     begun = {"flow_runs": {"state": {"type": {"any_": ["RUNNING", "COMPLETED", "FAILED", "CRASHED", "CANCELLED"]}}}}
     runs_before = project.api("POST", "/flow_runs/count", begun)
@@ -102,9 +102,17 @@ def test_repro_is_plain_and_prints_a_summary(project: Project) -> None:
     lines = result.stdout.splitlines()
     assert [line.split()[0] for line in lines[:3]] == ["hardware", "train@sign-auto-0", "compare"], lines
     assert "0.8750" in result.stdout and "Some CPU" in result.stdout and f"{project.prefect}/report" in result.stdout
+    assert "Running stage" not in result.stdout and "Traceback" not in result.stderr
+    log = project.root / ".tandem/logs/repro.log"
+    rest = ["train@sign-auto-0", "train-sign-auto-0 says hello", "compare says hello"]
+    assert all(line in log.read_text().splitlines() for line in rest)
+    verbose = project.run("-m", "tandem.cli", "repro", "--force", "--verbose").stdout
+    assert "Running stage 'train@sign-auto-0'" in verbose and "\ncompare says hello\n" in verbose
+    assert "0.8750" in verbose
     project.behave(hardware={"fail": "no such device"})
     result = project.run("-m", "tandem.cli", "repro")
-    assert result.returncode == 1
+    assert result.returncode == 1 and "error: no such device" in log.read_text()
+    assert "error: no such device" not in result.stdout
     assert re.search(r"^hardware .* s  failed$", result.stdout, re.MULTILINE), result.stdout
     assert "\nFailed after " in result.stdout and "\n  reason  hardware: no such device\n" in result.stdout
 
