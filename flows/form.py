@@ -1,4 +1,4 @@
-"""The form of the pipeline's deployments in Prefect's UI: each choice is a list, filled in from params.yaml.
+"""The form of the pipeline's deployment in Prefect's UI: each choice is a list, filled in from params.yaml.
 
 Prefect draws a deployment's form from a JSON schema, and its server rejects parameters that do not fit the schema, so a
 mistyped name fails at once. The schema comes from `Params`, which also validates params.yaml.

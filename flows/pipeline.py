@@ -101,7 +101,7 @@ def execute(plan: RunPlan, stage_runs: StageRuns) -> State:
     results = results_artifact.read_results(plan.experiment)
     if results["rows"]:
         stage_runs.check_server()  # if a lost server is back, it gets the results
-        stage_runs.show_results(results_artifact.markdown(results, plan.experiment))
+        stage_runs.show_results(results_artifact.markdown(results, plan))
     return Completed(message=results_artifact.headline(results["rows"], stage_runs.outcomes))
 
 

@@ -1,11 +1,13 @@
-"""Turn the parameters of the flow `pipeline` into arguments of DVC. Imports no Prefect."""
+"""Turn the parameters of the flow `pipeline` into arguments of DVC. Imports neither Prefect nor torch."""
 
 import difflib
 import itertools
 import json
 import re
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
+from tandem.machine.hardware import detect_hardware
 from tandem.params.loading import PARAMS, parse_params, read_yaml
 from tandem.params.parsing import replaced, shown
 
@@ -13,12 +15,14 @@ from tandem.params.parsing import replaced, shown
 class RunPlan(NamedTuple):
     commands: list[list[str]]  # the arguments of each dvc command
     experiment: str | None  # the DVC experiment that they make; None if they run in the workspace
+    overridden: dict[str, tuple[Any, Any]]  # dotted name -> (value of params.yaml, value in this run), if they differ
 
 
 def make_plan(choices: dict[str, Any], overrides: dict[str, Any], force: bool, name: str) -> RunPlan:
     """The commands for `choices`: workloads, devices, seeds and preset, None for that of params.yaml.
 
-    `name` becomes that of a DVC experiment, if one is needed. Raises ValueError naming the nearest accepted value.
+    `name` becomes that of a DVC experiment, if one is needed. Raises ValueError naming the nearest accepted value, or
+    for a device that this machine does not have.
     """
     raw = read_yaml(PARAMS)
     params = parse_params(raw, PARAMS)
@@ -33,14 +37,25 @@ def make_plan(choices: dict[str, Any], overrides: dict[str, Any], force: bool, n
     if values or any(not set(names) <= set(items[key]) for key, names in chosen.items()):
         # The params of an experiment define its graph, so they select the stages instead of targets.
         values |= chosen
-        parse_params(override(raw, values))
+        require_devices(parse_params(override(raw, values)).devices)
+        overridden = {key: (old, value) for key, value in values.items() if (old := value_at(raw, key)) != value}
         experiment = re.sub(r"[^A-Za-z0-9-]+", "-", name).strip("-") or "run"
         sets = [word for key, value in values.items() for word in ("--set-param", f"{key}={hydra(value)}")]
-        return RunPlan([["exp", "run", "--temp", "--name", experiment, *flags, *sets]], experiment)
+        return RunPlan([["exp", "run", "--temp", "--name", experiment, *flags, *sets]], experiment, overridden)
+    require_devices(params.devices)
     if not chosen:
-        return RunPlan([["repro", *flags]], None)
+        return RunPlan([["repro", *flags]], None, {})
     targets = [f"evaluate@{'-'.join(map(str, item))}" for item in itertools.product(*(items | chosen).values())]
-    return RunPlan([["repro", *flags, *targets], ["repro", "--single-item", "compare"]], None)
+    return RunPlan([["repro", *flags, *targets], ["repro", "--single-item", "compare"]], None, {})
+
+
+def require_devices(devices: Iterable[str]) -> None:
+    """Raises the ValueError of the stage `hardware` if this machine does not have one of `devices`.
+
+    Before that stage, DVC has already removed the outputs of stages that changed.
+    """
+    for device in devices:
+        detect_hardware(device)
 
 
 def override(raw: dict[str, Any], values: dict[str, Any]) -> dict[str, Any]:
@@ -53,6 +68,13 @@ def override(raw: dict[str, Any], values: dict[str, Any]) -> dict[str, Any]:
 
     changed: dict[str, Any] = replaced(raw, values, unknown)
     return changed
+
+
+def value_at(nested: Any, name: str) -> Any:
+    """The value with a dotted name; None if there is none."""
+    for key in name.split("."):
+        nested = nested.get(key) if isinstance(nested, dict) else None
+    return nested
 
 
 def dotted(value: Any, prefix: str = "") -> list[str]:

@@ -22,14 +22,17 @@ from pathlib import Path
 from typing import Any
 
 from flows.events import Event, Outcome
+from flows.plan import require_devices
 from flows.stage_lines import StageLines
 from flows.ui import running_servers
 from tandem import files
 from tandem.command import DONE, FAILED, INTERRUPTED, NO_ANSWER, Result, aligned
+from tandem.params.loading import load_params
 
 LOG = files.STATE / "logs/repro.log"
 # Arguments after which the output is that of `dvc repro`.
 PRINTED_BY_DVC = {"--verbose", "-v", "--quiet", "-q", "--dry", "--interactive", "-i", "--help", "-h"}
+NEED_NO_DEVICE = {"--dry", "--single-item", "-s"}  # arguments without which the stage `hardware` runs
 
 
 def add_arguments(parser: ArgumentParser) -> None:
@@ -40,6 +43,8 @@ def add_arguments(parser: ArgumentParser) -> None:
 def main(options: Namespace) -> Result:
     os.chdir(files.ROOT)
     started = time.monotonic()
+    if not NEED_NO_DEVICE & set(options.more):
+        require_devices(load_params().devices)
     from flows import dvc_run  # imports DVC
 
     events: list[Event] = []

@@ -7,8 +7,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from flows.events import Outcome
+from flows.plan import RunPlan
 from flows.ui import running_servers
 from tandem import files
+from tandem.messages import shown
 from tandem.runs.store import run_page, runs_page
 
 Row = dict[str, Any]
@@ -36,14 +38,18 @@ def read(path: str, experiment: str | None) -> bytes:
     return bytes(tree.cat_file(path))
 
 
-def markdown(results: dict[str, Any], experiment: str | None) -> str:
+def markdown(results: dict[str, Any], plan: RunPlan) -> str:
     """The artifact as Markdown."""
     mlflow = running_servers().get("mlflow") or os.environ.get("MLFLOW_TRACKING_URI", "")
-    first = f"`dvc exp apply {experiment}`, then " if experiment else ""
+    apply = f"`dvc exp apply {plan.experiment}`"
+    first = f"after {apply}, which puts this experiment into the workspace, " if plan.experiment else ""
     ways = [f"the report: {first}results/report.html, in a browser"]
     if mlflow.startswith("http"):
         ways += [link for row in results["rows"] for link in links(row, mlflow)]
-    return "\n\n".join([results["markdown"], "\n".join(f"- {way}" for way in ways)])
+    overridden = [f"- `{name}`: `{shown(old)}` -> `{shown(new)}`" for name, (old, new) in plan.overridden.items()]
+    parts = [["Overridden in this run only (params.yaml -> this run):", "", *overridden]] if overridden else []
+    parts += [[results["markdown"]], [f"- {way}" for way in ways]]
+    return "\n\n".join("\n".join(part) for part in parts)
 
 
 def links(row: Row, server: str) -> list[str]:

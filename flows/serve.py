@@ -1,10 +1,9 @@
 """`python -m flows.serve`: serve the deployments on the Prefect API in use until stopped. `make ui` starts it.
 
-    pipeline/on-demand    the pipeline, started by hand, with overrides
-    pipeline/nightly      stages that changed since the last run, at 02:00 local time
-    compare/on-demand     a comparison of recorded runs, with the verdict
-    verify/on-demand      a rerun of a recorded run, to check that the result is the same
-    verify/nightly        the same for the latest run of each workload, at 04:00 local time
+    pipeline/pipeline    the pipeline, from its form with overrides; at 02:00 local time what changed since the last run
+    verify/verify        a rerun of a recorded run, to check that the result is the same; at 04:00 local time of the
+                         latest run of each workload
+    compare/compare      a comparison of recorded runs, with the verdict
 
 One run executes at a time; the others wait. The form follows params.yaml while this process runs. Changes in the UI
 (schedules, pauses, parameters, tags, limits) persist: the values here apply only to new deployments.
@@ -36,14 +35,16 @@ from tandem.files import ROOT
 from tandem.params.loading import read_yaml
 
 SECONDS_BETWEEN_CHECKS = 2.0  # of params.yaml
-# (flow, name, description, schedule). The last one is created last: when it exists, all exist, and `make ui` is ready.
-DEPLOYMENTS: tuple[tuple[Any, str, str, str | None], ...] = (
-    (compare, "on-demand", "Two or more recorded runs, also of several machines: a table and the verdict.", None),
-    (verify, "on-demand", "Make a recorded run again: is it the same?", None),
-    (verify, "nightly", "Every night: is the latest run of each workload still what was recorded?", "0 4 * * *"),
-    (pipeline, "on-demand", "Start by hand, with overrides.", None),
-    (pipeline, "nightly", "Every night: whatever has changed since the last run.", "0 2 * * *"),
-)
+# (flow, description, tags, schedule). A deployment has the name of its flow. The last one is created last: when it
+# exists, all exist, and `make ui` is ready.
+DEPLOYMENTS: tuple[tuple[Any, str, list[str], str | None], ...] = (
+    (compare, "Compare recorded runs, also of several machines: a table and the verdict.", ["compare"], None),
+    (verify, "Run a recorded training again: is the result the same? Without a run: the latest of each workload.",
+     ["verify"], "0 4 * * *"),
+    (pipeline, "Run the stages that changed since the last run. Overrides make a DVC experiment.", ["train"],
+     "0 2 * * *"),
+)  # fmt: skip
+OLD_NAMES = ("on-demand", "nightly")  # deployments of earlier versions; they would run at night too
 OF_THE_USER = {"schedules", "paused", "parameters", "tags", "concurrency_limit", "concurrency_options"}
 
 
@@ -51,8 +52,8 @@ def main() -> None:
     with temporary_settings(PREFECT_SETTINGS):
         # By default, a stopping runner pauses its schedules. It polls for work every two seconds.
         runner = Runner(pause_on_shutdown=False, limit=1, query_seconds=2)
-        forms = [id for name, id in register(runner).items() if name.startswith("pipeline/")]
-        Thread(target=copy_context().run, args=(update_forms, forms), daemon=True).start()
+        with_form = register(runner)["pipeline/pipeline"]
+        Thread(target=copy_context().run, args=(update_form, with_form), daemon=True).start()
         try:
             asyncio.run(runner.start())
         except (KeyboardInterrupt, TerminationSignal):
@@ -60,14 +61,20 @@ def main() -> None:
 
 
 def register(runner: Runner) -> dict[str, UUID]:
-    """Create or update the deployments. Returns their ids by name."""
+    """Create or update the deployments, and delete those of earlier versions. Returns their ids by name."""
     ids: dict[str, UUID] = {}
+    timezone = local_timezone()
     with prefect_client(timeout=30.0) as client:
-        for flow, name, description, cron in DEPLOYMENTS:
+        for flow, description, tags, cron in DEPLOYMENTS:
+            for old in OLD_NAMES:
+                with suppress(ObjectNotFound):
+                    client.delete_deployment(client.read_deployment_by_name(f"{flow.name}/{old}").id)
+            at_night = f" Unless you change the schedule, every night at 0{cron[2]}:00 ({timezone})." if cron else ""
             deployment = flow.to_deployment(
-                name,
-                description=description,
-                schedule=Cron(cron, timezone=local_timezone()) if cron else None,
+                flow.name,
+                description=description + at_night,
+                tags=tags,
+                schedule=Cron(cron, timezone=timezone) if cron else None,
                 entrypoint_type=EntrypointType.MODULE_PATH,
             )
             with suppress(ObjectNotFound):
@@ -81,18 +88,17 @@ def register(runner: Runner) -> dict[str, UUID]:
     return ids
 
 
-def update_forms(deployments: list[UUID]) -> None:
-    """Update the forms whenever params.yaml changes. If it is invalid, the forms stay, and a run reports the error."""
-    params, done = ROOT / "params.yaml", dict.fromkeys(deployments, 0)
+def update_form(deployment: UUID) -> None:
+    """Update the form whenever params.yaml changes. If it is invalid, the form stays, and a run reports the error."""
+    params, done = ROOT / "params.yaml", 0
     while True:
-        for deployment in deployments:
-            # Such as a busy server, or parameters that were set in the UI and no longer fit.
-            with suppress(HTTPError, PrefectException, OSError, ValueError):
-                if (changed := params.stat().st_mtime_ns) != done[deployment]:
-                    schema = {"parameter_openapi_schema": form.schema(read_yaml(params))}
-                    with prefect_client(timeout=5.0) as client:
-                        client.update_deployment(deployment, DeploymentUpdate.model_validate(schema))
-                    done[deployment] = changed
+        # Such as a busy server, or parameters that were set in the UI and no longer fit.
+        with suppress(HTTPError, PrefectException, OSError, ValueError):
+            if (changed := params.stat().st_mtime_ns) != done:
+                schema = {"parameter_openapi_schema": form.schema(read_yaml(params))}
+                with prefect_client(timeout=5.0) as client:
+                    client.update_deployment(deployment, DeploymentUpdate.model_validate(schema))
+                done = changed
         time.sleep(SECONDS_BETWEEN_CHECKS)
 
 

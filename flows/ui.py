@@ -106,7 +106,7 @@ def start_all(servers: list[Server], prefect_port: int, mlflow_port: int) -> Non
     servers.append(start("MLflow's server", command, f"{mlflow}/health"))
     wait_until_ready(servers[0])
     mark_orphans_crashed(servers[0])
-    deployment = f"{prefect}/api/deployments/name/pipeline/nightly"
+    deployment = f"{prefect}/api/deployments/name/pipeline/pipeline"
     servers.append(start("the deployments (flows.serve)", ["flows.serve"], deployment))
     for server in servers[1:]:
         wait_until_ready(server)

@@ -54,7 +54,7 @@ class Walk:
         return str(wait_for(reached, SECONDS, f"a run that is {' or '.join(wanted)}"))
 
     def form(self) -> None:
-        deployment = self.api("/deployments/name/pipeline/on-demand")["id"]
+        deployment = self.api("/deployments/name/pipeline/pipeline")["id"]
         self.page.goto(f"{self.servers['prefect']}/v2/deployments/deployment/{deployment}/run")
         self.page.get_by_text("Overrides").first.wait_for()
 
@@ -118,7 +118,7 @@ class Walk:
 
     def verify(self, recorded: str) -> None:
         """A recorded run made again, its first epochs only: the verdict is the run's artifact."""
-        [found] = self.artifacts(self.run("verify/on-demand", run=recorded, quick=True))
+        [found] = self.artifacts(self.run("verify/verify", run=recorded, quick=True))
         self.page.goto(f"{self.servers['prefect']}/v2/artifacts/artifact/{found['id']}")
         self.page.get_by_text("bit-equal").first.wait_for()
         self.take("prefect-verify")
@@ -177,7 +177,7 @@ def main(arguments: list[str]) -> int:
         workload = rows[0]["workload"]
         walk.experiment(f'{{"{workload}.train.epochs": 8}}')
         short = {f"{workload}.train.epochs": 8}
-        walk.run("pipeline/on-demand", workloads=[workload], seeds=[0, 1, 2], overrides=short)
+        walk.run("pipeline/pipeline", workloads=[workload], seeds=[0, 1, 2], overrides=short)
         walk.verify(f"{workload}@{rows[0]['requested']}")
         walk.cancel(f'{{"{workload}.train.epochs": 5000}}')
         walk.mlflow(rows[0]["runs"][0]["tracking"])

@@ -70,7 +70,10 @@ ROW = {
 STAGES: dict[str, tuple[list[str], Any]] = {
     "hardware": (["results/hardware/devices/auto.json", "results/hardware/devices/cpu.json"], {}),
     "train": (["results/runs/{0}/{1}/{2}/train/result/train.json"], {}),
-    "compare": (["results/compare/compare.json", "results/compare/compare.md"], {"rows": [ROW], "verdicts": []}),
+    "compare": (
+        ["results/compare/compare.json", "results/compare/compare.md"],
+        {"rows": [ROW], "verdicts": [], "short_verdicts": {}},
+    ),
 }
 GRAPH = """
 stages:

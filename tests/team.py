@@ -150,7 +150,7 @@ def in_both(team: Team) -> None:
     if set(recorded) != set(runs.values()) or {each["status"] for each in recorded.values()} != {"FINISHED"}:
         found = [(each["id"], each["status"]) for each in recorded.values()]
         raise SystemExit(f"error: MLflow has {found}, expected two finished runs")
-    comparison = team.create("compare/on-demand", runs=[recorded[run]["id"] for run in runs.values()])
+    comparison = team.create("compare/compare", runs=[recorded[run]["id"] for run in runs.values()])
     say(wait_for_success(team, comparison, "the comparison"))
     print(team.artifact(comparison, "compare"))
 

@@ -7,10 +7,12 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +20,7 @@ import pytest
 
 from flows.plan import make_plan
 from flows.stage_runs import RESUME
+from tests.projects import ROOT as SOURCE
 from tests.projects import wait_for
 from tests.served import STAGE_SECONDS, Door, Project, clean_environment, make_project, processes, running_ui
 
@@ -89,19 +92,29 @@ def test_dvc_repro_knows_no_prefect(project: Project, saw: Callable[[str], None]
         saw("nothing: `dvc repro` does not ask it")
 
 
-def test_repro_is_plain_and_prints_a_summary(project: Project) -> None:
+def test_repro_is_plain_prints_a_line_per_stage_and_keeps_the_rest_in_a_log(project: Project) -> None:
     # The nightly schedule's runs may come in between: they are only planned.
     begun = {"flow_runs": {"state": {"type": {"any_": ["RUNNING", "COMPLETED", "FAILED", "CRASHED", "CANCELLED"]}}}}
     runs_before = project.api("POST", "/flow_runs/count", begun)
     result = project.run("-m", "tandem.cli", "repro", "--force", PREFECT_API_URL=f"{project.prefect}/api")
     assert result.returncode == 0, result.stdout + result.stderr
     assert project.api("POST", "/flow_runs/count", begun) == runs_before
-    assert "  ran        hardware, train@sign-auto-0, compare" in result.stdout
-    assert "0.8750" in result.stdout and "Some CPU" in result.stdout and project.mlflow in result.stdout
+    lines = result.stdout.splitlines()
+    assert [line.split()[0] for line in lines[:3]] == ["hardware", "train@sign-auto-0", "compare"], lines
+    assert "0.8750" in result.stdout and "Some CPU" in result.stdout and f"{project.prefect}/report" in result.stdout
+    assert "Running stage" not in result.stdout and "Traceback" not in result.stderr
+    log = project.root / ".tandem/logs/repro.log"
+    rest = ["train@sign-auto-0", "train-sign-auto-0 says hello", "compare says hello"]
+    assert all(line in log.read_text().splitlines() for line in rest)
+    verbose = project.run("-m", "tandem.cli", "repro", "--force", "--verbose").stdout
+    assert "Running stage 'train@sign-auto-0'" in verbose and "\ncompare says hello\n" in verbose
+    assert "0.8750" in verbose
     project.behave(hardware={"fail": "no such device"})
     result = project.run("-m", "tandem.cli", "repro")
-    assert result.returncode == 1
-    assert "  failed     hardware\n" in result.stdout and "  reason     hardware: no such device" in result.stdout
+    assert result.returncode == 1 and "error: no such device" in log.read_text()
+    assert "error: no such device" not in result.stdout
+    assert re.search(r"^hardware .* s  failed$", result.stdout, re.MULTILINE), result.stdout
+    assert "\nFailed after " in result.stdout and "\n  reason  hardware: no such device\n" in result.stdout
 
 
 def test_pipeline_links_children_and_shows_their_results(project: Project) -> None:
@@ -130,6 +143,35 @@ def test_parameters_are_checked_before_anything_runs(project: Project) -> None:
     result = project.run_flow(overrides={"sign.train.epoch": 3})
     assert result.returncode == 1 and "did you mean 'sign.train.epochs'?" in result.stdout
     assert not project.children(project.latest("pipeline"))
+
+
+def test_a_device_that_is_not_here_is_rejected_before_dvc_starts(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    stage = project.run("-c", "from tandem.machine.hardware import detect_hardware; detect_hardware('cuda')")
+    sentence = stage.stderr.strip().rpartition("ValueError: ")[2]
+    assert sentence.startswith("device 'cuda' was asked for, but")
+
+    def on_disk() -> dict[Path, int]:
+        found = [*project.root.glob("*"), *(project.root / "results").rglob("*"), *(project.root / ".dvc").rglob("*")]
+        return {path: path.stat().st_mtime_ns for path in found if path.is_file()}
+
+    before = on_disk()
+    for parameters in ({"devices": ["cuda"]}, {"overrides": {"devices": ["auto", "cuda"]}}):
+        result = project.run_flow(**parameters)
+        assert result.returncode == 1 and f"Failed: {sentence}" in result.stdout, result.stdout
+        assert not project.children(project.latest("pipeline")) and on_disk() == before
+    params = project.root / "params.yaml"
+    text = params.read_text()
+    try:
+        params.write_text(text.replace("devices: [auto]", "devices: [cpu, cuda]"))
+        edited = on_disk()
+        result = project.run("-m", "tandem.cli", "repro")
+        assert (result.returncode, result.stdout, result.stderr) == (1, "", f"error: {sentence}\n")
+        assert on_disk() == edited
+    finally:
+        params.write_text(text)
 
 
 @pytest.mark.parametrize(
@@ -172,7 +214,7 @@ def test_a_choice_becomes_targets_and_a_new_value_an_experiment(
 
 def test_the_form_offers_what_params_yaml_has_and_takes_nothing_else(project: Project) -> None:
     def fields() -> dict[str, Any]:
-        found: dict[str, Any] = project.api("GET", "/deployments/name/pipeline/on-demand")["parameter_openapi_schema"]
+        found: dict[str, Any] = project.api("GET", "/deployments/name/pipeline/pipeline")["parameter_openapi_schema"]
         return found["properties"]
 
     params = project.root / "params.yaml"
@@ -195,7 +237,7 @@ def test_the_form_offers_what_params_yaml_has_and_takes_nothing_else(project: Pr
         ({"overrides": {"sign.train.epoch": 3}}, "'sign.train.epoch' was unexpected"),
     ):
         with pytest.raises(urllib.error.HTTPError) as refused:
-            project.create("pipeline/on-demand", **wrong)
+            project.create("pipeline/pipeline", **wrong)
         assert refused.value.code == 409 and reason in refused.value.read().decode()
 
 
@@ -210,6 +252,7 @@ def test_an_override_is_an_experiment_and_leaves_the_workspace_alone(project: Pr
     assert set(project.children(run)) == {"hardware", "train@sign-cpu-0", "compare"}
     page = project.artifacts(run)["results"]["data"]
     assert "the comparison of all runs" in page and f"`dvc exp apply {run['name']}`" in page
+    assert "- `sign.train.epochs`: `100` -> `7`" in page and "- `devices`: `['auto']` -> `['cpu']`" in page
     named = ["git", "for-each-ref", "--format=%(refname)", "refs/exps"]
     shown = subprocess.run(named, cwd=project.root, capture_output=True, text=True, check=True)
     assert f"/{run['name']}\n" in shown.stdout, "DVC has it as an experiment"
@@ -261,7 +304,7 @@ def test_a_signal_that_ends_dvc_alone_ends_its_stage(project: Project, number: i
 def test_cancel_leaves_nothing_behind(project: Project, saw: Callable[[str], None]) -> None:
     """As the UI does it: a run of the deployment, put into state Cancelling."""
     project.behave(train={"sleep": STAGE_SECONDS})
-    run = project.create("pipeline/on-demand", force=True)
+    run = project.create("pipeline/pipeline", force=True)
     project.stage_process()
     started = time.monotonic()
     project.cancel(run)
@@ -305,7 +348,7 @@ def test_a_killed_flow_ends_its_stages_and_the_next_run_shows_it_crashed(
 ) -> None:
     """kill -9 of the flow's own process, while a stage runs."""
     project.behave(train={"sleep": STAGE_SECONDS})
-    killed = project.create("pipeline/on-demand", force=True)
+    killed = project.create("pipeline/pipeline", force=True)
     project.stage_process()
     wait_for(lambda: project.children(killed).get("train@sign-auto-0"), what="the stage's flow run")
     [dvc_process] = processes(project.root, "flows.dvc_run")
@@ -334,7 +377,7 @@ def test_killing_what_serves_the_flows_ends_them(tmp_path: Path, victim: str, sa
     """kill -9 of Prefect's runner, or of `make ui`, while a run of a deployment trains."""
     with running_ui(make_project(tmp_path / "project")) as project:
         project.behave(train={"sleep": STAGE_SECONDS})
-        project.create("pipeline/on-demand", force=True)
+        project.create("pipeline/pipeline", force=True)
         project.stage_process()
         [process, *_] = processes(project.root, victim)
         process.kill()
@@ -442,7 +485,7 @@ def test_compare_and_verify_leave_their_verdict_as_an_artifact(
     if not (before := module.read_text()).endswith(FOUND):
         module.write_text(before + FOUND)
     project.behave(command=behaviour)
-    run = project.create(f"{deployment}/on-demand", **parameters)
+    run = project.create(f"{deployment}/{deployment}", **parameters)
     state = wait_for(lambda: (found := project.state(run))["type"] in ("COMPLETED", "FAILED", "CRASHED") and found, 600)
     assert (state["name"], state["message"]) == (name, message)
     found = {key: each["data"] for key, each in project.artifacts(run).items()}
@@ -453,10 +496,13 @@ def test_the_schedule_makes_runs(project: Project) -> None:
     """SQLAlchemy 2.1 breaks Prefect 3.8's scheduler without a word to the user."""
     body = {"flow_runs": {"state": {"type": {"any_": ["SCHEDULED"]}}}}
     planned = wait_for(lambda: project.api("POST", "/flow_runs/filter", body), what="a scheduled run")
-    nightly = [project.api("GET", f"/deployments/name/{flow}/nightly") for flow in ("pipeline", "verify")]
+    nightly = [project.api("GET", f"/deployments/name/{flow}/{flow}") for flow in ("pipeline", "verify")]
     assert {run["deployment_id"] for run in planned} <= {each["id"] for each in nightly}
     assert not any(each["paused"] for each in nightly)
+    timezone = clean_environment(project.root)["TZ"]
     for each in nightly:
+        assert [entry["schedule"]["timezone"] for entry in each["schedules"]] == [timezone]
+        assert "every night at 0" in each["description"] and timezone in each["description"] and each["tags"]
         own = {"deployments": {"id": {"any_": [each["id"]]}}, **body}
         wait_for(lambda own=own: project.api("POST", "/flow_runs/count", own), what="a run of each schedule")
 
@@ -465,7 +511,7 @@ def test_a_schedule_stays_as_it_was_paused_and_edited(project: Project) -> None:
     """What the page of a deployment can change, and then what `make ui` does to the deployments at its next start."""
 
     def read(name: str) -> dict[str, Any]:
-        found: dict[str, Any] = project.api("GET", f"/deployments/name/{name}/nightly")
+        found: dict[str, Any] = project.api("GET", f"/deployments/name/{name}/{name}")
         return {key: found[key] for key in ("id", "paused", "parameters", "schedules")}
 
     pipeline, verify = read("pipeline"), read("verify")
@@ -476,10 +522,66 @@ def test_a_schedule_stays_as_it_was_paused_and_edited(project: Project) -> None:
     before = read("pipeline"), read("verify")
     [edited] = before[0]["schedules"]
     assert not edited["active"] and edited["schedule"]["cron"] == "30 5 * * 1" and before[1]["paused"]
-    code = "from flows import serve; from prefect.runner import Runner; serve.register(Runner())"
-    again = project.run("-c", code, PREFECT_API_URL=f"{project.prefect}/api")
-    assert again.returncode == 0, again.stderr
+    register(project)
     assert (read("pipeline"), read("verify")) == before
+
+
+def register(project: Project) -> None:
+    """What `make ui` does to the deployments when it starts."""
+    code = "from flows import serve; from prefect.runner import Runner; serve.register(Runner())"
+    done = project.run("-c", code, PREFECT_API_URL=f"{project.prefect}/api")
+    assert done.returncode == 0, done.stderr
+
+
+def test_deployments_of_an_earlier_version_do_not_run_at_night_too(project: Project) -> None:
+    current = project.api("GET", "/deployments/name/pipeline/pipeline")
+    old = {"name": "nightly", "flow_id": current["flow_id"]}
+    old["schedules"] = [{"schedule": {"cron": "0 2 * * *", "timezone": "UTC"}}]  # type: ignore[assignment]
+    id = project.api("POST", "/deployments/", old)["id"]
+    of_old = {"deployments": {"id": {"any_": [id]}}}
+    wait_for(lambda: project.api("POST", "/flow_runs/count", of_old), what="a planned run of the old deployment")
+    register(project)
+    names = [each["name"] for each in project.api("POST", "/deployments/filter", {})]
+    assert sorted(names) == ["compare", "pipeline", "verify"]
+    planned = {**of_old, "flow_runs": {"state": {"type": {"any_": ["SCHEDULED"]}}}}
+    assert project.api("POST", "/flow_runs/count", planned) == 0
+
+
+@pytest.mark.long
+def test_the_automation_posts_one_message_for_a_failed_run_and_none_for_a_completed_one(project: Project) -> None:
+    """`python -m deploy.webhook URL`; a failed stage is a flow run too, and does not count."""
+    posted: list[str] = []
+
+    class Hook(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            posted.append(json.loads(self.rfile.read(int(self.headers["Content-Length"])))["text"])
+            self.send_response(200)
+            self.end_headers()
+
+        def log_message(self, *words: object) -> None:
+            pass
+
+    def run_to_end(**parameters: Any) -> str:
+        run = project.create("pipeline/pipeline", **parameters)
+        ended = ("COMPLETED", "FAILED", "CRASHED")
+        state = wait_for(lambda: (found := project.state(run))["type"] in ended and found, 600, "the run's end")
+        return f"pipeline: {run['name']}: {state['name']}: {state['message']}"
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Hook) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        try:
+            url = f"http://127.0.0.1:{server.server_port}/hook"
+            done = project.run("-m", "deploy.webhook", url, PYTHONPATH=str(SOURCE))
+            assert done.returncode == 0 and f"{project.prefect}/v2/automations" in done.stdout, done.stderr
+            assert ": Completed: " in run_to_end(force=True)
+            project.behave(train={"fail": 'sign: the loss is "not a number"'})
+            failed = run_to_end(force=True)
+            invalid = run_to_end(overrides={"sign.train.epochs": -1})
+            wait_for(lambda: len(posted) > 1, what="the messages of two failed runs")
+            assert ": Failed: " in failed and "sign.train.epochs" in invalid
+            assert posted == [failed, invalid]
+        finally:
+            server.shutdown()
 
 
 def test_ui_stops_everything_and_leaves_home_alone(project: Project) -> None:

@@ -149,7 +149,7 @@ def read_until(process: subprocess.Popen[str], start: str) -> None:
     lines = []
     for line in process.stdout:
         lines.append(line)
-        if line.startswith(start):
+        if start in line:  # after the name of the stage, if `tandem repro` prints it
             return
     raise AssertionError("".join(lines))
 
