@@ -23,8 +23,9 @@ import torch
 
 from tandem import files
 from tandem.diagnosis import probe
+from tandem.machine.energy import Meter, counter_of
 from tandem.machine.hardware import detect_hardware
-from tandem.machine.measure import sampled
+from tandem.machine.measure import gpu_uuid, sampled
 from tandem.machine.sampler import Window
 from tandem.params.devices import split_device
 from tandem.runs.history import Record, history_row, memory_tags, timing_row
@@ -194,6 +195,7 @@ class EpochRecorder:
         self.context, self.trainer, self.record, self.inputs = context, trainer, record, inputs
         self.checkpoint, self.run_dir, self.interruption = checkpoint, run_dir, interruption
         self.first_epoch, self.readings = trainer.epochs_done + 1, Window({})
+        self.meter = Meter(counter_of(gpu_uuid(trainer.device)))
         self.saved_at, self.save_seconds = time.monotonic(), 0.0
         self.progress = Progress(context.workload, context.train_params.epochs, trainer.epochs_done)
         if trainer.closed_form:
@@ -218,6 +220,7 @@ class EpochRecorder:
             self.save_if_due(epoch.number)
 
     def add_readings(self) -> None:
+        self.record.energy[self.first_epoch] = self.meter.joules()
         self.record.sampled[self.first_epoch] = self.readings.totals()
 
     def check_finite(self, epoch: Epoch) -> None:

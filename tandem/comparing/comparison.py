@@ -33,7 +33,7 @@ from tandem.runs.run import Run
 NOT_DESCRIBED = ("machine", "way of stepping", "place of the data")
 # The fields that a row takes from `timing` in timing.json, and how the values of several seeds are reduced to one.
 REDUCED: dict[str, Callable[[list[float]], float]] = {
-    **dict.fromkeys(("epoch_seconds", "samples_per_second"), statistics.median),
+    **dict.fromkeys(("epoch_seconds", "samples_per_second", "epoch_joules", "train_joules"), statistics.median),
     **dict.fromkeys(("peak_allocated_mib", "peak_reserved_mib", "process_mib", "peak_rss_mib"), max),
     "train_seconds": sum,
 }

@@ -25,7 +25,10 @@ SCHEMA = 2
 # The published parts of a manifest. The others describe where and when the run was made, or how to repeat it.
 KEPT = ("workload", "requested", "device", "seed", "block", "realized", "environment", "hardware", "epochs")
 DIGESTS = ("data", "weights", "predictions")
-TIMED = ("epoch_seconds", "samples_per_second", "train_seconds", "peak_allocated_mib", "peak_rss_mib")
+TIMED = (
+    "epoch_seconds", "samples_per_second", "train_seconds", "peak_allocated_mib", "peak_rss_mib",
+    "epoch_joules", "train_joules",  # older entries lack these
+)  # fmt: skip
 Entry = Mapping[str, Any]  # of a workload on one kind of hardware
 
 

@@ -60,6 +60,7 @@ MEASURED = {
     "epoch seconds": ("timing.epoch_seconds", " s"),
     "samples a second": ("timing.samples_per_second", ""),
     "training seconds": ("timing.train_seconds", " s"),
+    "joules per epoch": ("timing.epoch_joules", " J"),
     "VRAM peak, tensors": ("timing.peak_allocated_mib", " MiB"),
     "VRAM peak, process": ("timing.process_mib", " MiB"),
     "memory peak, process": ("timing.peak_rss_mib", " MiB"),

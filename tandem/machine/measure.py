@@ -14,7 +14,7 @@ from typing import Any
 import psutil
 import torch
 
-from tandem.machine import nvml
+from tandem.machine import energy, nvml
 from tandem.machine.sampler import Window, sampling
 
 
@@ -30,38 +30,49 @@ class Measurement:
     other_processes: float | None = None  # number of other processes on this GPU; largest sample
     gpu_busy_share: float | None = None  # share of the time in which a kernel ran; mean of the samples
     power_watts: float | None = None  # mean of the samples
-    energy_joules: float | None = None  # from the GPU's own counter
+    energy_joules: float | None = None  # of the whole device, including that of other processes (energy.py)
     peak_rss_mib: float | None = None  # of this process since it started
     cpu_share: float | None = None  # CPU seconds of this process per second: 1.0 means one busy core
     missing_reasons: dict[str, str] = field(default_factory=dict)
+
+    def add(self, other: "Measurement") -> None:
+        """Add the seconds and the energy of another region. The sum of the energy is unknown if one of both is."""
+        self.seconds += other.seconds
+        if self.energy_joules is None or other.energy_joules is None:
+            self.energy_joules = None
+            self.missing_reasons = {**other.missing_reasons, **self.missing_reasons}
+        else:
+            self.energy_joules += other.energy_joules
 
 
 @contextmanager
 def measure(device: torch.device) -> Iterator[Measurement]:
     """Measure the time and resources of the body. The device is synchronized at both readings of the clock."""
-    result = Measurement()
+    result, counter = Measurement(), energy.counter_of(gpu_uuid(device))
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
     with sampled(device) as readings:
         synchronize(device)
+        meter = energy.Meter(counter)
         cpu_before = time.process_time()
         start = time.perf_counter()
         yield result
         synchronize(device)
         result.seconds = time.perf_counter() - start
         result.cpu_share = (time.process_time() - cpu_before) / result.seconds
+        joules = meter.joules()
     result.peak_rss_mib = peak_rss_mib()
+    for name, value in {**readings.found(), "energy_joules": joules}.items():
+        if isinstance(value, str):
+            result.missing_reasons[name] = value
+        else:
+            setattr(result, name, value)
     if device.type == "cuda":
-        for name, value in readings.found().items():
-            if isinstance(value, str):
-                result.missing_reasons[name] = value
-            else:
-                setattr(result, name, value)
         result.peak_allocated_mib = torch.cuda.max_memory_allocated(device) / 2**20
         result.peak_reserved_mib = torch.cuda.max_memory_reserved(device) / 2**20
     else:
-        only_gpu = [name for name, value in vars(result).items() if value is None]
-        result.missing_reasons = dict.fromkeys(only_gpu, "the device is the CPU: there is no GPU to measure")
+        only_gpu = [name for name, value in vars(result).items() if value is None and name != "energy_joules"]
+        result.missing_reasons |= dict.fromkeys(only_gpu, "the device is the CPU: there is no GPU to measure")
 
 
 def sampled(device: torch.device) -> AbstractContextManager[Window]:

@@ -55,8 +55,8 @@ class Gpu:
             self.unavailable = f"NVML: {error}"
 
     def read(self) -> Readings:
-        """Read every quantity with one NVML call each."""
-        return {name: self.ask(name) for name in QUANTITIES}
+        """Read the sampled quantities with one NVML call each."""
+        return {name: self.ask(name) for name in QUANTITIES if name not in NOT_SAMPLED}
 
     def ask(self, name: str) -> float | str:
         """The current value of one of QUANTITIES, or the reason why it is unknown."""
@@ -89,6 +89,7 @@ QUANTITIES: dict[str, Callable[[Gpu], float]] = {
     "power_watts": lambda gpu: gpu.nvml.nvmlDeviceGetPowerUsage(gpu.handle) / 1000,
     "energy_joules": lambda gpu: gpu.nvml.nvmlDeviceGetTotalEnergyConsumption(gpu.handle) / 1000,
 }
+NOT_SAMPLED = ("energy_joules",)  # a counter, which energy.py reads at the ends of a region
 
 
 @cache

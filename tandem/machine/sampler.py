@@ -55,7 +55,7 @@ class Window:
         self.end = time.monotonic()
 
     def found(self) -> Readings:
-        """The maximum of MiB and of processes, the increase of joules, the mean of others; or the reason for none.
+        """The maximum of MiB and of processes, the mean of others; or the reason for none.
 
         If one reading lacks a quantity, the result lacks it too: it would not describe the whole window.
         """
@@ -72,8 +72,6 @@ class Window:
             return self.largest[name]
         if not self.num_averages:
             return f"the driver averages over up to {DRIVER_SECONDS:g} s, and the region took only {self.seconds:.2f} s"
-        if name.endswith("joules"):  # a counter: its largest value is the last
-            return self.largest[name] - float(self.first[name])
         return self.sums[name] / self.num_averages
 
 

@@ -91,15 +91,19 @@ def cells(row: Row) -> dict[str, Cell]:
         if row["epoch_seconds_lowest"] is not None:
             extremes = f"{seconds(row['epoch_seconds_lowest'])} to {seconds(row['epoch_seconds_highest'])}"
             epoch_details = [f"median of {num_seeds} processes", extremes]
+    if row["epoch_joules"] is not None:
+        epoch_details.append(f"{row['epoch_joules']:,.4g} J")
     threads = "1 thread, " if row["threads"] == 1 else f"{row['threads']} threads, "
-    together = (f"{num_seeds} seeds together",) if num_seeds > 1 and row["train_seconds"] is not None else ()
+    training_details = [f"{num_seeds} seeds together"] if num_seeds > 1 and row["train_seconds"] is not None else []
+    if row["train_joules"] is not None:
+        training_details.append(f"{row['train_joules']:,.4g} J{' for each seed' if num_seeds > 1 else ''}")
     return {
         "workload": Cell(row["workload"], (f"{row['task']}, {row['model']}",)),
         "device": Cell(row["label"], (f"{threads if row['device'] == 'cpu' else ''}{row['precision']}",)),
         "score": Cell(score_text(row["score"]), tuple(score_details)),
         "epoch": Cell(shown(row["epoch_seconds"], seconds), tuple(epoch_details)),
         "rate": Cell(shown(row["samples_per_second"], "{:,.0f}".format)),
-        "training": Cell(shown(row["train_seconds"], "{:,.1f}".format), together),
+        "training": Cell(shown(row["train_seconds"], "{:,.1f}".format), tuple(training_details)),
         "memory": memory(row),
         "measured": Cell(row["measured_at"][:10], (f"{row['measured_at'][11:16]} on {row['measured_on']}",)),
     }

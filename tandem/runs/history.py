@@ -26,13 +26,12 @@ RUN_METRICS = {
     "vram/peak_device_mib_max": "device_mib",
     "gpu/busy_share_mean": "gpu_busy_share",
     "gpu/power_watts_mean": "power_watts",
-    "gpu/energy_joules_sum": "energy_joules",
+    "energy/epoch_joules_median": "epoch_joules",
+    "energy/train_joules": "train_joules",
     "cpu/share_mean": "cpu_share",
 }
 # What the sampler reads from the GPU, from the first epoch to the last.
-SAMPLED = (
-    "sampled_seconds", "process_mib", "other_processes", "device_mib", "gpu_busy_share", "power_watts", "energy_joules",
-)  # fmt: skip
+SAMPLED = ("sampled_seconds", "process_mib", "other_processes", "device_mib", "gpu_busy_share", "power_watts")
 # The measurements of an epoch besides its time: MLflow's metric name -> the field of a Measurement.
 EPOCH_METRICS = {
     "vram/peak_allocated_mib": "peak_allocated_mib",
@@ -41,7 +40,7 @@ EPOCH_METRICS = {
     "vram/peak_device_mib": "device_mib",
     "gpu/busy_share": "gpu_busy_share",
     "gpu/power_watts": "power_watts",
-    "gpu/energy_joules": "energy_joules",
+    "energy/epoch_joules": "energy_joules",
     "memory/peak_rss_mib": "peak_rss_mib",
     "cpu/share": "cpu_share",
 }
@@ -63,6 +62,8 @@ class Record:
     missing_reasons: dict[str, str] = field(default_factory=dict)
     # First epoch of each part of a resumed training -> what the GPU sampler read in that part.
     sampled: dict[int, dict[str, Any]] = field(default_factory=dict)
+    # First epoch of each part -> the joules of that part, or the reason why they are unknown.
+    energy: dict[int, float | str] = field(default_factory=dict)
     # What the records say about the start of the training: the commit and its patch, conditions, initial weights.
     at_start: dict[str, Any] = field(default_factory=dict)
     digests: list[dict[str, str]] = field(default_factory=list)  # of each epoch's weights, order and random draws
@@ -173,11 +174,41 @@ def summarize_gpu(parts: Iterable[dict[str, Any]]) -> tuple[dict[str, float | No
             missing_reasons[name] = reasons[0]
         elif name.endswith(("mib", "processes")):
             found[name] = max(values)
-        elif name in ("energy_joules", "sampled_seconds"):
+        elif name == "sampled_seconds":
             found[name] = sum(values)
         else:
             found[name] = statistics.fmean(values, [part["sampled_seconds"] for part in parts])
     return found, missing_reasons
+
+
+def summarize_energy(record: Record) -> tuple[dict[str, float | None], dict[str, str]]:
+    """Return the median of the epochs after warm-up and the energy of the whole training, between epochs included.
+
+    Both are in joules. One that is unknown for an epoch or a part is None, and the second dictionary has its reason.
+    """
+    first_epoch = max(record.workers, default=1)
+    epochs = [row["energy_joules"] for row in record.timings if row["epoch"] >= first_epoch and not row["is_warmup"]]
+    found: dict[str, float | None] = {"epoch_joules": None, "train_joules": None}
+    missing_reasons: dict[str, str] = {}
+    if None in epochs:
+        # The last epoch may have its energy where another one lacks it.
+        missing_reasons["epoch_joules"] = record.missing_reasons.get("energy_joules", "some epochs have no energy")
+    else:
+        found["epoch_joules"] = statistics.median(epochs)
+    parts = list(record.energy.values()) or ["the training was recorded without its energy"]
+    if reasons := [value for value in parts if isinstance(value, str)]:
+        missing_reasons["train_joules"] = reasons[0]
+    else:
+        found["train_joules"] = sum(value for value in parts if not isinstance(value, str))
+    return found, missing_reasons
+
+
+def energy_sentence(found: dict[str, float | None], missing_reasons: dict[str, str], method: str) -> str:
+    """Return a sentence on the energy of the training and of an epoch, or on why it is unknown."""
+    texts = {"train_joules": "{:,.4g} J for the training", "epoch_joules": "{:,.4g} J per epoch"}
+    if known := [text.format(found[name]) for name, text in texts.items() if found[name] is not None]:
+        return f"{', '.join(known)} according to {method}; this includes the energy of other processes"
+    return f"energy is not measured: {missing_reasons['train_joules']}"
 
 
 def device_sentence(kind: str, num_epochs: int, result: dict[str, Any], num_workers: int = 1) -> str:
@@ -187,7 +218,6 @@ def device_sentence(kind: str, num_epochs: int, result: dict[str, Any], num_work
         "the process kept {:.2f} CPU cores busy": result["cpu_share"],
         "a kernel ran {:.0%} of the time": result["gpu_busy_share"],
         "the GPU drew {:,.0f} W": result["power_watts"],
-        "in all {:,.0f} J": result["energy_joules"],
         "peak VRAM of this process {:,.0f} MiB": result["process_mib"],
         "of tensors {:,.0f} MiB": result["peak_allocated_mib"],
     }

@@ -18,6 +18,7 @@ from safetensors.torch import save
 from tandem import files
 from tandem.files import preset_file, read_json
 from tandem.machine import conditions
+from tandem.machine.energy import counter_of
 from tandem.machine.measure import gpu_uuid
 from tandem.params.loading import load_params
 from tandem.params.parsing import flatten, literal
@@ -26,8 +27,10 @@ from tandem.runs.history import (
     RUN_METRICS,
     Record,
     device_sentence,
+    energy_sentence,
     memory_tags,
     summarize,
+    summarize_energy,
     summarize_gpu,
 )
 from tandem.runs.run import TRAIN_MEASURED, TRAIN_RESULT
@@ -158,14 +161,18 @@ def realized_settings(trainer: Trainer) -> Realized:
 def timing_record(context: RunContext, trainer: Trainer, record: Record) -> TimingRecord:
     """Return what was measured, and where, when and on what. Completes the record's summary lines."""
     gpu_summary, missing_of_gpu = summarize_gpu(record.sampled.values())
-    times = {**summarize(record.timings, max(record.workers, default=1)), **gpu_summary}
-    missing_reasons = record.missing_reasons | missing_of_gpu
+    energy_summary, missing_energy = summarize_energy(record)
+    times = {**summarize(record.timings, max(record.workers, default=1)), **gpu_summary, **energy_summary}
+    missing_reasons = record.missing_reasons | missing_of_gpu | missing_energy
+    missing_reasons.pop("energy_joules", None)  # of the last epoch
     seen = {**times, "num_kernels": record.probe.get("num_kernels")}
     record.summary_lines["device"] = device_sentence(context.kind, trainer.epochs_done, seen, context.num_workers)
     model: Any = trainer.model
     if hasattr(model, "describe_selection"):
         record.summary_lines["model_selection"] = model.describe_selection(context.task.score_name)
         print(record.summary_lines["model_selection"], flush=True)
+    method = counter_of(gpu_uuid(trainer.device)).method
+    record.summary_lines["energy"] = energy_sentence(energy_summary, missing_energy, method)
     if trainer.oom.fallbacks:
         record.summary_lines["out_of_memory"] = f"memory ran out: {', then '.join(trainer.oom.fallbacks)}"
     for reason in trainer.missing_graph().values():
@@ -193,6 +200,7 @@ def timing_record(context: RunContext, trainer: Trainer, record: Record) -> Timi
         "placement": placement,
         "timing": {
             **times,
+            **({} if energy_summary["train_joules"] is None else {"energy_method": method}),
             "missing_reasons": {name: why for name, why in missing_reasons.items() if times.get(name) is None},
         },
         "probe": record.probe,

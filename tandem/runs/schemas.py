@@ -90,7 +90,7 @@ class TimingRecord(TypedDict):
     kernels: str
     conditions: dict[str, Any]  # before, after (tandem/machine/conditions.py), between
     placement: Placement
-    timing: dict[str, Any]  # epoch_seconds, samples_per_second, peaks of memory ...; missing_reasons
+    timing: dict[str, Any]  # epoch_seconds, samples_per_second, peaks of memory, epoch_joules ...; missing_reasons
     probe: NotRequired[dict[str, Any]]  # how the time of a step is spent
     not_probed: NotRequired[dict[str, str]]
     summary_lines: NotRequired[dict[str, str]]  # sentences for people

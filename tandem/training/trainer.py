@@ -208,7 +208,6 @@ class Trainer:
                 self.oom,
             )
             loss, predictions = self.workers.mean(loss, num_val), self.workers.gather(predictions, num_val)
-        self.missing_reasons = {**training.missing_reasons, **self.missing_graph()}
         self.epochs_done += 1
         self.verify_device(predictions)
         val_loss = loss.item()
@@ -218,8 +217,9 @@ class Trainer:
         if self.closed_form:
             with measure(self.device) as refit:
                 self.closed_form.refit()
-            training.seconds += refit.seconds
+            training.add(refit)
             weights = snapshot(self.model)
+        self.missing_reasons = {**training.missing_reasons, **self.missing_graph()}
         return Epoch(
             self.epochs_done,
             learning_rate,

@@ -108,7 +108,7 @@ def test_a_training_on_a_gpu_is_captured_and_its_record_says_where_it_computed(c
     assert found["kernels"] == "cuDNN" and found["environment"]["versions"]["cudnn"]
     timings = found["timing"]
     assert timings["peak_allocated_mib"] > 0 and timings["peak_reserved_mib"] >= timings["peak_allocated_mib"]
-    for name in ("process_mib", "device_mib", "gpu_busy_share", "power_watts", "energy_joules"):
+    for name in ("process_mib", "device_mib", "gpu_busy_share", "power_watts", "epoch_joules", "train_joules"):
         assert timings[name] is None or timings[name] > 0, name
         assert (timings[name] is None) == (name in timings["missing_reasons"]), name
 
@@ -181,7 +181,7 @@ NVML = {
     # A part of a card (MIG) has no utilization, and no power or energy of its own.
     "nvmlDeviceGetUtilizationRates": ("refuse", "gpu_busy_share"),
     "nvmlDeviceGetPowerUsage": ("refuse", "power_watts"),
-    "nvmlDeviceGetTotalEnergyConsumption": ("refuse", "energy_joules"),
+    "nvmlDeviceGetTotalEnergyConsumption": ("refuse", "epoch_joules", "train_joules"),
 }
 
 
