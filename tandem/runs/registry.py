@@ -19,14 +19,20 @@ def name_of(workload: str) -> str:
     return f"tandem-{workload}"
 
 
-def log_model(client: Any, experiment_id: str, run_id: str, folder: Path) -> str:
-    """Make the model in `folder` the logged model of the run, which `models:/<id>` loads. Returns its id.
+def dataset_link(run: Any) -> dict[str, str]:
+    """Return the fields by which a metric of MLflow's run names the run's dataset; empty if the run has none."""
+    found = [each.dataset for each in run.inputs.dataset_inputs]
+    return {"dataset_name": found[0].name, "dataset_digest": found[0].digest} if found else {}
+
+
+def log_model(client: Any, experiment_id: str, run: Any, folder: Path) -> str:
+    """Make the model in `folder` the logged model of MLflow's run, which `models:/<id>` loads. Returns its id.
 
     If the run was evaluated before, perhaps with other weights or code, the model's files are replaced.
     """
     from mlflow.entities import LoggedModelOutput
 
-    outputs = client.get_run(run_id).outputs
+    run_id, outputs = run.info.run_id, run.outputs
     if outputs and outputs.model_outputs:
         model_id = str(outputs.model_outputs[0].model_id)
         client.log_model_artifacts(model_id, str(folder))
@@ -35,7 +41,8 @@ def log_model(client: Any, experiment_id: str, run_id: str, folder: Path) -> str
     begun = client.search_logged_models([experiment_id], f"source_run_id = '{run_id}'")
     for extra in begun[1:]:
         client.delete_logged_model(extra.model_id)
-    model = begun[0] if begun else client.create_logged_model(experiment_id, name="model", source_run_id=run_id)
+    params = {name: value for name, value in run.data.params.items() if name.startswith("train.model.")}
+    model = begun[0] if begun else client.create_logged_model(experiment_id, "model", run_id, params=params)
     client.log_model_artifacts(model.model_id, str(folder))
     client.finalize_logged_model(model.model_id, "READY")
     client.log_outputs(run_id, [LoggedModelOutput(model.model_id, step=0)])
