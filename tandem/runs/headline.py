@@ -85,15 +85,16 @@ def write_description(client: Any, run_id: str) -> None:
     lines = ["**Not evaluated yet**"]
     if "score" in tags:
         baseline = f"; best baseline: {tags[BASELINE_TAG]}" if BASELINE_TAG in tags else ""
-        seeds = f", mean of the seeds {tags['seeds']}" if "," in tags.get("seeds", "") else ""
+        seeds = f", mean of the seeds {tags['seeds'].replace(',', ', ')}" if "," in tags.get("seeds", "") else ""
         lines = [f"**{score} {tags['score']}** on the test split{seeds}{baseline}"]
     figures = [f"{tags[title]} {title}" for title in ("s/epoch", "samples/s") if title in tags]
     figures += [f"peak memory {tags['peak memory']}"] if "peak memory" in tags else []
-    lines.append(f"**{tags.get('device', '?')}** ({tags.get('device.name', '?')}): {', '.join(figures)}")
+    device = f"**{tags.get('device', '?')}** ({tags.get('device.name', '?')})"
+    lines.append(": ".join(filter(None, (device, ", ".join(figures)))))
     lines += [f"{name}: {tags[name]}" for name in ("verified", "compared", "not_comparable") if name in tags]
     former = tags.get(DESCRIPTION_TAG, "")
     notes = former.partition(RULE)[2] if RULE in former else former
-    client.set_tag(run_id, DESCRIPTION_TAG, "\n\n".join(lines) + RULE + notes)
+    client.set_tag(run_id, DESCRIPTION_TAG, "  \n".join(lines) + RULE + notes)
 
 
 def write_parent_figures(client: Any, experiment_id: str, parent_id: str, ms: int) -> None:
@@ -108,15 +109,16 @@ def write_parent_figures(client: Any, experiment_id: str, parent_id: str, ms: in
 
 # The saved view (MLflow 3.15 and later).
 
-VIEW_NAME = "Tandem: device, score, speed, memory, verdicts"
-MADE_AT = 1_763_769_600_000  # ms; a view that a user has saved again has a later `updatedAt` and is not replaced
-# Column, as MLflow writes it -> its width in pixels. The run's name always comes first.
+VIEW_NAME = "Tandem: score, speed, memory"
+MADE_AT = 1_763_769_600_000  # ms
+# Column, as MLflow writes it -> its width in pixels. The run's name always comes first. Those until `verified` fit in a
+# window of 1440 pixels.
 COLUMNS = {
+    "tags.`score`": 165,
     "tags.`device`": 60,
-    "tags.`score`": 170,
-    "tags.`s/epoch`": 150,
-    "tags.`samples/s`": 90,
-    "tags.`peak memory`": 130,
+    "tags.`s/epoch`": 135,
+    "tags.`peak memory`": 180,
+    "tags.`samples/s`": 125,
     "tags.`verified`": 110,
     "tags.`compared`": 260,
     "params.`seed`": 60,

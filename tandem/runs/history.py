@@ -27,7 +27,7 @@ RUN_METRICS = {
     "gpu/busy_share_mean": "gpu_busy_share",
     "gpu/power_watts_mean": "power_watts",
     "gpu/energy_joules_sum": "energy_joules",
-    "cpu/share_mean": "cpu_share",
+    "cpu/busy_cores_mean": "cpu_share",
 }
 # What the sampler reads from the GPU, from the first epoch to the last.
 SAMPLED = (
@@ -43,7 +43,7 @@ EPOCH_METRICS = {
     "gpu/power_watts": "power_watts",
     "gpu/energy_joules": "energy_joules",
     "memory/peak_rss_mib": "peak_rss_mib",
-    "cpu/share": "cpu_share",
+    "cpu/busy_cores": "cpu_share",
 }
 PEAKS = ("peak_allocated_mib", "peak_reserved_mib")  # the larger value of training and validation
 

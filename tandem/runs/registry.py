@@ -13,6 +13,7 @@ from typing import Any
 
 ALIAS = "best"
 SCORE_TAG, DATA_TAG = "val_score", "split.sha256"  # tags of a version
+VERSIONS_TAG = "mlflow.modelVersions"  # of a logged model: its page reads its versions from this tag
 
 
 def name_of(workload: str) -> str:
@@ -59,13 +60,19 @@ def register(client: Any, workload: str, run_id: str, model_id: str, about: dict
     create_registered_model(client, name, workload)
     tags = {SCORE_TAG: repr(about["val_score"]), DATA_TAG: data}
     own = [version for version in client.search_model_versions(f"name='{name}'") if version.run_id == run_id]
+    model = client.get_logged_model(model_id)
     if own:  # the run was evaluated before
+        version = own[0]
         for tag, value in tags.items():
-            client.set_model_version_tag(name, own[0].version, tag, value)
+            client.set_model_version_tag(name, version.version, tag, value)
     else:
         # Not `models:/<id>`: MLflow looks that up in the globally configured store, not in the client's.
-        source = client.get_logged_model(model_id).artifact_location
-        client.create_model_version(name, source, run_id, tags, await_creation_for=0, model_id=model_id)
+        source = model.artifact_location
+        version = client.create_model_version(name, source, run_id, tags, await_creation_for=0, model_id=model_id)
+    if VERSIONS_TAG not in model.tags:
+        client.set_logged_model_tags(
+            model_id, {VERSIONS_TAG: json.dumps([{"name": name, "version": str(version.version)}])}
+        )
     versions = client.search_model_versions(f"name='{name}'")
     comparable = [version for version in versions if version.tags.get(DATA_TAG) == data]
     # With equal scores the first version wins, so the alias does not move.

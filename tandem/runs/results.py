@@ -250,7 +250,7 @@ def open_mlflow_run(
             **record.bound,
         },
         tags={
-            **{name: about[name] for name in ("device", "device.name", "host", "why_not_cuda") if name in about},
+            **{name: about[name] for name in ("device", "device.name", "host")},
             "mlflow.source.name": f"train@{context.workload}-{context.device}-{context.seed}",
             "mlflow.source.type": "LOCAL",
             "workload": context.workload,

@@ -91,6 +91,6 @@ def test_mlflow_has_a_run_above_the_seeds_with_their_mean_and_range(
     assert (tags["verified"], tags["compared"]) == ("seed 1: reproduced", "faster")
     described = tags["mlflow.note.content"]
     assert described.startswith(
-        f"**accuracy {tags['score']}** on the test split, mean of the seeds 0,1,5; best baseline"
+        f"**accuracy {tags['score']}** on the test split, mean of the seeds 0, 1, 5; best baseline"
     )
     assert "verified: seed 1: reproduced" in described
