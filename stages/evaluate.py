@@ -19,10 +19,11 @@ from tandem.model_package import write_model
 from tandem.report import drawing
 from tandem.report.outcomes import outcomes
 from tandem.runs import schemas
+from tandem.runs.headline import BASELINE_TAG
 from tandem.runs.run import MEASURED, RESULT, TRAIN_RESULT, Run, open_folder
 from tandem.runs.run_dir import recording
 from tandem.runs.schemas import EvaluationTiming, ScoreRecord, TaskRecord
-from tandem.tasks import Evaluation, check_evaluation
+from tandem.tasks import Evaluation, Task, check_evaluation
 from tandem.training import inference, own_metrics
 from tandem.training.batches import Split, batches_of, sequential_indices
 from tandem.training.checkpoint import folder_of, remove_stored
@@ -48,6 +49,8 @@ def main(workload: str, device: str, seed: str) -> None:
         run_dir.add_metrics({"test/seconds": seconds, "test/samples_per_second": rate})
         if measured["out_of_memory"]:
             run_dir.add_tags({"out_of_memory.evaluate": "; ".join(measured["out_of_memory"])})
+        if baseline := strongest_baseline(context.task, result.metrics):
+            run_dir.add_tags({BASELINE_TAG: baseline})
         for path in paths:
             run_dir.add_artifact(path, "" if path.name == "score.json" else "evaluation")
         write_model(run_dir.model_folder, context.folder / TRAIN_RESULT, workload, context.params)
@@ -56,6 +59,14 @@ def main(workload: str, device: str, seed: str) -> None:
     score = f"{context.task.score_name} {result.metrics[context.task.score_name]:.4f}"
     sentences = "; ".join(filter(None, (score, result.sentence, own.sentence)))
     print(f"{sentences}; MLflow run {found}")
+
+
+def strongest_baseline(task: Task, metrics: dict[str, float]) -> str:
+    """Return the name and the score of the strongest baseline of the task's score; empty if the task has none."""
+    found = {name: metrics.get(f"{key}_{task.score_name}") for key, name in task.baselines.items()}
+    known = {name: value for name, value in found.items() if value is not None} or {task.zero.partition(":")[0]: 0.0}
+    name, value = max(known.items(), key=lambda each: each[1])
+    return f"{name} {value:.4f}" if name else ""
 
 
 def evaluate(context: RunContext, trained: Run) -> tuple[Evaluation, OwnScores, EvaluationTiming]:

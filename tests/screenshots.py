@@ -24,8 +24,6 @@ from tests.projects import wait_for
 
 SCREEN, TELEPHONE = {"width": 1440, "height": 900}, {"width": 390, "height": 844}
 SECONDS = 300.0  # for a run, on a busy machine
-# MLflow's assistant opens on the first visit; who closes it sees it no more.
-CLOSED = {"mlflow.assistant.fab.autoOpenedOnFirstLoad_v1": "true", "mlflow.assistant.panelOpen_v1": "false"}
 
 
 class Walk:
@@ -130,9 +128,6 @@ class Walk:
     def mlflow(self, tracking: dict[str, str]) -> None:
         """The saved view, two runs chosen and compared, and a run's own page."""
         server = self.servers["mlflow"]
-        self.page.add_init_script(
-            "; ".join(f"localStorage.setItem('{key}', '{value}')" for key, value in CLOSED.items())
-        )
         self.page.goto(runs_page(server, tracking["experiment_id"]))
         unfold = self.page.locator(".ag-row [col-id*='Run Name'] button").first
         unfold.wait_for()
@@ -149,7 +144,7 @@ class Walk:
         self.page.get_by_text("Show diff only").first.scroll_into_view_if_needed()
         self.take("mlflow-compare")
         self.page.goto(run_page(server, tracking["experiment_id"], tracking["run_id"]))
-        self.page.get_by_text("Description").first.scroll_into_view_if_needed()
+        self.page.get_by_text("on the test split").first.scroll_into_view_if_needed()
         self.take("mlflow-run")
 
     def report(self) -> None:

@@ -1,7 +1,6 @@
-"""What MLflow's table of runs shows: the headline figures of each run, and a saved view with their columns.
+"""What MLflow shows first of a run: its headline figures, a description made of them, and a saved view of the runs.
 
-The figures are metrics that MLflow sorts first, and tags with their texts. The parent run of several seeds gets the
-figures of all of them.
+The figures are tags with short texts. The parent run of several seeds gets the figures of all of them.
 """
 
 import base64
@@ -9,60 +8,93 @@ import json
 import statistics
 import zlib
 from collections.abc import Callable, Mapping, Sequence
+from itertools import chain
 from typing import Any, NamedTuple
 
 PARENT_TAG = "mlflow.parentRunId"  # MLflow's UI reads this tag
+DESCRIPTION_TAG = "mlflow.note.content"  # MLflow's UI shows this text as the run's description
+BASELINE_TAG = "baseline"  # the strongest baseline and its score; stages/evaluate.py sets it
+# In a description, what a user writes below this line stays.
+RULE = "\n\n---\n"
+VRAM, RSS = "vram/peak_allocated_mib_max", "memory/peak_rss_mib"
 
 
 class Figure(NamedTuple):
     metric: str  # its name; "" is the task's score on the test split
-    title: str  # of the tag with the text, with the unit
     reduce: Callable[[Sequence[float]], float]  # the values of several seeds to one, as in compare.json
+    unit: str = ""
 
 
-# MLflow sorts metrics by name and groups charts by the part before the slash. The names are short because chart titles
-# are narrow. docs/metrics.md defines each metric.
+# Tag -> figure. docs/metrics.md defines each metric.
 FIGURES = {
-    "0/1_score": Figure("", "score", statistics.fmean),
-    "0/2_epoch_seconds": Figure("time/epoch_seconds_median", "s/epoch", statistics.median),
-    "0/3_samples_per_second": Figure("throughput/samples_per_second_median", "samples/s", statistics.median),
-    "0/4_vram_peak_mib": Figure("vram/peak_allocated_mib_max", "VRAM MiB", max),
+    "score": Figure("", statistics.fmean),
+    "s/epoch": Figure("time/epoch_seconds_median", statistics.median),
+    "samples/s": Figure("throughput/samples_per_second_median", statistics.median),
+    "peak memory": Figure(VRAM, max, " MiB VRAM"),
 }
+ON_CPU = {"peak memory": Figure(RSS, max, " MiB RSS")}
 
 
 def score_of(metrics: Mapping[str, float]) -> str:
-    """Return the metric of the task's score on the test split: that of the validation metric besides the loss."""
-    found = (name for name in metrics if name.startswith("val/") and name != "val/loss")
-    return next(found, "val/").replace("val/", "test/", 1)
+    """Return the metric of the task's score on the test split: that of the validation metric besides the loss.
+
+    The parent run of several seeds has no other metric on the test split.
+    """
+    validated = (name.replace("val/", "test/", 1) for name in metrics if name.startswith("val/") and name != "val/loss")
+    return next(chain(validated, (name for name in metrics if name.startswith("test/"))), "")
 
 
 def write_figures(client: Any, run_id: str, ms: int, runs: Sequence[Any]) -> None:
-    """Write the figures of `runs`, which may differ in their seed, and their texts to the run `run_id`.
+    """Write the figures of `runs`, which may differ in their seed, as texts and the description to the run `run_id`.
 
-    A text has the range over several runs: 0.9789 (0.9722 to 0.9889). A figure that a run lacks is left out.
+    A text has the range over several runs: 0.9789 (0.9722 to 0.9889). A figure that a run lacks is left out. The
+    parent run also gets the metrics.
     """
     from mlflow.entities import Metric, RunTag
 
     present, metrics, tags = client.get_run(run_id).data.metrics, [], []
-    for name, figure in FIGURES.items():
-        found = [run.data.metrics.get(figure.metric or score_of(run.data.metrics)) for run in runs]
-        values = [value for value in found if value is not None]
+    on_gpu = any(VRAM in run.data.metrics for run in runs)
+    is_parent = run_id not in {run.info.run_id for run in runs}
+    for title, figure in (FIGURES if on_gpu else FIGURES | ON_CPU).items():
+        name = figure.metric or next((score_of(run.data.metrics) for run in runs), "")
+        values = [run.data.metrics[name] for run in runs if name in run.data.metrics]
         if not values or len(values) < len(runs):
             continue
         value = figure.reduce(values)
-        if present.get(name) != value:
+        if is_parent and present.get(name) != value:
             metrics.append(Metric(name, value, ms, 0))
-        text = text_of(name, value)
+        text = text_of(title, value)
         if len(values) > 1:
-            text += f" ({text_of(name, min(values))} to {text_of(name, max(values))})"
-        tags.append(RunTag(figure.title, text))
+            text += f" ({text_of(title, min(values))} to {text_of(title, max(values))})"
+        tags.append(RunTag(title, text + figure.unit))
+    tags += [RunTag(BASELINE_TAG, run.data.tags[BASELINE_TAG]) for run in runs[-1:] if BASELINE_TAG in run.data.tags]
     client.log_batch(run_id, metrics, tags=tags)
+    write_description(client, run_id)
 
 
-def text_of(name: str, value: float) -> str:
-    if name == "0/1_score":
+def text_of(title: str, value: float) -> str:
+    if title == "score":
         return f"{value:.4f}"
     return f"{value:,.0f}" if value >= 100 else f"{value:#.3g}"
+
+
+def write_description(client: Any, run_id: str) -> None:
+    """Write the description of a run from its tags. Call this after a figure or a verdict has changed."""
+    data = client.get_run(run_id).data
+    tags, score = data.tags, score_of(data.metrics).removeprefix("test/")
+    lines = ["**Not evaluated yet**"]
+    if "score" in tags:
+        baseline = f"; best baseline: {tags[BASELINE_TAG]}" if BASELINE_TAG in tags else ""
+        seeds = f", mean of the seeds {tags['seeds'].replace(',', ', ')}" if "," in tags.get("seeds", "") else ""
+        lines = [f"**{score} {tags['score']}** on the test split{seeds}{baseline}"]
+    figures = [f"{tags[title]} {title}" for title in ("s/epoch", "samples/s") if title in tags]
+    figures += [f"peak memory {tags['peak memory']}"] if "peak memory" in tags else []
+    device = f"**{tags.get('device', '?')}** ({tags.get('device.name', '?')})"
+    lines.append(": ".join(filter(None, (device, ", ".join(figures)))))
+    lines += [f"{name}: {tags[name]}" for name in ("verified", "compared", "not_comparable") if name in tags]
+    former = tags.get(DESCRIPTION_TAG, "")
+    notes = former.partition(RULE)[2] if RULE in former else former
+    client.set_tag(run_id, DESCRIPTION_TAG, "  \n".join(lines) + RULE + notes)
 
 
 def write_parent_figures(client: Any, experiment_id: str, parent_id: str, ms: int) -> None:
@@ -70,19 +102,23 @@ def write_parent_figures(client: Any, experiment_id: str, parent_id: str, ms: in
     children = client.search_runs([experiment_id], f"tags.`{PARENT_TAG}` = '{parent_id}'")
     by_seed = {run.data.params.get("seed"): run for run in reversed(children)}  # the newest come first
     scored = [run for run in by_seed.values() if any(name.startswith("test/") for name in run.data.metrics)]
-    write_figures(client, parent_id, ms, scored)
     client.set_tag(parent_id, "seeds", ",".join(sorted(filter(None, by_seed), key=int)))
+    write_figures(client, parent_id, ms, scored)
     client.set_terminated(parent_id, "FINISHED", ms)
 
 
 # The saved view (MLflow 3.15 and later).
 
-VIEW_NAME = "Tandem: device, score, speed, memory, verdicts"
-MADE_AT = 1_763_769_600_000  # ms; a view that a user has saved again has a later `updatedAt` and is not replaced
-# Column, as MLflow writes it -> its width in pixels. The run's name always comes first.
+VIEW_NAME = "Tandem: score, speed, memory"
+MADE_AT = 1_763_769_600_000  # ms
+# Column, as MLflow writes it -> its width in pixels. The run's name always comes first. Those until `verified` fit in a
+# window of 1440 pixels.
 COLUMNS = {
+    "tags.`score`": 165,
     "tags.`device`": 60,
-    **{f"tags.`{each.title}`": width for each, width in zip(FIGURES.values(), (170, 140, 80, 80), strict=True)},
+    "tags.`s/epoch`": 135,
+    "tags.`peak memory`": 180,
+    "tags.`samples/s`": 125,
     "tags.`verified`": 110,
     "tags.`compared`": 260,
     "params.`seed`": 60,

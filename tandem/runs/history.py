@@ -28,7 +28,7 @@ RUN_METRICS = {
     "gpu/power_watts_mean": "power_watts",
     "energy/epoch_joules_median": "epoch_joules",
     "energy/train_joules": "train_joules",
-    "cpu/share_mean": "cpu_share",
+    "cpu/busy_cores_mean": "cpu_share",
 }
 # What the sampler reads from the GPU, from the first epoch to the last.
 SAMPLED = ("sampled_seconds", "process_mib", "other_processes", "device_mib", "gpu_busy_share", "power_watts")
@@ -42,7 +42,7 @@ EPOCH_METRICS = {
     "gpu/power_watts": "power_watts",
     "energy/epoch_joules": "energy_joules",
     "memory/peak_rss_mib": "peak_rss_mib",
-    "cpu/share": "cpu_share",
+    "cpu/busy_cores": "cpu_share",
 }
 PEAKS = ("peak_allocated_mib", "peak_reserved_mib")  # the larger value of training and validation
 

@@ -24,7 +24,7 @@ from tandem.runs.store import tracking_uri
 RUN_KEY_TAG = "tandem.run_key"
 GROUP_TAG = "tandem.group"  # on runs that differ only in their seed: the run key of their parent run
 # The tags that the parent run of several seeds copies from the run that creates it.
-OF_GROUP = ("workload", "device", "device.name", "host", "preset", "dvc.experiment")
+OF_GROUP = ("workload", "device", "device.name", "host", "dvc.experiment")
 MEASURED = {"test/seconds", "test/samples_per_second"}  # differ between two evaluations with the same scores
 MOST_METRICS = 1000  # limit of one call
 
@@ -133,6 +133,7 @@ class Publication:
         if about.get("dataset"):
             dataset = DatasetInput(Dataset(**about["dataset"]), [InputTag("mlflow.data.context", "training")])
             self.client.log_inputs(self.run_id, [dataset])
+        headline.write_description(self.client, self.run_id)
         self.about = about
 
     def find_or_create_parent(self, about: dict[str, Any]) -> str:
@@ -167,17 +168,21 @@ class Publication:
         path = self.folder / f"{stage}.end.json"
         if not path.exists() or (end := read_json(path)) == self.ended.get(stage):
             return
-        present = self.client.get_run(self.run_id).data.metrics
-        new = {name: value for name, value in end["metrics"].items() if present.get(name) != value}
-        if set(new) - MEASURED:  # otherwise the same evaluation was repeated after a kill: it has no second point
-            self.log([Metric(name, value, end["ms"], 0) for name, value in new.items()])
         artifacts = self.folder / "artifacts"
         if artifacts.exists():
             self.client.log_artifacts(self.run_id, str(artifacts))
+        run, links, of_model = self.client.get_run(self.run_id), {}, end["metrics"]
         if "model" in end:
-            folder = artifacts / "model"
-            model_id = registry.log_model(self.client, self.experiment_id, self.run_id, folder)
+            model_id = registry.log_model(self.client, self.experiment_id, run, artifacts / "model")
             registry.register(self.client, about["experiment"], self.run_id, model_id, end["model"])
+            of_model = {metric.key: metric.value for metric in self.client.get_logged_model(model_id).metrics or ()}
+            links = {"model_id": model_id, **registry.dataset_link(run)}
+        present = [run.data.metrics, of_model]  # a publisher may have been killed between the two
+        new = {
+            name: value for name, value in end["metrics"].items() if any(each.get(name) != value for each in present)
+        }
+        if set(new) - MEASURED:  # otherwise the same evaluation was repeated after a kill: it has no second point
+            self.log([Metric(name, value, end["ms"], 0, **links) for name, value in new.items()])
         headline.write_figures(self.client, self.run_id, end["ms"], [self.client.get_run(self.run_id)])
         if self.parent_id:
             headline.write_parent_figures(self.client, self.experiment_id, self.parent_id, end["ms"])

@@ -23,7 +23,7 @@ from typing import Any
 
 from tandem.passwords import without_password
 from tandem.runs import connection
-from tandem.runs.headline import PARENT_TAG
+from tandem.runs.headline import PARENT_TAG, write_description
 from tandem.runs.run import Run, is_run, open_folder, open_run
 from tandem.runs.store import shown, tracking_uri
 
@@ -72,7 +72,7 @@ def find_seeds(run: str) -> list[Run]:
 
 
 def tag(recorded: Run, tags: dict[str, str]) -> None:
-    """Set `tags` on a run that MLflow has, and on its parent run, which MLflow's pages show first.
+    """Set `tags` on a run that MLflow has, and on its parent run, which MLflow's pages show first; describe both.
 
     If this fails, it prints a warning and does not raise.
     """
@@ -84,6 +84,8 @@ def tag(recorded: Run, tags: dict[str, str]) -> None:
             if above:  # the text of "compared" already names its runs
                 about = "" if name == "compared" else f"seed {recorded.seed}: "
                 client.set_tag(above, name, f"{about}{value}")
+        for run_id in filter(None, (recorded.run_id, above)):
+            write_description(client, run_id)
 
     try:
         ask_store(set_tags)

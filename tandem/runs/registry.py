@@ -13,20 +13,27 @@ from typing import Any
 
 ALIAS = "best"
 SCORE_TAG, DATA_TAG = "val_score", "split.sha256"  # tags of a version
+VERSIONS_TAG = "mlflow.modelVersions"  # of a logged model: its page reads its versions from this tag
 
 
 def name_of(workload: str) -> str:
     return f"tandem-{workload}"
 
 
-def log_model(client: Any, experiment_id: str, run_id: str, folder: Path) -> str:
-    """Make the model in `folder` the logged model of the run, which `models:/<id>` loads. Returns its id.
+def dataset_link(run: Any) -> dict[str, str]:
+    """Return the fields by which a metric of MLflow's run names the run's dataset; empty if the run has none."""
+    found = [each.dataset for each in run.inputs.dataset_inputs]
+    return {"dataset_name": found[0].name, "dataset_digest": found[0].digest} if found else {}
+
+
+def log_model(client: Any, experiment_id: str, run: Any, folder: Path) -> str:
+    """Make the model in `folder` the logged model of MLflow's run, which `models:/<id>` loads. Returns its id.
 
     If the run was evaluated before, perhaps with other weights or code, the model's files are replaced.
     """
     from mlflow.entities import LoggedModelOutput
 
-    outputs = client.get_run(run_id).outputs
+    run_id, outputs = run.info.run_id, run.outputs
     if outputs and outputs.model_outputs:
         model_id = str(outputs.model_outputs[0].model_id)
         client.log_model_artifacts(model_id, str(folder))
@@ -35,7 +42,8 @@ def log_model(client: Any, experiment_id: str, run_id: str, folder: Path) -> str
     begun = client.search_logged_models([experiment_id], f"source_run_id = '{run_id}'")
     for extra in begun[1:]:
         client.delete_logged_model(extra.model_id)
-    model = begun[0] if begun else client.create_logged_model(experiment_id, name="model", source_run_id=run_id)
+    params = {name: value for name, value in run.data.params.items() if name.startswith("train.model.")}
+    model = begun[0] if begun else client.create_logged_model(experiment_id, "model", run_id, params=params)
     client.log_model_artifacts(model.model_id, str(folder))
     client.finalize_logged_model(model.model_id, "READY")
     client.log_outputs(run_id, [LoggedModelOutput(model.model_id, step=0)])
@@ -52,13 +60,19 @@ def register(client: Any, workload: str, run_id: str, model_id: str, about: dict
     create_registered_model(client, name, workload)
     tags = {SCORE_TAG: repr(about["val_score"]), DATA_TAG: data}
     own = [version for version in client.search_model_versions(f"name='{name}'") if version.run_id == run_id]
+    model = client.get_logged_model(model_id)
     if own:  # the run was evaluated before
+        version = own[0]
         for tag, value in tags.items():
-            client.set_model_version_tag(name, own[0].version, tag, value)
+            client.set_model_version_tag(name, version.version, tag, value)
     else:
         # Not `models:/<id>`: MLflow looks that up in the globally configured store, not in the client's.
-        source = client.get_logged_model(model_id).artifact_location
-        client.create_model_version(name, source, run_id, tags, await_creation_for=0, model_id=model_id)
+        source = model.artifact_location
+        version = client.create_model_version(name, source, run_id, tags, await_creation_for=0, model_id=model_id)
+    if VERSIONS_TAG not in model.tags:
+        client.set_logged_model_tags(
+            model_id, {VERSIONS_TAG: json.dumps([{"name": name, "version": str(version.version)}])}
+        )
     versions = client.search_model_versions(f"name='{name}'")
     comparable = [version for version in versions if version.tags.get(DATA_TAG) == data]
     # With equal scores the first version wins, so the alias does not move.

@@ -241,6 +241,7 @@ def write_run_info(
     experiment = os.environ.get("DVC_EXP_NAME")
     device = context.device if context.num_workers > 1 else trainer.device.type
     name = f"{f'{experiment}: ' if experiment else ''}{context.workload}-{device}"
+    run_dir.add_text(json.dumps(about, indent=1), "machine.json")
     run_dir.write_info(
         experiment=context.workload,
         name=f"{name}-{time.strftime('%m%d-%H%M%S')}",
@@ -264,15 +265,13 @@ def write_run_info(
             **record.bound,
         },
         tags={
-            **about,
+            **{name: about[name] for name in ("device", "device.name", "host")},
             "mlflow.source.name": f"train@{context.workload}-{context.device}-{context.seed}",
             "mlflow.source.type": "LOCAL",
             "workload": context.workload,
             "requested_device": context.device,
-            "preset": preset,
-            "data.sha256": data_sha256(context),
             "tandem.group": group,
-            **git,
+            **{name: value for name, value in git.items() if name != "git.dirty"},
             **memory_tags(trainer.oom.fallbacks),
             **provenance.caller_tags(),
         },

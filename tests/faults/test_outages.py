@@ -60,7 +60,7 @@ run_dir.start_publisher = lambda: None  # nobody else publishes
 CALLS = (
     "create_run", "update_run", "set_tag", "log_batch", "log_inputs", "log_artifacts", "create_logged_model",
     "log_model_artifacts", "finalize_logged_model", "log_outputs", "set_terminated", "create_registered_model",
-    "create_model_version", "set_registered_model_alias",
+    "create_model_version", "set_logged_model_tags", "set_registered_model_alias",
 )
 
 def write(name):
@@ -135,6 +135,8 @@ def test_a_publisher_killed_before_any_of_its_calls_leaves_nothing_out_and_nothi
         models = client.search_logged_models([entry.info.experiment_id], f"source_run_id = '{run_id}'")
         assert [str(model.status) for model in models] == ["READY"]
         assert [model.model_id for model in entry.outputs.model_outputs] == [models[0].model_id]
+        assert [metric.value for metric in models[0].metrics if metric.key == "test/accuracy"] == [0.5]
+        assert "tandem-tiny" in models[0].tags["mlflow.modelVersions"]
         assert len(list((Path(models[0].artifact_location.removeprefix("file://"))).iterdir())) == 2
     versions = client.search_model_versions("name='tandem-tiny'")
     assert sorted(version.run_id for version in versions) == sorted(entry.info.run_id for entry in runs.values())

@@ -82,10 +82,15 @@ def test_mlflow_has_a_run_above_the_seeds_with_their_mean_and_range(
     assert sorted(run.data.params["seed"] for run in children) == ["0", "1", "5"]
     assert parent.info.status == "FINISHED" and parent.data.tags["seeds"] == "0,1,5"
     scores = [run.data.metrics["test/accuracy"] for run in children]
-    assert parent.data.metrics["0/1_score"] == pytest.approx(statistics.fmean(scores), rel=1e-5)
+    assert parent.data.metrics["test/accuracy"] == pytest.approx(statistics.fmean(scores), rel=1e-5)
     assert parent.data.tags["score"].endswith(f" ({min(scores):.4f} to {max(scores):.4f})")
     monkeypatch.setattr(recorded, "ask_store", lambda question: question(client))
     one = replace(open_folder(project / "results/runs/tiny/cpu/1"), run_id=children[0].info.run_id)
     recorded.tag(one, {"verified": "reproduced", "compared": "faster"})
     tags = client.get_run(parent.info.run_id).data.tags
     assert (tags["verified"], tags["compared"]) == ("seed 1: reproduced", "faster")
+    described = tags["mlflow.note.content"]
+    assert described.startswith(
+        f"**accuracy {tags['score']}** on the test split, mean of the seeds 0, 1, 5; best baseline"
+    )
+    assert "verified: seed 1: reproduced" in described
