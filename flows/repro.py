@@ -4,6 +4,7 @@ It calls `dvc repro` in this process. It prints a line for each stage that runs;
 `.tandem/logs/repro.log`. The other arguments go to `dvc repro`; `dvc repro --help` explains them.
 
     tandem repro
+    tandem repro sign                       # one workload on all devices and seeds, and the report
     tandem repro evaluate@sign-auto-0       # one stage, and what it needs
     tandem repro --verbose                  # print everything
     tandem repro --dry                      # only list what would run
@@ -17,7 +18,7 @@ import socket
 import time
 from argparse import ArgumentParser, Namespace
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -48,9 +49,9 @@ def main(options: Namespace) -> Result:
     from flows import dvc_run  # imports DVC
 
     events: list[Event] = []
-    arguments = ["repro", *(each for each in options.more if each != "--verbose")]
+    workloads, commands = dvc_commands([each for each in options.more if each != "--verbose"])
     if PRINTED_BY_DVC & set(options.more):
-        dvc_status = dvc_run.run(arguments, events.append)
+        dvc_status = first_failure(dvc_run.run(command, events.append) for command in commands)
     else:
         with StageLines(LOG) as shown:
 
@@ -58,12 +59,12 @@ def main(options: Namespace) -> Result:
                 events.append(event)
                 shown.on_event(event)
 
-            dvc_status = dvc_run.run(arguments, on_event, log_level="WARNING")
+            dvc_status = first_failure(dvc_run.run(command, on_event, log_level="WARNING") for command in commands)
     of_dvc = {0: DONE, dvc_run.INTERRUPTED: INTERRUPTED, dvc_run.REFUSED_ARGUMENTS: NO_ANSWER}
     status, seconds = of_dvc.get(dvc_status, FAILED), time.monotonic() - started
     stages = {event.stage: event for event in events if event.stage}
     failures = [event.reason for event in events if event.outcome == "failed"]
-    rows, table = results(files.compare_dir() / "compare.json", stages) if status == DONE else ([], [])
+    rows, table = results(files.compare_dir() / "compare.json", stages, workloads) if status == DONE else ([], [])
     document = {
         "seconds": seconds,
         "stages": {name: {"outcome": event.outcome, "seconds": event.seconds} for name, event in stages.items()},
@@ -80,6 +81,34 @@ def main(options: Namespace) -> Result:
     return Result("\n".join(lines), document, status)
 
 
+def dvc_commands(words: Sequence[str]) -> tuple[Sequence[str], list[list[str]]]:
+    """The workloads among the arguments, and the DVC commands that run them.
+
+    DVC's `compare` depends on all workloads. For some of them it runs alone, after their own stages.
+    """
+    options = [word for word in words if word.startswith("-")]
+    if len(options) == len(words):
+        return [], [["repro", *words]]
+    params = load_params()
+    workloads = [word for word in words if word in params.workloads]
+    if not workloads:
+        return [], [["repro", *words]]
+    stages = [
+        stage
+        for workload in workloads
+        for stage in (
+            *(f"evaluate@{workload}-{device}-{seed}" for device in params.devices for seed in params.seeds),
+            f"speed@{workload}",
+        )
+    ]
+    others = [word for word in words if word not in workloads]
+    return workloads, [["repro", *others, *stages], ["repro", *options, "--single-item", "compare"]]
+
+
+def first_failure(statuses: Iterable[int]) -> int:
+    return next((status for status in statuses if status), 0)
+
+
 def counts(stages: Mapping[str, Event]) -> str:
     """`; 12 stages unchanged, 2 restored from the run-cache`; empty if every stage ran."""
     words: dict[Outcome, str] = {"unchanged": "unchanged", "restored": "restored from the run-cache"}
@@ -88,15 +117,26 @@ def counts(stages: Mapping[str, Event]) -> str:
     return f"; {', '.join(shown)}" if shown else ""
 
 
-def results(path: Path, stages: Mapping[str, Event]) -> tuple[list[dict[str, Any]], list[str]]:
-    """The rows of compare.json, and the lines that show them, the verdicts, and what changed since the last commit."""
+def results(
+    path: Path, stages: Mapping[str, Event], workloads: Sequence[str] = ()
+) -> tuple[list[dict[str, Any]], list[str]]:
+    """The rows of compare.json, and the lines that show them, the verdicts, and what changed since the last commit.
+
+    `workloads`: only these, with their baselines.
+    """
     from tandem.report.changes import changes
     from tandem.report.comparison import first_verdicts
 
     try:
         compared = json.loads(path.read_text(encoding="utf-8"))
         rows, verdicts = list(compared["rows"]), first_verdicts(compared["short_verdicts"])
-        return rows, [*table_of(rows, stages), "", *(f"  {line}" for line in verdicts + changes())]
+        if workloads:
+            rows = [row for row in rows if row["workload"] in workloads]
+            short = {name: found for name, found in compared["short_verdicts"].items() if name in workloads}
+            verdicts = [*(f"{row['workload']}: {row['sentence']}" for row in rows), *first_verdicts(short)]
+        else:
+            verdicts += changes()
+        return rows, [*table_of(rows, stages), "", *(f"  {line}" for line in dict.fromkeys(verdicts))]
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return [], [f"no {files.relative(path)} to report from"]
 

@@ -59,7 +59,11 @@ def main(arguments: Sequence[str]) -> int:
     name, *rest = arguments
     is_json = "--json" in rest
     with stdout_as_stderr() if is_json else nullcontext():
-        text, document, status = result_of(name, rest)
+        text, document, status, then = result_of(name, rest)
+        if then:
+            print(text, flush=True)
+            text, more, status, _ = result_of(then[0], then[1:])
+            document |= {then[0]: more}
     if is_json:
         text = json.dumps(document, indent=2, ensure_ascii=False, default=str)
     try:

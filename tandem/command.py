@@ -22,6 +22,7 @@ class Result(NamedTuple):
     text: str  # printed without --json, if not empty
     document: Any  # printed as JSON with --json
     status: int = DONE
+    then: tuple[str, ...] = ()  # a command that runs next, such as ("repro", "sign")
 
 
 class CommandError(Exception):

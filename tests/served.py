@@ -101,9 +101,8 @@ def make_project(root: Path) -> Path:
         (root / "stages" / f"{name}.py").write_text(f"OUTS = {outs!r}\nCONTENT = {content!r}\n" + STAGE)
     with (root / "tandem/runs/run_dir.py").open("a") as file:
         file.write("\n\ndef start_publisher():\n    return None\n")  # the stages record nothing
-    params = (SOURCE / "params.yaml").read_text().splitlines()
-    params = ["workloads: [sign]" if line.startswith("workloads:") else line for line in params]
-    (root / "params.yaml").write_text("\n".join(params) + "\n")
+    params = (SOURCE / "params.yaml").read_text()
+    (root / "params.yaml").write_text(params.replace("- sign\n- pen\n- price\n- rally\n", "- sign\n"))
     copy_workload_code(root)
     (root / "dvc.yaml").write_text(GRAPH)
     ignored = ("/.tandem/", "/results/", "/behave.json", "/*.pid", "/go", "/mlruns/", "__pycache__/", "/home/")

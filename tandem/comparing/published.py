@@ -105,11 +105,6 @@ def references(entries: Sequence[Entry], own: Sequence[Run]) -> tuple[tuple[Refe
     return tuple(found), "" if found else "; ".join(dict.fromkeys(reasons)) or "nothing is published of it"
 
 
-def best_match(entries: Sequence[Entry], own: Run) -> Entry:
-    """Return the published run on the same kind of hardware with the same settings, otherwise the most similar one."""
-    return min(entries, key=lambda entry: distance(entry, own.manifest))
-
-
 def distance(published: Entry, own: Manifest) -> tuple[bool, bool, int]:
     """Return a sort key: smaller if hardware and settings differ less."""
     facts = rerun.environment_of(published, own)

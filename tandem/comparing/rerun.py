@@ -62,6 +62,11 @@ class Verdict:
         """The exit status."""
         return STATUS[self.name]
 
+    @property
+    def rank(self) -> int:
+        """0 for the strongest verdict."""
+        return list(STATUS).index(self.name)
+
     def __str__(self) -> str:
         return f"{self.name}: {self.cause}" if self.cause else self.name
 

@@ -40,6 +40,7 @@ FACTS = {
     "initial weights": "digests.weights.initial",
     "predictions": "digests.predictions",
     "preset": "preset",
+    "network": "block.train.model.name",
     "torch": "environment.versions.torch",
     "Python": "environment.versions.python",
     "made": "measured_at",

@@ -1,8 +1,9 @@
 """Create a workload from your data.
 
 PATH is a table, or sequences in another shape. The command creates workloads/NAME/ (the table, and a README to
-complete) and adds the block NAME to params.yaml and NAME to its `workloads`; then run `dvc repro`. It infers the
-meaning of the columns and prints it with the reasons; options override it. docs/own-data.md has a walk-through.
+complete) and adds the block NAME to params.yaml and NAME to its `workloads`. `tandem repro NAME` then trains it, or
+`--run` at once. The command infers the meaning of the columns and prints it with the reasons; options override it.
+docs/own-data.md has a walk-through.
 
   many sequences, with one label each (classify) or one per row (detect):
     tandem new gesture gesture.csv
@@ -20,7 +21,7 @@ meaning of the columns and prints it with the reasons; options override it. docs
 Before it writes anything, the command parses the block and runs preprocess and preload on the data. It never
 overwrites a file, and a failure leaves everything unchanged.
 
-Exit status: 0 created, 1 nothing is changed, with the reason.
+Exit status: 0 created, 1 nothing is changed, with the reason; with --run also that of `tandem repro`.
 """
 
 import os
@@ -103,7 +104,8 @@ def main(options: Namespace) -> Result:
         raise CommandError(f"{sentence_of(error)}; nothing is changed") from None
     choices = {key: {"value": value, "reason": reason} for key, value, reason in (*plan.source.notes, *plan.choices)}
     document = {"workload": plan.name, "block": from_yaml(plan.block)[plan.name], "choices": choices}
-    return Result("\n".join(next_steps(plan)), {**document, "summary": plan.summary})
+    then = ("repro", plan.name) if options.run else ()
+    return Result("\n".join(next_steps(plan, options.run)), {**document, "summary": plan.summary}, then=then)
 
 
 def remove_leftovers(folder: Path, name: str) -> None:
@@ -117,6 +119,7 @@ def remove_leftovers(folder: Path, name: str) -> None:
 def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("name", metavar="NAME", help="name of the workload: letters, digits, _ and -")
     parser.add_argument("table", metavar="PATH", type=Path, help="a table, an array, or a folder of sequences")
+    parser.add_argument("--run", action="store_true", help="then train the workload, without the others")
     parser.add_argument("--task", choices=tuple(schema.MODELS), help="what to learn")
     parser.add_argument(
         "--features", metavar="A,B,C", type=lambda text: text.split(","), help="default: all other numeric columns"
@@ -259,18 +262,10 @@ def summary_lines(plan: WorkloadPlan) -> list[str]:
     return aligned(rows)
 
 
-def next_steps(plan: WorkloadPlan) -> list[str]:
-    params = loading.load_params(files.ROOT / "params.yaml")
-    device, seed = params.devices[0], params.seeds[0]
-    results = f"results/runs/{plan.name}/{device}/{seed}/"
-    commands = [
-        ("dvc repro", "runs all outdated stages; results/report.html shows all workloads"),
-        (f"dvc repro evaluate@{plan.name}-{device}-{seed}", f"runs this workload only; its results are in {results}"),
-        (f"git add workloads/{plan.name} params.yaml", "adds the workload to git"),
-        ("make ui", "opens MLflow and Prefect in the browser"),
-    ]
-    return [
+def next_steps(plan: WorkloadPlan, is_run: bool) -> list[str]:
+    lines = [
         f"Created workloads/{plan.name}/ and the block {plan.name} in params.yaml.",
         f"Add the source and the licence of the data to workloads/{plan.name}/README.md.",
-        *aligned(commands),
+        f"`git add workloads/{plan.name} params.yaml` adds the workload to git.",
     ]
+    return lines if is_run else [*lines, f"Train this workload only: tandem repro {plan.name}"]

@@ -7,12 +7,14 @@ from dataclasses import fields
 from typing import Any
 
 from ruamel.yaml import YAML
+from ruamel.yaml.comments import CommentedMap
 from ruamel.yaml.error import YAMLError
 
 from tandem.importing.recipe import CLOSED_FORM
 from tandem.params import loading, schema
 from tandem.params.schema import usual_values
 
+MAX_IN_BRACES = 66  # characters of a mapping, as Python writes it
 # The comment after a key of the block.
 COMMENTS = {
     "preprocess": "workloads/README.md describes the keys and their values",
@@ -51,12 +53,29 @@ def make_block(name: str, headline: str, task: str, preprocess: dict[str, Any], 
     return f"# {headline}\n{text}"
 
 
-def to_yaml(value: Any) -> str:
-    """`value` as YAML 1.2; mappings and lists that contain no others are in flow style."""
-    yaml, text = YAML(), io.StringIO()
-    yaml.default_flow_style, yaml.width = None, 140
-    yaml.dump(value, text)
+def to_yaml(value: dict[str, Any]) -> str:
+    """`value` as YAML 1.2, laid out as DVC's writer does: `dvc exp run -S` then changes no other line."""
+    text = io.StringIO()
+    YAML().dump(styled(value), text)
     return text.getvalue()
+
+
+def styled(value: Any) -> Any:
+    """`value` in block style. A mapping without mappings is in braces if it has a list or fits in a line.
+
+    DVC's writer puts lists into block style unless they are in braces. Its parser rejects a colon in braces.
+    """
+    if isinstance(value, list):
+        return [styled(each) for each in value]
+    if not isinstance(value, dict):
+        return value
+    styled_value = CommentedMap({key: styled(each) for key, each in value.items()})
+    has_list = any(isinstance(each, list) for each in value.values())
+    is_nested = any(isinstance(each, dict) for each in value.values())
+    has_colon = any(":" in str(each) for each in value.values())
+    if not is_nested and not has_colon and (has_list or len(str(value)) <= MAX_IN_BRACES):
+        styled_value.fa.set_flow_style()
+    return styled_value
 
 
 def from_yaml(text: str) -> Any:

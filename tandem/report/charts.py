@@ -11,7 +11,6 @@ from typing import Any
 from matplotlib.axes import Axes
 
 from tandem.comparing.differences import mean_and_range
-from tandem.report.comparison import kind_of
 from tandem.report.drawing import DEVICE_COLOURS, FEW_POINTS, Chart, chart, plain, whole_numbers
 from tandem.report.text import counted, score_text, words
 
@@ -33,7 +32,7 @@ def scores(rows: Sequence[Row]) -> Chart | None:
 
     def draw(axes: Axes) -> None:
         for index, (row, own) in enumerate(zip(rows, values, strict=True)):
-            colour = DEVICE_COLOURS[kind_of(row)]
+            colour = DEVICE_COLOURS[row["colour"]]
             axes.plot(own, [index] * len(own), "o", color=colour, alpha=0.75, markeredgewidth=0)
             if len(own) > 1:
                 axes.plot([row["score"]] * 2, [index - 0.3, index + 0.3], color=colour, linewidth=2)

@@ -11,10 +11,12 @@ from typing import Any
 
 from tandem.comparing.comparability import short_hardware
 from tandem.comparing.comparison import Comparison, Judgement
+from tandem.comparing.rerun import STATUS
 from tandem.report.text import score_text, seconds, words
 
 Row = Mapping[str, Any]
 KINDS = {"cpu": "CPU", "cuda": "GPU", "published": "published"}
+NUM_PUBLISHED_COLOURS = 4  # of drawing.DEVICE_COLOURS
 COLUMNS = {  # of compare.md
     "workload": "workload",
     "device": "device",
@@ -56,9 +58,9 @@ class ReportSection:
 
 
 def named(rows: Sequence[Row]) -> tuple[list[dict[str, Any]], list[Hardware]]:
-    """Return the rows, each with a `label`, and the hardware that the labels stand for.
+    """Return the rows, each with a `label` and a `colour`, and the hardware that they stand for.
 
-    Labels are `CPU`, or `CPU 1` and `CPU 2` if rows come from two machines.
+    Labels are `CPU`, or `CPU 1` and `CPU 2` if rows come from two machines. Published machines differ in colour.
     """
     found: dict[tuple[str, str], Hardware] = {}
     for kind in sorted({kind_of(row): None for row in rows}, key=lambda kind: kind == "published"):
@@ -67,8 +69,11 @@ def named(rows: Sequence[Row]) -> tuple[list[dict[str, Any]], list[Hardware]]:
         for index, name in enumerate(names, 1):
             label = KINDS.get(kind, kind) if len(names) == 1 else f"{KINDS.get(kind, kind)} {index}"
             shown = here.get(name, short_hardware(name)) if kind == "published" else name
-            found[kind, name] = Hardware(kind, label, shown)
-    own = [{**row, "label": found[kind_of(row), row["device_name"]].label} for row in rows]
+            number = (index - 1) % NUM_PUBLISHED_COLOURS + 1
+            css = f"{kind}-{number}" if kind == "published" and number > 1 else kind
+            found[kind, name] = Hardware(css, label, shown)
+    hardware = [found[kind_of(row), row["device_name"]] for row in rows]
+    own = [{**row, "label": each.label, "colour": each.css} for row, each in zip(rows, hardware, strict=True)]
     # `cpu` and `auto` may be the same device.
     num = Counter((row["workload"], row["label"]) for row in own)
     return [
@@ -78,7 +83,7 @@ def named(rows: Sequence[Row]) -> tuple[list[dict[str, Any]], list[Hardware]]:
 
 
 def kind_of(row: Row) -> str:
-    """Return the key of the row's colour and of its name: its device, or `published`."""
+    """Return the row's device, or `published`."""
     return str(row.get("css", row["device"]))
 
 
@@ -165,8 +170,8 @@ def compare_with_zero(row: Row) -> list[str]:
 
 
 def published_results(comparison: Comparison) -> Iterator[tuple[str, str]]:
-    """Yield the verdict on each published run, and the reason."""
-    for each in comparison.references:
+    """Yield the verdict on each published run, and the reason; the strongest verdict first."""
+    for each in sorted(comparison.references, key=lambda known: known.verdict.rank if known.verdict else len(STATUS)):
         name = short_hardware(each.side.row["device_name"])
         which = f"Published run of {name}" if len(comparison.references) > 1 else "Published run"
         if each.verdict:

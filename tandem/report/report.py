@@ -57,7 +57,7 @@ def page(section: ReportSection) -> dict[str, Any]:
     metrics = [{"metric": words(name), **{row["label"]: row["metrics"].get(name) for row in rows}} for name in names]
     return {
         "section": section,
-        "lines": [(comparison.kind_of(row), comparison.cells(row)) for row in section.rows],
+        "lines": [(row["colour"], comparison.cells(row)) for row in section.rows],
         "baseline": comparison.baseline(first),
         "verdict": comparison.verdict(section),
         "sentences": comparison.sentences(section.comparison),

@@ -2,7 +2,8 @@
 
 A run is named by
 
-    an MLflow run id          in the tracking store in use: the project's, or the one that MLFLOW_TRACKING_URI names
+    an MLflow run id          or its first digits, at least 6; in the tracking store in use: the project's, or the one
+                              that MLFLOW_TRACKING_URI names
     sign@cpu, sign@cpu-0      workload@device[-seed]: the latest finished run in the tracking store. The device is the
                               one in params.yaml (including `auto`), or the one that was used
     a path                    of a run's folder (results/runs/sign/cpu/0), or of a file in it
@@ -27,7 +28,8 @@ from tandem.runs.headline import PARENT_TAG, write_description
 from tandem.runs.run import Run, is_run, open_folder, open_run
 from tandem.runs.store import shown, tracking_uri
 
-RUN_ID = re.compile(r"[0-9a-f]{32}")
+RUN_ID = re.compile(r"[0-9a-f]{6,32}")  # of MLflow, or its beginning
+ID_LENGTH = 32
 NAME = re.compile(r"(?P<workload>[^@\s]+)@(?P<device>[a-z0-9]+)(?:-(?P<seed>\d+))?")
 FORMS = "an MLflow run id, a name such as sign@cpu or sign@cpu-0 (workload@device-seed), or the path of a run's folder"
 NUM_LISTED = 8  # runs listed in the message if the run asked for does not exist
@@ -124,7 +126,13 @@ def experiments(name: str | None = None) -> list[str]:
 
 def entry_of(run: str) -> Any:
     if RUN_ID.fullmatch(run):
-        found = search(experiments(), f"attributes.run_id = '{run}'", most=1)
+        if len(run) == ID_LENGTH:
+            found = search(experiments(), f"attributes.run_id = '{run}'", most=1)
+        else:
+            found = [entry for entry in search(experiments()) if entry.info.run_id.startswith(run)]
+        if len(found) > 1:
+            ids = ", ".join(entry.info.run_id for entry in found)
+            raise ValueError(f"{run!r} is the beginning of several run ids: {ids}; give more digits")
     elif match := NAME.fullmatch(run):
         found = latest_of_name(match["workload"], match["device"], match["seed"])
     else:

@@ -1,23 +1,56 @@
 """A new workload's block goes into params.yaml, and nothing else changes: neither there nor in the project."""
 
+from difflib import unified_diff
 from pathlib import Path
 from typing import Any
 
 import pytest
+from dvc.utils.hydra import apply_overrides
 
 from tandem import cli, files
 from tandem.importing import new_workload, params_block
 from tandem.params.loading import parse_params
-from tests.own_tables import clips, planned, saved
+from tests.own_tables import clips, planned, saved, series
 from tests.projects import ROOT, TINY
 
 COMMITTED = (ROOT / "params.yaml").read_bytes().decode()
 
 
 def test_any_column_name_is_read_back_from_params_yaml():
-    names = ["x", "a: b", "1e3", "null", "True", "- x", "#", "a, b", 'say "x"', "it's", "\\", "ü", "0x1f", "15min"]
-    value = {"target": names[1], "features": names * 10}
+    names = ["a: b", "1e3", "null", "True", "- x", "#", "a, b", 'say "x"', "it's", "\\", "ü", "0x1f", "a:b", "15min"]
+    value = {"target": names[0], "features": names * 10}
     assert params_block.from_yaml(params_block.to_yaml({"columns": value})) == {"columns": value}
+
+
+@pytest.mark.parametrize(
+    ("kind", "options"),
+    [
+        ("committed", ()),
+        ("clips", ()),
+        ("clips", ("--model", "transformer")),
+        ("wide", ("--model", "gru")),
+        ("colon", ()),
+        ("series", ()),
+    ],
+)
+def test_an_experiment_changes_one_line_of_params_yaml(tmp_path: Path, kind: str, options: tuple[str, ...]):
+    """`dvc exp run -S` writes the file with DVC's writer, which keeps the layout that it made itself."""
+    text, key = COMMITTED, "sign.train.batch_size"
+    if kind != "committed":
+        table = series() if kind == "series" else clips(["a", "b"] * 6, num_features=40 if kind == "wide" else 2)
+        if kind == "colon":
+            table = table.rename(columns={"f0": "hand:x"})
+        text, key = with_workload(text, planned(saved(table, tmp_path / "t.csv"), *options)), "mine.train.batch_size"
+    path = tmp_path / "params.yaml"
+    path.write_text(text)
+    apply_overrides(path, [f"{key}=7"])
+    changed = [line for line in unified_diff(text.splitlines(), path.read_text().splitlines(), n=0)][3:]
+    assert len(changed) == 2 and changed[1].startswith("+    batch_size: 7"), changed
+    assert params_block.from_yaml(path.read_text())["workloads"] == params_block.from_yaml(text)["workloads"]
+
+
+def with_workload(text: str, plan: new_workload.WorkloadPlan) -> str:
+    return params_block.with_workload(text, plan.name, plan.block)
 
 
 # params.yaml in other layouts: Windows line endings, a list in lines, presets in the middle, no last line end.

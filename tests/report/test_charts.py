@@ -29,7 +29,7 @@ AHEAD = [
 
 
 def every_chart() -> dict[str, list[Chart | None]]:
-    rows = [{**make_row(device=device, seeds=seeds), "label": f"GPU {seeds} {NASTY}"}
+    rows = [{**make_row(device=device, seeds=seeds), "label": f"GPU {seeds} {NASTY}", "colour": device}
             for device, seeds in (("cpu", 3), ("cuda", 1))]  # fmt: skip
     many = [{"actual": f"{NASTY} {n % 31}", "predicted": f"{NASTY} {n * n % 31}"} for n in range(900)]
     huge = {**rows[0], "score": -1e5, "runs": [{**rows[0]["runs"][0], "score": -1e5}], "task": "forecast"}

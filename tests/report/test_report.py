@@ -7,6 +7,7 @@ import io
 import re
 import subprocess
 from collections.abc import Sequence
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ import pytest
 
 from tandem.comparing.comparison import Comparison, Reference, Side, compare
 from tandem.comparing.published import side_of
+from tandem.comparing.rerun import Verdict
 from tandem.comparing.table import rows_of
 from tandem.report import comparison, report
 from tandem.report.comparison import ReportSection
@@ -95,13 +97,13 @@ def side_by_side(workload: str = "sign", seeds: int = 1, speed: dict[str, Any] =
     return ReportSection(rows, compare(workload, both, speed))
 
 
-def published() -> Reference:
+def published(machine: str = "elsewhere") -> Reference:
     seconds = {"0": 0.3, "1": 0.4, "2": 0.5}
     entry = {
         **{"workload": "sign", "requested": "cpu", "device": "cpu", "seed": 0, "epochs": []},
         "block": {"task": "classify", "train": {"model": {"name": "gru"}}},
         "realized": {"threads": 1, "precision": "fp32", "out_of_memory": []},
-        "hardware": {"name": f"{NASTY} elsewhere", "torch": "2.11.0"},
+        "hardware": {"name": f"{NASTY} {machine}", "torch": "2.11.0"},
         "score_name": "accuracy",
         "scores": {"0": 0.95, "1": 0.96, "2": 0.97},
         "timings": {seed: {"epoch_seconds": each, "samples_per_second": 900.0} for seed, each in seconds.items()},
@@ -207,6 +209,18 @@ def test_a_published_run_stands_beside_ones_own(tmp_path: Path):
     text = page_of(tmp_path / "r.html", alone(make_row(), references=[published()])).text
     assert text.count(f"{NASTY} elsewhere") == 1 and "0.300 to 0.500" in text
     assert "published 0.9600 (0.9500 to 0.9700 over 3 seeds)" in text
+
+
+def test_each_published_machine_has_its_colour_and_the_strongest_verdict_is_first(tmp_path: Path):
+    first, second = published("elsewhere"), published("here")
+    first = replace(first, verdict=Verdict("statistically compatible"))
+    second = replace(second, verdict=Verdict("bit-equal"))
+    section = alone(make_row(), references=[first, second])
+    verdicts = comparison.verdict(section)
+    assert "bit-equal" in verdicts[0] and "statistically compatible" in verdicts[1]
+    page = page_of(tmp_path / "r.html", section)
+    chips = [tag["class"] for tag in page.all("i")]
+    assert chips.count("chip published") == chips.count("chip published-2") == 2  # in the list and in the table
 
 
 def test_markdown_and_html_show_the_same_cells(tmp_path: Path):
