@@ -12,7 +12,7 @@ from tandem.comparing.comparability import NAMED, Manifest, differing_names, fla
 from tandem.runs import schemas
 
 # Rows that the table shows even if all sides agree.
-ALWAYS = ("device", "hardware", "machine", "threads", "precision", "commit")
+ALWAYS = ("network", "device", "hardware", "machine", "threads", "precision", "commit")
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,8 @@ def rows_of(sides: Sequence[Sequence[Manifest]]) -> Iterator[Row]:
             yield row
     blocks = [dict(flat(value_of(side[0], "block") or {})) for side in sides]
     for name in dict.fromkeys(name for block in blocks[1:] for name in differing_names(blocks[0], block)):
-        yield Row(name, tuple(short(block.get(name, "absent")) for block in blocks))
+        if name != "train.model.name":  # it is the network
+            yield Row(name, tuple(short(block.get(name, "absent")) for block in blocks))
     found = [Row(what, tuple(measured(side, *about) for side in sides)) for what, about in MEASURED.items()]
     names = [value_of(side[0], "result.score_name") for side in sides]
     scores = (measured(side, f"result.metrics.{name}", f" ({name})") for side, name in zip(sides, names, strict=True))
