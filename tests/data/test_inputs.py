@@ -166,17 +166,26 @@ def test_any_bytes_in_params_are_accepted_or_get_one_sentence(tmp_path: Path, sa
 # Raw tables. -------------------------------------------------------------------------------------------------------
 
 SEQUENCES = SequenceTable(
-    "sequences",
-    "table.csv",
-    Columns("sequence", "step", ("x", "y"), "label"),
-    Split(0.6, 0.2, 0.2),
+    source="sequences",
+    table="table.csv",
+    columns=Columns("sequence", "step", ("x", "y"), "label"),
+    split=Split(0.6, 0.2, 0.2),
     seed=0,
     velocity=True,
     missing="refuse",
     groups="none",
 )
 SERIES = Series(
-    "series", "table.csv", SeriesColumns("time", "x", ("y",)), "1h", "difference", "skip", 3, 2, 1, Split(0.6, 0.2, 0.2)
+    source="series",
+    table="table.csv",
+    columns=SeriesColumns("time", "x", ("y",)),
+    interval="1h",
+    transform="difference",
+    missing="skip",
+    input_steps=3,
+    horizon=2,
+    stride=1,
+    split=Split(0.6, 0.2, 0.2),
 )
 CELLS = st.sampled_from(
     [

@@ -189,7 +189,7 @@ def tandem(project: Path, *words: str, **extra: str):
             "loops.py:takes_others",
             ["has the parameters (model, data, epochs=3); accepted: def takes_others(run, model, train, val)"],
         ),
-        ("loop.py:train", "train", ["train.loop is 'train'; accepted: FILE.py:NAME of a function"]),
+        ("loop.py:train", "train", ["train.loop is 'train'; accepted: FILE.py:NAME in workloads/tiny/"]),
         ("grad_accum_steps: 1", "grad_accum_steps: 2", ["train.grad_accum_steps is 2; accepted with a loop", ": 1"]),
         ("precision: fp32", "precision: auto", ["train.precision is 'auto'; accepted", "fp32, tf32, bf16, fp16"]),
         ("step: eager", "step: graph", ["train.step is 'graph'; accepted", "auto, eager"]),
