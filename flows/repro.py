@@ -15,6 +15,7 @@ Exit status: 0 done, 1 a stage failed.
 import json
 import os
 import socket
+import sys
 import time
 from argparse import ArgumentParser, Namespace
 from collections import Counter
@@ -71,6 +72,8 @@ def main(options: Namespace) -> Result:
         "results": rows,
         **({"error": failures[0]} if failures else {}),
     }
+    if status == NO_ANSWER and not PRINTED_BY_DVC & set(options.more):
+        sys.stderr.write(LOG.read_text(encoding="utf-8"))  # what DVC says of its arguments
     if status == NO_ANSWER or {"-q", "--quiet", "--dry"} & set(options.more):
         return Result("", document, status)
     lines = ["", f"{'Finished' if status == DONE else 'Failed'} after {seconds:.1f} s{counts(stages)}"]
