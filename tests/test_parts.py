@@ -251,7 +251,7 @@ def test_an_import_within_a_function_gets_the_same_sentence_and_an_optional_one_
     )
     done = tandem(project, "repro")
     assert done.returncode != 0 and "Traceback" not in done.stdout
-    assert f"error: workloads/tiny/net.py {NOT_THERE}" in done.stdout, done.stdout
+    assert f"workloads/tiny/net.py {NOT_THERE}" in done.stdout, done.stdout
 
 
 @pytest.mark.long

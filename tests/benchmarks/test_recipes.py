@@ -12,7 +12,7 @@ def test_folds_use_train_and_val_once_and_no_test_data(workload: str):
     rows, fold = recipes.folds_of(prepared, 5)
     assert sorted(rows) == sorted([*prepared.parts["train"], *prepared.parts["val"]])
     assert not set(rows) & set(prepared.parts["test"])
-    groups = prepared.groups[rows]
+    groups = prepared.duplicates[rows]
     assert len(set(zip(groups.tolist(), fold.tolist(), strict=True))) == len(set(groups.tolist()))
     labels = prepared.sequences.labels[rows]
     for number in range(5):  # every class is there to learn, and every fold is about a fifth

@@ -49,7 +49,7 @@ def test_a_damaged_object_in_the_cache_is_never_read_as_good(
     done = run(project, sys.executable, "-m", "tandem.cli", "repro", *again, check=False)
     message = error_of(done.stdout)
     assert done.returncode != 0 and "Traceback" not in done.stdout
-    assert message.startswith(f"error: {path} is altered")
+    assert f": {path} is altered" in message
     saw(message)
     doctor = run(project, sys.executable, "-m", "tandem.cli", "doctor", "--no-live", check=False).stdout
     assert f"{cached.relative_to(project)}, from which DVC restores {path}, is damaged" in doctor
@@ -66,7 +66,7 @@ def test_compare_refuses_a_damaged_score(trained: Path, tmp_path: Path, saw: Cal
     dvc(project, "checkout")
     done = run(project, sys.executable, "-m", "tandem.cli", "repro", "--force", "--single-item", "compare", check=False)
     assert done.returncode != 0 and "Traceback" not in done.stdout
-    assert error_of(done.stdout).startswith(f"error: {run_path('score.json')} is altered")
+    assert f": {run_path('score.json')} is altered" in error_of(done.stdout)
     saw(error_of(done.stdout))
 
 

@@ -81,7 +81,7 @@ def test_what_was_trained_before_is_restored_and_says_so(
     project = copy_of(published, tmp_path / "project", (published / "params.yaml").read_text())
     shutil.copy(trained / "params.yaml", project)
     output = run(project, sys.executable, "-m", "tandem.cli", "repro").stdout
-    assert "'train@tiny-cpu-0' is cached - skipping run" in output
+    assert re.search(r"^train@tiny-cpu-0 +[\d.]+ s  restored$", output, re.MULTILINE)
     measured_at = read_record(trained, "timing.json")["measured_at"]
     when = f"restored, measured {measured_at[:16].replace('T', ' ')}"
     assert when in output
