@@ -265,12 +265,13 @@ def test_few_gaps_do_not_cost_the_training_windows(tmp_path: Path):
     table = series()
     table.loc[100, "time"] = table.loc[99, "time"]
     path = saved(table, tmp_path / "t.csv")
-    plan = planned(path)
+    windows = ["--input-steps", "48", "--horizon", "22"]
+    plan = planned(path, *windows)
     total = plan.summary["num_per_split"]["train"]
     assert plan.workload.preprocess.missing == "interpolate"
     why = next(why for key, _, why in plan.choices if key == "missing")
     assert "1 of 300 points" in why and "1 rows have the time of a later one" in why
-    skipping = planned(path, "--missing", "skip")
+    skipping = planned(path, *windows, "--missing", "skip")
     params = skipping.workload.preprocess
     found = source_module("series").prepare(params, tmp_path, "window")
     skipped = found.summary["num_windows_skipped_per_split"]
