@@ -98,7 +98,7 @@ def write_results(
         print(f"warning: {others}: no comparison of times takes this run", flush=True)
 
     print(
-        f"epoch {times['epoch_seconds']:.3f} s (median of {times['num_epochs_measured']}), "
+        f"{times['epoch_seconds']:.3f} s per epoch (median of {times['num_epochs_measured']}), "
         f"{times['samples_per_second']:,.0f} samples/s, {times['train_seconds']:.1f} s in all"
     )
 

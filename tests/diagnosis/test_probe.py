@@ -195,7 +195,7 @@ def on_gpu(settings: Train, num_steps: int, features: int = 4, resident: bool = 
     tensors = {name: tensor.repeat(8, *[1] * (tensor.ndim - 1)) for name, tensor in trainer.train_split.tensors.items()}
     if resident:
         tensors = {name: tensor.to(device) for name, tensor in tensors.items()}
-    split = Split(tensors, device)
+    split = Split(tensors, device, data_location="device" if resident else "host")
     return Trainer(trainer.model.to(device), split, split, settings, trainer.task)
 
 
