@@ -75,7 +75,7 @@ class StageLines:
             if not line.endswith("\n"):  # none, or not completely written
                 self.lines.seek(position)
                 return
-            if text := line.strip():
+            if (text := line.strip()) not in ("", self.stage):
                 self.newest = text
                 if text.lower().startswith(shown):
                     self.write(f"{self.stage}: {text}" if self.stage else text)
