@@ -45,8 +45,16 @@ def make_plan(choices: dict[str, Any], overrides: dict[str, Any], force: bool, n
     require_devices(params.devices)
     if not chosen:
         return RunPlan([["repro", *flags]], None, {})
-    targets = [f"evaluate@{'-'.join(map(str, item))}" for item in itertools.product(*(items | chosen).values())]
+    targets = evaluations(**(items | chosen))
     return RunPlan([["repro", *flags, *targets], ["repro", "--single-item", "compare"]], None, {})
+
+
+def evaluations(workloads: Iterable[str], devices: Iterable[str], seeds: Iterable[int]) -> list[str]:
+    """The stages that evaluate the workloads, as targets of `dvc repro`.
+
+    DVC's `compare` depends on all workloads. For some of them it runs alone, after their own stages.
+    """
+    return [f"evaluate@{'-'.join(map(str, item))}" for item in itertools.product(workloads, devices, seeds)]
 
 
 def require_devices(devices: Iterable[str]) -> None:

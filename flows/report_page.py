@@ -3,8 +3,8 @@
 import html
 import json
 from itertools import combinations
-from typing import Any
 
+from flows.results_artifact import first_tracking
 from flows.ui import running_servers
 from tandem import files
 from tandem.runs.store import compare_page, run_page, runs_page
@@ -32,12 +32,10 @@ def mlflow_links() -> str:
         rows = json.loads((files.compare_dir() / "compare.json").read_text(encoding="utf-8"))["rows"]
     except FileNotFoundError:
         rows = []
-    server, workloads = running_servers().get("mlflow", ""), dict[str, dict[str, Any]]()
+    server, workloads = running_servers().get("mlflow", ""), dict[str, dict[str, dict[str, str]]]()
     for row in rows:
-        for run in row["runs"]:
-            if "run_id" in run["tracking"]:
-                devices = workloads.setdefault(row["workload"], {})
-                devices.setdefault(row["requested"], run["tracking"])
+        if tracking := first_tracking(row):
+            workloads.setdefault(row["workload"], {})[row["requested"]] = tracking
     found = []
     for workload, devices in workloads.items():
         experiment = next(iter(devices.values()))["experiment_id"]

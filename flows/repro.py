@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from flows.events import Event, Outcome
-from flows.plan import require_devices
+from flows.plan import evaluations, require_devices
 from flows.stage_lines import StageLines
 from flows.ui import running_servers
 from tandem import files
@@ -85,10 +85,7 @@ def main(options: Namespace) -> Result:
 
 
 def dvc_commands(words: Sequence[str]) -> tuple[Sequence[str], list[list[str]]]:
-    """The workloads among the arguments, and the DVC commands that run them.
-
-    DVC's `compare` depends on all workloads. For some of them it runs alone, after their own stages.
-    """
+    """The workloads among the arguments, and the DVC commands that run them."""
     options = [word for word in words if word.startswith("-")]
     if len(options) == len(words):
         return [], [["repro", *words]]
@@ -99,10 +96,7 @@ def dvc_commands(words: Sequence[str]) -> tuple[Sequence[str], list[list[str]]]:
     stages = [
         stage
         for workload in workloads
-        for stage in (
-            *(f"evaluate@{workload}-{device}-{seed}" for device in params.devices for seed in params.seeds),
-            f"speed@{workload}",
-        )
+        for stage in (*evaluations([workload], params.devices, params.seeds), f"speed@{workload}")
     ]
     others = [word for word in words if word not in workloads]
     return workloads, [["repro", *others, *stages], ["repro", *options, "--single-item", "compare"]]

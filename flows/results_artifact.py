@@ -54,12 +54,17 @@ def markdown(results: dict[str, Any], plan: RunPlan) -> str:
 
 def links(row: Row, server: str) -> list[str]:
     """Links to the first seed's run in MLflow and to all runs of its workload."""
-    tracking = next((run["tracking"] for run in row["runs"] if "run_id" in run["tracking"]), None)
+    tracking = first_tracking(row)
     if tracking is None:
         return []
     experiment, name = tracking["experiment_id"], f"{row['workload']} on {row['requested']}"
     one, every = run_page(server, experiment, tracking["run_id"]), runs_page(server, experiment)
     return [f"{name}: [this run in MLflow]({one}), [all runs of {row['workload']}]({every})"]
+
+
+def first_tracking(row: Row) -> dict[str, str] | None:
+    """MLflow's ids of the first seed's run in a row of compare.json; None if MLflow has no run of it."""
+    return next((run["tracking"] for run in row["runs"] if "run_id" in run["tracking"]), None)
 
 
 def headline(rows: list[Row], outcomes: Mapping[str, Outcome]) -> str:

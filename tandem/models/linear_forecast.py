@@ -75,7 +75,7 @@ class LinearForecast:
     changes: LinearMap
     levels: LinearMap
     levels_share: float  # weight of `levels`: 0 unless the changes are those of a logarithm
-    selection: dict[str, Any]  # see `describe`
+    selection: dict[str, Any]  # see `selection_of`
 
     def __call__(self, values: Tensor, unit: ChangeUnit) -> Tensor:
         """Forecasts (N, H) of windows (N, T, F), in float64."""
@@ -108,7 +108,7 @@ def fit(values: Tensor, targets: Tensor, unit: ChangeUnit, season: int) -> Linea
         average([pair for pair in pairs if not pair[1].of_levels], num_steps, num_features, horizon),
         average([pair for pair in pairs if pair[1].of_levels], num_steps, num_features, horizon),
         sum(share for share, form in pairs if form.of_levels),
-        describe(pairs, unit),
+        selection_of(pairs, unit),
     )
 
 
@@ -123,7 +123,7 @@ def average(pairs: list[tuple[float, Form]], num_steps: int, num_features: int, 
     return LinearMap(weights.flatten(0, 1), bias)
 
 
-def describe(pairs: list[tuple[float, Form]], unit: ChangeUnit) -> dict[str, Any]:
+def selection_of(pairs: list[tuple[float, Form]], unit: ChangeUnit) -> dict[str, Any]:
     """The form with the largest weight, and errors as shares of the error of no change."""
     share, best = max(pairs, key=lambda pair: pair[0])
     errors: dict[str, float] = {}

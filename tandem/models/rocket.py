@@ -6,6 +6,7 @@ fits a ridge regression in closed form: one epoch, no learning rate. `forward` h
 the predictor and GPU code treat the network like any other.
 """
 
+from abc import ABC, abstractmethod
 from typing import Annotated
 
 import torch
@@ -22,7 +23,7 @@ CHUNK_BYTES = {"cpu": 2**23, "cuda": 2**28}
 RARITY_EXPONENT = 4  # from HYDRA's authors: a count that is nearly always zero must not become a large feature
 
 
-class FittedHead(nn.Module):
+class FittedHead(nn.Module, ABC):
     """Features of a sequence, standardized, and a linear layer: `forward(values (B, T, F), mask (B, T))` -> (B, C)."""
 
     mean: Tensor
@@ -36,9 +37,9 @@ class FittedHead(nn.Module):
     def forward(self, values: Tensor, mask: Tensor) -> Tensor:
         return self.head(self.standardized(values, mask))
 
+    @abstractmethod
     def features(self, values: Tensor, mask: Tensor) -> Tensor:
         """Features (B, P) in fp32."""
-        raise NotImplementedError
 
     def standardized(self, values: Tensor, mask: Tensor) -> Tensor:
         """Features (B, P) with mean 0 and standard deviation 1 over the training split."""

@@ -1,6 +1,7 @@
 """What changed since the last commit: the scores, and the parameters of the workloads whose scores differ."""
 
 import json
+from typing import Any
 
 from ruamel.yaml import YAML
 
@@ -23,6 +24,8 @@ def changes() -> list[str]:
         return []
     name, before = commit.decode().strip(), json.loads(published)
     now = files.read_json(files.results_dir() / "scores.json")
+    params_now, committed = read_yaml(PARAMS), at_commit("params.yaml")
+    params_before = YAML(typ="safe").load(committed) if committed else params_now
     changed, equal = list[str](), list[str]()
     for workload, devices in now.items():
         for device, score in devices.items():
@@ -31,7 +34,8 @@ def changes() -> list[str]:
                 equal.append(f"{workload}@{device}")
             else:
                 new_text, old_text = format_score(score), format_score(old) if old else "none"
-                changed.append(f"{workload}@{device}: {new_text}, at {name} {old_text}{changed_params(workload)}")
+                differs = changed_params(params_before.get(workload, {}), params_now.get(workload, {}))
+                changed.append(f"{workload}@{device}: {new_text}, at {name} {old_text}{differs}")
     return changed + ([f"the same scores as at {name}: {', '.join(equal)}"] if equal else [])
 
 
@@ -43,14 +47,9 @@ def format_score(score: dict[str, float]) -> str:
     return ", ".join(f"{name} {score_text(value)}" for name, value in score.items())
 
 
-def changed_params(workload: str) -> str:
-    """` (train.epochs: 100 before, 3 now)`; empty if the workload's parameters are those of the last commit."""
-    committed = at_commit("params.yaml")
-    if committed is None:
-        return ""
-    before, now = (
-        flatten(params.get(workload, {})) for params in (YAML(typ="safe").load(committed), read_yaml(PARAMS))
-    )
+def changed_params(block_before: dict[str, Any], block_now: dict[str, Any]) -> str:
+    """` (train.epochs: 100 before, 3 now)`; empty if a workload's parameters are those of the last commit."""
+    before, now = flatten(block_before), flatten(block_now)
     found = [
         f"{key}: {before.get(key, 'absent')} before, {now.get(key, 'absent')} now"
         for key in sorted({*before, *now})
