@@ -133,7 +133,9 @@ def on_simulated_gpu(stage: str, mib: float, dies: bool) -> None:
     Trainer.epoch, evaluate.evaluate = epoch_with_little_memory, evaluate_with_little_memory
     if dies:
         Checkpoint.save = save_and_die
-    sys.exit(main([stage, "tiny", "auto", "0"]))
+    status = main([stage, "tiny", "auto", "0"])
+    under_a_limit()  # torch._dynamo imports modules when the process ends
+    sys.exit(status)
 
 
 def finished(process: subprocess.Popen[str]) -> str:
@@ -200,9 +202,7 @@ def test_at_the_end_stands_advice_in_one_sentence_and_nothing_passes_for_a_resul
 ):
     """a training with too little memory (by setrlimit) for one sequence"""
     output, errors = start(project, "train", TOO_LITTLE_FOR_A_SEQUENCE).communicate()
-    # A library may add a line of its own about the memory.
-    (sentence,) = (line for line in errors.splitlines() if line.startswith("error: "))
-    assert "Traceback" not in errors, errors
+    (sentence,) = errors.splitlines()
     saw(sentence)
     assert sentence.startswith("error: out of memory (") and "set train.precision to bf16, then lower" in sentence
     actions = printed_actions(output)
