@@ -141,7 +141,7 @@ def predict_test(
 def prepare_seed(workload: str, params: Workload, seed: int) -> PreparedSequences:
     """The workload's data, split (or simulated) again with `seed` unless the table defines the split."""
     assert not isinstance(params.preprocess, Series), "the one split by time of a series has no seed"
-    prepared = prepare(params.task_facts.target, replace(params.preprocess, seed=seed), raw_dir(workload))
+    prepared = prepare(replace(params.preprocess, seed=seed), raw_dir(workload), params.task_facts.target)
     assert isinstance(prepared, PreparedSequences)
     return prepared
 

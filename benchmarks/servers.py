@@ -29,7 +29,7 @@ import psutil
 from benchmarks.epochs import epochs
 from benchmarks.markdown import header, row
 from tandem.runs import recorded, run_dir
-from tandem.runs.publish import TOKEN_TAG
+from tandem.runs.publisher import RUN_KEY_TAG
 
 TABLES = ("runs", "params", "tags", "metrics", "latest_metrics")
 REPEATS = 5
@@ -143,7 +143,7 @@ def history_requests(run_id: str) -> dict[str, Callable[[], object]]:
     """The requests, by name."""
     entry = recorded.entry_of(run_id)
     experiment, name = [entry.info.experiment_id], recorded.name_of(entry)
-    token = entry.data.tags[TOKEN_TAG]
+    run_key = entry.data.tags[RUN_KEY_TAG]
     client: Any = recorded.open_store()
     newest = ["attributes.start_time DESC"]
     return {
@@ -152,7 +152,7 @@ def history_requests(run_id: str) -> dict[str, Callable[[], object]]:
         ),
         f"the latest run of a name ({name})": lambda: recorded.entry_of(name),
         "the publisher asks for its run, by a tag": lambda: client.search_runs(
-            experiment, f"tags.`{TOKEN_TAG}` = '{token}'"
+            experiment, f"tags.`{RUN_KEY_TAG}` = '{run_key}'"
         ),
         "the publisher writes ten metrics and a tag": lambda: write(client, run_id),
         f"a whole run of {NUM_EPOCHS} epochs, MLflow's import included": lambda: publish_run(entry),
@@ -169,10 +169,10 @@ def write(client: Any, run_id: str) -> None:
 
 def publish_run(like: Any) -> None:
     """Publish a training, from its first file until MLflow has all of it."""
-    tags = {name: value for name, value in like.data.tags.items() if name != TOKEN_TAG and "." not in name}
+    tags = {name: value for name, value in like.data.tags.items() if name != RUN_KEY_TAG and "." not in name}
     experiment = recorded.open_store().get_experiment(like.info.experiment_id).name
     with run_dir.recording(uuid.uuid4().hex, "train") as run:
-        run.start(experiment, "benchmark", dict(like.data.params), tags)
+        run.write_info(experiment, "benchmark", tags, params=dict(like.data.params))
         run.save_epochs(epochs(NUM_EPOCHS))
     while run.folder.exists():
         time.sleep(0.02)
@@ -195,8 +195,8 @@ def copy_run(database: str, run_id: str, number: int) -> int:
             values: dict[str, Any] = {column.name: column for column in table.columns} | {"run_uuid": copies.c.id}
             if name == "runs":
                 values["start_time"] = table.c.start_time - copies.c.earlier
-            if name == "tags":  # each run has its own token
-                values["value"] = case((table.c.key == TOKEN_TAG, copies.c.id), else_=table.c.value)
+            if name == "tags":  # each run has its own key
+                values["value"] = case((table.c.key == RUN_KEY_TAG, copies.c.id), else_=table.c.value)
             rows = select(*values.values()).select_from(table.join(copies, table.c.run_uuid == run_id))
             if name == "metrics":
                 rows = rows.where(table.c.step < NUM_EPOCHS)

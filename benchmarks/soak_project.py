@@ -81,7 +81,7 @@ class Project:
         shorten(self.path, workload)
         commit(self.path)
         self.succeed("dvc", "repro", f"preload@{workload}-cpu")
-        self.succeed(sys.executable, "-m", "tandem.runs.publish")
+        self.succeed(sys.executable, "-m", "tandem.runs.publisher", "open")
 
     def hashes(self) -> dict[str, str]:
         paths = sorted({path for pattern in SAME for path in self.path.glob(pattern)})
@@ -223,7 +223,7 @@ class Project:
     def leftovers(self) -> list[str]:
         folders = [self.path / name for name in (".tandem", "results", "data", "mlruns")]
         found = [path for folder in folders for path in folder.rglob("*")]
-        endings = (".tmp", ".new", ".pt", ".run_key", ".ended")
+        endings = (".tmp", ".new", ".pt", ".ended")
         return [str(path.relative_to(self.path)) for path in found if path.name.endswith(endings)]
 
 

@@ -98,7 +98,7 @@ def start_all(servers: list[Server], prefect_port: int, mlflow_port: int) -> Non
     servers.append(start("Prefect's server", command, f"{prefect}/api/health"))
     # MLflow's server would create the schema in place, without the lock that trainings use.
     try:
-        processes.output_of(sys.executable, "-m", "tandem.runs.publish")
+        processes.output_of(sys.executable, "-m", "tandem.runs.publisher", "open")
     except CommandError as error:
         raise CommandError(f"MLflow's store cannot be opened: {error}") from None
     stored = [f"sqlite:///{files.MLRUNS}/mlflow.db", f"{files.MLRUNS.as_uri()}/artifacts"]

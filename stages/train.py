@@ -17,6 +17,7 @@ import math
 import os
 import sys
 import time
+import uuid
 from typing import Any
 
 import torch
@@ -86,15 +87,16 @@ def open_state(context: RunContext, checkpoint: Checkpoint) -> dict[str, Any]:
     if saved and (end := saved["record"].get("at_end")) and end.get("workers", 1) != context.num_workers:
         # Finished with another number of workers: the results are equal within rounding, but the timings differ.
         saved, message = None, ""
-    if saved and saved["trainer"]:
+    if saved:
+        epochs_done = saved["trainer"]["epochs_done"] if saved["trainer"] else 0
         written = ": all are trained, the results are written again" if saved["record"].get("at_end") else ""
-        print(
-            f"{message}, epoch {saved['trainer']['epochs_done']} of {context.train_params.epochs}{written}", flush=True
-        )
+        print(f"{message}, epoch {epochs_done} of {context.train_params.epochs}{written}", flush=True)
         return saved
     if message:
         print(message, flush=True)
-    return {"trainer": None, "oom": None, "record": vars(Record(checkpoint.run_key()))}
+    state = {"trainer": None, "oom": None, "record": vars(Record(uuid.uuid4().hex))}
+    checkpoint.save(state)  # a training that is killed in its first epoch keeps its MLflow run
+    return state
 
 
 def train(
@@ -114,14 +116,14 @@ def train(
         connect_workers(context, trainer, record, workers)
         cpu_seconds = workers.cpu_seconds_of_others()
         write_run_info(context, trainer, record, inputs.values, run_dir)
-        if record.history:  # a killed process may have saved these rows only in its checkpoint
+        if record.history:  # the run directory may have been removed, or the process killed before it wrote these rows
             run_dir.save_epochs(record)
         if not record.at_end:
             recorder = EpochRecorder(context, trainer, record, inputs, checkpoint, run_dir, interruption)
-            trainer.oom.on_fallback = lambda fallbacks: run_dir.add_tags(memory_tags(fallbacks))  # even if it fails
+            trainer.oom.on_fallback = lambda fallbacks: run_dir.add_tags(memory_tags(fallbacks))  # at once: it may fail
             with sampled(trainer.device) as recorder.readings:
                 trainer.train_epochs(recorder.add)
-            recorder.add_readings()  # includes the last one
+            recorder.add_readings()  # with the sampler's last reading
             recorder.progress.close()
             cpu_seconds = workers.cpu_seconds_of_others() - cpu_seconds
             workers.close()

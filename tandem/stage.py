@@ -28,7 +28,7 @@ STAGES = {
 }
 # Stages that are recorded in MLflow.
 RECORDED = ("train", "evaluate")
-# `dvc exp run --temp` works in a copy of the project; DVC_ROOT is the project itself.
+# The project (files.HOME), not the copy in which `dvc exp run --temp` works.
 ROOT = os.environ.get("DVC_ROOT") or os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 LAST_ERROR = os.path.join(ROOT, ".tandem", "last_error.json")
 

@@ -1,6 +1,6 @@
 """How a stage learns that it must stop: Ctrl+C (SIGINT), SIGTERM, and the end of the process that started it.
 
-A stage ends with its dvc: `end_with_dvc` sends it SIGTERM when dvc has ended, even by `kill -9`. Most stages end at
+A stage stops when its dvc has ended, even by `kill -9`: `end_with_dvc` then sends it SIGTERM. Most stages end at
 once on SIGTERM. A training finishes its epoch, saves a checkpoint and exits with 130 (`GracefulStop`; stages/train.py).
 With several workers, the first worker uses `GracefulStop`. The others and their launcher use `StopSignals`, which only
 notes the signal (tandem/training/launcher.py).
@@ -43,7 +43,7 @@ class GracefulStop(StopSignals):
     def handle(self, number: int, frame: "FrameType | None") -> None:
         if self.stop_requested:
             if number == self.first_signal == signal.SIGTERM:
-                return  # one stop may send two: DVC's process group gets one, and `end_with_dvc` sends another
+                return  # of one stop: DVC's process group gets one, and `end_with_dvc` sends another
             raise KeyboardInterrupt
         self.first_signal = number
         self.stop_requested = True
@@ -54,7 +54,7 @@ def end_with_dvc() -> None:
     """Send this stage SIGTERM when the dvc that started it ends. Exits if dvc has ended already."""
     dvc = os.getppid()
     try:
-        while is_shell_of_stage(dvc):  # if /bin/sh is dash, it stays as the parent: it forks instead of exec
+        while is_shell_of_stage(dvc):  # dash forks the command, so the parent is the shell
             dvc = parent_of(dvc)
         # dvc and its stages share a process group. If dvc is gone, the parent is a process of another group.
         if os.getpgid(dvc) == os.getpgrp():

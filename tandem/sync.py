@@ -12,7 +12,7 @@ from argparse import Namespace
 
 from tandem.command import DONE, FAILED, Result
 from tandem.files import relative
-from tandem.runs.publish import sync
+from tandem.runs.publisher import sync
 from tandem.runs.run_dir import RUNS
 from tandem.runs.store import shown, tracking_uri
 

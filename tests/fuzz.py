@@ -6,7 +6,6 @@ of damaged files and the sentences; exit status 1 where a reader did something e
 
 import json
 import random
-import re
 import sys
 import time
 import traceback
@@ -100,7 +99,6 @@ READERS: dict[Path, Callable[[], object]] = {
     Path(LAST_ERROR): lambda: dvc_run.last_error("train@x"),
     files.compare_dir() / "compare.json": lambda: repro.results(files.compare_dir() / "compare.json", {}),
     RUN_DIR / "published.json": lambda: run_dir.read_publication(RUN_DIR),
-    CHECKPOINT.run_key_file: lambda: re.fullmatch("[0-9a-f]{32}", CHECKPOINT.run_key()) or 1 / 0,
     files.ROOT / "docs/published.json": published_ones,
     files.ROOT / "params.yaml": params,
     files.preset_file("tiny"): lambda: files.read_json(files.preset_file("tiny"), {"preset": str, "overrides": dict}),
@@ -115,7 +113,6 @@ def make_what_is_missing() -> None:
     files.write_json(ui.STATE_FILE, {"pid": 1, "prefect": "http://127.0.0.1:1", "mlflow": "http://127.0.0.1:2"})
     files.write_json(Path(LAST_ERROR), {"stage": "train", "message": "why", "run": "x", "time": ""})
     files.write_json(RUN_DIR / "published.json", {"run_id": "a" * 32, "experiment_id": "1"})
-    CHECKPOINT.run_key()
     closure.CACHE.unlink(missing_ok=True)
     fingerprints()
 

@@ -60,7 +60,7 @@ def statuses(ready: Path) -> dict[str, str]:
 
 
 def publish(ready: Path, command: str, **extra: str) -> subprocess.Popen[str]:
-    module = {"sync": ("tandem.cli", "sync"), "open": ("tandem.runs.publish",)}[command]
+    module = {"sync": ("tandem.cli", "sync"), "open": ("tandem.runs.publisher", "open")}[command]
     return start(ready, sys.executable, "-m", *module, **extra)
 
 

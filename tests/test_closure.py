@@ -78,7 +78,7 @@ def replace(old: str, new: str):
         ("tandem/training/step.py", append, stages_of(*WORKLOADS)),
         ("tandem/report/outcomes.py", append, {*(f"evaluate@{name}" for name in WORKLOADS), "compare"}),
         ("tandem/report/report.html.j2", lambda text: text + "<!-- -->\n", {"compare"}),
-        ("tandem/runs/publish.py", append, set()),
+        ("tandem/runs/publisher.py", append, set()),
         ("tandem/diagnosis/probe.py", append, set()),
         ("flows/pipeline.py", append, set()),
         ("tandem/params/schema.py", append, set()),

@@ -53,14 +53,14 @@ def source_module(name: str) -> ModuleType:
     return importlib.import_module(f"{__name__}.{'own_source' if ':' in name else name}")
 
 
-def prepare(target: str, params: Any, folder: Path) -> Prepared:
+def prepare(params: Any, folder: Path, target: str) -> Prepared:
     """Prepare the data of a workload. `target`: that of its task (tandem/tasks). `params`: those of its source."""
     prepared: Prepared = source_module(params.source).prepare(params, folder, target)
     return prepared
 
 
 def write_prepared(folder: Path, prepared: Prepared) -> dict[str, Any]:
-    """Write the arrays to `folder`. Returns the content of its summary.json, which later stages read."""
+    """Write the arrays to `folder`. Returns the content of summary.json, which the stage writes."""
     summary = {**prepared.summary, "sha256": write_arrays(folder, prepared)}
     if prepared.table:
         summary["table_sha256"] = sha256_file(prepared.table)

@@ -1,4 +1,4 @@
-"""Convert a split's arrays to tensors and write them to one aligned file, which a device can load directly."""
+"""Write a split's arrays to one aligned safetensors file, which a device can load directly."""
 
 from pathlib import Path
 from typing import Any

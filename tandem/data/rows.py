@@ -34,9 +34,9 @@ def to_sequences(
     """Check the table and convert it to padded arrays. Sequences are ordered by id, and their rows by step.
 
     `velocity`, `allow_missing` and `offsets` are those of `make_features`. `target`: that of the task. `groups`: the
-    column whose values tell which sequences must stay in one split. `ids` (N,): the column of the sequence holds
-    indices into them. `classes`: the column of the label holds indices into them. Removes the columns from `table`.
-    Raises ValueError with the row's place.
+    column whose values tell which sequences must stay in one split. `ids` (N,): if given, the column of the
+    sequence has indices into it. `classes`: if given, the column of the label has indices into it. Removes the columns
+    from `table`. Raises ValueError with the row's place.
     """
     codes, distinct = factorize(table, columns.sequence)
     ids = distinct if ids is None else ids

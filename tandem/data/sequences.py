@@ -64,8 +64,8 @@ def prepare_own(params: OwnSequences, found: Any, place: str, target: str) -> Pr
 def split_and_standardize(
     sequences: Sequences, params: SequenceTable | OwnSequences, name: str, table: Path | None, label: str
 ) -> PreparedSequences:
-    """Split `sequences`, and standardize them in place by the training split's statistics. `label`: the name of a
-    numeric label.
+    """Split `sequences`, and standardize them in place by the training split's statistics. `label`: the
+    column of the label, which only a message about a numeric one names.
     """
     num_features = len(sequences.features) // (2 if params.velocity else 1)  # without their velocities
     check_any_feature_changes(name, sequences, num_features)

@@ -39,7 +39,6 @@ from tandem.machine import nvml
 from tandem.machine.interleaving import interleave
 from tandem.machine.measure import gpu_uuid, seconds_of, seconds_per_item, synchronize
 from tandem.machine.rates import has_cores, host_to_device_rate, matrix_rate, memory_rate
-from tandem.machine.threads import threads_kept
 from tandem.training.batches import Batch
 from tandem.training.device import use_tf32
 from tandem.training.graphs import NUM_WARMUPS, Graphs
@@ -67,19 +66,13 @@ def probe(trainer: Trainer, auto_seconds: float = 0.0) -> ProbeResult | str:
 
     `auto_seconds`: the part of the budget that the choice of threads and precision has used (tandem/training/auto.py).
     """
-    before = copy.deepcopy(trainer.state())
     try:
-        with threads_kept():
+        with trainer.trial_steps():
             return measure_parts(trainer, BUDGET_SECONDS - auto_seconds)
     except (RuntimeError, MemoryError, OSError) as error:
         if not is_out_of_memory(error):
             raise
         return f"memory ran out while it was tried ({shorten(error)})"
-    finally:
-        trainer.restore(before)
-        trainer.optimizer.zero_grad(set_to_none=True)
-        if trainer.device.type == "cuda":
-            torch.cuda.empty_cache()  # otherwise the trials' memory would count as reserved by the training
 
 
 def measure_parts(trainer: Trainer, seconds: float) -> ProbeResult:

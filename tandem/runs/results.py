@@ -34,7 +34,7 @@ from tandem.runs.history import (
     summarize_gpu,
 )
 from tandem.runs.run import TRAIN_MEASURED, TRAIN_RESULT
-from tandem.runs.run_dir import RunDir
+from tandem.runs.run_dir import GROUP_TAG, RunDir
 from tandem.runs.schemas import Placement, Realized, TimingRecord, TrainRecord
 from tandem.training.device import device_tags
 from tandem.training.trainer import Trainer, snapshot
@@ -45,9 +45,7 @@ LEARNED = ("features", "classes", "num_per_class", "mean", "std", "offsets", "ta
 
 
 def entries_at_start(trainer: Trainer) -> dict[str, Any]:
-    """Return the records' entries for the start of a training. They are recorded now because another process may end
-    it.
-    """
+    """Return the records' entries for the start of a training. After a resume, another process writes the results."""
     return {
         "tree": provenance.tree(),
         "conditions": conditions.read(gpu_uuid(trainer.device)),
@@ -57,8 +55,7 @@ def entries_at_start(trainer: Trainer) -> dict[str, Any]:
 
 
 def entries_at_end(trainer: Trainer, record: Record, cpu_seconds_of_others: float) -> dict[str, Any]:
-    """Return the records' entries for the end of a training. They are recorded now because another process may write
-    them.
+    """Return the records' entries for the end of a training. After a resume, another process writes the results.
 
     `cpu_seconds_of_others`: the processor time that the other workers on this machine have used for the training.
     """
@@ -270,7 +267,7 @@ def write_run_info(
             "mlflow.source.type": "LOCAL",
             "workload": context.workload,
             "requested_device": context.device,
-            "tandem.group": group,
+            GROUP_TAG: group,
             **{name: value for name, value in git.items() if name != "git.dirty"},
             **memory_tags(trainer.oom.fallbacks),
             **provenance.caller_tags(),

@@ -5,7 +5,7 @@ the stage has ended. It is outside every DVC output, because DVC deletes outputs
 neither mlflow nor a server, so a slow or unreachable store does not delay a run. Imports neither mlflow nor torch.
 
     run.json                the MLflow run: experiment, name, parameters, tags, dataset, parent, started_ms
-    artifacts/history.csv   the losses of the epochs that a checkpoint contains (publish.py says why only those)
+    artifacts/history.csv   the losses of the epochs that a checkpoint contains (publisher.py says why only those)
     artifacts/timings.csv   their measurements; `ended_ms` is their time in MLflow
     artifacts/              the other files for MLflow, in its folders
     train.end.json          the end of the training: status, time, metrics
@@ -32,6 +32,7 @@ from tandem.runs.store import keep_to_this_project, shown, tracking_uri
 
 RUNS = STATE / "runs"
 STAGES = ("train", "evaluate")  # each writes its end to <stage>.end.json
+GROUP_TAG = "tandem.group"  # on runs that differ only in their seed: the run key of their parent run
 WAIT_SECONDS = 30.0  # timeout for MLflow's ids at the end of a stage
 PUBLISHER = "tandem.runs.publisher"
 PUBLISHER_LOG = RUNS / "publisher.log"
@@ -142,7 +143,7 @@ def recording(run_key: str, stage: str) -> Iterator[RunDir]:
     """Open the run directory while `stage` (train or evaluate) writes it, and record how the stage ends."""
     folder = RUNS / run_key
     with write_lock(folder):
-        start_publisher()  # if none runs: the one before ended if no stage wrote for some seconds
+        start_publisher()  # an idle publisher has ended
         if moved := keep_to_this_project(timeout_seconds=0.1):  # a training does not wait for a store
             print(f"tracking: {moved}", flush=True)
         for name in (f"{stage}.end.json", "published.json"):  # from an earlier start of this stage
@@ -202,13 +203,17 @@ def run_dirs() -> list[Path]:
     return [path for _, path in sorted(found)]
 
 
-def remove(folder: Path) -> None:
-    """Remove a published directory, unless a stage writes it again."""
+def remove(folder: Path) -> bool:
+    """Remove a published directory. Returns False if another process holds its lock, such as a stage that writes it."""
     removed = folder.with_name(f".{folder.name}.{os.getpid()}")
-    with suppress(FileNotFoundError, BlockingIOError), (folder / "writer").open("a") as writer:
-        fcntl.flock(writer, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        folder.rename(removed)  # at once: another process may open a file in it meanwhile
-        shutil.rmtree(removed)
+    try:
+        with suppress(FileNotFoundError), (folder / "writer").open("a") as writer:
+            fcntl.flock(writer, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            folder.rename(removed)  # at once: another process may open a file in it meanwhile
+            shutil.rmtree(removed)
+    except BlockingIOError:
+        return False
+    return True
 
 
 def read_publication(folder: Path) -> dict[str, str]:

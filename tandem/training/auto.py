@@ -8,7 +8,6 @@ A larger value must be MIN_GAIN times as fast. Otherwise measurement noise would
 core from other processes, and if one of them uses that core, every part of a step waits.
 """
 
-import copy
 import hashlib
 import json
 import time
@@ -24,7 +23,7 @@ from tandem.machine.hardware import usable_cores
 from tandem.machine.interleaving import interleave
 from tandem.machine.measure import seconds_of
 from tandem.machine.rates import has_cores
-from tandem.machine.threads import threads_kept, waited_seconds
+from tandem.machine.threads import waited_seconds
 from tandem.params.parsing import flatten
 from tandem.training import auto_cache
 from tandem.training.auto_cache import Choice
@@ -167,7 +166,6 @@ def shapes(trainer: Trainer) -> list[list[int]]:
 
 def seconds_with(uses: Mapping[Any, Callable[[], object]], trainer: Trainer) -> dict[Any, float]:
     """Value -> seconds of a training step, the minimum over some rounds. Does not change the trainer."""
-    before, may_fall_back = copy.deepcopy(trainer.state()), trainer.step.may_fall_back
     batch = trainer.one_batch(trainer.params.batch_size)
     turn_seconds = BUDGET_SECONDS / NUM_ROUNDS / len(uses)
 
@@ -176,10 +174,11 @@ def seconds_with(uses: Mapping[Any, Callable[[], object]], trainer: Trainer) -> 
         return seconds_of(step, trainer.device, turn_seconds)
 
     trainer.model.train()
-    try:
+    may_fall_back = trainer.step.may_fall_back
+    with trainer.trial_steps():
         if trainer.device.type == "cuda":  # an OOM error in a trial must not drop the training's own graph
             trainer.step.may_fall_back = False
-        with threads_kept():
+        try:
             steps = {value: trainer.step.repeated(batch) for value in uses}
             for value, use in uses.items() if trainer.device.type == "cuda" else ():
                 use()
@@ -187,12 +186,8 @@ def seconds_with(uses: Mapping[Any, Callable[[], object]], trainer: Trainer) -> 
                     steps[value]()
             turns = {value: partial(turn, use, steps[value]) for value, use in uses.items()}
             found = interleave(turns, NUM_ROUNDS, longest_seconds=BUDGET_SECONDS)
-    finally:
-        trainer.step.may_fall_back = may_fall_back
-        trainer.restore(before)  # captures graphs anew
-        trainer.optimizer.zero_grad(set_to_none=True)
-        if trainer.device.type == "cuda":
-            torch.cuda.empty_cache()  # otherwise the training's reserved memory would include that of the trials
+        finally:
+            trainer.step.may_fall_back = may_fall_back
     return {value: min(seconds) for value, seconds in found.items()}
 
 

@@ -1,12 +1,13 @@
 """Checkpoints: the state of a training after an epoch. A killed training resumes from it with identical bits.
 
+The first checkpoint is written before the first epoch and contains only the key of the MLflow run.
+
 The checkpoint folder `.tandem/checkpoints/<workload>/` is outside every DVC output, because DVC deletes outputs before
 a stage runs. A training has at most the files below. The digest covers the inputs of the training: parameters, data,
-code and hardware.
+code, hardware and seed.
 
     <device>-<digest>.pt             the newest checkpoint
     <device>-<digest>.previous.pt    the checkpoint before it
-    <device>-<digest>.run_key        the key of the MLflow run, until a checkpoint contains it
     <device>-<digest>.ended          exists when the training has ended; contains the md5 of its folder train/measured
     <device>-<digest>.lock           names the process that trains
 
@@ -22,8 +23,6 @@ import hashlib
 import io
 import json
 import os
-import re
-import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -41,7 +40,7 @@ NUM_KEPT = 8  # trainings per workload and device whose checkpoints are kept
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """The checkpoints of one training. `belongs_to`: the values or digests of parameters, data, code and hardware."""
+    """The checkpoints of one training. `belongs_to`: the values or digests of its inputs."""
 
     path: Path
     belongs_to: dict[str, Any]
@@ -58,20 +57,6 @@ class Checkpoint:
     @property
     def ended_file(self) -> Path:
         return self.path.with_suffix(".ended")
-
-    @property
-    def run_key_file(self) -> Path:
-        return self.path.with_suffix(".run_key")
-
-    def run_key(self) -> str:
-        """Return the key that names the MLflow run. It stays the same until the first checkpoint contains it."""
-        with suppress(FileNotFoundError):
-            kept = self.run_key_file.read_text(encoding="ascii", errors="replace")
-            if re.fullmatch("[0-9a-f]{32}", kept):
-                return kept
-        run_key = uuid.uuid4().hex
-        files.write_text(self.run_key_file, run_key)
-        return run_key
 
     def save(self, state: dict[str, Any]) -> None:
         """Save `state` as the newest checkpoint. The newest checkpoint so far becomes the previous one.
@@ -102,7 +87,6 @@ class Checkpoint:
                 )
             if self.path.exists():
                 os.replace(self.path, self.previous)
-        self.run_key_file.unlink(missing_ok=True)  # now in `state`; a training that starts over is another run
 
     def load(self, device: torch.device) -> tuple[dict[str, Any] | None, str]:
         """Load the newest usable checkpoint. Returns its state on `device` (or None) and a message for the user.
@@ -134,14 +118,10 @@ class Checkpoint:
 
     def siblings(self) -> list[Path]:
         """Return the newest checkpoints of the other trainings of this workload and device, oldest first."""
-        return [path for path in self.oldest_first("pt") if path != self.path]
-
-    def oldest_first(self, ending: str) -> list[Path]:
-        """Return the files `<device>-<digest>.<ending>` of all trainings of this workload and device."""
         found = []
-        for path in self.path.parent.glob(f"{self.path.name.partition('-')[0]}-*.{ending}"):
+        for path in self.path.parent.glob(f"{self.path.name.partition('-')[0]}-*.pt"):
             with suppress(FileNotFoundError):  # a training that has just ended removes its files
-                if path.name.count(".") == 1:  # not `.previous.pt`
+                if path.name.count(".") == 1 and path != self.path:  # not `.previous.pt`
                     found.append((path.stat().st_mtime_ns, path))
         return [path for _, path in sorted(found)]
 
@@ -150,8 +130,8 @@ class Checkpoint:
         files.write_text(self.ended_file, md5_of(measured))
 
     def remove(self) -> None:
-        """Remove the files of this training. `ended_file` is the last: after a kill, the next process finishes this."""
-        for path in (self.previous, self.path, self.run_key_file, self.ended_file):
+        """Remove the files of this training, `ended_file` last: if this is killed, `prune` finds it and repeats it."""
+        for path in (self.previous, self.path, self.ended_file):
             path.unlink(missing_ok=True)
 
     def prune(self) -> None:
@@ -159,8 +139,6 @@ class Checkpoint:
         remove_stored(self.path.parent)
         for path in self.siblings()[: -NUM_KEPT + 1]:
             Checkpoint(path, {}).remove()
-        for path in self.oldest_first("run_key")[:-NUM_KEPT]:
-            path.unlink(missing_ok=True)
 
     @contextmanager
     def locked(self) -> Iterator[None]:

@@ -27,9 +27,11 @@ EXPONENTIAL_FLOOR = 0.01  # last value of an exponential decay towards 0, which 
 
 @dataclass(frozen=True)
 class RandomDraws:
-    """The random numbers of one epoch of N sequences. All except `order` follow the split's order."""
+    """The random numbers of one epoch of N sequences. Row i of `augment` and of the mask belongs to sequence i of the
+    split.
+    """
 
-    order: Tensor  # (N,) int64
+    order: Tensor  # (N,) int64, the sequences in the order of the batches
     augment: Tensor | None  # (N, k) input of `augmented`
     teacher_forcing_mask: Tensor | None  # (N, H) bool; True: the decoder's input is the true value
 

@@ -1,6 +1,8 @@
 """`Trainer`: trains epoch by epoch and holds all state that a bitwise identical resume needs."""
 
+import copy
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -9,6 +11,7 @@ import torch
 from torch import nn
 
 from tandem.machine.measure import Measurement, measure
+from tandem.machine.threads import threads_kept
 from tandem.params.schema import Train
 from tandem.tasks import Task, score_of
 from tandem.training import inference
@@ -91,7 +94,7 @@ class Trainer:
         self.workers = ALONE
         self.missing_reasons: dict[str, str] = {}  # what could not be measured in the last epoch, and why
         self.probe_blocker = "a fit in closed form takes no steps" if self.closed_form else ""
-        self.notes: dict[str, str] = {}  # sentences for answers.txt
+        self.notes: dict[str, str] = {}  # sentences for Record.summary_lines
 
     def use_workers(self, workers: Workers) -> None:
         """Train together with other workers from now on. They must have opened identical trainers."""
@@ -314,6 +317,19 @@ class Trainer:
         self.generator.set_state(state["generator"].cpu())
         set_random_state(state["torch_rng"], self.device)
         self.epochs_done = state["epochs_done"]
+
+    @contextmanager
+    def trial_steps(self) -> Iterator[None]:
+        """Steps taken in this context leave no trace in the training, its number of threads or its memory."""
+        before = copy.deepcopy(self.state())
+        try:
+            with threads_kept():
+                yield
+        finally:
+            self.restore(before)  # captures graphs anew
+            self.optimizer.zero_grad(set_to_none=True)
+            if self.device.type == "cuda":
+                torch.cuda.empty_cache()  # otherwise the trials' memory would count as reserved by the training
 
 
 def take_eager_steps(

@@ -53,7 +53,8 @@ KILLED_BEFORE_EACH_CALL = f"""
 import os, shutil, signal
 from mlflow import MlflowClient
 from tandem.files import write_json
-from tandem.runs import publish, run_dir
+from tandem.runs import run_dir
+from tandem.runs.publisher import Publication
 from tandem.runs.connection import open_client
 
 run_dir.start_publisher = lambda: None  # nobody else publishes
@@ -97,7 +98,7 @@ while status == 9:
     folder = write(f"{{call:02}}")
     if not (child := os.fork()):
         kill_before(call)
-        publish.Publication(folder, open_client()).publish()
+        Publication(folder, open_client()).publish()
         os._exit(0)
     status = os.waitpid(child, 0)[1]
 print("killed", call - 1, "status", status)
@@ -148,6 +149,7 @@ def test_a_publisher_killed_before_any_of_its_calls_leaves_nothing_out_and_nothi
 KILLED_PUBLISHER = f"""
 {EPOCHS}
 from tandem.runs import run_dir
+from tandem.runs.publisher import Publication
 run_dir.start_publisher()
 with run_dir.recording("key", "train") as run:
     run.write_info("tiny", "one", params={{"a": 1}})
@@ -276,7 +278,7 @@ def test_a_copied_project_keeps_to_itself(trained: Path, tmp_path: Path, saw: Ca
     # An experiment that somebody has put elsewhere stays there.
     elsewhere = client.create_experiment("elsewhere", "file:///data/mine/artifacts")
     moved = project.rename(tmp_path / "moved")
-    assert "copied or moved from" in run(moved, sys.executable, "-m", "tandem.runs.publish").stdout
+    assert "copied or moved from" in run(moved, sys.executable, "-m", "tandem.runs.publisher", "open").stdout
     assert client_of(moved).get_experiment(elsewhere).artifact_location == "file:///data/mine/artifacts"
 
 
