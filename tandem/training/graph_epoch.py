@@ -5,25 +5,24 @@
 
 `take_step` reads the next batch of the order, applies its random draws, sets the learning rate, updates the weights,
 adds the loss to `total` and 1 to `batch_index`. It is captured once for full batches and, in the same memory pool, once
-for the smaller last batch. If the data does not fit on the device, the host copies a few batches at a time (`Chunks`)
-into static tensors.
+for the smaller last batch. If the data does not fit on the device, `Split.batches` copies a chunk of a few batches at a
+time, and the graphs read it from static tensors.
 """
 
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor, wait
 from functools import partial
 
 import torch
 from torch import Tensor
 
 from tandem.params.schema import Train
-from tandem.training.batches import TENSORS, Batch, Split, copy_stream
+from tandem.training.batches import TENSORS, Batch, Split
 from tandem.training.graphs import NUM_WARMUPS
 from tandem.training.random_draws import RandomDraws
 from tandem.training.step import Step
 
-CHUNK_BYTES = 64 * 2**20  # upper limit for a chunk of streamed sequences, unless one batch is larger
-NUM_CHUNKS = 8  # lower limit per epoch: two chunks are on the device, which may lack memory for the whole data
+CHUNK_BYTES = 40 * 2**20  # upper limit for a chunk of streamed sequences, unless one batch is larger
+NUM_CHUNKS = 12  # lower limit per epoch: three chunks are on the device, which may lack memory for the whole data
 NUM_LAST_BATCH_WARMUPS = 1  # the warm-ups of the full batches have already initialized the libraries
 
 
@@ -47,12 +46,18 @@ class GraphEpoch:
         # Positions of a batch's sequences in the tensors that it is read from (the split's or a chunk's).
         self.full_positions, self.last_positions = self.full_rows, self.last_rows
         self.random_draws: RandomDraws | None = None
-        self.chunks: Chunks | None = None
+        self.batches_per_chunk, self.chunk = 0, dict[str, Tensor]()
         if split.data_location == "host":
-            self.chunks = Chunks(split, size, self.num_full_batches)
-            indices = torch.arange(self.num_full_batches, device=device).unsqueeze(1) % self.chunks.num_batches
-            self.full_positions = indices * size + torch.arange(size, device=device)
-            self.last_positions = torch.arange(self.last_batch_size, device=device)
+            batch_bytes = size * sum(tensor[:1].nbytes for tensor in split.tensors.values())
+            self.batches_per_chunk = max(1, min(CHUNK_BYTES // batch_bytes, self.num_full_batches // NUM_CHUNKS))
+            self.chunk = {
+                name: torch.empty((self.batches_per_chunk * size, *each.shape[1:]), dtype=each.dtype, device=device)
+                for name, each in split.tensors.items()
+            }
+            indices = torch.arange(self.num_batches, device=device).unsqueeze(1) % self.batches_per_chunk
+            positions = indices * size + torch.arange(size, device=device)
+            self.full_positions = positions[: self.num_full_batches]
+            self.last_positions = positions[-1, : self.last_batch_size]
 
     def steps(self, random_draws: RandomDraws, rates: Tensor) -> Iterator[int]:
         """Take the steps of an epoch with the learning rates (num_batches,); yield the number of sequences of each.
@@ -61,14 +66,16 @@ class GraphEpoch:
         """
         oom, num_fallbacks = self.step.oom, len(self.step.oom.fallbacks)
         oom.run_with_fallbacks(lambda: self.start_epoch(random_draws, rates))
-        chunks = self.chunks.load(random_draws.order) if self.chunks else None
+        chunks = self.split.batches(random_draws.order, self.batches_per_chunk * self.params.batch_size)
         for index in range(self.num_batches):
             if len(oom.fallbacks) > num_fallbacks:
                 return
             is_full = index < self.num_full_batches
             try:
-                if self.chunks and chunks and (not is_full or index % self.chunks.num_batches == 0):
-                    next(chunks)
+                if self.batches_per_chunk and index % self.batches_per_chunk == 0:
+                    sent = next(chunks)
+                    for name, static in self.chunk.items():
+                        static[: len(sent)].copy_(getattr(sent, name))
                 self.run_step(is_full)
             except RuntimeError as error:
                 self.step.give_up_graphs_after(error)
@@ -101,76 +108,10 @@ class GraphEpoch:
             rows, positions = (
                 table.index_select(0, self.batch_index).squeeze(0) for table in (self.full_rows, self.full_positions)
             )
-        source = self.chunks.current if self.chunks else self.split.tensors
+        source = self.chunk or self.split.tensors
         values, mask, targets = (source[name].index_select(0, positions) for name in TENSORS)
         batch = self.random_draws.apply_to(Batch(values, mask, targets, rows), self.params)
         for group in self.step.optimizer.param_groups:
             group["lr"].copy_(self.rates.index_select(0, self.batch_index).squeeze(0))
         self.total += update(batch)
         self.batch_index += 1
-
-
-class Chunks:
-    """Copies a few batches at a time to the device, into static tensors (`current`).
-
-    While the device works on one chunk, a thread gathers the next one on the host and sends it.
-    """
-
-    def __init__(self, split: Split, batch_size: int, num_full_batches: int) -> None:
-        batch_bytes = batch_size * sum(tensor[:1].nbytes for tensor in split.tensors.values())
-        self.num_batches = max(1, min(CHUNK_BYTES // batch_bytes, num_full_batches // NUM_CHUNKS))
-        self.num_full_batches, self.batch_size = num_full_batches, batch_size
-        self.split, self.device = split, split.device
-        num_rows = self.num_batches * batch_size
-        self.host = split.buffers(num_rows)
-        self.current = {name: torch.empty_like(host, device=self.device) for name, host in self.host.items()}
-        self.incoming = self.host
-        if self.device.type == "cuda":
-            self.incoming = {name: torch.empty_like(tensor) for name, tensor in self.current.items()}
-            self.copy_stream = copy_stream(self.device)
-            for tensor in self.incoming.values():  # an epoch that ends early may free a tensor during a copy into it
-                tensor.record_stream(self.copy_stream)
-            self.copied, self.consumed = torch.cuda.Event(), torch.cuda.Event()
-        self.thread = ThreadPoolExecutor(1)
-        self.pending: Future[None] | None = None  # the last chunk that was sent
-
-    def load(self, order: Tensor) -> Iterator[None]:
-        """Each `next` fills `current` with the next num_batches full batches, and finally with the smaller last batch.
-
-        order: (N,) int64 on the CPU.
-        """
-        num_full = self.num_full_batches * self.batch_size
-        full, last = order.split([num_full, len(order) - num_full])
-        chunks = [rows for rows in (*full.split(self.num_batches * self.batch_size), last) if len(rows)]
-        if self.pending:  # left by an epoch that ended early; its errors do not matter any more
-            wait([self.pending])
-        sending = self.thread.submit(self.send, chunks[0])
-        for rows, following in zip(chunks, [*chunks[1:], None], strict=True):
-            sending.result()
-            self.receive(len(rows))
-            if following is not None:
-                self.pending = sending = self.thread.submit(self.send, following)
-            yield
-
-    def send(self, rows: Tensor) -> None:
-        """Gather the rows and start the copy to the device (runs in the thread)."""
-        if self.device.type != "cuda":
-            self.split.tensors_at(rows, self.host)
-            return
-        with torch.cuda.device(self.device):  # a new thread uses GPU 0 and would create a context there
-            self.copied.synchronize()  # the previous copy no longer reads the host buffer
-            self.split.tensors_at(rows, self.host)
-            with torch.cuda.stream(self.copy_stream):
-                self.copy_stream.wait_event(self.consumed)
-                for name, host in self.host.items():
-                    self.incoming[name][: len(rows)].copy_(host[: len(rows)], non_blocking=True)
-                self.copied.record(self.copy_stream)
-
-    def receive(self, count: int) -> None:
-        compute_stream = torch.cuda.current_stream(self.device) if self.device.type == "cuda" else None
-        if compute_stream:
-            compute_stream.wait_event(self.copied)
-        for name, tensor in self.current.items():
-            tensor[:count].copy_(self.incoming[name][:count])
-        if compute_stream:
-            self.consumed.record(compute_stream)

@@ -170,7 +170,7 @@ class Trainer:
                 num_done += 1
                 yield num_sequences
             if self.step.graphs is None:
-                self.graph_epoch = None  # this also frees the chunks of streamed data
+                self.graph_epoch = None  # this also frees its chunk of streamed data
         if num_done < self.steps_per_epoch:
             batches = self.batches(random_draws, num_done)
             yield from take_eager_steps(batches, self.step, rates[num_done:].tolist(), self.total)

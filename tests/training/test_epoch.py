@@ -107,8 +107,7 @@ def test_an_epoch_streamed_in_chunks_gives_the_bits_of_the_plain_loop(
     monkeypatch.setattr(graph_epoch, "CHUNK_BYTES", num_batches * batch_bytes)
     uncaptured(streamed)
     streamed.graph_epoch = GraphEpoch(streamed.step, streamed.train_split, streamed.params, streamed.total)
-    assert streamed.graph_epoch.chunks is not None
-    assert streamed.graph_epoch.chunks.num_batches == min(num_batches, 3)  # an eighth of 25
+    assert streamed.graph_epoch.batches_per_chunk == min(num_batches, 2)  # a twelfth of 25
     monkeypatch.undo()
     assert_equal_bits(plain, streamed)
 
