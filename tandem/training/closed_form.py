@@ -14,18 +14,23 @@ of val.
 The task provides the regression targets (`encoded`) and a factor for the outputs (`scale_of`).
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable, Iterator
 from itertools import chain
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from tandem.tasks import FittedTask, Task
+from tandem.tasks import FittedTask
 from tandem.tasks.ridge import Primal, centred, leave_one_out
 from tandem.training.batches import Batch, Split, batches_of, sequential_indices
 from tandem.training.inference import for_each_part
 from tandem.training.oom import OomPolicy
+
+if TYPE_CHECKING:
+    from tandem.models.rocket import FittedHead
 
 MAX_KEPT = 4096  # with more, a decomposition of the products takes minutes
 NUM_SAMPLE = 2048  # training sequences for the biases and, if not all features are kept, for mean and deviation
@@ -34,36 +39,40 @@ NUM_SUMMED = 4096  # sequences whose features are added at a time
 COLUMNS = 2048  # features that are converted to float64 at a time
 
 
-class ClosedFormNetwork(Protocol):
-    """Interface of a model that is fitted in closed form, e.g. tandem/models/rocket.py."""
+class Fit:
+    """The only epoch of a model that takes no steps."""
 
-    mean: Tensor  # (P,) of the features
-    scale: Tensor
-    head: nn.Linear
-
-    def eval(self) -> object: ...
-    def calibrate(self, values: Tensor, mask: Tensor) -> None: ...
-    def features(self, values: Tensor, mask: Tensor) -> Tensor: ...
-    def standardize_by(self, features: Tensor) -> None: ...
-    def standardized(self, values: Tensor, mask: Tensor) -> Tensor: ...
-    def set_head(self, weights: Tensor, intercepts: Tensor) -> None: ...
-
-
-class ClosedForm:
-    """Fits `model`'s head to the features of two splits."""
-
-    def __init__(
-        self, model: ClosedFormNetwork, task: FittedTask, train: Split, val: Split, oom: OomPolicy, batch_size: int
-    ) -> None:
+    def __init__(self, model: Any, task: Any, train: Split, val: Split, oom: OomPolicy, batch_size: int) -> None:
         self.model, self.task, self.train, self.val, self.oom = model, task, train, val, oom
         self.batch_size = batch_size
-        self.refit: Callable[[], None] = lambda: None
-        # The outputs (M, C) for sequences that the fit did not see, before `scale_of`, and the targets.
-        self.held_out: tuple[Tensor, Tensor]
         self.on_features: Callable[[int, int], None] = lambda num_done, num_all: None  # called after every batch
 
     def fit(self, order: Tensor) -> Tensor:
-        """Fit to the training split; returns its summed loss. The sample is the start of the epoch's `order` (N,)."""
+        """Fit to the training split; returns its summed loss. `order` (N,): that of the epoch."""
+        raise NotImplementedError
+
+    def refit(self) -> None:
+        """Fit to train and val together. By default, keep the fit to the training split."""
+
+    def batches(self, *parts: tuple[Split, Tensor]) -> Iterator[Batch]:
+        """The batches of some rows of splits."""
+        return chain.from_iterable(batches_of(*part, self.batch_size, self.oom) for part in parts)
+
+    def all_batches(self, *splits: Split) -> Iterator[Batch]:
+        return self.batches(*((split, sequential_indices(split)) for split in splits))
+
+
+class ClosedForm(Fit):
+    """Fits `model`'s head to the features of two splits."""
+
+    model: FittedHead
+    task: FittedTask
+    # The outputs (M, C) for sequences that the fit did not see, before `scale_of`, and the targets.
+    held_out: tuple[Tensor, Tensor]
+    fit_again: Callable[[], None]  # what `refit` calls
+
+    def fit(self, order: Tensor) -> Tensor:
+        """Fit to the training split; returns its summed loss. The sample is the start of `order`."""
         self.model.eval()
         sample = self.sample(self.train, order)
         self.oom.run_with_fallbacks(lambda: self.model.calibrate(sample.values, sample.mask))
@@ -78,15 +87,16 @@ class ClosedForm:
         """The features (B, P) of a batch, computed in smaller parts if memory runs out."""
         return self.oom.concatenate(for_each_part(batch, lambda part: compute(part.values, part.mask), self.oom))
 
-    def batches(self, split: Split) -> Iterator[Batch]:
-        return batches_of(split, sequential_indices(split), self.batch_size, self.oom)
+    def refit(self) -> None:
+        self.fit_again()
+        self.fit_again = lambda: None  # frees the features
 
     def fit_kept(self) -> Tensor:
         num = len(self.train)
         shape = (num + len(self.val), self.model.head.in_features)
         features = self.oom.run_with_fallbacks(lambda: torch.empty(shape, device=self.train.device))
         found, done = [], 0
-        for batch in chain(self.batches(self.train), self.batches(self.val)):
+        for batch in self.all_batches(self.train, self.val):
             features[done : done + len(batch)] = self.features(batch, self.model.features)
             found.append(batch.targets)
             done += len(batch)
@@ -110,14 +120,13 @@ class ClosedForm:
 
         def refit() -> None:
             set_head(leave_one_out(centred(products), encoded.double(), features.shape[1]).coefficients)
-            self.refit = lambda: None  # frees the features
 
         with torch.no_grad():
             outputs = set_head(fit.coefficients)
             of_val = self.model.head(features[num:]).cpu().double() / scale
             self.held_out = torch.cat([fit.held_out, of_val]), targets.cpu()
             loss = self.task.loss(outputs, targets[:num], torch.empty(0), 0.0) * num
-        self.refit = torch.no_grad()(refit)
+        self.fit_again = torch.no_grad()(refit)
         return loss
 
     @torch.no_grad()
@@ -138,9 +147,8 @@ class ClosedForm:
         def refit() -> None:
             [(_, weights, intercepts)] = self.summed(self.val, sums).fits([strength])
             self.model.set_head(scale * weights.T, scale * intercepts)
-            self.refit = lambda: None
 
-        self.refit = torch.no_grad()(refit)
+        self.fit_again = torch.no_grad()(refit)
         loss = self.task.loss(self.model.head(sample_features), sample.targets, sample.mask, 0.0)
         return loss * len(self.train)
 
@@ -149,7 +157,7 @@ class ClosedForm:
         waiting: list[tuple[Tensor, Tensor]] = []
         num_done = num_waiting = 0
         num_before = 0 if split is self.train else len(self.train)
-        for batch in self.batches(split):
+        for batch in self.all_batches(split):
             waiting.append((self.features(batch, self.model.standardized), self.task.encoded(batch.targets)))
             num_done, num_waiting = num_done + len(batch), num_waiting + len(batch)
             self.on_features(num_before + num_done, len(self.train) + len(self.val))
@@ -159,12 +167,8 @@ class ClosedForm:
         return sums
 
 
-class OwnFit:
+class OwnFit(Fit):
     """Calls the model's own `fit(values, mask, targets)` with the training split, on the training's device."""
-
-    def __init__(self, model: Any, task: Task, train: Split, oom: OomPolicy, batch_size: int) -> None:
-        self.model, self.task, self.train, self.oom, self.batch_size = model, task, train, oom, batch_size
-        self.on_features: Callable[[int, int], None] = lambda num_done, num_all: None
 
     @torch.no_grad()
     def fit(self, order: Tensor) -> Tensor:
@@ -174,13 +178,10 @@ class OwnFit:
         with torch.enable_grad():
             self.model.fit(*tensors)
         total = torch.zeros((), device=self.train.device)
-        for batch in batches_of(self.train, sequential_indices(self.train), self.batch_size, self.oom):
+        for batch in self.all_batches(self.train):
             outputs = self.model(batch.values, batch.mask)
             total += self.task.loss(outputs, batch.targets, batch.mask, 0.0) * len(batch)
         return total
-
-    def refit(self) -> None:
-        """Keep the fit to the training split."""
 
 
 def is_kept(train: Split, val: Split) -> bool:

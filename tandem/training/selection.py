@@ -10,19 +10,22 @@ difference, paired by sequence: chance alone makes one of three better, and leav
 it has chosen the strength of a ridge (docs/recipes.md).
 """
 
-from collections.abc import Callable, Iterator
-from itertools import chain
-from typing import Any, Protocol, cast
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from tandem.tasks import FittedTask, Task
+from tandem.tasks import FittedTask
 from tandem.training import closed_form
-from tandem.training.batches import Batch, Split, batches_of, sequential_indices
-from tandem.training.closed_form import ClosedForm, OwnFit
-from tandem.training.oom import OomPolicy
+from tandem.training.batches import Split, sequential_indices
+from tandem.training.closed_form import ClosedForm, Fit, OwnFit
+
+if TYPE_CHECKING:
+    from tandem.models.model_selection import Network
+    from tandem.models.quant import Forest
 
 NUM_ERRORS = 1.0
 NUM_ERRORS_OVER_CONSTANT = 2.0  # one is exceeded too often if the best of three is compared
@@ -31,42 +34,19 @@ SHARE_OF_FEATURES = 0.1  # that a node chooses from, as in QUANT
 MAX_FOREST_BYTES = 2**30  # of the quantiles of the training sequences; a random choice, if they are larger
 
 
-class Trees(Protocol):
-    """Interface of a forest: tandem/models/quant.py."""
+class Selection(Fit):
+    model: Network
+    task: FittedTask
 
-    num_trees: int
-    seed: int
-    scale: Tensor
-    has_padding: Tensor
-
-    def __call__(self, values: Tensor, mask: Tensor) -> Tensor: ...
-    def features(self, values: Tensor, mask: Tensor) -> Tensor: ...
-    def set_trees(self, trees: list[Any], columns: np.ndarray, leaves: list[np.ndarray]) -> None: ...
-
-
-class Selectable(Protocol):
-    """Interface of a network with candidates: tandem/models/model_selection.py."""
-
-    candidates: nn.ModuleDict
-    selected: Tensor
-    held_out_scores: Tensor
-    beats_constant: Tensor
-
-
-class Selection:
-    def __init__(
-        self, model: Selectable, task: FittedTask, train: Split, val: Split, oom: OomPolicy, batch_size: int
-    ) -> None:
-        self.model, self.task = model, task
-        inputs = (task, train, val, oom, batch_size)
-        candidates: dict[str, Any] = dict(model.candidates.items())
+    def __init__(self, *inputs: Any) -> None:
+        super().__init__(*inputs)
+        candidates: dict[str, Any] = dict(self.model.candidates.items())
         self.fits: dict[str, ClosedForm | ForestFit] = {
-            name: ForestFit(each, *inputs) if name == "forest" else ClosedForm(each, *inputs)
+            name: (ForestFit if name == "forest" else ClosedForm)(each, *inputs[1:])
             for name, each in candidates.items()
         }
-        if not closed_form.is_kept(train, val) and candidates["raw"].head.in_features > MAX_RAW:
+        if not closed_form.is_kept(self.train, self.val) and candidates["raw"].head.in_features > MAX_RAW:
             del self.fits["raw"]
-        self.on_features: Callable[[int, int], None] = lambda num_done, num_all: None
 
     def fit(self, order: Tensor) -> Tensor:
         """Fit all candidates to the training split and select one; returns its summed loss."""
@@ -96,15 +76,12 @@ class Selection:
         return self.task.score(self.task.predict(outputs, mask), targets, mask)
 
 
-def closed_form_of(
-    model: Any, task: Task, train: Split, val: Split, oom: OomPolicy, batch_size: int
-) -> ClosedForm | OwnFit | Selection | None:
-    """The fit of a model that is fitted without steps; None for the others."""
+def fit_of(model: Any) -> type[Fit] | None:
+    """How to fit a model without steps; None if it takes steps."""
     if hasattr(model, "fit"):
-        return OwnFit(model, task, train, oom, batch_size)
+        return OwnFit
     if getattr(model, "is_fitted_in_closed_form", False):
-        kind = Selection if hasattr(model, "candidates") else ClosedForm
-        return kind(model, cast(FittedTask, task), train, val, oom, batch_size)
+        return Selection if hasattr(model, "candidates") else ClosedForm
     return None
 
 
@@ -127,15 +104,11 @@ def is_clear(gains: Tensor, num_errors: float) -> bool:
     return bool(gains.mean() > num_errors * gains.std() / len(gains) ** 0.5)
 
 
-class ForestFit:
+class ForestFit(Fit):
     """Grows the trees of `model` on the CPU, with scikit-learn."""
 
-    def __init__(
-        self, model: Trees, task: FittedTask, train: Split, val: Split, oom: OomPolicy, batch_size: int
-    ) -> None:
-        self.model, self.task, self.train, self.val, self.oom = model, task, train, val, oom
-        self.batch_size = batch_size
-        self.on_features: Callable[[int, int], None] = lambda num_done, num_all: None
+    model: Forest
+    task: FittedTask
 
     @torch.no_grad()
     def fit(self, order: Tensor) -> Tensor:
@@ -160,9 +133,6 @@ class ForestFit:
         """Fit to train and val, without bootstrap samples: there is nothing left to judge."""
         if closed_form.is_kept(self.train, self.val):
             self.grow([(split, sequential_indices(split)) for split in (self.train, self.val)], bootstrap=False)
-
-    def batches(self, *parts: tuple[Split, Tensor]) -> Iterator[Batch]:
-        return chain.from_iterable(batches_of(*part, self.batch_size, self.oom) for part in parts)
 
     def grow(self, parts: list[tuple[Split, Tensor]], bootstrap: bool) -> tuple[Tensor, Tensor]:
         """Grow the trees on some rows of splits. Returns the outputs out of the bag (N, C) and the targets (N,)."""

@@ -16,14 +16,14 @@ from tandem.params.schema import Train
 from tandem.tasks import Task, score_of
 from tandem.training import inference
 from tandem.training.batches import Batch, Split, batches_of, sequential_indices
-from tandem.training.closed_form import ClosedForm, OwnFit
+from tandem.training.closed_form import Fit
 from tandem.training.device import has_tf32, use_tf32
 from tandem.training.graph_epoch import GraphEpoch
 from tandem.training.graphs import Graphs
 from tandem.training.oom import OomPolicy, advice
 from tandem.training.optimizer import AdamW, learning_rates
 from tandem.training.random_draws import RandomDraws, draw_epoch, sha256_of, uses_teacher_forcing
-from tandem.training.selection import Selection, closed_form_of
+from tandem.training.selection import fit_of
 from tandem.training.step import Step, choose_execution_mode, graph_blocker, random_state, set_random_state
 from tandem.training.trained import PREDICTION_BATCH
 from tandem.training.workers import ALONE, Workers, own_rows, shares_of
@@ -51,7 +51,8 @@ class Trainer:
         self.model, self.train_split, self.val_split, self.params = model, train, val, params
         self.task, self.device = task, train.device
         self.oom = OomPolicy(model, (train, val), advice(self.device, params.precision))
-        self.closed_form = closed_form_of(model, task, train, val, self.oom, params.batch_size)
+        fit = fit_of(model)
+        self.closed_form = fit(model, task, train, val, self.oom, params.batch_size) if fit else None
         is_fp32 = params.precision == "auto" or self.closed_form is not None
         requested_mode = "eager" if self.closed_form else params.step
         precision = "fp32" if is_fp32 else realized_precision(params.precision, self.device)
@@ -149,7 +150,7 @@ class Trainer:
         self.digests = random_draws.digests()
         return self.fit(self.closed_form, random_draws) if self.closed_form else self.take_steps(random_draws)
 
-    def fit(self, closed_form: ClosedForm | OwnFit | Selection, random_draws: RandomDraws) -> Iterator[int]:
+    def fit(self, closed_form: Fit, random_draws: RandomDraws) -> Iterator[int]:
         """Fit the model in closed form: the only step of such an epoch."""
         self.total = closed_form.fit(random_draws.order)
         yield len(self.train_split)
