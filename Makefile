@@ -67,7 +67,7 @@ gpu:  ## run every GPU check and benchmark, 25 minutes at most, and print the ta
 	@$(if $(wildcard $(BIN)/python),$(BIN)/python,$(PYTHON)) -m tandem.cli gpu $(ARGS)
 
 audit: $(BIN)/.installed  ## check the lock for known vulnerabilities (https://osv.dev)
-	@tandem audit $(ARGS)
+	@uv tool run pip-audit==2.10.1 --requirement requirements.txt --require-hashes --disable-pip --vulnerability-service osv --strict $(ARGS)
 
 lock: $(BIN)/.installed  ## regenerate requirements.txt from pyproject.toml
 	uv pip compile pyproject.toml --group dev --universal --python-version 3.11 --generate-hashes --upgrade --no-header --quiet --output-file requirements.txt

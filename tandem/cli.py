@@ -41,7 +41,6 @@ COMMANDS = {
     "doctor": Command("flows.doctor", "check this machine and project"),
     "ui": Command("flows.ui", "run Prefect and MLflow on this machine until Ctrl+C"),
     "gpu": Command("benchmarks.gpu", "run every check and benchmark for a GPU"),
-    "audit": Command("tandem.audit", "check the locked packages for known vulnerabilities"),
 }
 
 
