@@ -44,7 +44,6 @@ DEPLOYMENTS: tuple[tuple[Any, str, list[str], str | None], ...] = (
     (pipeline, "Run the stages that changed since the last run. Overrides make a DVC experiment.", ["train"],
      "0 2 * * *"),
 )  # fmt: skip
-OLD_NAMES = ("on-demand", "nightly")  # deployments of earlier versions; they would run at night too
 OF_THE_USER = {"schedules", "paused", "parameters", "tags", "concurrency_limit", "concurrency_options"}
 
 
@@ -61,14 +60,11 @@ def main() -> None:
 
 
 def register(runner: Runner) -> dict[str, UUID]:
-    """Create or update the deployments, and delete those of earlier versions. Returns their ids by name."""
+    """Create or update the deployments. Returns their ids by name."""
     ids: dict[str, UUID] = {}
     timezone = local_timezone()
     with prefect_client(timeout=30.0) as client:
         for flow, description, tags, cron in DEPLOYMENTS:
-            for old in OLD_NAMES:
-                with suppress(ObjectNotFound):
-                    client.delete_deployment(client.read_deployment_by_name(f"{flow.name}/{old}").id)
             at_night = f" Unless you change the schedule, every night at 0{cron[2]}:00 ({timezone})." if cron else ""
             deployment = flow.to_deployment(
                 flow.name,

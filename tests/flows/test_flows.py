@@ -533,20 +533,6 @@ def register(project: Project) -> None:
     assert done.returncode == 0, done.stderr
 
 
-def test_deployments_of_an_earlier_version_do_not_run_at_night_too(project: Project) -> None:
-    current = project.api("GET", "/deployments/name/pipeline/pipeline")
-    old = {"name": "nightly", "flow_id": current["flow_id"]}
-    old["schedules"] = [{"schedule": {"cron": "0 2 * * *", "timezone": "UTC"}}]  # type: ignore[assignment]
-    id = project.api("POST", "/deployments/", old)["id"]
-    of_old = {"deployments": {"id": {"any_": [id]}}}
-    wait_for(lambda: project.api("POST", "/flow_runs/count", of_old), what="a planned run of the old deployment")
-    register(project)
-    names = [each["name"] for each in project.api("POST", "/deployments/filter", {})]
-    assert sorted(names) == ["compare", "pipeline", "verify"]
-    planned = {**of_old, "flow_runs": {"state": {"type": {"any_": ["SCHEDULED"]}}}}
-    assert project.api("POST", "/flow_runs/count", planned) == 0
-
-
 @pytest.mark.long
 def test_the_automation_posts_one_message_for_a_failed_run_and_none_for_a_completed_one(project: Project) -> None:
     """`python -m deploy.webhook URL`; a failed stage is a flow run too, and does not count."""
