@@ -51,21 +51,6 @@ def runs_page(server: str, experiment_id: str) -> str:
     return f"{of_experiment(server, experiment_id)}?{FOR_TRAINING}&viewStateShareKey={VIEW}"
 
 
-def runs_pages(server: str) -> dict[str, str]:
-    """Return experiment -> address of its runs, for the project's own store. Experiments without VIEW are left out."""
-    path = MLRUNS / "mlflow.db"
-    query = (
-        "SELECT name, experiment_id FROM experiments NATURAL JOIN experiment_tags "
-        "WHERE key = ? AND lifecycle_stage = 'active' ORDER BY experiment_id"
-    )
-    try:
-        with closing(sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True, timeout=2.0)) as database:
-            found = database.execute(query, (VIEW_TAG,)).fetchall()
-    except sqlite3.Error:  # no store yet, or a damaged one: opening the store reports it
-        return {}
-    return {name: runs_page(server, str(experiment_id)) for name, experiment_id in found}
-
-
 def run_page(server: str, experiment_id: str, run_id: str) -> str:
     return f"{of_experiment(server, experiment_id)}/{run_id}?{FOR_TRAINING}"
 

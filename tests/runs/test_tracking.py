@@ -74,7 +74,7 @@ def test_a_run_tells_what_where_and_how_well(trained: Path):
     assert {"evaluation/result.png", "evaluation/predictions.csv"} <= artifacts
 
 
-def test_the_saved_view_shows_first_what_runs_are_compared_by(trained: Path, monkeypatch: pytest.MonkeyPatch):
+def test_the_saved_view_shows_first_what_runs_are_compared_by(trained: Path):
     client = client_of(trained)
     experiment, [entry] = client.get_experiment_by_name("tiny"), runs_of(client)
     saved = json.loads(experiment.tags["mlflow.sharedViewState.tandem"])
@@ -82,11 +82,9 @@ def test_the_saved_view_shows_first_what_runs_are_compared_by(trained: Path, mon
     in_view = re.findall("tags.`(.+?)`", " ".join(state["selectedColumns"]))
     assert in_view[:5] == ["score", "device", "s/epoch", "peak memory", "samples/s"]
     assert {"verified", "compared"} <= set(in_view)  # flows/verify.py and flows/compare.py set them
-    monkeypatch.setattr(store, "MLRUNS", trained / "mlruns")
     address = f"http://server/#/experiments/{experiment.experiment_id}/runs"
-    assert store.runs_pages("http://me:secret@server") == {
-        "tiny": f"{address}?workflowType=machine_learning&viewStateShareKey=tandem"
-    }
+    page = store.runs_page("http://me:secret@server", experiment.experiment_id)
+    assert page == f"{address}?workflowType=machine_learning&viewStateShareKey=tandem"
     metrics, tags = entry.data.metrics, entry.data.tags
     assert tags["score"] == f"{metrics['test/accuracy']:.4f}"
     assert tags["peak memory"].endswith(" MiB RSS"), "of the process on a CPU, VRAM on a GPU"
