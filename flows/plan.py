@@ -1,6 +1,5 @@
 """Turn the parameters of the flow `pipeline` into arguments of DVC. Imports neither Prefect nor torch."""
 
-import difflib
 import itertools
 import json
 import re
@@ -8,8 +7,9 @@ from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 from tandem.machine.hardware import detect_hardware
+from tandem.messages import shown, similar
 from tandem.params.loading import PARAMS, parse_params, read_yaml
-from tandem.params.parsing import replaced, shown
+from tandem.params.parsing import replaced
 
 
 class RunPlan(NamedTuple):
@@ -70,9 +70,8 @@ def override(raw: dict[str, Any], values: dict[str, Any]) -> dict[str, Any]:
     """A copy of params.yaml's content with `values` replaced. Raises ValueError for an unknown name."""
 
     def unknown(name: str) -> str:
-        close = difflib.get_close_matches(name, dotted(raw), 1)
-        hint = f"did you mean {close[0]!r}?" if close else "name a key of params.yaml, such as sign.train.epochs"
-        return f"overrides names {name!r}, which params.yaml does not have; {hint}"
+        hint = similar(name, dotted(raw)) or "; name a key of params.yaml, such as sign.train.epochs"
+        return f"overrides names {name!r}, which params.yaml does not have{hint}"
 
     changed: dict[str, Any] = replaced(raw, values, unknown)
     return changed

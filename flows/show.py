@@ -18,8 +18,7 @@ from typing import Any
 from flows.processes import output_of
 from tandem.command import Result, aligned
 from tandem.comparing.comparability import flat
-from tandem.params.loading import load_params
-from tandem.params.parsing import nearest
+from tandem.params.loading import load_params, load_workload
 
 SHARED = ("devices", "seeds", "preset")  # parameters that belong to no workload
 SCORES, TIMINGS = "results/scores.json", "results/timings.json"
@@ -35,14 +34,12 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 def main(options: Namespace) -> Result:
-    known = load_params().workloads
     for name in options.workloads:
-        if name not in known:
-            raise ValueError(f"workload {name!r} is not in params.yaml{nearest(name, known)}")
+        load_workload(name)  # raises for an unknown name
     experiments = list(recorded(options.commits))
     rows = {
         workload: [row for experiment in experiments for row in rows_of(workload, experiment, experiments)]
-        for workload in options.workloads or known
+        for workload in options.workloads or load_params().workloads
     }
     return Result("\n".join(table(workload, found) for workload, found in rows.items()), rows)
 

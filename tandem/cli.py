@@ -10,14 +10,14 @@ import os
 import re
 import sys
 from argparse import ArgumentParser, Namespace, RawDescriptionHelpFormatter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from difflib import get_close_matches
 from importlib import import_module
 from types import ModuleType
 from typing import NamedTuple, NoReturn
 
 from tandem.command import FAILED, INTERRUPTED, NO_ANSWER, CommandError, Result, aligned, sentence_of
+from tandem.messages import similar
 
 
 class Command(NamedTuple):
@@ -128,11 +128,6 @@ def make_parser(name: str, module: ModuleType) -> Parser:
     if hasattr(module, "add_arguments"):
         module.add_arguments(parser)
     return parser
-
-
-def similar(word: str, known: Iterable[str]) -> str:
-    found = get_close_matches(word, list(known), 1)
-    return f"; did you mean {found[0]!r}?" if found else ""
 
 
 @contextmanager

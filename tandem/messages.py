@@ -22,8 +22,13 @@ def shown(value: Any) -> str:
     return short.repr(value)
 
 
+def similar(name: Any, known: Iterable[str]) -> str:
+    """Return `; did you mean 'x'?`; empty if no known name is similar."""
+    found = difflib.get_close_matches(name[:100] if isinstance(name, str) else shown(name), list(known), n=1)
+    return f"; did you mean '{found[0]}'?" if found else ""
+
+
 def nearest(name: Any, known: Iterable[str]) -> str:
     """Return `; did you mean 'x'? accepted: x, y`, without the question if no known name is similar."""
     known = sorted(known)
-    similar = difflib.get_close_matches(name[:100] if isinstance(name, str) else shown(name), known, n=1)
-    return (f"; did you mean '{similar[0]}'?" if similar else ";") + f" accepted: {', '.join(known)}"
+    return f"{similar(name, known) or ';'} accepted: {', '.join(known)}"

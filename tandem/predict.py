@@ -16,7 +16,6 @@ from pathlib import Path
 from tandem import files
 from tandem.command import Result
 from tandem.params.loading import load_params, load_workload
-from tandem.params.parsing import nearest
 
 
 def add_arguments(parser: ArgumentParser) -> None:
@@ -52,12 +51,10 @@ def requested_device(device: str, requested: Sequence[str]) -> str:
 def model_of(name: str) -> tuple[Path, str]:
     """The folder of the model's files, and the name of its weights."""
     workload, _, device = name.partition("@")
-    params = load_params()
-    if workload not in params.blocks:
-        raise ValueError(f"workload {workload!r} is not in params.yaml{nearest(workload, params.blocks)}")
+    params, weights = load_params(), load_workload(workload).evaluate.weights
     device = requested_device(device, params.devices)
     folder = files.result_dir(workload, device, params.seeds[0]) / "train" / "result"
     if not (folder / "model.json").is_file():
         relative = files.relative(folder)
         raise ValueError(f"{relative} has no model; train it with `dvc repro`, or name a device: {workload}@DEVICE")
-    return folder, load_workload(workload).evaluate.weights
+    return folder, weights

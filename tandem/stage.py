@@ -69,11 +69,9 @@ def parse(argv: list[str]) -> tuple[str, list[str]]:
     """(stage, item). Raises ValueError naming what is accepted."""
     stage, item = (argv[0], argv[1:]) if argv else ("", [])
     if stage not in STAGES:
-        from difflib import get_close_matches
+        from tandem.messages import nearest
 
-        close = get_close_matches(stage, STAGES, 1)
-        hint = f"; did you mean {close[0]!r}?" if close else ""
-        raise ValueError(f"unknown stage {stage!r}; the stages are {', '.join(STAGES)}{hint}")
+        raise ValueError(f"unknown stage {stage!r}{nearest(stage, STAGES)}")
     if len(item) != len(STAGES[stage]):
         wanted = " ".join([stage, *(word.upper() for word in STAGES[stage])])
         raise ValueError(f"stage {stage!r} is called as `python -m tandem.stage {wanted}`; received {item}")
