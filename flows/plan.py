@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from tandem.machine.hardware import detect_hardware
 from tandem.messages import shown, similar
 from tandem.params.loading import PARAMS, parse_params, read_yaml
-from tandem.params.parsing import replaced
+from tandem.params.parsing import replaced, value_at
 
 
 class RunPlan(NamedTuple):
@@ -75,13 +75,6 @@ def override(raw: dict[str, Any], values: dict[str, Any]) -> dict[str, Any]:
 
     changed: dict[str, Any] = replaced(raw, values, unknown)
     return changed
-
-
-def value_at(nested: Any, name: str) -> Any:
-    """The value with a dotted name; None if there is none."""
-    for key in name.split("."):
-        nested = nested.get(key) if isinstance(nested, dict) else None
-    return nested
 
 
 def dotted(value: Any, prefix: str = "") -> list[str]:

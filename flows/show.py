@@ -17,8 +17,8 @@ from typing import Any
 
 from flows.processes import output_of
 from tandem.command import Result, aligned
-from tandem.comparing.comparability import flat
-from tandem.params.loading import load_params, load_workload
+from tandem.params.loading import load_params
+from tandem.params.parsing import flatten, nearest
 
 SHARED = ("devices", "seeds", "preset")  # parameters that belong to no workload
 SCORES, TIMINGS = "results/scores.json", "results/timings.json"
@@ -34,12 +34,14 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 def main(options: Namespace) -> Result:
+    known = load_params().workloads
     for name in options.workloads:
-        load_workload(name)  # raises for an unknown name
+        if name not in known:
+            raise ValueError(f"workload {name!r} is not in params.yaml{nearest(name, known)}")
     experiments = list(recorded(options.commits))
     rows = {
         workload: [row for experiment in experiments for row in rows_of(workload, experiment, experiments)]
-        for workload in options.workloads or load_params().workloads
+        for workload in options.workloads or known
     }
     return Result("\n".join(table(workload, found) for workload, found in rows.items()), rows)
 
@@ -89,7 +91,7 @@ def rows_of(workload: str, experiment: Experiment, experiments: Sequence[Experim
 
 def chosen(workload: str, experiment: Experiment) -> dict[str, Any]:
     params = content(experiment, "params", "params.yaml")
-    return {key: params.get(key) for key in SHARED} | dict(flat(params.get(workload, {})))
+    return {key: params.get(key) for key in SHARED} | flatten(params.get(workload, {}))
 
 
 def content(experiment: Experiment, kind: str, path: str) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tandem.machine.conditions import others_on_gpu
+from tandem.params.parsing import flatten, value_at
 
 Manifest = Mapping[str, Any]
 
@@ -129,18 +130,9 @@ def division(manifest: Manifest) -> list[str] | None:
     return [prepared[name][:DIGEST_LETTERS] for name in sorted(prepared) if name.endswith("/ids.npy")] or None
 
 
-def flat(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield dotted names and values."""
-    for name, value in values.items():
-        if isinstance(value, Mapping):
-            yield from flat(value, f"{prefix}{name}.")
-        else:
-            yield f"{prefix}{name}", value
-
-
 def of_group(first: Manifest, second: Manifest, path: str, form: str, many: str) -> Iterator[Mismatch]:
     """Yield the differing values of a group. `form`: a value's name; `many`: that of several."""
-    both = [dict(flat(value_of(manifest, path))) for manifest in (first, second)]
+    both = [flatten(value_at(manifest, path)) for manifest in (first, second)]
     names = [name for name in differing_names(*both) if name not in CHOICES]
     for name in names[:MAX_LISTED]:
         yield Mismatch(form.format(name), *(short(own.get(name, "absent")) for own in both))
@@ -154,10 +146,10 @@ def of_group(first: Manifest, second: Manifest, path: str, form: str, many: str)
 def of_settings(sides: Mapping[str, Manifest]) -> Iterator[str]:
     """Yield settings that differ between two sides with the same hardware."""
     first, second = sides.values()
-    if value_of(first, "hardware.name") != value_of(second, "hardware.name"):
+    if value_at(first, "hardware.name") != value_at(second, "hardware.name"):
         return
     for what, path in SETTINGS.items():
-        values = [value_of(manifest, f"conditions.before.{path}") for manifest in (first, second)]
+        values = [value_at(manifest, f"conditions.before.{path}") for manifest in (first, second)]
         if None not in values and values[0] != values[1]:
             shown = (f"{short(value)} for {side}" for side, value in zip(sides, values, strict=True))
             yield f"{what} differs: {', '.join(shown)}"
@@ -169,11 +161,11 @@ def conditions_of(manifest: Manifest, label: str) -> Iterator[str]:
     for name, who in (("others_share", "others took"), ("steal_share", "the host of this virtual machine took")):
         if (share := between.get(name, 0)) > TAKEN_SHARE:
             yield f"{label}: {who} {share:.0%} of the processors' time while it trained"
-    throttled = [value_of(reading, "gpu.throttled_by") for reading in (before, after)]
+    throttled = [value_at(reading, "gpu.throttled_by") for reading in (before, after)]
     if reasons := dict.fromkeys(short(reason) for reason in throttled if reason):
         yield f"{label}: the clocks were throttled ({', '.join(reasons)})"
     for what, path in SETTINGS.items():
-        start, end = (value_of(reading, path) for reading in (before, after))
+        start, end = (value_at(reading, path) for reading in (before, after))
         if None not in (start, end) and start != end:
             yield f"{label}: {what} changed while training ({short(start)} before, {short(end)} after)"
 
@@ -224,19 +216,9 @@ def differing(
     first: Manifest, second: Manifest, what: str, path: str, absent: str = NOT_RECORDED
 ) -> Iterator[Mismatch]:
     """Yield a mismatch if the values differ."""
-    pair = [value_of(manifest, path) for manifest in (first, second)]
+    pair = [value_at(manifest, path) for manifest in (first, second)]
     if pair[0] != pair[1]:
         yield Mismatch(what, *(absent if value is None else short(value) for value in pair))
-
-
-def value_of(manifest: Manifest, path: str) -> Any:
-    """Return the value at a dotted path: `digests.code` -> manifest["digests"]["code"]; None if a part is absent."""
-    value: Any = manifest
-    for part in path.split("."):
-        if not isinstance(value, Mapping):
-            return None
-        value = value.get(part)
-    return value
 
 
 def short(value: Any) -> str:

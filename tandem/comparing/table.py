@@ -8,7 +8,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tandem.comparing.comparability import NAMED, Manifest, differing_names, flat, short, short_hardware, value_of
+from tandem.comparing.comparability import NAMED, Manifest, differing_names, short, short_hardware
+from tandem.params.parsing import flatten, value_at
 from tandem.runs import schemas
 
 # Rows that the table shows even if all sides agree.
@@ -74,12 +75,12 @@ def rows_of(sides: Sequence[Sequence[Manifest]]) -> Iterator[Row]:
         row = Row(what, tuple(over_seeds(what, side) for side in sides))
         if row.differs or what in ALWAYS:
             yield row
-    blocks = [dict(flat(value_of(side[0], "block") or {})) for side in sides]
+    blocks = [flatten(value_at(side[0], "block") or {}) for side in sides]
     for name in dict.fromkeys(name for block in blocks[1:] for name in differing_names(blocks[0], block)):
         if name != "train.model.name":  # it is the network
             yield Row(name, tuple(short(block.get(name, "absent")) for block in blocks))
     found = [Row(what, tuple(measured(side, *about) for side in sides)) for what, about in MEASURED.items()]
-    names = [value_of(side[0], "result.score_name") for side in sides]
+    names = [value_at(side[0], "result.score_name") for side in sides]
     scores = (measured(side, f"result.metrics.{name}", f" ({name})") for side, name in zip(sides, names, strict=True))
     found += [Row("score", tuple(scores)), *own_metrics(sides)]
     yield from (row for row in found if set(row.cells) != {"-"})
@@ -87,7 +88,7 @@ def rows_of(sides: Sequence[Sequence[Manifest]]) -> Iterator[Row]:
 
 def own_metrics(sides: Sequence[Sequence[Manifest]]) -> Iterator[Row]:
     """The metrics that the workloads add to those of their task, with their intervals if there is one seed."""
-    higher = {name: best for side in sides for name, best in (value_of(side[0], "result.own_metrics") or {}).items()}
+    higher = {name: best for side in sides for name, best in (value_at(side[0], "result.own_metrics") or {}).items()}
     for name, is_better in higher.items():
         cells = []
         for side in sides:
@@ -99,14 +100,14 @@ def own_metrics(sides: Sequence[Sequence[Manifest]]) -> Iterator[Row]:
 
 def over_seeds(what: str, side: Sequence[Manifest]) -> str:
     """The value that the side's runs share, or the value of each run."""
-    found = [value_of(manifest, FACTS[what]) for manifest in side]
+    found = [value_at(manifest, FACTS[what]) for manifest in side]
     values = dict.fromkeys(SHOWN[what](value) if what in SHOWN else value for value in found)
     return ", ".join(str(value) if " " in str(value) else short(value) for value in values)
 
 
 def measured(side: Sequence[Manifest], path: str, unit: str) -> str:
     """A measurement; for several seeds the median and the range."""
-    known = [value for own in side if isinstance(value := value_of(own, path), int | float)]
+    known = [value for own in side if isinstance(value := value_at(own, path), int | float)]
     if not known:
         return "-"
     middle = f"{statistics.median(known):,.4g}{unit}"

@@ -4,7 +4,7 @@ Their keys come from their signatures (tandem/parts.py), so the types are subcla
 params.yaml is read. No code of a workload is executed.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import MISSING, field, make_dataclass
 from functools import cache
 from typing import Any, Literal, get_type_hints
@@ -12,18 +12,18 @@ from typing import Any, Literal, get_type_hints
 from pydantic import create_model
 
 from tandem.messages import nearest
-from tandem.params.parsing import InvalidParams, dotted
+from tandem.params.parsing import InvalidParams, dotted, value_at
 from tandem.params.schema import TASKS, OwnSequences, OwnSeries, OwnSource, Params, Train, Workload
 from tandem.params.task_facts import facts_of
 from tandem.parts import KINDS, Component, Whole, built_in, find
 
 # Where a block names a component.
 REFERENCES = {
-    ("task",): "task",
-    ("preprocess", "source"): "source",
-    ("train", "model", "name"): "model",
-    ("train", "loop"): "loop",
-    ("evaluate", "metrics"): "metric",  # a list
+    "task": "task",
+    "preprocess.source": "source",
+    "train.model.name": "model",
+    "train.loop": "loop",
+    "evaluate.metrics": "metric",  # a list
 }
 # The keys of a source in a workload's directory, by the first of its task's sources.
 OWN_SOURCES: dict[str, Any] = {"sequences": OwnSequences, "series": OwnSeries}
@@ -69,7 +69,7 @@ def workload_type(name: str, block: Any) -> type[Workload]:
             elif kind == "model":
                 fields.append(("train", subclass(Train, ("model", component.schema))))
             elif kind == "metric":
-                has_table = value_at(block, ["preprocess", "source"]) in KINDS["source"].tables
+                has_table = value_at(block, "preprocess.source") in KINDS["source"].tables
                 check_metric(component, own["metric"], has_table)
         except ValueError as error:
             raise InvalidParams(f"{dotted('', place)} {error}", place) from None
@@ -78,18 +78,11 @@ def workload_type(name: str, block: Any) -> type[Workload]:
 
 def names_of(block: Any) -> Iterator[tuple[str, str, tuple[Any, ...]]]:
     """Yield (kind, name, keys) of each component that a block names and that is not built in."""
-    for keys, kind in REFERENCES.items():
-        known, value = (*built_in(kind), *KINDS[kind].tables), value_at(block, keys)
+    for place, kind in REFERENCES.items():
+        known, value, keys = (*built_in(kind), *KINDS[kind].tables), value_at(block, place), place.split(".")
         for index, name in enumerate(value if isinstance(value, list) else [value]):
             if isinstance(name, str) and name not in known:
-                yield kind, name, (*keys, index) if isinstance(value, list) else keys
-
-
-def value_at(block: Any, keys: Sequence[str]) -> Any:
-    """The value under these keys; None if there is none."""
-    for key in keys:
-        block = block.get(key) if isinstance(block, dict) else None
-    return block
+                yield kind, name, (*keys, index) if isinstance(value, list) else tuple(keys)
 
 
 @cache

@@ -177,6 +177,13 @@ def check_name(name: str) -> str:
     return name
 
 
+def value_at(nested: Any, name: str) -> Any:
+    """The value with a dotted name; None if there is none."""
+    for key in name.split("."):
+        nested = nested.get(key) if isinstance(nested, dict) else None
+    return nested
+
+
 def replaced(nested: Any, overrides: dict[str, Any], complain: Callable[[str], str]) -> Any:
     """A copy of `nested` with the dotted `overrides`. Raises ValueError(complain(name)) for an unknown name."""
     if not overrides or not isinstance(nested, dict):
