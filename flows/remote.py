@@ -16,7 +16,7 @@ from flows import doctor
 from flows.processes import output_of
 from tandem import files
 from tandem.command import CommandError
-from tandem.passwords import without_password
+from tandem.messages import without_password
 from tandem.stop_signals import end_with
 
 RUNS = files.STATE / "runs"

@@ -22,7 +22,7 @@ from prefect.states import Cancelled, Completed, Crashed, Failed, Running, State
 
 from flows.events import Event, Outcome, event_in
 from flows.prefect_api import end_runs, prefect_client
-from tandem.passwords import without_password
+from tandem.messages import without_password
 from tandem.stage import STAGES
 
 SECONDS_BETWEEN_POLLS = 2.0

@@ -1,4 +1,4 @@
-"""The words of error messages: values in one short line, and the nearest accepted name."""
+"""The words of messages: values in one short line, the nearest accepted name, and addresses without passwords."""
 
 import difflib
 import reprlib
@@ -32,3 +32,12 @@ def nearest(name: Any, known: Iterable[str]) -> str:
     """Return `; did you mean 'x'? accepted: x, y`, without the question if no known name is similar."""
     known = sorted(known)
     return f"{similar(name, known) or ';'} accepted: {', '.join(known)}"
+
+
+def without_password(url: str) -> str:
+    """Return `url` without its user name and password. Text that is not an address is returned unchanged.
+
+    A password may contain an unescaped `/`, `?`, `#` or `@`: everything up to the last `@` is removed.
+    """
+    scheme, separator, rest = url.partition("://")
+    return f"{scheme}://{rest.rpartition('@')[2]}" if separator else url

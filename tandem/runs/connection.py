@@ -12,7 +12,7 @@ from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from tandem.files import FULL, MLRUNS, locked
-from tandem.passwords import without_password
+from tandem.messages import without_password
 from tandem.runs import headline, store
 from tandem.runs.store import shown, tracking_uri
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from tandem.files import HOME, ROOT, sha256_file
-from tandem.passwords import without_password
+from tandem.messages import without_password
 
 # Changes of these are not code changes: DVC and its stages write the first two, and raw data has its own digest.
 NO_CODE = (":!*dvc.lock", ":!results", ":!workloads/*/data/*")

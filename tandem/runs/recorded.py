@@ -22,7 +22,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from tandem.passwords import without_password
+from tandem.messages import without_password
 from tandem.runs import connection
 from tandem.runs.headline import PARENT_TAG, write_description
 from tandem.runs.run import Run, is_run, open_folder, open_run

@@ -17,7 +17,7 @@ from typing import Literal
 from urllib.parse import unquote, urlencode
 
 from tandem.files import MLRUNS, relative
-from tandem.passwords import without_password
+from tandem.messages import without_password
 
 VIEW = "tandem"  # the key of the view that the publisher saves with an experiment
 VIEW_TAG = f"mlflow.sharedViewState.{VIEW}"  # headline.saved_view returns its value
