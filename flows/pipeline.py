@@ -20,7 +20,7 @@ from prefect import flow
 from prefect.context import FlowRunContext
 from prefect.states import Cancelled, Completed, Crashed, Failed, State
 
-from flows import processes, remote, results_artifact
+from flows import processes, remote, results_in_prefect
 from flows.plan import RunPlan, make_plan
 from flows.prefect_api import prefect_client
 from flows.run_lock import known_to_the_next, one_at_a_time
@@ -98,11 +98,11 @@ def execute(plan: RunPlan, stage_runs: StageRuns) -> State:
         ended = f"DVC {processes.exit_text(status)}"
         stage_runs.end(Crashed(message=ended))  # DVC was killed before it reported this stage
         return Failed(message=stage_runs.failure or ended)
-    results = results_artifact.read_results(plan.experiment)
+    results = results_in_prefect.read_results(plan.experiment)
     if results["rows"]:
         stage_runs.check_server()  # if a lost server is back, it gets the results
-        stage_runs.show_results(results_artifact.markdown(results, plan))
-    return Completed(message=results_artifact.headline(results["rows"], stage_runs.outcomes))
+        stage_runs.show_results(results_in_prefect.markdown(results, plan))
+    return Completed(message=results_in_prefect.headline(results["rows"], stage_runs.outcomes))
 
 
 def push(result: State) -> State:

@@ -1,7 +1,7 @@
 """`python -m flows.server HOST PORT`: Prefect's server without outside requests, and the report. `tandem ui` starts it.
 
-`/report` is the report with links (flows/report_page.py). Prefect's UI starts an analytics library that contacts a
-company's host, even if the server's settings disable it. A Content-Security-Policy makes the browser refuse that.
+`/report` is the report with links (flows/results_in_prefect.py). Prefect's UI starts an analytics library that contacts
+a company's host, even if the server's settings disable it. A Content-Security-Policy makes the browser refuse that.
 Everything else is as in `prefect server start`.
 """
 
@@ -13,7 +13,7 @@ from fastapi.responses import HTMLResponse
 from prefect.server.api.server import create_app
 from starlette.middleware.base import RequestResponseEndpoint
 
-from flows.report_page import report_page
+from flows.results_in_prefect import report_page
 
 # Both names of this machine; a tunnel keeps them. Needed for the API and its events.
 LOCAL = "127.0.0.1:* localhost:*"

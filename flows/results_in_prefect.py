@@ -1,0 +1,114 @@
+"""The results in Prefect: the artifact `results` of a finished run, and the first page of `tandem ui`, which is the
+report. Both have links to the runs in MLflow.
+"""
+
+import html
+import json
+import os
+from collections import Counter
+from collections.abc import Mapping
+from itertools import combinations
+from typing import Any
+
+from flows.events import Outcome
+from flows.plan import RunPlan
+from flows.ui import running_servers
+from tandem import files
+from tandem.messages import shown
+from tandem.runs.store import compare_page, run_page, runs_page
+
+Row = dict[str, Any]
+PREFECT_LINKS = (
+    '<a href="/v2/deployments">start or schedule the pipeline</a>, <a href="/v2/runs">runs</a>. '
+    "<code>tandem repro</code> and <code>dvc repro</code> do not use Prefect, so their runs are not there."
+)
+NO_REPORT = "<p>There is no report yet. Run <code>tandem repro</code>, or start the deployment in Prefect.</p>"
+
+
+def read_results(experiment: str | None) -> dict[str, Any]:
+    """The content of compare.json, and that of compare.md as `markdown`, of the workspace or of an experiment's commit.
+
+    Both are empty if there are none.
+    """
+    try:
+        compared, table = (read(f"results/compare/{name}", experiment) for name in ("compare.json", "compare.md"))
+        return {**json.loads(compared), "markdown": table.decode()}
+    except OSError as error:
+        print(f"warning: no results to show ({error})")
+        return {"rows": [], "markdown": ""}
+
+
+def read(path: str, experiment: str | None) -> bytes:
+    if experiment is None:
+        return (files.ROOT / path).read_bytes()
+    from dvc.api import DVCFileSystem
+
+    tree: Any = DVCFileSystem(str(files.ROOT), rev=experiment)
+    return bytes(tree.cat_file(path))
+
+
+def markdown(results: dict[str, Any], plan: RunPlan) -> str:
+    """The artifact as Markdown."""
+    mlflow = running_servers().get("mlflow") or os.environ.get("MLFLOW_TRACKING_URI", "")
+    apply = f"`dvc exp apply {plan.experiment}`"
+    first = f"after {apply}, which puts this experiment into the workspace, " if plan.experiment else ""
+    ways = [f"the report: {first}results/report.html, in a browser"]
+    if mlflow.startswith("http"):
+        for workload, links in mlflow_links(results["rows"], mlflow).items():
+            ways.append(f"{workload} in MLflow: {', '.join(f'[{text}]({address})' for text, address in links)}")
+    overridden = [f"- `{name}`: `{shown(old)}` -> `{shown(new)}`" for name, (old, new) in plan.overridden.items()]
+    parts = [["Overridden in this run only (params.yaml -> this run):", "", *overridden]] if overridden else []
+    parts += [[results["markdown"]], [f"- {way}" for way in ways]]
+    return "\n\n".join("\n".join(part) for part in parts)
+
+
+def mlflow_links(rows: list[Row], server: str) -> dict[str, list[tuple[str, str]]]:
+    """Workload -> (text, address): all of its runs, each run in `rows` of compare.json, and each two of them compared.
+
+    The run of several seeds is that of the first one. A workload without a run in MLflow is left out.
+    """
+    known: dict[str, dict[str, dict[str, str]]] = {}
+    for row in rows:
+        if tracking := next((run["tracking"] for run in row["runs"] if "run_id" in run["tracking"]), None):
+            known.setdefault(row["workload"], {})[row["requested"]] = tracking
+    found = {}
+    for workload, devices in known.items():
+        experiment = next(iter(devices.values()))["experiment_id"]
+        found[workload] = [("all runs", runs_page(server, experiment))]
+        found[workload] += [(name, run_page(server, experiment, run["run_id"])) for name, run in devices.items()]
+        for pair in combinations(devices, 2):
+            address = compare_page(server, experiment, [devices[name]["run_id"] for name in pair])
+            found[workload].append((" beside ".join(pair), address))
+    return found
+
+
+def headline(rows: list[Row], outcomes: Mapping[str, Outcome]) -> str:
+    """One line for the list of runs: `sign 0.931 on cpu, pen 0.994 on cpu; 7 ran, 2 restored, 4 unchanged`."""
+    scores = [f"{row['workload']} {row['score']:.4f} on {row['device']}" for row in rows]
+    counts = Counter(outcomes.values())
+    words = [f"{counts[outcome]} {outcome}" for outcome in ("ran", "restored", "unchanged") if counts[outcome]]
+    return "; ".join([", ".join(scores), ", ".join(words)]).strip("; ")
+
+
+def report_page() -> str:
+    """results/report.html with links to MLflow and Prefect in its header, as HTML."""
+    try:
+        rows = json.loads((files.compare_dir() / "compare.json").read_text(encoding="utf-8"))["rows"]
+    except FileNotFoundError:
+        rows = []
+    server = running_servers().get("mlflow", "")
+    found = [
+        f"<strong>{html.escape(workload)}</strong> {', '.join(link(*each) for each in links)}"
+        for workload, links in mlflow_links(rows, server).items()
+    ]
+    mlflow = "; ".join(found) or link("no runs yet", server)
+    links = f'<p class="note">In MLflow: {mlflow}<br>In Prefect: {PREFECT_LINKS}</p>'
+    try:
+        report = (files.results_dir() / "report.html").read_text(encoding="utf-8")
+    except FileNotFoundError:
+        return f"<!DOCTYPE html><title>Tandem</title><h1>Tandem</h1>{NO_REPORT}{links}"
+    return report.replace("</header>", f"{links}</header>", 1)
+
+
+def link(text: str, address: str) -> str:
+    return f'<a href="{html.escape(address)}">{html.escape(text)}</a>'
