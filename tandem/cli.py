@@ -37,7 +37,6 @@ COMMANDS = {
     "show": Command("flows.show", "list results and experiments"),
     "sweep": Command("tandem.diagnosis.sweep", "measure the throughput for each batch size"),
     "scaling": Command("tandem.diagnosis.scaling", "measure the throughput for each number of workers"),
-    "choices": Command("tandem.choices", "list or clear the threads and precisions that `auto` chose here"),
     "doctor": Command("flows.doctor", "check this machine and project"),
     "ui": Command("flows.ui", "run Prefect and MLflow on this machine until Ctrl+C"),
     "gpu": Command("benchmarks.gpu", "run every check and benchmark for a GPU"),

@@ -1,8 +1,8 @@
 """The cache of `auto` choices on this machine, so that the same training always uses the same choice.
 
 It is in the user's cache folder: neither `make clean` nor a second clone changes a choice. A key contains the hardware
-(tandem/training/auto.py), so machines that share a home folder do not share choices. `tandem choices`
-lists the cached choices and clears them.
+(tandem/training/auto.py), so machines that share a home folder do not share choices. Without the file, the next
+training of each shape measures again.
 """
 
 import json
@@ -20,7 +20,7 @@ class Choice:
     setting: str  # threads or precision
     value: Any
     gains: list[list[Any]]  # (value, speed relative to the first value) for each value that was tried
-    about: str  # the training and the machine, for a person who reads the list
+    about: str  # the training and the machine, for a person who reads the file
     measured_at: str
 
     def is_possible(self) -> bool:
@@ -57,17 +57,5 @@ def store(key: str, choice: Choice) -> Choice:
         known = cached_choices()
         if key not in known:
             known[key] = choice
-            write(known)
+            write_json(file(), {key: asdict(choice) for key, choice in known.items()})
     return known[key]
-
-
-def clear() -> int:
-    """Remove all choices; returns their number."""
-    with locked(file().with_suffix(".lock")):
-        num_known = len(cached_choices())
-        write({})
-    return num_known
-
-
-def write(choices: dict[str, Choice]) -> None:
-    write_json(file(), {key: asdict(choice) for key, choice in choices.items()})

@@ -16,7 +16,6 @@ import pytest
 import torch
 from torch import nn
 
-from tandem import cli
 from tandem.machine.hardware import detect_hardware
 from tandem.params.schema import Augment, Train
 from tandem.training import auto, auto_cache
@@ -221,14 +220,6 @@ def test_a_damaged_file_and_a_folder_that_cannot_be_written_cost_only_the_measur
     trainer = planted(machine, speeds(1.0, 1.9, 2.0))
     assert "chosen by measuring; not kept: " in auto.resolve(trainer, detect_hardware("cpu"))["threads"]
     assert trainer.params.threads == 2
-
-
-def test_one_command_lists_what_is_kept_and_forgets_it(capsys: pytest.CaptureFixture[str]):
-    auto_cache.store("shape", choice(2))
-    assert cli.main(["choices"]) == 0
-    assert "gru of 8, batches of 16 x 5 x 4, cpu: threads 2 (2: 1.50 times" in capsys.readouterr().out
-    assert cli.main(["choices", "--forget"]) == 0 and "forgotten: 1" in capsys.readouterr().out
-    assert auto_cache.cached_choices() == {}
 
 
 # A stage in a process of its own, in which as many threads as {fastest} take the least time, and which is interrupted
