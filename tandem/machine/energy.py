@@ -8,7 +8,6 @@ import time
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Protocol
 
 from tandem.machine import nvml
 from tandem.machine.hardware import read_text
@@ -25,18 +24,12 @@ class Reading:
     reason: str = ""  # why the energy is unknown
 
 
-class Counter(Protocol):
-    method: str
-    min_seconds: float  # shortest region; a counter advances in steps
-
-    def read(self) -> Reading: ...
-
-
 class GpuCounter:
     """The energy since the driver was loaded."""
 
     method = "NVML's energy counter of the GPU"
-    min_seconds = 1.0  # the driver samples power in steps of up to 0.1 s (Yang et al. 2023, arXiv:2312.02741)
+    # The shortest region: the driver samples power in steps of up to 0.1 s (Yang et al. 2023, arXiv:2312.02741).
+    min_seconds = 1.0
 
     def __init__(self, uuid: str) -> None:
         self.gpu = nvml.cached_gpu(uuid)
@@ -76,6 +69,9 @@ class CpuCounter:
         self.num_gaps += bool(self.last) and now - self.read_at > min(ranges) / 1e6 / MAX_PACKAGE_WATTS
         self.last, self.read_at = found, now
         return Reading(self.joules, self.num_gaps)
+
+
+Counter = GpuCounter | CpuCounter
 
 
 class Meter:

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self, TypeV
 from pydantic import (
     AfterValidator,
     BaseModel,
-    BeforeValidator,
     ConfigDict,
     Field,
     StrictBool,
@@ -31,10 +30,6 @@ from tandem.parts import Component, Fraction, Part, Positive, Real, Section, Who
 
 Entry = TypeVar("Entry")
 NO_GROUPS = "none"
-
-
-def as_tuple(value: Any) -> Any:
-    return tuple(value) if isinstance(value, list) else value
 
 
 def check_unique(entries: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -71,9 +66,8 @@ def usual_values(kind: type) -> dict[str, Any]:
 
 Unique = Annotated[
     tuple[Entry, ...],
-    BeforeValidator(as_tuple),
     AfterValidator(check_unique),
-    Field(json_schema_extra={"uniqueItems": True}),
+    Field(strict=False, json_schema_extra={"uniqueItems": True}),  # a list of YAML becomes a tuple
 ]
 Name = Annotated[StrictStr, AfterValidator(check_name)]
 Device = Annotated[StrictStr, AfterValidator(check_device)]  # auto, cpu, cuda, or several workers: 2xcpu
