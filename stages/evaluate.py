@@ -53,7 +53,7 @@ def main(workload: str, device: str, seed: str) -> None:
             run_dir.add_tags({BASELINE_TAG: baseline})
         for path in paths:
             run_dir.add_artifact(path, "" if path.name == "score.json" else "evaluation")
-        write_model(run_dir.model_folder, context.folder / TRAIN_RESULT, workload, context.params)
+        write_model(run_dir.folder / "artifacts/model", context.folder / TRAIN_RESULT, workload, context.params)
         run_dir.add_model(validation_score(context, trained), context.summary["sha256"])
     found = run_dir.ids.get("run_id", "not known yet")
     score = f"{context.task.score_name} {result.metrics[context.task.score_name]:.4f}"

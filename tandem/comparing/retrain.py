@@ -79,8 +79,9 @@ def retrain(context: RunContext, nudge: int | None, options: Namespace) -> dict[
         title = f"{context.workload}, seed {context.seed}" + ("" if nudge is None else f", nudge {nudge}")
         epochs, seconds = run_epochs(context, trainer, options.epochs or context.train_params.epochs, title)
         is_whole = trainer.epochs_done == context.train_params.epochs
-        if is_whole:
-            weights |= weight_digests(trainer)
+        if is_whole:  # the digests of the files that `train` would write
+            last = {"best": trainer.best_weights, "last": snapshot(trainer.model)}
+            weights |= {name: hashlib.sha256(save(tensors)).hexdigest() for name, tensors in last.items()}
         predictions = predict(context, trainer) if options.evaluate and is_whole else {}
     return {
         "workload": context.workload,
@@ -127,12 +128,6 @@ def move_weights(model: nn.Module, number: int) -> None:
     for weight in model.parameters():
         towards = torch.where(torch.rand(weight.shape, generator=generator) < 0.5, torch.inf, -torch.inf)
         weight.copy_(torch.nextafter(weight.cpu(), towards))
-
-
-def weight_digests(trainer: Trainer) -> dict[str, str]:
-    """The digests of the files that `train` would write."""
-    weights = {"best": trainer.best_weights, "last": snapshot(trainer.model)}
-    return {name: hashlib.sha256(save(tensors)).hexdigest() for name, tensors in weights.items()}
 
 
 def predict(context: RunContext, trainer: Trainer) -> dict[str, Any]:

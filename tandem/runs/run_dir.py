@@ -73,11 +73,6 @@ class RunDir:
         """Add metrics without a step, which are published at the end. Absent values (None) are left out."""
         self.end["metrics"] |= {name: value for name, value in metrics.items() if value is not None}
 
-    @property
-    def model_folder(self) -> Path:
-        """The folder for the model (tandem/model_package.py)."""
-        return self.folder / "artifacts" / "model"
-
     def add_model(self, val_score: float, data: dict[str, str]) -> None:
         """Have the model in artifacts/model registered. The best model among those with equal digests (`data`) gets the
         alias.

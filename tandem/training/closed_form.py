@@ -112,7 +112,7 @@ class ClosedForm(Fit):
         def set_head(coefficients: Tensor) -> Tensor:
             """Set the head from the coefficients of the first sequences; returns its outputs for these sequences."""
             own = features[: len(coefficients)]
-            weights = weighted_sum(own, coefficients)
+            weights = torch.cat([part.cpu().double().T @ coefficients for part in own.split(COLUMNS, dim=1)])  # (P, C)
             intercepts = encoded[: len(own)].double().mean(dim=0) - own.mean(dim=0).cpu().double() @ weights
             self.model.set_head(scale * weights.T, scale * intercepts)
             outputs: Tensor = self.model.head(own)
@@ -204,8 +204,3 @@ def products_of(features: Tensor) -> Tensor:
     for part in features.split(COLUMNS, dim=1):
         total += (part @ part.T).cpu()
     return total
-
-
-def weighted_sum(features: Tensor, coefficients: Tensor) -> Tensor:
-    """features (N, P) fp32, coefficients (N, C) float64 -> (P, C) float64 on the CPU."""
-    return torch.cat([part.cpu().double().T @ coefficients for part in features.split(COLUMNS, dim=1)])
