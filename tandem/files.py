@@ -244,22 +244,15 @@ def parse_json(content: bytes | str, source: str, mend: str = MAKES_ANEW) -> Rea
     return found
 
 
-def read_json(path: Path, kinds: dict[str, type | tuple[type, type]] | None = None, mend: str = MAKES_ANEW) -> Any:
-    """Read an object that `write_json` wrote. `kinds`: required keys and their types; (dict, int): an object of ints.
+def read_json(path: Path, mend: str = MAKES_ANEW) -> Any:
+    """Read an object that `write_json` wrote.
 
-    Raises ValueError that names the file and the command that restores it, if its content is different.
+    Raises ValueError that names the file and the command that restores it, if it is damaged or lacks a key.
     """
     try:
-        found = parse_json(path.read_bytes(), relative(path), mend)
+        return parse_json(path.read_bytes(), relative(path), mend)
     except FileNotFoundError:
         raise FileNotFoundError(f"{relative(path)} is not there; run `dvc repro` to make it") from None
-    for key, kind in (kinds or {}).items():
-        outer, inner = kind if isinstance(kind, tuple) else (kind, None)
-        if not isinstance(found[key], outer):
-            raise damaged(relative(path), f"its {key!r} is no {outer.__name__}", mend)
-        if inner and not all(isinstance(value, inner) for value in found[key].values()):
-            raise damaged(relative(path), f"not all values of its {key!r} are {inner.__name__}", mend)
-    return found
 
 
 def parse_rows(content: bytes, source: str) -> list[dict[str, str]]:

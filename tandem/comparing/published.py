@@ -36,12 +36,11 @@ Entry = Mapping[str, Any]  # of a workload on one kind of hardware
 def read() -> dict[str, list[dict[str, Any]]]:
     """Return workload -> published entries. Raises ValueError for a file of another version."""
     mend = f"`git checkout {files.relative(FILE)}` brings it back"
-    content = files.read_json(FILE, {"workloads": (dict, list)}, mend)
+    content = files.read_json(FILE, mend)
     if content["schema"] != SCHEMA:
         raise ValueError(f"{files.relative(FILE)} has schema {content['schema']}, and this version reads {SCHEMA}")
-    for workload, entries in content["workloads"].items():
-        if not entries or not all(isinstance(entry, dict) for entry in entries):
-            raise files.damaged(files.relative(FILE), f"its entries of {workload} are no objects", mend)
+    if empty := [workload for workload, entries in content["workloads"].items() if not entries]:
+        raise files.damaged(files.relative(FILE), f"it has no entries of {empty[0]}", mend)
     return dict(content["workloads"])
 
 

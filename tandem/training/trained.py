@@ -24,7 +24,7 @@ def load_network(folder: Path, weights: str) -> tuple[nn.Module, dict[str, Any]]
     Raises ValueError if one of the two files is visibly damaged. It does not detect flipped bits in the weights.
     """
     path = folder / f"{weights}.safetensors"
-    about = read_json(folder / "model.json", {"task": str, "preprocessing": dict, "model": dict})
+    about = read_json(folder / "model.json")
     with parsing.prefixed(relative(folder / "model.json")):
         with parsing.prefixed("model.name"):
             component = find("model", about["model"]["name"], about.get("workload", ""))

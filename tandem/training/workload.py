@@ -41,17 +41,6 @@ from tandem.training.workers import ALONE, MIN_GRAD_ACCUM_STEPS, OUT_OF_MEMORY_S
 
 # Weights, optimizer, activations and the allocator need the rest of the memory.
 SHARE_OF_FREE_MEMORY = 0.6
-# Required keys of the previous stages' files, with their types.
-RequiredKeys = dict[str, type | tuple[type, type]]
-IDENTITY: RequiredKeys = {"kind": str, "name": str}
-PLAN: RequiredKeys = {"data_location": str, "bytes": (dict, int), "sha256": (dict, str)}
-SUMMARY: RequiredKeys = {
-    "sha256": (dict, str),
-    "num_per_split": (dict, int),
-    "num_sequences": int,
-    "features": list,
-    "max_steps": int,
-}
 
 
 @dataclass(frozen=True)
@@ -70,16 +59,14 @@ class RunContext:
     def of(cls, workload: str, device: str, seed: int) -> RunContext:
         params = load_workload(workload)
         require_sequences(workload, device, params.train)
-        has_classes = params.task_facts.target.startswith("class")
-        of_task: RequiredKeys = {"classes": list} if has_classes else {"target": dict}
         return cls(
             workload,
             device,
             seed,
             params,
-            read_json(hardware_file(device), IDENTITY),
-            read_json(packed_dir(workload, device) / "plan.json", PLAN),
-            read_json(prepared_dir(workload) / "summary.json", SUMMARY | of_task),
+            read_json(hardware_file(device)),
+            read_json(packed_dir(workload, device) / "plan.json"),
+            read_json(prepared_dir(workload) / "summary.json"),
         )
 
     @property
