@@ -40,7 +40,6 @@ class Epoch:
     val_score: float
     training: Measurement
     validation: Measurement
-    is_best: bool
     digests: dict[str, str]  # sha256 of the final weights, the batch order and the random draws
 
 
@@ -215,8 +214,8 @@ class Trainer:
         self.epochs_done += 1
         self.verify_device(predictions)
         val_loss = loss.item()
-        is_best, weights = val_loss < self.best_loss, snapshot(self.model)
-        if is_best:
+        weights = snapshot(self.model)
+        if val_loss < self.best_loss:
             self.best_loss, self.best_weights = val_loss, weights
         if self.closed_form:
             with measure(self.device) as refit:
@@ -235,7 +234,6 @@ class Trainer:
             ),
             training,
             validation,
-            is_best,
             {"weights_sha256": sha256_of(weights.values()), **self.digests},
         )
 

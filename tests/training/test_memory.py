@@ -329,7 +329,7 @@ def test_epochs_of_another_number_of_workers_count_only_in_the_training_seconds(
     for number, epoch_seconds in enumerate((50.0, 60.0, 1.0, 3.0), 1):
         measured = Measurement(seconds=epoch_seconds, cpu_share=1.0, peak_allocated_mib=7.0)
         validation = Measurement(seconds=0.5, peak_allocated_mib=8.0)  # the larger peak counts
-        rows.append(timing_row(Epoch(number, 0.1, 1.0, 1.0, 0.5, measured, validation, True, {}), 100, 1))
+        rows.append(timing_row(Epoch(number, 0.1, 1.0, 1.0, 0.5, measured, validation, {}), 100, 1))
     found = summarize(rows, first_epoch=3)
     assert (found["epoch_seconds"], found["samples_per_second"]) == (2.0, pytest.approx((100 + 100 / 3) / 2))
     assert (found["num_epochs_measured"], found["num_epochs_warmup"], found["peak_allocated_mib"]) == (2, 0, 8.0)
