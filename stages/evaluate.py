@@ -136,7 +136,7 @@ def write_files(
         "weights": context.params.evaluate.weights,
         "task": TaskRecord(**context.params.task_facts.recorded),  # type: ignore[typeddict-item]
         "sentence": "; ".join(filter(None, (result.sentence, own.sentence))),
-        "train_sha256": schemas.digest(trained.train),
+        "train_sha256": files.digest(trained.train),
         "files": {path.name: files.sha256_file(path) for path in tables},
     }
     if own.higher_is_better:

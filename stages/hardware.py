@@ -14,7 +14,6 @@ pydantic, which takes 0.2 s, only if a file has changed that decides whether par
 stages/dvc.yaml: DVC rewrites the lock of a stage that always runs, and this lock is short.
 """
 
-import hashlib
 import json
 import os
 from contextlib import suppress
@@ -95,7 +94,7 @@ def validated(machine: dict[str, Any]) -> dict[str, Any]:
 def inputs_digest(machine: dict[str, Any]) -> str:
     paths = sorted(path for pattern in INPUTS for path in files.ROOT.glob(pattern))
     found = {files.relative(path): files.sha256_file(path) if path.is_file() else "folder" for path in paths}
-    return hashlib.sha256(json.dumps([machine, found], sort_keys=True).encode()).hexdigest()
+    return files.digest([machine, found])
 
 
 def validate(machine: dict[str, Any]) -> dict[str, Any]:

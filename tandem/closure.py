@@ -20,7 +20,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from tandem.files import ROOT, STATE, sha256_file, write_json
+from tandem.files import ROOT, STATE, digest, sha256_file, write_json
 
 # Packages that affect results or timings. Edits of the others change no result: files (atomic writes), params (DVC
 # depends on the values), runs (storing and sending), diagnosis (sentences about speed), flows, and importing.
@@ -178,10 +178,6 @@ def check_imports(path: Path) -> None:
                 from tandem.parts import missing_import  # it imports pydantic
 
                 raise missing_import(path, name if first in ROOTS else first)
-
-
-def digest(value: Any) -> str:
-    return hashlib.sha256(json.dumps(value, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
 
 def fingerprint(tree: ast.AST) -> str:

@@ -94,6 +94,11 @@ def sha256_file(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
+def digest(value: Any) -> str:
+    """sha256 of the JSON of `value`."""
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
+
+
 def verified(path: Path, sha256: str, stage: str) -> Path:
     """Returns `path`. Raises ValueError if its bytes are not those that `stage` (a name in dvc.yaml) wrote."""
     if not path.exists():

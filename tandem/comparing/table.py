@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from tandem.comparing.comparability import NAMED, Manifest, differing_names, short, short_hardware
+from tandem.files import digest
 from tandem.params.parsing import flatten, value_at
-from tandem.runs import schemas
 
 # Rows that the table shows even if all sides agree.
 ALWAYS = ("network", "device", "hardware", "machine", "threads", "precision", "commit")
@@ -53,8 +53,8 @@ SHOWN: dict[str, Callable[[Any], Any]] = {
     "driver": lambda version: version or "-",
     "memory ran out": lambda actions: "; ".join(actions or []) or "no",
     "edited": lambda tree: tree and (tree["patch_sha256"] or ("no" if tree["patch"] == "" else None)),
-    "code": lambda files: files and schemas.digest(files),
-    "packed data": lambda files: files and schemas.digest(files),
+    "code": lambda found: found and digest(found),
+    "packed data": lambda found: found and digest(found),
     "others' share of the cores": lambda share: "-" if share is None else f"{share:.0%}",
 }
 # Measurement -> path in the manifest, unit.

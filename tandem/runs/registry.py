@@ -6,10 +6,11 @@ better (tandem/tasks/__init__.py). The test split is not used for the choice, so
 stays unbiased. Every function can be called again after a kill.
 """
 
-import hashlib
 import json
 from pathlib import Path
 from typing import Any
+
+from tandem.files import digest
 
 ALIAS = "best"
 SCORE_TAG, DATA_TAG = "val_score", "split.sha256"  # tags of a version
@@ -56,7 +57,7 @@ def register(client: Any, workload: str, run_id: str, model_id: str, about: dict
 
     `about`: `val_score`, and `data`, the digests of the data after its split.
     """
-    name, data = name_of(workload), hashlib.sha256(json.dumps(about["data"], sort_keys=True).encode()).hexdigest()
+    name, data = name_of(workload), digest(about["data"])
     create_registered_model(client, name, workload)
     tags = {SCORE_TAG: repr(about["val_score"]), DATA_TAG: data}
     own = [version for version in client.search_model_versions(f"name='{name}'") if version.run_id == run_id]

@@ -255,8 +255,8 @@ def write_run_info(
             "data.sha256": data_sha256(context),
             "git.commit": git.get("mlflow.source.git.commit", "none"),
             "git.dirty": git.get("git.dirty", "unknown"),
-            "code.sha256": schemas.digest(inputs["code"])[:16],
-            "environment.sha256": schemas.digest(provenance.environment())[:16],
+            "code.sha256": files.digest(inputs["code"])[:16],
+            "environment.sha256": files.digest(provenance.environment())[:16],
             "num_parameters": sum(parameter.numel() for parameter in trainer.model.parameters()),
             "data_location": trainer.oom.data_location,
             **record.bound,
@@ -279,7 +279,7 @@ def write_run_info(
 
 def group_of(inputs: dict[str, Any]) -> str:
     """Return the digest that all runs share if they differ only in their seed."""
-    return schemas.digest({**inputs, "seed": None, "experiment": os.environ.get("DVC_EXP_NAME")})[:32]
+    return files.digest({**inputs, "seed": None, "experiment": os.environ.get("DVC_EXP_NAME")})[:32]
 
 
 def data_sha256(context: RunContext) -> str:

@@ -140,7 +140,7 @@ def open_run(name: str, read: Read, run_id: str | None = None) -> Run:
         missing = "timing.json" if train else "train.json"
         raise ValueError(f"{name} holds no {missing}; a training leaves one in its folder")
     # The score of an earlier training does not count: `evaluate` has not run since.
-    is_current = score is not None and score["train_sha256"] == schemas.digest(train)
+    is_current = score is not None and score["train_sha256"] == files.digest(train)
     return Run(name, train, timing, score if is_current else None, read, run_id)
 
 

@@ -9,7 +9,6 @@ restores from its cache. `train` writes train.json and timing.json, `evaluate` w
 its own (`EvaluationTiming`). All of them are small text files.
 """
 
-import hashlib
 import json
 from pathlib import Path
 from typing import Any, Literal, NotRequired, TypeVar
@@ -135,7 +134,7 @@ class EvaluationTiming(TypedDict):
 def write(path: Path, kind: type[T], record: T) -> None:
     """Write a record with its sha256. Raises ValidationError for a record that is not of its kind."""
     TypeAdapter(kind).validate_python(record)
-    files.write_json(path, {**dict(record), "sha256": digest(record)})  # type: ignore[call-overload]
+    files.write_json(path, {**dict(record), "sha256": files.digest(record)})  # type: ignore[call-overload]
 
 
 def read(content: bytes, source: str, kind: type[T], fix: str = files.MAKES_ANEW) -> T:
@@ -146,14 +145,10 @@ def read(content: bytes, source: str, kind: type[T], fix: str = files.MAKES_ANEW
             f"{source} has schema {schema!r}, and this Tandem reads {SCHEMA}; use the version of Tandem that made it"
         )
     sha256 = found.pop("sha256", None)
-    if sha256 != digest(found):
+    if sha256 != files.digest(found):
         raise files.altered(source, fix)
     try:
         return TypeAdapter(kind).validate_python(found)
     except ValidationError as error:
         first = error.errors()[0]
         raise files.damaged(source, f"{'.'.join(map(str, first['loc']))}: {first['msg']}", fix) from None
-
-
-def digest(record: Any) -> str:
-    return hashlib.sha256(json.dumps(record, sort_keys=True).encode()).hexdigest()

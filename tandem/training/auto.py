@@ -8,8 +8,6 @@ A larger value must be MIN_GAIN times as fast. Otherwise measurement noise would
 core from other processes, and if one of them uses that core, every part of a step waits.
 """
 
-import hashlib
-import json
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -18,7 +16,7 @@ from typing import Any
 
 import torch
 
-from tandem.files import ROOT, sha256_file
+from tandem.files import ROOT, digest, sha256_file
 from tandem.machine.hardware import usable_cores
 from tandem.machine.interleaving import interleave
 from tandem.machine.measure import seconds_of
@@ -208,4 +206,4 @@ def key_of(setting: str, trainer: Trainer, hardware: dict[str, Any], others: dic
         "hardware": {name: value for name, value in hardware.items() if name not in NO_HARDWARE},
         "device": trainer.device.type,
     }
-    return hashlib.sha256(json.dumps(about, sort_keys=True).encode()).hexdigest()[:16]
+    return digest(about)[:16]
