@@ -1,4 +1,6 @@
-"""Turn the parameters of the flow `pipeline` into arguments of DVC. Imports neither Prefect nor torch."""
+"""The parameters of the flow `pipeline`: their form in Prefect's UI, and the arguments of DVC that they become. Imports
+neither Prefect nor torch.
+"""
 
 import itertools
 import json
@@ -8,8 +10,10 @@ from typing import Any, NamedTuple
 
 from tandem.machine.hardware import detect_hardware
 from tandem.messages import shown, similar
+from tandem.params.devices import SINGLE
 from tandem.params.loading import PARAMS, parse_params, read_yaml
 from tandem.params.parsing import replaced, value_at
+from tandem.params.schema import Params
 
 
 class RunPlan(NamedTuple):
@@ -102,3 +106,39 @@ def hydra(value: Any) -> str:
         raise ValueError(f"overrides has the value {shown(value)}; {advice}")
     # Escape a quote and the backslashes directly before it, and nothing else.
     return '"' + re.sub(r'(\\*)("|$)', lambda found: found[1] * 2 + ("\\" + found[2] if found[2] else ""), value) + '"'
+
+
+def form_schema(raw: dict[str, Any]) -> dict[str, Any]:
+    """The JSON schema of the flow's parameters for the content of params.yaml. Raises ValueError if it is invalid.
+
+    Prefect draws the deployment's form from it, in which each choice is a list, and its server rejects parameters that
+    do not fit, so a mistyped name fails at once. `Params`, from which it comes, also validates params.yaml.
+    """
+    params = parse_params(raw)
+    keys = ("workloads", "devices", "seeds", "preset")
+    properties: dict[str, Any] = {key: Params.model_json_schema()["properties"][key] for key in keys}
+    for key in keys:
+        now = getattr(params, key)
+        properties[key]["default"] = list(now) if isinstance(now, tuple) else now
+    properties["workloads"]["items"]["enum"] = list(params.blocks)
+    properties["devices"]["items"]["enum"] = list(dict.fromkeys((*SINGLE, *params.devices)))
+    properties["preset"]["enum"] = ["none", "auto", *params.presets]
+    example = f'{{"{params.workloads[0]}.train.epochs": 5}}'
+    properties["overrides"] = {
+        "title": "Overrides",
+        "description": f"Values that replace params.yaml's in this run only, such as {example}. "
+        "The run is then a DVC experiment of its name.",
+        "type": "object",
+        # Below `then`, so that the UI shows one editor instead of a field for each name.
+        "if": {},
+        "then": {"properties": {name: {} for name in dotted(raw)}, "additionalProperties": False},
+    }
+    properties["force"] = {
+        "title": "Force",
+        "description": "Run every stage, even where nothing has changed.",
+        "type": "boolean",
+        "default": False,
+    }
+    for position, value in enumerate(properties.values()):
+        value["position"] = position
+    return {"title": "Parameters", "type": "object", "properties": properties, "required": [], "definitions": {}}

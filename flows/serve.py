@@ -27,9 +27,9 @@ from prefect.runner import Runner
 from prefect.schedules import Cron
 from prefect.settings import temporary_settings
 
-from flows import form
 from flows.command_flows import compare, verify
 from flows.pipeline import PREFECT_SETTINGS, pipeline
+from flows.plan import form_schema
 from flows.prefect_api import prefect_client
 from tandem.files import ROOT
 from tandem.params.loading import read_yaml
@@ -91,7 +91,7 @@ def update_form(deployment: UUID) -> None:
         # Such as a busy server, or parameters that were set in the UI and no longer fit.
         with suppress(HTTPError, PrefectException, OSError, ValueError):
             if (changed := params.stat().st_mtime_ns) != done:
-                schema = {"parameter_openapi_schema": form.schema(read_yaml(params))}
+                schema = {"parameter_openapi_schema": form_schema(read_yaml(params))}
                 with prefect_client(timeout=5.0) as client:
                     client.update_deployment(deployment, DeploymentUpdate.model_validate(schema))
                 done = changed

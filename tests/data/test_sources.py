@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from flows.form import schema
+from flows.plan import form_schema
 from tandem.data import Arrays
 from tandem.data.arrays import PreparedSequences
 from tandem.data.own_source import prepare
@@ -103,7 +103,7 @@ def test_prefects_form_runs_no_source(tmp_path: Path, monkeypatch: pytest.Monkey
     (folder / "source.py").write_text("raise SystemExit('it ran')\n" + TABLE)
     monkeypatch.setattr("tandem.parts.workload_dir", lambda workload: tmp_path / "workloads" / workload)
     (tmp_path / "params.yaml").write_text(OWN)
-    form = schema(read_yaml(tmp_path / "params.yaml"))
+    form = form_schema(read_yaml(tmp_path / "params.yaml"))
     assert "tiny.preprocess.velocity" in form["properties"]["overrides"]["then"]["properties"]
 
 
