@@ -24,7 +24,7 @@ from tandem.params.parsing import one_line
 from tandem.runs import run_dir
 from tandem.runs.run import TRAIN_RESULT
 from tandem.stage import LAST_ERROR
-from tandem.training import auto_cache, checkpoint
+from tandem.training import auto, checkpoint
 from tandem.training.trained import load_network
 from tandem.training.workload import RunContext
 
@@ -55,8 +55,8 @@ def checkpoint_state() -> None:
 
 def use_cache() -> None:
     """A cache never fails: it is made anew."""
-    before = dict(auto_cache.cached_choices())
-    assert all(isinstance(each, auto_cache.Choice) and each.sentence() for each in before.values())
+    before = dict(auto.cached_choices())
+    assert all(isinstance(each, auto.Choice) and each.sentence() for each in before.values())
 
 
 def fingerprints() -> None:
@@ -93,7 +93,7 @@ READERS: dict[Path, Callable[[], object]] = {
     RUN / TRAIN_RESULT / "model.json": lambda: load_network(RUN / TRAIN_RESULT, "last"),
     RUN / TRAIN_RESULT / "last.safetensors": lambda: load_network(RUN / TRAIN_RESULT, "last"),
     CHECKPOINT.path: checkpoint_state,
-    auto_cache.file(): use_cache,
+    auto.choices_file(): use_cache,
     closure.CACHE: fingerprints,
     ui.STATE_FILE: state_of_servers,
     Path(LAST_ERROR): lambda: dvc_run.last_error("train@x"),
@@ -112,7 +112,7 @@ def make_what_is_missing() -> None:
     """The files that a finished training does not leave."""
     CHECKPOINT.save({"epochs_done": 1})
     gains = [[1, 1.0], [2, 1.5]]
-    auto_cache.store("0123456789abcdef", auto_cache.Choice("threads", 2, gains, "a test", "2026-01-01T00:00:00+0000"))
+    auto.store_choice("0123456789abcdef", auto.Choice("threads", 2, gains, "a test", "2026-01-01T00:00:00+0000"))
     files.write_json(ui.STATE_FILE, {"pid": 1, "prefect": "http://127.0.0.1:1", "mlflow": "http://127.0.0.1:2"})
     files.write_json(Path(LAST_ERROR), {"stage": "train", "message": "why", "run": "x", "time": ""})
     files.write_json(RUN_DIR / "published.json", {"run_id": "a" * 32, "experiment_id": "1"})

@@ -2,29 +2,30 @@
 
 Only a measurement can decide. Two threads make a large Transformer 1.5 times as fast and a small LSTM slower; on the
 same processor with AVX512-BF16 or AMX, bf16 makes an LSTM faster and a small GRU slower. The choice is cached
-(auto_cache.py), so the same training on the same machine gives the same bits.
+in the user's cache folder, so the same training on the same machine gives the same bits: neither `make clean` nor a
+second clone changes it. Its key contains the hardware, so machines that share a home folder do not share choices.
 
 A larger value must be MIN_GAIN times as fast. Otherwise measurement noise would decide. An extra thread also takes a
 core from other processes, and if one of them uses that core, every part of a step waits.
 """
 
+import json
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import torch
 
-from tandem.files import ROOT, digest, sha256_file
+from tandem.files import ROOT, digest, locked, sha256_file, user_cache_dir, write_json
 from tandem.machine.hardware import usable_cores
 from tandem.machine.interleaving import interleave
 from tandem.machine.measure import seconds_of
 from tandem.machine.rates import has_cores
 from tandem.machine.threads import waited_seconds
 from tandem.params.parsing import flatten
-from tandem.training import auto_cache
-from tandem.training.auto_cache import Choice
 from tandem.training.graphs import NUM_WARMUPS
 from tandem.training.oom import free_cache, is_out_of_memory
 from tandem.training.trainer import Trainer, realized_precision
@@ -37,6 +38,27 @@ MAX_WAITED = 0.1  # share of measuring time in which threads wait for a core: 0.
 NUM_ROUNDS = 3  # interleaved, because a machine's speed drifts
 # Keys of results/hardware/devices/<device>.json that describe the request, not the hardware.
 NO_HARDWARE = ("requested", "why_not_cuda")
+
+
+@dataclass(frozen=True)
+class Choice:
+    """One setting for trainings of one shape on one machine."""
+
+    setting: str  # threads or precision
+    value: Any
+    gains: list[list[Any]]  # (value, speed relative to the first value) for each value that was tried
+    about: str  # the training and the machine, for a person who reads the file
+    measured_at: str
+
+    def is_possible(self) -> bool:
+        """Whether a measurement can have produced this choice: the file may be damaged."""
+        tried = [value for value, _ in self.gains]
+        kinds = {"threads": int, "precision": str}
+        return bool(self.sentence()) and isinstance(self.value, kinds.get(self.setting, ())) and self.value in tried
+
+    def sentence(self) -> str:
+        (first, _), *others = self.gains
+        return ", ".join(f"{value}: {gain:.2f} times as fast as {first}" for value, gain in others)
 
 
 def resolve(trainer: Trainer, hardware: dict[str, Any]) -> dict[str, str]:
@@ -67,7 +89,7 @@ def choose_threads(trainer: Trainer, hardware: dict[str, Any]) -> tuple[Any, str
     if len(numbers) == 1:
         return 1, "threads 1: there is one core to use"
     key = key_of("threads", trainer, hardware, {"precision": trainer.step.precision})
-    if known := auto_cache.cached_choices().get(key):
+    if known := cached_choices().get(key):
         return explained(known, "as chosen before")
     end = time.perf_counter() + PATIENCE_SECONDS
     while not has_cores(numbers[-1]):
@@ -80,7 +102,7 @@ def choose_threads(trainer: Trainer, hardware: dict[str, Any]) -> tuple[Any, str
 def choose_precision(trainer: Trainer, hardware: dict[str, Any]) -> tuple[Any, str]:
     """The precision and a sentence about the choice."""
     key = key_of("precision", trainer, hardware, {"threads": trainer.params.threads})
-    if known := auto_cache.cached_choices().get(key):
+    if known := cached_choices().get(key):
         return explained(known, "as chosen before")
     device, names = trainer.device, precisions(trainer.device)
     try:
@@ -121,7 +143,7 @@ def measure_and_store(
         if end - begin > PATIENCE_SECONDS:
             return explained(choice, "chosen by measuring; not kept, because other work has some of the cores")
     try:
-        return explained(auto_cache.store(key, choice), "chosen by measuring")
+        return explained(store_choice(key, choice), "chosen by measuring")
     except OSError as error:
         return explained(choice, f"chosen by measuring; not kept: {error}")
 
@@ -207,3 +229,30 @@ def key_of(setting: str, trainer: Trainer, hardware: dict[str, Any], others: dic
         "device": trainer.device.type,
     }
     return digest(about)[:16]
+
+
+def choices_file() -> Path:
+    return user_cache_dir() / "choices.json"
+
+
+def cached_choices() -> dict[str, Choice]:
+    """Key -> choice. A missing or damaged file gives no choices, so they are measured again."""
+    try:
+        entries = json.loads(choices_file().read_text(encoding="utf-8"))
+        found = {key: Choice(**entry) for key, entry in entries.items()}
+        return found if all(choice.is_possible() for choice in found.values()) else {}
+    except (OSError, ValueError, TypeError, AttributeError, RecursionError):
+        return {}
+
+
+def store_choice(key: str, choice: Choice) -> Choice:
+    """Store and return the choice. If another training has stored one for `key` meanwhile, return that one.
+
+    Raises OSError if the folder cannot be written.
+    """
+    with locked(choices_file().with_suffix(".lock")):
+        known = cached_choices()
+        if key not in known:
+            known[key] = choice
+            write_json(choices_file(), {key: asdict(choice) for key, choice in known.items()})
+    return known[key]

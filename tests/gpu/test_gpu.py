@@ -202,8 +202,8 @@ def test_a_precision_is_chosen_by_captured_steps_not_by_their_warm_up(tmp_path: 
         return seconds_of(*arguments)
 
     monkeypatch.setattr(auto, "seconds_of", watched)
-    monkeypatch.setattr(auto.auto_cache, "cached_choices", dict)
-    monkeypatch.setattr(auto.auto_cache, "store", lambda key, choice: choice)
+    monkeypatch.setattr(auto, "cached_choices", dict)
+    monkeypatch.setattr(auto, "store_choice", lambda key, choice: choice)
     precision, _ = auto.choose_precision(trainer, identity("cuda"))
     assert set(seen) == {len(auto.PRECISIONS["cuda"])} and precision in auto.PRECISIONS["cuda"]
 
@@ -222,7 +222,7 @@ def test_a_trial_of_a_precision_that_lacks_memory_leaves_the_training_its_graph(
 
     with monkeypatch.context() as patched:
         patched.setattr(Graphs, "capture", second_is_too_large)
-        patched.setattr(auto.auto_cache, "cached_choices", dict)
+        patched.setattr(auto, "cached_choices", dict)
         precision, sentence = auto.choose_precision(trainer, identity("cuda"))
     assert precision == "fp32" and "memory ran out while precisions were tried" in sentence
     trainer.set_precision(precision)

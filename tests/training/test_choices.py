@@ -18,8 +18,8 @@ from torch import nn
 
 from tandem.machine.hardware import detect_hardware
 from tandem.params.schema import Augment, Train
-from tandem.training import auto, auto_cache
-from tandem.training.auto_cache import Choice
+from tandem.training import auto
+from tandem.training.auto import Choice
 from tandem.training.batches import Split
 from tandem.training.trainer import Trainer
 from tests.projects import TINY, copy_of, dvc, git, read_record, run, run_path
@@ -113,7 +113,7 @@ def test_precision_is_chosen_at_the_chosen_number_of_threads(machine: SimpleName
     assert "bf16: 2.00 times as fast as fp32" in sentences["precision"]
     slow = planted(machine, speed, replace(AUTO, threads=1, precision="auto"))
     auto.resolve(slow, detect_hardware("cpu"))
-    assert slow.step.precision == "fp32" and len(auto_cache.cached_choices()) == 3
+    assert slow.step.precision == "fp32" and len(auto.cached_choices()) == 3
 
 
 def test_the_training_goes_on_as_if_nothing_had_been_measured(
@@ -168,7 +168,7 @@ def test_a_choice_holds_for_the_machine_and_the_shape(machine: SimpleNamespace):
         other = planted(machine, speeds(1.0, 1.0, 3.0), settings, num_steps)
         auto.resolve(other, identity)
         assert other.params.threads == 4
-    assert len(auto_cache.cached_choices()) == 6
+    assert len(auto.cached_choices()) == 6
 
 
 def test_a_busy_machine_takes_one_thread_and_keeps_nothing(machine: SimpleNamespace):
@@ -177,7 +177,7 @@ def test_a_busy_machine_takes_one_thread_and_keeps_nothing(machine: SimpleNamesp
     sentences = auto.resolve(trainer, detect_hardware("cpu"))
     assert (trainer.params.threads, trainer.step.precision) == (1, "bf16")
     assert "other work has the cores" in sentences["threads"] and "not kept" in sentences["precision"]
-    assert auto_cache.cached_choices() == {}
+    assert auto.cached_choices() == {}
 
 
 def test_what_was_measured_beside_other_work_is_measured_again(machine: SimpleNamespace):
@@ -188,7 +188,7 @@ def test_what_was_measured_beside_other_work_is_measured_again(machine: SimpleNa
 
     trainer = planted(machine, speed)
     assert "threads 4, chosen by measuring (2: 2.00 times" in auto.resolve(trainer, detect_hardware("cpu"))["threads"]
-    assert len(auto_cache.cached_choices()) == 1
+    assert len(auto.cached_choices()) == 1
 
 
 def test_what_needs_no_measuring_is_not_measured(machine: SimpleNamespace, monkeypatch: pytest.MonkeyPatch):
@@ -197,7 +197,7 @@ def test_what_needs_no_measuring_is_not_measured(machine: SimpleNamespace, monke
     assert auto.resolve(trainer, detect_hardware("cpu")) == {"threads": "threads 1: there is one core to use"}
     pinned = planted(machine, speeds(1.0, 1.9, 3.5), replace(AUTO, threads=3))
     assert auto.resolve(pinned, detect_hardware("cpu")) == {} and pinned.params.threads == 3
-    assert machine.num_steps == 0 and auto_cache.cached_choices() == {}
+    assert machine.num_steps == 0 and auto.cached_choices() == {}
 
 
 def choice(value: int) -> Choice:
@@ -205,18 +205,18 @@ def choice(value: int) -> Choice:
 
 
 def test_the_first_of_two_choices_made_at_once_holds_for_both():
-    assert auto_cache.store("shape", choice(1)) == auto_cache.store("shape", choice(2))
-    assert auto_cache.store("other", choice(2)).value == 2
-    assert {key: kept.value for key, kept in auto_cache.cached_choices().items()} == {"shape": 1, "other": 2}
+    assert auto.store_choice("shape", choice(1)) == auto.store_choice("shape", choice(2))
+    assert auto.store_choice("other", choice(2)).value == 2
+    assert {key: kept.value for key, kept in auto.cached_choices().items()} == {"shape": 1, "other": 2}
 
 
 def test_a_damaged_file_and_a_folder_that_cannot_be_written_cost_only_the_measuring(machine: SimpleNamespace):
     for content in ("{", "[]", '{"key": {"value": 2}}', '{"key": 2}'):
-        auto_cache.file().parent.mkdir(parents=True, exist_ok=True)
-        auto_cache.file().write_text(content)
-        assert auto_cache.cached_choices() == {}
-    auto_cache.file().unlink()
-    auto_cache.file().with_suffix(".lock").mkdir()
+        auto.choices_file().parent.mkdir(parents=True, exist_ok=True)
+        auto.choices_file().write_text(content)
+        assert auto.cached_choices() == {}
+    auto.choices_file().unlink()
+    auto.choices_file().with_suffix(".lock").mkdir()
     trainer = planted(machine, speeds(1.0, 1.9, 2.0))
     assert "chosen by measuring; not kept: " in auto.resolve(trainer, detect_hardware("cpu"))["threads"]
     assert trainer.params.threads == 2
