@@ -69,7 +69,6 @@ def test_help_teaches_and_does_nothing(project: Path, tmp_path: Path):
         ("show", 0, {"tiny"}),
         ("sweep tiny --devices cpu --largest 2 --seconds 0.01", 0, {"points", "sentences", "file"}),
         ("scaling tiny --workers 1", 1, {"error"}),
-        ("choices", 0, {"file", "choices"}),
         ("doctor --no-live", None, {"healthy", "findings"}),
         ("ui --host 0.0.0.0", 2, {"error"}),
         ("gpu --list", 0, {"pieces"}),
