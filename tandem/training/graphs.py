@@ -94,6 +94,9 @@ class Graphs:
         del graph
         gc.collect()
         torch.cuda.synchronize(self.device)
+        # torch up to 2.11 leaves the generator in capture mode, so the next dropout would raise.
+        generator = torch.cuda.default_generators[self.device.index or 0]
+        generator.graphsafe_set_state(generator.clone_state())
         # Not in a variable: that would create a reference cycle with this frame.
         raise (torch.OutOfMemoryError if is_memory else CaptureFailed)(failed)
 

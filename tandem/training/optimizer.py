@@ -31,6 +31,8 @@ class AdamW(torch.optim.AdamW):
     def _accelerator_graph_capture_health_check(self) -> None:
         pass
 
+    _cuda_graph_capture_health_check = _accelerator_graph_capture_health_check  # its name in older torch versions
+
 
 def learning_rates(params: Train, num_steps: int) -> Tensor:
     """The learning rate of every step: (num_steps,) float32, computed in float64.
