@@ -175,7 +175,8 @@ def example_of(model: dict[str, Any]) -> dict[str, Any]:
     columns = learned.get("columns") or default
     mean = dict(zip(learned["features"], learned["mean"], strict=True))
     values = [mean[name] + learned.get("offsets", {}).get(name, 0.0) for name in columns["features"]]
-    num_steps = min(model["shape"]["max_steps"], MAX_EXAMPLE_ROWS)
+    window = learned.get("window")
+    num_steps = window["length"] if window else min(model["shape"]["max_steps"], MAX_EXAMPLE_ROWS)
     return {
         "columns": [columns["sequence"], columns["step"], *columns["features"]],
         "data": [["example", step, *values] for step in range(num_steps)],

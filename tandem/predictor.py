@@ -15,13 +15,14 @@ import pyarrow as pa
 import torch
 from torch import Tensor
 
-from tandem.data import series
+from tandem.data import series, windows
 from tandem.data.arrays import standardize
 from tandem.data.packed import as_arrays
 from tandem.data.rows import NO_EVENT, to_sequences
 from tandem.data.tables import from_frame, read_table, split_column
 from tandem.params import parsing, schema
 from tandem.params.intervals import parse_interval
+from tandem.params.schema import NO_GROUPS
 from tandem.tasks import NewInputs, open_task
 from tandem.training.trained import PREDICTION_BATCH, load_network
 
@@ -38,7 +39,8 @@ class Predictor:
     def predict(self, model_input: pd.DataFrame, params: dict[str, Any] | None = None) -> pd.DataFrame:
         """Return the predictions for a raw table, as the task tabulates them (`tabulate` in tandem/tasks).
 
-        classify: one row per sequence (sequence, predicted, confidence: the softmax of the predicted class).
+        classify: one row per sequence (sequence, predicted, confidence: the softmax of the predicted class); of
+        recordings one row per window (sequence: the recording, and the step at which the window begins).
         regress: one row per sequence (sequence, predicted, in the target's own unit).
         detect: one row per event (sequence, step, predicted, confidence).
         forecast: one row per step after the table's last time (time, step_ahead, predicted).
@@ -62,7 +64,8 @@ class Predictor:
             found = read_table(path, [columns["time"]], [columns["target"], *columns["features"]])
         else:
             names = self.columns()
-            found = read_table(path, [names.sequence], names.features, [names.step])
+            ids = [] if names.sequence == NO_GROUPS else [names.sequence]
+            found = read_table(path, ids, names.features, [names.step])
         return pa.table(found.columns).to_pandas()
 
     def last_window(self, table: pd.DataFrame) -> tuple[Tensor, NewInputs]:
@@ -91,12 +94,17 @@ class Predictor:
         """Return the values (N, T, F) of a table's sequences."""
         columns = self.columns()
         unlabelled = table.drop(columns=split_column(table.columns) or []).assign(**{columns.label: NO_EVENT})
-        wanted = [columns.sequence, columns.step, *columns.features, columns.label]
+        ids = [] if columns.sequence == NO_GROUPS else [columns.sequence]  # none: the table is one recording
+        wanted = [*ids, columns.step, *columns.features, columns.label]
         allow_missing = self.learned.get("missing", "interpolate") == "interpolate"
         rows = from_frame(unlabelled, wanted, "the table", tuple(self.learned.get("na", ())))
         velocity = self.learned.get("velocity", False)
-        offsets = self.learned.get("offsets", {})
-        sequences = to_sequences(rows, columns, velocity, allow_missing, offsets=offsets)
+        offsets, names = self.learned.get("offsets", {}), None
+        if window := self.learned.get("window"):
+            length_and_stride = parsing.parse(schema.Window, window, "window")
+            found = windows.cut(rows, columns, length_and_stride, allow_missing=allow_missing, is_labelled=False)
+            rows, columns, names = found.table, found.columns, found.ids
+        sequences = to_sequences(rows, columns, velocity, allow_missing, offsets=offsets, ids=names)
         longest = self.about["shape"]["max_steps"]
         if sequences.values.shape[1] > longest:
             name = sequences.ids[sequences.lengths.argmax()]

@@ -30,6 +30,8 @@ class Sequences:
     groups: np.ndarray | None = None  # (N,) equal for sequences that must stay in one split; None: no groups
     offsets: Mapping[str, float] = field(default_factory=dict)  # feature -> value subtracted before the cast to float32
     remarks: tuple[str, ...] = ()  # what was read in another way than the table has it
+    stretches: np.ndarray | None = None  # (N,) text: if the sequences are windows, the stretch that holds each
+    window: Mapping[str, Any] = field(default_factory=dict)  # how they were cut (tandem/data/windows.py)
 
     @property
     def has_label_per_step(self) -> bool:
@@ -69,7 +71,15 @@ class PreparedSequences:
             "lengths": sequences.lengths[rows],
             "targets": sequences.labels[rows] if self.target is None else self.standardized_targets(rows),
             "ids": sequences.ids[rows],
+            **self.arrays_of_windows(rows),
         }
+
+    def arrays_of_windows(self, rows: np.ndarray) -> dict[str, np.ndarray]:
+        """The stretch of each window, and the number of what stays in one split: a person, or else the stretch."""
+        sequences = self.sequences
+        if sequences.stretches is None or sequences.groups is None:
+            return {}
+        return {"stretches": sequences.stretches[rows], "groups": sequences.groups[rows].astype(np.int64)}
 
     def standardized_targets(self, rows: np.ndarray) -> np.ndarray:
         """(n,) float32, standardized in float64, so that large numbers with small differences stay distinct."""
@@ -116,6 +126,7 @@ class PreparedSequences:
             "min_steps": int(sequences.lengths.min()),
             "max_steps": int(sequences.lengths.max()),
             **group_fields,
+            **({"window": dict(sequences.window)} if sequences.window else {}),
             **({"offsets": dict(sequences.offsets)} if sequences.offsets else {}),
             **({"remarks": list(sequences.remarks)} if sequences.remarks else {}),
         }

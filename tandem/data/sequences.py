@@ -8,12 +8,13 @@ N sequences, T steps of the longest one, F features.
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from tandem.data import Arrays
+from tandem.data import Arrays, windows
 from tandem.data.arrays import (
     PreparedSequences,
     Sequences,
@@ -36,9 +37,18 @@ def prepare(params: SequenceTable, folder: Path, target: str) -> PreparedSequenc
     (others if target == "number" else texts).append(columns.label)
     if params.groups != NO_GROUPS:
         texts.append(params.groups)
+    if params.window:  # people may be what tells recordings apart
+        texts = [*dict.fromkeys(column for column in texts if column != NO_GROUPS)]
     table = read_table(path, texts, columns.features, others, params.na)
     allow_missing = params.missing == "interpolate"
-    sequences = to_sequences(table, columns, params.velocity, allow_missing, target, params.groups)
+    if params.window:
+        found = windows.cut(table, columns, params.window, params.groups, allow_missing)
+        sequences = to_sequences(
+            found.table, found.columns, params.velocity, allow_missing, target, found.groups, ids=found.ids
+        )
+        sequences = replace(sequences, stretches=found.stretches, window=found.facts)
+    else:
+        sequences = to_sequences(table, columns, params.velocity, allow_missing, target, params.groups)
     return split_and_standardize(sequences, params, table.name, path, columns.label)
 
 
@@ -71,6 +81,8 @@ def split_and_standardize(
     check_any_feature_changes(name, sequences, num_features)
     duplicates = duplicate_groups(sequences.values[:, :, :num_features], sequences.lengths)
     parts = split(sequences, duplicates, params)
+    if sequences.window:
+        sequences = replace(sequences, remarks=(*sequences.remarks, *unscored_labels(sequences, parts["test"])))
     mean, std = statistics_of(sequences, parts["train"])
     standardize(sequences.values, sequences.padding_mask, mean, std)
     target = target_statistics(label, sequences.labels[parts["train"]]) if sequences.has_number else None
@@ -146,6 +158,8 @@ def split(sequences: Sequences, duplicates: np.ndarray, params: SequenceTable | 
     def split_rows(rows: np.ndarray, sizes: dict[str, int]) -> dict[str, np.ndarray]:
         if sequences.groups is None:
             return stratified(rows, labels, duplicates, sizes, generator)
+        if sequences.window and params.groups == NO_GROUPS:
+            return split_stretches(sequences, duplicates, rows, sizes, generator)
         try:
             return grouped(rows, labels, groups_with_duplicates(sequences.groups, duplicates), sizes, generator)
         except ValueError as error:
@@ -172,6 +186,52 @@ def split(sequences: Sequences, duplicates: np.ndarray, params: SequenceTable | 
     if not sequences.has_number:
         check_all_classes_in_train(sequences, parts)
     return parts
+
+
+def split_stretches(
+    sequences: Sequences,
+    duplicates: np.ndarray,
+    rows: np.ndarray,
+    sizes: dict[str, int],
+    generator: np.random.Generator,
+) -> dict[str, np.ndarray]:
+    """Split the windows `rows`, with those of a stretch in one split: each label apart, so that every label with three
+    stretches is in each split. With two it is in train and test, and with one only in train.
+    """
+    assert sequences.groups is not None
+    parts: dict[str, list[np.ndarray]] = {name: [] for name in SPLITS}
+    for label in np.unique(sequences.labels[rows]):
+        own = rows[sequences.labels[rows] == label]
+        stretches = groups_with_duplicates(sequences.groups[own], duplicates[own])
+        names = [name for name in ("train", "test", "val") if sizes[name]][: len(np.unique(stretches))]
+        wanted = {name: max(1, round(sizes[name] / len(rows) * len(own))) for name in names}
+        found = grouped(
+            np.arange(len(own)),
+            sequences.labels[own],
+            stretches,
+            {name: wanted.get(name, 0) for name in SPLITS},
+            generator,
+        )
+        for name in SPLITS:
+            parts[name].append(own[found[name]])
+    if any(size and not any(map(len, parts[name])) for name, size in sizes.items()):
+        raise ValueError(
+            "windows of one stretch stay in one split, and no label has a stretch with windows for each of train, val "
+            "and test; record a label in three stretches or more, or choose a shorter preprocess.window.length"
+        )
+    return {name: np.sort(np.concatenate(found)) for name, found in parts.items()}
+
+
+def unscored_labels(sequences: Sequences, test: np.ndarray) -> list[str]:
+    """A remark about the labels without a window in the test split."""
+    missing = np.setdiff1d(sequences.labels, sequences.labels[test])
+    assert sequences.groups is not None
+    counts = [len(np.unique(sequences.groups[sequences.labels == label])) for label in missing]
+    unit = sequences.window["groups"]
+    names = ", ".join(
+        f"{sequences.classes[label]} (in {num} {unit})" for label, num in zip(missing, counts, strict=True)
+    )
+    return [f"no score covers the labels without a test window: {names}"] if names else []
 
 
 def groups_with_duplicates(groups: np.ndarray, duplicates: np.ndarray) -> np.ndarray:

@@ -11,6 +11,7 @@ from tandem.importing import recipe
 from tandem.importing.columns import Choice, Choices, NotFound, TableColumns, named, shortened
 from tandem.importing.infer_sequences import OF_SEQUENCES, SEQUENCE_NAMES, find_ids, infer_sequences
 from tandem.importing.infer_series import NO_SEASON, OF_SERIES, find_times, infer_series
+from tandem.importing.infer_windows import infer_recordings
 from tandem.params import schema
 from tandem.params.parsing import nearest
 from tandem.params.schema import NO_GROUPS, usual_values
@@ -44,6 +45,9 @@ def choice_rows(choices: Choices) -> list[tuple[str, str, str]]:
     features, why = choices["features"]
     besides = " besides the target" if is_for_series(choices["task"][0]) else ""
     shown = {**choices, "features": (shortened(features) or "none", f"{len(features)}{besides}, {why}")}
+    if "window" in choices:
+        window, why_window = choices["window"]
+        shown["window"] = (f"{window['length']:,} steps every {window['stride']:,}", why_window)
     return [(key, ", ".join(value) if key == "na" else str(value), why) for key, (value, why) in shown.items()]
 
 
@@ -54,8 +58,8 @@ def infer_schema(columns: TableColumns, options: Mapping[str, Any], known: Choic
     Raises ValueError, in one sentence that names the option to give, if the table is neither.
     """
     known = known or {}
-    given = [options[key] for key in (*OF_SEQUENCES, "time", "target") if key in options]
-    given += [options["groups"]] if options.get("groups", NO_GROUPS) != NO_GROUPS else []
+    given = [options[key] for key in (*OF_SEQUENCES, "time", "target", "groups") if key in options]
+    given = [column for column in given if column != NO_GROUPS or column == options.get("label")]
     usable = columns.of_kind("whole", "number", "flag", "time", "text", "odd")
     for column in (*given, *options.get("features", ())):
         if column not in usable:
@@ -70,6 +74,8 @@ def infer_schema(columns: TableColumns, options: Mapping[str, Any], known: Choic
         )
     times = find_times(columns)
     is_series = times and not columns.repeats(times[0]) and not named(SEQUENCE_NAMES, find_ids(columns))
+    if not of_series:
+        known = {**known, **infer_recordings(columns, options, known, bool(is_series))}
     choices: Choices = {}
 
     def choose(key: str, infer: Callable[[], Choice]) -> Any:
@@ -83,6 +89,8 @@ def infer_schema(columns: TableColumns, options: Mapping[str, Any], known: Choic
         odd = columns.of_kind("odd")
         advice = odd and f"{columns.name}: {odd[0]!r} holds {columns.advice(odd[0])}"
         raise ValueError(advice or str(error)) from None
+    if "window" in known:
+        choices["window"] = known["window"]
     if "na" in options:
         choices["na"] = (options["na"], "as requested: cells without a number")
     return {"task": choices["task"], **choices}

@@ -9,6 +9,10 @@ docs/own-data.md has a walk-through.
     tandem new gesture gesture.csv
     tandem new gesture gesture.csv --sequence clip --step frame --label gesture --features x,y
 
+  recordings with a label in each row, which are cut into windows (classify):
+    tandem new walk walk.csv
+    tandem new walk walk.csv --sequence subject --label activity --window 128 --stride 64
+
   one row per sequence; a folder with a file per sequence; arrays; .ts:
     tandem new gesture wide.csv
     tandem new gesture recordings/ --pattern '{label}_{person}_*' --groups person
@@ -132,6 +136,8 @@ def add_arguments(parser: ArgumentParser) -> None:
     many.add_argument("--sequence", metavar="COLUMN", help="which sequence a row belongs to")
     many.add_argument("--step", metavar="COLUMN", help="the position of a row in its sequence")
     many.add_argument("--label", metavar="COLUMN", help="the class of the sequence, or the event of the row")
+    many.add_argument("--window", metavar="STEPS", type=int, dest="window_length", help="cut recordings into windows")
+    many.add_argument("--stride", metavar="STEPS", type=int, help="from the start of a window to the next one's")
     many.add_argument("--groups", metavar="COLUMN", help="each of its values stays in one split; or none")
     shape = parser.add_argument_group("the shape of the data, if the detection is wrong")
     shape.add_argument("--layout", choices=("long", "wide"), help="a row per step, or a row per sequence")
@@ -236,7 +242,7 @@ def size_of(summary: dict[str, Any]) -> str:
         return f"{num} windows of {high:,} steps of {summary['interval']}, {summary['horizon']:,} ahead"
     lengths = f"{high:,} steps" if low == high else f"{low:,} to {high:,} steps"
     labels = f"{len(summary['classes']):,} classes" if "classes" in summary else "a number each"
-    return f"{num} sequences of {lengths}, {labels}"
+    return f"{num} {'windows' if 'window' in summary else 'sequences'} of {lengths}, {labels}"
 
 
 def summary_lines(plan: WorkloadPlan) -> list[str]:

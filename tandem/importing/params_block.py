@@ -19,6 +19,7 @@ MAX_IN_BRACES = 66  # characters of a mapping, as Python writes it
 COMMENTS = {
     "preprocess": "workloads/README.md describes the keys and their values",
     "groups": "or a column: all sequences with one value (a person, a device, a day) stay in the same split",
+    "window": "in rows; a window lies within rows of one label (tandem/data/windows.py)",
     "model": "chosen by the task and the size of the data (docs/recipes.md)",
     "augment": "0 disables one (tandem/training/random_draws.py)",
     "warmup_epochs": "excluded from the timing statistics",

@@ -85,6 +85,14 @@ class Columns(Section):
 
 
 @dataclass(frozen=True)
+class Window(Section):
+    """A recording with a label in each row is cut into windows of `length` rows that begin every `stride` rows."""
+
+    length: AtLeastTwo
+    stride: Positive
+
+
+@dataclass(frozen=True)
 class SeriesColumns(Section):
     time: StrictStr
     target: StrictStr  # the forecast column; it is also the first feature
@@ -172,6 +180,9 @@ class SequenceTable(TableSource, SequenceKeys):
     # A column such as the person or device. All sequences with one value stay on one side of the split: scikit-learn's
     # `groups`.
     groups: Annotated[StrictStr, usual(NO_GROUPS)]
+    # For recordings with a label in each row (tandem/data/windows.py). `columns.sequence` then tells the recordings
+    # apart; it is `none` if the table is a single one. None: every sequence has one label.
+    window: Window | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -440,6 +451,8 @@ class Workload(Section):
         if source not in facts.sources and not self.preprocess.component:
             others = [name for name in TASKS if source in built_in_facts(name).sources]
             raise mismatch(task, "preprocess.source", source, "sources", facts.sources, others)
+        if getattr(self.preprocess, "window", None) and facts.target != "class":
+            raise ValueError(f"task is {task!r}, and preprocess.window is for a task with classes, such as classify")
         model, network = train.model.name, train.model.component
         if not is_for(network, task, facts):
             raise mismatch(task, "train.model.name", model, "models", models_for(task, facts), tasks_of(network))

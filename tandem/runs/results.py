@@ -219,12 +219,15 @@ def write_mlflow_ids(context: RunContext, run_dir: RunDir) -> None:
 def model_document(context: RunContext) -> dict[str, Any]:
     """Return the content of model.json: how to build the network and how to preprocess a new table for it."""
     learned = {name: context.summary[name] for name in LEARNED if name in context.summary}
+    params = asdict(context.params.preprocess)
+    if not params.get("window", True):  # without recordings, model.json does not name the key
+        del params["window"]
     return {
         "model": literal(context.params.train.model),
         "shape": asdict(context.shape),
         "task": context.params.task,
         "workload": context.workload,
-        "preprocessing": {**asdict(context.params.preprocess), **learned},
+        "preprocessing": {**params, **learned},
     }
 
 

@@ -21,6 +21,7 @@ from tandem.tasks.baselines import (
     with_ones,
 )
 from tandem.tasks.scores import macro_f1, precision_recall_f1
+from tandem.tasks.stretches import Stretches
 
 RARE = 0.5  # of the share that a class would have if all were equally frequent
 SCALES = [2 ** (power / 2) for power in range(13)]  # from 1 to 64
@@ -62,26 +63,37 @@ class Task(FittedTask):
         confusion = confusion_matrix(predictions, targets, self.num_outputs)
         metrics = {**scores(confusion), "loss": self.loss(outputs, targets, no_mask, 0.0).item()}
         actual, predicted = ([self.classes[number] for number in labels.tolist()] for labels in (targets, predictions))
-        confidence = outputs.softmax(dim=1).amax(dim=1).tolist()
-        keys = ("sequence", "actual", "predicted", "confidence")
-        rows = zip(read("test", "ids").tolist(), actual, predicted, confidence, strict=True)
+        shares = outputs.softmax(dim=1)
+        confidence = shares.amax(dim=1).tolist()
+        keys = ["sequence", "actual", "predicted", "confidence"]
+        columns = [read("test", "ids").tolist(), actual, predicted, confidence]
+        if stretches := Stretches.of(self.summary, read):
+            keys, columns = [*keys, "stretch"], [*columns, stretches.names.tolist()]
         wrong = int((predictions != targets).sum())
         baselines = []
         for key, (name, baseline_predictions) in self.predict_baselines(targets, read).items():
             found = scores(confusion_matrix(baseline_predictions, targets, self.num_outputs))
             metrics |= {f"{key}_{score}": value for score, value in found.items()}
-            both = (with_ones((each == targets).double().numpy()) for each in (predictions, baseline_predictions))
+            both = [with_ones((each == targets).double().numpy()) for each in (predictions, baseline_predictions)]
+            if stretches:
+                both = [stretches.sums(each) for each in both]
+                voted = stretches.is_right(F.one_hot(baseline_predictions, self.num_outputs).numpy(), targets.numpy())
+                metrics[f"{key}_stretch_accuracy"] = float(voted.mean())
             gain = interval_of_gain(ratio, *both)
             baselines.append(Baseline(name, found["accuracy"], gain))
         compared = compare_with_baselines(metrics["accuracy"], baselines, len(targets))
+        of_stretches = ""
+        if stretches:
+            found, sentence = stretches.score(shares.numpy(), targets.numpy())
+            metrics, of_stretches = metrics | found, f"; {sentence}"
         each = [{"class": name, **row} for name, row in zip(self.classes, per_class(confusion), strict=True)]
         return Evaluation(
             metrics,
             f"{compared}{self.rare_class_report(each, metrics)}; "
-            f"{len(targets) - wrong:,} of {len(targets):,} test sequences right, {wrong:,} wrong",
+            f"{len(targets) - wrong:,} of {len(targets):,} test sequences right, {wrong:,} wrong{of_stretches}",
             each,
             list(zip(actual, predicted, strict=True)),
-            [dict(zip(keys, row, strict=True)) for row in rows],
+            [dict(zip(keys, row, strict=True)) for row in zip(*columns, strict=True)],
         )
 
     def tabulate(self, outputs: Tensor, new: NewInputs) -> dict[str, Any]:
