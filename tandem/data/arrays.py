@@ -31,7 +31,7 @@ class Sequences:
     offsets: Mapping[str, float] = field(default_factory=dict)  # feature -> value subtracted before the cast to float32
     remarks: tuple[str, ...] = ()  # what was read in another way than the table has it
     stretches: np.ndarray | None = None  # (N,) text: if the sequences are windows, the stretch that holds each
-    window: Mapping[str, Any] = field(default_factory=dict)  # how they were cut (tandem/data/windows.py)
+    unit: str = ""  # what then stays in one split: a stretch, a recording, or a column of people
 
     @property
     def has_label_per_step(self) -> bool:
@@ -66,20 +66,15 @@ class PreparedSequences:
     def arrays_of(self, rows: np.ndarray) -> dict[str, np.ndarray]:
         """The arrays of the sequences `rows`, in that order."""
         sequences = self.sequences
+        is_window = sequences.stretches is not None
+        of_windows = {"stretches": sequences.stretches, "groups": sequences.groups} if is_window else {}
         return {
             "values": sequences.values[rows],
             "lengths": sequences.lengths[rows],
             "targets": sequences.labels[rows] if self.target is None else self.standardized_targets(rows),
             "ids": sequences.ids[rows],
-            **self.arrays_of_windows(rows),
+            **{name: array[rows] for name, array in of_windows.items() if array is not None},
         }
-
-    def arrays_of_windows(self, rows: np.ndarray) -> dict[str, np.ndarray]:
-        """The stretch of each window, and the number of what stays in one split: a person, or else the stretch."""
-        sequences = self.sequences
-        if sequences.stretches is None or sequences.groups is None:
-            return {}
-        return {"stretches": sequences.stretches[rows], "groups": sequences.groups[rows].astype(np.int64)}
 
     def standardized_targets(self, rows: np.ndarray) -> np.ndarray:
         """(n,) float32, standardized in float64, so that large numbers with small differences stay distinct."""
@@ -126,7 +121,7 @@ class PreparedSequences:
             "min_steps": int(sequences.lengths.min()),
             "max_steps": int(sequences.lengths.max()),
             **group_fields,
-            **({"window": dict(sequences.window)} if sequences.window else {}),
+            **({"window_groups": sequences.unit} if sequences.unit else {}),
             **({"offsets": dict(sequences.offsets)} if sequences.offsets else {}),
             **({"remarks": list(sequences.remarks)} if sequences.remarks else {}),
         }

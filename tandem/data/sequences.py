@@ -46,7 +46,7 @@ def prepare(params: SequenceTable, folder: Path, target: str) -> PreparedSequenc
         sequences = to_sequences(
             found.table, found.columns, params.velocity, allow_missing, target, found.groups, ids=found.ids
         )
-        sequences = replace(sequences, stretches=found.stretches, window=found.facts)
+        sequences = replace(sequences, stretches=found.stretches, unit=found.unit)
     else:
         sequences = to_sequences(table, columns, params.velocity, allow_missing, target, params.groups)
     return split_and_standardize(sequences, params, table.name, path, columns.label)
@@ -81,7 +81,7 @@ def split_and_standardize(
     check_any_feature_changes(name, sequences, num_features)
     duplicates = duplicate_groups(sequences.values[:, :, :num_features], sequences.lengths)
     parts = split(sequences, duplicates, params)
-    if sequences.window:
+    if sequences.stretches is not None:
         sequences = replace(sequences, remarks=(*sequences.remarks, *unscored_labels(sequences, parts["test"])))
     mean, std = statistics_of(sequences, parts["train"])
     standardize(sequences.values, sequences.padding_mask, mean, std)
@@ -158,7 +158,7 @@ def split(sequences: Sequences, duplicates: np.ndarray, params: SequenceTable | 
     def split_rows(rows: np.ndarray, sizes: dict[str, int]) -> dict[str, np.ndarray]:
         if sequences.groups is None:
             return stratified(rows, labels, duplicates, sizes, generator)
-        if sequences.window and params.groups == NO_GROUPS:
+        if sequences.stretches is not None and params.groups == NO_GROUPS:
             return split_stretches(sequences, duplicates, rows, sizes, generator)
         try:
             return grouped(rows, labels, groups_with_duplicates(sequences.groups, duplicates), sizes, generator)
@@ -227,9 +227,8 @@ def unscored_labels(sequences: Sequences, test: np.ndarray) -> list[str]:
     missing = np.setdiff1d(sequences.labels, sequences.labels[test])
     assert sequences.groups is not None
     counts = [len(np.unique(sequences.groups[sequences.labels == label])) for label in missing]
-    unit = sequences.window["groups"]
     names = ", ".join(
-        f"{sequences.classes[label]} (in {num} {unit})" for label, num in zip(missing, counts, strict=True)
+        f"{sequences.classes[label]} (in {num} {sequences.unit})" for label, num in zip(missing, counts, strict=True)
     )
     return [f"no score covers the labels without a test window: {names}"] if names else []
 

@@ -7,9 +7,7 @@ in stretches shorter than a window, and after the last window of a stretch are i
 R rows of the table, N windows of L rows.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -31,7 +29,7 @@ class Windows:
     groups: str  # the column of what stays in one split
     ids: np.ndarray  # (N,) text: the recording, and the step at which the window begins
     stretches: np.ndarray  # (N,) text: the recording, and the step at which the stretch begins
-    facts: dict[str, Any]  # of summary.json
+    unit: str  # what stays in one split, in words
 
 
 def cut(
@@ -107,25 +105,24 @@ def cut(
     for name in kept:
         if name in cells:
             new[name] = take(cells[name], rows)
-    covered = (counts - 1) * min(window.stride, window.length) + window.length
     is_short = is_used & (counts == 0)
+    covered = (counts - 1) * min(window.stride, window.length) + window.length
     lost = {
-        "without a label": int(lengths[~is_used].sum()),
-        f"in {is_short.sum():,} stretches shorter than a window": int(lengths[is_short].sum()),
-        "after the last window of a stretch": int((lengths - covered)[counts > 0].sum()),
+        "without a label": lengths[~is_used].sum(),
+        f"in {is_short.sum():,} stretches shorter than a window": lengths[is_short].sum(),
+        "after the last window of a stretch": (lengths - covered)[counts > 0].sum(),
     }
-    facts = {
-        "length": window.length,
-        "stride": window.stride,
-        "num_recordings": len(names),
-        "num_stretches": len(np.unique(stretch)),
-        "num_rows": num_rows,
-        "num_rows_dropped": {reason: num for reason, num in lost.items() if num},
-        "num_windows_without_value": int((~has_values).sum()),
-        "num_gaps": int(is_gap.sum()),
-        "seconds_per_step": usual / 1e9 if pa.types.is_timestamp(cells[columns.step].type) else None,
-        "groups": {columns.sequence: "recording", NO_GROUPS: "stretch"}.get(groups, groups),
-    }
+    unit = {columns.sequence: "recording", NO_GROUPS: "stretch"}.get(groups, groups)
+    seconds = usual / 1e9 if pa.types.is_timestamp(cells[columns.step].type) else 0.0
+    times = f" ({window.length * seconds:.3g} s every {window.stride * seconds:.3g} s)" if seconds else ""
+    reasons = ", ".join(f"{num:,} {reason}" for reason, num in lost.items() if num)
+    remarks = [
+        f"{len(names):,} recording{'s' * (len(names) != 1)}, {len(np.unique(stretch)):,} stretches of one label, "
+        f"windows of {window.length:,} steps every {window.stride:,}{times}; all windows of one {unit} are in one split",
+        reasons and f"{sum(lost.values()):,} of {num_rows:,} rows are in no window: {reasons}",
+        is_gap.any() and f"{is_gap.sum():,} gaps, more than {LONG_GAP} times as long as the usual step, end a stretch",
+        not has_values.all() and f"{(~has_values).sum():,} windows are left out: a feature has no value in them",
+    ]
     return Windows(
         RawTable(
             table.name,
@@ -133,13 +130,13 @@ def cut(
             lambda row: table.place(int(rows[row])),
             table.na,
             table.split,
-            remarks=described(facts),
+            remarks=[remark for remark in remarks if remark],
         ),
         Columns(WINDOW, columns.step, columns.features, columns.label),
         STRETCH if groups == NO_GROUPS else groups,
         names_at(first),
         names_at(starts[stretch]),
-        facts,
+        unit,
     )
 
 
@@ -150,22 +147,3 @@ def take(cells: pa.ChunkedArray, rows: np.ndarray) -> pa.Array:
         return found
     used, codes = np.unique(found.indices.to_numpy(), return_inverse=True)
     return pa.DictionaryArray.from_arrays(codes.astype(np.int32), found.dictionary.take(pa.array(used)))
-
-
-def described(facts: Mapping[str, Any]) -> list[str]:
-    """What was cut, and what is in no window."""
-    length, stride, seconds = facts["length"], facts["stride"], facts["seconds_per_step"]
-    times = f" ({length * seconds:.3g} s every {stride * seconds:.3g} s)" if seconds else ""
-    num, gaps = facts["num_recordings"], facts["num_gaps"]
-    found = [
-        f"{num:,} recording{'s' * (num != 1)}, {facts['num_stretches']:,} stretches of one label, windows of "
-        f"{length:,} steps every {stride:,}{times}; all windows of one {facts['groups']} are in one split"
-    ]
-    if gaps:
-        found.append(f"{gaps:,} gaps, more than {LONG_GAP} times as long as the usual step, end a stretch")
-    if lost := facts["num_rows_dropped"]:
-        reasons = ", ".join(f"{count:,} {reason}" for reason, count in lost.items())
-        found.append(f"{sum(lost.values()):,} of {facts['num_rows']:,} rows are in no window: {reasons}")
-    if without := facts["num_windows_without_value"]:
-        found.append(f"{without:,} windows are left out because a feature has no value in them")
-    return found

@@ -242,7 +242,7 @@ def size_of(summary: dict[str, Any]) -> str:
         return f"{num} windows of {high:,} steps of {summary['interval']}, {summary['horizon']:,} ahead"
     lengths = f"{high:,} steps" if low == high else f"{low:,} to {high:,} steps"
     labels = f"{len(summary['classes']):,} classes" if "classes" in summary else "a number each"
-    return f"{num} {'windows' if 'window' in summary else 'sequences'} of {lengths}, {labels}"
+    return f"{num} {'windows' if 'window_groups' in summary else 'sequences'} of {lengths}, {labels}"
 
 
 def summary_lines(plan: WorkloadPlan) -> list[str]:

@@ -30,9 +30,9 @@ class Stretches:
         """Those of the test split; None if its sequences are no windows. With fewer than three people or recordings,
         their stretches are resampled.
         """
-        if "window" not in summary:
+        if not (unit := summary.get("window_groups")):
             return None
-        names, groups, unit = read("test", "stretches"), read("test", "groups"), summary["window"]["groups"]
+        names, groups = read("test", "stretches"), read("test", "groups")
         num = len(np.unique(groups))
         if unit == "stretch":
             return cls(names, groups, "the stretches")

@@ -10,8 +10,8 @@ A metric with the parameter `predict` or `source` scores new data: `predict(valu
 new sequences in the unit of the raw data, and `source` (`OwnData`) calls the workload's source with other parameters.
 
 A number gets a 95% interval by a bootstrap over the sequences, which calls the function up to NUM_RESAMPLES times
-(`interval`). A metric may also return several numbers by name; these, and those of a metric that scores new data, get
-no interval.
+(`interval`). A metric may also return several numbers by name; these, those of a metric that scores new data, and those
+of windows of recordings, which are not independent, get no interval.
 """
 
 import importlib
@@ -100,7 +100,7 @@ def score(context: RunContext, outputs: Tensor, outputs_of: Outputs, known: Mapp
         seconds = time.monotonic() - start
         found = numbers_of(component, returned)
         ends: tuple[float, float] | None = None
-        if not given and not isinstance(returned, Mapping):
+        if not given and not isinstance(returned, Mapping) and "window_groups" not in context.summary:
             block_size = round(len(mask) ** 0.5) if anchors is not None else 1  # neighbouring windows share their steps
             if (expected := seconds * num_resamples(predictions, mask)) > SLOW_SECONDS:
                 print(
