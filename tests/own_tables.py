@@ -50,3 +50,23 @@ def series(**columns: Any) -> pd.DataFrame:
 def saved(table: pd.DataFrame, path: Path) -> Path:
     table.to_parquet(path) if path.suffix == ".parquet" else table.to_csv(path, index=False)
     return path
+
+
+def recording(labels: list[Any], lengths: tuple[int, int] = (40, 60), seed: int = 0, **columns: Any) -> pd.DataFrame:
+    """A recording at 20 Hz with a stretch of each of `labels`, one after another; None: the rows have no label.
+
+    `row` counts the rows; `x` and `y` are noise around a level of their own for each label.
+    """
+    draw = np.random.default_rng(seed)
+    label = np.repeat(np.array(labels, dtype=object), draw.integers(*lengths, size=len(labels)))
+    level = pd.factorize(label)[0][:, None]
+    x, y = (3 * level + draw.normal(size=(len(label), 2))).T.round(3)
+    times = pd.date_range("2024-03-01 09:00", periods=len(label), freq="50ms").strftime("%Y-%m-%d %H:%M:%S.%f")
+    return pd.DataFrame({**columns, "time": times, "row": np.arange(len(label)), "x": x, "y": y, "activity": label})
+
+
+def people(num: int, labels: list[Any], **options: Any) -> pd.DataFrame:
+    """A recording of each of several people, at the same times."""
+    return pd.concat(
+        [recording(labels, seed=seed, subject=f"p{seed}", **options) for seed in range(num)], ignore_index=True
+    )

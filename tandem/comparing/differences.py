@@ -152,7 +152,7 @@ def difference(
     Two single trainings are compared whatever their seeds are; otherwise only seeds that both sides have are compared.
     Raises ValueError if the score has no test here, if the sides have no seed in common, or if the test splits differ.
     """
-    measure = measure_of(paired, score_name)
+    measure = measure_of(paired, [*first.values()], score_name)
     pairs = paired_seeds(list(first), list(second))
     units = measure.read([*first.values(), *second.values()])
     places = [(list(first).index(left), len(first) + list(second).index(right)) for left, right in pairs]
@@ -174,14 +174,16 @@ def difference(
 
 def measured_scores(paired: str, side: Mapping[int, Rows]) -> dict[int, float]:
     """Return the scores that `difference` compares, by seed: the task's score, or the MAE for a forecast."""
-    measure = measure_of(paired)
+    measure = measure_of(paired, [*side.values()])
     return {seed: measure.score(own) for seed, own in zip(side, measure.read(list(side.values())), strict=True)}
 
 
-def measure_of(paired: str, score_name: str = "score") -> Measure:
+def measure_of(paired: str, runs: Sequence[Rows], score_name: str = "score") -> Measure:
     if paired not in MEASURES:
         raise ValueError(f"there is no test of {paired!r} here; there is one of {', '.join(MEASURES)}")
     measure = MEASURES[paired]
+    if paired == "correct" and runs and runs[0] and "stretch" in runs[0][0]:
+        return OF_WINDOWS
     return measure if measure.name else replace(measure, name=score_name)
 
 
@@ -205,6 +207,15 @@ def read_classified(runs: Sequence[Rows]) -> np.ndarray:
     if differing:
         raise ValueError(f"the test splits differ: {differing:,} of the labels stand on one side only")
     return (predicted == actual).astype(float)
+
+
+def read_windows(runs: Sequence[Rows]) -> np.ndarray:
+    """Return (R, S, 2): for each stretch of a recording, the numbers of its correct windows and of its windows."""
+    right = read_classified(runs)
+    _, stretch = np.unique([str(row["stretch"]) for row in runs[0]], return_inverse=True)
+    counts = np.zeros((stretch.max() + 1, len(runs), 2))
+    np.add.at(counts, stretch, np.stack([right.T, np.ones_like(right.T)], axis=2))
+    return counts.transpose(1, 0, 2)
 
 
 def read_detected(runs: Sequence[Rows]) -> np.ndarray:
@@ -269,6 +280,12 @@ def by_sequence(runs: Sequence[Rows], column: str, kind: type) -> np.ndarray:
 def refuse_other_split(truths: Sequence[set[Any]], of_what: str) -> None:
     if num_differing := max(len(truth ^ truths[0]) for truth in truths):
         raise ValueError(f"the test splits differ: {num_differing:,} of the {of_what} stand on one side only")
+
+
+def share(counts: np.ndarray) -> float:
+    """Return the accuracy over all windows from the counts (S, 2) of their stretches."""
+    right, total = counts.sum(axis=0)
+    return float(right / total)
 
 
 def event_f1(counts: np.ndarray) -> float:
@@ -410,7 +427,7 @@ def resample_sequences(pairs: Pairs) -> Found:
         rng=np.random.default_rng(0),
     )
     low, high = (float(value) for value in result.confidence_interval)
-    method = f"paired bootstrap over {num:,} sequences"
+    method = f"paired bootstrap over {num:,} {pairs.measure.unit}"
     return Found(low, high, None, min_detectable_effect(float(result.standard_error)), method)
 
 
@@ -470,3 +487,5 @@ MEASURES = {
     "window errors": Measure("MAE", "windows", False, False, read_forecast, mean, resample_blocks),
     "scores": Measure("", "sequences", True, False, read_scores, mean, resample_sequences),
 }
+# Windows of one stretch share rows, so McNemar's test would count them too often.
+OF_WINDOWS = Measure("accuracy", "stretches", True, False, read_windows, share, resample_sequences)

@@ -118,7 +118,7 @@ def cut(
     reasons = ", ".join(f"{num:,} {reason}" for reason, num in lost.items() if num)
     remarks = [
         f"{len(names):,} recording{'s' * (len(names) != 1)}, {len(np.unique(stretch)):,} stretches of one label, "
-        f"windows of {window.length:,} steps every {window.stride:,}{times}; all windows of one {unit} are in one split",
+        f"windows of {window.length:,} steps every {window.stride:,}{times}; those of one {unit} are in one split",
         reasons and f"{sum(lost.values()):,} of {num_rows:,} rows are in no window: {reasons}",
         is_gap.any() and f"{is_gap.sum():,} gaps, more than {LONG_GAP} times as long as the usual step, end a stretch",
         not has_values.all() and f"{(~has_values).sum():,} windows are left out: a feature has no value in them",

@@ -1,0 +1,125 @@
+"""Properties of the windows that preprocess cuts from recordings."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from tandem.data import write_arrays
+from tandem.data.arrays import PreparedSequences
+from tandem.data.sequences import prepare
+from tandem.params.schema import Columns, SequenceTable, Split, Window
+from tests.own_tables import people, recording, saved
+
+DAY = ["sit", None, "walk", "sit", "run", None, "walk", "run", "sit", "walk", "run"]  # three stretches of each
+PARAMS = SequenceTable(
+    source="sequences",
+    table="t.csv",
+    columns=Columns(sequence="none", step="time", features=("row", "x", "y"), label="activity"),
+    split=Split(train=0.6, val=0.2, test=0.2),
+    seed=0,
+    velocity=False,
+    missing="refuse",
+    groups="none",
+    window=Window(length=10, stride=4),
+)
+OF_PEOPLE = replace(PARAMS, columns=replace(PARAMS.columns, sequence="subject"), groups="subject")
+
+
+def prepared(folder: Path, table: pd.DataFrame, params: SequenceTable = PARAMS) -> PreparedSequences:
+    return prepare(replace(params, table=saved(table, folder / "t.csv").name), folder, "class")
+
+
+def rows_of(found: PreparedSequences, split: str) -> np.ndarray:
+    """(N, L) the column `row` of the windows of a split."""
+    values = found.arrays(split)["values"][:, :, 0] * found.std[0] + found.mean[0]
+    return np.asarray(values.round().astype(int))
+
+
+def stretch_numbers(table: pd.DataFrame) -> np.ndarray:
+    keys = table[["activity"]].fillna("")
+    return np.asarray((keys != keys.shift()).any(axis=1).cumsum())
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_window_is_of_one_label_and_no_stretch_is_in_two_splits(tmp_path: Path, seed: int):
+    table = recording(DAY, seed=seed)
+    numbers, seen = stretch_numbers(table), dict[int, str]()
+    found = prepared(tmp_path, table, replace(PARAMS, seed=seed))
+    for split in found.parts:
+        arrays, rows = found.arrays(split), rows_of(found, split)
+        assert (np.diff(rows, axis=1) == 1).all() and rows.shape[1] == 10
+        labels = np.array(found.summary["classes"])[arrays["targets"]]
+        assert (table["activity"].to_numpy()[rows] == labels[:, None]).all()
+        for number in np.unique(numbers[rows]):
+            assert seen.setdefault(number, split) == split
+        assert set(labels) == {"sit", "walk", "run"}  # each has a stretch in each split
+        assert len(np.unique(arrays["stretches"])) == len(np.unique(arrays["groups"])) == len(np.unique(numbers[rows]))
+
+
+def test_every_row_is_in_a_window_or_counted(tmp_path: Path):
+    table = recording([*DAY, "sit"])
+    numbers = stretch_numbers(table)
+    table = table[(numbers < numbers.max()) | (table["row"] > len(table) - 8)]  # 7 rows of the last stretch
+    found = prepared(tmp_path, table)
+    used = len(np.unique(np.concatenate([rows_of(found, split).ravel() for split in found.parts])))
+    lengths = np.bincount(stretch_numbers(table))[1:]
+    ends = sum((length - 10) % 4 for length in lengths if length >= 10 and table["activity"].notna().any())
+    remark = next(each for each in found.summary["remarks"] if "are in no window" in each)
+    assert f"{len(table) - used:,} of {len(table):,} rows" in remark
+    assert f"{table['activity'].isna().sum():,} without a label, 7 in 1 stretches shorter than a window" in remark
+    assert 0 < len(table) - used - table["activity"].isna().sum() - 7 <= ends
+    assert found.summary["remarks"][0].startswith("1 recording, 9 stretches of one label, windows of 10 steps every 4")
+    assert "(0.5 s every 0.2 s)" in found.summary["remarks"][0]
+
+
+def test_a_person_is_in_one_split_and_windows_do_not_depend_on_the_order_of_the_rows(tmp_path: Path):
+    table = people(6, DAY)
+    found = prepared(tmp_path, table, OF_PEOPLE)
+    persons = {split: {name.split()[0] for name in found.arrays(split)["ids"]} for split in found.parts}
+    assert sum(map(len, persons.values())) == 6 == len(set.union(*persons.values()))
+    assert found.summary["num_groups"] == {split: len(names) for split, names in persons.items()}
+    again = prepared(tmp_path, table.sample(frac=1, random_state=1), OF_PEOPLE)
+    assert write_arrays(tmp_path / "a", found) == write_arrays(tmp_path / "b", again)
+
+
+def test_a_gap_in_time_ends_a_stretch(tmp_path: Path):
+    table = recording(DAY)
+    sit = table.index[table["activity"] == "sit"][:40]
+    rows = rows_of(prepared(tmp_path, table.drop(index=sit[15:30])), "train")
+    rest = {split: rows_of(prepared(tmp_path, table.drop(index=sit[15:30])), split) for split in ("val", "test")}
+    assert all((np.diff(each, axis=1) == 1).all() for each in (rows, *rest.values()))
+
+
+def test_windows_without_any_value_of_a_feature_are_left_out(tmp_path: Path):
+    table = recording(DAY)
+    table.loc[table.index[table["activity"] == "run"][:25], "x"] = np.nan
+    found = prepared(tmp_path, table, replace(PARAMS, missing="interpolate"))
+    assert "4 windows are left out: a feature has no value in them" in found.message
+    assert all(np.isfinite(found.arrays(split)["values"]).all() for split in found.parts)
+
+
+def test_a_label_with_few_stretches_is_reported(tmp_path: Path):
+    found = prepared(tmp_path, recording([*DAY, "jump"]))
+    assert "no score covers the labels without a test window: jump (in 1 stretch)" in found.message
+    jump = found.summary["classes"].index("jump")
+    assert jump in found.arrays("train")["targets"]
+    assert jump not in np.concatenate([found.arrays(split)["targets"] for split in ("val", "test")])
+
+
+@pytest.mark.parametrize(
+    ("table", "window", "words"),
+    [
+        (recording(DAY), Window(200, 100), "no window of 200 rows .*the longest stretch has"),
+        (recording(["sit", "walk", "sit", "walk"]), Window(10, 4), "no label has a stretch with windows for each of"),
+        (recording([None, None]), Window(10, 4), r"the longest stretch has 0 rows"),
+        (recording(DAY).replace({"time": "2024-03-01 09:00:00.100000"}, "2024-03-01 09:00:00.050000"), Window(10, 4),
+         "'time' repeats in the recording, lines 3 and 4"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_cut_or_split_gets_one_sentence(tmp_path: Path, table: pd.DataFrame, window: Window, words: str):
+    with pytest.raises(ValueError, match=words) as caught:
+        prepared(tmp_path, table, replace(PARAMS, window=window))
+    assert "\n" not in str(caught.value)

@@ -1,0 +1,82 @@
+"""Recordings with a label in each row: what is taken for one, and what is not."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from tests.data.test_windows import DAY
+from tests.own_tables import chosen, clips, people, planned, recording, saved, series
+
+
+def folder(at: Path, table: pd.DataFrame) -> Path:
+    (at / "d").mkdir()
+    for name, part in table.groupby("subject"):
+        saved(part.drop(columns="subject"), at / "d" / f"{name}.csv")
+    return at / "d"
+
+
+@pytest.mark.parametrize("form", ["people", "folder", "one", "seconds", "counted", "numbers"])
+def test_a_recording_becomes_windows(tmp_path: Path, form: str):
+    table = (people(4, DAY) if form in ("people", "folder") else recording(DAY)).drop(columns="row")
+    if form == "seconds":
+        table["time"] = np.arange(len(table)) / 20
+    if form == "counted":
+        table = table.rename(columns={"time": "at"}).assign(at=range(len(table)))
+    if form == "numbers":
+        table["activity"] = table["activity"].map({"sit": "1", "walk": "2", "run": "3"})
+    plan = planned(folder(tmp_path, table) if form == "folder" else saved(table, tmp_path / "t.csv"))
+    params = plan.workload.preprocess
+    assert plan.workload.task == "classify" and len(plan.summary["classes"]) == 3
+    assert params.window and 35 <= params.window.length <= 60 and params.window.stride == params.window.length // 2
+    assert params.columns.label == "activity" and set(params.columns.features) == {"x", "y"}
+    has_people = form in ("people", "folder")
+    assert params.columns.sequence == params.groups == {"people": "subject", "folder": "sequence"}.get(form, "none")
+    assert f"{4 if has_people else 1} recording" in plan.summary["remarks"][0]
+    assert f"window: {{length: {params.window.length}, stride: {params.window.stride}}}" in plan.block
+
+
+def test_options_override_what_is_inferred(tmp_path: Path):
+    path = saved(people(4, DAY).rename(columns={"activity": "doing"}), tmp_path / "t.csv")
+    options = ("--label", "doing", "--window", "20", "--stride", "5", "--groups", "none", "--features", "x")
+    plan = planned(path, *options)
+    params = plan.workload.preprocess
+    assert (params.window.length, params.window.stride, params.groups) == (20, 5, "none")
+    assert chosen(plan)["window"] == "20 steps every 5" and params.columns.features == ("x",)
+    one = saved(recording(DAY), tmp_path / "one.csv")
+    assert planned(one, "--time", "row", "--target", "x").workload.task == "forecast"
+
+
+def blocks() -> pd.DataFrame:
+    """Sequences with one event of 20 rows each."""
+    table = clips([None] * 12, lengths=(60, 80))
+    table["label"] = np.where(table["frame"].between(20, 39), np.where(table["clip"] < "c006", "a", "b"), None)
+    return table
+
+
+@pytest.mark.parametrize(
+    ("table", "task"),
+    [
+        (clips(["a", "b", "c"] * 8, lengths=(30, 60)), "classify"),
+        (
+            clips(["a", "b", "c"] * 8, lengths=(30, 60)).assign(time=lambda table: np.arange(len(table)) / 20),
+            "classify",
+        ),
+        (blocks(), "detect"),
+        (series(label=[int(hour >= 99) for hour in range(300)]), "forecast"),
+        (series(activity=np.repeat(["night", "day", "evening"], 100)), "forecast"),
+        (series(label=[hour % 24 // 8 for hour in range(300)]), "forecast"),
+    ],
+)
+def test_other_tables_are_no_recordings(tmp_path: Path, table: pd.DataFrame, task: str):
+    plan = planned(saved(table, tmp_path / "t.csv"))
+    assert plan.workload.task == task and getattr(plan.workload.preprocess, "window", None) is None
+
+
+@pytest.mark.parametrize("options", [["--window", "10"], ["--sequence", "none"]])
+def test_options_of_recordings_are_refused_for_other_tables(tmp_path: Path, options: Any):
+    with pytest.raises(ValueError, match="is no recording with a label in each row") as caught:
+        planned(saved(clips(["a", "b", "c"] * 8), tmp_path / "t.csv"), *options)
+    assert "\n" not in str(caught.value)
