@@ -346,6 +346,22 @@ def test_a_seed_twice_is_no_more_evidence():
     assert "With two seeds a side" in twice.sentence("cpu", "cuda")
 
 
+def test_windows_of_one_stretch_are_one_case():
+    """Ten equal windows of a stretch prove no more than one of them, and McNemar's test would take them for ten."""
+    first, second = "1" * 18 + "00", "0" * 5 + "1" * 15
+    windows = [
+        [{**row, "sequence": f"{row['sequence']} {number}", "stretch": row["sequence"]} for number in range(10)]
+        for side in (first, second)
+        for row in classified(side)
+    ]
+    sides = [[row for rows in windows[at : at + 20] for row in rows] for at in (0, 20)]
+    found = difference("correct", {0: sides[0]}, {0: sides[1]})
+    assert found.difference == pytest.approx(-0.15) and (found.unit, found.num_units) == ("stretches", 20)
+    units = MEASURES["correct"].read([classified(first), classified(second)])[:, None]
+    once = differences.resample_sequences(Pairs(*units, MEASURES["correct"]))
+    assert (found.low, found.high) == pytest.approx((once.low, once.high)) and found.low < 0 < found.high
+
+
 def test_the_smallest_difference_that_seeds_detect_is_students():
     """Of a noncentral t with 4 degrees of freedom: 1.682 standard deviations of a difference in 80% of cases."""
     pairs = Pairs(np.zeros((5, 1)), np.array([[0.0], [1.0], [2.0], [3.0], [4.0]]), MEASURES["window errors"])
