@@ -20,8 +20,9 @@ class Baseline(NamedTuple):
     gain: tuple[float, float] | None  # 95% interval of the network's lead over it; None if there is no interval
 
 
-def compare_with_baselines(own: float, baselines: Sequence[Baseline], num: int) -> str:
+def compare_with_baselines(own: float, baselines: Sequence[Baseline], num: int, cases: str = "test sequences") -> str:
     """Return a sentence that compares the network's score on `num` test sequences with the baselines; larger is better.
+    `cases`: what they are, in words.
 
     `the most frequent class reaches 0.12, 1-NN 0.71: the network beats the most frequent class, does not beat 1-NN (the
     two cannot be told apart by 45 test sequences: 95% interval of the gain -0.02 to +0.11)`.
@@ -30,7 +31,7 @@ def compare_with_baselines(own: float, baselines: Sequence[Baseline], num: int) 
     words = [f"{first.name} reaches {first.score:.4g}", *(f"{each.name} {each.score:.4g}" for each in rest)]
     beaten = [each.name for each in baselines if own > each.score and each.gain and each.gain[0] > 0]
     verdicts = [
-        f"does not beat {each.name} ({rejection_reason(own, each, num)})"
+        f"does not beat {each.name} ({rejection_reason(own, each, num, cases)})"
         for each in baselines
         if each.name not in beaten
     ]
@@ -40,17 +41,17 @@ def compare_with_baselines(own: float, baselines: Sequence[Baseline], num: int) 
     return f"{', '.join(words)}: the network {', '.join(verdicts)}"
 
 
-def rejection_reason(own: float, other: Baseline, num: int) -> str:
+def rejection_reason(own: float, other: Baseline, num: int, cases: str) -> str:
     """Return why a baseline counts as not beaten."""
     if not other.gain:
-        return f"{num} test sequences are too few to tell the two apart"
+        return f"{num} {cases} are too few to tell the two apart"
     low, high = other.gain
     if low == high == own - other.score == 0:
         return "the two are right and wrong in the same sequences"
     interval = f"95% interval of the gain {low:+.2g} to {high:+.2g}"
     if high < 0:
         return f"it is worse: {interval}"
-    return f"the two cannot be told apart by {num:,} test sequences: {interval}"
+    return f"the two cannot be told apart by {num:,} {cases}: {interval}"
 
 
 def interval_of_gain(

@@ -5,6 +5,7 @@ Shapes: outputs (B, C) logits, targets (B,) int64, predictions (N,) int64, confu
 
 from typing import Any
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -81,11 +82,12 @@ class Task(FittedTask):
                 metrics[f"{key}_stretch_accuracy"] = float(voted.mean())
             gain = interval_of_gain(ratio, *both)
             baselines.append(Baseline(name, found["accuracy"], gain))
-        compared = compare_with_baselines(metrics["accuracy"], baselines, len(targets))
-        of_stretches = ""
+        cases, of_stretches = (len(targets), "test sequences"), ""
         if stretches:
+            cases = len(np.unique(stretches.groups)), "groups of windows"
             found, sentence = stretches.score(shares.numpy(), targets.numpy())
             metrics, of_stretches = metrics | found, f"; {sentence}"
+        compared = compare_with_baselines(metrics["accuracy"], baselines, *cases)
         each = [{"class": name, **row} for name, row in zip(self.classes, per_class(confusion), strict=True)]
         return Evaluation(
             metrics,
