@@ -47,7 +47,8 @@ def without_step(columns: TableColumns, sequence: str) -> str:
         return (
             f"{columns.shown} looks like one row per sequence ({sequence!r} repeats and nothing orders its rows), and "
             "a sequence needs several steps: number their columns (x_0, x_1, ...) for one row per sequence, or name "
-            "columns with --sequence and --step"
+            "columns with --sequence and --step; if the table is one recording in the order of its rows, add a column "
+            "that counts them: table['step'] = range(len(table))"
         )
     for step in named(STEP_NAMES, columns.of_kind("whole", "number", "time", exclude=[sequence])):
         if mistake := repeats_of(columns, sequence, step, MOST_REPEATS):

@@ -30,17 +30,26 @@ def infer_recordings(columns: TableColumns, options: Mapping[str, Any], known: C
         return {}
     is_requested = bool({"window_length", "stride"} & {*options}) or options.get("sequence") == NO_GROUPS
     given = [options["sequence"]] if "sequence" in options else [known["sequence"][0]] if "sequence" in known else []
-    texts = columns.of_kind("text", "whole", "flag")
-    for label in [options["label"]] if "label" in options else named(RECORDED_NAMES.split(), texts):
+    by_name = named(RECORDED_NAMES.split(), columns.of_kind("text", "whole", "flag"))
+    # Of several recordings, other text may be the label too: a label comes again, unlike an id.
+    ids = named((*GROUP_NAMES, *SEQUENCE_NAMES), columns.kinds)
+    others = [name for name in columns.of_kind("text", exclude=[*by_name, *ids]) if not is_together(columns, name)]
+    for label in [options["label"]] if "label" in options else [*by_name, *others]:
         people = named((*GROUP_NAMES, *SEQUENCE_NAMES), columns.of_kind("text", "whole", "time", exclude=[label]))
         for recording in given or [*filter(columns.repeats, people), NO_GROUPS]:
+            if not given and has_clips(columns, label, recording):
+                continue
             if recording == NO_GROUPS:  # a column with one value stands for the only recording
-                if NO_GROUPS in columns.kinds or (not given and has_clips(columns, label)):
+                if NO_GROUPS in columns.kinds or (label in others and not given and "label" not in options):
                     continue
                 columns.frame = columns.frame.assign(**{NO_GROUPS: 0})
             steps = find_steps(columns, recording, [options["step"]] if "step" in options else None)
             step, why_step = known.get("step") or next(steps, (None, ""))
-            if step is None or not tells_apart(columns, recording, step):
+            # A column called `sensor` may hold readings. It tells recordings apart if steps repeat without it, or if
+            # the rows of each of its values are together.
+            if step is None or (
+                columns.num_distinct(step) == len(columns.frame) and not is_together(columns, recording)
+            ):
                 continue
             rows = sorted_rows(columns, recording, step, label)
             stretches = stretches_of(rows)
@@ -58,7 +67,7 @@ def infer_recordings(columns: TableColumns, options: Mapping[str, Any], known: C
             return {
                 "sequence": (recording, f"{num:,} recordings" if num > 1 else "the table is one recording"),
                 "step": (step, why_step),
-                "label": (label, "by its name"),
+                "label": (label, "by its name" if label in by_name else "text that changes within the recordings"),
                 "task": ("classify", f"{label!r} stays the same for {typical:,.0f} rows at a time (the median)"),
                 "groups": groups,
                 "window": find_window(seconds, stretches, options),
@@ -71,17 +80,18 @@ def infer_recordings(columns: TableColumns, options: Mapping[str, Any], known: C
     return {}
 
 
-def has_clips(columns: TableColumns, label: str) -> bool:
-    """Whether a column has a value for each of several sequences with one label each."""
-    others = [columns.codes(name) for name in find_ids(columns) if name != label]
-    return any((columns.frame.groupby(codes)[label].nunique() < 2).all() for codes in others)
+def has_clips(columns: TableColumns, label: str, recording: str) -> bool:
+    """Whether another column is the id of sequences with one label each."""
+    for name in find_ids(columns):
+        if name not in (label, recording) and (named(SEQUENCE_NAMES, [name]) or is_together(columns, name)):
+            if (columns.frame.groupby(columns.codes(name))[label].nunique() < 2).all():
+                return True
+    return False
 
 
-def tells_apart(columns: TableColumns, recording: str, step: str) -> bool:
-    """Whether the rows of each recording are together, or their steps come again in other recordings."""
-    codes = columns.codes(recording)
-    is_together = int((codes[1:] != codes[:-1]).sum()) + 1 == columns.num_distinct(recording)
-    return is_together or columns.num_distinct(step) < len(columns.frame)
+def is_together(columns: TableColumns, name: str) -> bool:
+    codes = columns.codes(name)
+    return int((codes[1:] != codes[:-1]).sum()) + 1 == columns.num_distinct(name)
 
 
 def sorted_rows(columns: TableColumns, recording: str, step: str, label: str) -> pd.DataFrame:

@@ -49,6 +49,12 @@ def test_options_override_what_is_inferred(tmp_path: Path):
     assert planned(one, "--time", "row", "--target", "x").workload.task == "forecast"
 
 
+def clips_of_people() -> pd.DataFrame:
+    """Clips of four people with one clock."""
+    table = clips(["a", "b", "c"] * 8, lengths=(30, 60))
+    return table.assign(time=table.index / 20, person=table["clip"].str[1:].astype(int) // 6)
+
+
 def blocks() -> pd.DataFrame:
     """Sequences with one event of 20 rows each."""
     table = clips([None] * 12, lengths=(60, 80))
@@ -60,10 +66,7 @@ def blocks() -> pd.DataFrame:
     ("table", "task"),
     [
         (clips(["a", "b", "c"] * 8, lengths=(30, 60)), "classify"),
-        (
-            clips(["a", "b", "c"] * 8, lengths=(30, 60)).assign(time=lambda table: np.arange(len(table)) / 20),
-            "classify",
-        ),
+        (clips_of_people(), "classify"),
         (blocks(), "detect"),
         (series(label=[int(hour >= 99) for hour in range(300)]), "forecast"),
         (series(activity=np.repeat(["night", "day", "evening"], 100)), "forecast"),
