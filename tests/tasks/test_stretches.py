@@ -38,7 +38,8 @@ def test_the_interval_covers_the_truth_and_is_never_a_point():
 
 
 @pytest.mark.parametrize(
-    ("groups", "num", "words"), [("none", 3, "over the stretches)"), ("subject", 12, "over the 3")]
+    ("groups", "num", "words"),
+    [("none", 3, "the stretches)"), ("subject", 12, "of only 3 recordings"), ("subject", 30, "the 6 recordings)")],
 )
 def test_evaluate_scores_windows_and_stretches(tmp_path: Path, groups: str, num: int, words: str):
     found = prepared(tmp_path, people(num, DAY), replace(OF_PEOPLE, groups=groups))
