@@ -59,8 +59,8 @@ def packages() -> Iterator[Finding]:
     found = {each.name.lower().replace("_", "-").replace(".", "-"): each.version for each in every}
     wrong = [f"{each.name} {found.get(each.name, 'missing')} (locked: {each.specifier})" for each in locked
              if not each.specifier.contains(found.get(each.name, "missing"), prereleases=True)]  # fmt: skip
-    # With another fastapi or sqlalchemy, Prefect's server lists or schedules no runs and reports no error.
-    is_fatal = any(words in "; ".join(wrong) for words in ("missing", "fastapi ", "sqlalchemy "))
+    # With another fastapi, sqlalchemy or whenever, Prefect's server lists or schedules no runs and reports no error.
+    is_fatal = any(words in "; ".join(wrong) for words in ("missing", "fastapi ", "sqlalchemy ", "whenever "))
     status = "problem" if is_fatal else "warning" if wrong else "ok"
     what = f"{len(wrong)} of {len(locked)} locked packages differ; {', '.join(wrong[:8])}".removesuffix("; ")
     why = "stages or Prefect may fail; tests and published results are of the locked versions"

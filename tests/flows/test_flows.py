@@ -493,7 +493,7 @@ def test_compare_and_verify_leave_their_verdict_as_an_artifact(
 
 
 def test_the_schedule_makes_runs(project: Project) -> None:
-    """SQLAlchemy 2.1 breaks Prefect 3.8's scheduler without a word to the user."""
+    """SQLAlchemy 2.1 breaks Prefect 3.8's scheduler without a word to the user, and whenever 0.10 that of 3.9."""
     body = {"flow_runs": {"state": {"type": {"any_": ["SCHEDULED"]}}}}
     planned = wait_for(lambda: project.api("POST", "/flow_runs/filter", body), what="a scheduled run")
     nightly = [project.api("GET", f"/deployments/name/{flow}/{flow}") for flow in ("pipeline", "verify")]
