@@ -3,6 +3,9 @@
 Each workload has a table with a row per device: score, seconds per epoch, samples/s, VRAM peak, and the parameters that
 differ from the last commit, which holds the published results. `dvc exp show` shows more, in a wider table.
 
+A row "here, outdated" is the result of earlier parameters, code or data; the line below its table has the command that
+updates it.
+
     tandem show
     tandem show sign --commits 5
 
@@ -10,13 +13,15 @@ Exit status: 0 done, 1 failed.
 """
 
 import json
+import re
 import sys
 from argparse import ArgumentParser, Namespace
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 from flows.processes import output_of
-from tandem.command import Result, aligned
+from tandem.command import CommandError, Result, aligned
 from tandem.params.loading import load_params
 from tandem.params.parsing import flatten, nearest
 
@@ -24,7 +29,15 @@ SHARED = ("devices", "seeds", "preset")  # parameters that belong to no workload
 SCORES, TIMINGS = "results/scores.json", "results/timings.json"
 MEASURED = {"epoch_seconds": ".3f", "samples_per_second": ",.0f", "vram_peak_mib": ",.0f"}
 TITLES = ("experiment", "device", "score", "s/epoch", "samples/s", "VRAM MiB", "differs from the last commit in")
-ROWS = {"workspace": "here, now"}
+WORKSPACE, HERE = "workspace", "here, now"  # the working tree, as DVC and as the table call it
+RESULTS = "results/runs"  # what `compare` reads
+# One process, because importing DVC takes most of the time. Each command prints one line.
+STATUS_AND_EXPERIMENTS = """
+import sys
+from dvc.cli import main
+sys.exit(main(["status", "--json"]) or main(["exp", "show", "--json", "--num", sys.argv[1]]))
+"""
+Status = Mapping[str, Sequence[Any]]  # of `dvc status --json`: stage -> changes
 Experiment = Mapping[str, Any]  # of `dvc exp show --json`: rev, name, and data with metrics and params
 
 
@@ -38,9 +51,9 @@ def main(options: Namespace) -> Result:
     for name in options.workloads:
         if name not in known:
             raise ValueError(f"workload {name!r} is not in params.yaml{nearest(name, known)}")
-    experiments = list(recorded(options.commits))
+    status, experiments = recorded(options.commits)
     rows = {
-        workload: [row for experiment in experiments for row in rows_of(workload, experiment, experiments)]
+        workload: [row for experiment in experiments for row in rows_of(workload, experiment, experiments, status)]
         for workload in options.workloads or known
     }
     return Result("\n".join(table(workload, found) for workload, found in rows.items()), rows)
@@ -51,7 +64,7 @@ def table(workload: str, rows: Sequence[Mapping[str, Any]]) -> str:
         return f"{workload}: no results; `dvc repro` makes them\n"
     lines = [
         (
-            row["experiment"],
+            "here, outdated" if row["outdated"] else row["experiment"],
             row["device"],
             ", ".join(f"{name} {value:.4f}" for name, value in row["score"].items()),
             *("-" if row[name] is None else format(row[name], style) for name, style in MEASURED.items()),
@@ -59,33 +72,68 @@ def table(workload: str, rows: Sequence[Mapping[str, Any]]) -> str:
         )
         for row in rows
     ]
-    return "\n".join([workload, *aligned([TITLES, *lines], indent=""), ""])
+    update = next((row["update"] for row in rows if row["update"]), None)
+    advice = [f"outdated: parameters, code or data changed after this result; `{update}` updates it"] if update else []
+    return "\n".join([workload, *aligned([TITLES, *lines], indent=""), *advice, ""])
 
 
-def recorded(num_commits: int) -> Iterator[Experiment]:
-    """The workspace, each commit, and each commit's experiments. Raises CommandError with DVC's message."""
-    command = [sys.executable, "-m", "dvc", "exp", "show", "--json", "--num", str(num_commits)]
-    for baseline in json.loads(output_of(*command)):
-        yield baseline
-        for branch in baseline["experiments"] or ():
-            yield from branch["revs"]
+def recorded(num_commits: int) -> tuple[Status, list[Experiment]]:
+    """DVC's status; and the workspace, each commit, and each commit's experiments. Raises CommandError with DVC's
+    message.
+    """
+    with suppress(CommandError):  # of a device that this machine does not have: it says nothing about other results
+        output_of(sys.executable, "-m", "tandem.stage", "hardware")  # the status depends on the code that it describes
+    found = output_of(sys.executable, "-c", STATUS_AND_EXPERIMENTS, str(num_commits))
+    status, baselines = map(json.loads, found.splitlines())
+    experiments = []
+    for baseline in baselines:
+        experiments += [baseline, *(each for branch in baseline["experiments"] or () for each in branch["revs"])]
+    return status, experiments
 
 
-def rows_of(workload: str, experiment: Experiment, experiments: Sequence[Experiment]) -> Iterator[dict[str, Any]]:
-    """A row per device. `params`: those that differ from the last commit."""
+def is_outdated(workload: str, device: str, status: Status) -> bool:
+    """Whether an input of the workspace's result has changed: a parameter, the code or the data.
+
+    Another machine changes no result that exists, and an input that is not there, as in a fresh clone, has not changed.
+    """
+    own = re.compile(rf"preprocess@{workload}|(preload|train|evaluate)@{workload}-{device}(-\d+)?")
+    return any(
+        state != "deleted" and not path.startswith("results/hardware/devices/")
+        for stage, changes in status.items()
+        for path, state in changed_deps(changes)
+        if own.fullmatch(stage) or (stage, path) == ("compare", RESULTS)
+    )
+
+
+def changed_deps(changes: Sequence[Any]) -> Iterator[tuple[str, Any]]:
+    for change in changes:
+        if isinstance(change, dict):  # not "always changed"
+            yield from change.get("changed deps", {}).items()
+
+
+def rows_of(
+    workload: str, experiment: Experiment, experiments: Sequence[Experiment], status: Status
+) -> Iterator[dict[str, Any]]:
+    """A row per device. `params`: those that differ from the last commit. `update`: the command that replaces an
+    outdated result.
+    """
     if not experiment["data"]:  # it is queued, runs or has failed
         return
-    committed = next((each for each in experiments if each["rev"] != "workspace"), experiment)
+    is_here = experiment["rev"] == WORKSPACE
+    committed = next((each for each in experiments if each["rev"] != WORKSPACE), experiment)
     theirs, own = (chosen(workload, each) for each in (committed, experiment))
     scores, timings = (content(experiment, "metrics", path).get(workload, {}) for path in (SCORES, TIMINGS))
     for requested, score in scores.items():
         times = timings.get(requested, {})
+        outdated = is_here and is_outdated(workload, requested, status)
         yield {
-            "experiment": experiment["name"] or ROWS.get(experiment["rev"], experiment["rev"][:7]),
+            "experiment": HERE if is_here else experiment["name"] or experiment["rev"][:7],
             "device": times.get("device", requested) if requested == "auto" else requested,
             "score": score,
             **{name: times.get(name) for name in MEASURED},
             "params": {key: value for key, value in own.items() if value != theirs.get(key)},
+            "outdated": outdated,
+            "update": f"tandem repro {workload}" if outdated else None,
         }
 
 
