@@ -14,6 +14,7 @@ Exit status: 0 done, 1 a stage failed.
 
 import json
 import os
+import re
 import socket
 import sys
 import time
@@ -29,7 +30,8 @@ from flows.stage_lines import StageLines
 from flows.ui import running_servers
 from tandem import files
 from tandem.command import DONE, FAILED, INTERRUPTED, NO_ANSWER, Result, aligned
-from tandem.params.loading import load_params
+from tandem.params.loading import load_params, read_yaml
+from tandem.params.parsing import nearest
 
 LOG = files.STATE / "logs/repro.log"
 # Arguments after which the output is that of `dvc repro`.
@@ -45,6 +47,7 @@ def add_arguments(parser: ArgumentParser) -> None:
 def main(options: Namespace) -> Result:
     os.chdir(files.ROOT)
     started = time.monotonic()
+    require_targets(options.more)
     if not NEED_NO_DEVICE & set(options.more):
         require_devices(load_params().devices)
     from flows import dvc_run  # imports DVC
@@ -82,6 +85,18 @@ def main(options: Namespace) -> Result:
     if failures:
         lines += [f"  output  {files.relative(LOG)}", f"error: {failures[0]}"]
     return Result("\n".join(lines), document, status)
+
+
+def require_targets(words: Sequence[str]) -> None:
+    """Raises ValueError for a word that can only be a misspelt workload or stage. DVC judges names of one stage
+    (train@sign-cpu-0), files and patterns.
+    """
+    names = [word for word in words if re.fullmatch(r"\w[\w-]*", word) and not Path(word).exists()]
+    if names and "--glob" not in words:
+        known = [*load_params().workloads, *read_yaml(files.ROOT / "dvc.yaml")["stages"]]
+        for name in names:
+            if name not in known:
+                raise ValueError(f"{name!r} is neither a workload nor a stage{nearest(name, known)}")
 
 
 def dvc_commands(words: Sequence[str]) -> tuple[Sequence[str], list[list[str]]]:

@@ -122,6 +122,14 @@ def test_other_arguments_of_repro_go_to_dvc(project: Path):
     assert refused.returncode == 2 and "unrecognized arguments: --no-such-option" in refused.stderr
 
 
+def test_a_misspelt_workload_of_repro_is_named_before_dvc_starts(project: Path):
+    done = tandem(project, "repro", "tinny")
+    assert (done.returncode, done.stdout) == (1, "") and "did you mean 'tiny'?" in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+    for target in ("tiny", "train@tiny-cpu-0", "dvc.yaml", "dvc.yaml:compare", "stages/dvc.yaml:hardware", "compare"):
+        assert "neither" not in tandem(project, "repro", "--dry", target).stderr
+
+
 def test_the_command_runs_the_project_that_contains_the_current_directory(project: Path, tmp_path: Path):
     bin_folder = tmp_path / "bin"
     bin_folder.mkdir()
