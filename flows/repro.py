@@ -147,7 +147,7 @@ def results(
             short = {name: found for name, found in compared["short_verdicts"].items() if name in workloads}
             verdicts = [*(f"{row['workload']}: {row['sentence']}" for row in rows), *first_verdicts(short)]
         else:
-            verdicts += changes()
+            verdicts += changes(dict.fromkeys(row["workload"] for row in rows))
         return rows, [*table_of(rows, stages), "", *(f"  {line}" for line in dict.fromkeys(verdicts))]
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return [], [f"no {files.relative(path)} to report from"]

@@ -5,6 +5,7 @@ contains all of it with figures, and the small files that git tracks: scores.jso
 losses.csv and seconds.csv for `dvc plots`.
 """
 
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -15,7 +16,7 @@ from tandem.comparing.comparison import Comparison, Side, compare
 from tandem.files import read_json, result_dir
 from tandem.params.loading import load_params
 from tandem.report import comparison, report
-from tandem.report.changes import changes
+from tandem.report.changes import at_commit, changes
 from tandem.report.comparison import ReportSection
 from tandem.runs.run import RESULT, open_folder
 
@@ -43,7 +44,7 @@ def main() -> None:
     files.write_text(folder / "compare.md", comparison.summary(rows, verdicts))
     write_tracked(by_workload, comparisons)
     report.write_report(files.results_dir() / "report.html", sections)
-    print(*comparison.score_table(rows), *comparison.first_verdicts(short), *changes(), sep="\n")
+    print(*comparison.score_table(rows), *comparison.first_verdicts(short), *changes(by_workload), sep="\n")
     print("all of it: results/report.html, results/compare/compare.md")
 
 
@@ -78,24 +79,38 @@ def compared(workload: str, sides: Sequence[Side]) -> Comparison:
 
 
 def write_tracked(by_workload: Mapping[str, Sequence[Side]], comparisons: Sequence[Comparison]) -> None:
-    """Write the small files that git tracks: the published results of a commit."""
+    """Write the small files that git tracks: the published results of a commit.
+
+    Workloads that were not evaluated here keep what the last commit has of them.
+    """
     folder = files.results_dir()
+    order = list(load_params().workloads)
+    others = [name for name in order if name not in by_workload]
     rows = {name: {side.row["requested"]: side.row for side in sides} for name, sides in by_workload.items()}
     for name, reduce in (("scores", lambda row: {row["score_name"]: row["score"]}), ("timings", timings)):
         content = {workload: {device: reduce(row) for device, row in own.items()} for workload, own in rows.items()}
-        files.write_json(folder / f"{name}.json", content)
+        committed = json.loads(at_commit(f"results/{name}.json") or "{}")
+        kept = {workload: committed[workload] for workload in others if workload in committed}
+        files.write_json(folder / f"{name}.json", content | kept)
     runs = [("own", run) for sides in by_workload.values() for side in sides for run in side.runs]
     # The published runs on the most similar hardware.
     runs += [("published", run) for each in comparisons for known in each.references[:1] for run in known.side.runs]
-    losses, seconds = [], []
+    losses, seconds = list[dict[str, Any]](), list[dict[str, Any]]()
     for origin, run in runs:
         own = {"workload": run.workload, "device": run.device, "seed": run.seed, "run": origin}
         for epoch in run.train["epochs"]:
             losses.append({**own, **{name: epoch[name] for name in ("epoch", "train_loss", "val_loss")}})
         seconds.append({**own, "epoch_seconds": run.timing["timing"].get("epoch_seconds")})
-    columns = ("workload", "device", "seed", "run")
-    files.write_table(folder / "losses.csv", losses, (*columns, "epoch", "train_loss", "val_loss"))
-    files.write_table(folder / "seconds.csv", seconds, (*columns, "epoch_seconds"))
+    own_columns = ("workload", "device", "seed", "run")
+    for name, table, columns in (
+        ("losses", losses, (*own_columns, "epoch", "train_loss", "val_loss")),
+        ("seconds", seconds, (*own_columns, "epoch_seconds")),
+    ):
+        path = f"results/{name}.csv"
+        known = files.parse_rows(at_commit(path) or b"", path)
+        table += [row for row in known if tuple(row) == columns and row["workload"] in others]
+        table.sort(key=lambda row: (row["run"] != "own", order.index(row["workload"])))
+        files.write_table(folder / f"{name}.csv", table, columns)
 
 
 def timings(row: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,6 +1,7 @@
 """What changed since the last commit: the scores, and the parameters of the workloads whose scores differ."""
 
 import json
+from collections.abc import Iterable
 from typing import Any
 
 from ruamel.yaml import YAML
@@ -14,8 +15,9 @@ from tandem.runs.provenance import git
 MAX_SHOWN = 4  # changed parameters in a line
 
 
-def changes() -> list[str]:
-    """Return a line for each workload and device with another score than at the last commit, and one for the others.
+def changes(evaluated: Iterable[str]) -> list[str]:
+    """Return a line for each device of the `evaluated` workloads with another score than at the last commit, and one
+    for the others.
 
     Empty if there is no commit with scores.
     """
@@ -27,8 +29,8 @@ def changes() -> list[str]:
     params_now, committed = read_yaml(PARAMS), at_commit("params.yaml")
     params_before = YAML(typ="safe").load(committed) if committed else params_now
     changed, equal = list[str](), list[str]()
-    for workload, devices in now.items():
-        for device, score in devices.items():
+    for workload in evaluated:
+        for device, score in now.get(workload, {}).items():
             old = before.get(workload, {}).get(device)
             if old == score:
                 equal.append(f"{workload}@{device}")

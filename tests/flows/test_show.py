@@ -55,6 +55,50 @@ def test_make_show_lists_each_experiment_with_its_changes(published: Path):
     assert refused.returncode == 1 and "did you mean 'tiny'?" in refused.stdout
 
 
+def test_a_row_is_outdated_if_an_input_of_its_result_has_changed(published: Path, tmp_path: Path):
+    project = copy_of(published, tmp_path / "project", (published / "params.yaml").read_text())
+
+    def outdated() -> dict[str, str | None]:
+        shown = run(project, sys.executable, "-m", "tandem.cli", "show", "--json").stdout
+        return {row["experiment"]: row["update"] for row in json.loads(shown)["tiny"]}
+
+    others = {"main": None, "shorter": None}
+    assert outdated() == {"here, now": None, **others}
+    for path, old, new in (
+        ("params.yaml", "batch_size: 16", "batch_size: 8"),
+        ("tandem/tasks/classify.py", "\ndef ", "\nTHRESHOLD = 1\n\ndef "),
+        ("workloads/tiny/data/table.csv", "class 0\n", "class 1\n"),
+    ):
+        content = (project / path).read_text()
+        (project / path).write_text(content.replace(old, new, 1))
+        assert outdated() == {"here, now": "tandem repro tiny", **others}, path
+        (project / path).write_text(content)
+    assert outdated() == {"here, now": None, **others}
+    shutil.rmtree(project / "results/runs")  # as in a clone: what is not there has not changed
+    assert outdated() == {"here, now": None, **others}
+
+
+def test_workloads_without_results_here_keep_those_of_the_commit(published: Path, tmp_path: Path):
+    """As `tandem new other FILE --run` in a new clone."""
+    project = copy_of(published, tmp_path / "project", (published / "params.yaml").read_text())
+    git(project, "checkout", "-q", ".")
+    shutil.rmtree(project / "results/runs")
+    shutil.copytree(project / "workloads/tiny", project / "workloads/other")
+    params = (project / "params.yaml").read_text()
+    block = params[params.index("tiny:\n") :].replace("tiny:\n", "other:\n", 1)
+    (project / "params.yaml").write_text(params.replace("[tiny]", "[tiny, other]", 1) + block)
+    before = {path: (project / path).read_text() for path in TRACKED}
+    output = run(project, sys.executable, "-m", "tandem.cli", "repro", "other").stdout
+    assert "evaluate@other-cpu-0" in output and "tiny" not in output
+    for path, content in before.items():
+        after = (project / path).read_text()
+        assert "other" in after and after != content
+        if path.endswith("csv"):
+            assert [line for line in after.splitlines() if "other" not in line] == content.splitlines()
+        else:
+            assert json.loads(after)["tiny"] == json.loads(content)["tiny"]
+
+
 def test_files_that_dvc_writes_do_not_make_the_code_dirty(published: Path, tmp_path: Path):
     project = copy_of(published, tmp_path / "project", (published / "params.yaml").read_text())
     git(project, "checkout", "-q", "params.yaml")
