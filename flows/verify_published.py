@@ -5,6 +5,7 @@ Reads docs/published.json and the runs in results/ that `dvc repro` wrote, and p
 trains each workload a few more times to measure the effect of rounding.
 """
 
+from dataclasses import replace
 from typing import Any
 
 from flows.recorded_project import checkout
@@ -35,12 +36,23 @@ def check() -> Result:
 
 
 def verdict_of(workload: str, entries: list[dict[str, Any]]) -> Verdict:
-    """The strongest of the verdicts on the published runs, which are of different hardware."""
+    """The strongest of the verdicts on the published runs, which are of different hardware; of equal ones, that on the
+    most similar hardware. If the run of one's own processor is different, the sentence says so.
+    """
     runs = {run.seed: run for run in own_runs(workload)}
-    verdicts = [published.judge(entry, runs[entry["seed"]]) for entry in entries if entry["seed"] in runs]
-    if not verdicts:
+    judged = []
+    for entry in entries:
+        if run := runs.get(entry["seed"]):
+            distance = published.distance(entry, run.manifest)
+            judged.append((published.judge(entry, run), distance, published.is_same_processor(entry, run.manifest)))
+    if not judged:
         return Verdict("not verifiable", "not trained here", f"`dvc repro` trains it with seed {entries[0]['seed']}")
-    return min(verdicts, key=lambda verdict: verdict.rank)
+    best, _, _ = min(judged, key=lambda each: (each[0].rank, each[1]))
+    of_own = next((each for each, _, is_own in judged if is_own and each.name == "different"), None)
+    if of_own is None or best.name == "different":
+        return best
+    also = f"but different from the published run of this processor: {of_own.cause}, {of_own.sentence}"
+    return replace(best, sentence=f"{best.sentence}; {also}")
 
 
 def own_runs(workload: str) -> list[Run]:

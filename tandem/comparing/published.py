@@ -8,6 +8,7 @@ repository alone, a user can check whether their results are the published ones.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
@@ -105,10 +106,25 @@ def references(entries: Sequence[Entry], own: Sequence[Run]) -> tuple[tuple[Refe
     return tuple(found), "" if found else "; ".join(dict.fromkeys(reasons)) or "nothing is published of it"
 
 
-def distance(published: Entry, own: Manifest) -> tuple[bool, bool, int]:
-    """Return a sort key: smaller if hardware and settings differ less."""
+def distance(published: Entry, own: Manifest) -> tuple[int, ...]:
+    """Return a sort key: smaller if hardware and settings differ less. Of other processors or GPUs, those of the same
+    vendor come first, then of the same family, then of the same model.
+    """
     facts = rerun.environment_of(published, own)
-    return published["device"] != own["device"], bool(facts.hardware), len(facts.phrases)
+    kinds = [kind_of_processor(manifest["hardware"]["name"]) for manifest in (published, own)]
+    differing = (there != here for there, here in zip(*kinds, strict=True))
+    return published["device"] != own["device"], *differing, bool(facts.hardware), len(facts.phrases)
+
+
+def kind_of_processor(name: str) -> tuple[str, ...]:
+    """Return vendor, family, model and the whole name, e.g. of `AMD EPYC (family 26 model 2)`."""
+    numbers = re.search(r"\(family (\w+) model (\w+)\)", name)
+    vendor = re.search("AMD|Intel|NVIDIA", name) or re.match(r"\w*", name)
+    return (vendor[0] if vendor else "", *(numbers.groups() if numbers else ("", "")), name)
+
+
+def is_same_processor(published: Entry, own: Manifest) -> bool:
+    return bool(published["hardware"]["name"] == own["hardware"]["name"])
 
 
 def judge(published: Entry, own: Run) -> Verdict:
