@@ -11,7 +11,6 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from flows.plan import form_schema
 from tandem.data import Arrays
 from tandem.data.arrays import PreparedSequences
 from tandem.data.own_source import prepare
@@ -21,7 +20,18 @@ from tandem.params.loading import parse_block, parse_params, read_yaml
 from tandem.params.parsing import literal
 from tandem.runs import schemas
 from tandem.runs.schemas import TimingRecord
-from tests.projects import TINY, commit, copy_of, dvc, make_project, manifest_of, read_record, run, run_path, stage
+from tests.projects import (
+    TINY,
+    commit,
+    dvc,
+    make_project,
+    manifest_of,
+    read_record,
+    run,
+    run_path,
+    stage,
+    stages_at_once,
+)
 
 PREPROCESS = TINY[TINY.index("  preprocess:") : TINY.index("  preload:")]
 TABLE = """\
@@ -57,14 +67,9 @@ def with_source(folder: Path, params: str = OWN, source: str = TABLE) -> Path:
     return project
 
 
-@pytest.fixture(scope="module")
-def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return with_source(tmp_path_factory.mktemp("sources") / "project")
-
-
-def test_its_files_are_code_of_preprocess_alone_and_it_is_recorded_and_verified(template: Path, tmp_path: Path):
-    """From DVC to MLflow's records and `tandem verify`; Prefect's form reads the params without running the source."""
-    project = copy_of(template, tmp_path / "project", OWN)
+def test_its_files_are_code_of_preprocess_alone_and_it_is_recorded_and_verified(tmp_path: Path):
+    """From DVC to MLflow's records and `tandem verify`."""
+    project = with_source(tmp_path / "project")
     assert run(project, sys.executable, "-m", "tandem.cli", "repro", check=False).returncode == 0
     source, helper = (project / f"workloads/tiny/{name}.py" for name in ("source", "helper"))
     for name in ("README.md", "other.py"):
@@ -95,16 +100,6 @@ def test_its_files_are_code_of_preprocess_alone_and_it_is_recorded_and_verified(
     assert "preprocess@tiny" in outdated
     dvc(project, "repro")  # other code, the same data: nothing else runs
     assert run(project, sys.executable, "-m", "tandem.cli", "status").stdout == "up to date\n"
-
-
-def test_prefects_form_runs_no_source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    folder = tmp_path / "workloads/tiny"
-    folder.mkdir(parents=True)
-    (folder / "source.py").write_text("raise SystemExit('it ran')\n" + TABLE)
-    monkeypatch.setattr("tandem.parts.workload_dir", lambda workload: tmp_path / "workloads" / workload)
-    (tmp_path / "params.yaml").write_text(OWN)
-    form = form_schema(read_yaml(tmp_path / "params.yaml"))
-    assert "tiny.preprocess.velocity" in form["properties"]["overrides"]["then"]["properties"]
 
 
 FORECAST = TINY.replace("task: classify", "task: forecast").replace(
@@ -140,9 +135,9 @@ def read(folder, scale: float, seed: int = 3) -> pd.DataFrame:
 
 def test_a_series_for_forecast_is_trained_scored_and_predicted(tmp_path: Path):
     project = with_source(tmp_path / "project", FORECAST, SERIES)
-    for words in (["hardware"], ["preprocess", "tiny"], ["preload", "tiny", "cpu"], ["train", "tiny", "cpu", "0"]):
-        stage(project, *words)
-    stage(project, "evaluate", "tiny", "cpu", "0")
+    stages_at_once(
+        project, "hardware", "preprocess tiny", "preload tiny cpu", "train tiny cpu 0", "evaluate tiny cpu 0"
+    )
     assert read_record(project, "score.json")["score_name"] == "skill"
     rows = pd.read_csv(project / run_path("predictions.csv"))
     table = pd.DataFrame({"day": pd.date_range("2020-01-01", periods=200, freq="D")})
@@ -152,66 +147,6 @@ def test_a_series_for_forecast_is_trained_scored_and_predicted(tmp_path: Path):
     found = run(project, sys.executable, "-m", "tandem.cli", "predict", "tiny", "new.csv", "-o", "out.csv")
     assert found.returncode == 0
     assert np.allclose(pd.read_csv(project / "out.csv")["predicted"], rows.tail(2)["predicted"], rtol=1e-5)
-
-
-@pytest.mark.parametrize(
-    ("keys", "words"),
-    [
-        ({'"source.py:read"': '"source.py:raed"'}, ["no class or function 'raed'; did you mean 'read'?"]),
-        ({'"source.py:read"': '"sources.py:read"'}, ["there is no workloads/tiny/sources.py"]),
-        (
-            {'"source.py:read"': '"source.py:Read"'},
-            ["workloads/tiny/source.py, line 12: Read is a class, not a function"],
-        ),
-        ({'"source.py:read"': '"../source.py:read"'}, ["must name a Python file in workloads/tiny/"]),
-        ({"velocity: true": "velocty: true"}, ["velocty is not a known key; did you mean 'velocity'?"]),
-        ({"velocity: true": "num_rows: '3'"}, ["num_rows is '3'; it must be a whole number", "without quotes"]),
-        ({"velocity: true": "table: table.csv"}, ["tiny.preprocess.table is not a known key", "file"]),
-        ({"train: 0.6": "train: 0.7"}, ["tiny.preprocess.split adds up to 1.1"]),
-        ({"train: 0.6, ": ""}, ["tiny.preprocess.split lacks train"]),
-        ({"train: 0.6": "trian: 0.6"}, ["tiny.preprocess.split.trian is not a known key; did you mean 'train'?"]),
-        ({"features: [u, v]": "features: []"}, ["columns.features is []"]),
-        ({"{train: 0.6, val: 0.2, test: 0.2}": "3"}, ["split is 3; it must be a mapping of train, val, test"]),
-    ],
-)
-def test_a_mistake_in_params_gets_one_sentence_before_dvc_removes_an_output(
-    template: Path, keys: dict[str, str], words: list[str]
-):
-    (template / "workloads/tiny/source.py").write_text(TABLE + "\n\nclass Read:\n    pass\n")
-    text = OWN
-    for old, new in keys.items():
-        assert old in text
-        text = text.replace(old, new)
-    (template / "params.yaml").write_text(text)
-    done = run(template, sys.executable, "-m", "tandem.stage", "hardware", check=False)
-    (template / "params.yaml").write_text(OWN)
-    (template / "workloads/tiny/source.py").write_text(TABLE)
-    assert done.returncode == 1 and "error: params.yaml, line " in done.stdout and "Traceback" not in done.stdout
-    assert all(word in done.stdout for word in words), done.stdout
-
-
-@pytest.mark.parametrize(
-    ("old", "new", "words"),
-    [
-        ("num_rows: int", "num_rows", ["num_rows has no annotation"]),
-        ("num_rows: int = 0", "split: int = 0", ["has the parameter 'split', which is a key of preprocess"]),
-        ("folder: Path, ", "*, ", ["write `folder`, which Tandem passes, first"]),
-        (
-            "import pandas as pd",
-            "import not_there",
-            ["workloads/tiny/source.py imports 'not_there', which is not inst"],
-        ),
-        ("from .helper", "from helper", ["imports 'helper'", "from .helper import"]),
-    ],
-)
-def test_a_mistake_in_its_file_gets_one_sentence_before_dvc_removes_an_output(
-    template: Path, tmp_path: Path, old: str, new: str, words: list[str]
-):
-    project = copy_of(template, tmp_path / "project", OWN)
-    (project / "workloads/tiny/source.py").write_text(TABLE.replace(old, new))
-    done = stage(project, "hardware", check=False)
-    assert done.returncode == 1 and "Traceback" not in done.stdout and "workloads/tiny/source.py" in done.stdout
-    assert all(word in done.stdout for word in words), done.stdout
 
 
 ARRAYS = (

@@ -177,59 +177,6 @@ def tandem(project: Path, *words: str, **extra: str):
     return run(project, sys.executable, "-m", "tandem.cli", *words, check=False, **extra)
 
 
-@pytest.mark.parametrize(
-    ("old", "new", "words"),
-    [
-        ("loop.py:train", "lop.py:train", ["train.loop is 'lop.py:train', but there is no workloads/tiny/lop.py"]),
-        ("loop.py:train", "loops.py:exakt", ["has no class or function 'exakt'; did you mean 'exact'?"]),
-        ("loop.py:train", "loops.py:VALUE", ["has no class or function 'VALUE'"]),
-        ("loop.py:train", "loops.py:Loop", ["Loop is a class; accepted: a function, def Loop(run, model, train, val)"]),
-        (
-            "loop.py:train",
-            "loops.py:takes_others",
-            ["has the parameters (model, data, epochs=3); accepted: def takes_others(run, model, train, val)"],
-        ),
-        ("loop.py:train", "train", ["train.loop is 'train'; accepted: FILE.py:NAME in workloads/tiny/"]),
-        ("grad_accum_steps: 1", "grad_accum_steps: 2", ["train.grad_accum_steps is 2; accepted with a loop", ": 1"]),
-        ("precision: fp32", "precision: auto", ["train.precision is 'auto'; accepted", "fp32, tf32, bf16, fp16"]),
-        ("step: eager", "step: graph", ["train.step is 'graph'; accepted", "auto, eager"]),
-        (
-            "devices: [cpu]",
-            "devices: [2xcpu]",
-            ["device '2xcpu' has several workers, and tiny.train.loop is 'loop.py:train', which runs in one process"],
-        ),
-    ],
-)
-def test_a_mistake_gets_one_sentence_before_dvc_removes_an_output(
-    project: Path, tmp_path: Path, old: str, new: str, words: list[str]
-):
-    assert OWN.count(old) == 1
-    (project / "params.yaml").write_text(OWN.replace(old, new))
-    try:
-        done = run(project, sys.executable, "-m", "tandem.stage", "hardware", check=False)
-    finally:
-        (project / "params.yaml").write_text(OWN)
-    assert done.returncode == 1 and done.stdout.startswith("error: params.yaml"), done.stdout
-    assert all(word in done.stdout for word in words) and "Traceback" not in done.stdout, done.stdout
-
-
-def test_what_a_preset_sets_for_built_in_steps_is_left_out(project: Path):
-    presets = "presets:\n  small: {all: {train.grad_accum_steps: 2, train.precision: bf16, train.step: graph}}\n"
-    (project / "params.yaml").write_text(OWN.replace("presets: {}\n", presets).replace("preset: none", "preset: small"))
-    try:
-        done = run(project, sys.executable, "-m", "tandem.stage", "hardware", check=False)
-        code = """
-from tandem.params.loading import load_workload
-train = load_workload("tiny").train
-print(train.grad_accum_steps, train.precision, train.step)
-"""
-        block = run(project, sys.executable, "-c", code)
-    finally:
-        (project / "params.yaml").write_text(OWN)
-        run(project, sys.executable, "-m", "tandem.stage", "hardware")
-    assert done.returncode == 0 and block.stdout == "1 bf16 eager\n", done.stdout + block.stdout
-
-
 # Stages --------------------------------------------------------------------------------------------------------------
 
 

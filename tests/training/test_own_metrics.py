@@ -103,51 +103,10 @@ def test_metrics_are_added_without_a_training_and_are_shown_everywhere(template:
 
 
 @pytest.mark.parametrize(
-    ("metrics", "words"),
-    [
-        (["metrics.py:eror_rate"], ["metrics[0] is 'metrics.py:eror_rate'", "did you mean 'error_rate'?"]),
-        (["accuracy"], ["tiny.evaluate.metrics[0] is 'accuracy'; accepted: FILE.py:NAME in workloads/tiny/"]),
-        (["metric.py:error_rate"], ["there is no workloads/tiny/metric.py"]),
-        (["metrics.py:Rate"], ["Rate is a class, not a function"]),
-        (["metrics.py:few"], ["metrics[0] is 'metrics.py:few'", "(predictions, targets)", "first three"]),
-        (["metrics.py:unknown"], ["parameter 'predicts'; did you mean 'predict'? accepted: predict, source"]),
-        (["metrics.py:asks"], ["parameter 'source', and this workload has a table and no source of its own"]),
-        (["metrics.py:error_rate", "others.py:error_rate"], ["two metrics are called 'error_rate'"]),
-    ],
-)
-def test_a_mistake_gets_one_sentence_before_dvc_removes_an_output(template: Path, metrics: list[str], words: list[str]):
-    more = (
-        "\n\nclass Rate:\n    pass\n\n\ndef few(predictions, targets):\n    return 0\n\n\n"
-        "def unknown(predictions, targets, mask, predicts):\n    return 0\n\n\n"
-        "def asks(predictions, targets, mask, source):\n    return 0\n"
-    )
-    (template / "workloads/tiny/metrics.py").write_text(METRICS + more)
-    (template / "workloads/tiny/others.py").write_text(METRICS)
-    (template / "params.yaml").write_text(named(*metrics))
-    done = run(template, sys.executable, "-m", "tandem.stage", "hardware", check=False)
-    (template / "params.yaml").write_text(TINY)
-    (template / "workloads/tiny/others.py").unlink()
-    (template / "workloads/tiny/metrics.py").write_text(METRICS)
-    assert done.returncode == 1 and "error: params.yaml, line " in done.stdout and "Traceback" not in done.stdout
-    assert all(word in done.stdout for word in words), done.stdout
-
-
-def test_an_import_that_is_not_installed_is_found_before_dvc_removes_an_output(template: Path, tmp_path: Path):
-    project = copy_of(template, tmp_path / "project", OWN)
-    write(project, METRICS, "import not_there\n" + HELPER)
-    done = run(project, sys.executable, "-m", "tandem.cli", "repro", check=False)
-    assert done.returncode and "workloads/tiny/helper.py imports 'not_there', which is not installed" in done.stdout
-    assert (project / run_path("score.json")).exists()
-
-
-@pytest.mark.parametrize(
     ("body", "words"),
     [
         ("return 1 / 0", ["error: workloads/tiny/metrics.py, line 2: ZeroDivisionError: division by zero"]),
-        ("raise ValueError('no class')", ["error: workloads/tiny/metrics.py, line 2: no class"]),
-        ("import not_there", ["workloads/tiny/metrics.py imports 'not_there', which is not installed"]),
         ("return 'good'", ["metrics.py:own returns str 'good' for 'own'; accepted: a number"]),
-        ("return None", ["metrics.py:own returns NoneType 'None' for 'own'; accepted: a number"]),
         ("return float('nan')", ["metrics.py:own returns nan for 'own'; accepted: a finite number"]),
         ("return {'a': 1, 'b%': 2}", ["returns the name 'b%'; use letters"]),
         ("return {'accuracy': 1}", ["metrics.py:own gives 'accuracy', which another metric of the workload is called"]),
