@@ -1,6 +1,7 @@
 """What every test finds: an environment without the caller's, folders in memory, and projects that are made once."""
 
 import fcntl
+import gc
 import importlib.util
 import os
 import re
@@ -65,9 +66,9 @@ if "TMPDIR" not in os.environ and has_room(Path("/dev/shm"), gib=4):
 # The files that start processes: with two workers, the long ones must not come last, nor both wait for `trained`.
 SLOWEST = (
     "gpu_stages",  # before any test of this process has a context on the GPU: it would be another process there
-    "pipeline", "flows", "team", "tracking", "outages", "store", "compare", "memory_trainings", "verify", "workloads",
-    "published", "choices", "seeds", "new_workload", "speed", "memory", "models", "benchmarks", "closure", "doctor",
-    "manifest", "sweep", "sources", "own_metrics",
+    "pipeline", "flow_runs", "deployments", "team", "tracking", "outages", "store", "compare", "memory_trainings",
+    "verify", "workloads", "published", "choices", "seeds", "new_workload", "speed", "repro", "loop", "memory",
+    "models", "benchmarks", "closure", "doctor", "manifest", "sweep", "sources", "own_metrics",
 )  # fmt: skip
 
 
@@ -112,6 +113,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     if not torch.cuda.is_available():
         for item in gpu_tests:
             item.add_marker(pytest.mark.skip(reason="no CUDA GPU that this torch can use on this machine"))
+
+
+def pytest_collection_finish() -> None:
+    """A garbage collection, which free_cache makes, leaves out what the collected modules have imported: it takes a
+    second otherwise.
+    """
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True)

@@ -153,10 +153,14 @@ def processes(root: Path, *words: str) -> list[psutil.Process]:
 
 
 class Project:
-    def __init__(self, root: Path, servers: dict[str, str], ui: "subprocess.Popen[str]"):
-        self.root, self.ui = root, ui
-        self.prefect, self.mlflow = servers["prefect"], servers["mlflow"]
-        self.api_url = f"{self.prefect}/api"  # of the flows that `run_flow` and `start_flow` start
+    def __init__(self, root: Path, ui: "subprocess.Popen[str] | None" = None, prefect: str = "", mlflow: str = ""):
+        self.root, self.ui, self.prefect, self.mlflow = root, ui, prefect, mlflow
+        self.api_url = f"{prefect}/api"  # of the flows that `run_flow` and `start_flow` start
+
+    def reset(self) -> None:
+        """The stages behave as usual from here on."""
+        for name in ("behave.json", "train.pid", "go"):
+            (self.root / name).unlink(missing_ok=True)
 
     def behave(self, **stages: dict[str, Any]) -> None:
         (self.root / "behave.json").write_text(json.dumps(stages))
@@ -269,7 +273,7 @@ def running_ui(root: Path) -> Iterator[Project]:
         assert f"port {taken[1]} is in use; MLflow takes " in text, text
         assert message[-1].startswith("Ctrl+C"), text
         servers = json.loads((root / ".tandem" / "ui.json").read_text())
-        yield Project(root, servers, ui)
+        yield Project(root, ui, servers["prefect"], servers["mlflow"])
     if ui.poll() is None:
         ui.send_signal(signal.SIGINT)
         ui.wait(600)
