@@ -63,12 +63,14 @@ if "TMPDIR" not in os.environ and has_room(Path("/dev/shm"), gib=4):
     os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", "/dev/shm")
 
 
-# The files that start processes: with two workers, the long ones must not come last, nor both wait for `trained`.
+# The files that start processes, roughly by their seconds: the long ones must not come last, where other workers have
+# nothing left to do, nor may the first two wait for `trained`.
 SLOWEST = (
     "gpu_stages",  # before any test of this process has a context on the GPU: it would be another process there
-    "pipeline", "flow_runs", "deployments", "team", "tracking", "outages", "store", "compare", "memory_trainings",
-    "verify", "workloads", "published", "choices", "seeds", "new_workload", "speed", "repro", "loop", "memory",
-    "models", "benchmarks", "closure", "doctor", "manifest", "sweep", "sources", "own_metrics",
+    "pipeline", "flow_runs", "dvc_faults", "team", "tracking", "outages", "store", "compare", "memory_trainings",
+    "speed", "check", "parts", "loop", "verify", "memory", "workloads", "choices", "cli", "own_metrics", "sources",
+    "show", "deployments", "tasks", "published", "new_workload", "repro", "model_package", "doctor", "seeds",
+    "damaged_files", "energy", "models", "benchmarks", "closure", "manifest", "sweep",
 )  # fmt: skip
 
 

@@ -4,7 +4,6 @@ Its stages do nothing but print, sleep, fail or write a line, as `behave.json` t
 """
 
 import json
-import os
 import random
 import re
 import shutil
@@ -24,7 +23,7 @@ from typing import Any
 import psutil
 
 from tests.projects import ROOT as SOURCE
-from tests.projects import commit, copy_workload_code, git, wait_for
+from tests.projects import commit, copy_workload_code, environment, git, wait_for
 
 STAGE = """
 import json, os, sys, time
@@ -117,12 +116,10 @@ def clean_environment(root: Path, **more: str) -> dict[str, str]:
     """No Prefect, MLflow or DVC setting of the caller; a home folder of its own, which must stay empty."""
     home = root / "home"
     home.mkdir(exist_ok=True)
-    kept = {k: v for k, v in os.environ.items() if not k.startswith(("PREFECT", "MLFLOW", "DVC", "TANDEM"))}
-    path = os.pathsep.join([str(Path(sys.executable).parent), kept["PATH"]])
     noon = f"Etc/GMT{time.gmtime().tm_hour - 12:+d}"  # or the nightly run may begin in the middle of a test
-    own = {"PATH": path, "HOME": str(home), "TZ": noon, "DVC_NO_ANALYTICS": "true", "PYTHONWARNINGS": "ignore"}
+    own = {"HOME": str(home), "TZ": noon, "DVC_NO_ANALYTICS": "true", "PYTHONWARNINGS": "ignore"}
     own["MPLCONFIGDIR"] = str(root / "matplotlib")  # its list of fonts, which would lie in HOME
-    return kept | own | more
+    return environment(**own | more)
 
 
 def call(url: str, method: str, body: Any = None, headers: dict[str, str] | None = None) -> Any:

@@ -16,7 +16,7 @@ from tandem.comparing import rerun
 from tandem.files import sha256_file
 from tandem.runs import provenance
 from tandem.runs.run import open_folder
-from tests.projects import TINY, commit, copy_of, dvc, git, held, run, stages_at_once, start, wait_for
+from tests.projects import TINY, commit, copy_of, dvc, git, held, stages_at_once, start, tandem, wait_for
 
 RUN = "results/runs/tiny/cpu/0"
 TABLE = "workloads/tiny/data/table.csv"
@@ -30,7 +30,7 @@ TRANSFORMER = TINY.replace(
 
 def verify(project: Path, *words: str, **extra: str) -> tuple[int, str]:
     """Exit status and output; the verdict is in the line that begins with the run's name."""
-    done = run(project, sys.executable, "-m", "tandem.cli", "verify", *words, check=False, **extra)
+    done = tandem(project, "verify", *words, check=False, **extra)
     return done.returncode, done.stdout
 
 

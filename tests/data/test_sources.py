@@ -27,10 +27,10 @@ from tests.projects import (
     make_project,
     manifest_of,
     read_record,
-    run,
+    reproduce,
     run_path,
     stage,
-    stages_at_once,
+    tandem,
 )
 
 PREPROCESS = TINY[TINY.index("  preprocess:") : TINY.index("  preload:")]
@@ -59,24 +59,25 @@ KEYS = """  preprocess:
 OWN = TINY.replace(PREPROCESS, KEYS)
 
 
-def with_source(folder: Path, params: str = OWN, source: str = TABLE) -> Path:
+def with_source(folder: Path, empty_history: Path, params: str = OWN, source: str = TABLE) -> Path:
     project = make_project(folder, params)
+    shutil.copy(empty_history, project / "mlruns")
     (project / "workloads/tiny/source.py").write_text(source)
     (project / "workloads/tiny/helper.py").write_text(HELPER)
     commit(project)
     return project
 
 
-def test_its_files_are_code_of_preprocess_alone_and_it_is_recorded_and_verified(tmp_path: Path):
+def test_its_files_are_code_of_preprocess_alone_and_it_is_recorded_and_verified(empty_history: Path, tmp_path: Path):
     """From DVC to MLflow's records and `tandem verify`."""
-    project = with_source(tmp_path / "project")
-    assert run(project, sys.executable, "-m", "tandem.cli", "repro", check=False).returncode == 0
+    project = with_source(tmp_path / "project", empty_history)
+    reproduce(project)
     source, helper = (project / f"workloads/tiny/{name}.py" for name in ("source", "helper"))
     for name in ("README.md", "other.py"):
         (project / "workloads/tiny" / name).write_text("'''Nothing of it is used.'''\n")
     source.write_text(TABLE + "\n# A remark.\n")
     commit(project)
-    assert run(project, sys.executable, "-m", "tandem.cli", "status").stdout == "up to date\n"
+    assert tandem(project, "status").stdout == "up to date\n"
     codes = {
         name: json.loads((project / f"results/hardware/code/tiny/{name}.json").read_text())
         for name in ("preprocess", "preload", "train", "evaluate", "speed")
@@ -87,19 +88,19 @@ def test_its_files_are_code_of_preprocess_alone_and_it_is_recorded_and_verified(
     assert not any("workloads/tiny/source.py" in code for code in codes.values())
     block = manifest_of(project)["block"]["preprocess"]
     assert block["source"] == "source.py:read" and block["file"] == "table.csv"  # its default is recorded too
-    verified = run(project, sys.executable, "-m", "tandem.cli", "verify", "tiny@cpu-0", "--quick", check=False)
+    verified = tandem(project, "verify", "tiny@cpu-0", "--quick", check=False)
     assert "tiny@cpu-0: bit-equal" in verified.stdout, verified.stdout
-    predicted = run(project, sys.executable, "-m", "tandem.cli", "predict", "tiny", "table.csv", check=False)
+    predicted = tandem(project, "predict", "tiny", "table.csv", check=False)
     assert "there is no table" in predicted.stdout
     table = pd.read_csv(project / "workloads/tiny/data/table.csv").rename(columns={"x": "u", "y": "v"})
     table.to_csv(project / "new.csv", index=False)
-    predicted = run(project, sys.executable, "-m", "tandem.cli", "predict", "tiny", "new.csv")
+    predicted = tandem(project, "predict", "tiny", "new.csv")
     assert predicted.stdout.startswith("sequence,predicted,confidence")
     helper.write_text(HELPER.replace('"v"}', '"v"}).reset_index(drop=True'))
-    outdated = run(project, sys.executable, "-m", "tandem.cli", "status", check=False).stdout
+    outdated = tandem(project, "status", check=False).stdout
     assert "preprocess@tiny" in outdated
     dvc(project, "repro")  # other code, the same data: nothing else runs
-    assert run(project, sys.executable, "-m", "tandem.cli", "status").stdout == "up to date\n"
+    assert tandem(project, "status").stdout == "up to date\n"
 
 
 FORECAST = TINY.replace("task: classify", "task: forecast").replace(
@@ -121,6 +122,9 @@ FORECAST = FORECAST.replace(MODEL, "model: {name: hybrid, hidden_size: 0, dropou
 )
 FORECAST = FORECAST.replace("warp: 0.1", "warp: 0.0").replace("label_smoothing: 0.1", "label_smoothing: 0.0")
 FORECAST = FORECAST.replace("coupled_features: 2", "coupled_features: 1")
+FORECAST = FORECAST.replace(
+    "{weights: last}", '{weights: last, metrics: ["metrics.py:own_mae", "metrics.py:last_forecast"]}'
+)
 SERIES = """\
 import numpy as np
 import pandas as pd
@@ -133,19 +137,42 @@ def read(folder, scale: float, seed: int = 3) -> pd.DataFrame:
 """
 
 
-def test_a_series_for_forecast_is_trained_scored_and_predicted(tmp_path: Path):
-    project = with_source(tmp_path / "project", FORECAST, SERIES)
-    stages_at_once(
-        project, "hardware", "preprocess tiny", "preload tiny cpu", "train tiny cpu 0", "evaluate tiny cpu 0"
-    )
-    assert read_record(project, "score.json")["score_name"] == "skill"
+LEVELS = """\
+import numpy as np
+import pandas as pd
+
+
+def own_mae(predictions, targets, mask):
+    assert mask.shape[1] == 8 and predictions.shape == targets.shape == (len(mask), 2)
+    return np.abs(predictions - targets).mean()
+
+
+own_mae.higher_is_better = False
+
+
+def last_forecast(predictions, targets, mask, predict, source):
+    levels = source()["level"].to_numpy()
+    values = np.stack([levels[end - 9 : end] for end in range(len(levels) - 20, len(levels) - 1)])[:, :, None]
+    return np.abs(predict(values, None)[-1] - predictions[-1]).max()
+"""
+
+
+def test_a_series_for_forecast_is_trained_scored_in_its_targets_unit_and_predicted(empty_history: Path, tmp_path: Path):
+    project = with_source(tmp_path / "project", empty_history, FORECAST, SERIES)
+    (project / "workloads/tiny/metrics.py").write_text(LEVELS)
+    commit(project)
+    reproduce(project, publishes=False)
+    score = read_record(project, "score.json")
+    metrics = score["metrics"]
+    assert score["score_name"] == "skill" and metrics["own_mae"] == pytest.approx(metrics["mae"], rel=1e-6)
+    assert metrics["own_mae_low"] < metrics["own_mae"] < metrics["own_mae_high"]
+    assert metrics["last_forecast"] == pytest.approx(0.0, abs=1e-4)
     rows = pd.read_csv(project / run_path("predictions.csv"))
     table = pd.DataFrame({"day": pd.date_range("2020-01-01", periods=200, freq="D")})
     table["level"] = 2.0 * np.cumsum(np.random.default_rng(3).normal(size=200))
     last = table[table["day"] <= pd.Timestamp(rows.iloc[-1]["time"]).tz_localize(None)]
     last.to_csv(project / "new.csv", index=False)
-    found = run(project, sys.executable, "-m", "tandem.cli", "predict", "tiny", "new.csv", "-o", "out.csv")
-    assert found.returncode == 0
+    tandem(project, "predict", "tiny", "new.csv", "-o", "out.csv")
     assert np.allclose(pd.read_csv(project / "out.csv")["predicted"], rows.tail(2)["predicted"], rtol=1e-5)
 
 
@@ -340,10 +367,9 @@ def test_the_examples_of_the_documentation(tmp_path: Path):
         name = project / f"workloads/clips/data/{'ab'[number % 2]}-{number}.csv"
         pd.DataFrame({"time": np.arange(8), "x": x, "y": x + number}).to_csv(name, index=False)
     commit(project)
+    reproduce(project, "pulses", publishes=False)
     stage(project, "preprocess", "clips")
     assert json.loads((project / "data/prepared/clips/summary.json").read_text())["classes"] == ["a", "b"]
-    done = run(project, sys.executable, "-m", "tandem.cli", "repro", check=False)
-    assert done.returncode == 0, done.stdout
     score = read_record(project, "score.json", "pulses")
     metrics = score["metrics"]
     assert metrics["error_rate"] == pytest.approx(1 - metrics["accuracy"])
@@ -356,5 +382,5 @@ def test_the_examples_of_the_documentation(tmp_path: Path):
     timing = tmp_path / "copy/train/measured/timing.json"
     record = schemas.read(timing.read_bytes(), "", TimingRecord)
     schemas.write(timing, TimingRecord, {**record, "run_key": "other", "mlflow": {}})
-    compared = run(project, sys.executable, "-m", "tandem.cli", "compare", "pulses@cpu-0", str(tmp_path / "copy"))
+    compared = tandem(project, "compare", "results/runs/pulses/cpu/0", str(tmp_path / "copy"))
     assert "error_rate (lower is better)" in compared.stdout, compared.stdout

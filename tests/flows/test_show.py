@@ -54,9 +54,11 @@ def test_make_show_lists_each_experiment_with_its_changes(published: Path):
     assert refused.returncode == 1 and "did you mean 'tiny'?" in refused.stdout
 
 
-def test_files_that_dvc_writes_do_not_make_the_code_dirty(published: Path, tmp_path: Path):
+def test_raw_data_and_files_that_dvc_writes_do_not_make_the_code_dirty(published: Path, tmp_path: Path):
     project = copy_of(published, tmp_path / "project", (published / "params.yaml").read_text())
     git(project, "checkout", "-q", "params.yaml")
+    (project / "workloads/other/data").mkdir(parents=True)
+    (project / "workloads/other/data/table.csv").write_text("a,b\n")
     changed = subprocess.run(["git", "status", "--short"], cwd=project, capture_output=True, text=True).stdout
     assert " M dvc.lock" in changed and " M results/scores.json" in changed
     assert provenance.tree(project)["patch"] == ""

@@ -7,7 +7,6 @@ any machine.
 import ctypes
 import json
 import os
-import sys
 import threading
 import time
 from collections.abc import Callable
@@ -25,7 +24,7 @@ from tandem.machine.measure import Measurement, measure, sampled
 from tandem.machine.nvml import Gpu
 from tandem.machine.sampler import Readings, Window, sampling
 from tandem.runs.history import RUN_METRICS, summarize_gpu
-from tests.projects import ROOT, read_record, run, unpublished, wait_for
+from tests.projects import python, read_record, unpublished, wait_for
 
 CPU = torch.device("cpu")
 
@@ -205,7 +204,7 @@ def train_sampled() -> None:
 
 def test_a_training_records_what_its_sampler_read(ready: Path):
     code = "from tests.machine import test_measure; test_measure.train_sampled()"
-    run(ready, sys.executable, "-c", code, PYTHONPATH=str(ROOT))
+    python(ready, code)
     [kept] = unpublished(ready)
     timings = read_record(ready, "timing.json")["timing"]
     expected = reading(other_processes=1.0)

@@ -48,7 +48,6 @@ HYBRID = "{name: hybrid, hidden_size: 8, dropout: 0.0}"
 CONV_GRU = "{name: conv_gru, hidden_size: 8, num_layers: 1, num_convolutions: 1, kernel_size: 3, dropout: 0.0}"
 OF_PULSES = COMMON.replace("MODEL", CONV_GRU).replace("precision: fp32", "precision: auto")
 OF_PULSES = OF_PULSES.replace("probe: false", "probe: true")
-OF_PULSES = OF_PULSES.replace("weights: best", 'weights: best, metrics: ["metrics.py:by_noise"]')
 PARAMS = f"""
 workloads: [waves, spikes, pulses]
 devices: [cpu]
@@ -105,15 +104,6 @@ def read(folder, num_sequences: int, noise: float, seed: int) -> Arrays:
     labels[rows, steps] = 1 + rows % 2
     return Arrays(values, labels, classes=["none", "down", "up"])
 """
-BY_NOISE = """\
-import numpy as np
-
-
-def by_noise(predictions, targets, mask, predict, source):
-    new = {noise: source(noise=noise, seed=1) for noise in (0.0, 1.0)}
-    return {f"accuracy_at_noise_{noise:g}": (predict(each.values, np.ones((100, 48))) == each.labels).mean()
-            for noise, each in new.items()}
-"""
 
 
 def waves() -> pd.DataFrame:
@@ -156,7 +146,6 @@ def kinds(empty_history: Path, tmp_path_factory: pytest.TempPathFactory) -> Path
         table.to_csv(folder / f"workloads/{name}/data/{name}.csv", index=False)
     (folder / "workloads/pulses/data").mkdir(parents=True)
     (folder / "workloads/pulses/source.py").write_text(PULSES)
-    (folder / "workloads/pulses/metrics.py").write_text(BY_NOISE)
     run(folder, "git", "add", "-A")
     run(folder, "git", "commit", "-qm", "three kinds")
     stages_at_once(folder, "hardware", *EVERY_STAGE, "compare", XDG_CACHE_HOME=str(folder.parent))
@@ -192,11 +181,6 @@ def test_a_forecast_stands_beside_its_baselines(kinds: Path):
     assert "the best of the three simple forecasts" in read_record(kinds, "score.json", "waves")["sentence"]
     selection = read_record(kinds, "train.json", "waves")["selection"]
     assert selection["held_out"][selection["selected"]] < selection["held_out"]["no change"] == 1
-
-
-def test_a_metric_of_its_own_scores_a_workload_on_new_data(kinds: Path):
-    metrics = read_record(kinds, "score.json", "pulses")["metrics"]
-    assert {"accuracy_at_noise_0", "accuracy_at_noise_1"} < set(metrics)
 
 
 def test_a_training_says_what_bounds_it_what_it_needs_and_where_it_ran(kinds: Path):

@@ -5,7 +5,6 @@ import io
 import os
 import shutil
 import signal
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,12 +18,14 @@ from tests.projects import (
     commit,
     copy_of,
     held,
-    make_project,
+    python,
     read_record,
-    run,
+    reproduce,
     run_path,
-    start,
+    stage,
+    tandem,
 )
+from tests.recording import start_training
 from tests.trainers import SETTINGS, finish, new_trainer
 
 if TYPE_CHECKING:
@@ -154,27 +155,16 @@ def test_a_loop_ends_when_tandem_stops_it_whatever_it_catches(tmp_path: Path):
 # Params --------------------------------------------------------------------------------------------------------------
 
 
-def with_loop(folder: Path, params: str = OWN, example: str = "plain_torch") -> Path:
-    project = make_project(folder, params)
-    assert (EXAMPLES / "plain_torch/loop.py").read_text() in (ROOT / "docs/components.md").read_text()
-    shutil.copy(EXAMPLES / example / "loop.py", project / "workloads/tiny/loop.py")
-    shutil.copy(ROOT / "tests/loops.py", project / "workloads/tiny/loops.py")
-    commit(project)
-    return project
-
-
 @pytest.fixture(scope="module")
-def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def project(prepared: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A project whose workload has a loop, trained."""
-    project = with_loop(tmp_path_factory.mktemp("loop") / "project")
-    done = tandem(project, "repro")
-    assert done.returncode == 0, done.stdout
+    project = copy_of(prepared, tmp_path_factory.mktemp("loop") / "project", OWN)
+    assert (EXAMPLES / "plain_torch/loop.py").read_text() in (ROOT / "docs/components.md").read_text()
+    shutil.copy(EXAMPLES / "plain_torch/loop.py", project / "workloads/tiny/loop.py")
+    commit(project)
+    reproduce(project)
     commit(project)
     return project
-
-
-def tandem(project: Path, *words: str, **extra: str):
-    return run(project, sys.executable, "-m", "tandem.cli", *words, check=False, **extra)
 
 
 # Stages --------------------------------------------------------------------------------------------------------------
@@ -199,10 +189,10 @@ def test_an_edit_of_the_loop_trains_again_and_a_comment_does_not(project: Path):
         path.write_text(text + "\n# A comment.\n")
         assert tandem(project, "status").stdout == "up to date\n"
         path.write_text(text.replace("len(train) + 1", "len(train) + 2"))
-        outdated = tandem(project, "status").stdout
+        outdated = tandem(project, "status", check=False).stdout
     finally:
         path.write_text(text)
-        run(project, sys.executable, "-m", "tandem.stage", "hardware")
+        stage(project, "hardware")
     assert "train@tiny-cpu-0" in outdated
     assert not any(name in outdated for name in ("preprocess@", "preload@", "speed@")), outdated
 
@@ -214,16 +204,16 @@ from stages import speed
 speed.sides_of = lambda devices: [speed.TimedSide(name, "cpu") for name in ("cpu", "two")]
 speed.main("tiny")
 """
-    assert "tiny: loop.py:train takes the steps of tiny" in run(project, sys.executable, "-c", code).stdout
+    assert "tiny: loop.py:train takes the steps of tiny" in python(project, code).stdout
     swept = tandem(project, "sweep", "tiny", "--devices", "cpu", "--largest", "2", "--seconds", "0.01").stdout
     assert "the steps were Tandem's own, not those of loop.py:train" in swept
-    scaled = tandem(project, "scaling", "tiny", "--device", "cpu", "--workers", "1", "2")
+    scaled = tandem(project, "scaling", "tiny", "--device", "cpu", "--workers", "1", "2", check=False)
     assert scaled.returncode == 1 and "which runs in one process; accepted: cpu" in scaled.stdout
 
 
 def test_a_run_with_a_loop_is_verified_from_its_commit(project: Path, tmp_path: Path):
     done = tandem(project, "verify", "tiny@cpu-0", TMPDIR=str(tmp_path))
-    assert done.returncode == 0 and "tiny@cpu-0: bit-equal\n" in done.stdout, done.stdout
+    assert "tiny@cpu-0: bit-equal\n" in done.stdout, done.stdout
 
 
 NO_LIGHTNING = pytest.mark.skipif(
@@ -248,10 +238,9 @@ def test_a_stopped_training_resumes_with_the_same_bits(
 ):
     copy = copy_of(project, tmp_path / "copy", OWN.replace("epochs: 3", "epochs: 6"))
     shutil.copy(EXAMPLES / example / "loop.py", copy / "workloads/tiny/loop.py")
-    run(copy, sys.executable, "-m", "tandem.stage", "hardware")
+    stage(copy, "hardware")
     whole = copy_of(copy, tmp_path / "whole", (copy / "params.yaml").read_text())
-    command = [sys.executable, "-m", "tandem.stage", "train", "tiny", "cpu", "0"]
-    process = start(copy, *command, **held(tmp_path / "held", 2))
+    process = start_training(copy, **held(tmp_path / "held", 2))
     assert process.stdout
     while not (line := process.stdout.readline()).startswith("epoch 2/6"):
         assert line, "the training ended early"
@@ -262,10 +251,10 @@ def test_a_stopped_training_resumes_with_the_same_bits(
         (tmp_path / "held/go").touch()
     output, _ = process.communicate(timeout=120)
     assert process.returncode == (130 if number != signal.SIGKILL else -number), output
-    resumed = run(copy, *command).stdout
+    resumed = stage(copy, "train", "tiny", "cpu", "0", publishes=False).stdout
     done = 2 if number != signal.SIGKILL else 1  # a checkpoint is saved after the first epoch, then every ten seconds
     assert f"epoch {done} of 6" in resumed and f"epoch {done + 1}/6" in resumed, resumed
-    run(whole, *command)
+    stage(whole, "train", "tiny", "cpu", "0", publishes=False)
     for name in ("train.json", "history.csv", "best.safetensors", "last.safetensors"):
         assert (copy / run_path(name)).read_bytes() == (whole / run_path(name)).read_bytes()
 
@@ -281,4 +270,4 @@ def test_lightnings_trainer_takes_the_same_steps_and_is_verified(project: Path, 
     losses = pd.read_csv(copy / run_path("history.csv")).drop(columns="learning_rate")  # after the last step, not of it
     pd.testing.assert_frame_equal(losses, expected.drop(columns="learning_rate"), rtol=1e-5)
     done = tandem(copy, "verify", "tiny@cpu-0")
-    assert done.returncode == 0 and "tiny@cpu-0: bit-equal\n" in done.stdout, done.stdout
+    assert "tiny@cpu-0: bit-equal\n" in done.stdout, done.stdout

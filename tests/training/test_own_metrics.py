@@ -1,14 +1,13 @@
 """Metrics in a workload's directory: their numbers, intervals and requests, and what a mistake says."""
 
 import re
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from tandem.training import own_metrics
-from tests.data.test_sources import FORECAST, PREPROCESS, SERIES
+from tests.data.test_sources import PREPROCESS
 from tests.projects import (
     TINY,
     commit,
@@ -16,10 +15,10 @@ from tests.projects import (
     make_project,
     read_record,
     recorded_runs,
-    run,
+    reproduce,
     run_path,
     stage,
-    stages_at_once,
+    tandem,
     wait_until_published,
 )
 
@@ -71,7 +70,7 @@ def test_metrics_are_added_without_a_training_and_are_shown_everywhere(template:
     weights = (project / run_path("last.safetensors")).stat().st_mtime_ns
     before = read_record(project, "score.json")
     (project / "params.yaml").write_text(OWN)
-    done = run(project, sys.executable, "-m", "tandem.cli", "repro", check=False)
+    done = tandem(project, "repro", check=False)
     assert done.returncode == 0, done.stdout
     ran = re.findall(r"^(\S+) +[\d.]+ s  ", done.stdout, re.MULTILINE)
     assert "evaluate@tiny-cpu-0" in ran and not {"train@tiny-cpu-0", "preprocess@tiny"} & set(ran)
@@ -90,15 +89,13 @@ def test_metrics_are_added_without_a_training_and_are_shown_everywhere(template:
     [recorded] = recorded_runs(project, "tiny")
     for end in ("", "_low", "_high"):
         assert recorded["metrics"][f"test/balanced_accuracy{end}"] == metrics[f"balanced_accuracy{end}"]
-    verified = run(project, sys.executable, "-m", "tandem.cli", "verify", "tiny@cpu-0", check=False)
-    assert "tiny@cpu-0: bit-equal" in verified.stdout, verified.stdout
     (project / "workloads/tiny/helper.py").write_text(HELPER + "\n# A remark.\n")
-    assert run(project, sys.executable, "-m", "tandem.cli", "status").stdout == "up to date\n"
+    assert tandem(project, "status").stdout == "up to date\n"
     (project / "workloads/tiny/helper.py").write_text(HELPER.replace("mean()", "mean() + 0"))
-    outdated = run(project, sys.executable, "-m", "tandem.cli", "status", check=False).stdout
+    outdated = tandem(project, "status", check=False).stdout
     assert "evaluate@tiny-cpu-0" in outdated and "train@" not in outdated and "preprocess" not in outdated
     first = (project / run_path("score.json")).read_bytes()
-    stage(project, "evaluate", "tiny", "cpu", "0")
+    stage(project, "evaluate", "tiny", "cpu", "0", publishes=False)
     assert (project / run_path("score.json")).read_bytes() == first  # the same bytes, with intervals
 
 
@@ -117,7 +114,7 @@ def test_a_metric_that_fails_ends_evaluate_with_one_sentence(
 ):
     project = copy_of(template, tmp_path / "project", named("metrics.py:own"))
     write(project, f"def own(predictions, targets, mask):\n    {body}\n")
-    done = stage(project, "evaluate", "tiny", "cpu", "0", check=False)
+    done = stage(project, "evaluate", "tiny", "cpu", "0", check=False, publishes=False)
     assert done.returncode == 1 and "Traceback" not in done.stdout
     assert all(word in done.stdout for word in words), done.stdout
 
@@ -168,57 +165,16 @@ def test_a_metric_scores_new_data_of_the_source(tmp_path: Path):
     (project / "workloads/tiny/source.py").write_text(SOURCE)
     (project / "workloads/tiny/metrics.py").write_text(SHIFTED)
     commit(project)
-    stages_at_once(
-        project, "hardware", "preprocess tiny", "preload tiny cpu", "train tiny cpu 0", "evaluate tiny cpu 0"
-    )
+    reproduce(project, publishes=False)
     metrics = read_record(project, "score.json")["metrics"]
     assert metrics["same_at_shift_5"] == 1.0 and metrics["same_at_shift_50"] < 1.0
     assert metrics["event_f1"] > 0.3 and "same_at_shift_5_low" not in metrics
     (project / "workloads/tiny/metrics.py").write_text(SHIFTED.replace("shift=shift)", "shfit=shift)"))
-    done = stage(project, "evaluate", "tiny", "cpu", "0", check=False)
+    done = stage(project, "evaluate", "tiny", "cpu", "0", check=False, publishes=False)
     assert "workloads/tiny/metrics.py, line 8: source has no parameter 'shfit'; did you mean 'shift'?" in done.stdout
     (project / "workloads/tiny/metrics.py").write_text(SHIFTED.replace("values[is_test],", "values[is_test, :, :0],"))
-    done = stage(project, "evaluate", "tiny", "cpu", "0", check=False)
+    done = stage(project, "evaluate", "tiny", "cpu", "0", check=False, publishes=False)
     assert "line 11: predict got values of shape (30, 12, 0)" in done.stdout and "Traceback" not in done.stdout
-
-
-LEVELS = """\
-import numpy as np
-import pandas as pd
-
-
-def mae(predictions, targets, mask):
-    assert mask.shape[1] == 8 and predictions.shape == targets.shape == (len(mask), 2)
-    return np.abs(predictions - targets).mean()
-
-
-mae.higher_is_better = False
-
-
-def last_forecast(predictions, targets, mask, predict, source):
-    levels = source()["level"].to_numpy()
-    values = np.stack([levels[end - 9 : end] for end in range(len(levels) - 20, len(levels) - 1)])[:, :, None]
-    return np.abs(predict(values, None)[-1] - predictions[-1]).max()
-"""
-
-
-def test_a_forecast_is_scored_in_the_targets_unit(tmp_path: Path):
-    params = named("metrics.py:mae", "metrics.py:last_forecast", params=FORECAST)
-    project = make_project(tmp_path / "project", params)
-    (project / "workloads/tiny/source.py").write_text(SERIES)
-    (project / "workloads/tiny/metrics.py").write_text(
-        LEVELS.replace("def mae(", "def own_mae(").replace("mae.h", "own_mae.h")
-    )
-    commit(project)
-    text = (project / "params.yaml").read_text().replace("metrics.py:mae", "metrics.py:own_mae")
-    (project / "params.yaml").write_text(text)
-    stages_at_once(
-        project, "hardware", "preprocess tiny", "preload tiny cpu", "train tiny cpu 0", "evaluate tiny cpu 0"
-    )
-    metrics = read_record(project, "score.json")["metrics"]
-    assert metrics["own_mae"] == pytest.approx(metrics["mae"], rel=1e-6)
-    assert metrics["own_mae_low"] < metrics["own_mae"] < metrics["own_mae_high"]
-    assert metrics["last_forecast"] == pytest.approx(0.0, abs=1e-4)
 
 
 def test_an_interval_is_seeded_covers_the_mean_and_is_bounded():
