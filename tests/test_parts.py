@@ -127,9 +127,8 @@ def test_a_network_with_a_fit_of_its_own_is_fitted_once_and_repeated(prepared: P
     commit(project)
     checked = tandem(project, "check", "tiny", "--devices", "cpu")
     assert "takes no steps" in checked.stdout, checked.stdout
-    reproduce(project)
-    wait_until_published(project)
-    verified = tandem(project, "verify", "tiny@cpu")
+    reproduce(project, publishes=False)
+    verified = tandem(project, "verify", RUN)
     assert "bit-equal" in verified.stdout, verified.stdout
     (project / "params.yaml").write_text(params.replace("epochs: 1", "epochs: 3"))
     refused = run(project, sys.executable, "-m", "tandem.stage", "hardware", check=False)

@@ -59,19 +59,18 @@ KEYS = """  preprocess:
 OWN = TINY.replace(PREPROCESS, KEYS)
 
 
-def with_source(folder: Path, empty_history: Path, params: str = OWN, source: str = TABLE) -> Path:
+def with_source(folder: Path, params: str = OWN, source: str = TABLE) -> Path:
     project = make_project(folder, params)
-    shutil.copy(empty_history, project / "mlruns")
     (project / "workloads/tiny/source.py").write_text(source)
     (project / "workloads/tiny/helper.py").write_text(HELPER)
     commit(project)
     return project
 
 
-def test_its_files_are_code_of_preprocess_alone_and_it_is_recorded_and_verified(empty_history: Path, tmp_path: Path):
+def test_its_files_are_code_of_preprocess_alone_and_it_is_recorded_and_verified(tmp_path: Path):
     """From DVC to MLflow's records and `tandem verify`."""
-    project = with_source(tmp_path / "project", empty_history)
-    reproduce(project)
+    project = with_source(tmp_path / "project")
+    reproduce(project, publishes=False)
     source, helper = (project / f"workloads/tiny/{name}.py" for name in ("source", "helper"))
     for name in ("README.md", "other.py"):
         (project / "workloads/tiny" / name).write_text("'''Nothing of it is used.'''\n")
@@ -88,8 +87,8 @@ def test_its_files_are_code_of_preprocess_alone_and_it_is_recorded_and_verified(
     assert not any("workloads/tiny/source.py" in code for code in codes.values())
     block = manifest_of(project)["block"]["preprocess"]
     assert block["source"] == "source.py:read" and block["file"] == "table.csv"  # its default is recorded too
-    verified = tandem(project, "verify", "tiny@cpu-0", "--quick", check=False)
-    assert "tiny@cpu-0: bit-equal" in verified.stdout, verified.stdout
+    verified = tandem(project, "verify", "results/runs/tiny/cpu/0", "--quick")
+    assert "bit-equal" in verified.stdout, verified.stdout
     predicted = tandem(project, "predict", "tiny", "table.csv", check=False)
     assert "there is no table" in predicted.stdout
     table = pd.read_csv(project / "workloads/tiny/data/table.csv").rename(columns={"x": "u", "y": "v"})
@@ -157,8 +156,8 @@ def last_forecast(predictions, targets, mask, predict, source):
 """
 
 
-def test_a_series_for_forecast_is_trained_scored_in_its_targets_unit_and_predicted(empty_history: Path, tmp_path: Path):
-    project = with_source(tmp_path / "project", empty_history, FORECAST, SERIES)
+def test_a_series_for_forecast_is_trained_scored_in_its_targets_unit_and_predicted(tmp_path: Path):
+    project = with_source(tmp_path / "project", FORECAST, SERIES)
     (project / "workloads/tiny/metrics.py").write_text(LEVELS)
     commit(project)
     reproduce(project, publishes=False)
