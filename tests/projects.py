@@ -67,6 +67,8 @@ tiny:
 """
 
 
+MODEL = "{name: gru, hidden_size: 8, num_layers: 1, bidirectional: true, dropout: 0.1}"  # in TINY
+RUN = "results/runs/tiny/cpu/0"
 # Where a run's files are, in results/runs/<workload>/<device>/<seed>/.
 PLACES = {
     "train/result": ("best.safetensors", "last.safetensors", "model.json", "history.csv", "train.json"),

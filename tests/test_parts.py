@@ -8,6 +8,8 @@ import pytest
 
 from tandem.files import ROOT
 from tests.projects import (
+    MODEL,
+    RUN,
     TINY,
     commit,
     copy_of,
@@ -51,9 +53,7 @@ def pooled(states, mask):
     """(B, T, D), (B, T) -> (B, D)"""
     return (states * mask.unsqueeze(-1)).sum(dim=1) / mask.sum(dim=1, keepdim=True)
 '''
-RUN = "results/runs/tiny/cpu/0"
-MODEL = TINY[TINY.index("model: ") : TINY.index("\n", TINY.index("model: "))]
-OWN = TINY.replace(MODEL, 'model: {name: "net.py:Mean", channels: 8}')
+OWN = TINY.replace(MODEL, '{name: "net.py:Mean", channels: 8}')
 
 
 def with_network(folder: Path, params: str = OWN) -> Path:
@@ -70,7 +70,7 @@ def test_the_walk_through_of_the_documentation(trained: Path, tmp_path: Path):
     code, line = (re.search(rf"```{kind}\n(.*?)```", text, re.DOTALL)[1] for kind in ("python", "yaml"))
     assert code == (ROOT / "docs/examples/tcn/net.py").read_text(encoding="utf-8")
     project = copy_of(trained, tmp_path / "project")
-    (project / "params.yaml").write_text(TINY.replace(MODEL, line.strip()))
+    (project / "params.yaml").write_text(TINY.replace(f"model: {MODEL}", line.strip()))
     (project / "workloads/tiny/net.py").write_text(code)
     checked = tandem(project, "check", "tiny", "--devices", "cpu")
     assert "warn" not in checked.stdout, checked.stdout

@@ -21,7 +21,7 @@ from tandem.tasks import open_task
 from tandem.training.device import open_device
 from tandem.training.graphs import with_line
 from tests.models.test_models import CONFIGS, made
-from tests.projects import TINY, commit, make_project, python, run, tandem
+from tests.projects import MODEL, TINY, commit, make_project, python, run, tandem
 from tests.trainers import SETTINGS, SUMMARIES, identity, tensors
 
 NET = """\
@@ -177,7 +177,6 @@ GPU_ONLY = {
         fault("return Good.forward(self, values, mask) * (1.01 if values.is_cuda else 1.0)"),
     ),
 }  # fmt: skip
-MODEL = TINY[TINY.index("model: ") : TINY.index("\n", TINY.index("model: "))]
 CHECK_ALL = """
 import json
 from dataclasses import asdict
@@ -194,7 +193,7 @@ def code_of(name: str) -> str:
 def make_planted(folder: Path, *names: str) -> Path:
     """A project with a workload for each network, without prepared data."""
     head, block = TINY.split("tiny:\n")
-    blocks = [f"{name}:\n" + block.replace(MODEL, f'model: {{name: "net.py:{name}"}}') for name in names]
+    blocks = [f"{name}:\n" + block.replace(MODEL, f'{{name: "net.py:{name}"}}') for name in names]
     project = make_project(folder, head.replace("[tiny]", f"[{', '.join(names)}]") + "".join(blocks))
     for name in names:
         shutil.copytree(project / "workloads/tiny", project / "workloads" / name)

@@ -8,9 +8,7 @@ import pytest
 
 from tandem.comparing import published
 from tandem.runs.run import open_folder
-from tests.projects import TINY, copy_of, dvc, stage, tandem
-
-RUN = "results/runs/tiny/cpu/0"
+from tests.projects import RUN, TINY, copy_of, dvc, stage, tandem
 
 
 def verify(project: Path, *words: str, status: int = 0) -> str:

@@ -21,6 +21,8 @@ from tandem.params.parsing import literal
 from tandem.runs import schemas
 from tandem.runs.schemas import TimingRecord
 from tests.projects import (
+    MODEL,
+    RUN,
     TINY,
     commit,
     dvc,
@@ -87,7 +89,7 @@ def test_its_files_are_code_of_preprocess_alone_and_it_is_recorded_and_verified(
     assert not any("workloads/tiny/source.py" in code for code in codes.values())
     block = manifest_of(project)["block"]["preprocess"]
     assert block["source"] == "source.py:read" and block["file"] == "table.csv"  # its default is recorded too
-    verified = tandem(project, "verify", "results/runs/tiny/cpu/0", "--quick")
+    verified = tandem(project, "verify", RUN, "--quick")
     assert "bit-equal" in verified.stdout, verified.stdout
     predicted = tandem(project, "predict", "tiny", "table.csv", check=False)
     assert "there is no table" in predicted.stdout
@@ -115,10 +117,7 @@ FORECAST = TINY.replace("task: classify", "task: forecast").replace(
     split: {train: 0.6, val: 0.2, test: 0.2}
 """,
 )
-MODEL = TINY[TINY.index("model: ") : TINY.index("\n", TINY.index("model: "))]
-FORECAST = FORECAST.replace(MODEL, "model: {name: hybrid, hidden_size: 0, dropout: 0.0}").replace(
-    "mix: 0.1", "mix: 0.0"
-)
+FORECAST = FORECAST.replace(MODEL, "{name: hybrid, hidden_size: 0, dropout: 0.0}").replace("mix: 0.1", "mix: 0.0")
 FORECAST = FORECAST.replace("warp: 0.1", "warp: 0.0").replace("label_smoothing: 0.1", "label_smoothing: 0.0")
 FORECAST = FORECAST.replace("coupled_features: 2", "coupled_features: 1")
 FORECAST = FORECAST.replace(

@@ -15,7 +15,7 @@ from tandem.closure import check_imports
 from tandem.files import ROOT
 from tandem.params.loading import applicable, load_params, parse_block, read_yaml
 from tandem.params.schema import Params
-from tests.projects import TINY
+from tests.projects import MODEL, TINY
 
 # Each file ends the process that imports it.
 ENDS = "raise SystemExit('imported')\n\n\n"
@@ -93,7 +93,6 @@ class Loop:
     pass
 """,
 }
-MODEL = TINY[TINY.index("{name: gru") : TINY.index("\n", TINY.index("{name: gru"))]
 TABLE = TINY[TINY.index("    source: sequences") : TINY.index("    split: ")]
 SOURCE = "    source: source.py:read\n    columns: {sequence: sequence, step: step, features: [u, v], label: label}\n"
 LOOP = "    loop: loop.py:train\n"

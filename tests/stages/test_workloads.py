@@ -12,6 +12,8 @@ import pandas as pd
 import pytest
 
 from tests.projects import (
+    MODEL,
+    TINY,
     dvc,
     make_project,
     manifest_of,
@@ -23,30 +25,20 @@ from tests.projects import (
     wait_until_published,
 )
 
-COMMON = """
-  preload: {data_location: auto}
-  train:
-    model: MODEL
-    augment: {coupled_features: 1, mix: 0.0, shift: 0.0, warp: 0.0}
-    epochs: 2
-    warmup_epochs: 1
-    batch_size: 32
-    grad_accum_steps: 2
-    precision: fp32
-    step: eager
-    probe: false
-    learning_rate: 1e-2
-    weight_decay: 0.01
-    schedule: cosine
-    max_grad_norm: 1.0
-    label_smoothing: 0.0
-    threads: 1
-    deterministic: true
-  evaluate: {weights: best}
-"""
+COMMON = TINY[TINY.index("  preload:") :]
+for usual, own in {
+    "{coupled_features: 2, mix: 0.1, shift: 0.0, warp: 0.1}": "{coupled_features: 1, mix: 0.0, shift: 0.0, warp: 0.0}",
+    "epochs: 3": "epochs: 2",
+    "batch_size: 16": "batch_size: 32",
+    "grad_accum_steps: 1": "grad_accum_steps: 2",
+    "one-cycle": "cosine",
+    "label_smoothing: 0.1": "label_smoothing: 0.0",
+    "weights: last": "weights: best",
+}.items():
+    COMMON = COMMON.replace(usual, own)
 HYBRID = "{name: hybrid, hidden_size: 8, dropout: 0.0}"
 CONV_GRU = "{name: conv_gru, hidden_size: 8, num_layers: 1, num_convolutions: 1, kernel_size: 3, dropout: 0.0}"
-OF_PULSES = COMMON.replace("MODEL", CONV_GRU).replace("precision: fp32", "precision: auto")
+OF_PULSES = COMMON.replace(MODEL, CONV_GRU).replace("precision: fp32", "precision: auto")
 OF_PULSES = OF_PULSES.replace("probe: false", "probe: true")
 PARAMS = f"""
 workloads: [waves, spikes, pulses]
@@ -68,7 +60,7 @@ waves:
     horizon: 3
     stride: 1
     split: {{train: 0.6, val: 0.2, test: 0.2}}
-{COMMON.replace("MODEL", HYBRID)}
+{COMMON.replace(MODEL, HYBRID)}
 spikes:
   task: detect
   preprocess:
@@ -80,7 +72,7 @@ spikes:
     velocity: false
     missing: interpolate
     groups: none
-{COMMON.replace("MODEL", CONV_GRU).replace("epochs: 2", "epochs: 15").replace("batch_size: 32", "batch_size: 8")}
+{COMMON.replace(MODEL, CONV_GRU).replace("epochs: 2", "epochs: 15").replace("batch_size: 32", "batch_size: 8")}
 pulses:
   task: detect
   preprocess:

@@ -14,6 +14,7 @@ import pytest
 from tandem.parts import Component, read_component
 from tests.projects import (
     ROOT,
+    RUN,
     TINY,
     commit,
     copy_of,
@@ -34,7 +35,6 @@ if TYPE_CHECKING:
     from tandem.training.custom_loop import LoopTrainer
 
 EXAMPLES = ROOT / "docs/examples"
-RUN = "results/runs/tiny/cpu/0"
 LOOP = '    loop: "loop.py:train"\n    epochs: 3\n'
 OWN = TINY.replace("    epochs: 3\n", LOOP)
 

@@ -20,6 +20,7 @@ import pytest
 
 from tests.limits import FREED, RECOMPUTED, leave, leave_in_gpu, under_a_limit
 from tests.projects import (
+    MODEL,
     ROOT,
     TINY,
     copy_of,
@@ -40,10 +41,9 @@ NETWORK = (
     "{name: transformer, hidden_size: 16, num_layers: 1, num_heads: 2, feedforward_size: 2048, dropout: 0.1, "
     "checkpoint_activations: false}"
 )
-GRU_OF_TINY = "{name: gru, hidden_size: 8, num_layers: 1, bidirectional: true, dropout: 0.1}"
 ON_AUTO = TINY.replace("devices: [cpu]", "devices: [auto]").replace("batch_size: 16", "batch_size: 32")
 ON_AUTO = ON_AUTO.replace("epochs: 3", "epochs: 2")
-LONG = ON_AUTO.replace(GRU_OF_TINY, NETWORK)
+LONG = ON_AUTO.replace(MODEL, NETWORK)
 ENOUGH = 2**14  # MiB
 TOO_LITTLE_FOR_A_BATCH = 75
 TOO_LITTLE_FOR_THE_TEST_SPLIT = 24  # of 6 sequences; without gradients too, two of these tensors are there at a time

@@ -9,6 +9,7 @@ import pytest
 from tandem.training import own_metrics
 from tests.data.test_sources import PREPROCESS
 from tests.projects import (
+    MODEL,
     TINY,
     commit,
     copy_of,
@@ -152,14 +153,13 @@ def shifted(predictions, targets, mask, predict, source):
     return found
 """
 CONV_GRU = "{name: conv_gru, hidden_size: 8, num_layers: 1, num_convolutions: 1, kernel_size: 3, dropout: 0.0}"
-MODEL = TINY[TINY.index("model: ") : TINY.index("\n", TINY.index("model: "))]
 
 
 def test_a_metric_scores_new_data_of_the_source(tmp_path: Path):
     """The same sequences again, raw, give the predictions of the test split; shifted ones do not."""
     keys = '  preprocess:\n    source: "source.py:read"\n    num_sequences: 90\n    shift: 5.0\n    velocity: true\n'
     params = named("metrics.py:shifted", params=TINY).replace(PREPROCESS, keys + "    missing: interpolate\n")
-    params = params.replace("task: classify", "task: detect").replace(MODEL, f"model: {CONV_GRU}")
+    params = params.replace("task: classify", "task: detect").replace(MODEL, CONV_GRU)
     params = params.replace("epochs: 3", "epochs: 12").replace("warp: 0.1", "warp: 0.0").replace("mix: 0.1", "mix: 0.0")
     project = make_project(tmp_path / "project", params)
     (project / "workloads/tiny/source.py").write_text(SOURCE)
