@@ -128,9 +128,12 @@ def test_the_sentence_names_the_faster_side_first_or_why_there_is_no_ratio(monke
 
 
 def test_a_worker_that_fails_ends_the_stage_with_its_reason_and_the_other_worker(ready: Path):
-    """One that is killed, one whose memory runs out."""
+    """One that is killed, one whose device is not there, one whose memory runs out."""
     cases = {
         "TimedSide('one', 'cpu'), TimedSide('two', 'cpu', adapt=test_speed.dies)": (f"{REFUSED}its process was killed"),
+        "TimedSide('one', 'cpu'), TimedSide('two', 'cuda')": (
+            f"{REFUSED}results/hardware/devices/cuda.json is not there"
+        ),
         "TimedSide('one', 'cpu'), TimedSide('two', 'cpu', adapt=test_speed.has_no_memory)": (
             "tiny: no speed-up is stated, because memory ran out on two: out of memory (planted)"
         ),
