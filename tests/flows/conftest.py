@@ -16,10 +16,3 @@ def served(empty_history: Path, tmp_path_factory: pytest.TempPathFactory) -> Ite
     shutil.copy(empty_history, root / "mlruns")
     with running_ui(root) as project:
         yield project
-
-
-@pytest.fixture
-def project(served: Project) -> Project:
-    """Its stages behave as usual at the start of each test."""
-    served.reset()
-    return served

@@ -16,6 +16,13 @@ from tests.projects import wait_for
 from tests.served import Project, clean_environment, processes
 
 
+@pytest.fixture
+def project(served: Project) -> Project:
+    """Its stages behave as usual at the start of each test."""
+    served.reset()
+    return served
+
+
 @pytest.mark.parametrize(
     ("choices", "overrides", "expected"),
     [

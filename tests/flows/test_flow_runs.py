@@ -14,6 +14,13 @@ from tests.served import STAGE_SECONDS, Door, Project, make_project, processes, 
 
 
 @pytest.fixture
+def project(served: Project) -> Project:
+    """Its stages behave as usual at the start of each test."""
+    served.reset()
+    return served
+
+
+@pytest.fixture
 def door(project: Project) -> Iterator[Door]:
     door = Door(project.prefect)
     yield door
