@@ -1,6 +1,7 @@
 """What every test finds: an environment without the caller's, folders in memory, and projects that are made once."""
 
 import fcntl
+import gc
 import importlib.util
 import os
 import re
@@ -62,12 +63,14 @@ if "TMPDIR" not in os.environ and has_room(Path("/dev/shm"), gib=4):
     os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", "/dev/shm")
 
 
-# The files that start processes: with two workers, the long ones must not come last, nor both wait for `trained`.
+# The files that start processes, roughly by their seconds: the long ones must not come last, where other workers have
+# nothing left to do, nor may the first two wait for `trained`.
 SLOWEST = (
     "gpu_stages",  # before any test of this process has a context on the GPU: it would be another process there
-    "pipeline", "flows", "team", "tracking", "outages", "store", "compare", "memory_trainings", "verify", "workloads",
-    "published", "choices", "seeds", "new_workload", "speed", "memory", "models", "benchmarks", "closure", "doctor",
-    "manifest", "sweep", "sources", "own_metrics",
+    "pipeline", "flow_runs", "dvc_faults", "team", "tracking", "outages", "store", "compare", "memory_trainings",
+    "speed", "check", "parts", "loop", "verify", "memory", "workloads", "choices", "cli", "own_metrics", "sources",
+    "show", "deployments", "tasks", "published", "new_workload", "repro", "model_package", "doctor", "seeds",
+    "damaged_files", "energy", "models", "benchmarks", "closure", "manifest", "sweep",
 )  # fmt: skip
 
 
@@ -112,6 +115,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     if not torch.cuda.is_available():
         for item in gpu_tests:
             item.add_marker(pytest.mark.skip(reason="no CUDA GPU that this torch can use on this machine"))
+
+
+def pytest_collection_finish() -> None:
+    """A garbage collection, which free_cache makes, leaves out what the collected modules have imported: it takes a
+    second otherwise.
+    """
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True)

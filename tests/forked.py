@@ -1,12 +1,10 @@
-"""Stages in processes that are forked from one which has imported torch and the like: to import them takes longer than
-a tiny training. Each is a process of its own, which imports `stages` and `flows` from the project it works in.
+"""Python in processes that are forked from one which has imported torch and the like: to import them takes longer than
+a tiny training. Each is a process of its own, which imports the code of the project it works in.
 """
 
 import multiprocessing
 import os
-import subprocess
 import sys
-from collections.abc import Sequence
 from multiprocessing.context import ForkServerContext
 from pathlib import Path
 
@@ -21,27 +19,20 @@ def context() -> ForkServerContext:
     return found
 
 
-def run_stages(
-    folder: Path, every: Sequence[Sequence[str]], environment: dict[str, str], log: Path
-) -> subprocess.CompletedProcess[str]:
-    """One stage after the other in a project, up to the first that fails, as `python -m tandem.stage` runs it."""
-    process = context().Process(target=work, args=(str(folder), every, environment, str(log)))
+def run(folder: Path, code: str, environment: dict[str, str], stdout: Path, stderr: Path) -> int:
+    """`python -c code` in a project: its exit status. The output is in two files, which may be the same."""
+    process = context().Process(target=work, args=(str(folder), code, environment, str(stdout), str(stderr)))
     process.start()
     process.join(1800)
-    assert process.exitcode is not None, f"{every} is not done after half an hour"
-    return subprocess.CompletedProcess(every, process.exitcode, log.read_text())
+    assert process.exitcode is not None, f"{code} is not done after half an hour"
+    return process.exitcode
 
 
-def work(folder: str, every: Sequence[Sequence[str]], environment: dict[str, str], log: str) -> None:
-    output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    for descriptor in (1, 2):
-        os.dup2(output, descriptor)
+def work(folder: str, code: str, environment: dict[str, str], stdout: str, stderr: str) -> None:
+    for descriptor, path in ((1, stdout), (2, stderr)):
+        os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), descriptor)
     os.chdir(folder)
     os.environ.clear()
     os.environ.update(environment)
     sys.path.insert(0, folder)
-    from tandem import stage
-
-    for words in every:
-        if status := stage.main(list(words)):
-            sys.exit(status)
+    exec(code, {"__name__": "__main__"})  # noqa: S102

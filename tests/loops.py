@@ -139,14 +139,3 @@ def swallows_everything(run, model, train, val):
                 log(epoch)
         except BaseException:
             pass
-
-
-def takes_others(model, data, epochs=3):
-    pass
-
-
-class Loop:
-    pass
-
-
-VALUE = 3

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -67,6 +67,8 @@ tiny:
 """
 
 
+MODEL = "{name: gru, hidden_size: 8, num_layers: 1, bidirectional: true, dropout: 0.1}"  # in TINY
+RUN = "results/runs/tiny/cpu/0"
 # Where a run's files are, in results/runs/<workload>/<device>/<seed>/.
 PLACES = {
     "train/result": ("best.safetensors", "last.safetensors", "model.json", "history.csv", "train.json"),
@@ -210,18 +212,55 @@ def is_gone(process: psutil.Process) -> bool:
     return not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
 
 
-def stage(folder: Path, *words: str, check: bool = True, **extra: str) -> subprocess.CompletedProcess[str]:
+# A stage waits for the ids of its run from MLflow, which take seconds, and longer where the store is not made yet.
+NO_PUBLISHER = "from tandem.runs import run_dir; run_dir.start_publisher, run_dir.WAIT_SECONDS = lambda: None, 0.0\n"
+
+
+def stage(
+    folder: Path, *words: str, check: bool = True, publishes: bool = True, **extra: str
+) -> subprocess.CompletedProcess[str]:
     """A stage, as `python -m tandem.stage` runs it."""
-    return stages_at_once(folder, " ".join(words), check=check, **extra)
+    return stages_at_once(folder, " ".join(words), check=check, publishes=publishes, **extra)
 
 
-def stages_at_once(folder: Path, *every: str, check: bool = True, **extra: str) -> subprocess.CompletedProcess[str]:
-    """Stages one after the other, as `dvc repro` runs them, in one process."""
+def stages_at_once(
+    folder: Path, *every: str, check: bool = True, publishes: bool = True, **extra: str
+) -> subprocess.CompletedProcess[str]:
+    """Stages one after the other, as `dvc repro` runs them, in one process, up to the first that fails."""
+    words, code = [each.split() for each in every], "" if publishes else NO_PUBLISHER
+    code += f"import sys; from tandem.stage import main; sys.exit(next(filter(None, map(main, {words})), 0))"
+    return python(folder, code, check=check, **extra)
+
+
+def reproduce(folder: Path, workload: str = "tiny", seeds: Sequence[int] = (0,), publishes: bool = True) -> None:
+    """What `dvc repro` leaves: the results of every stage, and DVC's record of them."""
+    trainings = [f"{name} {workload} cpu {seed}" for seed in seeds for name in ("train", "evaluate")]
+    every = [
+        "hardware",
+        f"preprocess {workload}",
+        f"preload {workload} cpu",
+        *trainings,
+        f"speed {workload}",
+        "compare",
+    ]
+    stages_at_once(folder, *every, publishes=publishes)
+    dvc(folder, "commit", "--force")
+
+
+def tandem(folder: Path, *words: str, check: bool = True, **extra: str) -> subprocess.CompletedProcess[str]:
+    """The command `tandem`. What it starts are new processes."""
+    code = f"import sys; from tandem.cli import main; sys.exit(main({list(words)}))"
+    return python(folder, code, check=check, **extra)
+
+
+def python(folder: Path, code: str, check: bool = True, **extra: str) -> subprocess.CompletedProcess[str]:
+    """`python -c code`, in a process that has imported torch already (tests/forked.py)."""
     with tempfile.TemporaryDirectory() as temporary:
-        words = [each.split() for each in every]
-        done = forked.run_stages(folder, words, environment(**extra), Path(temporary) / "log")
-    assert not check or done.returncode == 0, done.stdout
-    return done
+        log = Path(temporary) / "log"
+        status = forked.run(folder, code, environment(**extra), log, log)
+        output = log.read_text()
+    assert not check or status == 0, output
+    return subprocess.CompletedProcess(code, status, output)
 
 
 def dvc(folder: Path, *words: str, check: bool = True, **extra: str) -> subprocess.CompletedProcess[str]:

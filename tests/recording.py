@@ -21,16 +21,17 @@ mlflow = pytest.importorskip("mlflow")
 LONG = ("epochs: 3", "epochs: 20")
 
 EPOCHS = Path(epochs.__file__).read_text(encoding="utf-8")
-# Writes a small run and prints MLflow's ids of it. Arguments: the run's name, seconds to wait.
+# Writes small runs and prints MLflow's ids of each. Arguments: seconds to wait, the runs' names.
 RECORD = f"""
 {EPOCHS}
 import json, sys
 from tandem.runs import run_dir
-run_dir.WAIT_SECONDS = float(sys.argv[2])
-with run_dir.recording(sys.argv[1], "train") as run:
-    run.write_info("tiny", sys.argv[1], params={{"a": 1}})
-    run.save_epochs(epochs(1))
-print(json.dumps(run.ids))
+run_dir.WAIT_SECONDS = float(sys.argv[1])
+for name in sys.argv[2:]:
+    with run_dir.recording(name, "train") as run:
+        run.write_info("tiny", name, params={{"a": 1}})
+        run.save_epochs(epochs(1))
+    print(json.dumps(run.ids))
 """
 
 
@@ -46,8 +47,8 @@ def runs_of(client: mlflow.MlflowClient, experiment: str = "tiny") -> list:
     return list(client.search_runs([found.experiment_id])) if found else []
 
 
-def record(ready: Path, name: str, wait_seconds: float = 120, **extra: str) -> str:
-    return run(ready, sys.executable, "-c", RECORD, name, str(wait_seconds), **extra).stdout
+def record(ready: Path, *names: str, wait_seconds: float = 120, **extra: str) -> str:
+    return run(ready, sys.executable, "-c", RECORD, str(wait_seconds), *names, **extra).stdout
 
 
 def said_of_tracking(output: str) -> str:

@@ -4,7 +4,6 @@ Its stages do nothing but print, sleep, fail or write a line, as `behave.json` t
 """
 
 import json
-import os
 import random
 import re
 import shutil
@@ -24,7 +23,7 @@ from typing import Any
 import psutil
 
 from tests.projects import ROOT as SOURCE
-from tests.projects import commit, copy_workload_code, git, wait_for
+from tests.projects import commit, copy_workload_code, environment, git, wait_for
 
 STAGE = """
 import json, os, sys, time
@@ -117,12 +116,10 @@ def clean_environment(root: Path, **more: str) -> dict[str, str]:
     """No Prefect, MLflow or DVC setting of the caller; a home folder of its own, which must stay empty."""
     home = root / "home"
     home.mkdir(exist_ok=True)
-    kept = {k: v for k, v in os.environ.items() if not k.startswith(("PREFECT", "MLFLOW", "DVC", "TANDEM"))}
-    path = os.pathsep.join([str(Path(sys.executable).parent), kept["PATH"]])
     noon = f"Etc/GMT{time.gmtime().tm_hour - 12:+d}"  # or the nightly run may begin in the middle of a test
-    own = {"PATH": path, "HOME": str(home), "TZ": noon, "DVC_NO_ANALYTICS": "true", "PYTHONWARNINGS": "ignore"}
+    own = {"HOME": str(home), "TZ": noon, "DVC_NO_ANALYTICS": "true", "PYTHONWARNINGS": "ignore"}
     own["MPLCONFIGDIR"] = str(root / "matplotlib")  # its list of fonts, which would lie in HOME
-    return kept | own | more
+    return environment(**own | more)
 
 
 def call(url: str, method: str, body: Any = None, headers: dict[str, str] | None = None) -> Any:
@@ -153,10 +150,14 @@ def processes(root: Path, *words: str) -> list[psutil.Process]:
 
 
 class Project:
-    def __init__(self, root: Path, servers: dict[str, str], ui: "subprocess.Popen[str]"):
-        self.root, self.ui = root, ui
-        self.prefect, self.mlflow = servers["prefect"], servers["mlflow"]
-        self.api_url = f"{self.prefect}/api"  # of the flows that `run_flow` and `start_flow` start
+    def __init__(self, root: Path, ui: "subprocess.Popen[str] | None" = None, prefect: str = "", mlflow: str = ""):
+        self.root, self.ui, self.prefect, self.mlflow = root, ui, prefect, mlflow
+        self.api_url = f"{prefect}/api"  # of the flows that `run_flow` and `start_flow` start
+
+    def reset(self) -> None:
+        """The stages behave as usual from here on."""
+        for name in ("behave.json", "train.pid", "go"):
+            (self.root / name).unlink(missing_ok=True)
 
     def behave(self, **stages: dict[str, Any]) -> None:
         (self.root / "behave.json").write_text(json.dumps(stages))
@@ -269,7 +270,7 @@ def running_ui(root: Path) -> Iterator[Project]:
         assert f"port {taken[1]} is in use; MLflow takes " in text, text
         assert message[-1].startswith("Ctrl+C"), text
         servers = json.loads((root / ".tandem" / "ui.json").read_text())
-        yield Project(root, servers, ui)
+        yield Project(root, ui, servers["prefect"], servers["mlflow"])
     if ui.poll() is None:
         ui.send_signal(signal.SIGINT)
         ui.wait(600)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tandem.model_package import with_own_imports, write_package
-from tests.projects import commit, copy_of, read_record, run, stages_at_once, wait_until_published
+from tests.projects import commit, copy_of, read_record, stages_at_once, tandem, wait_until_published
 from tests.tasks.test_tasks import CLOSENESS
 from tests.test_parts import HELPER, NET, OWN
 
@@ -53,7 +53,7 @@ def predict_bare(folder: Path, project: Path, *uris: str) -> list[str]:
 
 def predicted_here(project: Path, out: Path) -> str:
     table = project / "workloads/tiny/data/table.csv"
-    run(project, sys.executable, "-m", "tandem.cli", "predict", "tiny", str(table), "-o", str(out))
+    tandem(project, "predict", "tiny", str(table), "-o", str(out))
     return out.read_text()
 
 
@@ -80,11 +80,12 @@ def test_two_versions_of_the_code_predict_in_one_process_without_this_project(pr
     assert [(tmp_path / f"empty/{number}.csv").read_text() for number in range(2)] == expected
 
 
-def test_a_built_in_network_predicts_without_this_project(trained: Path, tmp_path: Path):
+def test_a_built_in_network_predicts_without_this_project_and_without_a_pickle(trained: Path, tmp_path: Path):
     pytest.importorskip("mlflow")
     [package] = predict_bare(tmp_path / "empty", trained, "models:/tandem-tiny@best")
     assert (tmp_path / "empty/0.csv").read_text() == predicted_here(trained, tmp_path / "expected.csv")
     [folder] = (trained / "mlruns/artifacts/tiny/models").glob("*/artifacts")
+    assert not [path for path in folder.rglob("*") if path.suffix in (".pkl", ".pth", ".pt")]
     names = {path.stem for path in (folder / "code" / package).rglob("*.py")}
     assert "gru" in names and not names & {"transformer", "trainer", "checkpoint", "rally_simulation", "loading"}
     model = json.loads((folder / "MLmodel").read_text())

@@ -1,14 +1,26 @@
 """Components in a workload's directory: what params.yaml accepts, and what depends on their files."""
 
 import re
-import shutil
 import sys
 from pathlib import Path
 
 import pytest
 
 from tandem.files import ROOT
-from tests.projects import TINY, commit, make_project, run, wait_until_published
+from tests.projects import (
+    MODEL,
+    RUN,
+    TINY,
+    commit,
+    copy_of,
+    make_project,
+    reproduce,
+    run,
+    run_path,
+    stages_at_once,
+    tandem,
+    wait_until_published,
+)
 
 NET = '''\
 """A network of a workload's own."""
@@ -35,16 +47,13 @@ class Mean(nn.Module):
         return self.head(pooled(self.layers(values), mask))
 
 
-VALUE = 3
 '''
 HELPER = '''\
 def pooled(states, mask):
     """(B, T, D), (B, T) -> (B, D)"""
     return (states * mask.unsqueeze(-1)).sum(dim=1) / mask.sum(dim=1, keepdim=True)
 '''
-RUN = "results/runs/tiny/cpu/0"
-MODEL = TINY[TINY.index("model: ") : TINY.index("\n", TINY.index("model: "))]
-OWN = TINY.replace(MODEL, 'model: {name: "net.py:Mean", channels: 8}')
+OWN = TINY.replace(MODEL, '{name: "net.py:Mean", channels: 8}')
 
 
 def with_network(folder: Path, params: str = OWN) -> Path:
@@ -55,32 +64,26 @@ def with_network(folder: Path, params: str = OWN) -> Path:
     return project
 
 
-def tandem(project: Path, *words: str):
-    return run(project, sys.executable, "-m", "tandem.cli", *words, check=False)
-
-
-def test_the_walk_through_of_the_documentation(tmp_path: Path):
+def test_the_walk_through_of_the_documentation(trained: Path, tmp_path: Path):
     """docs/extending.md: its network and its line in params.yaml, checked, trained, compared and verified."""
     text = (ROOT / "docs/extending.md").read_text(encoding="utf-8")
     code, line = (re.search(rf"```{kind}\n(.*?)```", text, re.DOTALL)[1] for kind in ("python", "yaml"))
     assert code == (ROOT / "docs/examples/tcn/net.py").read_text(encoding="utf-8")
-    project = make_project(tmp_path / "project")
-    assert tandem(project, "repro").returncode == 0
-    shutil.copytree(project / RUN, tmp_path / "built_in")
-    (project / "params.yaml").write_text(TINY.replace(MODEL, line.strip()))
+    project = copy_of(trained, tmp_path / "project")
+    (project / "params.yaml").write_text(TINY.replace(f"model: {MODEL}", line.strip()))
     (project / "workloads/tiny/net.py").write_text(code)
     checked = tandem(project, "check", "tiny", "--devices", "cpu")
-    assert checked.returncode == 0 and "warn" not in checked.stdout, checked.stdout
-    assert tandem(project, "repro").returncode == 0
+    assert "warn" not in checked.stdout, checked.stdout
+    tandem(project, "repro")
     assert "tiny classify, net.py:TCN" in (project / "results/compare/compare.md").read_text()
-    compared = tandem(project, "compare", str(tmp_path / "built_in"), RUN)
-    assert compared.returncode == 0 and "McNemar" in compared.stdout, compared.stdout
+    compared = tandem(project, "compare", str(trained / RUN), RUN)
+    assert "McNemar" in compared.stdout, compared.stdout
     predicted = tandem(project, "predict", "tiny", str(project / "workloads/tiny/data/table.csv"))
     assert predicted.stdout.startswith("sequence,predicted,confidence")
     commit(project)
     wait_until_published(project)
     verified = tandem(project, "verify", "tiny@cpu")
-    assert verified.returncode == 0 and "bit-equal" in verified.stdout, verified.stdout
+    assert "bit-equal" in verified.stdout, verified.stdout
 
 
 NEAREST_MEAN = '''\
@@ -108,7 +111,7 @@ class NearestMean(nn.Module):
 '''
 
 
-def test_a_network_with_a_fit_of_its_own_is_fitted_once_and_repeated(tmp_path: Path):
+def test_a_network_with_a_fit_of_its_own_is_fitted_once_and_repeated(prepared: Path, tmp_path: Path):
     keys = {
         "epochs: 3": "epochs: 1",
         "warmup_epochs: 1": "warmup_epochs: 0",
@@ -119,19 +122,20 @@ def test_a_network_with_a_fit_of_its_own_is_fitted_once_and_repeated(tmp_path: P
     )
     for old, new in {**keys, "warp: 0.1": "warp: 0.0"}.items():
         params = params.replace(old, new)
-    project = make_project(tmp_path / "project", params)
+    project = copy_of(prepared, tmp_path / "project", params)
     (project / "workloads/tiny/net.py").write_text(NEAREST_MEAN)
     commit(project)
     checked = tandem(project, "check", "tiny", "--devices", "cpu")
-    assert checked.returncode == 0 and "takes no steps" in checked.stdout, checked.stdout
-    done = tandem(project, "repro")
-    assert done.returncode == 0, done.stdout
-    wait_until_published(project)
-    verified = tandem(project, "verify", "tiny@cpu")
-    assert verified.returncode == 0 and "bit-equal" in verified.stdout, verified.stdout
+    assert "takes no steps" in checked.stdout, checked.stdout
+    reproduce(project, publishes=False)
+    verified = tandem(project, "verify", RUN)
+    assert "bit-equal" in verified.stdout, verified.stdout
     (project / "params.yaml").write_text(params.replace("epochs: 1", "epochs: 3"))
     refused = run(project, sys.executable, "-m", "tandem.stage", "hardware", check=False)
     assert "epochs is 3; it must be 1 for net.py:NearestMean" in refused.stdout
+
+
+NOT_THERE = "workloads/tiny/net.py imports 'not_there', which is not installed; add it to requirements.own.txt"
 
 
 @pytest.mark.parametrize(
@@ -158,6 +162,7 @@ def test_a_network_with_a_fit_of_its_own_is_fitted_once_and_repeated(tmp_path: P
             "pooled(self.laiers",
             "line 22: AttributeError: 'Mean' object has no attribute 'laiers'",
         ),
+        ("        return self.head", "        import not_there\n\n        return not_there.head", NOT_THERE),
     ],
 )
 def test_a_mistake_in_the_code_of_a_network_gets_one_sentence(ready: Path, old: str, new: str, sentence: str):
@@ -165,93 +170,23 @@ def test_a_mistake_in_the_code_of_a_network_gets_one_sentence(ready: Path, old: 
     (ready / "params.yaml").write_text(OWN)
     (ready / "workloads/tiny/net.py").write_text(NET.replace(old, new))
     (ready / "workloads/tiny/helper.py").write_text(HELPER)
-    for stage in ("hardware", "train tiny cpu 0"):
-        done = run(ready, sys.executable, "-m", "tandem.stage", *stage.split(), check=False)
+    done = stages_at_once(ready, "hardware", "train tiny cpu 0", check=False, publishes=False)
     assert done.returncode == 1 and "Traceback" not in done.stdout and sentence in done.stdout, done.stdout
 
 
-@pytest.fixture(scope="module")
-def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return with_network(tmp_path_factory.mktemp("parts") / "project")
-
-
-@pytest.mark.parametrize(
-    ("model", "words"),
-    [
-        ('{name: "net.py:Maen", channels: 8}', ["has no class or function 'Maen'; did you mean 'Mean'?"]),
-        ('{name: "net.py:VALUE"}', ["has no class or function 'VALUE'"]),
-        ('{name: "nets.py:Mean", channels: 8}', ["there is no workloads/tiny/nets.py"]),
-        ('{name: "../net.py:Mean", channels: 8}', ["must name a Python file in workloads/tiny/"]),
-        ('{name: "net.py:Mean"}', ["lacks channels"]),
-        ('{name: "net.py:Mean", chanels: 8}', ["chanels is not a known key; did you mean 'channels'?"]),
-        ('{name: "net.py:Mean", channels: "8"}', ["channels is '8'; it must be a whole number", "without quotes"]),
-        ('{name: "net.py:Mean", channels: 8, dropout: true}', ["dropout is True; it must be a number"]),
-        ('{name: "net.py:Mean", channels: 1, num_layers: 2}', ["channels is 1 and num_layers is 2"]),
-        ("{name: mean, channels: 8}", ["name is 'mean'", "accepted: conv_gru, gru"]),
-    ],
-)
-def test_a_mistake_gets_one_sentence_before_dvc_removes_an_output(project: Path, model: str, words: list[str]):
-    (project / "params.yaml").write_text(TINY.replace(MODEL, f"model: {model}"))
-    done = run(project, sys.executable, "-m", "tandem.stage", "hardware", check=False)
-    assert done.returncode == 1 and "error: params.yaml, line " in done.stdout
-    assert all(word in done.stdout for word in words) and "Traceback" not in done.stdout, done.stdout
-
-
-@pytest.mark.parametrize(
-    ("old", "new", "words"),
-    [
-        ("channels: int", "channels", ["channels has no annotation"]),
-        (
-            "shape: Shape, ",
-            "",
-            ["is 'net.py:Mean'; workloads/tiny/net.py", "write `shape`, which Tandem passes, first"],
-        ),
-        ("channels: int", "channels: list", ["has the annotation 'list'"]),
-        ("dropout: float = 0.1", "**rest: float", ["`*args` or `**kwargs`"]),
-        ("dropout: float = 0.1", "dropout: float = VALUE", ["has the default 'VALUE'"]),
-        ("def __init__", "def build", ["has no __init__ of its own"]),
-        ("class Mean(nn.Module):", "class Mean(nn.Module)", ["line 10: expected ':'"]),
-    ],
-)
-def test_a_signature_that_is_no_schema_gets_one_sentence(project: Path, old: str, new: str, words: list[str]):
-    (project / "params.yaml").write_text(OWN)
-    (project / "workloads/tiny/net.py").write_text(NET.replace(old, new))
-    done = run(project, sys.executable, "-m", "tandem.stage", "hardware", check=False)
-    assert done.returncode == 1 and "workloads/tiny/net.py, line" in done.stdout
-    assert all(word in done.stdout for word in words) and "Traceback" not in done.stdout, done.stdout
-
-
-NOT_THERE = "imports 'not_there', which is not installed; add it to requirements.own.txt and run `make setup`"
-
-
-@pytest.mark.parametrize(
-    ("line", "words"),
-    [
-        ("import not_there", NOT_THERE),
-        ("from not_there.layers import Layer", NOT_THERE),
-        ("from .helpr import pooled", "imports workloads.tiny.helpr, but there is no workloads/tiny/helpr.py"),
-        ("from helper import pooled", "imports 'helper', which is not installed; write `from .helper import ...`"),
-    ],
-)
-def test_an_import_of_what_is_not_there_gets_one_sentence_before_dvc_removes_an_output(
-    project: Path, line: str, words: str
-):
-    (project / "params.yaml").write_text(OWN)
-    (project / "workloads/tiny/net.py").write_text(f"{line}\n{NET}")
-    done = run(project, sys.executable, "-m", "tandem.stage", "hardware", check=False)
-    assert done.returncode == 1 and f"error: workloads/tiny/net.py {words}" in done.stdout, done.stdout
-
-
-def test_an_import_within_a_function_gets_the_same_sentence_and_an_optional_one_none(tmp_path: Path):
-    project = with_network(tmp_path / "project")
-    optional = "try:\n    import not_there\nexcept ImportError:\n    pass\n"
-    forward = "    def forward(self, values: Tensor, mask: Tensor) -> Tensor:\n"
-    (project / "workloads/tiny/net.py").write_text(
-        optional + NET.replace(forward, f"{forward}        import not_there\n\n        print(not_there)\n")
-    )
-    done = tandem(project, "repro")
-    assert done.returncode != 0 and "Traceback" not in done.stdout
-    assert f"workloads/tiny/net.py {NOT_THERE}" in done.stdout, done.stdout
+def test_a_mistake_in_a_component_costs_no_output(trained: Path, tmp_path: Path):
+    """Of all that params.yaml or a signature may have: tests/params/test_own_components.py."""
+    project = copy_of(trained, tmp_path / "project", OWN)
+    own = project / "workloads/tiny"
+    for net, helper, sentence in (
+        (NET.replace("channels: int,", "channels,"), HELPER, "Mean: channels has no annotation; write one: "),
+        (NET, f"import not_there\n{HELPER}", "workloads/tiny/helper.py imports 'not_there', which is not installed"),
+    ):
+        (own / "net.py").write_text(net)
+        (own / "helper.py").write_text(helper)
+        done = tandem(project, "repro", check=False)
+        assert done.returncode == 1 and sentence in done.stdout and "Traceback" not in done.stdout, done.stdout
+        assert all((project / run_path(name)).exists() for name in ("last.safetensors", "score.json"))
 
 
 @pytest.mark.long

@@ -2,21 +2,17 @@
 
 import json
 import shutil
-import sys
 from pathlib import Path
 
 import pytest
 
 from tandem.comparing import published
 from tandem.runs.run import open_folder
-from tests import projects
-from tests.projects import TINY, copy_of, dvc, stage
-
-RUN = "results/runs/tiny/cpu/0"
+from tests.projects import RUN, TINY, copy_of, dvc, stage, tandem
 
 
 def verify(project: Path, *words: str, status: int = 0) -> str:
-    done = projects.run(project, sys.executable, "-m", "tandem.cli", "verify", "published", *words, check=False)
+    done = tandem(project, "verify", "published", *words, check=False)
     assert done.returncode == status, done.stdout
     return done.stdout
 
@@ -55,7 +51,7 @@ def test_other_threads_are_judged_by_the_published_envelope(project: Path, tmp_p
     (other / "docs/published.json").write_text(json.dumps(content))
     stage(other, "train", "tiny", "cpu", "0")
     stage(other, "evaluate", "tiny", "cpu", "0")
-    done = projects.run(other, sys.executable, "-m", "tandem.cli", "verify", "published", check=False)
+    done = tandem(other, "verify", "published", check=False)
     assert done.returncode in (0, 3) and any(
         verdict in done.stdout for verdict in ("bit-equal", "within rounding", "inconclusive")
     ), done.stdout

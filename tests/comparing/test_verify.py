@@ -16,13 +16,12 @@ from tandem.comparing import rerun
 from tandem.files import sha256_file
 from tandem.runs import provenance
 from tandem.runs.run import open_folder
-from tests.projects import TINY, commit, copy_of, dvc, git, held, run, stages_at_once, start, wait_for
+from tests.projects import MODEL, RUN, TINY, commit, copy_of, dvc, git, held, stages_at_once, start, tandem, wait_for
 
-RUN = "results/runs/tiny/cpu/0"
 TABLE = "workloads/tiny/data/table.csv"
 RETRACE = "tandem.comparing.retrain"
 TRANSFORMER = TINY.replace(
-    "{name: gru, hidden_size: 8, num_layers: 1, bidirectional: true, dropout: 0.1}",
+    MODEL,
     "{name: transformer, hidden_size: 32, num_layers: 2, num_heads: 4, feedforward_size: 64, dropout: 0.1,"
     " checkpoint_activations: false}",
 )
@@ -30,7 +29,7 @@ TRANSFORMER = TINY.replace(
 
 def verify(project: Path, *words: str, **extra: str) -> tuple[int, str]:
     """Exit status and output; the verdict is in the line that begins with the run's name."""
-    done = run(project, sys.executable, "-m", "tandem.cli", "verify", *words, check=False, **extra)
+    done = tandem(project, "verify", *words, check=False, **extra)
     return done.returncode, done.stdout
 
 

@@ -11,7 +11,6 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from flows.plan import form_schema
 from tandem.data import Arrays
 from tandem.data.arrays import PreparedSequences
 from tandem.data.own_source import prepare
@@ -21,7 +20,20 @@ from tandem.params.loading import parse_block, parse_params, read_yaml
 from tandem.params.parsing import literal
 from tandem.runs import schemas
 from tandem.runs.schemas import TimingRecord
-from tests.projects import TINY, commit, copy_of, dvc, make_project, manifest_of, read_record, run, run_path, stage
+from tests.projects import (
+    MODEL,
+    RUN,
+    TINY,
+    commit,
+    dvc,
+    make_project,
+    manifest_of,
+    read_record,
+    reproduce,
+    run_path,
+    stage,
+    tandem,
+)
 
 PREPROCESS = TINY[TINY.index("  preprocess:") : TINY.index("  preload:")]
 TABLE = """\
@@ -57,21 +69,16 @@ def with_source(folder: Path, params: str = OWN, source: str = TABLE) -> Path:
     return project
 
 
-@pytest.fixture(scope="module")
-def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return with_source(tmp_path_factory.mktemp("sources") / "project")
-
-
-def test_its_files_are_code_of_preprocess_alone_and_it_is_recorded_and_verified(template: Path, tmp_path: Path):
-    """From DVC to MLflow's records and `tandem verify`; Prefect's form reads the params without running the source."""
-    project = copy_of(template, tmp_path / "project", OWN)
-    assert run(project, sys.executable, "-m", "tandem.cli", "repro", check=False).returncode == 0
+def test_its_files_are_code_of_preprocess_alone_and_it_is_recorded_and_verified(tmp_path: Path):
+    """From DVC to MLflow's records and `tandem verify`."""
+    project = with_source(tmp_path / "project")
+    reproduce(project, publishes=False)
     source, helper = (project / f"workloads/tiny/{name}.py" for name in ("source", "helper"))
     for name in ("README.md", "other.py"):
         (project / "workloads/tiny" / name).write_text("'''Nothing of it is used.'''\n")
     source.write_text(TABLE + "\n# A remark.\n")
     commit(project)
-    assert run(project, sys.executable, "-m", "tandem.cli", "status").stdout == "up to date\n"
+    assert tandem(project, "status").stdout == "up to date\n"
     codes = {
         name: json.loads((project / f"results/hardware/code/tiny/{name}.json").read_text())
         for name in ("preprocess", "preload", "train", "evaluate", "speed")
@@ -82,29 +89,19 @@ def test_its_files_are_code_of_preprocess_alone_and_it_is_recorded_and_verified(
     assert not any("workloads/tiny/source.py" in code for code in codes.values())
     block = manifest_of(project)["block"]["preprocess"]
     assert block["source"] == "source.py:read" and block["file"] == "table.csv"  # its default is recorded too
-    verified = run(project, sys.executable, "-m", "tandem.cli", "verify", "tiny@cpu-0", "--quick", check=False)
-    assert "tiny@cpu-0: bit-equal" in verified.stdout, verified.stdout
-    predicted = run(project, sys.executable, "-m", "tandem.cli", "predict", "tiny", "table.csv", check=False)
+    verified = tandem(project, "verify", RUN, "--quick")
+    assert "bit-equal" in verified.stdout, verified.stdout
+    predicted = tandem(project, "predict", "tiny", "table.csv", check=False)
     assert "there is no table" in predicted.stdout
     table = pd.read_csv(project / "workloads/tiny/data/table.csv").rename(columns={"x": "u", "y": "v"})
     table.to_csv(project / "new.csv", index=False)
-    predicted = run(project, sys.executable, "-m", "tandem.cli", "predict", "tiny", "new.csv")
+    predicted = tandem(project, "predict", "tiny", "new.csv")
     assert predicted.stdout.startswith("sequence,predicted,confidence")
     helper.write_text(HELPER.replace('"v"}', '"v"}).reset_index(drop=True'))
-    outdated = run(project, sys.executable, "-m", "tandem.cli", "status", check=False).stdout
+    outdated = tandem(project, "status", check=False).stdout
     assert "preprocess@tiny" in outdated
     dvc(project, "repro")  # other code, the same data: nothing else runs
-    assert run(project, sys.executable, "-m", "tandem.cli", "status").stdout == "up to date\n"
-
-
-def test_prefects_form_runs_no_source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    folder = tmp_path / "workloads/tiny"
-    folder.mkdir(parents=True)
-    (folder / "source.py").write_text("raise SystemExit('it ran')\n" + TABLE)
-    monkeypatch.setattr("tandem.parts.workload_dir", lambda workload: tmp_path / "workloads" / workload)
-    (tmp_path / "params.yaml").write_text(OWN)
-    form = form_schema(read_yaml(tmp_path / "params.yaml"))
-    assert "tiny.preprocess.velocity" in form["properties"]["overrides"]["then"]["properties"]
+    assert tandem(project, "status").stdout == "up to date\n"
 
 
 FORECAST = TINY.replace("task: classify", "task: forecast").replace(
@@ -120,12 +117,12 @@ FORECAST = TINY.replace("task: classify", "task: forecast").replace(
     split: {train: 0.6, val: 0.2, test: 0.2}
 """,
 )
-MODEL = TINY[TINY.index("model: ") : TINY.index("\n", TINY.index("model: "))]
-FORECAST = FORECAST.replace(MODEL, "model: {name: hybrid, hidden_size: 0, dropout: 0.0}").replace(
-    "mix: 0.1", "mix: 0.0"
-)
+FORECAST = FORECAST.replace(MODEL, "{name: hybrid, hidden_size: 0, dropout: 0.0}").replace("mix: 0.1", "mix: 0.0")
 FORECAST = FORECAST.replace("warp: 0.1", "warp: 0.0").replace("label_smoothing: 0.1", "label_smoothing: 0.0")
 FORECAST = FORECAST.replace("coupled_features: 2", "coupled_features: 1")
+FORECAST = FORECAST.replace(
+    "{weights: last}", '{weights: last, metrics: ["metrics.py:own_mae", "metrics.py:last_forecast"]}'
+)
 SERIES = """\
 import numpy as np
 import pandas as pd
@@ -138,80 +135,43 @@ def read(folder, scale: float, seed: int = 3) -> pd.DataFrame:
 """
 
 
-def test_a_series_for_forecast_is_trained_scored_and_predicted(tmp_path: Path):
+LEVELS = """\
+import numpy as np
+import pandas as pd
+
+
+def own_mae(predictions, targets, mask):
+    assert mask.shape[1] == 8 and predictions.shape == targets.shape == (len(mask), 2)
+    return np.abs(predictions - targets).mean()
+
+
+own_mae.higher_is_better = False
+
+
+def last_forecast(predictions, targets, mask, predict, source):
+    levels = source()["level"].to_numpy()
+    values = np.stack([levels[end - 9 : end] for end in range(len(levels) - 20, len(levels) - 1)])[:, :, None]
+    return np.abs(predict(values, None)[-1] - predictions[-1]).max()
+"""
+
+
+def test_a_series_for_forecast_is_trained_scored_in_its_targets_unit_and_predicted(tmp_path: Path):
     project = with_source(tmp_path / "project", FORECAST, SERIES)
-    for words in (["hardware"], ["preprocess", "tiny"], ["preload", "tiny", "cpu"], ["train", "tiny", "cpu", "0"]):
-        stage(project, *words)
-    stage(project, "evaluate", "tiny", "cpu", "0")
-    assert read_record(project, "score.json")["score_name"] == "skill"
+    (project / "workloads/tiny/metrics.py").write_text(LEVELS)
+    commit(project)
+    reproduce(project, publishes=False)
+    score = read_record(project, "score.json")
+    metrics = score["metrics"]
+    assert score["score_name"] == "skill" and metrics["own_mae"] == pytest.approx(metrics["mae"], rel=1e-6)
+    assert metrics["own_mae_low"] < metrics["own_mae"] < metrics["own_mae_high"]
+    assert metrics["last_forecast"] == pytest.approx(0.0, abs=1e-4)
     rows = pd.read_csv(project / run_path("predictions.csv"))
     table = pd.DataFrame({"day": pd.date_range("2020-01-01", periods=200, freq="D")})
     table["level"] = 2.0 * np.cumsum(np.random.default_rng(3).normal(size=200))
     last = table[table["day"] <= pd.Timestamp(rows.iloc[-1]["time"]).tz_localize(None)]
     last.to_csv(project / "new.csv", index=False)
-    found = run(project, sys.executable, "-m", "tandem.cli", "predict", "tiny", "new.csv", "-o", "out.csv")
-    assert found.returncode == 0
+    tandem(project, "predict", "tiny", "new.csv", "-o", "out.csv")
     assert np.allclose(pd.read_csv(project / "out.csv")["predicted"], rows.tail(2)["predicted"], rtol=1e-5)
-
-
-@pytest.mark.parametrize(
-    ("keys", "words"),
-    [
-        ({'"source.py:read"': '"source.py:raed"'}, ["no class or function 'raed'; did you mean 'read'?"]),
-        ({'"source.py:read"': '"sources.py:read"'}, ["there is no workloads/tiny/sources.py"]),
-        (
-            {'"source.py:read"': '"source.py:Read"'},
-            ["workloads/tiny/source.py, line 12: Read is a class, not a function"],
-        ),
-        ({'"source.py:read"': '"../source.py:read"'}, ["must name a Python file in workloads/tiny/"]),
-        ({"velocity: true": "velocty: true"}, ["velocty is not a known key; did you mean 'velocity'?"]),
-        ({"velocity: true": "num_rows: '3'"}, ["num_rows is '3'; it must be a whole number", "without quotes"]),
-        ({"velocity: true": "table: table.csv"}, ["tiny.preprocess.table is not a known key", "file"]),
-        ({"train: 0.6": "train: 0.7"}, ["tiny.preprocess.split adds up to 1.1"]),
-        ({"train: 0.6, ": ""}, ["tiny.preprocess.split lacks train"]),
-        ({"train: 0.6": "trian: 0.6"}, ["tiny.preprocess.split.trian is not a known key; did you mean 'train'?"]),
-        ({"features: [u, v]": "features: []"}, ["columns.features is []"]),
-        ({"{train: 0.6, val: 0.2, test: 0.2}": "3"}, ["split is 3; it must be a mapping of train, val, test"]),
-    ],
-)
-def test_a_mistake_in_params_gets_one_sentence_before_dvc_removes_an_output(
-    template: Path, keys: dict[str, str], words: list[str]
-):
-    (template / "workloads/tiny/source.py").write_text(TABLE + "\n\nclass Read:\n    pass\n")
-    text = OWN
-    for old, new in keys.items():
-        assert old in text
-        text = text.replace(old, new)
-    (template / "params.yaml").write_text(text)
-    done = run(template, sys.executable, "-m", "tandem.stage", "hardware", check=False)
-    (template / "params.yaml").write_text(OWN)
-    (template / "workloads/tiny/source.py").write_text(TABLE)
-    assert done.returncode == 1 and "error: params.yaml, line " in done.stdout and "Traceback" not in done.stdout
-    assert all(word in done.stdout for word in words), done.stdout
-
-
-@pytest.mark.parametrize(
-    ("old", "new", "words"),
-    [
-        ("num_rows: int", "num_rows", ["num_rows has no annotation"]),
-        ("num_rows: int = 0", "split: int = 0", ["has the parameter 'split', which is a key of preprocess"]),
-        ("folder: Path, ", "*, ", ["write `folder`, which Tandem passes, first"]),
-        (
-            "import pandas as pd",
-            "import not_there",
-            ["workloads/tiny/source.py imports 'not_there', which is not inst"],
-        ),
-        ("from .helper", "from helper", ["imports 'helper'", "from .helper import"]),
-    ],
-)
-def test_a_mistake_in_its_file_gets_one_sentence_before_dvc_removes_an_output(
-    template: Path, tmp_path: Path, old: str, new: str, words: list[str]
-):
-    project = copy_of(template, tmp_path / "project", OWN)
-    (project / "workloads/tiny/source.py").write_text(TABLE.replace(old, new))
-    done = stage(project, "hardware", check=False)
-    assert done.returncode == 1 and "Traceback" not in done.stdout and "workloads/tiny/source.py" in done.stdout
-    assert all(word in done.stdout for word in words), done.stdout
 
 
 ARRAYS = (
@@ -405,10 +365,9 @@ def test_the_examples_of_the_documentation(tmp_path: Path):
         name = project / f"workloads/clips/data/{'ab'[number % 2]}-{number}.csv"
         pd.DataFrame({"time": np.arange(8), "x": x, "y": x + number}).to_csv(name, index=False)
     commit(project)
+    reproduce(project, "pulses", publishes=False)
     stage(project, "preprocess", "clips")
     assert json.loads((project / "data/prepared/clips/summary.json").read_text())["classes"] == ["a", "b"]
-    done = run(project, sys.executable, "-m", "tandem.cli", "repro", check=False)
-    assert done.returncode == 0, done.stdout
     score = read_record(project, "score.json", "pulses")
     metrics = score["metrics"]
     assert metrics["error_rate"] == pytest.approx(1 - metrics["accuracy"])
@@ -421,5 +380,5 @@ def test_the_examples_of_the_documentation(tmp_path: Path):
     timing = tmp_path / "copy/train/measured/timing.json"
     record = schemas.read(timing.read_bytes(), "", TimingRecord)
     schemas.write(timing, TimingRecord, {**record, "run_key": "other", "mlflow": {}})
-    compared = run(project, sys.executable, "-m", "tandem.cli", "compare", "pulses@cpu-0", str(tmp_path / "copy"))
+    compared = tandem(project, "compare", "results/runs/pulses/cpu/0", str(tmp_path / "copy"))
     assert "error_rate (lower is better)" in compared.stdout, compared.stdout

@@ -2,7 +2,6 @@
 
 import csv
 import re
-import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,13 +9,13 @@ import pytest
 
 from tandem import cli
 from tandem.diagnosis.sweep import SweepPoint, measure_size, verdicts
-from tests.projects import run
+from tests.projects import tandem
 from tests.trainers import SETTINGS, new_trainer
 
 
 def test_a_sweep_of_a_workload(ready: Path, capsys: pytest.CaptureFixture[str]):
     words = ("tiny", "--largest", "64", "--seconds", "0.02", "--devices", "cpu")
-    message = run(ready, sys.executable, "-m", "tandem.cli", "sweep", *words).stdout
+    message = tandem(ready, "sweep", *words).stdout
     with (ready / "results/sweep/tiny.csv").open() as file:
         rows = list(csv.DictReader(file))
     assert [int(row["batch_size"]) for row in rows] == [1, 2, 4, 8, 16, 32, 64]  # more than the 36 there are
@@ -51,5 +50,5 @@ def test_a_size_is_measured_captured_and_without_the_memory_of_other_sizes(tmp_p
 @pytest.mark.gpu
 def test_a_sweep_on_the_gpu_measures_its_memory(ready: Path):
     words = ("tiny", "--largest", "256", "--seconds", "0.05")
-    message = run(ready, sys.executable, "-m", "tandem.cli", "sweep", *words).stdout
+    message = tandem(ready, "sweep", *words).stdout
     assert "cuda, batch 256: " in message and "cuda: every size up to 256 fits" in message

@@ -173,8 +173,7 @@ def test_a_killed_publisher_is_started_again(ready: Path, saw: Callable[[str], N
 @pytest.mark.case(35)
 def test_a_damaged_run_directory_is_named_and_does_not_stop_the_others(ready: Path, saw: Callable[[str], None]):
     """run.json is overwritten while the server is away; then sync."""
-    for name in ("damaged", "whole"):
-        record(ready, name, MLFLOW_TRACKING_URI="http://127.0.0.1:9")
+    record(ready, "damaged", "whole", MLFLOW_TRACKING_URI="http://127.0.0.1:9")
     (ready / ".tandem/runs/damaged/run.json").write_bytes(bytes(40))
     refused = run(ready, *SYNC, check=False)
     said = refused.stdout.splitlines()[0]

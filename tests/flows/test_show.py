@@ -4,14 +4,13 @@ import json
 import re
 import shutil
 import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from tandem.runs import provenance
-from tests.projects import ROOT, commit, copy_of, dvc, git, read_record, run
+from tests.projects import ROOT, commit, copy_of, dvc, git, read_record, run, tandem
 
 TRACKED = [f"results/{name}" for name in ("losses.csv", "scores.json", "seconds.csv", "timings.json")]
 
@@ -46,12 +45,12 @@ def test_metrics_diff_shows_the_committed_and_the_new_value(published: Path):
 
 
 def test_make_show_lists_each_experiment_with_its_changes(published: Path):
-    lines = run(published, sys.executable, "-m", "tandem.cli", "show").stdout.splitlines()
+    lines = tandem(published, "show").stdout.splitlines()
     found = {line.split()[0]: line for line in lines[2:] if line}
     assert list(found) == ["here,", "main", "shorter"]
     assert all(" cpu " in line and "accuracy 0." in line for line in found.values())
     assert "train.epochs=2" in found["shorter"] and "train.epochs" not in found["main"]
-    refused = run(published, sys.executable, "-m", "tandem.cli", "show", "tinny", check=False)
+    refused = tandem(published, "show", "tinny", check=False)
     assert refused.returncode == 1 and "did you mean 'tiny'?" in refused.stdout
 
 
@@ -99,9 +98,11 @@ def test_workloads_without_results_here_keep_those_of_the_commit(published: Path
             assert json.loads(after)["tiny"] == json.loads(content)["tiny"]
 
 
-def test_files_that_dvc_writes_do_not_make_the_code_dirty(published: Path, tmp_path: Path):
+def test_raw_data_and_files_that_dvc_writes_do_not_make_the_code_dirty(published: Path, tmp_path: Path):
     project = copy_of(published, tmp_path / "project", (published / "params.yaml").read_text())
     git(project, "checkout", "-q", "params.yaml")
+    (project / "workloads/other/data").mkdir(parents=True)
+    (project / "workloads/other/data/table.csv").write_text("a,b\n")
     changed = subprocess.run(["git", "status", "--short"], cwd=project, capture_output=True, text=True).stdout
     assert " M dvc.lock" in changed and " M results/scores.json" in changed
     assert provenance.tree(project)["patch"] == ""
@@ -124,7 +125,7 @@ def test_what_was_trained_before_is_restored_and_says_so(
     """params.yaml put back to what was trained before; make repro."""
     project = copy_of(published, tmp_path / "project", (published / "params.yaml").read_text())
     shutil.copy(trained / "params.yaml", project)
-    output = run(project, sys.executable, "-m", "tandem.cli", "repro").stdout
+    output = tandem(project, "repro").stdout
     assert re.search(r"^train@tiny-cpu-0 +[\d.]+ s  restored$", output, re.MULTILINE)
     measured_at = read_record(trained, "timing.json")["measured_at"]
     when = f"restored, measured {measured_at[:16].replace('T', ' ')}"

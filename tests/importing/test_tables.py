@@ -379,5 +379,6 @@ def test_several_commands_at_once_lose_no_block(tmp_path: Path):
 def test_ctrl_c_while_packages_are_imported_is_one_sentence(tmp_path: Path):
     project = make_project(tmp_path / "project")
     (tmp_path / "numpy.py").write_text("raise KeyboardInterrupt")
-    done = run(project, sys.executable, "-m", "tandem.cli", "new", "x", "t.csv", check=False, PYTHONPATH=str(tmp_path))
+    command = (sys.executable, "-m", "tandem.cli", "new", "x", "t.csv")
+    done = run(project, *command, check=False, PYTHONPATH=str(tmp_path))
     assert (done.returncode, done.stdout) == (130, "error: interrupted\n")

@@ -2,7 +2,6 @@
 
 import os
 import shutil
-import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -15,7 +14,7 @@ import torch
 from tandem.machine.energy import CpuCounter, GpuCounter, Meter
 from tandem.machine.measure import gpu_uuid, measure
 from tandem.runs.history import Record, energy_sentence, summarize_energy
-from tests.projects import ROOT, read_record, run, run_path
+from tests.projects import python, read_record, run_path
 
 RANGE = 65_532_610_987  # microjoules: that of AMD's packages
 
@@ -150,7 +149,7 @@ def test_a_training_records_the_energy_or_why_there_is_none(ready: Path, powerca
     add_zone(powercap, "intel-rapl:0", "package-0", 0)
     for folder in (powercap, tmp_path):
         code = f"from tests.machine import test_energy; test_energy.train_with_counters({str(folder)!r})"
-        run(ready, sys.executable, "-c", code, PYTHONPATH=str(ROOT))
+        python(ready, code)
         record = read_record(ready, "timing.json")
         timing, column = record["timing"], pd.read_csv(ready / run_path("timings.csv"))["energy_joules"]
         if folder == powercap:

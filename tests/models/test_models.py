@@ -50,41 +50,21 @@ def batch(task_name: str, num_sequences: int = 10) -> tuple[torch.Tensor, torch.
     return found["values"], found["mask"], found["targets"]
 
 
-@combined
-def test_every_combination_overfits_ten_samples(task_name: str, model_name: str):
-    values, mask, targets = batch(task_name)
-    task, model = made(task_name, model_name)
+def test_hybrids_network_overfits_ten_samples():
+    """Every other network: tests/checking/test_check.py, with what stands in the padding."""
+    values, mask, targets = batch("forecast")
+    task, model = made("forecast", "hybrid")
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
-    wanted, score = 0.8 if task_name in ("forecast", "regress") else 0.999, -math.inf
+    score = -math.inf
     for _ in range(20):
         for _ in range(10):
             optimizer.zero_grad()
             task.loss(model(values, mask), targets, mask, 0.0).backward()
             torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
             optimizer.step()
-        if (score := task.score(task.predict(model(values, mask), mask), targets, mask)) > wanted:
+        if (score := task.score(task.predict(model(values, mask), mask), targets, mask)) > 0.8:
             break
-    assert score > wanted
-
-
-@combined
-def test_what_stands_in_the_padding_changes_nothing(task_name: str, model_name: str):
-    if task_name == "forecast":
-        if model_name in ("seq2seq", "hybrid"):
-            pytest.skip("windows are full: there is no padding")
-        task_name = "classify"
-    values, mask, _ = batch(task_name)
-    task, model = made(task_name, model_name, NUM_STEPS + 2)
-    model.eval()
-    with torch.no_grad():
-        expected = model(values, mask)
-        garbage = torch.where(mask.unsqueeze(-1), values, torch.full_like(values, 123.0))
-        longer, longer_mask = torch.nn.functional.pad(values, (0, 0, 0, 2)), torch.nn.functional.pad(mask, (0, 2))
-        for found in (model(garbage, mask), model(longer, longer_mask)):
-            if task.per_step:
-                torch.testing.assert_close(found[:, :NUM_STEPS][mask], expected[mask])
-            else:
-                torch.testing.assert_close(found, expected)
+    assert score > 0.8
 
 
 # The decoder ---------------------------------------------------------------------------------------------------------

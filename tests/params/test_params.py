@@ -13,9 +13,7 @@ from ruamel.yaml import YAML
 from tandem.files import ROOT, raw_dir
 from tandem.params.loading import choose_preset, load_params, overrides_of, parse_block, parse_params, read_yaml
 from tandem.params.schema import BUILT_IN, Params
-from tests.projects import TINY
-
-GRU = "{name: gru, hidden_size: 8, num_layers: 1, bidirectional: true, dropout: 0.1}"
+from tests.projects import MODEL, TINY
 
 
 def parsed(text: str) -> Params:
@@ -81,7 +79,7 @@ def test_every_committed_workload_has_its_data():
         ("presets: {}", "presets: {auto: {}}", ["presets.auto", "taken"]),
         ("presets: {}", "presets: {big: {tini: {train.epochs: 9}}}", ["presets.big", "'tini'", "did you mean 'tiny'"]),
         (
-            GRU,
+            MODEL,
             "{name: seq2seq, hidden_size: 8, num_layers: 1, dropout: 0.1, cell: native, "
             "teacher_forcing: {start: 1.0, end: 0.0, decay: linear}}",
             [
@@ -91,18 +89,18 @@ def test_every_committed_workload_has_its_data():
             ],
         ),
         (
-            GRU,
+            MODEL,
             "{name: conv_gru, hidden_size: 8, num_layers: 1, num_convolutions: 1, kernel_size: 4, dropout: 0.1}",
             ["kernel_size is 4", "odd"],
         ),
         (
-            GRU,
+            MODEL,
             "{name: rocket, num_kernels: 84, num_groups: 2}",
             ["tiny.train.epochs is", "it must be 1 for rocket", "closed form"],
         ),
         ("preload: {data_location: auto}", "preload: auto", ["tiny.preload is 'auto'", "mapping of data_location"]),
         (
-            GRU,
+            MODEL,
             "{name: transformer, hidden_size: 9, num_layers: 1, num_heads: 2, feedforward_size: 8, dropout: 0.0, "
             "checkpoint_activations: false}",
             ["hidden_size is 9", "num_heads is 2", "multiple"],

@@ -73,14 +73,6 @@ def test_an_edited_tree_keeps_its_patch_with_untracked_code_and_parameters(train
     assert provenance.git_tags(tree)["git.dirty"] == "true"
 
 
-def test_what_dvc_writes_and_raw_data_are_no_edit(trained: Path, tmp_path: Path) -> None:
-    project = copy_of(trained, tmp_path / "project")
-    (project / "workloads/other/data").mkdir(parents=True)
-    (project / "workloads/other/data/table.csv").write_text("a,b\n")
-    assert (project / "dvc.lock").exists() and provenance.tree(project)["patch"] == ""
-    assert manifest_of(trained)["tree"]["patch"] == ""
-
-
 def test_a_tree_without_commit_or_with_too_large_a_patch_says_why(tmp_path: Path) -> None:
     assert provenance.tree(tmp_path)["missing_reason"] == "not a git repository, or no commit yet"
     git(tmp_path, "init", "-q")

@@ -7,10 +7,8 @@ import re
 import shutil
 import signal
 import socket
-import sys
 import threading
 import time
-import warnings
 import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import fields
@@ -18,7 +16,6 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
 import pytest
 
 from benchmarks.sandbox import free_port
@@ -32,10 +29,10 @@ from tests.projects import (
     held,
     read_record,
     recorded_runs,
-    run,
     run_path,
     stage,
     stages_at_once,
+    tandem,
     unpublished,
     wait_for,
     wait_until_published,
@@ -162,29 +159,6 @@ def test_every_metric_of_every_run_is_explained_on_one_page(trained: Path):
     assert not [name for name in sent if not any(re.fullmatch(pattern, name) for pattern in patterns)]
 
 
-def test_the_logged_model_loads_without_pickle_and_predicts_the_same(trained: Path):
-    client = client_of(trained)
-    [entry] = runs_of(client)
-    folder = client.download_artifacts(entry.info.run_id, "model")
-    names = {path.name for path in Path(folder).iterdir()}
-    assert {"model.safetensors", "model.json", "MLmodel"} <= names
-    assert not [name for name in names if name.endswith((".pkl", ".pth", ".pt"))]
-    table = pd.read_csv(trained / "workloads/tiny/data/table.csv").drop(columns="label")
-    predictions = trained / run_path("predictions.csv")
-    expected = pd.read_csv(predictions, dtype=str).set_index("sequence")
-    for uri in (f"runs:/{entry.info.run_id}/model", "models:/tandem-tiny@best"):
-        found = loaded_model(uri).predict(table).astype({"sequence": str}).set_index("sequence").loc[expected.index]
-        assert (found["predicted"] == expected["predicted"]).all()
-        assert (found["confidence"] - expected["confidence"].astype(float)).abs().max() < 1e-5
-
-
-def loaded_model(uri: str) -> Any:
-    """A model of the store that `client_of` has opened last, without the warnings of MLflow itself."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        return mlflow.pyfunc.load_model(uri)
-
-
 def test_the_alias_is_on_the_best_model_of_those_with_the_same_data(empty_history: Path, tmp_path: Path):
     """And registering again, as after a kill, makes no second version."""
     client = mlflow.MlflowClient(f"sqlite:///{shutil.copy(empty_history, tmp_path / 'mlflow.db')}")
@@ -270,7 +244,7 @@ def test_a_server_that_is_down_costs_nothing_and_gets_the_run_later(
     assert "run_id" not in read_record(ready, "timing.json")["mlflow"]
     assert "MLflow run" not in (ready / "results/report.html").read_text()
     assert not runs_of(client_of(ready))
-    synced = run(ready, sys.executable, "-m", "tandem.cli", "sync")  # to the default store
+    synced = tandem(ready, "sync")  # to the default store
     assert "up to date" in synced.stdout
     [entry] = runs_of(client_of(ready))
     assert entry.info.status == "FINISHED"

@@ -16,7 +16,7 @@ from tandem import files
 from tandem.training import checkpoint as checkpoints
 from tandem.training.checkpoint import Checkpoint
 from tests import forked
-from tests.projects import ROOT, run, wait_for
+from tests.projects import ROOT, python, wait_for
 
 CPU = torch.device("cpu")
 
@@ -255,7 +255,7 @@ sys.exit(stage.main(["preprocess", "tiny"]))
 @pytest.mark.case(12)
 def test_a_table_that_is_edited_while_preprocess_works_is_found(project: Path, saw: Callable[[str], None]):
     """the raw table is edited while preprocess works"""
-    done = run(project, sys.executable, "-c", EDITED_TABLE, check=False)
+    done = python(project, EDITED_TABLE, check=False)
     said = done.stdout.strip()
     saw(said)
     assert done.returncode == 1 and said.startswith(
@@ -313,7 +313,7 @@ print("results", inputs.changed())
 @pytest.mark.case(12)
 def test_what_moves_under_a_training_is_named_and_what_only_looks_so_is_not(ready: Path, saw: Callable[[str], None]):
     """params.yaml, code, raw table, packed data and results are edited, put back, and removed"""
-    lines = run(ready, sys.executable, "-c", EDITS).stdout.splitlines()
+    lines = python(ready, EDITS).stdout.splitlines()
     is_same = [line.startswith(("nothing", "space", "put back")) for line in lines]
     assert {line.partition(" [")[2] for line, same in zip(lines, is_same, strict=True) if same} == {"]"}
     messages = dict(line.split(" [", 1) for line, same in zip(lines, is_same, strict=True) if not same)

@@ -5,7 +5,6 @@ import io
 import os
 import shutil
 import signal
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,16 +14,19 @@ import pytest
 from tandem.parts import Component, read_component
 from tests.projects import (
     ROOT,
+    RUN,
     TINY,
     commit,
     copy_of,
     held,
-    make_project,
+    python,
     read_record,
-    run,
+    reproduce,
     run_path,
-    start,
+    stage,
+    tandem,
 )
+from tests.recording import start_training
 from tests.trainers import SETTINGS, finish, new_trainer
 
 if TYPE_CHECKING:
@@ -154,80 +156,16 @@ def test_a_loop_ends_when_tandem_stops_it_whatever_it_catches(tmp_path: Path):
 # Params --------------------------------------------------------------------------------------------------------------
 
 
-def with_loop(folder: Path, params: str = OWN, example: str = "plain_torch") -> Path:
-    project = make_project(folder, params)
-    assert (EXAMPLES / "plain_torch/loop.py").read_text() in (ROOT / "docs/components.md").read_text()
-    shutil.copy(EXAMPLES / example / "loop.py", project / "workloads/tiny/loop.py")
-    shutil.copy(ROOT / "tests/loops.py", project / "workloads/tiny/loops.py")
-    commit(project)
-    return project
-
-
 @pytest.fixture(scope="module")
-def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def project(prepared: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A project whose workload has a loop, trained."""
-    project = with_loop(tmp_path_factory.mktemp("loop") / "project")
-    done = tandem(project, "repro")
-    assert done.returncode == 0, done.stdout
+    project = copy_of(prepared, tmp_path_factory.mktemp("loop") / "project", OWN)
+    assert (EXAMPLES / "plain_torch/loop.py").read_text() in (ROOT / "docs/components.md").read_text()
+    shutil.copy(EXAMPLES / "plain_torch/loop.py", project / "workloads/tiny/loop.py")
+    commit(project)
+    reproduce(project, publishes=False)
     commit(project)
     return project
-
-
-def tandem(project: Path, *words: str, **extra: str):
-    return run(project, sys.executable, "-m", "tandem.cli", *words, check=False, **extra)
-
-
-@pytest.mark.parametrize(
-    ("old", "new", "words"),
-    [
-        ("loop.py:train", "lop.py:train", ["train.loop is 'lop.py:train', but there is no workloads/tiny/lop.py"]),
-        ("loop.py:train", "loops.py:exakt", ["has no class or function 'exakt'; did you mean 'exact'?"]),
-        ("loop.py:train", "loops.py:VALUE", ["has no class or function 'VALUE'"]),
-        ("loop.py:train", "loops.py:Loop", ["Loop is a class; accepted: a function, def Loop(run, model, train, val)"]),
-        (
-            "loop.py:train",
-            "loops.py:takes_others",
-            ["has the parameters (model, data, epochs=3); accepted: def takes_others(run, model, train, val)"],
-        ),
-        ("loop.py:train", "train", ["train.loop is 'train'; accepted: FILE.py:NAME in workloads/tiny/"]),
-        ("grad_accum_steps: 1", "grad_accum_steps: 2", ["train.grad_accum_steps is 2; accepted with a loop", ": 1"]),
-        ("precision: fp32", "precision: auto", ["train.precision is 'auto'; accepted", "fp32, tf32, bf16, fp16"]),
-        ("step: eager", "step: graph", ["train.step is 'graph'; accepted", "auto, eager"]),
-        (
-            "devices: [cpu]",
-            "devices: [2xcpu]",
-            ["device '2xcpu' has several workers, and tiny.train.loop is 'loop.py:train', which runs in one process"],
-        ),
-    ],
-)
-def test_a_mistake_gets_one_sentence_before_dvc_removes_an_output(
-    project: Path, tmp_path: Path, old: str, new: str, words: list[str]
-):
-    assert OWN.count(old) == 1
-    (project / "params.yaml").write_text(OWN.replace(old, new))
-    try:
-        done = run(project, sys.executable, "-m", "tandem.stage", "hardware", check=False)
-    finally:
-        (project / "params.yaml").write_text(OWN)
-    assert done.returncode == 1 and done.stdout.startswith("error: params.yaml"), done.stdout
-    assert all(word in done.stdout for word in words) and "Traceback" not in done.stdout, done.stdout
-
-
-def test_what_a_preset_sets_for_built_in_steps_is_left_out(project: Path):
-    presets = "presets:\n  small: {all: {train.grad_accum_steps: 2, train.precision: bf16, train.step: graph}}\n"
-    (project / "params.yaml").write_text(OWN.replace("presets: {}\n", presets).replace("preset: none", "preset: small"))
-    try:
-        done = run(project, sys.executable, "-m", "tandem.stage", "hardware", check=False)
-        code = """
-from tandem.params.loading import load_workload
-train = load_workload("tiny").train
-print(train.grad_accum_steps, train.precision, train.step)
-"""
-        block = run(project, sys.executable, "-c", code)
-    finally:
-        (project / "params.yaml").write_text(OWN)
-        run(project, sys.executable, "-m", "tandem.stage", "hardware")
-    assert done.returncode == 0 and block.stdout == "1 bf16 eager\n", done.stdout + block.stdout
 
 
 # Stages --------------------------------------------------------------------------------------------------------------
@@ -252,10 +190,10 @@ def test_an_edit_of_the_loop_trains_again_and_a_comment_does_not(project: Path):
         path.write_text(text + "\n# A comment.\n")
         assert tandem(project, "status").stdout == "up to date\n"
         path.write_text(text.replace("len(train) + 1", "len(train) + 2"))
-        outdated = tandem(project, "status").stdout
+        outdated = tandem(project, "status", check=False).stdout
     finally:
         path.write_text(text)
-        run(project, sys.executable, "-m", "tandem.stage", "hardware")
+        stage(project, "hardware")
     assert "train@tiny-cpu-0" in outdated
     assert not any(name in outdated for name in ("preprocess@", "preload@", "speed@")), outdated
 
@@ -267,16 +205,16 @@ from stages import speed
 speed.sides_of = lambda devices: [speed.TimedSide(name, "cpu") for name in ("cpu", "two")]
 speed.main("tiny")
 """
-    assert "tiny: loop.py:train takes the steps of tiny" in run(project, sys.executable, "-c", code).stdout
+    assert "tiny: loop.py:train takes the steps of tiny" in python(project, code).stdout
     swept = tandem(project, "sweep", "tiny", "--devices", "cpu", "--largest", "2", "--seconds", "0.01").stdout
     assert "the steps were Tandem's own, not those of loop.py:train" in swept
-    scaled = tandem(project, "scaling", "tiny", "--device", "cpu", "--workers", "1", "2")
+    scaled = tandem(project, "scaling", "tiny", "--device", "cpu", "--workers", "1", "2", check=False)
     assert scaled.returncode == 1 and "which runs in one process; accepted: cpu" in scaled.stdout
 
 
 def test_a_run_with_a_loop_is_verified_from_its_commit(project: Path, tmp_path: Path):
-    done = tandem(project, "verify", "tiny@cpu-0", TMPDIR=str(tmp_path))
-    assert done.returncode == 0 and "tiny@cpu-0: bit-equal\n" in done.stdout, done.stdout
+    done = tandem(project, "verify", RUN, TMPDIR=str(tmp_path))
+    assert f"{RUN}: bit-equal\n" in done.stdout, done.stdout
 
 
 NO_LIGHTNING = pytest.mark.skipif(
@@ -301,10 +239,9 @@ def test_a_stopped_training_resumes_with_the_same_bits(
 ):
     copy = copy_of(project, tmp_path / "copy", OWN.replace("epochs: 3", "epochs: 6"))
     shutil.copy(EXAMPLES / example / "loop.py", copy / "workloads/tiny/loop.py")
-    run(copy, sys.executable, "-m", "tandem.stage", "hardware")
+    stage(copy, "hardware")
     whole = copy_of(copy, tmp_path / "whole", (copy / "params.yaml").read_text())
-    command = [sys.executable, "-m", "tandem.stage", "train", "tiny", "cpu", "0"]
-    process = start(copy, *command, **held(tmp_path / "held", 2))
+    process = start_training(copy, **held(tmp_path / "held", 2))
     assert process.stdout
     while not (line := process.stdout.readline()).startswith("epoch 2/6"):
         assert line, "the training ended early"
@@ -315,10 +252,10 @@ def test_a_stopped_training_resumes_with_the_same_bits(
         (tmp_path / "held/go").touch()
     output, _ = process.communicate(timeout=120)
     assert process.returncode == (130 if number != signal.SIGKILL else -number), output
-    resumed = run(copy, *command).stdout
+    resumed = stage(copy, "train", "tiny", "cpu", "0", publishes=False).stdout
     done = 2 if number != signal.SIGKILL else 1  # a checkpoint is saved after the first epoch, then every ten seconds
     assert f"epoch {done} of 6" in resumed and f"epoch {done + 1}/6" in resumed, resumed
-    run(whole, *command)
+    stage(whole, "train", "tiny", "cpu", "0", publishes=False)
     for name in ("train.json", "history.csv", "best.safetensors", "last.safetensors"):
         assert (copy / run_path(name)).read_bytes() == (whole / run_path(name)).read_bytes()
 
@@ -334,4 +271,4 @@ def test_lightnings_trainer_takes_the_same_steps_and_is_verified(project: Path, 
     losses = pd.read_csv(copy / run_path("history.csv")).drop(columns="learning_rate")  # after the last step, not of it
     pd.testing.assert_frame_equal(losses, expected.drop(columns="learning_rate"), rtol=1e-5)
     done = tandem(copy, "verify", "tiny@cpu-0")
-    assert done.returncode == 0 and "tiny@cpu-0: bit-equal\n" in done.stdout, done.stdout
+    assert "tiny@cpu-0: bit-equal\n" in done.stdout, done.stdout

@@ -1,44 +1,23 @@
-"""Prefect on the real thing: a real server (the one `make ui` starts), a real DVC repository, real kills."""
+"""Runs of the pipeline in Prefect: a real server (the one `make ui` starts), a real DVC repository, real kills."""
 
-import json
-import re
-import shutil
-import signal
-import socket
 import subprocess
-import sys
-import threading
 import time
-import urllib.error
-import urllib.request
 from collections.abc import Callable, Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from flows.plan import make_plan
 from flows.stage_runs import RESUME
-from tests.projects import ROOT as SOURCE
 from tests.projects import wait_for
-from tests.served import STAGE_SECONDS, Door, Project, clean_environment, make_project, processes, running_ui
+from tests.served import STAGE_SECONDS, Door, Project, make_project, processes, running_ui
 
 
-@pytest.fixture(scope="module")
-def project(empty_history: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Project]:
-    root = make_project(tmp_path_factory.mktemp("project"))
-    (root / "mlruns").mkdir()
-    shutil.copy(empty_history, root / "mlruns")
-    with running_ui(root) as project:
-        yield project
-
-
-@pytest.fixture(autouse=True)
-def normal_stages(request: pytest.FixtureRequest) -> None:
-    if "project" in request.fixturenames:
-        for name in ("behave.json", "train.pid", "go"):
-            (request.getfixturevalue("project").root / name).unlink(missing_ok=True)
+@pytest.fixture
+def project(served: Project) -> Project:
+    """Its stages behave as usual at the start of each test."""
+    served.reset()
+    return served
 
 
 @pytest.fixture
@@ -51,70 +30,6 @@ def door(project: Project) -> Iterator[Door]:
         door.shut()
     except OSError:
         pass
-
-
-def test_a_plain_stage_imports_next_to_nothing(tmp_path: Path) -> None:
-    root = make_project(tmp_path)
-    (root / "stages" / "hardware.py").write_text("def main(): pass\n")
-    command = [sys.executable, "-X", "importtime", "-m", "tandem.stage", "hardware"]
-    result = subprocess.run(command, cwd=root, env=clean_environment(root), capture_output=True, text=True, check=True)
-    imported = {line.rpartition("|")[2].strip() for line in result.stderr.splitlines()}
-    heavy = {"prefect", "httpx", "json", "argparse", "tomllib", "ctypes", "http.client", "typing", "logging", "torch"}
-    assert not imported & heavy
-
-
-def test_what_a_user_can_cause_is_one_sentence(project: Project) -> None:
-    result = project.run("-m", "tandem.stage", "trian", "sign", "auto")
-    assert result.returncode == 1 and "did you mean 'train'?" in result.stderr
-    project.behave(train={"fail": "params.yaml: sign.train.epochs is 0; it must be at least 1"})
-    result = project.run("-m", "tandem.stage", "train", "sign", "auto", "0", TANDEM_RUN="t")
-    assert result.returncode == 1
-    assert result.stderr == "error: params.yaml: sign.train.epochs is 0; it must be at least 1\n"
-    kept = json.loads((project.root / ".tandem" / "last_error.json").read_text())
-    assert (kept["stage"], kept["run"]) == ("train@sign-auto-0", "t") and "epochs is 0" in kept["message"]
-    project.behave(train={"bug": "x"})
-    result = project.run("-m", "tandem.stage", "train", "sign", "auto", "0")
-    assert result.returncode == 1 and "Traceback" in result.stderr
-
-
-@pytest.mark.case(38)
-def test_dvc_repro_knows_no_prefect(project: Project, saw: Callable[[str], None]) -> None:
-    """dvc repro where PREFECT_API_URL is an API that never answers."""
-    with socket.socket() as silent:
-        silent.bind(("127.0.0.1", 0))
-        silent.listen()
-        url = f"http://127.0.0.1:{silent.getsockname()[1]}/api"
-        result = project.run("-m", "dvc", "repro", "--force", PREFECT_API_URL=url)
-        assert result.returncode == 0, result.stdout + result.stderr
-        silent.setblocking(False)
-        with pytest.raises(BlockingIOError):  # nobody has connected
-            silent.accept()
-        saw("nothing: `dvc repro` does not ask it")
-
-
-def test_repro_is_plain_prints_a_line_per_stage_and_keeps_the_rest_in_a_log(project: Project) -> None:
-    # The nightly schedule's runs may come in between: they are only planned.
-    begun = {"flow_runs": {"state": {"type": {"any_": ["RUNNING", "COMPLETED", "FAILED", "CRASHED", "CANCELLED"]}}}}
-    runs_before = project.api("POST", "/flow_runs/count", begun)
-    result = project.run("-m", "tandem.cli", "repro", "--force", PREFECT_API_URL=f"{project.prefect}/api")
-    assert result.returncode == 0, result.stdout + result.stderr
-    assert project.api("POST", "/flow_runs/count", begun) == runs_before
-    lines = result.stdout.splitlines()
-    assert [line.split()[0] for line in lines[:3]] == ["hardware", "train@sign-auto-0", "compare"], lines
-    assert "0.8750" in result.stdout and "Some CPU" in result.stdout and f"{project.prefect}/report" in result.stdout
-    assert "Running stage" not in result.stdout and "Traceback" not in result.stderr
-    log = project.root / ".tandem/logs/repro.log"
-    rest = ["train@sign-auto-0", "train-sign-auto-0 says hello", "compare says hello"]
-    assert all(line in log.read_text().splitlines() for line in rest)
-    verbose = project.run("-m", "tandem.cli", "repro", "--force", "--verbose").stdout
-    assert "Running stage 'train@sign-auto-0'" in verbose and "\ncompare says hello\n" in verbose
-    assert "0.8750" in verbose
-    project.behave(hardware={"fail": "no such device"})
-    result = project.run("-m", "tandem.cli", "repro")
-    assert result.returncode == 1 and "error: no such device" in log.read_text()
-    assert "error: no such device" not in result.stdout
-    assert re.search(r"^hardware .* s  failed$", result.stdout, re.MULTILINE), result.stdout
-    assert "\nFailed after " in result.stdout and "\nerror: hardware: no such device\n" in result.stdout
 
 
 def test_pipeline_links_children_and_shows_their_results(project: Project) -> None:
@@ -139,10 +54,13 @@ def test_pipeline_links_children_and_shows_their_results(project: Project) -> No
     assert f"({project.mlflow}/#/experiments/1/runs/abc?workflowType=machine_learning)" in page
 
 
-def test_parameters_are_checked_before_anything_runs(project: Project) -> None:
-    result = project.run_flow(overrides={"sign.train.epoch": 3})
-    assert result.returncode == 1 and "did you mean 'sign.train.epochs'?" in result.stdout
-    assert not project.children(project.latest("pipeline"))
+def test_make_repro_beside_the_servers_links_the_report_and_makes_no_flow_run(project: Project) -> None:
+    # The nightly schedule's runs may come in between: they are only planned.
+    begun = {"flow_runs": {"state": {"type": {"any_": ["RUNNING", "COMPLETED", "FAILED", "CRASHED", "CANCELLED"]}}}}
+    runs_before = project.api("POST", "/flow_runs/count", begun)
+    result = project.run("-m", "tandem.cli", "repro", PREFECT_API_URL=project.api_url)
+    assert result.returncode == 0 and f"{project.prefect}/report" in result.stdout, result.stdout + result.stderr
+    assert project.api("POST", "/flow_runs/count", begun) == runs_before
 
 
 def test_a_device_that_is_not_here_is_rejected_before_dvc_starts(
@@ -158,10 +76,9 @@ def test_a_device_that_is_not_here_is_rejected_before_dvc_starts(
         return {path: path.stat().st_mtime_ns for path in found if path.is_file()}
 
     before = on_disk()
-    for parameters in ({"devices": ["cuda"]}, {"overrides": {"devices": ["auto", "cuda"]}}):
-        result = project.run_flow(**parameters)
-        assert result.returncode == 1 and f"Failed: {sentence}" in result.stdout, result.stdout
-        assert not project.children(project.latest("pipeline")) and on_disk() == before
+    result = project.run_flow(devices=["cuda"])
+    assert result.returncode == 1 and f"Failed: {sentence}" in result.stdout, result.stdout
+    assert not project.children(project.latest("pipeline")) and on_disk() == before
     params = project.root / "params.yaml"
     text = params.read_text()
     try:
@@ -172,73 +89,6 @@ def test_a_device_that_is_not_here_is_rejected_before_dvc_starts(
         assert on_disk() == edited
     finally:
         params.write_text(text)
-
-
-@pytest.mark.parametrize(
-    ("choices", "overrides", "expected"),
-    [
-        ({"workloads": ["sgin"]}, {}, "did you mean 'sign'?"),
-        ({"devices": ["tpu"]}, {}, "accepted: auto, cpu, cuda"),
-        ({}, {"sign.train.epochs": "three"}, "sign.train.epochs is 'three'"),
-        ({"devices": ["cpu"]}, {"devices": ["cpu"]}, "leave one of the two out"),
-        ({"preset": "cpu"}, {"preset": "gpu"}, "preset is given both"),
-    ],
-)
-def test_a_wrong_parameter_is_named(choices: dict[str, Any], overrides: dict[str, Any], expected: str) -> None:
-    with pytest.raises(ValueError, match=re.escape(expected)):
-        make_plan(choices, overrides, False, "calm-fox")
-
-
-EXPERIMENT = ["exp", "run", "--temp", "--name", "calm-fox", "--set-param"]
-FORM = {"workloads": ["rally", "sign", "pen", "price"], "devices": ["auto"], "seeds": [0], "preset": "none"}
-
-
-@pytest.mark.parametrize(
-    ("choices", "overrides", "force", "commands"),
-    [
-        ({}, {}, False, [["repro"]]),
-        (FORM, {}, False, [["repro"]]),  # a form sends what it was filled in with
-        ({"preset": "small-gpu"}, {}, False, [[*EXPERIMENT, 'preset="small-gpu"']]),
-        ({"workloads": ["sign"]}, {}, True,
-         [["repro", "--force", "evaluate@sign-auto-0"], ["repro", "--single-item", "compare"]]),
-        ({"devices": ["cpu"]}, {"sign.train.schedule": "cosine"}, False,
-         [[*EXPERIMENT, 'sign.train.schedule="cosine"', "--set-param", 'devices=["cpu"]']]),
-    ],
-)  # fmt: skip
-def test_a_choice_becomes_targets_and_a_new_value_an_experiment(
-    choices: dict[str, Any], overrides: dict[str, Any], force: bool, commands: list[list[str]]
-) -> None:
-    plan = make_plan(choices, overrides, force, "calm-fox")
-    assert plan.commands == commands and plan.experiment == ("calm-fox" if commands[0][0] == "exp" else None)
-
-
-def test_the_form_offers_what_params_yaml_has_and_takes_nothing_else(project: Project) -> None:
-    def fields() -> dict[str, Any]:
-        found: dict[str, Any] = project.api("GET", "/deployments/name/pipeline/pipeline")["parameter_openapi_schema"]
-        return found["properties"]
-
-    params = project.root / "params.yaml"
-    before = params.read_text()
-    wait_for(lambda: fields()["seeds"].get("default") == [0], what="the form as params.yaml is")
-    try:
-        params.write_text(before.replace("seeds:\n- 0\n", "seeds: [0, 1]\n"))
-        wait_for(lambda: fields()["seeds"]["default"] == [0, 1], what="the form as params.yaml is after an edit")
-    finally:
-        params.write_text(before)
-    wait_for(lambda: fields()["seeds"]["default"] == [0], what="the form as params.yaml was")
-    form = fields()
-    assert form["workloads"]["items"]["enum"] == ["sign", "pen", "price", "rally"]
-    assert form["workloads"]["default"] == ["sign"] and form["devices"]["items"]["enum"] == ["auto", "cpu", "cuda"]
-    assert form["preset"]["enum"][:3] == ["none", "auto", "cpu"] and form["preset"]["default"] == "none"
-    assert not any("anyOf" in field for field in form.values()), "a field that asks for its type first"
-    for wrong, reason in (
-        ({"workloads": ["sgin"]}, "'sgin' is not one of"),
-        ({"preset": "small"}, "'small' is not one of"),
-        ({"overrides": {"sign.train.epoch": 3}}, "'sign.train.epoch' was unexpected"),
-    ):
-        with pytest.raises(urllib.error.HTTPError) as refused:
-            project.create("pipeline/pipeline", **wrong)
-        assert refused.value.code == 409 and reason in refused.value.read().decode()
 
 
 def test_an_override_is_an_experiment_and_leaves_the_workspace_alone(project: Project) -> None:
@@ -285,19 +135,6 @@ def test_a_killed_stage_is_shown_crashed(project: Project, saw: Callable[[str], 
     saw(f"Crashed: {killed}")
     saw(f"Crashed: {child['message']}")
     assert not project.left_running()
-
-
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGHUP])
-@pytest.mark.case(25)
-def test_a_signal_that_ends_dvc_alone_ends_its_stage(project: Project, number: int, saw: Callable[[str], None]) -> None:
-    """kill -9, SIGTERM and SIGHUP of a plain `dvc repro` while its stage runs."""
-    project.behave(train={"sleep": STAGE_SECONDS})
-    with project.start("-m", "dvc", "repro", "--force") as process:
-        project.stage_process()
-        started = time.monotonic()
-        process.send_signal(number)
-        wait_for(lambda: not project.left_running(), STAGE_SECONDS / 2, "the end of the stage")
-        saw(f"the stage ended {time.monotonic() - started:.0f} s after it")
 
 
 @pytest.mark.case(27)
@@ -458,6 +295,8 @@ comparing.compare = compare_found
 verifying.verify = lambda run, quick: verifying.Verified(run, found(run, quick), ("took 1 s",))
 details = lambda each: each.text
 """
+
+
 PAIR, QUICK = {"runs": ["sign@cpu", "sign@cuda"]}, {"run": "sign@auto", "quick": True}
 
 
@@ -490,91 +329,3 @@ def test_compare_and_verify_leave_their_verdict_as_an_artifact(
     assert (state["name"], state["message"]) == (name, message)
     found = {key: each["data"] for key, each in project.artifacts(run).items()}
     assert set(found) == set(artifacts) and all(text in found[key] for key, text in artifacts.items())
-
-
-def test_the_schedule_makes_runs(project: Project) -> None:
-    """SQLAlchemy 2.1 breaks Prefect 3.8's scheduler without a word to the user, and whenever 0.10 that of 3.9."""
-    body = {"flow_runs": {"state": {"type": {"any_": ["SCHEDULED"]}}}}
-    planned = wait_for(lambda: project.api("POST", "/flow_runs/filter", body), what="a scheduled run")
-    nightly = [project.api("GET", f"/deployments/name/{flow}/{flow}") for flow in ("pipeline", "verify")]
-    assert {run["deployment_id"] for run in planned} <= {each["id"] for each in nightly}
-    assert not any(each["paused"] for each in nightly)
-    timezone = clean_environment(project.root)["TZ"]
-    for each in nightly:
-        assert [entry["schedule"]["timezone"] for entry in each["schedules"]] == [timezone]
-        assert "every night at 0" in each["description"] and timezone in each["description"] and each["tags"]
-        own = {"deployments": {"id": {"any_": [each["id"]]}}, **body}
-        wait_for(lambda own=own: project.api("POST", "/flow_runs/count", own), what="a run of each schedule")
-
-
-def test_a_schedule_stays_as_it_was_paused_and_edited(project: Project) -> None:
-    """What the page of a deployment can change, and then what `make ui` does to the deployments at its next start."""
-
-    def read(name: str) -> dict[str, Any]:
-        found: dict[str, Any] = project.api("GET", f"/deployments/name/{name}/{name}")
-        return {key: found[key] for key in ("id", "paused", "parameters", "schedules")}
-
-    pipeline, verify = read("pipeline"), read("verify")
-    schedule = f"/deployments/{pipeline['id']}/schedules/{pipeline['schedules'][0]['id']}"
-    project.api("PATCH", schedule, {"active": False, "schedule": {"cron": "30 5 * * 1", "timezone": "UTC"}})
-    project.api("PATCH", f"/deployments/{pipeline['id']}", {"parameters": {"workloads": ["pen"]}})
-    project.api("POST", f"/deployments/{verify['id']}/pause_deployment")
-    before = read("pipeline"), read("verify")
-    [edited] = before[0]["schedules"]
-    assert not edited["active"] and edited["schedule"]["cron"] == "30 5 * * 1" and before[1]["paused"]
-    register(project)
-    assert (read("pipeline"), read("verify")) == before
-
-
-def register(project: Project) -> None:
-    """What `make ui` does to the deployments when it starts."""
-    code = "from flows import serve; from prefect.runner import Runner; serve.register(Runner())"
-    done = project.run("-c", code, PREFECT_API_URL=f"{project.prefect}/api")
-    assert done.returncode == 0, done.stderr
-
-
-@pytest.mark.long
-def test_the_automation_posts_one_message_for_a_failed_run_and_none_for_a_completed_one(project: Project) -> None:
-    """`python -m deploy.webhook URL`; a failed stage is a flow run too, and does not count."""
-    posted: list[str] = []
-
-    class Hook(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            posted.append(json.loads(self.rfile.read(int(self.headers["Content-Length"])))["text"])
-            self.send_response(200)
-            self.end_headers()
-
-        def log_message(self, *words: object) -> None:
-            pass
-
-    def run_to_end(**parameters: Any) -> str:
-        run = project.create("pipeline/pipeline", **parameters)
-        ended = ("COMPLETED", "FAILED", "CRASHED")
-        state = wait_for(lambda: (found := project.state(run))["type"] in ended and found, 600, "the run's end")
-        return f"pipeline: {run['name']}: {state['name']}: {state['message']}"
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Hook) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        try:
-            url = f"http://127.0.0.1:{server.server_port}/hook"
-            done = project.run("-m", "deploy.webhook", url, PYTHONPATH=str(SOURCE))
-            assert done.returncode == 0 and f"{project.prefect}/v2/automations" in done.stdout, done.stderr
-            assert ": Completed: " in run_to_end(force=True)
-            project.behave(train={"fail": 'sign: the loss is "not a number"'})
-            failed = run_to_end(force=True)
-            invalid = run_to_end(overrides={"sign.train.epochs": -1})
-            wait_for(lambda: len(posted) > 1, what="the messages of two failed runs")
-            assert ": Failed: " in failed and "sign.train.epochs" in invalid
-            assert posted == [failed, invalid]
-        finally:
-            server.shutdown()
-
-
-def test_ui_stops_everything_and_leaves_home_alone(project: Project) -> None:
-    again = project.run("-m", "tandem.cli", "ui")
-    assert again.returncode == 1 and project.prefect in again.stderr
-    project.ui.send_signal(signal.SIGINT)
-    assert project.ui.wait(600) == 0
-    assert not processes(project.root, "python")
-    assert not (project.root / ".tandem" / "ui.json").exists()
-    assert not list((project.root / "home").iterdir())

@@ -1,0 +1,101 @@
+"""`tandem repro` and a plain `dvc repro` on stages that do nothing: what is printed, and what a signal ends."""
+
+import json
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.projects import wait_for
+from tests.served import STAGE_SECONDS, Project, clean_environment, make_project
+
+
+@pytest.fixture(scope="module")
+def unserved(tmp_path_factory: pytest.TempPathFactory) -> Project:
+    return Project(make_project(tmp_path_factory.mktemp("project")))
+
+
+@pytest.fixture
+def project(unserved: Project) -> Project:
+    """A project without servers, whose stages behave as usual at the start of each test."""
+    unserved.reset()
+    return unserved
+
+
+def test_a_plain_stage_imports_next_to_nothing(tmp_path: Path) -> None:
+    root = make_project(tmp_path)
+    (root / "stages" / "hardware.py").write_text("def main(): pass\n")
+    command = [sys.executable, "-X", "importtime", "-m", "tandem.stage", "hardware"]
+    result = subprocess.run(command, cwd=root, env=clean_environment(root), capture_output=True, text=True, check=True)
+    imported = {line.rpartition("|")[2].strip() for line in result.stderr.splitlines()}
+    heavy = {"prefect", "httpx", "json", "argparse", "tomllib", "ctypes", "http.client", "typing", "logging", "torch"}
+    assert not imported & heavy
+
+
+def test_what_a_user_can_cause_is_one_sentence(project: Project) -> None:
+    result = project.run("-m", "tandem.stage", "trian", "sign", "auto")
+    assert result.returncode == 1 and "did you mean 'train'?" in result.stderr
+    project.behave(train={"fail": "params.yaml: sign.train.epochs is 0; it must be at least 1"})
+    result = project.run("-m", "tandem.stage", "train", "sign", "auto", "0", TANDEM_RUN="t")
+    assert result.returncode == 1
+    assert result.stderr == "error: params.yaml: sign.train.epochs is 0; it must be at least 1\n"
+    kept = json.loads((project.root / ".tandem" / "last_error.json").read_text())
+    assert (kept["stage"], kept["run"]) == ("train@sign-auto-0", "t") and "epochs is 0" in kept["message"]
+    project.behave(train={"bug": "x"})
+    result = project.run("-m", "tandem.stage", "train", "sign", "auto", "0")
+    assert result.returncode == 1 and "Traceback" in result.stderr
+
+
+@pytest.mark.case(38)
+def test_dvc_repro_knows_no_prefect(project: Project, saw: Callable[[str], None]) -> None:
+    """dvc repro where PREFECT_API_URL is an API that never answers."""
+    with socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))
+        silent.listen()
+        url = f"http://127.0.0.1:{silent.getsockname()[1]}/api"
+        result = project.run("-m", "dvc", "repro", "--force", PREFECT_API_URL=url)
+        assert result.returncode == 0, result.stdout + result.stderr
+        silent.setblocking(False)
+        with pytest.raises(BlockingIOError):  # nobody has connected
+            silent.accept()
+        saw("nothing: `dvc repro` does not ask it")
+
+
+def test_repro_prints_a_line_per_stage_and_keeps_the_rest_in_a_log(project: Project) -> None:
+    result = project.run("-m", "tandem.cli", "repro", "--force")
+    assert result.returncode == 0, result.stdout + result.stderr
+    lines = result.stdout.splitlines()
+    assert [line.split()[0] for line in lines[:3]] == ["hardware", "train@sign-auto-0", "compare"], lines
+    assert "0.8750" in result.stdout and "Some CPU" in result.stdout
+    assert "Running stage" not in result.stdout and "Traceback" not in result.stderr
+    log = project.root / ".tandem/logs/repro.log"
+    rest = ["train@sign-auto-0", "train-sign-auto-0 says hello", "compare says hello"]
+    assert all(line in log.read_text().splitlines() for line in rest)
+    verbose = project.run("-m", "tandem.cli", "repro", "--force", "--verbose").stdout
+    assert "Running stage 'train@sign-auto-0'" in verbose and "\ncompare says hello\n" in verbose
+    assert "0.8750" in verbose
+    project.behave(hardware={"fail": "no such device"})
+    result = project.run("-m", "tandem.cli", "repro")
+    assert result.returncode == 1 and "error: no such device" in log.read_text()
+    assert "error: no such device" not in result.stdout
+    assert re.search(r"^hardware .* s  failed$", result.stdout, re.MULTILINE), result.stdout
+    assert "\nFailed after " in result.stdout and "\nerror: hardware: no such device\n" in result.stdout
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.case(25)
+def test_a_signal_that_ends_dvc_alone_ends_its_stage(project: Project, number: int, saw: Callable[[str], None]) -> None:
+    """kill -9, SIGTERM and SIGHUP of a plain `dvc repro` while its stage runs."""
+    project.behave(train={"sleep": STAGE_SECONDS})
+    with project.start("-m", "dvc", "repro", "--force") as process:
+        project.stage_process()
+        started = time.monotonic()
+        process.send_signal(number)
+        wait_for(lambda: not project.left_running(), STAGE_SECONDS / 2, "the end of the stage")
+        saw(f"the stage ended {time.monotonic() - started:.0f} s after it")
