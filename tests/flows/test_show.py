@@ -58,7 +58,7 @@ def test_a_row_is_outdated_if_an_input_of_its_result_has_changed(published: Path
     project = copy_of(published, tmp_path / "project", (published / "params.yaml").read_text())
 
     def outdated() -> dict[str, str | None]:
-        shown = run(project, sys.executable, "-m", "tandem.cli", "show", "--json").stdout
+        shown = tandem(project, "show", "--json").stdout
         return {row["experiment"]: row["update"] for row in json.loads(shown)["tiny"]}
 
     others = {"main": None, "shorter": None}
@@ -87,7 +87,7 @@ def test_workloads_without_results_here_keep_those_of_the_commit(published: Path
     block = params[params.index("tiny:\n") :].replace("tiny:\n", "other:\n", 1)
     (project / "params.yaml").write_text(params.replace("[tiny]", "[tiny, other]", 1) + block)
     before = {path: (project / path).read_text() for path in TRACKED}
-    output = run(project, sys.executable, "-m", "tandem.cli", "repro", "other").stdout
+    output = tandem(project, "repro", "other").stdout
     assert "evaluate@other-cpu-0" in output and "tiny" not in output
     for path, content in before.items():
         after = (project / path).read_text()
