@@ -10,7 +10,8 @@ difference, paired by sequence: chance alone makes one of three better, and leav
 it has chosen the strength of a ridge (docs/recipes.md).
 """
 
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Iterator
 from itertools import chain
 from typing import Any, Protocol, cast
 
@@ -21,13 +22,14 @@ from torch import Tensor, nn
 from tandem.tasks import FittedTask, Task
 from tandem.training import closed_form
 from tandem.training.batches import Batch, Split, batches_of, sequential_indices
-from tandem.training.closed_form import ClosedForm, OwnFit
+from tandem.training.closed_form import ClosedForm, OnProgress, OwnFit
 from tandem.training.oom import OomPolicy
 
 NUM_ERRORS = 1.0
 NUM_ERRORS_OVER_CONSTANT = 2.0  # one is exceeded too often if the best of three is compared
 MAX_RAW = 10_000  # values of a sequence, if their products are summed (values x values)
 SHARE_OF_FEATURES = 0.1  # that a node chooses from, as in QUANT
+SECONDS_OF_A_PART = 2.0  # of the trees that grow between two reports of progress
 MAX_FOREST_BYTES = 2**30  # of the quantiles of the training sequences; a random choice, if they are larger
 
 
@@ -66,13 +68,13 @@ class Selection:
         }
         if not closed_form.is_kept(train, val) and candidates["raw"].head.in_features > MAX_RAW:
             del self.fits["raw"]
-        self.on_features: Callable[[int, int], None] = lambda num_done, num_all: None
+        self.on_progress: OnProgress = lambda num_done, num_all, unit: None
 
     def fit(self, order: Tensor) -> Tensor:
         """Fit all candidates to the training split and select one; returns its summed loss."""
         losses, errors, scores = {}, {}, dict.fromkeys(self.model.candidates, float("nan"))
         for name, fit in self.fits.items():
-            fit.on_features = self.on_features
+            fit.on_progress = self.on_progress
             losses[name] = fit.fit(order)
             outputs, targets = fit.held_out
             encoded = self.task.encoded(targets)  # the same for all candidates
@@ -135,7 +137,7 @@ class ForestFit:
     ) -> None:
         self.model, self.task, self.train, self.val, self.oom = model, task, train, val, oom
         self.batch_size = batch_size
-        self.on_features: Callable[[int, int], None] = lambda num_done, num_all: None
+        self.on_progress: OnProgress = lambda num_done, num_all, unit: None
 
     @torch.no_grad()
     def fit(self, order: Tensor) -> Tensor:
@@ -164,6 +166,16 @@ class ForestFit:
     def batches(self, *parts: tuple[Split, Tensor]) -> Iterator[Batch]:
         return chain.from_iterable(batches_of(*part, self.batch_size, self.oom) for part in parts)
 
+    def grow_in_parts(self, forest: Any, features: np.ndarray, targets: np.ndarray) -> None:
+        """Fit scikit-learn's `forest` a few trees at a time, to show progress. The trees are those of a single fit."""
+        start, num, num_all = time.monotonic(), 0, self.model.num_trees
+        while num < num_all:
+            num_in_time = int(SECONDS_OF_A_PART * num / max(time.monotonic() - start, 1e-3))
+            num = min(num_all, num + max(forest.n_jobs, num_in_time))
+            has_all = num == num_all  # the outputs out of the bag are needed once
+            forest.set_params(n_estimators=num, oob_score=forest.bootstrap and has_all).fit(features, targets)
+            self.on_progress(num, num_all, "trees")
+
     def grow(self, parts: list[tuple[Split, Tensor]], bootstrap: bool) -> tuple[Tensor, Tensor]:
         """Grow the trees on some rows of splits. Returns the outputs out of the bag (N, C) and the targets (N,)."""
         from sklearn.ensemble import ExtraTreesClassifier, ExtraTreesRegressor
@@ -178,19 +190,19 @@ class ForestFit:
             own[done : done + len(batch)] = self.model.features(batch.values, batch.mask).numpy()[:, columns]
             found.append(batch.targets.cpu())
             done += len(batch)
-            self.on_features(done, num)
+            self.on_progress(done, num, closed_form.SEQUENCES)
         targets = torch.cat(found)
         is_number = targets.is_floating_point()
         kind, criterion = (ExtraTreesRegressor, "squared_error") if is_number else (ExtraTreesClassifier, "entropy")
         forest = kind(
-            self.model.num_trees,
             criterion=criterion,
             max_features=SHARE_OF_FEATURES,
             bootstrap=bootstrap,
-            oob_score=bootstrap,
             random_state=self.model.seed,
             n_jobs=torch.get_num_threads(),  # changes no bit
-        ).fit(own, targets.numpy())
+            warm_start=True,
+        )
+        self.grow_in_parts(forest, own, targets.numpy())
         trees = [each.tree_ for each in forest.estimators_]
         values = [tree.value[:, 0] for tree in trees]  # (nodes, 1), or (nodes, classes): their shares
         leaves = [each[:, 0] if is_number else forest.classes_[each.argmax(axis=1)] for each in values]
