@@ -43,8 +43,8 @@ class Progress:
         self.num_in_part = num_done
         line = f"{num_done:,} of {num_all:,} {unit}"
         if num_done > self.num_at_first:
-            rate = (num_done - self.num_at_first) / (now - self.first_at)
-            line += f", {rate:,.3g}/s, {(num_all - num_done) / rate:.0f} s left"
+            rate = (num_done - self.num_at_first) / max(now - self.first_at, 1e-9)
+            line += f", {rate:,.1f}/s, {(num_all - num_done) / rate:.0f} s left"
         if not self.bar.disable:
             self.bar.set_postfix_str(line, refresh=False)
         elif now - self.printed_at > SECONDS_BETWEEN_LINES:
