@@ -11,6 +11,7 @@ it has chosen the strength of a ridge (docs/recipes.md).
 """
 
 import time
+import warnings
 from collections.abc import Iterator
 from itertools import chain
 from typing import Any, Protocol, cast
@@ -173,7 +174,10 @@ class ForestFit:
             num_in_time = int(SECONDS_OF_A_PART * num / max(time.monotonic() - start, 1e-3))
             num = min(num_all, num + max(forest.n_jobs, num_in_time))
             has_all = num == num_all  # the outputs out of the bag are needed once
-            forest.set_params(n_estimators=num, oob_score=forest.bootstrap and has_all).fit(features, targets)
+            forest.set_params(n_estimators=num, oob_score=forest.bootstrap and has_all)
+            with warnings.catch_warnings():  # each tree would ask whether so many classes are numbers
+                warnings.filterwarnings("ignore", "The number of unique classes")
+                forest.fit(features, targets)
             self.on_progress(num, num_all, "trees")
 
     def grow(self, parts: list[tuple[Split, Tensor]], bootstrap: bool) -> tuple[Tensor, Tensor]:
