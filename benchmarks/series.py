@@ -46,7 +46,9 @@ COLUMNS = (
     "series", "interval", "season", "window, horizon", "windows", "hybrid's width", "MAE, mean (range)", "MASE",
     "persistence", "seasonal naive", "linear", "of the better", "seconds", "seconds of new_workload",
 )  # fmt: skip
-OF_PEERS = ("points", "form", "MAE of AutoETS, AutoARIMA, seasonal naive", "of the best peer", "seconds of the peers")
+PEERS = ("AutoETS", "AutoARIMA", "seasonal naive")
+OF_PEERS = ("points", "form", f"MAE of {', '.join(PEERS)}", "of the best peer", "seconds of the peers (fits, if few)")
+MAX_PEER_SECONDS = 600
 MAX_ORIGINS = 24
 LARGEST_RATIO, ENOUGH_POINTS = 1.05, 100  # no series of so many points should be above
 
@@ -66,7 +68,11 @@ def main() -> None:
     with TemporaryDirectory() as folder:
         tables = [*options.tables, *(write_simulated(Path(folder), options.drawn) if options.simulated else ())]
         for table in tables:
-            cells, num_points, ratio = measure(table, options.options.split(), options.seeds, options.peers_python)
+            try:
+                cells, num_points, ratio = measure(table, options.options.split(), options.seeds, options.peers_python)
+            except Exception as error:  # one series does not end the hours of the others
+                print(f"{table.stem} was not measured: {error!r}", flush=True)
+                continue
             print(row(*cells), flush=True)
             ratios[table.stem] = ratio
             if num_points >= ENOUGH_POINTS and ratio > LARGEST_RATIO:
@@ -160,14 +166,17 @@ def measure(table: Path, words: list[str], seeds: int, peers_python: str | None)
     errors, spent = peer_errors(params, table, rows, actual, peers_python)
     ratio = np.mean([np.abs(each[rows] - actual).mean() for each in levels]) / min(errors.values())
     form = model.selection()["selected"]
-    shown = ", ".join(f"{error:.4g}" for error in errors.values())
-    return [*cells, f"{num_points:,}", form, shown, f"{ratio:.3f}", f"{spent:.0f}"], num_points, float(ratio)
+    shown = ", ".join(f"{errors[name]:.4g}" if name in errors else "none" for name in PEERS)
+    return [*cells, f"{num_points:,}", form, shown, f"{ratio:.3f}", spent], num_points, float(ratio)
 
 
 def peer_errors(
     params: Series, table: Path, rows: np.ndarray, actual: np.ndarray, python: str
-) -> tuple[dict[str, float], float]:
-    """The peers' MAE for the test windows `rows`, whose levels are `actual` (N, H), and their seconds."""
+) -> tuple[dict[str, float], str]:
+    """The peers' MAE for the test windows `rows`, whose levels are `actual` (N, H), and their seconds.
+
+    With the seconds: the peers with fewer fits than windows, and those that a limit ended.
+    """
     path, columns = find_table(table.parent, params.table), params.columns
     raw = read_table(path, texts=(columns.time,), features=(columns.target, *columns.features), na=params.na)
     grid = to_grid(raw, params, parse_interval(params.interval))
@@ -178,12 +187,22 @@ def peer_errors(
         "horizon": params.horizon,
         "season": params.season or 1,
     }
-    command = [python, Path(__file__).with_name("series_peers.py")]
     start = time.perf_counter()
-    done = subprocess.run(command, input=json.dumps(task), check=True, text=True, stdout=subprocess.PIPE)
-    found = json.loads(done.stdout)
-    seconds = time.perf_counter() - start
-    return {name: float(np.abs(np.array(each) - actual).mean()) for name, each in found.items()}, seconds
+    errors, few = {}, []
+    for name in PEERS:
+        command = [python, Path(__file__).with_name("series_peers.py"), name]
+        try:
+            done = subprocess.run(
+                command, input=json.dumps(task), check=True, text=True, stdout=subprocess.PIPE, timeout=MAX_PEER_SECONDS
+            )
+        except subprocess.SubprocessError as error:  # its time or memory is over
+            few.append(f"{name}: {'too slow' if isinstance(error, subprocess.TimeoutExpired) else 'too large'}")
+            continue
+        found, num_fits = json.loads(done.stdout)
+        errors[name] = float(np.abs(np.array(found) - actual).mean())
+        if num_fits < len(rows):
+            few.append(f"{name}: {num_fits}")
+    return errors, f"{time.perf_counter() - start:.0f}" + (f" ({', '.join(few)})" if few else "")
 
 
 if __name__ == "__main__":

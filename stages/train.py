@@ -201,7 +201,7 @@ class EpochRecorder:
         self.saved_at, self.save_seconds = time.monotonic(), 0.0
         self.progress = Progress(context.workload, context.train_params.epochs, trainer.epochs_done)
         if trainer.closed_form:
-            trainer.closed_form.on_features = self.progress.show_features
+            trainer.closed_form.on_progress = self.progress.show_fit
 
     def add(self, epoch: Epoch) -> None:
         """Record `epoch`, and save a checkpoint if one is due.

@@ -74,8 +74,12 @@ def is_wide(columns: TableColumns, has_header: bool) -> str:
 def is_long(others: TableColumns, by_name: bool = True) -> bool:
     """Whether the columns besides the steps (or lists) show that each row is a step: one restarts in every sequence (or
     has such a name and `by_name` is set), or they are times that differ in each row and there is nothing to classify.
+    If the first sequence is longer than the rows that are known, only names show it.
     """
-    ids = [name for name in find_ids(others) if name not in named(LABEL_NAMES, [name]) or named(SEQUENCE_NAMES, [name])]
+    ids = [name for name in named(SEQUENCE_NAMES, others.kinds) if by_name and others.num_distinct(name) == 1]
+    ids += [
+        name for name in find_ids(others) if name not in named(LABEL_NAMES, [name]) or named(SEQUENCE_NAMES, [name])
+    ]
     for name in ids:
         for step, _ in find_steps(others, name):
             if (by_name and named(STEP_NAMES, [step])) or others.num_distinct(step) * 2 <= len(others.frame):

@@ -24,7 +24,8 @@ class Progress:
 
         self.bar = tqdm(total=num_epochs, initial=num_done, desc=title, unit="epoch", disable=not sys.stderr.isatty())
         self.title, self.num_epochs, self.start, self.num_before = title, num_epochs, time.monotonic(), num_done
-        self.printed_at = self.start
+        self.printed_at = self.first_at = self.start
+        self.unit, self.num_in_part, self.num_at_first = "", 0, 0  # of show_fit
         self.ended = threading.Event()
         if not self.bar.disable:
             threading.Thread(target=self.refresh, name="progress", daemon=True).start()
@@ -34,14 +35,21 @@ class Progress:
         while not self.ended.wait(1.0):
             self.bar.refresh()
 
-    def show_features(self, num_done: int, num_all: int) -> None:
-        """Show progress within the epoch of a closed-form fit: the number of sequences whose features are computed."""
+    def show_fit(self, num_done: int, num_all: int, unit: str) -> None:
+        """Show progress within the epoch of a closed-form fit: of a part of it, which counts `unit`, e.g. trees."""
+        now = time.monotonic()
+        if unit != self.unit or num_done <= self.num_in_part:  # the first report of a part
+            self.unit, self.num_at_first, self.first_at = unit, num_done, now
+        self.num_in_part = num_done
+        line = f"{num_done:,} of {num_all:,} {unit}"
+        if num_done > self.num_at_first:
+            rate = (num_done - self.num_at_first) / max(now - self.first_at, 1e-9)
+            line += f", {rate:,.1f}/s, {(num_all - num_done) / rate:.0f} s left"
         if not self.bar.disable:
-            self.bar.set_postfix_str(f"features of {num_done:,} of {num_all:,} sequences", refresh=False)
-        elif (now := time.monotonic()) - self.printed_at > SECONDS_BETWEEN_LINES:
-            rate, self.printed_at = num_done / (now - self.start), now
-            left = f"{rate:,.0f} sequences/s, {(num_all - num_done) / rate:.0f} s left"
-            print(f"features of {num_done:,} of {num_all:,} sequences, {left}", flush=True)
+            self.bar.set_postfix_str(line, refresh=False)
+        elif now - self.printed_at > SECONDS_BETWEEN_LINES:
+            self.printed_at = now
+            print(line, flush=True)
 
     def show(self, epoch: Epoch, score: str, num_samples: int) -> None:
         rate = f"{num_samples / epoch.training.seconds:,.0f} samples/s"

@@ -10,7 +10,7 @@ where equal products give equal bits.
 Shapes: N sequences, P features, C outputs. Features are standardized, so `strength` means the same for any data.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 import torch
@@ -89,10 +89,13 @@ class Primal:
             weights = solve(products, strength, with_targets)
             yield strength, weights, target - mean @ weights
 
-    def best(self, features: Tensor, targets: Tensor) -> tuple[float, Tensor, Tensor, Tensor]:
+    def best(
+        self, features: Tensor, targets: Tensor, on_progress: Callable[[int, int, str], None]
+    ) -> tuple[float, Tensor, Tensor, Tensor]:
         """The strength that errs least on other sequences (M, P), its weights, intercepts and outputs for them."""
-        found = []
+        found: list[tuple[float, float, Tensor, Tensor, Tensor]] = []
         for strength, weights, intercepts in self.fits((FEW_STRENGTHS * len(self.products)).tolist()):
+            on_progress(len(found) + 1, len(FEW_STRENGTHS), "strengths of the ridge")
             outputs = features.double() @ weights + intercepts
             found.append(((outputs - targets).square().mean().item(), strength, weights, intercepts, outputs))
         _, strength, weights, intercepts, outputs = min(found, key=lambda each: each[0])

@@ -38,6 +38,9 @@ SAMPLE_BYTES = 2**28
 NUM_SUMMED = 4096  # sequences whose features are added at a time
 COLUMNS = 2048  # features that are converted to float64 at a time
 
+OnProgress = Callable[[int, int, str], None]  # gets the number done, the number of all, and what they are
+SEQUENCES = "sequences' features"
+
 
 class Fit:
     """The only epoch of a model that takes no steps."""
@@ -45,7 +48,7 @@ class Fit:
     def __init__(self, model: Any, task: Any, train: Split, val: Split, oom: OomPolicy, batch_size: int) -> None:
         self.model, self.task, self.train, self.val, self.oom = model, task, train, val, oom
         self.batch_size = batch_size
-        self.on_features: Callable[[int, int], None] = lambda num_done, num_all: None  # called after every batch
+        self.on_progress: OnProgress = lambda num_done, num_all, unit: None
 
     def fit(self, order: Tensor) -> Tensor:
         """Fit to the training split; returns its summed loss. `order` (N,): that of the epoch."""
@@ -100,7 +103,7 @@ class ClosedForm(Fit):
             features[done : done + len(batch)] = self.features(batch, self.model.features)
             found.append(batch.targets)
             done += len(batch)
-            self.on_features(done, len(features))
+            self.on_progress(done, len(features), SEQUENCES)
         targets = torch.cat(found)
         self.oom.run_with_fallbacks(lambda: self.model.standardize_by(features[:num]))
         features.sub_(self.model.mean).mul_(self.model.scale)
@@ -139,7 +142,7 @@ class ClosedForm(Fit):
         val_sample = self.sample(self.val, rows_to_judge(self.val))
         features = self.features(val_sample, self.model.standardized).cpu()
         encoded = self.task.encoded(val_sample.targets).cpu().double()
-        strength, weights, intercepts, outputs = sums.best(features, encoded)
+        strength, weights, intercepts, outputs = sums.best(features, encoded, self.on_progress)
         self.held_out = outputs, val_sample.targets.cpu()
         scale = self.task.scale_of(*self.held_out)
         self.model.set_head(scale * weights.T, scale * intercepts)
@@ -160,7 +163,7 @@ class ClosedForm(Fit):
         for batch in self.all_batches(split):
             waiting.append((self.features(batch, self.model.standardized), self.task.encoded(batch.targets)))
             num_done, num_waiting = num_done + len(batch), num_waiting + len(batch)
-            self.on_features(num_before + num_done, len(self.train) + len(self.val))
+            self.on_progress(num_before + num_done, len(self.train) + len(self.val), SEQUENCES)
             if num_waiting >= NUM_SUMMED or num_done == len(split):
                 sums.add(*(torch.cat(parts) for parts in zip(*waiting, strict=True)))
                 waiting, num_waiting = [], 0

@@ -12,6 +12,8 @@ it has chosen the strength of a ridge (docs/recipes.md).
 
 from __future__ import annotations
 
+import time
+import warnings
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -31,6 +33,7 @@ NUM_ERRORS = 1.0
 NUM_ERRORS_OVER_CONSTANT = 2.0  # one is exceeded too often if the best of three is compared
 MAX_RAW = 10_000  # values of a sequence, if their products are summed (values x values)
 SHARE_OF_FEATURES = 0.1  # that a node chooses from, as in QUANT
+SECONDS_OF_A_PART = 2.0  # of the trees that grow between two reports of progress
 MAX_FOREST_BYTES = 2**30  # of the quantiles of the training sequences; a random choice, if they are larger
 
 
@@ -52,7 +55,7 @@ class Selection(Fit):
         """Fit all candidates to the training split and select one; returns its summed loss."""
         losses, errors, scores = {}, {}, dict.fromkeys(self.model.candidates, float("nan"))
         for name, fit in self.fits.items():
-            fit.on_features = self.on_features
+            fit.on_progress = self.on_progress
             losses[name] = fit.fit(order)
             outputs, targets = fit.held_out
             encoded = self.task.encoded(targets)  # the same for all candidates
@@ -134,6 +137,19 @@ class ForestFit(Fit):
         if closed_form.is_kept(self.train, self.val):
             self.grow([(split, sequential_indices(split)) for split in (self.train, self.val)], bootstrap=False)
 
+    def grow_in_parts(self, forest: Any, features: np.ndarray, targets: np.ndarray) -> None:
+        """Fit scikit-learn's `forest` a few trees at a time, to show progress. The trees are those of a single fit."""
+        start, num, num_all = time.monotonic(), 0, self.model.num_trees
+        while num < num_all:
+            num_in_time = int(SECONDS_OF_A_PART * num / max(time.monotonic() - start, 1e-3))
+            num = min(num_all, num + max(forest.n_jobs, num_in_time))
+            has_all = num == num_all  # the outputs out of the bag are needed once
+            forest.set_params(n_estimators=num, oob_score=forest.bootstrap and has_all)
+            with warnings.catch_warnings():  # each tree would ask whether so many classes are numbers
+                warnings.filterwarnings("ignore", "The number of unique classes")
+                forest.fit(features, targets)
+            self.on_progress(num, num_all, "trees")
+
     def grow(self, parts: list[tuple[Split, Tensor]], bootstrap: bool) -> tuple[Tensor, Tensor]:
         """Grow the trees on some rows of splits. Returns the outputs out of the bag (N, C) and the targets (N,)."""
         from sklearn.ensemble import ExtraTreesClassifier, ExtraTreesRegressor
@@ -148,19 +164,19 @@ class ForestFit(Fit):
             own[done : done + len(batch)] = self.model.features(batch.values, batch.mask).numpy()[:, columns]
             found.append(batch.targets.cpu())
             done += len(batch)
-            self.on_features(done, num)
+            self.on_progress(done, num, closed_form.SEQUENCES)
         targets = torch.cat(found)
         is_number = targets.is_floating_point()
         kind, criterion = (ExtraTreesRegressor, "squared_error") if is_number else (ExtraTreesClassifier, "entropy")
         forest = kind(
-            self.model.num_trees,
             criterion=criterion,
             max_features=SHARE_OF_FEATURES,
             bootstrap=bootstrap,
-            oob_score=bootstrap,
             random_state=self.model.seed,
             n_jobs=torch.get_num_threads(),  # changes no bit
-        ).fit(own, targets.numpy())
+            warm_start=True,
+        )
+        self.grow_in_parts(forest, own, targets.numpy())
         trees = [each.tree_ for each in forest.estimators_]
         values = [tree.value[:, 0] for tree in trees]  # (nodes, 1), or (nodes, classes): their shares
         leaves = [each[:, 0] if is_number else forest.classes_[each.argmax(axis=1)] for each in values]

@@ -20,7 +20,7 @@ import pytest
 
 from tandem.data import source_module
 from tandem.data.arrays import PreparedSequences
-from tandem.importing import new_workload, wide
+from tandem.importing import new_workload, text_tables, wide
 from tests import own_tables
 from tests.own_tables import parsed
 from tests.projects import ROOT
@@ -143,6 +143,17 @@ def test_columns_beside_the_steps_stay_with_their_sequence(tmp_path: Path):
     assert plan.workload.preprocess.columns.features == ("x_", "y")
     asked = expect(tmp_path / "wide.csv", "--groups", "none", "--sequence", "id")
     assert asked.workload.preprocess.groups == "none"
+
+
+def test_a_row_per_step_is_seen_even_if_the_first_sequence_is_longer_than_the_rows_that_are_inspected(tmp_path: Path):
+    num_steps = text_tables.NUM_SAMPLED + 100
+    steps = pd.DataFrame({"case": np.repeat(range(6), num_steps), "step": [*range(num_steps)] * 6})
+    draw = np.random.default_rng(0)
+    features = pd.DataFrame(draw.normal(size=(len(steps), 6)), columns=[f"x{number}" for number in range(6)])
+    labels = steps["case"].map(lambda case: "ab"[case % 2])
+    pd.concat([steps, features], axis=1).assign(label=labels).to_parquet(tmp_path / "long.parquet")
+    _, found = planned(tmp_path / "long.parquet")
+    assert found.sequences.values.shape == (6, num_steps, 6)
 
 
 # Lists in cells -------------------------------------------------------------------------------------------------------

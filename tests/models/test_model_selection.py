@@ -17,7 +17,7 @@ from tandem.models import Shape
 from tandem.models.quant import Forest, intervals
 from tandem.params.schema import Augment
 from tandem.tasks import open_task
-from tandem.training import closed_form
+from tandem.training import closed_form, selection
 from tandem.training.batches import Split
 from tandem.training.trained import load_network
 from tandem.training.trainer import Trainer, snapshot
@@ -123,6 +123,21 @@ def test_fits_are_equal_to_the_bit_also_if_trees_grow_in_threads(data: Any, monk
     assert trainer_of(*data()).epoch().digests == expected
     monkeypatch.setattr(torch, "get_num_threads", lambda: 2)  # of scikit-learn alone
     assert trainer_of(*data()).epoch().digests == expected
+
+
+def test_trees_grown_in_parts_are_those_of_a_single_fit_and_each_part_is_reported(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(selection, "SECONDS_OF_A_PART", 0.0)  # as few trees at a time as there are threads
+    values, classes = few_informative_features()
+    fit, reports = trainer_of(values, classes).closed_form.fits["forest"], []  # type: ignore[union-attr]
+    fit.on_progress = lambda *report: reports.append(report)
+    settings = {"bootstrap": True, "random_state": 3, "n_jobs": 1}
+    in_parts = ExtraTreesClassifier(warm_start=True, **settings)
+    fit.grow_in_parts(in_parts, values.flatten(1).numpy(), classes.numpy())  # type: ignore[union-attr]
+    assert reports == [(num, 50, "trees") for num in range(1, 51)]
+    at_once = ExtraTreesClassifier(50, oob_score=True, **settings).fit(values.flatten(1).numpy(), classes.numpy())
+    np.testing.assert_array_equal(in_parts.oob_decision_function_, at_once.oob_decision_function_)
+    for one, other in zip(in_parts.estimators_, at_once.estimators_, strict=True):
+        np.testing.assert_array_equal(one.tree_.threshold, other.tree_.threshold)
 
 
 def test_a_restored_or_loaded_network_predicts_the_same_bits_without_scikit_learn(tmp_path: Path):
