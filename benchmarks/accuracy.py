@@ -37,9 +37,9 @@ from tandem.params.schema import SequenceTable, Series, Workload
 from tandem.tasks import open_task
 from tandem.training import inference
 from tandem.training.batches import Split, sequential_indices
+from tandem.training.context import make_trainer
 from tandem.training.device import open_device
-from tandem.training.trained import PREDICTION_BATCH
-from tandem.training.workload import make_trainer
+from tandem.training.saved_network import PREDICTION_BATCH
 
 SPLITS = ("train", "val", "test")
 

@@ -26,8 +26,8 @@ import torch
 
 from benchmarks.markdown import header, machine_sentence, row
 from tandem.diagnosis import probe, probe_result
+from tandem.training.context import open_prepared
 from tandem.training.trainer import Trainer
-from tandem.training.workload import open_prepared
 
 
 def main() -> None:

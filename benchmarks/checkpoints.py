@@ -21,7 +21,7 @@ from tandem.files import STATE
 from tandem.params.loading import load_params
 from tandem.runs.history import Record
 from tandem.training.checkpoint import Checkpoint
-from tandem.training.workload import open_prepared
+from tandem.training.context import open_prepared
 
 
 def main() -> None:

@@ -29,11 +29,11 @@ from tandem.params.schema import Train
 from tandem.tasks import open_task
 from tandem.training import auto
 from tandem.training.batches import TENSORS, shuffled
+from tandem.training.context import make_trial, read_training
 from tandem.training.device import keep_freed_memory, open_device
 from tandem.training.graphs import NUM_WARMUPS
 from tandem.training.step import autocast
 from tandem.training.trainer import Trainer
-from tandem.training.workload import make_trial, read_training
 
 PEERS = ("lightning", "accelerate")
 TUNED = {"tuned": True}

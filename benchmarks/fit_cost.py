@@ -109,8 +109,8 @@ def block(method: str, values: np.ndarray, labels: np.ndarray) -> Callable[[], d
     from tandem.models import Shape
     from tandem.tasks import open_task
     from tandem.training.batches import Split
+    from tandem.training.context import make_trainer
     from tandem.training.device import open_device
-    from tandem.training.workload import make_trainer
 
     with tempfile.TemporaryDirectory() as folder:
         table, scratch = Path(folder) / "table.parquet", Path(folder) / "scratch"

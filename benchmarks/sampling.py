@@ -26,7 +26,7 @@ from tandem.diagnosis.probe import epochs
 from tandem.machine.measure import gpu_uuid, measure, sampled, synchronize
 from tandem.machine.nvml import QUANTITIES, cached_gpu
 from tandem.machine.sampler import SAMPLE_SECONDS
-from tandem.training.workload import open_prepared
+from tandem.training.context import open_prepared
 
 
 def main() -> None:

@@ -27,10 +27,10 @@ from tandem.tasks import Evaluation, Task, check_evaluation
 from tandem.training import inference, own_metrics
 from tandem.training.batches import Split, batches_of, sequential_indices
 from tandem.training.checkpoint import folder_of, remove_stored
+from tandem.training.context import RunContext
 from tandem.training.oom import OomPolicy, advice, translate_oom
 from tandem.training.own_metrics import OwnScores
-from tandem.training.trained import PREDICTION_BATCH, load_network
-from tandem.training.workload import RunContext
+from tandem.training.saved_network import PREDICTION_BATCH, load_network
 
 TABLES = ("scores", "confusion", "predictions")
 

@@ -230,7 +230,7 @@ class TimedTraining:
     """A workload's training that runs some steps per turn."""
 
     def __init__(self, workload: str, side: TimedSide, seed: int, length: Length) -> None:
-        import tandem.training.workload  # noqa: F401
+        import tandem.training.context  # noqa: F401
 
         self.workload, self.side, self.seed, self.length = workload, side, seed, length
 
@@ -239,8 +239,8 @@ class TimedTraining:
         this device.
         """
         from tandem.training import auto
+        from tandem.training.context import RunContext, open_trainer
         from tandem.training.oom import translate_oom
-        from tandem.training.workload import RunContext, open_trainer
 
         self.context = RunContext.of(self.workload, self.side.device, self.seed)
         settings = replace(self.context.params.train, **self.side.changes)

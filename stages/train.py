@@ -38,10 +38,10 @@ from tandem.runs.terminal import Progress
 from tandem.stop_signals import GracefulStop, StopSignals
 from tandem.training import auto
 from tandem.training.checkpoint import Checkpoint
+from tandem.training.context import RunContext, exit_if_out_of_memory, open_trainer
 from tandem.training.oom import translate_oom
 from tandem.training.trainer import Epoch, Trainer
 from tandem.training.workers import Workers, process_group, workers_sentence
-from tandem.training.workload import RunContext, exit_if_out_of_memory, open_trainer
 
 # After an epoch, a checkpoint is saved if the last one is older than CHECKPOINT_SECONDS, and old enough for saving to
 # take at most CHECKPOINT_SHARE of the time.

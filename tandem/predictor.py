@@ -24,7 +24,7 @@ from tandem.params import parsing, schema
 from tandem.params.intervals import parse_interval
 from tandem.params.schema import NO_GROUPS
 from tandem.tasks import NewInputs, open_task
-from tandem.training.trained import PREDICTION_BATCH, load_network
+from tandem.training.saved_network import PREDICTION_BATCH, load_network
 
 
 class Predictor:

@@ -25,8 +25,8 @@ from tandem.runs import run_dir
 from tandem.runs.run import TRAIN_RESULT
 from tandem.stage import LAST_ERROR
 from tandem.training import auto, checkpoint
-from tandem.training.trained import load_network
-from tandem.training.workload import RunContext
+from tandem.training.context import RunContext
+from tandem.training.saved_network import load_network
 
 RUN = files.result_dir("tiny", "cpu", 0)
 PACKED, PREPARED = files.packed_dir("tiny", "cpu"), files.prepared_dir("tiny")

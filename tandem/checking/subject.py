@@ -19,9 +19,9 @@ from tandem.params.own_components import modules_of
 from tandem.params.schema import Train, is_closed_form
 from tandem.parts import Part
 from tandem.tasks import Task, open_task
+from tandem.training.context import make_trial, read_training
 from tandem.training.device import open_device
 from tandem.training.trainer import Trainer, snapshot
-from tandem.training.workload import make_trial, read_training
 
 CURRENT = "the prepared data is current"
 BATCH_SIZE = 16

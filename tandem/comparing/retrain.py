@@ -35,10 +35,10 @@ from tandem.runs.results import realized_settings
 from tandem.runs.terminal import Progress
 from tandem.training import auto, inference
 from tandem.training.batches import sequential_indices
+from tandem.training.context import RunContext, open_trainer
 from tandem.training.oom import OutOfMemory, translate_oom
-from tandem.training.trained import PREDICTION_BATCH
+from tandem.training.saved_network import PREDICTION_BATCH
 from tandem.training.trainer import Epoch, Trainer, snapshot
-from tandem.training.workload import RunContext, open_trainer
 
 
 def main(arguments: list[str]) -> int:

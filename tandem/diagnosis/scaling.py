@@ -91,8 +91,8 @@ def measure(options: Namespace) -> list[ScalingPoint]:
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 
     from tandem.params.loading import load_workload
+    from tandem.training.context import require_sequences
     from tandem.training.launcher import LEFT_TO_TORCH, rendezvous_options
-    from tandem.training.workload import require_sequences
 
     device = options.device or detect_hardware("auto")["kind"]
     room = detect_hardware("cuda")["count"] if device == "cuda" else int(usable_cores())
@@ -180,9 +180,9 @@ def open_entries(options: Namespace, workers: Any) -> tuple[Any, list[Entry]]:
     import torch.distributed as dist
 
     from tandem.params.loading import load_workload
+    from tandem.training.context import make_trial, read_training
     from tandem.training.device import open_device
     from tandem.training.workers import Workers
-    from tandem.training.workload import make_trial, read_training
 
     asked, cores = load_workload(options.workload).train, int(usable_cores())
     precision = "fp32" if asked.precision == "auto" else asked.precision

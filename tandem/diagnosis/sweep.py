@@ -51,8 +51,8 @@ def main(options: Namespace) -> Result:
 def sweep(workload: str, devices: list[str] | None, largest: int, seconds: float) -> tuple[list[SweepPoint], list[str]]:
     """The points, and the reason why each device's curve ends. `devices`: None: all there are."""
     from tandem.machine.hardware import detect_hardware
+    from tandem.training.context import open_prepared
     from tandem.training.oom import OomPolicy, translate_oom
-    from tandem.training.workload import open_prepared
 
     points: list[SweepPoint] = []
     stops = []

@@ -4,7 +4,7 @@
 - `raw`: a ridge regression on the values themselves;
 - `forest`: extremely randomized trees on quantiles over intervals (quant.py).
 
-tandem/training/selection.py fits all three and selects one.
+tandem/training/candidates.py fits all three and selects one.
 """
 
 from typing import Annotated, Any

@@ -36,9 +36,9 @@ from tandem.runs.history import (
 from tandem.runs.run import TRAIN_MEASURED, TRAIN_RESULT
 from tandem.runs.run_dir import GROUP_TAG, RunDir
 from tandem.runs.schemas import Placement, Realized, TimingRecord, TrainRecord
+from tandem.training.context import RunContext
 from tandem.training.device import device_tags
 from tandem.training.trainer import Trainer, snapshot
-from tandem.training.workload import RunContext
 
 # Values that preprocessing learned from the data. New tables must be preprocessed with them.
 LEARNED = ("features", "classes", "num_per_class", "mean", "std", "offsets", "target")

@@ -24,8 +24,8 @@ from tandem.params.devices import split_device
 from tandem.params.loading import load_workload
 from tandem.params.parsing import one_line
 from tandem.stop_signals import StopSignals
+from tandem.training.context import require_sequences
 from tandem.training.workers import LOST_WORKER_STATUS, MIN_GRAD_ACCUM_STEPS, OUT_OF_MEMORY_STATUS
-from tandem.training.workload import require_sequences
 
 MAX_RESTARTS = 3
 # torch's launcher ends its workers on the signals that it handles, so it gets one that nobody sends.

@@ -32,7 +32,7 @@ from tandem.params.own_components import METRIC_REQUESTS
 from tandem.params.parsing import nearest
 from tandem.params.schema import OwnSource
 from tandem.parts import Component, find
-from tandem.training.workload import RunContext
+from tandem.training.context import RunContext
 
 NUM_RESAMPLES = 1000
 MIN_RESAMPLES = 100

@@ -16,6 +16,7 @@ from tandem.params.schema import Train
 from tandem.tasks import Task, score_of
 from tandem.training import inference
 from tandem.training.batches import Batch, Split, batches_of, sequential_indices
+from tandem.training.candidates import fit_of
 from tandem.training.closed_form import Fit
 from tandem.training.device import has_tf32, use_tf32
 from tandem.training.graph_epoch import GraphEpoch
@@ -23,9 +24,8 @@ from tandem.training.graphs import Graphs
 from tandem.training.oom import OomPolicy, advice
 from tandem.training.optimizer import AdamW, learning_rates
 from tandem.training.random_draws import RandomDraws, draw_epoch, sha256_of, uses_teacher_forcing
-from tandem.training.selection import fit_of
+from tandem.training.saved_network import PREDICTION_BATCH
 from tandem.training.step import Step, choose_execution_mode, graph_blocker, random_state, set_random_state
-from tandem.training.trained import PREDICTION_BATCH
 from tandem.training.workers import ALONE, Workers, own_rows, shares_of
 
 

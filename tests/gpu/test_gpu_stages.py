@@ -234,7 +234,7 @@ def test_a_gpu_that_is_gone_since_hardware_is_named_in_one_sentence(words: str, 
 
 def test_the_weights_of_a_gpu_are_evaluated_on_a_machine_without_one(compared: Path):
     code = (
-        "from pathlib import Path; from tandem.training.trained import load_network\n"
+        "from pathlib import Path; from tandem.training.saved_network import load_network\n"
         "network, about = load_network(Path('results/runs/tiny/cuda/0/train/result'), 'last')\n"
         "assert {weight.device.type for weight in network.parameters()} == {'cpu'}"
     )

@@ -19,9 +19,9 @@ from tandem.params.schema import Augment
 from tandem.tasks import open_task
 from tandem.training import closed_form, selection
 from tandem.training.batches import Split
-from tandem.training.trained import load_network
+from tandem.training.context import make_trainer
+from tandem.training.saved_network import load_network
 from tandem.training.trainer import Trainer, snapshot
-from tandem.training.workload import make_trainer
 from tests.networks import ModelSelection
 from tests.trainers import SETTINGS
 
@@ -159,7 +159,7 @@ def test_a_restored_or_loaded_network_predicts_the_same_bits_without_scikit_lear
 import sys
 from pathlib import Path
 import numpy as np, torch
-from tandem.training.trained import load_network
+from tandem.training.saved_network import load_network
 values = torch.from_numpy(np.load("{tmp_path}/values.npy"))
 outputs = load_network(Path("{tmp_path}"), "last")[0](values, torch.ones(values.shape[:2], dtype=torch.bool))
 np.save("{tmp_path}/outputs.npy", outputs.numpy())

@@ -23,8 +23,8 @@ from tandem.predictor import Predictor
 from tandem.tasks import open_task, ridge
 from tandem.training import closed_form
 from tandem.training.batches import Split
+from tandem.training.context import make_trainer
 from tandem.training.trainer import Trainer, snapshot
-from tandem.training.workload import make_trainer
 from tests.networks import Rocket
 from tests.trainers import SETTINGS
 

@@ -95,15 +95,15 @@ def on_simulated_gpu(stage: str, mib: float, dies: bool) -> None:
     np.ones((64, 64)) @ np.ones((64, 64))  # OpenBLAS allocates its buffers now, or ends the process
     from stages import evaluate, train  # noqa: F401  (the limit is for what they do, not for importing them)
     from tandem.stage import main
-    from tandem.training import workload
+    from tandem.training import context
     from tandem.training.checkpoint import Checkpoint
     from tandem.training.trainer import Epoch, Trainer
 
     torch.backends.mkldnn.enabled = False  # whether memory runs out in oneDNN depends on the processor
-    open_cpu, epoch, evaluate_split = workload.open_device, Trainer.epoch, evaluate.evaluate
+    open_cpu, epoch, evaluate_split = context.open_device, Trainer.epoch, evaluate.evaluate
     save = Checkpoint.save
-    workload.open_device = lambda identity, *settings: open_cpu({**identity, "kind": "cpu"}, *settings)
-    workload.require_same_gpu = lambda identity: None
+    context.open_device = lambda identity, *settings: open_cpu({**identity, "kind": "cpu"}, *settings)
+    context.require_same_gpu = lambda identity: None
 
     def epoch_with_little_memory(trainer: Trainer) -> Epoch:
         if trainer.epochs_done == 0:

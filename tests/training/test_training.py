@@ -13,8 +13,8 @@ from tandem.data.packed import ALIGNMENT_BYTES, pack
 from tandem.machine import rates
 from tandem.training.batches import Split, load_split, sequential_indices, shuffled
 from tandem.training.checkpoint import Checkpoint
+from tandem.training.context import choose_data_location
 from tandem.training.device import open_device
-from tandem.training.workload import choose_data_location
 from tests.trainers import SETTINGS, finish, identity, new_trainer, tensors
 
 

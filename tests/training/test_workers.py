@@ -35,6 +35,7 @@ from tandem.models.kernels import dropout
 from tandem.params.loading import load_params
 from tandem.params.schema import Train
 from tandem.training.batches import Split
+from tandem.training.context import exit_if_out_of_memory, require_sequences, scaled
 from tandem.training.oom import translate_oom
 from tandem.training.trainer import Trainer
 from tandem.training.workers import (
@@ -46,7 +47,6 @@ from tandem.training.workers import (
     places_of,
     shares_of,
 )
-from tandem.training.workload import exit_if_out_of_memory, require_sequences, scaled
 from tests.limits import leave, under_a_limit
 from tests.networks import Rocket
 from tests.projects import (
