@@ -112,7 +112,7 @@ def train(
     trainer, record = open_trainer(context, state, workers), Record(**state["record"])
     with exit_if_out_of_memory(trainer), translate_oom(trainer.oom):
         if not trainer.epochs_done:
-            prepare(context, trainer, record)
+            choose_settings(context, trainer, record)
         connect_workers(context, trainer, record, workers)
         cpu_seconds = workers.cpu_seconds_of_others()
         write_run_info(context, trainer, record, inputs.values, run_dir)
@@ -132,7 +132,7 @@ def train(
         write_results(context, trainer, record, inputs.values, run_dir)
 
 
-def prepare(context: RunContext, trainer: Trainer, record: Record) -> None:
+def choose_settings(context: RunContext, trainer: Trainer, record: Record) -> None:
     """Before the first epoch: choose what is `auto`, find the bottleneck, and record both."""
     num_parameters = sum(parameter.numel() for parameter in trainer.model.parameters())
     model, epochs = context.params.train.model.name, context.train_params.epochs

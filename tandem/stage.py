@@ -29,8 +29,8 @@ STAGES = {
 # Stages that are recorded in MLflow.
 RECORDED = ("train", "evaluate")
 # The project (files.HOME), not the copy in which `dvc exp run --temp` works.
-ROOT = os.environ.get("DVC_ROOT") or os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-LAST_ERROR = os.path.join(ROOT, ".tandem", "last_error.json")
+HOME = os.environ.get("DVC_ROOT") or os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+LAST_ERROR = os.path.join(HOME, ".tandem", "last_error.json")
 
 
 def main(argv: list[str]) -> int:
@@ -107,10 +107,10 @@ def fail_with(name: str, error: Exception) -> int:
         from tandem.command import sentence_of
 
         return fail(name, sentence_of(error))
-    from tandem.files import ROOT as CODE
+    from tandem.files import ROOT
     from tandem.parts import own_line
 
-    if line := own_line(error, CODE / "workloads"):
+    if line := own_line(error, ROOT / "workloads"):
         return fail(name, f"{line}: {type(error).__name__}: {error}{keep_traceback(error)}")
     import traceback
 
@@ -136,13 +136,13 @@ def keep_traceback(error: Exception) -> str:
     """Write the traceback to a file. Returns the end of a sentence that names it; empty if it cannot be written."""
     import traceback
 
-    path = os.path.join(ROOT, ".tandem", "last_traceback.txt")
+    path = os.path.join(HOME, ".tandem", "last_traceback.txt")
     try:
         with open(path, "w", encoding="utf-8") as file:
             file.writelines(traceback.format_exception(error))
     except OSError:
         return ""
-    return f"; {os.path.relpath(path, ROOT)} has the traceback"
+    return f"; {os.path.relpath(path, HOME)} has the traceback"
 
 
 def fail(name: str, message: str, status: int = 1) -> int:

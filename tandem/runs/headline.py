@@ -35,7 +35,7 @@ FIGURES = {
 ON_CPU = {"peak memory": Figure(RSS, max, " MiB RSS")}
 
 
-def score_of(metrics: Mapping[str, float]) -> str:
+def score_metric(metrics: Mapping[str, float]) -> str:
     """Return the metric of the task's score on the test split: that of the validation metric besides the loss.
 
     The parent run of several seeds has no other metric on the test split.
@@ -56,7 +56,7 @@ def write_figures(client: Any, run_id: str, ms: int, runs: Sequence[Any]) -> Non
     on_gpu = any(VRAM in run.data.metrics for run in runs)
     is_parent = run_id not in {run.info.run_id for run in runs}
     for title, figure in (FIGURES if on_gpu else FIGURES | ON_CPU).items():
-        name = figure.metric or next((score_of(run.data.metrics) for run in runs), "")
+        name = figure.metric or next((score_metric(run.data.metrics) for run in runs), "")
         values = [run.data.metrics[name] for run in runs if name in run.data.metrics]
         if not values or len(values) < len(runs):
             continue
@@ -81,7 +81,7 @@ def text_of(title: str, value: float) -> str:
 def write_description(client: Any, run_id: str) -> None:
     """Write the description of a run from its tags. Call this after a figure or a verdict has changed."""
     data = client.get_run(run_id).data
-    tags, score = data.tags, score_of(data.metrics).removeprefix("test/")
+    tags, score = data.tags, score_metric(data.metrics).removeprefix("test/")
     lines = ["**Not evaluated yet**"]
     if "score" in tags:
         baseline = f"; best baseline: {tags[BASELINE_TAG]}" if BASELINE_TAG in tags else ""

@@ -229,8 +229,3 @@ def memory_mapped(path: Path) -> dict[str, torch.Tensor]:
 
 def sequential_indices(split: Split) -> torch.Tensor:
     return torch.arange(len(split))
-
-
-def shuffled(split: Split, generator: torch.Generator) -> torch.Tensor:
-    """Draw the next epoch's order on the CPU, so that every device and data location has identical batches."""
-    return torch.randperm(len(split), generator=generator)

@@ -19,7 +19,7 @@ from torch import Generator, Tensor
 
 from tandem.params.schema import Augment, Train
 from tandem.parts import Part, TeacherForcing
-from tandem.training.batches import Batch, Split, shuffled
+from tandem.training.batches import Batch, Split
 
 NUM_WARPS = 2  # sine waves in a warp, with one and two half periods over the sequence
 EXPONENTIAL_FLOOR = 0.01  # last value of an exponential decay towards 0, which never reaches 0
@@ -65,8 +65,8 @@ def sha256_of(tensors: Iterable[Tensor]) -> str:
 
 
 def draw_epoch(generator: Generator, split: Split, params: Train, epoch: int) -> RandomDraws:
-    """Draw the random numbers of `epoch` (from 0), on the CPU."""
-    order, config = shuffled(split, generator), params.augment
+    """Draw the random numbers of `epoch` (from 0) on the CPU: every device and data location has identical batches."""
+    order, config = torch.randperm(len(split), generator=generator), params.augment
     for_augment, teacher_forcing_mask = None, None
     if config.mix or config.shift or config.warp:
         for_augment = draw_augmentation(generator, len(split), config)
