@@ -17,7 +17,7 @@ from tandem.models import Shape
 from tandem.models.quant import Forest, intervals
 from tandem.params.schema import Augment
 from tandem.tasks import open_task
-from tandem.training import closed_form, selection
+from tandem.training import candidates, closed_form
 from tandem.training.batches import Split
 from tandem.training.context import make_trainer
 from tandem.training.saved_network import load_network
@@ -126,7 +126,7 @@ def test_fits_are_equal_to_the_bit_also_if_trees_grow_in_threads(data: Any, monk
 
 
 def test_trees_grown_in_parts_are_those_of_a_single_fit_and_each_part_is_reported(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(selection, "SECONDS_OF_A_PART", 0.0)  # as few trees at a time as there are threads
+    monkeypatch.setattr(candidates, "SECONDS_OF_A_PART", 0.0)  # as few trees at a time as there are threads
     values, classes = few_informative_features()
     fit, reports = trainer_of(values, classes).closed_form.fits["forest"], []  # type: ignore[union-attr]
     fit.on_progress = lambda *report: reports.append(report)
