@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import scipy.linalg
 
 from tests.limits import FREED, RECOMPUTED, leave, leave_in_gpu, under_a_limit
 from tests.projects import (
@@ -92,7 +93,8 @@ def on_simulated_gpu(stage: str, mib: float, dies: bool) -> None:
     under_a_limit()
     import torch._dynamo  # an optimizer imports it, and it is large  # noqa: F401
 
-    np.ones((64, 64)) @ np.ones((64, 64))  # OpenBLAS allocates its buffers now, or ends the process
+    for module in (np, scipy):  # the OpenBLAS of each allocates its buffers now; without memory it tries forever
+        module.linalg.eigh(np.eye(64))
     from stages import evaluate, train  # noqa: F401  (the limit is for what they do, not for importing them)
     from tandem.stage import main
     from tandem.training import context
