@@ -28,7 +28,7 @@ from tandem.models import Shape
 from tandem.params.schema import Train
 from tandem.tasks import open_task
 from tandem.training import auto
-from tandem.training.batches import TENSORS, shuffled
+from tandem.training.batches import TENSORS
 from tandem.training.context import make_trial, read_training
 from tandem.training.device import keep_freed_memory, open_device
 from tandem.training.graphs import NUM_WARMUPS
@@ -303,7 +303,8 @@ class Resident:
 
     def __iter__(self) -> Iterator[list[torch.Tensor]]:
         split = self.trainer.train_split
-        for batch in split.batches(shuffled(split, self.trainer.generator), self.trainer.params.batch_size):
+        order = torch.randperm(len(split), generator=self.trainer.generator)
+        for batch in split.batches(order, self.trainer.params.batch_size):
             yield [batch.values, batch.mask, batch.targets]
 
 

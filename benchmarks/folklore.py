@@ -39,7 +39,7 @@ from tandem.models import Shape
 from tandem.params.loading import load_params
 from tandem.params.parsing import nearest
 from tandem.params.schema import Model, built_in_facts
-from tandem.training.batches import TENSORS, Batch, Split, sequential_indices, shuffled
+from tandem.training.batches import TENSORS, Batch, Split, sequential_indices
 from tandem.training.device import open_device
 from tandem.training.step import Step
 from tandem.training.trainer import take_eager_steps
@@ -123,7 +123,7 @@ class Training:
 
     def batches(self) -> Iterator[Batch]:
         """The next epoch's batches as in the project: slices of tensors on the device."""
-        return self.split.batches(shuffled(self.split, self.order), self.batch_size)
+        return self.split.batches(torch.randperm(len(self.split), generator=self.order), self.batch_size)
 
     def first_batch(self) -> Batch:
         return next(self.split.batches(sequential_indices(self.split), self.batch_size))
