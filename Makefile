@@ -9,6 +9,11 @@ ifeq ($(UV_CACHE_DIR)$(shell test -w "$$HOME" && echo writable),)
 export UV_CACHE_DIR := $(CURDIR)/.tandem/uv
 endif
 
+# As pip, uv trusts the machine's certificates, so that it works behind a proxy that has its own.
+ifneq ($(wildcard /etc/ssl/certs/ca-certificates.crt /etc/pki/tls/certs/ca-bundle.crt),)
+export UV_SYSTEM_CERTS := 1
+endif
+
 .DEFAULT_GOAL := help
 .PHONY: help setup repro test test-long gpu-test team-test faults lint screenshots show ui doctor gpu audit lock clean
 
@@ -26,7 +31,8 @@ $(BIN)/.installed: requirements.txt $(OWN) tandem/command.sh
 	$(PYTHON) -m venv .venv
 	sed -n '/^uv==/,/[^\\]$$/p' requirements.txt > .venv/uv.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r .venv/uv.txt
-	$(BIN)/uv pip sync --require-hashes --python $(BIN)/python requirements.txt
+	@echo 'installing the locked packages (half a minute or more)'
+	$(BIN)/uv pip sync --quiet --require-hashes --python $(BIN)/python requirements.txt
 ifdef OWN
 	@! grep -vE '^[[:space:]]*(#|--hash|$$)|^[^#]*==' $(OWN) || { echo 'error: write NAME==VERSION in each line of $(OWN)' >&2; exit 1; }
 	$(BIN)/uv pip install --no-deps --python $(BIN)/python --requirement $(OWN)

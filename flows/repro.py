@@ -69,6 +69,8 @@ def main(options: Namespace) -> Result:
     stages = {event.stage: event for event in events if event.stage}
     failures = [event.reason for event in events if event.outcome == "failed"]
     rows, table = results(files.compare_dir() / "compare.json", stages, workloads) if status == DONE else ([], [])
+    if failures and failures[0].endswith(": interrupted"):
+        status = INTERRUPTED
     document = {
         "seconds": seconds,
         "stages": {name: {"outcome": event.outcome, "seconds": event.seconds} for name, event in stages.items()},
@@ -79,11 +81,14 @@ def main(options: Namespace) -> Result:
         sys.stderr.write(LOG.read_text(encoding="utf-8"))  # what DVC says of its arguments
     if status == NO_ANSWER or {"-q", "--quiet", "--dry"} & set(options.more):
         return Result("", document, status)
-    lines = ["", f"{'Finished' if status == DONE else 'Failed'} after {seconds:.1f} s{counts(stages)}"]
+    word = {DONE: "Finished", INTERRUPTED: "Stopped"}.get(status, "Failed")
+    lines = ["", f"{word} after {seconds:.1f} s{counts(stages)}"]
     if status == DONE:
         lines += ["", *table, "", *next_lines()]
     if failures:
         lines += [f"  output  {files.relative(LOG)}", f"error: {failures[0]}"]
+    if status == INTERRUPTED:
+        lines.append("Run the same command again to go on.")
     return Result("\n".join(lines), document, status)
 
 
@@ -175,7 +180,10 @@ def next_lines() -> list[str]:
     """Where to look next."""
     servers = running_servers()
     pages = f"{servers['prefect']}/report" if servers else "tandem ui"
+    # `make repro` has the environment's commands in its PATH, the user's shell does not.
+    is_activated = "VIRTUAL_ENV" in os.environ or "MAKELEVEL" not in os.environ
     return [
+        *(() if is_activated else ("  first            . .venv/bin/activate",)),
         "  everything       results/report.html (one file, to look at in a browser)",
         "  changes          dvc metrics diff, dvc plots diff; all experiments: tandem show",
         f"  in the browser   {pages}",

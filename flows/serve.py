@@ -11,6 +11,7 @@ One run executes at a time; the others wait. The form follows params.yaml while 
 
 import asyncio
 import os
+import tempfile
 import time
 from contextlib import suppress
 from contextvars import copy_context
@@ -31,7 +32,7 @@ from flows.command_flows import compare, verify
 from flows.pipeline import PREFECT_SETTINGS, pipeline
 from flows.plan import form_schema
 from flows.prefect_api import prefect_client
-from tandem.files import ROOT
+from tandem.files import ROOT, STATE
 from tandem.params.loading import read_yaml
 
 SECONDS_BETWEEN_CHECKS = 2.0  # of params.yaml
@@ -48,6 +49,9 @@ OF_THE_USER = {"schedules", "paused", "parameters", "tags", "concurrency_limit",
 
 
 def main() -> None:
+    # Prefect's runner keeps files in the directory `runner_storage` there. All users of the machine share /tmp, and the
+    # second one may not write the first one's.
+    tempfile.tempdir = str(STATE)
     with temporary_settings(PREFECT_SETTINGS):
         # By default, a stopping runner pauses its schedules. It polls for work every two seconds.
         runner = Runner(pause_on_shutdown=False, limit=1, query_seconds=2)

@@ -1,7 +1,6 @@
 """The terminal output of `tandem repro`: a line for each stage. What DVC and the stages print goes to a log file."""
 
 import os
-import shutil
 import sys
 import time
 from pathlib import Path
@@ -63,7 +62,8 @@ class StageLines:
                 self.read()
                 if self.stage and self.terminal.isatty():
                     text = f"{self.stage}  {time.monotonic() - self.started:.0f} s  {self.newest}"
-                    self.terminal.write(f"\r\x1b[K{text[: shutil.get_terminal_size().columns - 1]}")
+                    width = os.get_terminal_size(self.terminal.fileno()).columns  # standard output is the log
+                    self.terminal.write(f"\r\x1b[K{text[: width - 1]}")
                     self.terminal.flush()
 
     def read(self) -> None:

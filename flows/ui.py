@@ -61,7 +61,7 @@ def main(options: Namespace) -> Result:
         start_all(servers, *ports)
         while not (dead := [server for server in servers if server.process.poll() is not None]):
             time.sleep(0.5)
-        raise CommandError(f"{dead[0].name} ended with exit status {dead[0].process.returncode}; see {dead[0].log}")
+        raise CommandError(ended(dead[0]))
     except KeyboardInterrupt:
         print("\nstopping", flush=True)
         return Result("", {server.name: server.ready_url for server in servers})
@@ -113,8 +113,8 @@ def start_all(servers: list[Server], prefect_port: int, mlflow_port: int) -> Non
     state = {"pid": os.getpid(), "project": str(files.HOME), "prefect": prefect, "mlflow": mlflow}
     STATE_FILE.write_text(json.dumps(state), encoding="utf-8")
     print(f"  the report, with links to everything   {prefect}/report")
-    print(f"  compare the runs of a workload         {mlflow}")
     print(f"  start, watch and schedule the pipeline {prefect}/v2/deployments")
+    print(f"  MLflow; the report has its addresses   {mlflow}")
     print("Ctrl+C stops all three. Logs: " + files.relative(LOGS), flush=True)
 
 
@@ -147,14 +147,22 @@ def is_free(port: int) -> bool:
 def wait_until_ready(server: Server) -> None:
     deadline = time.monotonic() + READY_WITHIN
     while time.monotonic() < deadline:
-        if (status := server.process.poll()) is not None:
-            raise CommandError(f"{server.name} ended at once with exit status {status}; see {server.log}")
+        if server.process.poll() is not None:
+            raise CommandError(ended(server))
         try:
             with urllib.request.urlopen(server.ready_url, timeout=5):
                 return
         except OSError:
             time.sleep(0.2)
     raise CommandError(f"{server.name} was not ready within {READY_WITHIN:.0f} s; see {server.log}")
+
+
+def ended(server: Server) -> str:
+    """How the server ended, with the last line of its log."""
+    last = (server.log.read_text(encoding="utf-8", errors="replace").strip().splitlines() or ["nothing"])[-1]
+    return (
+        f"{server.name} ended with exit status {server.process.poll()}; its last line in {server.log}: {last.strip()}"
+    )
 
 
 def cancel_runs(servers: list[Server]) -> None:

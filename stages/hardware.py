@@ -32,7 +32,8 @@ if TYPE_CHECKING:
 write_json = partial(files.write_json, is_durable=False)  # not durable: the next run writes all of it again
 RESTORE = (
     "; DVC has written params.yaml and removed results of other devices; to restore them, run "
-    "`git checkout params.yaml && dvc checkout --allow-missing`"
+    "`git checkout params.yaml && dvc checkout --allow-missing`; if params.yaml has other changes to keep, "
+    "such as a new workload, edit `devices` instead of the first command"
 )
 OWN = "workloads/"  # files of the workloads
 PER_WORKLOAD = ("preprocess", "preload", "train", "evaluate", "speed")

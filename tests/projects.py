@@ -309,7 +309,7 @@ def unpublished(project: Path) -> list[Path]:
 
 
 def recorded_runs(project: Path, experiment: str) -> list[dict[str, Any]]:
-    """id, status, params and last metrics of an MLflow experiment's runs, from the database: mlflow's import is
+    """id, status, params, tags and last metrics of an MLflow experiment's runs, from the database: mlflow's import is
     slow.
     """
     # Not read-only: only a reader that may write rolls back what a killed process left half-written.
@@ -318,7 +318,7 @@ def recorded_runs(project: Path, experiment: str) -> list[dict[str, Any]]:
         query = "select run_uuid, status from runs join experiments using (experiment_id) where experiments.name = ?"
         runs = [{"id": run_id, "status": status} for run_id, status in database.execute(query, [experiment])]
         for run in runs:
-            for key, table in (("params", "params"), ("metrics", "latest_metrics")):
+            for key, table in (("params", "params"), ("tags", "tags"), ("metrics", "latest_metrics")):
                 rows = database.execute(f"select key, value from {table} where run_uuid = ?", [run["id"]])
                 run[key] = dict(rows.fetchall())
     return runs

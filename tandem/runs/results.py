@@ -262,7 +262,6 @@ def write_run_info(
             "environment.sha256": files.digest(provenance.environment())[:16],
             "num_parameters": sum(parameter.numel() for parameter in trainer.model.parameters()),
             "data_location": trainer.oom.data_location,
-            **record.bound,
         },
         tags={
             **{name: about[name] for name in ("device", "device.name", "host")},
@@ -270,6 +269,7 @@ def write_run_info(
             "mlflow.source.type": "LOCAL",
             "workload": context.workload,
             "requested_device": context.device,
+            **record.bound,  # no parameters: the page that compares runs would begin with the differing advice
             GROUP_TAG: group,
             **{name: value for name, value in git.items() if name != "git.dirty"},
             **memory_tags(trainer.oom.fallbacks),

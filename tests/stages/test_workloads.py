@@ -187,9 +187,9 @@ def test_a_training_says_what_bounds_it_what_it_needs_and_where_it_ran(kinds: Pa
     assert message["bound"] in (kinds / "results/compare/compare.md").read_text()
     [recorded] = recorded_runs(kinds, "pulses")
     assert recorded["id"] == measured["mlflow"]["run_id"]
-    params = recorded["params"]
+    params, tags = recorded["params"], recorded["tags"]
     assert (params["train.precision"], params["precision"]) == ("auto", precision)
-    assert message["bound"].startswith(f"{params['bound']}-bound: ") and message["bound"].endswith(params["advice"])
+    assert message["bound"].startswith(f"{tags['bound']}-bound: ") and message["bound"].endswith(tags["advice"])
     [copied] = (kinds / "mlruns/artifacts/pulses").glob(f"{recorded['id']}/artifacts/timing.json")
     assert json.loads(copied.read_text())["probe"] == measured["probe"]
 
