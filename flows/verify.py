@@ -91,7 +91,8 @@ def verify(run: str, quick: bool, threads: int | None = None, device: str | None
     Raises ValueError if `run` names no recorded run.
     """
     found, start = recorded.find(run), time.monotonic()
-    notes: list[str] = []
+    in_mlflow = f", MLflow run {found.run_id[:8]}" if found.run_id else ""
+    notes = [f"the run of {found.timing['measured_at'][:16]}, {len(found.train['epochs'])} epochs{in_mlflow}"]
     try:
         verdict = judge(found, quick, threads, device, notes)
     except Stopped as error:
