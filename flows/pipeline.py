@@ -99,10 +99,11 @@ def execute(plan: RunPlan, stage_runs: StageRuns) -> State:
         stage_runs.end(Crashed(message=ended))  # DVC was killed before it reported this stage
         return Failed(message=stage_runs.failure or ended)
     results = results_in_prefect.read_results(plan.experiment)
+    headline = results_in_prefect.headline(results["rows"], stage_runs.outcomes)
     if results["rows"]:
         stage_runs.check_server()  # if a lost server is back, it gets the results
-        stage_runs.show_results(results_in_prefect.markdown(results, plan))
-    return Completed(message=results_in_prefect.headline(results["rows"], stage_runs.outcomes))
+        stage_runs.show_results(results_in_prefect.markdown(results, plan), headline)
+    return Completed(message=headline)
 
 
 def push(result: State) -> State:

@@ -130,8 +130,14 @@ class StageRuns:
         if found and found.state and (found.state.is_cancelling() or found.state.is_cancelled()):
             raise StageCancelled(run.name)
 
-    def show_results(self, markdown: str) -> None:
-        artifact = ArtifactCreate(key="results", type="markdown", data=markdown, flow_run_id=self.pipeline_run.id)
+    def show_results(self, markdown: str, headline: str) -> None:
+        artifact = ArtifactCreate(
+            key="results",
+            type="markdown",
+            description=headline,
+            data=markdown,
+            flow_run_id=self.pipeline_run.id,
+        )
         self.send(lambda: self.client.create_artifact(artifact))
 
     def check_server(self) -> None:

@@ -151,7 +151,8 @@ class Reference:
     """A published training on the same data and with the same parameters as one's own."""
 
     side: Side
-    verdict: Verdict | None  # of one's own run with the reference run's seed; None if there is none
+    verdict: Verdict | None  # of one's own run with `seed`; None if there is none
+    seed: int  # of the published weights and losses
 
     @property
     def row(self) -> dict[str, Any]:

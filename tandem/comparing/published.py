@@ -102,7 +102,7 @@ def references(entries: Sequence[Entry], own: Sequence[Run]) -> tuple[tuple[Refe
         reasons += (other := list(map(str, of_data(entry, manifest))))
         if not asked and not other:
             verdict = next((judge(entry, run) for run in own if run.seed == entry["seed"]), None)
-            found.append(Reference(side_of(entry), verdict))
+            found.append(Reference(side_of(entry), verdict, entry["seed"]))
     return tuple(found), "" if found else "; ".join(dict.fromkeys(reasons)) or "nothing is published of it"
 
 

@@ -16,8 +16,8 @@ MAX_SHOWN = 4  # changed parameters in a line
 
 
 def changes(evaluated: Iterable[str]) -> list[str]:
-    """Return a line for each device of the `evaluated` workloads with another score than at the last commit, and one
-    for the others.
+    """Return a line for each device of the `evaluated` workloads with another score than at the last commit, one for
+    each workload that the commit does not have, and one for the others.
 
     Empty if there is no commit with scores.
     """
@@ -30,6 +30,9 @@ def changes(evaluated: Iterable[str]) -> list[str]:
     params_before = YAML(typ="safe").load(committed) if committed else params_now
     changed, equal = list[str](), list[str]()
     for workload in evaluated:
+        if workload not in before and workload not in params_before:
+            changed.append(f"{workload}: new since {name}")
+            continue
         for device, score in now.get(workload, {}).items():
             old = before.get(workload, {}).get(device)
             if old == score:

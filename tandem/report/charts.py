@@ -1,7 +1,7 @@
 """Charts of one workload's trainings: a sentence with numbers, and a figure.
 
 The functions take rows of the report: `Side.row` with a `label` and the first seed's `run`, or of a published run. If a
-figure would show nothing (one value, one epoch), the chart has only its sentence, or there is none.
+figure would show nothing (one value, two epochs), the chart has only its sentence, or there is none.
 """
 
 import math
@@ -47,7 +47,7 @@ def scores(rows: Sequence[Row]) -> Chart | None:
     return chart(title, sentence, draw, height=0.15 + 0.3 * len(rows), left=left, bottom=0.25)
 
 
-def losses(rows: Sequence[Row]) -> Chart:
+def losses(rows: Sequence[Row]) -> Chart | None:
     def sentence_of(row: Row) -> str:
         epochs, validated = epochs_of(row, "val_loss")
         _, trained = epochs_of(row, "train_loss")
@@ -67,7 +67,7 @@ def losses(rows: Sequence[Row]) -> Chart:
     return curves("Loss", rows, sentence_of, draw)
 
 
-def validation(rows: Sequence[Row]) -> Chart:
+def validation(rows: Sequence[Row]) -> Chart | None:
     """Return the validation score over the epochs, and the test score at the end."""
     name = rows[0]["score_name"]
 
@@ -95,13 +95,15 @@ def curves(
     rows: Sequence[Row],
     sentence_of: Callable[[Row], str],
     draw: Callable[[Axes, Row, dict[str, Any]], None],
-) -> Chart:
-    """Return a chart with the curves of every device. They nearly coincide; a wider line stays visible below the
-    other.
+) -> Chart | None:
+    """Return a chart with the curves of every device; None if all trainings have one epoch. The curves nearly
+    coincide; a wider line stays visible below the other.
     """
+    num_epochs = max(len(history_of(row)) for row in rows)
+    if num_epochs <= 1:
+        return None
     said = (f"{row['label']}, {sentence_of(row)}" if len(rows) > 1 else sentence_of(row) for row in rows)
     title, sentence = f"{title}{first_seed(rows)}", f"{'. '.join(map(capitalized, said))}."
-    num_epochs = max(len(history_of(row)) for row in rows)
     if num_epochs < MIN_EPOCHS:
         return Chart(title, sentence)
 

@@ -145,7 +145,7 @@ def baseline(row: Row) -> Cell:
 
 def verdict(section: ReportSection) -> list[str]:
     """Return the verdict in a few words; empty if there is nothing to compare with."""
-    found = [result for result, _ in published_results(section.comparison)]
+    found = [f"{result}{in_parentheses(seed)}" for result, seed, _ in published_results(section.comparison)]
     for each in section.comparison.judgements:
         names = [KINDS.get(side.name, side.name) for side in (each.first, each.second)]
         found += [speed_summary(each, *names), score_summary(each, *names)]
@@ -169,21 +169,31 @@ def compare_with_zero(row: Row) -> list[str]:
     return [f"{message} {row['zero'].partition(':')[0]} (95% interval {low:+.4f} to {high:+.4f})"]
 
 
-def published_results(comparison: Comparison) -> Iterator[tuple[str, str]]:
-    """Yield the verdict on each published run, and the reason; the strongest verdict first."""
+def published_results(comparison: Comparison) -> Iterator[tuple[str, str, str]]:
+    """Yield the verdict on each published run, the seed it is on, and the reason; the strongest verdict first.
+
+    The seed is empty if the published row stands for a single one.
+    """
     for each in sorted(comparison.references, key=lambda known: known.verdict.rank if known.verdict else len(STATUS)):
         name = short_hardware(each.side.row["device_name"])
         which = f"Published run of {name}" if len(comparison.references) > 1 else "Published run"
         if each.verdict:
-            yield f"{which}: {each.verdict}", each.verdict.sentence
+            seed = f"seed {each.seed}" if len(each.side.runs) > 1 else ""
+            yield f"{which}: {each.verdict}", seed, each.verdict.sentence
         else:
-            yield f"{which}: other seeds than here, so no verdict", ""
+            yield f"{which}: other seeds than here, so no verdict", "", ""
 
 
 def sentences(comparison: Comparison) -> list[str]:
     """Return the full verdict: on the other sides, and on the published runs."""
-    published = (f"{found}{reason and f' ({reason})'}." for found, reason in published_results(comparison))
+    published = (f"{found}{in_parentheses(seed, reason)}." for found, seed, reason in published_results(comparison))
     return [*comparison.sentences, *(f"{comparison.workload}: {each[0].lower()}{each[1:]}" for each in published)]
+
+
+def in_parentheses(*parts: str) -> str:
+    """Return ` (seed 0: all losses)`, without empty parts; empty if all are."""
+    text = ": ".join(filter(None, parts))
+    return f" ({text})" if text else ""
 
 
 def speed_summary(judgement: Judgement, first: str, second: str) -> str:

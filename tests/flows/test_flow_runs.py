@@ -49,7 +49,9 @@ def test_pipeline_links_children_and_shows_their_results(project: Project) -> No
     owners = {"hardware says hello": "hardware", "train-sign-auto-0 says hello": "train@sign-auto-0"}
     for line, owner in (owners | {"dvc repro --force": "pipeline"}).items():
         assert lines.count(line) == 1 and line in logs[owner], (line, logs)
-    page = project.artifacts(run)["results"]["data"]
+    artifact = project.artifacts(run)["results"]
+    assert artifact["description"] == run["state"]["message"]
+    page = artifact["data"]
     assert "the comparison of all runs" in page and "the report: results/report.html" in page
     assert f"({project.mlflow}/#/experiments/1/runs/abc?workflowType=machine_learning)" in page
 

@@ -35,7 +35,7 @@ def test_a_score_is_shown_beside_the_committed_one_with_the_parameters_that_diff
     ).stdout.strip()
     assert changes.changes(["tiny", "other", "new"]) == [
         f"tiny@cpu: accuracy 0.1733, at {commit} accuracy 0.9833 (train.epochs: 100 before, 3 now)",
-        f"new@cpu: mae 1.0000, at {commit} none",
+        f"new: new since {commit}",
         f"the same scores as at {commit}: other@cpu",
     ]
     assert changes.changes(["other"]) == [f"the same scores as at {commit}: other@cpu"]

@@ -64,7 +64,11 @@ def test_no_chart_is_cut_at_its_edges(kind: str):
 @pytest.mark.parametrize("task", ["classify", "detect", "forecast", "regress"])
 def test_too_little_to_draw_gives_no_chart(task: str):
     assert outcomes(make_run(task)) == []
-    assert charts.losses([{**make_row(), "label": "CPU", "run": make_run(num_epochs=1)}]).figure is None
+    short, single = ([{**make_row(), "label": "CPU", "run": make_run(task, num_epochs)}] for num_epochs in (2, 1))
+    for curves in (charts.losses, charts.validation):
+        found = curves(short)
+        assert found and found.figure is None
+        assert curves(single) is None
 
 
 def test_equal_data_give_the_same_picture(tmp_path: Path):

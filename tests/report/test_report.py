@@ -108,7 +108,7 @@ def published(machine: str = "elsewhere") -> Reference:
         "scores": {"0": 0.95, "1": 0.96, "2": 0.97},
         "timings": {seed: {"epoch_seconds": each, "samples_per_second": 900.0} for seed, each in seconds.items()},
     }
-    return Reference(side_of(entry), None)
+    return Reference(side_of(entry), None, seed=0)
 
 
 class Page(HTMLParser):
@@ -214,10 +214,11 @@ def test_a_published_run_stands_beside_ones_own(tmp_path: Path):
 def test_each_published_machine_has_its_colour_and_the_strongest_verdict_is_first(tmp_path: Path):
     first, second = published("elsewhere"), published("here")
     first = replace(first, verdict=Verdict("statistically compatible"))
-    second = replace(second, verdict=Verdict("bit-equal"))
+    second = replace(second, verdict=Verdict("bit-equal", sentence="all losses"))
     section = alone(make_row(), references=[first, second])
     verdicts = comparison.verdict(section)
-    assert "bit-equal" in verdicts[0] and "statistically compatible" in verdicts[1]
+    assert "bit-equal (seed 0)" in verdicts[0] and "statistically compatible (seed 0)" in verdicts[1]
+    assert "bit-equal (seed 0: all losses)." in comparison.sentences(section.comparison)[-2]
     page = page_of(tmp_path / "r.html", section)
     chips = [tag["class"] for tag in page.all("i")]
     assert chips.count("chip published") == chips.count("chip published-2") == 2  # in the list and in the table
