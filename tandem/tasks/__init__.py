@@ -75,7 +75,7 @@ class Task:
         target, offsets and num_per_class of it.
         """
         self.summary = summary
-        self.classes = [str(name) for name in summary.get("classes", ())]
+        self.classes = [str(name) for name in summary["classes"]] if self.target.startswith("class") else []
         self.num_outputs = {"number": 1, "window": summary.get("num_outputs", 0)}.get(self.target, len(self.classes))
 
     @property

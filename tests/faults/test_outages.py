@@ -204,12 +204,12 @@ def test_two_processes_that_publish_the_same_runs_publish_each_once(ready: Path,
 def test_a_run_that_the_machines_restart_ended_is_killed_and_goes_on_when_its_training_does(
     prepared: Path, tmp_path: Path, saw: Callable[[str], None]
 ):
-    """kill -9 of the trainer before its first checkpoint; of trainer and publisher in the middle."""
+    """kill -9 of the trainer before its first epoch has ended; of trainer and publisher in the middle."""
     project = copy_of(prepared, tmp_path / "restarted", TINY.replace(*LONG))
     training = start_training(project, **held(tmp_path / "held first", 1))
     try:
         [first] = wait_for(lambda: recorded_runs(project, "tiny"), what="the run in MLflow")
-        assert not list((project / ".tandem/checkpoints").rglob("*.pt"))
+        assert not list((project / ".tandem/checkpoints").rglob("*.previous.pt"))
     finally:
         training.kill()
         training.communicate()
@@ -220,7 +220,7 @@ def test_a_run_that_the_machines_restart_ended_is_killed_and_goes_on_when_its_tr
         wait_for(lambda: recorded_runs(project, "tiny")[0]["status"] == "RUNNING", what="the run in MLflow, again")
         both += [publisher.pid for publisher in processes(project, "tandem.runs.publisher")]
         assert len(both) == 2
-        wait_for(lambda: list((project / ".tandem/checkpoints").rglob("*.pt")), what="a checkpoint")
+        wait_for(lambda: list((project / ".tandem/checkpoints").rglob("*.previous.pt")), what="a checkpoint")
     finally:
         for process in reversed(both):  # the publisher first, or it would notice
             os.kill(process, signal.SIGKILL)
