@@ -1,6 +1,7 @@
 """The terminal output of `tandem repro`: a line for each stage. What DVC and the stages print goes to a log file."""
 
 import os
+import re
 import sys
 import time
 from pathlib import Path
@@ -11,9 +12,9 @@ from typing import TextIO
 from flows.events import Event
 
 SECONDS_BETWEEN_LOOKS = 0.2
-# How lines begin that are shown at once, because a stage takes long, or because a user must know them.
-PROGRESS = ("epoch ", "features of ")
-NOTICES = ("warning", "stopping", "interrupted", "out of memory")
+# How lines begin that are shown at once: those of a long stage (tandem/runs/terminal.py), and what a user must know.
+PROGRESS = r"epoch |[\d,]+ of [\d,]+ "
+NOTICES = "warning|stopping|interrupted|out of memory"
 
 
 class StageLines:
@@ -62,13 +63,14 @@ class StageLines:
                 self.read()
                 if self.stage and self.terminal.isatty():
                     text = f"{self.stage}  {time.monotonic() - self.started:.0f} s  {self.newest}"
-                    width = os.get_terminal_size(self.terminal.fileno()).columns  # standard output is the log
+                    # Not shutil's, which asks standard output, the log. Some terminals do not know their width.
+                    width = os.get_terminal_size(self.terminal.fileno()).columns or 80
                     self.terminal.write(f"\r\x1b[K{text[: width - 1]}")
                     self.terminal.flush()
 
     def read(self) -> None:
         """Read the new lines of the log, and show those that must be shown at once."""
-        shown = NOTICES if self.terminal.isatty() else NOTICES + PROGRESS
+        shown = NOTICES if self.terminal.isatty() else f"{NOTICES}|{PROGRESS}"
         while True:
             position = self.lines.tell()
             line = self.lines.readline()
@@ -77,7 +79,7 @@ class StageLines:
                 return
             if (text := line.strip()) not in ("", self.stage):
                 self.newest = text
-                if text.lower().startswith(shown):
+                if re.match(shown, text.lower()):
                     self.write(f"{self.stage}: {text}" if self.stage else text)
 
     def on_event(self, event: Event) -> None:

@@ -42,7 +42,7 @@ def main() -> None:
     folder = files.compare_dir()
     files.write_json(folder / "compare.json", {"rows": rows, "verdicts": verdicts, "short_verdicts": short})
     files.write_text(folder / "compare.md", comparison.summary(rows, verdicts))
-    write_tracked(by_workload, comparisons)
+    write_tracked(by_workload, comparisons, params.workloads)
     report.write_report(files.results_dir() / "report.html", sections)
     print(*comparison.score_table(rows), *comparison.first_verdicts(short), *changes(by_workload), sep="\n")
     print("all of it: results/report.html, results/compare/compare.md")
@@ -78,13 +78,15 @@ def compared(workload: str, sides: Sequence[Side]) -> Comparison:
     return replace(compare(workload, kinds), references=references, no_reference=reason)
 
 
-def write_tracked(by_workload: Mapping[str, Sequence[Side]], comparisons: Sequence[Comparison]) -> None:
+def write_tracked(
+    by_workload: Mapping[str, Sequence[Side]], comparisons: Sequence[Comparison], order: Sequence[str]
+) -> None:
     """Write the small files that git tracks: the published results of a commit.
 
-    Workloads that were not evaluated here keep what the last commit has of them.
+    `order`: that of the workloads in params.yaml. Those that were not evaluated here keep what the last commit has of
+    them.
     """
     folder = files.results_dir()
-    order = list(load_params().workloads)
     others = [name for name in order if name not in by_workload]
     rows = {name: {side.row["requested"]: side.row for side in sides} for name, sides in by_workload.items()}
     for name, reduce in (("scores", lambda row: {row["score_name"]: row["score"]}), ("timings", timings)):

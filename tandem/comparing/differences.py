@@ -22,6 +22,7 @@ import numpy as np
 
 from tandem.comparing.statistics import LEVEL, student_interval
 from tandem.tasks.scores import macro_f1_of_sums
+from tandem.tasks.stretches import sums_by
 
 Rows = Sequence[Mapping[str, Any]]  # of predictions.csv: strings as csv gives them, or the values themselves
 
@@ -211,11 +212,9 @@ def read_classified(runs: Sequence[Rows]) -> np.ndarray:
 
 def read_windows(runs: Sequence[Rows]) -> np.ndarray:
     """Return (R, S, 2): for each stretch of a recording, the numbers of its correct windows and of its windows."""
-    right = read_classified(runs)
-    _, stretch = np.unique([str(row["stretch"]) for row in runs[0]], return_inverse=True)
-    counts = np.zeros((stretch.max() + 1, len(runs), 2))
-    np.add.at(counts, stretch, np.stack([right.T, np.ones_like(right.T)], axis=2))
-    return counts.transpose(1, 0, 2)
+    right = read_classified(runs).T
+    stretches = np.array([str(row["stretch"]) for row in runs[0]])
+    return sums_by(stretches, np.stack([right, np.ones_like(right)], axis=2)).transpose(1, 0, 2)
 
 
 def read_detected(runs: Sequence[Rows]) -> np.ndarray:

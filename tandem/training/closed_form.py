@@ -16,6 +16,7 @@ The task provides the regression targets (`encoded`) and a factor for the output
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from itertools import chain
 from typing import TYPE_CHECKING, Any
@@ -42,7 +43,7 @@ OnProgress = Callable[[int, int, str], None]  # gets the number done, the number
 SEQUENCES = "sequences' features"
 
 
-class Fit:
+class Fit(ABC):
     """The only epoch of a model that takes no steps."""
 
     def __init__(self, model: Any, task: Any, train: Split, val: Split, oom: OomPolicy, batch_size: int) -> None:
@@ -50,11 +51,11 @@ class Fit:
         self.batch_size = batch_size
         self.on_progress: OnProgress = lambda num_done, num_all, unit: None
 
+    @abstractmethod
     def fit(self, order: Tensor) -> Tensor:
         """Fit to the training split; returns its summed loss. `order` (N,): that of the epoch."""
-        raise NotImplementedError
 
-    def refit(self) -> None:
+    def refit(self) -> None:  # noqa: B027  (most models have nothing to do)
         """Fit to train and val together. By default, keep the fit to the training split."""
 
     def batches(self, *parts: tuple[Split, Tensor]) -> Iterator[Batch]:
