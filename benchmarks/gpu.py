@@ -39,7 +39,7 @@ from tandem.command import DONE, FAILED, Result
 from tandem.files import ROOT, locked, read_json, relative, write_json
 from tandem.machine.hardware import detect_hardware
 from tandem.params.loading import load_params
-from tandem.runs.run import RESULT, open_folder
+from tandem.runs.run import open_folder
 
 # Package -> module. Tests of servers and of verify are skipped if their packages are missing.
 NEEDED = {
@@ -368,10 +368,8 @@ def hardware_sentence(identity: dict[str, Any]) -> str:
 def comparison(out: Path) -> Iterator[str]:
     """Every trained and evaluated workload, a row per device."""
     rows = []
-    for folder in sorted((out / "project" / "results" / "runs").glob("*/*/*/")):
-        if not (folder / RESULT / "score.json").exists():
-            continue
-        run = open_folder(folder)
+    for path in sorted((out / "project" / "results" / "runs").glob("*/*/evaluate/result/*/score.json")):
+        run = open_folder(path)
         found, score = run.timing["timing"], run.score
         assert score
         cells = [run.workload, run.device, f"{score['score_name']} {score['metrics'][score['score_name']]:.4f}"]

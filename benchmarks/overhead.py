@@ -121,9 +121,9 @@ def timed(command: list[str], project: Path, less_work: bool = False, **settings
 
 
 def seconds_of_work(project: Path) -> float:
-    folder = project / "results/runs" / WORKLOAD / "cpu/0"
-    train = json.loads((folder / "train/measured/timing.json").read_text())["timing"]["train_seconds"]
-    evaluate = json.loads((folder / "evaluate/measured/timing.json").read_text())["evaluate_seconds"]
+    folder = project / "results/runs" / WORKLOAD / "cpu"
+    train = json.loads((folder / "train/measured/0/timing.json").read_text())["timing"]["train_seconds"]
+    evaluate = json.loads((folder / "evaluate/measured/0/timing.json").read_text())["evaluate_seconds"]
     return float(train + 2 * evaluate)  # with one warm-up
 
 

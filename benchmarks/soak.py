@@ -143,7 +143,7 @@ class Soak:
             shutil.rmtree(self.folder / workload, ignore_errors=True)
             shutil.copytree(self.project.path, self.folder / workload, symlinks=True)
             start = time.monotonic()
-            self.project.succeed("dvc", "repro", f"evaluate@{workload}-cpu-0")
+            self.project.succeed("dvc", "repro", f"evaluate@{workload}-cpu")
             content = {"seconds": time.monotonic() - start, "files": self.project.hashes()}
             if wrong := (self.project.wrong_in_mlflow() or self.project.leftovers()):
                 raise SystemExit(f"the uninterrupted run of {workload} is wrong: {wrong}")
@@ -191,7 +191,7 @@ class Soak:
         """
         project, commands = self.project, []
         while True:
-            done = project.run(sys.executable, "-m", "tandem.cli", "repro", f"evaluate@{workload}-cpu-0")
+            done = project.run(sys.executable, "-m", "tandem.cli", "repro", f"evaluate@{workload}-cpu")
             named = re.search(r"; run: (.+)", done.stdout) if done.returncode else None
             if named is None or named[1] in commands:
                 break
@@ -208,7 +208,7 @@ class Soak:
     def start_and_kill(self, workload: str, draw: random.Random, max_kills: int) -> tuple[list[Kill], int]:
         """Start the run and kill its processes until it ends; return the kills and the exit status."""
         through = "flow" if self.project.servers and draw.random() < 0.7 else draw.choice(["dvc", "make"])
-        python, stage = (sys.executable, "-m"), f"evaluate@{workload}-cpu-0"
+        python, stage = (sys.executable, "-m"), f"evaluate@{workload}-cpu"
         command = {
             "flow": (sys.executable, "-c", f"from flows.pipeline import pipeline; pipeline(workloads=[{workload!r}])"),
             "make": (*python, "tandem.cli", "repro", stage),

@@ -31,7 +31,7 @@ STORING, EVALUATION, AFTER = "DVC stores the training", "evaluation", "after the
 # The files of a round that must equal those of the uninterrupted run.
 SAME = (
     "data/prepared/*/**/*.npy", "data/prepared/*/summary.json", "data/packed/*/*/*.safetensors",
-    "results/runs/*/*/*/*/result/**/*.*",
+    "results/runs/*/*/*/result/**/*.*",
 )  # fmt: skip
 # Identifies a process by a word of its command; the first match counts.
 PROCESSES = {
@@ -178,19 +178,19 @@ class Project:
     def is_stored(self, workload: str) -> bool:
         """Whether DVC has stored the training."""
         lock = self.path / "dvc.lock"
-        return lock.exists() and f"train@{workload}-cpu-0" in lock.read_text(errors="replace")
+        return lock.exists() and f"train@{workload}-cpu" in lock.read_text(errors="replace")
 
     def has_result(self, workload: str, since: float) -> bool:
         """Whether a training has written its results after that time (as time.time)."""
         with suppress(FileNotFoundError):
-            return (self.path / f"results/runs/{workload}/cpu/0/train/measured/timing.json").stat().st_mtime >= since
+            return (self.path / f"results/runs/{workload}/cpu/train/measured/0/timing.json").stat().st_mtime >= since
         return False
 
     def phase(self, workload: str, since: float) -> str:
         """The phase of the run that was started at that time."""
         if self.is_saving(workload, since):
             return SAVING
-        if (self.path / f"results/runs/{workload}/cpu/0/evaluate/result/score.json").exists():
+        if (self.path / f"results/runs/{workload}/cpu/evaluate/result/0/score.json").exists():
             return AFTER
         if self.is_stored(workload):
             return EVALUATION

@@ -38,7 +38,7 @@ def make_plan(choices: dict[str, Any], overrides: dict[str, Any], force: bool, n
         raise ValueError(f"{twice[0]} is given both as a parameter and in overrides; leave one of the two out")
     flags = ["--force"] if force else []
     values = overrides | preset
-    if values or any(not set(names) <= set(items[key]) for key, names in chosen.items()):
+    if values or "seeds" in chosen or any(not set(names) <= set(items[key]) for key, names in chosen.items()):
         # The params of an experiment define its graph, so they select the stages instead of targets.
         values |= chosen
         require_devices(parse_params(override(raw, values)).devices)
@@ -49,16 +49,16 @@ def make_plan(choices: dict[str, Any], overrides: dict[str, Any], force: bool, n
     require_devices(params.devices)
     if not chosen:
         return RunPlan([["repro", *flags]], None, {})
-    targets = evaluations(**(items | chosen))
+    targets = evaluations(chosen.get("workloads", params.workloads), chosen.get("devices", params.devices))
     return RunPlan([["repro", *flags, *targets], ["repro", "--single-item", "compare"]], None, {})
 
 
-def evaluations(workloads: Iterable[str], devices: Iterable[str], seeds: Iterable[int]) -> list[str]:
+def evaluations(workloads: Iterable[str], devices: Iterable[str]) -> list[str]:
     """The stages that evaluate the workloads, as targets of `dvc repro`.
 
     DVC's `compare` depends on all workloads. For some of them it runs alone, after their own stages.
     """
-    return [f"evaluate@{'-'.join(map(str, item))}" for item in itertools.product(workloads, devices, seeds)]
+    return [f"evaluate@{'-'.join(map(str, item))}" for item in itertools.product(workloads, devices)]
 
 
 def require_devices(devices: Iterable[str]) -> None:

@@ -5,7 +5,7 @@ It calls `dvc repro` in this process. It prints a line for each stage that runs;
 
     tandem repro
     tandem repro sign                       # one workload on all devices and seeds, and the report
-    tandem repro evaluate@sign-auto-0       # one stage, and what it needs
+    tandem repro evaluate@sign-auto         # one stage, and what it needs
     tandem repro --verbose                  # print everything
     tandem repro --dry                      # only list what would run
 
@@ -94,7 +94,7 @@ def main(options: Namespace) -> Result:
 
 def require_targets(words: Sequence[str]) -> None:
     """Raises ValueError for a word that can only be a misspelt workload or stage. DVC judges names of one stage
-    (train@sign-cpu-0), files and patterns.
+    (train@sign-cpu), files and patterns.
     """
     names = [word for word in words if re.fullmatch(r"\w[\w-]*", word) and not Path(word).exists()]
     if names and "--glob" not in words:
@@ -114,9 +114,7 @@ def dvc_commands(words: Sequence[str]) -> tuple[Sequence[str], list[list[str]]]:
     if not workloads:
         return [], [["repro", *words]]
     stages = [
-        stage
-        for workload in workloads
-        for stage in (*evaluations([workload], params.devices, params.seeds), f"speed@{workload}")
+        stage for workload in workloads for stage in (*evaluations([workload], params.devices), f"speed@{workload}")
     ]
     others = [word for word in words if word not in workloads]
     return workloads, [["repro", *others, *stages], ["repro", *options, "--single-item", "compare"]]
@@ -142,7 +140,7 @@ def results(
     `workloads`: only these, with their baselines.
     """
     from tandem.report.changes import changes
-    from tandem.report.comparison import first_verdicts
+    from tandem.report.comparison import first_verdicts, more_seeds
 
     try:
         compared = json.loads(path.read_text(encoding="utf-8"))
@@ -153,6 +151,7 @@ def results(
             verdicts = [*(f"{row['workload']}: {row['sentence']}" for row in rows), *first_verdicts(short)]
         else:
             verdicts += changes(dict.fromkeys(row["workload"] for row in rows))
+        verdicts += more_seeds(rows)
         return rows, [*table_of(rows, stages), "", *(f"  {line}" for line in dict.fromkeys(verdicts))]
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return [], [f"no {files.relative(path)} to report from"]
@@ -162,9 +161,8 @@ def table_of(rows: list[dict[str, Any]], stages: Mapping[str, Event]) -> list[st
     """Score, epoch time and device of every training, and whether this run measured its times."""
     table = [("workload", "device", "score", "epoch", "timing")]
     for row in rows:
-        trainings = [stages.get(f"train@{row['workload']}-{row['requested']}-{seed}") for seed in row["seeds"]]
-        outcomes = [event.outcome for event in trainings if event]
-        outcome = next((each for each in ("ran", "restored") if each in outcomes), None)
+        training = stages.get(f"train@{row['workload']}-{row['requested']}")
+        outcome = training.outcome if training else None
         age = "measured now" if outcome == "ran" else f"measured {row['measured_at'][:16].replace('T', ' ')}"
         if outcome == "restored":
             age = f"restored, {age}"
@@ -172,7 +170,10 @@ def table_of(rows: list[dict[str, Any]], stages: Mapping[str, Event]) -> list[st
             age += f" on {row['measured_on']}"
         device = f"{row['device']} ({row['device_name']})"
         epoch = f"{row['epoch_seconds']:.3f} s"
-        table.append((row["workload"], device, f"{row['score_name']} {row['score']:.4f}", epoch, age))
+        score = f"{row['score_name']} {row['score']:.4f}"
+        if (count := len(row["seeds"])) > 1:
+            score += f" ({row['score_lowest']:.4f} to {row['score_highest']:.4f}, {count} seeds)"
+        table.append((row["workload"], device, score, epoch, age))
     return aligned(table)
 
 

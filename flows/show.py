@@ -96,7 +96,7 @@ def is_outdated(workload: str, device: str, status: Status) -> bool:
 
     Another machine changes no result that exists, and an input that is not there, as in a fresh clone, has not changed.
     """
-    own = re.compile(rf"preprocess@{workload}|(preload|train|evaluate)@{workload}-{device}(-\d+)?")
+    own = re.compile(rf"preprocess@{workload}|(preload|train|replicate|evaluate)@{workload}-{device}")
     return any(
         state != "deleted" and not path.startswith("results/hardware/devices/")
         for stage, changes in status.items()

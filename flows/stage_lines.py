@@ -13,7 +13,7 @@ from flows.events import Event
 
 SECONDS_BETWEEN_LOOKS = 0.2
 # How lines begin that are shown at once: those of a long stage (tandem/runs/terminal.py), and what a user must know.
-PROGRESS = r"epoch |[\d,]+ of [\d,]+ "
+PROGRESS = r"(seed \d+, )?epoch |[\d,]+ of [\d,]+ "
 NOTICES = "warning|stopping|interrupted|out of memory"
 
 

@@ -15,7 +15,7 @@ from tandem.comparing import published, rerun
 from tandem.comparing.published import FILE, SCHEMA, read
 from tandem.comparing.rerun import Verdict
 from tandem.params.loading import load_params
-from tandem.runs.run import Run, open_folder
+from tandem.runs.run import Run, open_folder, seeds_in
 
 
 def check() -> Result:
@@ -56,14 +56,10 @@ def verdict_of(workload: str, entries: list[dict[str, Any]]) -> Verdict:
 
 
 def own_runs(workload: str) -> list[Run]:
-    """The workspace's evaluated runs with params.yaml's devices and seeds."""
+    """The workspace's evaluated runs on params.yaml's devices."""
     params = load_params()
-    folders = [
-        files.result_dir(workload, device, seed)
-        for device in params.devices
-        for seed in dict.fromkeys((0, *params.seeds))
-    ]
-    return [run for folder in folders if (folder / "train").exists() and (run := open_folder(folder)).score]
+    folders = [files.runs_dir(workload, device) for device in params.devices]
+    return [run for folder in folders for seed in seeds_in(folder) if (run := open_folder(folder, seed)).score]
 
 
 def write() -> Result:

@@ -13,12 +13,12 @@ from typing import Any
 from tandem import files
 from tandem.comparing import published
 from tandem.comparing.comparison import Comparison, Side, compare
-from tandem.files import read_json, result_dir
+from tandem.files import read_json
 from tandem.params.loading import load_params
 from tandem.report import comparison, report
 from tandem.report.changes import at_commit, changes
 from tandem.report.comparison import ReportSection
-from tandem.runs.run import RESULT, open_folder
+from tandem.runs.run import open_folder, seeds_in
 
 
 def main() -> None:
@@ -52,13 +52,16 @@ def evaluated(workload: str, devices: Iterable[str], seeds: Iterable[int]) -> li
     """Open the evaluated runs, a side for each device. Raises ValueError if a file of a run is altered."""
     found = []
     for device in devices:
-        folders = [result_dir(workload, device, seed) for seed in seeds]
-        runs = [open_folder(folder) for folder in folders if (folder / RESULT / "score.json").exists()]
+        folder = files.runs_dir(workload, device)
+        trained = seeds_in(folder)
+        runs = [open_folder(folder, seed) for seed in seeds if seed in trained]
         scored = tuple(run for run in runs if run.score)
         for run in scored:
             run.require_intact()
         if scored:
-            found.append(Side(scored[0].device, scored))
+            together = folder / "replicate/measured/seeds.json"
+            replicates = read_json(together) if len(scored) > 1 and together.exists() else {}
+            found.append(Side(scored[0].device, scored, replicates))
     return found
 
 
@@ -102,7 +105,8 @@ def write_tracked(
         own = {"workload": run.workload, "device": run.device, "seed": run.seed, "run": origin}
         for epoch in run.train["epochs"]:
             losses.append({**own, **{name: epoch[name] for name in ("epoch", "train_loss", "val_loss")}})
-        seconds.append({**own, "epoch_seconds": run.timing["timing"].get("epoch_seconds")})
+        if run.is_timed:
+            seconds.append({**own, "epoch_seconds": run.timing["timing"]["epoch_seconds"]})
     own_columns = ("workload", "device", "seed", "run")
     for name, table, columns in (
         ("losses", losses, (*own_columns, "epoch", "train_loss", "val_loss")),

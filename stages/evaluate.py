@@ -1,12 +1,13 @@
-"""Score one trained model on the test split: `python -m tandem.stage evaluate WORKLOAD DEVICE SEED`.
+"""Score the trained models on the test split: `python -m tandem.stage evaluate WORKLOAD DEVICE`.
 
-Reads the weights that `evaluate.weights` names and the packed test split. Writes two folders to
-results/runs/<workload>/<device>/<seed>/evaluate/. `result` has the same bytes whenever the evaluation is reproduced:
-`score.json`, `scores.csv`, `confusion.csv`, `predictions.csv` and their figure `result.png`. `measured` has the times
-(`timing.json`). The results are added to the training's MLflow run.
+Reads the weights that `evaluate.weights` names, of each seed, and the packed test split. Writes two folders to
+results/runs/<workload>/<device>/evaluate/. `result` has the same bytes whenever the evaluation is reproduced: for each
+seed, `score.json`, `scores.csv`, `confusion.csv`, `predictions.csv` and their figure `result.png`. `measured` has the
+times (`timing.json`). The results are added to the MLflow runs of the trainings.
 """
 
 import platform
+import statistics
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -20,7 +21,7 @@ from tandem.report import drawing
 from tandem.report.outcomes import outcomes
 from tandem.runs import schemas
 from tandem.runs.headline import BASELINE_TAG
-from tandem.runs.run import MEASURED, RESULT, TRAIN_RESULT, Run, open_folder
+from tandem.runs.run import Run, open_folder, seeds_in
 from tandem.runs.run_dir import recording
 from tandem.runs.schemas import EvaluationTiming, ScoreRecord, TaskRecord
 from tandem.tasks import Evaluation, Task, check_evaluation
@@ -35,11 +36,20 @@ from tandem.training.saved_network import PREDICTION_BATCH, load_network
 TABLES = ("scores", "confusion", "predictions")
 
 
-def main(workload: str, device: str, seed: str) -> None:
-    context = RunContext.of(workload, device, int(seed))
-    trained = replace(open_folder(context.folder), score=None)
+def main(workload: str, device: str) -> None:
+    remove_stored(folder_of(workload))  # DVC has stored the trainings before it runs this stage
+    trained = seeds_in(files.runs_dir(workload, device))
+    scores = [evaluate_seed(RunContext.of(workload, device, seed)) for seed in trained]
+    if len(scores) > 1:
+        mean, low, high = statistics.fmean(scores), min(scores), max(scores)
+        print(f"mean of {len(scores)} seeds {mean:.4f} ({low:.4f} to {high:.4f})")
+
+
+def evaluate_seed(context: RunContext) -> float:
+    """Evaluate one training. Returns its score."""
+    workload, device = context.workload, context.device
+    trained = replace(open_folder(files.runs_dir(workload, device), context.seed), score=None)
     trained.require_intact()
-    remove_stored(folder_of(workload))  # DVC has stored the training before it runs this stage
     with recording(trained.timing["run_key"], "evaluate") as run_dir:
         run_dir.write_info(workload, f"{workload}-{device}")
         result, own, measured = evaluate(context, trained)
@@ -53,12 +63,14 @@ def main(workload: str, device: str, seed: str) -> None:
             run_dir.add_tags({BASELINE_TAG: baseline})
         for path in paths:
             run_dir.add_artifact(path, "" if path.name == "score.json" else "evaluation")
-        write_model(run_dir.folder / "artifacts/model", context.folder / TRAIN_RESULT, workload, context.params)
+        write_model(run_dir.folder / "artifacts/model", context.result, workload, context.params)
         run_dir.add_model(validation_score(context, trained), context.summary["sha256"])
     found = run_dir.ids.get("run_id", "not known yet")
-    score = f"{context.task.score_name} {result.metrics[context.task.score_name]:.4f}"
-    sentences = "; ".join(filter(None, (score, result.sentence, own.sentence)))
-    print(f"{sentences}; MLflow run {found}")
+    score = result.metrics[context.task.score_name]
+    sentences = filter(None, (f"{context.task.score_name} {score:.4f}", result.sentence, own.sentence))
+    which = "" if context.stage == "train" else f"seed {context.seed}: "
+    print(f"{which}{'; '.join(sentences)}; MLflow run {found}", flush=True)
+    return score
 
 
 def strongest_baseline(task: Task, metrics: dict[str, float]) -> str:
@@ -77,7 +89,7 @@ def evaluate(context: RunContext, trained: Run) -> tuple[Evaluation, OwnScores, 
     oom = OomPolicy(splits=[split], advice=advice(device))
     weights = context.params.evaluate.weights
     with translate_oom(oom):
-        model, _ = load_network(context.folder / TRAIN_RESULT, weights)
+        model, _ = load_network(context.result, weights)
         model.to(device)
         if context.data_location(device) == "device":
             oom.make_resident()
@@ -123,7 +135,7 @@ def write_files(
     context: RunContext, trained: Run, result: Evaluation, own: OwnScores, measured: EvaluationTiming
 ) -> list[Path]:
     """Write the files and the figure. Returns the paths that are copied to MLflow."""
-    out = context.folder / RESULT
+    out = context.output("evaluate", "result")
     files.write_table(out / "scores.csv", result.scores)
     confusion = [{"actual": actual, "predicted": predicted} for actual, predicted in result.confusion]
     files.write_table(out / "confusion.csv", confusion, columns=("actual", "predicted"))
@@ -142,7 +154,7 @@ def write_files(
     if own.higher_is_better:
         record["own_metrics"] = own.higher_is_better
     schemas.write(out / "score.json", ScoreRecord, record)
-    schemas.write(context.folder / MEASURED / "timing.json", EvaluationTiming, measured)
+    schemas.write(context.output("evaluate", "measured") / "timing.json", EvaluationTiming, measured)
 
     paths = [out / "score.json", *tables]
     with drawing.chart_style():

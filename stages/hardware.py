@@ -36,7 +36,7 @@ RESTORE = (
     "such as a new workload, edit `devices` instead of the first command"
 )
 OWN = "workloads/"  # files of the workloads
-PER_WORKLOAD = ("preprocess", "preload", "train", "evaluate", "speed")
+PER_WORKLOAD = ("preprocess", "preload", "train", "evaluate", "speed")  # `replicate` runs the code of `train`
 VALIDATED = files.STATE / "validated.json"  # what the last valid params.yaml requests, with the digest of `inputs`
 # The files that decide whether params.yaml is valid, and what it requests.
 INPUTS = ("params.yaml", "stages/hardware.py", "tandem/*.py", "tandem/params/*.py", "tandem/models/*.py",

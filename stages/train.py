@@ -1,9 +1,12 @@
 """Train one workload's model on one device: `python -m tandem.stage train WORKLOAD DEVICE SEED`.
 
 Reads the packed splits and their plan, the hardware file and params.yaml. Writes two folders to
-results/runs/<workload>/<device>/<seed>/train/. `result` has the same bytes whenever the training is reproduced: the
-weights, `model.json`, `history.csv` and `train.json`. `measured` has the times: `timings.csv`, and `timing.json`, which
-also says where, when and on what they were measured.
+results/runs/<workload>/<device>/train/. `result` has the same bytes whenever the training is reproduced: for the seed,
+the weights, `model.json`, `history.csv` and `train.json`. `measured` has the times: `timings.csv`, and `timing.json`,
+which also says where, when and on what they were measured.
+
+The seed is the first one of params.yaml. The stage `replicate` runs this module for the other seeds, with one or more
+seeds as arguments, and then nothing is measured.
 
 A killed training resumes from its checkpoint. Under DVC, the last checkpoint is kept until dvc.lock records the result,
 so a failed `dvc commit` does not repeat the training. Ctrl+C finishes the epoch and saves a checkpoint; a second Ctrl+C
@@ -18,6 +21,9 @@ import os
 import sys
 import time
 import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -29,19 +35,21 @@ from tandem.machine.hardware import detect_hardware
 from tandem.machine.measure import gpu_uuid, sampled
 from tandem.machine.sampler import Window
 from tandem.params.devices import split_device
-from tandem.runs.history import Record, history_row, memory_tags, timing_row
+from tandem.params.loading import load_params
+from tandem.runs.history import NOT_TIMED, Record, history_row, memory_tags, timing_row
 from tandem.runs.inputs import Inputs, read_inputs
 from tandem.runs.results import entries_at_end, entries_at_start, write_mlflow_ids, write_results, write_run_info
-from tandem.runs.run import TRAIN_MEASURED, TRAIN_RESULT
+from tandem.runs.run import Run, open_folder
 from tandem.runs.run_dir import RunDir, recording
 from tandem.runs.terminal import Progress
 from tandem.stop_signals import GracefulStop, StopSignals
 from tandem.training import auto
+from tandem.training.batches import Split
 from tandem.training.checkpoint import Checkpoint
 from tandem.training.context import RunContext, exit_if_out_of_memory, open_trainer
 from tandem.training.oom import translate_oom
 from tandem.training.trainer import Epoch, Trainer
-from tandem.training.workers import Workers, process_group, workers_sentence
+from tandem.training.workers import ALONE, Workers, process_group, workers_sentence
 
 # After an epoch, a checkpoint is saved if the last one is older than CHECKPOINT_SECONDS, and old enough for saving to
 # take at most CHECKPOINT_SHARE of the time.
@@ -49,21 +57,53 @@ CHECKPOINT_SHARE = 0.01
 CHECKPOINT_SECONDS = 10.0
 
 
-def main(workload: str, device: str, seed: str) -> None:
-    context = RunContext.of(workload, device, int(seed))
-    inputs = Inputs(workload, device, int(seed), context.summary.get("table_sha256"))
+def main(workload: str, device: str, *seeds: str) -> None:
+    """Train with each seed. A replicate that fails does not stop the others; its error is raised at the end."""
+    contexts = [open_context(workload, device, int(seed)) for seed in seeds]
+    if not contexts[0].is_timed:
+        from stages.other_seeds import train_replicates  # it imports this module
+
+        if errors := train_replicates(contexts):
+            raise ValueError("; ".join(errors))
+        return
+    (context,) = contexts
+    with process_group(device, context.num_workers, context.kind) as workers, GracefulStop() as interruption:
+        with opened(context, interruption, workers) as training:
+            training.train(workers)
+
+
+def open_context(workload: str, device: str, seed: int) -> RunContext:
+    """Open a training. A replicate takes the realized settings of the first seed, so it needs no measurement of its
+    own; beside others on a CPU, it uses one thread.
+    """
+    context = RunContext.of(workload, device, seed)
+    if context.is_timed:
+        return context
+    changes = {"probe": False, "precision": first_seed(context).train["realized"]["precision"]}
+    if context.num_workers == 1:
+        changes["threads"] = 1
+    return replace(context, changes=changes)
+
+
+def first_seed(context: RunContext) -> Run:
+    return open_folder(files.runs_dir(context.workload, context.device), load_params().seeds[0])
+
+
+@contextmanager
+def opened(context: RunContext, interruption: GracefulStop, workers: Workers = ALONE) -> Iterator["Training"]:
+    """Yield the training, with its checkpoint locked and its run recorded. At the end of the body, it has ended."""
+    inputs = Inputs(context.workload, context.device, context.seed, context.summary.get("table_sha256"))
     checkpoint = checkpoint_of(context, inputs.values)
-    files.require_writable(context.folder / TRAIN_RESULT)
-    with checkpoint.locked(), process_group(device, context.num_workers, context.kind) as workers:
-        with GracefulStop() as interruption:
-            workers.require_same(inputs.values)
-            state = open_state(context, checkpoint)
-            workers.broadcast(state)
-            with recording(state["record"]["run_key"], "train") as run_dir:
-                train(context, state, inputs, checkpoint, run_dir, interruption, workers)
+    files.require_writable(context.result)
+    with checkpoint.locked():
+        workers.require_same(inputs.values)
+        state = open_state(context, checkpoint)
+        workers.broadcast(state)
+        with recording(state["record"]["run_key"], "train") as run_dir:
+            yield Training(context, state, inputs, checkpoint, run_dir, interruption)
     write_mlflow_ids(context, run_dir)
     if "DVC_STAGE" in os.environ:
-        checkpoint.mark_ended(context.folder / TRAIN_MEASURED)  # kept until DVC has the result
+        checkpoint.mark_ended(context.measured.parent)  # kept until DVC has the result
     else:
         checkpoint.remove()
 
@@ -72,8 +112,10 @@ def checkpoint_of(context: RunContext, inputs: dict[str, Any]) -> Checkpoint:
     """Return the checkpoint of the training with these inputs.
 
     With `scaling: strong`, the number of workers does not change the batch, so a training can resume with another
-    number of workers.
+    number of workers. A replicate has no measurements, so `train` cannot go on from its checkpoint.
     """
+    if not context.is_timed:
+        inputs = {**inputs, "stage": context.stage}
     if context.num_workers == 1 or context.params.train.scaling != "strong":
         return Checkpoint.of(context.workload, context.device, inputs)
     kind = split_device(context.device)[1]
@@ -99,109 +141,70 @@ def open_state(context: RunContext, checkpoint: Checkpoint) -> dict[str, Any]:
     return state
 
 
-def train(
-    context: RunContext,
-    state: dict[str, Any],
-    inputs: Inputs,
-    checkpoint: Checkpoint,
-    run_dir: RunDir,
-    interruption: GracefulStop,
-    workers: Workers,
-) -> None:
-    """Train from `state` to the last epoch, and write the results."""
-    trainer, record = open_trainer(context, state, workers), Record(**state["record"])
-    with exit_if_out_of_memory(trainer), translate_oom(trainer.oom):
-        if not trainer.epochs_done:
-            choose_settings(context, trainer, record)
-        connect_workers(context, trainer, record, workers)
-        cpu_seconds = workers.cpu_seconds_of_others()
-        write_run_info(context, trainer, record, inputs.values, run_dir)
-        if record.history:  # the run directory may have been removed, or the process killed before it wrote these rows
-            run_dir.save_epochs(record)
-        if not record.at_end:
-            recorder = EpochRecorder(context, trainer, record, inputs, checkpoint, run_dir, interruption)
-            trainer.oom.on_fallback = lambda fallbacks: run_dir.add_tags(memory_tags(fallbacks))  # at once: it may fail
-            with sampled(trainer.device) as recorder.readings:
-                trainer.train_epochs(recorder.add)
-            recorder.add_readings()  # with the sampler's last reading
-            recorder.progress.close()
-            cpu_seconds = workers.cpu_seconds_of_others() - cpu_seconds
-            workers.close()
-            record.at_end = entries_at_end(trainer, record, cpu_seconds)
-            recorder.save_last()
-        write_results(context, trainer, record, inputs.values, run_dir)
-
-
-def choose_settings(context: RunContext, trainer: Trainer, record: Record) -> None:
-    """Before the first epoch: choose what is `auto`, find the bottleneck, and record both."""
-    num_parameters = sum(parameter.numel() for parameter in trainer.model.parameters())
-    model, epochs = context.params.train.model.name, context.train_params.epochs
-    print(
-        f"{context.workload} on {context.hardware['name']}: {model} with {num_parameters:,} parameters, "
-        f"{len(trainer.train_split):,} sequences to train on, {epochs} epoch{'s' * (epochs > 1)}",
-        flush=True,
-    )
-    record.at_start = entries_at_start(trainer)
-    start = time.monotonic()
-    notes = auto.resolve(trainer, context.hardware)
-    auto_seconds = time.monotonic() - start
-    notes |= trainer.notes
-    print(*notes.values(), sep="\n", end="\n" if notes else "", flush=True)
-    for reason in trainer.missing_graph().values():
-        print(f"steps are taken eagerly instead of captured as a CUDA graph: {reason}", flush=True)
-    find_bottleneck(trainer, record, auto_seconds)
-    record.summary_lines |= notes
-
-
-def find_bottleneck(trainer: Trainer, record: Record, auto_seconds: float) -> None:
-    """If params.yaml enables the probe, record the bottleneck of a training step and the advice for it."""
-    if not trainer.params.probe:
-        return
-    found = trainer.probe_blocker or probe.probe(trainer, auto_seconds)
-    if isinstance(found, str):
-        record.summary_lines["bound"] = f"not probed: {found}"
-    else:
-        record.probe, record.not_probed = found.numbers(), found.missing_reasons
-        record.bound = {"bound": found.bottleneck, "advice": found.advice()}
-        record.summary_lines = {"bound": found.sentence(), "memory": found.memory_sentence()}
-        if missing := found.missing_sentence():
-            record.summary_lines["not_measured"] = missing
-    print(record.summary_lines["bound"], flush=True)
-
-
-def connect_workers(context: RunContext, trainer: Trainer, record: Record, workers: Workers) -> None:
-    """Connect the other workers, if any, to this training, and print a description of them."""
-    if workers.count > 1:
-        workers.broadcast(trainer.step.precision)
-        trainer.use_workers(workers)
-    if changed := record.set_num_workers(workers.count):
-        print(changed, flush=True)
-    if workers.count > 1:
-        record.summary_lines["workers"] = workers_sentence(workers, context.kind, trainer.params, context.params.train)
-        print(record.summary_lines["workers"], flush=True)
-
-
-class EpochRecorder:
-    """Records the epochs of a training, shows its progress and saves its checkpoints."""
+class Training:
+    """One training: its trainer and its record. It shows its progress and saves its checkpoints."""
 
     def __init__(
         self,
         context: RunContext,
-        trainer: Trainer,
-        record: Record,
+        state: dict[str, Any],
         inputs: Inputs,
         checkpoint: Checkpoint,
         run_dir: RunDir,
         interruption: GracefulStop,
     ) -> None:
-        self.context, self.trainer, self.record, self.inputs = context, trainer, record, inputs
+        self.context, self.state, self.inputs = context, state, inputs
         self.checkpoint, self.run_dir, self.interruption = checkpoint, run_dir, interruption
-        self.first_epoch, self.readings = trainer.epochs_done + 1, Window({})
+        self.record = Record(**state["record"])
+        self.readings, self.cpu_seconds = Window({}), 0.0
+
+    def train(self, workers: Workers) -> None:
+        """Train to the last epoch, and write the results."""
+        trainer = self.open(workers)
+        with exit_if_out_of_memory(trainer), translate_oom(trainer.oom):
+            self.begin(workers)
+            if not self.record.at_end:
+                with sampled(trainer.device) if self.context.is_timed else nullcontext(self.readings) as self.readings:
+                    trainer.train_epochs(self.add)
+            self.end()
+
+    def open(self, workers: Workers = ALONE, splits: tuple[Split, Split] | None = None) -> Trainer:
+        self.trainer = open_trainer(self.context, self.state, workers, splits)
+        return self.trainer
+
+    def begin(self, workers: Workers = ALONE) -> None:
+        """Before the first epoch: choose settings, and write what is trained."""
+        context, trainer, record = self.context, self.trainer, self.record
+        if not trainer.epochs_done:
+            choose_settings(context, trainer, record)
+        connect_workers(context, trainer, record, workers)
+        self.cpu_seconds = -workers.cpu_seconds_of_others()
+        write_run_info(context, trainer, record, self.inputs.values, self.run_dir)
+        if record.history:  # the run directory may have been removed, or the process killed before it wrote these rows
+            self.run_dir.save_epochs(record)
+        if record.at_end:
+            return
+        self.first_epoch = trainer.epochs_done + 1
         self.meter = Meter(counter_of(gpu_uuid(trainer.device)))
         self.saved_at, self.save_seconds = time.monotonic(), 0.0
-        self.progress = Progress(context.workload, context.train_params.epochs, trainer.epochs_done)
+        prefix = "" if context.is_timed else f"seed {context.seed}, "
+        self.progress = Progress(context.workload, context.train_params.epochs, trainer.epochs_done, prefix)
         if trainer.closed_form:
             trainer.closed_form.on_progress = self.progress.show_fit
+        # At once: the training may fail afterwards.
+        trainer.oom.on_fallback = lambda fallbacks: self.run_dir.add_tags(memory_tags(fallbacks))
+
+    def end(self) -> None:
+        """After the last epoch: complete the record, and write the results."""
+        context, trainer, record = self.context, self.trainer, self.record
+        if not record.at_end:
+            self.progress.close()
+            self.add_readings()  # with the sampler's last reading
+            self.cpu_seconds += trainer.workers.cpu_seconds_of_others()
+            trainer.workers.close()
+            record.at_end = entries_at_end(trainer, record, self.cpu_seconds)
+            self.save_last()
+        write_results(context, trainer, record, self.inputs.values, self.run_dir)
 
     def add(self, epoch: Epoch) -> None:
         """Record `epoch`, and save a checkpoint if one is due.
@@ -214,7 +217,8 @@ class EpochRecorder:
         self.check_finite(epoch)
         self.record.history.append(history_row(epoch, score_name))
         self.record.digests.append(epoch.digests)
-        self.record.timings.append(timing_row(epoch, num_sequences, self.context.train_params.warmup_epochs))
+        warmup_epochs = self.context.train_params.warmup_epochs
+        self.record.timings.append(timing_row(epoch, num_sequences, warmup_epochs, self.context.is_timed))
         self.record.missing_reasons = self.trainer.missing_reasons
         self.add_readings()
         self.check_inputs()
@@ -222,7 +226,7 @@ class EpochRecorder:
             self.save_if_due(epoch.number)
 
     def add_readings(self) -> None:
-        self.record.energy[self.first_epoch] = self.meter.joules()
+        self.record.energy[self.first_epoch] = self.meter.joules() if self.context.is_timed else NOT_TIMED
         self.record.sampled[self.first_epoch] = self.readings.totals()
 
     def check_finite(self, epoch: Epoch) -> None:
@@ -277,9 +281,59 @@ class EpochRecorder:
         self.save_seconds = self.saved_at - start
 
 
+def choose_settings(context: RunContext, trainer: Trainer, record: Record) -> None:
+    """Before the first epoch: choose what is `auto`, find the bottleneck, and record both."""
+    num_parameters = sum(parameter.numel() for parameter in trainer.model.parameters())
+    model, epochs = context.params.train.model.name, context.train_params.epochs
+    if context.is_timed:
+        print(
+            f"{context.workload} on {context.hardware['name']}: {model} with {num_parameters:,} parameters, "
+            f"{len(trainer.train_split):,} sequences to train on, {epochs} epoch{'s' * (epochs > 1)}",
+            flush=True,
+        )
+    record.at_start = entries_at_start(trainer)
+    start = time.monotonic()
+    notes = auto.resolve(trainer, context.hardware)
+    auto_seconds = time.monotonic() - start
+    notes |= trainer.notes
+    print(*notes.values(), sep="\n", end="\n" if notes else "", flush=True)
+    for reason in trainer.missing_graph().values():
+        print(f"steps are taken eagerly instead of captured as a CUDA graph: {reason}", flush=True)
+    find_bottleneck(trainer, record, auto_seconds)
+    record.summary_lines |= notes
+
+
+def find_bottleneck(trainer: Trainer, record: Record, auto_seconds: float) -> None:
+    """If params.yaml enables the probe, record the bottleneck of a training step and the advice for it."""
+    if not trainer.params.probe:
+        return
+    found = trainer.probe_blocker or probe.probe(trainer, auto_seconds)
+    if isinstance(found, str):
+        record.summary_lines["bound"] = f"not probed: {found}"
+    else:
+        record.probe, record.not_probed = found.numbers(), found.missing_reasons
+        record.bound = {"bound": found.bottleneck, "advice": found.advice()}
+        record.summary_lines = {"bound": found.sentence(), "memory": found.memory_sentence()}
+        if missing := found.missing_sentence():
+            record.summary_lines["not_measured"] = missing
+    print(record.summary_lines["bound"], flush=True)
+
+
+def connect_workers(context: RunContext, trainer: Trainer, record: Record, workers: Workers) -> None:
+    """Connect the other workers, if any, to this training, and print a description of them."""
+    if workers.count > 1:
+        workers.broadcast(trainer.step.precision)
+        trainer.use_workers(workers)
+    if changed := record.set_num_workers(workers.count):
+        print(changed, flush=True)
+    if workers.count > 1:
+        record.summary_lines["workers"] = workers_sentence(workers, context.kind, trainer.params, context.params.train)
+        print(record.summary_lines["workers"], flush=True)
+
+
 def run_other_worker(workload: str, device: str, seed: str) -> None:
     """Train as one of several workers, except the first. Such a worker prints nothing and writes no file."""
-    context = RunContext.of(workload, device, int(seed))
+    context = open_context(workload, device, int(seed))
     with process_group(device, context.num_workers, context.kind) as workers, StopSignals() as interruption:
         workers.require_same(read_inputs(workload, device, context.seed))
         state = workers.broadcast()

@@ -45,11 +45,11 @@ def packed_dir(workload: str, device: str) -> Path:
     return ROOT / "data" / "packed" / workload / device
 
 
-def result_dir(workload: str, device: str, seed: int) -> Path:
-    """The folder of one training of `workload` on `device` and of its evaluation. It contains the outputs of both:
-    train/result, train/measured, evaluate/result and evaluate/measured.
+def runs_dir(workload: str, device: str) -> Path:
+    """The outputs of train, replicate and evaluate, each with the folders `result` and `measured`. These contain a
+    folder per seed.
     """
-    return ROOT / "results" / "runs" / workload / device / str(seed)
+    return ROOT / "results" / "runs" / workload / device
 
 
 def preload_file(workload: str, device: str) -> Path:

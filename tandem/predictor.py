@@ -1,6 +1,6 @@
 """Load a trained model without pickle, from its weights and from model.json, which describes the network.
 
-predictor = Predictor(Path("results/runs/sign/auto/0/train/result"), "last")
+predictor = Predictor(Path("results/runs/sign/auto/train/result/0"), "last")
 predictor = mlflow.pyfunc.load_model("runs:/<run id>/model")  # the same
 predictor.predict(table)  # a raw table as in workloads/README.md, labels not needed
 """

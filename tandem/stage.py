@@ -1,9 +1,9 @@
-"""Run one stage: `python -m tandem.stage STAGE [WORKLOAD] [DEVICE] [SEED]`, the cmd of every entry of dvc.yaml.
+"""Run one stage: `python -m tandem.stage STAGE [WORKLOAD] [DEVICE]`, the cmd of every entry of dvc.yaml.
 
-The arguments are the stage's name and its item of the matrix. Exit status: 0, 1 (failed) or 130 (Ctrl+C); one of
-several workers also uses 75 and 76 (tandem/training/workers.py). A failure's reason is on stderr and in
-`.tandem/last_error.json`, because DVC turns every failure into exit 255. The stage ends with its dvc
-(tandem/stop_signals.py).
+The arguments are the stage's name and its item of the matrix; those of `train` end with one seed or more. Exit status:
+0, 1 (failed) or 130 (Ctrl+C); one of several workers also uses 75 and 76 (tandem/training/workers.py). A failure's
+reason is on stderr and in `.tandem/last_error.json`, because DVC turns every failure into exit 255. The stage ends with
+its dvc (tandem/stop_signals.py).
 
 `hardware` runs on every `dvc repro`, so this module imports as little as possible.
 """
@@ -14,16 +14,17 @@ import os
 import sys
 from importlib import import_module
 
-from tandem.stop_signals import end_with, end_with_dvc
+from tandem.stop_signals import PARENT, end_with, end_with_dvc
 
-# The arguments of each stage; also the parameters of its Prefect flow run.
+# The item of each stage in dvc.yaml's matrix; also the parameters of its Prefect flow run.
 STAGES = {
     "hardware": (),
     "preprocess": ("workload",),
     "preload": ("workload", "device"),
     "speed": ("workload",),
-    "train": ("workload", "device", "seed"),
-    "evaluate": ("workload", "device", "seed"),
+    "train": ("workload", "device"),
+    "replicate": ("workload", "device"),
+    "evaluate": ("workload", "device"),
     "compare": (),
 }
 # Stages that are recorded in MLflow.
@@ -44,9 +45,12 @@ def main(argv: list[str]) -> int:
     is_worker = is_parallel and import_module("tandem.params.devices").started_by_launcher()
     if is_worker:
         end_with(os.getppid())  # the launcher, which ends with dvc
+    elif PARENT in os.environ:
+        end_with(int(os.environ[PARENT]))
     elif "DVC_STAGE" in os.environ:
         end_with_dvc()
-    name = f"{stage}@{'-'.join(item)}" if item else stage  # as in dvc.yaml's matrix: `train@sign-auto-0`
+    words = item[: len(STAGES[stage])]
+    name = f"{stage}@{'-'.join(words)}" if words else stage  # as in dvc.yaml's matrix: `train@sign-auto`
     try:
         if is_parallel and not is_worker:
             return import_module("tandem.training.launcher").launch(*item)
@@ -72,8 +76,9 @@ def parse(argv: list[str]) -> tuple[str, list[str]]:
         from tandem.messages import nearest
 
         raise ValueError(f"unknown stage {stage!r}{nearest(stage, STAGES)}")
-    if len(item) != len(STAGES[stage]):
-        wanted = " ".join([stage, *(word.upper() for word in STAGES[stage])])
+    seeds = item[len(STAGES[stage]) :]
+    if len(item) < len(STAGES[stage]) or bool(seeds) != (stage == "train") or not all(map(str.isdigit, seeds)):
+        wanted = " ".join([stage, *(word.upper() for word in STAGES[stage]), *(["SEED"] if stage == "train" else [])])
         raise ValueError(f"stage {stage!r} is called as `python -m tandem.stage {wanted}`; received {item}")
     return stage, item
 

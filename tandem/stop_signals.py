@@ -2,8 +2,8 @@
 
 A stage stops when its dvc has ended, even by `kill -9`: `end_with_dvc` then sends it SIGTERM. Most stages end at
 once on SIGTERM. A training finishes its epoch, saves a checkpoint and exits with 130 (`GracefulStop`; stages/train.py).
-With several workers, the first worker uses `GracefulStop`. The others and their launcher use `StopSignals`, which only
-notes the signal (tandem/training/launcher.py).
+With several workers, the first worker uses `GracefulStop`, the others `StopSignals`, which only notes the signal. A
+process that starts trainings uses `Forwarding` (tandem/training/launcher.py, stages/replicate.py).
 """
 
 import os
@@ -14,6 +14,9 @@ TYPE_CHECKING = False  # like typing's, without the import: every stage imports 
 if TYPE_CHECKING:
     from types import FrameType
     from typing import Self
+
+
+PARENT = "TANDEM_PARENT"  # the process that `replicate` runs in, for the trainings that it starts
 
 
 class StopSignals:
@@ -48,6 +51,23 @@ class GracefulStop(StopSignals):
         self.first_signal = number
         self.stop_requested = True
         print("\nstopping after this epoch, with a checkpoint; once more stops at once", file=sys.stderr, flush=True)
+
+
+class Forwarding(StopSignals):
+    """A context that forwards the signals that stop a training to the processes that this one has started."""
+
+    def handle(self, number: int, frame: "FrameType | None") -> None:
+        from contextlib import suppress
+
+        import psutil
+
+        self.stop_requested = True
+        children = psutil.Process().children()
+        if not children:  # they have not started yet
+            raise KeyboardInterrupt
+        for child in children:
+            with suppress(psutil.NoSuchProcess):
+                child.send_signal(number)
 
 
 def end_with_dvc() -> None:

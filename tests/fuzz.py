@@ -22,13 +22,13 @@ from tandem.params.loading import load_params, load_workload
 from tandem.params.own_components import modules_of
 from tandem.params.parsing import one_line
 from tandem.runs import run_dir
-from tandem.runs.run import TRAIN_RESULT
 from tandem.stage import LAST_ERROR
 from tandem.training import auto, checkpoint
 from tandem.training.context import RunContext
 from tandem.training.saved_network import load_network
 
-RUN = files.result_dir("tiny", "cpu", 0)
+RUNS = files.runs_dir("tiny", "cpu")
+TRAINED = RUNS / "train/result/0"
 PACKED, PREPARED = files.packed_dir("tiny", "cpu"), files.prepared_dir("tiny")
 CPU = torch.device("cpu")
 CHECKPOINT = checkpoint.Checkpoint.of("tiny", "cpu", {"seed": 0})
@@ -84,14 +84,14 @@ READERS: dict[Path, Callable[[], object]] = {
     **{PREPARED / name: open_context for name in ("summary.json", "test/targets.npy")},
     files.hardware_file("cpu"): open_context,
     **{
-        RUN / name: read_back
+        RUNS / name: read_back
         for name in (
-            "train/result/train.json", "train/result/history.csv", "train/measured/timing.json",
-            "train/measured/timings.csv", "evaluate/result/score.json", "evaluate/result/scores.csv",
+            "train/result/0/train.json", "train/result/0/history.csv", "train/measured/0/timing.json",
+            "train/measured/0/timings.csv", "evaluate/result/0/score.json", "evaluate/result/0/scores.csv",
         )
     },
-    RUN / TRAIN_RESULT / "model.json": lambda: load_network(RUN / TRAIN_RESULT, "last"),
-    RUN / TRAIN_RESULT / "last.safetensors": lambda: load_network(RUN / TRAIN_RESULT, "last"),
+    TRAINED / "model.json": lambda: load_network(TRAINED, "last"),
+    TRAINED / "last.safetensors": lambda: load_network(TRAINED, "last"),
     CHECKPOINT.path: checkpoint_state,
     auto.choices_file(): use_cache,
     closure.CACHE: fingerprints,
@@ -105,7 +105,7 @@ READERS: dict[Path, Callable[[], object]] = {
 }  # fmt: skip
 # Only an edit by hand gives a value in these another type.
 TYPES_KEPT = (PACKED / "plan.json", PREPARED / "summary.json", files.hardware_file("cpu"), files.preset_file("tiny"),
-              RUN / TRAIN_RESULT / "model.json", files.ROOT / "docs/published.json")  # fmt: skip
+              TRAINED / "model.json", files.ROOT / "docs/published.json")  # fmt: skip
 
 
 def make_what_is_missing() -> None:

@@ -68,7 +68,7 @@ ROW = {
 }  # fmt: skip
 STAGES: dict[str, tuple[list[str], Any]] = {
     "hardware": (["results/hardware/devices/auto.json", "results/hardware/devices/cpu.json"], {}),
-    "train": (["results/runs/{0}/{1}/{2}/train/result/train.json"], {}),
+    "train": (["results/runs/{0}/{1}/train/result/train.json"], {}),
     "compare": (
         ["results/compare/compare.json", "results/compare/compare.md"],
         {"rows": [ROW], "verdicts": [], "short_verdicts": {}},
@@ -81,11 +81,11 @@ stages:
     always_changed: true
     outs: [results/hardware]
   train:
-    matrix: {workload: "${workloads}", device: "${devices}", seed: "${seeds}"}
-    cmd: python -m tandem.stage train ${item.workload} ${item.device} ${item.seed}
+    matrix: {workload: "${workloads}", device: "${devices}"}
+    cmd: python -m tandem.stage train ${item.workload} ${item.device} ${seeds[0]}
     deps: ["results/hardware/devices/${item.device}.json"]
     params: ["${item.workload}.train"]
-    outs: ["results/runs/${item.workload}/${item.device}/${item.seed}/train/result"]
+    outs: ["results/runs/${item.workload}/${item.device}/train/result"]
   compare:
     cmd: python -m tandem.stage compare
     deps: [results/runs]

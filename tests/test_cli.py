@@ -129,7 +129,7 @@ def test_a_misspelt_workload_of_repro_is_named_before_dvc_starts(project: Path):
     done = tandem(project, "repro", "tinny")
     assert (done.returncode, done.stdout) == (1, "") and "did you mean 'tiny'?" in done.stderr
     assert len(done.stderr.splitlines()) == 1
-    for target in ("tiny", "train@tiny-cpu-0", "dvc.yaml", "dvc.yaml:compare", "stages/dvc.yaml:hardware", "compare"):
+    for target in ("tiny", "train@tiny-cpu", "dvc.yaml", "dvc.yaml:compare", "stages/dvc.yaml:hardware", "compare"):
         assert "neither" not in tandem(project, "repro", "--dry", target).stderr
 
 
@@ -175,5 +175,5 @@ def test_status_names_what_would_run(trained: Path, tmp_path: Path):
     params.write_text(TINY.replace("weights: last", "weights: best"))
     done = tandem(project, "status", "--json")
     assert done.returncode == 1
-    assert set(json.loads(done.stdout)["outdated"]) == {"evaluate@tiny-cpu-0"}
+    assert set(json.loads(done.stdout)["outdated"]) == {"evaluate@tiny-cpu"}
     assert dvc(project, "repro", "--dry").returncode == 0

@@ -12,7 +12,7 @@ from tests.projects import commit, copy_of, read_record, stages_at_once, tandem,
 from tests.tasks.test_tasks import CLOSENESS
 from tests.test_parts import HELPER, NET, OWN
 
-STAGES = ("hardware", "train tiny cpu 0", "evaluate tiny cpu 0")
+STAGES = ("hardware", "train tiny cpu 0", "evaluate tiny cpu")
 # In an empty folder, with nothing of the caller's environment: predict with each model, and with its example.
 # Arguments: the store, the table, URIs of models.
 BARE = """

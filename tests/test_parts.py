@@ -192,7 +192,7 @@ def test_a_mistake_in_a_component_costs_no_output(trained: Path, tmp_path: Path)
 @pytest.mark.long
 def test_an_experiment_in_a_copy_names_the_files_that_git_does_not_track(tmp_path: Path):
     project = make_project(tmp_path / "project", OWN)
-    experiment = ("dvc", "exp", "run", "--temp", "-n", "own", "evaluate@tiny-cpu-0")
+    experiment = ("dvc", "exp", "run", "--temp", "-n", "own", "evaluate@tiny-cpu")
     for name, content in (("net", NET), ("helper", HELPER)):
         (project / f"workloads/tiny/{name}.py").write_text(content)
     for name in ("net", "helper"):
@@ -201,7 +201,7 @@ def test_an_experiment_in_a_copy_names_the_files_that_git_does_not_track(tmp_pat
         assert done.returncode != 0 and "Traceback" not in done.stdout
         assert f"git does not track {file}, so the experiment does not get it; run `git add {file}`" in done.stdout
         run(project, "git", "add", file)
-    assert "train@tiny-cpu-0" in run(project, *experiment).stdout
+    assert "train@tiny-cpu" in run(project, *experiment).stdout
 
 
 def test_params_are_validated_again_only_after_a_file_has_changed_that_decides_it(tmp_path: Path):

@@ -74,8 +74,9 @@ def compare_sides(sides: Mapping[str, Sequence[Manifest]]) -> Comparability:
             named = list(naming(own, other))
             of_device = (each for each in named if each.what in OF_A_SIDE)
             refusals += [f"{each} among the runs of {name}" for each in (*refusing(own, other), *of_device)]
-            notes += [f"the runs of {name} differ in {each}" for each in named if each.what in OF_AUTO]
-        for manifest in (own, *others):
+            if is_timed(other):
+                notes += [f"the runs of {name} differ in {each}" for each in named if each.what in OF_AUTO]
+        for manifest in filter(is_timed, (own, *others)):
             if actions := manifest["realized"]["out_of_memory"]:
                 refusals.append(f"memory ran out while training on {manifest['device']} ({short('; '.join(actions))})")
             if shared := others_on_gpu(manifest["conditions"]):
@@ -83,6 +84,11 @@ def compare_sides(sides: Mapping[str, Sequence[Manifest]]) -> Comparability:
             notes += conditions_of(manifest, name)
     notes += of_settings({name: runs[0] for name, runs in sides.items()})
     return Comparability(tuple(dict.fromkeys(refusals)), tuple(naming(first, second)), tuple(dict.fromkeys(notes)))
+
+
+def is_timed(manifest: Manifest) -> bool:
+    """Whether the training ran alone and was measured, as replicates are not."""
+    return value_at(manifest, "timing.epoch_seconds") is not None
 
 
 def refusing(first: Manifest, second: Manifest) -> Iterator[Mismatch]:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -33,9 +33,9 @@ from tandem.runs.run import Run
 NOT_DESCRIBED = ("machine", "way of stepping", "place of the data")
 # The fields that a row takes from `timing` in timing.json, and how the values of several seeds are reduced to one.
 REDUCED: dict[str, Callable[[list[float]], float]] = {
-    **dict.fromkeys(("epoch_seconds", "samples_per_second", "epoch_joules", "train_joules"), statistics.median),
+    **dict.fromkeys(("epoch_seconds", "samples_per_second", "train_seconds"), statistics.median),
+    **dict.fromkeys(("epoch_joules", "train_joules"), statistics.median),
     **dict.fromkeys(("peak_allocated_mib", "peak_reserved_mib", "process_mib", "peak_rss_mib"), max),
-    "train_seconds": sum,
 }
 OF_SEED = ("seed", "score", "epoch_seconds", "samples_per_second", "train_seconds", "measured_at", "tracking")
 
@@ -46,6 +46,7 @@ class Side:
 
     name: str
     runs: tuple[Run, ...]
+    replicates: Mapping[str, Any] = field(default_factory=dict)  # measured of them together (stages/replicate.py)
 
     @property
     def manifest(self) -> Manifest:
@@ -53,7 +54,8 @@ class Side:
 
     @property
     def epoch_seconds(self) -> list[float]:
-        return [run.timing["timing"]["epoch_seconds"] for run in self.runs]
+        """Of the timed runs: all but replicates."""
+        return [run.timing["timing"]["epoch_seconds"] for run in self.runs if run.is_timed]
 
     @property
     def score_name(self) -> str:
@@ -90,22 +92,18 @@ class Side:
         found |= {
             "seeds": [row["seed"] for row in rows],
             "runs": [{name: row[name] for name in OF_SEED} for row in rows],
+            "replicates": dict(self.replicates),
             "score": statistics.fmean(scores),
             "score_lowest": min(scores),
             "score_highest": max(scores),
             "metrics": {name: mean_of(row["metrics"].get(name) for row in rows) for name in names},
         }
         if len(rows) > 1:
-            seconds = [row["epoch_seconds"] for row in rows if row["epoch_seconds"] is not None]
-            found |= {
-                "epoch_seconds_lowest": min(seconds, default=None),
-                "epoch_seconds_highest": max(seconds, default=None),
-                "sentence": (
-                    f"{found['score_name']} {found['score']:.4f} on average over {len(scores)} seeds ({min(scores):.4f}"
-                    f" to {max(scores):.4f}), which vary weights, order and draws and leave the split as it is; with "
-                    f"seed {first['seed']}: {first['sentence']}"
-                ),
-            }
+            found["sentence"] = (
+                f"{found['score_name']} {found['score']:.4f} on average over {len(scores)} seeds ({min(scores):.4f}"
+                f" to {max(scores):.4f}), which vary weights, order and draws and leave the split as it is; with "
+                f"seed {first['seed']}: {first['sentence']}"
+            )
         return found
 
 

@@ -10,7 +10,8 @@ from dataclasses import dataclass, replace
 LEVEL = 0.95
 # With two pairs, the interval would be more than nine times as wide as with five pairs of the same spread.
 MIN_PAIRS = 3
-MORE_PAIRS = "`dvc exp run -S 'seeds=[0,1,2,3,4]'` measures 5"
+MORE_SEEDS = "`dvc exp run -S 'seeds=[0,1,2,3,4]'`"
+MORE_PAIRS = f"{MORE_SEEDS} measures 5"
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ from typing import Any
 from tandem.comparing.comparability import short_hardware
 from tandem.comparing.comparison import Comparison, Judgement
 from tandem.comparing.rerun import STATUS
+from tandem.comparing.statistics import MORE_SEEDS
 from tandem.report.text import score_text, seconds, words
 
 Row = Mapping[str, Any]
@@ -93,15 +94,15 @@ def cells(row: Row) -> dict[str, Cell]:
     if num_seeds > 1:
         lowest, highest = score_text(row["score_lowest"]), score_text(row["score_highest"])
         score_details += [f"mean of {num_seeds} seeds", f"{lowest} to {highest}"]
-        if row["epoch_seconds_lowest"] is not None:
-            extremes = f"{seconds(row['epoch_seconds_lowest'])} to {seconds(row['epoch_seconds_highest'])}"
-            epoch_details = [f"median of {num_seeds} processes", extremes]
+        if len(timed := [run["epoch_seconds"] for run in row["runs"] if run["epoch_seconds"] is not None]) > 1:
+            epoch_details = [f"median of {len(timed)} processes", f"{seconds(min(timed))} to {seconds(max(timed))}"]
     if row["epoch_joules"] is not None:
         epoch_details.append(f"{row['epoch_joules']:,.4g} J")
     threads = "1 thread, " if row["threads"] == 1 else f"{row['threads']} threads, "
-    training_details = [f"{num_seeds} seeds together"] if num_seeds > 1 and row["train_seconds"] is not None else []
-    if row["train_joules"] is not None:
-        training_details.append(f"{row['train_joules']:,.4g} J{' for each seed' if num_seeds > 1 else ''}")
+    training_details = [f"{row['train_joules']:,.4g} J"] if row["train_joules"] is not None else []
+    if "total_seconds" in (together := row["replicates"]):
+        at_once = f", {together['num_at_once']} at a time" if together["num_at_once"] > 1 else ""
+        training_details.append(f"{together['num_seeds']} more seeds: {together['total_seconds']:,.0f} s{at_once}")
     return {
         "workload": Cell(row["workload"], (f"{row['task']}, {row['model']}",)),
         "device": Cell(row["label"], (f"{threads if row['device'] == 'cpu' else ''}{row['precision']}",)),
@@ -149,7 +150,23 @@ def verdict(section: ReportSection) -> list[str]:
     for each in section.comparison.judgements:
         names = [KINDS.get(side.name, side.name) for side in (each.first, each.second)]
         found += [speed_summary(each, *names), score_summary(each, *names)]
-    return [*found, *compare_with_zero(section.rows[0]), *unbeaten_baselines(section.rows[0])]
+    return [
+        *found,
+        *compare_with_zero(section.rows[0]),
+        *unbeaten_baselines(section.rows[0]),
+        *more_seeds(section.own),
+    ]
+
+
+def more_seeds(rows: Sequence[Row]) -> list[str]:
+    """Return a sentence on how to get the spread of the scores, if there is only one seed.
+
+    The time is that of four trainings one after the other. On a CPU with several cores it is less.
+    """
+    if any(len(row["seeds"]) > 1 for row in rows):
+        return []
+    took = 4 * sum(row["train_seconds"] or 0.0 for row in rows)
+    return [f"One seed: {MORE_SEEDS} shows the spread of the score, after at most about {took:,.0f} s"]
 
 
 def unbeaten_baselines(row: Row) -> list[str]:

@@ -47,8 +47,8 @@ def score_metric(metrics: Mapping[str, float]) -> str:
 def write_figures(client: Any, run_id: str, ms: int, runs: Sequence[Any]) -> None:
     """Write the figures of `runs`, which may differ in their seed, as texts and the description to the run `run_id`.
 
-    A text has the range over several runs: 0.9789 (0.9722 to 0.9889). A figure that a run lacks is left out. The
-    parent run also gets the metrics.
+    A text has the range over several runs: 0.9789 (0.9722 to 0.9889). A score that a run lacks is left out; times and
+    memory are those of the runs that were measured. The parent run also gets the metrics.
     """
     from mlflow.entities import Metric, RunTag
 
@@ -58,7 +58,7 @@ def write_figures(client: Any, run_id: str, ms: int, runs: Sequence[Any]) -> Non
     for title, figure in (FIGURES if on_gpu else FIGURES | ON_CPU).items():
         name = figure.metric or next((score_metric(run.data.metrics) for run in runs), "")
         values = [run.data.metrics[name] for run in runs if name in run.data.metrics]
-        if not values or len(values) < len(runs):
+        if not values or (not figure.metric and len(values) < len(runs)):
             continue
         value = figure.reduce(values)
         if is_parent and present.get(name) != value:
@@ -87,6 +87,11 @@ def write_description(client: Any, run_id: str) -> None:
         baseline = f"; best baseline: {tags[BASELINE_TAG]}" if BASELINE_TAG in tags else ""
         seeds = f", mean of the seeds {tags['seeds'].replace(',', ', ')}" if "," in tags.get("seeds", "") else ""
         lines = [f"**{score} {tags['score']}** on the test split{seeds}{baseline}"]
+        if "seeds" not in tags and PARENT_TAG not in tags and (seconds := data.metrics.get("time/train_seconds")):
+            lines.append(
+                "one seed: `dvc exp run -S 'seeds=[0,1,2,3,4]'` shows the spread of the score, after at most about "
+                f"{4 * seconds:,.0f} s"
+            )
     figures = [f"{tags[title]} {title}" for title in ("s/epoch", "samples/s") if title in tags]
     figures += [f"peak memory {tags['peak memory']}"] if "peak memory" in tags else []
     device = f"**{tags.get('device', '?')}** ({tags.get('device.name', '?')})"

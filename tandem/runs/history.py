@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -45,6 +45,7 @@ EPOCH_METRICS = {
     "cpu/busy_cores": "cpu_share",
 }
 PEAKS = ("peak_allocated_mib", "peak_reserved_mib")  # the larger value of training and validation
+NOT_TIMED = "it trained beside other seeds, so nothing of it was measured"  # the stage `replicate`
 
 
 @dataclass
@@ -69,6 +70,7 @@ class Record:
     digests: list[dict[str, str]] = field(default_factory=list)  # of each epoch's weights, order and random draws
     # First epoch -> the number of workers from there on; empty for one worker. A resumed training may have another one.
     workers: dict[int, int] = field(default_factory=dict)
+    num_together: int = 1  # seeds in the same process at a time
     # What the records say about the end of the training: the time and the conditions. Empty before.
     at_end: dict[str, Any] = field(default_factory=dict)
 
@@ -101,9 +103,10 @@ def history_row(epoch: Epoch, score: str) -> dict[str, Any]:
     }
 
 
-def timing_row(epoch: Epoch, num_samples: int, warmup_epochs: int) -> dict[str, Any]:
+def timing_row(epoch: Epoch, num_samples: int, warmup_epochs: int, is_timed: bool = True) -> dict[str, Any]:
+    """A row of timings.csv. Without `is_timed`, it has the time of day and no measurement."""
     measured = epoch.training
-    return {
+    row = {
         "epoch": epoch.number,
         "ended_ms": int(time.time() * 1000),  # since 1970; MLflow's timestamp of the epoch
         "is_warmup": int(epoch.number <= warmup_epochs),
@@ -113,6 +116,9 @@ def timing_row(epoch: Epoch, num_samples: int, warmup_epochs: int) -> dict[str, 
         **{name: getattr(measured, name) for name in EPOCH_METRICS.values()},
         **{name: peak_of(epoch, name) for name in PEAKS},
     }
+    return (
+        row if is_timed else row | dict.fromkeys(name for name in row if name not in ("epoch", "ended_ms", "is_warmup"))
+    )
 
 
 def peak_of(epoch: Epoch, name: str) -> float | None:
@@ -139,25 +145,25 @@ def summarize(timings: list[dict[str, Any]], first_epoch: int = 1) -> dict[str, 
     """Summarize the epochs' measurements: medians after warm-up, peaks and means over all epochs.
 
     Epochs before `first_epoch` were trained by another number of workers and count only in `train_seconds`. A value
-    that could not be measured is None.
+    that was not measured is None.
     """
     here = [row for row in timings if row["epoch"] >= first_epoch]
-    measured = [row for row in here if not row["is_warmup"]]
-    seconds = [row["epoch_seconds"] for row in measured]
-
-    def reduced(name: str, reduce: Callable[[Iterable[float]], float]) -> float | None:
-        values = [row[name] for row in here if row[name] is not None]
-        return reduce(values) if values else None
+    measured = [row for row in here if not row["is_warmup"] and row["epoch_seconds"] is not None]
+    seconds = [row["epoch_seconds"] + row["validation_seconds"] for row in timings if row["epoch_seconds"] is not None]
 
     return {
-        "epoch_seconds": statistics.median(seconds),
-        "samples_per_second": statistics.median(row["samples_per_second"] for row in measured),
+        **{name: reduced(name, statistics.median, measured) for name in ("epoch_seconds", "samples_per_second")},
         "num_epochs_measured": len(measured),
-        "num_epochs_warmup": len(here) - len(measured),
-        "train_seconds": sum(row["epoch_seconds"] + row["validation_seconds"] for row in timings),
-        **{name: reduced(name, max) for name in (*PEAKS, "peak_rss_mib")},
-        "cpu_share": reduced("cpu_share", statistics.fmean),
+        "num_epochs_warmup": sum(row["is_warmup"] for row in here),
+        "train_seconds": sum(seconds) if len(seconds) == len(timings) else None,
+        **{name: reduced(name, max, here) for name in (*PEAKS, "peak_rss_mib")},
+        "cpu_share": reduced("cpu_share", statistics.fmean, here),
     }
+
+
+def reduced(name: str, reduce: Callable[[Iterable[float]], float], rows: Iterable[Mapping[str, Any]]) -> float | None:
+    values = [row[name] for row in rows if row[name] is not None]
+    return reduce(values) if values else None
 
 
 def summarize_gpu(parts: Iterable[dict[str, Any]]) -> tuple[dict[str, float | None], dict[str, str]]:

@@ -6,7 +6,8 @@ A run is named by
                               that MLFLOW_TRACKING_URI names
     sign@cpu, sign@cpu-0      workload@device[-seed]: the latest finished run in the tracking store. The device is the
                               one in params.yaml (including `auto`), or the one that was used
-    a path                    of a run's folder (results/runs/sign/cpu/0), or of a file in it
+    a path                    of a run's folder (results/runs/sign/cpu if it has one seed, otherwise
+                              results/runs/sign/cpu/train/result/0), or of a file in it
 
 Returns `Run` (tandem/runs/run.py). Artifacts on a tracking server come through that server. Errors that the caller
 can fix are ValueErrors with one sentence.
@@ -25,7 +26,7 @@ from typing import Any
 from tandem.messages import without_password
 from tandem.runs import connection
 from tandem.runs.headline import PARENT_TAG, write_description
-from tandem.runs.run import Run, is_run, open_folder, open_run
+from tandem.runs.run import Run, open_folder, open_run, seeds_in
 from tandem.runs.store import shown, tracking_uri
 
 RUN_ID = re.compile(r"[0-9a-f]{6,32}")  # of MLflow, or its beginning
@@ -51,16 +52,11 @@ def find(run: str) -> Run:
 def find_seeds(run: str) -> list[Run]:
     """Return the runs that `run` names, ordered by seed.
 
-    `run` may be one run, a run above several seeds, a name without a seed whose latest run has such a parent, or a
-    folder of folders by seed.
+    `run` may be one run, a run above several seeds, a name without a seed whose latest run has such a parent, or the
+    folder of a device with all its seeds.
     """
-    if (path := Path(run)).is_dir() and not is_run(path):
-        if folders := [folder for folder in path.iterdir() if is_run(folder)]:
-            return [
-                open_folder(folder) for folder in sorted(folders, key=lambda folder: (len(folder.name), folder.name))
-            ]
-    if path.exists():
-        return [open_folder(path)]
+    if (path := Path(run)).exists():
+        return [open_folder(path, seed) for seed in seeds_in(path) or (None,)]
     entry = entry_of(run)
     match = NAME.fullmatch(run)
     above = entry.data.tags.get(PARENT_TAG) if match and not match["seed"] else None

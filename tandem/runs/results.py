@@ -1,8 +1,8 @@
 """Writes the results of one training: its files, its records, and the MLflow run.
 
-Takes a run context, its trainer and the recorded epochs (history.py). Writes to the run's folder (run.py):
-train/result/ with the weights, model.json, history.csv and train.json, which are the same bytes whenever the training
-is reproduced; train/measured/ with timings.csv and timing.json. Copies them to the run directory for MLflow
+Takes a run context, its trainer and the recorded epochs (history.py). Writes to the seed's folders in the stage's
+outputs (run.py): `result` with the weights, model.json, history.csv and train.json, which are the same bytes whenever
+the training is reproduced; `measured` with timings.csv and timing.json. Copies them to the run directory for MLflow
 (run_dir.py).
 """
 
@@ -24,6 +24,7 @@ from tandem.params.loading import load_params
 from tandem.params.parsing import flatten, literal
 from tandem.runs import provenance, schemas
 from tandem.runs.history import (
+    NOT_TIMED,
     RUN_METRICS,
     Record,
     device_sentence,
@@ -33,7 +34,6 @@ from tandem.runs.history import (
     summarize_energy,
     summarize_gpu,
 )
-from tandem.runs.run import TRAIN_MEASURED, TRAIN_RESULT
 from tandem.runs.run_dir import GROUP_TAG, RunDir
 from tandem.runs.schemas import Placement, Realized, TimingRecord, TrainRecord
 from tandem.training.context import RunContext
@@ -74,7 +74,7 @@ def write_results(
     context: RunContext, trainer: Trainer, record: Record, inputs: dict[str, Any], run_dir: RunDir
 ) -> None:
     """Write all results, and copy them for MLflow."""
-    result, measured = context.folder / TRAIN_RESULT, context.folder / TRAIN_MEASURED
+    result, measured = context.result, context.measured
     for name, weights in {"best": trainer.best_weights, "last": snapshot(trainer.model)}.items():
         files.write_bytes(result / f"{name}.safetensors", save(weights))
     files.write_json(result / "model.json", model_document(context))
@@ -90,21 +90,24 @@ def write_results(
     run_dir.save_epochs(record)  # includes the last epochs, if their checkpoint could not be written
     run_dir.add_artifact(result / "train.json")
     run_dir.add_artifact(measured / "timing.json")
-    if others := conditions.others_on_gpu(timing["conditions"]):
+    if context.is_timed and (others := conditions.others_on_gpu(timing["conditions"])):
         run_dir.add_tags({"not_comparable": others})
         print(f"warning: {others}: no comparison of times takes this run", flush=True)
 
-    print(
-        f"{times['epoch_seconds']:.3f} s per epoch (median of {times['num_epochs_measured']}), "
-        f"{times['samples_per_second']:,.0f} samples/s, {times['train_seconds']:.1f} s in all"
-    )
+    if context.is_timed:
+        print(
+            f"{times['epoch_seconds']:.3f} s per epoch (median of {times['num_epochs_measured']}), "
+            f"{times['samples_per_second']:,.0f} samples/s, {times['train_seconds']:.1f} s in all"
+        )
+    else:
+        name = f"val_{context.task.score_name}"
+        print(f"seed {context.seed}: {name.replace('_', ' ', 1)} {record.history[-1][name]:.4f}", flush=True)
 
 
 def train_record(context: RunContext, trainer: Trainer, record: Record, inputs: dict[str, Any]) -> TrainRecord:
     """Return what was trained and what came out."""
-    folder = context.folder / TRAIN_RESULT
     sha256 = {
-        name: files.sha256_file(folder / name)
+        name: files.sha256_file(context.result / name)
         for name in ("best.safetensors", "last.safetensors", "model.json", "history.csv")
     }
     realized = realized_settings(trainer)
@@ -180,6 +183,8 @@ def timing_record(context: RunContext, trainer: Trainer, record: Record) -> Timi
         placement["graph_blocker"] = trainer.step.eager_reason
     if record.workers_from_epoch:
         placement["workers_from_epoch"] = record.workers_from_epoch
+    if record.num_together > 1:
+        placement["seeds_together"] = record.num_together
     return {
         "schema": schemas.SCHEMA,
         "run_key": record.run_key,
@@ -198,12 +203,16 @@ def timing_record(context: RunContext, trainer: Trainer, record: Record) -> Timi
         "timing": {
             **times,
             **({} if energy_summary["train_joules"] is None else {"energy_method": method}),
-            "missing_reasons": {name: why for name, why in missing_reasons.items() if times.get(name) is None},
+            "missing_reasons": {
+                name: missing_reasons.get(name, NOT_TIMED)
+                for name, value in times.items()
+                if value is None and (name in missing_reasons or not context.is_timed)
+            },
         },
         "probe": record.probe,
         "not_probed": record.not_probed,
         "summary_lines": record.summary_lines,
-        "files": {"timings.csv": files.sha256_file(context.folder / TRAIN_MEASURED / "timings.csv")},
+        "files": {"timings.csv": files.sha256_file(context.measured / "timings.csv")},
     }
 
 
@@ -211,7 +220,7 @@ def write_mlflow_ids(context: RunContext, run_dir: RunDir) -> None:
     """Add the ids of the MLflow run to timing.json, for links to its page. They are known only after the run is
     published.
     """
-    path = context.folder / TRAIN_MEASURED / "timing.json"
+    path = context.measured / "timing.json"
     timing = schemas.read(path.read_bytes(), files.relative(path), TimingRecord)
     schemas.write(path, TimingRecord, {**timing, "mlflow": {"experiment": context.workload, **run_dir.ids}})
 
@@ -265,7 +274,7 @@ def write_run_info(
         },
         tags={
             **{name: about[name] for name in ("device", "device.name", "host")},
-            "mlflow.source.name": f"train@{context.workload}-{context.device}-{context.seed}",
+            "mlflow.source.name": f"{context.stage}@{context.workload}-{context.device}",
             "mlflow.source.type": "LOCAL",
             "workload": context.workload,
             "requested_device": context.device,

@@ -1,8 +1,16 @@
 """One recorded run: a training, and its evaluation if there is one.
 
-`open_folder` opens a run from its files: results/runs/<workload>/<device>/<seed>/, a copy of it from another machine,
-or a copy of its artifacts in MLflow. tandem/runs/recorded.py finds runs by name and opens them from MLflow. All code
-that compares, shows, verifies or reports runs uses `Run`. This module imports neither torch nor mlflow.
+`open_folder` opens a run from its files: results/runs/<workload>/<device>/ with the files of every seed, a copy of it
+from another machine, or a copy of a run's artifacts in MLflow. tandem/runs/recorded.py finds runs by name and opens
+them from MLflow. All code that compares, shows, verifies or reports runs uses `Run`. This module imports neither torch
+nor mlflow.
+
+    train/result/<seed>/         the first seed: train.json, model.json, history.csv, weights
+    train/measured/<seed>/       timing.json, timings.csv
+    replicate/result/<seed>/     each of the other seeds, if there are any
+    replicate/measured/<seed>/
+    evaluate/result/<seed>/      every seed: score.json, predictions.csv, scores.csv, confusion.csv
+    evaluate/measured/<seed>/
 """
 
 import hashlib
@@ -17,11 +25,10 @@ from tandem.params.task_facts import recorded_facts
 from tandem.runs import schemas
 from tandem.runs.schemas import ScoreRecord, TimingRecord, TrainRecord
 
-# The output folders of train and evaluate in results/runs/<workload>/<device>/<seed>/.
-TRAIN_RESULT, TRAIN_MEASURED = "train/result", "train/measured"
-RESULT, MEASURED = "evaluate/result", "evaluate/measured"
-# Where a run's files are: in these folders, all in one folder, or as in MLflow, where tables are in `evaluation`.
-PLACES = (TRAIN_RESULT, TRAIN_MEASURED, RESULT, MEASURED, "", "evaluation")
+TRAININGS = ("train", "replicate")  # the stages whose outputs are trainings
+# The folders of a seed's files, and those of a run's artifacts, as in MLflow.
+BY_SEED = ("train/result", "train/measured", "replicate/result", "replicate/measured", "evaluate/result")
+FLAT = ("", "evaluation")
 # Takes a file name; returns the content and the source (for messages). Raises FileNotFoundError.
 Read = Callable[[str], tuple[bytes, str]]
 
@@ -46,6 +53,11 @@ class Run:
     @property
     def seed(self) -> int:
         return self.train["seed"]
+
+    @property
+    def is_timed(self) -> bool:
+        """Whether the training ran alone and was measured; a replicate was not."""
+        return self.timing["timing"].get("epoch_seconds") is not None
 
     @cached_property
     def manifest(self) -> dict[str, Any]:
@@ -107,24 +119,42 @@ class Run:
         return {**self.train["files"], **self.timing["files"], **(self.score["files"] if self.score else {})}
 
 
-def open_folder(path: Path) -> Run:
-    """Open the run at `path`: a folder, or one of its records. Raises ValueError if there is none or it is damaged."""
+def open_folder(path: Path, seed: int | None = None) -> Run:
+    """Open the run at `path`: the folder of a run, of all seeds of a device, or of one seed below it, or a file in it.
+
+    Raises ValueError if there is none, if it is damaged, or if there are several seeds and neither `path` nor `seed`
+    selects one.
+    """
     path = path.resolve()
     folder = path if path.is_dir() else path.parent
-    for place in PLACES[:4]:
-        if folder.match(f"*/{place}"):
-            folder = folder.parents[1]
+    if folder.name.isdigit() and any(folder.parent.match(f"*/{place}") for place in (*BY_SEED, "evaluate/measured")):
+        folder, seed = folder.parents[2], int(folder.name)
+    name, places = files.relative(folder), list(FLAT)
+    if known := seeds_in(folder):
+        if seed is None and len(known) > 1:
+            names = ", ".join(f"{name}/{known[each]}/result/{each}" for each in known)
+            raise ValueError(f"{name} holds the runs of several seeds; name one of them: {names}")
+        seed = next(iter(known)) if seed is None else seed
+        name += f"/{known.get(seed, TRAININGS[0])}/result/{seed}"
+        places = [f"{place}/{seed}" for place in BY_SEED]
 
-    def read(name: str) -> tuple[bytes, str]:
-        if found := next((file for place in PLACES if (file := folder / place / name).is_file()), None):
+    def read(file: str) -> tuple[bytes, str]:
+        if found := next((folder / place / file for place in places if (folder / place / file).is_file()), None):
             return found.read_bytes(), files.relative(found)
-        raise FileNotFoundError(name)
+        raise FileNotFoundError(file)
 
-    return open_run(files.relative(folder), read)
+    return open_run(name, read)
 
 
-def is_run(folder: Path) -> bool:
-    return any((folder / place / "train.json").exists() for place in PLACES)
+def seeds_in(folder: Path) -> dict[int, str]:
+    """The seeds that were trained, each with the stage that did it, the first of params.yaml first. `folder`: that of a
+    device in results/runs/, or a copy. Empty for any other folder.
+    """
+    found = dict[int, str]()
+    for stage in TRAININGS:
+        trained = (int(path.parent.name) for path in folder.glob(f"{stage}/result/[0-9]*/train.json"))
+        found |= dict.fromkeys(sorted(trained), stage)
+    return found
 
 
 def open_run(name: str, read: Read, run_id: str | None = None) -> Run:
@@ -145,9 +175,11 @@ def open_run(name: str, read: Read, run_id: str | None = None) -> Run:
 
 
 def fix_of(name: str, file: str) -> str:
-    """Return how to make a file of a run again. `name`: the run's folder in results/runs/, or another name."""
+    """Return how to make a file of a run again. `name`: that of the run; its folder, if it is in results/runs/."""
     parts = Path(name).parts
-    if parts[:2] != ("results", "runs") or len(parts) != 5:
+    if parts[:2] != ("results", "runs") or len(parts) != 7:
         return "name another run, or train and evaluate this one again"
-    stage = "evaluate" if file in ("score.json", "scores.csv", "confusion.csv", "predictions.csv") else "train"
-    return files.make_again(f"{stage}@{'-'.join(parts[2:])}")
+    _, _, workload, device, stage, _, _ = parts
+    if file in ("score.json", "scores.csv", "confusion.csv", "predictions.csv"):
+        stage = "evaluate"
+    return files.make_again(f"{stage}@{workload}-{device}")

@@ -17,13 +17,15 @@ SECONDS_BETWEEN_LINES = 10.0  # within an epoch, if stderr is not a terminal
 class Progress:
     """A progress bar with rate, time left, memory and device utilization. Without a terminal: a line for the first
     epoch, for each tenth of the epochs, and when ten seconds have passed.
+
+    `prefix`: of each line, where several trainings print at the same time.
     """
 
-    def __init__(self, title: str, num_epochs: int, num_done: int):
+    def __init__(self, title: str, num_epochs: int, num_done: int, prefix: str = ""):
         from tqdm import tqdm
 
         self.bar = tqdm(total=num_epochs, initial=num_done, desc=title, unit="epoch", disable=not sys.stderr.isatty())
-        self.title, self.num_epochs, self.start, self.num_before = title, num_epochs, time.monotonic(), num_done
+        self.num_epochs, self.start, self.num_before, self.prefix = num_epochs, time.monotonic(), num_done, prefix
         self.printed_at = self.first_at = self.start
         self.unit, self.num_in_part, self.num_at_first = "", 0, 0  # of show_fit
         self.ended = threading.Event()
@@ -66,7 +68,7 @@ class Progress:
         line = f"train loss {epoch.train_loss:.4f}, val loss {epoch.val_loss:.4f}, val {score} {epoch.val_score:.3f}"
         left = (time.monotonic() - self.start) / (epoch.number - self.num_before) * (self.num_epochs - epoch.number)
         speed = f"{epoch.training.seconds:.3f} s, {rate}, {left:.0f} s left"
-        print(f"epoch {epoch.number}/{self.num_epochs}: {line}, {speed}", flush=True)
+        print(f"{self.prefix}epoch {epoch.number}/{self.num_epochs}: {line}, {speed}", flush=True)
 
     def close(self) -> None:
         self.ended.set()

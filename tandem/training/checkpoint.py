@@ -3,16 +3,17 @@
 The first checkpoint is written before the first epoch and contains only the key of the MLflow run.
 
 The checkpoint folder `.tandem/checkpoints/<workload>/` is outside every DVC output, because DVC deletes outputs before
-a stage runs. A training has at most the files below. The digest covers the inputs of the training: parameters, data,
-code, hardware and seed.
+a stage runs. A training has at most the files below. The digest covers the inputs of the training besides the seed:
+parameters, data, code and hardware.
 
-    <device>-<digest>.pt             the newest checkpoint
-    <device>-<digest>.previous.pt    the checkpoint before it
-    <device>-<digest>.ended          exists when the training has ended; contains the md5 of its folder train/measured
-    <device>-<digest>.lock           names the process that trains
+    <device>-<digest>-<seed>.pt             the newest checkpoint
+    <device>-<digest>-<seed>.previous.pt    the checkpoint before it
+    <device>-<digest>-<seed>.ended          exists when the training has ended; contains the md5 of its measured output
+    <device>-<digest>-<seed>.lock           names the process that trains
 
-When dvc.lock contains that md5, DVC has stored the result and the files are removed. The md5 is that of train/measured,
-whose times differ in every training; train/result may be equal in two trainings.
+When dvc.lock contains that md5, DVC has stored the result and the files are removed. The md5 is that of the output
+train/measured, whose times differ in every training; train/result may be equal in two trainings. Checkpoints of
+replicates stay: the next `replicate` with more seeds writes their results from them.
 
 A checkpoint is written to a temporary file, synced, read back and checked before it replaces another. Its first 32
 bytes are the sha256 of the rest. The rest contains tensors and plain values and is loaded with `weights_only`, so a
@@ -35,7 +36,7 @@ from tandem import files
 from tandem.files import ROOT, STATE, relative
 
 DIGEST_BYTES = hashlib.sha256().digest_size
-NUM_KEPT = 8  # trainings per workload and device whose checkpoints are kept
+NUM_KEPT = 8  # trainings per workload and device whose checkpoints are kept, each with all its seeds
 
 
 @dataclass(frozen=True)
@@ -47,8 +48,9 @@ class Checkpoint:
 
     @classmethod
     def of(cls, workload: str, device: str, belongs_to: dict[str, Any]) -> "Checkpoint":
-        digest = hashlib.sha256(as_text(belongs_to).encode()).hexdigest()[:16]
-        return cls(folder_of(workload) / f"{device}-{digest}.pt", belongs_to)
+        shared = {name: value for name, value in belongs_to.items() if name != "seed"}
+        digest = hashlib.sha256(as_text(shared).encode()).hexdigest()[:16]
+        return cls(folder_of(workload) / f"{device}-{digest}-{belongs_to.get('seed')}.pt", belongs_to)
 
     @property
     def previous(self) -> Path:
@@ -117,16 +119,18 @@ class Checkpoint:
         return f"not going on from {relative(found[-1])}: it {reason}"
 
     def siblings(self) -> list[Path]:
-        """Return the newest checkpoints of the other trainings of this workload and device, oldest first."""
+        """Return the newest checkpoints of the other trainings of this workload and device, oldest first. Trainings
+        that differ only in their seed are left out.
+        """
         found = []
         for path in self.path.parent.glob(f"{self.path.name.partition('-')[0]}-*.pt"):
             with suppress(FileNotFoundError):  # a training that has just ended removes its files
-                if path.name.count(".") == 1 and path != self.path:  # not `.previous.pt`
+                if path.name.count(".") == 1 and group_of(path) != group_of(self.path):  # not `.previous.pt`
                     found.append((path.stat().st_mtime_ns, path))
         return [path for _, path in sorted(found)]
 
     def mark_ended(self, measured: Path) -> None:
-        """Mark the training as ended. `measured` is an output folder of it, which DVC may not have stored yet."""
+        """Mark the training as ended. `measured` is the output with its times, which DVC may not have stored yet."""
         files.write_text(self.ended_file, md5_of(measured))
 
     def remove(self) -> None:
@@ -137,8 +141,11 @@ class Checkpoint:
     def prune(self) -> None:
         """Remove checkpoints that are no longer needed: those whose result DVC has, and all but the newest NUM_KEPT."""
         remove_stored(self.path.parent)
-        for path in self.siblings()[: -NUM_KEPT + 1]:
-            Checkpoint(path, {}).remove()
+        siblings = self.siblings()
+        kept = list(dict.fromkeys(map(group_of, reversed(siblings))))[: NUM_KEPT - 1]
+        for path in siblings:
+            if group_of(path) not in kept:
+                Checkpoint(path, {}).remove()
 
     @contextmanager
     def locked(self) -> Iterator[None]:
@@ -166,11 +173,17 @@ def remove_stored(folder: Path) -> None:
                 Checkpoint(ended.with_suffix(".pt"), {}).remove()
 
 
+def group_of(path: Path) -> str:
+    """Return the name of a checkpoint without its seed."""
+    return path.name.partition(".")[0].rpartition("-")[0]
+
+
 def md5_of(folder: Path) -> str:
-    """Return the md5 of a folder without subfolders as in dvc.lock: that of the JSON list of its files."""
+    """Return the md5 of a folder as in dvc.lock: that of the JSON list of its files."""
+    found = {path.relative_to(folder).as_posix(): path for path in folder.rglob("*") if path.is_file()}
     entries = [
-        {"md5": hashlib.md5(path.read_bytes(), usedforsecurity=False).hexdigest(), "relpath": path.name}
-        for path in sorted(folder.iterdir())
+        {"md5": hashlib.md5(found[name].read_bytes(), usedforsecurity=False).hexdigest(), "relpath": name}
+        for name in sorted(found)
     ]
     return hashlib.md5(json.dumps(entries, sort_keys=True).encode(), usedforsecurity=False).hexdigest()
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from inspect import signature
 from pathlib import Path
 from typing import Any
@@ -21,13 +21,13 @@ from torch import nn
 
 from tandem import models
 from tandem.data.packed import read_array, read_arrays
-from tandem.files import hardware_file, packed_dir, packed_file, prepared_dir, read_json, result_dir
+from tandem.files import hardware_file, packed_dir, packed_file, prepared_dir, read_json, runs_dir
 from tandem.machine.hardware import detect_hardware, require_same_gpu, usable_cores
 from tandem.machine.measure import free_bytes
 from tandem.models import Shape
 from tandem.params import schema
 from tandem.params.devices import split_device
-from tandem.params.loading import load_workload
+from tandem.params.loading import load_params, load_workload
 from tandem.params.schema import Threads, Train, Workload
 from tandem.parts import Component, find
 from tandem.tasks import Task, check_loss, open_task
@@ -45,7 +45,7 @@ SHARE_OF_FREE_MEMORY = 0.6
 
 @dataclass(frozen=True)
 class RunContext:
-    """One workload on one device, read from the files of the previous stages."""
+    """One training of a workload on a device, read from the files of the previous stages."""
 
     workload: str
     device: str  # as in params.yaml: auto, cpu, cuda, or several workers such as 2xcpu
@@ -54,6 +54,8 @@ class RunContext:
     hardware: dict[str, Any]  # of the device
     plan: dict[str, Any]
     summary: dict[str, Any]
+    stage: str = "train"  # or replicate: the stage whose output is the training
+    changes: Mapping[str, Any] = field(default_factory=dict)  # to the training settings of params.yaml
 
     @classmethod
     def of(cls, workload: str, device: str, seed: int) -> RunContext:
@@ -67,6 +69,7 @@ class RunContext:
             read_json(hardware_file(device)),
             read_json(packed_dir(workload, device) / "plan.json"),
             read_json(prepared_dir(workload) / "summary.json"),
+            "train" if seed == load_params().seeds[0] else "replicate",
         )
 
     @property
@@ -75,8 +78,22 @@ class RunContext:
         return str(self.hardware["kind"])
 
     @property
-    def folder(self) -> Path:
-        return result_dir(self.workload, self.device, self.seed)
+    def result(self) -> Path:
+        """The folder of the training's deterministic files."""
+        return self.output(self.stage, "result")
+
+    @property
+    def measured(self) -> Path:
+        return self.output(self.stage, "measured")
+
+    def output(self, stage: str, kind: str) -> Path:
+        """The folder of this seed in an output of a stage. `kind`: result or measured."""
+        return runs_dir(self.workload, self.device) / stage / kind / str(self.seed)
+
+    @property
+    def is_timed(self) -> bool:
+        """Whether the training runs alone and is measured. A replicate shares the device with other seeds."""
+        return self.stage == "train"
 
     @property
     def task(self) -> Task:
@@ -92,8 +109,8 @@ class RunContext:
 
     @property
     def train_params(self) -> Train:
-        """The training settings, scaled to the number of workers."""
-        return scaled(self.params.train, self.num_workers)
+        """The training settings in force, scaled to the number of workers."""
+        return scaled(replace(self.params.train, **self.changes), self.num_workers)
 
     def open_device(self, threads: Threads, precision: str = "fp32", index: int = 0) -> torch.device:
         if self.kind == "cuda":
@@ -156,9 +173,14 @@ def choose_data_location(wanted: str, needed_bytes: int, free_bytes: float, devi
     return wanted if wanted != "auto" else "device" if needed_bytes <= room else "host"
 
 
-def open_trainer(context: RunContext, saved: dict[str, Any], workers: Workers = ALONE) -> Trainer:
+def open_trainer(
+    context: RunContext,
+    saved: dict[str, Any],
+    workers: Workers = ALONE,
+    splits: tuple[Split, Split] | None = None,
+) -> Trainer:
     """Open the training of `context`. `saved` is the state that it begins with: that of a checkpoint, or of a new
-    training, whose "trainer" is None.
+    training, whose "trainer" is None. `splits`: train and val of another training, to share their memory.
 
     A resumed training keeps its original number of threads. With several workers, the caller must still call
     `Trainer.use_workers`.
@@ -168,8 +190,8 @@ def open_trainer(context: RunContext, saved: dict[str, Any], workers: Workers = 
         settings = replace(settings, threads=threads_of_each(context, workers), step="eager")
     device = context.open_device(settings.threads, settings.precision, workers.local_rank)
     with translate_oom(OomPolicy(advice=advice(device, settings.precision))):
-        data_location = context.data_location(device)
-        train, val = (context.open_split(name, device) for name in ("train", "val"))
+        data_location = splits[0].data_location if splits else context.data_location(device)
+        train, val = splits or (context.open_split(name, device) for name in ("train", "val"))
         loop = find("loop", settings.loop, context.workload) if settings.loop else None
         trainer = make_trainer(train, val, settings, context.shape, context.task, context.seed, loop)
         if settings.model.name not in schema.BUILT_IN:

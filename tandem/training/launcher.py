@@ -11,10 +11,7 @@ same command on each machine; torch's launcher then restarts the workers itself.
 import logging
 import os
 import signal
-from contextlib import suppress
-from types import FrameType
 
-import psutil
 from torch.distributed import DistError, run
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from torch.distributed.elastic.rendezvous import RendezvousError
@@ -23,26 +20,13 @@ from tandem.machine.hardware import detect_hardware, num_nodes
 from tandem.params.devices import split_device
 from tandem.params.loading import load_workload
 from tandem.params.parsing import one_line
-from tandem.stop_signals import StopSignals
+from tandem.stop_signals import Forwarding
 from tandem.training.context import require_sequences
 from tandem.training.workers import LOST_WORKER_STATUS, MIN_GRAD_ACCUM_STEPS, OUT_OF_MEMORY_STATUS
 
 MAX_RESTARTS = 3
 # torch's launcher ends its workers on the signals that it handles, so it gets one that nobody sends.
 LEFT_TO_TORCH = "SIGUSR2"
-
-
-class Forwarding(StopSignals):
-    """A context that forwards the signals that stop a training to the workers."""
-
-    def handle(self, number: int, frame: FrameType | None) -> None:
-        self.stop_requested = True
-        workers = psutil.Process().children()
-        if not workers:  # they have not started yet
-            raise KeyboardInterrupt
-        for worker in workers:
-            with suppress(psutil.NoSuchProcess):
-                worker.send_signal(number)
 
 
 def launch(workload: str, device: str, seed: str) -> int:

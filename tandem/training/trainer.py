@@ -117,8 +117,13 @@ class Trainer:
         if self.step.graphs is not None and training.peak_allocated_mib is not None:
             # A replay allocates nothing: it uses the graph's own memory, which the capture allocated.
             self.peak_mib = training.peak_allocated_mib = max(self.peak_mib, training.peak_allocated_mib)
+        return self.end_epoch(training, train_loss, self.last_rate)
+
+    @property
+    def last_rate(self) -> float:
+        """The learning rate of the epoch's last step."""
         last_step = (self.epochs_done + 1) * self.steps_per_epoch - 1
-        return self.end_epoch(training, train_loss, 0.0 if self.closed_form else float(self.rates[last_step]))
+        return 0.0 if self.closed_form else float(self.rates[last_step])
 
     def begin_epoch(self) -> None:
         if self.device.type == "cuda":
@@ -159,13 +164,11 @@ class Trainer:
         if self.num_fallbacks_seen != len(self.oom.fallbacks):
             self.drop_graphs()
         self.total.zero_()
-        rates = self.rates[self.epochs_done * self.steps_per_epoch :][: self.steps_per_epoch]
+        rates = self.epoch_rates
         num_done = 0
         if self.step.graphs is not None:
             if self.graph_epoch is None:
-                self.graph_epoch = self.oom.run_with_fallbacks(
-                    lambda: GraphEpoch(self.step, self.train_split, self.params, self.total)
-                )
+                self.graph_epoch = self.oom.run_with_fallbacks(self.make_graph_epoch)
             for num_sequences in self.graph_epoch.steps(random_draws, rates):
                 num_done += 1
                 yield num_sequences
@@ -174,6 +177,28 @@ class Trainer:
         if num_done < self.steps_per_epoch:
             batches = self.batches(random_draws, num_done)
             yield from take_eager_steps(batches, self.step, rates[num_done:].tolist(), self.total)
+
+    @property
+    def epoch_rates(self) -> torch.Tensor:
+        """The learning rates (steps_per_epoch,) of the next epoch."""
+        return self.rates[self.epochs_done * self.steps_per_epoch :][: self.steps_per_epoch]
+
+    def make_graph_epoch(self) -> GraphEpoch:
+        return GraphEpoch(self.step, self.train_split, self.params, self.total)
+
+    def begin_graph_epoch(self) -> None:
+        """Begin an epoch whose steps the caller captures and replays (seed_group.py)."""
+        self.begin_epoch()
+        self.model.train()
+        random_draws = self.draw()
+        self.digests = random_draws.digests()
+        self.total.zero_()
+        self.graph_epoch = self.graph_epoch or self.make_graph_epoch()
+        self.graph_epoch.start_epoch(random_draws, self.epoch_rates)
+
+    def take_graph_step(self, update: Callable[[Batch], torch.Tensor], is_full: bool) -> None:
+        assert self.graph_epoch
+        self.graph_epoch.take_step(update, is_full)
 
     def batches(self, random_draws: RandomDraws, num_done: int = 0) -> Iterator[Batch]:
         """The epoch's batches after the first `num_done`."""

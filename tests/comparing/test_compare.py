@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from benchmarks.sandbox import free_port
-from tandem.runs.run import TRAIN_RESULT, open_folder
-from tests.projects import TINY, copy_of, run, stage, wait_until_published
+from tandem.runs.run import open_folder
+from tests.projects import TINY, copy_of, run, stages_at_once, wait_until_published
 from tests.recording import server_of
 
 mlflow = pytest.importorskip("mlflow")
@@ -32,7 +32,7 @@ class Machines:
     other: Path
 
     def run_id(self, clone: Path, seed: int = 0) -> str:
-        return open_folder(clone / RUN / str(seed)).timing["mlflow"]["run_id"]
+        return open_folder(clone / RUN, seed).timing["mlflow"]["run_id"]
 
     def compare(self, clone: Path, *words: str, check: bool = True, **extra: str) -> subprocess.CompletedProcess[str]:
         command = (sys.executable, "-m", "tandem.cli", "compare", *words)
@@ -47,9 +47,9 @@ def machines(prepared: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterat
     with server_of(folder / "server", port):
         one = copy_of(prepared, folder / "one")
         other = copy_of(prepared, folder / "other", TINY.replace("seeds: [0]", "seeds: [0, 1]"))
-        for clone, seed in ((one, "0"), (other, "0"), (other, "1")):
-            for name in ("train", "evaluate"):
-                stage(clone, name, "tiny", "cpu", seed, MLFLOW_TRACKING_URI=uri, **PATIENT)
+        for clone, stages in ((one, ()), (other, ("replicate tiny cpu",))):
+            every = ("train tiny cpu 0", *stages, "evaluate tiny cpu")
+            stages_at_once(clone, *every, MLFLOW_TRACKING_URI=uri, **PATIENT)
             wait_until_published(clone)
         yield Machines(uri, one, other)
 
@@ -68,7 +68,7 @@ def test_runs_of_two_machines_are_compared_by_their_ids(machines: Machines):
     assert table["seed"] == ["*", "0", "1"] and table["device"] == ["", "cpu", "cpu"]
     assert "raw table" not in table and "code" not in table, "they agree, so there is nothing to read"
     for clone, seed, cell in ((machines.one, 0, 1), (machines.other, 1, 2)):
-        seconds = open_folder(clone / RUN / str(seed)).timing["timing"]["epoch_seconds"]
+        seconds = open_folder(clone / RUN, seed).timing["timing"]["epoch_seconds"]
         assert table["epoch seconds"][cell] == f"{seconds:,.4g} s"
     assert "1 process a side that took no turns, so the drift of the machines is in it" in done.stdout
     assert "accuracy" in done.stdout and "not compared" not in done.stdout
@@ -78,7 +78,7 @@ def test_runs_of_two_machines_are_compared_by_their_ids(machines: Machines):
 
 
 def test_a_name_means_the_latest_run_with_the_seeds_beside_it_and_a_path_the_files_there(machines: Machines):
-    found = machines.compare(machines.other, str(machines.one / RUN / "0"), "tiny@cpu")
+    found = machines.compare(machines.other, str(machines.one / RUN), "tiny@cpu")
     assert rows(found.stdout)["seed"] == ["*", "0", "0, 1"]
     same = machines.compare(machines.one, machines.run_id(machines.other, 1), "tiny@cpu-1", check=False)
     assert same.returncode == 1 and "are the same run" in same.stdout
@@ -94,11 +94,11 @@ def test_what_cannot_be_had_is_one_sentence_that_names_it(machines: Machines, tm
 
     older, altered = tmp_path / "older", tmp_path / "altered"
     for folder in (older, altered):
-        shutil.copytree(machines.other / RUN / "0", folder)
-    record = older / TRAIN_RESULT / "train.json"
+        shutil.copytree(machines.one / RUN, folder)
+    record = older / "train/result/0/train.json"
     record.write_text(json.dumps({**json.loads(record.read_text()), "schema": 0}))
     assert "has schema 0, and this Tandem reads 2" in refused(own, str(older))
-    (predictions,) = altered.glob("evaluate/*/predictions.csv")
+    (predictions,) = altered.glob("evaluate/*/*/predictions.csv")
     predictions.write_text("\n".join(predictions.read_text().splitlines()[:-1]) + "\n")
     assert "predictions.csv" in (said := refused(own, str(altered))) and "altered" in said
     assert "no finished run 'tiny@cuda'; the latest are tiny@cpu-1, tiny@cpu-0" in refused(own, "tiny@cuda")

@@ -34,10 +34,10 @@ def test_the_same_machine_gets_what_it_published(project: Path) -> None:
 def test_what_was_not_trained_or_is_asked_for_otherwise_says_so(project: Path, tmp_path: Path) -> None:
     other = copy_of(project, tmp_path / "other", TINY.replace("epochs: 3", "epochs: 2"))
     (other / "docs").mkdir(exist_ok=True)
-    dvc(other, "repro", "evaluate@tiny-cpu-0")
+    dvc(other, "repro", "evaluate@tiny-cpu")
     output = verify(other, status=2)
     assert "not verifiable: other parameters (train.epochs of params.yaml are not as published)" in output
-    shutil.rmtree(other / RUN / "evaluate")
+    shutil.rmtree(other / "results/runs/tiny/cpu/evaluate")
     assert "not verifiable: not trained here (`dvc repro` trains it with seed 0)" in verify(other, status=2)
 
 
@@ -50,7 +50,7 @@ def test_other_threads_are_judged_by_the_published_envelope(project: Path, tmp_p
     entry["block"]["train"]["threads"] = 2  # asked for alike, so that what was realized is what differs
     (other / "docs/published.json").write_text(json.dumps(content))
     stage(other, "train", "tiny", "cpu", "0")
-    stage(other, "evaluate", "tiny", "cpu", "0")
+    stage(other, "evaluate", "tiny", "cpu")
     done = tandem(other, "verify", "published", check=False)
     assert done.returncode in (0, 3) and any(
         verdict in done.stdout for verdict in ("bit-equal", "within rounding", "inconclusive")

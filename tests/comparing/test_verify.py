@@ -123,7 +123,7 @@ def edited(prepared: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     own.write_text("FACTOR = 0.5\n")
     params.write_text(TINY.replace("weight_decay: 0.01", "weight_decay: 0.02"))
     tree = provenance.tree(folder)
-    stages_at_once(folder, "hardware", "train tiny cpu 0", "evaluate tiny cpu 0")
+    stages_at_once(folder, "hardware", "train tiny cpu 0", "evaluate tiny cpu")
     recorded = open_folder(folder / RUN)
     assert recorded.timing["tree"] == tree and recorded.train["block"]["train"]["weight_decay"] == 0.02
     schedule.write_text(code)
@@ -178,7 +178,7 @@ def test_another_repository_says_that_the_commit_is_missing(edited: Path, projec
 @pytest.fixture(scope="module")
 def of_transformer(prepared: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = copy_of(prepared, tmp_path_factory.mktemp("transformer") / "project", TRANSFORMER)
-    dvc(folder, "repro", "evaluate@tiny-cpu-0")
+    dvc(folder, "repro", "evaluate@tiny-cpu")
     return folder
 
 

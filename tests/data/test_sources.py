@@ -376,9 +376,9 @@ def test_the_examples_of_the_documentation(tmp_path: Path):
     assert score["own_metrics"]["balanced_accuracy"] is True and score["own_metrics"]["error_rate"] is False
     assert "balanced_accuracy" in (project / "results/compare/compare.md").read_text()
     assert "balanced accuracy" in (project / "results/report.html").read_text()
-    shutil.copytree(project / "results/runs/pulses/cpu/0", tmp_path / "copy")
-    timing = tmp_path / "copy/train/measured/timing.json"
+    shutil.copytree(project / "results/runs/pulses/cpu", tmp_path / "copy")
+    timing = tmp_path / "copy/train/measured/0/timing.json"
     record = schemas.read(timing.read_bytes(), "", TimingRecord)
     schemas.write(timing, TimingRecord, {**record, "run_key": "other", "mlflow": {}})
-    compared = tandem(project, "compare", "results/runs/pulses/cpu/0", str(tmp_path / "copy"))
+    compared = tandem(project, "compare", "results/runs/pulses/cpu", str(tmp_path / "copy"))
     assert "error_rate (lower is better)" in compared.stdout, compared.stdout

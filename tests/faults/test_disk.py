@@ -12,7 +12,7 @@ import pytest
 from tandem import files
 from tests.projects import TINY, copy_of, dvc, stage
 
-RUN = "results/runs/tiny/cpu/0/train/result"
+RUN = "results/runs/tiny/cpu/train/result/0"
 
 
 def fill(disk: Path, but: int = 0) -> Path:
@@ -123,12 +123,12 @@ def test_a_full_disk_when_dvc_stores_the_result_costs_no_second_training(
     shutil.move(project / ".dvc/cache", small_disk / "cache")
     (project / ".dvc/cache").symlink_to(small_disk / "cache")
     filler = fill(small_disk)
-    done = dvc(project, "repro", "train@tiny-cpu-0", check=False)
+    done = dvc(project, "repro", "train@tiny-cpu", check=False)
     assert done.returncode != 0 and "epoch 4/4" in done.stdout and "No space left on device" in done.stdout
     saw([line for line in done.stdout.splitlines() if "No space left on device" in line][-1])
     filler.unlink()
-    again = dvc(project, "repro", "train@tiny-cpu-0").stdout
+    again = dvc(project, "repro", "train@tiny-cpu").stdout
     saw([line for line in again.splitlines() if line.startswith("going on from")][0])
     assert "all are trained, the results are written again" in again and "epoch 1/4" not in again
-    forced = dvc(project, "repro", "--force", "--single-item", "train@tiny-cpu-0").stdout
+    forced = dvc(project, "repro", "--force", "--single-item", "train@tiny-cpu").stdout
     assert "going on from" not in forced and "epoch 4/4" in forced

@@ -18,7 +18,7 @@ WEIGHTS = run_path("last.safetensors")
 
 def is_restored(repro: subprocess.CompletedProcess[str]) -> bool:
     """Whether DVC took the training's result from its run-cache."""
-    [line] = [line for line in repro.stdout.splitlines() if line.startswith("train@tiny-cpu-0 ")]
+    [line] = [line for line in repro.stdout.splitlines() if line.startswith("train@tiny-cpu ")]
     return line.endswith(" restored")
 
 
@@ -49,9 +49,9 @@ def test_a_damaged_object_in_the_cache_is_never_read_as_good(
     path = run_path("best.safetensors")
     sha256 = sha256_file(project / path)
     cached = damage(project, path)
-    tandem(project, "repro", "train@tiny-cpu-0")
+    tandem(project, "repro", "train@tiny-cpu")
     assert sha256_file(project / path) != sha256, "DVC restores the damaged file"
-    again = ("--force", "--single-item", "evaluate@tiny-cpu-0")
+    again = ("--force", "--single-item", "evaluate@tiny-cpu")
     done = tandem(project, "repro", *again, check=False)
     message = error_of(done.stdout)
     assert done.returncode != 0 and "Traceback" not in done.stdout
@@ -138,7 +138,7 @@ def test_a_run_cache_entry_that_dvc_was_killed_in_or_before(trained: Path, tmp_p
     for entry in entries:
         entry.unlink()
     lock.unlink()
-    assert not is_restored(tandem(project, "repro", "train@tiny-cpu-0"))
+    assert not is_restored(tandem(project, "repro", "train@tiny-cpu"))
 
 
 def follow_the_advice(project: Path, words: str, saw: Callable[[str], None]) -> None:
@@ -150,7 +150,7 @@ def follow_the_advice(project: Path, words: str, saw: Callable[[str], None]) -> 
     saw(reason)
     fixed = run(project, "sh", "-c", reason.partition("; run: ")[2].partition(" && git add")[0]).stdout
     assert "epoch 1/" not in fixed, "DVC's run-cache has the results"
-    assert "train@tiny-cpu-0 " not in tandem(project, "repro").stdout, "nothing is left to do"
+    assert "train@tiny-cpu " not in tandem(project, "repro").stdout, "nothing is left to do"
 
 
 @pytest.mark.case(44)
@@ -163,7 +163,7 @@ def test_a_live_process_that_holds_an_output(trained: Path, tmp_path: Path, saw:
         entry = {"pid": holder.pid, "cmd": "dvc repro"}
         locks = {"write": {str(project / run_path("score.json")): entry}, "read": {}}
         (project / ".dvc/tmp/rwlock").write_text(json.dumps(locks))
-        done = tandem(project, "repro", "--force", "evaluate@tiny-cpu-0", check=False)
+        done = tandem(project, "repro", "--force", "evaluate@tiny-cpu", check=False)
     finally:
         holder.kill()
         holder.wait()

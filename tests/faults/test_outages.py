@@ -259,7 +259,7 @@ def test_a_copied_project_keeps_to_itself(trained: Path, tmp_path: Path, saw: Ca
     project = copied.rename(tmp_path / "a project")
     run(project, "sed", "-i", "s/epochs: 3/epochs: 2/", "params.yaml")
     first = stage(project, "train", "tiny", "cpu", "0").stdout
-    second = stage(project, "evaluate", "tiny", "cpu", "0").stdout
+    second = stage(project, "evaluate", "tiny", "cpu").stdout
     wait_until_published(project)
     assert digests(trained) == before
     said = f"mlruns/mlflow.db was copied or moved from {trained}/mlruns"
@@ -320,7 +320,7 @@ def test_a_server_that_freezes_or_restarts_in_the_middle_costs_nothing_and_no_pa
             printed += synced()
             wait_until_published(project)
             assert len(runs_of(client)) == number
-        printed += stage(project, "evaluate", "tiny", "cpu", "0", MLFLOW_TRACKING_URI=uri).stdout
+        printed += stage(project, "evaluate", "tiny", "cpu", MLFLOW_TRACKING_URI=uri).stdout
         wait_until_published(project)
     for entry in runs_of(client):
         assert entry.info.status == "FINISHED"

@@ -39,14 +39,14 @@ def test_pipeline_links_children_and_shows_their_results(project: Project) -> No
     assert run["state"]["message"] == "sign 0.8750 on cpu; 3 ran"
     assert run["parameters"]["force"] is True
     children = project.children(run)
-    assert set(children) == {"hardware", "train@sign-auto-0", "compare"}
+    assert set(children) == {"hardware", "train@sign-auto", "compare"}
     assert {child["state"]["type"] for child in children.values()} == {"COMPLETED"}
-    train = children["train@sign-auto-0"]
-    assert train["parameters"] == {"workload": "sign", "device": "auto", "seed": "0"}
+    train = children["train@sign-auto"]
+    assert train["parameters"] == {"workload": "sign", "device": "auto"}
     assert train["total_run_time"] > 0 and train["parent_task_run_id"]
     logs = {name: project.logs(child) for name, child in children.items()} | {"pipeline": project.logs(run)}
     lines = "\n".join(logs.values()).splitlines()
-    owners = {"hardware says hello": "hardware", "train-sign-auto-0 says hello": "train@sign-auto-0"}
+    owners = {"hardware says hello": "hardware", "train-sign-auto says hello": "train@sign-auto"}
     for line, owner in (owners | {"dvc repro --force": "pipeline"}).items():
         assert lines.count(line) == 1 and line in logs[owner], (line, logs)
     artifact = project.artifacts(run)["results"]
@@ -101,7 +101,7 @@ def test_an_override_is_an_experiment_and_leaves_the_workspace_alone(project: Pr
     assert (project.root / "params.yaml").read_bytes() == before
     run = project.latest("pipeline")
     assert run["parameters"]["overrides"] == {"sign.train.epochs": 7}
-    assert set(project.children(run)) == {"hardware", "train@sign-cpu-0", "compare"}
+    assert set(project.children(run)) == {"hardware", "train@sign-cpu", "compare"}
     page = project.artifacts(run)["results"]["data"]
     assert "the comparison of all runs" in page and f"`dvc exp apply {run['name']}`" in page
     assert "- `sign.train.epochs`: `100` -> `7`" in page and "- `devices`: `['auto']` -> `['cpu']`" in page
@@ -120,8 +120,8 @@ def test_a_killed_stage_is_shown_crashed(project: Project, saw: Callable[[str], 
     assert process.returncode == 1, output
     run = project.latest("pipeline")
     killed = "killed by SIGKILL (by `kill -9`, or by the kernel because memory ran out)"
-    assert run["state"]["message"] == f"train@sign-auto-0: {killed}"
-    child = project.children(run)["train@sign-auto-0"]["state"]
+    assert run["state"]["message"] == f"train@sign-auto: {killed}"
+    child = project.children(run)["train@sign-auto"]["state"]
     assert (child["type"], child["message"]) == ("CRASHED", killed)
 
     (project.root / "train.pid").unlink()
@@ -132,7 +132,7 @@ def test_a_killed_stage_is_shown_crashed(project: Project, saw: Callable[[str], 
         output, _ = process.communicate(timeout=600)
     run = project.latest("pipeline")
     assert (run["state"]["type"], run["state"]["message"]) == ("FAILED", "DVC was killed by SIGKILL")
-    child = project.children(run)["train@sign-auto-0"]["state"]
+    child = project.children(run)["train@sign-auto"]["state"]
     assert (child["type"], child["message"]) == ("CRASHED", "DVC was killed by SIGKILL")
     saw(f"Crashed: {killed}")
     saw(f"Crashed: {child['message']}")
@@ -152,8 +152,8 @@ def test_cancel_leaves_nothing_behind(project: Project, saw: Callable[[str], Non
     seconds = time.monotonic() - started
     children = project.children(run)
     states = {name: child["state"]["type"] for name, child in children.items()}
-    assert states == {"hardware": "COMPLETED", "train@sign-auto-0": "CANCELLED"}
-    train = children["train@sign-auto-0"]
+    assert states == {"hardware": "COMPLETED", "train@sign-auto": "CANCELLED"}
+    train = children["train@sign-auto"]
     assert train["state"]["message"].endswith(f"; {RESUME}")
     # What the stage says at its end reaches the log: a training, where it has saved.
     wait_for(lambda: "error: interrupted" in project.logs(train), what="the stage's last words in its log")
@@ -168,17 +168,17 @@ def test_cancelling_a_stage_ends_it_and_the_pipeline_says_so(project: Project, s
     with project.start_flow(force=True) as process:
         project.stage_process()
         run = project.latest("pipeline")
-        child = wait_for(lambda: project.children(run).get("train@sign-auto-0"), what="the stage's flow run")
+        child = wait_for(lambda: project.children(run).get("train@sign-auto"), what="the stage's flow run")
         project.cancel(child)
         output, _ = process.communicate(timeout=600)
     assert process.returncode == 1 and "Traceback" not in output, output
     assert not project.left_running()
     run = project.latest("pipeline")
-    message = f"train@sign-auto-0 was cancelled; {RESUME}"
+    message = f"train@sign-auto was cancelled; {RESUME}"
     assert (run["state"]["type"], run["state"]["message"]) == ("CANCELLED", message)
     saw(message)
     states = {name: child["state"]["type"] for name, child in project.children(run).items()}
-    assert states == {"hardware": "COMPLETED", "train@sign-auto-0": "CANCELLED"}
+    assert states == {"hardware": "COMPLETED", "train@sign-auto": "CANCELLED"}
 
 
 @pytest.mark.case(25, 40)
@@ -189,7 +189,7 @@ def test_a_killed_flow_ends_its_stages_and_the_next_run_shows_it_crashed(
     project.behave(train={"sleep": STAGE_SECONDS})
     killed = project.create("pipeline/pipeline", force=True)
     project.stage_process()
-    wait_for(lambda: project.children(killed).get("train@sign-auto-0"), what="the stage's flow run")
+    wait_for(lambda: project.children(killed).get("train@sign-auto"), what="the stage's flow run")
     [dvc_process] = processes(project.root, "flows.dvc_run")
     dvc_process.parent().kill()
     wait_for(lambda: not project.left_running(), STAGE_SECONDS / 2, "the end of every process")
@@ -197,15 +197,15 @@ def test_a_killed_flow_ends_its_stages_and_the_next_run_shows_it_crashed(
     project.behave(train={"fail": "sign: the loss is not a number"})
     result = project.run_flow(force=True)
     assert project.state(killed)["type"] == "CRASHED"  # set by Prefect's runner
-    child = project.children(killed)["train@sign-auto-0"]["state"]
+    child = project.children(killed)["train@sign-auto"]["state"]
     assert (child["type"], child["message"]) == ("CRASHED", "its process was killed; the next run found it so")
     saw(f"Crashed: {child['message']}")
     # And the next run fails with the stage's own message.
     assert result.returncode == 1 and "Traceback" not in result.stdout + result.stderr
     run = project.latest("pipeline")
     message = "sign: the loss is not a number"
-    assert (run["state"]["type"], run["state"]["message"]) == ("FAILED", f"train@sign-auto-0: {message}")
-    child = project.children(run)["train@sign-auto-0"]["state"]
+    assert (run["state"]["type"], run["state"]["message"]) == ("FAILED", f"train@sign-auto: {message}")
+    child = project.children(run)["train@sign-auto"]["state"]
     assert (child["type"], child["message"]) == ("FAILED", message)
 
 
@@ -243,7 +243,7 @@ def test_a_second_pipeline_waits_for_the_first_and_shows_what_dvc_did_not_run(
         assert (first.wait(600), second.returncode) == (0, 0)
         first.communicate()
     states = project.task_states(project.latest("pipeline"))
-    assert states == {"hardware": "Completed", "train@sign-auto-0": "Cached", "compare": "Cached"}
+    assert states == {"hardware": "Completed", "train@sign-auto": "Cached", "compare": "Cached"}
 
 
 @pytest.mark.long

@@ -56,18 +56,18 @@ def test_every_path_of_dvc_yaml_is_the_stores():
 
     stages = yaml.safe_load((ROOT / "dvc.yaml").read_text())["stages"]
     text = (ROOT / "dvc.yaml").read_text().replace("${item.workload}", "w").replace("${item.device}", "d")
-    text = text.replace("${item.seed}", "5")
     for path in (
         files.prepared_dir("w"),
         files.packed_dir("w", "d"),
-        files.result_dir("w", "d", 5),
+        files.runs_dir("w", "d"),
         files.preload_file("w", "d"),
         files.hardware_file("d"),
         files.preset_file("w"),
     ):
         assert files.relative(path) in text
     for name, entry in stages.items():
-        assert files.relative(files.code_file(name, "" if name == "compare" else "${item.workload}")) in entry["deps"]
+        code = "train" if name == "replicate" else name
+        assert files.relative(files.code_file(code, "" if name == "compare" else "${item.workload}")) in entry["deps"]
         assert not [path for path in entry["deps"] if path.startswith(("stages/", "flows/"))], (
             "code is declared by imports"
         )
@@ -88,7 +88,7 @@ def test_another_machine_is_another_training(trained: Path):
     hardware = json.loads((trained / "results/hardware/devices/cpu.json").read_text())
     assert {"kind", "name", "torch", "cpu"} <= hardware.keys()
     lock = yaml.safe_load((trained / "dvc.lock").read_text())["stages"]
-    for name in ("preload@tiny-cpu", "train@tiny-cpu-0", "evaluate@tiny-cpu-0"):
+    for name in ("preload@tiny-cpu", "train@tiny-cpu", "evaluate@tiny-cpu"):
         assert "results/hardware/devices/cpu.json" in [dependency["path"] for dependency in lock[name]["deps"]]
 
 
@@ -98,18 +98,18 @@ def test_what_dvc_users_do(trained: Path, tmp_path: Path):
     run(project, "git", "add", "-A")
     run(project, "git", "commit", "-qm", "trained")
     dag, metrics, plots = in_one_process(project, "dag", "metrics show", "plots show")
-    assert "train@tiny-cpu-0" in dag and "accuracy" in metrics
+    assert "train@tiny-cpu" in dag and "accuracy" in metrics
     assert (project / "dvc_plots/index.html").exists() and "index.html" in plots
     output = dvc(project, "exp", "run", "-S", "tiny.train.epochs=4", "--name", "longer").stdout
-    assert "train@tiny-cpu-0" in ran(output)
+    assert "train@tiny-cpu" in ran(output)
     experiments, params, metrics, _ = in_one_process(
         project, "exp show --csv", "params diff", "metrics diff", "plots diff"
     )
     assert "longer" in experiments and "tiny.train.epochs" in params and "epoch_seconds" in metrics
     # Of the experiments in copies only the training: it is what reports from there.
-    target = ("train@tiny-cpu-0",)
-    assert "train@tiny-cpu-0" in ran(dvc(project, "exp", "run", "--temp", "-S", "tiny.train.epochs=5", *target).stdout)
-    dvc(project, "exp", "run", "--queue", "-S", "seeds=[1]", "--name", "queued", "train@tiny-cpu-1")
+    target = ("train@tiny-cpu",)
+    assert "train@tiny-cpu" in ran(dvc(project, "exp", "run", "--temp", "-S", "tiny.train.epochs=5", *target).stdout)
+    dvc(project, "exp", "run", "--queue", "-S", "seeds=[1]", "--name", "queued", "train@tiny-cpu")
     # Not with `dvc`: its output would end with the worker, which looks for more work for a minute.
     quiet = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
     subprocess.run(["dvc", "queue", "start"], cwd=project, env=environment(), check=True, **quiet)
@@ -139,7 +139,7 @@ DVC_REPRO, MAKE_REPRO = ["dvc", "repro"], [sys.executable, "-m", "tandem.cli", "
 
 
 def start_training(project: Path, command: list[str] = DVC_REPRO, **extra: str) -> subprocess.Popen[str]:
-    return start(project, *command, "train@tiny-cpu-0", **extra)
+    return start(project, *command, "train@tiny-cpu", **extra)
 
 
 def read_until(process: subprocess.Popen[str], start: str) -> None:
@@ -165,7 +165,7 @@ def test_a_killed_training_gives_the_uninterrupted_result(
     (tmp_path / "held/go").touch()
     repro.communicate()  # ends when the last process that holds its output has ended
     assert not (killed / run_path("last.safetensors")).exists()
-    output = dvc(killed, "repro", "train@tiny-cpu-0").stdout
+    output = dvc(killed, "repro", "train@tiny-cpu").stdout
     assert "going on from .tandem/checkpoints/tiny/" in output
     saw(next(line for line in output.splitlines() if line.startswith("going on from")))
     for name in PLACES["train/result"]:
@@ -187,7 +187,7 @@ def test_a_change_while_it_trains_is_not_recorded_as_its_result(
     assert "parameters (params.yaml) of tiny changed while it trained" in rest and "epoch 4/" not in rest
     saw(next(line for line in rest.splitlines() if "changed while it trained" in line))
     assert list((project / ".tandem/checkpoints/tiny").glob("*.pt"))
-    assert "train@tiny-cpu-0" not in (project / "dvc.lock").read_text()
+    assert "train@tiny-cpu" not in (project / "dvc.lock").read_text()
 
 
 @pytest.mark.case(23)
@@ -201,7 +201,7 @@ def test_a_loss_that_is_no_number_stops_the_training(ready: Path, saw: Callable[
     assert done.returncode == 1 and "Traceback" not in done.stdout
     message = next(line for line in done.stdout.splitlines() if line.startswith("error: "))
     assert re.search(r"the training loss is (nan|inf) in epoch \d", message) and "train.learning_rate" in message
-    assert not list((ready / "results/runs/tiny/cpu/0").rglob("*.*")), "nothing passes for a result"
+    assert not list((ready / "results/runs/tiny/cpu").rglob("*.*")), "nothing passes for a result"
     saw(message)
 
 
@@ -240,7 +240,7 @@ def test_ctrl_c_twice_stops_at_once(prepared: Path, tmp_path: Path, saw: Callabl
 
 
 def test_a_machine_without_git_trains_the_same(ready: Path, trained: Path, tmp_path: Path):
-    run(ready, *MAKE_REPRO, "train@tiny-cpu-0", PATH=str(tmp_path / "empty"))
+    run(ready, *MAKE_REPRO, "train@tiny-cpu", PATH=str(tmp_path / "empty"))
     weights = run_path("last.safetensors")
     assert (ready / weights).read_bytes() == (trained / weights).read_bytes()
 

@@ -46,7 +46,7 @@ def test_what_a_user_can_cause_is_one_sentence(project: Project) -> None:
     assert result.returncode == 1
     assert result.stderr == "error: params.yaml: sign.train.epochs is 0; it must be at least 1\n"
     kept = json.loads((project.root / ".tandem" / "last_error.json").read_text())
-    assert (kept["stage"], kept["run"]) == ("train@sign-auto-0", "t") and "epochs is 0" in kept["message"]
+    assert (kept["stage"], kept["run"]) == ("train@sign-auto", "t") and "epochs is 0" in kept["message"]
     project.behave(train={"bug": "x"})
     result = project.run("-m", "tandem.stage", "train", "sign", "auto", "0")
     assert result.returncode == 1 and "Traceback" in result.stderr
@@ -71,14 +71,14 @@ def test_repro_prints_a_line_per_stage_and_keeps_the_rest_in_a_log(project: Proj
     result = project.run("-m", "tandem.cli", "repro", "--force")
     assert result.returncode == 0, result.stdout + result.stderr
     lines = result.stdout.splitlines()
-    assert [line.split()[0] for line in lines[:3]] == ["hardware", "train@sign-auto-0", "compare"], lines
+    assert [line.split()[0] for line in lines[:3]] == ["hardware", "train@sign-auto", "compare"], lines
     assert "0.8750" in result.stdout and "Some CPU" in result.stdout
     assert "Running stage" not in result.stdout and "Traceback" not in result.stderr
     log = project.root / ".tandem/logs/repro.log"
-    rest = ["train@sign-auto-0", "train-sign-auto-0 says hello", "compare says hello"]
+    rest = ["train@sign-auto", "train-sign-auto says hello", "compare says hello"]
     assert all(line in log.read_text().splitlines() for line in rest)
     verbose = project.run("-m", "tandem.cli", "repro", "--force", "--verbose").stdout
-    assert "Running stage 'train@sign-auto-0'" in verbose and "\ncompare says hello\n" in verbose
+    assert "Running stage 'train@sign-auto'" in verbose and "\ncompare says hello\n" in verbose
     assert "0.8750" in verbose
     project.behave(hardware={"fail": "no such device"})
     result = project.run("-m", "tandem.cli", "repro")

@@ -55,7 +55,7 @@ def ready(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def compared(ready: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The same after all stages, its trainings probed first, which must not change a bit of them."""
     project = copy_of(ready, tmp_path_factory.mktemp("compared") / "project", PROBED)
-    stages = [f"{name} tiny {device} 0" for device in ("cpu", "cuda") for name in ("train", "evaluate")]
+    stages = [words for device in ("cpu", "cuda") for words in (f"train tiny {device} 0", f"evaluate tiny {device}")]
     for words in (*stages, "speed tiny", "compare"):
         stage(project, *words.split())
     return project
@@ -67,7 +67,7 @@ def project(ready: Path, tmp_path: Path) -> Path:
 
 
 def weights(project: Path, device: str = "cuda") -> dict[str, str]:
-    folder = project / "results/runs/tiny" / device / "0/train/result"
+    folder = project / "results/runs/tiny" / device / "train/result/0"
     return {name: sha256_file(folder / name) for name in ("last.safetensors", "best.safetensors", "history.csv")}
 
 
@@ -76,7 +76,7 @@ def test_the_stages_of_the_cpu_never_start_cuda(project: Path):
     code = f"""{HAS_CONTEXT}
 import sys
 from tandem.stage import main
-for stage in ("preload tiny cpu", "train tiny cpu 0", "evaluate tiny cpu 0"):
+for stage in ("preload tiny cpu", "train tiny cpu 0", "evaluate tiny cpu"):
     assert main(stage.split()) == 0 and not has_context(), stage
 from stages.speed import Length, TimedSide, TimedTraining
 training = TimedTraining("tiny", TimedSide("cpu", "cpu", {{"threads": "auto"}}), 0, Length(0.01, 2, 1.0, 0.1))
@@ -114,7 +114,7 @@ def test_a_training_on_a_gpu_is_captured_and_its_record_says_where_it_computed(c
 
 
 def test_a_run_on_a_gpu_is_made_again_to_the_bit_and_on_the_cpu_within_what_seeds_do(compared: Path):
-    verify = (sys.executable, "-m", "tandem.cli", "verify", str(compared / "results/runs/tiny/cuda/0"))
+    verify = (sys.executable, "-m", "tandem.cli", "verify", str(compared / "results/runs/tiny/cuda"))
     assert "bit-equal\n" in run(compared, *verify).stdout
     other = run(compared, *verify, "--device", "cpu", check=False)
     assert "Traceback" not in other.stdout
@@ -162,7 +162,7 @@ def test_a_gpu_that_another_process_uses_is_named_and_no_comparison_takes_the_ru
 def test_a_training_in_another_precision_says_so_and_how_its_steps_were_taken(precision: str, project: Path):
     params = project / "params.yaml"
     params.write_text(params.read_text().replace("precision: fp32", f"precision: {precision}"))
-    output = stages_at_once(project, "train tiny cuda 0", "evaluate tiny cuda 0").stdout
+    output = stages_at_once(project, "train tiny cuda 0", "evaluate tiny cuda").stdout
     found = manifest_of(project, device="cuda")
     losses = [row["train_loss"] for row in found["epochs"]]
     assert losses[-1] < losses[0]
@@ -223,7 +223,7 @@ def test_the_gpu_that_cuda_visible_devices_names_is_the_one_that_is_used_and_rea
     assert wanted in text or not is_kept  # MLflow has the tag if the run was published already
 
 
-@pytest.mark.parametrize("words", ["hardware", "preload tiny cuda", "train tiny cuda 0", "evaluate tiny cuda 0"])
+@pytest.mark.parametrize("words", ["hardware", "preload tiny cuda", "train tiny cuda 0", "evaluate tiny cuda"])
 def test_a_gpu_that_is_gone_since_hardware_is_named_in_one_sentence(words: str, compared: Path, tmp_path: Path):
     project = copy_of(compared, tmp_path / "project", PROBED)
     failed = stage(project, *words.split(), check=False, CUDA_VISIBLE_DEVICES="")
@@ -235,7 +235,7 @@ def test_a_gpu_that_is_gone_since_hardware_is_named_in_one_sentence(words: str, 
 def test_the_weights_of_a_gpu_are_evaluated_on_a_machine_without_one(compared: Path):
     code = (
         "from pathlib import Path; from tandem.training.saved_network import load_network\n"
-        "network, about = load_network(Path('results/runs/tiny/cuda/0/train/result'), 'last')\n"
+        "network, about = load_network(Path('results/runs/tiny/cuda/train/result/0'), 'last')\n"
         "assert {weight.device.type for weight in network.parameters()} == {'cpu'}"
     )
     run(compared, sys.executable, "-c", code, CUDA_VISIBLE_DEVICES="")

@@ -38,7 +38,7 @@ def test_the_documented_commands_make_a_tracked_result(trained: Path, tmp_path: 
     message = run(project, *shlex.split(commands)).stdout
     wait_until_published(project)
 
-    assert "train@gesture-cpu-0" in message and "tiny" not in message
+    assert "train@gesture-cpu" in message and "tiny" not in message
     assert "gesture: the most frequent class reaches" in message
     summary = json.loads((project / "data/prepared/gesture/summary.json").read_text())
     assert summary["classes"] == ["push", "swipe", "twist"]

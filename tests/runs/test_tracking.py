@@ -231,7 +231,7 @@ def test_a_server_that_is_down_costs_nothing_and_gets_the_run_later(
 ):
     """Nobody listens where MLFLOW_TRACKING_URI points; then sync."""
     uri = f"http://user:secret@127.0.0.1:{closed_port}"
-    stages = ("train tiny cpu 0", "evaluate tiny cpu 0", "speed tiny", "compare")
+    stages = ("train tiny cpu 0", "evaluate tiny cpu", "speed tiny", "compare")
     done = stages_at_once(ready, *stages, MLFLOW_TRACKING_URI=uri)
     assert done.stdout.count("could not be reached") == 2, "once a stage"
     saw(said_of_tracking(done.stdout))
@@ -318,7 +318,7 @@ def test_a_run_that_prefect_started_links_to_its_page_without_the_password(monke
 
 def test_a_repeated_evaluation_adds_no_second_point(trained: Path, tmp_path: Path):
     project = copy_of(trained, tmp_path / "project")
-    stage(project, "evaluate", "tiny", "cpu", "0")
+    stage(project, "evaluate", "tiny", "cpu")
     wait_until_published(project)
     client = client_of(project)
     [entry] = runs_of(client)

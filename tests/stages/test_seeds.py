@@ -1,35 +1,48 @@
-"""Several seeds: one training each on one split, means and ranges over them, a run above them in MLflow."""
+"""Several seeds: `replicate` trains those after the first at the same time; means and ranges over them; a run above
+them in MLflow.
+"""
 
 import json
+import os
+import signal
 import statistics
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from tandem.runs import recorded
 from tandem.runs.run import open_folder
 from tests.projects import (
+    MODEL,
     TINY,
     copy_of,
+    dvc,
+    held,
+    is_gone,
     read_record,
+    run_path,
     stage,
     stages_at_once,
+    start,
+    tandem,
+    wait_for,
     wait_until_published,
 )
 
 SEEDS = [0, 1, 5]
 PARAMS = TINY.replace("seeds: [0]", f"seeds: {SEEDS}")
+REPLICATE = (sys.executable, "-m", "tandem.stage", "replicate", "tiny", "cpu")
 
 
 @pytest.fixture(scope="module")
 def project(trained: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Trained with seed 0 alone, then with two more."""
     project = copy_of(trained, tmp_path_factory.mktemp("seeds") / "project", PARAMS)
-    stages_at_once(
-        project, *(f"{name} tiny cpu {seed}" for name in ("train", "evaluate") for seed in (1, 5)), "compare"
-    )
+    stages_at_once(project, "replicate tiny cpu", "evaluate tiny cpu", "compare")
     wait_until_published(project)
     return project
 
@@ -38,14 +51,90 @@ def results(project: Path, seed: int, name: str) -> Any:
     return read_record(project, name, seed=seed)
 
 
-def test_a_seed_gives_the_same_bytes_beside_others_and_other_ones_than_its_siblings(
+def weights(project: Path, seed: int) -> bytes:
+    return (project / run_path("last.safetensors", seed=seed)).read_bytes()
+
+
+def test_a_replicate_gives_the_bytes_of_its_training_alone_and_other_ones_than_the_other_seeds(
     project: Path, trained: Path, tmp_path: Path
 ) -> None:
     alone = copy_of(trained, tmp_path / "alone", TINY.replace("seeds: [0]", "seeds: [5]"))
-    stage(alone, "train", "tiny", "cpu", "5")
-    weights = "results/runs/tiny/cpu/{}/train/result/last.safetensors"
-    assert (alone / weights.format(5)).read_bytes() == (project / weights.format(5)).read_bytes()
-    assert len({(project / weights.format(seed)).read_bytes() for seed in SEEDS}) == len(SEEDS)
+    stage(alone, "train", "tiny", "cpu", "5", publishes=False)
+    assert (alone / "results/runs/tiny/cpu/train/result/5/last.safetensors").read_bytes() == weights(project, 5)
+    assert len({weights(project, seed) for seed in SEEDS}) == len(SEEDS)
+    verified = tandem(project, "verify", "results/runs/tiny/cpu/replicate/result/5", TMPDIR=str(tmp_path))
+    assert ": bit-equal\n" in verified.stdout
+
+
+def test_a_replicate_has_no_times_and_the_stage_has_those_of_all(project: Path) -> None:
+    for seed in SEEDS[1:]:
+        timing = results(project, seed, "timing.json")["timing"]
+        assert timing["epoch_seconds"] is None and "beside other seeds" in timing["missing_reasons"]["epoch_seconds"]
+    together = json.loads((project / "results/runs/tiny/cpu/replicate/measured/seeds.json").read_text())
+    assert together["num_seeds"] == 2 and together["seconds_per_seed"] == together["total_seconds"] / 2
+    (row,) = json.loads((project / "results/compare/compare.json").read_text())["rows"]
+    assert row["epoch_seconds"] == results(project, 0, "timing.json")["timing"]["epoch_seconds"]
+
+
+def test_more_seeds_train_only_the_new_ones_and_fewer_restore_the_results(trained: Path, tmp_path: Path) -> None:
+    project = copy_of(trained, tmp_path / "project", PARAMS)
+    assert "'train@tiny-cpu' didn't change" in dvc(project, "repro", "replicate@tiny-cpu").stdout
+    (project / "params.yaml").write_text(TINY.replace("seeds: [0]", "seeds: [0, 1, 5, 7]"))
+    output = dvc(project, "repro", "replicate@tiny-cpu").stdout
+    assert output.count("all are trained, the results are written again") == 2
+    assert "2 of 3 seeds were trained before" in output and "seed 7, epoch 3/3" in output
+    (project / "params.yaml").write_text(PARAMS)
+    assert "is cached - skipping run" in dvc(project, "repro", "replicate@tiny-cpu").stdout
+    assert not (project / run_path("train.json", seed=7)).exists()
+
+
+def test_killed_replicates_resume_from_their_checkpoints(project: Path, trained: Path, tmp_path: Path) -> None:
+    killed = copy_of(trained, tmp_path / "killed", PARAMS)
+    with start(killed, *REPLICATE, **held(tmp_path / "held", 2)) as process:
+        checkpoints = killed / ".tandem/checkpoints/tiny"
+        wait_for(lambda: len(list(checkpoints.glob("*.previous.pt"))) == 2, what="a checkpoint of each seed")
+        trainings = psutil.Process(process.pid).children()
+        process.kill()
+        (tmp_path / "held/go").touch()
+    wait_for(lambda: all(map(is_gone, trainings)), what="the trainings to end with their stage")
+    output = stage(killed, "replicate", "tiny", "cpu", publishes=False).stdout
+    assert output.count("going on from ") == 2
+    assert all(weights(killed, seed) == weights(project, seed) for seed in SEEDS[1:])
+
+
+def test_ctrl_c_stops_all_seeds_with_a_checkpoint(trained: Path, tmp_path: Path) -> None:
+    project = copy_of(trained, tmp_path / "project", PARAMS)
+    with start(project, *REPLICATE, **held(tmp_path / "held", 1)) as process:
+        wait_for(lambda: len(list((project / ".tandem/checkpoints/tiny").glob("*.pt"))) >= 2, what="both trainings")
+        os.kill(process.pid, signal.SIGINT)
+        (tmp_path / "held/go").touch()
+        output, _ = process.communicate()
+    assert process.returncode == 130 and output.count("interrupted after epoch") == 2, output
+
+
+FAILS_WITH_SEED_1 = """
+import torch
+from torch import nn
+
+
+class Net(nn.Module):
+    def __init__(self, shape):
+        super().__init__()
+        self.last = nn.Linear(shape.num_features, shape.num_outputs)
+        self.scale = float("nan") if torch.initial_seed() == 1 else 1.0
+
+    def forward(self, values, mask):
+        return self.scale * self.last(values.mean(dim=1))
+"""
+
+
+def test_a_seed_whose_loss_is_not_finite_ends_alone(trained: Path, tmp_path: Path) -> None:
+    project = copy_of(trained, tmp_path / "project", PARAMS.replace(MODEL, '{name: "net.py:Net"}'))
+    (project / "workloads/tiny/net.py").write_text(FAILS_WITH_SEED_1)
+    stages = ("hardware", "train tiny cpu 0", "replicate tiny cpu")
+    done = stages_at_once(project, *stages, check=False, publishes=False)
+    assert "error: seed 1: the training loss is nan in epoch 1" in done.stdout and done.returncode == 1
+    assert weights(project, 5), "the other seed has its results"
 
 
 def test_the_comparison_has_mean_range_and_what_the_seeds_vary(project: Path) -> None:
@@ -54,8 +143,6 @@ def test_the_comparison_has_mean_range_and_what_the_seeds_vary(project: Path) ->
     assert row["seeds"] == SEEDS and [run["score"] for run in row["runs"]] == scores
     assert row["score"] == pytest.approx(statistics.fmean(scores))
     assert (row["score_lowest"], row["score_highest"]) == (min(scores), max(scores))
-    seconds = [results(project, seed, "timing.json")["timing"]["epoch_seconds"] for seed in SEEDS]
-    assert row["epoch_seconds"] == statistics.median(seconds)
     assert "mean of 3 seeds" in (project / "results/compare/compare.md").read_text()
 
 
@@ -75,7 +162,7 @@ def test_mlflow_has_a_run_above_the_seeds_with_their_mean_and_range(
     assert parent.data.metrics["test/accuracy"] == pytest.approx(statistics.fmean(scores), rel=1e-5)
     assert parent.data.tags["score"].endswith(f" ({min(scores):.4f} to {max(scores):.4f})")
     monkeypatch.setattr(recorded, "ask_store", lambda question: question(client))
-    one = replace(open_folder(project / "results/runs/tiny/cpu/1"), run_id=children[0].info.run_id)
+    one = replace(open_folder(project / "results/runs/tiny/cpu", 1), run_id=children[0].info.run_id)
     recorded.tag(one, {"verified": "reproduced", "compared": "faster"})
     tags = client.get_run(parent.info.run_id).data.tags
     assert (tags["verified"], tags["compared"]) == ("seed 1: reproduced", "faster")

@@ -14,6 +14,7 @@ from tandem.params import schema
 from tandem.parts import find
 from tandem.runs.run import open_folder
 from tests.projects import (
+    RUN,
     TINY,
     commit,
     copy_of,
@@ -63,7 +64,7 @@ def with_task(project: Path, code: str = CLOSENESS) -> Path:
 
 def test_a_task_from_scratch_is_trained_compared_drawn_and_applied_to_a_new_table(tmp_path: Path):
     project = with_task(make_project(tmp_path / "project", UNSMOOTHED.replace("seeds: [0]", "seeds: [0, 1]")))
-    reproduce(project, seeds=(0, 1), publishes=False)
+    reproduce(project, publishes=False)
     score = read_record(project, "score.json")
     assert score["score_name"] == "closeness" and score["task"]["paired"] == "scores"
     with (project / run_path("predictions.csv")).open() as file:
@@ -81,14 +82,14 @@ def test_a_task_from_scratch_is_trained_compared_drawn_and_applied_to_a_new_tabl
     assert tandem(project, "status").stdout == "up to date\n"
     task.write_text(CLOSENESS.replace(".square()", ".abs()"))
     outdated = tandem(project, "status", check=False).stdout
-    assert "train@tiny-cpu-0" in outdated and "evaluate@tiny-cpu-1" in outdated and "preprocess@tiny" not in outdated
+    assert "train@tiny-cpu" in outdated and "evaluate@tiny-cpu" in outdated and "preprocess@tiny" not in outdated
     task.write_text(CLOSENESS.replace('"closeness"', '"closeness"\n    target = "number"'))
     assert "preprocess@tiny" in tandem(project, "status", check=False).stdout
 
     # Where the task is missing, its runs can be compared.
     task.unlink()
     (project / "params.yaml").write_text(TINY)
-    compared = tandem(project, "compare", *(f"results/runs/tiny/cpu/{seed}" for seed in (0, 1)))
+    compared = tandem(project, "compare", RUN, "results/runs/tiny/cpu/replicate/result/1")
     assert "closeness" in compared.stdout and "paired bootstrap over 12 sequences" in compared.stdout
 
 
@@ -97,7 +98,7 @@ def test_the_example_of_the_documentation_keeps_what_it_does_not_change(prepared
     code, line = (re.search(rf"```{kind}\n(.*?)```", text, re.DOTALL)[1] for kind in ("python", "yaml"))
     project = copy_of(prepared, tmp_path / "project", TINY.replace("task: classify", line.strip()))
     with_task(project, code)
-    stages_at_once(project, "hardware", "train tiny cpu 0", "evaluate tiny cpu 0", publishes=False)
+    stages_at_once(project, "hardware", "train tiny cpu 0", "evaluate tiny cpu", publishes=False)
     score = read_record(project, "score.json")
     assert score["score_name"] == "accuracy" and score["task"]["paired"] == "correct"
     assert (project / run_path("result.png")).exists()
@@ -221,7 +222,7 @@ def test_the_defaults_serve_numbers_and_classes_of_steps():
 
 
 def test_runs_that_do_not_record_the_facts_have_those_of_their_built_in_task(trained: Path):
-    found = open_folder(trained / "results/runs/tiny/cpu/0")
+    found = open_folder(trained / RUN)
     recorded = found.task_facts
     assert found.score
     del found.score["task"], found.__dict__["task_facts"]

@@ -278,12 +278,12 @@ def test_a_training_goes_on_with_the_threads_it_began_with_and_records_them(prep
 @pytest.mark.long
 def test_a_choice_is_no_dependency(prepared: Path, tmp_path: Path):
     project, user = copy_of(prepared, tmp_path / "project", ASKED), str(tmp_path / "user")
-    assert "Running stage 'train@tiny-cpu-0'" in dvc(project, "repro", "train@tiny-cpu-0", XDG_CACHE_HOME=user).stdout
+    assert "Running stage 'train@tiny-cpu'" in dvc(project, "repro", "train@tiny-cpu", XDG_CACHE_HOME=user).stdout
     weights = of(project, "last.safetensors")
-    assert "Running stage 'train" not in dvc(project, "repro", "train@tiny-cpu-0", XDG_CACHE_HOME=f"{user} 2").stdout
+    assert "Running stage 'train" not in dvc(project, "repro", "train@tiny-cpu", XDG_CACHE_HOME=f"{user} 2").stdout
     git(tmp_path, "clone", "-q", "project", "second")
     second = tmp_path / "second"
     dvc(second, "cache", "dir", "--local", str(project / ".dvc/cache"))
-    output = dvc(second, "repro", "train@tiny-cpu-0", XDG_CACHE_HOME=f"{user} 2").stdout
-    assert "Stage 'train@tiny-cpu-0' is cached - skipping run" in output
+    output = dvc(second, "repro", "train@tiny-cpu", XDG_CACHE_HOME=f"{user} 2").stdout
+    assert "Stage 'train@tiny-cpu' is cached - skipping run" in output
     assert of(second, "last.safetensors") == weights and not Path(f"{user} 2/tandem").exists()

@@ -74,7 +74,7 @@ def test_metrics_are_added_without_a_training_and_are_shown_everywhere(template:
     done = tandem(project, "repro", check=False)
     assert done.returncode == 0, done.stdout
     ran = re.findall(r"^(\S+) +[\d.]+ s  ", done.stdout, re.MULTILINE)
-    assert "evaluate@tiny-cpu-0" in ran and not {"train@tiny-cpu-0", "preprocess@tiny"} & set(ran)
+    assert "evaluate@tiny-cpu" in ran and not {"train@tiny-cpu", "preprocess@tiny"} & set(ran)
     assert (project / run_path("last.safetensors")).stat().st_mtime_ns == weights
     score = read_record(project, "score.json")
     metrics = score["metrics"]
@@ -94,9 +94,9 @@ def test_metrics_are_added_without_a_training_and_are_shown_everywhere(template:
     assert tandem(project, "status").stdout == "up to date\n"
     (project / "workloads/tiny/helper.py").write_text(HELPER.replace("mean()", "mean() + 0"))
     outdated = tandem(project, "status", check=False).stdout
-    assert "evaluate@tiny-cpu-0" in outdated and "train@" not in outdated and "preprocess" not in outdated
+    assert "evaluate@tiny-cpu" in outdated and "train@" not in outdated and "preprocess" not in outdated
     first = (project / run_path("score.json")).read_bytes()
-    stage(project, "evaluate", "tiny", "cpu", "0", publishes=False)
+    stage(project, "evaluate", "tiny", "cpu", publishes=False)
     assert (project / run_path("score.json")).read_bytes() == first  # the same bytes, with intervals
 
 
@@ -115,7 +115,7 @@ def test_a_metric_that_fails_ends_evaluate_with_one_sentence(
 ):
     project = copy_of(template, tmp_path / "project", named("metrics.py:own"))
     write(project, f"def own(predictions, targets, mask):\n    {body}\n")
-    done = stage(project, "evaluate", "tiny", "cpu", "0", check=False, publishes=False)
+    done = stage(project, "evaluate", "tiny", "cpu", check=False, publishes=False)
     assert done.returncode == 1 and "Traceback" not in done.stdout
     assert all(word in done.stdout for word in words), done.stdout
 
@@ -170,10 +170,10 @@ def test_a_metric_scores_new_data_of_the_source(tmp_path: Path):
     assert metrics["same_at_shift_5"] == 1.0 and metrics["same_at_shift_50"] < 1.0
     assert metrics["event_f1"] > 0.3 and "same_at_shift_5_low" not in metrics
     (project / "workloads/tiny/metrics.py").write_text(SHIFTED.replace("shift=shift)", "shfit=shift)"))
-    done = stage(project, "evaluate", "tiny", "cpu", "0", check=False, publishes=False)
+    done = stage(project, "evaluate", "tiny", "cpu", check=False, publishes=False)
     assert "workloads/tiny/metrics.py, line 8: source has no parameter 'shfit'; did you mean 'shift'?" in done.stdout
     (project / "workloads/tiny/metrics.py").write_text(SHIFTED.replace("values[is_test],", "values[is_test, :, :0],"))
-    done = stage(project, "evaluate", "tiny", "cpu", "0", check=False, publishes=False)
+    done = stage(project, "evaluate", "tiny", "cpu", check=False, publishes=False)
     assert "line 11: predict got values of shape (30, 12, 0)" in done.stdout and "Traceback" not in done.stdout
 
 

@@ -477,7 +477,7 @@ def test_two_machines_train_what_one_does_and_go_on_where_a_worker_was_killed(
     found, manifest = results(projects[0], "2xcpu")
     assert_near(found, expected)
     assert manifest["realized"]["workers"] == 2
-    assert not (projects[1] / "results/runs/tiny/2xcpu/0").exists(), "the first worker alone writes"
+    assert not (projects[1] / "results/runs/tiny/2xcpu").exists(), "the first worker alone writes"
 
 
 # On GPUs --------------------------------------------------------------------------------------------------------------
@@ -515,11 +515,11 @@ def test_a_model_wrapped_for_nccl_has_the_gradients_of_the_bare_one(tmp_path: Pa
 
 @pytest.mark.gpu
 def test_two_gpus_train_what_one_does_eagerly_and_their_weights_are_those_of_one(on_gpus: Path):
-    stages_at_once(on_gpus, "train tiny cuda 0", "evaluate tiny cuda 0")
+    stages_at_once(on_gpus, "train tiny cuda 0", "evaluate tiny cuda")
     output = stage(on_gpus, "train", "tiny", "2xcuda", "0").stdout
     assert "2 workers, a GPU each" in output and "nccl adds their gradients up" in output
     assert "steps are taken eagerly instead of captured as a CUDA graph: several workers" in output
-    stage(on_gpus, "evaluate", "tiny", "2xcuda", "0", CUDA_VISIBLE_DEVICES="0")
+    stage(on_gpus, "evaluate", "tiny", "2xcuda", CUDA_VISIBLE_DEVICES="0")
     (one, _), (two, manifest) = results(on_gpus, "cuda"), results(on_gpus, "2xcuda")
     assert_near(two, one, rel=1e-3)
     assert manifest["realized"]["workers"] == 2 and manifest["realized"]["step"] == "eager"

@@ -1,0 +1,165 @@
+"""Train with the other seeds of params.yaml, several at a time: `python -m tandem.stage replicate WORKLOAD DEVICE`.
+
+The stage `train` trains with the first seed, alone, and its times are the reported ones. This stage gives the score its
+spread, so it measures nothing for each seed. On a CPU, each core trains one seed at a time, with one thread; each
+process imports torch once and the processes share the memory-mapped data. On a GPU, one process trains as many seeds at
+a time as fit into its memory (tandem/training/seed_group.py). Several workers (2xcpu) train one seed after the other.
+
+Reads what `train` reads, and the first seed's settings: what `auto` chose there is not measured again. Writes two
+folders to results/runs/<workload>/<device>/replicate/: `result` and `measured` have a folder for each seed, with the
+same files as those of `train`, and seeds.json. That of `result` has the seeds, that of `measured` the seconds.
+
+Each seed has its own checkpoint. One that has failed, or whose process was killed, does not stop the others; the next
+`dvc repro` trains only what is missing.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from threading import Thread
+from typing import IO, Any
+
+from tandem import files
+from tandem.machine.hardware import memory_limit_bytes, usable_cores
+from tandem.params.devices import split_device
+from tandem.params.loading import PARAMS, read_yaml
+from tandem.stop_signals import PARENT, Forwarding
+
+SHARE_OF_FREE_MEMORY = 0.8
+
+
+def main(workload: str, device: str) -> None:
+    seeds = read_yaml(PARAMS)["seeds"][1:]  # `hardware` has validated them
+    outputs = [files.runs_dir(workload, device) / "replicate" / kind for kind in ("result", "measured")]
+    for path in (path for folder in outputs for path in folder.glob("*")):
+        if path.is_dir() and path.name not in map(str, seeds):
+            shutil.rmtree(path)
+    measured: dict[str, Any] = {"num_seeds": 0}
+    if seeds:
+        measured = replicate(workload, device, seeds)
+    else:
+        print(f"{workload} has one seed; nothing to do")
+    for folder, content in zip(outputs, ({"seeds": seeds}, measured), strict=True):
+        files.write_json(folder / "seeds.json", content)
+
+
+def replicate(workload: str, device: str, seeds: Sequence[int]) -> dict[str, Any]:
+    """Train with `seeds`. Returns what was measured of them together. Raises ValueError if one could not be trained."""
+    started, started_at, num_at_once = time.monotonic(), now(), concurrency(workload, device, len(seeds))
+    at_once = f", {num_at_once} at a time" if num_at_once > 1 else ""
+    print(f"{workload}: {len(seeds)} more seed{'s' * (len(seeds) > 1)}{at_once}", flush=True)
+    errors = train_all(workload, device, seeds, num_at_once)
+    if errors:
+        raise ValueError("; ".join(errors))
+    records = [files.read_json(path) for path in map(lambda seed: timing_file(workload, device, seed), seeds)]
+    # A training that was resumed, or had ended before, took only a part of its time here.
+    num_whole = sum(record["measured_at"] >= started_at and bool(record["conditions"]["between"]) for record in records)
+    seconds = time.monotonic() - started
+    found: dict[str, Any] = {
+        "num_seeds": len(seeds),
+        "num_at_once": max(num_at_once, *(record["placement"].get("seeds_together", 1) for record in records)),
+        "machine": platform.node(),
+        "measured_at": now(),
+        "total_seconds": seconds,
+    }
+    if num_whole == len(seeds):
+        found["seconds_per_seed"] = seconds / len(seeds)
+        print(f"{len(seeds)} more seeds took {seconds:.1f} s, {found['seconds_per_seed']:.1f} s each")
+    else:
+        reason = f"{len(seeds) - num_whole} of {len(seeds)} seeds were trained before, wholly or in part"
+        found["missing_reasons"] = {"seconds_per_seed": reason}
+        print(f"{len(seeds)} more seeds; {reason}")
+    return found
+
+
+def concurrency(workload: str, device: str, num_seeds: int) -> int:
+    """How many seeds to train at a time: limited by the cores, and by the memory that the first seed needed."""
+    if split_device(device)[0] > 1 or files.read_json(files.hardware_file(device))["kind"] != "cpu":
+        return 1
+    first = read_yaml(PARAMS)["seeds"][0]
+    peak_mib = files.read_json(timing_file(workload, device, first, "train"))["timing"]["peak_rss_mib"]
+    import psutil
+
+    free_bytes = min(psutil.virtual_memory().available, memory_limit_bytes())
+    most = SHARE_OF_FREE_MEMORY * free_bytes / (peak_mib * 2**20) if peak_mib else num_seeds
+    return max(1, int(min(num_seeds, usable_cores(), most)))
+
+
+def timing_file(workload: str, device: str, seed: int, stage: str = "replicate") -> Any:
+    return files.runs_dir(workload, device) / stage / "measured" / str(seed) / "timing.json"
+
+
+def train_all(workload: str, device: str, seeds: Sequence[int], num_at_once: int) -> list[str]:
+    """Train with `seeds` in `num_at_once` processes. Returns the errors.
+
+    If the system kills a process, which it does if memory runs out, its seeds are trained one after the other.
+    """
+    # Several workers need a launcher for each training.
+    num_processes = len(seeds) if split_device(device)[0] > 1 else num_at_once
+    shares = [seeds[index::num_processes] for index in range(num_processes)]
+    errors: list[str] = []
+    with Forwarding() as stop:
+        if num_at_once == 1:
+            killed = [share for share in shares if run_all(workload, device, [share], errors)]
+        else:
+            killed = run_all(workload, device, shares, errors)
+            if killed and not stop.stop_requested:
+                print("a process was killed; its seeds are trained one after the other", flush=True)
+                killed = run_all(workload, device, [sum(map(list, killed), [])], errors)
+    if stop.stop_requested:
+        raise KeyboardInterrupt
+    if killed:
+        names = ", ".join(str(seed) for share in killed for seed in share)
+        errors.append(
+            f"the process of seed {names} was killed; the system does this where memory runs out, see its log (dmesg)"
+        )
+    return errors
+
+
+def run_all(workload: str, device: str, shares: Sequence[Sequence[int]], errors: list[str]) -> list[Sequence[int]]:
+    """Run a process for each share of the seeds, all at the same time. Returns the shares whose process was killed."""
+    started = []
+    for share in shares:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "tandem.stage", "train", workload, device, *map(str, share)],
+            cwd=files.ROOT,
+            env={**os.environ, PARENT: str(os.getpid()), "OMP_NUM_THREADS": "1"},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,  # Ctrl+C reaches it once, through this process
+        )
+        assert process.stdout
+        printed: list[str] = []
+        reader = Thread(target=forward, args=(process.stdout, printed))
+        reader.start()
+        started.append((share, process, reader, printed))
+    killed = []
+    for share, process, reader, printed in started:
+        status = process.wait()
+        reader.join()
+        if status < 0:
+            killed.append(share)
+        elif status:
+            errors += printed or [f"the process of seed {', '.join(map(str, share))} failed"]
+    return killed
+
+
+def forward(lines: IO[str], errors: list[str]) -> None:
+    """Print what a process prints. Its errors are added to `errors` instead."""
+    for line in lines:
+        if line.startswith("error: "):
+            errors.append(line.removeprefix("error: ").strip())
+        else:
+            print(line, end="", flush=True)
+
+
+def now() -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%S%z")
