@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from stages.compare import own_first
 from tandem.comparing.comparison import Comparison, Reference, Side, compare
 from tandem.comparing.published import side_of
 from tandem.comparing.rerun import Verdict
@@ -203,6 +204,15 @@ def test_the_verdict_states_the_ratio_with_its_interval():
         comparison.verdict(side_by_side(speed=slower))[0] == "Speeds not told apart: 2.00 (95% interval 0.80 to 2.50)"
     )
     assert comparison.verdict(alone(make_row())) == []
+
+
+def test_ones_own_workloads_come_before_those_with_published_results(tmp_path: Path):
+    names = own_first(["sign", "gesture", "pen", "walk"])
+    assert names == ["gesture", "walk", "sign", "pen"]
+    page = page_of(tmp_path / "report.html", *(side_by_side(name) for name in names))
+    assert page.text.partition("Tandem ")[2].split()[: len(names)] == names, "in the table of contents"
+    places = [page.text.rindex(f"{name} classify") for name in names]
+    assert places == sorted(places), "in the sections"
 
 
 def test_a_published_run_stands_beside_ones_own(tmp_path: Path):
