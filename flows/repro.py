@@ -159,7 +159,7 @@ def results(
 
 
 def table_of(rows: list[dict[str, Any]], stages: Mapping[str, Event]) -> list[str]:
-    """Score, epoch time and device of every training, and whether this run measured its times."""
+    """Score, epoch time and device of every training, whether this run measured its times, and how reliably."""
     table = [("workload", "device", "score", "epoch", "timing")]
     for row in rows:
         trainings = [stages.get(f"train@{row['workload']}-{row['requested']}-{seed}") for seed in row["seeds"]]
@@ -170,6 +170,8 @@ def table_of(rows: list[dict[str, Any]], stages: Mapping[str, Event]) -> list[st
             age = f"restored, {age}"
         if outcome != "ran" and row["measured_on"] != socket.gethostname():
             age += f" on {row['measured_on']}"
+        if row.get("busy"):
+            age += f"; busy machine: {row['busy']}"
         device = f"{row['device']} ({row['device_name']})"
         epoch = f"{row['epoch_seconds']:.3f} s"
         table.append((row["workload"], device, f"{row['score_name']} {row['score']:.4f}", epoch, age))

@@ -98,6 +98,8 @@ def cells(row: Row) -> dict[str, Cell]:
             epoch_details = [f"median of {num_seeds} processes", extremes]
     if row["epoch_joules"] is not None:
         epoch_details.append(f"{row['epoch_joules']:,.4g} J")
+    if row["busy"]:
+        epoch_details += ["busy machine:", row["busy"]]
     threads = "1 thread, " if row["threads"] == 1 else f"{row['threads']} threads, "
     training_details = [f"{num_seeds} seeds together"] if num_seeds > 1 and row["train_seconds"] is not None else []
     if row["train_joules"] is not None:

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from flows import repro
 from stages.compare import own_first
 from tandem.comparing.comparison import Comparison, Reference, Side, compare
 from tandem.comparing.published import side_of
@@ -213,6 +214,16 @@ def test_ones_own_workloads_come_before_those_with_published_results(tmp_path: P
     assert page.text.partition("Tandem ")[2].split()[: len(names)] == names, "in the table of contents"
     places = [page.text.rindex(f"{name} classify") for name in names]
     assert places == sorted(places), "in the sections"
+
+
+def test_a_busy_machine_is_named_beside_the_seconds_per_epoch(tmp_path: Path):
+    idle = make_row()
+    row = {**idle, "busy": "others took 73% of the cores"}
+    assert not idle["busy"] and "busy" not in page_of(tmp_path / "idle.html", alone(idle)).text
+    first_screen = page_of(tmp_path / "busy.html", alone(row)).text.partition("Test accuracy")[0]
+    assert "0.250busy machine:others took 73% of the cores" in first_screen
+    of_terminal = ["\n".join(repro.table_of([each], {})) for each in (idle, row)]
+    assert "; busy machine: others took 73% of the cores" in of_terminal[1] and "busy" not in of_terminal[0]
 
 
 def test_a_published_run_stands_beside_ones_own(tmp_path: Path):
