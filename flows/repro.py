@@ -171,7 +171,7 @@ def table_of(rows: list[dict[str, Any]], stages: Mapping[str, Event]) -> list[st
         if outcome != "ran" and row["measured_on"] != socket.gethostname():
             age += f" on {row['measured_on']}"
         if row.get("busy"):
-            age += f"; busy machine: {row['busy']}"
+            age += f"; busy: {row['busy']}"
         device = f"{row['device']} ({row['device_name']})"
         epoch = f"{row['epoch_seconds']:.3f} s"
         table.append((row["workload"], device, f"{row['score_name']} {row['score']:.4f}", epoch, age))
