@@ -69,8 +69,8 @@ def markdown(results: dict[str, Any], plan: RunPlan) -> str:
 def mlflow_links(rows: list[Row], server: str) -> dict[str, list[tuple[str, str]]]:
     """Workload -> (text, address): all of its runs, each run in `rows` of compare.json, and each two in a table.
 
-    The run of several seeds is that of the first one. A workload without a run in MLflow is left out, and so is a table
-    whose view the server does not take.
+    The run of several seeds is that of the first one; the table shows it in their parent run. A workload without a run
+    in MLflow is left out, and so is a table whose view the server does not take.
     """
     known: dict[str, dict[str, dict[str, str]]] = {}
     for row in rows:

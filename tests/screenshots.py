@@ -127,19 +127,19 @@ class Walk:
         return self.api("/artifacts/filter", {"artifacts": {"flow_run_id": {"any_": [run]}, **wanted}})
 
     def mlflow(self, tracking: dict[str, str]) -> None:
-        """The saved view, two runs of it in a table, and a run's own page."""
+        """The saved view, two trainings of it in a table, and a run's own page."""
         server = self.servers["mlflow"]
         self.page.goto(runs_page(server, tracking["experiment_id"]))
         unfold = self.page.locator(".ag-row [col-id*='Run Name'] button").first
         unfold.wait_for()
         self.take("mlflow-runs")
         unfold.click()  # the seeds of one training are children of one run
-        seeds = [self.page.locator(f".ag-center-cols-container .ag-row[row-index='{row}']") for row in (2, 3)]
-        seeds[1].wait_for()
+        seed = self.page.locator(".ag-center-cols-container .ag-row[row-index='2']")
+        seed.wait_for()
         self.take("mlflow-seeds")
-        runs = [seed.get_attribute("row-id") or "" for seed in seeds]
-        self.page.goto(pair_page(server, tracking["experiment_id"], *runs))
-        self.page.get_by_text("2 matching runs").wait_for()
+        seed_id = seed.get_attribute("row-id") or ""
+        self.page.goto(pair_page(server, tracking["experiment_id"], tracking["run_id"], seed_id))
+        self.page.get_by_text("3 matching runs").wait_for()  # the run, and the seed in its folded parent run
         self.take("mlflow-compare")
         self.page.goto(run_page(server, tracking["experiment_id"], tracking["run_id"]))
         self.page.get_by_text("on the test split").first.scroll_into_view_if_needed()
