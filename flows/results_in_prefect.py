@@ -84,7 +84,7 @@ def mlflow_links(rows: list[Row], server: str) -> dict[str, list[tuple[str, str]
         for pair in combinations(devices, 2):
             try:
                 address = pair_page(server, experiment, *(devices[name]["run_id"] for name in pair))
-            except httpx.HTTPError as error:
+            except (httpx.HTTPError, httpx.InvalidURL) as error:
                 reason = type(error).__name__  # its text has the address, maybe with a password
                 print(f"warning: no link to {' beside '.join(pair)} of {workload} in MLflow ({reason})")
                 continue
@@ -94,7 +94,7 @@ def mlflow_links(rows: list[Row], server: str) -> dict[str, list[tuple[str, str]
 
 @cache
 def pair_page(server: str, experiment_id: str, first: str, second: str) -> str:
-    """Return the address of a table with score, device, time and memory of two runs. Raises httpx.HTTPError.
+    """Return the address of a table with score, device, time and memory of two runs. Raises errors of httpx.
 
     Its columns and its filter are a view that this function saves in MLflow: if an address has a filter, MLflow's page
     ignores the columns of its view. MLflow's own page for comparing runs begins with a plot, and has the figures below.
