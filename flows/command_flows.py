@@ -45,16 +45,16 @@ def verify(run: str = "", quick: bool = False) -> State:
     """Run recorded trainings again and report whether the results are the same.
 
     Args:
-        run: a name such as sign@cpu (the latest run of workload@device), an MLflow run id, or the path of a
-            run folder. If empty: the latest run of each workload and device of params.yaml.
+        run: a name such as sign@cpu (the run in results/ of workload@device, otherwise the latest), an MLflow run id,
+            or the path of a run folder. If empty: the run of each workload and device of params.yaml.
         quick: rerun only the first epochs.
     """
 
     def verify_all() -> State:
         params = load_params()
-        latest = [f"{workload}@{device}" for workload in params.workloads for device in params.devices]
+        every = [f"{workload}@{device}" for workload in params.workloads for device in params.devices]
         with one_at_a_time():  # verification trains
-            found = [verify_one(each, quick) for each in ([run] if run else latest)]
+            found = [verify_one(each, quick) for each in ([run] if run else every)]
         message = shortened("; ".join(sentence for _, sentence in found))
         statuses = {status for status, _ in found}
         if statuses - {0, 3}:

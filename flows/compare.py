@@ -53,6 +53,8 @@ def compare(names: list[str]) -> list[Comparison]:
 
     Raises ValueError if a run is unavailable or no two runs can be compared.
     """
+    for name in names:
+        recorded.check_name(name)
     found = {name: recorded.find_seeds(name) for name in names}
     for (name, runs), (other, others) in itertools.combinations(found.items(), 2):
         if both := {run.run_id for run in runs if run.run_id} & {run.run_id for run in others}:

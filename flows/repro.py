@@ -158,7 +158,7 @@ def results(
 
 
 def table_of(rows: list[dict[str, Any]], stages: Mapping[str, Event]) -> list[str]:
-    """Score, epoch time and device of every training, and whether this run measured its times."""
+    """Score, epoch time and device of every training, whether this run measured its times, and how reliably."""
     table = [("workload", "device", "score", "epoch", "timing")]
     for row in rows:
         training = stages.get(f"train@{row['workload']}-{row['requested']}")
@@ -168,6 +168,8 @@ def table_of(rows: list[dict[str, Any]], stages: Mapping[str, Event]) -> list[st
             age = f"restored, {age}"
         if outcome != "ran" and row["measured_on"] != socket.gethostname():
             age += f" on {row['measured_on']}"
+        if row.get("busy"):
+            age += f"; busy: {row['busy']}"
         device = f"{row['device']} ({row['device_name']})"
         epoch = f"{row['epoch_seconds']:.3f} s"
         score = f"{row['score_name']} {row['score']:.4f}"

@@ -7,15 +7,19 @@ import json
 import os
 from collections import Counter
 from collections.abc import Mapping
+from functools import cache
 from itertools import combinations
 from typing import Any
+
+import httpx
 
 from flows.events import Outcome
 from flows.plan import RunPlan
 from flows.ui import running_servers
 from tandem import files
 from tandem.messages import shown
-from tandem.runs.store import compare_page, run_page, runs_page
+from tandem.runs.headline import view_state
+from tandem.runs.store import VIEW, VIEW_TAG, run_page, runs_page
 
 Row = dict[str, Any]
 PREFECT_LINKS = (
@@ -63,9 +67,10 @@ def markdown(results: dict[str, Any], plan: RunPlan) -> str:
 
 
 def mlflow_links(rows: list[Row], server: str) -> dict[str, list[tuple[str, str]]]:
-    """Workload -> (text, address): all of its runs, each run in `rows` of compare.json, and each two of them compared.
+    """Workload -> (text, address): all of its runs, each run in `rows` of compare.json, and each two in a table.
 
-    The run of several seeds is that of the first one. A workload without a run in MLflow is left out.
+    The run of several seeds is that of the first one; the table shows it in their parent run. A workload without a run
+    in MLflow is left out, and so is a table whose view the server does not take.
     """
     known: dict[str, dict[str, dict[str, str]]] = {}
     for row in rows:
@@ -77,9 +82,33 @@ def mlflow_links(rows: list[Row], server: str) -> dict[str, list[tuple[str, str]
         found[workload] = [("all runs", runs_page(server, experiment))]
         found[workload] += [(name, run_page(server, experiment, run["run_id"])) for name, run in devices.items()]
         for pair in combinations(devices, 2):
-            address = compare_page(server, experiment, [devices[name]["run_id"] for name in pair])
+            try:
+                address = pair_page(server, experiment, *(devices[name]["run_id"] for name in pair))
+            except (httpx.HTTPError, httpx.InvalidURL) as error:
+                reason = type(error).__name__  # its text has the address, maybe with a password
+                print(f"warning: no link to {' beside '.join(pair)} of {workload} in MLflow ({reason})")
+                continue
             found[workload].append((" beside ".join(pair), address))
     return found
+
+
+@cache
+def pair_page(server: str, experiment_id: str, first: str, second: str) -> str:
+    """Return the address of a table with score, device, time and memory of two runs. Raises errors of httpx.
+
+    Its columns and its filter are a view that this function saves in MLflow: if an address has a filter, MLflow's page
+    ignores the columns of its view. MLflow's own page for comparing runs begins with a plot, and has the figures below.
+    """
+    view = f"{VIEW}-{first[:8]}-{second[:8]}"
+    tag = {
+        "experiment_id": experiment_id,
+        "key": VIEW_TAG + view,
+        "value": view_state(f"attributes.run_id IN ('{first}', '{second}')"),
+    }
+    user, password = (os.environ.get(f"MLFLOW_TRACKING_{name}", "") for name in ("USERNAME", "PASSWORD"))
+    address = f"{server.rstrip('/')}/api/2.0/mlflow/experiments/set-experiment-tag"
+    httpx.post(address, json=tag, auth=(user, password) if user else None).raise_for_status()
+    return runs_page(server, experiment_id, view)
 
 
 def headline(rows: list[Row], outcomes: Mapping[str, Outcome]) -> str:

@@ -23,7 +23,7 @@ from tandem.runs.run import open_folder, seeds_in
 
 def main() -> None:
     params = load_params()
-    found = {workload: evaluated(workload, params.devices, params.seeds) for workload in params.workloads}
+    found = {workload: evaluated(workload, params.devices, params.seeds) for workload in own_first(params.workloads)}
     by_workload = {workload: sides for workload, sides in found.items() if sides}
     if not by_workload:
         raise ValueError("results/runs holds no evaluated run of params.yaml's workloads and devices; run `dvc repro`")
@@ -46,6 +46,16 @@ def main() -> None:
     report.write_report(files.results_dir() / "report.html", sections)
     print(*comparison.score_table(rows), *comparison.first_verdicts(short), *changes(by_workload), sep="\n")
     print("all of it: results/report.html, results/compare/compare.md")
+
+
+def own_first(workloads: Iterable[str]) -> list[str]:
+    """Return the workloads without published results, which are a user's own, before the bundled ones."""
+    known = published_entries()
+    return sorted(workloads, key=lambda workload: workload in known)
+
+
+def published_entries() -> dict[str, list[dict[str, Any]]]:
+    return published.read() if published.FILE.exists() else {}
 
 
 def evaluated(workload: str, devices: Iterable[str], seeds: Iterable[int]) -> list[Side]:
@@ -76,8 +86,7 @@ def compared(workload: str, sides: Sequence[Side]) -> Comparison:
     if len(kinds) > 1:
         taken_in_turns = files.results_dir() / "speed" / f"{workload}.json"
         return compare(workload, kinds, read_json(taken_in_turns) if taken_in_turns.exists() else None)
-    entries = published.read().get(workload, []) if published.FILE.exists() else []
-    references, reason = published.references(entries, kinds[0].runs)
+    references, reason = published.references(published_entries().get(workload, []), kinds[0].runs)
     return replace(compare(workload, kinds), references=references, no_reference=reason)
 
 

@@ -3,7 +3,7 @@
     python -m tests.screenshots [FOLDER]     # of this project's results; `make ui` must run
 
 It opens the report, starts the default run and an experiment by Prefect's form, cancels a third, has three seeds
-trained and a recorded run verified, opens MLflow's runs, compares two, and opens one. A step that does not come about
+trained and a recorded run verified, opens MLflow's runs, then two of them, then one. A step that does not come about
 ends it, so it is a test of these pages too. It needs Chromium, and playwright (tests/browser.txt), which no other
 part needs.
 """
@@ -17,6 +17,7 @@ from typing import Any
 from playwright.sync_api import Page, sync_playwright
 
 from flows import ui
+from flows.results_in_prefect import pair_page
 from tandem import files
 from tandem.runs.store import run_page, runs_page
 from tests.conftest import CHROMIUM
@@ -126,22 +127,19 @@ class Walk:
         return self.api("/artifacts/filter", {"artifacts": {"flow_run_id": {"any_": [run]}, **wanted}})
 
     def mlflow(self, tracking: dict[str, str]) -> None:
-        """The saved view, two runs chosen and compared, and a run's own page."""
+        """The saved view, two trainings of it in a table, and a run's own page."""
         server = self.servers["mlflow"]
         self.page.goto(runs_page(server, tracking["experiment_id"]))
         unfold = self.page.locator(".ag-row [col-id*='Run Name'] button").first
         unfold.wait_for()
         self.take("mlflow-runs")
         unfold.click()  # the seeds of one training are children of one run
-        # The table's boxes are drawn over their inputs, which a mouse cannot reach.
-        boxes = [self.page.locator(f".ag-row[row-index='{row}'] input[type=checkbox]").first for row in (2, 3)]
-        boxes[1].wait_for(state="attached")
+        seed = self.page.locator(".ag-center-cols-container .ag-row[row-index='2']")
+        seed.wait_for()
         self.take("mlflow-seeds")
-        for box in boxes:
-            box.dispatch_event("click")
-        self.page.get_by_role("button", name="Compare", exact=True).click()
-        self.page.get_by_text("Visualizations").first.click()  # which puts them away
-        self.page.get_by_text("Show diff only").first.scroll_into_view_if_needed()
+        seed_id = seed.get_attribute("row-id") or ""
+        self.page.goto(pair_page(server, tracking["experiment_id"], tracking["run_id"], seed_id))
+        self.page.get_by_text("3 matching runs").wait_for()  # the run, and the seed in its folded parent run
         self.take("mlflow-compare")
         self.page.goto(run_page(server, tracking["experiment_id"], tracking["run_id"]))
         self.page.get_by_text("on the test split").first.scroll_into_view_if_needed()

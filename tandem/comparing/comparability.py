@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tandem.machine.conditions import others_on_gpu
+from tandem.machine.conditions import others_on_gpu, taken_by_others
 from tandem.params.parsing import flatten, value_at
 
 Manifest = Mapping[str, Any]
@@ -42,7 +42,6 @@ CHOICES = ("threads", "precision", "step", "grad_accum_steps", "probe", "seed")
 OF_A_SIDE, OF_AUTO = ("device", "hardware"), ("threads", "kernels", "way of stepping")
 # Settings of the machine, which only people change (a clock follows the load): name -> path in a reading.
 SETTINGS = {"cpu governor": "cpu_governor", "power limit watts": "gpu.power_limit_watts"}
-TAKEN_SHARE = 0.10  # of all cores' time during the training: more is noted
 
 
 @dataclass(frozen=True)
@@ -163,10 +162,9 @@ def of_settings(sides: Mapping[str, Manifest]) -> Iterator[str]:
 
 def conditions_of(manifest: Manifest, label: str) -> Iterator[str]:
     """Yield the problems of one side's machine."""
-    before, after, between = (manifest["conditions"][when] for when in ("before", "after", "between"))
-    for name, who in (("others_share", "others took"), ("steal_share", "the host of this virtual machine took")):
-        if (share := between.get(name, 0)) > TAKEN_SHARE:
-            yield f"{label}: {who} {share:.0%} of the processors' time while it trained"
+    before, after = (manifest["conditions"][when] for when in ("before", "after"))
+    for who, share in taken_by_others(manifest["conditions"]).items():
+        yield f"{label}: {who} took {share:.0%} of the processors' time while it trained"
     throttled = [value_at(reading, "gpu.throttled_by") for reading in (before, after)]
     if reasons := dict.fromkeys(short(reason) for reason in throttled if reason):
         yield f"{label}: the clocks were throttled ({', '.join(reasons)})"

@@ -27,6 +27,7 @@ from tandem.comparing.differences import Difference, Rows, mean_and_range
 from tandem.comparing.rerun import Verdict
 from tandem.comparing.statistics import SpeedUp, unpaired_speed_up
 from tandem.comparing.table import Row, rows_of
+from tandem.machine.conditions import busy
 from tandem.runs.run import Run
 
 # Differences that the descriptions of the sides do not show, so they are stated with the ratio.
@@ -93,6 +94,7 @@ class Side:
             "seeds": [row["seed"] for row in rows],
             "runs": [{name: row[name] for name in OF_SEED} for row in rows],
             "replicates": dict(self.replicates),
+            "busy": next((row["busy"] for row in rows if row["busy"]), ""),
             "score": statistics.fmean(scores),
             "score_lowest": min(scores),
             "score_highest": max(scores),
@@ -123,6 +125,7 @@ def row_of(run: Run) -> dict[str, Any]:
         "threads": run.train["realized"]["threads"],
         "measured_at": run.timing["measured_at"],
         "measured_on": run.timing["machine"],
+        "busy": busy(run.timing["conditions"]),
         "out_of_memory": run.timing["placement"]["out_of_memory"],
         "summary_lines": run.timing.get("summary_lines", {}),
         **{name: timing.get(name) for name in (*REDUCED, "num_epochs_measured")},

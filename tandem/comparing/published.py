@@ -78,6 +78,7 @@ def side_of(entry: Entry) -> Side:
             "hardware": entry["hardware"],
             "machine": "",
             "measured_at": "",
+            "conditions": {"before": {}, "after": {}, "between": {}},
             "placement": {"out_of_memory": entry["realized"]["out_of_memory"]},
             "timing": known,
         }

@@ -206,7 +206,10 @@ def check_free(name: str) -> None:
     if name in before:
         raise ValueError(f"params.yaml has a block {name!r} already; choose another name, or change that block by hand")
     if (folder := files.workload_dir(name)).exists():
-        raise ValueError(f"{relative(folder)} is there already; choose another name, or move that folder away")
+        raise ValueError(
+            f"{relative(folder)} is there already, and params.yaml has no block {name!r}; choose another name, or run "
+            f"`mv {relative(folder)} {name}.old` and then the same command, which writes both again"
+        )
 
 
 def write(plan: WorkloadPlan, scratch: Path) -> None:

@@ -18,6 +18,8 @@ import psutil
 from tandem.machine.hardware import read_text
 from tandem.machine.nvml import count_others, find_gpu
 
+TAKEN_SHARE = 0.10  # of all cores' time during a training: if others took more, its times are not reliable
+PUBLISHER_SECONDS = 5.0  # processor time of Tandem's publisher, which imports mlflow during the first training
 # Reasons for lower GPU clocks that are not throttling: idleness and settings.
 IDLE_REASONS = (
     "GpuIdle", "ApplicationsClocksSetting", "UserDefinedClocks", "None", "DisplayClockSetting", "SyncBoost", "All",
@@ -56,6 +58,27 @@ def between(before: dict[str, Any], after: dict[str, Any]) -> dict[str, float]:
         "steal_share": round(spent["steal"] / spent["all"], 4),
         "others_share": round(max(0.0, busy - own) / spent["all"], 4),
     }
+
+
+def taken_by_others(conditions: Mapping[str, Any]) -> dict[str, float]:
+    """Return who else used the processors during a training, with the share of all cores' time, if it was much.
+
+    `conditions` come from a manifest. A resumed training has no shares. The publisher does not count as another
+    process: in a training of a few seconds it would always take more than TAKEN_SHARE.
+    """
+    between = conditions["between"]
+    if not between:
+        return {}
+    before, after = (conditions[when]["cpu_seconds"]["all"] for when in ("before", "after"))
+    allowed = {"others_share": PUBLISHER_SECONDS / (after - before), "steal_share": 0.0}
+    who = {"others_share": "others", "steal_share": "the host of this virtual machine"}
+    return {who[name]: share for name, share in between.items() if name in who and share > TAKEN_SHARE + allowed[name]}
+
+
+def busy(conditions: Mapping[str, Any]) -> str:
+    """Return in a few words who else used the processors or the GPU during a training; empty if nobody did much."""
+    found = [f"{who} took {share:.0%} of the cores" for who, share in taken_by_others(conditions).items()]
+    return ", ".join([*found, *(["other processes used its GPU"] if others_on_gpu(conditions) else [])])
 
 
 def read_gpu(uuid: str) -> dict[str, Any]:

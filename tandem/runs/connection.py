@@ -118,7 +118,8 @@ def find_or_create_experiment(client: Any, name: str) -> str:
     # By default a SQLite store puts artifacts under the working directory. A server has its own location.
     location = f"{MLRUNS.as_uri()}/artifacts/{name}" if tracking_uri().startswith("sqlite:") else None
     try:
-        return str(client.create_experiment(name, location, {KIND_TAG: KIND, store.VIEW_TAG: headline.saved_view()}))
+        tags = {KIND_TAG: KIND, store.VIEW_TAG + store.VIEW: headline.saved_view()}
+        return str(client.create_experiment(name, location, tags))
     except MlflowException:
         if found := client.get_experiment_by_name(name):  # another run has created it meanwhile
             return str(found.experiment_id)

@@ -134,12 +134,20 @@ COLUMNS = {
 
 
 def saved_view() -> str:
-    """Return the view as the value of an experiment's tag `mlflow.sharedViewState.<key>` (store.VIEW_TAG).
+    """Return the view of all runs as the value of an experiment's tag `mlflow.sharedViewState.<key>` (store.VIEW_TAG).
 
     It is JSON with a name, two times and the state of the page. An address with `viewStateShareKey=<key>` opens it.
     """
+    return json.dumps({"name": VIEW_NAME, "createdAt": MADE_AT, "updatedAt": MADE_AT, "state": view_state()})
+
+
+def view_state(search_filter: str = "") -> str:
+    """Return the state of the page with the runs that meet `search_filter`.
+
+    It is also the value of a tag: that of a view without a name, which MLflow does not list among the saved views.
+    """
     state = {
-        "searchFilter": "",
+        "searchFilter": search_filter,
         "orderByKey": "attributes.start_time",
         "orderByAsc": False,
         "selectedColumns": list(COLUMNS),
@@ -147,4 +155,4 @@ def saved_view() -> str:
         "columnWidths": COLUMNS,
     }
     packed = base64.b64encode(zlib.compress(json.dumps(state).encode())).decode()
-    return json.dumps({"name": VIEW_NAME, "createdAt": MADE_AT, "updatedAt": MADE_AT, "state": f"deflate;{packed}"})
+    return f"deflate;{packed}"

@@ -1,11 +1,13 @@
-"""Finds recorded runs by name: `find("sign@cpu")` returns the latest of them.
+"""Finds recorded runs by name: `find("sign@cpu")` returns the workspace's, `find_seeds` the latest in MLflow.
 
 A run is named by
 
     an MLflow run id          or its first digits, at least 6; in the tracking store in use: the project's, or the one
                               that MLFLOW_TRACKING_URI names
-    sign@cpu, sign@cpu-0      workload@device[-seed]: the latest finished run in the tracking store. The device is the
-                              one in params.yaml (including `auto`), or the one that was used
+    sign@cpu, sign@cpu-0      workload@device[-seed]. The device is the one in params.yaml (including `auto`), or the
+                              one that was used. `find` returns the run in results/ if there is one, otherwise the
+                              latest finished run in the tracking store, if possible one that is not of an experiment.
+                              `find_seeds` returns the latest finished run in the tracking store
     a path                    of a run's folder (results/runs/sign/cpu if it has one seed, otherwise
                               results/runs/sign/cpu/train/result/0), or of a file in it
 
@@ -23,11 +25,13 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from tandem.messages import without_password
+from tandem.files import runs_dir
+from tandem.messages import nearest, without_password
+from tandem.params.loading import load_params
 from tandem.runs import connection
 from tandem.runs.headline import PARENT_TAG, write_description
 from tandem.runs.run import Run, open_folder, open_run, seeds_in
-from tandem.runs.store import shown, tracking_uri
+from tandem.runs.store import database_file, shown, tracking_uri
 
 RUN_ID = re.compile(r"[0-9a-f]{6,32}")  # of MLflow, or its beginning
 ID_LENGTH = 32
@@ -36,24 +40,55 @@ FORMS = "an MLflow run id, a name such as sign@cpu or sign@cpu-0 (workload@devic
 NUM_LISTED = 8  # runs listed in the message if the run asked for does not exist
 NUM_SEARCHED = 200
 IS_TRAINING = "tags.requested_device LIKE '%'"  # `is_training` as a clause of a query
+IS_NO_EXPERIMENT = "tags.`dvc.experiment` IS NULL"
 
 
 def find(run: str) -> Run:
     """Return the run that `run` names. Raises ValueError if it does not exist or this version cannot read it."""
+    check_name(run)
     if (path := Path(run)).exists():
         return open_folder(path)
-    entry = entry_of(run)
+    if (match := NAME.fullmatch(run)) and (own := run_of_workspace(match)):
+        return own
+    entry = entry_of(run, IS_NO_EXPERIMENT)
     if not is_training(entry):
         names = ", ".join(sorted(map(name_of, children_of(entry))))
         raise ValueError(f"{run} is the run above several seeds; name one of them: {names}")
     return of_entry(entry)
 
 
+def check_name(run: str) -> None:
+    """Raises ValueError if `run` can name no run. Does not ask MLflow, because that takes seconds for its import."""
+    if Path(run).exists() or RUN_ID.fullmatch(run):
+        return
+    match, known = NAME.fullmatch(run), load_params().workloads
+    if not match:
+        raise ValueError(f"{run!r} names no run, and no such file is there; accepted: {FORMS}")
+    if (name := match["workload"]) not in known:
+        former = "a run of a former workload has an MLflow run id"
+        raise ValueError(f"{run}: {name!r} is not a workload of params.yaml ({former}){nearest(name, known)}")
+
+
+def run_of_workspace(name: re.Match[str]) -> Run | None:
+    """Return the run in results/ that has this name, with a device of params.yaml."""
+    workload, devices = name["workload"], load_params().devices
+    for device in sorted(devices, key=lambda device: device != name["device"]):  # `cpu` before `auto`
+        folder = runs_dir(workload, device)
+        for seed in seeds_in(folder):
+            if name["seed"] not in (None, str(seed)):
+                continue
+            found = open_folder(folder, seed)
+            if name["device"] in (device, found.device):
+                run_id = found.timing.get("mlflow", {}).get("run_id")
+                return replace(found, name=f"{workload}@{device}-{seed}", run_id=run_id)
+    return None
+
+
 def find_seeds(run: str) -> list[Run]:
     """Return the runs that `run` names, ordered by seed.
 
-    `run` may be one run, a run above several seeds, a name without a seed whose latest run has such a parent, or the
-    folder of a device with all its seeds.
+    `check_name` accepts `run`. It may be one run, a run above several seeds, a name without a seed whose latest run has
+    such a parent, or the folder of a device with all its seeds.
     """
     if (path := Path(run)).exists():
         return [open_folder(path, seed) for seed in seeds_in(path) or (None,)]
@@ -110,17 +145,25 @@ def open_store() -> Any:
 
 def search(experiments: list[str], *clauses: str, most: int = NUM_SEARCHED) -> list[Any]:
     """Return the runs that meet all clauses, newest first."""
+    if not experiments:
+        return []
     order = ["attributes.start_time DESC"]
     query = " and ".join(clauses)
     return list(ask_store(lambda client: client.search_runs(experiments, query, max_results=most, order_by=order)))
 
 
 def experiments(name: str | None = None) -> list[str]:
+    if (file := database_file(tracking_uri())) and not file.exists():
+        return []  # opening the store would create it
     found = ask_store(lambda client: client.search_experiments())
     return [each.experiment_id for each in found if name in (None, each.name)]
 
 
-def entry_of(run: str) -> Any:
+def entry_of(run: str, preferred: str = "") -> Any:
+    """Return the run with an id, or the latest with a name. Of a name, runs that meet `preferred` take precedence.
+
+    Raises ValueError if there is none.
+    """
     if RUN_ID.fullmatch(run):
         if len(run) == ID_LENGTH:
             found = search(experiments(), f"attributes.run_id = '{run}'", most=1)
@@ -129,29 +172,28 @@ def entry_of(run: str) -> Any:
         if len(found) > 1:
             ids = ", ".join(entry.info.run_id for entry in found)
             raise ValueError(f"{run!r} is the beginning of several run ids: {ids}; give more digits")
-    elif match := NAME.fullmatch(run):
-        found = latest_of_name(match["workload"], match["device"], match["seed"])
     else:
-        raise ValueError(f"{run!r} names no run, and no such file is there; accepted: {FORMS}")
+        match = NAME.fullmatch(run)
+        assert match, run
+        found = latest_of_name(*match.groups(), preferred) if preferred else []
+        found = found or latest_of_name(*match.groups())
     if not found:
         kind = "run" if RUN_ID.fullmatch(run) else "finished run"
         raise ValueError(f"MLflow at {shown(tracking_uri())} has no {kind} {run!r}; {available_runs()}")
     return found[0]
 
 
-def latest_of_name(workload: str, device: str, seed: str | None) -> list[Any]:
+def latest_of_name(workload: str, device: str, seed: str | None, *clauses: str) -> list[Any]:
     """Return the latest finished training with this name, if any. `device` is the requested or the used one."""
-    if not (ids := experiments(workload)):
-        return []
-    common = ["attributes.status = 'FINISHED'", IS_TRAINING, *([f"params.seed = '{seed}'"] if seed else [])]
+    ids = experiments(workload)
+    common = ["attributes.status = 'FINISHED'", IS_TRAINING, *([f"params.seed = '{seed}'"] if seed else []), *clauses]
     either = (f"tags.requested_device = '{device}'", f"params.device = '{device}'")
     found = [entry for of_device in either for entry in search(ids, of_device, *common, most=1)]
     return sorted(found, key=lambda entry: -entry.info.start_time)[:1]
 
 
 def available_runs() -> str:
-    ids = experiments()
-    entries = [entry for entry in search(ids) if is_training(entry)] if ids else []
+    entries = [entry for entry in search(experiments()) if is_training(entry)]
     names = list(dict.fromkeys(name_of(entry) for entry in entries if entry.info.status == "FINISHED"))
     if not names:
         return "it has none at all; `dvc repro` makes some, or set MLFLOW_TRACKING_URI to the store that has them"

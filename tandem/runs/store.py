@@ -4,7 +4,6 @@ The store is the one that `MLFLOW_TRACKING_URI` names; otherwise the SQLite file
 `mlruns/artifacts`.
 """
 
-import json
 import os
 import re
 import shlex
@@ -14,13 +13,13 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Literal
-from urllib.parse import unquote, urlencode
+from urllib.parse import unquote
 
 from tandem.files import MLRUNS, relative
 from tandem.messages import without_password
 
 VIEW = "tandem"  # the key of the view that the publisher saves with an experiment
-VIEW_TAG = f"mlflow.sharedViewState.{VIEW}"  # headline.saved_view returns its value
+VIEW_TAG = "mlflow.sharedViewState."  # and the key of a view: the tag of an experiment in which MLflow looks for it
 # Without this, MLflow opens its pages for language-model applications, whatever the experiment's tag is.
 FOR_TRAINING = "workflowType=machine_learning"
 # Tables into which MLflow itself writes rows in a new store.
@@ -46,19 +45,13 @@ def database_file(uri: str) -> Path | None:
     return Path(found[1]).absolute() if found and found[1] != ":memory:" else None
 
 
-def runs_page(server: str, experiment_id: str) -> str:
-    """Return the address of an experiment's runs in MLflow's UI, with the columns of VIEW."""
-    return f"{of_experiment(server, experiment_id)}?{FOR_TRAINING}&viewStateShareKey={VIEW}"
+def runs_page(server: str, experiment_id: str, view: str = VIEW) -> str:
+    """Return the address of an experiment's runs in MLflow's UI, with the columns and the filter of a saved view."""
+    return f"{of_experiment(server, experiment_id)}?{FOR_TRAINING}&viewStateShareKey={view}"
 
 
 def run_page(server: str, experiment_id: str, run_id: str) -> str:
     return f"{of_experiment(server, experiment_id)}/{run_id}?{FOR_TRAINING}"
-
-
-def compare_page(server: str, experiment_id: str, run_ids: list[str]) -> str:
-    """Return the address of MLflow's comparison of runs."""
-    query = urlencode({"runs": json.dumps(run_ids), "experiments": json.dumps([experiment_id])})
-    return f"{without_password(server).rstrip('/')}/#/compare-runs?{query}&{FOR_TRAINING}"
 
 
 def of_experiment(server: str, experiment_id: str) -> str:

@@ -17,6 +17,7 @@ from tandem.comparing import comparison, differences
 from tandem.comparing.comparability import Comparability, compare_sides
 from tandem.comparing.comparison import Judgement, Side, compare
 from tandem.comparing.differences import MEASURES, Margin, Pairs, difference, margin_of_seeds
+from tandem.machine.conditions import busy
 from tandem.runs.run import Run
 from tandem.runs.schemas import TrainRecord
 from tandem.tasks import detect, forecast
@@ -70,7 +71,11 @@ def make_manifest(device: str, **changes: Any) -> dict[str, Any]:
         "hardware": {"kind": device, "name": "NVIDIA H100" if is_gpu else EPYC, "cpu": cpu, "torch": "2.11.0"},
         "machine": "server",
         "kernels": "cuDNN" if is_gpu else "Tandem's kernels",
-        "conditions": {"before": {"load_1min": 0.1}, "after": {"load_1min": 9.0}, "between": {}},
+        "conditions": {
+            "before": {"load_1min": 0.1, "cpu_seconds": {"all": 1000.0}},
+            "after": {"load_1min": 9.0, "cpu_seconds": {"all": 1100.0}},
+            "between": {},
+        },
         "epochs": [],
         "timing": {"epoch_seconds": 1.0 if is_gpu else 8.0},
         "result": {"score_name": "accuracy", "metrics": {"accuracy": 0.9}},
@@ -213,6 +218,22 @@ def test_what_was_asked_for_may_differ_where_what_came_of_it_agrees():
 def test_environment_and_conditions_are_notes_and_no_reasons(changes: dict[str, Any], note: str):
     found = compare_manifests(CPU, changed(GPU, **changes))
     assert found.refusals == () and found.notes == (note,)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "between", "said"),
+    [
+        (28.0, {"others_share": 0.73, "steal_share": 0.0}, "others took 73% of the cores"),
+        (28.0, {"others_share": 0.05, "steal_share": 0.2}, "the host of this virtual machine took 20% of the cores"),
+        (5.0, {"others_share": 0.4, "steal_share": 0.0}, ""),  # two seconds of the publisher
+        (28.0, {}, ""),  # a resumed training
+    ],
+)
+def test_a_busy_machine_is_named_unless_it_is_tandems_own_publisher(
+    seconds: float, between: dict[str, float], said: str
+):
+    conditions = {"conditions.after.cpu_seconds": {"all": 1000.0 + seconds}, "conditions.between": between}
+    assert busy(changed(CPU, **conditions)["conditions"]) == said
 
 
 def test_settings_of_equal_hardware_are_compared():

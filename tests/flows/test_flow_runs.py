@@ -1,13 +1,18 @@
 """Runs of the pipeline in Prefect: a real server (the one `make ui` starts), a real DVC repository, real kills."""
 
+import base64
+import json
 import subprocess
 import time
+import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
+from flows.results_in_prefect import mlflow_links
 from flows.stage_runs import RESUME
 from tests.projects import wait_for
 from tests.served import STAGE_SECONDS, Door, Project, make_project, processes, running_ui
@@ -54,6 +59,33 @@ def test_pipeline_links_children_and_shows_their_results(project: Project) -> No
     page = artifact["data"]
     assert "the comparison of all runs" in page and "the report: results/report.html" in page
     assert f"({project.mlflow}/#/experiments/1/runs/abc?workflowType=machine_learning)" in page
+
+
+def test_the_link_of_two_runs_opens_these_two_with_the_columns_of_all_runs(project: Project) -> None:
+    created = httpx.post(f"{project.mlflow}/api/2.0/mlflow/experiments/create", json={"name": "three runs"}).json()
+    experiment = created["experiment_id"]
+    runs = [
+        httpx.post(f"{project.mlflow}/api/2.0/mlflow/runs/create", json={"experiment_id": experiment}).json()
+        for _ in range(3)
+    ]
+    ids = [run["run"]["info"]["run_id"] for run in runs]
+    rows = [
+        {"workload": "sign", "requested": device, "runs": [{"tracking": {"run_id": id, "experiment_id": experiment}}]}
+        for device, id in zip(("cpu", "cuda"), ids, strict=False)
+    ]
+    links = dict(mlflow_links(rows, project.mlflow)["sign"])
+    address, _, view = links["cpu beside cuda"].partition("&viewStateShareKey=")
+    assert address == f"{project.mlflow}/#/experiments/{experiment}/runs?workflowType=machine_learning"
+    found = httpx.get(f"{project.mlflow}/api/2.0/mlflow/experiments/get", params={"experiment_id": experiment}).json()
+    tags = {tag["key"]: tag["value"] for tag in found["experiment"]["tags"]}
+    packed = tags[f"mlflow.sharedViewState.{view}"].removeprefix("deflate;")
+    state = json.loads(zlib.decompress(base64.b64decode(packed)))
+    assert state["selectedColumns"][:4] == ["tags.`score`", "tags.`device`", "tags.`s/epoch`", "tags.`peak memory`"]
+    wanted = {"experiment_ids": [experiment], "filter": state["searchFilter"]}
+    shown = httpx.post(f"{project.mlflow}/api/2.0/mlflow/runs/search", json=wanted).json()["runs"]
+    assert {run["info"]["run_id"] for run in shown} == set(ids[:2])
+    del rows[1]["runs"][0]["tracking"]["run_id"]
+    assert "cpu beside cuda" not in dict(mlflow_links(rows, project.mlflow)["sign"])
 
 
 def test_make_repro_beside_the_servers_links_the_report_and_makes_no_flow_run(project: Project) -> None:

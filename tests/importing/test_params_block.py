@@ -1,5 +1,7 @@
 """A new workload's block goes into params.yaml, and nothing else changes: neither there nor in the project."""
 
+import shlex
+import subprocess
 from difflib import unified_diff
 from pathlib import Path
 from typing import Any
@@ -119,6 +121,20 @@ def test_nothing_is_overwritten(
     message = capsys.readouterr().err
     assert words in message and message.count("\n") == 1
     assert everything(project) == before
+
+
+def test_a_workload_whose_block_is_gone_is_made_again_by_the_command_in_the_message(
+    project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    new = ["new", "gesture", str(saved(clips(["a", "b"] * 6), tmp_path / "t.csv"))]
+    assert cli.main(new) == 0
+    made = everything(project)
+    (project / "params.yaml").write_text(TINY)
+    assert cli.main(new) == 1
+    monkeypatch.chdir(project)
+    subprocess.run(shlex.split(capsys.readouterr().err.split("`")[1]), check=True)
+    assert cli.main(new) == 0
+    assert made.items() <= everything(project).items()
 
 
 @pytest.mark.parametrize("failing", ["copyfile", "replacing"])

@@ -14,6 +14,8 @@ from typing import Any
 
 import pytest
 
+from flows import repro
+from stages.compare import own_first
 from tandem.comparing.comparison import Comparison, Reference, Side, compare
 from tandem.comparing.published import side_of
 from tandem.comparing.rerun import Verdict
@@ -203,6 +205,25 @@ def test_the_verdict_states_the_ratio_with_its_interval():
         comparison.verdict(side_by_side(speed=slower))[0] == "Speeds not told apart: 2.00 (95% interval 0.80 to 2.50)"
     )
     assert comparison.verdict(alone(make_row())) == []
+
+
+def test_ones_own_workloads_come_before_those_with_published_results(tmp_path: Path):
+    names = own_first(["sign", "gesture", "pen", "walk"])
+    assert names == ["gesture", "walk", "sign", "pen"]
+    page = page_of(tmp_path / "report.html", *(side_by_side(name) for name in names))
+    assert page.text.partition("Tandem ")[2].split()[: len(names)] == names, "in the table of contents"
+    places = [page.text.rindex(f"{name} classify") for name in names]
+    assert places == sorted(places), "in the sections"
+
+
+def test_a_busy_machine_is_named_beside_the_seconds_per_epoch(tmp_path: Path):
+    idle = make_row()
+    row = {**idle, "busy": "others took 73% of the cores"}
+    assert not idle["busy"] and "busy" not in page_of(tmp_path / "idle.html", alone(idle)).text
+    first_screen = page_of(tmp_path / "busy.html", alone(row)).text.partition("Test accuracy")[0]
+    assert "0.250busy machine:others took 73% of the cores" in first_screen
+    of_terminal = ["\n".join(repro.table_of([each], {})) for each in (idle, row)]
+    assert "; busy: others took 73% of the cores" in of_terminal[1] and "busy" not in of_terminal[0]
 
 
 def test_a_published_run_stands_beside_ones_own(tmp_path: Path):
