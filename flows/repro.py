@@ -139,8 +139,9 @@ def results(
 
     `workloads`: only these, with their baselines.
     """
+    from tandem.comparing.statistics import MORE_SEEDS
     from tandem.report.changes import changes
-    from tandem.report.comparison import first_verdicts, more_seeds
+    from tandem.report.comparison import first_verdicts, seconds_of_more_seeds
 
     try:
         compared = json.loads(path.read_text(encoding="utf-8"))
@@ -151,7 +152,8 @@ def results(
             verdicts = [*(f"{row['workload']}: {row['sentence']}" for row in rows), *first_verdicts(short)]
         else:
             verdicts += changes(dict.fromkeys(row["workload"] for row in rows))
-        verdicts += more_seeds(rows)
+        if rows and (seconds := seconds_of_more_seeds(rows)) is not None:
+            verdicts.append(f"one seed each: {MORE_SEEDS} shows the spread, after at most about {seconds:,.0f} s")
         return rows, [*table_of(rows, stages), "", *(f"  {line}" for line in dict.fromkeys(verdicts))]
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return [], [f"no {files.relative(path)} to report from"]

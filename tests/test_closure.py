@@ -110,7 +110,7 @@ def test_dvc_runs_what_an_edit_made_stale(trained: Path, tmp_path: Path):
     assert not changed(project), "a model that no workload names, and a remark"
     used.write_text(used.read_text() + "\nX = 1\n")
     run(project, sys.executable, "-m", "tandem.stage", "hardware")
-    assert changed(project) == {"train@tiny-cpu", "evaluate@tiny-cpu", "speed@tiny"}
+    assert changed(project) == {"train@tiny-cpu", "replicate@tiny-cpu", "evaluate@tiny-cpu", "speed@tiny"}
 
 
 def changed(project: Path) -> set[str]:

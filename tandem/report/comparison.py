@@ -12,7 +12,6 @@ from typing import Any
 from tandem.comparing.comparability import short_hardware
 from tandem.comparing.comparison import Comparison, Judgement
 from tandem.comparing.rerun import STATUS
-from tandem.comparing.statistics import MORE_SEEDS
 from tandem.report.text import score_text, seconds, words
 
 Row = Mapping[str, Any]
@@ -152,23 +151,16 @@ def verdict(section: ReportSection) -> list[str]:
     for each in section.comparison.judgements:
         names = [KINDS.get(side.name, side.name) for side in (each.first, each.second)]
         found += [speed_summary(each, *names), score_summary(each, *names)]
-    return [
-        *found,
-        *compare_with_zero(section.rows[0]),
-        *unbeaten_baselines(section.rows[0]),
-        *more_seeds(section.own),
-    ]
+    return [*found, *compare_with_zero(section.rows[0]), *unbeaten_baselines(section.rows[0])]
 
 
-def more_seeds(rows: Sequence[Row]) -> list[str]:
-    """Return a sentence on how to get the spread of the scores, if there is only one seed.
-
-    The time is that of four trainings one after the other. On a CPU with several cores it is less.
+def seconds_of_more_seeds(rows: Sequence[Row]) -> float | None:
+    """Return the seconds of four more seeds, one after the other; None if there are several seeds already. On a CPU
+    with several cores it takes less.
     """
     if any(len(row["seeds"]) > 1 for row in rows):
-        return []
-    took = 4 * sum(row["train_seconds"] or 0.0 for row in rows)
-    return [f"One seed: {MORE_SEEDS} shows the spread of the score, after at most about {took:,.0f} s"]
+        return None
+    return 4 * sum(row["train_seconds"] or 0.0 for row in rows)
 
 
 def unbeaten_baselines(row: Row) -> list[str]:

@@ -43,6 +43,7 @@ def write_report(path: Path, sections: Sequence[ReportSection]) -> None:
             hardware=hardware,
             pages=pages,
             alone=alone,
+            seconds_of_more_seeds=comparison.seconds_of_more_seeds([row for section in shown for row in section.own]),
             has_verdicts=any(page["verdict"] for page in pages),
         )
     files.write_text(path, text)

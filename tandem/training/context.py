@@ -123,6 +123,8 @@ class RunContext:
 
     def data_location(self, device: torch.device) -> str:
         """`device` or `host`. Raises ValueError if params.yaml requires `device` and the data does not fit."""
+        if not self.is_timed and device.type == "cpu":
+            return "host"  # the memory-mapped file, which the processes of all seeds share
         needed_bytes = sum(self.plan["bytes"].values())
         return choose_data_location(self.plan["data_location"], needed_bytes, free_bytes(device), self.hardware["name"])
 

@@ -26,6 +26,7 @@ from tests.projects import (
     git,
     held,
     run,
+    run_path,
     stages_at_once,
     start,
     tandem,
@@ -128,15 +129,15 @@ def test_a_name_means_the_run_in_results_then_the_latest_that_is_no_experiment(p
         tags = {name: own.data.tags[name] for name in ("workload", "requested_device")} | tags
         new = client.create_run(own.info.experiment_id, tags=tags).info.run_id
         client.log_param(new, "device", "cpu")
-        for name in ("train/result/train.json", "train/measured/timing.json"):
-            client.log_artifact(new, str(other / RUN / name))
+        for name in ("train.json", "timing.json"):
+            client.log_artifact(new, str(other / run_path(name)))
         client.set_terminated(new)
         return str(new)
 
     latest, short = record(), record(**{"dvc.experiment": "short"})
     name = "recorded.find('tiny@cpu').run_id"
     assert answer(name) == own.info.run_id
-    shutil.rmtree(other / RUN)
+    shutil.rmtree(other / "results/runs")
     assert answer(name) == latest
     for each in (own.info.run_id, latest):
         client.delete_run(each)
@@ -146,7 +147,7 @@ def test_a_name_means_the_run_in_results_then_the_latest_that_is_no_experiment(p
 def test_a_name_without_a_run_is_refused_before_mlflow_is_imported(project: Path, tmp_path: Path) -> None:
     other = copy_of(project, tmp_path / "other")
     shutil.rmtree(other / "mlruns")
-    shutil.rmtree(other / RUN)
+    shutil.rmtree(other / "results/runs")
     script = """
 import sys
 from tandem import cli

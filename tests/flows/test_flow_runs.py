@@ -51,7 +51,7 @@ def test_pipeline_links_children_and_shows_their_results(project: Project) -> No
     assert train["total_run_time"] > 0 and train["parent_task_run_id"]
     logs = {name: project.logs(child) for name, child in children.items()} | {"pipeline": project.logs(run)}
     lines = "\n".join(logs.values()).splitlines()
-    owners = {"hardware says hello": "hardware", "train-sign-auto says hello": "train@sign-auto"}
+    owners = {"hardware says hello": "hardware", "train-sign-auto-0 says hello": "train@sign-auto"}
     for line, owner in (owners | {"dvc repro --force": "pipeline"}).items():
         assert lines.count(line) == 1 and line in logs[owner], (line, logs)
     artifact = project.artifacts(run)["results"]

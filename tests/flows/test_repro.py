@@ -75,7 +75,7 @@ def test_repro_prints_a_line_per_stage_and_keeps_the_rest_in_a_log(project: Proj
     assert "0.8750" in result.stdout and "Some CPU" in result.stdout
     assert "Running stage" not in result.stdout and "Traceback" not in result.stderr
     log = project.root / ".tandem/logs/repro.log"
-    rest = ["train@sign-auto", "train-sign-auto says hello", "compare says hello"]
+    rest = ["train@sign-auto", "train-sign-auto-0 says hello", "compare says hello"]
     assert all(line in log.read_text().splitlines() for line in rest)
     verbose = project.run("-m", "tandem.cli", "repro", "--force", "--verbose").stdout
     assert "Running stage 'train@sign-auto'" in verbose and "\ncompare says hello\n" in verbose

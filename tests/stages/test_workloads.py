@@ -122,7 +122,7 @@ def spikes() -> pd.DataFrame:
 
 
 # As `dvc repro` runs them, without thirteen times the imports.
-ITEMS = {"preprocess": "", "preload": "cpu", "train": "cpu 0", "evaluate": "cpu 0", "speed": ""}
+ITEMS = {"preprocess": "", "preload": "cpu", "train": "cpu 0", "evaluate": "cpu", "speed": ""}
 EVERY_STAGE = [
     f"{name} {workload} {item}" for workload in ("waves", "spikes", "pulses") for name, item in ITEMS.items()
 ]

@@ -34,7 +34,7 @@ def loaded(checkpoint: Checkpoint) -> tuple[float | None, str]:
 @pytest.mark.case(28)
 def test_a_damaged_checkpoint_is_passed_over_and_the_one_before_it_goes_on(tmp_path: Path, saw: Callable[[str], None]):
     """a bit of the newest checkpoint flips; then the one before it is cut too"""
-    checkpoint = Checkpoint(tmp_path / "cpu-1.pt", {"parameters": 1})
+    checkpoint = Checkpoint(tmp_path / "cpu-1-0.pt", {"parameters": 1})
     for value in (1.0, 2.0, 3.0):
         checkpoint.save(weights(value))
     raw = bytearray(checkpoint.path.read_bytes())
@@ -43,8 +43,8 @@ def test_a_damaged_checkpoint_is_passed_over_and_the_one_before_it_goes_on(tmp_p
     value, message = loaded(checkpoint)
     saw(message.replace(f"{tmp_path}/", ""))
     assert value == 2.0
-    assert "cpu-1.pt is damaged (its sha256 does not match)" in message
-    assert message.endswith("cpu-1.previous.pt")
+    assert "cpu-1-0.pt is damaged (its sha256 does not match)" in message
+    assert message.endswith("cpu-1-0.previous.pt")
     checkpoint.save(weights(4.0))  # must not replace the good one before it by the damaged one
     assert loaded(checkpoint) == (4.0, f"going on from {checkpoint.path}")
     checkpoint.path.write_bytes(b"")
@@ -57,9 +57,9 @@ def test_a_damaged_checkpoint_is_passed_over_and_the_one_before_it_goes_on(tmp_p
 @pytest.mark.case(29)
 def test_a_checkpoint_of_another_training_is_not_loaded(tmp_path: Path, saw: Callable[[str], None]):
     """a parameter differs from that of the checkpoint that is there; one is copied to another's name"""
-    checkpoint = Checkpoint(tmp_path / "cpu-1.pt", {"parameters": 1, "data": 1})
+    checkpoint = Checkpoint(tmp_path / "cpu-1-0.pt", {"parameters": 1, "data": 1})
     checkpoint.save(weights(1.0))
-    other = Checkpoint(tmp_path / "cpu-2.pt", {"parameters": 2, "data": 1})
+    other = Checkpoint(tmp_path / "cpu-2-0.pt", {"parameters": 2, "data": 1})
     value, message = loaded(other)
     saw(message.replace(f"{tmp_path}/", ""))
     assert value is None and message.endswith("it was made with other parameters")
@@ -84,17 +84,17 @@ def test_a_checkpoint_that_would_run_code_is_refused(content: str, tmp_path: Pat
         torch.save([1, 2], payload)
     else:
         payload.write(b"no pickle at all")
-    checkpoint = Checkpoint(tmp_path / "cpu-1.pt", {})
+    checkpoint = Checkpoint(tmp_path / "cpu-1-0.pt", {})
     checkpoint.save(weights(1.0))
     checkpoint.save(weights(2.0))
     foreign = hashlib.sha256(payload.getvalue()).digest() + payload.getvalue()
-    for path in (tmp_path / "cpu-2.pt", checkpoint.path):  # of this training, and of another that is only looked at
+    for path in (tmp_path / "cpu-2-0.pt", checkpoint.path):  # of this training, and of another that is only looked at
         path.write_bytes(foreign)
     value, message = loaded(checkpoint)
-    assert value == 1.0 and "cpu-1.pt is no checkpoint of Tandem" in message
+    assert value == 1.0 and "cpu-1-0.pt is no checkpoint of Tandem" in message
     if content == "attack":
         saw(message.replace(f"{tmp_path}/", ""))
-    value, message = loaded(Checkpoint(tmp_path / "cpu-3.pt", {}))
+    value, message = loaded(Checkpoint(tmp_path / "cpu-3-0.pt", {}))
     assert value is None and message
     assert not (tmp_path / "attacked").exists()
 
@@ -103,15 +103,17 @@ def test_a_checkpoint_that_would_run_code_is_refused(content: str, tmp_path: Pat
 @pytest.mark.case(31)
 def test_a_full_disk_leaves_the_old_checkpoint(small_disk: Path, saw: Callable[[str], None]):
     """a checkpoint of 3.8 MiB for a disk of 1 MiB; then one for which the disk is filled meanwhile"""
-    checkpoint = Checkpoint(small_disk / "cpu-1.pt", {})
+    checkpoint = Checkpoint(small_disk / "cpu-1-0.pt", {})
     checkpoint.save(weights(1.0, 1000))
-    sentence = r"cpu-1\.pt could not be written: No space left on device \(it needs 3\.8 MiB, 1,016\.0 KiB are free\); "
+    sentence = (
+        r"cpu-1-0\.pt could not be written: No space left on device \(it needs 3\.8 MiB, 1,016\.0 KiB are free\); "
+    )
     sentence += r"the checkpoint before it is untouched; make room and run the same command again"
     with pytest.raises(OSError, match=sentence) as raised:
         checkpoint.save(weights(2.0, 1000_000))
     saw(str(raised.value).replace(f"{small_disk}/", ""))
     assert loaded(checkpoint)[0] == 1.0
-    assert [path.name for path in small_disk.iterdir()] == ["cpu-1.pt"]
+    assert [path.name for path in small_disk.iterdir()] == ["cpu-1-0.pt"]
     with pytest.raises(OSError, match="No space left"), (small_disk / "filler").open("wb", buffering=0) as filler:
         while True:
             filler.write(bytes(4096))
@@ -134,7 +136,7 @@ with checkpoint.locked():
 @pytest.mark.case(28)
 def test_a_kill_while_it_is_written_leaves_the_one_before_it(tmp_path: Path, saw: Callable[[str], None]):
     """kill -9 of a process that writes a checkpoint"""
-    checkpoint = Checkpoint(tmp_path / "cpu-1.pt", {})
+    checkpoint = Checkpoint(tmp_path / "cpu-1-0.pt", {})
     writer = subprocess.Popen([sys.executable, "-c", WRITER, str(checkpoint.path)], cwd=ROOT)
     wait_for(checkpoint.previous.exists)
     for _ in range(1000):
@@ -159,7 +161,7 @@ def test_the_last_checkpoint_stays_until_dvc_has_the_result(
 ):
     """a training has ended, dvc.lock does not hold its result yet; then it does"""
     monkeypatch.setattr(checkpoints, "ROOT", tmp_path)
-    checkpoint, measured = Checkpoint(tmp_path / "cpu-1.pt", {}), tmp_path / "measured"
+    checkpoint, measured = Checkpoint(tmp_path / "cpu-1-0.pt", {}), tmp_path / "measured"
     measured.mkdir()
     (measured / "timings.csv").write_text("epoch,epoch_seconds\n1,0.5\n")
     checkpoint.save(weights(1.0))
@@ -200,21 +202,21 @@ def prune_until_killed(root: Path, checkpoint: Checkpoint, num_removed: int) -> 
 
 def test_checkpoints_of_other_trainings_are_bounded(tmp_path: Path):
     for number in range(checkpoints.NUM_KEPT + 3):
-        checkpoint = Checkpoint(tmp_path / f"cpu-{number}.pt", {"parameters": number})
+        checkpoint = Checkpoint(tmp_path / f"cpu-{number}-0.pt", {"parameters": number})
         checkpoint.save(weights(number))
         checkpoint.save(weights(number))
         os.utime(checkpoint.path, (number, number))
-    Checkpoint(tmp_path / "cuda-1.pt", {}).save(weights(1.0))
-    Checkpoint(tmp_path / "cpu-new.pt", {}).prune()
+    Checkpoint(tmp_path / "cuda-1-0.pt", {}).save(weights(1.0))
+    Checkpoint(tmp_path / "cpu-new-0.pt", {}).prune()
     names = {path.name for path in tmp_path.glob("*.pt")}
     kept = range(4, checkpoints.NUM_KEPT + 3)
-    assert names == {f"cpu-{number}{part}.pt" for number in kept for part in ("", ".previous")} | {"cuda-1.pt"}
+    assert names == {f"cpu-{number}-0{part}.pt" for number in kept for part in ("", ".previous")} | {"cuda-1-0.pt"}
 
 
 @pytest.mark.case(42)
 def test_the_second_training_of_the_same_thing_is_told_who_holds_it(tmp_path: Path, saw: Callable[[str], None]):
     """a second process starts the same training"""
-    checkpoint = Checkpoint(tmp_path / "cpu-1.pt", {})
+    checkpoint = Checkpoint(tmp_path / "cpu-1-0.pt", {})
     again = "from pathlib import Path; from tandem.training.checkpoint import Checkpoint\n"
     again += f"with Checkpoint(Path({str(checkpoint.path)!r}), {{}}).locked(): pass"
     with checkpoint.locked():
