@@ -113,10 +113,17 @@ def pair_page(server: str, experiment_id: str, first: str, second: str) -> str:
 
 def headline(rows: list[Row], outcomes: Mapping[str, Outcome]) -> str:
     """One line for the list of runs: `sign 0.931 on cpu, pen 0.994 on cpu; 7 ran, 2 restored, 4 unchanged`."""
-    scores = [f"{row['workload']} {row['score']:.4f} on {row['device']}" for row in rows]
+    scores = [f"{row['workload']} {row['score']:.4f}{spread(row)} on {row['device']}" for row in rows]
     counts = Counter(outcomes.values())
     words = [f"{counts[outcome]} {outcome}" for outcome in ("ran", "restored", "unchanged") if counts[outcome]]
     return "; ".join([", ".join(scores), ", ".join(words)]).strip("; ")
+
+
+def spread(row: Row) -> str:
+    """The range of the score over several seeds, in parentheses."""
+    if len(row["seeds"]) == 1:
+        return ""
+    return f" ({row['score_lowest']:.4f} to {row['score_highest']:.4f})"
 
 
 def report_page() -> str:

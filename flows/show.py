@@ -24,6 +24,7 @@ from flows.processes import output_of
 from tandem.command import CommandError, Result, aligned
 from tandem.params.loading import load_params
 from tandem.params.parsing import flatten, nearest
+from tandem.report.text import format_score
 
 SHARED = ("devices", "seeds", "preset")  # parameters that belong to no workload
 SCORES, TIMINGS = "results/scores.json", "results/timings.json"
@@ -66,7 +67,7 @@ def table(workload: str, rows: Sequence[Mapping[str, Any]]) -> str:
         (
             "here, outdated" if row["outdated"] else row["experiment"],
             row["device"],
-            ", ".join(f"{name} {value:.4f}" for name, value in row["score"].items()),
+            format_score(row["score"]),
             *("-" if row[name] is None else format(row[name], style) for name, style in MEASURED.items()),
             ", ".join(f"{key}={value}" for key, value in row["params"].items()),
         )

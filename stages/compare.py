@@ -101,7 +101,7 @@ def write_tracked(
     folder = files.results_dir()
     others = [name for name in order if name not in by_workload]
     rows = {name: {side.row["requested"]: side.row for side in sides} for name, sides in by_workload.items()}
-    for name, reduce in (("scores", lambda row: {row["score_name"]: row["score"]}), ("timings", timings)):
+    for name, reduce in (("scores", scores), ("timings", timings)):
         content = {workload: {device: reduce(row) for device, row in own.items()} for workload, own in rows.items()}
         committed = json.loads(at_commit(f"results/{name}.json") or "{}")
         kept = {workload: committed[workload] for workload in others if workload in committed}
@@ -126,6 +126,12 @@ def write_tracked(
         table += [row for row in known if tuple(row) == columns and row["workload"] in others]
         table.sort(key=lambda row: (row["run"] != "own", order.index(row["workload"])))
         files.write_table(folder / f"{name}.csv", table, columns)
+
+
+def scores(row: Mapping[str, Any]) -> dict[str, float]:
+    """Return the score; for several seeds the mean and the range."""
+    extremes = {"lowest": row["score_lowest"], "highest": row["score_highest"]} if len(row["seeds"]) > 1 else {}
+    return {row["score_name"]: row["score"], **extremes}
 
 
 def timings(row: Mapping[str, Any]) -> dict[str, Any]:

@@ -60,7 +60,8 @@ sys.exit(0 if state.is_completed() else 1)
 STAGE_SECONDS = 600  # of a stage that has to be stopped: a test that succeeds waits for none of them
 ROW = {
     "workload": "sign", "requested": "auto", "device": "cpu", "device_name": "Some CPU", "epoch_seconds": 0.5,
-    "samples_per_second": 100.0, "train_seconds": 1.5, "metrics": {"accuracy": 0.875}, "score_name": "accuracy", "score": 0.875,
+    "samples_per_second": 100.0, "train_seconds": 1.5, "metrics": {"accuracy": 0.875}, "score_name": "accuracy",
+    "score": 0.875,
     "measured_at": "2026-01-02T03:04:05+0000",
     "measured_on": "somewhere", "seeds": [0],
     "missing_reasons": {"peak_allocated_mib": "the device is the CPU"},

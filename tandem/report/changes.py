@@ -9,7 +9,7 @@ from ruamel.yaml import YAML
 from tandem import files
 from tandem.params.loading import PARAMS, read_yaml
 from tandem.params.parsing import flatten
-from tandem.report.text import score_text
+from tandem.report.text import format_score
 from tandem.runs.provenance import git
 
 MAX_SHOWN = 4  # changed parameters in a line
@@ -46,10 +46,6 @@ def changes(evaluated: Iterable[str]) -> list[str]:
 
 def at_commit(path: str) -> bytes | None:
     return git(files.ROOT, "show", f"HEAD:./{path}")
-
-
-def format_score(score: dict[str, float]) -> str:
-    return ", ".join(f"{name} {score_text(value)}" for name, value in score.items())
 
 
 def changed_params(block_before: dict[str, Any], block_now: dict[str, Any]) -> str:

@@ -1,5 +1,6 @@
 """Formats the values of a recorded run as text for people."""
 
+from collections.abc import Mapping
 from typing import Any
 
 
@@ -36,3 +37,10 @@ WORDS = {"mae": "MAE", "rmse": "RMSE", "f1": "F1", "r2": "R2", "num": "number of
 def words(name: Any) -> str:
     """Return a name in the code as words: `num_true` -> `number of true`."""
     return " ".join(WORDS.get(part, part) for part in str(name).split("_"))
+
+
+def format_score(score: Mapping[str, float]) -> str:
+    """The entry of a workload and device in results/scores.json as text: `accuracy 0.9756 (0.9722 to 0.9833)`."""
+    ((name, value),) = ((name, value) for name, value in score.items() if name not in ("lowest", "highest"))
+    spread = f" ({score_text(score['lowest'])} to {score_text(score['highest'])})" if "lowest" in score else ""
+    return f"{name} {score_text(value)}{spread}"

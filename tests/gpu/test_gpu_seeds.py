@@ -9,7 +9,18 @@ import pytest
 import torch
 
 from tandem.files import sha256_file
-from tests.projects import MODEL, TINY, copy_of, held, make_project, read_record, stage, stages_at_once, start
+from tests.projects import (
+    MODEL,
+    TINY,
+    copy_of,
+    held,
+    make_project,
+    read_record,
+    stage,
+    stages_at_once,
+    start,
+    tandem,
+)
 from tests.stages.test_seeds import FAILS_WITH_SEED_1
 
 pytestmark = pytest.mark.gpu
@@ -34,9 +45,12 @@ def files_of(project: Path, stage: str, seed: int) -> dict[str, str]:
     return {name: sha256_file(folder / name) for name in ("last.safetensors", "best.safetensors", "history.csv")}
 
 
-def require_as_alone(project: Path, ready: Path, folder: Path, seeds: list[int] = SEEDS[1:]) -> None:
+def require_as_alone(
+    project: Path, ready: Path, folder: Path, seeds: list[int] = SEEDS[1:], step: str = "auto"
+) -> None:
+    params = ALONE.replace("step: auto", f"step: {step}")
     for seed in seeds:
-        alone = copy_of(ready, folder / f"alone {seed}", ALONE.replace("seeds: [0]", f"seeds: [{seed}]"))
+        alone = copy_of(ready, folder / f"alone {seed}", params.replace("seeds: [0]", f"seeds: [{seed}]"))
         stage(alone, "train", "tiny", "cuda", str(seed), publishes=False)
         assert files_of(project, "replicate", seed) == files_of(alone, "train", seed), seed
 
@@ -54,6 +68,15 @@ def test_seeds_are_branches_of_one_graph_and_each_is_bit_equal_to_its_training_a
     assert read_record(project, "train.json", device="cuda", seed=1)["realized"]["step"] == "graph"
     stage(project, "evaluate", "tiny", "cuda", publishes=False)
     assert all(read_record(project, "score.json", device="cuda", seed=seed)["metrics"] for seed in SEEDS)
+    verified = tandem(project, "verify", "results/runs/tiny/cuda/replicate/result/1", TMPDIR=str(tmp_path))
+    assert ": bit-equal\n" in verified.stdout
+
+
+def test_seeds_whose_steps_are_not_captured_take_turns(ready: Path, tmp_path: Path):
+    project = copy_of(ready, tmp_path / "project", PARAMS.replace("step: auto", "step: eager"))
+    stages_at_once(project, "hardware", "train tiny cuda 0", publishes=False)
+    assert "branches" not in replicate(project)
+    require_as_alone(project, project, tmp_path, SEEDS[1:3], step="eager")
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])

@@ -23,6 +23,7 @@ from tests.projects import (
     dvc,
     held,
     is_gone,
+    python,
     read_record,
     run_path,
     stage,
@@ -74,6 +75,15 @@ def test_a_replicate_has_no_times_and_the_stage_has_those_of_all(project: Path) 
     assert together["num_seeds"] == 2 and together["seconds_per_seed"] == together["total_seconds"] / 2
     (row,) = json.loads((project / "results/compare/compare.json").read_text())["rows"]
     assert row["epoch_seconds"] == results(project, 0, "timing.json")["timing"]["epoch_seconds"]
+
+
+def test_the_memory_of_the_first_seed_limits_how_many_train_at_a_time(project: Path) -> None:
+    peak_mib = results(project, 0, "timing.json")["timing"]["peak_rss_mib"]
+    code = "from stages import replicate\nreplicate.usable_cores = lambda: 8.0\n"
+    for free, wanted in ((100.0, 5), (4.0, 3), (0.5, 1)):
+        code += f"replicate.memory_limit_bytes = lambda: {free * peak_mib * 2**20}\n"
+        code += f"assert replicate.concurrency('tiny', 'cpu', 5) == {wanted}, {wanted}\n"
+    python(project, code)
 
 
 def test_more_seeds_train_only_the_new_ones_and_fewer_restore_the_results(trained: Path, tmp_path: Path) -> None:
@@ -143,6 +153,8 @@ def test_the_comparison_has_mean_range_and_what_the_seeds_vary(project: Path) ->
     assert row["seeds"] == SEEDS and [run["score"] for run in row["runs"]] == scores
     assert row["score"] == pytest.approx(statistics.fmean(scores))
     assert (row["score_lowest"], row["score_highest"]) == (min(scores), max(scores))
+    tracked = json.loads((project / "results/scores.json").read_text())["tiny"]["cpu"]
+    assert tracked == {"accuracy": row["score"], "lowest": min(scores), "highest": max(scores)}
     assert "mean of 3 seeds" in (project / "results/compare/compare.md").read_text()
 
 
