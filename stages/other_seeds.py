@@ -99,7 +99,8 @@ def train_together(contexts: Sequence[RunContext], interruption: GracefulStop) -
             running.append((member, training, own))
         for _, training, _ in running:
             training.record.num_together = len(running)
-        print(f"{len(running)} seeds at a time, as branches of one CUDA graph", flush=True)
+        if running:
+            print(f"{len(running)} seeds at a time, as branches of one CUDA graph", flush=True)
         while running:
             group.members = [member for member, _, _ in running]
             with translate_oom(OomPolicy(advice=advice(group.device))):

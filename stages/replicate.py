@@ -22,14 +22,15 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
-from threading import Thread
-from typing import IO, Any
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
 
 from tandem import files
 from tandem.machine.hardware import memory_limit_bytes, usable_cores
 from tandem.params.devices import split_device
 from tandem.params.loading import PARAMS, read_yaml
-from tandem.stop_signals import PARENT, Forwarding
+from tandem.stop_signals import PARENT, Forwarding, StopSignals
 
 SHARE_OF_FREE_MEMORY = 0.8
 
@@ -57,7 +58,7 @@ def replicate(workload: str, device: str, seeds: Sequence[int]) -> dict[str, Any
     errors = train_all(workload, device, seeds, num_at_once)
     if errors:
         raise ValueError("; ".join(errors))
-    records = [files.read_json(path) for path in map(lambda seed: timing_file(workload, device, seed), seeds)]
+    records = [files.read_json(timing_file(workload, device, seed)) for seed in seeds]
     # A training that was resumed, or had ended before, took only a part of its time here.
     num_whole = sum(record["measured_at"] >= started_at and bool(record["conditions"]["between"]) for record in records)
     seconds = time.monotonic() - started
@@ -91,7 +92,7 @@ def concurrency(workload: str, device: str, num_seeds: int) -> int:
     return max(1, int(min(num_seeds, usable_cores(), most)))
 
 
-def timing_file(workload: str, device: str, seed: int, stage: str = "replicate") -> Any:
+def timing_file(workload: str, device: str, seed: int, stage: str = "replicate") -> Path:
     return files.runs_dir(workload, device) / stage / "measured" / str(seed) / "timing.json"
 
 
@@ -101,64 +102,64 @@ def train_all(workload: str, device: str, seeds: Sequence[int], num_at_once: int
     If the system kills a process, which it does if memory runs out, its seeds are trained one after the other.
     """
     # Several workers need a launcher for each training.
-    num_processes = len(seeds) if split_device(device)[0] > 1 else num_at_once
-    shares = [seeds[index::num_processes] for index in range(num_processes)]
-    errors: list[str] = []
+    num_shares = len(seeds) if split_device(device)[0] > 1 else num_at_once
+    shares = [seeds[index::num_shares] for index in range(num_shares)]
     with Forwarding() as stop:
-        if num_at_once == 1:
-            killed = [share for share in shares if run_all(workload, device, [share], errors)]
-        else:
-            killed = run_all(workload, device, shares, errors)
-            if killed and not stop.stop_requested:
-                print("a process was killed; its seeds are trained one after the other", flush=True)
-                killed = run_all(workload, device, [sum(map(list, killed), [])], errors)
+        killed, errors = run_all(workload, device, shares, num_at_once, stop)
+        if killed and num_at_once > 1 and not stop.stop_requested:
+            print("a process was killed; its seeds are trained one after the other", flush=True)
+            killed, more = run_all(workload, device, [killed], 1, stop)
+            errors += more
     if stop.stop_requested:
         raise KeyboardInterrupt
     if killed:
-        names = ", ".join(str(seed) for share in killed for seed in share)
-        errors.append(
-            f"the process of seed {names} was killed; the system does this where memory runs out, see its log (dmesg)"
-        )
+        names = ", ".join(map(str, killed))
+        errors.append(f"the process of seed {names} was killed; the system does this if memory runs out (see dmesg)")
     return errors
 
 
-def run_all(workload: str, device: str, shares: Sequence[Sequence[int]], errors: list[str]) -> list[Sequence[int]]:
-    """Run a process for each share of the seeds, all at the same time. Returns the shares whose process was killed."""
-    started = []
-    for share in shares:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "tandem.stage", "train", workload, device, *map(str, share)],
-            cwd=files.ROOT,
-            env={**os.environ, PARENT: str(os.getpid()), "OMP_NUM_THREADS": "1"},
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            start_new_session=True,  # Ctrl+C reaches it once, through this process
+def run_all(
+    workload: str, device: str, shares: Sequence[Sequence[int]], num_at_once: int, stop: StopSignals
+) -> tuple[list[int], list[str]]:
+    """Run a process for each share of the seeds. Returns the seeds of killed processes, and the errors of others."""
+    killed, errors = list[int](), list[str]()
+
+    def run(share: Sequence[int]) -> None:
+        if stop.stop_requested:
+            return
+        status, printed = run_process(
+            [sys.executable, "-m", "tandem.stage", "train", workload, device, *map(str, share)]
         )
-        assert process.stdout
-        printed: list[str] = []
-        reader = Thread(target=forward, args=(process.stdout, printed))
-        reader.start()
-        started.append((share, process, reader, printed))
-    killed = []
-    for share, process, reader, printed in started:
-        status = process.wait()
-        reader.join()
         if status < 0:
-            killed.append(share)
+            killed.extend(share)
         elif status:
-            errors += printed or [f"the process of seed {', '.join(map(str, share))} failed"]
-    return killed
+            errors.extend(printed or [f"the process of seed {', '.join(map(str, share))} failed"])
+
+    with ThreadPoolExecutor(num_at_once) as pool:
+        list(pool.map(run, shares))
+    return killed, errors
 
 
-def forward(lines: IO[str], errors: list[str]) -> None:
-    """Print what a process prints. Its errors are added to `errors` instead."""
-    for line in lines:
-        if line.startswith("error: "):
-            errors.append(line.removeprefix("error: ").strip())
-        else:
-            print(line, end="", flush=True)
+def run_process(command: Sequence[str]) -> tuple[int, list[str]]:
+    """Run `command` and print what it prints, except its errors. Returns the exit status and the errors."""
+    errors = []
+    with subprocess.Popen(
+        command,
+        cwd=files.ROOT,
+        env={**os.environ, PARENT: str(os.getpid()), "OMP_NUM_THREADS": "1"},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,  # Ctrl+C reaches it once, through this process
+    ) as process:
+        assert process.stdout
+        for line in process.stdout:
+            if line.startswith("error: "):
+                errors.append(line.removeprefix("error: ").strip())
+            else:
+                print(line, end="", flush=True)
+    return process.returncode, errors
 
 
 def now() -> str:

@@ -112,6 +112,18 @@ def test_killed_replicates_resume_from_their_checkpoints(project: Path, trained:
     assert all(weights(killed, seed) == weights(project, seed) for seed in SEEDS[1:])
 
 
+def test_the_seeds_of_a_killed_process_are_trained_by_another_one(project: Path, trained: Path, tmp_path: Path) -> None:
+    folder = copy_of(trained, tmp_path / "project", PARAMS)
+    with start(folder, *REPLICATE, **held(tmp_path / "held", 2)) as process:
+        checkpoints = folder / ".tandem/checkpoints/tiny"
+        wait_for(lambda: len(list(checkpoints.glob("*.previous.pt"))) == 2, what="a checkpoint of each seed")
+        next(child for child in psutil.Process(process.pid).children() if "train" in child.cmdline()).kill()
+        (tmp_path / "held/go").touch()
+        output, _ = process.communicate()
+    assert process.returncode == 0 and "a process was killed; its seeds are trained one after the other" in output
+    assert all(weights(folder, seed) == weights(project, seed) for seed in SEEDS[1:])
+
+
 def test_ctrl_c_stops_all_seeds_with_a_checkpoint(trained: Path, tmp_path: Path) -> None:
     project = copy_of(trained, tmp_path / "project", PARAMS)
     with start(project, *REPLICATE, **held(tmp_path / "held", 1)) as process:
