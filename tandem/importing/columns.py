@@ -5,6 +5,7 @@ Shapes: R rows of the table.
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from copy import copy
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ import pyarrow.compute as pc
 
 from tandem.data.tables import split_column
 from tandem.data.times import PERIOD_FORMS, first_day
+from tandem.params.schema import NO_GROUPS
 
 Choice = tuple[Any, str]  # (value, reason)
 Choose = Callable[[str, Callable[[], Choice]], Any]  # (key, function that infers it if no option is given) -> value
@@ -52,6 +54,12 @@ class TableColumns:
         self.kinds = {column: kind_of(frame[column]) for column in frame.columns if column != split}
         self.kinds |= unread or {}
         self.shown = f"{name} ({shortened(list(self.kinds))})"
+
+    def as_one_recording(self) -> "TableColumns":
+        """The same, with a column NO_GROUPS of a single value, which stands for the only recording."""
+        found = copy(self)
+        found.frame = self.frame.assign(**{NO_GROUPS: 0})
+        return found
 
     def of_kind(self, *kinds: str, exclude: Sequence[str] = ()) -> list[str]:
         return [column for column, kind in self.kinds.items() if kind in kinds and column not in exclude]
