@@ -63,7 +63,7 @@ def likely_columns(columns: TableColumns, options: Mapping[str, Any], known: Cho
     by_name = named(RECORDED_NAMES.split(), columns.of_kind("text", "whole", "flag"))
     # Of several recordings, other text may be the label too: a label comes again, unlike an id.
     ids = named((*GROUP_NAMES, *SEQUENCE_NAMES), columns.kinds)
-    others = [name for name in columns.of_kind("text", exclude=[*by_name, *ids]) if not is_together(columns, name)]
+    others = [name for name in columns.of_kind("text", exclude=[*by_name, *ids]) if not columns.is_together(name)]
     for label in [options["label"]] if "label" in options else [*by_name, *others]:
         why = "by its name" if label in by_name else "text that changes within the recordings"
         people = named((*GROUP_NAMES, *SEQUENCE_NAMES), columns.of_kind("text", "whole", "time", exclude=[label]))
@@ -80,7 +80,7 @@ def find_step(columns: TableColumns, recording: str, options: Mapping[str, Any],
     found = known.get("step") or next(steps, None)
     # A column called `sensor` may hold readings. It tells recordings apart if steps repeat without it, or if the rows
     # of each of its values are together.
-    if found and columns.num_distinct(found[0]) == len(columns.frame) and not is_together(columns, recording):
+    if found and columns.num_distinct(found[0]) == len(columns.frame) and not columns.is_together(recording):
         return None
     return found
 
@@ -98,15 +98,10 @@ def find_groups_of_recordings(columns: TableColumns, recording: str, taken: Sequ
 def has_clips(columns: TableColumns, label: str, recording: str) -> bool:
     """Whether another column is the id of sequences with one label each."""
     for name in find_ids(columns):
-        if name not in (label, recording) and (named(SEQUENCE_NAMES, [name]) or is_together(columns, name)):
+        if name not in (label, recording) and (named(SEQUENCE_NAMES, [name]) or columns.is_together(name)):
             if (columns.frame.groupby(columns.codes(name))[label].nunique() < 2).all():
                 return True
     return False
-
-
-def is_together(columns: TableColumns, name: str) -> bool:
-    codes = columns.codes(name)
-    return int((codes[1:] != codes[:-1]).sum()) + 1 == columns.num_distinct(name)
 
 
 def sorted_rows(columns: TableColumns, recording: str, step: str, label: str) -> pd.DataFrame:
