@@ -15,10 +15,11 @@ import pyarrow as pa
 import torch
 from torch import Tensor
 
-from tandem.data import series, windows
+from tandem.data import series
 from tandem.data.arrays import standardize
 from tandem.data.packed import as_arrays
 from tandem.data.rows import NO_EVENT, to_sequences
+from tandem.data.sequences import window_sequences
 from tandem.data.tables import from_frame, read_table, split_column
 from tandem.params import parsing, schema
 from tandem.params.intervals import parse_interval
@@ -98,13 +99,14 @@ class Predictor:
         wanted = [*ids, columns.step, *columns.features, columns.label]
         allow_missing = self.learned.get("missing", "interpolate") == "interpolate"
         rows = from_frame(unlabelled, wanted, "the table", tuple(self.learned.get("na", ())))
-        velocity = self.learned.get("velocity", False)
-        offsets, names = self.learned.get("offsets", {}), None
-        if window := self.learned.get("window"):
-            length_and_stride = parsing.parse(schema.Window, window, "window")
-            found = windows.cut(rows, columns, length_and_stride, allow_missing=allow_missing, is_labelled=False)
-            rows, columns, names = found.table, found.columns, found.ids
-        sequences = to_sequences(rows, columns, velocity, allow_missing, offsets=offsets, ids=names)
+        velocity, offsets = self.learned.get("velocity", False), self.learned.get("offsets", {})
+        if given := self.learned.get("window"):
+            window = parsing.parse(schema.Window, given, "window")
+            sequences = window_sequences(
+                rows, columns, window, velocity, allow_missing, is_labelled=False, offsets=offsets
+            )
+        else:
+            sequences = to_sequences(rows, columns, velocity, allow_missing, offsets=offsets)
         longest = self.about["shape"]["max_steps"]
         if sequences.values.shape[1] > longest:
             name = sequences.ids[sequences.lengths.argmax()]

@@ -66,14 +66,13 @@ class PreparedSequences:
     def arrays_of(self, rows: np.ndarray) -> dict[str, np.ndarray]:
         """The arrays of the sequences `rows`, in that order."""
         sequences = self.sequences
-        is_window = sequences.stretches is not None
-        of_windows = {"stretches": sequences.stretches, "groups": sequences.groups} if is_window else {}
+        together = {"stretches": sequences.stretches, "groups": sequences.groups}
         return {
             "values": sequences.values[rows],
             "lengths": sequences.lengths[rows],
             "targets": sequences.labels[rows] if self.target is None else self.standardized_targets(rows),
             "ids": sequences.ids[rows],
-            **{name: array[rows] for name, array in of_windows.items() if array is not None},
+            **{name: array[rows] for name, array in together.items() if array is not None},
         }
 
     def standardized_targets(self, rows: np.ndarray) -> np.ndarray:

@@ -41,8 +41,17 @@ def as_arrays(values: np.ndarray, lengths: np.ndarray, targets: np.ndarray) -> d
 
 
 def pack_splits(source: Path, target: Path, summary: dict[str, Any]) -> dict[str, int]:
-    """Pack every split of `source` into <target>/<split>.safetensors. Returns {split: bytes of data}."""
-    return {split: pack(read_arrays(source, split, summary), target / f"{split}.safetensors") for split in SPLITS}
+    """Pack every split of `source` into <target>/<split>.safetensors. Returns {split: bytes of data}.
+
+    If the sequences have groups, the file has their numbers too.
+    """
+    sizes = {}
+    for split in SPLITS:
+        arrays = read_arrays(source, split, summary)
+        if f"{split}/groups.npy" in summary["sha256"]:
+            arrays["groups"] = read_array(source, split, "groups", summary)
+        sizes[split] = pack(arrays, target / f"{split}.safetensors")
+    return sizes
 
 
 def pack(tensors: dict[str, np.ndarray], path: Path) -> int:

@@ -26,8 +26,8 @@ from tandem.data.arrays import (
 from tandem.data.own_arrays import from_arrays
 from tandem.data.rows import alike_labels, to_sequences
 from tandem.data.splits import SPLITS, duplicate_groups, grouped, merged_groups, sizes_of, stratified
-from tandem.data.tables import find_table, from_frame, read_table
-from tandem.params.schema import NO_GROUPS, OwnSequences, SequenceTable
+from tandem.data.tables import RawTable, find_table, from_frame, read_table
+from tandem.params.schema import NO_GROUPS, Columns, OwnSequences, SequenceTable, Window
 
 
 def prepare(params: SequenceTable, folder: Path, target: str) -> PreparedSequences:
@@ -42,14 +42,28 @@ def prepare(params: SequenceTable, folder: Path, target: str) -> PreparedSequenc
     table = read_table(path, texts, columns.features, others, params.na)
     allow_missing = params.missing == "interpolate"
     if params.window:
-        found = windows.cut(table, columns, params.window, params.groups, allow_missing)
-        sequences = to_sequences(
-            found.table, found.columns, params.velocity, allow_missing, target, found.groups, ids=found.ids
-        )
-        sequences = replace(sequences, stretches=found.stretches, unit=found.unit)
+        sequences = window_sequences(table, columns, params.window, params.velocity, allow_missing, params.groups)
     else:
         sequences = to_sequences(table, columns, params.velocity, allow_missing, target, params.groups)
     return split_and_standardize(sequences, params, table.name, path, columns.label)
+
+
+def window_sequences(
+    table: RawTable,
+    columns: Columns,
+    window: Window,
+    velocity: bool,
+    allow_missing: bool,
+    groups: str = NO_GROUPS,
+    is_labelled: bool = True,
+    offsets: Mapping[str, float] | None = None,
+) -> Sequences:
+    """The windows of recordings; the arguments are those of windows.cut and of rows.to_sequences."""
+    found = windows.cut(table, columns, window, groups, allow_missing, is_labelled)
+    sequences = to_sequences(
+        found.table, found.columns, velocity, allow_missing, groups=found.groups, offsets=offsets, ids=found.ids
+    )
+    return replace(sequences, stretches=found.stretches, unit=found.unit)
 
 
 def prepare_own(params: OwnSequences, found: Any, place: str, target: str) -> PreparedSequences:

@@ -4,9 +4,10 @@ A recording is the rows of one value of `columns.sequence`, or the whole table (
 which the label stays the same and no row is missing for long. A window lies within one stretch. Rows without a label,
 in stretches shorter than a window, and after the last window of a stretch are in no window; they are counted.
 
-R rows of the table, N windows of L rows.
+R rows of the table, S stretches, N windows of L rows.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -32,6 +33,26 @@ class Windows:
     unit: str  # what stays in one split, in words
 
 
+@dataclass(frozen=True)
+class SortedRows:
+    """The rows of a table, sorted by recording and step."""
+
+    order: np.ndarray  # (R,) their indices in the table
+    recording: np.ndarray  # (R,) indices into `names`
+    names: np.ndarray  # of the recordings
+    is_new: np.ndarray  # (R - 1,) whether the next row is of another recording
+    is_gap: np.ndarray  # (R - 1,) whether the next row is of the same recording, but much later
+    usual_step: float  # the median distance of two rows
+
+
+@dataclass(frozen=True)
+class Stretches:
+    first: np.ndarray  # (S,) the first row of each, in sorted order
+    length: np.ndarray  # (S,) number of rows
+    num_windows: np.ndarray  # (S,)
+    has_label: np.ndarray  # (S,)
+
+
 def cut(
     table: RawTable,
     columns: Columns,
@@ -46,98 +67,124 @@ def cut(
     in which only gaps end a stretch. The order of the rows has no effect. Raises ValueError if no window is left.
     """
     cells = dict(table.columns)  # the functions that check a column remove it from the table
-    num_rows = len(cells[columns.step])
-    has_recordings = columns.sequence != NO_GROUPS
-    recording, names = np.zeros(num_rows, dtype=np.int32), np.array([""])
-    if has_recordings:
-        recording, names = factorize(table, columns.sequence)
-    keys = [factorize(table, key)[0] for key in (groups, SPLIT_COLUMN) if key in table.columns]
-    has_label = np.ones(num_rows, dtype=bool)
-    if is_labelled:
-        labels, classes = factorize(table, columns.label, empty=NO_EVENT)
-        has_label = classes.astype(np.str_)[labels] != NO_EVENT
-        keys.append(labels)
-
-    step = read_numbers(table, columns.step)
-    order = np.lexsort((step, recording))
-    is_same = recording[order][1:] == recording[order][:-1]
-    apart = np.diff(step[order])
-    if len(repeats := np.flatnonzero(is_same & (apart == 0))):
-        row = repeats[order[repeats + 1].argmin()]
-        places = table.places(order[row], order[row + 1])
-        where = f"{columns.sequence} {names[recording[order[row]]]}" if has_recordings else "the recording"
-        raise ValueError(f"{table.name}: {repeated_step(columns.step, where, places, len(repeats))}")
-    usual = float(np.median(apart[is_same])) if is_same.any() else 0.0
-    is_gap = is_same & (apart > LONG_GAP * usual)
-    is_cut = ~is_same | is_gap
-    for key in keys:
-        is_cut |= key[order][1:] != key[order][:-1]
-    starts = np.concatenate([[0], np.flatnonzero(is_cut) + 1])  # of all stretches, in `order`
-    lengths = np.diff([*starts, num_rows])
-    is_used = has_label[order[starts]]
-    counts = np.where(is_used & (lengths >= window.length), (lengths - window.length) // window.stride + 1, 0)
-    stretch = np.repeat(np.arange(len(starts)), counts)  # (N,)
-    first = starts[stretch] + window.stride * (np.arange(len(stretch)) - np.repeat(np.cumsum(counts) - counts, counts))
+    rows = sort_rows(table, columns)
+    stretches = find_stretches(table, columns, rows, window, groups, is_labelled)
+    stretch = np.repeat(np.arange(len(stretches.first)), stretches.num_windows)  # (N,)
+    first_window = np.cumsum(stretches.num_windows) - stretches.num_windows  # (S,)
+    first = stretches.first[stretch] + window.stride * (np.arange(len(stretch)) - first_window[stretch])
     has_values = np.ones(len(first), dtype=bool)
     for feature in columns.features if allow_missing else ():
-        is_known = ~np.isnan(read_numbers(table, feature, allow_missing)[order])
+        is_known = ~np.isnan(read_numbers(table, feature, allow_missing)[rows.order])
         num_known = np.concatenate([[0], np.cumsum(is_known)])
         has_values &= num_known[first + window.length] > num_known[first]
     stretch, first = stretch[has_values], first[has_values]
     if not len(first):
-        longest = lengths[is_used].max() if is_used.any() else 0
+        longest = stretches.length[stretches.has_label].max(initial=0)
         raise ValueError(
             f"{table.name}: no window of {window.length:,} rows with one label and a value of every feature is left "
             f"(the longest stretch has {longest:,} rows); choose a shorter one (preprocess.window.length, or --window)"
         )
 
-    def names_at(places: np.ndarray) -> np.ndarray:
-        """The recording and the step of the rows at `places` in `order`."""
-        rows = order[places]
-        steps = pc.replace_substring_regex(take(cells[columns.step], rows).cast(pa.string()), ZEROS, r"\1")
-        steps = steps.to_numpy(zero_copy_only=False).astype(np.str_)
-        return np.char.add(np.char.add(names.astype(np.str_)[recording[rows]], " "), steps) if has_recordings else steps
-
-    rows = order[(first[:, None] + np.arange(window.length)).ravel()]
-    kept = [columns.step, columns.label, *columns.features, groups, SPLIT_COLUMN]
-    numbers = {WINDOW: np.arange(len(first)), STRETCH: stretch}
-    new = {name: np.repeat(number, window.length) for name, number in numbers.items()}
-    for name in kept:
+    used = rows.order[(first[:, None] + np.arange(window.length)).ravel()]
+    new = {name: pa.array(np.repeat(numbers, window.length))
+           for name, numbers in ((WINDOW, np.arange(len(first))), (STRETCH, stretch))}  # fmt: skip
+    for name in (columns.step, columns.label, *columns.features, groups, SPLIT_COLUMN):
         if name in cells:
-            new[name] = take(cells[name], rows)
-    is_short = is_used & (counts == 0)
-    covered = (counts - 1) * min(window.stride, window.length) + window.length
-    lost = {
-        "without a label": lengths[~is_used].sum(),
-        f"in {is_short.sum():,} stretches shorter than a window": lengths[is_short].sum(),
-        "after the last window of a stretch": (lengths - covered)[counts > 0].sum(),
-    }
+            new[name] = take(cells[name], used)
     unit = {columns.sequence: "recording", NO_GROUPS: "stretch"}.get(groups, groups)
-    seconds = usual / 1e9 if pa.types.is_timestamp(cells[columns.step].type) else 0.0
-    times = f" ({window.length * seconds:.3g} s every {window.stride * seconds:.3g} s)" if seconds else ""
-    reasons = ", ".join(f"{num:,} {reason}" for reason, num in lost.items() if num)
+    seconds = rows.usual_step / 1e9 if pa.types.is_timestamp(cells[columns.step].type) else 0.0
     remarks = [
-        f"{len(names):,} recording{'s' * (len(names) != 1)}, {len(np.unique(stretch)):,} stretches of one label, "
-        f"windows of {window.length:,} steps every {window.stride:,}{times}; those of one {unit} are in one split",
-        reasons and f"{sum(lost.values()):,} of {num_rows:,} rows are in no window: {reasons}",
-        is_gap.any() and f"{is_gap.sum():,} gaps, more than {LONG_GAP} times as long as the usual step, end a stretch",
-        not has_values.all() and f"{(~has_values).sum():,} windows are left out: a feature has no value in them",
+        f"{len(rows.names):,} recording{'s' * (len(rows.names) != 1)}, {len(np.unique(stretch)):,} stretches of one "
+        f"label, {words_of(window, seconds)}; those of one {unit} are in one split",
+        *remarks_about_lost_rows(rows, stretches, window),
     ]
+    if num := np.count_nonzero(~has_values):
+        remarks.append(f"{num:,} windows are left out: a feature has no value in them")
+
+    def names_at(places: np.ndarray) -> np.ndarray:
+        """The recording and the step of some of the sorted rows."""
+        texts = take(cells[columns.step], rows.order[places]).cast(pa.string())
+        steps = pc.replace_substring_regex(texts, ZEROS, r"\1").to_numpy(zero_copy_only=False).astype(np.str_)
+        if columns.sequence == NO_GROUPS:
+            return steps
+        return np.char.add(np.char.add(rows.names.astype(np.str_)[rows.recording[places]], " "), steps)
+
     return Windows(
         RawTable(
             table.name,
             {name: pa.chunked_array([column]) for name, column in new.items()},
-            lambda row: table.place(int(rows[row])),
+            lambda row: table.place(int(used[row])),
             table.na,
             table.split,
-            remarks=[remark for remark in remarks if remark],
+            remarks=remarks,
         ),
         Columns(WINDOW, columns.step, columns.features, columns.label),
         STRETCH if groups == NO_GROUPS else groups,
         names_at(first),
-        names_at(starts[stretch]),
+        names_at(stretches.first[stretch]),
         unit,
     )
+
+
+def sort_rows(table: RawTable, columns: Columns) -> SortedRows:
+    """Sort the rows by recording and step. Raises ValueError if a step repeats in a recording."""
+    recording, names = np.zeros(len(table.columns[columns.step]), dtype=np.int32), np.array([""])
+    has_recordings = columns.sequence != NO_GROUPS
+    if has_recordings:
+        recording, names = factorize(table, columns.sequence)
+    step = read_numbers(table, columns.step)
+    order = np.lexsort((step, recording))
+    step, recording = step[order], recording[order]
+    is_new, distance = recording[1:] != recording[:-1], np.diff(step)
+    if len(repeats := np.flatnonzero(~is_new & (distance == 0))):
+        row = repeats[order[repeats + 1].argmin()]
+        places = table.places(order[row], order[row + 1])
+        where = f"{columns.sequence} {names[recording[row]]}" if has_recordings else "the recording"
+        raise ValueError(f"{table.name}: {repeated_step(columns.step, where, places, len(repeats))}")
+    usual = 0.0 if is_new.all() else float(np.median(distance[~is_new]))
+    return SortedRows(order, recording, names, is_new, ~is_new & (distance > LONG_GAP * usual), usual)
+
+
+def find_stretches(
+    table: RawTable, columns: Columns, rows: SortedRows, window: Window, groups: str, is_labelled: bool
+) -> Stretches:
+    """A stretch ends with its recording, at a gap, and where the label, the group or the split changes."""
+    keys = [factorize(table, key)[0] for key in (groups, SPLIT_COLUMN) if key in table.columns]
+    has_label = np.ones(len(rows.order), dtype=bool)
+    if is_labelled:
+        labels, classes = factorize(table, columns.label, empty=NO_EVENT)
+        has_label = classes.astype(np.str_)[labels] != NO_EVENT
+        keys.append(labels)
+    is_cut = rows.is_new | rows.is_gap
+    for key in keys:
+        is_cut |= key[rows.order][1:] != key[rows.order][:-1]
+    first = np.concatenate([[0], np.flatnonzero(is_cut) + 1])
+    length = np.diff([*first, len(rows.order)])
+    is_used = has_label[rows.order[first]]
+    num = np.where(is_used & (length >= window.length), (length - window.length) // window.stride + 1, 0)
+    return Stretches(first, length, num, is_used)
+
+
+def words_of(window: Window, seconds: float) -> str:
+    """`seconds`: the usual step; 0 if the steps are no times."""
+    times = f" ({window.length * seconds:.3g} s every {window.stride * seconds:.3g} s)" if seconds else ""
+    return f"windows of {window.length:,} steps every {window.stride:,}{times}"
+
+
+def remarks_about_lost_rows(rows: SortedRows, stretches: Stretches, window: Window) -> Iterator[str]:
+    length, num, has_label = stretches.length, stretches.num_windows, stretches.has_label
+    is_short = has_label & (num == 0)
+    covered = (num - 1) * min(window.stride, window.length) + window.length
+    lost = {
+        "without a label": length[~has_label].sum(),
+        f"in {is_short.sum():,} stretches shorter than a window": length[is_short].sum(),
+        "after the last window of a stretch": (length - covered)[num > 0].sum(),
+    }
+    if any(lost.values()):
+        reasons = ", ".join(f"{num_rows:,} {reason}" for reason, num_rows in lost.items() if num_rows)
+        yield f"{sum(lost.values()):,} of {len(rows.order):,} rows are in no window: {reasons}"
+    if rows.is_gap.any():
+        yield f"{rows.is_gap.sum():,} gaps, more than {LONG_GAP} times as long as the usual step, end a stretch"
 
 
 def take(cells: pa.ChunkedArray, rows: np.ndarray) -> pa.Array:

@@ -5,6 +5,7 @@ Shapes: R rows of the table.
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from copy import copy
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ import pyarrow.compute as pc
 
 from tandem.data.tables import split_column
 from tandem.data.times import PERIOD_FORMS, first_day
+from tandem.params.schema import NO_GROUPS
 
 Choice = tuple[Any, str]  # (value, reason)
 Choose = Callable[[str, Callable[[], Choice]], Any]  # (key, function that infers it if no option is given) -> value
@@ -25,7 +27,6 @@ ODD_DATE = r"\d{1,2}[./-]\d{1,2}[./-]\d{2,4}.*|\d{4}[./]\d{1,2}[./]\d{1,2}.*"
 WITH_UNIT = r"[+-]?\d+(?:[.,]\d+)?(\s?[^\d\s.,]{1,6})"
 DECIMAL_COMMA = r"[+-]?(\d{1,3}(\.\d{3})+|\d+)(,\d+)?"  # 1.164,32
 WITH_THOUSANDS = r"[+-]?(\d{1,3}(,\d{3})+|\d+)(\.\d+)?"  # 1,164.32
-CLOCKS = ("%H:%M", "%H:%M:%S", "%H:%M:%S.%f", "%I:%M %p", "%I:%M:%S %p", "%I:%M%p", "%I:%M:%S%p")
 
 
 class NotFound(ValueError):
@@ -52,6 +53,12 @@ class TableColumns:
         self.kinds = {column: kind_of(frame[column]) for column in frame.columns if column != split}
         self.kinds |= unread or {}
         self.shown = f"{name} ({shortened(list(self.kinds))})"
+
+    def as_one_recording(self) -> "TableColumns":
+        """The same, with a column NO_GROUPS of a single value, which stands for the only recording."""
+        found = copy(self)
+        found.frame = self.frame.assign(**{NO_GROUPS: 0})
+        return found
 
     def of_kind(self, *kinds: str, exclude: Sequence[str] = ()) -> list[str]:
         return [column for column, kind in self.kinds.items() if kind in kinds and column not in exclude]
@@ -88,11 +95,9 @@ class TableColumns:
         cells = self.frame[column].dropna().astype(str)
         cell, place = cells.iloc[0], f"table[{column!r}]"
         if cells.str.fullmatch(ODD_DATE).mean() > 0.9:
-            forms = date_formats(cells)
-            converted = [f"pandas.to_datetime({place}, format={form!r})" for form in forms]
-            which = " if the day comes first, or " if len(forms) > 1 else ""
-            which += f"{converted[1]} if the month does" if len(forms) > 1 else ""
-            return f"dates like {cell!r}; write them as 2024-03-01: {place} = {converted[0]}{which}"
+            convert, is_year_first = f"{place} = pandas.to_datetime({place}", re.match(r"\d{4}", cell)
+            convert += ")" if is_year_first else ", dayfirst=True), without dayfirst if the month comes first"
+            return f"dates like {cell!r}; write them as 2024-03-01: {convert}"
         if unit := re.fullmatch(WITH_UNIT, cell):
             return f"numbers with a unit, {cell!r}; write {place} = {place}.str.removesuffix({unit[1]!r}).astype(float)"
         mend = ".str.replace(',', '')"
@@ -105,6 +110,11 @@ class TableColumns:
 
     def repeats(self, column: str) -> bool:
         return self.num_distinct(column) < max(2, 0.95 * len(self.frame))
+
+    def is_together(self, column: str) -> bool:
+        """Whether equal cells are in adjacent rows."""
+        codes = self.codes(column)
+        return int((codes[1:] != codes[:-1]).sum()) + 1 == self.num_distinct(column)
 
 
 def kind_of(cells: pd.Series) -> str:
@@ -127,22 +137,6 @@ def kind_of(cells: pd.Series) -> str:
         if pd.to_numeric(sample, errors="coerce").notna().mean() <= 0.5:
             return "odd" if is_odd(sample) else "text"
     return "whole" if (pd.to_numeric(cells, errors="coerce").dropna() % 1 == 0).all() else "number"
-
-
-def date_formats(cells: pd.Series) -> list[str]:
-    """The format of dates such as 13.03.2024 10:15; two if a day cannot be told from a month."""
-    [sign, *_] = re.findall(r"[./-]", cells.iloc[0])
-    days = [day.replace("-", sign) for day in ("%d-%m-%Y", "%m-%d-%Y", "%d-%m-%y", "%m-%d-%y", "%Y-%m-%d", "%Y-%d-%m")]
-    clocks = ["", *(f"{before}{clock}" for before in " T" for clock in CLOCKS)]
-
-    def num_fitting(form: str, cells: pd.Series) -> int:
-        return int(pd.to_datetime(cells, format=form, errors="coerce").notna().sum())
-
-    forms = [form for day in days for clock in clocks if num_fitting(form := day + clock, cells[:1])]
-    counts = {form: num_fitting(form, cells) for form in forms}
-    fitting = [form for form in forms if counts[form] == max(counts.values())]
-    is_clear = sign == "." or any(form.startswith("%Y") for form in fitting)
-    return (fitting or days)[: 1 if is_clear else 2]
 
 
 def is_odd(cells: pd.Series) -> bool:

@@ -76,6 +76,8 @@ def infer_schema(columns: TableColumns, options: Mapping[str, Any], known: Choic
     is_series = times and not columns.repeats(times[0]) and not named(SEQUENCE_NAMES, find_ids(columns))
     if not of_series:
         known = {**known, **infer_recordings(columns, options, known, bool(is_series))}
+    if "window" in known and known["sequence"][0] == NO_GROUPS:
+        columns = columns.as_one_recording()
     choices: Choices = {}
 
     def choose(key: str, infer: Callable[[], Choice]) -> Any:

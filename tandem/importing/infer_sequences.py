@@ -142,9 +142,8 @@ def find_ids(columns: TableColumns) -> list[str]:
     candidates = columns.of_kind("text", "whole", "time")
     names, ranked = named(SEQUENCE_NAMES, candidates), []
     for column in candidates:
-        codes, num, is_named = columns.codes(column), columns.num_distinct(column), column in names
-        is_together = int((codes[1:] != codes[:-1]).sum()) + 1 == num
-        if 2 <= num <= len(codes) / 2 and (is_named or is_together or columns.kinds[column] == "text"):
+        num, is_named, is_together = columns.num_distinct(column), column in names, columns.is_together(column)
+        if 2 <= num <= len(columns.frame) / 2 and (is_named or is_together or columns.kinds[column] == "text"):
             # Of two matching names (trial, sample), the sequence id has its equal cells in adjacent rows.
             ranked.append((not is_named, not is_together, names.index(column) if is_named else -num, column))
     return [column for *_, column in sorted(ranked)]

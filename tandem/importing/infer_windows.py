@@ -4,7 +4,7 @@ tandem/data/windows.py cuts them. Other tables have no such label: in a table of
 table of events most rows have none, and in a series it changes a few times at most. Reads no file.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -29,49 +29,26 @@ def infer_recordings(columns: TableColumns, options: Mapping[str, Any], known: C
     if options.get("task", "classify") != "classify" or "label" in known:
         return {}
     is_requested = bool({"window_length", "stride"} & {*options}) or options.get("sequence") == NO_GROUPS
-    given = [options["sequence"]] if "sequence" in options else [known["sequence"][0]] if "sequence" in known else []
-    by_name = named(RECORDED_NAMES.split(), columns.of_kind("text", "whole", "flag"))
-    # Of several recordings, other text may be the label too: a label comes again, unlike an id.
-    ids = named((*GROUP_NAMES, *SEQUENCE_NAMES), columns.kinds)
-    others = [name for name in columns.of_kind("text", exclude=[*by_name, *ids]) if not is_together(columns, name)]
-    for label in [options["label"]] if "label" in options else [*by_name, *others]:
-        people = named((*GROUP_NAMES, *SEQUENCE_NAMES), columns.of_kind("text", "whole", "time", exclude=[label]))
-        for recording in given or [*filter(columns.repeats, people), NO_GROUPS]:
-            if not given and has_clips(columns, label, recording):
-                continue
-            if recording == NO_GROUPS:  # a column with one value stands for the only recording
-                if NO_GROUPS in columns.kinds or (label in others and not given and "label" not in options):
-                    continue
-                columns.frame = columns.frame.assign(**{NO_GROUPS: 0})
-            steps = find_steps(columns, recording, [options["step"]] if "step" in options else None)
-            step, why_step = known.get("step") or next(steps, (None, ""))
-            # A column called `sensor` may hold readings. It tells recordings apart if steps repeat without it, or if
-            # the rows of each of its values are together.
-            if step is None or (
-                columns.num_distinct(step) == len(columns.frame) and not is_together(columns, recording)
-            ):
-                continue
-            rows = sorted_rows(columns, recording, step, label)
-            stretches = stretches_of(rows)
+    for label, recording in likely_columns(columns, options, known):
+        own = columns.as_one_recording() if recording == NO_GROUPS else columns
+        if (step := find_step(own, recording, options, known)) is None:
+            continue
+        rows = sorted_rows(own, recording, step[0], label[0])
+        stretches, seconds = stretches_of(rows), 0.0
+        if columns.kinds[step[0]] == "time":
             seconds = float(rows["step"].diff()[rows["recording"].diff() == 0].median())
-            seconds = seconds if columns.kinds[step] == "time" else 0.0
-            may_be_series = is_series and recording == NO_GROUPS and seconds >= 1  # the shortest interval of a series
-            if not are_recorded(stretches, may_be_series, is_requested):
-                continue
-            num, typical = columns.num_distinct(recording), stretches["length"][stretches["label"] != ""].median()
-            groups = find_groups(columns, recording, (recording, step, label))
-            if groups[0] == NO_GROUPS and not columns.has_split:
-                why = f"each of the {num:,} recordings stays in one split (--groups {NO_GROUPS}: each stretch does)"
-                few = "each stretch stays in one split, because there are fewer than three recordings"
-                groups = (recording, why) if num >= 3 else (NO_GROUPS, few)
-            return {
-                "sequence": (recording, f"{num:,} recordings" if num > 1 else "the table is one recording"),
-                "step": (step, why_step),
-                "label": (label, "by its name" if label in by_name else "text that changes within the recordings"),
-                "task": ("classify", f"{label!r} stays the same for {typical:,.0f} rows at a time (the median)"),
-                "groups": groups,
-                "window": find_window(seconds, stretches, options),
-            }
+        may_be_series = is_series and recording == NO_GROUPS and seconds >= 1  # the shortest interval of a series
+        if not are_recorded(stretches, may_be_series, is_requested):
+            continue
+        num, typical = own.num_distinct(recording), stretches["length"][stretches["label"] != ""].median()
+        return {
+            "sequence": (recording, f"{num:,} recordings" if num > 1 else "the table is one recording"),
+            "step": step,
+            "label": label,
+            "task": ("classify", f"{label[0]!r} stays the same for {typical:,.0f} rows at a time (the median)"),
+            "groups": find_groups_of_recordings(own, recording, (recording, step[0], label[0])),
+            "window": find_window(seconds, stretches, options),
+        }
     if is_requested:
         raise ValueError(
             f"{columns.shown} is no recording with a label in each row, and --window, --stride and --sequence none are "
@@ -80,18 +57,51 @@ def infer_recordings(columns: TableColumns, options: Mapping[str, Any], known: C
     return {}
 
 
+def likely_columns(columns: TableColumns, options: Mapping[str, Any], known: Choices) -> Iterator[tuple[Choice, str]]:
+    """The column of the label, and that of the recordings or NO_GROUPS for a single one; the likeliest first."""
+    given = [options["sequence"]] if "sequence" in options else [known["sequence"][0]] if "sequence" in known else []
+    by_name = named(RECORDED_NAMES.split(), columns.of_kind("text", "whole", "flag"))
+    # Of several recordings, other text may be the label too: a label comes again, unlike an id.
+    ids = named((*GROUP_NAMES, *SEQUENCE_NAMES), columns.kinds)
+    others = [name for name in columns.of_kind("text", exclude=[*by_name, *ids]) if not columns.is_together(name)]
+    for label in [options["label"]] if "label" in options else [*by_name, *others]:
+        why = "by its name" if label in by_name else "text that changes within the recordings"
+        people = named((*GROUP_NAMES, *SEQUENCE_NAMES), columns.of_kind("text", "whole", "time", exclude=[label]))
+        may_be_one = NO_GROUPS not in columns.kinds and (given or "label" in options or label in by_name)
+        for recording in given or [*filter(columns.repeats, people), NO_GROUPS]:
+            if recording == NO_GROUPS and not may_be_one:
+                continue
+            if given or not has_clips(columns, label, recording):
+                yield (label, why), recording
+
+
+def find_step(columns: TableColumns, recording: str, options: Mapping[str, Any], known: Choices) -> Choice | None:
+    steps = find_steps(columns, recording, [options["step"]] if "step" in options else None)
+    found = known.get("step") or next(steps, None)
+    # A column called `sensor` may hold readings. It tells recordings apart if steps repeat without it, or if the rows
+    # of each of its values are together.
+    if found and columns.num_distinct(found[0]) == len(columns.frame) and not columns.is_together(recording):
+        return None
+    return found
+
+
+def find_groups_of_recordings(columns: TableColumns, recording: str, taken: Sequence[str]) -> Choice:
+    """The column of people, or else the recordings, or with few of them the stretches."""
+    groups = find_groups(columns, recording, taken)
+    if groups[0] != NO_GROUPS or columns.has_split:
+        return groups
+    if (num := columns.num_distinct(recording)) < 3:
+        return NO_GROUPS, "each stretch stays in one split, because there are fewer than three recordings"
+    return recording, f"each of the {num:,} recordings stays in one split (--groups {NO_GROUPS}: each stretch does)"
+
+
 def has_clips(columns: TableColumns, label: str, recording: str) -> bool:
     """Whether another column is the id of sequences with one label each."""
     for name in find_ids(columns):
-        if name not in (label, recording) and (named(SEQUENCE_NAMES, [name]) or is_together(columns, name)):
+        if name not in (label, recording) and (named(SEQUENCE_NAMES, [name]) or columns.is_together(name)):
             if (columns.frame.groupby(columns.codes(name))[label].nunique() < 2).all():
                 return True
     return False
-
-
-def is_together(columns: TableColumns, name: str) -> bool:
-    codes = columns.codes(name)
-    return int((codes[1:] != codes[:-1]).sum()) + 1 == columns.num_distinct(name)
 
 
 def sorted_rows(columns: TableColumns, recording: str, step: str, label: str) -> pd.DataFrame:

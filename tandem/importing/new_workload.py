@@ -96,8 +96,7 @@ def main(options: Namespace) -> Result:
     try:
         check_free(options.name)
         folder = files.workload_dir(options.name).parent
-        remove_leftovers(folder, options.name)
-        with TemporaryDirectory(prefix=f".{options.name}.{os.getpid()}.", dir=folder) as scratch:
+        with TemporaryDirectory(prefix=f".{options.name}.", dir=folder) as scratch:
             plan = make_plan(options, Path(scratch))
             shown = options.table.name or str(options.table)
             print("\n".join([f"{shown} as the workload {plan.name}:", *summary_lines(plan), ""]), flush=True)
@@ -110,14 +109,6 @@ def main(options: Namespace) -> Result:
     document = {"workload": plan.name, "block": from_yaml(plan.block)[plan.name], "choices": choices}
     then = ("repro", plan.name) if options.run else ()
     return Result("\n".join(next_steps(plan, options.run)), {**document, "summary": plan.summary}, then=then)
-
-
-def remove_leftovers(folder: Path, name: str) -> None:
-    """Remove the partial conversion of a killed process, which can be gigabytes."""
-    for path in folder.glob(f".{name}.*.*"):
-        number = path.name.removeprefix(f".{name}.").split(".")[0]
-        if number.isdigit() and not Path(f"/proc/{number}").exists():
-            shutil.rmtree(path, ignore_errors=True)
 
 
 def add_arguments(parser: ArgumentParser) -> None:

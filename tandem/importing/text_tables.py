@@ -36,14 +36,11 @@ DAMAGED = (*tables.DAMAGED, lzma.LZMAError, zipfile.BadZipFile)  # including the
 OPENERS: dict[str, Callable[..., Any]] = {"gzip": gzip.open, "bz2": bz2.open, "xz": lzma.open}
 COMPRESSIONS = {b"\x1f\x8b": "gzip", b"BZh": "bz2", b"\xfd7zXZ\x00": "xz", b"PK\x03\x04": "zip"}
 NO_TEXT = {
-    b"\x28\xb5\x2f\xfd": "compressed with zstd; uncompress it (unzstd)",
     b"\x89HDF": "HDF5; save the table as CSV or Parquet, e.g. pandas.read_hdf(path).to_parquet(new_path)",
     b"\xd0\xcf\x11\xe0": "an Excel file; save the sheet as CSV",
     b"\x80": "a Python pickle, which is never opened; save the table as CSV or Parquet, or arrays as npz",
     b"MATLAB": "a MATLAB file; save its arrays as npz, e.g. numpy.savez(path, X=X, y=y)",
-    b"SQLite": "a database; save the table as CSV",
     b"ARROW1": "a Feather (Arrow) file; save it as Parquet: pandas.read_feather(path).to_parquet(new_path)",
-    b"FEA1": "a Feather file; save it as Parquet: pandas.read_feather(path).to_parquet(new_path)",
 }
 # The same for text, by its beginning.
 NO_TABLE = {
@@ -59,7 +56,6 @@ BOMS = {codecs.BOM_UTF8: "utf-8-sig", codecs.BOM_UTF16_LE: "utf-16", codecs.BOM_
 DELIMITERS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "bars", " ": "spaces"}
 SAMPLE_LETTERS, SAMPLE_ROWS = 1 << 18, 50
 BLOCK_BYTES = 2 << 20  # pyarrow reads dozens of blocks ahead
-LARGE_BLOCK_BYTES = 64 << 20  # if a row may not fit into one
 NUM_SAMPLED = 1000  # rows
 NUMBER = "|".join((r"[+-]?(\d+[.,]?\d*|[.,]\d+)([eE][+-]?\d+)?", *map(re.escape, filter(None, MISSING))))
 
@@ -113,7 +109,10 @@ def sniff(path: Path, options: Mapping[str, Any]) -> TextTable:
     except DAMAGED as error:
         raise ValueError(f"{path} cannot be read as {compression or 'text'}: {one_line(error)}") from None
     if "\0" in text:
-        raise ValueError(f"{path} is no text (it holds zero bytes); give a table as CSV or Parquet, or arrays as npz")
+        raise ValueError(
+            f"{path} is no text (it holds zero bytes); give a table as CSV or Parquet, or arrays as npz; "
+            "UTF-16 without a byte order mark needs --encoding utf-16-le"
+        )
     text = text.removeprefix("\ufeff")
     for beginning, what in NO_TABLE.items():
         if re.match(rf"\s*{beginning}", text, re.IGNORECASE):
@@ -180,9 +179,6 @@ def find_encoding(path: Path, compression: str) -> tuple[str, str]:
         block = file.read(1 << 20)
         if bom := next((name for bom, name in BOMS.items() if block.startswith(bom)), None):
             return bom, "" if bom == "utf-8-sig" else "by its byte order mark"
-        even, odd = block[:1000:2].count(0), block[1:1000:2].count(0)
-        if len(block) > 3 and max(even, odd) > len(block[:1000]) / 4:
-            return "utf-16-le" if odd > even else "utf-16-be", "every other byte is zero (--encoding sets another)"
         try:
             with progress(f"reading {path.name}", path.stat().st_size, "B") as at:
                 while block:
@@ -284,7 +280,7 @@ def tabbed(lines: Iterable[str]) -> io.BytesIO:
 
 def csv_options(table: TextTable, newlines_in_values: bool = False, **convert: Any) -> tuple[Any, Any, Any]:
     read = pa.csv.ReadOptions(
-        block_size=BLOCK_BYTES if len(table.names) < 50_000 else LARGE_BLOCK_BYTES,
+        block_size=BLOCK_BYTES,
         encoding="utf8" if table.encoding == "utf-8-sig" or table.delimiter == " " else table.encoding,
         column_names=table.names,
         skip_rows_after_names=int(table.has_header),

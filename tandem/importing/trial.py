@@ -90,7 +90,7 @@ def read_columns(path: Path, shown: str, na: tuple[str, ...]) -> TableColumns:
         if is_parquet:
             schema = pa.parquet.read_schema(path)
             header = [field.name for field in schema if is_plain(field.type)]
-            unread = {field.name: kind_of_unread(field.type) for field in schema if not is_plain(field.type)}
+            unread = {field.name: str(field.type) for field in schema if not is_plain(field.type)}
         else:
             with open_csv(path) as file:
                 header = next(csv.reader(file), [])
@@ -109,11 +109,6 @@ def read_columns(path: Path, shown: str, na: tuple[str, ...]) -> TableColumns:
     saved = [column for column in frame.columns if re.match("Unnamed: |__index_level_", column)]
     frame = frame.drop(columns=[column for column in saved if kind_of(frame[column]) != "time"])
     return TableColumns(frame, shown, unread, table.places)
-
-
-def kind_of_unread(kind: pa.DataType) -> str:
-    is_struct = pa.types.is_struct(kind)
-    return "struct; pyarrow.Table.flatten() makes a column of each of its fields" if is_struct else str(kind)
 
 
 def plain_cells(cells: pa.ChunkedArray, na: tuple[str, ...]) -> pa.ChunkedArray:

@@ -1,7 +1,8 @@
 """Ridge regression in closed form, with the strength chosen by leave-one-out or on a validation split.
 
 Hoerl and Kennard 1970, Technometrics 12, 55-67. The leave-one-out error from a single fit, and the strength that
-minimizes it: Golub, Heath and Wahba 1979, Technometrics 21, 215-223, after Allen's PRESS.
+minimizes it: Golub, Heath and Wahba 1979, Technometrics 21, 215-223, after Allen's PRESS. If a group is left out, the
+residuals r of its sequences become (I - H)^-1 r, where H is the group's block of the hat matrix.
 
 `leave_one_out` uses the products of sequences with each other (N, N) and suits fewer sequences than features.
 `Primal` uses the products of features with each other (P, P), summed over the sequences. Both use float64 on the CPU,
@@ -25,11 +26,15 @@ FEW_STRENGTHS = STRENGTHS[::2]
 class Fit:
     coefficients: Tensor  # (N, C) of the sequences
     strength: float
-    held_out: Tensor  # (N, C) outputs for each sequence without its use in the fit
+    held_out: Tensor  # (N, C) outputs for each sequence of a fit without it, or without its group
 
 
-def leave_one_out(products: Tensor, targets: Tensor, num_features: int) -> Fit:
-    """products (N, N), centred. Return the fit with the least squared leave-one-out error."""
+def leave_one_out(products: Tensor, targets: Tensor, num_features: int, groups: Tensor | None = None) -> Fit:
+    """products (N, N), centred. Return the fit with the least squared leave-one-out error.
+
+    `groups` (N,): whole groups are left out, if there are two or more.
+    """
+    members = [] if groups is None else [torch.where(groups == group)[0] for group in groups.unique()]
     values, vectors = torch.linalg.eigh(products)
     values, mean = values.clamp_min(0), targets.mean(dim=0)
     turned, squares = vectors.T @ (targets - mean), vectors.square()
@@ -39,6 +44,9 @@ def leave_one_out(products: Tensor, targets: Tensor, num_features: int) -> Fit:
         leverage = squares @ kept + 1 / len(targets)  # 1 / N is the leverage of the intercept
         residual = targets - mean - vectors @ (kept[:, None] * turned)
         error = residual / (1 - leverage).clamp_min(1e-9)[:, None]
+        for rows in members if len(members) > 1 else []:
+            hat = (vectors[rows] * kept) @ vectors[rows].T + 1 / len(targets)
+            error[rows] = torch.linalg.solve(torch.eye(len(rows)).to(hat) - hat, residual[rows])
         loss = error.square().mean().item()
         if best is None or loss < best[0]:
             best = loss, strength, targets - error

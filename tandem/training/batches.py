@@ -88,6 +88,7 @@ class Split:
     device: torch.device
     path: Path | None = None  # the packed file that contains the tensors
     data_location: str = "device"  # of `tensors`: `device`, or `host` (memory-mapped from the file)
+    groups: torch.Tensor | None = None  # (N,) int64 on the CPU: equal for sequences of one group; None: no groups
 
     def __len__(self) -> int:
         return len(self.tensors["targets"])
@@ -106,7 +107,7 @@ class Split:
     def release_to_host(self) -> None:
         """Drop the copy and read from the file again."""
         if self.path is not None and self.data_location == "device":
-            self.tensors, self.data_location = memory_mapped(self.path), "host"
+            self.tensors, self.data_location = load_split(self.path, self.device).tensors, "host"
 
     def batches(self, order: torch.Tensor, batch_size: int) -> Iterator[Batch]:
         """Yield the batches of `order` ((N,) int64 on the CPU). The last one may be smaller."""
@@ -176,7 +177,9 @@ def copy_stream(device: torch.device) -> torch.cuda.Stream:
 
 def load_split(path: Path, device: torch.device) -> Split:
     """Open the packed split at `path`. Its batches are read from the file until `make_resident` is called."""
-    return Split(memory_mapped(path), device, path, "host")
+    tensors = memory_mapped(path)
+    groups = tensors.pop("groups").to(torch.int64, copy=True) if "groups" in tensors else None
+    return Split(tensors, device, path, "host", groups)
 
 
 def batches_of(

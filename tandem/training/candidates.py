@@ -3,6 +3,9 @@
 All candidates are judged on the same sequences, which no fit saw: the training sequences, left out one at a time
 (ridge) or out of the bag (forest), and those of val. With more than MAX_KEPT sequences, only val judges.
 
+If the sequences have groups (a person, or a recording that was cut into windows), a training sequence is left out with
+its whole group (ridge), or with a fifth of the groups (forest), so that the held-out score is one for new groups.
+
 The error of a sequence is the squared error, or for classify 1 for a wrong class plus the Brier score (Brier 1950,
 Monthly Weather Review 78, 1-3): with few sequences, the number of wrong ones hardly tells two candidates apart. The
 first candidate, rocket, is selected unless the best one's mean error is smaller by more than one standard error of the
@@ -35,6 +38,8 @@ MAX_RAW = 10_000  # values of a sequence, if their products are summed (values x
 SHARE_OF_FEATURES = 0.1  # that a node chooses from, as in QUANT
 SECONDS_OF_A_PART = 2.0  # of the trees that grow between two reports of progress
 MAX_FOREST_BYTES = 2**30  # of the quantiles of the training sequences; a random choice, if they are larger
+NUM_FOLDS = 5  # of groups
+SHARE_OF_TREES = 3 / 8  # in the forest of a fold: about as many as know nothing of a sequence out of the bag
 
 
 class Selection(Fit):
@@ -107,6 +112,15 @@ def is_clear(gains: Tensor, num_errors: float) -> bool:
     return bool(gains.mean() > num_errors * gains.std() / len(gains) ** 0.5)
 
 
+def folds_of(groups: np.ndarray, targets: np.ndarray) -> np.ndarray:
+    """Return (N,) fold numbers. Groups are whole, and dealt to the folds in the order of their median target, so that
+    groups of one label come into different folds.
+    """
+    _, own = np.unique(groups, return_inverse=True)
+    medians = [np.median(targets[own == group]) for group in range(own.max() + 1)]
+    return (np.argsort(np.argsort(medians, kind="stable")) % NUM_FOLDS)[own]
+
+
 class ForestFit(Fit):
     """Grows the trees of `model` on the CPU, with scikit-learn."""
 
@@ -115,17 +129,20 @@ class ForestFit(Fit):
 
     @torch.no_grad()
     def fit(self, order: Tensor) -> Tensor:
-        """Fit to bootstrap samples of the training split; returns its summed loss, out of the bag."""
+        """Fit to bootstrap samples of the training split; returns its summed loss, out of the bag or of the folds."""
         is_kept = closed_form.is_kept(self.train, self.val)
         rows = sequential_indices(self.train) if is_kept else order[: closed_form.MAX_KEPT].sort().values
         lengths = self.train.tensors["mask"].sum(dim=1)
         self.model.has_padding.fill_(bool(lengths.min() < lengths.max()))
-        outputs, targets = self.grow([(self.train, rows)], bootstrap=True)
+        groups = closed_form.groups_of(self.train) if is_kept else None
+        outputs, targets = self.grow([(self.train, rows)], bootstrap=True, groups=groups)
         self.model.scale.fill_(1.0)
         judges = sequential_indices(self.val) if is_kept else closed_form.rows_to_judge(self.val)
         batches = [(self.model(batch.values, batch.mask), batch.targets) for batch in self.batches((self.val, judges))]
         of_val, val_targets = (torch.cat(each).cpu() for each in zip(*batches, strict=True))
-        parts = [(outputs, targets), (of_val, val_targets)] if is_kept else [(of_val, val_targets)]
+        parts = [(of_val, val_targets)]
+        if is_kept and (judged := closed_form.can_be_judged(targets, groups)).any():
+            parts.insert(0, (outputs[judged], targets[judged]))
         self.held_out = torch.cat([each for each, _ in parts]).double(), torch.cat([each for _, each in parts])
         scale = self.task.scale_of(*parts[0])
         self.model.scale.fill_(scale)
@@ -150,8 +167,12 @@ class ForestFit(Fit):
                 forest.fit(features, targets)
             self.on_progress(num, num_all, "trees")
 
-    def grow(self, parts: list[tuple[Split, Tensor]], bootstrap: bool) -> tuple[Tensor, Tensor]:
-        """Grow the trees on some rows of splits. Returns the outputs out of the bag (N, C) and the targets (N,)."""
+    def grow(
+        self, parts: list[tuple[Split, Tensor]], bootstrap: bool, groups: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """Grow the trees on some rows of splits. Returns the targets (N,), and before them the outputs (N, C) of trees
+        that did not see the sequence: those out of the bag, or with `groups` (N,) those of other groups.
+        """
         from sklearn.ensemble import ExtraTreesClassifier, ExtraTreesRegressor
 
         num = sum(len(rows) for _, rows in parts)
@@ -183,8 +204,30 @@ class ForestFit(Fit):
         self.model.set_trees(trees, columns, leaves)
         if not bootstrap:
             return torch.empty(0), targets
+        held_out = forest.oob_prediction_ if is_number else forest.oob_decision_function_
+        if groups is not None and len(groups.unique()) > 1:
+            held_out = self.predictions_of_other_groups(forest, own, targets.numpy(), groups.numpy())
         if is_number:
-            return torch.from_numpy(forest.oob_prediction_)[:, None].float(), targets
+            return torch.from_numpy(held_out)[:, None].float(), targets
         shares = torch.zeros(num, self.task.num_outputs)
-        shares[:, forest.classes_] = torch.from_numpy(forest.oob_decision_function_).float()
+        shares[:, forest.classes_] = torch.from_numpy(held_out).float()
         return 2 * shares - 1, targets
+
+    def predictions_of_other_groups(
+        self, forest: Any, features: np.ndarray, targets: np.ndarray, groups: np.ndarray
+    ) -> np.ndarray:
+        """(N,) numbers or (N, C) shares of classes, by forests like `forest` that did not see the sequence's fold."""
+        from sklearn import clone
+
+        num_trees, found = round(SHARE_OF_TREES * self.model.num_trees), []
+        settings = {"n_estimators": num_trees, "bootstrap": False, "oob_score": False, "warm_start": False}
+        folds = folds_of(groups, targets)
+        num_folds = folds.max() + 1
+        for fold in range(num_folds):
+            part = clone(forest).set_params(**settings)
+            part.fit(features, targets, sample_weight=folds != fold)
+            predict = getattr(part, "predict_proba", part.predict)
+            found.append(predict(features[folds == fold]))
+            self.on_progress(fold + 1, num_folds, "forests, each without a fold of the groups")
+        order = np.argsort(np.argsort(folds, kind="stable"))
+        return np.concatenate(found)[order]

@@ -11,6 +11,9 @@ sequences (N x N), and leave-one-out chooses the ridge strength. For more, it su
 the batches, so memory depends only on the number of features, and chooses the strength on at most NUM_SAMPLE sequences
 of val.
 
+Sequences with groups are left out with their whole group: other windows of the same person would tell its label. A
+training sequence whose label no other group has is then not judged, and with a single group only val is.
+
 The task provides the regression targets (`encoded`) and a factor for the outputs (`scale_of`).
 """
 
@@ -110,8 +113,10 @@ class ClosedForm(Fit):
         features.sub_(self.model.mean).mul_(self.model.scale)
         encoded = self.task.encoded(targets).cpu()
         products = products_of(features)
-        fit = leave_one_out(centred(products[:num, :num]), encoded[:num].double(), features.shape[1])
-        scale = self.task.scale_of(fit.held_out, targets[:num].cpu())
+        groups, known = groups_of(self.train), targets[:num].cpu()
+        fit = leave_one_out(centred(products[:num, :num]), encoded[:num].double(), features.shape[1], groups)
+        judged = can_be_judged(known, groups)
+        scale = self.task.scale_of(fit.held_out[judged], known[judged]) if judged.any() else 1.0
 
         def set_head(coefficients: Tensor) -> Tensor:
             """Set the head from the coefficients of the first sequences; returns its outputs for these sequences."""
@@ -123,12 +128,16 @@ class ClosedForm(Fit):
             return outputs
 
         def refit() -> None:
-            set_head(leave_one_out(centred(products), encoded.double(), features.shape[1]).coefficients)
+            of_both = encoded.double(), features.shape[1], groups_of(self.train, self.val)
+            set_head(leave_one_out(centred(products), *of_both).coefficients)
 
         with torch.no_grad():
             outputs = set_head(fit.coefficients)
-            of_val = self.model.head(features[num:]).cpu().double() / scale
-            self.held_out = torch.cat([fit.held_out, of_val]), targets.cpu()
+            of_val, val_targets = self.model.head(features[num:]).cpu().double() / scale, targets[num:].cpu()
+            if not judged.any():
+                scale = self.task.scale_of(of_val, val_targets)
+                outputs = set_head(fit.coefficients)
+            self.held_out = torch.cat([fit.held_out[judged], of_val]), torch.cat([known[judged], val_targets])
             loss = self.task.loss(outputs, targets[:num], torch.empty(0), 0.0) * num
         self.fit_again = torch.no_grad()(refit)
         return loss
@@ -191,6 +200,21 @@ class OwnFit(Fit):
 def is_kept(train: Split, val: Split) -> bool:
     """Whether all features stay in memory."""
     return len(train) + len(val) <= MAX_KEPT
+
+
+def groups_of(*splits: Split) -> Tensor | None:
+    """The groups of the splits' sequences, if they have groups."""
+    found = [split.groups for split in splits if split.groups is not None]
+    return torch.cat(found) if found else None
+
+
+def can_be_judged(targets: Tensor, groups: Tensor | None) -> Tensor:
+    """Return (N,) bool: whether a group besides the sequence's own has its label. targets (N,): classes or numbers."""
+    if groups is None:
+        return torch.ones(len(targets), dtype=torch.bool)
+    labels = torch.zeros_like(groups) if targets.is_floating_point() else targets.to(groups)
+    num_groups = torch.stack([labels, groups]).unique(dim=1)[0].bincount()  # of each label
+    return num_groups[labels] > 1
 
 
 def sample_size(split: Split) -> int:

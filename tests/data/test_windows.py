@@ -6,11 +6,14 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 
-from tandem.data import write_arrays
+from tandem.data import write_arrays, write_prepared
 from tandem.data.arrays import PreparedSequences
+from tandem.data.packed import pack_splits
 from tandem.data.sequences import prepare
 from tandem.params.schema import Columns, SequenceTable, Split, Window
+from tandem.training.batches import load_split
 from tests.own_tables import people, recording, saved
 
 DAY = ["sit", None, "walk", "sit", "run", None, "walk", "run", "sit", "walk", "run"]  # three stretches of each
@@ -83,6 +86,17 @@ def test_a_person_is_in_one_split_and_windows_do_not_depend_on_the_order_of_the_
     assert found.summary["num_groups"] == {split: len(names) for split, names in persons.items()}
     again = prepared(tmp_path, table.sample(frac=1, random_state=1), OF_PEOPLE)
     assert write_arrays(tmp_path / "a", found) == write_arrays(tmp_path / "b", again)
+
+
+def test_a_training_knows_who_each_window_is_of(tmp_path: Path):
+    found = prepared(tmp_path, people(6, DAY), OF_PEOPLE)
+    summary = write_prepared(tmp_path / "prepared", found)
+    pack_splits(tmp_path / "prepared", tmp_path, summary)
+    for name in ("train", "val"):
+        split = load_split(tmp_path / f"{name}.safetensors", torch.device("cpu"))
+        assert {*split.tensors} == {"values", "mask", "targets"} and split.groups is not None
+        persons = [identity.split()[0] for identity in found.arrays(name)["ids"]]
+        assert len(set(persons)) == len(set(zip(persons, split.groups.tolist(), strict=True)))
 
 
 def test_a_gap_in_time_ends_a_stretch(tmp_path: Path):

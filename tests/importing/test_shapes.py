@@ -3,10 +3,8 @@
 import bz2
 import gzip
 import lzma
-import os
 import re
 import shlex
-import subprocess
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -325,7 +323,6 @@ def test_ts_says_whether_its_targets_are_numbers(tmp_path: Path):
         ("UP.CSV", {}, "utf-8"),
         ("t.csv", {}, "utf-8-sig"),
         ("t.csv", {}, "utf-16"),
-        ("t.csv", {}, "utf-16-le"),
         ("t.csv", {}, "windows-1252"),
         ("t.csv", {"sep": ";", "decimal": ","}, "utf-8"),
         ("t.tsv", {"sep": "\t"}, "utf-8"),
@@ -370,16 +367,6 @@ def test_every_documented_command_is_valid():
         assert words[:2] == ["tandem", "new"]
         for more in ["", *options]:
             parsed(*words[2:], *shlex.split(more))
-
-
-def test_leftovers_of_a_killed_conversion_are_removed(tmp_path: Path):
-    done = subprocess.Popen(["true"])
-    done.wait()
-    for number in (done.pid, os.getpid()):
-        (tmp_path / f".mine.{number}.abc").mkdir()
-    (tmp_path / ".mine.notes").mkdir()
-    new_workload.remove_leftovers(tmp_path, "mine")
-    assert sorted(path.name for path in tmp_path.iterdir()) == [f".mine.{os.getpid()}.abc", ".mine.notes"]
 
 
 # What is refused ---------------------------------------------------------------------------------------------------

@@ -60,12 +60,24 @@ def any_place() -> tuple[torch.Tensor, torch.Tensor]:
     return values, classes
 
 
-def trainer_of(values: torch.Tensor, targets: torch.Tensor) -> Trainer:
+def windows_of_people(num: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Ten windows of each person, their class, and who it is. The class raises the levels, which differ by person."""
+    values, person = noise(10 * num, 12, 4)[0], torch.arange(num).repeat_interleave(10)
+    classes = (torch.rand(num, generator=torch.Generator().manual_seed(3)) < 0.5).long()[person]
+    levels = 3 * torch.randn(num, 4, generator=torch.Generator().manual_seed(4))[person]
+    return values / 4 + levels[:, None] + 2 * classes[:, None, None], classes, person
+
+
+def trainer_of(values: torch.Tensor, targets: torch.Tensor, groups: torch.Tensor | None = None) -> Trainer:
     """A fifth of the sequences is val."""
     num, num_steps, num_features = values.shape
     tensors = {"values": values, "mask": torch.ones(num, num_steps, dtype=torch.bool), "targets": targets}
     splits = [
-        Split({name: tensor[rows] for name, tensor in tensors.items()}, CPU)
+        Split(
+            {name: tensor[rows] for name, tensor in tensors.items()},
+            CPU,
+            groups=None if groups is None else groups[rows],
+        )
         for rows in (slice(num // 5, None), slice(num // 5))
     ]
     task = open_task("regress" if targets.is_floating_point() else "classify", SUMMARY)
@@ -89,6 +101,34 @@ def test_the_candidate_that_suits_the_data_is_selected(data: Any, selected: str)
     assert max(found["held_out"], key=found["held_out"].get) == selected and epoch.val_score > 0.8
     said = network.describe_selection("accuracy")  # type: ignore[operator]
     assert "held-out accuracy" in said and "a constant prediction 0.5" in said and "may say nothing" not in said
+
+
+def test_held_out_scores_are_those_of_new_groups():
+    values, classes, person = windows_of_people(400)
+    known, too_high = person < 60, {}
+    for groups in (None, person[known]):
+        trainer = trainer_of(values[known], classes[known], groups)
+        trainer.epoch()
+        held_out = trainer.model.selection()["held_out"]  # type: ignore[operator]
+        for name, candidate in trainer.model.candidates.items():  # type: ignore[union-attr, operator]
+            is_right = outputs_of(candidate, values[~known]).argmax(dim=1) == classes[~known]
+            too_high[name, groups is None] = held_out[name] - is_right.float().mean().item()
+    assert min(too_high["rocket", True], too_high["forest", True]) > 0.1
+    assert max(abs(too_high[name, False]) for name in ("rocket", "raw", "forest")) < 0.06
+
+
+def test_labels_of_a_single_group_are_judged_by_val_alone():
+    values = windows_of_people(20)[0]
+    num_others = 160
+    for groups, num_judged in (([0] * num_others, 0), ([0] * 80 + [1] * 80, num_others)):
+        own = torch.tensor([9] * 40 + groups)
+        trainer = trainer_of(values, torch.arange(len(values)) % 2, own)
+        fits = trainer.closed_form.fits.values()  # type: ignore[union-attr]
+        trainer.epoch()
+        assert {len(fit.held_out[1]) for fit in fits} == {40 + num_judged}
+    assert closed_form.can_be_judged(torch.tensor([0, 0, 1, 1]), torch.tensor([5, 7, 7, 7])).tolist() == [
+        True, True, False, False
+    ]  # fmt: skip
 
 
 def test_a_number_is_predicted_by_the_forest_too():

@@ -130,10 +130,11 @@ def test_a_sequence_has_the_same_features_alone_and_padded_among_others(num_chan
         assert (alone[0] - together[row]).abs().gt(1e-4).float().mean() < 0.01
 
 
-def test_leave_one_out_equals_fitting_without_it():
-    draw = torch.Generator().manual_seed(0)
+@pytest.mark.parametrize("groups", [torch.arange(12), torch.tensor([0, 0, 0, 0, 0, 1, 2, 1, 2, 2, 3, 3])])
+def test_leave_one_out_equals_fitting_without_it(groups: torch.Tensor):
+    draw, is_alone = torch.Generator().manual_seed(0), len(groups.unique()) == 12
     features, targets = (torch.randn(12, size, generator=draw, dtype=torch.float64) for size in (30, 2))
-    fit = ridge.leave_one_out(ridge.centred(features @ features.T), targets, 30)
+    fit = ridge.leave_one_out(ridge.centred(features @ features.T), targets, 30, None if is_alone else groups)
     sums = ridge.Primal(30, 2)
     sums.add(features, targets)
     [(_, weights, intercepts)] = sums.fits([fit.strength])
@@ -142,7 +143,7 @@ def test_leave_one_out_equals_fitting_without_it():
     torch.testing.assert_close(own @ weights + targets.mean(dim=0), features @ weights + intercepts)
     for row in range(12):
         others = ridge.Primal(30, 2)
-        kept = torch.arange(12) != row
+        kept = groups != groups[row]
         others.add(features[kept], targets[kept])
         [(_, weights, intercepts)] = others.fits([fit.strength])
         torch.testing.assert_close(features[row] @ weights + intercepts, fit.held_out[row])
