@@ -98,7 +98,7 @@ def cells(row: Row) -> dict[str, Cell]:
     if row["epoch_joules"] is not None:
         epoch_details.append(f"{row['epoch_joules']:,.4g} J")
     if row["busy"]:
-        epoch_details += ["busy machine:", row["busy"]]
+        epoch_details += ["busy machine", row["busy"]]
     threads = "1 thread, " if row["threads"] == 1 else f"{row['threads']} threads, "
     training_details = [f"{row['train_joules']:,.4g} J"] if row["train_joules"] is not None else []
     if "total_seconds" in (together := row["replicates"]):
