@@ -31,7 +31,7 @@ def figures() -> str:
     for workload, (label, task, score) in WORKLOADS.items():
         [entry] = [each for each in published[workload] if each["hardware"]["name"] == MACHINE]
         seconds, rate = (
-            statistics.median(timing[name] for timing in entry["timings"].values())
+            statistics.median(timing[name] for timing in entry["timings"].values() if timing[name] is not None)
             for name in ("epoch_seconds", "samples_per_second")
         )
         scores = mean_and_range(list(entry["scores"].values()), ".3f")
