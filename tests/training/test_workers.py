@@ -43,9 +43,6 @@ from tandem.training.workers import (
     OUT_OF_MEMORY_STATUS,
     Workers,
     lost_workers_noticed,
-    own_rows,
-    places_of,
-    shares_of,
 )
 from tests.limits import leave, under_a_limit
 from tests.networks import Rocket
@@ -66,33 +63,14 @@ from tests.projects import (
 )
 from tests.trainers import SETTINGS, new_trainer, tensors, trainer_on
 
-NUM_STEPS, NUM_SEQUENCES = 12, 45
+NUM_STEPS, NUM_SEQUENCES = 12, 41
 # Of a sum of gradients, or of a loss, in another order: on the three processors tried up to 5e-7.
 ROUNDING = 1e-6
 
 
-@pytest.mark.parametrize("num_sequences", [1, 2, 5, 24, 56, 57])
-@pytest.mark.parametrize("num_workers", [2, 3, 4])
-@pytest.mark.parametrize("num_parts", [1, 2, 3])
-def test_the_workers_share_every_batch_and_leave_out_none(num_sequences: int, num_workers: int, num_parts: int):
-    order = torch.randperm(3 * num_sequences)
-    shares = [shares_of(num_sequences, num_parts, rank, num_workers) for rank in range(num_workers)]
-    own = [places_of(share)[mask_of(share)] for share in shares]
-    assert sorted(torch.cat(own).tolist()) == list(range(num_sequences))
-    assert len({tuple(share.global_size for share in each) for each in shares}) == 1, "they add up at the same moments"
-    for share in shares:
-        rows = own_rows(order, num_sequences, share).split(len(places_of(share)))
-        for batch, mine in zip(order.split(num_sequences), rows, strict=True):
-            assert torch.equal(mine, batch[places_of(share)])
-
-
-def mask_of(shares: tuple[Any, ...]) -> Tensor:
-    """Of the places that a worker passes, those that count."""
-    return torch.cat([torch.arange(share.num_processed) < share.num_counted for share in shares])
-
-
 def trainer_of(workload: str, **changes: Any) -> Trainer:
-    """As params.yaml trains the workload, on random sequences: batches of 20, at last one of 5, in two parts."""
+    """As params.yaml trains the workload, on random sequences: batches of 20 in two parts, and a last
+    one of a single sequence, of which other workers have no share."""
     block = load_params().blocks[workload]
     small = {"batch_size": 20, "grad_accum_steps": 2, "epochs": 2, "warmup_epochs": 1, "threads": 1, "step": "eager"}
     settings: Train = replace(block.train, **(small | changes))
