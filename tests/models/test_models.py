@@ -185,17 +185,6 @@ def test_skill_comes_with_an_interval_that_holds_it():
     assert forecast.skill_interval(still + 1, np.full((100, 1), 10.0), still) is None
 
 
-def test_a_network_beats_a_simple_forecast_only_where_its_whole_interval_does():
-    metrics = dict.fromkeys(["mae", "persistence_mae", "linear_mae", "seasonal_naive_mae", "skill"], 1.0)
-    metrics |= {"directional_accuracy": 0.504, "linear_directional_accuracy": 0.486}
-    metrics |= {"always_up_directional_accuracy": 0.486, "always_down_directional_accuracy": 0.514}
-    message = lambda best, *gain: forecast.verdict(metrics, best, gain or None, "Close")  # noqa: E731
-    assert message("persistence", 0.01, 0.1).startswith("The network beats persistence, the best of the three")
-    assert message("linear", -0.01, 0.1).startswith("The network does not beat the linear autoregression")
-    assert ": it is worse (" in message("seasonal_naive", -0.1, -0.01)
-    assert "no interval" in message("linear")
-
-
 def test_scores_are_those_of_scikit_learn():
     from sklearn.metrics import accuracy_score, confusion_matrix, f1_score, precision_recall_fscore_support
 
@@ -265,7 +254,7 @@ def test_recurrent_layers_under_bf16_are_not_fp16_on_a_gpu(task_name: str, model
     assert set(found) == {torch.float32}
 
 
-@pytest.mark.parametrize("processor", ["SSE41", "AVX2", "DEFAULT"])
+@pytest.mark.parametrize("processor", ["SSE41", "DEFAULT"])
 def test_a_network_trains_in_bf16_on_any_processor(processor: str):
     """oneDNN has an LSTM in bf16 from AVX-512 on alone. A process of its own: oneDNN asks once what it may use."""
     process = forked.context().Process(target=train_in_bf16, args=(processor,))
