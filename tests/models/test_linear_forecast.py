@@ -9,9 +9,6 @@ from tandem.models.hybrid import Network
 from tandem.models.linear_forecast import (
     ChangeUnit,
     fit,
-    relative_inputs,
-    relative_targets,
-    to_log_changes,
 )
 from tandem.models.structural_maps import structural_maps
 
@@ -53,16 +50,6 @@ def test_maps_continue_a_constant_and_a_season_that_comes_again(num_past: int, h
         torch.testing.assert_close(weights.sum(1), torch.ones(horizon, dtype=torch.float64))
         if "season" in name and num_past == 32:
             assert (weights @ pattern[:32] - pattern[:4]).abs().max() < 0.5, name
-
-
-def test_relative_changes_are_those_of_the_levels_and_go_back_to_logarithms():
-    levels = torch.tensor([[2.0, 3, 1.5, 4, 5, 4.5]], dtype=torch.float64)
-    mean, std = 0.1, 0.3
-    logs = ((levels.log().diff(dim=1)) - mean) / std
-    expected = levels.diff(dim=1) / levels[:, 3:4]  # the window ends at the fourth level
-    inputs, targets = relative_inputs(logs[:, :3, None], mean, std), relative_targets(logs[:, 3:], mean, std)
-    torch.testing.assert_close(torch.cat([inputs[:, :, 0], targets], dim=1) * std + mean, expected)
-    torch.testing.assert_close(to_log_changes(targets, mean, std), logs[:, 3:])
 
 
 @pytest.mark.parametrize("is_multiplied", [True, False])

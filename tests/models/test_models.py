@@ -159,20 +159,6 @@ def test_an_event_is_the_peak_of_its_probability_among_the_real_frames():
     ]  # fmt: skip
 
 
-def test_forecast_scores_of_literal_levels():
-    task = open_task("forecast", {**SUMMARIES["forecast"], "num_outputs": 2, "mean": [0.5], "std": [2.0]})
-    targets = torch.tensor([[0.25, -0.25], [0.75, 0.25]])  # changes 1, 0 and 2, 1
-    assert task.levels(targets.numpy(), np.array([10.0, 20.0])).tolist() == [[11.0, 11.0], [22.0, 23.0]]
-    nothing_changes = torch.full((2, 2), -0.25)
-    mask = torch.empty(0)
-    assert task.score(nothing_changes, targets, mask) == pytest.approx(0.0)
-    assert task.score(targets, targets, mask) == 1.0
-    anchors, actual = np.array([10.0, 20.0]), np.array([[11.0, 9.0], [20.0, 21.0]])
-    assert forecast.same_direction(np.array([[12.0, 11.0], [1.0, 30.0]]), actual, anchors) == pytest.approx(2 / 3)
-    assert forecast.errors(actual + 2, actual) == {"mae": 2.0, "rmse": 2.0}
-    assert forecast.directions(actual, actual, anchors) == [("down", "down"), ("up", "up")]
-
-
 def test_skill_comes_with_an_interval_that_holds_it():
     draw = np.random.default_rng(0)
     actual = draw.normal(size=(400, 1)).cumsum(axis=0)
