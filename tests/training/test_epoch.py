@@ -73,6 +73,7 @@ def uncaptured(trainer: Trainer, fails_at: int | None = None) -> Trainer:
 def trained(trainer: Trainer) -> tuple[list[float], list[float], dict[str, torch.Tensor]]:
     torch.manual_seed(7)  # dropout
     epochs = [trainer.epoch() for _ in range(2)]
+    assert epochs[-1].learning_rate == float(trainer.optimizer.param_groups[0]["lr"]), "that of the last step"
     return (
         [epoch.train_loss for epoch in epochs],
         [epoch.learning_rate for epoch in epochs],

@@ -200,9 +200,9 @@ def test_workers_with_other_code_or_another_torch_are_refused(tmp_path: Path):
         inputs |= {"code": {"file": str(workers.rank)}, "hardware": hardware | {"torch": f"2.{workers.rank}"}}
         with pytest.raises(ValueError) as raised:
             workers.require_same(inputs)
-        return str(raised.value)
+        return [str(raised.value)]
 
-    first, second = together(work, 2, tmp_path)
+    [first], [second] = together(work, 2, tmp_path)
     assert "worker 1 has other code and torch than worker 0" in second and "another worker differs" in first
 
 
