@@ -250,9 +250,9 @@ def test_a_training_goes_on_with_the_threads_it_began_with_and_records_them(prep
         for name in ("whole", "stopped", "pinned")
     )
     train(whole, tmp_path / "user", fastest=2)
-    measured = read_record(whole, "train.json")["realized"]
-    assert measured["threads"] == 2 and measured["asked"] == {"threads": "auto", "precision": "fp32", "step": "eager"}
-    assert measured["summary_lines"]["threads"].startswith("threads 2, chosen by measuring (2: 2.00 times")
+    record, lines = read_record(whole, "train.json"), read_record(whole, "timing.json")["summary_lines"]
+    assert (record["block"]["train"]["threads"], record["realized"]["threads"]) == ("auto", 2)
+    assert lines["threads"].startswith("threads 2, chosen by measuring (2: 2.00 times")
 
     assert "threads 2, as chosen before" in train(stopped, tmp_path / "user", fastest=1, epochs=1)
     resumed = train(stopped, tmp_path / "somebody else", fastest=1)
@@ -262,7 +262,7 @@ def test_a_training_goes_on_with_the_threads_it_began_with_and_records_them(prep
     train(pinned, tmp_path / "user", fastest=1)
     for name in ("last.safetensors", "history.csv"):
         assert of(whole, name) == of(stopped, name) == of(pinned, name)
-    code = "import torch; from tandem.stage import main; main(['evaluate', 'tiny', 'cpu', '0']); "
+    code = "import torch; from tandem.stage import main; main(['evaluate', 'tiny', 'cpu']); "
     code += "print(torch.get_num_threads())"
     assert run(whole, sys.executable, "-c", code).stdout.splitlines()[-1] == "2"
 
