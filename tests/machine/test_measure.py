@@ -10,7 +10,6 @@ import os
 import threading
 import time
 from collections.abc import Callable
-from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -19,7 +18,6 @@ import pytest
 import torch
 
 from tandem.machine import conditions, hardware, sampler
-from tandem.machine.interleaving import interleave
 from tandem.machine.measure import Measurement, measure, sampled
 from tandem.machine.nvml import Gpu
 from tandem.machine.sampler import Readings, Window, sampling
@@ -37,17 +35,6 @@ class Clock:
 
     def __call__(self) -> float:
         return self.seconds
-
-
-def test_measurements_take_turns_in_alternating_order():
-    calls = []
-
-    def measurement(name: str) -> Callable[[], str]:
-        return lambda: calls.append(name) or f"{name}{len(calls)}"
-
-    found = interleave({name: measurement(name) for name in "abc"}, rounds=3)
-    assert "".join(calls) == "abccbaabc"
-    assert found == {"a": ["a1", "a6", "a7"], "b": ["b2", "b5", "b8"], "c": ["c3", "c4", "c9"]}
 
 
 def test_a_region_has_its_seconds_its_cpu_time_and_reasons_for_the_rest(monkeypatch: pytest.MonkeyPatch):
@@ -69,19 +56,19 @@ def test_a_region_has_its_seconds_its_cpu_time_and_reasons_for_the_rest(monkeypa
 
 
 class Scripted:
-    """Says one reading after the other, the last one again and again, and keeps which thread asked."""
+    """Returns the same reading until a test changes it."""
 
-    def __init__(self, *readings: Readings) -> None:
-        self.readings, self.threads = list(readings), []
+    def __init__(self, found: Readings) -> None:
+        self.found, self.num_reads = found, 0
 
     def read(self) -> Readings:
-        self.threads.append(threading.current_thread())
-        return self.readings.pop(0) if len(self.readings) > 1 else self.readings[0]
+        self.num_reads += 1
+        return self.found
 
     def wait_for(self, num_more: int) -> None:
         """Until the thread has read so many more times, and the last of it is counted."""
-        enough = len(self.threads) + num_more + 1
-        wait_for(lambda: len(self.threads) >= enough, what="the sampler's readings")
+        enough = self.num_reads + num_more + 1
+        wait_for(lambda: self.num_reads >= enough, what="the sampler's readings")
 
 
 def reading(process_mib: float = 100.0, **quantities: float | str) -> Readings:
@@ -119,51 +106,32 @@ def test_a_window_has_the_largest_memory_and_the_mean_of_averages(monkeypatch: p
     }
 
 
-def test_parts_of_a_training_are_read_by_its_one_thread(quick: None):
-    source = Scripted(reading())
-    with sampling(source):
-        with sampling(source) as short:
-            assert len(sampler_threads()) == 1
-        for _ in range(3):
-            with sampling(source) as epoch:
-                time.sleep(0.11)
-                source.wait_for(1)
-    main, thread = threading.main_thread(), source.threads[1]
-    assert sampler_threads() == [] and not sampler.running
-    assert set(source.threads[1:-1]) == {thread} and (source.threads[0], source.threads[-1]) == (main, main)
-    assert "averages over up to 0.1 s" in short.found()["gpu_busy_share"] and short.found()["process_mib"] == 100.0
-    assert epoch.found() == reading()
-
-
-@pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt])
-@pytest.mark.parametrize("is_in_part", [False, True])
-def test_the_thread_ends_with_the_body_whatever_happens(error: type[BaseException], is_in_part: bool, quick: None):
-    source = Scripted(reading())
-    with pytest.raises(error), sampling(source):
-        source.wait_for(2)
-        with sampling(source) if is_in_part else nullcontext():
-            raise error
-    num_readings = len(source.threads)
-    assert sampler_threads() == [] and not sampler.running
-    time.sleep(0.02)
-    assert len(source.threads) == num_readings
-    with sampling(source) as again:
-        source.wait_for(1)
-    assert again.found()["process_mib"] == 100.0
-
-
-def test_a_quantity_that_a_reading_lacks_is_absent_with_its_reason_where_it_was_lacking(quick: None):
+def test_a_region_that_is_too_short_or_without_a_reading_has_the_reason_for_each_quantity(quick: None):
     lost = {name: "NVML: GPU is lost" for name in reading()}
     source = Scripted(reading())
     with sampling(source) as whole:
+        with sampling(source) as short:
+            assert len(sampler_threads()) == 1, "the thread of the training reads for its parts"
         with sampling(source) as good:
             time.sleep(0.11)
             source.wait_for(1)
         with sampling(source) as bad:
-            source.readings = [lost]
+            source.found = lost
             source.wait_for(2)
+    assert "averages over up to 0.1 s" in short.found()["gpu_busy_share"] and short.found()["process_mib"] == 100.0
     assert good.found() == reading()
     assert bad.found() == whole.found() == lost
+
+
+def test_the_thread_ends_with_a_part_that_is_interrupted(quick: None):
+    source = Scripted(reading())
+    with pytest.raises(KeyboardInterrupt), sampling(source), sampling(source):
+        source.wait_for(2)
+        raise KeyboardInterrupt
+    assert sampler_threads() == [] and not sampler.running
+    with sampling(source) as again:
+        source.wait_for(1)
+    assert again.found()["process_mib"] == 100.0
 
 
 def test_a_resumed_training_has_the_numbers_of_all_its_parts():
@@ -179,22 +147,28 @@ def test_a_resumed_training_has_the_numbers_of_all_its_parts():
 
 
 def train_sampled() -> None:
-    """Train `tiny` as on a GPU whose readings are scripted."""
+    """Train `tiny` as on a GPU with scripted readings and a processor without energy counters."""
     from stages import train
+    from tandem.machine import energy
     from tandem.runs import run_dir
 
     sampler.SAMPLE_SECONDS, sampler.DRIVER_SECONDS = 0.002, 0.0
     run_dir.start_publisher, run_dir.WAIT_SECONDS = lambda: None, 0.0  # so that the directory stays
+    energy.POWERCAP = Path("/nowhere")
     source = Scripted(reading(other_processes=1.0))
     train.sampled = lambda device: sampling(source)
     train.main("tiny", "cpu", "0")
 
 
-def test_a_training_records_what_its_sampler_read(ready: Path):
-    code = "from tests.machine import test_measure; test_measure.train_sampled()"
-    python(ready, code)
+def test_a_training_records_what_its_sampler_read_and_why_there_is_no_energy(ready: Path):
+    python(ready, "from tests.machine import test_measure; test_measure.train_sampled()")
     [kept] = unpublished(ready)
-    timings = read_record(ready, "timing.json")["timing"]
+    record = read_record(ready, "timing.json")
+    timings = record["timing"]
+    reason = "no RAPL counters in /nowhere (most virtual machines have none)"
+    assert timings["epoch_joules"] is timings["train_joules"] is None
+    assert {timings["missing_reasons"][name] for name in ("epoch_joules", "train_joules")} == {reason}
+    assert record["summary_lines"]["energy"] == f"energy is not measured: {reason}"
     expected = reading(other_processes=1.0)
     assert {name: timings[name] for name in expected} == expected and timings["sampled_seconds"] > 0
     found = {name: timings[key] for name, key in RUN_METRICS.items()}

@@ -203,19 +203,6 @@ def test_the_decoder_passes_gradcheck_with_dropout_within_and_before_the_head():
     assert torch.autograd.gradcheck(run, (*inputs, *weights))
 
 
-def test_the_decoder_under_autocast_computes_in_fp32(monkeypatch):
-    torch.manual_seed(0)
-    network = forecaster(1).float()
-    values, mask = torch.randn(5, 6, 3), torch.ones(5, 6, dtype=torch.bool)
-    exact = network(values, mask)
-    # The decoder has no use for oneDNN, and on a processor without AVX-512 oneDNN's LSTM, the encoder, knows no bf16.
-    monkeypatch.setattr(torch.backends.mkldnn, "enabled", False)
-    with torch.autocast("cpu", dtype=torch.bfloat16):
-        found = network(values, mask)
-    assert found.dtype == torch.float32
-    torch.testing.assert_close(found, exact, rtol=0.05, atol=0.02)  # the encoder's state is bf16
-
-
 def test_a_reversal_turns_the_real_steps_around_and_passes_gradcheck():
     x = torch.randn(5, 9, 3, dtype=torch.float64, requires_grad=True)
     rows = reversed_rows(torch.arange(9) < torch.tensor([[9], [1], [4], [8], [5]]))

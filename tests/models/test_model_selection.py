@@ -1,7 +1,5 @@
 """model_selection: which candidate it selects, what it says about it, and that its forest is scikit-learn's."""
 
-import subprocess
-import sys
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -20,9 +18,9 @@ from tandem.tasks import open_task
 from tandem.training import candidates, closed_form
 from tandem.training.batches import Split
 from tandem.training.context import make_trainer
-from tandem.training.saved_network import load_network
 from tandem.training.trainer import Trainer, snapshot
 from tests.networks import ModelSelection
+from tests.projects import python
 from tests.trainers import SETTINGS
 
 SMALL = ModelSelection(name="model_selection", num_kernels=168, num_groups=4, num_trees=50)
@@ -42,6 +40,21 @@ def few_informative_features() -> tuple[torch.Tensor, torch.Tensor]:
     values, classes = noise(100, 12, 60)
     values[classes == 1, :, :2] *= 3
     return values, classes
+
+
+def rare_class() -> tuple[torch.Tensor, torch.Tensor]:
+    """A tenth of the sequences, in which two of 40 features vary more."""
+    values, _ = noise(120, 12, 40)
+    classes = (torch.arange(120) % 10 == 0).long()
+    values[classes == 1, :, :2] *= 4
+    return values, classes
+
+
+def number() -> tuple[torch.Tensor, torch.Tensor]:
+    """How much one of 30 features varies."""
+    values, _ = noise(120, 12, 30)
+    targets = values[:, :, 0].abs().mean(dim=1)
+    return values, (targets - targets.mean()) / targets.std()
 
 
 def fixed_place() -> tuple[torch.Tensor, torch.Tensor]:
@@ -91,16 +104,24 @@ def outputs_of(network: Any, values: torch.Tensor) -> torch.Tensor:
 
 
 @pytest.mark.parametrize(
-    ("data", "selected"), [(few_informative_features, "forest"), (fixed_place, "raw"), (any_place, "rocket")]
+    ("data", "selected"),
+    [
+        (few_informative_features, "forest"),
+        (rare_class, "forest"),
+        (number, "forest"),
+        (fixed_place, "raw"),
+        (any_place, "rocket"),
+    ],
 )
 def test_the_candidate_that_suits_the_data_is_selected(data: Any, selected: str):
     trainer = trainer_of(*data())
     epoch, network = trainer.epoch(), trainer.model
     found = network.selection()  # type: ignore[operator]
     assert found["selected"] == selected
-    assert max(found["held_out"], key=found["held_out"].get) == selected and epoch.val_score > 0.8
+    assert max(found["held_out"], key=found["held_out"].get) == selected
+    assert epoch.val_score > (0.3 if data is number else 0.8)
     said = network.describe_selection("accuracy")  # type: ignore[operator]
-    assert "held-out accuracy" in said and "a constant prediction 0.5" in said and "may say nothing" not in said
+    assert "held-out accuracy" in said and "a constant prediction" in said and "may say nothing" not in said
 
 
 def test_held_out_scores_are_those_of_new_groups():
@@ -131,14 +152,6 @@ def test_labels_of_a_single_group_are_judged_by_val_alone():
     ]  # fmt: skip
 
 
-def test_a_number_is_predicted_by_the_forest_too():
-    values, _ = noise(120, 12, 30)
-    targets = values[:, :, 0].abs().mean(dim=1)
-    trainer = trainer_of(values, (targets - targets.mean()) / targets.std())
-    assert trainer.epoch().val_score > 0.3
-    assert trainer.model.selection()["selected"] == "forest"  # type: ignore[operator]
-
-
 def test_noise_is_called_noise():
     values, classes = noise(100, 20, 5)
     for targets in (classes, torch.randn(100, generator=torch.Generator().manual_seed(5))):
@@ -148,36 +161,12 @@ def test_noise_is_called_noise():
         assert said.endswith("the features may say nothing about the label")
 
 
-def test_a_rare_class_does_not_hide_a_better_candidate():
-    values, _ = noise(120, 12, 40)
-    classes = (torch.arange(120) % 10 == 0).long()
-    values[classes == 1, :, :2] *= 4
-    trainer = trainer_of(values, classes)
-    trainer.epoch()
-    assert trainer.model.selection()["selected"] == "forest"  # type: ignore[operator]
-
-
-@pytest.mark.parametrize("data", [few_informative_features, fixed_place])
-def test_fits_are_equal_to_the_bit_also_if_trees_grow_in_threads(data: Any, monkeypatch: pytest.MonkeyPatch):
-    expected = trainer_of(*data()).epoch().digests
-    assert trainer_of(*data()).epoch().digests == expected
+def test_fits_are_equal_to_the_bit_also_if_trees_grow_in_threads_and_in_parts(monkeypatch: pytest.MonkeyPatch):
+    expected = trainer_of(*few_informative_features()).epoch().digests
+    assert trainer_of(*few_informative_features()).epoch().digests == expected
     monkeypatch.setattr(torch, "get_num_threads", lambda: 2)  # of scikit-learn alone
-    assert trainer_of(*data()).epoch().digests == expected
-
-
-def test_trees_grown_in_parts_are_those_of_a_single_fit_and_each_part_is_reported(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(candidates, "SECONDS_OF_A_PART", 0.0)  # as few trees at a time as there are threads
-    values, classes = few_informative_features()
-    fit, reports = trainer_of(values, classes).closed_form.fits["forest"], []  # type: ignore[union-attr]
-    fit.on_progress = lambda *report: reports.append(report)
-    settings = {"bootstrap": True, "random_state": 3, "n_jobs": 1}
-    in_parts = ExtraTreesClassifier(warm_start=True, **settings)
-    fit.grow_in_parts(in_parts, values.flatten(1).numpy(), classes.numpy())  # type: ignore[union-attr]
-    assert reports == [(num, 50, "trees") for num in range(1, 51)]
-    at_once = ExtraTreesClassifier(50, oob_score=True, **settings).fit(values.flatten(1).numpy(), classes.numpy())
-    np.testing.assert_array_equal(in_parts.oob_decision_function_, at_once.oob_decision_function_)
-    for one, other in zip(in_parts.estimators_, at_once.estimators_, strict=True):
-        np.testing.assert_array_equal(one.tree_.threshold, other.tree_.threshold)
+    assert trainer_of(*few_informative_features()).epoch().digests == expected
 
 
 def test_a_restored_or_loaded_network_predicts_the_same_bits_without_scikit_learn(tmp_path: Path):
@@ -193,20 +182,18 @@ def test_a_restored_or_loaded_network_predicts_the_same_bits_without_scikit_lear
     shape = Shape(values.shape[2], 2, values.shape[1], False)
     about = {"model": asdict(SMALL), "shape": asdict(shape), "task": "classify", "preprocessing": {}}
     files.write_json(tmp_path / "model.json", about)
-    assert torch.equal(outputs_of(load_network(tmp_path, "last")[0], values), expected)
     np.save(tmp_path / "values.npy", values.numpy())
     code = f"""
 import sys
 from pathlib import Path
 import numpy as np, torch
+sys.modules["sklearn"] = None  # an import of it fails
 from tandem.training.saved_network import load_network
 values = torch.from_numpy(np.load("{tmp_path}/values.npy"))
 outputs = load_network(Path("{tmp_path}"), "last")[0](values, torch.ones(values.shape[:2], dtype=torch.bool))
 np.save("{tmp_path}/outputs.npy", outputs.numpy())
-print("sklearn" in sys.modules)
 """
-    found = subprocess.run([sys.executable, "-c", code], cwd=files.ROOT, capture_output=True, text=True, check=True)
-    assert found.stdout.strip() == "False"
+    python(files.ROOT, code)
     np.testing.assert_array_equal(np.load(tmp_path / "outputs.npy"), expected.numpy())
 
 

@@ -159,20 +159,6 @@ def test_an_event_is_the_peak_of_its_probability_among_the_real_frames():
     ]  # fmt: skip
 
 
-def test_forecast_scores_of_literal_levels():
-    task = open_task("forecast", {**SUMMARIES["forecast"], "num_outputs": 2, "mean": [0.5], "std": [2.0]})
-    targets = torch.tensor([[0.25, -0.25], [0.75, 0.25]])  # changes 1, 0 and 2, 1
-    assert task.levels(targets.numpy(), np.array([10.0, 20.0])).tolist() == [[11.0, 11.0], [22.0, 23.0]]
-    nothing_changes = torch.full((2, 2), -0.25)
-    mask = torch.empty(0)
-    assert task.score(nothing_changes, targets, mask) == pytest.approx(0.0)
-    assert task.score(targets, targets, mask) == 1.0
-    anchors, actual = np.array([10.0, 20.0]), np.array([[11.0, 9.0], [20.0, 21.0]])
-    assert forecast.same_direction(np.array([[12.0, 11.0], [1.0, 30.0]]), actual, anchors) == pytest.approx(2 / 3)
-    assert forecast.errors(actual + 2, actual) == {"mae": 2.0, "rmse": 2.0}
-    assert forecast.directions(actual, actual, anchors) == [("down", "down"), ("up", "up")]
-
-
 def test_skill_comes_with_an_interval_that_holds_it():
     draw = np.random.default_rng(0)
     actual = draw.normal(size=(400, 1)).cumsum(axis=0)
@@ -183,17 +169,6 @@ def test_skill_comes_with_an_interval_that_holds_it():
     still = np.full((100, 1), 10.0)
     still[7] = 11.0  # in most resamples nothing changes, so persistence makes no error
     assert forecast.skill_interval(still + 1, np.full((100, 1), 10.0), still) is None
-
-
-def test_a_network_beats_a_simple_forecast_only_where_its_whole_interval_does():
-    metrics = dict.fromkeys(["mae", "persistence_mae", "linear_mae", "seasonal_naive_mae", "skill"], 1.0)
-    metrics |= {"directional_accuracy": 0.504, "linear_directional_accuracy": 0.486}
-    metrics |= {"always_up_directional_accuracy": 0.486, "always_down_directional_accuracy": 0.514}
-    message = lambda best, *gain: forecast.verdict(metrics, best, gain or None, "Close")  # noqa: E731
-    assert message("persistence", 0.01, 0.1).startswith("The network beats persistence, the best of the three")
-    assert message("linear", -0.01, 0.1).startswith("The network does not beat the linear autoregression")
-    assert ": it is worse (" in message("seasonal_naive", -0.1, -0.01)
-    assert "no interval" in message("linear")
 
 
 def test_scores_are_those_of_scikit_learn():
@@ -265,7 +240,7 @@ def test_recurrent_layers_under_bf16_are_not_fp16_on_a_gpu(task_name: str, model
     assert set(found) == {torch.float32}
 
 
-@pytest.mark.parametrize("processor", ["SSE41", "AVX2", "DEFAULT"])
+@pytest.mark.parametrize("processor", ["SSE41", "DEFAULT"])
 def test_a_network_trains_in_bf16_on_any_processor(processor: str):
     """oneDNN has an LSTM in bf16 from AVX-512 on alone. A process of its own: oneDNN asks once what it may use."""
     process = forked.context().Process(target=train_in_bf16, args=(processor,))

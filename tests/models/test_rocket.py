@@ -11,7 +11,7 @@ import pytest
 import torch
 from safetensors.torch import save
 
-from tandem import data, models
+from tandem import data
 from tandem.data.packed import as_arrays
 from tandem.models import Shape, minirocket
 from tandem.models.hydra import Hydra
@@ -115,21 +115,6 @@ def test_hydra_counts_which_kernel_of_a_group_fits_best(num_channels: int):
     assert not flat[:, 1].any()  # nothing changes, so no kernel wins
 
 
-@pytest.mark.parametrize("num_channels", [1, 3])
-def test_a_sequence_has_the_same_features_alone_and_padded_among_others(num_channels: int):
-    torch.manual_seed(1)
-    x, lengths = sequences(6, num_channels)
-    network = models.build(SMALL, Shape(num_channels, 3, 40, False))
-    values = torch.nn.functional.pad(x.transpose(1, 2), (0, 0, 0, 10), value=7.0)  # what the padding holds is ignored
-    mask = torch.arange(40) < lengths[:, None]
-    network.calibrate(values, mask)
-    together = network.features(values, mask)
-    for row, length in enumerate(lengths.tolist()):
-        alone = network.features(values[row : row + 1, :length], mask[row : row + 1, :length])
-        # A response next to a bias, or to another one of its group, may fall on the other side by rounding.
-        assert (alone[0] - together[row]).abs().gt(1e-4).float().mean() < 0.01
-
-
 @pytest.mark.parametrize("groups", [torch.arange(12), torch.tensor([0, 0, 0, 0, 0, 1, 2, 1, 2, 2, 3, 3])])
 def test_leave_one_out_equals_fitting_without_it(groups: torch.Tensor):
     draw, is_alone = torch.Generator().manual_seed(0), len(groups.unique()) == 12
@@ -189,21 +174,18 @@ def regressed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Any, Train
 def test_the_predictor_repeats_the_predictions_of_the_evaluation(regressed: Any, tmp_path: Path):
     params, found, trainer, epoch = regressed
     task, test = open_task("regress", found.summary), found.arrays("test")
-    assert found.summary["target"]["mean"] == pytest.approx(1e6 + 2.5, abs=0.5)
     assert abs(test["targets"]).max() < 4  # standardized in 64 bits: a 32-bit float next to 1e6 has steps of 0.06
     tensors = as_arrays(test["values"], test["lengths"], test["targets"])
     with torch.no_grad():
         outputs = trainer.model(*(torch.from_numpy(tensors[name]) for name in ("values", "mask")))
     result = task.evaluate(outputs, lambda split, name: found.arrays(split)[name])
     assert result.metrics["r2"] > 0.9 and epoch.val_score > 0.9
-    assert result.metrics["mean_r2"] <= 0 < result.metrics["linear_r2"] + 1
     assert result.metrics["mae"] < result.metrics["median_mae"]
 
     (tmp_path / "last.safetensors").write_bytes(save(snapshot(trainer.model)))
-    shape = Shape.of(found.summary, task)
     learned = {name: found.summary[name] for name in ("features", "mean", "std", "target")}
-    about = {"model": asdict(SMALL), "shape": asdict(shape), "task": "regress", "workload": "waves"}
-    about["preprocessing"] = {**asdict(params), **learned}
+    about = {"model": asdict(SMALL), "shape": asdict(Shape.of(found.summary, task)), "task": "regress"}
+    about |= {"workload": "waves", "preprocessing": {**asdict(params), **learned}}
     (tmp_path / "model.json").write_text(pd.Series(about).to_json())
     predicted = Predictor(tmp_path, "last").predict(waves().drop(columns="hertz")).set_index("sequence").predicted
     expected = {row["sequence"]: row["predicted"] for row in result.predictions}
@@ -212,16 +194,12 @@ def test_the_predictor_repeats_the_predictions_of_the_evaluation(regressed: Any,
 
 def test_training_and_restoring_are_bitwise_equal(regressed: Any):
     _, found, trainer, epoch = regressed
-    again = trainer_of(found, ONCE)
-    assert again.epoch().digests == epoch.digests  # the same bits
+    assert trainer_of(found, ONCE).epoch().digests == epoch.digests
     assert trainer_of(found, ONCE, seed=1).epoch().digests != epoch.digests
-    best, last = trainer.best_weights["head.weight"], trainer.model.state_dict()["head.weight"]
-    assert not torch.equal(best, last)
-    # What was restored from a checkpoint is what was saved.
     fresh = trainer_of(found, ONCE)
     fresh.restore(trainer.state())
     assert fresh.weights_sha256() == trainer.weights_sha256() and fresh.epochs_done == 1
-    assert torch.equal(fresh.best_weights["head.weight"], best)
+    assert torch.equal(fresh.best_weights["head.weight"], trainer.best_weights["head.weight"])
 
 
 def test_summed_features_score_like_stored_ones(regressed: Any, monkeypatch: pytest.MonkeyPatch):

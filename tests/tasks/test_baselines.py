@@ -13,28 +13,16 @@ from tandem.tasks.baselines import (
 )
 
 
-def test_a_yardstick_is_beaten_where_the_test_split_can_tell():
+def test_a_baseline_is_beaten_where_the_test_split_can_tell():
     most, nearest = Baseline("the most frequent class", 0.12, (0.4, 0.7)), Baseline("1-NN", 0.64, (-0.05, 0.09))
-    assert compare_with_baselines(0.66, [most, nearest], 45) == (
-        "the most frequent class reaches 0.12, 1-NN 0.64: the network beats the most frequent class, cannot be "
-        "told apart from 1-NN (only 45 test sequences: 95% interval of the gain -0.05 to +0.09)"
-    )
-    assert compare_with_baselines(0.66, [most, nearest._replace(gain=(0.01, 0.03))], 45).endswith(
-        ": the network beats both"
-    )
     assert compare_with_baselines(0.66, [most], 45).endswith(": the network beats it")
-    assert compare_with_baselines(0.66, [nearest._replace(gain=None)], 2).endswith(
-        ": the network cannot be told apart from 1-NN (2 test sequences are too few to tell the two apart)"
+    assert "beats the most frequent class, cannot be told apart from 1-NN" in compare_with_baselines(
+        0.66, [most, nearest], 45
     )
-    for gain, why in (
-        ((-0.2, -0.1), "it is worse: 95% interval of the gain -0.2 to -0.1"),
-        ((-0.1, 0.1), "the two cannot be told apart by 2 test sequences: 95% interval of the gain -0.1 to +0.1"),
-        (None, "2 test sequences are too few to tell the two apart"),
-        ((0.0, 0.0), "the two are right and wrong in the same sequences"),
-    ):
-        assert compare_with_baselines(0.66, [Baseline("1-NN", 0.66, gain)], 2).endswith(
-            f": the network does not beat 1-NN ({why})"
-        )
+    worse = nearest._replace(gain=(-0.2, -0.1))
+    assert "does not beat 1-NN (it is worse: " in compare_with_baselines(0.5, [worse], 45)
+    unknown = nearest._replace(gain=None)
+    assert "2 test sequences are too few" in compare_with_baselines(0.66, [unknown], 2)
 
 
 def test_a_gain_of_accuracy_is_from_minus_1_to_1():

@@ -2,6 +2,7 @@
 
 import hashlib
 import io
+import json
 import os
 import signal
 import subprocess
@@ -122,31 +123,27 @@ def test_a_full_disk_leaves_the_old_checkpoint(small_disk: Path, saw: Callable[[
     assert loaded(checkpoint)[0] == 1.0
 
 
-WRITER = """
-import sys, torch
-from pathlib import Path
-from tandem.training.checkpoint import Checkpoint
-checkpoint = Checkpoint(Path(sys.argv[1]), {})
-with checkpoint.locked():
-    while True:
-        checkpoint.save({"weight": torch.full((1_000_000,), 1.0)})
-"""
+def write_forever(checkpoint: Checkpoint) -> None:
+    with checkpoint.locked():
+        while True:
+            checkpoint.save(weights(1.0, 1_000_000))
 
 
 @pytest.mark.case(28)
 def test_a_kill_while_it_is_written_leaves_the_one_before_it(tmp_path: Path, saw: Callable[[str], None]):
     """kill -9 of a process that writes a checkpoint"""
     checkpoint = Checkpoint(tmp_path / "cpu-1-0.pt", {})
-    writer = subprocess.Popen([sys.executable, "-c", WRITER, str(checkpoint.path)], cwd=ROOT)
+    writer = forked.context().Process(target=write_forever, args=(checkpoint,))
+    writer.start()
     wait_for(checkpoint.previous.exists)
     for _ in range(1000):
         wait_for(lambda: list(tmp_path.glob(".*.tmp")))
-        writer.send_signal(signal.SIGSTOP)
+        os.kill(writer.pid, signal.SIGSTOP)
         if list(tmp_path.glob(".*.tmp")):  # it stands in the middle of the writing
             break
-        writer.send_signal(signal.SIGCONT)
+        os.kill(writer.pid, signal.SIGCONT)
     writer.kill()
-    writer.wait()
+    writer.join()
     assert list(tmp_path.glob(".*.tmp"))
     with checkpoint.locked():
         assert not list(tmp_path.glob(".*.tmp"))
@@ -220,10 +217,10 @@ def test_the_second_training_of_the_same_thing_is_told_who_holds_it(tmp_path: Pa
     again = "from pathlib import Path; from tandem.training.checkpoint import Checkpoint\n"
     again += f"with Checkpoint(Path({str(checkpoint.path)!r}), {{}}).locked(): pass"
     with checkpoint.locked():
-        second = subprocess.run([sys.executable, "-c", again], capture_output=True, text=True, cwd=ROOT)
+        second = python(ROOT, again, check=False)
     assert second.returncode != 0
-    assert f"already running (process {os.getpid()})" in second.stderr
-    saw(second.stderr.strip().splitlines()[-1].removeprefix("ValueError: ").replace(str(os.getpid()), "4711"))
+    assert f"already running (process {os.getpid()})" in second.stdout
+    saw(second.stdout.strip().splitlines()[-1].removeprefix("ValueError: ").replace(str(os.getpid()), "4711"))
     with Checkpoint(checkpoint.path, {}).locked():  # once the first has ended
         pass
 
@@ -266,72 +263,65 @@ def test_a_table_that_is_edited_while_preprocess_works_is_found(project: Path, s
     assert not (project / "data/prepared/tiny/summary.json").exists(), "what later stages go by"
 
 
-# Prints what a training of this project is told after each edit.
+# Prints what a training of this project is told: for each file after a line end more, after an edit, and put back.
 EDITS = """
-import shutil
+import json, shutil
 from tandem import files
 from tandem.runs.inputs import Inputs
 
 table = files.ROOT / "workloads/tiny/data/table.csv"
-before, sha256 = table.read_text(), files.sha256_file(table)
-table.write_text(before + "99,0,1,1,class 1\\n")
+raw, sha256 = table.read_bytes(), files.sha256_file(table)
+table.write_bytes(raw + b"99,0,1,1,class 1\\n")
 try:
     Inputs("tiny", "cpu", 0, sha256)
 except ValueError as error:
-    print("edited after preprocess", [str(error)])
-table.write_text(before)
+    found = {"edited after preprocess": str(error)}
+table.write_bytes(raw)
 inputs = Inputs("tiny", "cpu", 0, sha256)
-edits = {
-    "params.yaml": ("learning_rate: 1e-2", "learning_rate: 2e-2"),
-    "tandem/training/inference.py": ("import torch\\n", "import torch\\nANOTHER = 1\\n"),
-    "workloads/tiny/data/table.csv": ("class 1", "class one"),
-    "results/hardware/devices/cpu.json": ('"kind"', '"kin"'),
-    "data/packed/tiny/cpu/plan.json": ('"train": "', '"train": "0'),
-}
-print("nothing", inputs.changed())
-for name, (old, new) in edits.items():
-    path = files.ROOT / name
-    before = path.read_text()
-    path.write_text(before + "\\n")
-    print("space", inputs.changed() if path.suffix in (".yaml", ".py", ".json") else [])
+found["nothing"] = inputs.changed()
+
+def change(path, *contents):
+    before = path.read_bytes()
+    for content in (*contents, before):
+        path.write_bytes(content)
+        found.setdefault(files.relative(path), []).append(inputs.changed())
+
+for name, old, new in (
+    ("params.yaml", b"learning_rate: 1e-2", b"learning_rate: 2e-2"),
+    ("tandem/training/inference.py", b"import torch\\n", b"import torch\\nANOTHER = 1\\n"),
+    ("results/hardware/devices/cpu.json", b'"kind"', b'"kin"'),
+    ("data/packed/tiny/cpu/plan.json", b'"train": "', b'"train": "0'),
+):
+    before = (files.ROOT / name).read_bytes()
     assert old in before, name
-    path.write_text(before.replace(old, new, 1))
-    print(name, inputs.changed())
-    path.write_text(before)
-    print("put back", inputs.changed())
-packed = files.packed_dir("tiny", "cpu") / "train.safetensors"
-raw = packed.read_bytes()
-packed.write_bytes(raw[:-1] + bytes([raw[-1] ^ 1]))
-print(files.relative(packed), inputs.changed())
-packed.write_bytes(raw)
-print("put back", inputs.changed())
+    change(files.ROOT / name, before + b"\\n", before.replace(old, new, 1))
+for path in (table, files.packed_dir("tiny", "cpu") / "train.safetensors"):
+    before = path.read_bytes()
+    change(path, before, before[:-1] + b"0")
 (files.ROOT / "params.yaml").write_text("tiny: [")
-print("half an edit", inputs.changed())
+found["half an edit"] = inputs.changed()
 shutil.rmtree(files.ROOT / "results")
-print("results", inputs.changed())
+found["removed"] = inputs.changed()
+print(json.dumps(found))
 """
 
 
 @pytest.mark.case(12)
 def test_what_moves_under_a_training_is_named_and_what_only_looks_so_is_not(ready: Path, saw: Callable[[str], None]):
     """params.yaml, code, raw table, packed data and results are edited, put back, and removed"""
-    lines = python(ready, EDITS).stdout.splitlines()
-    is_same = [line.startswith(("nothing", "space", "put back")) for line in lines]
-    assert {line.partition(" [")[2] for line, same in zip(lines, is_same, strict=True) if same} == {"]"}
-    messages = dict(line.split(" [", 1) for line, same in zip(lines, is_same, strict=True) if not same)
-    assert "is not what data/prepared/tiny was made from; make that again with" in messages.pop(
-        "edited after preprocess"
-    )
+    found = json.loads(python(ready, EDITS).stdout)
+    assert found.pop("nothing") == []
+    assert "is not what data/prepared/tiny was made from; make that again with" in found.pop("edited after preprocess")
+    assert "params.yaml (" in str(found.pop("half an edit"))
+    assert "results/hardware/devices/cpu.json (removed)" in found.pop("removed")
+    messages = {name: edited for name, (_, edited, _) in found.items()}
+    assert found == {name: [[], edited, []] for name, edited in messages.items()}
     assert messages == {
-        "params.yaml": "'parameters (params.yaml)']",
-        "tandem/training/inference.py": "'code (tandem/training/inference.py)']",
-        "workloads/tiny/data/table.csv": "'workloads/tiny/data/table.csv']",
-        "results/hardware/devices/cpu.json": "'hardware (results/hardware/devices/cpu.json)']",
-        "data/packed/tiny/cpu/plan.json": "'data (data/packed/tiny/cpu/plan.json)']",
-        "data/packed/tiny/cpu/train.safetensors": "'data/packed/tiny/cpu/train.safetensors']",
-        "half an edit": messages["half an edit"],
-        "results": messages["results"],
+        "params.yaml": ["parameters (params.yaml)"],
+        "tandem/training/inference.py": ["code (tandem/training/inference.py)"],
+        "workloads/tiny/data/table.csv": ["workloads/tiny/data/table.csv"],
+        "results/hardware/devices/cpu.json": ["hardware (results/hardware/devices/cpu.json)"],
+        "data/packed/tiny/cpu/plan.json": ["data (data/packed/tiny/cpu/plan.json)"],
+        "data/packed/tiny/cpu/train.safetensors": ["data/packed/tiny/cpu/train.safetensors"],
     }
-    assert messages["half an edit"].startswith(("'params.yaml (", '"params.yaml ('))
-    assert "results/hardware/devices/cpu.json (removed)" in messages["results"]
-    saw("; ".join(list(messages.values())[:3]).replace("'", "").replace("]", ""))
+    saw("; ".join(edited for [edited] in messages.values()))

