@@ -10,8 +10,7 @@ import pytest
 
 from tandem import files
 from tandem.machine import conditions
-from tandem.runs import provenance, schemas
-from tandem.runs.schemas import TrainRecord
+from tandem.runs import provenance
 from tests.projects import copy_of, git, manifest_of, read_record, run_path
 
 
@@ -83,19 +82,6 @@ def test_a_tree_without_commit_or_with_too_large_a_patch_says_why(tmp_path: Path
     (tmp_path / "table.bin").write_bytes(os.urandom(8 * 2**20))
     tree = provenance.tree(tmp_path)
     assert tree["patch"] is None and "more than 4; commit or ignore what is so large" in tree["missing_reason"]
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ('{"schema": 3}', "schema 3, and this Tandem reads 2; use the version of Tandem that made it"),
-        ("[1]", "the artifact is damaged"),
-        ("not JSON", "the artifact is damaged"),
-    ],
-)
-def test_another_schema_is_refused_by_name(text: str, expected: str) -> None:
-    with pytest.raises(ValueError, match=expected):
-        schemas.read(text.encode(), "the artifact", TrainRecord)
 
 
 def test_conditions_tell_own_work_from_that_of_others() -> None:

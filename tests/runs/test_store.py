@@ -96,8 +96,6 @@ def migrate_part_way(path: Path, revisions: int) -> None:
     engine.dispose()
 
 
-
-
 @pytest.mark.long
 @pytest.mark.case(37)
 def test_an_older_store_is_kept_and_the_given_command_upgrades_it(project: Path, saw: Callable[[str], None]):
