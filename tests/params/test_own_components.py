@@ -72,10 +72,6 @@ def few(predictions, targets):
     return 0
 
 
-def unknown(predictions, targets, mask, predicts):
-    return 0
-
-
 def new_data(predictions, targets, mask, source):
     return 0
 """,
@@ -86,10 +82,6 @@ def train(run, model, train, val):
 
 
 def takes_others(model, data, epochs=3):
-    pass
-
-
-class Loop:
     pass
 """,
 }
