@@ -28,11 +28,8 @@ def project(served: Project) -> Project:
     [
         ({"workloads": ["sgin"]}, {}, "did you mean 'sign'?"),
         ({"devices": ["tpu"]}, {}, "accepted: auto, cpu, cuda"),
-        ({}, {"sign.train.epochs": "three"}, "sign.train.epochs is 'three'"),
         ({"devices": ["cpu"]}, {"devices": ["cpu"]}, "leave one of the two out"),
-        ({"preset": "cpu"}, {"preset": "gpu"}, "preset is given both"),
         ({"devices": ["cuda"]}, {}, "device 'cuda' was asked for, but"),
-        ({}, {"devices": ["auto", "cuda"]}, "device 'cuda' was asked for, but"),
     ],
 )
 def test_a_wrong_parameter_is_named(
