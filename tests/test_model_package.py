@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tandem.model_package import with_own_imports, write_package
+from tandem.model_package import with_own_imports
 from tests.projects import commit, copy_of, read_record, stages_at_once, tandem, wait_until_published
 from tests.tasks.test_tasks import CLOSENESS
 from tests.test_parts import HELPER, NET, OWN
@@ -94,30 +94,17 @@ def test_a_built_in_network_predicts_without_this_project_and_without_a_pickle(t
     assert {line.partition("==")[0] for line in pinned} == {"mlflow", "torch", "numpy", "pandas", "safetensors"}
 
 
-def test_the_name_of_the_package_changes_with_its_code_alone(tmp_path: Path):
-    file = tmp_path / "net.py"
-    names = []
-    for text, folder in (("a = 1\n", "one"), ("a = 1\n", "two"), ("a = 2\n", "three")):
-        file.write_text(text)
-        names.append(write_package(tmp_path / folder, [file]))
-    assert names[0] == names[1] != names[2]
-
-
 @pytest.mark.parametrize(
     ("source", "expected"),
     [
         ("from tandem.models import Shape", "from p.tandem.models import Shape"),
-        ("from tandem import files", "from p.tandem import files"),
         (
             "x = 'é'; from  tandem.parts import (\n    Whole,\n)\n",
             "x = 'é'; from  p.tandem.parts import (\n    Whole,\n)\n",
         ),
         ("import numpy, tandem.parts", "import numpy; import p.tandem.parts; from p import tandem"),
-        ("import tandem.parts as parts", "import p.tandem.parts as parts"),
-        ("from workloads.tiny.helper import pooled", "from p.workloads.tiny.helper import pooled"),
         ("from .tandem import pooled", "from .tandem import pooled"),
         ("from tandems import x  # from tandem import x", "from tandems import x  # from tandem import x"),
-        ("def f():\n    from tandem.parts import Whole\n", "def f():\n    from p.tandem.parts import Whole\n"),
     ],
 )
 def test_only_the_imports_of_this_project_change(source: str, expected: str):
