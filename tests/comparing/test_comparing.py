@@ -15,10 +15,9 @@ from tandem.comparing import comparison, differences
 from tandem.comparing.comparability import Comparability, compare_sides
 from tandem.comparing.comparison import Judgement, Side, compare
 from tandem.comparing.differences import MEASURES, Margin, Pairs, difference, margin_of_seeds
-from tandem.machine.conditions import busy
 from tandem.runs.run import Run
 from tandem.runs.schemas import TrainRecord
-from tandem.tasks import detect, forecast
+from tandem.tasks import detect
 from tandem.tasks.scores import macro_f1
 
 EPYC = "AMD EPYC 9654 96-Core Processor (family 25 model 17)"
@@ -199,22 +198,6 @@ def test_environment_and_conditions_are_notes_and_no_reasons(changes: dict[str, 
     assert found.refusals == () and len(found.notes) == 1 and found.notes[0].endswith(note)
 
 
-@pytest.mark.parametrize(
-    ("seconds", "between", "said"),
-    [
-        (28.0, {"others_share": 0.73, "steal_share": 0.0}, "others took 73% of the cores"),
-        (28.0, {"others_share": 0.05, "steal_share": 0.2}, "the host of this virtual machine took 20% of the cores"),
-        (5.0, {"others_share": 0.4, "steal_share": 0.0}, ""),  # two seconds of the publisher
-        (28.0, {}, ""),  # a resumed training
-    ],
-)
-def test_a_busy_machine_is_named_unless_it_is_tandems_own_publisher(
-    seconds: float, between: dict[str, float], said: str
-):
-    conditions = {"conditions.after.cpu_seconds": {"all": 1000.0 + seconds}, "conditions.between": between}
-    assert busy(changed(CPU, **conditions)["conditions"]) == said
-
-
 def test_the_runs_of_a_side_must_be_repetitions_of_each_other():
     seeds = [changed(GPU, seed=seed) for seed in range(3)]
     assert compare_sides({"cpu": [CPU], "cuda": seeds}).refusals == ()
@@ -385,16 +368,6 @@ def test_event_f1_from_the_rows_is_the_tasks_own():
     rows = [{name: str(value) for name, value in row.items()} for row in rows]
     counts = MEASURES["events"].read([rows])[0]
     assert differences.event_f1(counts) == pytest.approx(macro_f1(task.per_class(task.counts(predicted, actual))))
-
-
-def test_mae_from_the_rows_is_the_tasks_own():
-    draw = np.random.default_rng(0)
-    anchors, actual, network, linear = (draw.normal(size=shape) for shape in (7, (7, 3), (7, 3), (7, 3)))
-    times = [f"2021-12-{10 + day}T00:00:00Z" for day in range(7)]
-    rows = forecast.list_forecasts(times, anchors, actual, {"network": network, "linear": linear})
-    rows = [{name: str(value) for name, value in row.items()} for row in rows]
-    scores = differences.measured_scores("window errors", {4: rows})
-    assert scores == {4: pytest.approx(forecast.errors(network, actual)["mae"])}
 
 
 def events(num_missed: int) -> list[dict[str, Any]]:

@@ -67,11 +67,6 @@ def test_the_report_shows_the_published_runs_of_the_same_work_beside_ones_own(pr
     elsewhere = json.loads(json.dumps(entry))
     elsewhere["hardware"]["cpu"]["name"] = elsewhere["hardware"]["name"] = "Another Processor"
     own = open_folder(other / RUN)
-    found, why = published.references([elsewhere, entry], [own])
-    assert [each.side.row["device_name"] for each in found] == [
-        entry["hardware"]["name"],
-        "Another Processor",
-    ] and not why
     content["workloads"]["tiny"].append(elsewhere)
     (other / "docs/published.json").write_text(json.dumps(content))
     stage(other, "compare")
@@ -80,29 +75,16 @@ def test_the_report_shows_the_published_runs_of_the_same_work_beside_ones_own(pr
     assert published.references([entry], [own]) == ((), "published with other parameters (train.epochs)")
 
 
-def test_the_most_similar_machine_comes_first_and_none_hides_a_difference_on_ones_own(
+def test_a_result_of_another_machine_does_not_hide_a_difference_from_that_of_ones_own(
     project: Path, tmp_path: Path
 ) -> None:
     other = copy_of(project, tmp_path / "other")
     content = json.loads((other / "docs/published.json").read_text())
     (entry,) = content["workloads"]["tiny"]
-    names = [
-        "AMD EPYC (family 26 model 2)",
-        "AMD EPYC-Genoa (family 26 model 2)",
-        "AMD EPYC (family 26 model 17)",
-        "AMD EPYC (family 25 model 1)",
-        "11th Gen Intel(R) Core(TM) (family 6 model 140)",
-    ]
-
-    def on(name: str) -> dict:
-        return {**entry, "hardware": {**entry["hardware"], "name": name, "cpu": {"name": name}}}
-
-    own = on(names[0])
-    assert sorted(map(on, reversed(names)), key=lambda each: published.distance(each, own)) == [*map(on, names)]
-
+    elsewhere = {**entry, "hardware": {**entry["hardware"], "name": "Another", "cpu": {"name": "Another"}}}
     changed = json.loads(json.dumps(entry))
     changed["digests"]["weights"]["initial"] = "0" * 64
-    for entries in ([changed, on("Another Processor")], [on("Another Processor"), changed]):
+    for entries in ([changed, elsewhere], [elsewhere, changed]):
         content["workloads"]["tiny"] = entries
         (other / "docs/published.json").write_text(json.dumps(content))
         output = verify(other)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from ruamel.yaml import YAML
 
-from tandem.files import ROOT, raw_dir
+from tandem.files import ROOT
 from tandem.params.loading import choose_preset, load_params, overrides_of, parse_block, parse_params, read_yaml
 from tandem.params.schema import Params
 from tests.projects import MODEL, TINY
@@ -17,15 +17,6 @@ from tests.projects import MODEL, TINY
 
 def parsed(text: str) -> Params:
     return parse_params(YAML(typ="safe").load(text))
-
-
-def test_every_committed_workload_has_its_data():
-    params = load_params()
-    assert params.workloads
-    for name in params.workloads:
-        preprocess = params.blocks[name].preprocess
-        assert raw_dir(name).is_dir()
-        assert preprocess.component or (raw_dir(name) / preprocess.table).is_file()
 
 
 @pytest.mark.parametrize(
