@@ -1,6 +1,4 @@
-"""Forecast and detect workloads, from a table and from a source of one's own, as far as files, pictures and MLflow; and
-presets.
-"""
+"""Forecast and detect workloads from a table, as far as files, pictures and MLflow; and presets."""
 
 import json
 import shutil
@@ -14,11 +12,11 @@ import pytest
 from tests.projects import (
     MODEL,
     TINY,
+    commit,
     dvc,
     make_project,
     read_record,
     recorded_runs,
-    run,
     run_path,
     stages_at_once,
     wait_until_published,
@@ -37,9 +35,10 @@ for usual, own in {
     COMMON = COMMON.replace(usual, own)
 HYBRID = "{name: hybrid, hidden_size: 8, dropout: 0.0}"
 CONV_GRU = "{name: conv_gru, hidden_size: 8, num_layers: 1, num_convolutions: 1, kernel_size: 3, dropout: 0.0}"
-OF_PULSES = COMMON.replace(MODEL, CONV_GRU).replace("probe: false", "probe: true")
+OF_SPIKES = COMMON.replace(MODEL, CONV_GRU).replace("probe: false", "probe: true")
+OF_SPIKES = OF_SPIKES.replace("epochs: 2", "epochs: 15").replace("batch_size: 32", "batch_size: 8")
 PARAMS = f"""
-workloads: [waves, spikes, pulses]
+workloads: [waves, spikes]
 devices: [cpu]
 seeds: [0]
 preset: none
@@ -70,29 +69,7 @@ spikes:
     velocity: false
     missing: interpolate
     groups: none
-{COMMON.replace(MODEL, CONV_GRU).replace("epochs: 2", "epochs: 15").replace("batch_size: 32", "batch_size: 8")}
-pulses:
-  task: detect
-  preprocess:
-    source: "source.py:read"
-    num_sequences: 100
-    noise: 0.1
-    split: {{train: 60, val: 20, test: 20}}
-{OF_PULSES}
-"""
-PULSES = """\
-import numpy as np
-
-from tandem.data import Arrays
-
-
-def read(folder, num_sequences: int, noise: float, seed: int) -> Arrays:
-    draw = np.random.default_rng(seed)
-    rows, steps = np.arange(num_sequences), draw.integers(3, 45, num_sequences)
-    values, labels = noise * draw.normal(size=(num_sequences, 48, 1)), np.zeros((num_sequences, 48), dtype=int)
-    values[rows, steps, 0] += 2.0 * np.where(rows % 2, 1, -1)
-    labels[rows, steps] = 1 + rows % 2
-    return Arrays(values, labels, classes=["none", "down", "up"])
+{OF_SPIKES}
 """
 
 
@@ -121,30 +98,25 @@ def spikes() -> pd.DataFrame:
 
 # As `dvc repro` runs them, without thirteen times the imports.
 ITEMS = {"preprocess": "", "preload": "cpu", "train": "cpu 0", "evaluate": "cpu", "speed": ""}
-EVERY_STAGE = [
-    f"{name} {workload} {item}" for workload in ("waves", "spikes", "pulses") for name, item in ITEMS.items()
-]
+EVERY_STAGE = [f"{name} {workload} {item}" for workload in ("waves", "spikes") for name, item in ITEMS.items()]
 
 
 @pytest.fixture(scope="module")
 def kinds(empty_history: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A project with a workload of every kind but classify, after all of its stages."""
+    """A project with a forecast and a detect workload, after all of their stages."""
     folder = make_project(tmp_path_factory.mktemp("kinds") / "project", PARAMS)
     shutil.copy(empty_history, folder / "mlruns")
     for name, table in (("waves", waves()), ("spikes", spikes())):
         (folder / "workloads" / name / "data").mkdir(parents=True)
         table.to_csv(folder / f"workloads/{name}/data/{name}.csv", index=False)
-    (folder / "workloads/pulses/data").mkdir(parents=True)
-    (folder / "workloads/pulses/source.py").write_text(PULSES)
-    run(folder, "git", "add", "-A")
-    run(folder, "git", "commit", "-qm", "three kinds")
+    commit(folder)
     stages_at_once(folder, "hardware", *EVERY_STAGE, "compare", XDG_CACHE_HOME=str(folder.parent))
     wait_until_published(folder)
     return folder
 
 
 def test_every_kind_leaves_the_same_files(kinds: Path):
-    for workload, score in (("waves", "skill"), ("spikes", "event_f1"), ("pulses", "event_f1")):
+    for workload, score in (("waves", "skill"), ("spikes", "event_f1")):
         found = read_record(kinds, "score.json", workload)
         assert found["score_name"] == score and score in found["metrics"]
         for name in ("scores.csv", "predictions.csv", "confusion.csv"):
@@ -167,9 +139,9 @@ def test_a_forecast_stands_beside_its_baselines(kinds: Path):
 
 
 def test_the_report_and_mlflow_say_what_bounds_a_training(kinds: Path):
-    message = read_record(kinds, "timing.json", "pulses")["summary_lines"]["bound"]
+    message = read_record(kinds, "timing.json", "spikes")["summary_lines"]["bound"]
     assert message in (kinds / "results/compare/compare.md").read_text()
-    [recorded] = recorded_runs(kinds, "pulses")
+    [recorded] = recorded_runs(kinds, "spikes")
     bound, advice = recorded["tags"]["bound"], recorded["tags"]["advice"]
     assert message.startswith(f"{bound}-bound: ") and message.endswith(advice)
 
@@ -200,8 +172,7 @@ def test_logged_models_predict_from_raw_tables(kinds: Path):
     assert np.allclose(found["predicted"], rows.tail(3)["predicted"], rtol=1e-5), (found, rows.tail(3))
     assert list(found["step_ahead"]) == [1, 2, 3]
     assert list(predicted("waves")["time"]) == ["2025-02-01T00:00:00Z", "2025-03-01T00:00:00Z", "2025-04-01T00:00:00Z"]
-    for workload in ("spikes", "pulses"):
-        assert list(predicted(workload).columns) == ["sequence", "step", "predicted", "confidence"]
+    assert list(predicted("spikes").columns) == ["sequence", "step", "predicted", "confidence"]
 
 
 @pytest.mark.long
