@@ -28,6 +28,12 @@ def published(experiment: tuple[Path, str]) -> Path:
     return experiment[0]
 
 
+@pytest.fixture
+def project(published: Path, tmp_path: Path) -> Path:
+    """A copy that a test may change."""
+    return copy_of(published, tmp_path / "project", (published / "params.yaml").read_text())
+
+
 def test_an_experiment_runs_only_the_stages_that_depend_on_it(experiment: tuple[Path, str]):
     ran = re.findall(r"Running stage '([^']+)'", experiment[1])
     assert ran[:4] == ["stages/dvc.yaml:hardware", "train@tiny-cpu", "replicate@tiny-cpu", "evaluate@tiny-cpu"]
@@ -49,8 +55,7 @@ def test_make_show_lists_each_experiment_with_its_changes(published: Path):
     assert refused.returncode == 1 and "did you mean 'tiny'?" in refused.stdout
 
 
-def test_a_row_is_outdated_if_an_input_of_its_result_has_changed(published: Path, tmp_path: Path):
-    project = copy_of(published, tmp_path / "project", (published / "params.yaml").read_text())
+def test_a_row_is_outdated_if_an_input_of_its_result_has_changed(project: Path):
 
     def outdated() -> dict[str, str | None]:
         shown = tandem(project, "show", "--json").stdout
@@ -72,9 +77,8 @@ def test_a_row_is_outdated_if_an_input_of_its_result_has_changed(published: Path
     assert outdated() == {"here, now": None, **others}
 
 
-def test_workloads_without_results_here_keep_those_of_the_commit(published: Path, tmp_path: Path):
+def test_workloads_without_results_here_keep_those_of_the_commit(project: Path):
     """As `tandem new other FILE --run` in a new clone."""
-    project = copy_of(published, tmp_path / "project", (published / "params.yaml").read_text())
     git(project, "checkout", "-q", ".")
     shutil.rmtree(project / "results/runs")
     shutil.copytree(project / "workloads/tiny", project / "workloads/other")
@@ -93,8 +97,7 @@ def test_workloads_without_results_here_keep_those_of_the_commit(published: Path
             assert json.loads(after)["tiny"] == json.loads(content)["tiny"]
 
 
-def test_raw_data_and_files_that_dvc_writes_do_not_make_the_code_dirty(published: Path, tmp_path: Path):
-    project = copy_of(published, tmp_path / "project", (published / "params.yaml").read_text())
+def test_raw_data_and_files_that_dvc_writes_do_not_make_the_code_dirty(project: Path):
     git(project, "checkout", "-q", "params.yaml")
     (project / "workloads/other/data").mkdir(parents=True)
     (project / "workloads/other/data/table.csv").write_text("a,b\n")
@@ -103,8 +106,7 @@ def test_raw_data_and_files_that_dvc_writes_do_not_make_the_code_dirty(published
     assert provenance.tree(project)["patch"] == ""
 
 
-def test_make_clean_leaves_what_git_keeps(published: Path, tmp_path: Path):
-    project = copy_of(published, tmp_path / "project", (published / "params.yaml").read_text())
+def test_make_clean_leaves_what_git_keeps(project: Path):
     (project / "workloads/tiny/data/more.csv").write_text("mine\n")
     run(project, "make", "-f", str(ROOT / "Makefile"), "clean")
     left = {path.relative_to(project).as_posix() for path in (project / "results").rglob("*") if path.is_file()}
@@ -114,11 +116,8 @@ def test_make_clean_leaves_what_git_keeps(published: Path, tmp_path: Path):
 
 
 @pytest.mark.case(49)
-def test_what_was_trained_before_is_restored_and_says_so(
-    trained: Path, published: Path, tmp_path: Path, saw: Callable[[str], None]
-):
+def test_what_was_trained_before_is_restored_and_says_so(trained: Path, project: Path, saw: Callable[[str], None]):
     """params.yaml put back to what was trained before; make repro."""
-    project = copy_of(published, tmp_path / "project", (published / "params.yaml").read_text())
     shutil.copy(trained / "params.yaml", project)
     output = tandem(project, "repro").stdout
     assert re.search(r"^train@tiny-cpu +[\d.]+ s  restored$", output, re.MULTILINE)
