@@ -138,11 +138,7 @@ MISTAKES = [
     ('"net.py:Mean"', '"../net.py:Mean"', "must name a Python file in workloads/tiny/"),
     ('"net.py:Mean"', '"net.py:Maen"', "has no class or function 'Maen'; did you mean 'Mean'?"),
     ('"net.py:Mean"', "mean", "name is 'mean'; accepted: conv_gru, gru, hybrid"),
-    (
-        "task.py:Task",
-        "clasify",
-        "did you mean 'classify'? accepted: classify, detect, forecast, regress, or FILE.py:NAME",
-    ),
+    ("task.py:Task", "clasify", "did you mean 'classify'? accepted: classify, detect, forecast, regress, or FILE"),
     ("loop.py:train", "train", "train.loop is 'train'; accepted: FILE.py:NAME in workloads/tiny/"),
     ("source.py:read", "source.py:Read", "workloads/tiny/source.py, line 8: Read is a class, not a function"),
     # The keys that a signature declares.
@@ -153,21 +149,13 @@ MISTAKES = [
     # A signature that is no schema.
     ("channels: int, num_layers: int =", "channels, num_layers: int =", "line 7: Mean: channels has no annotation"),
     ("(self, shape, channels", "(self, channels", "write `shape`, which Tandem passes, first"),
-    (
-        "channels: int, num_layers: int =",
-        "channels: list, num_layers: int =",
-        "has the annotation 'list'; accepted: int",
-    ),
+    ("channels: int, num_layers", "channels: list, num_layers", "has the annotation 'list'; accepted: int"),
     ("dropout: float = 0.1)", "**rest: float)", "has `*args` or `**kwargs`; write out its parameters"),
     ("dropout: float = 0.1)", "dropout: float = VALUE)", "dropout has the default 'VALUE'; it must be a number"),
     ("def __init__", "def build", "has no __init__ of its own"),
     ("class Mean(nn.Module):", "class Mean(nn.Module)", "workloads/tiny/net.py, line 6: expected ':'"),
     ("num_rows: int = 0", "split: int = 0", "has the parameter 'split', which is a key of preprocess"),
-    (
-        "loop.py:train",
-        "loop.py:takes_others",
-        "has the parameters (model, data, epochs=3); accepted: def takes_others(run",
-    ),
+    (":train", ":takes_others", "has the parameters (model, data, epochs=3); accepted: def takes_others(run"),
     # A metric.
     (":error_rate", ":few", "has the parameters (predictions, targets); the first three of a metric are"),
     ('["', '["others.py:error_rate", "', "two metrics are called 'error_rate'; rename one"),

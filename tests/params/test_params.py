@@ -19,6 +19,10 @@ def parsed(text: str) -> Params:
     return parse_params(YAML(typ="safe").load(text))
 
 
+SEQ2SEQ = "{name: seq2seq, hidden_size: 8, num_layers: 1, dropout: 0.1}"
+EVEN_KERNEL = "{name: conv_gru, hidden_size: 8, num_layers: 1, num_convolutions: 1, kernel_size: 4, dropout: 0.1}"
+
+
 @pytest.mark.parametrize(
     ("old", "new", "words"),
     [
@@ -46,40 +50,15 @@ def parsed(text: str) -> Params:
         ("[cpu]", "[cpux2]", ["'cpux2'; did you mean 'cpu'? accepted: auto, cpu, cuda, or several workers"]),
         ("workloads: [tiny]", "workloads: [tini]", ["'tini'", "did you mean 'tiny'"]),
         ("workloads: [tiny]", "workloads: ['../x']", ["'../x'", "not a usable name"]),
-        (
-            "task: classify",
-            "task: forecast",
-            ["'forecast'", "'sequences'", "sources for forecast: series", "classify, detect, regress"],
-        ),
+        ("task: classify", "task: forecast", ["'forecast'", "'sequences'", "sources for forecast: series"]),
         ("grad_accum_steps: 1", "grad_accum_steps: 17", ["grad_accum_steps is 17", "batch_size is 16"]),
         ("threads: 1", "threads: two", ["tiny.train.threads is 'two'", "at least 1 and at most 512, or auto"]),
-        (
-            "preset: none\npresets: {}",
-            "preset: smal\npresets: {small: {}}",
-            ["preset is 'smal'", "did you mean 'small'", "accepted: auto, none, small"],
-        ),
+        ("none\npresets: {}", "smal\npresets: {small: {}}", ["preset is 'smal'", "did you mean 'small'? accepted"]),
         ("presets: {}", "presets: {auto: {}}", ["presets.auto", "taken"]),
         ("presets: {}", "presets: {big: {tini: {train.epochs: 9}}}", ["presets.big", "'tini'", "did you mean 'tiny'"]),
-        (
-            MODEL,
-            "{name: seq2seq, hidden_size: 8, num_layers: 1, dropout: 0.1, cell: native, "
-            "teacher_forcing: {start: 1.0, end: 0.0, decay: linear}}",
-            [
-                "'classify'",
-                "models for classify: conv_gru, gru, model_selection, rocket, transformer",
-                "tasks for seq2seq: forecast",
-            ],
-        ),
-        (
-            MODEL,
-            "{name: conv_gru, hidden_size: 8, num_layers: 1, num_convolutions: 1, kernel_size: 4, dropout: 0.1}",
-            ["kernel_size is 4", "odd"],
-        ),
-        (
-            MODEL,
-            "{name: rocket, num_kernels: 84, num_groups: 2}",
-            ["tiny.train.epochs is", "it must be 1 for rocket", "closed form"],
-        ),
+        (MODEL, SEQ2SEQ, ["'classify'", "models for classify: conv_gru, gru", "tasks for seq2seq: forecast"]),
+        (MODEL, EVEN_KERNEL, ["kernel_size is 4", "odd"]),
+        (MODEL, "{name: rocket, num_kernels: 84, num_groups: 2}", ["tiny.train.epochs is", "it must be 1 for rocket"]),
     ],
 )
 @pytest.mark.case(9, 10, 11, 13)
