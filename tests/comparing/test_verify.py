@@ -2,7 +2,6 @@
 
 import shutil
 import signal
-import subprocess
 import sys
 from pathlib import Path
 
@@ -24,6 +23,7 @@ from tests.projects import (
     git,
     held,
     recorded_runs,
+    run,
     stages_at_once,
     start,
     tandem,
@@ -72,10 +72,9 @@ def contents(project: Path) -> dict[str, str]:
     return {str(path.relative_to(project)): sha256_file(path) for path in paths}
 
 
-def worktrees(project: Path) -> int:
-    command = ["git", "worktree", "list", "--porcelain"]
-    listed = subprocess.run(command, cwd=project, capture_output=True, text=True, check=True).stdout
-    return listed.count("worktree ")
+def leaves_nothing(project: Path, temporary: Path) -> None:
+    assert len(run(project, "git", "worktree", "list").stdout.splitlines()) == 1
+    assert not list(temporary.glob("tandem-verify-*"))
 
 
 @pytest.fixture(scope="module")
@@ -104,7 +103,7 @@ def test_a_run_made_again_is_bit_equal_and_nothing_of_the_project_changes(projec
     status, output = verify(project, "tiny@cpu-0", TMPDIR=str(tmp_path))
     assert "tiny@cpu-0: bit-equal\n" in output and "all 3 epochs, and the predictions" in output and status == 0
     assert contents(project) == before
-    assert worktrees(project) == 1 and not list(tmp_path.glob("tandem-verify-*"))
+    leaves_nothing(project, tmp_path)
     [recorded] = recorded_runs(project, "tiny")
     assert recorded["tags"]["verified"] == "bit-equal" and "verified.at" in recorded["tags"]
 
@@ -239,7 +238,7 @@ def test_interrupted_it_leaves_nothing(project: Path, tmp_path: Path) -> None:
         process.kill()
         process.wait()
     assert process.returncode == 130 and "interrupted" in rest
-    assert worktrees(project) == 1 and not list(temporary.glob("tandem-verify-*"))
+    leaves_nothing(project, temporary)
     wait_for(lambda: not retracing(temporary), seconds=60, what="the end of the training")
 
 

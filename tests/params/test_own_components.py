@@ -217,7 +217,6 @@ def test_a_preset_leaves_out_what_a_loop_does_itself(folder: Path):
     ("line", "words"),
     [
         ("import not_there", "imports 'not_there', which is not installed; add it to requirements.own.txt"),
-        ("from not_there.layers import Layer", "imports 'not_there', which is not installed"),
         ("from .helpr import pooled", "imports workloads.tiny.helpr, but there is no workloads/tiny/helpr.py"),
         ("from helper import pooled", "imports 'helper', which is not installed; write `from .helper import ...`"),
     ],

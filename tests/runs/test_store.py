@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tandem.runs import store
-from tests.projects import TINY, environment, make_project, run, unpublished, wait_until_published
+from tests.projects import TINY, make_project, run, start, unpublished, wait_until_published
 from tests.recording import publish, record, said_of_tracking, statuses
 
 mlflow = pytest.importorskip("mlflow")
@@ -61,17 +61,8 @@ def test_projects_open_one_fresh_store_at_once(
     projects = [make_project(tmp_path / str(number), TINY) for number in range(num_projects)]
     shared = f"sqlite:///{tmp_path}/shared/mlflow.db"
     code = "from tandem.runs.connection import open_client, find_or_create_experiment as f; f(open_client(), 'same')"
-    together = [
-        subprocess.Popen(
-            [sys.executable, "-c", code],
-            cwd=project,
-            env=environment(MLFLOW_TRACKING_URI=shared),
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-        for project in projects * of_each
-    ]
+    command = (sys.executable, "-c", code)
+    together = [start(project, *command, MLFLOW_TRACKING_URI=shared) for project in projects * of_each]
     outputs = [process.communicate()[0] for process in together]
     assert not any(process.returncode for process in together), outputs
     saw("nothing: one of them makes the tables, the others wait")
