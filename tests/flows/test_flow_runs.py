@@ -98,15 +98,6 @@ def test_the_link_of_two_runs_opens_these_two(project: Project) -> None:
     assert {run["info"]["run_id"] for run in shown} == set(ids[:2])
 
 
-def test_make_repro_beside_the_servers_links_the_report_and_makes_no_flow_run(project: Project) -> None:
-    # The nightly schedule's runs may come in between: they are only planned.
-    begun = {"flow_runs": {"state": {"type": {"any_": ["RUNNING", "COMPLETED", "FAILED", "CRASHED", "CANCELLED"]}}}}
-    runs_before = project.api("POST", "/flow_runs/count", begun)
-    result = project.run("-m", "tandem.cli", "repro", PREFECT_API_URL=project.api_url)
-    assert result.returncode == 0 and f"{project.prefect}/report" in result.stdout, result.stdout + result.stderr
-    assert project.api("POST", "/flow_runs/count", begun) == runs_before
-
-
 def test_a_device_that_is_not_here_is_rejected_before_dvc_starts(
     project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:

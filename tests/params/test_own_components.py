@@ -180,9 +180,6 @@ def test_a_mistake_gets_one_sentence_with_its_line(folder: Path, old: str, new: 
 
 
 SEQ2SEQ = "{name: seq2seq, hidden_size: 8, num_layers: 1, dropout: 0.1}"
-ROCKET = (OWN_MODEL, "{name: rocket, num_kernels: 84}")
-ONE_EPOCH = ("    epochs: 3\n    warmup_epochs: 1\n", "    epochs: 1\n    warmup_epochs: 0\n")
-NO_AUGMENTATION = (("mix: 0.1", "mix: 0.0"), ("warp: 0.1", "warp: 0.0"))
 OF_A_TABLE = (
     (SOURCE, TABLE),
     ("velocity: true\n", "velocity: true\n    missing: refuse\n    groups: none\n"),
@@ -196,7 +193,6 @@ OF_A_TABLE = (
         ([*OF_A_TABLE, (":error_rate", ":new_data")], "this workload has a table and no source of its own"),
         ([*OF_A_TABLE, ('"closeness"', '"closeness"\n    sources = ("series",)')], "sources for task.py:Task: series"),
         ([(OWN_MODEL, SEQ2SEQ)], "models for task.py:Task: conv_gru, gru, model_selection, rocket, transformer"),
-        ([ROCKET, (LOOP, ""), ONE_EPOCH, *NO_AUGMENTATION], "fitted in closed form, without the loss of task.py:Task"),
     ],
 )
 def test_two_components_that_do_not_go_together_are_named(folder: Path, changes: list[tuple[str, str]], words: str):

@@ -14,7 +14,6 @@ from typing import Any
 import pytest
 
 from flows import repro
-from stages.compare import own_first
 from tandem.comparing.comparison import Comparison, Reference, Side, compare
 from tandem.comparing.published import side_of
 from tandem.report import comparison, report
@@ -195,15 +194,6 @@ def test_the_verdict_states_the_ratio_with_its_interval():
     slower = {**SPEED, "speed_up": {"ratio": 0.5, "low": 0.4, "high": 1.25, "num_pairs": 5}}
     [speed, _] = comparison.verdict(side_by_side(speed=slower))
     assert speed == "Speeds not told apart: 2.00 (95% interval 0.80 to 2.50)"
-
-
-def test_ones_own_workloads_come_before_those_with_published_results(tmp_path: Path):
-    names = own_first(["sign", "gesture", "pen", "walk"])
-    assert names == ["gesture", "walk", "sign", "pen"]
-    page = page_of(tmp_path / "report.html", *(alone(make_row(name)) for name in names))
-    assert page.text.partition("Tandem ")[2].split()[: len(names)] == names, "in the table of contents"
-    places = [page.text.rindex(f"{name} classify") for name in names]
-    assert places == sorted(places), "in the sections"
 
 
 def test_a_busy_machine_is_named_beside_the_seconds_per_epoch(tmp_path: Path):
