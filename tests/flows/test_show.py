@@ -64,7 +64,6 @@ def test_a_row_is_outdated_if_an_input_of_its_result_has_changed(project: Path):
     others = {"main": None, "shorter": None}
     assert outdated() == {"here, now": None, **others}
     for path, old, new in (
-        ("params.yaml", "batch_size: 16", "batch_size: 8"),
         ("tandem/tasks/classify.py", "\ndef ", "\nTHRESHOLD = 1\n\ndef "),
         ("workloads/tiny/data/table.csv", "class 0\n", "class 1\n"),
     ):
@@ -72,7 +71,6 @@ def test_a_row_is_outdated_if_an_input_of_its_result_has_changed(project: Path):
         (project / path).write_text(content.replace(old, new, 1))
         assert outdated() == {"here, now": "tandem repro tiny", **others}, path
         (project / path).write_text(content)
-    assert outdated() == {"here, now": None, **others}
     shutil.rmtree(project / "results/runs")  # as in a clone: what is not there has not changed
     assert outdated() == {"here, now": None, **others}
 
