@@ -70,8 +70,6 @@ def test_the_walk_through_of_the_documentation(trained: Path, tmp_path: Path):
     assert "tiny classify, net.py:TCN" in (project / "results/compare/compare.md").read_text()
     compared = tandem(project, "compare", str(trained / RUN), RUN)
     assert "McNemar" in compared.stdout, compared.stdout
-    predicted = tandem(project, "predict", "tiny", str(project / "workloads/tiny/data/table.csv"))
-    assert predicted.stdout.startswith("sequence,predicted,confidence")
     commit(project)
     wait_until_published(project)
     verified = tandem(project, "verify", "tiny@cpu")
@@ -103,7 +101,7 @@ class NearestMean(nn.Module):
 '''
 
 
-def test_a_network_with_a_fit_of_its_own_is_fitted_once_and_repeated(prepared: Path, tmp_path: Path):
+def test_a_network_with_a_fit_of_its_own_is_fitted_once(prepared: Path, tmp_path: Path):
     params = TINY
     for old, new in {
         MODEL: '{name: "net.py:NearestMean"}',
@@ -119,8 +117,6 @@ def test_a_network_with_a_fit_of_its_own_is_fitted_once_and_repeated(prepared: P
     checked = tandem(project, "check", "tiny", "--devices", "cpu")
     assert "takes no steps" in checked.stdout, checked.stdout
     reproduce(project, publishes=False)
-    verified = tandem(project, "verify", RUN)
-    assert "bit-equal" in verified.stdout, verified.stdout
     (project / "params.yaml").write_text(params.replace("epochs: 1", "epochs: 3"))
     refused = run(project, sys.executable, "-m", "tandem.stage", "hardware", check=False)
     assert "epochs is 3; it must be 1 for net.py:NearestMean" in refused.stdout
