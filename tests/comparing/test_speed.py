@@ -34,13 +34,6 @@ def test_the_interval_is_students_t_on_the_logarithms():
     assert found.high == pytest.approx(math.exp(0.2 + half), rel=1e-6)
 
 
-def test_fewer_than_three_pairs_have_a_ratio_and_the_way_to_an_interval():
-    found = paired_speed_up([1.5, 6.0])
-    assert found.ratio == pytest.approx(3.0)
-    assert found.low is None and found.high is None and not found.is_clear
-    assert "dvc exp run -S 'seeds=[0,1,2,3,4]'" in found.processes
-
-
 def test_what_slows_both_sides_of_a_turn_and_what_disturbs_single_turns_is_gone_from_a_pairs_figure():
     base = [2.0 * slow for slow in (1.0, 1.1, 1.5, 3.0, 2.0, 1.2, 1.0)]
     other = [1.0 * slow for slow in (1.0, 1.1, 1.5, 3.0, 2.0, 1.2, 1.0)]

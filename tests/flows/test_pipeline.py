@@ -257,4 +257,3 @@ def test_a_fresh_folder_is_left_clean(trained: Path):
     assert status.split() == ["??", "dvc.lock", "??", "results/", "??", "stages/dvc.lock"], "what git is to keep"
     assert not unpublished(trained)
     assert not list((trained / ".tandem/checkpoints").rglob("*.pt"))
-    assert shutil.which("dvc", path=environment()["PATH"])
