@@ -7,12 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from tandem.model_package import with_own_imports, write_package
+from tandem.model_package import with_own_imports
 from tests.projects import commit, copy_of, read_record, stages_at_once, tandem, wait_until_published
 from tests.tasks.test_tasks import CLOSENESS
 from tests.test_parts import HELPER, NET, OWN
 
-STAGES = ("hardware", "train tiny cpu 0", "evaluate tiny cpu")
 # In an empty folder, with nothing of the caller's environment: predict with each model, and with its example.
 # Arguments: the store, the table, URIs of models.
 BARE = """
@@ -57,71 +56,38 @@ def predicted_here(project: Path, out: Path) -> str:
     return out.read_text()
 
 
-def test_two_versions_of_the_code_predict_in_one_process_without_this_project(prepared: Path, tmp_path: Path):
-    """A network of the workload's own with a built-in task, then with a task of the workload's own as well."""
+def test_two_versions_of_the_code_predict_in_one_process_without_this_project(trained: Path, tmp_path: Path):
+    """A built-in network, then a network and a task of the workload's own."""
     pytest.importorskip("mlflow")
-    project = copy_of(prepared, tmp_path / "project", OWN)
-    uris, expected = [], []
+    project = copy_of(trained, tmp_path / "project")
+    uris, expected = [uri_of(project)], [predicted_here(project, tmp_path / "expected0.csv")]
     for name, content in (("net", NET), ("helper", HELPER), ("task", CLOSENESS)):
         (project / f"workloads/tiny/{name}.py").write_text(content)
-    own_task = OWN.replace("task: classify", "task: task.py:Task").replace(
-        "label_smoothing: 0.1", "label_smoothing: 0.0"
-    )
-    for number, params in enumerate((OWN, own_task)):
-        (project / "params.yaml").write_text(params)
-        commit(project)
-        stages_at_once(project, *STAGES)
-        wait_until_published(project)
-        uris.append(f"runs:/{read_record(project, 'timing.json')['mlflow']['run_id']}/model")
-        expected.append(predicted_here(project, tmp_path / f"expected{number}.csv"))
+    params = OWN.replace("task: classify", "task: task.py:Task")
+    (project / "params.yaml").write_text(params.replace("label_smoothing: 0.1", "label_smoothing: 0.0"))
+    commit(project)
+    stages_at_once(project, "hardware", "train tiny cpu 0", "evaluate tiny cpu")
+    wait_until_published(project)
+    uris.append(uri_of(project))
+    expected.append(predicted_here(project, tmp_path / "expected1.csv"))
     assert expected[0] != expected[1]
     packages = predict_bare(tmp_path / "empty", project, *uris)
     assert len(packages) == 2
     assert [(tmp_path / f"empty/{number}.csv").read_text() for number in range(2)] == expected
 
 
-def test_a_built_in_network_predicts_without_this_project_and_without_a_pickle(trained: Path, tmp_path: Path):
-    pytest.importorskip("mlflow")
-    [package] = predict_bare(tmp_path / "empty", trained, "models:/tandem-tiny@best")
-    assert (tmp_path / "empty/0.csv").read_text() == predicted_here(trained, tmp_path / "expected.csv")
+def uri_of(project: Path) -> str:
+    return f"runs:/{read_record(project, 'timing.json')['mlflow']['run_id']}/model"
+
+
+def test_a_model_has_the_code_that_it_needs_and_no_pickle(trained: Path):
     [folder] = (trained / "mlruns/artifacts/tiny/models").glob("*/artifacts")
     assert not [path for path in folder.rglob("*") if path.suffix in (".pkl", ".pth", ".pt")]
+    package = json.loads((folder / "MLmodel").read_text())["flavors"]["python_function"]["loader_module"]
     names = {path.stem for path in (folder / "code" / package).rglob("*.py")}
     assert "gru" in names and not names & {"transformer", "trainer", "checkpoint", "rally_simulation", "loading"}
-    model = json.loads((folder / "MLmodel").read_text())
-    assert model["flavors"]["python_function"]["loader_module"] == package
     pinned = (folder / "requirements.txt").read_text().split()
     assert {line.partition("==")[0] for line in pinned} == {"mlflow", "torch", "numpy", "pandas", "safetensors"}
-
-
-def test_the_name_of_the_package_changes_with_its_code_alone(tmp_path: Path):
-    file = tmp_path / "net.py"
-    names = []
-    for text, folder in (("a = 1\n", "one"), ("a = 1\n", "two"), ("a = 2\n", "three")):
-        file.write_text(text)
-        names.append(write_package(tmp_path / folder, [file]))
-    assert names[0] == names[1] != names[2]
-
-
-@pytest.mark.parametrize(
-    ("source", "expected"),
-    [
-        ("from tandem.models import Shape", "from p.tandem.models import Shape"),
-        ("from tandem import files", "from p.tandem import files"),
-        (
-            "x = 'é'; from  tandem.parts import (\n    Whole,\n)\n",
-            "x = 'é'; from  p.tandem.parts import (\n    Whole,\n)\n",
-        ),
-        ("import numpy, tandem.parts", "import numpy; import p.tandem.parts; from p import tandem"),
-        ("import tandem.parts as parts", "import p.tandem.parts as parts"),
-        ("from workloads.tiny.helper import pooled", "from p.workloads.tiny.helper import pooled"),
-        ("from .tandem import pooled", "from .tandem import pooled"),
-        ("from tandems import x  # from tandem import x", "from tandems import x  # from tandem import x"),
-        ("def f():\n    from tandem.parts import Whole\n", "def f():\n    from p.tandem.parts import Whole\n"),
-    ],
-)
-def test_only_the_imports_of_this_project_change(source: str, expected: str):
-    assert with_own_imports(source.encode(), "p").decode() == expected
 
 
 def test_an_import_that_cannot_be_changed_gets_one_sentence():

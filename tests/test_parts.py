@@ -56,14 +56,6 @@ def pooled(states, mask):
 OWN = TINY.replace(MODEL, '{name: "net.py:Mean", channels: 8}')
 
 
-def with_network(folder: Path, params: str = OWN) -> Path:
-    project = make_project(folder, params)
-    (project / "workloads/tiny/net.py").write_text(NET)
-    (project / "workloads/tiny/helper.py").write_text(HELPER)
-    commit(project)
-    return project
-
-
 def test_the_walk_through_of_the_documentation(trained: Path, tmp_path: Path):
     """docs/extending.md: its network and its line in params.yaml, checked, trained, compared and verified."""
     text = (ROOT / "docs/extending.md").read_text(encoding="utf-8")
@@ -78,8 +70,6 @@ def test_the_walk_through_of_the_documentation(trained: Path, tmp_path: Path):
     assert "tiny classify, net.py:TCN" in (project / "results/compare/compare.md").read_text()
     compared = tandem(project, "compare", str(trained / RUN), RUN)
     assert "McNemar" in compared.stdout, compared.stdout
-    predicted = tandem(project, "predict", "tiny", str(project / "workloads/tiny/data/table.csv"))
-    assert predicted.stdout.startswith("sequence,predicted,confidence")
     commit(project)
     wait_until_published(project)
     verified = tandem(project, "verify", "tiny@cpu")
@@ -111,16 +101,15 @@ class NearestMean(nn.Module):
 '''
 
 
-def test_a_network_with_a_fit_of_its_own_is_fitted_once_and_repeated(prepared: Path, tmp_path: Path):
-    keys = {
+def test_a_network_with_a_fit_of_its_own_is_fitted_once(prepared: Path, tmp_path: Path):
+    params = TINY
+    for old, new in {
+        MODEL: '{name: "net.py:NearestMean"}',
         "epochs: 3": "epochs: 1",
         "warmup_epochs: 1": "warmup_epochs: 0",
         "label_smoothing: 0.1": "label_smoothing: 0.0",
-    }
-    params = OWN.replace('{name: "net.py:Mean", channels: 8}', '{name: "net.py:NearestMean"}').replace(
-        "mix: 0.1", "mix: 0.0"
-    )
-    for old, new in {**keys, "warp: 0.1": "warp: 0.0"}.items():
+        "mix: 0.1, shift: 0.0, warp: 0.1": "mix: 0.0, shift: 0.0, warp: 0.0",
+    }.items():
         params = params.replace(old, new)
     project = copy_of(prepared, tmp_path / "project", params)
     (project / "workloads/tiny/net.py").write_text(NEAREST_MEAN)
@@ -128,8 +117,6 @@ def test_a_network_with_a_fit_of_its_own_is_fitted_once_and_repeated(prepared: P
     checked = tandem(project, "check", "tiny", "--devices", "cpu")
     assert "takes no steps" in checked.stdout, checked.stdout
     reproduce(project, publishes=False)
-    verified = tandem(project, "verify", RUN)
-    assert "bit-equal" in verified.stdout, verified.stdout
     (project / "params.yaml").write_text(params.replace("epochs: 1", "epochs: 3"))
     refused = run(project, sys.executable, "-m", "tandem.stage", "hardware", check=False)
     assert "epochs is 3; it must be 1 for net.py:NearestMean" in refused.stdout
@@ -141,27 +128,8 @@ NOT_THERE = "workloads/tiny/net.py imports 'not_there', which is not installed; 
 @pytest.mark.parametrize(
     ("old", "new", "sentence"),
     [
-        (
-            "self.head(pooled(self.layers(values), mask))",
-            "self.layers(values)",
-            "forward of net.py:Mean returns (2, 12, 8)",
-        ),
-        (
-            "def forward(self, values: Tensor, mask: Tensor)",
-            "def forward(self, values: Tensor)",
-            "must take (values, mask)",
-        ),
+        ("(self, values: Tensor, mask: Tensor)", "(self, values: Tensor)", "must take (values, mask)"),
         ("import Shape\n", "import Shap\n", "workloads/tiny/net.py, line 5: ImportError: cannot import name 'Shap'"),
-        (
-            "        super().__init__()\n",
-            "",
-            "workloads/tiny/net.py, line 12: AttributeError: cannot assign module before",
-        ),
-        (
-            "pooled(self.layers",
-            "pooled(self.laiers",
-            "line 22: AttributeError: 'Mean' object has no attribute 'laiers'",
-        ),
         ("        return self.head", "        import not_there\n\n        return not_there.head", NOT_THERE),
     ],
 )
@@ -202,23 +170,3 @@ def test_an_experiment_in_a_copy_names_the_files_that_git_does_not_track(tmp_pat
         assert f"git does not track {file}, so the experiment does not get it; run `git add {file}`" in done.stdout
         run(project, "git", "add", file)
     assert "train@tiny-cpu" in run(project, *experiment).stdout
-
-
-def test_params_are_validated_again_only_after_a_file_has_changed_that_decides_it(tmp_path: Path):
-    """Without a change, `hardware` does not import pydantic, and runs no code of a workload."""
-    project = with_network(tmp_path / "project")
-    net, params, ran = project / "workloads/tiny/net.py", project / "params.yaml", project / "ran"
-    net.write_text(
-        NET.replace("        if channels <", f"        print(file=open({str(ran)!r}, 'a'))\n        if channels <")
-    )
-    code = "import sys; from stages import hardware; hardware.main(); print('pydantic' in sys.modules)"
-    found = []
-    for edit in (None, None, params, None, net):
-        if edit:
-            edit.write_text(edit.read_text().replace("channels: 8", "channels: 9") + "\n")
-        done = run(project, sys.executable, "-c", code)
-        found.append((done.stdout.splitlines()[-1], len(ran.read_text())))
-    assert found == [("True", 1), ("False", 1), ("True", 2), ("False", 2), ("True", 3)]
-    (project / "results/hardware/code/tiny/train.json").unlink()
-    run(project, sys.executable, "-c", code)
-    assert (project / "results/hardware/code/tiny/train.json").exists()

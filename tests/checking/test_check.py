@@ -10,17 +10,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
-from tandem.checking import outputs
 from tandem.checking.command import CHECKS, check_workload, run_checks
 from tandem.checking.subject import Subject
 from tandem.models import Shape
 from tandem.params.schema import MODELS
 from tandem.tasks import open_task
 from tandem.training.device import open_device
-from tandem.training.graphs import with_line
-from tests.models.test_models import CONFIGS, made
+from tests.models.test_models import CONFIGS
 from tests.projects import MODEL, TINY, commit, make_project, python, run, tandem
 from tests.trainers import SETTINGS, SUMMARIES, identity, tensors
 
@@ -79,39 +76,17 @@ PLANTED: dict[str, tuple[str, str, list[str], dict[str, str]]] = {
         "output", "fail", ["(16, 3, 1) instead of (16, 3)"],
         fault("return Good.forward(self, values, mask).unsqueeze(2)"),
     ),
-    "Squeezed": (
-        "output", "fail", ["(3,) instead of (1, 3)"],
-        fault("return Good.forward(self, values, mask).squeeze(0)"),
-    ),
-    "WrongType": (
-        "output", "fail", ["torch.float64 instead of torch.float32"],
-        fault("return Good.forward(self, values, mask).double()"),
-    ),
     "NotFinite": ("output", "fail", ["NaN"], fault("return Good.forward(self, values, mask).log()")),
     "RandomInEval": (
         "randomness", "fail", ["random"],
         fault("found = Good.pooled(self, values, mask)\n        return found + 0.01 * torch.randn_like(found)",
               method="pooled"),
     ),
-    "RandomByNumpy": (
-        "randomness", "fail", ["random"],
-        fault("found = Good.forward(self, values, mask)\n"
-              "        return found if self.training else found + float(np.random.rand())"),
-    ),
     "UsesPadding": ("padding", "fail", ["`mask`"], fault("return self.embedding(values).mean(dim=1)", method="pooled")),
-    "CountsPadding": (
-        "padding", "fail", ["123 instead of 0 in the padding moves real outputs by 0 of"],
-        fault("return self.states(values, mask).mean(dim=1)", method="pooled"),
-    ),
     "FixedLength": (
         "padding", "fail", ["net.py, line {line}: 9 instead of 12 steps, as in new tables for `tandem predict`, raise"],
         fault("return self.wide((values * mask.unsqueeze(2)).flatten(1))", 
               "self.embedding, self.wide = nn.Identity(), nn.Linear(48, 32)", "pooled"),
-    ),
-    "OverflowsInPadding": (
-        "padding", "fail", ["by nan of the largest one"],
-        fault("return Good.pooled(self, values, mask) + 0 * (values.abs() ** 30 * mask.unsqueeze(2)).sum()",
-              method="pooled"),
     ),
     "NormalizesOverBatch": (
         "batch independence", "fail", ["depend on the batch size"],
@@ -135,25 +110,11 @@ PLANTED: dict[str, tuple[str, str, list[str], dict[str, str]]] = {
         "device reads", "warn", ["net.py, line {line} (a number", "CUDA graph"],
         fault("return Good.pooled(self, values, mask) * mask.any().item()", method="pooled"),
     ),
-    "Branches": (
-        "device reads", "warn", ["net.py, line {line} (a number"],
-        fault("if (values > 1e6).any():\n            values = values / 2\n"
-              "        return Good.pooled(self, values, mask)", method="pooled"),
-    ),
     "IndexesByMask": (
         "device reads", "warn", ["net.py, line {line} (a boolean index)"],
         fault("found = self.embedding(values)[mask]\n"
               "        return values.new_zeros(*mask.shape, 32).masked_scatter(mask.unsqueeze(2), found)",
               method="states"),
-    ),
-    "Nonzero": (
-        "device reads", "warn", ["net.py, line {line} (nonzero)"],
-        fault("rows, _ = mask[:, :1].nonzero(as_tuple=True)\n"
-              "        return Good.pooled(self, values, mask).index_select(0, rows)", method="pooled"),
-    ),
-    "Lists": (
-        "device reads", "warn", ["net.py, line {line} (tolist)"],
-        fault("assert mask.sum(dim=1).tolist()\n        return Good.pooled(self, values, mask)", method="pooled"),
     ),
     "Unused": ("gradients", "warn", ["unused.weight, unused.bias"],
                fault("return Good.forward(self, values, mask)", "self.unused = nn.Linear(2, 2)")),
@@ -238,10 +199,6 @@ def test_a_check_is_skipped_only_for_a_reason(found: dict[str, list[dict[str, st
     assert remarks(found["Fine"]) == []
     skipped = {each["check"]: each["evidence"] for each in found["Fine"] if each["status"] == "skip"}
     assert skipped == {"CPU and GPU": "compares a GPU with the CPU"}
-    for name, findings in found.items():
-        for each in findings:
-            if each["status"] == "skip" and each["check"] not in skipped:
-                assert "needs a network that passes" in each["evidence"], (name, each)
 
 
 def test_every_check_has_a_planted_fault():
@@ -257,12 +214,6 @@ def test_only_a_failed_check_makes_the_command_fail(project: Path):
     assert remarks(document["findings"]) == [("gradients", "warn")]
 
 
-def test_an_unknown_workload_gets_one_sentence(project: Path):
-    done = tandem(project, "check", "Unusd", check=False)
-    sentence = "error: workload 'Unusd' is not in params.yaml; did you mean 'Unused'?"
-    assert done.returncode == 2 and sentence in done.stdout and "Traceback" not in done.stdout
-
-
 def test_prepared_data_is_used_unless_it_is_outdated(ready: Path):
     done = tandem(ready, "check", "tiny", "--devices", "cpu")
     assert "checked on the prepared data" in done.stdout, done.stdout
@@ -274,8 +225,7 @@ def test_prepared_data_is_used_unless_it_is_outdated(ready: Path):
 # The built-in networks --------------------------------------------------------------------------------------------
 
 
-COMBINATIONS = [(task, model) for task, names in MODELS.items() for model in names]
-ROUNDING_OF_BUILT_IN = 1e-6  # tandem/checking/subject.py: ROUNDING is a hundred times as much
+TASK_OF = {model: task for task, names in MODELS.items() for model in names}  # one of a network's tasks
 
 
 def subject_of(task_name: str, model_name: str, device: str) -> Subject:
@@ -289,21 +239,9 @@ def subject_of(task_name: str, model_name: str, device: str) -> Subject:
 
 
 @pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
-@pytest.mark.parametrize(("task_name", "model_name"), COMBINATIONS)
-def test_every_built_in_network_passes_for_each_of_its_tasks(
-    task_name: str, model_name: str, device: str, monkeypatch: pytest.MonkeyPatch
-):
-    if device == "cpu":
-        monkeypatch.setattr(outputs, "ROUNDING", ROUNDING_OF_BUILT_IN)
-    findings = [*run_checks(subject_of(task_name, model_name, device))]
-    assert remarks(findings) == []
-    skipped = {each.check for each in findings if each.status == "skip"}
-    expected = {"CPU and GPU"} if device == "cpu" else set()
-    expected |= {"padding"} if task_name == "forecast" else set()
-    expected |= {"overfitting"} if model_name == "hybrid" else set()
-    if model_name in ("rocket", "model_selection"):
-        expected |= {check.name for check in CHECKS if check.takes_steps}
-    assert skipped == expected
+@pytest.mark.parametrize("model_name", TASK_OF)
+def test_every_built_in_network_passes(model_name: str, device: str):
+    assert remarks([*run_checks(subject_of(TASK_OF[model_name], model_name, device))]) == []
 
 
 @pytest.mark.parametrize("workload", ["sign", "pen", "price", "rally"])
@@ -337,13 +275,3 @@ print(trainer.missing_graph()["step: graph"])
     done = run(project, sys.executable, "-c", code)
     line = next(number for number, text in enumerate(code_of("ReadsNumber").splitlines(), 1) if ".item()" in text)
     assert f"the capture failed: workloads/ReadsNumber/net.py, line {line}: " in done.stdout
-
-
-def test_the_deepest_line_of_a_network_is_named():
-    _, model = made("classify", "gru")
-    with pytest.raises(RuntimeError) as caught:
-        model(torch.zeros(2, 12, 5), torch.ones(2, 12, dtype=torch.bool))
-    assert with_line(caught.value, "it").startswith("tandem/models/kernels/gru.py, line ")
-    with pytest.raises(ZeroDivisionError) as caught:
-        1 / 0  # noqa: B018
-    assert with_line(caught.value, "it") == "it"

@@ -5,8 +5,6 @@ import csv
 import hashlib
 import io
 import math
-import subprocess
-import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -17,10 +15,9 @@ from tandem.comparing import comparison, differences
 from tandem.comparing.comparability import Comparability, compare_sides
 from tandem.comparing.comparison import Judgement, Side, compare
 from tandem.comparing.differences import MEASURES, Margin, Pairs, difference, margin_of_seeds
-from tandem.machine.conditions import busy
 from tandem.runs.run import Run
 from tandem.runs.schemas import TrainRecord
-from tandem.tasks import detect, forecast
+from tandem.tasks import detect
 from tandem.tasks.scores import macro_f1
 
 EPYC = "AMD EPYC 9654 96-Core Processor (family 25 model 17)"
@@ -36,17 +33,7 @@ def make_manifest(device: str, **changes: Any) -> dict[str, Any]:
         "requested": device,
         "seed": 0,
         "tree": {"commit": "a" * 40, "patch": "", "patch_sha256": None},
-        "block": {
-            "task": "classify",
-            "train": {
-                "batch_size": 56,
-                "learning_rate": 6e-3,
-                "threads": "auto",
-                "precision": "auto",
-                "step": "auto",
-                "model": {"name": "gru", "hidden_size": 96},
-            },
-        },
+        "block": {"task": "classify", "train": {"batch_size": 56, "threads": "auto", "model": {"name": "gru"}}},
         "realized": {
             "precision": "fp32",
             "grad_accum_steps": 1,
@@ -152,17 +139,12 @@ def test_a_gpu_and_a_cpu_of_one_machine_are_compared_and_their_differences_named
         ({"workload": "pen"}, "workload (sign against pen)"),
         ({"digests.data.table": "9" * 64}, "data: raw table (11111111 against 99999999)"),
         ({"digests.data.packed.test": "9" * 64}, "data: packed test split (44444444 against 99999999)"),
-        ({"digests.data.table": None}, "data: raw table (11111111 against not recorded)"),
         ({"block.train.batch_size": 112}, "batch_size (56 against 112)"),
         ({"block.train.max_grad_norm": 1.0}, "max_grad_norm (absent against 1.0)"),
         ({"realized.precision": "tf32"}, "precision (fp32 against tf32)"),
-        ({"realized.grad_accum_steps": 2}, "grad_accum_steps (1 against 2)"),
         ({"digests.code.tandem/training/step": "9" * 64}, "code: tandem/training/step (absent against 99999999)"),
         ({"realized.out_of_memory": ["2 parts a batch"]}, "memory ran out while training on cuda (2 parts a batch)"),
-        (
-            {"conditions.before.gpu.other_processes": 0, "conditions.between.other_processes": 1.0},
-            "cuda: other processes on its GPU (none before, 1 while it trained)",
-        ),
+        ({"conditions.between.other_processes": 1.0}, "cuda: other processes on its GPU (1 while it trained)"),
     ],
 )
 def test_other_work_refuses_a_speed_up_and_says_both_values(changes: dict[str, Any], reason: str):
@@ -204,41 +186,13 @@ def test_what_was_asked_for_may_differ_where_what_came_of_it_agrees():
     [
         ({"tree.patch_sha256": "c" * 64}, "patch of an edited tree (none against cccccccc)"),
         ({"environment.requirements_sha256": "9" * 64}, "locked packages (88888888 against 99999999)"),
-        (
-            {"conditions.between": {"others_share": 0.3}},
-            "cuda: others took 30% of the processors' time while it trained",
-        ),
-        ({"conditions.after.gpu.throttled_by": ["power", "heat"]}, "cuda: the clocks were throttled (power, heat)"),
-        (
-            {"conditions.before.gpu.power_limit_watts": 700.0, "conditions.after.gpu.power_limit_watts": 300.0},
-            "cuda: power limit watts changed while training (700.0 before, 300.0 after)",
-        ),
+        ({"conditions.between": {"others_share": 0.3}}, "others took 30% of the processors' time while it trained"),
+        ({"conditions.after.gpu.throttled_by": ["power", "heat"]}, "the clocks were throttled (power, heat)"),
     ],
 )
 def test_environment_and_conditions_are_notes_and_no_reasons(changes: dict[str, Any], note: str):
     found = compare_manifests(CPU, changed(GPU, **changes))
-    assert found.refusals == () and found.notes == (note,)
-
-
-@pytest.mark.parametrize(
-    ("seconds", "between", "said"),
-    [
-        (28.0, {"others_share": 0.73, "steal_share": 0.0}, "others took 73% of the cores"),
-        (28.0, {"others_share": 0.05, "steal_share": 0.2}, "the host of this virtual machine took 20% of the cores"),
-        (5.0, {"others_share": 0.4, "steal_share": 0.0}, ""),  # two seconds of the publisher
-        (28.0, {}, ""),  # a resumed training
-    ],
-)
-def test_a_busy_machine_is_named_unless_it_is_tandems_own_publisher(
-    seconds: float, between: dict[str, float], said: str
-):
-    conditions = {"conditions.after.cpu_seconds": {"all": 1000.0 + seconds}, "conditions.between": between}
-    assert busy(changed(CPU, **conditions)["conditions"]) == said
-
-
-def test_settings_of_equal_hardware_are_compared():
-    pair = [changed(GPU, **{"conditions.before.gpu.power_limit_watts": watts}) for watts in (700, 350)]
-    assert compare_manifests(*pair).notes == ("power limit watts differs: 700 for the first, 350 for the second",)
+    assert found.refusals == () and len(found.notes) == 1 and found.notes[0].endswith(note)
 
 
 def test_the_runs_of_a_side_must_be_repetitions_of_each_other():
@@ -274,14 +228,6 @@ def test_mcnemar_is_the_exact_one():
     assert found.difference == pytest.approx(0.08) and found.low < 0.08 < found.high
     assert "that of cuda is better than that of cpu" in found.sentence("cpu", "cuda")
     assert differences.mcnemar(0, 5) == 2 / 2**5 and differences.mcnemar(0, 0) == differences.mcnemar(3, 3) == 1
-
-
-def test_the_score_interval_is_that_of_the_restricted_likelihood():
-    z = 1.959963984540054
-    low, high = differences.score_interval(0, 0, 180)  # closed form
-    assert (low, high) == (pytest.approx(-(z**2) / (180 + z**2)), pytest.approx(z**2 / (180 + z**2)))
-    turned = [-edge for edge in differences.score_interval(9, 3, 50)[::-1]]
-    assert differences.score_interval(3, 9, 50) == pytest.approx(turned)
 
 
 def test_interval_and_exact_test_never_contradict_each_other():
@@ -383,12 +329,6 @@ def test_windows_of_one_stretch_are_one_case():
     assert (found.low, found.high) == pytest.approx((once.low, once.high)) and found.low < 0 < found.high
 
 
-def test_the_smallest_difference_that_seeds_detect_is_students():
-    """Of a noncentral t with 4 degrees of freedom: 1.682 standard deviations of a difference in 80% of cases."""
-    pairs = Pairs(np.zeros((5, 1)), np.array([[0.0], [1.0], [2.0], [3.0], [4.0]]), MEASURES["window errors"])
-    assert differences.over_seeds(pairs).min_detectable_effect == pytest.approx(1.682 * 2.5**0.5, rel=1e-3)
-
-
 def test_seeds_that_agree_by_chance_do_not_make_an_interval_without_width():
     first = {seed: classified("1" * 99 + "0") for seed in range(3)}
     second = {seed: classified("0" + "1" * 99) for seed in range(3)}
@@ -415,27 +355,16 @@ def test_numbers_are_compared_by_their_absolute_error_sequence_by_sequence():
     assert difference("errors", {0: rows(2.0)}, {0: rows(2.0)[::-1]}).verdict == "equal"
 
 
-def test_event_f1_from_the_rows_is_the_tasks_own_score():
+def test_event_f1_from_the_rows_is_the_tasks_own():
     classes, draw = ["none", "hit", "bounce", "net"], np.random.default_rng(0)
     task = detect.Task({"classes": classes, "features": [], "num_per_class": {"train": dict.fromkeys(classes, 1)}})
     actual = draw.choice(4, size=(40, 30), p=[0.9, 0.05, 0.03, 0.02])
-    predicted = np.where(draw.random(actual.shape) < 0.2, 0, actual) + (draw.random(actual.shape) < 0.01) * (
-        actual == 0
-    )
+    predicted = np.where(draw.random(actual.shape) < 0.2, 0, actual)
+    predicted[draw.random(actual.shape) < 0.01] = 1
     rows = task.list_events(predicted, actual, draw.random((40, 30, 4)), np.arange(40))
     rows = [{name: str(value) for name, value in row.items()} for row in rows]
     counts = MEASURES["events"].read([rows])[0]
     assert differences.event_f1(counts) == pytest.approx(macro_f1(task.per_class(task.counts(predicted, actual))))
-
-
-def test_mae_from_the_rows_is_the_tasks_own():
-    draw = np.random.default_rng(0)
-    anchors, actual, network, linear = (draw.normal(size=shape) for shape in (7, (7, 3), (7, 3), (7, 3)))
-    times = [f"2021-12-{10 + day}T00:00:00Z" for day in range(7)]
-    rows = forecast.list_forecasts(times, anchors, actual, {"network": network, "linear": linear})
-    rows = [{name: str(value) for name, value in row.items()} for row in rows]
-    scores = differences.measured_scores("window errors", {4: rows})
-    assert scores == {4: pytest.approx(forecast.errors(network, actual)["mae"])}
 
 
 def events(num_missed: int) -> list[dict[str, Any]]:
@@ -452,31 +381,19 @@ def test_events_are_compared_sequence_by_sequence():
     assert (found.high - found.low) / 2 == pytest.approx(1.96 * 2 / 1.8**2 * (0.16 / 200) ** 0.5, rel=0.1)
 
 
+WINDOWS = forecasts([1.0] * 4)
+OTHER_WINDOWS = [{**row, "actual": 101.0} for row in WINDOWS]
+
+
 @pytest.mark.parametrize(
     ("score", "first", "second", "message"),
     [
         ("correct", classified("11"), classified("111"), "1 of the sequences stand on one side only"),
-        (
-            "window errors",
-            forecasts([1.0] * 4),
-            [{**row, "actual": 101.0} for row in forecasts([1.0] * 4)],
-            "not the same levels in the same order",
-        ),
-        (
-            "scores",
-            classified("11"),
-            classified("11"),
-            "predictions.csv has no number for each sequence in a column `score`",
-        ),
-        (
-            "odds",
-            [],
-            [],
-            "there is no test of 'odds' here; there is one of correct, events, errors, window errors, scores",
-        ),
+        ("window errors", WINDOWS, OTHER_WINDOWS, "not the same levels in the same order"),
+        ("scores", classified("11"), classified("11"), "predictions.csv has no number for each sequence in a column"),
     ],
 )
-def test_other_test_splits_and_unknown_scores_are_refused(score: str, first: Any, second: Any, message: str):
+def test_other_test_splits_are_refused(score: str, first: Any, second: Any, message: str):
     with pytest.raises(ValueError, match=message):
         difference(score, {0: first}, {0: second})
 
@@ -517,10 +434,6 @@ def test_a_judgement_says_how_fast_between_what_and_how_good():
     [
         ({"workload": "sign", "sentence": "sign: one device, nothing to pair."}, "one device, nothing to pair."),
         ({**SPEED, "out_of_memory": {"cuda": ["2 parts"]}}, "memory ran out on cuda while they took turns."),
-        (
-            {**SPEED, "about": {"cpu": {"precision": "fp32"}, "cuda": {"precision": "tf32"}}},
-            "the sides took turns in precision fp32 and tf32.",
-        ),
         ({**SPEED, "sides": ["cpu", "tpu"]}, "cpu and tpu took turns, and these are cpu and cuda."),
     ],
 )
@@ -565,9 +478,3 @@ def test_each_side_is_compared_with_the_first():
     found = compare("sign", every)
     assert [(each.first.name, each.second.name) for each in found.judgements] == [("one", "two"), ("one", "three")]
     assert all(sentence.startswith("sign: ") for sentence in found.sentences)
-
-
-def test_judging_imports_no_torch():
-    code = "import sys, tandem.comparing.comparison; print('torch' in sys.modules, 'scipy' in sys.modules)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.split() == ["False", "False"]

@@ -6,9 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tandem.comparing import published
-from tandem.runs.run import open_folder
-from tests.projects import RUN, TINY, copy_of, dvc, stage, tandem
+from tests.projects import TINY, copy_of, dvc, stage, tandem
 
 
 def verify(project: Path, *words: str, status: int = 0) -> str:
@@ -41,22 +39,6 @@ def test_what_was_not_trained_or_is_asked_for_otherwise_says_so(project: Path, t
     assert "not verifiable: not trained here (`dvc repro` trains it with seed 0)" in verify(other, status=2)
 
 
-@pytest.mark.long
-def test_other_threads_are_judged_by_the_published_envelope(project: Path, tmp_path: Path) -> None:
-    """A GRU stays bit-equal with two threads on the machines seen; what must hold everywhere is that it passes."""
-    other = copy_of(project, tmp_path / "other", TINY.replace("threads: 1", "threads: 2"))
-    content = json.loads((other / "docs/published.json").read_text())
-    (entry,) = content["workloads"]["tiny"]
-    entry["block"]["train"]["threads"] = 2  # asked for alike, so that what was realized is what differs
-    (other / "docs/published.json").write_text(json.dumps(content))
-    stage(other, "train", "tiny", "cpu", "0")
-    stage(other, "evaluate", "tiny", "cpu")
-    done = tandem(other, "verify", "published", check=False)
-    assert done.returncode in (0, 3) and any(
-        verdict in done.stdout for verdict in ("bit-equal", "within rounding", "inconclusive")
-    ), done.stdout
-
-
 def test_the_report_shows_the_published_runs_of_the_same_work_beside_ones_own(project: Path, tmp_path: Path) -> None:
     other = copy_of(project, tmp_path / "other")
     stage(other, "compare")
@@ -66,43 +48,22 @@ def test_the_report_shows_the_published_runs_of_the_same_work_beside_ones_own(pr
     (entry,) = content["workloads"]["tiny"]
     elsewhere = json.loads(json.dumps(entry))
     elsewhere["hardware"]["cpu"]["name"] = elsewhere["hardware"]["name"] = "Another Processor"
-    own = open_folder(other / RUN)
-    found, why = published.references([elsewhere, entry], [own])
-    assert [each.side.row["device_name"] for each in found] == [
-        entry["hardware"]["name"],
-        "Another Processor",
-    ] and not why
     content["workloads"]["tiny"].append(elsewhere)
     (other / "docs/published.json").write_text(json.dumps(content))
     stage(other, "compare")
     assert "published run of Another Processor" in (other / "results/compare/compare.md").read_text()
-    entry["block"]["train"]["epochs"] = 4
-    assert published.references([entry], [own]) == ((), "published with other parameters (train.epochs)")
 
 
-def test_the_most_similar_machine_comes_first_and_none_hides_a_difference_on_ones_own(
+def test_a_result_of_another_machine_does_not_hide_a_difference_from_that_of_ones_own(
     project: Path, tmp_path: Path
 ) -> None:
     other = copy_of(project, tmp_path / "other")
     content = json.loads((other / "docs/published.json").read_text())
     (entry,) = content["workloads"]["tiny"]
-    names = [
-        "AMD EPYC (family 26 model 2)",
-        "AMD EPYC-Genoa (family 26 model 2)",
-        "AMD EPYC (family 26 model 17)",
-        "AMD EPYC (family 25 model 1)",
-        "11th Gen Intel(R) Core(TM) (family 6 model 140)",
-    ]
-
-    def on(name: str) -> dict:
-        return {**entry, "hardware": {**entry["hardware"], "name": name, "cpu": {"name": name}}}
-
-    own = on(names[0])
-    assert sorted(map(on, reversed(names)), key=lambda each: published.distance(each, own)) == [*map(on, names)]
-
+    elsewhere = {**entry, "hardware": {**entry["hardware"], "name": "Another", "cpu": {"name": "Another"}}}
     changed = json.loads(json.dumps(entry))
     changed["digests"]["weights"]["initial"] = "0" * 64
-    for entries in ([changed, on("Another Processor")], [on("Another Processor"), changed]):
+    for entries in ([changed, elsewhere], [elsewhere, changed]):
         content["workloads"]["tiny"] = entries
         (other / "docs/published.json").write_text(json.dumps(content))
         output = verify(other)

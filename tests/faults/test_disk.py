@@ -13,6 +13,7 @@ from tandem import files
 from tests.projects import TINY, copy_of, dvc, stage
 
 RUN = "results/runs/tiny/cpu/train/result/0"
+pytestmark = pytest.mark.parametrize("small_disk", [1], indirect=True)
 
 
 def fill(disk: Path, but: int = 0) -> Path:
@@ -29,7 +30,6 @@ def sentence(output: str) -> str:
     return line.removeprefix("error: ")
 
 
-@pytest.mark.parametrize("small_disk", [1], indirect=True)
 @pytest.mark.case(31, 33)
 def test_every_way_to_write_a_file_names_the_path_and_the_next_step(small_disk: Path, saw: Callable[[str], None]):
     """a full disk, then a read-only one, under each way to write a file"""
@@ -50,7 +50,6 @@ def test_every_way_to_write_a_file_names_the_path_and_the_next_step(small_disk: 
     saw(str(raised.value).replace(f"{small_disk}/", ""))
 
 
-@pytest.mark.parametrize("small_disk", [1], indirect=True)
 @pytest.mark.case(31, 32)
 def test_a_disk_without_room_for_the_results_costs_no_second_training(
     ready: Path, small_disk: Path, saw: Callable[[str], None]
@@ -70,7 +69,6 @@ def test_a_disk_without_room_for_the_results_costs_no_second_training(
     assert "epoch 1/3" not in done.stdout and (ready / RUN / "last.safetensors").exists()
 
 
-@pytest.mark.parametrize("small_disk", [1], indirect=True)
 @pytest.mark.case(31, 33)
 @pytest.mark.long
 def test_a_disk_without_room_for_a_checkpoint_is_named(ready: Path, small_disk: Path, saw: Callable[[str], None]):
@@ -95,7 +93,6 @@ def test_a_disk_without_room_for_a_checkpoint_is_named(ready: Path, small_disk: 
     assert "read-only file system; let this user write there" in said and "epoch 1/3" not in done.stdout
 
 
-@pytest.mark.parametrize("small_disk", [1], indirect=True)
 @pytest.mark.case(31, 33)
 def test_a_disk_without_room_for_the_packed_data_is_named(ready: Path, small_disk: Path, saw: Callable[[str], None]):
     """the disk of data/packed/ is full, then read-only"""
@@ -112,7 +109,6 @@ def test_a_disk_without_room_for_the_packed_data_is_named(ready: Path, small_dis
             subprocess.run(["mount", "-o", "remount,ro", small_disk], check=True)
 
 
-@pytest.mark.parametrize("small_disk", [1], indirect=True)
 @pytest.mark.case(32)
 @pytest.mark.long
 def test_a_full_disk_when_dvc_stores_the_result_costs_no_second_training(

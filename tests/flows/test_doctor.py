@@ -5,7 +5,6 @@ say of other GPUs is given as literal facts; on a GPU, or an emulated one, the s
 import json
 import re
 import shutil
-import socket
 import subprocess
 import sys
 from collections.abc import Callable
@@ -15,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from flows import doctor, ui
+from flows import doctor
 from tandem.machine import hardware
 from tests.projects import ROOT, environment, make_project
 
@@ -128,17 +127,6 @@ def test_every_damaged_file_is_named_with_its_fix(project: Path) -> None:
     for _, _, what, fix in damaged:
         found = about(findings, what)
         assert found["status"] == "problem" and found["fix"].startswith(fix)
-
-
-def test_a_busy_port_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    with socket.socket() as busy:
-        busy.bind(("127.0.0.1", 0))
-        busy.listen()
-        port = busy.getsockname()[1]
-        monkeypatch.setattr(ui, "PORTS", {"MLflow": port})
-        monkeypatch.setattr(ui, "running_servers", dict)
-        [found] = doctor.ports()
-    assert found.status == "warning" and str(port) in found.what and "--mlflow-port" in found.fix
 
 
 USABLE = {"count": 1, "name": "A", "driver": "580.1", "torch_cuda": "13.2"}

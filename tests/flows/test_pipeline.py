@@ -1,7 +1,6 @@
 """The pipeline as a DVC user meets it: real repositories, real processes."""
 
 import hashlib
-import json
 import os
 import re
 import shutil
@@ -56,21 +55,13 @@ def test_every_path_of_dvc_yaml_is_the_stores():
 
     stages = yaml.safe_load((ROOT / "dvc.yaml").read_text())["stages"]
     text = (ROOT / "dvc.yaml").read_text().replace("${item.workload}", "w").replace("${item.device}", "d")
-    for path in (
-        files.prepared_dir("w"),
-        files.packed_dir("w", "d"),
-        files.runs_dir("w", "d"),
-        files.preload_file("w", "d"),
-        files.hardware_file("d"),
-        files.preset_file("w"),
-    ):
-        assert files.relative(path) in text
+    paths = [files.prepared_dir("w"), files.packed_dir("w", "d"), files.runs_dir("w", "d")]
+    paths += [files.preload_file("w", "d"), files.hardware_file("d"), files.preset_file("w")]
+    assert all(files.relative(path) in text for path in paths)
     for name, entry in stages.items():
         code = "train" if name == "replicate" else name
         assert files.relative(files.code_file(code, "" if name == "compare" else "${item.workload}")) in entry["deps"]
-        assert not [path for path in entry["deps"] if path.startswith(("stages/", "flows/"))], (
-            "code is declared by imports"
-        )
+        assert not [path for path in entry["deps"] if path.startswith(("stages/", "flows/"))], "imports declare code"
 
 
 def test_two_processes_give_the_same_bytes(trained: Path, tmp_path: Path):
@@ -84,28 +75,15 @@ def test_a_second_repro_runs_only_what_always_runs(trained: Path, tmp_path: Path
     assert ran(dvc(project, "repro").stdout) == ["stages/dvc.yaml:hardware"]
 
 
-def test_another_machine_is_another_training(trained: Path):
-    hardware = json.loads((trained / "results/hardware/devices/cpu.json").read_text())
-    assert {"kind", "name", "torch", "cpu"} <= hardware.keys()
-    lock = yaml.safe_load((trained / "dvc.lock").read_text())["stages"]
-    for name in ("preload@tiny-cpu", "train@tiny-cpu", "evaluate@tiny-cpu"):
-        assert "results/hardware/devices/cpu.json" in [dependency["path"] for dependency in lock[name]["deps"]]
-
-
 @pytest.mark.long
 def test_what_dvc_users_do(trained: Path, tmp_path: Path):
     project = copy_of(trained, tmp_path / "project")
     run(project, "git", "add", "-A")
     run(project, "git", "commit", "-qm", "trained")
-    dag, metrics, plots = in_one_process(project, "dag", "metrics show", "plots show")
-    assert "train@tiny-cpu" in dag and "accuracy" in metrics
-    assert (project / "dvc_plots/index.html").exists() and "index.html" in plots
+    assert "accuracy" in dvc(project, "metrics", "show").stdout
     output = dvc(project, "exp", "run", "-S", "tiny.train.epochs=4", "--name", "longer").stdout
-    assert "train@tiny-cpu" in ran(output)
-    experiments, params, metrics, _ = in_one_process(
-        project, "exp show --csv", "params diff", "metrics diff", "plots diff"
-    )
-    assert "longer" in experiments and "tiny.train.epochs" in params and "epoch_seconds" in metrics
+    assert "train@tiny-cpu" in ran(output) and "longer" in dvc(project, "exp", "show", "--csv").stdout
+    assert "index.html" in dvc(project, "plots", "diff").stdout and (project / "dvc_plots/index.html").exists()
     # Of the experiments in copies only the training: it is what reports from there.
     target = ("train@tiny-cpu",)
     assert "train@tiny-cpu" in ran(dvc(project, "exp", "run", "--temp", "-S", "tiny.train.epochs=5", *target).stdout)
@@ -126,13 +104,6 @@ def test_what_dvc_users_do(trained: Path, tmp_path: Path):
     assert len(entries) == 4, "the copies in .dvc/tmp/exps report to the project's own store"
     named = {entry.data.tags.get("dvc.experiment"): entry.info.run_name for entry in entries}
     assert all(named[name].startswith(f"{name}: tiny-cpu-") for name in ("longer", "queued"))
-
-
-def in_one_process(project: Path, *commands: str) -> list[str]:
-    """What each dvc command prints; dvc takes longer to start than to answer."""
-    code = "import sys; from dvc.cli import main\n"
-    code += "for command in sys.argv[1:]: assert main(command.split()) == 0, command; print('=' * 40, flush=True)"
-    return run(project, sys.executable, "-c", code, *commands).stdout.split("=" * 40)[: len(commands)]
 
 
 DVC_REPRO, MAKE_REPRO = ["dvc", "repro"], [sys.executable, "-m", "tandem.cli", "repro"]
@@ -205,14 +176,11 @@ def test_a_loss_that_is_no_number_stops_the_training(ready: Path, saw: Callable[
     saw(message)
 
 
-@pytest.mark.parametrize("repro_command", [DVC_REPRO, MAKE_REPRO], ids=["dvc repro", "make repro"])
 @pytest.mark.case(26)
-def test_ctrl_c_saves_and_exits_non_zero(
-    prepared: Path, tmp_path: Path, repro_command: list[str], saw: Callable[[str], None]
-):
+def test_ctrl_c_saves_and_exits_non_zero(prepared: Path, tmp_path: Path, saw: Callable[[str], None]):
     """Ctrl+C in epoch 3 of 6 of a training that dvc repro started"""
     project = copy_of(prepared, tmp_path / "project", TINY.replace("epochs: 3", "epochs: 6"))
-    repro = start_training(project, repro_command, **held(tmp_path / "held", 3))
+    repro = start_training(project, **held(tmp_path / "held", 3))
     read_until(repro, "epoch 3/")
     os.killpg(repro.pid, signal.SIGINT)
     (tmp_path / "held/go").touch()
@@ -237,12 +205,6 @@ def test_ctrl_c_twice_stops_at_once(prepared: Path, tmp_path: Path, saw: Callabl
     assert repro.returncode != 0 and "Traceback" not in rest and "epoch 3/" not in rest
     saw(rest.strip().splitlines()[-1].strip())
     assert list((project / ".tandem/checkpoints/tiny").glob("*.pt"))
-
-
-def test_a_machine_without_git_trains_the_same(ready: Path, trained: Path, tmp_path: Path):
-    run(ready, *MAKE_REPRO, "train@tiny-cpu", PATH=str(tmp_path / "empty"))
-    weights = run_path("last.safetensors")
-    assert (ready / weights).read_bytes() == (trained / weights).read_bytes()
 
 
 @pytest.mark.case(14)
@@ -284,16 +246,10 @@ def test_an_altered_file_is_found(prepared: Path, tmp_path: Path, saw: Callable[
     assert "dvc repro --force preprocess@tiny" in done.stdout
 
 
-def test_stages_import_only_what_they_use(project: Path):
-    stage(project, "hardware")
-    for words, unwanted in (
-        (["hardware"], ["torch", "pandas", "numpy", "prefect", "mlflow"]),
-        (["preprocess", "tiny"], ["torch", "prefect", "mlflow"]),
-        (["preload", "tiny", "cpu"], ["torch", "pandas", "prefect", "mlflow"]),
-    ):
-        code = f"import sys; from tandem import stage; assert stage.main({words!r}) == 0; "
-        code += f"print(sorted({set(unwanted)!r} & set(sys.modules)))"
-        assert run(project, sys.executable, "-c", code).stdout.strip().splitlines()[-1] == "[]", words
+def test_the_stage_that_always_runs_imports_nothing_heavy(ready: Path):
+    code = "import sys; from tandem import stage; assert stage.main(['hardware']) == 0; "
+    code += "print({'torch', 'pandas', 'numpy', 'prefect', 'mlflow'} & set(sys.modules))"
+    assert run(ready, sys.executable, "-c", code).stdout.splitlines()[-1] == "set()"
 
 
 def test_a_fresh_folder_is_left_clean(trained: Path):
@@ -301,4 +257,3 @@ def test_a_fresh_folder_is_left_clean(trained: Path):
     assert status.split() == ["??", "dvc.lock", "??", "results/", "??", "stages/dvc.lock"], "what git is to keep"
     assert not unpublished(trained)
     assert not list((trained / ".tandem/checkpoints").rglob("*.pt"))
-    assert shutil.which("dvc", path=environment()["PATH"])

@@ -4,16 +4,13 @@ import json
 import re
 import signal
 import socket
-import subprocess
-import sys
 import time
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
 from tests.projects import wait_for
-from tests.served import STAGE_SECONDS, Project, clean_environment, make_project
+from tests.served import STAGE_SECONDS, Project, make_project
 
 
 @pytest.fixture(scope="module")
@@ -26,16 +23,6 @@ def project(unserved: Project) -> Project:
     """A project without servers, whose stages behave as usual at the start of each test."""
     unserved.reset()
     return unserved
-
-
-def test_a_plain_stage_imports_next_to_nothing(tmp_path: Path) -> None:
-    root = make_project(tmp_path)
-    (root / "stages" / "hardware.py").write_text("def main(): pass\n")
-    command = [sys.executable, "-X", "importtime", "-m", "tandem.stage", "hardware"]
-    result = subprocess.run(command, cwd=root, env=clean_environment(root), capture_output=True, text=True, check=True)
-    imported = {line.rpartition("|")[2].strip() for line in result.stderr.splitlines()}
-    heavy = {"prefect", "httpx", "json", "argparse", "tomllib", "ctypes", "http.client", "typing", "logging", "torch"}
-    assert not imported & heavy
 
 
 def test_what_a_user_can_cause_is_one_sentence(project: Project) -> None:

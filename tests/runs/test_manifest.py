@@ -6,12 +6,9 @@ import subprocess
 import time
 from pathlib import Path
 
-import pytest
-
 from tandem import files
 from tandem.machine import conditions
-from tandem.runs import provenance, schemas
-from tandem.runs.schemas import TrainRecord
+from tandem.runs import provenance
 from tests.projects import copy_of, git, manifest_of, read_record, run_path
 
 
@@ -33,26 +30,6 @@ def test_it_holds_what_the_files_of_the_run_hold(trained: Path) -> None:
     assert {"steal_share", "others_share"} <= found["conditions"]["between"].keys()
     digests = [epoch[name] for epoch in found["epochs"] for name in ("weights_sha256", "order_sha256", "draws_sha256")]
     assert len({*digests, found["digests"]["weights"]["initial"]}) == 3 * len(history) + 1, "all of them move"
-
-
-def test_the_packages_of_the_workloads_are_part_of_the_environment(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    lock, own = tmp_path / "requirements.txt", tmp_path / "requirements.own.txt"
-    monkeypatch.setattr(provenance, "LOCK", lock)
-    monkeypatch.setattr(provenance, "OWN_LOCK", own)
-    lock.write_text("torch==2.15.0\n")
-    assert provenance.environment()["requirements_sha256"] == files.sha256_file(lock)
-    seen = {files.sha256_file(lock)}
-    for content in (
-        "# for pen\nnumpy-is-not==1.0\n",
-        "Jinja2==3.1.6 \\\n    --hash=sha256:0 # for pen\n\nnone[x]==1\n",
-    ):
-        own.write_text(content)
-        seen.add(provenance.environment()["requirements_sha256"])
-    assert len(seen) == 3
-    assert provenance.own_requirements() == ["Jinja2==3.1.6", "none[x]==1"]
-    assert "Jinja2" in provenance.environment()["versions"]
 
 
 def test_an_edited_tree_keeps_its_patch_with_untracked_code_and_parameters(trained: Path, tmp_path: Path) -> None:
@@ -83,19 +60,6 @@ def test_a_tree_without_commit_or_with_too_large_a_patch_says_why(tmp_path: Path
     (tmp_path / "table.bin").write_bytes(os.urandom(8 * 2**20))
     tree = provenance.tree(tmp_path)
     assert tree["patch"] is None and "more than 4; commit or ignore what is so large" in tree["missing_reason"]
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ('{"schema": 3}', "schema 3, and this Tandem reads 2; use the version of Tandem that made it"),
-        ("[1]", "the artifact is damaged"),
-        ("not JSON", "the artifact is damaged"),
-    ],
-)
-def test_another_schema_is_refused_by_name(text: str, expected: str) -> None:
-    with pytest.raises(ValueError, match=expected):
-        schemas.read(text.encode(), "the artifact", TrainRecord)
 
 
 def test_conditions_tell_own_work_from_that_of_others() -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tandem.runs import store
-from tests.projects import TINY, environment, make_project, run, unpublished, wait_until_published
+from tests.projects import TINY, make_project, run, start, unpublished, wait_until_published
 from tests.recording import publish, record, said_of_tracking, statuses
 
 mlflow = pytest.importorskip("mlflow")
@@ -61,17 +61,8 @@ def test_projects_open_one_fresh_store_at_once(
     projects = [make_project(tmp_path / str(number), TINY) for number in range(num_projects)]
     shared = f"sqlite:///{tmp_path}/shared/mlflow.db"
     code = "from tandem.runs.connection import open_client, find_or_create_experiment as f; f(open_client(), 'same')"
-    together = [
-        subprocess.Popen(
-            [sys.executable, "-c", code],
-            cwd=project,
-            env=environment(MLFLOW_TRACKING_URI=shared),
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-        for project in projects * of_each
-    ]
+    command = (sys.executable, "-c", code)
+    together = [start(project, *command, MLFLOW_TRACKING_URI=shared) for project in projects * of_each]
     outputs = [process.communicate()[0] for process in together]
     assert not any(process.returncode for process in together), outputs
     saw("nothing: one of them makes the tables, the others wait")
@@ -94,20 +85,6 @@ def migrate_part_way(path: Path, revisions: int) -> None:
     newest_first = list(ScriptDirectory.from_config(config).walk_revisions())
     command.upgrade(config, newest_first[revisions].revision)
     engine.dispose()
-
-
-@pytest.mark.long
-def test_a_half_made_schema_is_made_anew_where_nothing_is_recorded_in_it(project: Path):
-    path = project / "mlruns/mlflow.db"
-    migrate_part_way(path, 20)
-    with sqlite3.connect(path) as database:
-        database.execute("CREATE TABLE _alembic_tmp_experiments (experiment_id INTEGER)")  # what the kill leaves
-    database.close()
-    assert store.inspect(path).kind == "unfinished" and store.inspect(path).is_empty
-    assert '"run_id"' in record(project, "after")
-    wait_until_published(project)
-    assert statuses(project) == {"after": "FINISHED"}
-    assert len(list(path.parent.glob("mlflow.db.unfinished-*"))) == 1
 
 
 @pytest.mark.long
