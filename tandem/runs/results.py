@@ -165,6 +165,8 @@ def timing_record(context: RunContext, trainer: Trainer, record: Record) -> Timi
     times = {**summarize(record.timings, max(record.workers, default=1)), **gpu_summary, **energy_summary}
     missing_reasons = record.missing_reasons | missing_of_gpu | missing_energy
     missing_reasons.pop("energy_joules", None)  # of the last epoch
+    if not context.is_timed:
+        missing_reasons = {name: NOT_TIMED for name, value in times.items() if value is None} | missing_reasons
     seen = {**times, "num_kernels": record.probe.get("num_kernels")}
     record.summary_lines["device"] = device_sentence(context.kind, trainer.epochs_done, seen, context.num_workers)
     model: Any = trainer.model
@@ -203,11 +205,7 @@ def timing_record(context: RunContext, trainer: Trainer, record: Record) -> Timi
         "timing": {
             **times,
             **({} if energy_summary["train_joules"] is None else {"energy_method": method}),
-            "missing_reasons": {
-                name: missing_reasons.get(name, NOT_TIMED)
-                for name, value in times.items()
-                if value is None and (name in missing_reasons or not context.is_timed)
-            },
+            "missing_reasons": {name: why for name, why in missing_reasons.items() if times.get(name) is None},
         },
         "probe": record.probe,
         "not_probed": record.not_probed,

@@ -24,11 +24,13 @@ from tests.projects import (
     held,
     recorded_runs,
     run,
+    run_path,
     stages_at_once,
     start,
     tandem,
     wait_for,
 )
+from tests.recording import client_of, runs_of
 
 TABLE = "workloads/tiny/data/table.csv"
 RETRACE = "tandem.comparing.retrain"
@@ -302,3 +304,32 @@ def test_beyond_the_horizon_the_scores_decide_against_the_seeds_margin(recorded:
     other = rerun.EnvironmentInfo(environment=("torch 3 here, 2 recorded",))
     if found.name == "different":
         assert rerun.judge_final_scores(manifest, rows, exact, others, other, horizon=0).cause == "environment"
+
+
+def test_a_name_means_the_run_in_results_then_the_latest_that_is_no_experiment(project: Path, tmp_path: Path) -> None:
+    other = copy_of(project, tmp_path / "other")
+
+    def answer(expression: str) -> str:
+        return run(other, sys.executable, "-c", f"from tandem.runs import recorded; print({expression})").stdout.strip()
+
+    answer("recorded.experiments()")  # the copied store's artifacts are this project's from now on
+    client = client_of(other)
+    (own,) = runs_of(client)
+
+    def record(**tags: str) -> str:
+        tags = {name: own.data.tags[name] for name in ("workload", "requested_device")} | tags
+        new = client.create_run(own.info.experiment_id, tags=tags).info.run_id
+        client.log_param(new, "device", "cpu")
+        for name in ("train.json", "timing.json"):
+            client.log_artifact(new, str(other / run_path(name)))
+        client.set_terminated(new)
+        return str(new)
+
+    latest, short = record(), record(**{"dvc.experiment": "short"})
+    name = "recorded.find('tiny@cpu').run_id"
+    assert answer(name) == own.info.run_id
+    shutil.rmtree(other / "results/runs")
+    assert answer(name) == latest
+    for each in (own.info.run_id, latest):
+        client.delete_run(each)
+    assert answer(name) == short

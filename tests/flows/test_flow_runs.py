@@ -98,6 +98,34 @@ def test_the_link_of_two_runs_opens_these_two(project: Project) -> None:
     assert {run["info"]["run_id"] for run in shown} == set(ids[:2])
 
 
+def test_a_device_that_is_not_here_is_rejected_before_dvc_starts(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    stage = project.run("-c", "from tandem.machine.hardware import detect_hardware; detect_hardware('cuda')")
+    sentence = stage.stderr.strip().rpartition("ValueError: ")[2]
+    assert sentence.startswith("device 'cuda' was asked for, but")
+
+    def on_disk() -> dict[Path, int]:
+        found = [*project.root.glob("*"), *(project.root / "results").rglob("*"), *(project.root / ".dvc").rglob("*")]
+        return {path: path.stat().st_mtime_ns for path in found if path.is_file()}
+
+    before = on_disk()
+    result = project.run_flow(devices=["cuda"])
+    assert result.returncode == 1 and f"Failed: {sentence}" in result.stdout, result.stdout
+    assert not project.children(project.latest("pipeline")) and on_disk() == before
+    params = project.root / "params.yaml"
+    text = params.read_text()
+    try:
+        params.write_text(text.replace("devices:\n- auto\n", "devices: [cpu, cuda]\n"))
+        edited = on_disk()
+        result = project.run("-m", "tandem.cli", "repro")
+        assert (result.returncode, result.stdout, result.stderr) == (1, "", f"error: {sentence}\n")
+        assert on_disk() == edited
+    finally:
+        params.write_text(text)
+
+
 def test_an_override_is_an_experiment_and_leaves_the_workspace_alone(project: Project) -> None:
     before = (project.root / "params.yaml").read_bytes()
     project.behave(train={"fail": "this is not in git, so the experiment does not see it"})

@@ -257,3 +257,9 @@ def test_a_fresh_folder_is_left_clean(trained: Path):
     assert status.split() == ["??", "dvc.lock", "??", "results/", "??", "stages/dvc.lock"], "what git is to keep"
     assert not unpublished(trained)
     assert not list((trained / ".tandem/checkpoints").rglob("*.pt"))
+
+
+def test_a_machine_without_git_trains_the_same(ready: Path, trained: Path, tmp_path: Path):
+    run(ready, *MAKE_REPRO, "train@tiny-cpu", PATH=str(tmp_path / "empty"))
+    weights = run_path("last.safetensors")
+    assert (ready / weights).read_bytes() == (trained / weights).read_bytes()
