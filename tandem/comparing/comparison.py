@@ -125,7 +125,7 @@ def row_of(run: Run) -> dict[str, Any]:
         "threads": run.train["realized"]["threads"],
         "measured_at": run.timing["measured_at"],
         "measured_on": run.timing["machine"],
-        "busy": busy(run.timing["conditions"]),
+        "busy": busy(run.timing["conditions"]) if run.is_timed else "",
         "out_of_memory": run.timing["placement"]["out_of_memory"],
         "summary_lines": run.timing.get("summary_lines", {}),
         **{name: timing.get(name) for name in (*REDUCED, "num_epochs_measured")},
