@@ -80,7 +80,7 @@ def test_a_disk_without_room_for_a_checkpoint_is_named(ready: Path, small_disk: 
     said = sentence(done.stdout)
     saw(said)
     found = re.fullmatch(
-        r"\.tandem/checkpoints/tiny/cpu-\w+\.pt could not be written: No space left on device \(it needs [\d.]+ KiB, "
+        r"\.tandem/checkpoints/tiny/cpu-\w+-0\.pt could not be written: No space left on device \(it needs [\d.]+ KiB, "
         r"[\d.]+ KiB are free\); the checkpoint before it is untouched; make room and run the same command again",
         said,
     )
