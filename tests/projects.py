@@ -130,6 +130,7 @@ def make_project(folder: Path, params: str = TINY, table: pd.DataFrame | None = 
     folder.mkdir(parents=True)
     for name in ("stages", "flows", "tandem"):
         shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("dvc.lock"))
+    shutil.copytree(ROOT / ".dvc/plots", folder / ".dvc/plots")
     for name in ("dvc.yaml", ".dvc/config", ".dvc/.gitignore", ".gitignore", ".dvcignore", "pyproject.toml"):
         (folder / name).parent.mkdir(exist_ok=True)
         shutil.copy(ROOT / name, folder / name)

@@ -53,7 +53,6 @@ def test_the_page_of_dvc_plots_asks_nobody_and_draws(trained: Path, tmp_path: Pa
         pytest.skip("no Chromium on this machine")
     (tmp_path / "page.html").write_text(plots_page.page(), encoding="utf-8")
     project = copy_of(trained, tmp_path / "project")
-    shutil.copytree(ROOT / ".dvc/plots", project / ".dvc/plots")
     script = f"""
     set -e
     dvc plots diff --html-template {tmp_path}/page.html --out {tmp_path}/plots

@@ -211,6 +211,8 @@ def judge(first: Side, second: Side, speed: Mapping[str, Any] | None = None) -> 
         fast = f"no speed-up is stated. What stands against it: {'; '.join(found.refusals)}"
     else:
         try:
+            if untimed := [side.name for side in (first, second) if not (speed or side.epoch_seconds)]:
+                raise ValueError(f"{' and '.join(untimed)} trained beside other seeds and was not timed")
             # The recorded epochs are all that two machines offer.
             speed_up = (
                 speed_in_turns(first, second, speed)

@@ -378,7 +378,7 @@ def test_an_interrupted_training_goes_on_with_another_number_of_workers(
     expected, _ = results(project, kind)
     interrupt(project, first + kind, kind, tmp_path / "held")
     output = stage(project, "train", "tiny", then + kind, "0").stdout
-    assert re.search(rf"going on from .*{kind}-\w+\.pt, epoch [12] of 3", output), output
+    assert re.search(rf"going on from .*{kind}-\w+-0\.pt, epoch [12] of 3", output), output
     assert re.search(r"epochs? 1.* by \d workers?, from here on by \d workers?: equal within rounding", output), output
     found, manifest = results(project, then + kind)
     assert_near(found, expected, rel=1e-4 if kind == "cpu" else 1e-3)
