@@ -214,7 +214,7 @@ def test_a_run_that_the_machines_restart_ended_is_killed_and_goes_on_when_its_tr
         training.kill()
         training.communicate()
     wait_until_published(project)
-    training = start_training(project, **held(tmp_path / "held", 5))
+    training = start_training(project, **held(tmp_path / "held", 6))
     both = [training.pid]
     try:
         wait_for(lambda: recorded_runs(project, "tiny")[0]["status"] == "RUNNING", what="the run in MLflow, again")
