@@ -30,6 +30,7 @@ from flows.stage_lines import StageLines
 from flows.ui import running_servers
 from tandem import files
 from tandem.command import DONE, FAILED, INTERRUPTED, NO_ANSWER, Result, aligned
+from tandem.messages import MORE_SEEDS
 from tandem.params.loading import load_params, read_yaml
 from tandem.params.parsing import nearest
 
@@ -139,7 +140,6 @@ def results(
 
     `workloads`: only these, with their baselines.
     """
-    from tandem.comparing.statistics import MORE_SEEDS
     from tandem.report.changes import changes
     from tandem.report.comparison import first_verdicts, seconds_of_more_seeds
 

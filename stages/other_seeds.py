@@ -79,11 +79,11 @@ def train_together(contexts: Sequence[RunContext], interruption: GracefulStop) -
     with ExitStack() as stack:
         splits = None
         for context in contexts:
-            member, own = Member(group.device), stack.enter_context(ExitStack())
+            own = stack.enter_context(ExitStack())
             try:
                 training = own.enter_context(opened(context, interruption))
-                trainer = member.open(partial(training.open, splits=splits))
-                splits = trainer.train_split, trainer.val_split
+                member = Member(group.device, partial(training.open, splits=splits))
+                splits = member.trainer.train_split, member.trainer.val_split
                 with member.random_state():
                     training.begin()
                     if training.record.at_end:

@@ -36,23 +36,23 @@ SHARE_OF_FREE_MEMORY = 0.8
 
 
 def main(workload: str, device: str) -> None:
-    seeds = read_yaml(PARAMS)["seeds"][1:]  # `hardware` has validated them
+    first, *seeds = read_yaml(PARAMS)["seeds"]  # `hardware` has validated them
     outputs = [files.runs_dir(workload, device) / "replicate" / kind for kind in ("result", "measured")]
     for path in (path for folder in outputs for path in folder.glob("*")):
         if path.is_dir() and path.name not in map(str, seeds):
             shutil.rmtree(path)
     measured: dict[str, Any] = {"num_seeds": 0}
     if seeds:
-        measured = replicate(workload, device, seeds)
+        measured = replicate(workload, device, first, seeds)
     else:
         print(f"{workload} has one seed; nothing to do")
     for folder, content in zip(outputs, ({"seeds": seeds}, measured), strict=True):
         files.write_json(folder / "seeds.json", content)
 
 
-def replicate(workload: str, device: str, seeds: Sequence[int]) -> dict[str, Any]:
+def replicate(workload: str, device: str, first: int, seeds: Sequence[int]) -> dict[str, Any]:
     """Train with `seeds`. Returns what was measured of them together. Raises ValueError if one could not be trained."""
-    started, started_at, num_at_once = time.monotonic(), now(), concurrency(workload, device, len(seeds))
+    started, started_at, num_at_once = time.monotonic(), now(), concurrency(workload, device, first, len(seeds))
     at_once = f", {num_at_once} at a time" if num_at_once > 1 else ""
     print(f"{workload}: {len(seeds)} more seed{'s' * (len(seeds) > 1)}{at_once}", flush=True)
     errors = train_all(workload, device, seeds, num_at_once)
@@ -79,11 +79,10 @@ def replicate(workload: str, device: str, seeds: Sequence[int]) -> dict[str, Any
     return found
 
 
-def concurrency(workload: str, device: str, num_seeds: int) -> int:
+def concurrency(workload: str, device: str, first: int, num_seeds: int) -> int:
     """How many seeds to train at a time: limited by the cores, and by the memory that the first seed needed."""
     if split_device(device)[0] > 1 or files.read_json(files.hardware_file(device))["kind"] != "cpu":
         return 1
-    first = read_yaml(PARAMS)["seeds"][0]
     peak_mib = files.read_json(timing_file(workload, device, first, "train"))["timing"]["peak_rss_mib"]
     import psutil
 
@@ -93,7 +92,7 @@ def concurrency(workload: str, device: str, num_seeds: int) -> int:
 
 
 def timing_file(workload: str, device: str, seed: int, stage: str = "replicate") -> Path:
-    return files.runs_dir(workload, device) / stage / "measured" / str(seed) / "timing.json"
+    return files.seed_dir(workload, device, stage, "measured", seed) / "timing.json"
 
 
 def train_all(workload: str, device: str, seeds: Sequence[int], num_at_once: int) -> list[str]:

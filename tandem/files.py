@@ -52,6 +52,11 @@ def runs_dir(workload: str, device: str) -> Path:
     return ROOT / "results" / "runs" / workload / device
 
 
+def seed_dir(workload: str, device: str, stage: str, kind: str, seed: int) -> Path:
+    """The folder of a seed in an output of train, replicate or evaluate. `kind`: result or measured."""
+    return runs_dir(workload, device) / stage / kind / str(seed)
+
+
 def preload_file(workload: str, device: str) -> Path:
     """The measurements of preload; one file for all seeds, because they share the data."""
     return ROOT / "results" / "preload" / workload / f"{device}.json"

@@ -7,6 +7,8 @@ from typing import Any
 
 MAX_LETTERS = 1000  # of a message, which may quote a whole file
 
+MORE_SEEDS = "`dvc exp run -S 'seeds=[0,1,2,3,4]'`"  # the command for a spread of the scores
+
 
 def one_line(text: object) -> str:
     """Return `text` as one printable line of limited length."""

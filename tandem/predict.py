@@ -53,7 +53,7 @@ def model_of(name: str) -> tuple[Path, str]:
     workload, _, device = name.partition("@")
     params, weights = load_params(), load_workload(workload).evaluate.weights
     device = requested_device(device, params.devices)
-    folder = files.runs_dir(workload, device) / "train" / "result" / str(params.seeds[0])
+    folder = files.seed_dir(workload, device, "train", "result", params.seeds[0])
     if not (folder / "model.json").is_file():
         relative = files.relative(folder)
         raise ValueError(f"{relative} has no model; train it with `dvc repro`, or name a device: {workload}@DEVICE")

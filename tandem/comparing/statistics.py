@@ -7,10 +7,11 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from tandem.messages import MORE_SEEDS
+
 LEVEL = 0.95
 # With two pairs, the interval would be more than nine times as wide as with five pairs of the same spread.
 MIN_PAIRS = 3
-MORE_SEEDS = "`dvc exp run -S 'seeds=[0,1,2,3,4]'`"
 MORE_PAIRS = f"{MORE_SEEDS} measures 5"
 
 

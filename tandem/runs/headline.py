@@ -11,6 +11,8 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import chain
 from typing import Any, NamedTuple
 
+from tandem.messages import MORE_SEEDS
+
 PARENT_TAG = "mlflow.parentRunId"  # MLflow's UI reads this tag
 DESCRIPTION_TAG = "mlflow.note.content"  # MLflow's UI shows this text as the run's description
 BASELINE_TAG = "baseline"  # the strongest baseline and its score; stages/evaluate.py sets it
@@ -89,8 +91,7 @@ def write_description(client: Any, run_id: str) -> None:
         lines = [f"**{score} {tags['score']}** on the test split{seeds}{baseline}"]
         if "seeds" not in tags and PARENT_TAG not in tags and (seconds := data.metrics.get("time/train_seconds")):
             lines.append(
-                "one seed: `dvc exp run -S 'seeds=[0,1,2,3,4]'` shows the spread of the score, after at most about "
-                f"{4 * seconds:,.0f} s"
+                f"one seed: {MORE_SEEDS} shows the spread of the score, after at most about {4 * seconds:,.0f} s"
             )
     figures = [f"{tags[title]} {title}" for title in ("s/epoch", "samples/s") if title in tags]
     figures += [f"peak memory {tags['peak memory']}"] if "peak memory" in tags else []

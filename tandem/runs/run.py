@@ -139,7 +139,7 @@ def open_folder(path: Path, seed: int | None = None) -> Run:
         places = [f"{place}/{seed}" for place in BY_SEED]
 
     def read(file: str) -> tuple[bytes, str]:
-        if found := next((folder / place / file for place in places if (folder / place / file).is_file()), None):
+        if found := next(filter(Path.is_file, (folder / place / file for place in places)), None):
             return found.read_bytes(), files.relative(found)
         raise FileNotFoundError(file)
 

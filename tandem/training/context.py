@@ -21,7 +21,7 @@ from torch import nn
 
 from tandem import models
 from tandem.data.packed import read_array, read_arrays
-from tandem.files import hardware_file, packed_dir, packed_file, prepared_dir, read_json, runs_dir
+from tandem.files import hardware_file, packed_dir, packed_file, prepared_dir, read_json, seed_dir
 from tandem.machine.hardware import detect_hardware, require_same_gpu, usable_cores
 from tandem.machine.measure import free_bytes
 from tandem.models import Shape
@@ -88,7 +88,7 @@ class RunContext:
 
     def output(self, stage: str, kind: str) -> Path:
         """The folder of this seed in an output of a stage. `kind`: result or measured."""
-        return runs_dir(self.workload, self.device) / stage / kind / str(self.seed)
+        return seed_dir(self.workload, self.device, stage, kind, self.seed)
 
     @property
     def is_timed(self) -> bool:

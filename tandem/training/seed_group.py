@@ -20,18 +20,14 @@ from tandem.training.trainer import Epoch, Trainer
 class Member:
     """One training of a group. torch has one random state for each device; a member keeps its own beside it."""
 
-    def __init__(self, device: torch.device) -> None:
+    def __init__(self, device: torch.device, make: Callable[[], Trainer]) -> None:
+        """Make the trainer. If memory runs out later, it raises instead of taking a fallback alone."""
         self.default = torch.cuda.default_generators[device.index or 0]
         self.generator, self.cpu_state = self.default.clone_state(), torch.get_rng_state()
         self.stream = torch.cuda.Stream(device)
-        self.trainer: Trainer
-
-    def open(self, make: Callable[[], Trainer]) -> Trainer:
-        """Make the trainer. If memory runs out later, it raises instead of taking a fallback alone."""
         with self.random_state():
             self.trainer = make()
         self.trainer.step.may_fall_back = self.trainer.oom.may_fall_back = False
-        return self.trainer
 
     @contextmanager
     def random_state(self) -> Iterator[None]:
