@@ -3,18 +3,22 @@
 The stage `replicate` starts this process: on a CPU one for each core, on a GPU one for all seeds.
 """
 
-from collections.abc import Sequence
-from contextlib import ExitStack
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from functools import partial
+
+import torch
 
 from stages.train import Training, first_seed, opened
 from tandem.command import sentence_of
 from tandem.machine.measure import free_bytes
 from tandem.stop_signals import GracefulStop
+from tandem.training.batches import Split
 from tandem.training.context import SHARE_OF_FREE_MEMORY, RunContext
 from tandem.training.graphs import CaptureFailed
 from tandem.training.oom import OomPolicy, OutOfMemory, advice, free_cache, translate_oom
 from tandem.training.seed_group import Member, SeedGroup
+from tandem.training.trainer import Epoch
 from tandem.training.workers import process_group
 
 
@@ -67,61 +71,74 @@ def num_branches(context: RunContext) -> int:
     return max(1, int((SHARE_OF_FREE_MEMORY * free_bytes(device) - data_bytes) / own_bytes))
 
 
+class Branch:
+    """A training in a group of seeds. It fails and ends without the others."""
+
+    def __init__(self, context: RunContext, stack: ExitStack) -> None:
+        self.context, self.error, self.is_running = context, "", True
+        self.resources = stack.enter_context(ExitStack())  # the checkpoint's lock, and the run's record
+        self.training: Training
+        self.member: Member
+
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """In this context, an error ends only this training. An OutOfMemory concerns all, and is raised."""
+        try:
+            yield
+        except OutOfMemory:
+            raise
+        except (ValueError, OSError) as error:
+            self.error, self.is_running = f"seed {self.context.seed}: {sentence_of(error)}", False
+            self.resources.__exit__(type(error), error, error.__traceback__)
+
+    def open(self, device: torch.device, interruption: GracefulStop, splits: tuple[Split, Split] | None) -> None:
+        """Open the training. `splits`: train and val of another training of the group."""
+        self.training = self.resources.enter_context(opened(self.context, interruption))
+        self.member = Member(device, partial(self.training.open, splits=splits))
+        with self.member.random_state():
+            self.training.begin()
+        if self.training.record.at_end:
+            self.end()
+
+    def add(self, epoch: Epoch) -> None:
+        with self.member.random_state():
+            self.training.add(epoch)
+        if epoch.number == self.context.train_params.epochs:
+            self.end()
+
+    def end(self) -> None:
+        with self.member.random_state():
+            self.training.end()
+        self.is_running = False
+        self.resources.close()
+
+
 def train_together(contexts: Sequence[RunContext], interruption: GracefulStop) -> list[str]:
     """Train with several seeds at the same time on one GPU. Returns the errors of single seeds."""
-    group, errors = SeedGroup(contexts[0].open_device(1, contexts[0].train_params.precision)), list[str]()
-    running: list[tuple[Member, Training, ExitStack]] = []
-
-    def close(own: ExitStack, error: Exception | None = None) -> None:
-        """Close the records of a training that has ended, or has failed with `error`."""
-        own.__exit__(type(error) if error else None, error, error.__traceback__ if error else None)
-
+    group = SeedGroup(contexts[0].open_device(1, contexts[0].train_params.precision))
     with ExitStack() as stack:
-        splits = None
-        for context in contexts:
-            own = stack.enter_context(ExitStack())
-            try:
-                training = own.enter_context(opened(context, interruption))
-                member = Member(group.device, partial(training.open, splits=splits))
-                splits = member.trainer.train_split, member.trainer.val_split
-                with member.random_state():
-                    training.begin()
-                    if training.record.at_end:
-                        training.end()
-                        own.close()
-                        continue
-            except OutOfMemory:
-                raise
-            except (ValueError, OSError) as error:
-                errors.append(f"seed {context.seed}: {sentence_of(error)}")
-                close(own, error)
-                continue
-            running.append((member, training, own))
-        for _, training, _ in running:
-            training.record.num_together = len(running)
+        branches, splits = [Branch(context, stack) for context in contexts], None
+        for branch in branches:
+            with branch.alone():
+                branch.open(group.device, interruption, splits)
+                splits = branch.member.trainer.train_split, branch.member.trainer.val_split
+        running = [branch for branch in branches if branch.is_running]
+        for branch in running:
+            branch.training.record.num_together = len(running)
         if running:
             print(f"{len(running)} seeds at a time, as branches of one CUDA graph", flush=True)
         while running:
-            group.members = [member for member, _, _ in running]
+            group.members = [branch.member for branch in running]
             with translate_oom(OomPolicy(advice=advice(group.device))):
                 epochs = group.epoch()
             is_interrupted = False
-            for (member, training, own), epoch in zip(list(running), epochs, strict=True):
-                failed = None
+            for branch, epoch in zip(running, epochs, strict=True):
                 try:
-                    with member.random_state():
-                        training.add(epoch)
-                        if epoch.number < training.context.train_params.epochs:
-                            continue
-                        training.end()
-                except (ValueError, OSError) as error:
-                    failed = error
-                    errors.append(f"seed {training.context.seed}: {sentence_of(error)}")
+                    with branch.alone():
+                        branch.add(epoch)
                 except KeyboardInterrupt:  # raised again when the others have saved their checkpoints
                     is_interrupted = True
-                    continue
-                running.remove((member, training, own))
-                close(own, failed)
             if is_interrupted:
                 raise KeyboardInterrupt
-    return errors
+            running = [branch for branch in running if branch.is_running]
+    return [branch.error for branch in branches if branch.error]

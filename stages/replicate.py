@@ -32,7 +32,7 @@ from tandem.params.devices import split_device
 from tandem.params.loading import PARAMS, read_yaml
 from tandem.stop_signals import PARENT, Forwarding, StopSignals
 
-SHARE_OF_FREE_MEMORY = 0.8
+SHARE_OF_HOST_MEMORY = 0.8  # of what is free
 
 
 def main(workload: str, device: str) -> None:
@@ -87,7 +87,7 @@ def concurrency(workload: str, device: str, first: int, num_seeds: int) -> int:
     import psutil
 
     free_bytes = min(psutil.virtual_memory().available, memory_limit_bytes())
-    most = SHARE_OF_FREE_MEMORY * free_bytes / (peak_mib * 2**20) if peak_mib else num_seeds
+    most = SHARE_OF_HOST_MEMORY * free_bytes / (peak_mib * 2**20) if peak_mib else num_seeds
     return max(1, int(min(num_seeds, usable_cores(), most)))
 
 
