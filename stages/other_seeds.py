@@ -100,9 +100,9 @@ class Branch:
         if self.training.record.at_end:
             self.end()
 
-    def add(self, epoch: Epoch) -> None:
+    def record_epoch(self, epoch: Epoch) -> None:
         with self.member.random_state():
-            self.training.add(epoch)
+            self.training.record_epoch(epoch)
         if epoch.number == self.context.train_params.epochs:
             self.end()
 
@@ -135,7 +135,7 @@ def train_together(contexts: Sequence[RunContext], interruption: GracefulStop) -
             for branch, epoch in zip(running, epochs, strict=True):
                 try:
                     with branch.alone():
-                        branch.add(epoch)
+                        branch.record_epoch(epoch)
                 except KeyboardInterrupt:  # raised again when the others have saved their checkpoints
                     is_interrupted = True
             if is_interrupted:

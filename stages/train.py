@@ -47,7 +47,6 @@ from tandem.training import auto
 from tandem.training.batches import Split
 from tandem.training.checkpoint import Checkpoint
 from tandem.training.context import RunContext, exit_if_out_of_memory, open_trainer
-from tandem.training.oom import translate_oom
 from tandem.training.trainer import Epoch, Trainer
 from tandem.training.workers import ALONE, Workers, process_group, workers_sentence
 
@@ -136,7 +135,7 @@ def open_state(context: RunContext, checkpoint: Checkpoint) -> dict[str, Any]:
         return saved
     if message:
         print(message, flush=True)
-    state = {"trainer": None, "oom": None, "record": vars(Record(uuid.uuid4().hex))}
+    state = {"trainer": None, "record": vars(Record(uuid.uuid4().hex))}
     checkpoint.save(state)  # a training that is killed in its first epoch keeps its MLflow run
     return state
 
@@ -161,11 +160,12 @@ class Training:
     def train(self, workers: Workers) -> None:
         """Train to the last epoch, and write the results."""
         trainer = self.open(workers)
-        with exit_if_out_of_memory(trainer), translate_oom(trainer.oom):
+        with exit_if_out_of_memory(trainer):
             self.begin(workers)
             if not self.record.at_end:
-                with sampled(trainer.device) if self.context.is_timed else nullcontext(self.readings) as self.readings:
-                    trainer.train_epochs(self.add)
+                sampling = sampled(trainer.device) if self.context.is_timed else nullcontext(Window({}))
+                with sampling as self.readings:
+                    trainer.train_epochs(self.record_epoch)
             self.end()
 
     def open(self, workers: Workers = ALONE, splits: tuple[Split, Split] | None = None) -> Trainer:
@@ -206,8 +206,8 @@ class Training:
             self.save_last()
         write_results(context, trainer, record, self.inputs.values, self.run_dir)
 
-    def add(self, epoch: Epoch) -> None:
-        """Record `epoch`, and save a checkpoint if one is due.
+    def record_epoch(self, epoch: Epoch) -> None:
+        """Record `epoch`, check the inputs, and save a checkpoint if one is due.
 
         Raises ValueError if a loss is not finite or an input has changed, and KeyboardInterrupt, after saving, if the
         user has interrupted the training.
@@ -273,9 +273,8 @@ class Training:
             print(f"warning: {error}", file=sys.stderr, flush=True)
 
     def save(self) -> None:
-        start, trainer = time.monotonic(), self.trainer
-        state = {"trainer": trainer.state(), "oom": trainer.oom.state()}
-        self.checkpoint.save({**state, "threads": trainer.params.num_threads, "record": vars(self.record)})
+        start = time.monotonic()
+        self.checkpoint.save({"trainer": self.trainer.state(), "record": vars(self.record)})
         self.run_dir.save_epochs(self.record)
         self.saved_at = time.monotonic()
         self.save_seconds = self.saved_at - start
@@ -338,7 +337,7 @@ def run_other_worker(workload: str, device: str, seed: str) -> None:
         workers.require_same(read_inputs(workload, device, context.seed))
         state = workers.broadcast()
         trainer = open_trainer(context, state, workers)
-        with exit_if_out_of_memory(trainer), translate_oom(trainer.oom):
+        with exit_if_out_of_memory(trainer):
             trainer.set_precision(workers.broadcast())
             trainer.use_workers(workers)
             workers.cpu_seconds_of_others()

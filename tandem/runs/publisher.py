@@ -60,11 +60,11 @@ class Publication:
         try:
             with locked(STATE / "publishing.lock"):
                 self.version = self.present_version()  # first: the next call publishes what is written from now on
-                _, is_written = self.version
+                _, has_writer = self.version
                 path = self.folder / "run.json"
                 if path.exists():  # otherwise the stage has not written it yet, or it was just published and removed
-                    self.publish_new(read_json(path, mend=f"`rm -r {relative(self.folder)}` gives it up"), is_written)
-                if not is_written and not run_dir.remove(self.folder):
+                    self.publish_new(read_json(path, mend=f"`rm -r {relative(self.folder)}` gives it up"), has_writer)
+                if not has_writer and not run_dir.remove(self.folder):
                     self.version = None  # another process holds its lock; try again
         except Exception as error:  # after any error of the store, the directory stays and the training continues
             problem, self.version = explain(error), None
@@ -83,7 +83,7 @@ class Publication:
                 times[name] = (self.folder / name).stat().st_mtime_ns
         return times, run_dir.has_writer(self.folder)
 
-    def publish_new(self, about: dict[str, Any], is_written: bool) -> None:
+    def publish_new(self, about: dict[str, Any], has_writer: bool) -> None:
         if not self.run_id:
             self.find_or_create_run(about)
         if run_dir.read_publication(self.folder) != self.ids:  # a starting stage removes the ids of the stage before it
@@ -93,8 +93,8 @@ class Publication:
         self.publish_epochs()
         for stage in STAGES:
             self.publish_end(stage, about)
-        self.set_status(is_written)
-        if is_written and about.get("params") and not self.is_watched:
+        self.set_status(has_writer)
+        if has_writer and about.get("params") and not self.is_watched:
             self.is_watched = True
             self.watch_machine()
 
@@ -201,12 +201,12 @@ class Publication:
             headline.write_parent_figures(self.client, self.experiment_id, self.parent_id, end["ms"])
         self.ended[stage] = end
 
-    def set_status(self, is_written: bool) -> None:
+    def set_status(self, has_writer: bool) -> None:
         """Set the run's status to that of the training. MLflow itself would show a killed run as RUNNING forever."""
         if not self.about.get("params"):
             return
         train, status = self.ended.get("train"), self.client.get_run(self.run_id).info.status
-        wanted = train["status"] if train else "RUNNING" if is_written else "KILLED"
+        wanted = train["status"] if train else "RUNNING" if has_writer else "KILLED"
         if status == wanted:
             return
         if wanted == "RUNNING":
@@ -241,8 +241,8 @@ def serve(dvc_process: Any = None) -> None:
     last_written, open_at = time.monotonic(), 0.0
     while True:
         now, folders = time.monotonic(), run_dir.run_dirs()
-        is_written = any(map(run_dir.has_writer, folders))
-        if is_written:
+        has_writer = any(map(run_dir.has_writer, folders))
+        if has_writer:
             last_written = now
         if client is None and folders and now > open_at:
             client, open_at = open_store(folders), time.monotonic() + RETRY_SECONDS
@@ -253,9 +253,9 @@ def serve(dvc_process: Any = None) -> None:
                     print(sentence(problem), flush=True)
                 publication.retry_at = time.monotonic() + RETRY_SECONDS if problem else 0.0
         is_idle = now - last_written > IDLE_SECONDS if dvc_process is None else not dvc_process.is_running()
-        # A published directory is removed. One that is left was refused by the store (it has `retry_at`), or not tried.
+        # A published directory is removed. If one is left, the store has refused it, unless it was not tried yet.
         has_tried_all = all(publication.retry_at for publication in publications.values())
-        if is_idle and not is_written and has_tried_all:
+        if is_idle and not has_writer and has_tried_all:
             return
         time.sleep(POLL_SECONDS)
 

@@ -187,7 +187,9 @@ def open_trainer(
     A resumed training keeps its original number of threads. With several workers, the caller must still call
     `Trainer.use_workers`.
     """
-    settings = replace(context.train_params, threads=saved["threads"]) if saved["trainer"] else context.train_params
+    settings, restored = context.train_params, saved["trainer"]
+    if restored:
+        settings = replace(settings, threads=restored["threads"])
     if workers.count > 1:
         settings = replace(settings, threads=threads_of_each(context, workers), step="eager")
     device = context.open_device(settings.threads, settings.precision, workers.local_rank)
@@ -198,11 +200,9 @@ def open_trainer(
         trainer = make_trainer(train, val, settings, context.shape, context.task, context.seed, loop)
         if settings.model.name not in schema.BUILT_IN:
             check_outputs(trainer.model, train, context.shape, settings.model.name)
-        if saved["trainer"]:
-            trainer.restore(saved["trainer"])
-            trainer.oom.restore(saved["oom"])
-            data_location = "host" if saved["oom"]["data_location"] == "host" else data_location
-        if data_location == "device":
+        if restored:
+            trainer.restore(restored)
+        if data_location == "device" and not (restored and restored["oom"]["data_location"] == "host"):
             trainer.oom.make_resident()
     if workers.count > 1:
         set_min_grad_accum_steps(trainer, int(os.environ.get(MIN_GRAD_ACCUM_STEPS, "1")))
@@ -277,12 +277,14 @@ def set_min_grad_accum_steps(trainer: Trainer, min_steps: int) -> None:
 
 @contextmanager
 def exit_if_out_of_memory(trainer: Trainer) -> Iterator[None]:
-    """If one of several workers runs out of memory, exit; the launcher then restarts all with smaller micro-batches.
+    """Convert out-of-memory errors of the body to OutOfMemory. If one of several workers runs out of memory, exit; the
+    launcher then restarts all with smaller micro-batches.
 
     The steps of all workers wait for each other, so one worker cannot use a fallback alone.
     """
     try:
-        yield
+        with translate_oom(trainer.oom):
+            yield
     except OutOfMemory as error:
         num_parts, workers = 2 * trainer.step.grad_accum_steps, trainer.workers
         if workers.count == 1 or num_parts * workers.count > trainer.params.batch_size:
@@ -311,7 +313,7 @@ def read_training(workload: str) -> tuple[dict[str, torch.Tensor], Shape, Task]:
 def make_trial(
     tensors: dict[str, torch.Tensor], shape: Shape, task: Task, settings: Train, device: torch.device
 ) -> Trainer:
-    """A training on `tensors` for measurements: it raises if memory runs out, instead of taking a fallback."""
+    """A training on `tensors` for measurements. A step raises if memory runs out, instead of taking a fallback."""
     split = Split({name: tensor.to(device) for name, tensor in tensors.items()}, device)
     trainer = make_trainer(split, split, settings, shape, task)
     trainer.step.may_fall_back = False

@@ -89,9 +89,7 @@ class LoopTrainer(Trainer):
     def begin_epoch(self) -> None:
         super().begin_epoch()
         seed_python_and_numpy(f"{self.seed} {self.epochs_done}")
-        self.model.train()
-        self.random_draws = self.draw()
-        self.digests = self.random_draws.digests()
+        self.random_draws = self.start_draws()
 
     def drawn_batches(self) -> Iterator[Batch]:
         if self.random_draws is None:

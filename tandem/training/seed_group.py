@@ -12,7 +12,7 @@ from functools import partial
 import torch
 
 from tandem.machine.measure import measure
-from tandem.training.graph_epoch import NUM_LAST_BATCH_WARMUPS
+from tandem.training.graph_epoch import NUM_LAST_BATCH_WARMUPS, GraphEpoch
 from tandem.training.graphs import NUM_WARMUPS, Graphs
 from tandem.training.trainer import Epoch, Trainer
 
@@ -25,6 +25,7 @@ class Member:
         self.default = torch.cuda.default_generators[device.index or 0]
         self.generator, self.cpu_state = self.default.clone_state(), torch.get_rng_state()
         self.stream = torch.cuda.Stream(device)
+        self.steps: GraphEpoch  # of the current epoch
         with self.random_state():
             self.trainer = make()
         self.trainer.step.may_fall_back = self.trainer.oom.may_fall_back = False
@@ -59,7 +60,7 @@ class SeedGroup:
             self.graphs = Graphs(self.device, [member.generator for member in self.members])
         for member in self.members:
             with member.random_state():
-                member.trainer.begin_graph_epoch()
+                member.steps = member.trainer.begin_graph_epoch()
         first = self.members[0].trainer
         num_full = len(first.train_split) // first.params.batch_size
         with measure(self.device) as training:
@@ -81,7 +82,7 @@ class SeedGroup:
         """Take a step of one member after the other, not captured."""
         for member in self.members:
             with member.random_state():
-                member.trainer.take_graph_step(member.trainer.step, is_full)
+                member.steps.take_step(member.trainer.step, is_full)
 
     def branch(self, is_full: bool) -> None:
         """The work that is captured: a branch for each member."""
@@ -89,6 +90,6 @@ class SeedGroup:
         for member in self.members:
             member.stream.wait_stream(trunk)
             with torch.cuda.stream(member.stream), member.random_state():
-                member.trainer.take_graph_step(member.trainer.step.update, is_full)
+                member.steps.take_step(member.trainer.step.update, is_full)
         for member in self.members:
             trunk.wait_stream(member.stream)

@@ -64,7 +64,7 @@ class Step:
         self.oom.free_graphs = lambda: step.free_graphs()
         self.workers = ALONE
         self.may_fall_back = True  # whether an OOM error may change how the training continues
-        self.eager_reason = eager_reason  # why steps are eager, although a graph was requested or preferred
+        self.eager_reason = eager_reason  # why no graph is captured, also on a CPU; empty for `eager` and `compile`
         self.gave_up_reason = ""  # why the training stopped using its graph; checkpoints contain it
         self.forward: Callable[..., Tensor] = model
         self.is_compiled = execution_mode == "compile"
@@ -148,7 +148,7 @@ class Step:
     def backward(self, batch: Batch) -> Tensor:
         """Compute the gradients of the batch's mean loss in `grad_accum_steps` micro-batches; return the summed loss.
 
-        With several workers, the mean is over the sequences of all workers, and the sum over those of this worker.
+        With several workers, the mean is over the sequences of all of them. The sum is over those of this worker.
         """
         self.optimizer.zero_grad(set_to_none=True)
         total: Tensor | None = None

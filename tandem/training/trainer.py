@@ -149,9 +149,7 @@ class Trainer:
 
         Each iteration takes one step, adds its loss to `total` and yields its number of sequences.
         """
-        self.model.train()
-        random_draws = self.draw()
-        self.digests = random_draws.digests()
+        random_draws = self.start_draws()
         return self.fit(self.closed_form, random_draws) if self.closed_form else self.take_steps(random_draws)
 
     def fit(self, closed_form: Fit, random_draws: RandomDraws) -> Iterator[int]:
@@ -186,19 +184,14 @@ class Trainer:
     def make_graph_epoch(self) -> GraphEpoch:
         return GraphEpoch(self.step, self.train_split, self.params, self.total)
 
-    def begin_graph_epoch(self) -> None:
+    def begin_graph_epoch(self) -> GraphEpoch:
         """Begin an epoch whose steps the caller captures and replays (seed_group.py)."""
         self.begin_epoch()
-        self.model.train()
-        random_draws = self.draw()
-        self.digests = random_draws.digests()
+        random_draws = self.start_draws()
         self.total.zero_()
         self.graph_epoch = self.graph_epoch or self.make_graph_epoch()
         self.graph_epoch.start_epoch(random_draws, self.epoch_rates)
-
-    def take_graph_step(self, update: Callable[[Batch], torch.Tensor], is_full: bool) -> None:
-        assert self.graph_epoch
-        self.graph_epoch.take_step(update, is_full)
+        return self.graph_epoch
 
     def batches(self, random_draws: RandomDraws, num_done: int = 0) -> Iterator[Batch]:
         """The epoch's batches after the first `num_done`."""
@@ -206,9 +199,9 @@ class Trainer:
         order, change = random_draws.order[num_done * size :], partial(random_draws.apply_to, params=self.params)
         if self.workers.count == 1:
             return batches_of(self.train_split, order, size, self.oom, change)
-        return self.shared_batches(order, change)
+        return self.own_shares(order, change)
 
-    def shared_batches(self, order: torch.Tensor, change: Callable[[Batch], Batch]) -> Iterator[Batch]:
+    def own_shares(self, order: torch.Tensor, change: Callable[[Batch], Batch]) -> Iterator[Batch]:
         """This worker's share of every batch of `order`: first the full batches, then the smaller last one."""
         last_batch_size = len(order) % self.params.batch_size
         full, last = order.split([len(order) - last_batch_size, last_batch_size])
@@ -286,6 +279,13 @@ class Trainer:
         reason = self.step.eager_reason
         return {"step: graph": reason} if reason and (self.device.type == "cuda" or self.params.step == "graph") else {}
 
+    def start_draws(self) -> RandomDraws:
+        """The next epoch's random draws, whose digests are recorded. Puts the model into training mode."""
+        self.model.train()
+        random_draws = self.draw()
+        self.digests = random_draws.digests()
+        return random_draws
+
     def draw(self) -> RandomDraws:
         return draw_epoch(self.generator, self.train_split, self.params, self.epochs_done)
 
@@ -319,13 +319,18 @@ class Trainer:
             "optimizer": self.optimizer.state_dict(),
             "precision": self.step.precision,
             "step": self.step.state(),
+            "oom": self.oom.state(),
+            "threads": self.params.threads,
             "generator": self.generator.get_state(),
             "torch_rng": random_state(self.device),
             "epochs_done": self.epochs_done,
         }
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Load what `state()` returned, possibly on another device."""
+        """Load what `state()` returned, possibly on another device, and take the fallbacks in it. The number of threads
+        is set when a training is opened (context.py).
+        """
+        self.oom.restore(state["oom"])
         self.model.load_state_dict(state["model"])
         self.best_weights, self.best_loss = state["best_weights"], state["best_loss"]
         rates = [group["lr"] for group in self.optimizer.param_groups]

@@ -36,7 +36,6 @@ from tandem.params.loading import load_params
 from tandem.params.schema import Train
 from tandem.training.batches import Split
 from tandem.training.context import exit_if_out_of_memory, require_sequences, scaled
-from tandem.training.oom import translate_oom
 from tandem.training.trainer import Trainer
 from tandem.training.workers import (
     LOST_WORKER_STATUS,
@@ -234,7 +233,7 @@ def test_where_memory_runs_out_on_one_worker_all_end_and_smaller_parts_are_asked
         model = replace(load_params().blocks["pen"].train.model, **large)
         trainer, held = joined(workers, "pen", model=model), []
         try:
-            with lost_workers_noticed(), exit_if_out_of_memory(trainer), translate_oom(trainer.oom):
+            with lost_workers_noticed(), exit_if_out_of_memory(trainer):
                 if not workers.is_first:
                     under_a_limit()
                     leave(8)
