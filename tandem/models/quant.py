@@ -99,8 +99,8 @@ class Forest(nn.Module):
             mean = 2 * votes / found.shape[1] - 1
         return mean * self.scale.cpu()
 
-    def set_trees(self, trees: list[Any], columns: np.ndarray, leaves: list[np.ndarray]) -> None:
-        """Set the trees of scikit-learn (`tree_`) with the output of each of their nodes. columns: the features."""
+    def set_trees(self, trees: list[Any], leaves: list[np.ndarray]) -> None:
+        """Set the trees of scikit-learn (`tree_`) with the output of each of their nodes."""
         roots = np.cumsum([0, *(tree.node_count for tree in trees)])
         is_leaf = np.concatenate([tree.children_left < 0 for tree in trees])
         own = np.arange(roots[-1])
@@ -111,7 +111,7 @@ class Forest(nn.Module):
         threshold = np.concatenate([tree.threshold for tree in trees])
         rounded = threshold.astype(np.float32)  # down: a float32 is above it if, and only if, it is above the float64
         rounded = np.where(rounded > threshold, np.nextafter(rounded, np.float32(-np.inf)), rounded)
-        feature = columns[np.where(is_leaf, 0, np.concatenate([tree.feature for tree in trees]))]
+        feature = np.where(is_leaf, 0, np.concatenate([tree.feature for tree in trees]))
         found = {
             "roots": roots[:-1].astype(np.int32),
             "feature": feature.astype(np.int32),

@@ -19,7 +19,7 @@ from tandem.models.minirocket import MiniRocket
 from tandem.parts import Whole
 
 # Size of the largest tensor of a pass: small enough for the CPU's cache, large enough to keep a GPU busy.
-CHUNK_BYTES = {"cpu": 2**23, "cuda": 2**28}
+CHUNK_BYTES = {"cpu": 2**22, "cuda": 2**28}
 RARITY_EXPONENT = 4  # from HYDRA's authors: a count that is nearly always zero must not become a large feature
 
 

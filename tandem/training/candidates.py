@@ -32,12 +32,12 @@ if TYPE_CHECKING:
     from tandem.models.model_selection import Network
     from tandem.models.quant import Forest
 
-NUM_ERRORS = 1.0
-NUM_ERRORS_OVER_CONSTANT = 2.0  # one is exceeded too often if the best of three is compared
+NUM_STANDARD_ERRORS = 1.0
+NUM_STANDARD_ERRORS_OVER_CONSTANT = 2.0  # one is exceeded too often if the best of three is compared
 MAX_RAW = 10_000  # values of a sequence, if their products are summed (values x values)
 SHARE_OF_FEATURES = 0.1  # that a node chooses from, as in QUANT
 SECONDS_OF_A_PART = 2.0  # of the trees that grow between two reports of progress
-MAX_FOREST_BYTES = 2**30  # of the quantiles of the training sequences; a random choice, if they are larger
+MAX_FOREST_BYTES = 2**30  # of all sequences' quantiles; a random choice of them, if they are larger
 NUM_FOLDS = 5  # of groups
 SHARE_OF_TREES = 3 / 8  # in the forest of a fold: about as many as know nothing of a sequence out of the bag
 
@@ -70,7 +70,7 @@ class Selection(Fit):
         self.model.selected.fill_([*scores].index(selected))
         self.model.held_out_scores.copy_(torch.tensor([*scores.values(), self.score(constant, targets)]))
         gain = errors_of(constant, encoded, targets) - errors[selected]
-        self.model.beats_constant.fill_(is_clear(gain, NUM_ERRORS_OVER_CONSTANT))
+        self.model.beats_constant.fill_(is_clear(gain, NUM_STANDARD_ERRORS_OVER_CONSTANT))
         self.fits = {selected: self.fits[selected]}  # frees the others' features
         return losses[selected]
 
@@ -104,12 +104,12 @@ def errors_of(outputs: Tensor, encoded: Tensor, targets: Tensor) -> Tensor:
 def selected_by(errors: dict[str, Tensor]) -> str:
     """The name of the candidate to select. errors: name -> (M,), of the same sequences; the first is the default."""
     default, best = next(iter(errors)), min(errors, key=lambda name: errors[name].mean().item())
-    return best if is_clear(errors[default] - errors[best], NUM_ERRORS) else default
+    return best if is_clear(errors[default] - errors[best], NUM_STANDARD_ERRORS) else default
 
 
-def is_clear(gains: Tensor, num_errors: float) -> bool:
+def is_clear(gains: Tensor, num_standard_errors: float) -> bool:
     """Whether the mean of gains (M,) is more than so many standard errors above 0."""
-    return bool(gains.mean() > num_errors * gains.std() / len(gains) ** 0.5)
+    return bool(gains.mean() > num_standard_errors * gains.std() / len(gains) ** 0.5)
 
 
 def folds_of(groups: np.ndarray, targets: np.ndarray) -> np.ndarray:
@@ -126,20 +126,24 @@ class ForestFit(Fit):
 
     model: Forest
     task: FittedTask
+    features: np.ndarray  # (N, P) of the sequences to learn and to judge by, in the order of `read`
+    columns: np.ndarray  # (P,) their numbers among all features
+    targets: Tensor  # (N,)
 
     @torch.no_grad()
     def fit(self, order: Tensor) -> Tensor:
         """Fit to bootstrap samples of the training split; returns its summed loss, out of the bag or of the folds."""
         is_kept = closed_form.is_kept(self.train, self.val)
-        rows = sequential_indices(self.train) if is_kept else order[: closed_form.MAX_KEPT].sort().values
+        rows, judges = sequential_indices(self.train), sequential_indices(self.val)
+        if not is_kept:
+            rows, judges = order[: closed_form.MAX_KEPT].sort().values, closed_form.rows_to_judge(self.val)
         lengths = self.train.tensors["mask"].sum(dim=1)
         self.model.has_padding.fill_(bool(lengths.min() < lengths.max()))
         groups = closed_form.groups_of(self.train) if is_kept else None
-        outputs, targets = self.grow([(self.train, rows)], bootstrap=True, groups=groups)
+        self.read((self.train, rows), (self.val, judges))
         self.model.scale.fill_(1.0)
-        judges = sequential_indices(self.val) if is_kept else closed_form.rows_to_judge(self.val)
-        batches = [(self.model(batch.values, batch.mask), batch.targets) for batch in self.batches((self.val, judges))]
-        of_val, val_targets = (torch.cat(each).cpu() for each in zip(*batches, strict=True))
+        outputs, of_val = self.grow(len(rows), bootstrap=True, groups=groups)
+        targets, val_targets = self.targets[: len(rows)], self.targets[len(rows) :]
         parts = [(of_val, val_targets)]
         if is_kept and (judged := closed_form.can_be_judged(targets, groups)).any():
             parts.insert(0, (outputs[judged], targets[judged]))
@@ -152,7 +156,24 @@ class ForestFit(Fit):
     def refit(self) -> None:
         """Fit to train and val, without bootstrap samples: there is nothing left to judge."""
         if closed_form.is_kept(self.train, self.val):
-            self.grow([(split, sequential_indices(split)) for split in (self.train, self.val)], bootstrap=False)
+            self.grow(len(self.targets), bootstrap=False)
+        self.features = np.empty((0, 0), np.float32)  # frees them
+
+    def read(self, *parts: tuple[Split, Tensor]) -> None:
+        """Compute the features of some rows of splits."""
+        num = sum(len(rows) for _, rows in parts)
+        first = next(self.batches(parts[0])).first(1)
+        num_features = self.model.features(first.values, first.mask).shape[1]
+        size = min(num_features, max(1, MAX_FOREST_BYTES // (4 * num)))
+        self.columns = np.sort(np.random.default_rng(self.model.seed).choice(num_features, size, replace=False))
+        self.features, done, found = np.empty((num, size), np.float32), 0, []
+        for batch in self.batches(*parts):
+            own = self.model.features(batch.values, batch.mask).numpy()
+            self.features[done : done + len(batch)] = own if size == num_features else own[:, self.columns]
+            found.append(batch.targets.cpu())
+            done += len(batch)
+            self.on_progress(done, num, closed_form.SEQUENCES)
+        self.targets = torch.cat(found)
 
     def grow_in_parts(self, forest: Any, features: np.ndarray, targets: np.ndarray) -> None:
         """Fit scikit-learn's `forest` a few trees at a time, to show progress. The trees are those of a single fit."""
@@ -167,26 +188,13 @@ class ForestFit(Fit):
                 forest.fit(features, targets)
             self.on_progress(num, num_all, "trees")
 
-    def grow(
-        self, parts: list[tuple[Split, Tensor]], bootstrap: bool, groups: Tensor | None = None
-    ) -> tuple[Tensor, Tensor]:
-        """Grow the trees on some rows of splits. Returns the targets (N,), and before them the outputs (N, C) of trees
-        that did not see the sequence: those out of the bag, or with `groups` (N,) those of other groups.
+    def grow(self, num: int, bootstrap: bool, groups: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """Grow the trees on the first `num` rows. Returns the outputs (num, C) of trees that did not see the sequence:
+        those out of the bag, or with `groups` (num,) those of other groups; and the outputs of the other rows.
         """
         from sklearn.ensemble import ExtraTreesClassifier, ExtraTreesRegressor
 
-        num = sum(len(rows) for _, rows in parts)
-        first = next(self.batches(parts[0])).first(1)
-        num_features = self.model.features(first.values, first.mask).shape[1]
-        size = min(num_features, max(1, MAX_FOREST_BYTES // (4 * num)))
-        columns = np.sort(np.random.default_rng(self.model.seed).choice(num_features, size, replace=False))
-        own, done, found = np.empty((num, size), np.float32), 0, []
-        for batch in self.batches(*parts):
-            own[done : done + len(batch)] = self.model.features(batch.values, batch.mask).numpy()[:, columns]
-            found.append(batch.targets.cpu())
-            done += len(batch)
-            self.on_progress(done, num, closed_form.SEQUENCES)
-        targets = torch.cat(found)
+        own, targets = self.features[:num], self.targets[:num]
         is_number = targets.is_floating_point()
         kind, criterion = (ExtraTreesRegressor, "squared_error") if is_number else (ExtraTreesClassifier, "entropy")
         forest = kind(
@@ -201,17 +209,19 @@ class ForestFit(Fit):
         trees = [each.tree_ for each in forest.estimators_]
         values = [tree.value[:, 0] for tree in trees]  # (nodes, 1), or (nodes, classes): their shares
         leaves = [each[:, 0] if is_number else forest.classes_[each.argmax(axis=1)] for each in values]
-        self.model.set_trees(trees, columns, leaves)
+        self.model.set_trees(trees, leaves)
+        of_others = self.model.outputs(torch.from_numpy(self.features[num:]))
+        self.model.feature = torch.from_numpy(self.columns).to(self.model.feature)[self.model.feature.long()]
         if not bootstrap:
-            return torch.empty(0), targets
+            return torch.empty(0), of_others
         held_out = forest.oob_prediction_ if is_number else forest.oob_decision_function_
         if groups is not None and len(groups.unique()) > 1:
             held_out = self.predictions_of_other_groups(forest, own, targets.numpy(), groups.numpy())
         if is_number:
-            return torch.from_numpy(held_out)[:, None].float(), targets
+            return torch.from_numpy(held_out)[:, None].float(), of_others
         shares = torch.zeros(num, self.task.num_outputs)
         shares[:, forest.classes_] = torch.from_numpy(held_out).float()
-        return 2 * shares - 1, targets
+        return 2 * shares - 1, of_others
 
     def predictions_of_other_groups(
         self, forest: Any, features: np.ndarray, targets: np.ndarray, groups: np.ndarray

@@ -217,7 +217,7 @@ def test_the_forest_is_that_of_scikit_learn_and_sequences_do_not_affect_each_oth
     assert torch.equal(alone, features)
     trees = ExtraTreesClassifier(50, max_features=0.1, random_state=0).fit(features.numpy(), classes.numpy())
     leaves = [each.tree_.value[:, 0].argmax(axis=1) for each in trees.estimators_]
-    forest.set_trees([each.tree_ for each in trees.estimators_], np.arange(features.shape[1]), leaves)
+    forest.set_trees([each.tree_ for each in trees.estimators_], leaves)
     others = torch.randn(80, 40, 2, generator=torch.Generator().manual_seed(7))
     full = torch.ones(80, 40, dtype=torch.bool)
     shares = (forest(others, full)[:, :2].numpy() + 1) / 2
