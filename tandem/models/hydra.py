@@ -12,12 +12,15 @@ rounding, as in constant sequences, do not count; otherwise rounding errors woul
 Shapes: B sequences, T steps, F features of the data, G groups.
 """
 
+from collections.abc import Iterator
+
 import torch
 from torch import Tensor, nn
 
 from tandem.models.minirocket import LENGTH, draw_channels, shifted, summed_channels, with_zero_channel
 
 NUM_COMPETING = 8
+GROUPS_AT_ONCE = 8  # so that the responses to a long sequence stay in the CPU's cache
 MAX_CHANNELS = 8
 ROUNDING = 1e-5  # largest rounding error of a response: a kernel's absolute weights sum to 1; the data have deviation 1
 
@@ -34,7 +37,7 @@ class Hydra(nn.Module):
         while 2 * self.dilations[-1] * (LENGTH - 1) < max_steps:
             self.dilations.append(2 * self.dilations[-1])
         half = max(1, num_groups // 2)  # groups for the sequence; its differences have the same number
-        self.num_at_once = half * NUM_COMPETING
+        self.num_at_once = min(half, GROUPS_AT_ONCE) * NUM_COMPETING
         num_dilations = len(self.dilations)
         self.num_features = 2 * 2 * num_dilations * half * NUM_COMPETING
         weights = torch.randn(num_dilations, 2, half, NUM_COMPETING, LENGTH)
@@ -48,37 +51,40 @@ class Hydra(nn.Module):
 
     def forward(self, x: Tensor, lengths: Tensor) -> Tensor:
         steps = torch.arange(x.shape[2], device=x.device)
-        is_real = (steps < lengths[:, None]).to(x.dtype)  # (B, T)
-        has_next = (steps[1:] < lengths[:, None]).to(x.dtype)
+        is_real = steps < lengths[:, None]  # (B, T)
+        has_next = is_real[:, 1:]
         x = with_zero_channel(x)
         differences = (x[..., 1:] - x[..., :-1]) * has_next
         parts: list[Tensor] = []
         for number, dilation in enumerate(self.dilations):
             for which, (series, mask) in enumerate(((x, is_real), (differences, has_next))):
-                responses = self.responses(series, number, which, dilation) * mask
-                parts += winners(responses)
+                found = [winners(each, mask) for each in self.responses(series, number, which, dilation)]
+                parts += [torch.cat(each) for each in zip(*found, strict=True)]
         return torch.cat([part.flatten(0, 1) for part in parts]).clamp_min_(0).sqrt_().T
 
-    def responses(self, x: Tensor, number: int, which: int, dilation: int) -> Tensor:
-        """x (F + 1, B, T) -> (G, 8, B, T)."""
-        weights = self.weights[number, which]
+    def responses(self, x: Tensor, number: int, which: int, dilation: int) -> Iterator[Tensor]:
+        """x (F + 1, B, T) -> (G, 8, B, T) of a few groups at a time."""
+        parts = self.weights[number, which].split(GROUPS_AT_ONCE)
         if self.channels is None:
             shifts = shifted(x[0], dilation)  # (9, B, T)
-            return (weights.flatten(0, 1) @ shifts.flatten(1)).view(*weights.shape[:2], *shifts.shape[1:])
-        series = summed_channels(x, self.channels[number, which])
-        shifts = shifted(series, dilation).transpose(0, 1)  # (G, 9, B, T)
-        return torch.bmm(weights, shifts.flatten(2)).view(*weights.shape[:2], *shifts.shape[2:])
+            for weights in parts:
+                yield (weights.flatten(0, 1) @ shifts.flatten(1)).view(*weights.shape[:2], *shifts.shape[1:])
+        else:
+            for weights, channels in zip(parts, self.channels[number, which].split(GROUPS_AT_ONCE), strict=True):
+                shifts = shifted(summed_channels(x, channels), dilation).transpose(0, 1)  # (G, 9, B, T)
+                yield torch.bmm(weights, shifts.flatten(2)).view(*weights.shape[:2], *shifts.shape[2:])
 
 
-def winners(responses: Tensor) -> tuple[Tensor, Tensor]:
-    """responses (G, 8, B, T) -> two of (G, 8, B): the sum of winning responses, and how often a response is smallest.
+def winners(responses: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
+    """responses (G, 8, B, T), mask (B, T) -> two of (G, 8, B): the sum of winning responses, and how often a response
+    is smallest.
 
     This compares with the group's extreme instead of using argmax: all equal responses win, on every device.
     """
     nothing = torch.full((), torch.nan, device=responses.device)  # equals no response
     largest, smallest = responses.amax(dim=1, keepdim=True), responses.amin(dim=1, keepdim=True)
-    largest = torch.where(largest.abs() > ROUNDING, largest, nothing)
-    smallest = torch.where(smallest.abs() > ROUNDING, smallest, nothing)
+    largest = torch.where((largest.abs() > ROUNDING) & mask, largest, nothing)
+    smallest = torch.where((smallest.abs() > ROUNDING) & mask, smallest, nothing)
     won = torch.empty_like(responses)
     best = torch.eq(responses, largest, out=won).mul_(responses).sum(dim=3)
     return best, torch.eq(responses, smallest, out=won).sum(dim=3)

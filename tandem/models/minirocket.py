@@ -64,17 +64,16 @@ class MiniRocket(nn.Module):
         for number, (dilation, count) in enumerate(zip(self.dilations, self.counts, strict=True)):
             responses = self.responses(x, number, dilation)
             # Every second kernel counts only the steps at which it is entirely within the sequence, if there are any.
+            # The next dilation starts with the other kind of kernel.
             reach = REACH * dilation
             is_inside = lengths > 2 * reach
             outside = (steps < reach) | (steps >= (lengths - reach)[:, None])
-            masks = [beyond, torch.where(is_inside[:, None], outside, beyond)]
-            cut = torch.where(is_inside, 2 * reach, 0)
-            whole = torch.empty(len(WEIGHTS), x.shape[1], 2, device=x.device)  # steps: own, longest
-            for parity in range(2):
-                within = (parity + number) % 2
-                responses[parity::2].masked_fill_(masks[within], -torch.inf)
-                whole[parity::2, :, 0] = (lengths - within * cut).to(x.dtype)
-                whole[parity::2, :, 1] = (self.max_steps - within * cut).to(x.dtype)
+            masks = torch.stack([beyond, torch.where(is_inside[:, None], outside, beyond)]).roll(number, 0)
+            # Adding -inf takes a third of the time of masked_fill_.
+            responses.view(-1, *masks.shape).add_(torch.where(masks, -torch.inf, 0.0))
+            cut = torch.stack([torch.zeros_like(lengths), torch.where(is_inside, 2 * reach, 0)]).roll(number, 0)
+            whole = torch.stack([lengths - cut, self.max_steps - cut], dim=2).to(x.dtype)  # steps: own, longest
+            whole = whole.repeat(len(WEIGHTS) // 2, 1, 1)  # (K, B, 2)
             stop = start + len(WEIGHTS) * count
             biases = self.biases[start:stop].view(len(WEIGHTS), count)
             above, found = torch.empty_like(responses), []

@@ -20,6 +20,7 @@ from tandem.parts import Whole
 
 # Size of the largest tensor of a pass: small enough for the CPU's cache, large enough to keep a GPU busy.
 CHUNK_BYTES = {"cpu": 2**22, "cuda": 2**28}
+COLUMNS = 2048  # features that are converted to float64 at a time
 RARITY_EXPONENT = 4  # from HYDRA's authors: a count that is nearly always zero must not become a large feature
 
 
@@ -51,7 +52,9 @@ class FittedHead(nn.Module, ABC):
     @torch.no_grad()
     def standardize_by(self, features: Tensor) -> None:
         """Compute mean and scale from the features (N, P) of training sequences."""
-        deviation, mean = torch.std_mean(features.double(), dim=0, correction=0)
+        parts = features.split(COLUMNS, dim=1)  # a copy of all features in float64 would be the largest tensor
+        found = [torch.std_mean(part.double(), dim=0, correction=0) for part in parts]
+        deviation, mean = (torch.cat(each) for each in zip(*found, strict=True))
         self.damp(deviation, features)
         # A constant feature may vary by rounding.
         changes = deviation > 1e-6 * mean.abs().clamp_min(1e-3)

@@ -141,16 +141,16 @@ class ForestFit(Fit):
         self.model.has_padding.fill_(bool(lengths.min() < lengths.max()))
         groups = closed_form.groups_of(self.train) if is_kept else None
         self.read((self.train, rows), (self.val, judges))
-        self.model.scale.fill_(1.0)
-        outputs, of_val = self.grow(len(rows), bootstrap=True, groups=groups)
-        targets, val_targets = self.targets[: len(rows)], self.targets[len(rows) :]
-        parts = [(of_val, val_targets)]
-        if is_kept and (judged := closed_form.can_be_judged(targets, groups)).any():
-            parts.insert(0, (outputs[judged], targets[judged]))
-        self.held_out = torch.cat([each for each, _ in parts]).double(), torch.cat([each for _, each in parts])
-        scale = self.task.scale_of(*parts[0])
+        num = len(rows)
+        outputs = self.held_out_outputs(self.grow(num, bootstrap=True), num, groups)
+        judged = torch.ones(len(outputs), dtype=torch.bool)
+        judged[:num] = is_kept and closed_form.can_be_judged(self.targets[:num], groups)
+        self.held_out = outputs[judged].double(), self.targets[judged]
+        known = torch.where(judged[:num])[0] if judged[:num].any() else slice(num, None)
+        scale = self.task.scale_of(outputs[known], self.targets[known])
         self.model.scale.fill_(scale)
-        return self.task.loss(scale * outputs, targets, torch.empty(0), 0.0).to(self.train.device) * len(self.train)
+        loss = self.task.loss(scale * outputs[:num], self.targets[:num], torch.empty(0), 0.0)
+        return loss.to(self.train.device) * len(self.train)
 
     @torch.no_grad()
     def refit(self) -> None:
@@ -166,7 +166,8 @@ class ForestFit(Fit):
         num_features = self.model.features(first.values, first.mask).shape[1]
         size = min(num_features, max(1, MAX_FOREST_BYTES // (4 * num)))
         self.columns = np.sort(np.random.default_rng(self.model.seed).choice(num_features, size, replace=False))
-        self.features, done, found = np.empty((num, size), np.float32), 0, []
+        # A node reads one feature of all its sequences, so these are next to each other in memory.
+        self.features, done, found = np.empty((num, size), np.float32, order="F"), 0, []
         for batch in self.batches(*parts):
             own = self.model.features(batch.values, batch.mask).numpy()
             self.features[done : done + len(batch)] = own if size == num_features else own[:, self.columns]
@@ -181,21 +182,17 @@ class ForestFit(Fit):
         while num < num_all:
             num_in_time = int(SECONDS_OF_A_PART * num / max(time.monotonic() - start, 1e-3))
             num = min(num_all, num + max(forest.n_jobs, num_in_time))
-            has_all = num == num_all  # the outputs out of the bag are needed once
-            forest.set_params(n_estimators=num, oob_score=forest.bootstrap and has_all)
+            forest.set_params(n_estimators=num)
             with warnings.catch_warnings():  # each tree would ask whether so many classes are numbers
                 warnings.filterwarnings("ignore", "The number of unique classes")
                 forest.fit(features, targets)
             self.on_progress(num, num_all, "trees")
 
-    def grow(self, num: int, bootstrap: bool, groups: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """Grow the trees on the first `num` rows. Returns the outputs (num, C) of trees that did not see the sequence:
-        those out of the bag, or with `groups` (num,) those of other groups; and the outputs of the other rows.
-        """
+    def grow(self, num: int, bootstrap: bool) -> Any:
+        """Grow the trees on the first `num` sequences. Returns scikit-learn's forest."""
         from sklearn.ensemble import ExtraTreesClassifier, ExtraTreesRegressor
 
-        own, targets = self.features[:num], self.targets[:num]
-        is_number = targets.is_floating_point()
+        is_number = self.targets.is_floating_point()
         kind, criterion = (ExtraTreesRegressor, "squared_error") if is_number else (ExtraTreesClassifier, "entropy")
         forest = kind(
             criterion=criterion,
@@ -205,39 +202,53 @@ class ForestFit(Fit):
             n_jobs=torch.get_num_threads(),  # changes no bit
             warm_start=True,
         )
-        self.grow_in_parts(forest, own, targets.numpy())
+        self.grow_in_parts(forest, self.features[:num], self.targets[:num].numpy())
         trees = [each.tree_ for each in forest.estimators_]
         values = [tree.value[:, 0] for tree in trees]  # (nodes, 1), or (nodes, classes): their shares
         leaves = [each[:, 0] if is_number else forest.classes_[each.argmax(axis=1)] for each in values]
         self.model.set_trees(trees, leaves)
-        of_others = self.model.outputs(torch.from_numpy(self.features[num:]))
         self.model.feature = torch.from_numpy(self.columns).to(self.model.feature)[self.model.feature.long()]
-        if not bootstrap:
-            return torch.empty(0), of_others
-        held_out = forest.oob_prediction_ if is_number else forest.oob_decision_function_
-        if groups is not None and len(groups.unique()) > 1:
-            held_out = self.predictions_of_other_groups(forest, own, targets.numpy(), groups.numpy())
-        if is_number:
-            return torch.from_numpy(held_out)[:, None].float(), of_others
-        shares = torch.zeros(num, self.task.num_outputs)
-        shares[:, forest.classes_] = torch.from_numpy(held_out).float()
-        return 2 * shares - 1, of_others
+        return forest
 
-    def predictions_of_other_groups(
-        self, forest: Any, features: np.ndarray, targets: np.ndarray, groups: np.ndarray
-    ) -> np.ndarray:
-        """(N,) numbers or (N, C) shares of classes, by forests like `forest` that did not see the sequence's fold."""
+    def held_out_outputs(self, forest: Any, num_train: int, groups: Tensor | None) -> Tensor:
+        """(N, C) outputs of trees that did not see the sequence: those out of the bag, or with `groups` (num_train,)
+        those of other groups.
+        """
+        found = mean_of_unseen(forest, self.features)
+        if groups is not None and len(groups.unique()) > 1:
+            found[:num_train] = self.predictions_of_other_groups(forest, groups.numpy())
+        if self.targets.is_floating_point():
+            return torch.from_numpy(found).float()
+        shares = torch.zeros(len(found), self.task.num_outputs)
+        shares[:, forest.classes_] = torch.from_numpy(found).float()
+        return 2 * shares - 1
+
+    def predictions_of_other_groups(self, forest: Any, groups: np.ndarray) -> np.ndarray:
+        """(num_train, C) predictions by forests like `forest` that did not see the sequence's fold of the groups."""
         from sklearn import clone
 
-        num_trees, found = round(SHARE_OF_TREES * self.model.num_trees), []
-        settings = {"n_estimators": num_trees, "bootstrap": False, "oob_score": False, "warm_start": False}
+        num_trees, num = round(SHARE_OF_TREES * self.model.num_trees), len(groups)
+        features, targets = self.features[:num], self.targets[:num].numpy()
         folds = folds_of(groups, targets)
-        num_folds = folds.max() + 1
+        num_folds, found = folds.max() + 1, []
         for fold in range(num_folds):
-            part = clone(forest).set_params(**settings)
+            part = clone(forest).set_params(n_estimators=num_trees, bootstrap=False, warm_start=False)
             part.fit(features, targets, sample_weight=folds != fold)
             predict = getattr(part, "predict_proba", part.predict)
             found.append(predict(features[folds == fold]))
             self.on_progress(fold + 1, num_folds, "forests, each without a fold of the groups")
         order = np.argsort(np.argsort(folds, kind="stable"))
-        return np.concatenate(found)[order]
+        return np.concatenate(found)[order].reshape(num, -1)
+
+
+def mean_of_unseen(forest: Any, features: np.ndarray) -> np.ndarray:
+    """features (N, P), first those that the trees of scikit-learn's `forest` were grown on -> (N, C): the mean
+    prediction of the trees whose bootstrap sample does not contain the sequence; 0 if there is none.
+    """
+    total, num_trees = 0, np.zeros((len(features), 1))
+    for tree, sample in zip(forest.estimators_, forest.estimators_samples_, strict=True):
+        is_unseen = np.ones((len(features), 1))
+        is_unseen[sample] = 0
+        total = total + is_unseen * tree.tree_.predict(features)
+        num_trees += is_unseen
+    return total / num_trees.clip(min=1)

@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from tandem.models.rocket import COLUMNS
 from tandem.tasks import FittedTask
 from tandem.tasks.ridge import Primal, centred, leave_one_out
 from tandem.training.batches import Batch, Split, batches_of, sequential_indices
@@ -40,7 +41,6 @@ MAX_KEPT = 4096  # with more, a decomposition of the products takes minutes
 NUM_SAMPLE = 2048  # training sequences for the biases and, if not all features are kept, for mean and deviation
 SAMPLE_BYTES = 2**28
 NUM_SUMMED = 4096  # sequences whose features are added at a time
-COLUMNS = 2048  # features that are converted to float64 at a time
 
 OnProgress = Callable[[int, int, str], None]  # gets the number done, the number of all, and what they are
 SEQUENCES = "sequences' features"
