@@ -6,6 +6,7 @@ Each stores its result as an artifact.
 import os
 import re
 from collections.abc import Callable
+from textwrap import shorten
 
 from prefect import flow
 from prefect.artifacts import create_markdown_artifact
@@ -35,7 +36,7 @@ def compare(runs: list[str]) -> State:
         text = "\n\n".join(map(details, found))
         print(text)
         create_markdown_artifact(text, key="compare", description=f"Compared: {', '.join(runs)}")
-        return Completed(message=shortened(found[0].sentences[0]))
+        return Completed(message=shorten(found[0].sentences[0], MAX_MESSAGE))
 
     return final_state(run)
 
@@ -55,7 +56,7 @@ def verify(run: str = "", quick: bool = False) -> State:
         every = [f"{workload}@{device}" for workload in params.workloads for device in params.devices]
         with one_at_a_time():  # verification trains
             found = [verify_one(each, quick) for each in ([run] if run else every)]
-        message = shortened("; ".join(sentence for _, sentence in found))
+        message = shorten("; ".join(sentence for _, sentence in found), MAX_MESSAGE)
         statuses = {status for status, _ in found}
         if statuses - {0, 3}:
             return Failed(message=message)
@@ -87,7 +88,3 @@ def final_state(work: Callable[[], State]) -> State:
         return Cancelled(message="stopped by Ctrl+C")
     except (ValueError, OSError) as error:
         return Failed(message=str(error))
-
-
-def shortened(text: str) -> str:
-    return text if len(text) <= MAX_MESSAGE else text[: MAX_MESSAGE - 3] + "..."

@@ -7,7 +7,6 @@ it runs with the recorded code and this environment. `tandem verify` (flows/veri
 from __future__ import annotations
 
 import copy
-import hashlib
 import json
 import os
 import shutil
@@ -52,25 +51,17 @@ def checkout(
         raise Stopped("not verifiable", "no commit was recorded", tree["missing_reason"])
     if patch is None:
         raise Stopped("not verifiable", "edited tree without its patch", tree["missing_reason"])
-    if patch and hashlib.sha256(patch.encode()).hexdigest() != tree["patch_sha256"]:
-        why = "its sha256 is not the one beside it in the manifest"
-        raise Stopped("not verifiable", "the recorded patch is altered", why)
-    if git("cat-file", "-e", f"{commit}^{{commit}}").returncode:
-        step = "`git fetch` from where the run was made brings it, if it was pushed there"
-        raise Stopped("not verifiable", f"commit {commit[:12]} is not in this repository", step)
+    step = "`git fetch` from where the run was made brings it, if it was pushed there"
+    git("cat-file", "-e", f"{commit}^{{commit}}", failure=f"commit {commit[:12]} is not in this repository", why=step)
     folder = Path(tempfile.mkdtemp(prefix="tandem-verify-"))
     worktree = folder / "project"
     try:
         print(f"commit {commit[:12]}{' with its patch' if patch else ''}, in a temporary worktree", flush=True)
-        added = git("worktree", "add", "--detach", str(worktree), commit)
-        if added.returncode:
-            raise Stopped("not verifiable", "git makes no worktree", one_line(added.stderr))
+        git("worktree", "add", "--detach", str(worktree), commit, failure="git makes no worktree")
         if patch:
             options = ("--binary", "--index", "--whitespace=nowarn")
-            applied = git("apply", *options, cwd=worktree, content=patch.encode())
-            if applied.returncode:
-                raise Stopped("not verifiable", "the patch does not apply", one_line(applied.stderr))
-        prefix = git("rev-parse", "--show-prefix").stdout.decode().strip()  # of a project in a subfolder
+            git("apply", *options, cwd=worktree, content=patch.encode(), failure="the patch does not apply")
+        prefix = git("rev-parse", "--show-prefix").decode().strip()  # of a project in a subfolder
         yield RecordedProject(worktree / prefix, manifest, threads, device or manifest["requested"])
     finally:
         git("worktree", "remove", "--force", str(worktree))
@@ -78,10 +69,14 @@ def checkout(
         git("worktree", "prune")
 
 
-def git(*arguments: str, cwd: Path = ROOT, content: bytes | None = None) -> subprocess.CompletedProcess[bytes]:
+def git(*arguments: str, cwd: Path = ROOT, content: bytes | None = None, failure: str = "", why: str = "") -> bytes:
+    """Return git's output. If git fails, raises Stopped with `failure`, if given, and `why` or git's own message."""
     # Skip the user's hooks: DVC's hook runs `dvc checkout` after each checkout.
     command = ["git", "-c", f"core.hooksPath={os.devnull}", *arguments]
-    return subprocess.run(command, cwd=cwd, env=own_environment(), input=content, capture_output=True, check=False)
+    done = subprocess.run(command, cwd=cwd, env=own_environment(), input=content, capture_output=True, check=False)
+    if done.returncode and failure:
+        raise Stopped("not verifiable", failure, why or " ".join(done.stderr.decode(errors="replace").split()))
+    return done.stdout
 
 
 def own_environment() -> dict[str, str]:
@@ -89,10 +84,6 @@ def own_environment() -> dict[str, str]:
     if path := kept.pop("PYTHONPATH", ""):  # the command `tandem` adds this project, whose code must not run there
         kept["PYTHONPATH"] = os.pathsep.join(entry for entry in path.split(os.pathsep) if Path(entry).resolve() != ROOT)
     return kept
-
-
-def one_line(output: bytes) -> str:
-    return " ".join(output.decode(errors="replace").split())
 
 
 @dataclass(frozen=True)

@@ -19,12 +19,11 @@ import socket
 import sys
 import time
 from argparse import ArgumentParser, Namespace
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from flows.events import Event, Outcome
+from flows.events import Event, counts
 from flows.plan import evaluations, require_devices
 from flows.stage_lines import StageLines
 from flows.ui import running_servers
@@ -83,7 +82,8 @@ def main(options: Namespace) -> Result:
     if status == NO_ANSWER or {"-q", "--quiet", "--dry"} & set(options.more):
         return Result("", document, status)
     word = {DONE: "Finished", INTERRUPTED: "Stopped"}.get(status, "Failed")
-    lines = ["", f"{word} after {seconds:.1f} s{counts(stages)}"]
+    num_stages = counts(event.outcome for event in stages.values())
+    lines = ["", f"{word} after {seconds:.1f} s; {num_stages}".removesuffix("; ")]
     if status == DONE:
         lines += ["", *table, "", *next_lines()]
     if failures:
@@ -123,14 +123,6 @@ def dvc_commands(words: Sequence[str]) -> tuple[Sequence[str], list[list[str]]]:
 
 def first_failure(statuses: Iterable[int]) -> int:
     return next((status for status in statuses if status), 0)
-
-
-def counts(stages: Mapping[str, Event]) -> str:
-    """`; 12 stages unchanged, 2 restored from the run-cache`; empty if every stage ran."""
-    words: dict[Outcome, str] = {"unchanged": "unchanged", "restored": "restored from the run-cache"}
-    found = Counter(event.outcome for event in stages.values())
-    shown = [f"{found[outcome]} {word}" for outcome, word in words.items() if found[outcome]]
-    return f"; {', '.join(shown)}" if shown else ""
 
 
 def results(

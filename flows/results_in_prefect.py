@@ -5,7 +5,6 @@ report. Both have links to the runs in MLflow.
 import html
 import json
 import os
-from collections import Counter
 from collections.abc import Mapping
 from functools import cache
 from itertools import combinations
@@ -13,7 +12,7 @@ from typing import Any
 
 import httpx
 
-from flows.events import Outcome
+from flows.events import Outcome, counts
 from flows.plan import RunPlan
 from flows.ui import running_servers
 from tandem import files
@@ -114,9 +113,7 @@ def pair_page(server: str, experiment_id: str, first: str, second: str) -> str:
 def headline(rows: list[Row], outcomes: Mapping[str, Outcome]) -> str:
     """One line for the list of runs: `sign 0.931 on cpu, pen 0.994 on cpu; 7 ran, 2 restored, 4 unchanged`."""
     scores = [f"{row['workload']} {row['score']:.4f}{spread(row)} on {row['device']}" for row in rows]
-    counts = Counter(outcomes.values())
-    words = [f"{counts[outcome]} {outcome}" for outcome in ("ran", "restored", "unchanged") if counts[outcome]]
-    return "; ".join([", ".join(scores), ", ".join(words)]).strip("; ")
+    return "; ".join([", ".join(scores), counts(outcomes.values())]).strip("; ")
 
 
 def spread(row: Row) -> str:

@@ -65,7 +65,7 @@ class Side:
     @cached_property
     def scores(self) -> str:
         """The score as text, e.g. `accuracy 0.9556 (0.9444 to 0.9667 over 5 seeds) on cpu`."""
-        scores = [run.score["metrics"][run.score["score_name"]] for run in self.runs if run.score]
+        scores = [run.test_score for run in self.runs if run.score]
         return f"{self.score_name} {mean_and_range(scores) if scores else 'not recorded'} on {self.name}"
 
     def predictions(self) -> dict[int, Rows]:
@@ -131,7 +131,7 @@ def row_of(run: Run) -> dict[str, Any]:
         **{name: timing.get(name) for name in (*REDUCED, "num_epochs_measured")},
         "missing_reasons": timing.get("missing_reasons", {}),
         "score_name": run.score["score_name"],
-        "score": run.score["metrics"][run.score["score_name"]],
+        "score": run.test_score,
         "zero": run.task_facts["zero"],
         "baselines": run.task_facts["baselines"],
         "sentence": run.score.get("sentence", ""),

@@ -57,14 +57,9 @@ def entry_of(runs: Sequence[Run], perturbed: Sequence[Manifest]) -> dict[str, An
         "digests": {name: first["digests"][name] for name in DIGESTS},
         "envelope": asdict(envelope),
         "score_name": first["result"]["score_name"],
-        "scores": {str(run.seed): score_of_run(run) for run in runs},
+        "scores": {str(run.seed): run.test_score for run in runs},
         "timings": {str(run.seed): {name: run.timing["timing"].get(name) for name in TIMED} for run in runs},
     }
-
-
-def score_of_run(run: Run) -> float:
-    assert run.score
-    return run.score["metrics"][run.score["score_name"]]
 
 
 def side_of(entry: Entry) -> Side:
@@ -147,7 +142,7 @@ def judge(published: Entry, own: Run) -> Verdict:
 def judge_score(published: Entry, own: Run, facts: EnvironmentInfo) -> Verdict:
     """Judge by the difference of the scores and the margin from the published seeds."""
     name, seed = published["score_name"], str(published["seed"])
-    here, there = score_of_run(own), published["scores"][seed]
+    here, there = own.test_score, published["scores"][seed]
     margin = margin_of_seeds(list(published["scores"].values()))
     seen = f"{name} {here:.4f} here, {there:.4f} published"
     if margin is None:

@@ -7,6 +7,7 @@ from typing import Any
 from ruamel.yaml import YAML
 
 from tandem import files
+from tandem.comparing.comparability import differing_names
 from tandem.params.loading import PARAMS, read_yaml
 from tandem.params.parsing import flatten
 from tandem.report.text import format_score
@@ -51,10 +52,7 @@ def at_commit(path: str) -> bytes | None:
 def changed_params(block_before: dict[str, Any], block_now: dict[str, Any]) -> str:
     """` (train.epochs: 100 before, 3 now)`; empty if a workload's parameters are those of the last commit."""
     before, now = flatten(block_before), flatten(block_now)
-    found = [
-        f"{key}: {before.get(key, 'absent')} before, {now.get(key, 'absent')} now"
-        for key in sorted({*before, *now})
-        if before.get(key) != now.get(key)
-    ]
+    names = differing_names(before, now)
+    found = [f"{name}: {before.get(name, 'absent')} before, {now.get(name, 'absent')} now" for name in names]
     more = [f"{len(found) - MAX_SHOWN} more"] if len(found) > MAX_SHOWN else []
     return f" ({'; '.join(found[:MAX_SHOWN] + more)})" if found else ""

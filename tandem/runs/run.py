@@ -55,6 +55,12 @@ class Run:
         return self.train["seed"]
 
     @property
+    def test_score(self) -> float:
+        """The task's score on the test split, of an evaluated run."""
+        assert self.score
+        return self.score["metrics"][self.score["score_name"]]
+
+    @property
     def is_timed(self) -> bool:
         """Whether the training ran alone and was measured; a replicate was not."""
         return self.timing["timing"].get("epoch_seconds") is not None
