@@ -4,9 +4,10 @@ Zhang 2003, Neurocomputing 50, 159-175, trains a network on the residuals of a l
 arXiv:2205.13504, show that linear maps of the window are hard to beat. Here the linear part is a buffer, fitted before
 the first step (linear_forecast.py): a map of the window's changes and, for logarithms, one of its levels. The network's
 initial output is close to zero, so training starts from the linear forecast, and weight decay pulls the network back to
-it. `hidden_size: 0` omits the network, which is best for a short series: the optimizer then learns one number for each
-step ahead. Without a network, val has nothing to choose, so the linear part is fitted to train and val together, and
-the validation loss is that of fitted windows.
+it. The output is in units of the linear part's errors, so it does not spoil a forecast that is almost exact.
+`hidden_size: 0` omits the network, which is best for a short series: the optimizer then learns one number for each step
+ahead. The linear part is fitted to train and val together. So the validation loss, which chooses the network's epoch,
+is that of windows to which the linear part was fitted.
 """
 
 from collections.abc import Mapping
@@ -20,6 +21,7 @@ from tandem.models.layers import Dropout
 from tandem.models.linear_forecast import ChangeUnit, fit, relative_inputs, to_log_changes
 from tandem.parts import Fraction, Whole
 
+MAX_ROWS = 1024  # windows whose residuals are computed at a time
 FIRST_SHARE = 0.01  # scale of the last layer's initial weights: almost zero, but gradients still reach the first layer
 
 
@@ -31,6 +33,7 @@ class Network(nn.Module):
     bias: Tensor  # (H,)
     levels_weight: Tensor  # (H, T * F)
     levels_bias: Tensor  # (H,)
+    residual_std: Tensor  # (H,) of the linear part: the unit of the network's output
     levels_share: Tensor  # of the forecast from levels; the rest is that from changes
     mean: Tensor  # the unit of the changes
     std: Tensor
@@ -42,6 +45,7 @@ class Network(nn.Module):
         for prefix in ("", "levels_"):
             self.register_buffer(f"{prefix}weight", torch.zeros(horizon, num_inputs))
             self.register_buffer(f"{prefix}bias", torch.zeros(horizon))
+        self.register_buffer("residual_std", torch.ones(horizon))
         for name, value in {"levels_share": 0.0, "mean": 0.0, "std": 1.0}.items():
             self.register_buffer(name, torch.tensor(value))
         self.network: nn.Module | None = None
@@ -58,13 +62,17 @@ class Network(nn.Module):
             self.shift = nn.Parameter(torch.zeros(horizon))
 
     def forward(self, values: Tensor, mask: Tensor) -> Tensor:
+        found = self.shift if self.network is None else self.network(values.flatten(1))
+        return self.linear(values) + self.residual_std * found
+
+    def linear(self, values: Tensor) -> Tensor:
+        """The forecasts (B, H) of the linear part."""
         linear, inputs = nn.functional.linear, values.to(self.weight.dtype)
         with torch.autocast(values.device.type, enabled=False):  # bf16 has too few digits for a forecast
             from_changes = linear(inputs.flatten(1), self.weight, self.bias)
             levels = relative_inputs(inputs, self.mean, self.std).flatten(1)
             from_levels = to_log_changes(linear(levels, self.levels_weight, self.levels_bias), self.mean, self.std)
-            found = torch.lerp(from_changes, from_levels, self.levels_share)
-        return found + (self.shift if self.network is None else self.network(values.flatten(1)))
+            return torch.lerp(from_changes, from_levels, self.levels_share)
 
     def fit_initial(
         self, splits: list[Mapping[str, Tensor]], *, mean: float, std: float, is_log: bool, season: int
@@ -73,8 +81,7 @@ class Network(nn.Module):
 
         The other arguments are those of `linear_forecast.fit`.
         """
-        used = splits[:1] if self.network else splits
-        values, targets = (torch.cat([split[name] for split in used]) for name in ("values", "targets"))
+        values, targets = (torch.cat([split[name].cpu() for split in splits]) for name in ("values", "targets"))
         found = fit(values, targets, ChangeUnit(mean, std, is_log), season)
         self.found = found.selection
         for prefix, own in (("", found.changes), ("levels_", found.levels)):
@@ -82,6 +89,9 @@ class Network(nn.Module):
             getattr(self, f"{prefix}bias").copy_(own.bias)
         for name, value in {"levels_share": found.levels_share, "mean": mean, "std": std}.items():
             getattr(self, name).fill_(value)
+        parts = zip(values.split(MAX_ROWS), targets.split(MAX_ROWS), strict=True)
+        residuals = torch.cat([part_targets - self.linear(part_values) for part_values, part_targets in parts])
+        self.residual_std.copy_(residuals.square().mean(dim=0).sqrt())
 
     def selection(self) -> dict[str, Any]:
         """The form of the linear part with the largest weight and its error, for train.json."""

@@ -93,17 +93,27 @@ def test_equal_windows_give_equal_bits_and_the_selection_is_described():
     assert held_out[first.selection["selected"]] < held_out["last season"] < held_out["no change"] == 1
 
 
-def test_hybrid_without_a_network_is_the_linear_forecast_of_train_and_val():
+def test_hybrid_starts_from_the_linear_forecast_of_train_and_val_and_adds_in_units_of_its_error():
     levels = 100 + np.random.default_rng(0).normal(size=120).cumsum()
     values, targets, _, unit = windows(levels, 12, 3, True)
     splits = [{"values": values[rows], "targets": targets[rows]} for rows in (slice(60), slice(60, None))]
     of_unit = {"mean": unit.mean, "std": unit.std, "is_log": True, "season": 0}
-    for hidden_size, used in ((0, slice(None)), (4, slice(60))):
+    expected = fit(values, targets, unit, 0)(values.double(), unit)
+    for hidden_size in (0, 4):
         model = Network(Shape(1, 3, 12, False), hidden_size=hidden_size, dropout=0.0)
         model.fit_initial(splits, **of_unit)
         for parameter in model.parameters():
             parameter.data.zero_()
-        expected = fit(values[used], targets[used], unit, 0)(values.double(), unit)
+        (model.shift if model.network is None else model.network[-1].bias).data.fill_(0.5)
         found = model(values, torch.ones(values.shape[:2], dtype=torch.bool)).detach()
-        torch.testing.assert_close(found.double(), expected, atol=1e-4, rtol=1e-4)
+        errors = (targets - expected).square().mean(0).sqrt()
+        torch.testing.assert_close(found.double(), expected + 0.5 * errors, atol=1e-4, rtol=1e-4)
         assert model.selection()["selected"] in model.describe_selection("skill")
+
+
+def test_a_smooth_daily_cycle_is_forecast_as_exactly_as_by_least_squares():
+    hour, draw = np.arange(3000), np.random.default_rng(0)
+    height = 4 + np.cos(2 * np.pi * hour / 8766)
+    levels = 20 + height * np.sin(2 * np.pi * hour / 24) + 0.01 * draw.normal(size=3000)
+    own, no_change, *_ = errors(levels, 24, False, 96, 24)
+    assert own < 0.02 < no_change
