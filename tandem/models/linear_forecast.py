@@ -36,7 +36,7 @@ MAX_SCORED = 1000  # windows that measure the errors
 NUM_FOLDS = 5
 NUM_REGRESSED = 2  # of the maps, the best, towards which regressions shrink
 STRENGTHS = (1e-8, 1e-6, 1e-4, 1e-2, 0.1, 0.3, 1.0, 3.0, 10.0)  # ridge strengths, multiplied by the number of windows
-SHARPNESS = 2.0  # how much the weights prefer the smallest error
+SHARPNESS = 4.0  # how much the weights prefer the smallest error
 LARGEST_LOG = 8.0  # levels are limited to exp(8) times the last one, up and down
 SMALLEST_LEVEL = 0.02  # of a forecast, as a share of the last level: its logarithm must exist
 
@@ -208,14 +208,12 @@ def fit_forms(windows: Windows, simple: dict[str, LinearMap], size: int) -> list
                 totals[row, column] += windows.errors(forecasts, scored)
     ridge = regress(torch.arange(num))
     of_strength = [ridge.coefficients(strength) for strength in STRENGTHS]
-    suffix = " on all features" if size > 1 else ""
     for (method, add), total in zip(methods.items(), totals, strict=True):
-        for strength, errors, coefficients in zip(STRENGTHS, total, of_strength, strict=True):
-            for place, error, *added in zip(
-                best.tolist(), errors.tolist(), *add(weights, bias, coefficients), strict=True
-            ):
-                name = f"{names[place]}, {method} {strength:g}{suffix}"
-                forms.append(Form(name, windows.of_levels, error / num_errors, LinearMap(*added)))
+        for place, (error, column) in enumerate(zip(*(part.tolist() for part in total.min(dim=0)), strict=True)):
+            own = slice(place, place + 1)
+            added = add(weights[own], bias[own], of_strength[column][own])
+            name = f"{names[best[place]]}, {method} {STRENGTHS[column]:g}{' on all features' if size > 1 else ''}"
+            forms.append(Form(name, windows.of_levels, error / num_errors, LinearMap(*(part[0] for part in added))))
     return forms
 
 
