@@ -15,11 +15,7 @@ from torch import Tensor
 # Variances relative to the noise. A level is a random walk with this variance per step, or returns to its mean.
 WALKS = (100.0, 1.0, 0.2, 0.04, 0.005)
 RETURNING = ((0.8, 4.0), (0.8, 0.5), (0.95, 4.0))  # autocorrelation and variance
-SLOPES = (
-    (0.9, 0.05),
-    (0.98, 0.005),
-    (0.98, 0.1),
-)  # autocorrelation, and the shocks' variance relative to that of the level's
+SLOPES = ((0.9, 0.05), (0.98, 0.005), (0.98, 0.1))  # autocorrelation, and the shocks' variance relative to the level's
 SEASON_CHANGES = (0.0005, 0.02, 0.2)  # variance of a season's changes from one season to the next
 FIRST_SEASON, FIRST_SLOPE = 10.0, 20.0  # variances at the start: large, because nothing is known
 NO_CHANGE, LAST_SEASON = "no change", "last season"  # maps without noise
