@@ -1,7 +1,7 @@
 # Series of R and of Debian's R packages, as tables: Rscript r_series.R FOLDER
 #
-# Each series becomes FOLDER/NAME.csv with columns `time` and `y`, for benchmarks/series.py. Prints numbers of points and
-# no values: nothing was tuned on these series. Needs r-base-core and r-cran-aer, boot, dynlm, forecast, lmtest,
+# Each series becomes FOLDER/NAME.csv with columns `time` and `y`, for benchmarks/series.py. It prints numbers of points
+# and no values: nothing was tuned on these series. It needs r-base-core and r-cran-aer, boot, dynlm, forecast, lmtest,
 # robustbase, strucchange, surveillance and tseries.
 #
 # step: month, quarter or year; an object with times has its first time, others get `first`. Or the interval in days
@@ -85,5 +85,6 @@ for (row in split(series, seq_len(nrow(series)))) {
   table <- data.frame(time = times_of(object, row$step, row$first, length(values)), y = values)
   table <- table[!is.na(table$y), ]
   write.csv(table, file.path(folder, paste0(row$name, ".csv")), row.names = FALSE, quote = FALSE)
-  cat(row$name, ": ", nrow(table), " points, from ", row$package, " ", format(packageVersion(row$package)), "\n", sep = "")
+  version <- format(packageVersion(row$package))
+  cat(row$name, ": ", nrow(table), " points, from ", row$package, " ", version, "\n", sep = "")
 }
