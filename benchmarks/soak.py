@@ -145,6 +145,7 @@ class Soak:
             start = time.monotonic()
             self.project.succeed("dvc", "repro", f"evaluate@{workload}-cpu")
             content = {"seconds": time.monotonic() - start, "files": self.project.hashes()}
+            self.project.wait_until_quiet()  # the publisher removes the run directory after DVC has ended
             if wrong := (self.project.wrong_in_mlflow() or self.project.leftovers()):
                 raise SystemExit(f"the uninterrupted run of {workload} is wrong: {wrong}")
             expected.write_text(json.dumps(content))
