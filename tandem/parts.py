@@ -49,14 +49,15 @@ class Kind:
     passed: str = ""  # what Tandem passes as the first parameter; without it all are passed, and there are no keys
     tables: tuple[str, ...] = ()  # built-in names that are no component
     is_function: bool = False  # a class is refused
-    arguments: tuple[str, ...] = ()  # the names of all parameters of a function
+    arguments: tuple[str, ...] = ()  # the names of the parameters of a function
+    optional: tuple[str, ...] = ()  # names of further ones that it gets if it has them
 
 
 KINDS = {
     "model": Kind("models", "Network", passed="shape"),  # Network(shape, ...)
     "task": Kind("tasks", "Task"),  # Task(summary)
     "source": Kind(passed="folder", tables=("sequences", "series"), is_function=True),  # read(folder, ...)
-    "metric": Kind(is_function=True),  # metric(predictions, targets, mask)
+    "metric": Kind(arguments=("predictions", "targets", "mask"), optional=("predict", "source")),
     "loop": Kind(arguments=("run", "model", "train", "val")),
 }
 
@@ -292,8 +293,8 @@ def read_version(kind: str, name: str, module: str, attribute: str, path: Path, 
     methods = functions_in(node.body) if isinstance(node, ast.ClassDef) else {}
     called: ast.FunctionDef | None = node if isinstance(node, ast.FunctionDef) else methods.get("__init__")
     where = f"{relative(path)}, line {node.lineno}: {attribute}"
-    if expected := KINDS[kind].arguments:
-        check_arguments(node, expected, f"is {name!r}; {where}")
+    if KINDS[kind].arguments:
+        check_arguments(node, KINDS[kind], f"is {name!r}; {where}")
     passed, parameters = KINDS[kind].passed, []
     if passed:
         if called is None:
@@ -317,14 +318,15 @@ def read_version(kind: str, name: str, module: str, attribute: str, path: Path, 
     )
 
 
-def check_arguments(node: ast.ClassDef | ast.FunctionDef, expected: tuple[str, ...], told: str) -> None:
+def check_arguments(node: ast.ClassDef | ast.FunctionDef, kind: Kind, told: str) -> None:
     """Raises ValueError, whose message begins with `told`, unless the node is a function with these parameters."""
-    signature = f"def {node.name}({', '.join(expected)})"
+    signature = f"def {node.name}({', '.join(kind.arguments)})"
     if isinstance(node, ast.ClassDef):
         raise ValueError(f"{told} is a class; accepted: a function, {signature}")
-    names, own = tuple(argument.arg for argument in arguments_of(node)), node.args
-    if names != expected or own.vararg or own.kwarg or own.kwonlyargs:
-        raise ValueError(f"{told} has the parameters ({ast.unparse(own)}); accepted: {signature}")
+    names, own, num = [argument.arg for argument in arguments_of(node)], node.args, len(kind.arguments)
+    if (*names[:num],) != kind.arguments or {*names[num:]} - {*kind.optional} or own.vararg or own.kwarg:
+        more = f", then {' and '.join(kind.optional)} if it needs them" if kind.optional else ""
+        raise ValueError(f"{told} has the parameters ({ast.unparse(own)}); accepted: {signature}{more}")
 
 
 def parameters_of(called: ast.FunctionDef, given: Sequence[str], where: str) -> Iterator[tuple[str, Any, Any]]:

@@ -11,7 +11,6 @@ from typing import Any, Literal, get_type_hints
 
 from pydantic import create_model
 
-from tandem.messages import nearest
 from tandem.params.parsing import InvalidParams, dotted, value_at
 from tandem.params.schema import TASKS, OwnSequences, OwnSeries, OwnSource, Params, Train, Workload
 from tandem.params.task_facts import facts_of
@@ -27,8 +26,6 @@ REFERENCES = {
 }
 # The keys of a source in a workload's directory, by the first of its task's sources.
 OWN_SOURCES: dict[str, Any] = {"sequences": OwnSequences, "series": OwnSeries}
-METRIC_ARGUMENTS = ("predictions", "targets", "mask")
-METRIC_REQUESTS = ("predict", "source")  # a metric gets them if it has parameters of these names
 
 
 def params_type(raw: Any) -> type[Params]:
@@ -113,19 +110,11 @@ def subclass(kind: Any, *fields: tuple[str, Any], **constants: Any) -> Any:
 
 
 def check_metric(metric: Component, every: list[Component], has_table: bool) -> None:
-    """Raises ValueError if a metric cannot be called, or another one of the workload has its name."""
-    given, requests, told = metric.arguments[:3], metric.arguments[3:], f"is {metric.name!r}; {metric.place}"
-    if given != METRIC_ARGUMENTS:
+    """Raises ValueError if a metric needs a source that is not there, or another one of the workload has its name."""
+    if "source" in metric.arguments and has_table:
         raise ValueError(
-            f"{told} has the parameters ({', '.join(metric.arguments)}); the first three of a metric are "
-            f"{', '.join(METRIC_ARGUMENTS)}"
-        )
-    if unknown := [name for name in requests if name not in METRIC_REQUESTS]:
-        raise ValueError(f"{told} has the parameter {unknown[0]!r}{nearest(unknown[0], METRIC_REQUESTS)}")
-    if "source" in requests and has_table:
-        raise ValueError(
-            f"{told} has the parameter 'source', and this workload has a table and no source of its own; "
-            "remove the parameter"
+            f"is {metric.name!r}; {metric.place} has the parameter 'source', and this workload has a table and no "
+            "source of its own; remove the parameter"
         )
     if [each.attribute for each in every].count(metric.attribute) > 1:
         raise ValueError(f"is {metric.name!r}; two metrics are called {metric.attribute!r}; rename one")

@@ -354,25 +354,21 @@ class Train(Section):
                 f"loop is {self.loop!r}, but {self.model.name} is fitted in closed form, without steps; remove the key"
             )
         for key, accepted in WITH_OWN_LOOP.items():
-            if (value := getattr(self, key)) not in accepted:
-                raise ValueError(
-                    f"{key} is {value!r}; accepted with a loop of your own, which takes the steps: "
-                    f"{', '.join(map(str, accepted))}"
-                )
+            require(key, getattr(self, key), accepted, "with a loop of your own, which takes the steps")
 
     def check_closed_form(self) -> None:
         """Refuse settings that a closed-form fit would ignore: it sees every sequence once, unchanged."""
-        for key, value, accepted in (
-            ("epochs", self.epochs, 1),
-            ("warmup_epochs", self.warmup_epochs, 0),
-            ("label_smoothing", self.label_smoothing, 0),
-            *((f"augment.{name}", getattr(self.augment, name), 0) for name in ("mix", "shift", "warp")),
-        ):
-            if value != accepted:
-                raise ValueError(
-                    f"{key} is {value}; it must be {accepted} for {self.model.name}, which is fitted in closed form "
-                    "in one epoch, to the sequences as they are"
-                )
+        why = f"for {self.model.name}, which is fitted in closed form in one epoch, to the sequences as they are"
+        for key, accepted in {"epochs": 1, "warmup_epochs": 0, "label_smoothing": 0}.items():
+            require(key, getattr(self, key), (accepted,), why)
+        for key in ("mix", "shift", "warp"):
+            require(f"augment.{key}", getattr(self.augment, key), (0,), why)
+
+
+def require(key: str, value: Any, accepted: tuple[Any, ...], why: str) -> None:
+    """Raises ValueError unless `value` is one of `accepted`."""
+    if value not in accepted:
+        raise ValueError(f"{key} is {value!r}; it must be {' or '.join(map(str, accepted))} {why}")
 
 
 def check_workers(device: str, workload: str, train: Train) -> None:
@@ -463,15 +459,10 @@ class Workload(Section):
                 "another network, or define `encoded` and `scale_of` beside `loss` (tandem/tasks/__init__.py)"
             )
         for key in facts.forbidden_augment:
-            if strength := getattr(train.augment, key):
-                raise ValueError(
-                    f"train.augment.{key} is {strength}; it must be 0 for {task}, "
-                    "whose targets it would not change with the input"
-                )
-        if train.label_smoothing and not facts.smooths_labels:
-            raise ValueError(
-                f"train.label_smoothing is {train.label_smoothing}; it must be 0 for {task}, whose loss has no labels"
-            )
+            why = f"for {task}, whose targets it would not change with the input"
+            require(f"train.augment.{key}", getattr(train.augment, key), (0,), why)
+        if not facts.smooths_labels:
+            require("train.label_smoothing", train.label_smoothing, (0,), f"for {task}, whose loss has no labels")
         return self
 
 

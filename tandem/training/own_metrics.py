@@ -28,7 +28,6 @@ import torch
 from torch import Tensor
 
 from tandem.files import raw_dir
-from tandem.params.own_components import METRIC_REQUESTS
 from tandem.params.parsing import nearest
 from tandem.params.schema import OwnSource
 from tandem.parts import Component, find
@@ -93,7 +92,7 @@ def score(context: RunContext, outputs: Tensor, outputs_of: Outputs, known: Mapp
     sentences = []
     for component in components:
         function = component.load()
-        given = {name: requested[name] for name in METRIC_REQUESTS if name in component.arguments}
+        given = {name: each for name, each in requested.items() if name in component.arguments}
         start = time.monotonic()
         with component.explained():
             returned = function(predictions, targets, mask, **given)

@@ -157,7 +157,7 @@ MISTAKES = [
     ("num_rows: int = 0", "split: int = 0", "has the parameter 'split', which is a key of preprocess"),
     (":train", ":takes_others", "has the parameters (model, data, epochs=3); accepted: def takes_others(run"),
     # A metric.
-    (":error_rate", ":few", "has the parameters (predictions, targets); the first three of a metric are"),
+    (":error_rate", ":few", "(predictions, targets); accepted: def few(predictions, targets, mask), then predict and"),
     ('["', '["others.py:error_rate", "', "two metrics are called 'error_rate'; rename one"),
     # A task.
     ("class Task(tasks.Task):", "class Task:", "Task must be a class derived from tandem.tasks"),
@@ -167,7 +167,7 @@ MISTAKES = [
     ('"closeness"', '"closeness"\n    paired = "correctt"', "paired is 'correctt'; did you mean 'correct'?"),
     ("label_smoothing: 0.0", "label_smoothing: 0.1", "label_smoothing is 0.1; it must be 0 for task.py:Task"),
     # What a loop leaves to its own code.
-    ("grad_accum_steps: 1", "grad_accum_steps: 2", "train.grad_accum_steps is 2; accepted with a loop"),
+    ("grad_accum_steps: 1", "grad_accum_steps: 2", "train.grad_accum_steps is 2; it must be 1 with a loop"),
 ]
 
 
