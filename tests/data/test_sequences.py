@@ -279,95 +279,82 @@ def test_small_changes_of_large_numbers_are_kept(tmp_path: Path):
 # What is refused ------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.case(1)
-def test_a_missing_file_is_named_with_what_to_do(tmp_path: Path, saw: Callable[[str], None]):
-    """a table that is not where params.yaml says"""
+@pytest.mark.case(1, 13)
+def test_a_table_that_is_not_in_the_folder_is_named(tmp_path: Path, saw: Callable[[str], None]):
+    """Missing; above the folder; anywhere on the disk."""
     with pytest.raises(FileNotFoundError, match=r"mine\.csv is not there.*workloads/README\.md") as caught:
         find_table(tmp_path, "mine.csv")
     saw(str(caught.value))
+    for name in ("../x.csv", "/etc/x.csv", "a/../../x.csv"):
+        with pytest.raises(ValueError, match="must be in the workload's folder"):
+            parse(SequenceTable, {**asdict(PARAMS), "table": name}, "preprocess")
 
 
-@pytest.mark.parametrize("name", ["../x.csv", "/etc/x.csv", "a/../../x.csv"])
-@pytest.mark.case(13)
-def test_a_table_outside_the_folder_is_refused(name: str, saw: Callable[[str], None]):
-    """a table above the folder, or anywhere on the disk"""
-    with pytest.raises(ValueError, match="must be in the workload's folder") as caught:
-        parse(SequenceTable, {**asdict(PARAMS), "table": name}, "preprocess")
-    saw(str(caught.value))
-
-
-@pytest.mark.case(2)
-def test_an_empty_table_is_refused_with_its_size(tmp_path: Path, saw: Callable[[str], None]):
-    """a table of 0 bytes; a header without rows"""
-    refused(tmp_path, "", "table.csv is empty", "0 bytes")
-    saw(refused(tmp_path, HEADER + "\n", "table.csv has a header but 0 rows"))
-
-
-@pytest.mark.parametrize(
-    ("cell", "found"),
-    [
-        *[("", ""), ("nan", ""), ("inf", "inf"), ("left", "left"), ("1,5", None), ("12abc", "12abc")],
-        *[("1_0", "1_0"), ("٣", "٣")],  # which Python takes for numbers
-    ],
-)
-@pytest.mark.case(3)
-def test_what_is_no_number_is_named_with_line_and_column(
-    tmp_path: Path, cell: str, found: str | None, saw: Callable[[str], None]
-):
-    """a cell that is empty, or holds nan, inf, a word, a comma too many"""
+def with_cell(column: int, cell: str) -> str:
+    """The table with another cell in line 6."""
     lines = make_table().to_csv(index=False).splitlines()
     cells = lines[5].split(",")
-    cells[2] = cell
-    lines[5] = ",".join(cells)
-    words = ["column 'x'", "finite numbers", found] if found is not None else ["table.csv cannot be read"]
-    saw(refused(tmp_path, "\n".join(lines), "line 6", *words))
+    cells[column] = cell
+    return "\n".join([*lines[:5], ",".join(cells), *lines[6:]])
+
+
+def with_split(*words: str, **changes: Any) -> str:
+    table = make_table().assign(**changes)
+    return table.assign(split=np.repeat(words, 40 // len(words))[table["sequence"]]).to_csv(index=False)
+
+
+def label_of(sequences: list[int], label: str) -> pd.Series:
+    table = make_table()
+    return table["label"].mask(table["sequence"].isin(sequences), label)
+
+
+def rows(*lines: str) -> str:
+    return "\n".join([HEADER, *lines])
+
+
+def case(number: int, text: str, *words: str) -> Any:
+    return pytest.param(text, words, marks=pytest.mark.case(number))
 
 
 @pytest.mark.parametrize(
-    ("rows", "words"),
+    ("text", "words"),
     [
-        (["a,0,1,2,p", "a,soon,1,2,p"], ["line 3", "column 'step'"]),
-        (["a,0,1,2,p", "a,1,1,2,q"], ["line 3", "column 'label'"]),
-        (["a,0,1,2,p", "a,1,1,2,p", ",0,1,2,q"], ["line 4", "column 'sequence'"]),
-        (["a,0,1,2,p", "a,1,1,2,"], ["line 3", "column 'label'"]),
-        (["a,0,1,2,p", "a,1,1,2,p", "a,1,3,4,p"], ["'step' repeats in sequence a, lines 3 and 4;"]),
-        (["a,1,1,2,p", "a,0,1,2,p", "", "a,0,3,4,p", "a,1,3,4,p"], ["lines 3 and 5 (2 repeated rows in all)"]),
-        (["a,0,1,2,p", "a,1,1,2,p,7,8"], ["table.csv cannot be read", "line 3"]),
+        case(2, "", "table.csv is empty", "0 bytes"),
+        case(2, HEADER + "\n", "table.csv has a header but 0 rows"),
+        *(
+            case(3, with_cell(2, cell), "line 6", "column 'x'", "finite numbers", cell.replace("nan", ""))
+            for cell in ("", "nan", "inf", "left", "12abc", "1_0", "٣")  # Python takes the last two for numbers
+        ),
+        case(3, with_cell(2, "1,5"), "table.csv cannot be read", "line 6"),
+        (rows("a,0,1,2,p", "a,soon,1,2,p"), ["line 3", "column 'step'"]),
+        (rows("a,0,1,2,p", "a,1,1,2,q"), ["line 3", "column 'label'"]),
+        (rows("a,0,1,2,p", "a,1,1,2,p", ",0,1,2,q"), ["line 4", "column 'sequence'"]),
+        (rows("a,0,1,2,p", "a,1,1,2,"), ["line 3", "column 'label'"]),
+        (rows("a,0,1,2,p", "a,1,1,2,p", "a,1,3,4,p"), ["'step' repeats in sequence a, lines 3 and 4;"]),
+        (rows("a,1,1,2,p", "a,0,1,2,p", "", "a,0,3,4,p", "a,1,3,4,p"), ["lines 3 and 5 (2 repeated rows in all)"]),
+        (rows("a,0,1,2,p", "", 'a,1,"1",2,p', "", "b,0,left,2,q", "b,1,1,2,q"), ["line 6", "found left"]),
+        (rows("a,0,1,2,p").replace("label", "lable"), ["no column 'label'", "did you mean 'lable'?", "sequence, step"]),
+        case(4, rows("a,0,1,2,p", "a,1,1,2,p", "b,0,1,2,q"), "sequence 'b' has 1 step", "at least 2"),
+        case(
+            5,
+            make_table().assign(label=label_of([0, 1], "rare")).to_csv(index=False),
+            "class 'rare' has 2 sequences",
+            "3 splits",
+        ),
+        (make_table().assign(x=1.0, y=2.5).to_csv(index=False), ["no feature ever changes (x, y)"]),
         (
-            ["a,0,1,2,p", "", 'a,1,"1",2,p', "", "b,0,left,2,q", "b,1,1,2,q"],
-            ["line 6", "found left"],
-        ),  # blank lines count
+            make_table().assign(x=lambda t: t.step, y=lambda t: t.step).to_csv(index=False),
+            ["no sequence is left", "40 only 1 differ"],
+        ),
+        (with_split("train", "val", "trial", "test"), ["line 122", "must be train, val or test", "found trial"]),
+        (with_split("train", "train", "train", "val"), ["no test rows"]),
+        case(8, with_split(*["train"] * 5, "val", *["test"] * 2, label=label_of([39], "new")), "label 'new' occurs in"),
     ],
 )
-def test_a_row_that_is_refused_is_named_with_its_line(tmp_path: Path, rows: list[str], words: list[str]):
-    refused(tmp_path, "\n".join([HEADER, *rows]), *words)
-
-
-def test_a_missing_column_is_named_with_the_nearest_and_all_there_are(tmp_path: Path):
-    text = "sequence,step,x,y,lable\na,0,1,2,p\n"
-    refused(tmp_path, text, "no column 'label'", "did you mean 'lable'?", "sequence, step, x, y")
-
-
-@pytest.mark.case(4)
-def test_a_sequence_of_one_step_is_named_with_the_least_length(tmp_path: Path, saw: Callable[[str], None]):
-    """a sequence of one step"""
-    rows = ["a,0,1,2,p", "a,1,1,2,p", "b,0,1,2,q"]
-    saw(refused(tmp_path, "\n".join([HEADER, *rows]), "sequence 'b' has 1 step", "at least 2"))
-
-
-@pytest.mark.case(5)
-def test_a_class_that_is_too_small_to_split_is_named(tmp_path: Path, saw: Callable[[str], None]):
-    """a class of two sequences, for three splits"""
-    table = make_table()
-    table.loc[table["sequence"] < 2, "label"] = "rare"
-    saw(refused(tmp_path, table.to_csv(index=False), "class 'rare' has 2 sequences", "3 splits"))
-
-
-def test_a_table_without_variety_is_refused(tmp_path: Path):
-    refused(tmp_path, make_table().assign(x=1.0, y=2.5).to_csv(index=False), "no feature ever changes (x, y)")
-    table = make_table()
-    table = table.assign(x=table.step, y=table.step)
-    refused(tmp_path, table.to_csv(index=False), "no sequence is left for", "of 40 only 1 differ")
+def test_a_table_that_is_refused_is_named_with_its_line(
+    tmp_path: Path, text: str, words: list[str], saw: Callable[[str], None]
+):
+    saw(refused(tmp_path, text, *words))
 
 
 def test_a_label_that_joins_two_labels_is_refused(tmp_path: Path):
@@ -377,29 +364,6 @@ def test_a_label_that_joins_two_labels_is_refused(tmp_path: Path):
     table = table.assign(label=table.label.replace({"class 0|class 1": "up|down"}))
     table.loc[table["sequence"] < 16, "label"] = "up|down"  # a name like any other
     assert "up|down" in prepared(tmp_path, table).sequences.classes
-
-
-def with_split(words: list[str]) -> str:
-    table = make_table()
-    table["split"] = np.resize(words, 40)[table["sequence"]]
-    return table.to_csv(index=False)
-
-
-def test_a_split_column_with_other_values_is_refused(tmp_path: Path):
-    good = with_split(["train"] * 20 + ["val"] * 10 + ["test"] * 10).splitlines()
-    for wrong, shown in (("", "empty"), ("trial", "trial")):
-        lines = [*good[:9], good[9].rsplit(",", 1)[0] + f",{wrong}", *good[10:]]
-        refused(tmp_path, "\n".join(lines), "line 10", "must be train, val or test", shown)
-    refused(tmp_path, with_split(["train"] * 30 + ["val"] * 10), "no test rows")
-
-
-@pytest.mark.case(8)
-def test_a_label_that_only_test_has_is_named(tmp_path: Path, saw: Callable[[str], None]):
-    """a label that only test has"""
-    table = make_table()
-    table["split"] = np.array(["train"] * 20 + ["val"] * 8 + ["test"] * 12)[table["sequence"]]
-    table.loc[table["sequence"] == 39, "label"] = "new"
-    saw(refused(tmp_path, table.to_csv(index=False), "label 'new' occurs in test but not in train"))
 
 
 def test_a_damaged_table_is_named(tmp_path: Path):
@@ -426,19 +390,6 @@ def test_committed_tables_match_their_readme(tmp_path: Path, workload: str, size
     summary = found.summary
     assert summary["num_duplicates_across_splits"] == 0
     assert summary["num_duplicates"] == (30 if workload == "sign" else 0)
-
-
-def test_written_files_have_the_digests_and_types_that_are_returned(tmp_path: Path):
-    found = prepared(tmp_path, make_table())
-    digests = write_arrays(tmp_path / "out", found)
-    written = sorted(path for path in (tmp_path / "out").rglob("*") if path.is_file())
-    assert sorted(digests) == [path.relative_to(tmp_path / "out").as_posix() for path in written]
-    for path in written:
-        array = np.load(path, allow_pickle=False)
-        assert hashlib.sha256(path.read_bytes()).hexdigest() == digests[path.relative_to(tmp_path / "out").as_posix()]
-        expected = {"values": np.float32, "lengths": np.int32, "targets": np.int64}.get(path.stem)
-        assert array.dtype == expected or (path.stem == "ids" and array.dtype.kind == "U")
-        assert len(array) == len(found.parts[path.parent.name])
 
 
 # Text and lines as they stand in the file -----------------------------------------------------------------------------

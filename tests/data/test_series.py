@@ -18,7 +18,6 @@ from tandem.data import series, write_arrays
 from tandem.data.series import Grid, Windows, to_grid
 from tandem.data.tables import read_table
 from tandem.data.times import iso
-from tandem.models.linear_forecast import ChangeUnit, fit
 from tandem.params.intervals import parse_interval
 from tandem.params.schema import Series, SeriesColumns, Split
 from tandem.tasks import open_task
@@ -114,18 +113,6 @@ def test_windows_equal_those_computed_by_hand(tmp_path: Path):
     assert found.counts["num_windows_across_boundaries"] == 2 and found.counts["num_windows_skipped"] == 0
 
 
-def test_log_returns_of_two_features_equal_those_computed_by_hand(tmp_path: Path):
-    other = [2.0**power for power in (0, 1, 0, 2, 1, 3, 2, 4, 3, 5, 4, 6)]
-    params = replace(PARAMS, transform="log-return", columns=TWO, horizon=1)
-    found = prepared(tmp_path, table(QUARTERS, LEVELS, other), params)
-    assert found.features == ("x", "y")
-    raw = found.parts["val"].values[0] * found.std + found.mean  # the window that ends at point 5
-    np.testing.assert_allclose(raw, np.log([[11 / 7, 1 / 2], [16 / 11, 4]]), rtol=1e-6)
-    np.testing.assert_allclose(
-        found.parts["val"].targets[0] * found.std[0] + found.mean[0], np.log([22 / 16]), rtol=1e-6
-    )
-
-
 def test_stride_n_starts_a_window_at_every_nth_point(tmp_path: Path):
     dense = prepared(tmp_path, table(QUARTERS, LEVELS))
     sparse = prepared(tmp_path, table(QUARTERS, LEVELS), replace(PARAMS, stride=3))
@@ -136,11 +123,19 @@ def test_stride_n_starts_a_window_at_every_nth_point(tmp_path: Path):
 
 @pytest.mark.parametrize("kind", ["difference", "log-return"])
 def test_levels_undo_the_transform(tmp_path: Path, kind: str):
-    found = prepared(tmp_path, table(QUARTERS, LEVELS), replace(PARAMS, transform=kind, missing="refuse"))
+    """Of the targets, and of the inputs of two features."""
+    others = [2.0**power for power in (0, 1, 0, 2, 1, 3, 2, 4, 3, 5, 4, 6)]
+    params = replace(PARAMS, transform=kind, missing="refuse", columns=TWO)
+    found = prepared(tmp_path, table(QUARTERS, LEVELS, others), params)
+    assert found.features == ("x", "y")
     for part in found.parts.values():
+        last = np.array([QUARTERS.index(name) for name in part.ids])
         path = levels(part.targets * found.std[0] + found.mean[0], part.anchors, kind)
-        first = [QUARTERS.index(name) + 1 for name in part.ids]
-        np.testing.assert_allclose(path, [LEVELS[point : point + 2] for point in first], rtol=1e-6)
+        np.testing.assert_allclose(path, np.array(LEVELS)[last[:, None] + [1, 2]], rtol=1e-6)
+        for number, known in enumerate(np.array([LEVELS, others])):
+            inputs = part.values[:, :, number] * found.std[number] + found.mean[number]
+            path = levels(inputs, known[last - 2], kind)
+            np.testing.assert_allclose(path, known[last[:, None] + [-1, 0]], rtol=1e-5)
 
 
 # No look-ahead --------------------------------------------------------------------------------------------------------
@@ -277,23 +272,6 @@ def test_the_seasonal_naive_forecast_and_the_scale_of_mase(tmp_path: Path):
     assert "seasonal" not in prepared(tmp_path, text, replace(params, season=None)).arrays("test")
 
 
-@pytest.mark.parametrize("num_windows", [1, 2, 12, 400])
-def test_the_linear_part_finds_the_season_with_few_windows_and_the_regression_with_many(num_windows: int):
-    """A season that comes again exactly, and another feature's last value that says the next change."""
-    draw = torch.Generator().manual_seed(0)
-    num, num_steps, horizon = num_windows + 10, 8, 2
-    pattern = torch.tensor([1.0, -2.0, 0.5, 0.5])
-    values = torch.stack([pattern.repeat(150)[start : start + num_steps] for start in range(num)])[:, :, None]
-    targets = torch.stack([pattern.repeat(150)[start + num_steps :][:horizon] for start in range(num)])
-    if num_windows == 400:
-        other = torch.randn(num, num_steps, 1, generator=draw)
-        values, targets = torch.cat([values, other], dim=2), targets + other[:, -1]
-    unit = ChangeUnit(mean=0.0, std=1.0, is_log=False)
-    found = fit(values[:num_windows], targets[:num_windows], unit, season=4)
-    off = found(values[-10:].double(), unit) - targets[-10:]
-    assert off.abs().max() < (0.05 if num_windows > 2 else 3)
-
-
 # Missing points -------------------------------------------------------------------------------------------------------
 
 
@@ -308,19 +286,12 @@ def test_skip_leaves_out_every_window_that_touches_a_missing_point(tmp_path: Pat
 
 
 def test_interpolate_takes_the_last_known_row_and_no_later_one(tmp_path: Path):
-    times = [QUARTERS[point] for point in (0, 1, 4, 5)]
-    grid = grid_of(
-        tmp_path, table(times, [1, 2, 8, 9], [5, 6, 7, 8]), replace(PARAMS, missing="interpolate", columns=TWO)
-    )
+    """An empty cell makes its row missing."""
+    text = table([QUARTERS[point] for point in (0, 1, 3, 4, 5)], [1, 2, 3, 8, 9], [5, 6, "", 7, 8])
+    grid = grid_of(tmp_path, text, replace(PARAMS, missing="interpolate", columns=TWO))
     assert grid.levels.tolist() == [[1, 5], [2, 6], [2, 6], [2, 6], [8, 7], [9, 8]] and odd(grid) == {"num_missing": 2}
-
-
-@pytest.mark.parametrize("missing, expected", [("skip", [np.nan, np.nan]), ("interpolate", [1.0, 5.0])])
-def test_an_empty_cell_makes_its_row_missing(tmp_path: Path, missing: str, expected: list[float]):
-    text = table(QUARTERS[:3], [1, 2, 3], [5, "", 7])
-    grid = grid_of(tmp_path, text, replace(PARAMS, missing=missing, columns=TWO))
-    np.testing.assert_array_equal(grid.levels, [[1, 5], expected, [3, 7]])
-    assert odd(grid) == {"num_missing": 1}
+    known = grid_of(tmp_path, text, replace(PARAMS, columns=TWO)).known
+    assert known.tolist() == [True, True, False, False, True, True]
 
 
 # Formats and files ----------------------------------------------------------------------------------------------------
@@ -416,19 +387,22 @@ def with_levels(first: int, *levels: float | str) -> str:
         (with_levels(6, -1.5), {"transform": "log-return"}, ["line 8", "'x' must be above 0", "found -1.5"]),
         (with_levels(0), {"interval": "1s"}, ["'1s'", "9,901 grid points of 12 rows", "900 s apart"]),
         *(
-            (
-                table([*QUARTERS[:3], stamp], [1, 2, 3, 4]),
-                {},
-                ["line 5", f"found {stamp or '(empty)'};", "ISO 8601", "'time'"],
-            )
+            (table([*QUARTERS[:3], stamp], [1, 2, 3, 4]), {}, ["line 5", f"found {stamp or '(empty)'};", "ISO 8601"])
             for stamp in ("yesterday", "1704067200", "1.5", "1500-01-01", "")
         ),
+        *(
+            (with_levels(2, f'"{cell}"'), {}, ["line 4", f"found {cell}", "'x' must hold finite numbers"])
+            for cell in ("n/a n/a", "1,5", "inf")
+        ),
+        (with_levels(0), {"horizon": 4}, ["12 grid points", "0 val", "larger share, lower input_steps"]),
+        (with_levels(0), {"input_steps": 50}, ["0 train, 0 val, 0 test"]),
     ],
 )
+@pytest.mark.case(2, 3)
 def test_a_series_that_is_refused_is_named_with_its_place(
-    tmp_path: Path, text: str, changed: dict[str, Any], words: list[str]
+    tmp_path: Path, text: str, changed: dict[str, Any], words: list[str], saw: Callable[[str], None]
 ):
-    refused(tmp_path, text, *words, params=replace(PARAMS, **changed))
+    saw(refused(tmp_path, text, *words, params=replace(PARAMS, **changed)))
 
 
 @pytest.mark.parametrize("ending", ["csv", "parquet"])
@@ -438,24 +412,6 @@ def test_dates_without_separators_are_refused_not_read_as_seconds(tmp_path: Path
     getattr(pd.DataFrame({"time": days, "x": LEVELS}), f"to_{ending}")(tmp_path / f"table.{ending}", index=False)
     with pytest.raises(ValueError, match=r"'time' holds numbers like 20210927.*2021-09-27.*1970-08-22T22:08:47Z"):
         prepare(tmp_path / f"table.{ending}", replace(PARAMS, interval="1d"))
-
-
-@pytest.mark.parametrize("cell", ["n/a n/a", "1,5", "inf"])
-@pytest.mark.case(3)
-def test_a_bad_value_is_named_with_its_line(tmp_path: Path, cell: str, saw: Callable[[str], None]):
-    """a series with a word, a comma or an infinite number as a value"""
-    text = table(QUARTERS[:4], [1, 2, f'"{cell}"', 4])
-    saw(refused(tmp_path, text, "line 4", f"found {cell}", "'x' must hold finite numbers"))
-
-
-@pytest.mark.case(2)
-def test_an_empty_split_is_refused_with_counts(tmp_path: Path, saw: Callable[[str], None]):
-    """a series too short for its horizon, or for the steps that go in"""
-    params = replace(PARAMS, horizon=4)
-    words = ("12 grid points", "0 val", "larger share, lower input_steps")
-    saw(refused(tmp_path, table(QUARTERS, LEVELS), *words, params=params))
-    params = replace(PARAMS, input_steps=50)
-    refused(tmp_path, table(QUARTERS, LEVELS), "0 train, 0 val, 0 test", params=params)
 
 
 # The committed table --------------------------------------------------------------------------------------------------

@@ -120,3 +120,20 @@ def test_an_almost_exact_cycle_is_forecast_as_well_as_by_least_squares():
     expected = np.abs((least_squares - targets[num:].numpy()).cumsum(1)).mean() * unit.std
     own, *_ = errors(levels, 24, False, 96, 24)
     assert own < 1.5 * expected
+
+
+@pytest.mark.parametrize("num_windows", [1, 2, 12, 400])
+def test_the_linear_part_finds_the_season_with_few_windows_and_the_regression_with_many(num_windows: int):
+    """A season that comes again exactly, and another feature's last value that says the next change."""
+    draw = torch.Generator().manual_seed(0)
+    num, num_steps, horizon = num_windows + 10, 8, 2
+    pattern = torch.tensor([1.0, -2.0, 0.5, 0.5])
+    values = torch.stack([pattern.repeat(150)[start : start + num_steps] for start in range(num)])[:, :, None]
+    targets = torch.stack([pattern.repeat(150)[start + num_steps :][:horizon] for start in range(num)])
+    if num_windows == 400:
+        other = torch.randn(num, num_steps, 1, generator=draw)
+        values, targets = torch.cat([values, other], dim=2), targets + other[:, -1]
+    unit = ChangeUnit(mean=0.0, std=1.0, is_log=False)
+    found = fit(values[:num_windows], targets[:num_windows], unit, season=4)
+    off = found(values[-10:].double(), unit) - targets[-10:]
+    assert off.abs().max() < (0.05 if num_windows > 2 else 3)
