@@ -323,8 +323,9 @@ def check_arguments(node: ast.ClassDef | ast.FunctionDef, kind: Kind, told: str)
     signature = f"def {node.name}({', '.join(kind.arguments)})"
     if isinstance(node, ast.ClassDef):
         raise ValueError(f"{told} is a class; accepted: a function, {signature}")
-    names, own, num = [argument.arg for argument in arguments_of(node)], node.args, len(kind.arguments)
-    if (*names[:num],) != kind.arguments or {*names[num:]} - {*kind.optional} or own.vararg or own.kwarg:
+    own, names, num = node.args, [argument.arg for argument in arguments_of(node)], len(kind.arguments)
+    is_called = (*(argument.arg for argument in (*own.posonlyargs, *own.args)[:num]),) == kind.arguments
+    if not is_called or {*names[num:]} - {*kind.optional} or own.vararg or own.kwarg:
         more = f", then {' and '.join(kind.optional)} if it needs them" if kind.optional else ""
         raise ValueError(f"{told} has the parameters ({ast.unparse(own)}); accepted: {signature}{more}")
 
