@@ -178,6 +178,7 @@ def test_cancel_leaves_nothing_behind(project: Project, saw: Callable[[str], Non
     project.behave(train={"sleep": STAGE_SECONDS})
     run = project.create("pipeline/pipeline", force=True)
     project.stage_process()
+    wait_for(lambda: project.children(run).get("train@sign-auto"), what="the stage's flow run")  # after its process
     started = time.monotonic()
     project.cancel(run)
     wait_for(lambda: project.state(run)["type"] == "CANCELLED", STAGE_SECONDS / 2, "the state Cancelled")
