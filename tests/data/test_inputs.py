@@ -227,8 +227,11 @@ def tables(draw: Any) -> tuple[str, str, bytes]:
     columns = table_of(kind)
     for _ in range(draw(st.integers(1, 3))):
         name, row = draw(st.sampled_from([*columns])), draw(st.integers(0, len(columns["x"]) - 1))
-        what = draw(st.sampled_from(["cell", "cell", "column", "type", "cut"]))
-        if what in ("cell", "column"):
+        what = draw(st.sampled_from(["cell", "cell", "column", "missing", "type", "cut"]))
+        if what == "missing":
+            columns[name] = [*columns[name]]
+            columns[name][row] = None
+        elif what in ("cell", "column"):
             columns[name] = [*map(str, columns[name])] if ending == ".parquet" else [*columns[name]]
             columns[name][row : row + 1 if what == "cell" else None] = [draw(CELLS)] * (1 if what == "cell" else 99)
         elif what == "type":
@@ -242,7 +245,11 @@ def tables(draw: Any) -> tuple[str, str, bytes]:
         columns = {name: cells[:num_rows] for name, cells in columns.items()}
     file = io.BytesIO()
     if ending == ".csv":
-        lines = (",".join(map(str, row)) for row in ([*columns], *zip(*columns.values(), strict=True)))
+        lines = [",".join(map(str, row)) for row in ([*columns], *zip(*columns.values(), strict=True))]
+        if draw(st.booleans()):  # a row twice, shorter, or with other cells
+            row = draw(st.integers(0, len(lines) - 1))
+            shorter, other = st.just(lines[row].rpartition(",")[0]), st.lists(CELLS, max_size=7).map(",".join)
+            lines.insert(row, draw(st.just(lines[row]) | shorter | other))
         text = draw(st.sampled_from(["\n", "\r\n", "\r"])).join(lines)
         file.write(text.encode(draw(st.sampled_from(["utf-8", "utf-8", "utf-8-sig", "utf-16", "latin-1"])), "replace"))
     else:
@@ -264,14 +271,20 @@ def test_any_table_gives_finite_arrays_or_one_sentence(tmp_path: Path, saw: Call
 
     @seed(SEED)
     @settings(max_examples=2 * MANY, **COMMON)
-    @given(tables(), st.booleans(), st.sampled_from(["refuse", "interpolate"]))
-    def check(table: tuple[str, str, bytes], is_compressed: bool, missing: Any) -> None:
+    @given(
+        tables(),
+        st.booleans(),
+        st.sampled_from(["refuse", "interpolate"]),
+        st.sampled_from(["log-return", "difference"]),
+    )
+    def check(table: tuple[str, str, bytes], is_compressed: bool, missing: Any, transform: Any) -> None:
         kind, ending, content = table
         is_compressed &= ending == ".csv"
         path = tmp_path / f"table{ending}{'.gz' * is_compressed}"
         path.write_bytes(gzip.compress(content) if is_compressed else content)
         params: Any = SERIES if kind == "series" else SEQUENCES
-        sentences.extend(refusal(tmp_path, replace(params, table=path.name, missing=missing), kind))
+        changed: dict[str, Any] = {"transform": transform} if kind == "series" else {}
+        sentences.extend(refusal(tmp_path, replace(params, table=path.name, missing=missing, **changed), kind))
 
     check()
     saw(typical(sentences))

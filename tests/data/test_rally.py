@@ -1,5 +1,8 @@
-"""Properties of the simulated rallies: labels on the flights they belong to, seeds, and the published bytes."""
+"""Properties of the simulated rallies: the physics on literal numbers, labels on the flights they belong to, seeds,
+noise.
+"""
 
+import math
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -17,8 +20,9 @@ from tandem.params.schema import OwnSource
 from tandem.tasks.detect import Task
 from tandem.training.own_metrics import OwnData
 from workloads.rally import metrics, simulation
-from workloads.rally.simulation import BOUNCE, HIT, NET, SERVE, rallies
+from workloads.rally.simulation import BOUNCE, GRAVITY, HIT, NET, SERVE, fly, rallies
 
+PERFECT = {"noise": 0.0, "missed": 0.0, "occlusion": 0.0}
 USUAL = {"noise": 2.0, "missed": 0.05, "occlusion": 0.3}
 NUM_SEQUENCES, NUM_STEPS = 300, 96
 
@@ -33,6 +37,11 @@ def simulate(
 @pytest.fixture(scope="module")
 def flights() -> tuple[np.ndarray, np.ndarray]:
     return rallies(NUM_SEQUENCES, NUM_STEPS, np.random.default_rng(0))
+
+
+@pytest.fixture(scope="module")
+def perfect() -> tuple[np.ndarray, np.ndarray]:
+    return simulate(NUM_SEQUENCES, NUM_STEPS, 0, **PERFECT)
 
 
 def alone(labels: np.ndarray, event: int) -> tuple[np.ndarray, np.ndarray]:
@@ -62,6 +71,19 @@ def test_equal_seeds_give_equal_arrays_and_fewer_sequences_the_first_of_more(mon
     assert not np.array_equal(simulate(1, 32, 8, **USUAL)[0], values[:1])
 
 
+@pytest.mark.parametrize("drag", [0.0, simulation.DRAG])
+def test_a_flight_is_the_parabola_and_drag_slows_as_its_closed_form_says(drag: float) -> None:
+    """Half a second: upwards and sideways without drag, straight on without gravity."""
+    position, velocity = np.zeros((3, 1)), np.array([[40.0], [0.0], [0.0]])
+    gravity = np.array([0.0 if drag else GRAVITY])
+    for _ in range(60):
+        position, velocity = fly(position, velocity, gravity, 1 / 120, drag=drag)
+    growth = 1 + drag * 40.0 * 0.5
+    fallen, speed = (0.0, 0.0) if drag else (-GRAVITY / 8, -GRAVITY / 2)
+    assert velocity[:, 0] == pytest.approx([40.0 / growth, 0.0, speed], abs=1e-9)
+    assert position[:, 0] == pytest.approx([math.log(growth) / drag if drag else 20.0, 0.0, fallen], abs=1e-3)
+
+
 def test_events_are_where_the_ball_turns(flights: tuple[np.ndarray, np.ndarray]) -> None:
     """Upwards with less energy at a bounce, to the other side at a stroke, and hardly on at the net."""
     path, labels = flights
@@ -78,6 +100,47 @@ def test_events_are_where_the_ball_turns(flights: tuple[np.ndarray, np.ndarray])
     before, after = turns[NET]
     assert (np.abs(after[:, 0]) < 0.2 * np.abs(before[:, 0])).all()
     assert (np.abs(path[where[NET]][:, [0, 2]]) < [1.0, 1.4]).all()  # at most half a frame from the net
+
+
+def test_between_events_only_gravity_and_drag_act(flights: tuple[np.ndarray, np.ndarray]) -> None:
+    """Except where a ball is held or tossed (no speed) or the next one takes over (too much)."""
+    path, labels = flights
+    velocity = np.diff(path, axis=1) * simulation.FRAMES_PER_SECOND  # (N, T - 1, 3), between frames
+    speed = np.linalg.norm(velocity, axis=-1)
+    upwards = np.diff(velocity[:, :, 2], axis=1) * simulation.FRAMES_PER_SECOND  # (N, T - 2) m/s2, at frames 1 to T - 2
+    upwards += simulation.DRAG * (speed * velocity[:, :, 2])[:, :-1]
+    event = np.lib.stride_tricks.sliding_window_view(labels > 0, 3, axis=1).any(axis=-1)  # around frames 1 to T - 2
+    no_flight = np.lib.stride_tricks.sliding_window_view((speed < 0.01) | (speed > 60), 4, axis=1).any(
+        axis=-1
+    )  # 2 to T - 3
+    free = ~event[:, 2:-2] & ~no_flight[:, 1:-1]  # frames 3 to T - 4
+    assert free.mean() > 0.5
+    assert np.abs(upwards[:, 2:-2] + GRAVITY)[free].max() < 3.0
+
+
+def test_misses_and_occlusions_only_hide(perfect: tuple[np.ndarray, np.ndarray]) -> None:
+    values, labels = perfect
+    for hiding in ({"missed": 0.1}, {"occlusion": 0.5}):
+        hidden_values, hidden_labels = simulate(NUM_SEQUENCES, NUM_STEPS, 0, **{**PERFECT, **hiding})
+        seen = hidden_values[:, :, 2] == 1
+        assert np.array_equal(hidden_labels, labels)
+        assert np.array_equal(hidden_values[seen], values[seen])
+        assert (hidden_values[~seen] == 0).all()
+        newly = (~seen & (values[:, :, 2] == 1)).sum(axis=1)
+        if "missed" in hiding:
+            assert newly.sum() / newly.size / NUM_STEPS == pytest.approx(0.1, abs=0.01)
+        else:
+            assert (newly > 0).mean() == pytest.approx(0.5, abs=0.1)
+            assert newly.max() == 8
+
+
+def test_noise_has_the_given_standard_deviation(perfect: tuple[np.ndarray, np.ndarray]) -> None:
+    noisy, labels = simulate(NUM_SEQUENCES, NUM_STEPS, 0, **{**PERFECT, "noise": 2.0})
+    seen = perfect[0][:, :, 2] == 1
+    assert np.array_equal(labels, perfect[1]) and np.array_equal(noisy[:, :, 2] == 1, seen)
+    error = (noisy - perfect[0])[seen][:, :2]
+    assert error.std(axis=0) == pytest.approx([2.0, 2.0], rel=0.02)
+    assert error.mean(axis=0) == pytest.approx([0.0, 0.0], abs=0.05)
 
 
 PARAMETERS = {"num_steps": 32, "noise": 2.0, "missed": 0.05, "occlusion": 0.3, "seed": 3}

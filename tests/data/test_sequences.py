@@ -337,6 +337,7 @@ def case(number: int, text: str, *words: str) -> Any:
         (rows("a,0,1,2,p", "a,1,1,2,"), ["line 3", "column 'label'"]),
         (rows("a,0,1,2,p", "a,1,1,2,p", "a,1,3,4,p"), ["'step' repeats in sequence a, lines 3 and 4;"]),
         (rows("a,1,1,2,p", "a,0,1,2,p", "", "a,0,3,4,p", "a,1,3,4,p"), ["lines 3 and 5 (2 repeated rows in all)"]),
+        (rows("a,0,1,2,p", "a,1,1,2,p,7,8"), ["table.csv cannot be read", "line 3"]),
         (rows("a,0,1,2,p", "", 'a,1,"1",2,p', "", "b,0,left,2,q", "b,1,1,2,q"), ["line 6", "found left"]),
         (rows("a,0,1,2,p").replace("label", "lable"), ["no column 'label'", "did you mean 'lable'?", "sequence, step"]),
         case(4, rows("a,0,1,2,p", "a,1,1,2,p", "b,0,1,2,q"), "sequence 'b' has 1 step", "at least 2"),
@@ -351,6 +352,7 @@ def case(number: int, text: str, *words: str) -> Any:
             make_table().assign(x=lambda t: t.step, y=lambda t: t.step).to_csv(index=False),
             ["no sequence is left", "40 only 1 differ"],
         ),
+        (with_split("train", "val", "", "test"), ["line 122", "must be train, val or test", "found (empty)"]),
         (with_split("train", "val", "trial", "test"), ["line 122", "must be train, val or test", "found trial"]),
         (with_split("train", "train", "train", "val"), ["no test rows"]),
         case(8, with_split(*["train"] * 5, "val", *["test"] * 2, label=label_of([39], "new")), "label 'new' occurs in"),
@@ -395,6 +397,19 @@ def test_committed_tables_match_their_readme(tmp_path: Path, workload: str, size
     summary = found.summary
     assert summary["num_duplicates_across_splits"] == 0
     assert summary["num_duplicates"] == (30 if workload == "sign" else 0)
+
+
+def test_written_files_have_the_digests_and_types_that_are_returned(tmp_path: Path):
+    found = prepared(tmp_path, make_table())
+    digests = write_arrays(tmp_path / "out", found)
+    written = sorted(path for path in (tmp_path / "out").rglob("*") if path.is_file())
+    assert sorted(digests) == [path.relative_to(tmp_path / "out").as_posix() for path in written]
+    for path in written:
+        array = np.load(path, allow_pickle=False)
+        assert hashlib.sha256(path.read_bytes()).hexdigest() == digests[path.relative_to(tmp_path / "out").as_posix()]
+        expected = {"values": np.float32, "lengths": np.int32, "targets": np.int64}.get(path.stem)
+        assert array.dtype == expected or (path.stem == "ids" and array.dtype.kind == "U")
+        assert len(array) == len(found.parts[path.parent.name])
 
 
 # Text and lines as they stand in the file -----------------------------------------------------------------------------
