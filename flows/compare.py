@@ -91,11 +91,11 @@ def side_names(found: list[list[Run]]) -> list[str]:
 def tag(judged: Judgement) -> None:
     """Set the tag `compared` on the runs in MLflow."""
     for side, other in ((judged.second, judged.first), (judged.first, judged.second)):
-        against = other.runs[0].run_id or other.runs[0].name
-        speed = textwrap.shorten(judged.speed, MAX_TAG - len(against) - 10, placeholder="...")
+        reference = other.runs[0].run_id or other.runs[0].name
+        speed = textwrap.shorten(judged.speed, MAX_TAG - len(reference) - 10, placeholder="...")
         for run in side.runs:
             if run.run_id:
-                recorded.tag(run, {"compared": f"{speed} (against {against})"})
+                recorded.tag(run, {"compared": f"{speed} (against {reference})"})
 
 
 def document(found: Comparison) -> dict[str, Any]:

@@ -184,7 +184,7 @@ class RecordedProject:
             "tandem.comparing.retrain",
             *(self.manifest["workload"], self.device, *map(str, seeds), f"--out={out}"),
             *([f"--epochs={num_epochs}"] if num_epochs else []),
-            *(["--nudge", *map(str, perturbations)] if perturbations else []),
+            *(["--perturb", *map(str, perturbations)] if perturbations else []),
             *(["--evaluate"] if evaluate else []),
         )
         return [rerun.as_manifest(each) for each in json.loads(out.read_text(encoding="utf-8"))]

@@ -113,16 +113,16 @@ def judge(found: Run, quick: bool, threads: int | None, device: str | None, note
         num_epochs = min(QUICK_EPOCHS, len(manifest["epochs"])) if quick else None
         (again,) = project.rerun([manifest["seed"]], num_epochs, evaluate=not quick)
         notes += [compared(manifest, again), times(manifest, again)]
-        facts = rerun.environment_of(manifest, again)
-        verdict = rerun.judge_bitwise(manifest, again, facts)
-        return verdict or judge_rounding(found, project, again, facts, num_epochs)
+        environment = rerun.environment_of(manifest, again)
+        verdict = rerun.judge_bitwise(manifest, again, environment)
+        return verdict or judge_rounding(found, project, again, environment, num_epochs)
 
 
 def judge_rounding(
     found: Run,
     project: RecordedProject,
     again: dict[str, Any],
-    facts: rerun.EnvironmentInfo,
+    environment: rerun.EnvironmentInfo,
     num_epochs: int | None,
 ) -> Verdict:
     """The verdict if the bits may differ: from trainings with perturbed weights, then from other seeds' scores."""
@@ -135,13 +135,13 @@ def judge_rounding(
         perturbed = project.rerun([seed], num_epochs, perturbations=range(1, rerun.NUM_PERTURBED + 1))
         others = project.rerun(seeds[: rerun.NUM_SEEDS], num_epochs, evaluate=is_whole)
         envelope = rerun.measure_envelope(again, perturbed, others)
-        if verdict := rerun.within(manifest, again, facts, envelope):
+        if verdict := rerun.within(manifest, again, environment, envelope):
             return verdict
         horizon = envelope.horizon
     if is_whole:
         others += project.rerun(seeds[len(others) :], num_epochs, evaluate=True)
     predictions = recorded_predictions(found) if is_whole else None
-    return rerun.judge_final_scores(manifest, predictions, again, others, facts, horizon)
+    return rerun.judge_final_scores(manifest, predictions, again, others, environment, horizon)
 
 
 def recorded_predictions(found: Run) -> list[dict[str, str]] | None:

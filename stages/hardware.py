@@ -74,8 +74,8 @@ def dependencies() -> dict[Path, Any]:
         for file in sorted(own):
             check_imports(files.ROOT / file)
         contents[code_file("preprocess", name)] |= workload["target"]
-    beside = {"docs/published.json": files.sha256_file(files.PUBLISHED)} if files.PUBLISHED.exists() else {}
-    contents[code_file("compare")] = closure("compare", {}, code) | beside
+    published = {"docs/published.json": files.sha256_file(files.PUBLISHED)} if files.PUBLISHED.exists() else {}
+    contents[code_file("compare")] = closure("compare", {}, code) | published
     return contents
 
 

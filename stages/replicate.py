@@ -53,8 +53,8 @@ def main(workload: str, device: str) -> None:
 def replicate(workload: str, device: str, first: int, seeds: Sequence[int]) -> dict[str, Any]:
     """Train with `seeds`. Returns what was measured of them together. Raises ValueError if one could not be trained."""
     started, started_at, num_at_once = time.monotonic(), now(), concurrency(workload, device, first, len(seeds))
-    at_once = f", {num_at_once} at a time" if num_at_once > 1 else ""
-    print(f"{workload}: {len(seeds)} more seed{'s' * (len(seeds) > 1)}{at_once}", flush=True)
+    concurrently = f", {num_at_once} at a time" if num_at_once > 1 else ""
+    print(f"{workload}: {len(seeds)} more seed{'s' * (len(seeds) > 1)}{concurrently}", flush=True)
     errors = train_all(workload, device, seeds, num_at_once)
     if errors:
         raise ValueError("; ".join(errors))

@@ -149,7 +149,7 @@ def measure_pairs(workload: str, sides: Sequence[TimedSide], seeds: Sequence[int
             for worker in workers:
                 taken = chosen.setdefault(worker.side.device, {})
                 opened = worker.ask("open", taken)
-                taken |= {name: opened[name] for name, asked in opened["asked"].items() if asked == "auto"}
+                taken |= {name: opened[name] for name, requested in opened["requested"].items() if requested == "auto"}
             found = interleave(
                 {worker.side.name: partial(worker.ask, "turn") for worker in workers},
                 length.num_turns,
@@ -244,8 +244,8 @@ class TimedTraining:
 
         self.context = RunContext.of(self.workload, self.side.device, self.seed)
         settings = replace(self.context.params.train, **self.side.changes)
-        self.asked = {name: getattr(settings, name) for name in ("threads", "precision")}
-        known = {name: value for name, value in chosen.items() if self.asked[name] == "auto"}
+        self.requested = {name: getattr(settings, name) for name in ("threads", "precision")}
+        known = {name: value for name, value in chosen.items() if self.requested[name] == "auto"}
         self.context = replace(self.context, params=replace(self.context.params, train=replace(settings, **known)))
         self.trainer = open_trainer(self.context, {"trainer": None})
         with translate_oom(self.trainer.oom):
@@ -267,7 +267,7 @@ class TimedTraining:
             "threads": trainer.params.num_threads,
             "precision": trainer.step.precision,
             "step": trainer.step.execution_mode,
-            "asked": self.asked,
+            "requested": self.requested,
             "out_of_memory": trainer.oom.fallbacks,
             "other_processes": other_gpu_processes(gpu_uuid(trainer.device)),
             "steps_per_turn": self.num_steps,

@@ -220,8 +220,8 @@ def absent(path: Path) -> str:
     name = relative(path)
     if HOME != ROOT and (HOME / name).is_file():
         return f"git does not track {name}, so the experiment does not get it; run `git add {name}`, then it again"
-    beside = [each.name for each in path.parent.glob("*.py")]
-    return f"there is no {name}{nearest(path.name, beside) if beside else ''}"
+    siblings = [each.name for each in path.parent.glob("*.py")]
+    return f"there is no {name}{nearest(path.name, siblings) if siblings else ''}"
 
 
 def missing_import(path: Path, module: str) -> ValueError:
@@ -318,16 +318,16 @@ def read_version(kind: str, name: str, module: str, attribute: str, path: Path, 
     )
 
 
-def check_arguments(node: ast.ClassDef | ast.FunctionDef, kind: Kind, told: str) -> None:
-    """Raises ValueError, whose message begins with `told`, unless the node is a function with these parameters."""
+def check_arguments(node: ast.ClassDef | ast.FunctionDef, kind: Kind, where: str) -> None:
+    """Raises ValueError, whose message begins with `where`, unless the node is a function with these parameters."""
     signature = f"def {node.name}({', '.join(kind.arguments)})"
     if isinstance(node, ast.ClassDef):
-        raise ValueError(f"{told} is a class; accepted: a function, {signature}")
+        raise ValueError(f"{where} is a class; accepted: a function, {signature}")
     own, names, num = node.args, [argument.arg for argument in arguments_of(node)], len(kind.arguments)
     is_called = (*(argument.arg for argument in (*own.posonlyargs, *own.args)[:num]),) == kind.arguments
     if not is_called or {*names[num:]} - {*kind.optional} or own.vararg or own.kwarg:
         more = f", then {' and '.join(kind.optional)} if it needs them" if kind.optional else ""
-        raise ValueError(f"{told} has the parameters ({ast.unparse(own)}); accepted: {signature}{more}")
+        raise ValueError(f"{where} has the parameters ({ast.unparse(own)}); accepted: {signature}{more}")
 
 
 def parameters_of(called: ast.FunctionDef, given: Sequence[str], where: str) -> Iterator[tuple[str, Any, Any]]:
@@ -345,11 +345,11 @@ def parameters_of(called: ast.FunctionDef, given: Sequence[str], where: str) -> 
     padding = [None] * (len(positional) - len(arguments.defaults))
     pairs = [*zip(positional, [*padding, *arguments.defaults], strict=True)][len(given) :]
     for argument, default in (*pairs, *zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True)):
-        told = f"{where}: {argument.arg}"
+        parameter = f"{where}: {argument.arg}"
         if argument.annotation is None:
-            raise ValueError(f"{told} has no annotation; write one: {ACCEPTED}")
-        kind = type_of(argument.annotation, told)
-        yield argument.arg, kind, MISSING if default is None else default_of(default, kind, told)
+            raise ValueError(f"{parameter} has no annotation; write one: {ACCEPTED}")
+        kind = type_of(argument.annotation, parameter)
+        yield argument.arg, kind, MISSING if default is None else default_of(default, kind, parameter)
 
 
 def type_of(node: ast.expr, where: str) -> Any:

@@ -90,10 +90,10 @@ def batch_independence(subject: Subject) -> Finding:
     expected, replaced = outputs_of(network, values, mask)[:half], torch.cat([values[:half], OTHER * values[half:]])
     found = (outputs_of(network, replaced, mask)[:half], outputs_of(network, values[:half], mask[:half]))
     moved = [relative_difference(outputs, expected) for outputs in found]
-    told = f"other sequences in the batch move an output by {max(moved):.2g} of the largest one"
+    summary = f"other sequences in the batch move an output by {max(moved):.2g} of the largest one"
     if all(each <= ROUNDING for each in moved):  # false for NaN
-        return Finding("pass", f"{told}, which is rounding")
-    return Finding("fail", f"in eval mode {told}, so predictions depend on the batch size")
+        return Finding("pass", f"{summary}, which is rounding")
+    return Finding("fail", f"in eval mode {summary}, so predictions depend on the batch size")
 
 
 def devices(subject: Subject) -> Finding:
@@ -105,10 +105,10 @@ def devices(subject: Subject) -> Finding:
     mask = mask.cpu()
     on_cpu = real(outputs_of(network.cpu(), values.cpu(), mask), mask, subject)
     found = relative_difference(on_gpu, on_cpu)
-    told = f"the GPU's outputs differ from the CPU's by {found:.2g} of the largest"
+    summary = f"the GPU's outputs differ from the CPU's by {found:.2g} of the largest"
     if found <= DEVICE_ROUNDING:
-        return Finding("pass", f"{told}, by rounding")
-    return Finding("fail", f"{told}, more than rounding")
+        return Finding("pass", f"{summary}, by rounding")
+    return Finding("fail", f"{summary}, more than rounding")
 
 
 def shortened(mask: Tensor, longest: int) -> Tensor:

@@ -227,13 +227,13 @@ def cost(subject: Subject) -> Finding:
     )
     if math.isinf(seconds):
         return Finding("warn", f"a step with the batch of {size} does not fit into memory, so the training splits it")
-    told = (
+    summary = (
         f"a step of {size} sequences takes {1000 * seconds:.3g} ms and {mib:.3g} MiB, that of a gru with "
         f"{num_parameters(other.model):,} parameters {1000 * gru_seconds:.3g} ms and {gru_mib:.3g} MiB"
     )
     if seconds > FACTOR * gru_seconds or mib > FACTOR * gru_mib:
-        return Finding("warn", f"{told}: look for Python loops over steps and for large intermediate tensors")
-    return Finding("pass", told)
+        return Finding("warn", f"{summary}: look for Python loops over steps and for large intermediate tensors")
+    return Finding("pass", summary)
 
 
 def num_parameters(network: nn.Module) -> int:

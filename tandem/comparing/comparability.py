@@ -203,12 +203,12 @@ def short_hardware(name: str) -> str:
 
 def best_threads(manifest: Manifest) -> str:
     """Return why a CPU's number of threads may not be its best one; empty if it is, and for other devices."""
-    asked, cores = manifest["block"]["train"]["threads"], manifest["hardware"]["cpu"]["cores"]
-    if manifest["device"] != "cpu" or asked == "auto" or cores == 1:
+    threads, cores = manifest["block"]["train"]["threads"], manifest["hardware"]["cpu"]["cores"]
+    if manifest["device"] != "cpu" or threads == "auto" or cores == 1:
         return ""
     return (
-        f"the CPU ran {asked} of {cores:g} cores because params.yaml sets it; `threads: auto` measures which number is "
-        "fastest"
+        f"the CPU ran {threads} of {cores:g} cores because params.yaml sets it; `threads: auto` measures which number "
+        "is fastest"
     )
 
 

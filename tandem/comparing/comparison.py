@@ -235,8 +235,8 @@ def speed_sentence(
     sides = [hardware_and_settings(side.manifest, timed[side.name].get("threads")) for side in (first, second)]
     differing = [f"{each.what} ({each.second} against {each.first})" for each in found.named]
     others = " and ".join(each for each in differing if each.startswith(NOT_DESCRIBED))
-    beside = f"; they differ in {others} too" if others else ""
-    return f"{speed_up.sentence(first.name, second.name)}. {sides[1]} against {sides[0]}{beside}"
+    other_differences = f"; they differ in {others} too" if others else ""
+    return f"{speed_up.sentence(first.name, second.name)}. {sides[1]} against {sides[0]}{other_differences}"
 
 
 def speed_in_turns(first: Side, second: Side, speed: Mapping[str, Any]) -> SpeedUp:

@@ -94,10 +94,10 @@ class Difference(Found):
         scores = [mean_and_range(list(side.values()), self.number) for side in (self.first, self.second)]
         sides = f"{self.measure} {scores[0]} on {first}, {scores[1]} on {second}"
         if self.is_equal:
-            return f"{sides}: the scores of all {self.num_units:,} test {self.unit} are equal{self.caveat}"
+            return f"{sides}: the scores of all {self.num_units:,} test {self.unit} are equal{self.num_seeds_note}"
         p = "" if self.p is None else ", p < 0.0001" if self.p < 1e-4 else f", p {self.p:.2g}"
         found = f"{self.signed(self.difference)} (95% interval {self.signed(self.low)} to {self.signed(self.high)}{p}; "
-        return f"{sides}: {found}{self.method}). {self.conclusion(first, second)}{self.caveat}"
+        return f"{sides}: {found}{self.method}). {self.conclusion(first, second)}{self.num_seeds_note}"
 
     def conclusion(self, first: str, second: str) -> str:
         margin = f"the margin of {self.number(self.margin.value)} ({self.margin.reason})" if self.margin else ""
@@ -112,13 +112,13 @@ class Difference(Found):
         if self.min_detectable_effect is not None:
             seen = self.number(self.min_detectable_effect)
             unseen = f"a difference smaller than {seen} is missed in more than one of five such comparisons"
-        beside = (
+        margin_note = (
             f"; the interval is not within {margin}, so neither is it shown that they are the same" if margin else ""
         )
-        return f"Not told apart: {unseen}{beside}"
+        return f"Not told apart: {unseen}{margin_note}"
 
     @property
-    def caveat(self) -> str:
+    def num_seeds_note(self) -> str:
         if len(self.first) >= MIN_SEEDS:
             return ""
         if len(self.first) == 2:

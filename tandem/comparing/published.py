@@ -92,11 +92,11 @@ def references(entries: Sequence[Entry], own: Sequence[Run]) -> tuple[tuple[Refe
     found, reasons = [], []
     manifest = own[0].manifest
     for entry in sorted(entries, key=lambda entry: distance(entry, manifest)):
-        if asked := parameters(entry, manifest):
-            more = f" and {len(asked) - 3} more" if len(asked) > 3 else ""
-            reasons.append(f"published with other parameters ({', '.join(asked[:3])}{more})")
+        if changed_parameters := parameters(entry, manifest):
+            more = f" and {len(changed_parameters) - 3} more" if len(changed_parameters) > 3 else ""
+            reasons.append(f"published with other parameters ({', '.join(changed_parameters[:3])}{more})")
         reasons += (other := list(map(str, of_data(entry, manifest))))
-        if not asked and not other:
+        if not changed_parameters and not other:
             verdict = next((judge(entry, run) for run in own if run.seed == entry["seed"]), None)
             found.append(Reference(side_of(entry), verdict, entry["seed"]))
     return tuple(found), "" if found else "; ".join(dict.fromkeys(reasons)) or "nothing is published of it"
@@ -106,10 +106,10 @@ def distance(published: Entry, own: Manifest) -> tuple[int, ...]:
     """Return a sort key: smaller if hardware and settings differ less. Of other processors or GPUs, those of the same
     vendor come first, then of the same family, then of the same model.
     """
-    facts = rerun.environment_of(published, own)
+    environment = rerun.environment_of(published, own)
     kinds = [kind_of_processor(manifest["hardware"]["name"]) for manifest in (published, own)]
     differing = (there != here for there, here in zip(*kinds, strict=True))
-    return published["device"] != own["device"], *differing, bool(facts.hardware), len(facts.phrases)
+    return published["device"] != own["device"], *differing, bool(environment.hardware), len(environment.differences)
 
 
 def kind_of_processor(name: str) -> tuple[str, ...]:
@@ -126,20 +126,22 @@ def is_same_processor(published: Entry, own: Manifest) -> bool:
 def judge(published: Entry, own: Run) -> Verdict:
     """Return the verdict on whether one's own run agrees with the published one."""
     found = own.manifest
-    if asked := parameters(published, found):
-        return Verdict("not verifiable", "other parameters", f"{', '.join(asked)} of params.yaml are not as published")
+    if changed_parameters := parameters(published, found):
+        return Verdict(
+            "not verifiable", "other parameters", f"{', '.join(changed_parameters)} of params.yaml are not as published"
+        )
     if other := list(of_data(published, found)):
         return Verdict("different", "data", "; ".join(map(str, other)))
-    facts = rerun.environment_of(published, found)
-    if verdict := rerun.judge_bitwise(published, found, facts):
+    environment = rerun.environment_of(published, found)
+    if verdict := rerun.judge_bitwise(published, found, environment):
         return verdict
     if rerun.may_round(published, found):
-        if verdict := rerun.within(published, found, facts, Envelope(**published["envelope"])):
+        if verdict := rerun.within(published, found, environment, Envelope(**published["envelope"])):
             return verdict
-    return judge_score(published, own, facts)
+    return judge_score(published, own, environment)
 
 
-def judge_score(published: Entry, own: Run, facts: EnvironmentInfo) -> Verdict:
+def judge_score(published: Entry, own: Run, environment: EnvironmentInfo) -> Verdict:
     """Judge by the difference of the scores and the margin from the published seeds."""
     name, seed = published["score_name"], str(published["seed"])
     here, there = own.test_score, published["scores"][seed]
@@ -149,8 +151,8 @@ def judge_score(published: Entry, own: Run, facts: EnvironmentInfo) -> Verdict:
         return Verdict("inconclusive", sentence=f"{seen}; it takes five published seeds to say what that means")
     limit = f"{margin.value:.4f}, {margin.reason}"
     if abs(here - there) > margin.value:
-        return different("predictions", f"{seen}, further apart than {limit}", facts)
-    sentence = f"{seen}, no further apart than {limit}; what else differs: {'; '.join(facts.phrases)}"
+        return different("predictions", f"{seen}, further apart than {limit}", environment)
+    sentence = f"{seen}, no further apart than {limit}; what else differs: {'; '.join(environment.differences)}"
     return Verdict("statistically compatible", sentence=sentence)
 
 

@@ -73,15 +73,15 @@ class Verdict:
 
 @dataclass(frozen=True)
 class EnvironmentInfo:
-    """The differences around the training, as phrases such as `threads 2 here, 1 recorded`; empty if there are none."""
+    """The differences around the training, such as `threads 2 here, 1 recorded`; empty if there are none."""
 
-    environment: tuple[str, ...] = ()
+    versions: tuple[str, ...] = ()
     hardware: tuple[str, ...] = ()
     settings: tuple[str, ...] = ()
 
     @property
-    def phrases(self) -> list[str]:
-        return [*self.environment, *self.hardware, *self.settings]
+    def differences(self) -> list[str]:
+        return [*self.versions, *self.hardware, *self.settings]
 
 
 def as_manifest(output: Mapping[str, Any]) -> dict[str, Any]:
@@ -116,24 +116,26 @@ def differing(recorded: Mapping[str, Any], here: Mapping[str, Any], names: Seque
             yield f"{name} {here.get(name, 'none')} here, {recorded.get(name, 'none')} recorded"
 
 
-def different(cause: str, sentence: str, facts: EnvironmentInfo) -> Verdict:
+def different(cause: str, sentence: str, environment: EnvironmentInfo) -> Verdict:
     """Return the verdict "different". If the environment differs, it is the cause, because it comes before
     the others.
     """
-    if facts.environment:
-        return Verdict("different", "environment", f"{'; '.join(facts.environment)}; seen first in {cause}: {sentence}")
+    if environment.versions:
+        return Verdict(
+            "different", "environment", f"{'; '.join(environment.versions)}; seen first in {cause}: {sentence}"
+        )
     return Verdict("different", cause, sentence)
 
 
 # Bitwise comparison.
 
 
-def judge_bitwise(manifest: Manifest, found: Manifest, facts: EnvironmentInfo) -> Verdict | None:
+def judge_bitwise(manifest: Manifest, found: Manifest, environment: EnvironmentInfo) -> Verdict | None:
     """Return a verdict if all bits are equal, or must be, or the inputs differ; None if rounding must be considered."""
     if inputs := different_inputs(manifest, found):
-        return different(*inputs, facts)
+        return different(*inputs, environment)
     if seen := different_bits(manifest, found):
-        return None if facts.phrases else different(*seen, facts)
+        return None if environment.differences else different(*seen, environment)
     what = f"losses, weights and draws of {epochs_compared(manifest, found)}"
     has_predictions = "predictions" in found["digests"] and "predictions" in manifest["digests"]
     return Verdict("bit-equal", sentence=what + (", and the predictions" if has_predictions else ""))
@@ -240,7 +242,7 @@ def may_round(manifest: Manifest, found: Manifest) -> bool:
     return manifest["device"] == found["device"] or not manifest["block"]["train"]["model"].get("dropout")
 
 
-def within(manifest: Manifest, found: Manifest, facts: EnvironmentInfo, envelope: Envelope) -> Verdict | None:
+def within(manifest: Manifest, found: Manifest, environment: EnvironmentInfo, envelope: Envelope) -> Verdict | None:
     """Return a verdict for the losses against the envelope; None if the horizon ends before the training and the losses
     agree up to it.
     """
@@ -251,7 +253,7 @@ def within(manifest: Manifest, found: Manifest, facts: EnvironmentInfo, envelope
             if off > allowed[loss]:
                 seen = f"{loss} {here[loss]:.6g} here, {recorded[loss]:.6g} recorded"
                 why = f"off by {off:.2g}, and rounding moves it by {allowed[loss]:.2g} at most"
-                return different(f"epoch {recorded['epoch']}", f"{seen}, {why}", facts)
+                return different(f"epoch {recorded['epoch']}", f"{seen}, {why}", environment)
     if envelope.horizon < len(compared):
         return None
     share = max(
@@ -261,7 +263,9 @@ def within(manifest: Manifest, found: Manifest, facts: EnvironmentInfo, envelope
     )
     seen = f"the losses of {epochs_compared(manifest, found)} are inside the envelope of {envelope.num_perturbed}"
     room = f"perturbed trainings, at most {share:.0%} of the way to its edge"
-    return Verdict("within rounding", sentence=f"{seen} {room}; what else differs: {'; '.join(facts.phrases)}")
+    return Verdict(
+        "within rounding", sentence=f"{seen} {room}; what else differs: {'; '.join(environment.differences)}"
+    )
 
 
 # Beyond the horizon.
@@ -272,7 +276,7 @@ def judge_final_scores(
     recorded: Rows | None,
     found: Manifest,
     others: Sequence[Manifest],
-    facts: EnvironmentInfo,
+    environment: EnvironmentInfo,
     horizon: int,
 ) -> Verdict:
     """Judge by the test scores. `recorded`: the rows of the recorded predictions; None if they are not available.
@@ -298,5 +302,5 @@ def judge_final_scores(
     if seen.verdict in ("equal", "equivalent"):
         return Verdict("statistically compatible", sentence=sentence)
     if margin and (seen.low > margin.value or seen.high < -margin.value):
-        return different("predictions", sentence, facts)
+        return different("predictions", sentence, environment)
     return Verdict("inconclusive", sentence=sentence)

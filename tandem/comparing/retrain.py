@@ -1,20 +1,20 @@
 """Repeat recorded trainings, and write their results: `python -m tandem.comparing.retrain WORKLOAD DEVICE SEED... --out
-FILE [--epochs K] [--nudge I...] [--evaluate]`.
+FILE [--epochs K] [--perturb I...] [--evaluate]`.
 
 Reads params.yaml and the outputs of hardware, preprocess and preload, as `train` does. Writes only FILE, a JSON list
 with a dictionary for each training, with the manifest's keys where it has them (`manifest` in tandem/runs/run.py):
 
     workload, requested, device, seed, hardware, environment
-    nudge            None, or the seed of the generator that perturbed the initial weights
+    perturbation     None, or the seed of the generator that perturbed the initial weights
     realized         threads, precision, grad_accum_steps, step, data_location, out_of_memory
-    weights          initial (before the nudge); after a complete run also best and last: digests of their files
+    weights          initial (before the perturbation); after a complete run also best and last: digests of their files
     epochs           per epoch: the exact losses and score, weights_sha256, order_sha256, draws_sha256
     epoch_seconds    of each epoch; measured, not compared
     predictions      with --evaluate: predictions.csv as text, its sha256; metrics
 
 It writes no checkpoint, no MLflow run and no results: flows/verify.py runs it in a copy of the project and compares. A
-nudge moves every weight by one unit in the last place before the first epoch, up or down at random with generator I.
-The differences between such trainings show the effect of rounding alone.
+perturbation moves every weight by one unit in the last place before the first epoch, up or down at random with
+generator I. The differences between such trainings show the effect of rounding alone.
 """
 
 import hashlib
@@ -45,7 +45,7 @@ def main(arguments: list[str]) -> int:
     options = parse(arguments)
     try:
         contexts = [RunContext.of(options.workload, options.device, seed) for seed in options.seeds]
-        found = [retrain(context, nudge, options) for context in contexts for nudge in options.nudge]
+        found = [retrain(context, perturbation, options) for context in contexts for perturbation in options.perturb]
         files.write_json(options.out, found, is_durable=False)
     except (ValueError, OSError, OutOfMemory) as error:
         print(f"error: {error}", file=sys.stderr)
@@ -61,22 +61,24 @@ def parse(arguments: list[str]) -> Namespace:
     parser.add_argument("--out", type=Path, required=True, metavar="FILE", help="where the JSON goes")
     parser.add_argument("--epochs", type=int, metavar="K", help="the first K alone; the schedule stays the whole one's")
     parser.add_argument(
-        "--nudge", type=int, nargs="+", default=[None], metavar="I",
+        "--perturb", type=int, nargs="+", default=[None], metavar="I",
         help="move the initial weights by one unit in the last place, at random with generator I; a training with each",
     )  # fmt: skip
     parser.add_argument("--evaluate", action="store_true", help="predict the test split too")
     return parser.parse_args(arguments)
 
 
-def retrain(context: RunContext, nudge: int | None, options: Namespace) -> dict[str, Any]:
+def retrain(context: RunContext, perturbation: int | None, options: Namespace) -> dict[str, Any]:
     """One training, opened and run as `train` does."""
     trainer = open_trainer(context, {"trainer": None})
     with translate_oom(trainer.oom):
         auto.resolve(trainer, context.hardware)
         weights = {"initial": trainer.weights_sha256()}
-        if nudge is not None:
-            move_weights(trainer.model, nudge)
-        title = f"{context.workload}, seed {context.seed}" + ("" if nudge is None else f", nudge {nudge}")
+        if perturbation is not None:
+            perturb_one_ulp(trainer.model, perturbation)
+        title = f"{context.workload}, seed {context.seed}" + (
+            "" if perturbation is None else f", perturbation {perturbation}"
+        )
         epochs, seconds = run_epochs(context, trainer, options.epochs or context.train_params.epochs, title)
         is_whole = trainer.epochs_done == context.train_params.epochs
         if is_whole:  # the digests of the files that `train` would write
@@ -88,7 +90,7 @@ def retrain(context: RunContext, nudge: int | None, options: Namespace) -> dict[
         "requested": context.device,
         "device": context.kind,
         "seed": context.seed,
-        "nudge": nudge,
+        "perturbation": perturbation,
         "hardware": context.hardware,
         "environment": provenance.environment(context.hardware),
         "realized": {
@@ -122,7 +124,7 @@ def run_epochs(
 
 
 @torch.no_grad()
-def move_weights(model: nn.Module, number: int) -> None:
+def perturb_one_ulp(model: nn.Module, number: int) -> None:
     """Move every weight to a neighbouring fp32 number, up or down at random."""
     generator = torch.Generator().manual_seed(number)
     for weight in model.parameters():

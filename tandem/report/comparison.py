@@ -102,8 +102,8 @@ def cells(row: Row) -> dict[str, Cell]:
     threads = "1 thread, " if row["threads"] == 1 else f"{row['threads']} threads, "
     training_details = [f"{row['train_joules']:,.4g} J"] if row["train_joules"] is not None else []
     if "total_seconds" in (together := row["replicates"]):
-        at_once = f", {together['num_at_once']} at a time" if together["num_at_once"] > 1 else ""
-        training_details.append(f"{together['num_seeds']} more seeds: {together['total_seconds']:,.0f} s{at_once}")
+        concurrently = f", {together['num_at_once']} at a time" if together["num_at_once"] > 1 else ""
+        training_details.append(f"{together['num_seeds']} more seeds: {together['total_seconds']:,.0f} s{concurrently}")
     return {
         "workload": Cell(row["workload"], (f"{row['task']}, {row['model']}",)),
         "device": Cell(row["label"], (f"{threads if row['device'] == 'cpu' else ''}{row['precision']}",)),

@@ -260,9 +260,9 @@ def check_outputs(model: Any, train: Split, shape: Shape, name: str) -> None:
 
 def threads_of_each(context: RunContext, workers: Workers) -> int:
     """Threads per worker. `auto` divides this machine's cores among its CPU workers; a GPU worker gets one thread."""
-    asked = context.train_params.threads
-    if asked != "auto":
-        return asked
+    threads = context.train_params.threads
+    if threads != "auto":
+        return threads
     return max(1, int(usable_cores()) // workers.local_count) if context.kind == "cpu" else 1
 
 

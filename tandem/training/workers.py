@@ -202,18 +202,18 @@ def gradient_sync(model: Any, enabled: bool) -> AbstractContextManager[object]:
     return nullcontext() if enabled or not isinstance(model, nn.parallel.DistributedDataParallel) else model.no_sync()
 
 
-def workers_sentence(workers: Workers, kind: str, settings: Train, asked: Train) -> str:
-    """A sentence about workers, batch and learning rate. `settings`: the training's; `asked`: those of params.yaml."""
+def workers_sentence(workers: Workers, kind: str, settings: Train, of_one_worker: Train) -> str:
+    """A sentence about workers, batch and learning rate. `settings`: scaled to the workers; `of_one_worker`: not."""
     machines = "" if workers.local_count == workers.count else f", {workers.local_count} on this machine"
     threads = "1 thread" if settings.threads == 1 else f"{settings.threads} threads"
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     shown = "" if visible is None else f" (CUDA_VISIBLE_DEVICES={visible})"
     each = f"a GPU each{shown}" if kind == "cuda" else f"{threads} each"
     batch = f"a batch of {settings.batch_size} is shared"
-    if settings.batch_size != asked.batch_size:
+    if settings.batch_size != of_one_worker.batch_size:
         batch = (
-            f"a batch of {settings.batch_size} ({workers.count} x {asked.batch_size}), learning rate "
-            f"{settings.learning_rate:g} ({asked.scaling} of {asked.learning_rate:g})"
+            f"a batch of {settings.batch_size} ({workers.count} x {of_one_worker.batch_size}), learning rate "
+            f"{settings.learning_rate:g} ({of_one_worker.scaling} of {of_one_worker.learning_rate:g})"
         )
     carrier = "nccl" if kind == "cuda" else "gloo"
     return f"{workers.count} workers{machines}, {each}: {batch}, {carrier} adds their gradients up"

@@ -301,7 +301,7 @@ def test_beyond_the_horizon_the_scores_decide_against_the_seeds_margin(recorded:
     manifest = {"result": {"score_name": "accuracy", "paired": "correct"}}
     found = rerun.judge_final_scores(manifest, rows, exact, others, rerun.EnvironmentInfo(), horizon=0)
     assert str(found) == verdict, found.sentence
-    other = rerun.EnvironmentInfo(environment=("torch 3 here, 2 recorded",))
+    other = rerun.EnvironmentInfo(versions=("torch 3 here, 2 recorded",))
     if found.name == "different":
         assert rerun.judge_final_scores(manifest, rows, exact, others, other, horizon=0).cause == "environment"
 
