@@ -111,7 +111,7 @@ def checkpoint_of(context: RunContext, inputs: dict[str, Any]) -> Checkpoint:
     """Return the checkpoint of the training with these inputs.
 
     With `scaling: strong`, the number of workers does not change the batch, so a training can resume with another
-    number of workers. A replicate has no measurements, so `train` cannot go on from its checkpoint.
+    number of workers. A replicate is not measured, so `train` must not resume from its checkpoint.
     """
     if not context.is_timed:
         inputs = {**inputs, "stage": context.stage}
@@ -226,6 +226,7 @@ class Training:
             self.save_if_due(epoch.number)
 
     def add_readings(self) -> None:
+        """Record the energy and the GPU sampler's readings of this process, under the first epoch that it trained."""
         self.record.energy[self.first_epoch] = self.meter.joules() if self.context.is_timed else NOT_TIMED
         self.record.sampled[self.first_epoch] = self.readings.totals()
 
@@ -245,8 +246,8 @@ class Training:
         if not changed:
             return
         workload, packed = self.context.workload, files.packed_dir(self.context.workload, self.context.device)
-        if not any(files.relative(packed) in words for words in changed):  # otherwise this epoch may have read new data
-            self.save()
+        if not any(files.relative(packed) in words for words in changed):
+            self.save()  # not if the packed data changed, because this epoch may have read the new data
         where = files.relative(self.checkpoint.path)
         raise ValueError(
             f"{' and '.join(changed)} of {workload} changed while it trained, so a result would belong to neither; "

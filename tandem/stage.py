@@ -27,7 +27,7 @@ STAGES = {
     "evaluate": ("workload", "device"),
     "compare": (),
 }
-# Stages that are recorded in MLflow.
+# Stages whose process writes a run directory for MLflow. `replicate` starts processes of `train`.
 RECORDED = ("train", "evaluate")
 # The project (files.HOME), not the copy in which `dvc exp run --temp` works.
 HOME = os.environ.get("DVC_ROOT") or os.path.dirname(os.path.dirname(os.path.abspath(__file__)))

@@ -6,7 +6,7 @@ in the workload's directory. It has a function
     prepare(params, folder, target) -> Prepared
 
 `params` is the source's dataclass in tandem/params/schema.py, `folder` contains the workload's raw data, and `target`
-is that of the task (tandem/params/task_facts.py), such as "class per step". It raises ValueError with a one-sentence
+is what the task needs (`Task.target` in tandem/tasks), such as "class per step". It raises ValueError with a one-sentence
 message for user errors.
 """
 
@@ -54,7 +54,7 @@ def source_module(name: str) -> ModuleType:
 
 
 def prepare(params: Any, folder: Path, target: str) -> Prepared:
-    """Prepare the data of a workload. `target`: that of its task (tandem/tasks). `params`: those of its source."""
+    """Prepare the data of a workload. `params`: the block `preprocess` of params.yaml; `target`: `Task.target`."""
     prepared: Prepared = source_module(params.source).prepare(params, folder, target)
     return prepared
 

@@ -28,7 +28,7 @@ class Member:
         self.steps: GraphEpoch  # of the current epoch
         with self.random_state():
             self.trainer = make()
-        self.trainer.step.may_fall_back = self.trainer.oom.may_fall_back = False
+        self.trainer.step.may_fall_back = self.trainer.oom.enabled = False
 
     @contextmanager
     def random_state(self) -> Iterator[None]:

@@ -52,9 +52,9 @@ class Trainer:
         self.oom = OomPolicy(model, (train, val), advice(self.device, params.precision))
         fit = fit_of(model)
         self.closed_form = fit(model, task, train, val, self.oom, params.batch_size) if fit else None
-        is_fp32 = params.precision == "auto" or self.closed_form is not None
+        starts_in_fp32 = params.precision == "auto" or self.closed_form is not None
         requested_mode = "eager" if self.closed_form else params.step
-        precision = "fp32" if is_fp32 else realized_precision(params.precision, self.device)
+        precision = "fp32" if starts_in_fp32 else realized_precision(params.precision, self.device)
         mode, reason = choose_execution_mode(requested_mode, self.device, precision, model)
         self.optimizer = AdamW(
             # A model that fits itself may have buffers alone, and AdamW refuses an empty list.
@@ -83,7 +83,7 @@ class Trainer:
         self.rates = learning_rates(params, self.steps_per_epoch * params.epochs)
         self.total = torch.zeros((), device=self.device)  # loss of the current epoch, summed over its sequences
         self.graph_epoch: GraphEpoch | None = None
-        self.num_fallbacks_seen = 0  # number of OOM fallbacks when the graphs were last dropped
+        self.num_fallbacks_at_drop = 0  # number of OOM fallbacks when the graphs were last dropped
         # The generator is on the CPU, so CPU and GPU runs see the same batches and the same augmentation.
         self.generator = torch.Generator().manual_seed(seed)
         self.digests: dict[str, str] = {}  # of the current epoch's random draws
@@ -127,8 +127,8 @@ class Trainer:
 
     def begin_epoch(self) -> None:
         if self.device.type == "cuda":
-            # A resume sets torch's generator, which restarts the dropout that cuDNN applies between RNN layers. Every
-            # epoch therefore sets it, so that a resumed training draws the same dropout.
+            # cuDNN starts the dropout between RNN layers anew when torch's generator is set. A resume sets it, so every
+            # epoch does: a resumed training then draws the same dropout as an uninterrupted one.
             set_random_state(random_state(self.device), self.device)
         if self.workers.count > 1:
             self.synchronize_workers()
@@ -159,7 +159,7 @@ class Trainer:
 
     def take_steps(self, random_draws: RandomDraws) -> Iterator[int]:
         """Take the epoch's steps as CUDA graphs as far as possible, and the others eagerly."""
-        if self.num_fallbacks_seen != len(self.oom.fallbacks):
+        if self.num_fallbacks_at_drop != len(self.oom.fallbacks):
             self.drop_graphs()
         self.total.zero_()
         rates = self.epoch_rates
@@ -268,7 +268,7 @@ class Trainer:
 
     def drop_graphs(self) -> None:
         """Drop the captured graphs, because their tensors have moved. Later steps capture new ones if possible."""
-        self.graph_epoch, self.num_fallbacks_seen = None, len(self.oom.fallbacks)
+        self.graph_epoch, self.num_fallbacks_at_drop = None, len(self.oom.fallbacks)
         if self.step.graphs is not None:
             reason = graph_blocker(self.device, self.step.precision, self.model)
             self.step.graphs = None if reason else Graphs(self.device)
