@@ -6,8 +6,8 @@ in the workload's directory. It has a function
     prepare(params, folder, target) -> Prepared
 
 `params` is the source's dataclass in tandem/params/schema.py, `folder` contains the workload's raw data, and `target`
-is what the task needs (`Task.target` in tandem/tasks), such as "class per step". It raises ValueError with a one-sentence
-message for user errors.
+is what the task needs (`Task.target` in tandem/tasks), such as "class per step". For user errors it raises ValueError
+with one sentence.
 """
 
 import importlib
