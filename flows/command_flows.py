@@ -17,7 +17,7 @@ from flows import verify as verifying
 from flows.run_lock import one_at_a_time
 from tandem.params.loading import load_params
 from tandem.report.comparison import details
-from tandem.stop_signals import end_with
+from tandem.stop_signals import stop_when_ended
 
 MAX_MESSAGE = 200  # characters of a state's message; the artifact has the full text
 
@@ -81,7 +81,7 @@ def verify_one(run: str, quick: bool) -> tuple[int, str]:
 
 def final_state(work: Callable[[], State]) -> State:
     """The state that `work` returns, or that of its error. The flow ends with the process that runs it."""
-    end_with(os.getppid())
+    stop_when_ended(os.getppid())
     try:
         return work()
     except KeyboardInterrupt:

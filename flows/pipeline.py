@@ -26,7 +26,7 @@ from flows.prefect_api import prefect_client
 from flows.run_lock import known_to_the_next, one_at_a_time
 from flows.stage_runs import RESUME, StageCancelled, StageRuns
 from tandem.command import CommandError
-from tandem.stop_signals import end_with
+from tandem.stop_signals import stop_when_ended
 
 # With Prefect's defaults, a server lost during the run costs 157 s at its end; the heartbeat costs every run 1 s.
 PREFECT_SETTINGS: dict[Any, Any] = {
@@ -59,7 +59,7 @@ def pipeline(
     context = FlowRunContext.get()
     assert context and context.flow_run
     flow_run = context.flow_run
-    end_with(os.getppid())
+    stop_when_ended(os.getppid())
     choices = {"workloads": workloads, "devices": devices, "seeds": seeds, "preset": preset}
     try:
         plan = make_plan(choices, overrides or {}, force, flow_run.name)

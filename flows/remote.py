@@ -17,7 +17,7 @@ from flows.processes import output_of
 from tandem import files
 from tandem.command import CommandError
 from tandem.messages import without_password
-from tandem.stop_signals import end_with
+from tandem.stop_signals import stop_when_ended
 
 RUNS = files.STATE / "runs"
 MADE_BY_RUNS = ("dvc.lock", "stages/dvc.lock", "results")  # the results that git tracks; DVC's cache has them too
@@ -115,7 +115,7 @@ def report(reason: str) -> int:
 
 def main() -> int:
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    end_with(os.getppid())  # Prefect's worker
+    stop_when_ended(os.getppid())  # Prefect's worker
     try:
         with files.locked(files.STATE / "pipeline.lock"):
             pull()

@@ -97,7 +97,7 @@ class Branch:
         self.member = Member(device, partial(self.training.open, splits=splits))
         with self.member.random_state():
             self.training.begin()
-        if self.training.record.at_end:
+        if self.training.record.is_finished:
             self.end()
 
     def record_epoch(self, epoch: Epoch) -> None:

@@ -27,18 +27,18 @@ def main(workload: str, device: str) -> None:
     hardware = read_json(hardware_file(device))
     if hardware["kind"] == "cuda":
         require_same_gpu(hardware)
-    source, target = prepared_dir(workload), packed_dir(workload, device)
-    summary = read_json(source / "summary.json")
+    prepared, packed = prepared_dir(workload), packed_dir(workload, device)
+    summary = read_json(prepared / "summary.json")
 
-    sizes = pack_splits(source, target, summary)
-    measurements = measure_load([target / f"{split}.safetensors" for split in SPLITS], hardware["kind"])
+    sizes = pack_splits(prepared, packed, summary)
+    measurements = measure_load([packed / f"{split}.safetensors" for split in SPLITS], hardware["kind"])
 
     write_json(
-        target / "plan.json",
+        packed / "plan.json",
         {
             "data_location": wanted,
             "bytes": sizes,
-            "sha256": {split: sha256_file(target / f"{split}.safetensors") for split in SPLITS},
+            "sha256": {split: sha256_file(packed / f"{split}.safetensors") for split in SPLITS},
         },
     )
     write_json(preload_file(workload, device), measurements)

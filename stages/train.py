@@ -33,7 +33,7 @@ from tandem.diagnosis import probe
 from tandem.machine.energy import Meter, counter_of
 from tandem.machine.hardware import detect_hardware
 from tandem.machine.measure import gpu_uuid, sampled
-from tandem.machine.sampler import Window
+from tandem.machine.sampler import SampledWindow
 from tandem.params.devices import split_device
 from tandem.params.loading import load_params
 from tandem.runs.history import NOT_TIMED, Record, history_row, memory_tags, timing_row
@@ -46,7 +46,7 @@ from tandem.stop_signals import GracefulStop, StopSignals
 from tandem.training import auto
 from tandem.training.batches import Split
 from tandem.training.checkpoint import Checkpoint
-from tandem.training.context import RunContext, exit_if_out_of_memory, open_trainer
+from tandem.training.context import RunContext, open_trainer, stop_on_out_of_memory
 from tandem.training.trainer import Epoch, Trainer
 from tandem.training.workers import ALONE, Workers, process_group, workers_sentence
 
@@ -59,7 +59,7 @@ CHECKPOINT_SECONDS = 10.0
 def main(workload: str, device: str, *seeds: str) -> None:
     """Train with each seed. A replicate that fails does not stop the others; its error is raised at the end."""
     contexts = [open_context(workload, device, int(seed)) for seed in seeds]
-    if not contexts[0].is_timed:
+    if contexts[0].is_replicate:
         from stages.other_seeds import train_replicates  # it imports this module
 
         if errors := train_replicates(contexts):
@@ -76,7 +76,7 @@ def open_context(workload: str, device: str, seed: int) -> RunContext:
     own; beside others on a CPU, it uses one thread.
     """
     context = RunContext.of(workload, device, seed)
-    if context.is_timed:
+    if not context.is_replicate:
         return context
     changes = {"probe": False, "precision": first_seed(context).train["realized"]["precision"]}
     if context.num_workers == 1:
@@ -102,7 +102,7 @@ def opened(context: RunContext, interruption: GracefulStop, workers: Workers = A
             yield Training(context, state, inputs, checkpoint, run_dir, interruption)
     write_mlflow_ids(context, run_dir)
     if "DVC_STAGE" in os.environ:
-        checkpoint.mark_ended(context.measured.parent)  # kept until DVC has the result
+        checkpoint.mark_ended(context.measured.parent)  # the DVC output with the folders of all seeds
     else:
         checkpoint.remove()
 
@@ -113,7 +113,7 @@ def checkpoint_of(context: RunContext, inputs: dict[str, Any]) -> Checkpoint:
     With `scaling: strong`, the number of workers does not change the batch, so a training can resume with another
     number of workers. A replicate is not measured, so `train` must not resume from its checkpoint.
     """
-    if not context.is_timed:
+    if context.is_replicate:
         inputs = {**inputs, "stage": context.stage}
     if context.num_workers == 1 or context.params.train.scaling != "strong":
         return Checkpoint.of(context.workload, context.device, inputs)
@@ -125,12 +125,13 @@ def open_state(context: RunContext, checkpoint: Checkpoint) -> dict[str, Any]:
     """Return the training's state from its checkpoint, or a new state, whose `trainer` is None."""
     checkpoint.prune()
     saved, message = checkpoint.load(torch.device("cpu"))
-    if saved and (end := saved["record"].get("at_end")) and end.get("workers", 1) != context.num_workers:
+    record = Record(**saved["record"]) if saved else None
+    if record and record.is_finished and record.at_end.get("workers", 1) != context.num_workers:
         # Finished with another number of workers: the results are equal within rounding, but the timings differ.
         saved, message = None, ""
-    if saved:
+    if saved and record:
         epochs_done = saved["trainer"]["epochs_done"] if saved["trainer"] else 0
-        written = ": all are trained, the results are written again" if saved["record"].get("at_end") else ""
+        written = ": all are trained, the results are written again" if record.is_finished else ""
         print(f"{message}, epoch {epochs_done} of {context.train_params.epochs}{written}", flush=True)
         return saved
     if message:
@@ -155,15 +156,15 @@ class Training:
         self.context, self.state, self.inputs = context, state, inputs
         self.checkpoint, self.run_dir, self.interruption = checkpoint, run_dir, interruption
         self.record = Record(**state["record"])
-        self.readings, self.cpu_seconds = Window({}), 0.0
+        self.readings, self.cpu_seconds = SampledWindow({}), 0.0
 
     def train(self, workers: Workers) -> None:
         """Train to the last epoch, and write the results."""
         trainer = self.open(workers)
-        with exit_if_out_of_memory(trainer):
+        with stop_on_out_of_memory(trainer):
             self.begin(workers)
-            if not self.record.at_end:
-                sampling = sampled(trainer.device) if self.context.is_timed else nullcontext(Window({}))
+            if not self.record.is_finished:
+                sampling = nullcontext(SampledWindow({})) if self.context.is_replicate else sampled(trainer.device)
                 with sampling as self.readings:
                     trainer.train_epochs(self.record_epoch)
             self.end()
@@ -182,12 +183,12 @@ class Training:
         write_run_info(context, trainer, record, self.inputs.values, self.run_dir)
         if record.history:  # the run directory may have been removed, or the process killed before it wrote these rows
             self.run_dir.save_epochs(record)
-        if record.at_end:
+        if record.is_finished:
             return
-        self.first_epoch = trainer.epochs_done + 1
+        self.resumed_at = trainer.epochs_done + 1  # the first epoch that this process trains
         self.meter = Meter(counter_of(gpu_uuid(trainer.device)))
         self.saved_at, self.save_seconds = time.monotonic(), 0.0
-        prefix = "" if context.is_timed else f"seed {context.seed}, "
+        prefix = f"seed {context.seed}, " if context.is_replicate else ""
         self.progress = Progress(context.workload, context.train_params.epochs, trainer.epochs_done, prefix)
         if trainer.closed_form:
             trainer.closed_form.on_progress = self.progress.show_fit
@@ -197,7 +198,7 @@ class Training:
     def end(self) -> None:
         """After the last epoch: complete the record, and write the results."""
         context, trainer, record = self.context, self.trainer, self.record
-        if not record.at_end:
+        if not record.is_finished:
             self.progress.close()
             self.add_readings()  # with the sampler's last reading
             self.cpu_seconds += trainer.workers.cpu_seconds_of_others()
@@ -218,7 +219,7 @@ class Training:
         self.record.history.append(history_row(epoch, score_name))
         self.record.digests.append(epoch.digests)
         warmup_epochs = self.context.train_params.warmup_epochs
-        self.record.timings.append(timing_row(epoch, num_sequences, warmup_epochs, self.context.is_timed))
+        self.record.timings.append(timing_row(epoch, num_sequences, warmup_epochs, not self.context.is_replicate))
         self.record.missing_reasons = self.trainer.missing_reasons
         self.add_readings()
         self.check_inputs()
@@ -226,9 +227,9 @@ class Training:
             self.save_if_due(epoch.number)
 
     def add_readings(self) -> None:
-        """Record the energy and the GPU sampler's readings of this process, under the first epoch that it trained."""
-        self.record.energy[self.first_epoch] = self.meter.joules() if self.context.is_timed else NOT_TIMED
-        self.record.sampled[self.first_epoch] = self.readings.totals()
+        """Record the energy and the GPU sampler's readings since this process went on with the training."""
+        self.record.energy[self.resumed_at] = NOT_TIMED if self.context.is_replicate else self.meter.joules()
+        self.record.sampled[self.resumed_at] = self.readings.totals()
 
     def check_finite(self, epoch: Epoch) -> None:
         losses = {"training": epoch.train_loss, "validation": epoch.val_loss}
@@ -285,7 +286,7 @@ def choose_settings(context: RunContext, trainer: Trainer, record: Record) -> No
     """Before the first epoch: choose what is `auto`, find the bottleneck, and record both."""
     num_parameters = sum(parameter.numel() for parameter in trainer.model.parameters())
     model, epochs = context.params.train.model.name, context.train_params.epochs
-    if context.is_timed:
+    if not context.is_replicate:
         print(
             f"{context.workload} on {context.hardware['name']}: {model} with {num_parameters:,} parameters, "
             f"{len(trainer.train_split):,} sequences to train on, {epochs} epoch{'s' * (epochs > 1)}",
@@ -338,7 +339,7 @@ def run_other_worker(workload: str, device: str, seed: str) -> None:
         workers.require_same(read_inputs(workload, device, context.seed))
         state = workers.broadcast()
         trainer = open_trainer(context, state, workers)
-        with exit_if_out_of_memory(trainer):
+        with stop_on_out_of_memory(trainer):
             trainer.set_precision(workers.broadcast())
             trainer.use_workers(workers)
             workers.cpu_seconds_of_others()
@@ -346,5 +347,5 @@ def run_other_worker(workload: str, device: str, seed: str) -> None:
                 trainer.epoch()
                 if trainer.epochs_done < context.train_params.epochs and workers.any(interruption.stop_requested):
                     return  # interrupted: the first worker saves the checkpoint
-            if not state["record"].get("at_end"):
+            if not Record(**state["record"]).is_finished:
                 workers.cpu_seconds_of_others()

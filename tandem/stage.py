@@ -14,7 +14,7 @@ import os
 import sys
 from importlib import import_module
 
-from tandem.stop_signals import PARENT, end_with, end_with_dvc
+from tandem.stop_signals import PARENT, stop_when_dvc_ends, stop_when_ended
 
 # The item of each stage in dvc.yaml's matrix; also the parameters of its Prefect flow run.
 STAGES = {
@@ -44,11 +44,11 @@ def main(argv: list[str]) -> int:
     is_parallel = stage == "train" and item[1][:1].isdigit()
     is_worker = is_parallel and import_module("tandem.params.devices").started_by_launcher()
     if is_worker:
-        end_with(os.getppid())  # the launcher, which ends with dvc
+        stop_when_ended(os.getppid())  # the launcher, which ends with dvc
     elif PARENT in os.environ:
-        end_with(int(os.environ[PARENT]))
+        stop_when_ended(int(os.environ[PARENT]))
     elif "DVC_STAGE" in os.environ:
-        end_with_dvc()
+        stop_when_dvc_ends()
     words = item[: len(STAGES[stage])]
     name = f"{stage}@{'-'.join(words)}" if words else stage  # as in dvc.yaml's matrix: `train@sign-auto`
     try:

@@ -1,6 +1,6 @@
 """How a stage learns that it must stop: Ctrl+C (SIGINT), SIGTERM, and the end of the process that started it.
 
-A stage stops when its dvc has ended, even by `kill -9`: `end_with_dvc` then sends it SIGTERM. Most stages end at
+A stage stops when its dvc has ended, even by `kill -9`: `stop_when_dvc_ends` then sends it SIGTERM. Most stages end at
 once on SIGTERM. A training finishes its epoch, saves a checkpoint and exits with 130 (`GracefulStop`; stages/train.py).
 With several workers, the first worker uses `GracefulStop`, the others `StopSignals`, which only notes the signal. A
 process that starts trainings uses `Forwarding` (tandem/training/launcher.py, stages/replicate.py).
@@ -46,7 +46,7 @@ class GracefulStop(StopSignals):
     def handle(self, number: int, frame: "FrameType | None") -> None:
         if self.stop_requested:
             if number == self.first_signal == signal.SIGTERM:
-                return  # of one stop: DVC's process group gets one, and `end_with_dvc` sends another
+                return  # the same stop: DVC's process group gets SIGTERM, and `stop_when_dvc_ends` sends another
             raise KeyboardInterrupt
         self.first_signal = number
         self.stop_requested = True
@@ -70,7 +70,7 @@ class Forwarding(StopSignals):
                 child.send_signal(number)
 
 
-def end_with_dvc() -> None:
+def stop_when_dvc_ends() -> None:
     """Send this stage SIGTERM when the dvc that started it ends. Exits if dvc has ended already."""
     dvc = os.getppid()
     try:
@@ -78,7 +78,7 @@ def end_with_dvc() -> None:
             dvc = parent_of(dvc)
         # dvc and its stages share a process group. If dvc is gone, the parent is a process of another group.
         if os.getpgid(dvc) == os.getpgrp():
-            return end_with(dvc)
+            return stop_when_ended(dvc)
     except OSError:
         pass
     sys.exit("error: the dvc that started this stage is gone")
@@ -94,7 +94,7 @@ def parent_of(pid: int) -> int:
         return int(file.read().rpartition(")")[2].split()[1])
 
 
-def end_with(pid: int) -> None:
+def stop_when_ended(pid: int) -> None:
     """Send SIGTERM to this process when the process `pid` ends."""
     import select
     import threading

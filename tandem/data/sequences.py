@@ -99,8 +99,8 @@ def split_and_standardize(
         sequences = replace(sequences, remarks=(*sequences.remarks, *unscored_labels(sequences, parts["test"])))
     mean, std = statistics_of(sequences, parts["train"])
     standardize(sequences.values, sequences.padding_mask, mean, std)
-    target = target_statistics(label, sequences.labels[parts["train"]]) if sequences.has_number else None
-    return PreparedSequences(sequences, duplicates, parts, mean, std, table, target)
+    label_statistics = target_statistics(label, sequences.labels[parts["train"]]) if sequences.has_number else None
+    return PreparedSequences(sequences, duplicates, parts, mean, std, table, label_statistics)
 
 
 def raw_to_inputs(

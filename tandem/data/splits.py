@@ -62,11 +62,11 @@ def stratified(
 
     labels and groups (N,) are those of all sequences. Returns sorted row numbers by split.
     """
-    classes, own = np.unique(labels[rows], return_inverse=True)
-    places = places_per_class(np.bincount(own, minlength=len(classes)), sizes, generator)
+    classes, codes = np.unique(labels[rows], return_inverse=True)
+    places = places_per_class(np.bincount(codes, minlength=len(classes)), sizes, generator)
     chosen = np.full(len(rows), -1)
-    place_groups(chosen, places, own, repeated(groups[rows]), generator)
-    place_singles(chosen, places, own, generator)
+    place_groups(chosen, places, codes, repeated(groups[rows]), generator)
+    place_singles(chosen, places, codes, generator)
     return {name: np.sort(rows[chosen == PLACING.index(name)]) for name in SPLITS}
 
 

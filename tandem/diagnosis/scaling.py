@@ -91,7 +91,7 @@ def measure(options: Namespace) -> list[ScalingPoint]:
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 
     from tandem.params.loading import load_workload
-    from tandem.training.context import require_sequences
+    from tandem.training.context import require_usable_workers
     from tandem.training.launcher import LEFT_TO_TORCH, rendezvous_options
 
     device = options.device or detect_hardware("auto")["kind"]
@@ -103,7 +103,7 @@ def measure(options: Namespace) -> list[ScalingPoint]:
     settings = load_workload(options.workload).train
     batches = options.batches or [factor * settings.batch_size for factor in FACTORS]
     smallest = replace(settings, batch_size=min(batches), scaling="strong")
-    require_sequences(options.workload, f"{counts[-1]}x{device}", smallest)
+    require_usable_workers(options.workload, f"{counts[-1]}x{device}", smallest)
     with TemporaryDirectory() as folder:
         found = Path(folder) / "points.json"
         numbers = ["--workers", *map(str, counts), "--batches", *map(str, batches)]

@@ -15,7 +15,7 @@ import psutil
 import torch
 
 from tandem.machine import energy, nvml
-from tandem.machine.sampler import Window, sampling
+from tandem.machine.sampler import SampledWindow, sampling
 
 
 @dataclass
@@ -75,10 +75,10 @@ def measure(device: torch.device) -> Iterator[Measurement]:
         result.missing_reasons |= dict.fromkeys(only_gpu, "the device is the CPU: there is no GPU to measure")
 
 
-def sampled(device: torch.device) -> AbstractContextManager[Window]:
+def sampled(device: torch.device) -> AbstractContextManager[SampledWindow]:
     """Sample the GPU while the body runs. On the CPU there are no readings and no thread."""
     uuid = gpu_uuid(device)
-    return sampling(nvml.cached_gpu(uuid)) if uuid else nullcontext(Window({}))
+    return sampling(nvml.cached_gpu(uuid)) if uuid else nullcontext(SampledWindow({}))
 
 
 def peak_rss_mib() -> float:

@@ -22,7 +22,7 @@ class Source(Protocol):
         """Read the same quantities in each call. It must not raise, because a reading must not end a training."""
 
 
-class Window:
+class SampledWindow:
     """Collects the readings while it is open, and the last one before it (at most about SAMPLE_SECONDS old)."""
 
     def __init__(self, before: Readings) -> None:
@@ -80,7 +80,7 @@ class Sampler:
 
     def __init__(self, source: Source) -> None:
         self.source, self.latest = source, source.read()
-        self.windows: tuple[Window, ...] = ()  # immutable, because the thread iterates over it
+        self.windows: tuple[SampledWindow, ...] = ()  # immutable, because the thread iterates over it
         self.done = threading.Event()
         self.thread = threading.Thread(target=self.run, name="sampler", daemon=True)
 
@@ -94,8 +94,8 @@ class Sampler:
             window.add(self.latest)
 
     @contextmanager
-    def window(self) -> Iterator[Window]:
-        window = Window(self.latest)
+    def window(self) -> Iterator[SampledWindow]:
+        window = SampledWindow(self.latest)
         self.windows = (*self.windows, window)
         try:
             yield window
@@ -118,7 +118,7 @@ running: dict[Source, Sampler] = {}
 
 
 @contextmanager
-def sampling(source: Source) -> Iterator[Window]:
+def sampling(source: Source) -> Iterator[SampledWindow]:
     """Sample `source` in a thread while the body runs. Inside another `sampling`, open a window of that one instead."""
     if source in running:
         with running[source].window() as window:

@@ -61,18 +61,24 @@ class Record:
     summary_lines: dict[str, str] = field(default_factory=dict)  # the same as sentences
     # Measurements that the device does not support -> the reason.
     missing_reasons: dict[str, str] = field(default_factory=dict)
-    # First epoch of each part of a resumed training -> what the GPU sampler read in that part.
+    # A training that was resumed consists of parts, one for each process. First epoch of a part -> what the GPU sampler
+    # read in it.
     sampled: dict[int, dict[str, Any]] = field(default_factory=dict)
-    # First epoch of each part -> the joules of that part, or the reason why they are unknown.
+    # First epoch of a part -> the joules of that part, or the reason why they are unknown.
     energy: dict[int, float | str] = field(default_factory=dict)
-    # What the records say about the start of the training: the commit and its patch, conditions, initial weights.
+    # What train.json and timing.json say about the start: the commit and its patch, conditions, initial weights.
     at_start: dict[str, Any] = field(default_factory=dict)
     digests: list[dict[str, str]] = field(default_factory=list)  # of each epoch's weights, order and random draws
     # First epoch -> the number of workers from there on; empty for one worker. A resumed training may have another one.
     workers: dict[int, int] = field(default_factory=dict)
     num_together: int = 1  # seeds in the same process at a time
-    # What the records say about the end of the training: the time and the conditions. Empty before.
+    # What timing.json says about the end: the time and the conditions. Empty until all epochs are trained.
     at_end: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether all epochs are trained. The results may have to be written again."""
+        return bool(self.at_end)
 
     def set_num_workers(self, number: int) -> str:
         """Record the number of workers of the coming epochs. Returns a sentence if it has changed."""

@@ -90,7 +90,10 @@ class Inputs:
 
 
 def require_prepared(table: Path, sha256: str, workload: str) -> None:
-    """Raises ValueError if `table` was edited after preprocess ended: DVC reads it a moment later."""
+    """Raises ValueError if `table` was edited after preprocess read it.
+
+    DVC hashes the table only after the stage, so dvc.lock may contain the digest of the edited one.
+    """
     then, now = stamp_of(files.prepared_dir(workload) / "summary.json"), stamp_of(table)
     if then and now and now > then and files.sha256_file(table) != sha256:
         raise ValueError(

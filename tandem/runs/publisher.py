@@ -94,9 +94,14 @@ class Publication:
         for stage in STAGES:
             self.publish_end(stage, about)
         self.set_status(has_writer)
-        if has_writer and about.get("params") and not self.is_watched:
+        if has_writer and self.is_training and not self.is_watched:
             self.is_watched = True
             self.watch_machine()
+
+    @property
+    def is_training(self) -> bool:
+        """Whether the directory is that of a training. An evaluation may write one of its own, without parameters."""
+        return bool(self.about.get("params"))
 
     def watch_machine(self) -> None:
         """Start MLflow's thread that logs system metrics. It ends when the run is no longer RUNNING."""
@@ -203,7 +208,7 @@ class Publication:
 
     def set_status(self, has_writer: bool) -> None:
         """Set the run's status to that of the training. MLflow itself would show a killed run as RUNNING forever."""
-        if not self.about.get("params"):
+        if not self.is_training:
             return
         train, status = self.ended.get("train"), self.client.get_run(self.run_id).info.status
         wanted = train["status"] if train else "RUNNING" if has_writer else "KILLED"
@@ -253,7 +258,8 @@ def serve(dvc_process: Any = None) -> None:
                     print(sentence(problem), flush=True)
                 publication.retry_at = time.monotonic() + RETRY_SECONDS if problem else 0.0
         is_idle = now - last_written > IDLE_SECONDS if dvc_process is None else not dvc_process.is_running()
-        # A published directory is removed. If one is left, the store has refused it, unless it was not tried yet.
+        # A directory is removed when it is published. One that is left waits for its first attempt, or the store has
+        # refused it: then it has a time of the next attempt.
         has_tried_all = all(publication.retry_at for publication in publications.values())
         if is_idle and not has_writer and has_tried_all:
             return

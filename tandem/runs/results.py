@@ -45,7 +45,9 @@ LEARNED = ("features", "classes", "num_per_class", "mean", "std", "offsets", "ta
 
 
 def entries_at_start(trainer: Trainer) -> dict[str, Any]:
-    """Return the records' entries for the start of a training. After a resume, another process writes the results."""
+    """Return what the result files say about the start of a training. Checkpoints contain it, because after a resume
+    another process writes the results.
+    """
     return {
         "tree": provenance.tree(),
         "conditions": conditions.read(gpu_uuid(trainer.device)),
@@ -55,7 +57,7 @@ def entries_at_start(trainer: Trainer) -> dict[str, Any]:
 
 
 def entries_at_end(trainer: Trainer, record: Record, cpu_seconds_of_others: float) -> dict[str, Any]:
-    """Return the records' entries for the end of a training. After a resume, another process writes the results.
+    """Return what timing.json says about the end of a training.
 
     `cpu_seconds_of_others`: the processor time that the other workers on this machine have used for the training.
     """
@@ -90,11 +92,11 @@ def write_results(
     run_dir.save_epochs(record)  # includes the last epochs, if their checkpoint could not be written
     run_dir.add_artifact(result / "train.json")
     run_dir.add_artifact(measured / "timing.json")
-    if context.is_timed and (others := conditions.others_on_gpu(timing["conditions"])):
+    if not context.is_replicate and (others := conditions.others_on_gpu(timing["conditions"])):
         run_dir.add_tags({"not_comparable": others})
         print(f"warning: {others}: no comparison of times takes this run", flush=True)
 
-    if context.is_timed:
+    if not context.is_replicate:
         print(
             f"{times['epoch_seconds']:.3f} s per epoch (median of {times['num_epochs_measured']}), "
             f"{times['samples_per_second']:,.0f} samples/s, {times['train_seconds']:.1f} s in all"
@@ -165,7 +167,7 @@ def timing_record(context: RunContext, trainer: Trainer, record: Record) -> Timi
     times = {**summarize(record.timings, max(record.workers, default=1)), **gpu_summary, **energy_summary}
     missing_reasons = record.missing_reasons | missing_of_gpu | missing_energy
     missing_reasons.pop("energy_joules", None)  # of the last epoch
-    if not context.is_timed:
+    if context.is_replicate:
         missing_reasons = {name: NOT_TIMED for name, value in times.items() if value is None} | missing_reasons
     seen = {**times, "num_kernels": record.probe.get("num_kernels")}
     record.summary_lines["device"] = device_sentence(context.kind, trainer.epochs_done, seen, context.num_workers)
@@ -244,7 +246,7 @@ def write_run_info(
     """Write what is trained, on which device, data and code. The publisher creates the MLflow run from it."""
     about, git = device_tags(trainer.device, context.hardware), provenance.git_tags(record.at_start["tree"])
     preset = read_json(preset_file(context.workload))["preset"]
-    seeds, group = load_params().seeds, group_of(inputs)
+    seeds, group = load_params().seeds, group_key(inputs)
     experiment = os.environ.get("DVC_EXP_NAME")
     device = context.device if context.num_workers > 1 else trainer.device.type
     name = f"{f'{experiment}: ' if experiment else ''}{context.workload}-{device}"
@@ -287,7 +289,7 @@ def write_run_info(
     )
 
 
-def group_of(inputs: dict[str, Any]) -> str:
+def group_key(inputs: dict[str, Any]) -> str:
     """Return the digest that all runs share if they differ only in their seed."""
     return files.digest({**inputs, "seed": None, "experiment": os.environ.get("DVC_EXP_NAME")})[:32]
 

@@ -12,8 +12,9 @@ parameters, data, code and hardware.
     <device>-<digest>-<seed>.lock           names the process that trains
 
 When dvc.lock contains that md5, DVC has stored the result and the files are removed. The md5 is that of the output
-train/measured, whose times differ in every training; train/result may be equal in two trainings. Checkpoints of
-replicates stay: the next `replicate` with more seeds writes their results from them.
+train/measured, whose times differ in every training; train/result may be equal in two trainings. The
+stage `replicate` marks a seed before its output is complete, so dvc.lock never contains that md5, and the seed's
+checkpoints stay: a later `replicate` with more seeds writes the results of these seeds from them.
 
 A checkpoint is written to a temporary file, synced, read back and checked before it replaces another. Its first 32
 bytes are the sha256 of the rest. The rest contains tensors and plain values and is loaded with `weights_only`, so a
@@ -125,7 +126,7 @@ class Checkpoint:
         found = []
         for path in self.path.parent.glob(f"{self.path.name.partition('-')[0]}-*.pt"):
             with suppress(FileNotFoundError):  # a training that has just ended removes its files
-                if path.name.count(".") == 1 and group_of(path) != group_of(self.path):  # not `.previous.pt`
+                if path.name.count(".") == 1 and without_seed(path) != without_seed(self.path):  # not `.previous.pt`
                     found.append((path.stat().st_mtime_ns, path))
         return [path for _, path in sorted(found)]
 
@@ -142,9 +143,9 @@ class Checkpoint:
         """Remove checkpoints that are no longer needed: those whose result DVC has, and all but the newest NUM_KEPT."""
         remove_stored(self.path.parent)
         siblings = self.siblings()
-        kept = list(dict.fromkeys(map(group_of, reversed(siblings))))[: NUM_KEPT - 1]
+        kept = list(dict.fromkeys(map(without_seed, reversed(siblings))))[: NUM_KEPT - 1]
         for path in siblings:
-            if group_of(path) not in kept:
+            if without_seed(path) not in kept:
                 Checkpoint(path, {}).remove()
 
     @contextmanager
@@ -173,8 +174,8 @@ def remove_stored(folder: Path) -> None:
                 Checkpoint(ended.with_suffix(".pt"), {}).remove()
 
 
-def group_of(path: Path) -> str:
-    """Return the name of a checkpoint without its seed."""
+def without_seed(path: Path) -> str:
+    """Return the name of a checkpoint without its seed: equal for trainings that differ only in the seed."""
     return path.name.partition(".")[0].rpartition("-")[0]
 
 

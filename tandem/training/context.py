@@ -60,7 +60,7 @@ class RunContext:
     @classmethod
     def of(cls, workload: str, device: str, seed: int) -> RunContext:
         params = load_workload(workload)
-        require_sequences(workload, device, params.train)
+        require_usable_workers(workload, device, params.train)
         return cls(
             workload,
             device,
@@ -91,9 +91,9 @@ class RunContext:
         return seed_dir(self.workload, self.device, stage, kind, self.seed)
 
     @property
-    def is_timed(self) -> bool:
-        """Whether the training runs alone and is measured. A replicate shares the device with other seeds."""
-        return self.stage == "train"
+    def is_replicate(self) -> bool:
+        """Whether the training has another seed than the first one: it shares the device and is not measured."""
+        return self.stage == "replicate"
 
     @property
     def task(self) -> Task:
@@ -123,7 +123,7 @@ class RunContext:
 
     def data_location(self, device: torch.device) -> str:
         """`device` or `host`. Raises ValueError if params.yaml requires `device` and the data does not fit."""
-        if not self.is_timed and device.type == "cpu":
+        if self.is_replicate and device.type == "cpu":
             return "host"  # the memory-mapped file, which the processes of all seeds share
         needed_bytes = sum(self.plan["bytes"].values())
         return choose_data_location(self.plan["data_location"], needed_bytes, free_bytes(device), self.hardware["name"])
@@ -143,7 +143,7 @@ def scaled(settings: Train, num_workers: int) -> Train:
     )
 
 
-def require_sequences(workload: str, device: str, settings: Train) -> None:
+def require_usable_workers(workload: str, device: str, settings: Train) -> None:
     """Raises ValueError if the training cannot use several workers, or if a worker would have no sequence of a part."""
     schema.check_workers(device, workload, settings)
     num_workers, kind = split_device(device)
@@ -203,7 +203,7 @@ def open_trainer(
         if restored:
             trainer.restore(restored)
         if data_location == "device" and not (restored and restored["oom"]["data_location"] == "host"):
-            trainer.oom.make_resident()
+            trainer.oom.make_resident()  # copies both splits to the device
     if workers.count > 1:
         set_min_grad_accum_steps(trainer, int(os.environ.get(MIN_GRAD_ACCUM_STEPS, "1")))
         if context.train_params.step != "eager":
@@ -276,9 +276,9 @@ def set_min_grad_accum_steps(trainer: Trainer, min_steps: int) -> None:
 
 
 @contextmanager
-def exit_if_out_of_memory(trainer: Trainer) -> Iterator[None]:
-    """Convert out-of-memory errors of the body to OutOfMemory. If one of several workers runs out of memory, exit; the
-    launcher then restarts all with smaller micro-batches.
+def stop_on_out_of_memory(trainer: Trainer) -> Iterator[None]:
+    """If the body runs out of memory, raise OutOfMemory; one of several workers exits, and the launcher restarts all of
+    them with smaller micro-batches.
 
     The steps of all workers wait for each other, so one worker cannot use a fallback alone.
     """

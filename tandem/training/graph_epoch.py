@@ -100,8 +100,11 @@ class GraphEpoch:
             if static is not None and drawn is not None:
                 static.copy_(drawn)
 
-    def take_step(self, update: Callable[[Batch], Tensor], is_full: bool) -> None:
-        """Take the next step. This code is captured, so it uses only tensors on the device."""
+    def take_step(self, step: Callable[[Batch], Tensor], is_full: bool) -> None:
+        """Take the next step. This code is captured, so it uses only tensors on the device.
+
+        `step`: the Step in a warm-up, which falls back if memory runs out; its `update` in the capture, which cannot.
+        """
         assert self.random_draws is not None
         rows, positions = self.last_rows, self.last_positions
         if is_full:
@@ -113,5 +116,5 @@ class GraphEpoch:
         batch = self.random_draws.apply_to(Batch(values, mask, targets, rows), self.params)
         for group in self.step.optimizer.param_groups:
             group["lr"].copy_(self.rates.index_select(0, self.batch_index).squeeze(0))
-        self.total += update(batch)
+        self.total += step(batch)
         self.batch_index += 1

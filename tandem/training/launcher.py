@@ -21,7 +21,7 @@ from tandem.params.devices import split_device
 from tandem.params.loading import load_workload
 from tandem.params.parsing import one_line
 from tandem.stop_signals import Forwarding
-from tandem.training.context import require_sequences
+from tandem.training.context import require_usable_workers
 from tandem.training.workers import LOST_WORKER_STATUS, MIN_GRAD_ACCUM_STEPS, OUT_OF_MEMORY_STATUS
 
 MAX_RESTARTS = 3
@@ -33,7 +33,7 @@ def launch(workload: str, device: str, seed: str) -> int:
     """Train with all workers of `device` on this machine. Returns the exit status; a worker has printed the reason."""
     num_workers, kind = split_device(device)
     settings = load_workload(workload).train
-    require_sequences(workload, device, settings)
+    require_usable_workers(workload, device, settings)
     detect_hardware(device)  # raises if GPUs that the stage `hardware` found are gone
     if num_workers % num_nodes():
         raise ValueError(

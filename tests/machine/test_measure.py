@@ -20,7 +20,7 @@ import torch
 from tandem.machine import conditions, hardware, sampler
 from tandem.machine.measure import Measurement, measure, sampled
 from tandem.machine.nvml import Gpu
-from tandem.machine.sampler import Readings, Window, sampling
+from tandem.machine.sampler import Readings, SampledWindow, sampling
 from tandem.runs.history import RUN_METRICS, summarize_gpu
 from tests.projects import python, read_record, unpublished, wait_for
 
@@ -90,7 +90,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_window_has_the_largest_memory_and_the_mean_of_averages(monkeypatch: pytest.MonkeyPatch):
     clock = Clock()
     monkeypatch.setattr(time, "monotonic", clock)
-    window = Window(reading(gpu_busy_share=0.9))  # the average of what came before it
+    window = SampledWindow(reading(gpu_busy_share=0.9))  # the average of what came before it
     for seconds, busy, watts, mib in ((0.5, 0.9, 900.0, 300.0), (1.0, 0.2, 100.0, 120.0)):
         clock.seconds = seconds
         window.add(reading(mib, gpu_busy_share=busy, power_watts=watts))

@@ -35,7 +35,7 @@ from tandem.models.kernels import dropout
 from tandem.params.loading import load_params
 from tandem.params.schema import Train
 from tandem.training.batches import Split
-from tandem.training.context import exit_if_out_of_memory, require_sequences, scaled
+from tandem.training.context import require_usable_workers, scaled, stop_on_out_of_memory
 from tandem.training.trainer import Trainer
 from tandem.training.workers import (
     LOST_WORKER_STATUS,
@@ -233,7 +233,7 @@ def test_where_memory_runs_out_on_one_worker_all_end_and_smaller_parts_are_asked
         model = replace(load_params().blocks["pen"].train.model, **large)
         trainer, held = joined(workers, "pen", model=model), []
         try:
-            with lost_workers_noticed(), exit_if_out_of_memory(trainer):
+            with lost_workers_noticed(), stop_on_out_of_memory(trainer):
                 if not workers.is_first:
                     under_a_limit()
                     leave(8)
@@ -257,11 +257,11 @@ def test_workers_without_a_gpu_or_a_sequence_of_their_own_are_refused(monkeypatc
     with pytest.raises(
         ValueError, match=r"more workers than sign's batch of 16 .* in 2 parts .*accepted: at most 8xcpu"
     ):
-        require_sequences("sign", "9xcpu", replace(SETTINGS, grad_accum_steps=2))
-    require_sequences("sign", "8xcpu", replace(SETTINGS, grad_accum_steps=2))
+        require_usable_workers("sign", "9xcpu", replace(SETTINGS, grad_accum_steps=2))
+    require_usable_workers("sign", "8xcpu", replace(SETTINGS, grad_accum_steps=2))
     fitted = replace(SETTINGS, model=Rocket(name="rocket", num_kernels=84, num_groups=4))
     with pytest.raises(ValueError, match="model rocket is fitted in closed form, which one does; accepted: cpu"):
-        require_sequences("mine", "2xcpu", fitted)
+        require_usable_workers("mine", "2xcpu", fitted)
 
 
 def test_weak_scaling_gives_each_worker_a_batch_and_raises_the_rate():
