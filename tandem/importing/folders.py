@@ -18,7 +18,7 @@ from tandem.data.tables import SPLIT_COLUMN, SPLIT_WORDS, split_column
 from tandem.importing import text_tables
 from tandem.importing.columns import Choice, named, shortened
 from tandem.importing.infer_sequences import GROUP_NAMES, LABEL_NAMES
-from tandem.importing.long_table import BLOCK_CELLS, Block, Progress, SequenceSource, unique
+from tandem.importing.long_table import BLOCK_CELLS, Block, Source, as_long_table, unique
 from tandem.importing.recordings import KINDS, Reader, ending_of, kind_of_file, kinds_of, whole_parquet, without_ending
 from tandem.importing.text_tables import Note
 from tandem.params.parsing import nearest
@@ -48,7 +48,7 @@ def table_of_labels(folder: Path, found: list[Path]) -> Path | None:
     return next((names[name] for name in TABLES_OF_LABELS if name in names), None)
 
 
-def open_folder(folder: Path, options: Mapping[str, Any]) -> SequenceSource:
+def open_folder(folder: Path, options: Mapping[str, Any]) -> Source:
     found = files_below(folder)
     labels = options.get("labels") or table_of_labels(folder, found)
     if archive := [path for path in found if path.suffix.lower() == ".ts"]:
@@ -86,25 +86,24 @@ def open_folder(folder: Path, options: Mapping[str, Any]) -> SequenceSource:
     key = unique("file", of_files.column_names)
     per_sequence = pa.table({key: ids, **{name: of_files[name] for name in of_files.column_names}})
 
-    def blocks(at: Progress) -> Iterator[Block]:
+    def blocks() -> Iterator[Block]:
         parts, first, num_cells = list[pa.Table](), 0, 0
         for end, path in enumerate(paths, start=1):
             parts.append(reader.read(path))
             num_cells += parts[-1].num_rows * (parts[-1].num_columns + per_sequence.num_columns)
             if num_cells > BLOCK_CELLS or end == len(paths):
                 lengths = np.array([part.num_rows for part in parts])
-                yield Block(lengths, pa.concat_tables(parts).columns, per_sequence.slice(first, len(parts)))
+                yield Block(lengths, pa.concat_tables(parts).columns, per_sequence.slice(first, len(parts)), end)
                 parts, first, num_cells = [], end, 0
-            at(end)
 
-    return SequenceSource(
-        sources=[folder],
-        notes=notes,
-        features=reader.names,
-        per_sequence=per_sequence.column_names,
-        blocks=blocks,
-        total=len(paths),
+    return as_long_table(
+        [folder],
+        notes,
+        blocks(),
+        reader.names,
+        per_sequence.column_names,
         ids=(key, "the file's name"),
+        total=len(paths),
         unit="files",
         step=(reader.step, reader.why_step),
         choices=choices,
@@ -237,4 +236,4 @@ def read_small(path: Path, options: Mapping[str, Any]) -> pa.Table:
     table = text_tables.sniff(path, options)
     kinds = kinds_of([text_tables.read_whole(table)])
     numbers = {name: kinds[name] for name in named(("target", "y"), kinds)}
-    return pa.concat_tables(text_tables.read_blocks(table, numbers))
+    return pa.concat_tables(rows for _, rows in text_tables.read_blocks(table, numbers))

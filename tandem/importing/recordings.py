@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from tandem.importing import text_tables
-from tandem.importing.array_files import arrays_of, as_plain_type
+from tandem.importing.array_files import arrays_of, as_plain_type, channel_names
 from tandem.importing.columns import are_codes, may_be_codes, named
 from tandem.importing.infer_sequences import LABEL_NAMES, STEP_NAMES
 from tandem.importing.long_table import open_parquet
@@ -83,8 +83,7 @@ class Reader:
                 f"{path} has the shape {array.values.shape} of {kind}; a sequence is (T, C) or (T,) numbers{more}"
             )
         cells = as_plain_type(array.values).reshape(array.values.shape[0], -1)
-        names = ["value"] if cells.shape[1] == 1 else [f"c{number}" for number in range(cells.shape[1])]
-        return pa.table({name: np.ascontiguousarray(cells[:, place]) for place, name in enumerate(names)})
+        return pa.table([*map(np.ascontiguousarray, cells.T)], names=channel_names(cells.shape[1]))
 
     def checked(self, table: pa.Table, path: Path) -> pa.Table:
         if odd := sorted(set(table.column_names) ^ set(self.names))[:4]:
