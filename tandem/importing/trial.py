@@ -12,6 +12,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet
@@ -49,6 +50,7 @@ def infer(name: str, path: Path, found: Source, options: Mapping[str, Any]) -> t
     with (
         TemporaryDirectory(prefix="trial.", dir=path.parent) as folder,
         progress(f"inspecting {shown}", 3, "steps") as at,
+        np.errstate(all="ignore"),  # preprocess names a number that is too large
     ):
         try:
             columns = read_columns(path, shown, tuple(options.get("na", ())))
