@@ -64,7 +64,7 @@ README = """\
 | source | add the author and the address |
 | licence | add |
 | citation | add |
-| {plan.table_name} | sha256 `{sha256}` |
+| {plan.table.name} | sha256 `{sha256}` |
 
 {plan.done} The command inferred:
 
@@ -86,10 +86,6 @@ class WorkloadPlan:
     workload: schema.Workload
     summary: dict[str, Any]  # from the dry run
     choices: list[tuple[str, str, str]]  # key, value and reason
-
-    @property
-    def table_name(self) -> str:
-        return self.table.name
 
 
 def main(options: Namespace) -> Result:
@@ -211,10 +207,10 @@ def write(plan: WorkloadPlan, scratch: Path) -> None:
     path, folder = files.ROOT / "params.yaml", files.workload_dir(plan.name)
     made = scratch / "made"
     (made / "data").mkdir(parents=True)
-    with progress(f"writing {plan.table_name}", 2, "steps") as at:
-        (os.rename if plan.source.write else shutil.copyfile)(plan.table, made / "data" / plan.table_name)
+    with progress(f"writing {plan.table.name}", 2, "steps") as at:
+        (os.rename if plan.source.write else shutil.copyfile)(plan.table, made / "data" / plan.table.name)
         at(1)
-        sha256 = sha256_file(made / "data" / plan.table_name)
+        sha256 = sha256_file(made / "data" / plan.table.name)
     cells = [[cell.replace("|", "\\|") for cell in row] for row in (*plan.source.notes, *plan.choices)]
     rows = "\n".join(f"| {' | '.join(row)} |" for row in cells)
     write_text(made / "README.md", README.format(plan=plan, size=size_of(plan.summary), sha256=sha256, choices=rows))
