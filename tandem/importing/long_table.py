@@ -65,41 +65,38 @@ def as_long_table(
     `ids`: the column of `per_sequence` with the ids, or None for numbers, and the reason. `step`: the feature that is
     the step, or None if it is counted, and the reason. `choices`: of other columns: the label, the task or the groups.
     """
-    names = [name for name in per_sequence if name != ids[0]]
+    taken = [name for name in per_sequence if name != ids[0]]
     for name in features:  # distinct from the other columns' names
-        names.append(unique(name, names))
-    sequence, counted = (unique(key, names) for key in ("sequence", "step"))
-    keys = [sequence] if step[0] else [sequence, counted]
+        taken.append(unique(name, taken))
+    names = taken[len(taken) - len(features) :]
+    sequence, counted = (unique(key, taken) for key in ("sequence", "step"))
     known = {"sequence": (sequence, ids[1]), "step": (step[0] or counted, step[1]), **(choices or {})}
-    place = per_sequence.index(ids[0]) if ids[0] else None
+
+    def rows_of(block: Block, first: int) -> pa.Table:
+        lengths = block.lengths
+        owner = np.repeat(np.arange(len(lengths)), lengths)
+        columns: dict[str, Any] = {sequence: first + owner}
+        if step[0] is None:
+            starts = np.repeat(np.cumsum(lengths) - lengths, lengths)
+            columns[counted] = pa.array(np.arange(len(owner)) - starts, pa.int32())
+        for name, own in zip(per_sequence, block.per_sequence.columns, strict=True):
+            is_text = pa.types.is_string(own.type) or pa.types.is_large_string(own.type)
+            is_repeated = is_text and name != ids[0]
+            cells = (own.dictionary_encode() if is_repeated else own).take(pa.array(owner))  # text is stored once
+            columns[sequence if name == ids[0] else name] = cells
+        columns |= zip(names, block.cells, strict=True)
+        if block.split:
+            columns.setdefault(SPLIT_COLUMN, pa.repeat(block.split, len(owner)))
+        return pa.table(columns)
 
     def tables() -> Iterator[tuple[int, pa.Table]]:
         number = 0
         for block in blocks:
             if len(block.lengths):
-                yield block.done, rows_of(block, [*keys, *names], place, number, is_counted=step[0] is None)
+                yield block.done, rows_of(block, number)
             number += len(block.lengths)
 
     return Source(sources, notes, partial(write, tables(), str(sources[0]), total, unit), known=known, used=used)
-
-
-def rows_of(block: Block, names: list[str], ids: int | None, first: int, is_counted: bool) -> pa.Table:
-    """The rows (R,) of a block. `ids`: the place of their column in `per_sequence`, or None for numbers from `first`
-    on. `is_counted`: whether a column counts the steps.
-    """
-    lengths, per_sequence = block.lengths, block.per_sequence.columns
-    owner = np.repeat(np.arange(len(lengths)), lengths)
-    own_ids = pa.array(np.arange(first, first + len(lengths))) if ids is None else per_sequence.pop(ids)
-    columns = [own_ids.take(pa.array(owner))]
-    if is_counted:
-        columns.append(pa.array((np.arange(len(owner)) - np.repeat(np.cumsum(lengths) - lengths, lengths)), pa.int32()))
-    for own in per_sequence:
-        is_text = pa.types.is_string(own.type) or pa.types.is_large_string(own.type)
-        columns.append((own.dictionary_encode() if is_text else own).take(pa.array(owner)))  # text is stored once
-    rows = pa.table([*columns, *block.cells], names=names)
-    if block.split and SPLIT_COLUMN not in names:
-        rows = rows.append_column(SPLIT_COLUMN, pa.repeat(block.split, len(owner)))
-    return rows
 
 
 def write(tables: Iterator[tuple[int, pa.Table]], shown: str, total: int, unit: str, target: Path) -> None:

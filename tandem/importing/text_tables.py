@@ -303,21 +303,17 @@ def why_unreadable(error: Exception, table: TextTable) -> str:
 
 def rewrite(table: TextTable, target: Path) -> None:
     """Write CSV in UTF-8 with commas, as gzip, for preprocess. Cells do not change, except for decimal commas."""
+    schema = pa.schema([(name, pa.string()) for name in table.names])
+    options = pa.csv.WriteOptions(quoting_style="needed")
     with (
-        gzip.GzipFile(target, "wb", compresslevel=4, mtime=0) as file,
         progress(f"writing {target.name}", table.path.stat().st_size, "B") as at,
+        gzip.GzipFile(target, "wb", compresslevel=4, mtime=0) as file,
+        pa.csv.CSVWriter(file, schema, write_options=options) as writer,
     ):
-        writer = None
         for done, block in read_blocks(table, None):
-            at(done)
             if table.decimal == ",":
                 comma, point = r"^(\s*[+-]?\d+),(\d+(?:[eE][+-]?\d+)?\s*)$", r"\1.\2"
-                block = pa.table(
-                    {name: pc.replace_substring_regex(block[name], comma, point) for name in block.column_names}
-                )
-            if writer is None:
-                options = pa.csv.WriteOptions(quoting_style="needed")
-                writer = pa.csv.CSVWriter(file, block.schema, write_options=options)
+                cells = [pc.replace_substring_regex(column, comma, point) for column in block.columns]
+                block = pa.table(cells, names=table.names)
             writer.write_table(block)
-        if writer is not None:
-            writer.close()
+            at(done)

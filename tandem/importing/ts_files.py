@@ -33,7 +33,7 @@ def read_header(path: Path) -> Header:
                 break
             if line.startswith("@"):
                 key, _, value = line[1:].partition(" ")
-                keys[key.lower()] = value.strip().split(" ")[0].lower()
+                keys[key.lower()] = next(iter(value.lower().split()), "")
         else:
             raise ValueError(f"{path} has no line @data, after which a .ts file has its sequences; save it again")
         first = next((line for line in file if line.strip() and not line.startswith("#")), "")
