@@ -30,7 +30,7 @@ class Source:
 
     sources: list[Path]  # files, or one folder
     notes: list[Note]  # what was detected, and why
-    write: Callable[[Path], None] | None = None  # writes the table; None: the file can be used as it is
+    write: Callable[[Path], None] | None = None  # writes the table, once; None: the file is used as it is
     name: str = ""  # of the table, with the ending that states its format; empty: that of the workload, as Parquet
     known: Choices = field(default_factory=dict)  # the choices that follow from the shape; none for a long table
     used: tuple[str, ...] = ()  # options that name columns of the source, which have other names in the long table

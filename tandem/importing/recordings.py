@@ -77,9 +77,9 @@ class Reader:
         self.codes = [name for name in whole if any(are_codes(part[name]) for part in literal)]
         self.types = kinds_of(samples) | dict.fromkeys(self.codes, pa.string())
         self.step, self.why_step = None, "the row's number in its file (--step selects a column)"
-        samples = [self.read(path) for path in sampled]
         for name in named(STEP_NAMES, self.names) if "step" not in options else {options["step"]} & {*self.names}:
-            if self.step is None and all(rises(part[name]) for part in samples):
+            is_text = pa.types.is_string(self.types[name])
+            if self.step is None and not is_text and all(rises(part[name]) for part in samples):
                 self.step, self.why_step = name, "it increases from row to row in the files"
 
     def checked(self, table: pa.Table, path: Path) -> pa.Table:
@@ -114,7 +114,5 @@ def kinds_of(tables: Sequence[pa.Table]) -> dict[str, pa.DataType]:
 
 
 def rises(cells: pa.ChunkedArray) -> bool:
-    if pa.types.is_string(cells.type) or cells.null_count:
-        return False
     array = cells.to_numpy()
-    return bool((array[1:] > array[:-1]).all())
+    return not cells.null_count and bool((array[1:] > array[:-1]).all())

@@ -271,18 +271,14 @@ def flattened(lists: Sequence[str], part: pa.Table, path: Path, row: int) -> tup
 
     Raises ValueError if two columns have different numbers of entries in a row, or if a row has none.
     """
-    lengths, cells = np.zeros(0, dtype=np.int64), list[pa.Array]()
-    for name in lists:
-        column = part[name].combine_chunks()
-        own = pc.list_value_length(column).fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64)
-        lengths = lengths if cells else own
-        for place in np.flatnonzero(own != lengths)[:1]:
+    lengths = [pc.list_value_length(part[name]).fill_null(0).to_numpy().astype(np.int64) for name in lists]
+    for name, own in zip(lists, lengths, strict=True):
+        for place in np.flatnonzero(own != lengths[0])[:1]:
             raise ValueError(
-                f"{path}, row {row + place + 1}: {lists[0]!r} has {lengths[place]:,} entries and {name!r} "
+                f"{path}, row {row + place + 1}: {lists[0]!r} has {lengths[0][place]:,} entries and {name!r} "
                 f"{own[place]:,}; correct the table, or name those that go together with --features"
             )
-        flat = pc.list_flatten(column)
-        cells.append(flat.cast(pa.float32()) if pa.types.is_float16(flat.type) else flat)
-    for place in np.flatnonzero(lengths == 0)[:1]:
+    for place in np.flatnonzero(lengths[0] == 0)[:1]:
         raise ValueError(f"{path}, row {row + place + 1}: its lists are empty; leave the row out, or fill them")
-    return lengths, cells
+    cells = [pc.list_flatten(part[name]) for name in lists]
+    return lengths[0], [each.cast(pa.float32()) if pa.types.is_float16(each.type) else each for each in cells]
