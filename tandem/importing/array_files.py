@@ -14,8 +14,8 @@ import numpy as np
 import pyarrow as pa
 
 from tandem.data.tables import SPLIT_WORDS
-from tandem.importing.long_table import BLOCK_CELLS, Block, Progress, SequenceSource, real_steps
-from tandem.importing.text_tables import DAMAGED, Note
+from tandem.importing.long_table import BLOCK_CELLS, Block, Source, as_long_table, real_steps
+from tandem.importing.text_tables import DAMAGED
 from tandem.params.parsing import one_line
 
 VALUES = "x data values samples signals sequences series features".split()
@@ -65,7 +65,7 @@ def word_and_split(name: str) -> tuple[str, str]:
     return "_".join(word for word in words if word not in SPLIT_WORDS), split
 
 
-def open_arrays(path: Path, options: Mapping[str, Any], is_alone: bool) -> SequenceSource:
+def open_arrays(path: Path, options: Mapping[str, Any], is_alone: bool) -> Source:
     """The arrays of `path`; for an npy, also those of the files next to it with matching names (X_train, y_train)."""
     found = arrays_with(path, options.get("labels"), is_alone)
     sequences = sequences_of(path, found)
@@ -92,32 +92,35 @@ def open_arrays(path: Path, options: Mapping[str, Any], is_alone: bool) -> Seque
                 f"{array} and {sequences[0]} have other channels as {axes}; give both the same, or turn them with "
                 "--axes"
             )
-    notes: list[Note] = [("arrays", ", ".join(map(str, sequences)), f"{axes}, {why}")]
     num_rows = max(1, BLOCK_CELLS // max(1, int(np.prod(shape[1:], dtype=np.int64))))
 
-    def blocks(at: Progress) -> Iterator[Block]:
+    def blocks() -> Iterator[Block]:
         done = 0
         for array, columns in zip(sequences, per_sequence, strict=True):
             table = pa.table({name: label_cells(own.values) for name, own in columns.items()})
+            split = array.split if len(sequences) > 1 else ""
             for low in range(0, len(array.values), num_rows):
                 values = as_plain_type(array.values[low : low + num_rows])
                 values = values[:, :, None] if values.ndim == 2 else values
                 lengths, cells = real_steps(values.swapaxes(1, 2) if axes == "NCT" else values, done)
-                yield Block(lengths, cells, table.slice(low, len(values)), array.split if len(sequences) > 1 else "")
                 done += len(values)
-                at(done)
+                yield Block(lengths, cells, table.slice(low, len(values)), done, split)
 
-    return SequenceSource(
-        sources=list(dict.fromkeys(array.path for array in found)),
-        notes=notes,
-        features=["value"] if num_channels == 1 else [f"c{number}" for number in range(num_channels)],
-        per_sequence=names,
-        blocks=blocks,
-        total=sum(len(array.values) for array in sequences),
+    return as_long_table(
+        list(dict.fromkeys(array.path for array in found)),
+        [("arrays", ", ".join(map(str, sequences)), f"{axes}, {why}")],
+        blocks(),
+        channel_names(num_channels),
+        names,
         ids=(None, "the number of the sequence in the array"),
+        total=sum(len(array.values) for array in sequences),
         unit="sequences",
         choices={"label": (label, per_sequence[0][label].name)} if label else {},
     )
+
+
+def channel_names(num_channels: int) -> list[str]:
+    return ["value"] if num_channels == 1 else [f"c{number}" for number in range(num_channels)]
 
 
 def arrays_with(path: Path, labels: Path | None, is_alone: bool) -> list[Array]:

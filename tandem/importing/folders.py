@@ -18,8 +18,8 @@ from tandem.data.tables import SPLIT_COLUMN, SPLIT_WORDS, split_column
 from tandem.importing import text_tables
 from tandem.importing.columns import Choice, named, shortened
 from tandem.importing.infer_sequences import GROUP_NAMES, LABEL_NAMES
-from tandem.importing.long_table import BLOCK_CELLS, Block, Progress, SequenceSource, unique
-from tandem.importing.recordings import KINDS, Reader, ending_of, kind_of_file, kinds_of, whole_parquet, without_ending
+from tandem.importing.long_table import BLOCK_CELLS, Block, Source, as_long_table, unique
+from tandem.importing.recordings import KINDS, Reader, ending_of, kind_of_file, kinds_of, read_file, without_ending
 from tandem.importing.text_tables import Note
 from tandem.params.parsing import nearest
 from tandem.params.schema import NO_GROUPS
@@ -48,7 +48,7 @@ def table_of_labels(folder: Path, found: list[Path]) -> Path | None:
     return next((names[name] for name in TABLES_OF_LABELS if name in names), None)
 
 
-def open_folder(folder: Path, options: Mapping[str, Any]) -> SequenceSource:
+def open_folder(folder: Path, options: Mapping[str, Any]) -> Source:
     found = files_below(folder)
     labels = options.get("labels") or table_of_labels(folder, found)
     if archive := [path for path in found if path.suffix.lower() == ".ts"]:
@@ -72,9 +72,9 @@ def open_folder(folder: Path, options: Mapping[str, Any]) -> SequenceSource:
     if left:
         notes.append(("excluded", shortened(left, 4), f"{len(left):,} files that are not {ending}"))
     of_files, label, why = columns_of_files(folder, ids, options, labels, notes)
-    reader = Reader(paths, options, of_files.column_names)
+    reader = Reader(paths, options, [*of_files])
     notes += reader.form.notes if reader.form else []
-    choices = {"groups": found_groups} if (found_groups := groups_of(of_files)) else {}
+    choices = {"groups": found_groups} if (found_groups := groups_of(of_files, num)) else {}
     if label:
         choices["label"] = (label, why)
     elif not options.get("label") and not any(pa.types.is_string(kind) for kind in reader.types.values()):
@@ -83,42 +83,41 @@ def open_folder(folder: Path, options: Mapping[str, Any]) -> SequenceSource:
             "give --pattern '{label}_*' for their names, or --labels TABLE with a row for each"
         )
 
-    key = unique("file", of_files.column_names)
-    per_sequence = pa.table({key: ids, **{name: of_files[name] for name in of_files.column_names}})
+    key = unique("file", [*of_files])
+    per_sequence = pa.table({key: ids, **of_files})
 
-    def blocks(at: Progress) -> Iterator[Block]:
+    def blocks() -> Iterator[Block]:
         parts, first, num_cells = list[pa.Table](), 0, 0
         for end, path in enumerate(paths, start=1):
             parts.append(reader.read(path))
             num_cells += parts[-1].num_rows * (parts[-1].num_columns + per_sequence.num_columns)
             if num_cells > BLOCK_CELLS or end == len(paths):
                 lengths = np.array([part.num_rows for part in parts])
-                yield Block(lengths, pa.concat_tables(parts).columns, per_sequence.slice(first, len(parts)))
+                yield Block(lengths, pa.concat_tables(parts).columns, per_sequence.slice(first, len(parts)), end)
                 parts, first, num_cells = [], end, 0
-            at(end)
 
-    return SequenceSource(
-        sources=[folder],
-        notes=notes,
-        features=reader.names,
-        per_sequence=per_sequence.column_names,
-        blocks=blocks,
-        total=len(paths),
+    return as_long_table(
+        [folder],
+        notes,
+        blocks(),
+        reader.names,
+        per_sequence.column_names,
         ids=(key, "the file's name"),
+        total=len(paths),
         unit="files",
         step=(reader.step, reader.why_step),
         choices=choices,
     )
 
 
-def groups_of(of_files: pa.Table) -> Choice | None:
+def groups_of(of_files: Mapping[str, Any], num_files: int) -> Choice | None:
     """The folders besides the label's. Most are people or sessions, and a split that mixes these inflates scores."""
-    name = next((name for name in of_files.column_names if name.startswith("folder")), None)
-    if name is None or split_column(of_files.column_names) or named(GROUP_NAMES, of_files.column_names):
+    name = next((name for name in of_files if name.startswith("folder")), None)
+    if name is None or split_column(of_files) or named(GROUP_NAMES, of_files):
         return None
-    num = len(of_files[name].unique())
+    num = len(set(of_files[name]))
     why = f"the names of folders; each of the {num:,} stays in one split (--groups {NO_GROUPS} mixes them)"
-    return (name, why) if 3 <= num < of_files.num_rows else None
+    return (name, why) if 3 <= num < num_files else None
 
 
 # Values that apply to a whole file. `ids`: the files' paths below the folder without their ending.
@@ -126,8 +125,8 @@ def groups_of(of_files: pa.Table) -> Choice | None:
 
 def columns_of_files(
     folder: Path, ids: list[str], options: Mapping[str, Any], labels: Path | None, notes: list[Note]
-) -> tuple[pa.Table, str | None, str]:
-    """A row per file with the values from its folders, name and table of labels; the label's column; the reason."""
+) -> tuple[dict[str, Any], str | None, str]:
+    """The values of each file from its folders, name and table of labels; the label's column; the reason."""
     pattern, asked = options.get("pattern"), options.get("label")
     of_table = columns_of_table(ids, labels, options) if labels else {}
     of_names = columns_of_names(ids, pattern) if pattern else {}
@@ -146,17 +145,17 @@ def columns_of_files(
         words = ", ".join(sorted({str(word) for word in columns[split]}))
         notes.append(("split", words, "by the names of the folders or columns"))
     if labels and label_of_table:
-        return pa.table(columns), label_of_table, f"of {labels.name}"
+        return columns, label_of_table, f"of {labels.name}"
     if asked in columns:
-        return pa.table(columns), asked, "as requested"
+        return columns, asked, "as requested"
     if "label" in columns:
         why = "the folder's name (--pattern, --labels or --label select another source)"
-        return pa.table(columns), "label", f"{{label}} of --pattern {pattern}" if "label" in of_names else why
+        return columns, "label", f"{{label}} of --pattern {pattern}" if "label" in of_names else why
     if labels and len(of_table) == 1 and not asked:
-        return pa.table(columns), next(iter(of_table)), f"of {labels.name}"
+        return columns, next(iter(of_table)), f"of {labels.name}"
     if labels and of_table and not asked:
         raise ValueError(f"{labels} has no column of labels{nearest('', of_table)}; name it with --label")
-    return pa.table(columns), None, ""
+    return columns, None, ""
 
 
 def columns_of_folders(folder: Path, ids: list[str], is_label: bool) -> dict[str, list[str]]:
@@ -233,8 +232,8 @@ def read_small(path: Path, options: Mapping[str, Any]) -> pa.Table:
     if not path.is_file():
         raise FileNotFoundError(f"{path} is not there; --labels takes the path of a table")
     if kind_of_file(path) == "parquet":
-        return whole_parquet(path)
+        return read_file(path, None)
     table = text_tables.sniff(path, options)
     kinds = kinds_of([text_tables.read_whole(table)])
     numbers = {name: kinds[name] for name in named(("target", "y"), kinds)}
-    return pa.concat_tables(text_tables.read_blocks(table, numbers))
+    return pa.concat_tables(rows for _, rows in text_tables.read_blocks(table, numbers))

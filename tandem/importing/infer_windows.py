@@ -33,10 +33,8 @@ def infer_recordings(columns: TableColumns, options: Mapping[str, Any], known: C
         own = columns.as_one_recording() if recording == NO_GROUPS else columns
         if (step := find_step(own, recording, options, known)) is None:
             continue
-        rows = sorted_rows(own, recording, step[0], label[0])
-        stretches, seconds = stretches_of(rows), 0.0
-        if columns.kinds[step[0]] == "time":
-            seconds = float(rows["step"].diff()[rows["recording"].diff() == 0].median())
+        stretches, distance = stretches_of(own, recording, step[0], label[0])
+        seconds = distance if columns.kinds[step[0]] == "time" else 0.0
         may_be_series = is_series and recording == NO_GROUPS and seconds >= 1  # the shortest interval of a series
         if not are_recorded(stretches, may_be_series, is_requested):
             continue
@@ -104,19 +102,18 @@ def has_clips(columns: TableColumns, label: str, recording: str) -> bool:
     return False
 
 
-def sorted_rows(columns: TableColumns, recording: str, step: str, label: str) -> pd.DataFrame:
-    """Recording, label (empty if there is none) and step of each row, in the order of the steps."""
+def stretches_of(columns: TableColumns, recording: str, step: str, label: str) -> tuple[pd.DataFrame, float]:
+    """A row for each stretch: recording, label (empty if there is none), and `length`, its number of rows. Also the
+    median distance of two steps in a recording.
+    """
     labels = columns.frame[label].astype("string").fillna("").str.strip()
     labels = labels.where(~labels.isin(MISSING), "")
     rows = pd.DataFrame({"recording": columns.codes(recording), "label": labels, "step": columns.numbers(step)})
-    return rows.sort_values(["recording", "step"])
-
-
-def stretches_of(rows: pd.DataFrame) -> pd.DataFrame:
-    """A row for each stretch: recording, label, and `length`, its number of rows."""
+    rows = rows.sort_values(["recording", "step"])
     keys = rows[["recording", "label"]]
     starts = np.flatnonzero((keys != keys.shift()).any(axis=1))
-    return keys.iloc[starts].assign(length=np.diff([*starts, len(rows)]))
+    distance = rows["step"].diff()[rows["recording"].diff() == 0].median()
+    return keys.iloc[starts].assign(length=np.diff([*starts, len(rows)])), float(distance)
 
 
 def are_recorded(stretches: pd.DataFrame, is_series: bool, is_requested: bool) -> bool:

@@ -3,11 +3,12 @@
 N sequences of a block, T steps of the longest, C features, R rows of the table.
 """
 
-from collections.abc import Callable, Iterator, Sequence, Sized
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -19,10 +20,20 @@ from tandem.importing.progress import progress
 from tandem.importing.text_tables import Note
 from tandem.params.parsing import one_line
 
-Progress = Callable[[int], Any]
 SplitFile = tuple[str, Path]  # a file and its split; empty if its name contains none
-Rows = TypeVar("Rows", bound=Sized)
 BLOCK_CELLS = 4_000_000  # per block and per row group of the written table
+
+
+@dataclass(frozen=True)
+class Source:
+    """The data at a path, as a table with a row per step or per time."""
+
+    sources: list[Path]  # files, or one folder
+    notes: list[Note]  # what was detected, and why
+    write: Callable[[Path], None] | None = None  # writes the table, once; None: the file is used as it is
+    name: str = ""  # of the table, with the ending that states its format; empty: that of the workload, as Parquet
+    known: Choices = field(default_factory=dict)  # the choices that follow from the shape; none for a long table
+    used: tuple[str, ...] = ()  # options that name columns of the source, which have other names in the long table
 
 
 class Block(NamedTuple):
@@ -31,58 +42,75 @@ class Block(NamedTuple):
     lengths: np.ndarray  # (N,)
     cells: Sequence[Any]  # (R,) for each feature, one sequence after another
     per_sequence: pa.Table  # N rows: the columns with one cell for each sequence
+    done: int  # how much is read, of the total of `as_long_table`
     split: str = ""
 
 
-@dataclass(frozen=True)
-class SequenceSource:
-    """Sequences found at a path; they are read later."""
+def as_long_table(
+    sources: list[Path],
+    notes: list[Note],
+    blocks: Iterator[Block],
+    features: Sequence[str],
+    per_sequence: Sequence[str],
+    ids: tuple[str | None, str],
+    total: int,
+    unit: str = "B",
+    step: tuple[str | None, str] = (None, "the position in the sequence, from 0"),
+    choices: Choices | None = None,
+    used: tuple[str, ...] = (),
+) -> Source:
+    """The long table of `blocks`, which are read when it is written: the columns sequence, step (if it is counted),
+    `per_sequence` without the ids, and `features`.
 
-    sources: list[Path]  # files, or one folder
-    notes: list[Note]  # what was detected, and why
-    features: Sequence[str]
-    per_sequence: Sequence[str]  # the other columns
-    blocks: Callable[[Progress], Iterator[Block]]
-    total: int  # the progress at the end, in `unit`
-    ids: tuple[str | None, str]  # the column of `per_sequence` with the ids, or None for numbers, and the reason
-    unit: str = "B"
-    # The feature that is the step, or None if it is counted, and the reason.
-    step: tuple[str | None, str] = (None, "the position in the sequence, from 0")
-    choices: Choices = field(default_factory=dict)  # of other columns: the label, the task or the groups
-    used: tuple[str, ...] = ()  # options that name columns of the source, which have other names in the long table
-    is_converted: ClassVar[bool] = True
+    `ids`: the column of `per_sequence` with the ids, or None for numbers, and the reason. `step`: the feature that is
+    the step, or None if it is counted, and the reason. `choices`: of other columns: the label, the task or the groups.
+    """
+    taken = [name for name in per_sequence if name != ids[0]]
+    for name in features:  # distinct from the other columns' names
+        taken.append(unique(name, taken))
+    names = taken[len(taken) - len(features) :]
+    sequence, counted = (unique(key, taken) for key in ("sequence", "step"))
+    known = {"sequence": (sequence, ids[1]), "step": (step[0] or counted, step[1]), **(choices or {})}
 
-    @property
-    def names(self) -> list[str]:
-        """The columns of the long table: sequence, step (if it is counted), per_sequence without the ids, features."""
-        kept = [name for name in self.per_sequence if name != self.ids[0]]
-        features: list[str] = []
-        for name in self.features:  # distinct from the other columns' names
-            features.append(unique(name, [*kept, *features]))
-        keys = ("sequence",) if self.step[0] else ("sequence", "step")
-        return [*(unique(key, [*kept, *features]) for key in keys), *kept, *features]
+    def rows_of(block: Block, first: int) -> pa.Table:
+        lengths = block.lengths
+        owner = np.repeat(np.arange(len(lengths)), lengths)
+        columns: dict[str, Any] = {sequence: first + owner}
+        if step[0] is None:
+            starts = np.repeat(np.cumsum(lengths) - lengths, lengths)
+            columns[counted] = pa.array(np.arange(len(owner)) - starts, pa.int32())
+        for name, own in zip(per_sequence, block.per_sequence.columns, strict=True):
+            is_text = pa.types.is_string(own.type) or pa.types.is_large_string(own.type)
+            is_repeated = is_text and name != ids[0]
+            cells = (own.dictionary_encode() if is_repeated else own).take(pa.array(owner))  # text is stored once
+            columns[sequence if name == ids[0] else name] = cells
+        columns |= zip(names, block.cells, strict=True)
+        if block.split:
+            columns.setdefault(SPLIT_COLUMN, pa.repeat(block.split, len(owner)))
+        return pa.table(columns)
 
-    @property
-    def known(self) -> Choices:
-        """The choices that follow from the shape."""
-        sequence, counted, *_ = self.names
-        step, why = self.step
-        return {"sequence": (sequence, self.ids[1]), "step": (step or counted, why), **self.choices}
+    def tables() -> Iterator[tuple[int, pa.Table]]:
+        number = 0
+        for block in blocks:
+            if len(block.lengths):
+                yield block.done, rows_of(block, number)
+            number += len(block.lengths)
+
+    return Source(sources, notes, partial(write, tables(), str(sources[0]), total, unit), known=known, used=used)
 
 
-def write(source: SequenceSource, target: Path) -> None:
+def write(tables: Iterator[tuple[int, pa.Table]], shown: str, total: int, unit: str, target: Path) -> None:
     """Write the long table as Parquet, one row group per block, so the largest block limits the memory.
 
     Sequences keep the order of the source. Raises ValueError if a block differs from the first one in its columns.
     """
-    writer, shown, number = None, str(source.sources[0]), 0
-    with progress(f"converting {shown}", source.total, source.unit) as at:
+    writer = None
+    with progress(f"converting {shown}", total, unit) as at:
         try:
-            for block in source.blocks(at):
-                table = rows_of(block, source, number)
-                number += len(block.lengths)
+            for done, table in tables:
                 writer = writer or pa.parquet.ParquetWriter(target, table.schema, compression="zstd")
                 writer.write_table(cast_as(table, writer.schema, shown), row_group_size=table.num_rows)
+                at(done)
         finally:
             if writer is not None:
                 writer.close()
@@ -90,39 +118,12 @@ def write(source: SequenceSource, target: Path) -> None:
         raise ValueError(f"{shown} holds no sequence")
 
 
-def rows_of(block: Block, source: SequenceSource, first: int) -> pa.Table:
-    """The rows (R,) of a block. `first`: the number of its first sequence."""
-    lengths, per_sequence = block.lengths, block.per_sequence
-    owner = np.repeat(np.arange(len(lengths)), lengths)
-    ids = pa.array(np.arange(first, first + len(lengths)))
-    if source.ids[0]:
-        place = source.per_sequence.index(source.ids[0])
-        ids, per_sequence = per_sequence.column(place), per_sequence.remove_column(place)
-    columns = [ids.take(pa.array(owner))]
-    if source.step[0] is None:
-        columns.append(pa.array((np.arange(len(owner)) - np.repeat(np.cumsum(lengths) - lengths, lengths)), pa.int32()))
-    for own in per_sequence.columns:
-        is_text = pa.types.is_string(own.type) or pa.types.is_large_string(own.type)
-        columns.append((own.dictionary_encode() if is_text else own).take(pa.array(owner)))  # text is stored once
-    rows = pa.table([*columns, *block.cells], names=source.names)
-    if block.split and SPLIT_COLUMN not in rows.column_names:
-        rows = rows.append_column(SPLIT_COLUMN, pa.repeat(block.split, len(owner)))
-    return rows
-
-
-def each_block(
-    files: Sequence[SplitFile], read: Callable[[Path, Progress], Iterator[Rows]], at: Progress
-) -> Iterator[tuple[str, Path, int, Rows]]:
-    """For each block that `read` yields of each file: the split, the file, and the number of its first row in it. The
-    progress is the number of bytes read.
-    """
+def blocks_of_files(files: Sequence[SplitFile], read: Callable[[Path], Iterator[Block]]) -> Iterator[Block]:
+    """The blocks of all files, with the splits of these. `read`: the blocks of a file, which count the bytes read."""
     done = 0
     for split, file in files:
-        first = 0
-        for rows in read(file, lambda place, done=done: at(done + place)):  # type: ignore[misc]
-            if len(rows):
-                yield split, file, first, rows
-            first += len(rows)
+        for block in read(file):
+            yield block._replace(done=done + block.done, split=split)
         done += file.stat().st_size
 
 

@@ -46,7 +46,7 @@ from tandem.importing import shapes, trial
 from tandem.importing.columns import shortened
 from tandem.importing.infer_schema import choice_rows, preprocess_section
 from tandem.importing.infer_series import NO_SEASON
-from tandem.importing.long_table import SequenceSource
+from tandem.importing.long_table import Source
 from tandem.importing.params_block import from_yaml, make_block, with_workload
 from tandem.importing.progress import progress
 from tandem.importing.recipe import model_for, train_settings, training_sentence
@@ -64,7 +64,7 @@ README = """\
 | source | add the author and the address |
 | licence | add |
 | citation | add |
-| {plan.table_name} | sha256 `{sha256}` |
+| {plan.table.name} | sha256 `{sha256}` |
 
 {plan.done} The command inferred:
 
@@ -79,17 +79,13 @@ class WorkloadPlan:
     """A complete, tested workload that is not yet written."""
 
     name: str
-    source: shapes.LongTable | SequenceSource
+    source: Source
     table: Path  # copied, or moved if it was converted
     done: str  # how the table was made
     block: str  # added to params.yaml
     workload: schema.Workload
     summary: dict[str, Any]  # from the dry run
     choices: list[tuple[str, str, str]]  # key, value and reason
-
-    @property
-    def table_name(self) -> str:
-        return self.table.name
 
 
 def main(options: Namespace) -> Result:
@@ -182,7 +178,7 @@ def make_plan(options: Namespace, scratch: Path) -> WorkloadPlan:
         block = re.sub(r"^( +split: .*)", rf"\1 # {comment}", block, flags=re.MULTILINE)
     workload = loading.parse_block(name, from_yaml(block)[name], {})
     what = "; ".join(f"{key} {value}" for key, value, _ in found.notes)
-    done = f"converted {', '.join(map(str, found.sources))} ({what})" if found.is_converted else "copied the table"
+    done = f"converted {', '.join(map(str, found.sources))} ({what})" if found.write else "copied the table"
     done = f"`{shlex.join(['tandem', 'new', *options.words])}` {done}."
     return WorkloadPlan(name, found, table, done, block, workload, summary, choice_rows(choices))
 
@@ -211,10 +207,10 @@ def write(plan: WorkloadPlan, scratch: Path) -> None:
     path, folder = files.ROOT / "params.yaml", files.workload_dir(plan.name)
     made = scratch / "made"
     (made / "data").mkdir(parents=True)
-    with progress(f"writing {plan.table_name}", 2, "steps") as at:
-        (os.rename if plan.source.is_converted else shutil.copyfile)(plan.table, made / "data" / plan.table_name)
+    with progress(f"writing {plan.table.name}", 2, "steps") as at:
+        (os.rename if plan.source.write else shutil.copyfile)(plan.table, made / "data" / plan.table.name)
         at(1)
-        sha256 = sha256_file(made / "data" / plan.table_name)
+        sha256 = sha256_file(made / "data" / plan.table.name)
     cells = [[cell.replace("|", "\\|") for cell in row] for row in (*plan.source.notes, *plan.choices)]
     rows = "\n".join(f"| {' | '.join(row)} |" for row in cells)
     write_text(made / "README.md", README.format(plan=plan, size=size_of(plan.summary), sha256=sha256, choices=rows))

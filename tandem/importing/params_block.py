@@ -64,7 +64,7 @@ def to_yaml(value: dict[str, Any]) -> str:
 def styled(value: Any) -> Any:
     """`value` in block style. A mapping without mappings is in braces if it has a list or fits in a line.
 
-    DVC's writer puts lists into block style unless they are in braces. Its parser rejects a colon in braces.
+    DVC's writer puts lists into block style unless they are in braces. Its parser rejects `:` and `?` in braces.
     """
     if isinstance(value, list):
         return [styled(each) for each in value]
@@ -73,8 +73,8 @@ def styled(value: Any) -> Any:
     styled_value = CommentedMap({key: styled(each) for key, each in value.items()})
     has_list = any(isinstance(each, list) for each in value.values())
     is_nested = any(isinstance(each, dict) for each in value.values())
-    has_colon = any(":" in str(each) for each in value.values())
-    if not is_nested and not has_colon and (has_list or len(str(value)) <= MAX_IN_BRACES):
+    is_odd = any({*":?"} & {*str(each)} for each in value.values())
+    if not is_nested and not is_odd and (has_list or len(str(value)) <= MAX_IN_BRACES):
         styled_value.fa.set_flow_style()
     return styled_value
 

@@ -13,10 +13,12 @@ import numpy as np
 import pyarrow as pa
 
 from tandem.importing import text_tables
-from tandem.importing.array_files import arrays_of, as_plain_type
+from tandem.importing.array_files import arrays_of, as_plain_type, channel_names
 from tandem.importing.columns import are_codes, may_be_codes, named
 from tandem.importing.infer_sequences import LABEL_NAMES, STEP_NAMES
 from tandem.importing.long_table import open_parquet
+from tandem.importing.text_tables import TextTable
+from tandem.params.parsing import one_line
 
 KINDS = {".csv": "text", ".tsv": "text", ".txt": "text", ".dat": "text", ".parquet": "parquet", ".npy": "npy"}
 ENDING = re.compile(r"(\.[^.]*)?(?:\.(?:gz|bz2|xz))?$", re.IGNORECASE)
@@ -37,9 +39,24 @@ def without_ending(name: str) -> str:
     return ENDING.sub("", name, count=1) if kind_of_file(Path(name)) else name
 
 
-def whole_parquet(path: Path) -> pa.Table:
-    with open_parquet(path) as file:
-        return file.read()
+def read_file(path: Path, form: TextTable | None, texts: Sequence[str] = ()) -> pa.Table:
+    """The rows of a file with the kinds of cells that it alone suggests, and `texts` as text. `form`: that of the text
+    of all files; None: Parquet or npy.
+    """
+    if form is not None:
+        return text_tables.read_whole(replace(form, path=path), texts)
+    if kind_of_file(path) == "parquet":
+        with open_parquet(path) as file:
+            return file.read()
+    [array] = arrays_of(path)
+    values = array.values
+    if values.ndim not in (1, 2) or values.dtype.kind not in "fiub":
+        more = "; of an array of many sequences give the path itself" if values.ndim == 3 else ""
+        raise ValueError(
+            f"{path} has the shape {values.shape} of {values.dtype}; a sequence is (T, C) or (T,) numbers{more}"
+        )
+    cells = as_plain_type(values).reshape(len(values), -1)
+    return pa.table([*map(np.ascontiguousarray, cells.T)], names=channel_names(cells.shape[1]))
 
 
 class Reader:
@@ -47,44 +64,23 @@ class Reader:
 
     def __init__(self, paths: Sequence[Path], options: Mapping[str, Any], taken: Sequence[str]):
         sampled = paths[:: max(1, len(paths) // NUM_SAMPLED)][:NUM_SAMPLED]
-        self.kind, self.form, self.codes = kind_of_file(paths[0]), None, list[str]()
-        if self.kind == "text":
-            self.form = text_tables.sniff(sampled[0], options)
-        first = self.raw(sampled[0])
+        self.form = text_tables.sniff(sampled[0], options) if kind_of_file(paths[0]) == "text" else None
+        first = read_file(sampled[0], self.form)
         self.names = first.column_names
         if again := [name for name in self.names if name in taken or name == "sequence"]:
             raise ValueError(
                 f"{sampled[0]} has a column {again[0]!r}, which the folder or its labels give too; rename it"
             )
-        samples = [first, *(self.checked(self.raw(path), path) for path in sampled[1:])]
-        if self.kind == "text":
-            whole = [name for name in self.names if all(may_be_codes(part[name]) for part in samples)]
-            literal = [self.raw(path, texts=whole) for path in sampled] if whole else []
-            self.codes = [name for name in whole if any(are_codes(part[name]) for part in literal)]
+        samples = [first, *(self.checked(read_file(path, self.form), path) for path in sampled[1:])]
+        whole = [name for name in self.names if self.form and all(may_be_codes(part[name]) for part in samples)]
+        literal = [read_file(path, self.form, texts=whole) for path in sampled] if whole else []
+        self.codes = [name for name in whole if any(are_codes(part[name]) for part in literal)]
         self.types = kinds_of(samples) | dict.fromkeys(self.codes, pa.string())
         self.step, self.why_step = None, "the row's number in its file (--step selects a column)"
-        samples = [self.read(path) for path in sampled]
         for name in named(STEP_NAMES, self.names) if "step" not in options else {options["step"]} & {*self.names}:
-            if self.step is None and all(rises(part[name]) for part in samples):
+            is_text = pa.types.is_string(self.types[name])
+            if self.step is None and not is_text and all(rises(part[name]) for part in samples):
                 self.step, self.why_step = name, "it increases from row to row in the files"
-
-    def raw(self, path: Path, texts: Sequence[str] = ()) -> pa.Table:
-        """The file with the kinds that it alone suggests, and `texts` as text."""
-        if self.form is not None:
-            return text_tables.read_whole(replace(self.form, path=path), texts)
-        return whole_parquet(path) if self.kind == "parquet" else self.of_array(path)
-
-    def of_array(self, path: Path) -> pa.Table:
-        [array] = arrays_of(path)
-        kind = array.values.dtype
-        if len(array.values.shape) not in (1, 2) or kind.kind not in "fiub":
-            more = "; of an array of many sequences give the path itself" if len(array.values.shape) == 3 else ""
-            raise ValueError(
-                f"{path} has the shape {array.values.shape} of {kind}; a sequence is (T, C) or (T,) numbers{more}"
-            )
-        cells = as_plain_type(array.values).reshape(array.values.shape[0], -1)
-        names = ["value"] if cells.shape[1] == 1 else [f"c{number}" for number in range(cells.shape[1])]
-        return pa.table({name: np.ascontiguousarray(cells[:, place]) for place, name in enumerate(names)})
 
     def checked(self, table: pa.Table, path: Path) -> pa.Table:
         if odd := sorted(set(table.column_names) ^ set(self.names))[:4]:
@@ -94,13 +90,11 @@ class Reader:
         return table.select(self.names)
 
     def read(self, path: Path) -> pa.Table:
-        table = self.checked(self.raw(path, self.codes), path)
+        table = self.checked(read_file(path, self.form, self.codes), path)
         try:
             return pa.table({name: table[name].cast(kind) for name, kind in self.types.items()})
         except pa.ArrowException as error:
-            raise ValueError(
-                f"{path} holds other kinds of cells than most files: {text_tables.one_line(error)}"
-            ) from None
+            raise ValueError(f"{path} holds other kinds of cells than most files: {one_line(error)}") from None
 
 
 def kinds_of(tables: Sequence[pa.Table]) -> dict[str, pa.DataType]:
@@ -120,7 +114,5 @@ def kinds_of(tables: Sequence[pa.Table]) -> dict[str, pa.DataType]:
 
 
 def rises(cells: pa.ChunkedArray) -> bool:
-    if pa.types.is_string(cells.type) or cells.null_count:
-        return False
     array = cells.to_numpy()
-    return bool((array[1:] > array[:-1]).all())
+    return not cells.null_count and bool((array[1:] > array[:-1]).all())

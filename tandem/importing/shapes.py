@@ -12,47 +12,24 @@ If the path is one of two files (_TRAIN and _TEST), both are read and define the
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import pandas as pd
 
 from tandem.data.tables import is_plain
 from tandem.importing import array_files, folders, recordings, text_tables, ts_files, wide
-from tandem.importing.columns import Choices, TableColumns, named
+from tandem.importing.columns import TableColumns, named
 from tandem.importing.infer_sequences import LABEL_NAMES
-from tandem.importing.long_table import SequenceSource, SplitFile, open_parquet
-from tandem.importing.text_tables import Note, TextTable
+from tandem.importing.long_table import Source, SplitFile, open_parquet
+from tandem.importing.text_tables import Note
 
 ARRAYS = (".npy", ".npz")
+ENDING = r"(\.(csv|tsv|txt|dat|gz|bz2|xz|zip|parquet)){1,2}$"
 
 
-@dataclass(frozen=True)
-class LongTable:
-    """A table with a row per step or per time."""
-
-    sources: list[Path]  # one file
-    notes: list[Note]
-    text: TextTable | None  # None: Parquet
-    known: ClassVar[Choices] = {}
-    used: ClassVar[tuple[str, ...]] = ()
-
-    @property
-    def is_converted(self) -> bool:
-        return self.text is not None and not self.text.is_ready
-
-    @property
-    def name(self) -> str:
-        """The file name for preprocess: its lowercase ending states the format."""
-        ending = r"(\.(csv|tsv|txt|dat|gz|bz2|xz|zip|parquet)){1,2}$"
-        stem = re.sub(ending, "", self.sources[0].name, flags=re.IGNORECASE)
-        if self.text is None:
-            return f"{stem}.parquet"
-        return f"{stem}.csv" if self.text.is_ready and not self.text.compression else f"{stem}.csv.gz"
-
-
-def open_path(path: Path, options: Mapping[str, Any]) -> LongTable | SequenceSource:
+def open_path(path: Path, options: Mapping[str, Any]) -> Source:
     """Open the data at `path`. Raises ValueError or FileNotFoundError, in one sentence, for any other content."""
     check_uses(path, options)
     if path.is_dir():
@@ -68,17 +45,19 @@ def open_path(path: Path, options: Mapping[str, Any]) -> LongTable | SequenceSou
         return ts_files.open_ts(path, files)
     if ending in ARRAYS or start.startswith(b"\x93NUMPY"):
         return array_files.open_arrays(path, options, is_alone)
+    stem = re.sub(ENDING, "", path.name, flags=re.IGNORECASE)
     if ending == ".parquet" or start.startswith(b"PAR1"):
-        frame, text, notes = sample_of_parquet(path), None, list[Note]()
+        frame, text, notes, name = sample_of_parquet(path), None, list[Note](), f"{stem}.parquet"
     else:
         text = text_tables.sniff(path, options)
+        name = f"{stem}.csv" if text.is_ready and not text.compression else f"{stem}.csv.gz"
         try:
             frame, notes = text_tables.read_sample(text), text.notes
             frame = frame[[name for name in frame.columns if name]]
         except ValueError:
             if not text.is_ready:
                 raise
-            return LongTable([path], text.notes, text)  # the reader of the table reports the place of the error
+            return Source([path], text.notes, name=name)  # the reader of the table reports the place of the error
     columns = TableColumns(frame, str(path))
     layout = options.get("layout")
     why = "as requested" if layout else wide.is_wide(columns, text is None or text.has_header)
@@ -90,8 +69,7 @@ def open_path(path: Path, options: Mapping[str, Any]) -> LongTable | SequenceSou
     if layout == "wide" or (why and not layout):
         other = "" if layout else " (--layout long: a row per step)"
         note = ("shape", "one row per sequence", f"{why}{other}")
-        shape = wide.open_wide(path, files, text, columns, options, note)
-        return replace(shape, notes=[*notes, *shape.notes])
+        return wide.open_wide(path, files, text, columns, options, [*notes, note])
     if text is not None and not text.has_header:
         shown = ", ".join(map(str, frame.iloc[:1, :4].to_numpy().ravel())) or "empty"
         raise ValueError(f"{path} has no header (its first row is {shown}); write the columns' names there")
@@ -105,10 +83,11 @@ def open_path(path: Path, options: Mapping[str, Any]) -> LongTable | SequenceSou
         ]
     if text is not None and not text.is_ready:
         notes = [*notes, ("table", "UTF-8, commas", "how it is written again, without another change")]
-    return LongTable([path], notes, text)
+        return Source([path], notes, partial(text_tables.rewrite, text), name)
+    return Source([path], notes, name=name)
 
 
-def open_dir(path: Path, options: Mapping[str, Any]) -> LongTable | SequenceSource:
+def open_dir(path: Path, options: Mapping[str, Any]) -> Source:
     """A folder with a file per sequence, one table, two tables that belong together, or a table of lists in parts."""
     found = [
         file for file in folders.files_below(path) if file.suffix.lower() == ".ts" or recordings.kind_of_file(file)

@@ -225,20 +225,17 @@ def is_header(row: Sequence[str]) -> bool:
     return len(counts) == len(numeric) > 2 and all(b - a == 1 for a, b in pairwise(counts))
 
 
-def read_blocks(
-    table: TextTable, types: Mapping[str, pa.DataType] | None, at: Callable[[int], Any] = lambda place: None
-) -> Iterator[pa.Table]:
-    """The rows in blocks; columns have the given `types` and otherwise text. None: all cells as their literal text.
+def read_blocks(table: TextTable, types: Mapping[str, pa.DataType] | None) -> Iterator[tuple[int, pa.Table]]:
+    """The rows in blocks, and the number of bytes read; columns have the given `types` and otherwise text. None: all
+    cells as their literal text.
 
-    `at` receives the number of bytes read. Raises ValueError, in one sentence, for invalid content.
+    Raises ValueError, in one sentence, for invalid content.
     """
     wanted = {name: pa.string() for name in table.names} | dict(types or {})
-    missing = (*MISSING, *table.na) if types is not None else ()
+    convert = {"column_types": wanted} | ({"null_values": ()} if types is None else {})
     with readable(table) as (file, raw):
-        convert = {"column_types": wanted, "null_values": missing, "strings_can_be_null": False}
         for batch in pa.csv.open_csv(file, *csv_options(table, newlines_in_values=types is None, **convert)):
-            at(raw.tell())
-            yield pa.Table.from_batches([batch])
+            yield raw.tell(), pa.Table.from_batches([batch])
 
 
 def read_sample(table: TextTable) -> pd.DataFrame:
@@ -304,19 +301,19 @@ def why_unreadable(error: Exception, table: TextTable) -> str:
     return f"it is not {table.encoding} further down; name its encoding with --encoding" if is_encoding else text
 
 
-def rewrite(table: TextTable, target: Path, at: Callable[[int], Any]) -> None:
+def rewrite(table: TextTable, target: Path) -> None:
     """Write CSV in UTF-8 with commas, as gzip, for preprocess. Cells do not change, except for decimal commas."""
-    with gzip.GzipFile(target, "wb", compresslevel=4, mtime=0) as file:
-        writer = None
-        for block in read_blocks(table, None, at):
+    schema = pa.schema([(name, pa.string()) for name in table.names])
+    options = pa.csv.WriteOptions(quoting_style="needed")
+    with (
+        progress(f"writing {target.name}", table.path.stat().st_size, "B") as at,
+        gzip.GzipFile(target, "wb", compresslevel=4, mtime=0) as file,
+        pa.csv.CSVWriter(file, schema, write_options=options) as writer,
+    ):
+        for done, block in read_blocks(table, None):
             if table.decimal == ",":
                 comma, point = r"^(\s*[+-]?\d+),(\d+(?:[eE][+-]?\d+)?\s*)$", r"\1.\2"
-                block = pa.table(
-                    {name: pc.replace_substring_regex(block[name], comma, point) for name in block.column_names}
-                )
-            if writer is None:
-                options = pa.csv.WriteOptions(quoting_style="needed")
-                writer = pa.csv.CSVWriter(file, block.schema, write_options=options)
+                cells = [pc.replace_substring_regex(column, comma, point) for column in block.columns]
+                block = pa.table(cells, names=table.names)
             writer.write_table(block)
-        if writer is not None:
-            writer.close()
+            at(done)

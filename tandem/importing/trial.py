@@ -12,6 +12,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet
@@ -21,33 +22,26 @@ from tandem.data.packed import pack_splits
 from tandem.data.series import loses_many_windows
 from tandem.data.tables import as_numbers, columns_to_read, is_plain, open_csv, read_table, split_column
 from tandem.files import relative
-from tandem.importing import long_table, text_tables
+from tandem.importing import text_tables
 from tandem.importing.columns import Choices, TableColumns, are_codes, kind_of, may_be_codes
 from tandem.importing.infer_schema import infer_schema, preprocess_section
-from tandem.importing.long_table import SequenceSource
+from tandem.importing.long_table import Source
 from tandem.importing.progress import progress
-from tandem.importing.shapes import LongTable
 from tandem.params import parsing, schema
 from tandem.params.parsing import one_line
 
 
-def make_table(name: str, found: LongTable | SequenceSource, scratch: Path) -> Path:
+def make_table(name: str, found: Source, scratch: Path) -> Path:
     """The table that preprocess will read, in `scratch`: a link to the file if it can read that, else a conversion."""
-    if isinstance(found, SequenceSource):
-        long_table.write(found, path := scratch / f"{name}.parquet")
-        return path
-    path, [source] = scratch / found.name, found.sources
-    if found.text and found.is_converted:
-        with progress(f"writing {found.name}", source.stat().st_size, "B") as at:
-            text_tables.rewrite(found.text, path, at)
+    path = scratch / (found.name or f"{name}.parquet")
+    if found.write:
+        found.write(path)
     else:
-        path.symlink_to(source.resolve())  # with an ending that preprocess understands
+        path.symlink_to(found.sources[0].resolve())  # with an ending that preprocess understands
     return path
 
 
-def infer(
-    name: str, path: Path, found: LongTable | SequenceSource, options: Mapping[str, Any]
-) -> tuple[Choices, dict[str, Any], bool]:
+def infer(name: str, path: Path, found: Source, options: Mapping[str, Any]) -> tuple[Choices, dict[str, Any], bool]:
     """The choices, the summary that preprocess would write, and whether the table at `path` has a column `split`.
     `options`: the given options.
     """
@@ -56,6 +50,7 @@ def infer(
     with (
         TemporaryDirectory(prefix="trial.", dir=path.parent) as folder,
         progress(f"inspecting {shown}", 3, "steps") as at,
+        np.errstate(all="ignore"),  # preprocess names a number that is too large
     ):
         try:
             columns = read_columns(path, shown, tuple(options.get("na", ())))
@@ -66,7 +61,7 @@ def infer(
             del columns
             choices, summary = dry_run(name, path, choices, Path(folder) / "out")
         except ValueError as error:  # the message must not name the temporary path
-            called = f"{shown} as one long table" if known else path.name if found.is_converted else shown
+            called = f"{shown} as one long table" if known else path.name if found.write else shown
             message = str(error).replace(relative(path), called)
             raise ValueError(with_sequence(message, path, known) if known else message) from None
     return choices, summary, has_split

@@ -7,9 +7,7 @@ column of lists has an entry for each step: numbers are a feature, words may be 
 """
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
-from functools import partial
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,16 +18,16 @@ import pyarrow.compute as pc
 from tandem.data.tables import is_plain
 from tandem.importing import text_tables
 from tandem.importing.array_files import word_and_split
-from tandem.importing.columns import TableColumns, named, shortened
+from tandem.importing.columns import Choice, TableColumns, named, shortened
 from tandem.importing.infer_sequences import LABEL_NAMES, SEQUENCE_NAMES, STEP_NAMES, find_ids, find_steps
 from tandem.importing.infer_series import find_times
 from tandem.importing.long_table import (
     BLOCK_CELLS,
     Block,
-    Progress,
-    SequenceSource,
+    Source,
     SplitFile,
-    each_block,
+    as_long_table,
+    blocks_of_files,
     open_parquet,
     parts_notes,
     real_steps,
@@ -93,58 +91,39 @@ def is_long(others: TableColumns, by_name: bool = True) -> bool:
 def open_wide(
     path: Path,
     files: Sequence[SplitFile],
-    table: TextTable | None,
+    text: TextTable | None,
     columns: TableColumns,
     options: Mapping[str, Any],
-    note: Note,
-) -> SequenceSource:
-    """Numbered columns. `table`: the format of `path`, one of the files; None: Parquet. `columns`: the first rows."""
+    notes: list[Note],
+) -> Source:
+    """Numbered columns. `text`: the format of `path`, one of the files; None: Parquet. `columns`: the first rows."""
     names = list(columns.frame.columns)
     if (label := options.get("label")) and label not in names:
         raise ValueError(f"{columns.shown} has no column {label!r}; --label names one")
-    has_header = table is None or table.has_header
+    has_header = text is None or text.has_header
     label = label or (None if has_header else label_without_header(columns))
     of_features = [name for name in names if name != label]
     runs = numbered(of_features) if has_header else {"value": of_features}
-    if not runs:
+    if not any(runs.values()):
         raise ValueError(
             f"{columns.shown} has no {FEWEST_STEPS} numbered columns (x_0, x_1, ...), the steps of a sequence"
         )
-    [first_run, *_] = runs.values()
-    of_steps = {name for run in runs.values() for name in run}
-    others = [name for name in names if name not in of_steps]
-
-    def read(file: Path, at: Progress) -> Iterator[pa.Table]:
-        if table is None:
-            return parquet_batches(names, path, file, at)
-        form = text_tables.sniff(file, options) if file != path else table
-        check_names(file, form.names, names, path)
-        return text_tables.read_blocks(form, {name: pa.float64() for name in of_steps}, at)
-
-    def cells_of(rows: pa.Table, file: Path, first: int) -> tuple[np.ndarray, list[Any]]:
-        values = np.empty((rows.num_rows, len(first_run), len(runs)))
-        for place, run in enumerate(runs.values()):
-            for step, name in enumerate(run):
-                values[:, step, place] = to_numbers(rows[name], name, file)
-        return real_steps(values, first)
-
-    steps = ("steps", f"{len(first_run)}", f"{shortened(first_run, 3)}; empty cells at the end of a row end it")
-    features, where = [stem.strip(" _.-[(") or "value" for stem in runs], "besides the steps"
-    found = row_per_sequence(
-        files, columns, others, options, features, read, cells_of, [note, steps, *parts_notes(files)], where
-    )
+    [first, *_] = runs.values()
+    steps = ("steps", f"{len(first)}", f"{shortened(first, 3)}; empty cells at the end of a row end it")
+    features = [(stem.strip(" _.-[(") or "value", run) for stem, run in runs.items()]
+    notes = [*notes, steps, *parts_notes(files)]
     if has_header:
-        return found
+        return row_per_sequence(path, files, text, columns, features, options, notes)
     why = f"column {label} of {len(names)} (--label selects another by its number)"
-    known = {"label": ("label", "as requested" if "label" in options else why)}
-    return replace(found, per_sequence=["label"], choices=known, used=("sequence", "label"))
+    known = ("label", "as requested" if "label" in options else why)
+    return row_per_sequence(path, files, text, columns, features, options, notes, known)
 
 
 def open_lists(
     path: Path, files: Sequence[SplitFile], columns: TableColumns, options: Mapping[str, Any], note: Note
-) -> SequenceSource:
+) -> Source:
     """Lists in the cells of Parquet. `columns`: the first rows of `path`, one of the files, without its lists."""
-    lists, plain = list_columns(path), list(columns.frame.columns)
+    lists = list_columns(path)
     asked = {*options.get("features", ()), options.get("label"), options.get("step")}
     if "features" in options and asked & {*lists}:
         lists = [name for name in lists if name in asked]
@@ -156,42 +135,58 @@ def open_lists(
     if len(files) > 1:
         what = "their names define the split" if files[0][0] else "read one after another"
         notes.append(("files", shortened([path.name for _, path in files], 4), f"{len(files)}, {what}"))
-    read, cells_of = partial(parquet_batches, [*lists, *plain], path), partial(flattened, lists)
-    return row_per_sequence(files, columns, plain, options, lists, read, cells_of, notes, "without lists")
+    return row_per_sequence(path, files, None, columns, [(name, [name]) for name in lists], options, notes)
 
 
 def row_per_sequence(
+    path: Path,
     files: Sequence[SplitFile],
+    text: TextTable | None,
     columns: TableColumns,
-    others: Sequence[str],
+    features: Sequence[tuple[str, list[str]]],
     options: Mapping[str, Any],
-    features: Sequence[str],
-    read: Callable[[Path, Progress], Iterator[pa.Table]],
-    cells_of: Callable[[pa.Table, Path, int], tuple[np.ndarray, list[Any]]],
     notes: list[Note],
-    where: str,
-) -> SequenceSource:
-    """`others`: the columns that belong to the sequence. `cells_of`: from some rows of a file and the number of the
-    first one to the number of steps of each row, and the cells of each feature.
+    unnamed_label: Choice | None = None,
+) -> Source:
+    """`features`: each with its columns, one for each step, or a single one of lists. `text`: the format of `path`, one
+    of the files; None: Parquet. `unnamed_label`: the choice of the only other column, if the files have no header.
     """
+    of_steps = {name: pa.float64() for _, run in features for name in run}
+    others = [name for name in columns.frame.columns if name not in of_steps]
 
-    def blocks(at: Progress) -> Iterator[Block]:
-        for split, file, first, rows in each_block(files, read, at):
-            yield Block(*cells_of(rows, file, first), rows.select(others), split)
+    def read(file: Path) -> Iterator[Block]:
+        form = text_tables.sniff(file, options) if text is not None and file != path else text
+        have = form.names if form else schema_of(file).names
+        if missing := [name for name in (*of_steps, *others) if name not in have]:
+            raise ValueError(f"{file} has no column {missing[0]!r}, which {path} has; make them alike")
+        first = 0
+        parts = text_tables.read_blocks(form, of_steps) if form else parquet_blocks(file, [*of_steps, *others])
+        for done, rows in parts:
+            yield Block(*steps_of(rows, features, file, first), rows.select(others), done)
+            first += rows.num_rows
 
     # The label by its name, if a column with one cell for each sequence has it: it comes before those of steps.
     labels = named(LABEL_NAMES, columns.of_kind("text", "flag", "whole", "number"))
-    label = next((name for name in labels if name in others), None) if "label" not in options else None
-    return SequenceSource(
-        sources=[file for _, file in files],
-        notes=notes,
-        features=features,
-        per_sequence=others,
-        blocks=blocks,
+    found = [(name, "by its name") for name in labels if name in others and "label" not in options]
+    label = unnamed_label or next(iter(found), None)
+    # The ids by name, if every row has another. Each of several files may count from 1.
+    own_ids = [name for name in named(SEQUENCE_NAMES, others) if len(files) == 1 and columns.frame[name].is_unique]
+    ids = (own_ids[0], f"column {own_ids[0]!r}") if own_ids else (None, "the number of the row")
+    if asked := options.get("sequence"):
+        ids = (asked, "as requested")
+        if asked not in others:
+            accepted = ", ".join(others)
+            raise ValueError(f"--sequence is {asked!r}, which is no column besides the steps; accepted: {accepted}")
+    return as_long_table(
+        [file for _, file in files],
+        notes,
+        blocks_of_files(files, read),
+        [name for name, _ in features],
+        ["label"] if unnamed_label else others,
+        ids,
         total=sum(file.stat().st_size for _, file in files),
-        ids=choose_ids(columns, others, files, options, where),
-        choices={"label": (label, "by its name")} if label else {},
-        used=("sequence",),
+        choices={"label": label} if label else {},
+        used=("sequence", "label") if unnamed_label else ("sequence",),
     )
 
 
@@ -204,42 +199,32 @@ def label_without_header(columns: TableColumns) -> str:
     return next(iter([*texts, *whole]), names[-1])
 
 
-def choose_ids(
-    columns: TableColumns,
-    names: Sequence[str],
-    files: Sequence[SplitFile],
-    options: Mapping[str, Any],
-    where: str,
-) -> tuple[str | None, str]:
-    """The column of ids: as requested, or by name with a different value in every row. None for several files, each of
-    which may count from 1. Also the reason.
-    """
-    if ids := options.get("sequence"):
-        if ids not in names:
-            raise ValueError(f"--sequence is {ids!r}, which is no column {where}; accepted: {', '.join(names)}")
-        return ids, "as requested"
-    found = named(SEQUENCE_NAMES, names) if len(files) == 1 else []
-    ids = next((name for name in found if columns.frame[name].is_unique), None)
-    return ids, f"column {ids!r}" if ids else "the number of the row"
-
-
-def check_names(path: Path, have: Sequence[str], names: Sequence[str], like: Path) -> None:
-    if missing := [name for name in names if name not in have]:
-        raise ValueError(f"{path} has no column {missing[0]!r}, which {like} has; make them alike")
-
-
-def parquet_batches(names: Sequence[str], like: Path, path: Path, at: Progress) -> Iterator[pa.Table]:
-    """The columns `names` of a file, in blocks of about BLOCK_CELLS cells or entries of lists."""
+def parquet_blocks(path: Path, names: Sequence[str]) -> Iterator[tuple[int, pa.Table]]:
+    """The columns `names` in blocks of about BLOCK_CELLS cells or entries of lists, and the number of bytes read."""
     with open_parquet(path) as file:
-        check_names(path, file.schema_arrow.names, names, like)
         metadata, done = file.metadata, 0
         groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
         num_cells = sum(group.column(place).num_values for group in groups for place in range(group.num_columns))
         num_rows = max(1, BLOCK_CELLS * metadata.num_rows // max(1, num_cells))
         for batch in file.iter_batches(num_rows, columns=names):
-            yield pa.Table.from_batches([batch])
             done += batch.num_rows
-            at(path.stat().st_size * done // metadata.num_rows)
+            yield path.stat().st_size * done // metadata.num_rows, pa.Table.from_batches([batch])
+
+
+def steps_of(
+    rows: pa.Table, features: Sequence[tuple[str, list[str]]], path: Path, first: int
+) -> tuple[np.ndarray, list[Any]]:
+    """The number of steps of each row (N,), and the cells (R,) of each feature, row after row. `first`: the number of
+    the first row.
+    """
+    [(_, run), *_] = features
+    if is_list(rows.schema.field(run[0]).type):
+        return flattened([name for name, _ in features], rows, path, first)
+    values = np.empty((rows.num_rows, len(run), len(features)))
+    for place, (_, run) in enumerate(features):
+        for step, name in enumerate(run):
+            values[:, step, place] = to_numbers(rows[name], name, path)
+    return real_steps(values, first)
 
 
 def to_numbers(cells: pa.ChunkedArray, name: str, path: Path) -> np.ndarray:
@@ -286,18 +271,14 @@ def flattened(lists: Sequence[str], part: pa.Table, path: Path, row: int) -> tup
 
     Raises ValueError if two columns have different numbers of entries in a row, or if a row has none.
     """
-    lengths, cells = np.zeros(0, dtype=np.int64), list[pa.Array]()
-    for name in lists:
-        column = part[name].combine_chunks()
-        own = pc.list_value_length(column).fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64)
-        lengths = lengths if cells else own
-        for place in np.flatnonzero(own != lengths)[:1]:
+    lengths = [pc.list_value_length(part[name]).fill_null(0).to_numpy().astype(np.int64) for name in lists]
+    for name, own in zip(lists, lengths, strict=True):
+        for place in np.flatnonzero(own != lengths[0])[:1]:
             raise ValueError(
-                f"{path}, row {row + place + 1}: {lists[0]!r} has {lengths[place]:,} entries and {name!r} "
+                f"{path}, row {row + place + 1}: {lists[0]!r} has {lengths[0][place]:,} entries and {name!r} "
                 f"{own[place]:,}; correct the table, or name those that go together with --features"
             )
-        flat = pc.list_flatten(column)
-        cells.append(flat.cast(pa.float32()) if pa.types.is_float16(flat.type) else flat)
-    for place in np.flatnonzero(lengths == 0)[:1]:
+    for place in np.flatnonzero(lengths[0] == 0)[:1]:
         raise ValueError(f"{path}, row {row + place + 1}: its lists are empty; leave the row out, or fill them")
-    return lengths, cells
+    cells = [pc.list_flatten(part[name]) for name in lists]
+    return lengths[0], [each.cast(pa.float32()) if pa.types.is_float16(each.type) else each for each in cells]

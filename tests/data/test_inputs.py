@@ -27,7 +27,8 @@ from tandem.data.splits import SPLITS
 from tandem.files import ROOT
 from tandem.params.loading import parse_params, read_yaml
 from tandem.params.parsing import one_line
-from tandem.params.schema import Columns, Params, SequenceTable, Series, SeriesColumns, Split
+from tandem.params.schema import Params, Split
+from tests.data import test_sequences, test_series
 from tests.projects import TINY
 
 SEED = int(os.environ.get("HYPOTHESIS_SEED", 0))
@@ -166,28 +167,8 @@ def test_any_bytes_in_params_are_accepted_or_get_one_sentence(tmp_path: Path, sa
 
 # Raw tables. -------------------------------------------------------------------------------------------------------
 
-SEQUENCES = SequenceTable(
-    source="sequences",
-    table="table.csv",
-    columns=Columns("sequence", "step", ("x", "y"), "label"),
-    split=Split(0.6, 0.2, 0.2),
-    seed=0,
-    velocity=True,
-    missing="refuse",
-    groups="none",
-)
-SERIES = Series(
-    source="series",
-    table="table.csv",
-    columns=SeriesColumns("time", "x", ("y",)),
-    interval="1h",
-    transform="difference",
-    missing="skip",
-    input_steps=3,
-    horizon=2,
-    stride=1,
-    split=Split(0.6, 0.2, 0.2),
-)
+SEQUENCES = replace(test_sequences.PARAMS, split=Split(0.6, 0.2, 0.2))
+SERIES = replace(test_series.PARAMS, columns=test_series.TWO, interval="1h", input_steps=3, split=Split(0.6, 0.2, 0.2))
 CELLS = st.sampled_from(
     [
         "", " ", "nan", "-inf", "1e400", "1e39", "0", "-0.0", "1_0", "٣", "x", '"', ",", "\n", "none", "val",

@@ -14,18 +14,15 @@ from tandem.data.packed import pack_splits
 from tandem.data.sequences import prepare
 from tandem.params.schema import Columns, SequenceTable, Split, Window
 from tandem.training.batches import load_split
+from tests.data import test_sequences
 from tests.own_tables import people, recording, saved
 
 DAY = ["sit", None, "walk", "sit", "run", None, "walk", "run", "sit", "walk", "run"]  # three stretches of each
-PARAMS = SequenceTable(
-    source="sequences",
-    table="t.csv",
+PARAMS = replace(
+    test_sequences.PARAMS,
     columns=Columns(sequence="none", step="time", features=("row", "x", "y"), label="activity"),
     split=Split(train=0.6, val=0.2, test=0.2),
-    seed=0,
     velocity=False,
-    missing="refuse",
-    groups="none",
     window=Window(length=10, stride=4),
 )
 OF_PEOPLE = replace(PARAMS, columns=replace(PARAMS.columns, sequence="subject"), groups="subject")

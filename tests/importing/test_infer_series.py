@@ -82,6 +82,9 @@ def test_a_series_that_cannot_be_forecast_is_refused(tmp_path: Path):
     table = pd.DataFrame({"month": pd.period_range("1991-01", periods=36, freq="M").astype(str), "sales": 5})
     with pytest.raises(ValueError, match="'sales' holds one value only, so there is nothing to forecast"):
         planned(tmp_path, table)
+    table["sales"] = [1e308, *sales(35)]
+    with pytest.raises(ValueError, match="'sales' must hold numbers from .* found 1e"):
+        planned(tmp_path, table)
     table["sales"] = sales(36)
     with pytest.raises(ValueError, match="season is 30 and the training time has 25 points, so no season comes again"):
         planned(tmp_path, table, "--season", "30")

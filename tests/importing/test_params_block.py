@@ -20,8 +20,9 @@ COMMITTED = (ROOT / "params.yaml").read_bytes().decode()
 
 def test_any_column_name_is_read_back_from_params_yaml():
     names = ["a: b", "1e3", "null", "True", "- x", "#", "a, b", 'say "x"', "it's", "\\", "ü", "0x1f", "a:b", "15min"]
-    value = {"target": names[0], "features": names * 10}
-    assert params_block.from_yaml(params_block.to_yaml({"columns": value})) == {"columns": value}
+    of_one = [{"features": [name]} for name in (*names, "b?", "? c")]
+    for value in [{"target": names[0], "features": names * 10}, *of_one]:
+        assert params_block.from_yaml(params_block.to_yaml({"columns": value})) == {"columns": value}
 
 
 @pytest.mark.parametrize(

@@ -43,7 +43,7 @@ def planned(path: Path, *options: str) -> tuple[new_workload.WorkloadPlan, Prepa
         plan = plan_in(Path(scratch), path, *options)
         params = plan.workload.preprocess
         (Path(scratch) / "again").mkdir()
-        (Path(scratch) / "again" / plan.table_name).symlink_to(plan.table.resolve())
+        (Path(scratch) / "again" / plan.table.name).symlink_to(plan.table.resolve())
         return plan, source_module("sequences").prepare(
             params, Path(scratch) / "again", plan.workload.task_facts.target
         )
@@ -303,7 +303,7 @@ def write_ts(path: Path, numbers: range) -> Path:
 def test_ts_files_are_read(tmp_path: Path):
     write_ts(tmp_path / "Hand_TEST.ts", range(12, 18))
     plan = expect(write_ts(tmp_path / "Hand_TRAIN.ts", range(12)))
-    assert plan.summary["num_per_split"]["test"] == 6 and plan.table_name == "mine.parquet"
+    assert plan.summary["num_per_split"]["test"] == 6 and plan.table.name == "mine.parquet"
     expect(tmp_path)  # the folder of the two
 
 
@@ -442,6 +442,8 @@ def written(path: Path, content: str | bytes) -> Path:
             "a.ts, line 4: must hold numbers",
         ),
         (lambda at: written(at / "a.ts", "@timestamps true\n@data\n(1,2):a"), "", "has time stamps"),
+        (lambda at: written(at / "t.tsv", "a\tb\tc\n"), "", "t.csv.gz has a header but 0 rows"),
+        (lambda at: written(at / "t.csv", "1\n2\n"), "--layout wide", r"has no 4 numbered columns"),
         (lambda at: written(at / "t.csv", "1,a\n2,b\n"), "", r"t.csv has no header \(its first row is|no column"),
     ],
 )
