@@ -75,7 +75,7 @@ def verify_one(run: str, quick: bool) -> tuple[int, str]:
     print(found.text)
     key = "verify-" + re.sub(r"[^a-z0-9]+", "-", run.lower()).strip("-")
     text = f"**{found.sentence}**\n\n```\n{found.text}\n```"
-    create_markdown_artifact(text, key=key, description=f"Is {run} still what was recorded?")
+    create_markdown_artifact(text, key=key, description=f"Rerun of {run}, compared with the record")
     return found.verdict.status, found.sentence
 
 

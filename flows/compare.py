@@ -11,9 +11,9 @@ MLflow is the project's own store, or the server that MLFLOW_TRACKING_URI names.
 either of them can compare both. This command trains and measures nothing. It prints:
 
     a table               the runs and their measurements; `*` marks differences
-    how fast              the speed-up if both sides did the same work, with what differs; otherwise the reason
-    how good              the difference of the scores, tested on the predictions for the test split
-    what to keep in mind  different versions, different load, throttled clocks
+    the speed             the speed-up if both sides did the same work, with what differs; otherwise the reason
+    the score             the difference of the scores, tested on the predictions for the test split
+    notes                 different versions, different load, throttled clocks
 
 The first run of each workload is the baseline for the others. Each run in MLflow gets the tag `compared` with the first
 sentence of the result.
@@ -65,9 +65,9 @@ def compare(names: list[str]) -> list[Comparison]:
         for run in runs:
             if run.score:
                 run.open("predictions.csv")  # altered predictions are an error
-    if alone := [workload for workload, sides in by_workload.items() if len(sides) < 2]:
+    if any(len(sides) < 2 for sides in by_workload.values()):
         counts = ", ".join(f"{len(sides)} of {workload}" for workload, sides in by_workload.items())
-        raise ValueError(f"two runs of one workload can be compared, and of {alone[0]} there is one ({counts})")
+        raise ValueError(f"a comparison needs two or more runs of each workload; received {counts}")
     comparisons = [
         compare_sides(workload, [Side(name, tuple(runs)) for name, runs in zip(side_names(sides), sides, strict=True)])
         for workload, sides in by_workload.items()
@@ -95,7 +95,7 @@ def tag(judged: Judgement) -> None:
         speed = textwrap.shorten(judged.speed, MAX_TAG - len(reference) - 10, placeholder="...")
         for run in side.runs:
             if run.run_id:
-                recorded.tag(run, {"compared": f"{speed} (against {reference})"})
+                recorded.tag(run, {"compared": f"{speed} (vs {reference})"})
 
 
 def document(found: Comparison) -> dict[str, Any]:

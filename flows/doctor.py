@@ -63,7 +63,7 @@ def packages() -> Iterator[Finding]:
     is_fatal = any(words in "; ".join(wrong) for words in ("missing", "fastapi ", "sqlalchemy ", "whenever "))
     status = "problem" if is_fatal else "warning" if wrong else "ok"
     what = f"{len(wrong)} of {len(locked)} locked packages differ; {', '.join(wrong[:8])}".removesuffix("; ")
-    why = "stages or Prefect may fail; tests and published results are of the locked versions"
+    why = "stages or Prefect may fail; tests and published results use the locked versions"
     yield Finding(status, what, why, f"{REINSTALL} (and unset PYTHONPATH)")
 
 
@@ -92,17 +92,17 @@ def gpu() -> Iterator[Finding]:
         return
     is_meant = num_visible == (len(cards) if setting is None else len(setting.split(",")))
     what = f"{num_visible} of {len(cards)} GPUs are visible, CUDA_VISIBLE_DEVICES is {setting!r}: {'; '.join(cards)}"
-    why = "CUDA ignores an entry that names no GPU and every entry after it; of a GPU with MIG it shows one part"
+    why = "CUDA ignores an entry that names no GPU and every entry after it; it shows one instance of a GPU with MIG"
     yield Finding("ok" if is_meant else "warning", what, why, "unset CUDA_VISIBLE_DEVICES, or name GPUs by UUID")
     for card, pids in cards.items():
-        why = "times that are measured now cannot be compared, and the GPU's memory may not suffice"
+        why = "times measured now are not comparable, and the GPU's memory may be too small"
         yield Finding("warning" if pids else "ok", f"{card}: other processes {pids or 'none'}", why, "nvidia-smi")
 
 
 def space() -> Iterator[Finding]:
     """Check free memory, and free disk and write permission wherever the project writes."""
     free = min(psutil.virtual_memory().available, hardware.memory_limit_bytes()) / 2**30
-    why = "the kernel kills a training that finds no memory; torch takes 0.5 GiB"
+    why = "the kernel kills a training if memory runs out; torch needs 0.5 GiB"
     yield Finding("ok" if free > 2 else "warning", f"{free:.1f} GiB of memory are free", why, "top -o %MEM")
     names = (".", "results", "mlruns", ".tandem", ".dvc/cache", tempfile.gettempdir())
     for folder in (ROOT / name for name in names if (ROOT / name).is_dir()):
@@ -153,7 +153,7 @@ def live() -> Iterator[Finding]:
         ms, gain, where = 1e3 * own["seconds"], cpu["seconds"] / own["seconds"], ", ".join(own["devices"])
         is_right = where == device and abs(own["norm"] / cpu["norm"] - 1) < 1e-2  # a GPU may use TF32
         what = f"{device}: a GRU's step takes {ms:.1f} ms, {gain:.1f} times the CPU's speed; its tensors are on {where}"
-        why = "gradients unlike the CPU's are wrong; another process or a power limit makes a GPU slow"
+        why = "gradients that differ from the CPU's are wrong; another process or a power limit slows a GPU"
         status = "problem" if not is_right else "warning" if gain < 1 else "ok"
         fix = "nvidia-smi -q -d PERFORMANCE,POWER,PIDS"
         yield Finding(status, f"{what}; peak memory {own['peak_mib']} MiB", why, fix)
@@ -170,9 +170,9 @@ def main(options: Namespace) -> Result:
     report = []
     for check in CHECKS[:-1] if options.no_live else CHECKS:
         try:
-            found = list(check()) or [Finding("ok", "nothing is wrong", "", "")]
+            found = list(check()) or [Finding("ok", "no problem found", "", "")]
         except Exception as error:  # what a check reads may be missing or damaged in any way
-            found = [Finding("problem", f"{type(error).__name__}: {error}", "this check could not be done", REINSTALL)]
+            found = [Finding("problem", f"{type(error).__name__}: {error}", "this check failed", REINSTALL)]
         for finding in found:
             report.append({"check": check.__name__, **finding._asdict()})
             advice = "" if finding.status == "ok" else f"\n  why: {finding.why}\n  fix: {finding.fix}"

@@ -35,7 +35,7 @@ def make_plan(choices: dict[str, Any], overrides: dict[str, Any], force: bool, n
     chosen = {key: list(names) for key in items if (names := choices.get(key)) and set(names) != set(items[key])}
     preset = {"preset": choices["preset"]} if choices.get("preset") not in (None, params.preset) else {}
     if twice := [key for key in chosen | preset if key in overrides]:
-        raise ValueError(f"{twice[0]} is given both as a parameter and in overrides; leave one of the two out")
+        raise ValueError(f"{twice[0]} is given both as a parameter and in overrides; remove one of them")
     flags = ["--force"] if force else []
     values = overrides | preset
     if values or "seeds" in chosen or any(not set(names) <= set(items[key]) for key, names in chosen.items()):
@@ -127,7 +127,7 @@ def form_schema(raw: dict[str, Any]) -> dict[str, Any]:
     properties["overrides"] = {
         "title": "Overrides",
         "description": f"Values that replace params.yaml's in this run only, such as {example}. "
-        "The run is then a DVC experiment of its name.",
+        "The run is then a DVC experiment with its name.",
         "type": "object",
         # Below `then`, so that the UI shows one editor instead of a field for each name.
         "if": {},
@@ -135,7 +135,7 @@ def form_schema(raw: dict[str, Any]) -> dict[str, Any]:
     }
     properties["force"] = {
         "title": "Force",
-        "description": "Run every stage, even where nothing has changed.",
+        "description": "Run every stage, even if nothing has changed.",
         "type": "boolean",
         "default": False,
     }

@@ -133,7 +133,7 @@ def output_of(*command: str, seconds: float | None = None) -> str:
             output, errors = process.communicate(timeout=seconds)
         except subprocess.TimeoutExpired:
             process.terminate()
-            raise CommandError(f"no end within {seconds:g} s", NO_ANSWER) from None
+            raise CommandError(f"did not end within {seconds:g} s", NO_ANSWER) from None
         except BaseException:
             process.terminate()  # on SIGTERM, git removes its locks
             raise

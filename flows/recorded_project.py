@@ -50,14 +50,14 @@ def checkout(
     if commit is None:
         raise Stopped("not verifiable", "no commit was recorded", tree["missing_reason"])
     if patch is None:
-        raise Stopped("not verifiable", "edited tree without its patch", tree["missing_reason"])
-    step = "`git fetch` from where the run was made brings it, if it was pushed there"
+        raise Stopped("not verifiable", "uncommitted changes without a patch", tree["missing_reason"])
+    step = "`git fetch` gets it if the machine of the run has pushed it"
     git("cat-file", "-e", f"{commit}^{{commit}}", failure=f"commit {commit[:12]} is not in this repository", why=step)
     folder = Path(tempfile.mkdtemp(prefix="tandem-verify-"))
     worktree = folder / "project"
     try:
         print(f"commit {commit[:12]}{' with its patch' if patch else ''}, in a temporary worktree", flush=True)
-        git("worktree", "add", "--detach", str(worktree), commit, failure="git makes no worktree")
+        git("worktree", "add", "--detach", str(worktree), commit, failure="git cannot create a worktree")
         if patch:
             options = ("--binary", "--index", "--whitespace=nowarn")
             git("apply", *options, cwd=worktree, content=patch.encode(), failure="the patch does not apply")
@@ -112,7 +112,7 @@ class RecordedProject:
         code = read_json(self.folder / f"results/hardware/code/{workload}/train.json")
         if changed := [name for name, sha256 in self.manifest["digests"]["code"].items() if code.get(name) != sha256]:
             why = f"{', '.join(changed)} differ"
-            raise Stopped("not verifiable", "its code is not what the commit and the patch hold", why)
+            raise Stopped("not verifiable", "the code differs from the commit with its patch", why)
         return source
 
     def place_table(self) -> str:
@@ -126,14 +126,14 @@ class RecordedProject:
         target.parent.mkdir(parents=True, exist_ok=True)
         if present.is_file() and sha256_file(present) == sha256:
             shutil.copyfile(present, target)
-            return f"{relative} as it lies here, which the commit does not hold"
+            return f"{relative} of the working tree, because the commit does not contain it"
         if self.pull(relative, target) and sha256_file(target) == sha256:
-            return f"{relative} by DVC"
+            return f"{relative} from DVC"
         if present.is_file():
             found = f"{relative} has sha256 {sha256_file(present)[:12]} here, {sha256[:12]} recorded"
             raise Stopped("different", "data", found)
-        where = f"no {relative} with sha256 {sha256[:12]} is in the commit, here or with DVC"
-        raise Stopped("not verifiable", "its data is gone", f"{where}; put the table of that time there")
+        where = f"no {relative} with sha256 {sha256[:12]} is in the commit, the working tree or DVC"
+        raise Stopped("not verifiable", "its data is missing", f"{where}; restore the recorded table")
 
     def pull(self, relative: Path, target: Path) -> bool:
         """Let DVC fetch the commit's table from the project's cache or a remote. Returns whether it could."""
@@ -155,7 +155,7 @@ class RecordedProject:
                 target.parent.mkdir(parents=True, exist_ok=True)
                 shutil.copyfile(path, target)
                 copied.append(path.name)
-        more = f", with {', '.join(copied)} as they lie here, which the commit does not hold" if copied else ""
+        more = f", with {', '.join(copied)} of the working tree, which the commit does not contain" if copied else ""
         return f"from the source of the commit{more}"
 
     def other_data(self) -> list[str]:
@@ -167,7 +167,7 @@ class RecordedProject:
         ):
             recorded, here = self.manifest["digests"]["data"][name], read_json(self.folder / file)["sha256"]
             if others := [part for part in sorted({*recorded, *here}) if recorded.get(part) != here.get(part)]:
-                found.append(f"{', '.join(others)} as {name} here are other bytes, made of the same table")
+                found.append(f"{', '.join(others)} ({name}) differ, although the table is the same")
         return found
 
     def rerun(
@@ -178,7 +178,7 @@ class RecordedProject:
             return []
         out = self.folder.parent / "reruns.json"
         epochs = f"{num_epochs or self.manifest['block']['train']['epochs']} epochs"
-        moved = f" with its weights moved by one unit in the last place, {len(perturbations)} times"
+        moved = f", {len(perturbations)} times with weights perturbed by one unit in the last place"
         print(f"training: seed {', '.join(map(str, seeds))}, {epochs}{moved if perturbations else ''}", flush=True)
         self.run(
             "tandem.comparing.retrain",
@@ -202,7 +202,7 @@ class RecordedProject:
         show_on_terminal("")
         if status:
             reason = next((line for line in reversed(last) if line.startswith("error: ")), " | ".join(last))
-            raise Stopped("not verifiable", f"{module.rpartition('.')[2]} fails", reason.removeprefix("error: "))
+            raise Stopped("not verifiable", f"{module.rpartition('.')[2]} failed", reason.removeprefix("error: "))
 
 
 def show_on_terminal(line: str) -> None:

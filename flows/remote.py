@@ -70,7 +70,7 @@ def has_remote() -> bool:
 
     if Config(str(files.HOME / ".dvc"))["core"].get("remote"):
         return True
-    print("no DVC remote: results stay on this machine (`dvc remote add --default NAME URL` gives it one)", flush=True)
+    print("no DVC remote: results stay on this machine (`dvc remote add --default NAME URL` adds one)", flush=True)
     return False
 
 
@@ -96,7 +96,7 @@ def call(*command: str, seconds: float | None = None) -> str:
 
 
 def report(reason: str) -> int:
-    """Set the reason as the flow run's state. Returns the exit status: 1 if Prefect could not be told."""
+    """Set the reason as the flow run's state. Returns the exit status: 1 if this failed."""
     from httpx import HTTPError
     from prefect.exceptions import PrefectException
     from prefect.states import Crashed
@@ -109,7 +109,7 @@ def report(reason: str) -> int:
             client.set_flow_run_state(run, Crashed(message=reason), force=True)
         return 0
     except (KeyError, ValueError, HTTPError, PrefectException) as error:
-        print(f"error: Prefect was not told ({type(error).__name__}: {without_password(str(error))})", file=sys.stderr)
+        print(f"error: not sent to Prefect ({type(error).__name__}: {without_password(str(error))})", file=sys.stderr)
         return 1
 
 

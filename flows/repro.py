@@ -89,7 +89,7 @@ def main(options: Namespace) -> Result:
     if failures:
         lines += [f"  output  {files.relative(LOG)}", f"error: {failures[0]}"]
     if status == INTERRUPTED:
-        lines.append("Run the same command again to go on.")
+        lines.append("Run the same command again to continue.")
     return Result("\n".join(lines), document, status)
 
 
@@ -145,10 +145,10 @@ def results(
         else:
             verdicts += changes(dict.fromkeys(row["workload"] for row in rows))
         if rows and (seconds := seconds_of_more_seeds(rows)) is not None:
-            verdicts.append(f"one seed each: {MORE_SEEDS} shows the spread, after at most about {seconds:,.0f} s")
+            verdicts.append(f"one seed each; {MORE_SEEDS} shows the spread and takes at most about {seconds:,.0f} s")
         return rows, [*table_of(rows, stages), "", *(f"  {line}" for line in dict.fromkeys(verdicts))]
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        return [], [f"no {files.relative(path)} to report from"]
+        return [], [f"no results in {files.relative(path)}"]
 
 
 def table_of(rows: list[dict[str, Any]], stages: Mapping[str, Event]) -> list[str]:
@@ -181,7 +181,7 @@ def next_lines() -> list[str]:
     is_activated = "VIRTUAL_ENV" in os.environ or "MAKELEVEL" not in os.environ
     return [
         *(() if is_activated else ("  first            . .venv/bin/activate",)),
-        "  everything       results/report.html (one file, to look at in a browser)",
+        "  everything       results/report.html (open it in a browser)",
         "  changes          dvc metrics diff, dvc plots diff; all experiments: tandem show",
         f"  in the browser   {pages}",
     ]

@@ -23,7 +23,7 @@ from tandem.runs.store import VIEW, VIEW_TAG, run_page, runs_page
 Row = dict[str, Any]
 PREFECT_LINKS = (
     '<a href="/v2/deployments">start or schedule the pipeline</a>, <a href="/v2/runs">runs</a>. '
-    "<code>tandem repro</code> and <code>dvc repro</code> do not use Prefect, so their runs are not there."
+    "<code>tandem repro</code> and <code>dvc repro</code> do not use Prefect, so Prefect does not list their runs."
 )
 NO_REPORT = "<p>There is no report yet. Run <code>tandem repro</code>, or start the deployment in Prefect.</p>"
 
@@ -54,8 +54,8 @@ def markdown(results: dict[str, Any], plan: RunPlan) -> str:
     """The artifact as Markdown."""
     mlflow = running_servers().get("mlflow") or os.environ.get("MLFLOW_TRACKING_URI", "")
     apply = f"`dvc exp apply {plan.experiment}`"
-    first = f"after {apply}, which puts this experiment into the workspace, " if plan.experiment else ""
-    ways = [f"the report: {first}results/report.html, in a browser"]
+    first = f"run {apply} to get this experiment into the workspace, then " if plan.experiment else ""
+    ways = [f"the report: {first}open results/report.html in a browser"]
     if mlflow.startswith("http"):
         for workload, links in mlflow_links(results["rows"], mlflow).items():
             ways.append(f"{workload} in MLflow: {', '.join(f'[{text}]({address})' for text, address in links)}")
@@ -85,9 +85,9 @@ def mlflow_links(rows: list[Row], server: str) -> dict[str, list[tuple[str, str]
                 address = pair_page(server, experiment, *(devices[name]["run_id"] for name in pair))
             except (httpx.HTTPError, httpx.InvalidURL) as error:
                 reason = type(error).__name__  # its text has the address, maybe with a password
-                print(f"warning: no link to {' beside '.join(pair)} of {workload} in MLflow ({reason})")
+                print(f"warning: no link to {' vs '.join(pair)} of {workload} in MLflow ({reason})")
                 continue
-            found[workload].append((" beside ".join(pair), address))
+            found[workload].append((" vs ".join(pair), address))
     return found
 
 

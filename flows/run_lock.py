@@ -41,7 +41,7 @@ def taken(path: Path, what: str) -> Iterator[None]:
         if holder is None:
             yield
             return
-    print(f"another pipeline run works in {what} (process {holder}); waiting for it")
+    print(f"another pipeline run uses {what} (process {holder}); waiting for its end")
     with files.locked(path):
         yield
 
@@ -57,7 +57,7 @@ def known_to_the_next(run: FlowRun, client: SyncPrefectClient) -> Iterator[None]
     try:
         killed = files.read_json(NOTE)
         if killed["api"] == url:
-            crashed: State[None] = Crashed(message="its process was killed; the next run found it so")
+            crashed: State[None] = Crashed(message="its process was killed, as the next run has found")
             end_runs(client, crashed, parent_flow_run_id={"any_": [killed["run"]]})
     except (OSError, ValueError, KeyError, TypeError, HTTPError, PrefectException):
         pass  # no note, or the server has deleted the run: nothing to correct

@@ -39,10 +39,10 @@ SECONDS_BETWEEN_CHECKS = 2.0  # of params.yaml
 # (flow, description, tags, schedule). A deployment has the name of its flow. The last one is created last: when it
 # exists, all exist, and `make ui` is ready.
 DEPLOYMENTS: tuple[tuple[Any, str, list[str], str | None], ...] = (
-    (compare, "Compare recorded runs, also of several machines: a table and the verdict.", ["compare"], None),
-    (verify, "Run a recorded training again: is the result the same? Without a run: the latest of each workload.",
+    (compare, "Compare recorded runs, including those of other machines: a table and the verdict.", ["compare"], None),
+    (verify, "Run a recorded training again and compare the result. Default: the latest run of each workload.",
      ["verify"], "0 4 * * *"),
-    (pipeline, "Run the stages that changed since the last run. Overrides make a DVC experiment.", ["train"],
+    (pipeline, "Run the stages that changed since the last run. Overrides create a DVC experiment.", ["train"],
      "0 2 * * *"),
 )  # fmt: skip
 OF_THE_USER = {"schedules", "paused", "parameters", "tags", "concurrency_limit", "concurrency_options"}

@@ -44,7 +44,7 @@ Experiment = Mapping[str, Any]  # of `dvc exp show --json`: rev, name, and data 
 
 def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("workloads", nargs="*", metavar="WORKLOAD", help="default: all of params.yaml")
-    parser.add_argument("--commits", type=int, default=1, metavar="N", help="with experiments of the last N commits")
+    parser.add_argument("--commits", type=int, default=1, metavar="N", help="show experiments of the last N commits")
 
 
 def main(options: Namespace) -> Result:
@@ -62,7 +62,7 @@ def main(options: Namespace) -> Result:
 
 def table(workload: str, rows: Sequence[Mapping[str, Any]]) -> str:
     if not rows:
-        return f"{workload}: no results; `dvc repro` makes them\n"
+        return f"{workload}: no results; run `dvc repro`\n"
     lines = [
         (
             "here, outdated" if row["outdated"] else row["experiment"],

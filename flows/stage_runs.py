@@ -30,7 +30,7 @@ NOT_RUN: dict[Outcome, str] = {
     "unchanged": "unchanged since the last run",
     "restored": "restored from DVC's run-cache, timings included",
 }
-RESUME = "the same run again (Retry in Prefect) goes on from the last checkpoint"
+RESUME = "run it again (Retry in Prefect) to resume from the last checkpoint"
 T = TypeVar("T")
 
 
@@ -56,7 +56,7 @@ class StageRuns:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: object) -> None:
         if kind is not None:
-            why = "cancelled" if kind is StageCancelled else "stopped with the pipeline run above it"
+            why = "cancelled" if kind is StageCancelled else "stopped with its pipeline run"
             final: State[Any] = Cancelled(message=f"{why}; {RESUME}")
             self.send(lambda: end_runs(self.client, final, parent_flow_run_id={"any_": [self.pipeline_run.id]}))
             get_run_logger().warning("stopped; %s", RESUME)  # Prefect's runner sets its own message on the run
@@ -154,7 +154,7 @@ class StageRuns:
         if not self.is_lost:
             self.is_lost = True
             reason = str(error) or type(error).__name__
-            print(f"warning: lost the Prefect API ({reason}); the pipeline goes on, its display may be out of date")
+            print(f"warning: lost the Prefect API ({reason}); the pipeline continues; Prefect may show an old state")
 
     def send(self, request: Callable[[], T]) -> T | None:
         """The answer, or None if the server refuses or is lost."""
@@ -165,7 +165,7 @@ class StageRuns:
         except httpx.TransportError as error:
             self.lose(error)
         except (httpx.HTTPError, PrefectException) as error:
-            print(f"warning: Prefect refused a part of the display: {without_password(str(error))}")
+            print(f"warning: Prefect rejected an update: {without_password(str(error))}")
         return None
 
 

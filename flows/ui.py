@@ -47,13 +47,13 @@ class Server:
 
 def add_arguments(parser: ArgumentParser) -> None:
     for name, port in PORTS.items():
-        parser.add_argument(f"--{name.lower()}-port", type=int, default=port, metavar="PORT", help=f"{port}, or free")
+        parser.add_argument(f"--{name.lower()}-port", type=int, default=port, metavar="N", help=f"{port} or next free")
 
 
 def main(options: Namespace) -> Result:
     ports = [getattr(options, f"{name.lower()}_port") for name in PORTS]
     if running := running_servers():
-        raise CommandError(f"it runs already: {running['prefect']} and {running['mlflow']}")
+        raise CommandError(f"already running: {running['prefect']} and {running['mlflow']}")
     for number in ENDING:
         signal.signal(number, signal.default_int_handler)
     servers: list[Server] = []
@@ -181,7 +181,7 @@ def cancel_runs(servers: list[Server]) -> None:
     try:
         with prefect_client(timeout=5.0) as client:
             for run in unfinished_runs(client, **OF_DEPLOYMENTS):
-                print(f"cancelling {run.name}, which saves what it has", flush=True)
+                print(f"cancelling {run.name}, which saves a checkpoint", flush=True)
             end_runs(client, Cancelling(message="`make ui` was stopped"), **OF_DEPLOYMENTS)
             while unfinished_runs(client, **OF_DEPLOYMENTS) and time.monotonic() < deadline:
                 time.sleep(0.2)
@@ -196,7 +196,7 @@ def mark_orphans_crashed(server: Server) -> None:
 
     from flows.prefect_api import end_runs, prefect_client
 
-    gone: State[None] = Crashed(message="nothing was heard of it again: `make ui` or the machine ended under it")
+    gone: State[None] = Crashed(message="its process is gone: `make ui` or the machine was stopped")
     try:
         with prefect_client(timeout=5.0) as client:
             end_runs(client, gone)

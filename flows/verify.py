@@ -19,11 +19,11 @@ DVC. The project's results, dvc.lock, checkpoints and history do not change, exc
 Exit status and verdict:
 
     0  bit-equal                 every loss, weight, draw and prediction is the recorded one, to the bit
-    0  within rounding           on other hardware, environment or threads: no further off than rounding leads
-    0  statistically compatible  rounding leads further, and the test's scores differ by less than seeds do
+    0  within rounding           on other hardware, environment or threads: differs no more than rounding explains
+    0  statistically compatible  the losses differ by more, but the test scores by less than between seeds
     1  different: <first cause>  data, environment, initial weights, draws, epoch N, tensor or predictions
     2  not verifiable: <why>     the run, its code, its environment or its data is not available
-    3  inconclusive              the test split is too small to tell
+    3  inconclusive              the test split is too small to decide
 """
 
 import signal
@@ -62,9 +62,9 @@ class Verified:
 
 def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("run", metavar="RUN", help="the run to repeat")
-    parser.add_argument("--quick", action="store_true", help=f"the first {QUICK_EPOCHS} epochs alone, no predictions")
-    parser.add_argument("--threads", type=int, metavar="N", help="instead of the recorded number")
-    parser.add_argument("--device", help="instead of the recorded one, as params.yaml's devices: cpu, cuda, auto")
+    parser.add_argument("--quick", action="store_true", help=f"only the first {QUICK_EPOCHS} epochs, no predictions")
+    parser.add_argument("--threads", type=int, metavar="N", help="default: the recorded number")
+    parser.add_argument("--device", help="cpu, cuda or auto; default: the recorded one")
     parser.add_argument("--write", action="store_true", help="with `published`: publish the results in results/")
 
 
@@ -158,9 +158,9 @@ def refuse_other_environment(manifest: dict[str, Any]) -> None:
         raise Stopped(
             "not verifiable",
             "another environment",
-            f"requirements.txt, with requirements.own.txt if there is one, has sha256 {str(here)[:12]} here, and the "
-            f"run was made with {str(wanted)[:12]}; clone the project, check out {manifest['tree']['commit']} and "
-            "`make setup` there, and verify the run there, by its folder or its MLflow run id",
+            f"requirements.txt, with requirements.own.txt if there is one, has sha256 {str(here)[:12]} here, but "
+            f"{str(wanted)[:12]} in the run; clone the project, check out {manifest['tree']['commit']}, run "
+            "`make setup` and verify the run in that clone, by its folder or its MLflow run id",
         )
 
 
@@ -176,4 +176,4 @@ def times(manifest: dict[str, Any], again: dict[str, Any]) -> str:
     before = manifest["timing"]["epoch_seconds"]
     then = "not measured" if before is None else f"{before:.3g} s"
     where = f"on {manifest['machine']}, {manifest['measured_at'][:16].replace('T', ' ')}"
-    return f"an epoch (not verified): {now} here now, {then} recorded {where}"
+    return f"epoch time (not verified): {now} here, {then} recorded {where}"

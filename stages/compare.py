@@ -26,12 +26,12 @@ def main() -> None:
     found = {workload: evaluated(workload, params.devices, params.seeds) for workload in own_first(params.workloads)}
     by_workload = {workload: sides for workload, sides in found.items() if sides}
     if not by_workload:
-        raise ValueError("results/runs holds no evaluated run of params.yaml's workloads and devices; run `dvc repro`")
+        raise ValueError("results/runs has no evaluated run of params.yaml's workloads and devices; run `dvc repro`")
     comparisons = [compared(workload, sides) for workload, sides in by_workload.items()]
     rows = [side.row for sides in by_workload.values() for side in sides]
     verdicts = [sentence for each in comparisons for sentence in comparison.sentences(each)]
     if alone := [each.workload for each in comparisons if not comparison.sentences(each)]:
-        verdicts.append(f"{', '.join(alone)}: measured on one kind of device; nothing to compare it with.")
+        verdicts.append(f"{', '.join(alone)}: measured on one kind of device; nothing to compare with.")
     sections = [
         ReportSection(
             [*({**side.row, "run": side.runs[0]} for side in sides), *(known.row for known in each.references)], each
@@ -45,7 +45,7 @@ def main() -> None:
     write_tracked(by_workload, comparisons, params.workloads)
     report.write_report(files.results_dir() / "report.html", sections)
     print(*comparison.score_table(rows), *comparison.first_verdicts(short), *changes(by_workload), sep="\n")
-    print("all of it: results/report.html, results/compare/compare.md")
+    print("full results: results/report.html, results/compare/compare.md")
 
 
 def own_first(workloads: Iterable[str]) -> list[str]:

@@ -114,7 +114,7 @@ def validate(machine: dict[str, Any]) -> dict[str, Any]:
         block = with_preset(name, preset, overrides[name]) if overrides[name] else params.blocks[name]
         if block.preprocess.component and not files.raw_dir(name).is_dir():
             folder = files.relative(files.raw_dir(name))
-            raise ValueError(f"there is no {folder}, on which DVC depends; make it, with a file in it that git keeps")
+            raise ValueError(f"{folder}, a dependency of DVC, is missing; create it with a file that git tracks")
         if block.train.model.name not in BUILT_IN:  # the schema has checked the others
             check_network(name, block.train.model)
         task = block.own_task  # preprocess reads of it only the kind of target, without importing it

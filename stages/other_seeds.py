@@ -26,7 +26,7 @@ def train_replicates(contexts: Sequence[RunContext]) -> list[str]:
     """Train with several seeds. Returns the errors.
 
     On a GPU, as many trainings as fit into its memory take their steps as branches of one CUDA graph. If memory runs
-    out nevertheless, half as many go on from their checkpoints. All other trainings take turns.
+    out nevertheless, half as many resume from their checkpoints. All other trainings run one after the other.
     """
     errors: list[str] = []
     first, waiting, size = contexts[0], list(contexts), num_branches(contexts[0])
@@ -44,7 +44,7 @@ def train_replicates(contexts: Sequence[RunContext]) -> list[str]:
                     errors.append(f"seed {now[0].seed}: {error}")
                 else:
                     size = len(now) // 2 if isinstance(error, OutOfMemory) else 1
-                    print(f"{error}: {size} instead of {len(now)} seeds at a time go on", flush=True)
+                    print(f"{error}; continuing with {size} instead of {len(now)} seeds at a time", flush=True)
                     free_cache()
                     continue
             except (ValueError, OSError) as error:
@@ -54,7 +54,7 @@ def train_replicates(contexts: Sequence[RunContext]) -> list[str]:
 
 
 def num_branches(context: RunContext) -> int:
-    """How many trainings fit on the GPU at a time, by the memory that the first seed needed beside the data. 1 if its
+    """How many trainings fit on the GPU at a time, by the memory that the first seed needed without the data. 1 if its
     steps were not captured or its data was not on the device.
     """
     first = first_seed(context)

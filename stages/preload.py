@@ -82,7 +82,7 @@ def measure_load(paths: list[Path], kind: str) -> dict[str, Any]:
         if "out of memory" not in str(error):
             raise
         raise ValueError(
-            "the GPU has no room for the copies that preload times; close what else uses its memory (`make doctor` "
-            "says how to find it) and run the same command again"
+            "the GPU has too little free memory for the copies that preload measures; close other programs that use it "
+            "(`make doctor` lists commands) and run the same command again"
         ) from None
     return result

@@ -4,7 +4,7 @@ Reads results/hardware/devices/ for every device of params.yaml, data/packed/<wo
 Writes results/speed/<workload>.json: the times of every process, the speed-up with its interval, and a sentence. If all
 devices are of one kind, there is no pair to measure; the sentence says so and torch is not imported.
 
-A pair consists of two processes, one per side, that run at the same time and take turns of a fraction of a second. A
+A pair consists of two processes, one per side, that run at the same time and alternate every fraction of a second. A
 disturbance that lasts longer than a turn slows both. Each pair gives one ratio, and there is one pair per seed
 (docs/comparing.md). The timed quantity is epoch_seconds of timings.csv, measured over fewer steps. The CPU uses the
 number of threads with which it is fastest, whatever train.threads is.
@@ -59,7 +59,7 @@ class TimedSide:
 
 @dataclass(frozen=True)
 class Pair:
-    """Two processes that took turns. The keys are the names of the sides."""
+    """Two alternating processes. The keys are the names of the sides."""
 
     seed: int
     ratio: float  # how many times as fast the second side is as the first
@@ -73,10 +73,10 @@ def main(workload: str) -> None:
     params = load_params()
     sides = sides_of(params.devices)
     if len(sides) == 1:
-        sentence = f"{workload}: one kind of device ({sides[0].name}), nothing to pair."
+        sentence = f"{workload}: only one kind of device ({sides[0].name}), so no speed-up is measured."
         result = {"workload": workload, "sentence": sentence}
     elif loop := load_workload(workload).train.loop:
-        reason = f"{loop} takes the steps of {workload}, and a loop of one's own cannot take turns with another device"
+        reason = f"{loop} takes the steps of {workload}, and a custom loop cannot alternate with another device"
         result = {"workload": workload, "sentence": f"{workload}: {reason}."}
     else:
         result = compare(workload, sides, params.seeds)
@@ -108,15 +108,15 @@ def compare(
             seconds = ", ".join(f"{name} {value:.4g} s" for name, value in pair.epoch_seconds.items())
             print(f"{workload}, pair {len(pairs)} of {len(seeds)}: an epoch's steps take {seconds}", flush=True)
     except MemoryError as error:  # no fallback was left
-        return result | {"sentence": f"{workload}: no speed-up is stated, because {error}."}
+        return result | {"sentence": f"{workload}: {error}."}
     result["pairs"] = [asdict(pair) for pair in pairs]
     if shared := [name for name in names if any(pair.about[name]["other_processes"] for pair in pairs)]:
-        why = f"other processes were on the GPU of {' and '.join(shared)} when its turns were over"
-        return result | {"sentence": f"{workload}: {why}, so its times say nothing about it."}
+        why = f"other processes used the GPU of {' and '.join(shared)} at the end of the measurement"
+        return result | {"sentence": f"{workload}: {why}, so its times are not reliable."}
     found = paired_speed_up([pair.ratio for pair in pairs])
     out_of_memory = {name: actions for name in names if (actions := pairs[-1].about[name]["out_of_memory"])}
     if out_of_memory:  # the out-of-memory fallbacks slow the steps down
-        sentence = f"no speed-up is stated, because memory ran out on {' and '.join(out_of_memory)}"
+        sentence = f"no speed-up is reported, because memory ran out on {' and '.join(out_of_memory)}"
     else:
         settings = [f"{name}: {settings_text(pairs[0].about[name])}" for name in names]
         sentence = "; ".join([found.sentence(*names), *settings])
@@ -186,7 +186,7 @@ class Worker:
         except MemoryError as error:
             raise MemoryError(f"memory ran out on {self.side.name}: {error}") from None
         except BrokenProcessPool:
-            why = "its process was killed, which the system does where memory runs out; run the same command again"
+            why = "its process was killed, which the system does if memory runs out; run the same command again"
         except (ValueError, OSError) as error:
             why = str(error)
         raise ValueError(f"the speed of {self.workload} on {self.side.name} was not measured: {why}")

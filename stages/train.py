@@ -73,7 +73,7 @@ def main(workload: str, device: str, *seeds: str) -> None:
 
 def open_context(workload: str, device: str, seed: int) -> RunContext:
     """Open a training. A replicate takes the realized settings of the first seed, so it needs no measurement of its
-    own; beside others on a CPU, it uses one thread.
+    own. On a CPU it uses one thread, because several replicates run at the same time.
     """
     context = RunContext.of(workload, device, seed)
     if not context.is_replicate:
@@ -131,7 +131,7 @@ def open_state(context: RunContext, checkpoint: Checkpoint) -> dict[str, Any]:
         saved, message = None, ""
     if saved and record:
         epochs_done = saved["trainer"]["epochs_done"] if saved["trainer"] else 0
-        written = ": all are trained, the results are written again" if record.is_finished else ""
+        written = ": training is complete, the results are written again" if record.is_finished else ""
         print(f"{message}, epoch {epochs_done} of {context.train_params.epochs}{written}", flush=True)
         return saved
     if message:
@@ -242,7 +242,7 @@ class Training:
             )
 
     def check_inputs(self) -> None:
-        """DVC would record the result as that of the new input (treeverse/dvc#11058)."""
+        """Raise ValueError if an input changed: DVC would record the new one (treeverse/dvc#11058)."""
         changed = self.inputs.changed()
         if not changed:
             return
@@ -251,9 +251,9 @@ class Training:
             self.save()  # not if the packed data changed, because this epoch may have read the new data
         where = files.relative(self.checkpoint.path)
         raise ValueError(
-            f"{' and '.join(changed)} of {workload} changed while it trained, so a result would belong to neither; "
-            f"the checkpoint is kept ({where}): put back what was changed and run again to "
-            "go on from it, or run `dvc repro` again to train on what is there now"
+            f"{' and '.join(changed)} of {workload} changed during the training, so a result would match neither "
+            f"version; the checkpoint is kept ({where}): undo the change and run again to resume from it, or run "
+            "`dvc repro` again to train with the current files"
         )
 
     def save_if_due(self, epochs_done: int) -> None:
@@ -264,7 +264,7 @@ class Training:
             self.save()
         if is_interrupted:
             where = files.relative(self.checkpoint.path)
-            print(f"interrupted after epoch {epochs_done}, saved in {where}; run again to go on", flush=True)
+            print(f"interrupted after epoch {epochs_done}, saved in {where}; run again to resume", flush=True)
             raise KeyboardInterrupt
 
     def save_last(self) -> None:

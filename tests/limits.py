@@ -4,8 +4,8 @@ import resource
 from pathlib import Path
 
 MIB = 2**20
-FREED = "freed what the allocators keep"
-RECOMPUTED = "activations are computed again instead of kept"
+FREED = "freed the cached memory of the allocators"
+RECOMPUTED = "activations are recomputed instead of stored"
 
 
 def under_a_limit() -> None:

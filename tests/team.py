@@ -176,12 +176,12 @@ def lose_second(team: Team, run: str) -> None:
 
 
 def check_second(team: Team, lost: str) -> None:
-    """The lost run was started once more, and went on from its checkpoint."""
+    """The lost run was started once more, and resumed from its checkpoint."""
     starts = team.api("GET", f"/flow_runs/{lost}")["run_count"]
     if starts != 2:
         raise SystemExit(f"error: the lost run was started {starts} times, expected 2")
-    if "going on from" not in (team.folder / "logs/second.log").read_text(errors="replace"):
-        raise SystemExit("error: the second machine's training did not go on from its checkpoint; see its log")
+    if "resuming from" not in (team.folder / "logs/second.log").read_text(errors="replace"):
+        raise SystemExit("error: the second machine's training did not resume from its checkpoint; see its log")
 
 
 def check_passwords(team: Team) -> None:

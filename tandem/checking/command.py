@@ -32,7 +32,7 @@ MAX_CHARACTERS = 300  # of an error's message
 class Check:
     name: str
     run: Callable[[Subject], Finding]
-    needs: tuple[str, ...] = ()  # the checks without which this one could only find the same fault again
+    needs: tuple[str, ...] = ()  # the checks that must pass; otherwise this one would find the same fault again
     takes_steps: bool = False  # whether it does not apply to a network that is fitted in closed form
 
 
@@ -56,7 +56,7 @@ CHECKS = (
 
 def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("workload", help="a block of params.yaml")
-    parser.add_argument("--devices", nargs="+", choices=("cpu", "cuda"), help="default: all there are")
+    parser.add_argument("--devices", nargs="+", choices=("cpu", "cuda"), help="default: all available")
 
 
 def main(options: Namespace) -> Result:
@@ -69,7 +69,7 @@ def main(options: Namespace) -> Result:
     except (ValueError, OSError) as error:
         raise CommandError(str(error), NO_ANSWER) from None
     if loop := load_workload(name).train.loop:
-        not_run = f"{loop}, which takes the steps of a training, was not run: the checks take Tandem's own steps"
+        not_run = f"{loop} was not run: the checks use Tandem's own training steps"
         findings.append(Finding("skip", not_run, "training loop"))
         print(f"skip  {'':<4}  training loop: {not_run}", flush=True)
     document = {"workload": name, "network": model, "findings": [asdict(each) for each in findings]}
@@ -78,7 +78,7 @@ def main(options: Namespace) -> Result:
 
 
 def check_workload(workload: str, devices: Sequence[str] | None = None) -> Iterator[Finding]:
-    """Yield the findings on each of `devices` (None: all there are)."""
+    """Yield the findings on each of `devices` (None: all available)."""
     for device in devices or dict.fromkeys(("cpu", detect_hardware("auto")["kind"])):
         with translate_oom(OomPolicy()):
             yield from run_checks(open_subject(workload, detect_hardware(device)))
@@ -90,7 +90,7 @@ def run_checks(subject: Subject) -> Iterator[Finding]:
     for check in CHECKS:
         missing = next((name for name in check.needs if name in failed), None)
         if missing:
-            finding = Finding("skip", f"needs a network that passes {missing!r}")
+            finding = Finding("skip", f"not run, because the check {missing!r} failed")
         elif check.takes_steps and subject.is_closed_form:
             finding = Finding("skip", f"{subject.model.name} is fitted in closed form and takes no steps")
         else:

@@ -16,7 +16,7 @@ def build(subject: Subject) -> Finding:
     """The network can be built from its parameters."""
     network = subject.trainer().model
     if not isinstance(network, nn.Module):
-        return Finding("fail", f"{subject.model.name} returns {type(network).__name__}, which is no torch.nn.Module")
+        return Finding("fail", f"{subject.model.name} returns {type(network).__name__}, which is not a torch.nn.Module")
     num = sum(parameter.numel() for parameter in network.parameters())
     return Finding("pass", f"{subject.model.name} has {num:,} parameters")
 
@@ -67,18 +67,16 @@ def padding(subject: Subject) -> Finding:
     except RuntimeError as error:
         if is_out_of_memory(error):
             raise
-        message = (
-            f"{longest} instead of {num_steps} steps, as in new tables for `tandem predict`, raise {shorten(error)}"
-        )
+        message = f"{longest} instead of {num_steps} steps, as in a table for `tandem predict`, raise {shorten(error)}"
         return Finding("fail", with_line(error, message))
     garbage = short.masked_fill(~short_mask.unsqueeze(2), GARBAGE)
     by_values = relative_difference(real(outputs_of(network, garbage, short_mask), short_mask, subject), expected)
     by_length = relative_difference(real(outputs_of(network, values, mask), mask, subject), expected)
     if by_values <= ROUNDING and by_length <= ROUNDING:  # false for NaN
-        return Finding("pass", f"padding moves an output by {max(by_values, by_length):.2g} of the largest")
+        return Finding("pass", f"padding changes an output by {max(by_values, by_length):.2g} of the largest one")
     return Finding(
         "fail",
-        f"{GARBAGE:g} instead of 0 in the padding moves real outputs by {by_values:.2g} of the largest one, and "
+        f"{GARBAGE:g} instead of 0 in the padding changes real outputs by {by_values:.2g} of the largest one, and "
         f"{num_steps - longest} more padded steps by {by_length:.2g}; use `mask` wherever steps are mixed",
     )
 
@@ -90,7 +88,7 @@ def batch_independence(subject: Subject) -> Finding:
     expected, replaced = outputs_of(network, values, mask)[:half], torch.cat([values[:half], OTHER * values[half:]])
     found = (outputs_of(network, replaced, mask)[:half], outputs_of(network, values[:half], mask[:half]))
     moved = [relative_difference(outputs, expected) for outputs in found]
-    summary = f"other sequences in the batch move an output by {max(moved):.2g} of the largest one"
+    summary = f"other sequences in the batch change an output by {max(moved):.2g} of the largest one"
     if all(each <= ROUNDING for each in moved):  # false for NaN
         return Finding("pass", f"{summary}, which is rounding")
     return Finding("fail", f"in eval mode {summary}, so predictions depend on the batch size")
@@ -99,16 +97,16 @@ def batch_independence(subject: Subject) -> Finding:
 def devices(subject: Subject) -> Finding:
     """The CPU and the GPU give the same outputs, up to rounding."""
     if subject.device.type == "cpu":
-        return Finding("skip", "compares a GPU with the CPU")
+        return Finding("skip", "this check needs a GPU")
     network, (values, mask) = subject.network(), subject.inputs()
     on_gpu = real(outputs_of(network, values, mask), mask, subject).cpu()
     mask = mask.cpu()
     on_cpu = real(outputs_of(network.cpu(), values.cpu(), mask), mask, subject)
     found = relative_difference(on_gpu, on_cpu)
-    summary = f"the GPU's outputs differ from the CPU's by {found:.2g} of the largest"
+    summary = f"the GPU's outputs differ from the CPU's by {found:.2g} of the largest one"
     if found <= DEVICE_ROUNDING:
-        return Finding("pass", f"{summary}, by rounding")
-    return Finding("fail", f"{summary}, more than rounding")
+        return Finding("pass", f"{summary}, which is rounding")
+    return Finding("fail", f"{summary}, which is more than rounding")
 
 
 def shortened(mask: Tensor, longest: int) -> Tensor:

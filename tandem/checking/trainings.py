@@ -22,10 +22,10 @@ from tandem.training.graphs import NUM_WARMUPS
 from tandem.training.optimizer import AdamW
 from tandem.training.trainer import Trainer
 
-NUM_GRADIENTS = 3  # steps after which every parameter must have had a gradient: a zero last layer stops those before it
-FAR = 2.0  # times the loss of guessing
-NUM_OVERFIT, NUM_BETWEEN, OVERFIT_SECONDS = 300, 10, 10.0  # steps, steps between two looks at the loss, time limit
-USUAL_RATE = 1e-2  # of the batch that is learned by heart
+NUM_GRADIENTS = 3  # steps in which every parameter must get a gradient; a last layer of zeros passes none at first
+FAR = 2.0  # times the loss of outputs that are all 0
+NUM_OVERFIT, NUM_BETWEEN, OVERFIT_SECONDS = 300, 10, 10.0  # steps, steps between two evaluations, time limit
+USUAL_RATE = 1e-2  # learning rate of the overfitting check
 OVERFITTED = 0.5  # of the loss of the best constant outputs
 NEGLIGIBLE = 0.01  # a loss of constant outputs that leaves nothing to learn
 CONSTANT_STEPS, CONSTANT_RATE = 200, 0.1  # of the optimizer that finds these outputs
@@ -90,7 +90,7 @@ def batch_statistics(subject: Subject) -> Finding:
     named = f" ({', '.join(norms)})" if norms else ""
     return Finding(
         "warn",
-        f"in training mode other sequences in the batch move an output by {found:.0%} of the largest one{named}, so "
+        f"in training mode other sequences in the batch change an output by {found:.0%} of the largest one{named}, so "
         "micro-batches (grad_accum_steps, out-of-memory fallbacks) and several workers change the result",
     )
 
@@ -130,14 +130,14 @@ def gradients(subject: Subject) -> Finding:
     if left:
         return Finding(
             "warn",
-            f"no gradient reaches {', '.join(left)}: such a parameter keeps its initial value, and several workers "
-            "cannot train an unused one",
+            f"no gradient reaches {', '.join(left)}: these parameters keep their initial values, and several workers "
+            "cannot train a network with unused parameters",
         )
     return Finding("pass", f"a gradient reaches each of {num} parameters")
 
 
 def initial_loss(subject: Subject) -> Finding:
-    """Before training, the loss is about that of guessing."""
+    """Before training, the loss is about that of outputs that are all 0."""
     trainer = subject.trainer()
     batch = trainer.one_batch(BATCH_SIZE)
     with torch.no_grad():
@@ -147,16 +147,16 @@ def initial_loss(subject: Subject) -> Finding:
             for each in (outputs, torch.zeros_like(outputs))
         )
     if loss <= FAR * guessing:
-        return Finding("pass", f"the initial loss is {loss:.3g}, that of guessing {guessing:.3g}")
+        return Finding("pass", f"the initial loss is {loss:.3g}; if all outputs are 0 it is {guessing:.3g}")
     return Finding(
         "warn",
-        f"the initial loss is {loss:.3g}, that of guessing (all outputs 0) {guessing:.3g}, so the first epochs unlearn "
+        f"the initial loss is {loss:.3g}, but {guessing:.3g} if all outputs are 0, so the first epochs only reduce "
         "large outputs; scale the last layer's initial weights down",
     )
 
 
 def overfitting(subject: Subject) -> Finding:
-    """The network learns one batch by heart, with the workload's learning rate or with a usual one."""
+    """The network overfits one batch, with the workload's learning rate or with a usual one."""
     trainer = subject.trainer()
     batch = trainer.one_batch(BATCH_SIZE)
     constant, deadline = constant_loss(subject, trainer, batch), time.monotonic() + OVERFIT_SECONDS
@@ -168,13 +168,13 @@ def overfitting(subject: Subject) -> Finding:
         num_steps, loss = overfit(subject.trainer(), batch, rate, OVERFITTED * constant, deadline)
         reached = (
             f"{num_steps} steps at a learning rate of {rate:g} bring the loss of {len(batch)} sequences to {loss:.3g}; "
-            f"the best constant outputs have {constant:.3g}"
+            f"with the best constant outputs it is {constant:.3g}"
         )
         if loss <= OVERFITTED * constant:
             return Finding("pass", reached)
         if time.monotonic() > deadline:
             return Finding("skip", f"{reached}, and more steps would take longer than {OVERFIT_SECONDS:g} s")
-    return Finding("warn", f"{reached}, and a network that cannot learn one batch learns no data")
+    return Finding("warn", f"{reached}; a network that cannot learn one batch cannot learn the data")
 
 
 def overfit(trainer: Trainer, batch: Batch, rate: float, enough: float, deadline: float) -> tuple[int, float]:
@@ -228,8 +228,8 @@ def cost(subject: Subject) -> Finding:
     if math.isinf(seconds):
         return Finding("warn", f"a step with the batch of {size} does not fit into memory, so the training splits it")
     summary = (
-        f"a step of {size} sequences takes {1000 * seconds:.3g} ms and {mib:.3g} MiB, that of a gru with "
-        f"{num_parameters(other.model):,} parameters {1000 * gru_seconds:.3g} ms and {gru_mib:.3g} MiB"
+        f"a step of {size} sequences takes {1000 * seconds:.3g} ms and {mib:.3g} MiB; a gru with "
+        f"{num_parameters(other.model):,} parameters takes {1000 * gru_seconds:.3g} ms and {gru_mib:.3g} MiB"
     )
     if seconds > FACTOR * gru_seconds or mib > FACTOR * gru_mib:
         return Finding("warn", f"{summary}: look for Python loops over steps and for large intermediate tensors")

@@ -28,8 +28,8 @@ NAMED = {
     "workers": "realized.workers",
     "threads": "realized.threads",
     "kernels": "kernels",
-    "way of stepping": "realized.step",
-    "place of the data": "realized.data_location",
+    "step execution": "realized.step",
+    "data location": "realized.data_location",
     "seed": "seed",
 }
 MAX_LISTED = 4  # parameters or files that are listed; the others are only counted
@@ -39,7 +39,7 @@ MAX_LETTERS, DIGEST_LETTERS = 48, 8
 CHOICES = ("threads", "precision", "step", "grad_accum_steps", "probe", "seed")
 # Differences between the seeds of one side: those that refuse the comparison, and those that are only noted because
 # `auto` chose them.
-OF_A_SIDE, OF_AUTO = ("device", "hardware"), ("threads", "kernels", "way of stepping")
+OF_A_SIDE, OF_AUTO = ("device", "hardware"), ("threads", "kernels", "step execution")
 # Settings of the machine, which only people change (a clock follows the load): name -> path in a reading.
 SETTINGS = {"cpu governor": "cpu_governor", "power limit watts": "gpu.power_limit_watts"}
 
@@ -51,7 +51,7 @@ class Mismatch:
     second: str
 
     def __str__(self) -> str:
-        return f"{self.what} ({self.first} against {self.second})"
+        return f"{self.what} ({self.first} vs {self.second})"
 
 
 @dataclass(frozen=True)
@@ -67,12 +67,13 @@ class Comparability:
 def compare_sides(sides: Mapping[str, Sequence[Manifest]]) -> Comparability:
     """Compare two sides. Each has one manifest per seed, and the manifests of a side must agree among themselves."""
     (_, (first, *_)), (_, (second, *_)) = sides.items()
-    refusals, notes = [str(each) for each in refusing(first, second)], [str(e) for e in of_environment(first, second)]
+    refusals = [f"different {each}" for each in refusing(first, second)]
+    notes = [f"different {each}" for each in of_environment(first, second)]
     for name, (own, *others) in sides.items():
         for other in others:
             named = list(naming(own, other))
             of_device = (each for each in named if each.what in OF_A_SIDE)
-            refusals += [f"{each} among the runs of {name}" for each in (*refusing(own, other), *of_device)]
+            refusals += [f"the runs of {name} differ in {each}" for each in (*refusing(own, other), *of_device)]
             if is_timed(other):
                 notes += [f"the runs of {name} differ in {each}" for each in named if each.what in OF_AUTO]
         for manifest in filter(is_timed, (own, *others)):
@@ -96,7 +97,7 @@ def refusing(first: Manifest, second: Manifest) -> Iterator[Mismatch]:
     yield from of_group(first, second, "block.train", "{}", "parameters")
     for name in ("precision", "grad_accum_steps"):
         yield from differing(first, second, name, f"realized.{name}")
-    yield from differing(first, second, "batch of all workers", "realized.batch_size", absent="as params.yaml has it")
+    yield from differing(first, second, "global batch size", "realized.batch_size", absent="as in params.yaml")
     yield from of_group(first, second, "digests.code", "code: {}", "files")
     releases = [manifest["environment"]["versions"]["torch"].partition("+")[0] for manifest in (first, second)]
     if releases[0] != releases[1]:
@@ -110,7 +111,7 @@ def naming(first: Manifest, second: Manifest) -> Iterator[Mismatch]:
 
 def of_environment(first: Manifest, second: Manifest) -> Iterator[Mismatch]:
     yield from differing(first, second, "commit", "tree.commit")
-    yield from differing(first, second, "patch of an edited tree", "tree.patch_sha256", absent="none")
+    yield from differing(first, second, "patch of uncommitted changes", "tree.patch_sha256", absent="none")
     yield from differing(first, second, "locked packages", "environment.requirements_sha256")
     versions = [manifest["environment"]["versions"] for manifest in (first, second)]
     # A CPU has no driver and no cuDNN, so only versions that both recorded are compared. torch is among the refusals.
@@ -121,11 +122,11 @@ def of_environment(first: Manifest, second: Manifest) -> Iterator[Mismatch]:
 
 def of_data(first: Manifest, second: Manifest) -> Iterator[Mismatch]:
     """Yield only the first cause of different data: the raw table, the division into splits, or the preparation."""
-    # Data from a source of the workload's own has no table, and may have no division.
+    # Data from a source of the workload's own has no table, and may have no files of sequence ids.
     found = list(differing(first, second, "data: raw table", "digests.data.table"))
     divisions = [division(manifest) for manifest in (first, second)]
     if not found and divisions[0] != divisions[1]:
-        found = [Mismatch("data: division into splits", *map(short, divisions))]
+        found = [Mismatch("data: sequences of the splits", *map(short, divisions))]
     yield from found or of_group(first, second, "digests.data.packed", "data: packed {} split", "splits")
 
 
@@ -164,14 +165,14 @@ def conditions_of(manifest: Manifest, label: str) -> Iterator[str]:
     """Yield the problems of one side's machine."""
     before, after = (manifest["conditions"][when] for when in ("before", "after"))
     for who, share in taken_by_others(manifest["conditions"]).items():
-        yield f"{label}: {who} took {share:.0%} of the processors' time while it trained"
+        yield f"{label}: {who} used {share:.0%} of the CPU time during the training"
     throttled = [value_at(reading, "gpu.throttled_by") for reading in (before, after)]
     if reasons := dict.fromkeys(short(reason) for reason in throttled if reason):
         yield f"{label}: the clocks were throttled ({', '.join(reasons)})"
     for what, path in SETTINGS.items():
         start, end = (value_at(reading, path) for reading in (before, after))
         if None not in (start, end) and start != end:
-            yield f"{label}: {what} changed while training ({short(start)} before, {short(end)} after)"
+            yield f"{label}: {what} changed during the training ({short(start)} before, {short(end)} after)"
 
 
 # Sides in words.
@@ -207,8 +208,8 @@ def best_threads(manifest: Manifest) -> str:
     if manifest["device"] != "cpu" or threads == "auto" or cores == 1:
         return ""
     return (
-        f"the CPU ran {threads} of {cores:g} cores because params.yaml sets it; `threads: auto` measures which number "
-        "is fastest"
+        f"the CPU used {threads} of {cores:g} cores, because params.yaml sets threads: {threads}; `threads: auto` "
+        "measures and uses the fastest number"
     )
 
 

@@ -30,8 +30,8 @@ from tandem.comparing.table import Row, rows_of
 from tandem.machine.conditions import busy
 from tandem.runs.run import Run
 
-# Differences that the descriptions of the sides do not show, so they are stated with the ratio.
-NOT_DESCRIBED = ("machine", "way of stepping", "place of the data")
+# Differences that the descriptions of the sides do not show, so the sentence with the ratio names them.
+NOT_DESCRIBED = ("machine", "step execution", "data location")
 # The fields that a row takes from `timing` in timing.json, and how the values of several seeds are reduced to one.
 REDUCED: dict[str, Callable[[list[float]], float]] = {
     **dict.fromkeys(("epoch_seconds", "samples_per_second", "train_seconds"), statistics.median),
@@ -71,7 +71,7 @@ class Side:
     def predictions(self) -> dict[int, Rows]:
         """Return the predictions by seed. Raises ValueError if some are missing or a seed occurs twice."""
         if missing := [str(run.seed) for run in self.runs if not run.predictions]:
-            raise ValueError(f"the predictions of {self.name} are not at hand (seed {', '.join(missing)})")
+            raise ValueError(f"the predictions of {self.name} are missing (seed {', '.join(missing)})")
         found: dict[int, Rows] = {run.seed: run.predictions for run in self.runs}
         if len(found) < len(self.runs):
             raise ValueError(f"{self.name} has several runs of one seed ({', '.join(str(r.seed) for r in self.runs)})")
@@ -103,7 +103,7 @@ class Side:
         if len(rows) > 1:
             found["sentence"] = (
                 f"{found['score_name']} {found['score']:.4f} on average over {len(scores)} seeds ({min(scores):.4f}"
-                f" to {max(scores):.4f}), which vary weights, order and draws and leave the split as it is; with "
+                f" to {max(scores):.4f}), which change the weights, the order and the random draws but not the split; "
                 f"seed {first['seed']}: {first['sentence']}"
             )
         return found
@@ -197,7 +197,7 @@ class Comparison:
 
 def compare(workload: str, sides: Sequence[Side], speed: Mapping[str, Any] | None = None) -> Comparison:
     """`speed` is the content of results/speed/<workload>.json: {"speed_up": a SpeedUp, "sides": [base, other], "about":
-    ...}; or {"sentence": why there is no ratio}. If it is None, the runs did not take turns and the ratio comes from
+    ...}; or {"sentence": why there is no ratio}. If it is None, the runs did not alternate and the ratio comes from
     the epochs.
     """
     return Comparison(workload, tuple(sides), tuple(judge(sides[0], other, speed) for other in sides[1:]))
@@ -208,11 +208,11 @@ def judge(first: Side, second: Side, speed: Mapping[str, Any] | None = None) -> 
     scores, difference = compare_scores(first, second)
     speed_up = None
     if found.refusals:
-        fast = f"no speed-up is stated. What stands against it: {'; '.join(found.refusals)}"
+        fast = f"no speed-up is reported: {'; '.join(found.refusals)}"
     else:
         try:
             if untimed := [side.name for side in (first, second) if not (speed or side.epoch_seconds)]:
-                raise ValueError(f"{' and '.join(untimed)} trained beside other seeds and was not timed")
+                raise ValueError(f"{' and '.join(untimed)} trained together with other seeds and was not timed")
             # The recorded epochs are all that two machines offer.
             speed_up = (
                 speed_in_turns(first, second, speed)
@@ -221,8 +221,8 @@ def judge(first: Side, second: Side, speed: Mapping[str, Any] | None = None) -> 
             )
             fast = speed_sentence(first, second, found, speed_up, speed)
         except ValueError as error:
-            fast = f"no speed-up is stated: {error}"
-    # When the sides take turns, the CPU uses its fastest number of threads, whatever the trainings used.
+            fast = f"no speed-up is reported: {error}"
+    # When the sides alternate, the CPU uses its fastest number of threads, whatever the trainings used.
     of_threads = () if speed else filter(None, map(best_threads, (first.manifest, second.manifest)))
     notes = tuple(f"{note}." for note in (*of_threads, *found.notes))
     return Judgement(first, second, found, speed_up, difference, f"{fast}.", f"{scores}.", notes)
@@ -233,10 +233,10 @@ def speed_sentence(
 ) -> str:
     timed = speed["about"] if speed else {first.name: {}, second.name: {}}
     sides = [hardware_and_settings(side.manifest, timed[side.name].get("threads")) for side in (first, second)]
-    differing = [f"{each.what} ({each.second} against {each.first})" for each in found.named]
+    differing = [f"{each.what} ({each.second} vs {each.first})" for each in found.named]
     others = " and ".join(each for each in differing if each.startswith(NOT_DESCRIBED))
-    other_differences = f"; they differ in {others} too" if others else ""
-    return f"{speed_up.sentence(first.name, second.name)}. {sides[1]} against {sides[0]}{other_differences}"
+    other_differences = f"; they also differ in {others}" if others else ""
+    return f"{speed_up.sentence(first.name, second.name)}. {sides[1]} vs {sides[0]}{other_differences}"
 
 
 def speed_in_turns(first: Side, second: Side, speed: Mapping[str, Any]) -> SpeedUp:
@@ -245,12 +245,12 @@ def speed_in_turns(first: Side, second: Side, speed: Mapping[str, Any]) -> Speed
         raise ValueError(speed["sentence"].removeprefix(f"{speed['workload']}: ").rstrip("."))
     names, measured = [first.name, second.name], list(speed["sides"])
     if sorted(names) != sorted(measured):
-        raise ValueError(f"{' and '.join(measured)} took turns, and these are {' and '.join(names)}")
+        raise ValueError(f"the speed was measured on {' and '.join(measured)}, the runs are on {' and '.join(names)}")
     if out_of_memory := [name for name in names if speed["out_of_memory"].get(name)]:
-        raise ValueError(f"memory ran out on {' and '.join(out_of_memory)} while they took turns")
+        raise ValueError(f"memory ran out on {' and '.join(out_of_memory)} in the speed measurement")
     precisions = [speed["about"][name].get("precision") for name in names]
     if precisions[0] != precisions[1]:
-        raise ValueError(f"the sides took turns in precision {precisions[0]} and {precisions[1]}")
+        raise ValueError(f"the speed was measured with different precisions ({precisions[0]} and {precisions[1]})")
     found = SpeedUp(**speed["speed_up"])
     return found if names == measured else found.reversed()
 
@@ -260,13 +260,13 @@ def compare_scores(first: Side, second: Side) -> tuple[str, Difference | None]:
         name, paired = first.score_name, first.runs[0].task_facts["paired"]
         pair = first.predictions(), second.predictions()
         if name != second.score_name:
-            raise ValueError(f"{first.name} is scored by {name}, {second.name} by {second.score_name}")
+            raise ValueError(f"{first.name} has the score {name}, and {second.name} has {second.score_name}")
         if paired != (other := second.runs[0].task_facts["paired"]):
             raise ValueError(f"{first.name} is compared by {paired}, {second.name} by {other}")
         scores = [list(differences.measured_scores(paired, side).values()) for side in pair]
         found = differences.difference(paired, *pair, differences.margin_of_seeds(*scores), name)
     except ValueError as error:
-        return f"{first.scores}, {second.scores}; the two are not compared, because {error}", None
+        return f"{first.scores}, {second.scores}; the scores are not compared, because {error}", None
     sentence = found.sentence(first.name, second.name)
     # The sentence lacks the scores if it tests the MAE instead of the score, or if one side has seeds that the other
     # lacks.

@@ -62,7 +62,7 @@ class Found:
     low: float  # 95% interval of the difference
     high: float
     p: float | None
-    min_detectable_effect: float | None  # detected in 80% of such comparisons; None: none is
+    min_detectable_effect: float | None  # detected in 80% of such comparisons; None: no difference is
     method: str
 
 
@@ -107,23 +107,20 @@ class Difference(Found):
             better = "better" if (self.difference > 0) == self.is_larger_better else "worse"
             if len(self.first) >= MIN_SEEDS:
                 return f"They differ: {second} is {better} than {first}"
-            return f"The trained networks differ: that of {second} is {better} than that of {first}"
-        unseen = "no difference, however large, could have been seen with so few"
+            return f"The trained networks differ: {second} is {better} than {first}"
+        unseen = f"this comparison cannot detect any difference with so few {self.unit}"
         if self.min_detectable_effect is not None:
             seen = self.number(self.min_detectable_effect)
-            unseen = f"a difference smaller than {seen} is missed in more than one of five such comparisons"
-        margin_note = (
-            f"; the interval is not within {margin}, so neither is it shown that they are the same" if margin else ""
-        )
-        return f"Not told apart: {unseen}{margin_note}"
+            unseen = f"this comparison would miss a difference smaller than {seen} in more than one of five repetitions"
+        margin_note = f"; equality is not shown either, because the interval exceeds {margin}" if margin else ""
+        return f"No difference detected: {unseen}{margin_note}"
 
     @property
     def num_seeds_note(self) -> str:
         if len(self.first) >= MIN_SEEDS:
             return ""
-        if len(self.first) == 2:
-            return ". With two seeds a side, what other seeds would change is not in it"
-        return ". With one seed a side this is about two trained networks; what another seed would change is not in it"
+        seeds = "two seeds" if len(self.first) == 2 else "one seed"
+        return f". This compares trained networks ({seeds} each); it does not include the variation between seeds"
 
     def number(self, value: float) -> str:
         return f"{value:.4f}" if self.is_larger_better else f"{value:.4g}"
@@ -181,7 +178,7 @@ def measured_scores(paired: str, side: Mapping[int, Rows]) -> dict[int, float]:
 
 def measure_of(paired: str, runs: Sequence[Rows], score_name: str = "score") -> Measure:
     if paired not in MEASURES:
-        raise ValueError(f"there is no test of {paired!r} here; there is one of {', '.join(MEASURES)}")
+        raise ValueError(f"there is no test for the scores {paired!r}; accepted: {', '.join(MEASURES)}")
     measure = MEASURES[paired]
     if paired == "correct" and runs and runs[0] and "stretch" in runs[0][0]:
         return OF_WINDOWS
@@ -193,8 +190,8 @@ def paired_seeds(first: Sequence[int], second: Sequence[int]) -> list[tuple[int,
         return [(first[0], second[0])]
     common = [(seed, seed) for seed in first if seed in second]
     if not common:
-        seeds = " against ".join(", ".join(map(str, side)) for side in (first, second))
-        raise ValueError(f"the two sides have no seed in common ({seeds})")
+        seeds = " vs ".join(", ".join(map(str, side)) for side in (first, second))
+        raise ValueError(f"the compared runs have no seed in common ({seeds})")
     return common
 
 
@@ -206,7 +203,7 @@ def read_classified(runs: Sequence[Rows]) -> np.ndarray:
     actual, predicted = (by_sequence(runs, column, str) for column in ("actual", "predicted"))
     differing = int((actual != actual[0]).any(axis=0).sum())
     if differing:
-        raise ValueError(f"the test splits differ: {differing:,} of the labels stand on one side only")
+        raise ValueError(f"the test splits differ in {differing:,} of the labels")
     return (predicted == actual).astype(float)
 
 
@@ -250,7 +247,7 @@ def read_forecast(runs: Sequence[Rows]) -> np.ndarray:
         for column in ("actual", "predicted")
     )
     if keys != [keys[0]] * len(runs) or not np.allclose(actual, actual[0], rtol=SAME_LEVEL, atol=0):
-        raise ValueError("the test splits differ: the windows are not the same levels in the same order")
+        raise ValueError("the test splits differ: the windows have other values or another order")
     return np.abs(predicted - actual[0]).mean(axis=2)
 
 
@@ -258,14 +255,14 @@ def read_regressed(runs: Sequence[Rows]) -> np.ndarray:
     """Return (R, N): the absolute error of a sequence's prediction, in the target's own unit."""
     actual, predicted = (by_sequence(runs, column, float) for column in ("actual", "predicted"))
     if not np.allclose(actual, actual[0], rtol=SAME_LEVEL, atol=0):
-        raise ValueError("the test splits differ: the sequences do not have the same numbers")
+        raise ValueError("the test splits differ: the sequences have other targets")
     return np.abs(predicted - actual[0])
 
 
 def read_scores(runs: Sequence[Rows]) -> np.ndarray:
     """Return (R, N): the number that the task gave a sequence, in the column `score`."""
     if not all(row.get("score") for rows in runs for row in rows):
-        raise ValueError("predictions.csv has no number for each sequence in a column `score`")
+        raise ValueError("predictions.csv needs a column `score` with a number for each sequence")
     return by_sequence(runs, "score", float)
 
 
@@ -278,7 +275,7 @@ def by_sequence(runs: Sequence[Rows], column: str, kind: type) -> np.ndarray:
 
 def refuse_other_split(truths: Sequence[set[Any]], of_what: str) -> None:
     if num_differing := max(len(truth ^ truths[0]) for truth in truths):
-        raise ValueError(f"the test splits differ: {num_differing:,} of the {of_what} stand on one side only")
+        raise ValueError(f"the test splits differ in {num_differing:,} of the {of_what}")
 
 
 def share(counts: np.ndarray) -> float:
@@ -464,7 +461,7 @@ def min_detectable_effect(standard_error: float) -> float | None:
 class Measure:
     """The score of a task's predictions, and the test that compares two sides."""
 
-    name: str  # empty: that of the task's score
+    name: str  # empty: the name of the task's score
     unit: str
     is_larger_better: bool
     moves_in_steps: bool  # the score is a count of units divided by their number

@@ -36,12 +36,12 @@ Entry = Mapping[str, Any]  # of a workload on one kind of hardware
 
 def read() -> dict[str, list[dict[str, Any]]]:
     """Return workload -> published entries. Raises ValueError for a file of another version."""
-    mend = f"`git checkout {files.relative(FILE)}` brings it back"
+    mend = f"`git checkout {files.relative(FILE)}` restores it"
     content = files.read_json(FILE, mend)
     if content["schema"] != SCHEMA:
         raise ValueError(f"{files.relative(FILE)} has schema {content['schema']}, and this version reads {SCHEMA}")
     if empty := [workload for workload, entries in content["workloads"].items() if not entries]:
-        raise files.damaged(files.relative(FILE), f"it has no entries of {empty[0]}", mend)
+        raise files.damaged(files.relative(FILE), f"it has no entries for {empty[0]}", mend)
     return dict(content["workloads"])
 
 
@@ -99,7 +99,7 @@ def references(entries: Sequence[Entry], own: Sequence[Run]) -> tuple[tuple[Refe
         if not changed_parameters and not other:
             verdict = next((judge(entry, run) for run in own if run.seed == entry["seed"]), None)
             found.append(Reference(side_of(entry), verdict, entry["seed"]))
-    return tuple(found), "" if found else "; ".join(dict.fromkeys(reasons)) or "nothing is published of it"
+    return tuple(found), "" if found else "; ".join(dict.fromkeys(reasons)) or "no published result exists"
 
 
 def distance(published: Entry, own: Manifest) -> tuple[int, ...]:
@@ -128,7 +128,7 @@ def judge(published: Entry, own: Run) -> Verdict:
     found = own.manifest
     if changed_parameters := parameters(published, found):
         return Verdict(
-            "not verifiable", "other parameters", f"{', '.join(changed_parameters)} of params.yaml are not as published"
+            "not verifiable", "other parameters", f"the published values of {', '.join(changed_parameters)} differ"
         )
     if other := list(of_data(published, found)):
         return Verdict("different", "data", "; ".join(map(str, other)))
@@ -148,11 +148,11 @@ def judge_score(published: Entry, own: Run, environment: EnvironmentInfo) -> Ver
     margin = margin_of_seeds(list(published["scores"].values()))
     seen = f"{name} {here:.4f} here, {there:.4f} published"
     if margin is None:
-        return Verdict("inconclusive", sentence=f"{seen}; it takes five published seeds to say what that means")
-    limit = f"{margin.value:.4f}, {margin.reason}"
+        return Verdict("inconclusive", sentence=f"{seen}; five published seeds are needed to judge the difference")
+    limit = f"{margin.value:.4f} ({margin.reason})"
     if abs(here - there) > margin.value:
-        return different("predictions", f"{seen}, further apart than {limit}", environment)
-    sentence = f"{seen}, no further apart than {limit}; what else differs: {'; '.join(environment.differences)}"
+        return different("predictions", f"{seen}; the difference is larger than {limit}", environment)
+    sentence = f"{seen}; the difference is at most {limit}; other differences: {'; '.join(environment.differences)}"
     return Verdict("statistically compatible", sentence=sentence)
 
 

@@ -101,8 +101,8 @@ def environment_of(manifest: Manifest, found: Manifest) -> EnvironmentInfo:
     processors = {"processor": hardware["cpu"]["name"]}, {"processor": here["cpu"]["name"]}
     realized, again = manifest["realized"], found["realized"]
     # After an out-of-memory error, the remaining steps ran differently.
-    memory = ["ran out" if of.get("out_of_memory") else "sufficed" for of in (realized, again)]
-    lost = (f"memory {memory[1]} here, {memory[0]} recorded",) if "ran out" in memory else ()
+    memory = ["yes" if of.get("out_of_memory") else "no" for of in (realized, again)]
+    lost = (f"out of memory: {memory[1]} here, {memory[0]} recorded",) if "yes" in memory else ()
     return EnvironmentInfo(
         tuple(differing(manifest["environment"]["versions"], found["environment"]["versions"])),
         (*differing(hardware, here, HARDWARE), *differing(*processors)),
@@ -122,7 +122,7 @@ def different(cause: str, sentence: str, environment: EnvironmentInfo) -> Verdic
     """
     if environment.versions:
         return Verdict(
-            "different", "environment", f"{'; '.join(environment.versions)}; seen first in {cause}: {sentence}"
+            "different", "environment", f"{'; '.join(environment.versions)}; first seen in {cause}: {sentence}"
         )
     return Verdict("different", cause, sentence)
 
@@ -173,14 +173,14 @@ def different_bits(manifest: Manifest, found: Manifest) -> tuple[str, str] | Non
         losses = ", ".join(
             f"{name} {here[name]!r} here, {recorded[name]!r} recorded" for name in names if name in LOSSES
         )
-        return f"epoch {recorded['epoch']}", losses or f"{', '.join(names)} differ, and the losses are equal"
+        return f"epoch {recorded['epoch']}", losses or f"{', '.join(names)} differ, but the losses are equal"
     recorded_digests, digests = manifest["digests"], found["digests"]
     for name, digest in digests["weights"].items():
         if digest != recorded_digests["weights"][name]:
-            return "tensor", f"{name}.safetensors is another file, though each epoch's weights are equal"
+            return "tensor", f"{name}.safetensors differs, but the weights of each epoch are equal"
     both = [own["predictions"] for own in (recorded_digests, digests) if "predictions" in own]
     if len(set(both)) > 1:
-        return "predictions", "predictions.csv is another file, though the weights are equal"
+        return "predictions", "predictions.csv differs, but the weights are equal"
     return None
 
 
@@ -252,8 +252,8 @@ def within(manifest: Manifest, found: Manifest, environment: EnvironmentInfo, en
             off = abs(recorded[loss] - here[loss])
             if off > allowed[loss]:
                 seen = f"{loss} {here[loss]:.6g} here, {recorded[loss]:.6g} recorded"
-                why = f"off by {off:.2g}, and rounding moves it by {allowed[loss]:.2g} at most"
-                return different(f"epoch {recorded['epoch']}", f"{seen}, {why}", environment)
+                why = f"a difference of {off:.2g}; rounding explains at most {allowed[loss]:.2g}"
+                return different(f"epoch {recorded['epoch']}", f"{seen}: {why}", environment)
     if envelope.horizon < len(compared):
         return None
     share = max(
@@ -261,11 +261,10 @@ def within(manifest: Manifest, found: Manifest, environment: EnvironmentInfo, en
         for (recorded, here), allowed in zip(compared, envelope.allowed, strict=True)
         for loss in LOSSES
     )
-    seen = f"the losses of {epochs_compared(manifest, found)} are inside the envelope of {envelope.num_perturbed}"
-    room = f"perturbed trainings, at most {share:.0%} of the way to its edge"
-    return Verdict(
-        "within rounding", sentence=f"{seen} {room}; what else differs: {'; '.join(environment.differences)}"
-    )
+    seen = f"the losses of {epochs_compared(manifest, found)} differ by at most {share:.0%} of what rounding explains"
+    perturbed = f"measured with {envelope.num_perturbed} perturbed trainings"
+    sentence = f"{seen}, {perturbed}; other differences: {'; '.join(environment.differences)}"
+    return Verdict("within rounding", sentence=sentence)
 
 
 # Beyond the horizon.
@@ -286,13 +285,13 @@ def judge_final_scores(
     and a test for any difference cannot distinguish these cases.
     """
     beyond = (
-        f"rounding reaches the spread over seeds after epoch {horizon} of {len(found['epochs'])}, so the scores decide"
+        f"the losses after epoch {horizon} of {len(found['epochs'])} show no more than rounding, so the scores decide"
         if horizon
-        else "rounding says nothing here, so the scores decide"
+        else "the losses cannot be compared within rounding, so the scores decide"
     )
     if recorded is None or not found["predictions"]:
-        missing = "the recorded predictions are not to be had" if recorded is None else "nothing was predicted"
-        return Verdict("inconclusive", sentence=f"{beyond}, and {missing}")
+        missing = "the recorded predictions are missing" if recorded is None else "the test split was not predicted"
+        return Verdict("inconclusive", sentence=f"{beyond}, but {missing}")
     paired, score_name = manifest["result"]["paired"], manifest["result"]["score_name"]
     sides = {run["seed"]: run["predictions"] for run in (found, *others)}
     margin = margin_of_seeds(list(measured_scores(paired, sides).values()))

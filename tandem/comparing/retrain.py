@@ -56,15 +56,15 @@ def main(arguments: list[str]) -> int:
 def parse(arguments: list[str]) -> Namespace:
     parser = ArgumentParser("python -m tandem.comparing.retrain", description="Repeat recorded trainings.")
     parser.add_argument("workload")
-    parser.add_argument("device", help="as params.yaml asks for it; of several workers (2xcpu) one does it all")
-    parser.add_argument("seeds", type=int, nargs="+", metavar="SEED", help="a training with each")
-    parser.add_argument("--out", type=Path, required=True, metavar="FILE", help="where the JSON goes")
-    parser.add_argument("--epochs", type=int, metavar="K", help="the first K alone; the schedule stays the whole one's")
+    parser.add_argument("device", help="as in params.yaml; one process does the work of several workers (2xcpu)")
+    parser.add_argument("seeds", type=int, nargs="+", metavar="SEED", help="one training for each seed")
+    parser.add_argument("--out", type=Path, required=True, metavar="FILE", help="file for the JSON output")
+    parser.add_argument("--epochs", type=int, metavar="K", help="only the first K epochs, with the schedule of all")
     parser.add_argument(
         "--perturb", type=int, nargs="+", default=[None], metavar="I",
-        help="move the initial weights by one unit in the last place, at random with generator I; a training with each",
+        help="perturb the initial weights by one unit in the last place, with generator I; one training for each",
     )  # fmt: skip
-    parser.add_argument("--evaluate", action="store_true", help="predict the test split too")
+    parser.add_argument("--evaluate", action="store_true", help="also predict the test split")
     return parser.parse_args(arguments)
 
 

@@ -12,18 +12,18 @@ from tandem.messages import MORE_SEEDS
 LEVEL = 0.95
 # With two pairs, the interval would be more than nine times as wide as with five pairs of the same spread.
 MIN_PAIRS = 3
-MORE_PAIRS = f"{MORE_SEEDS} measures 5"
+MORE_PAIRS = f"{MORE_SEEDS} runs 5"
 
 
 @dataclass(frozen=True)
 class SpeedUp:
-    """How many times as fast the second side is as the first. An interval takes three processes a side."""
+    """How many times as fast the second side is as the first. An interval needs three processes of each side."""
 
     ratio: float
     low: float | None
     high: float | None
-    num_pairs: int  # of processes that took turns; otherwise the smaller of `num_unpaired`
-    num_unpaired: tuple[int, int] | None = None  # the processes of each side, if they took no turns
+    num_pairs: int  # of alternating processes; otherwise the smaller of `num_unpaired`
+    num_unpaired: tuple[int, int] | None = None  # the processes of each side, if they did not alternate
 
     @property
     def is_clear(self) -> bool:
@@ -38,12 +38,12 @@ class SpeedUp:
     @property
     def processes(self) -> str:
         """The number of processes as text, and how to get an interval if there is none."""
-        found = f"{self.num_pairs} pair{'' if self.num_pairs == 1 else 's'} of processes in turns"
+        found = f"{self.num_pairs} pair{'' if self.num_pairs == 1 else 's'} of alternating processes"
         if self.num_unpaired:
             first, second = self.num_unpaired
-            num = "1 process a side" if first == second == 1 else f"{first} and {second} processes"
-            found = f"{num} that took no turns, so the drift of the machines is in it"
-        return found if self.interval else f"{found}; no interval: it takes {MIN_PAIRS}, and {MORE_PAIRS}"
+            num = "1 process each" if first == second == 1 else f"{first} and {second} processes"
+            found = f"{num}, not alternating, so drift of the machines is included"
+        return found if self.interval else f"{found}; no interval: at least {MIN_PAIRS} are needed, {MORE_PAIRS}"
 
     def ranked(self, first: str, second: str) -> tuple[SpeedUp, str, str]:
         """Return the speed-up of the faster side, and the names of the faster and the slower side."""
@@ -59,27 +59,27 @@ class SpeedUp:
         found, fast, slow = self.ranked(first, second)
         about = "; ".join(filter(None, (found.interval, found.processes)))
         if not found.interval:
-            return f"the ratio of an epoch on {slow} to one on {fast} is {found.ratio:.2f} ({about})"
+            return f"the epoch time on {slow} is {found.ratio:.2f} times that on {fast} ({about})"
         if not found.is_clear:
-            return f"no difference in speed can be told (ratio {found.ratio:.2f} in favour of {fast}, {about})"
+            return f"no difference in speed detected (ratio {found.ratio:.2f} in favour of {fast}, {about})"
         return f"an epoch on {fast} is {found.ratio:.2f} times as fast as on {slow} ({about})"
 
     def summary(self, first: str, second: str) -> str:
         """Return the sentence in a few words."""
         found, fast, slow = self.ranked(first, second)
         if found.interval and not found.is_clear:
-            return f"Speeds not told apart: {found.ratio:.2f} ({found.interval})"
+            return f"No difference in speed detected: {found.ratio:.2f} ({found.interval})"
         interval = f" ({found.interval})" if found.interval else "; no interval"
         return f"{fast} {found.ratio:.2f} times as fast as {slow}{interval}"
 
 
 def ratio_of_turns(base_seconds: Sequence[float], other_seconds: Sequence[float]) -> float:
-    """Return how many times as fast `other` is as `base`: the ratio of one pair of processes that took turns.
+    """Return how many times as fast `other` is as `base`: the ratio of one pair of alternating processes.
 
     Numbers at the same index belong to the same turn. The result is the median of the turns' ratios. A disturbance
     longer than a turn slows both processes and cancels in the ratio; a disturbance of single turns does not move the
-    median. On a busy machine (benchmarks/aa.py) the ratios of medians and of means scattered 1.3 times as much, that of
-    minima 3.6 times.
+    median. On a busy machine (benchmarks/aa.py) the ratios of medians and of means scattered 1.3 times as much, the
+    ratios of minima 3.6 times.
     """
     pairs = zip(base_seconds, other_seconds, strict=True)
     return math.exp(statistics.median(math.log(base / other) for base, other in pairs))
@@ -94,7 +94,7 @@ def paired_speed_up(pair_ratios: Sequence[float]) -> SpeedUp:
     ValueError without a pair.
     """
     if not pair_ratios:
-        raise ValueError("no pair of processes was measured; a speed-up takes one, and its interval three")
+        raise ValueError(f"no pair of processes was measured; a speed-up needs 1, its interval {MIN_PAIRS}")
     logs = [math.log(ratio) for ratio in pair_ratios]
     count, middle = len(logs), statistics.fmean(logs)
     if count < MIN_PAIRS:
@@ -104,9 +104,7 @@ def paired_speed_up(pair_ratios: Sequence[float]) -> SpeedUp:
 
 
 def unpaired_speed_up(first_seconds: Sequence[float], second_seconds: Sequence[float]) -> SpeedUp:
-    """Return the ratio of the geometric means of processes that took no turns. The interval is Welch's on the
-    logarithms.
-    """
+    """Return the ratio of the geometric means of processes that did not alternate and Welch's interval of its log."""
     logs = [[math.log(seconds) for seconds in side] for side in (first_seconds, second_seconds)]
     middle, counts = statistics.fmean(logs[0]) - statistics.fmean(logs[1]), (len(logs[0]), len(logs[1]))
     if min(counts) < MIN_PAIRS:

@@ -44,8 +44,8 @@ FACTS = {
     "network": "block.train.model.name",
     "torch": "environment.versions.torch",
     "Python": "environment.versions.python",
-    "made": "measured_at",
-    "others' share of the cores": "conditions.between.others_share",
+    "trained": "measured_at",
+    "CPU share of other processes": "conditions.between.others_share",
 }
 # How a value is shown if not as it is.
 SHOWN: dict[str, Callable[[Any], Any]] = {
@@ -55,12 +55,12 @@ SHOWN: dict[str, Callable[[Any], Any]] = {
     "edited": lambda tree: tree and (tree["patch_sha256"] or ("no" if tree["patch"] == "" else None)),
     "code": lambda found: found and digest(found),
     "packed data": lambda found: found and digest(found),
-    "others' share of the cores": lambda share: "-" if share is None else f"{share:.0%}",
+    "CPU share of other processes": lambda share: "-" if share is None else f"{share:.0%}",
 }
 # Measurement -> path in the manifest, unit.
 MEASURED = {
     "epoch seconds": ("timing.epoch_seconds", " s"),
-    "samples a second": ("timing.samples_per_second", ""),
+    "samples per second": ("timing.samples_per_second", ""),
     "training seconds": ("timing.train_seconds", " s"),
     "joules per epoch": ("timing.epoch_joules", " J"),
     "VRAM peak, tensors": ("timing.peak_allocated_mib", " MiB"),

@@ -72,7 +72,7 @@ def probe(trainer: Trainer, auto_seconds: float = 0.0) -> ProbeResult | str:
     except (RuntimeError, MemoryError, OSError) as error:
         if not is_out_of_memory(error):
             raise
-        return f"memory ran out while it was tried ({shorten(error)})"
+        return f"memory ran out during the probe ({shorten(error)})"
 
 
 def measure_parts(trainer: Trainer, seconds: float) -> ProbeResult:
@@ -222,7 +222,7 @@ def start_alternative(trainer: Trainer, changes: Changes, now: float) -> ProbePa
     if changes.get("batch_size", 0) * now > LONGEST_SECONDS:
         return f"not tried: its step would take more than {LONGEST_SECONDS} s"
     if changes.get("threads", 0) > trainer.params.threads and not has_cores(changes["threads"]):
-        return "not tried: not even a product of matrices gains from them, the cores are taken"
+        return "not tried: other processes use the cores, so even a matrix product gains nothing from more threads"
     try:
         other = variant(trainer, changes)
         part = ProbePart(other, epochs(other.training_steps))
@@ -234,13 +234,13 @@ def start_alternative(trainer: Trainer, changes: Changes, now: float) -> ProbePa
                 seconds = min(seconds, part.turn(0.0))
     except (RuntimeError, MemoryError) as error:  # no memory, or an operator without a kernel for the precision
         return f"failed: {shorten(error)}"
-    return part if seconds <= HOPELESS * now else f"given up: it began {seconds / now:.1f} times as slow"
+    return part if seconds <= HOPELESS * now else f"stopped: its first steps were {seconds / now:.1f} times as slow"
 
 
 def measure_streaming(trainer: Trainer) -> dict[str, float | str]:
     """Measure gathering a batch on the host and copying one from pinned memory, each alone, or say why not."""
     if trainer.device.type == "cpu" or trainer.train_split.data_location == "device":
-        where = "the device is the CPU" if trainer.device.type == "cpu" else "the data lies on the GPU"
+        where = "the device is the CPU" if trainer.device.type == "cpu" else "the data is already on the GPU"
         names = ("gather_seconds", "copy_bytes_per_second", "pinned_bytes_per_second")
         return {"copy_seconds": 0.0, **dict.fromkeys(names, f"no copy to a device: {where}")}
     split, device, size = trainer.train_split, trainer.device, trainer.params.batch_size
@@ -281,7 +281,7 @@ def measure_on_gpu(step: Callable[[], Any], device: torch.device) -> dict[str, f
     except (RuntimeError, AssertionError) as error:  # a torch without its profiler raises AssertionError
         kernels, reason = [], f"torch.profiler: {shorten(error)}"
     else:
-        reason = "torch.profiler saw no kernel (it needs CUPTI, and no other profiler beside it)"
+        reason = "torch.profiler recorded no kernel (it needs CUPTI, and no other profiler may run)"
     if not kernels:
         return {**found, "device_seconds": reason, "num_kernels": reason}
     copies = sum(name.startswith(("Memcpy", "Memset")) for name, _, _ in kernels)

@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass
 MIN_GAIN = 1.1  # smaller gains are not reported
 BOTTLENECK_SHARE = 0.5  # minimum share of a step
 SMALL_SHARE = 0.1  # of the device's memory; the message explains smaller needs
-NO_GPU = "the device is the CPU: it computes what it launches"
+NO_GPU = "the device is the CPU, which launches no kernels"
 GPU_FIELDS = ("host_seconds", "device_seconds", "num_kernels", "memory_context_mib")
 
 
@@ -88,33 +88,32 @@ class ProbeResult:
 
     def advice(self) -> str:
         best = sorted(((gain, what) for what, gain in self.gains.items() if gain >= MIN_GAIN), reverse=True)[:2]
-        help = " or ".join(f"{what}: about {gain:.1f} times" for gain, what in best)
-        return help or f"nothing that was tried would make it {MIN_GAIN} times as fast"
+        help = ", ".join(f"{what} would be about {gain:.1f} times as fast" for gain, what in best)
+        return help or f"no setting that was tried is {MIN_GAIN} times as fast"
 
     def bottleneck_sentence(self) -> str:
-        share, rates = f"{self.shares()[self.bottleneck]:.0%} of a step", self.rates_of_peak()
+        share, rates = f"{self.shares()[self.bottleneck]:.0%} of the step time", self.rates_of_peak()
         host, device = self.host_seconds, self.device_seconds
         if self.bottleneck == "data":
-            made = f"{rates['data_bytes']:.0%} of the memory rate measured here"
-            return f"{share} is waiting for its batch, which is made at {made}"
+            made = f"{rates['data_bytes']:.0%} of the memory bandwidth measured here"
+            return f"{share} is spent waiting for the batch, which is prepared at {made}"
         if self.bottleneck == "copy":
-            rate = f"{rates['copy_bytes']:.0%} of the rate from pinned memory"
-            return f"{share} is waiting for the copy to the GPU, at {rate}"
+            rate = f"{rates['copy_bytes']:.0%} of the bandwidth from pinned memory"
+            return f"{share} is spent waiting for the copy to the GPU, which runs at {rate}"
         if self.bottleneck == "launch":
             if host is None or device is None:
-                return f"{share} is what even a single sequence costs"
-            computing = f"the GPU computes {device / self.total_seconds:.0%} of the step"
-            return f"{computing}, to enqueue its {self.num_kernels} kernels takes the host {1000 * host:.2g} ms"
-        return f"{share} is computing, at {rates['flop']:.0%} of the matrix rate measured here"
+                return f"{share} is needed even for a single sequence"
+            computing = f"the GPU computes during {device / self.total_seconds:.0%} of the step time"
+            return f"{computing}, and the host takes {1000 * host:.2g} ms to launch its {self.num_kernels} kernels"
+        return f"{share} is computation, at {rates['flop']:.0%} of the matrix-product rate measured here"
 
     def memory_sentence(self) -> str:
         parts = ", ".join(f"{name} {mib:.1f}" for name, mib in self.memory_mib.items())
         total = sum(self.memory_mib.values())
-        message = f"{total:.1f} MiB is what this training needs: {parts}"
+        message = f"this training needs {total:.1f} MiB: {parts}"
         if total > SMALL_SHARE * self.device_mib:
             return message
-        why = "because model and data are small, not because the device is unused"
-        return f"{message}; little of the {self.device_mib:,.0f} MiB there are, {why}"
+        return f"{message}; the device has {self.device_mib:,.0f} MiB, but model and data are small"
 
     def missing_sentence(self) -> str:
         """Return the measurements that failed on this device, with the reasons."""

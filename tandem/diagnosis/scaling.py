@@ -5,7 +5,7 @@ and its block of params.yaml. Prints from which batch size on several workers ar
 waits for the all-reduce of the gradients. Writes results/scaling/<workload>-<device>.csv. No stage depends on it;
 weights and results do not change.
 
-All workers live at the same time, and the worker counts take turns of a fraction of a second, so a slowdown of the
+All workers live at the same time, and the worker counts alternate every fraction of a second, so a slowdown of the
 machine affects all of them. On the CPU one worker uses its faster number of threads, one or all cores, and several
 share the cores. The waiting time is the difference to the same step without all-reduce (`no_sync`).
 
@@ -62,8 +62,8 @@ def main(options: Namespace) -> Result:
         return Result("", {})
     identity = detect_hardware(options.device or "auto")
     if identity["kind"] == "cuda" and identity["count"] == 1 and not options.workers:
-        more = "a second one cannot be measured here; --device cpu measures workers that share the cores"
-        sentence = f"this machine shows one GPU ({identity['name']}): {more}"
+        more = "workers cannot be compared on it; --device cpu measures workers that share the CPU's cores"
+        sentence = f"this machine has one GPU ({identity['name']}): {more}"
         return Result(sentence, {"points": [], "sentences": [sentence]})
     points = measure(options)
     path = files.results_dir() / "scaling" / f"{options.workload}-{points[0].device}.csv"
@@ -75,13 +75,13 @@ def main(options: Namespace) -> Result:
 
 def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("workload", help="a block of params.yaml")
-    parser.add_argument("--device", choices=("cpu", "cuda"), help="default: the better one here")
+    parser.add_argument("--device", choices=("cpu", "cuda"), help="default: cuda if there is a GPU")
     parser.add_argument(
-        "--workers", nargs="+", type=int, metavar="N", help="default: 1, 2, 4, ... as there is room for"
+        "--workers", nargs="+", type=int, metavar="N", help="default: 1, 2, 4, ... up to all cores or GPUs"
     )
-    parser.add_argument("--batches", nargs="+", type=int, metavar="B", help="default: params.yaml's, times 2, 4 and 8")
-    parser.add_argument("--rounds", type=int, default=NUM_ROUNDS, metavar="R", help=f"turns of each ({NUM_ROUNDS})")
-    parser.add_argument("--seconds", type=float, default=TURN_SECONDS, help=f"of a turn ({TURN_SECONDS:g})")
+    parser.add_argument("--batches", nargs="+", type=int, metavar="B", help="default: params.yaml's times 1, 2, 4, 8")
+    parser.add_argument("--rounds", type=int, default=NUM_ROUNDS, metavar="R", help=f"turns of each N ({NUM_ROUNDS})")
+    parser.add_argument("--seconds", type=float, default=TURN_SECONDS, help=f"per turn ({TURN_SECONDS:g})")
     parser.add_argument("--out", type=Path, help=SUPPRESS)  # where the workers write what they measured
 
 
@@ -98,7 +98,7 @@ def measure(options: Namespace) -> list[ScalingPoint]:
     room = detect_hardware("cuda")["count"] if device == "cuda" else int(usable_cores())
     counts = sorted(set(options.workers or [2**power for power in range(13) if 2**power <= max(room, 2)]) | {1})
     if counts[0] < 1 or counts[-1] < 2:
-        raise ValueError(f"--workers {' '.join(map(str, options.workers))} compares nothing; name a number from 2 on")
+        raise ValueError(f"--workers {' '.join(map(str, options.workers))} compares nothing; add a number above 1")
     detect_hardware(f"{counts[-1]}x{device}")  # raises if the machine has fewer
     settings = load_workload(options.workload).train
     batches = options.batches or [factor * settings.batch_size for factor in FACTORS]
@@ -290,10 +290,10 @@ def verdicts(points: list[ScalingPoint]) -> list[str]:
         own = sorted((point for point in points if point.workers == number), key=lambda point: point.batch_size)
         faster = [point for point in own if point.speed_up >= PAYS]
         best = max(own, key=lambda point: point.speed_up)
-        pays = f"pay with a batch of {sizes_of(faster)}" if faster else f"do not pay with a batch of {sizes_of(own)}"
+        pays = f"are faster with batches of {sizes_of(faster)}" if faster else f"are not faster ({sizes_of(own)})"
         times = f"at best {best.speed_up:.2f} times as fast as one (batch {best.batch_size:,})"
         found.append(f"{number} workers {pays}: {times}")
         if uncertain := [point for point in own if point.speed_up_lowest < 1 < point.speed_up_highest]:
             sizes = sizes_of(uncertain)
-            found[-1] += f"; not certain, for rounds disagree (batch {sizes}): more --rounds on a quiet machine tell"
+            found[-1] += f"; the rounds disagree (batch {sizes}): repeat with more --rounds on an idle machine"
     return found

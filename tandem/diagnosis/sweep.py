@@ -32,9 +32,9 @@ class SweepPoint:
 
 def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("workload", help="a block of params.yaml")
-    parser.add_argument("--devices", nargs="+", choices=("cpu", "cuda"), help="default: all there are")
-    parser.add_argument("--largest", type=int, default=4096, metavar="N", help="do not go beyond this size (4096)")
-    parser.add_argument("--seconds", type=float, default=0.5, help="for each size (0.5)")
+    parser.add_argument("--devices", nargs="+", choices=("cpu", "cuda"), help="default: all available")
+    parser.add_argument("--largest", type=int, default=4096, metavar="N", help="largest batch size (4096)")
+    parser.add_argument("--seconds", type=float, default=0.5, help="per batch size (0.5)")
 
 
 def main(options: Namespace) -> Result:
@@ -43,13 +43,13 @@ def main(options: Namespace) -> Result:
     files.write_table(path, rows)
     sentences = [*verdicts(points), *stops]
     if loop := load_workload(options.workload).train.loop:
-        sentences.append(f"the steps were Tandem's own, not those of {loop}")
+        sentences.append(f"measured with Tandem's training steps, not with {loop}")
     text = "\n".join([*sentences, files.relative(path)])
     return Result(text, {"points": rows, "sentences": sentences, "file": files.relative(path)})
 
 
 def sweep(workload: str, devices: list[str] | None, largest: int, seconds: float) -> tuple[list[SweepPoint], list[str]]:
-    """The points, and the reason why each device's curve ends. `devices`: None: all there are."""
+    """The points, and the reason why each device's curve ends. `devices`: None for all available."""
     from tandem.machine.hardware import detect_hardware
     from tandem.training.context import open_prepared
     from tandem.training.oom import OomPolicy, translate_oom
@@ -63,8 +63,8 @@ def sweep(workload: str, devices: list[str] | None, largest: int, seconds: float
         while size <= largest:
             found = measure_size(trainer, size, seconds)
             if found is None:
-                fits = f"the largest that was tried and does is {size // 2}" if size > 1 else "no other is smaller"
-                stops.append(f"{device}: a batch of {size} does not fit; {fits}")
+                fits = f"; a batch of {size // 2} fits" if size > 1 else ""
+                stops.append(f"{device}: a batch of {size} does not fit{fits}")
                 break
             points.append(found)
             rate, peak = f"{found.samples_per_second:,.0f} samples/s", f"{found.peak_mib:,.1f} MiB"
@@ -118,7 +118,7 @@ def verdicts(points: list[SweepPoint]) -> list[str]:
         best = max(own.values())
         enough = min(size for size, rate in own.items() if rate >= ENOUGH * best)
         sentences.append(
-            f"{device}: batch {enough} reaches {own[enough] / best:.0%} of the best, {best:,.0f} samples/s"
+            f"{device}: batch {enough} reaches {own[enough] / best:.0%} of the best throughput, {best:,.0f} samples/s"
         )
     if {"cpu", "cuda"} <= {*rates}:
         gains = {size: rate / rates["cpu"][size] for size, rate in rates["cuda"].items() if size in rates["cpu"]}
@@ -127,6 +127,6 @@ def verdicts(points: list[SweepPoint]) -> list[str]:
             f"the GPU is faster from batch {ahead[0]} on ({gains[ahead[0]]:.1f} times there, "
             f"{gains[ahead[-1]]:.1f} times at {ahead[-1]})"
             if ahead
-            else "the CPU is faster at every size that both were measured at"
+            else "the CPU is faster at every batch size measured on both"
         )
     return sentences

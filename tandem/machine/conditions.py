@@ -18,7 +18,7 @@ import psutil
 from tandem.machine.hardware import read_text
 from tandem.machine.nvml import count_others, find_gpu
 
-TAKEN_SHARE = 0.10  # of all cores' time during a training: if others took more, its times are not reliable
+TAKEN_SHARE = 0.10  # of all cores' time during a training: if other processes used more, its times are not reliable
 PUBLISHER_SECONDS = 5.0  # processor time of Tandem's publisher, which imports mlflow during the first training
 # Reasons for lower GPU clocks that are not throttling: idleness and settings.
 IDLE_REASONS = (
@@ -71,13 +71,13 @@ def taken_by_others(conditions: Mapping[str, Any]) -> dict[str, float]:
         return {}
     before, after = (conditions[when]["cpu_seconds"]["all"] for when in ("before", "after"))
     allowed = {"others_share": PUBLISHER_SECONDS / (after - before), "steal_share": 0.0}
-    who = {"others_share": "others", "steal_share": "the host of this virtual machine"}
+    who = {"others_share": "other processes", "steal_share": "the host of this virtual machine"}
     return {who[name]: share for name, share in between.items() if name in who and share > TAKEN_SHARE + allowed[name]}
 
 
 def busy(conditions: Mapping[str, Any]) -> str:
     """Return in a few words who else used the processors or the GPU during a training; empty if nobody did much."""
-    found = [f"{who} took {share:.0%} of the cores" for who, share in taken_by_others(conditions).items()]
+    found = [f"{who} used {share:.0%} of the cores" for who, share in taken_by_others(conditions).items()]
     return ", ".join([*found, *(["other processes used its GPU"] if others_on_gpu(conditions) else [])])
 
 
@@ -123,7 +123,7 @@ def others_on_gpu(conditions: Mapping[str, Any]) -> str:
     `conditions` come from a manifest. Two trainings that share a GPU both lose time, and neither can tell how much.
     """
     before, between, after = (conditions.get(when) or {} for when in ("before", "between", "after"))
-    read = {"before": before.get("gpu"), "while it trained": between, "after": after.get("gpu")}
+    read = {"before": before.get("gpu"), "during the training": between, "after": after.get("gpu")}
     seen = {when: (readings or {}).get("other_processes") for when, readings in read.items()}
     counts = {when: int(count) for when, count in seen.items() if count is not None}
     if not any(counts.values()):

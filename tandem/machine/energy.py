@@ -75,19 +75,19 @@ Counter = GpuCounter | CpuCounter
 
 
 class Meter:
-    """Measures the energy of regions, which begin where the meter is made."""
+    """Measures the energy of a region, which begins when the meter is created."""
 
     def __init__(self, counter: Counter) -> None:
         self.counter, self.begin, self.first = counter, time.monotonic(), counter.read()
 
     def joules(self) -> float | str:
-        """The energy since the meter was made, or the reason why it is unknown."""
+        """The energy since the meter was created, or the reason why it is unknown."""
         last, seconds = self.counter.read(), time.monotonic() - self.begin
         if reason := self.first.reason or last.reason:
             return reason
         if seconds < self.counter.min_seconds:
             least = self.counter.min_seconds
-            return f"the energy counter needs regions of {least:g} s or more, and this one took {seconds:.2g} s"
+            return f"the energy counter needs regions of {least:g} s or more, but this one took {seconds:.2g} s"
         if last.num_gaps > self.first.num_gaps:
             return f"the energy counter may have wrapped around more than once between two readings ({seconds:,.0f} s)"
         return last.joules - self.first.joules

@@ -41,23 +41,23 @@ def detect_hardware(requested: str) -> dict[str, Any]:
             return {**hardware, **gpu, "kind": "cuda"}
         if requested == "cuda":
             raise ValueError(
-                f"device 'cuda' was asked for, but {obstacle}; fix that, or use auto or cpu in params.yaml's devices"
+                f"device 'cuda' is not available: {obstacle}; fix this, or use auto or cpu in params.yaml's devices"
             )
         hardware["why_not_cuda"] = obstacle
     return {**hardware, "kind": "cpu", "name": cpu["name"]}
 
 
 def require_gpus(requested: str, num_workers: int, one: dict[str, Any]) -> None:
-    """Raises ValueError if this machine has fewer GPUs than workers: two workers on one GPU would only take turns."""
+    """Raises ValueError if this machine has fewer GPUs than workers: two workers on one GPU would alternate."""
     needed = -(-num_workers // num_nodes())
     if needed <= one["count"]:
         return
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    why = "" if visible is None else f", as CUDA_VISIBLE_DEVICES={visible!r} lets it"
+    why = "" if visible is None else f" (CUDA_VISIBLE_DEVICES={visible!r})"
     accepted = f"{one['count']}xcuda or fewer" if one["count"] > 1 else "cuda"
     raise ValueError(
-        f"device {requested!r} needs {needed} GPUs here, a worker each, and the driver shows {one['count']}{why}; two "
-        f"workers on one GPU would only take turns: write {accepted} in params.yaml's devices"
+        f"device {requested!r} needs {needed} GPUs here, one per worker, but the driver shows {one['count']}{why}; "
+        f"several workers on one GPU are not faster: write {accepted} in params.yaml's devices"
     )
 
 
@@ -65,10 +65,10 @@ def require_same_gpu(hardware: dict[str, Any]) -> None:
     """Raises ValueError if the current GPU is not the one of results/hardware/devices/<device>.json."""
     found, obstacle = detect_gpu(torch_build()[1])
     if found is None or not hardware["name"].endswith(found["name"]):  # "2 workers on NVIDIA ..."
-        now = f"now {found['name']} is in its place" if found else obstacle
+        now = f"the GPU is now {found['name']}" if found else obstacle
         raise ValueError(
-            f"the stage `hardware` found {hardware['name']}, but {now}; make that GPU visible again "
-            "(CUDA_VISIBLE_DEVICES), or run `dvc repro`, which looks for the hardware anew"
+            f"the stage `hardware` found {hardware['name']}, but {now}; make the first one visible again "
+            "(CUDA_VISIBLE_DEVICES), or run `dvc repro`, which detects the hardware again"
         )
 
 

@@ -38,7 +38,7 @@ def count_others(pids: Iterable[int]) -> int:
     """
     listed = set(pids)
     if not listed:
-        raise LookupError("NVML lists no process here, not even this one (some containers)")
+        raise LookupError("NVML lists no processes, not even this one (some containers)")
     return len(listed - {os.getpid()}) if os.getpid() in listed else len(listed) - 1
 
 
@@ -77,7 +77,7 @@ class Gpu:
         if not own:
             raise LookupError("NVML does not list this process (a container with its own process numbers)")
         if own[0].usedGpuMemory is None:
-            raise LookupError("the driver does not tell memory per process here (WSL and some containers)")
+            raise LookupError("the driver does not report memory per process (WSL and some containers)")
         return int(own[0].usedGpuMemory)
 
 

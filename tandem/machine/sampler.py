@@ -71,7 +71,7 @@ class SampledWindow:
         if name.endswith(("mib", "processes")):
             return self.largest[name]
         if not self.num_averages:
-            return f"the driver averages over up to {DRIVER_SECONDS:g} s, and the region took only {self.seconds:.2f} s"
+            return f"the driver averages over up to {DRIVER_SECONDS:g} s, but the region took only {self.seconds:.2f} s"
         return self.sums[name] / self.num_averages
 
 

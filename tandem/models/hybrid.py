@@ -105,5 +105,5 @@ class Network(nn.Module):
         errors = ", ".join(f"{name} {error:.3f}" for name, error in found["held_out"].items())
         return (
             f"the linear part averages several forms: {found['selected']} has the largest weight, "
-            f"{found['share']:.0%}{of_levels}; held-out errors as shares of that of no change: {errors}"
+            f"{found['share']:.0%}{of_levels}; held-out errors relative to a forecast of no change: {errors}"
         )

@@ -32,7 +32,7 @@ def changes(evaluated: Iterable[str]) -> list[str]:
     changed, equal = list[str](), list[str]()
     for workload in evaluated:
         if workload not in before and workload not in params_before:
-            changed.append(f"{workload}: new since {name}")
+            changed.append(f"{workload}: new since commit {name}")
             continue
         for device, score in now.get(workload, {}).items():
             old = before.get(workload, {}).get(device)
@@ -41,8 +41,8 @@ def changes(evaluated: Iterable[str]) -> list[str]:
             else:
                 new_text, old_text = format_score(score), format_score(old) if old else "none"
                 differs = changed_params(params_before.get(workload, {}), params_now.get(workload, {}))
-                changed.append(f"{workload}@{device}: {new_text}, at {name} {old_text}{differs}")
-    return changed + ([f"the same scores as at {name}: {', '.join(equal)}"] if equal else [])
+                changed.append(f"{workload}@{device}: {new_text}, at commit {name} {old_text}{differs}")
+    return changed + ([f"same scores as at commit {name}: {', '.join(equal)}"] if equal else [])
 
 
 def at_commit(path: str) -> bytes | None:

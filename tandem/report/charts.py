@@ -43,7 +43,7 @@ def scores(rows: Sequence[Row]) -> Chart | None:
         axes.grid(axis="x", alpha=0.3)
 
     sentence = f"{'; '.join(said)}.{f' The dashed line is {floor}.' if is_below else ''}"
-    title, left = f"Test {words(rows[0]['score_name'])}, seed by seed", 0.15 + 0.08 * max(map(len, labels))
+    title, left = f"Test {words(rows[0]['score_name'])} of each seed", 0.15 + 0.08 * max(map(len, labels))
     return chart(title, sentence, draw, height=0.15 + 0.3 * len(rows), left=left, bottom=0.25)
 
 
@@ -56,8 +56,8 @@ def losses(rows: Sequence[Row]) -> Chart | None:
         lowest = min(validated)
         return (
             f"training loss goes from {trained[0]:.3g} to {trained[-1]:.3g} in "
-            f"{counted(len(history_of(row)), 'epoch')}; on validation it is lowest, {lowest:.3g}, in epoch "
-            f"{epochs[validated.index(lowest)]:g}, and {validated[-1]:.3g} at the end"
+            f"{counted(len(history_of(row)), 'epoch')}; validation loss is lowest in epoch "
+            f"{epochs[validated.index(lowest)]:g} ({lowest:.3g}) and {validated[-1]:.3g} at the end"
         )
 
     def draw(axes: Axes, row: Row, style: dict[str, Any]) -> None:
@@ -74,11 +74,11 @@ def validation(rows: Sequence[Row]) -> Chart | None:
     def sentence_of(row: Row) -> str:
         epochs, values = epochs_of(row, f"val_{name}")
         if not values:
-            return "no score on validation is recorded"
+            return "no validation score is recorded"
         best = max(values)
         return (
-            f"{words(name)} on validation is {score_text(values[-1])} at the end, at best {score_text(best)} in epoch "
-            f"{epochs[values.index(best)]:g}; on the test split it is {score_text(row['runs'][0]['score'])}"
+            f"validation {words(name)} is highest in epoch {epochs[values.index(best)]:g} ({score_text(best)}) and "
+            f"{score_text(values[-1])} at the end; test {words(name)} is {score_text(row['runs'][0]['score'])}"
         )
 
     def draw(axes: Axes, row: Row, style: dict[str, Any]) -> None:

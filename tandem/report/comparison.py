@@ -176,7 +176,7 @@ def compare_with_zero(row: Row) -> list[str]:
     low, high = (row["metrics"].get(f"{row['score_name']}_{end}") for end in ("low", "high"))
     if low is None or high is None or not row["zero"]:
         return []
-    message = "Better than" if low > 0 else "Worse than" if high < 0 else "Not told from"
+    message = "Better than" if low > 0 else "Worse than" if high < 0 else "Not clearly different from"
     return [f"{message} {row['zero'].partition(':')[0]} (95% interval {low:+.4f} to {high:+.4f})"]
 
 
@@ -192,7 +192,7 @@ def published_results(comparison: Comparison) -> Iterator[tuple[str, str, str]]:
             seed = f"seed {each.seed}" if len(each.side.runs) > 1 else ""
             yield f"{which}: {each.verdict}", seed, each.verdict.sentence
         else:
-            yield f"{which}: other seeds than here, so no verdict", "", ""
+            yield f"{which}: no verdict, because no run here has its seed {each.seed}", "", ""
 
 
 def sentences(comparison: Comparison) -> list[str]:
@@ -211,7 +211,7 @@ def speed_summary(judgement: Judgement, first: str, second: str) -> str:
     if judgement.speed_up:
         return judgement.speed_up.summary(first, second)
     refusals = judgement.comparability.refusals
-    return f"Speeds are not comparable: {refusals[0]}" if refusals else "No speed-up is stated"
+    return f"Speeds are not comparable: {refusals[0]}" if refusals else "No speed-up is reported"
 
 
 def score_summary(judgement: Judgement, first: str, second: str) -> str:
@@ -225,7 +225,7 @@ def score_summary(judgement: Judgement, first: str, second: str) -> str:
         by, low, high = (found.number(abs(value)) for value in (found.difference, found.low, found.high))
         low, high = (low, high) if found.difference > 0 else (high, low)
         return f"{better} better in {found.measure} by {by} (95% interval {low} to {high})"
-    message = "No difference that matters" if found.verdict == "equivalent" else "Not told apart"
+    message = "No difference that matters" if found.verdict == "equivalent" else "No difference detected"
     interval = f"(95% interval {found.signed(found.low)} to {found.signed(found.high)})"
     return f"{message} in {found.measure}: {second} {found.signed(found.difference)} {interval}"
 

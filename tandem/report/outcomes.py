@@ -71,13 +71,13 @@ def confusion(run: Run) -> Chart | None:
     wrong = cells * (1 - np.eye(len(classes), dtype=int))
     worst = np.unravel_index(np.argsort(-wrong, axis=None, kind="stable")[:3], wrong.shape)
     mistakes = [
-        f"{classes[actual]} taken for {classes[predicted]}, {'once' if count == 1 else f'{count:,} times'}"
+        f"{classes[actual]} predicted as {classes[predicted]}, {'once' if count == 1 else f'{count:,} times'}"
         for actual, predicted, count in zip(*worst, wrong[worst], strict=True)
         if count
     ]
-    sentence = f"Actual classes down, predicted ones across: {cells.trace():,} of {cells.sum():,} lie on the diagonal"
+    sentence = f"Rows are actual, columns predicted classes: {cells.trace():,} of {cells.sum():,} are on the diagonal"
     if mistakes:
-        sentence += f". Most often wrong: {'; '.join(mistakes)}"
+        sentence += f". Most frequent errors: {'; '.join(mistakes)}"
     names = [plain(name, 20) for name in classes]
     is_numbered = len(names) <= MAX_NUMBERED_CLASSES
     labels = 0.2 + 0.06 * max(map(len, names))
@@ -123,10 +123,9 @@ def errors_ahead(run: Run) -> Chart | None:
         return None
     relative = {name: 100 * (error / base - 1) for name, error in errors.items()}
     said = "; ".join(
-        f"the error of the {words(name)} is {np.nanmin(values):+.2f}% to {np.nanmax(values):+.2f}% away from it"
-        for name, values in relative.items()
+        f"{words(name)} {np.nanmin(values):+.2f}% to {np.nanmax(values):+.2f}%" for name, values in relative.items()
     )
-    simple = "that the last season comes again" if reference == "seasonal_naive" else "that nothing changes"
+    simple = "the last season repeats" if reference == "seasonal_naive" else "nothing changes"
 
     def draw(axes: Axes) -> None:
         ahead = np.arange(1, len(base) + 1)
@@ -139,8 +138,8 @@ def errors_ahead(run: Run) -> Chart | None:
         axes.grid(alpha=0.3)
         whole_numbers(axes)
 
-    title = f"Error by step ahead, % against {words(reference)}"
-    return chart(title, f"Below 0 is better than saying {simple}: {said}.", draw)
+    title = f"Error by step ahead, in % relative to {words(reference)}"
+    return chart(title, f"Below 0 is better than {words(reference)} ({simple}): {said}.", draw)
 
 
 def last_forecasts(run: Run) -> Chart | None:
@@ -159,9 +158,9 @@ def last_forecasts(run: Run) -> Chart | None:
     times = np.array(when, dtype="datetime64[us]")
     day = "%Y-%m-%d" if np.median(np.diff(times)) >= np.timedelta64(1, "D") else "%Y-%m-%d %H:%M"
     sentence = (
-        f"{words(run.train['block']['preprocess']['columns']['target'])} {counted(steps, 'step')} ahead in the last "
-        f"{len(last)} forecasts, {when[0]:{day}} to {when[-1]:{day}}: off by {errors[0]:,.4g} on average, {simple} by "
-        f"{errors[1]:,.4g}."
+        f"Mean absolute error of {words(run.train['block']['preprocess']['columns']['target'])} "
+        f"{counted(steps, 'step')} ahead in the last {len(last)} forecasts, {when[0]:{day}} to {when[-1]:{day}}: "
+        f"network {errors[0]:,.4g}, {simple} {errors[1]:,.4g}."
     )
     styles: list[dict[str, Any]] = [
         {"color": "black", "linewidth": 1.2},
@@ -196,12 +195,12 @@ def predicted_numbers(run: Run) -> Chart | None:
     if len(actual) < MIN_POINTS:
         return None
     target = words(run.train["block"]["preprocess"]["columns"]["label"])
-    names = {"mean_mae": "always the training mean", "linear_mae": "a linear model"}
+    names = {"mean_mae": "training mean", "linear_mae": "linear model"}
     known = {word: value for name, word in names.items() if (value := run.score["metrics"].get(name)) is not None}
-    others = "".join(f", {word} by {value:.4g}" for word, value in known.items())
+    others = "".join(f", {word} {value:.4g}" for word, value in known.items())
     sentence = (
-        f"Predicted {target} over the actual one, {counted(len(actual), 'test sequence')}: off by "
-        f"{np.abs(predicted - actual).mean():.4g} on average{others}."
+        f"Mean absolute error of {target} over {counted(len(actual), 'test sequence')}: network "
+        f"{np.abs(predicted - actual).mean():.4g}{others}."
     )
 
     def draw(axes: Axes) -> None:

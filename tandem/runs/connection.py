@@ -20,7 +20,7 @@ from tandem.runs.store import shown, tracking_uri
 UNREACHABLE = {
     "ConnectionRefusedError": " (connection refused)",
     **dict.fromkeys(("Timeout", "TimeoutError", "ReadTimeoutError"), " (no answer in time)"),
-    "gaierror": " (its name is not known)",
+    "gaierror": " (unknown host name)",
     "ConnectionError": "",
 }
 KIND_TAG = "mlflow.experimentKind"
@@ -126,7 +126,7 @@ def find_or_create_experiment(client: Any, name: str) -> str:
         raise
 
 
-def explain(error: Exception, refused: str = "did not take the record") -> dict[str, str]:
+def explain(error: Exception, refused: str = "refused the record") -> dict[str, str]:
     """Return the error (`error`, a clause without a password) and the command that fixes it (`fix`, may be empty).
 
     `refused`: the operation that failed if the store was reached.
@@ -141,7 +141,7 @@ def explain(error: Exception, refused: str = "did not take the record") -> dict[
         causes.append(cause)
     names = {kind.__name__ for cause in causes for kind in type(cause).__mro__}
     if any(getattr(cause, "errno", None) in FULL or "disk is full" in str(cause) for cause in causes):
-        reason = "has no space left on its disk; free some"
+        reason = "has a full disk; free some space"
     elif known := [clause for name, clause in UNREACHABLE.items() if name in names]:
         reason = f"could not be reached{known[0]}"
     else:

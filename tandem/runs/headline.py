@@ -38,7 +38,7 @@ ON_CPU = {"peak memory": Figure(RSS, max, " MiB RSS")}
 
 
 def score_metric(metrics: Mapping[str, float]) -> str:
-    """Return the metric of the task's score on the test split: that of the validation metric besides the loss.
+    """Return the metric of the task's score on the test split, named like the validation metric besides the loss.
 
     The parent run of several seeds has no other metric on the test split.
     """
@@ -91,7 +91,7 @@ def write_description(client: Any, run_id: str) -> None:
         lines = [f"**{score} {tags['score']}** on the test split{seeds}{baseline}"]
         if "seeds" not in tags and PARENT_TAG not in tags and (seconds := data.metrics.get("time/train_seconds")):
             lines.append(
-                f"one seed: {MORE_SEEDS} shows the spread of the score, after at most about {4 * seconds:,.0f} s"
+                f"one seed; {MORE_SEEDS} shows the spread of the score and takes at most about {4 * seconds:,.0f} s"
             )
     figures = [f"{tags[title]} {title}" for title in ("s/epoch", "samples/s") if title in tags]
     figures += [f"peak memory {tags['peak memory']}"] if "peak memory" in tags else []
@@ -145,7 +145,7 @@ def saved_view() -> str:
 def view_state(search_filter: str = "") -> str:
     """Return the state of the page with the runs that meet `search_filter`.
 
-    It is also the value of a tag: that of a view without a name, which MLflow does not list among the saved views.
+    It is also the value of the tag of a view without a name, which MLflow does not list among the saved views.
     """
     state = {
         "searchFilter": search_filter,

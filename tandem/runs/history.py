@@ -45,7 +45,7 @@ EPOCH_METRICS = {
     "cpu/busy_cores": "cpu_share",
 }
 PEAKS = ("peak_allocated_mib", "peak_reserved_mib")  # the larger value of training and validation
-NOT_TIMED = "it trained beside other seeds, so nothing of it was measured"  # the stage `replicate`
+NOT_TIMED = "trained together with other seeds, so not measured"  # the stage `replicate`
 
 
 @dataclass
@@ -90,7 +90,7 @@ class Record:
             return ""
         done = "epoch 1" if num_epochs == 1 else f"epochs 1 to {num_epochs}"
         counts = [f"{count} worker{'s' * (count > 1)}" for count in (before, number)]
-        return f"{done} by {counts[0]}, from here on by {counts[1]}: equal within rounding"
+        return f"{done} used {counts[0]}, the next ones use {counts[1]}: the results are equal within rounding"
 
     @property
     def workers_from_epoch(self) -> dict[str, int]:
@@ -204,10 +204,10 @@ def summarize_energy(record: Record) -> tuple[dict[str, float | None], dict[str,
     missing_reasons: dict[str, str] = {}
     if None in epochs:
         # The last epoch may have its energy where another one lacks it.
-        missing_reasons["epoch_joules"] = record.missing_reasons.get("energy_joules", "some epochs have no energy")
+        missing_reasons["epoch_joules"] = record.missing_reasons.get("energy_joules", "some epochs lack their energy")
     else:
         found["epoch_joules"] = statistics.median(epochs)
-    parts = list(record.energy.values()) or ["the training was recorded without its energy"]
+    parts = list(record.energy.values()) or ["the record of the training has no energy"]
     if reasons := [value for value in parts if isinstance(value, str)]:
         missing_reasons["train_joules"] = reasons[0]
     else:
@@ -226,16 +226,16 @@ def energy_sentence(found: dict[str, float | None], missing_reasons: dict[str, s
 def device_sentence(kind: str, num_epochs: int, result: dict[str, Any], num_workers: int = 1) -> str:
     """Return a sentence on which device the epochs ran and how the device was used."""
     measured = {
-        "{:,.0f} kernels a step seen on the GPU": result["num_kernels"],
-        "the process kept {:.2f} CPU cores busy": result["cpu_share"],
-        "a kernel ran {:.0%} of the time": result["gpu_busy_share"],
+        "{:,.0f} kernels per step on the GPU": result["num_kernels"],
+        "the process used {:.2f} CPU cores": result["cpu_share"],
+        "the GPU was busy {:.0%} of the time": result["gpu_busy_share"],
         "the GPU drew {:,.0f} W": result["power_watts"],
         "peak VRAM of this process {:,.0f} MiB": result["process_mib"],
-        "of tensors {:,.0f} MiB": result["peak_allocated_mib"],
+        "of its tensors {:,.0f} MiB": result["peak_allocated_mib"],
     }
     found = [text.format(value) for text, value in measured.items() if value is not None]
-    whose = ["of the first worker's GPU alone"] if num_workers > 1 and kind == "cuda" and found else []
-    where = f"parameters, batches and outputs were on {kind} in each of {num_epochs} epochs"
+    whose = ["measured on the first worker's GPU"] if num_workers > 1 and kind == "cuda" and found else []
+    where = f"parameters, batches and outputs were on {kind} in all {num_epochs} epochs"
     return ", ".join([where, *whose, *found])
 
 

@@ -97,8 +97,8 @@ def require_prepared(table: Path, sha256: str, workload: str) -> None:
     then, now = stamp_of(files.prepared_dir(workload) / "summary.json"), stamp_of(table)
     if then and now and now > then and files.sha256_file(table) != sha256:
         raise ValueError(
-            f"{relative(table)} is not what {relative(files.prepared_dir(workload))} was made from; "
-            f"make that again with `dvc repro --force preprocess@{workload}`"
+            f"{relative(table)} changed after {relative(files.prepared_dir(workload))} was made from it; "
+            f"run `dvc repro --force preprocess@{workload}`"
         )
 
 
@@ -117,8 +117,8 @@ def unchanged(workload: str) -> Iterator[None]:
         changed.append("parameters (params.yaml)")
     if changed:
         raise ValueError(
-            f"{' and '.join(changed)} of {workload} changed while preprocess worked on it, so what it made would "
-            "belong to neither; run the same command again"
+            f"{' and '.join(changed)} of {workload} changed while preprocess was running, so its output would match "
+            "neither version; run the same command again"
         )
 
 

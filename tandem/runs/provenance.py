@@ -47,10 +47,10 @@ def tree(root: Path = ROOT) -> dict[str, Any]:
     found: dict[str, Any] = {"commit": commit.decode().strip()}
     patch = patch_of(root)
     if patch is None:
-        return {**found, "patch": None, "missing_reason": "git could not make the patch"}
+        return {**found, "patch": None, "missing_reason": "git could not create the patch"}
     if len(patch) > MAX_PATCH_MIB * 2**20:
         size = f"{len(patch) / 2**20:.1f} MiB, more than {MAX_PATCH_MIB:g}"
-        return {**found, "patch": None, "missing_reason": f"the patch has {size}; commit or ignore what is so large"}
+        return {**found, "patch": None, "missing_reason": f"the patch has {size}; commit or ignore large files"}
     try:
         text = patch.decode()
     except UnicodeDecodeError:

@@ -53,7 +53,7 @@ def find(run: str) -> Run:
     entry = entry_of(run, IS_NO_EXPERIMENT)
     if not is_training(entry):
         names = ", ".join(sorted(map(name_of, children_of(entry))))
-        raise ValueError(f"{run} is the run above several seeds; name one of them: {names}")
+        raise ValueError(f"{run} is the parent run of several seeds; name one of its runs: {names}")
     return of_entry(entry)
 
 
@@ -63,9 +63,9 @@ def check_name(run: str) -> None:
         return
     match, known = NAME.fullmatch(run), load_params().workloads
     if not match:
-        raise ValueError(f"{run!r} names no run, and no such file is there; accepted: {FORMS}")
+        raise ValueError(f"{run!r} is neither a run nor an existing file; accepted: {FORMS}")
     if (name := match["workload"]) not in known:
-        former = "a run of a former workload has an MLflow run id"
+        former = "name a run of a removed workload by its MLflow run id"
         raise ValueError(f"{run}: {name!r} is not a workload of params.yaml ({former}){nearest(name, known)}")
 
 
@@ -87,8 +87,8 @@ def run_of_workspace(name: re.Match[str]) -> Run | None:
 def find_seeds(run: str) -> list[Run]:
     """Return the runs that `run` names, ordered by seed.
 
-    `check_name` accepts `run`. It may be one run, a run above several seeds, a name without a seed whose latest run has
-    such a parent, or the folder of a device with all its seeds.
+    `check_name` accepts `run`. It may be one run, the parent run of several seeds, a name without a seed whose latest
+    run has such a parent, or the folder of a device with all its seeds.
     """
     if (path := Path(run)).exists():
         return [open_folder(path, seed) for seed in seeds_in(path) or (None,)]
@@ -99,7 +99,7 @@ def find_seeds(run: str) -> list[Run]:
     # For a seed that was trained again, the newest run counts: the newest runs come first.
     by_seed = {child.data.params.get("seed"): child for child in reversed(siblings) if child.info.status == "FINISHED"}
     if not by_seed and not is_training(entry):
-        raise ValueError(f"{run} is a run above several seeds, and none of them is finished")
+        raise ValueError(f"{run} is the parent run of several seeds, but none of its runs is finished")
     chosen = sorted(by_seed.values(), key=lambda child: int(child.data.params.get("seed", 0))) or [entry]
     return [of_entry(child) for child in chosen]
 
@@ -123,7 +123,7 @@ def tag(recorded: Run, tags: dict[str, str]) -> None:
     try:
         ask_store(set_tags)
     except ValueError as error:
-        print(f"warning: {recorded.name} has no new tags: {error}", file=sys.stderr)
+        print(f"warning: the tags of {recorded.name} were not updated: {error}", file=sys.stderr)
 
 
 # MLflow's runs. `entry` is MLflow's Run.
@@ -171,7 +171,7 @@ def entry_of(run: str, preferred: str = "") -> Any:
             found = [entry for entry in search(experiments()) if entry.info.run_id.startswith(run)]
         if len(found) > 1:
             ids = ", ".join(entry.info.run_id for entry in found)
-            raise ValueError(f"{run!r} is the beginning of several run ids: {ids}; give more digits")
+            raise ValueError(f"{run!r} matches several run ids: {ids}; give more digits")
     else:
         match = NAME.fullmatch(run)
         assert match, run
@@ -196,7 +196,7 @@ def available_runs() -> str:
     entries = [entry for entry in search(experiments()) if is_training(entry)]
     names = list(dict.fromkeys(name_of(entry) for entry in entries if entry.info.status == "FINISHED"))
     if not names:
-        return "it has none at all; `dvc repro` makes some, or set MLFLOW_TRACKING_URI to the store that has them"
+        return "it has no finished run; run `dvc repro`, or set MLFLOW_TRACKING_URI to the store with the runs"
     more = f" and {len(names) - NUM_LISTED} more" if len(names) > NUM_LISTED else ""
     return f"the latest are {', '.join(names[:NUM_LISTED])}{more}"
 
@@ -242,5 +242,5 @@ def of_entry(entry: Any) -> Run:
 
 def missing_reason(entry: Any) -> str:
     if (status := entry.info.status) != "FINISHED":
-        return f"it is {status}, and a training leaves one when it finishes"
-    return f"it is not in {without_password(entry.info.artifact_uri)}; put the folder back where it was"
+        return f"its status is {status}, and only a finished training has one"
+    return f"it is not in {without_password(entry.info.artifact_uri)}; restore this folder"

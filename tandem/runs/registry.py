@@ -85,8 +85,8 @@ def create_registered_model(client: Any, name: str, workload: str) -> None:
     from mlflow.exceptions import MlflowException
 
     about = (
-        f"Trained on `{workload}`, a version for each evaluated run. `models:/{name}@{ALIAS}` is the one with the "
-        "highest score on the validation split, of those with the data and the split of the newest."
+        f"Trained on `{workload}`; each evaluated run is a version. `models:/{name}@{ALIAS}` is the version with the "
+        "highest validation score among those with the same data and split as the newest."
     )
     try:
         client.create_registered_model(name, description=about)

@@ -94,12 +94,12 @@ def write_results(
     run_dir.add_artifact(measured / "timing.json")
     if not context.is_replicate and (others := conditions.others_on_gpu(timing["conditions"])):
         run_dir.add_tags({"not_comparable": others})
-        print(f"warning: {others}: no comparison of times takes this run", flush=True)
+        print(f"warning: {others}; comparisons of speed exclude this run", flush=True)
 
     if not context.is_replicate:
         print(
             f"{times['epoch_seconds']:.3f} s per epoch (median of {times['num_epochs_measured']}), "
-            f"{times['samples_per_second']:,.0f} samples/s, {times['train_seconds']:.1f} s in all"
+            f"{times['samples_per_second']:,.0f} samples/s, {times['train_seconds']:.1f} s in total"
         )
     else:
         name = f"val_{context.task.score_name}"

@@ -99,7 +99,7 @@ class RunDir:
             if (status := start_publisher()) not in (None, 0):
                 problem = f"{PUBLISHER} ended with exit status {status}, see {relative(PUBLISHER_LOG)}"
             elif time.monotonic() > deadline:
-                problem = f"MLflow at {shown(tracking_uri())} is still starting and gets the record in the background"
+                problem = f"MLflow at {shown(tracking_uri())} is still starting; publishing continues in the background"
             time.sleep(0.02)
         if "error" in state:
             problem, fix = state["error"], state["fix"]

@@ -143,7 +143,7 @@ def read(content: bytes, source: str, kind: type[T], fix: str = files.MAKES_ANEW
     found = json.loads(json.dumps(files.parse_json(content, source, fix)))
     if (schema := found.get("schema")) != SCHEMA:
         raise ValueError(
-            f"{source} has schema {schema!r}, and this Tandem reads {SCHEMA}; use the version of Tandem that made it"
+            f"{source} has schema {schema!r}, but this Tandem reads {SCHEMA}; use the version of Tandem that wrote it"
         )
     sha256 = found.pop("sha256", None)
     if sha256 != files.digest(found):

@@ -109,18 +109,18 @@ def inspect(path: Path, thorough: bool = False, timeout_seconds: float = 2.0) ->
         return Condition("damaged", f"{name} is damaged: {error}", recover)
     version, (wanted, known) = row[0] if row else "", schema_versions()
     if version and (version == wanted or not wanted):
-        return Condition("whole", f"{name} is whole, schema {version}")
-    differs = f"{name} has schema {version}, the installed MLflow wants {wanted}"
+        return Condition("whole", f"{name} is intact, schema {version}")
+    differs = f"{name} has schema {version}, the installed MLflow needs {wanted}"
     if version and version not in known:
         update = f"git pull && make -B setup (a newer MLflow wrote it), or start a new history: {aside}"
         return Condition("newer", differs, update)
     if not (version or leftovers or "experiments" in tables):
         return Condition("foreign", f"{name} is a database, but not MLflow's", "unset MLFLOW_TRACKING_URI")
     if is_empty:
-        return Condition("unfinished", f"{name} has a half-made schema and no records", aside, is_empty=True)
+        return Condition("unfinished", f"{name} has an incomplete schema and no records", aside, is_empty=True)
     if leftovers or not version:
         backup = f"{aside} (a new history starts; or copy a backup to {file})"
-        return Condition("unfinished", f"{name} was left by an interrupted change of its schema", backup)
+        return Condition("unfinished", f"{name} has an incomplete schema, after an interrupted change", backup)
     upgrade = f"mlflow db upgrade sqlite:///{file}.new && mv {file}.new {file}"  # atomic
     return Condition("older", differs, f"cp {file} {file}.old && cp {file} {file}.new && {upgrade}")
 
@@ -164,5 +164,5 @@ def keep_to_this_project(timeout_seconds: float) -> str:
     if not num_runs:
         return ""
     was = " and ".join(unquote(old.removeprefix("file://")) for old in sorted(former - {MLRUNS.as_uri()}))
-    kept = f"the artifacts of its {num_runs} runs are looked for in this project from now on"
+    kept = f"the artifact locations of its {num_runs} runs now point to this project"
     return f"{relative(path)} was copied or moved from {was}; {kept}"

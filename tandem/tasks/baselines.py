@@ -24,14 +24,14 @@ def compare_with_baselines(own: float, baselines: Sequence[Baseline], num: int, 
     """Return a sentence that compares the network's score on `num` test sequences with the baselines; larger is better.
     `cases`: what they are, in words.
 
-    `the most frequent class reaches 0.12, 1-NN 0.64: the network beats the most frequent class, cannot be told apart
-    from 1-NN (only 45 test sequences: 95% interval of the gain -0.02 to +0.11)`.
+    `the most frequent class reaches 0.12, 1-NN 0.64: the network beats the most frequent class, is not clearly better
+    than 1-NN (only 45 test sequences: 95% interval of the gain -0.02 to +0.11)`.
     """
     first, *rest = baselines
     words = [f"{first.name} reaches {first.score:.4g}", *(f"{each.name} {each.score:.4g}" for each in rest)]
     beaten = [each.name for each in baselines if own > each.score and each.gain and each.gain[0] > 0]
     verdicts = [
-        f"{'cannot be told apart from' if own > each.score else 'does not beat'} {each.name} "
+        f"{'is not clearly better than' if own > each.score else 'does not beat'} {each.name} "
         f"({rejection_reason(own, each, num, cases)})"
         for each in baselines
         if each.name not in beaten
@@ -45,16 +45,16 @@ def compare_with_baselines(own: float, baselines: Sequence[Baseline], num: int, 
 def rejection_reason(own: float, other: Baseline, num: int, cases: str) -> str:
     """Return why a baseline counts as not beaten."""
     if not other.gain:
-        return f"{num} {cases} are too few to tell the two apart"
+        return f"{num} {cases} are too few for an interval"
     low, high = other.gain
     if low == high == own - other.score == 0:
-        return "the two are right and wrong in the same sequences"
+        return "both are right for the same sequences"
     interval = f"95% interval of the gain {low:+.2g} to {high:+.2g}"
     if high < 0:
         return f"it is worse: {interval}"
     if own > other.score:
         return f"only {num:,} {cases}: {interval}"
-    return f"the two cannot be told apart by {num:,} {cases}: {interval}"
+    return f"the difference is not clear with {num:,} {cases}: {interval}"
 
 
 def interval_of_gain(

@@ -92,7 +92,7 @@ class Task(FittedTask):
         return Evaluation(
             metrics,
             f"{compared}{self.rare_class_report(each, metrics)}; "
-            f"{len(targets) - wrong:,} of {len(targets):,} test sequences right, {wrong:,} wrong{of_stretches}",
+            f"{len(targets) - wrong:,} of {len(targets):,} test sequences are right, {wrong:,} wrong{of_stretches}",
             each,
             list(zip(actual, predicted, strict=True)),
             [dict(zip(keys, row, strict=True)) for row in zip(*columns, strict=True)],
@@ -127,7 +127,7 @@ class Task(FittedTask):
         more = f" and {len(rare) - 3} more rare classes" if len(rare) > 3 else ""
         return (
             f"; macro F1 {metrics['macro_f1']:.4g} (the most frequent class {metrics['most_frequent_macro_f1']:.4g}, "
-            f"1-NN {metrics['nearest_neighbour_macro_f1']:.4g}); found of the rarest: {found}{more}"
+            f"1-NN {metrics['nearest_neighbour_macro_f1']:.4g}); recall of the rarest: {found}{more}"
         )
 
 

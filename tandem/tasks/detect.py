@@ -114,7 +114,7 @@ class Task(tasks.Task):
             metrics,
             f"{compare_with_baselines(metrics['event_f1'], baselines, len(actual))}; "
             f"{len(rows) - missed - invented:,} events found within {TOLERANCE} frames, {missed:,} missed, "
-            f"{invented:,} invented; hardest class: {worst['class']} (F1 {worst['f1']:.3f})",
+            f"{invented:,} false alarms; hardest class: {worst['class']} (F1 {worst['f1']:.3f})",
             per_class,
             self.confusion_pairs(predictions, actual),
             rows,

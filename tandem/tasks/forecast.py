@@ -185,25 +185,25 @@ def verdict(metrics: dict[str, float], best: str, gain: tuple[float, float] | No
     `gain`: the 95% interval of the relative reduction of the baseline's error; None if there is no interval.
     """
     error, base = metrics["mae"], metrics[f"{best}_mae"]
-    message, why = "is not told apart from", ""
-    interval = "no interval, because the series changes in few windows only"
+    message, why = "is not clearly better than", ""
+    interval = "no interval, because the series changes in only a few windows"
     if gain:
         is_better, is_worse = gain[0] > 0, gain[1] < 0
         message = "beats" if is_better else "does not beat"
-        why = "" if is_better else ": it is worse" if is_worse else ": the two cannot be told apart"
+        why = "" if is_better else ": it is worse" if is_worse else ": the difference is not clear"
         interval = f"95% interval of the gain {gain[0]:+.1%} to {gain[1]:+.1%}"
     elif base == 0:  # a relative reduction does not exist
         message, why = "does not beat", ": it is worse" if error > 0 else ": neither makes an error"
-        interval = "no interval, because that makes no error"
+        interval = "no interval, because the forecast makes no error"
     names = [name for name in BASELINES if f"{name}_mae" in metrics]
     of = "the better of the two" if len(names) == 2 else "the best of the three"
     others = " and of ".join(f"{BASELINES[name]} {metrics[f'{name}_mae']:.4g}" for name in names if name != best)
-    scaled = f", MASE {metrics['mase']:.3f} against {metrics[f'{best}_mase']:.3f}" if "mase" in metrics else ""
+    scaled = f", MASE {metrics['mase']:.3f} vs {metrics[f'{best}_mase']:.3f}" if "mase" in metrics else ""
     up, down = (metrics[f"always_{way}_directional_accuracy"] for way in ("up", "down"))
     return (
         f"The network {message} {BASELINES[best]}, {of} simple forecasts{why} "
-        f"(MAE of {target} {error:.4g} against {base:.4g}, {interval}{scaled}); MAE of {others}; "
-        f"skill against persistence {metrics['skill']:+.4f}; "
+        f"(MAE of {target} {error:.4g} vs {base:.4g}, {interval}{scaled}); MAE of {others}; "
+        f"skill relative to persistence {metrics['skill']:+.4f}; "
         f"the direction is right in {metrics['directional_accuracy']:.1%} "
         f"({'always up' if up > down else 'always down'} {max(up, down):.1%}, "
         f"linear {metrics['linear_directional_accuracy']:.1%})"
@@ -213,7 +213,7 @@ def verdict(metrics: dict[str, float], best: str, gain: tuple[float, float] | No
 def without_skill(rows: list[dict[str, Any]]) -> str:
     """Return the steps ahead without a skill in `by_step`, with the reason, as the end of a sentence."""
     steps = ", ".join(str(row["step_ahead"]) for row in rows if row["skill"] is None)
-    return f"; no skill is given {steps} steps ahead, where persistence makes no error" if steps else ""
+    return f"; the skill {steps} steps ahead is undefined, because persistence makes no error" if steps else ""
 
 
 def by_step(forecasts: dict[str, np.ndarray], actual: np.ndarray) -> list[dict[str, Any]]:

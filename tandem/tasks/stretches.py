@@ -30,8 +30,8 @@ class Stretches:
 
     @classmethod
     def of(cls, summary: Mapping[str, Any], read: Read) -> "Stretches | None":
-        """Those of the test split; None if its sequences are no windows. With fewer than MIN_PEOPLE people or
-        recordings, their stretches are resampled.
+        """Return the stretches of the test split; None if its sequences are no windows. With fewer than MIN_PEOPLE
+        people or recordings, their stretches are resampled.
         """
         if not (unit := summary.get("window_groups")):
             return None
@@ -41,7 +41,7 @@ class Stretches:
             return cls(names, groups, "the stretches")
         if num >= MIN_PEOPLE:
             return cls(names, groups, f"the {num:,} {unit}s")
-        only = f"the stretches of only {num} {unit}{'s' * (num > 1)}, so it does not cover other ones"
+        only = f"the stretches of only {num} {unit}{'s' * (num > 1)}, so it does not cover other {unit}s"
         return cls(names, np.unique(names, return_inverse=True)[1], only)
 
     def sums(self, values: np.ndarray) -> np.ndarray:
@@ -58,11 +58,11 @@ class Stretches:
         is_right = self.is_right(shares, targets)
         _, first = np.unique(self.names, return_index=True)
         metrics = {"stretch_accuracy": float(is_right.mean())}
-        words = f"no 95% interval, because {MIN_GROUPS} would be needed to resample {self.resampled}"
+        words = f"no 95% interval, because a bootstrap needs at least {MIN_GROUPS} groups"
         if ends := interval(is_right, self.groups[first]):
             metrics |= {"stretch_accuracy_low": ends[0], "stretch_accuracy_high": ends[1]}
             words = f"95% interval {ends[0]:.4g} to {ends[1]:.4g}, bootstrap over {self.resampled}"
-        right = f"{is_right.sum():,} of {len(is_right):,} test stretches right by the mean probability of their windows"
+        right = f"{is_right.sum():,} of {len(is_right):,} test stretches are right by their windows' mean probability"
         return metrics, f"{right}: accuracy {metrics['stretch_accuracy']:.4g} ({words})"
 
 

@@ -87,14 +87,14 @@ def choose_threads(trainer: Trainer, hardware: dict[str, Any]) -> tuple[Any, str
     while 2 * numbers[-1] <= usable_cores():
         numbers.append(2 * numbers[-1])
     if len(numbers) == 1:
-        return 1, "threads 1: there is one core to use"
+        return 1, "threads 1: only one core is usable"
     key = key_of("threads", trainer, hardware, {"precision": trainer.step.precision})
     if known := cached_choices().get(key):
         return explained(known, "as chosen before")
     end = time.perf_counter() + PATIENCE_SECONDS
     while not has_cores(numbers[-1]):
         if time.perf_counter() >= end:
-            return 1, "threads 1: other work has the cores, not even a product of matrices gains from more; not kept"
+            return 1, "threads 1: other processes use the cores, so more threads gain nothing; not cached"
         time.sleep(0.1)
     return measure_and_store(key, "threads", trainer, hardware, torch.set_num_threads, numbers)
 
@@ -111,7 +111,7 @@ def choose_precision(trainer: Trainer, hardware: dict[str, Any]) -> tuple[Any, s
         if device.type == "cpu" or not is_out_of_memory(error):
             raise
     free_cache()  # outside the `except`, because the error references the tensors of the trial
-    return names[0], f"precision {names[0]}: memory ran out while precisions were tried; not kept"
+    return names[0], f"precision {names[0]}: memory ran out while other precisions were tried; not cached"
 
 
 def precisions(device: torch.device) -> list[str]:
@@ -141,11 +141,11 @@ def measure_and_store(
         if trainer.device.type == "cuda" or waited_seconds() - waited <= MAX_WAITED * (end - start):
             break
         if end - begin > PATIENCE_SECONDS:
-            return explained(choice, "chosen by measuring; not kept, because other work has some of the cores")
+            return explained(choice, "chosen by measuring; not cached, because other processes use some cores")
     try:
         return explained(store_choice(key, choice), "chosen by measuring")
     except OSError as error:
-        return explained(choice, f"chosen by measuring; not kept: {error}")
+        return explained(choice, f"chosen by measuring; not cached: {error}")
 
 
 def explained(choice: Choice, how: str) -> tuple[Any, str]:

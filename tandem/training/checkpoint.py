@@ -69,7 +69,7 @@ class Checkpoint:
         """
         buffer = io.BytesIO()
         torch.save({"belongs_to": as_text(self.belongs_to), "state": state}, buffer)
-        kept = "the checkpoint before it is untouched; "
+        kept = "the previous checkpoint is unchanged; "
         with (
             buffer.getbuffer() as payload,  # released here: after an error, Python frees buffer and view in any order
             files.replacing(self.path, num_bytes=DIGEST_BYTES + len(payload), kept=kept) as temporary,
@@ -85,8 +85,8 @@ class Checkpoint:
             written = temporary.read_bytes()
             if written[:DIGEST_BYTES] != digest or hashlib.sha256(written[DIGEST_BYTES:]).digest() != digest:
                 raise OSError(
-                    f"the checkpoint {relative(self.path)} reads back with other bytes than were written; "
-                    "the one before it is untouched: look at the disk (dmesg, smartctl) and run the same command again"
+                    f"the checkpoint {relative(self.path)} differs from what was written; the previous one is "
+                    "unchanged: check the disk (dmesg, smartctl) and run the same command again"
                 )
             if self.path.exists():
                 os.replace(self.path, self.previous)
@@ -102,7 +102,7 @@ class Checkpoint:
                 continue
             content, reason = read(path, device)
             if content and content["belongs_to"] == as_text(self.belongs_to):
-                return content["state"], f"{''.join(reasons)}going on from {relative(path)}"
+                return content["state"], f"{''.join(reasons)}resuming from {relative(path)}"
             path.unlink()
             reasons.append(f"{relative(path)} {reason or 'belongs to another training'} and was removed; ")
         return None, f"{''.join(reasons)}starting from the first epoch" if reasons else self.others()
@@ -117,7 +117,7 @@ class Checkpoint:
             theirs = json.loads(content["belongs_to"])
             differing = [name for name in self.belongs_to if theirs.get(name) != self.belongs_to[name]]
             reason = f"was made with other {' and '.join(differing)}"
-        return f"not going on from {relative(found[-1])}: it {reason}"
+        return f"not resuming from {relative(found[-1])}: it {reason}"
 
     def siblings(self) -> list[Path]:
         """Return the newest checkpoints of the other trainings of this workload and device, oldest first. Trainings
@@ -153,8 +153,8 @@ class Checkpoint:
         """Lock this training against other processes. Raises ValueError that names the process that holds the lock."""
         with files.locked(self.path.with_suffix(".lock"), wait=False) as holder:
             if holder is not None:
-                running = f"this very training is already running (process {holder or 'unknown'})"
-                raise ValueError(f"{running}; wait for it, or end it first")
+                running = f"this training is already running (process {holder or 'unknown'})"
+                raise ValueError(f"{running}; wait for it, or stop it first")
             files.remove_leftovers(self.path)
             yield
 

@@ -149,8 +149,8 @@ def require_usable_workers(workload: str, device: str, settings: Train) -> None:
     num_workers, kind = split_device(device)
     if num_workers > 1 and schema.is_closed_form(settings.model):
         raise ValueError(
-            f"device {device!r} has several workers, and {workload}'s model {settings.model.name} is fitted in closed "
-            f"form, which one does; accepted: {kind}"
+            f"device {device!r} has several workers, but one process fits {workload}'s model {settings.model.name} in "
+            f"closed form; accepted: {kind}"
         )
     num_parts = settings.grad_accum_steps
     most = scaled(settings, num_workers).batch_size // num_parts
@@ -158,8 +158,8 @@ def require_usable_workers(workload: str, device: str, settings: Train) -> None:
         parts = f" in {num_parts} parts (train.grad_accum_steps)" if num_parts > 1 else ""
         accepted = f"at most {most}x{kind}" if most > 1 else kind
         raise ValueError(
-            f"device {device!r} has more workers than {workload}'s batch of {settings.batch_size} (train.batch_size)"
-            f"{parts} has sequences for; accepted: {accepted}, or a larger batch"
+            f"device {device!r} has too many workers for {workload}'s batch of {settings.batch_size} sequences "
+            f"(train.batch_size){parts}; accepted: {accepted}, or a larger batch"
         )
 
 
@@ -169,8 +169,8 @@ def choose_data_location(wanted: str, needed_bytes: int, free_bytes: float, devi
     if wanted == "device" and needed_bytes > room:
         raise ValueError(
             f"preload.data_location is 'device', but the data needs {needed_bytes / 2**20:,.0f} MiB "
-            f"and {device_name} has room for {room / 2**20:,.0f} MiB "
-            f"({SHARE_OF_FREE_MEMORY:.0%} of what is free); use auto or host"
+            f"and {device_name} accepts at most {room / 2**20:,.0f} MiB "
+            f"({SHARE_OF_FREE_MEMORY:.0%} of its free memory); use auto or host"
         )
     return wanted if wanted != "auto" else "device" if needed_bytes <= room else "host"
 
@@ -181,8 +181,8 @@ def open_trainer(
     workers: Workers = ALONE,
     splits: tuple[Split, Split] | None = None,
 ) -> Trainer:
-    """Open the training of `context`. `saved` is the state that it begins with: that of a checkpoint, or of a new
-    training, whose "trainer" is None. `splits`: train and val of another training, to share their memory.
+    """Open the training of `context`. `saved` is the state that it begins with, from a checkpoint or of a new training,
+    whose "trainer" is None. `splits`: train and val of another training, to share their memory.
 
     A resumed training keeps its original number of threads. With several workers, the caller must still call
     `Trainer.use_workers`.
@@ -207,7 +207,7 @@ def open_trainer(
     if workers.count > 1:
         set_min_grad_accum_steps(trainer, int(os.environ.get(MIN_GRAD_ACCUM_STEPS, "1")))
         if context.train_params.step != "eager":
-            carrier = "gloo cannot be captured" if device.type == "cpu" else "with nccl that was not tried yet"
+            carrier = "gloo cannot be captured" if device.type == "cpu" else "capturing nccl is not supported"
             trainer.step.eager_reason = f"several workers take their steps eagerly ({carrier})"
     return trainer
 
@@ -240,7 +240,7 @@ def make_trainer(
 def check_outputs(model: Any, train: Split, shape: Shape, name: str) -> None:
     """Raises ValueError if a workload's own network is no module, or returns other outputs than the task needs."""
     if not isinstance(model, nn.Module):
-        raise ValueError(f"{name} is {type(model).__name__}, which is no torch.nn.Module")
+        raise ValueError(f"{name} is {type(model).__name__}, which is not a torch.nn.Module")
     values, mask = (train.tensors[key][:2].to(train.device) for key in ("values", "mask"))
     try:
         signature(model.forward).bind(values, mask)

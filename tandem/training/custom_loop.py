@@ -28,7 +28,7 @@ from tandem.training.random_draws import RandomDraws
 from tandem.training.step import autocast, random_state, set_random_state
 from tandem.training.trainer import Epoch, Trainer
 
-REASON = "a training loop of the workload's own takes the steps"
+REASON = "the workload's own training loop takes the steps"
 WITHOUT = (
     "so there is no probe, no CUDA graph and no fallback if its memory runs out; `auto` measures Tandem's own steps"
 )
@@ -197,13 +197,13 @@ class LoopRun:
         trainer = self._trainer
         if self._current is not None:
             raise ValueError(
-                f"run.epoch() was called in epoch {self._current.number}, which has not ended; do not nest it, and let "
-                "errors pass"
+                f"run.epoch() was called in epoch {self._current.number}, which has not ended; do not nest it, and do "
+                "not catch its errors"
             )
         if trainer.epochs_done == trainer.params.epochs:
             raise ValueError(
                 f"run.epoch() was called for epoch {trainer.epochs_done + 1}, but train.epochs is "
-                f"{trainer.params.epochs}; take the epochs of run.remaining_epochs()"
+                f"{trainer.params.epochs}; use the epochs of run.remaining_epochs()"
             )
         self.is_stopped = self.is_stopped or trainer.epochs_done == self._num_epochs
         self._record()
@@ -230,7 +230,7 @@ class LoopRun:
         if trainer.epochs_done < self._num_epochs or self._current:
             raise ValueError(
                 f"it returned after {trainer.epochs_done} of {trainer.params.epochs} epochs (train.epochs); "
-                "take all of run.remaining_epochs()"
+                "use all epochs of run.remaining_epochs()"
             )
 
     def _record(self) -> None:
@@ -248,13 +248,13 @@ class LoopRun:
         trainer = self._trainer
         if trainer.restored:
             raise ValueError(
-                f"the checkpoint has the state of {', '.join(trainer.restored)}, which run.state() did not get "
+                f"the checkpoint has the state of {', '.join(trainer.restored)}, which was not passed to run.state() "
                 "before the first epoch"
             )
         if not trainer.states:
             print(
-                "warning: the loop registers no object with run.state(), so a resumed training would restore the model "
-                "alone, and begin with a new optimizer",
+                "warning: the loop registers no object with run.state(), so a resumed training would restore only the "
+                "model and start with a new optimizer",
                 flush=True,
             )
 

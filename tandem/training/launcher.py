@@ -37,8 +37,8 @@ def launch(workload: str, device: str, seed: str) -> int:
     detect_hardware(device)  # raises if GPUs that the stage `hardware` found are gone
     if num_workers % num_nodes():
         raise ValueError(
-            f"device {device!r} has {num_workers} workers, which {num_nodes()} machines (PET_NNODES) do not share "
-            f"evenly; write {num_nodes()}x{kind} or a multiple of it"
+            f"device {device!r} has {num_workers} workers, which do not divide evenly among {num_nodes()} machines "
+            f"(PET_NNODES); write {num_nodes()}x{kind} or a multiple of it"
         )
     logging.disable(logging.CRITICAL)  # torch's launcher prints a page; the messages below are one sentence
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # each worker sets its own number of threads
@@ -56,8 +56,8 @@ def launch(workload: str, device: str, seed: str) -> int:
             except (RendezvousError, DistError) as error:
                 where = os.environ.get("PET_RDZV_ENDPOINT") or os.environ.get("PET_MASTER_ADDR") or "this machine"
                 raise ConnectionError(
-                    f"the workers did not meet at {where} ({one_line(error)[:160]}); see that all machines run the "
-                    "same command and reach it"
+                    f"the workers did not connect at {where} ({one_line(error)[:160]}); check that all machines run "
+                    "the same command and reach this address"
                 ) from None
             except ChildFailedError as error:
                 statuses = {rank: failure.exitcode for rank, failure in error.failures.items()}
@@ -66,7 +66,7 @@ def launch(workload: str, device: str, seed: str) -> int:
         if OUT_OF_MEMORY_STATUS in statuses.values() and num_nodes() == 1:
             num_parts *= 2
             os.environ[MIN_GRAD_ACCUM_STEPS] = str(num_parts)
-            again = f"all {num_workers} workers go on from the last checkpoint, with batches in {num_parts} parts"
+            again = f"all {num_workers} workers resume from the last checkpoint, with batches in {num_parts} parts"
             print(f"out of memory: {again}", flush=True)
             continue
         if failed := [status for status in statuses.values() if status > 0 and status != LOST_WORKER_STATUS]:
@@ -75,16 +75,16 @@ def launch(workload: str, device: str, seed: str) -> int:
             raise ChildProcessError(f"{killed_worker(statuses)}; run the same command again on every machine")
         if number == MAX_RESTARTS:
             step = (
-                "the system kills a process where memory runs out: lower train.batch_size or the number of workers, or "
+                "the system kills processes when memory runs out: lower train.batch_size or the number of workers, or "
                 "look at the kernel's log (dmesg)"
             )
             if min(statuses.values()) > 0:
-                step = "what they printed above says how they lost each other: mend that"
+                step = "fix the cause that they printed above"
             raise ChildProcessError(
                 f"{killed_worker(statuses)}, after {MAX_RESTARTS} restarts; {step}, and run the same command again"
             )
         number += 1
-        again = f"all {num_workers} go on from the last checkpoint (restart {number} of {MAX_RESTARTS})"
+        again = f"all {num_workers} resume from the last checkpoint (restart {number} of {MAX_RESTARTS})"
         print(f"{killed_worker(statuses)}; {again}", flush=True)
 
 
@@ -102,4 +102,4 @@ def killed_worker(statuses: dict[int, int]) -> str:
     by_others = {rank: number for rank, number in killed.items() if number != signal.SIGTERM}
     for rank, number in (by_others or killed).items():
         return f"worker {rank} was killed ({signal.Signals(number).name})"
-    return f"worker {min(statuses)} lost another one"
+    return f"worker {min(statuses)} lost the connection to another worker"

@@ -24,7 +24,7 @@ import torch
 from torch import Tensor, nn
 
 Result = TypeVar("Result")
-CLOSE_OTHERS = "close what else uses the memory (`make doctor` says how to find it) and run the same command again"
+CLOSE_OTHERS = "close other programs that use the memory (`make doctor` lists commands) and run the same command again"
 SMALLER = "lower train.model.hidden_size or the length of the sequences"
 ONEDNN = "could not create a primitive"  # the whole message; oneDNN says more about a primitive that it lacks
 # Messages of the CPU allocator, C++, mmap, the CUDA driver and its libraries. torch's own error is a class.
@@ -66,7 +66,7 @@ class OutOfMemory(ValueError, MemoryError):
 
 
 def advice(device: torch.device, precision: str = "") -> list[str]:
-    """What the user can do, cheapest first. `precision` is that of the training, if there is one."""
+    """What the user can do, cheapest first. `precision`: the training's, if there is one."""
     left = [CLOSE_OTHERS]
     if precision in ("fp32", "tf32"):
         left.append("set train.precision to bf16")
@@ -128,7 +128,7 @@ class OomPolicy:
         if self.has_freed:
             return ""
         self.has_freed = True
-        return "freed what the allocators keep"
+        return "freed the cached memory of the allocators"
 
     def release_to_host(self) -> str:
         size = sum(split.num_bytes_in_file for split in self.splits)
@@ -153,7 +153,7 @@ class OomPolicy:
             return ""
         self.recomputes = True
         setattr(self.model, "checkpoint_activations", True)  # noqa: B010  (a Module's attributes are Tensors to mypy)
-        return "activations are computed again instead of kept"
+        return "activations are recomputed instead of stored"
 
     def make_resident(self) -> None:
         """Copy the splits to the device. If they do not fit, they stay in their files."""

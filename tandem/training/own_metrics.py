@@ -103,8 +103,8 @@ def score(context: RunContext, outputs: Tensor, outputs_of: Outputs, known: Mapp
             block_size = round(len(mask) ** 0.5) if anchors is not None else 1  # neighbouring windows share their steps
             if (expected := seconds * num_resamples(predictions, mask)) > SLOW_SECONDS:
                 print(
-                    f"{component.place} took {seconds:.2g} s; its interval calls it "
-                    f"{num_resamples(predictions, mask):,} times, about {expected / 60:.1f} minutes",
+                    f"{component.place} took {seconds:.2g} s; its interval needs "
+                    f"{num_resamples(predictions, mask):,} calls, about {expected / 60:.1f} minutes",
                     flush=True,
                 )
             ends = interval(function, predictions, targets, mask, block_size)
@@ -119,7 +119,7 @@ def score(context: RunContext, outputs: Tensor, outputs_of: Outputs, known: Mapp
                 found |= {f"{name}_low": ends[0], f"{name}_high": ends[1]}
             sentences.append(sentence)
         if taken := [name for name in found if name in known or name in metrics]:
-            raise ValueError(f"{component.place} gives {taken[0]!r}, which another metric of the workload is called")
+            raise ValueError(f"{component.place} returns {taken[0]!r}, which is the name of another metric")
         metrics |= found
     return OwnScores(metrics, higher_is_better, "; ".join(sentences))
 

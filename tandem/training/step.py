@@ -180,16 +180,16 @@ class Step:
         self.graphs.captured.clear()
         self.give_up_graphs("memory ran out")
         self.optimizer.zero_grad(set_to_none=True)  # the gradients are in the graph's memory
-        return "the CUDA graph of the step is freed, the next steps are eager"
+        return "the CUDA graph of the step is freed, and the next steps are eager"
 
     def give_up_graphs(self, reason: str) -> None:
         """Take eager steps in the rest of the training, also after a resume."""
         self.graphs, self.eager_reason, self.gave_up_reason = None, reason, reason
 
     def give_up_graphs_after(self, error: RuntimeError) -> None:
-        """Take eager steps after a failed capture, or if memory ran out beside the graphs. No step is lost.
+        """Take eager steps after a failed capture, or if the graphs left too little memory. No step is lost.
 
-        Raises `error` if it is another one, or a lack of memory and `may_fall_back` is false.
+        Raises `error` if it has another cause, or if memory ran out and `may_fall_back` is false.
         """
         is_memory = is_out_of_memory(error)
         if not isinstance(error, CaptureFailed) and not (is_memory and self.may_fall_back):
@@ -252,10 +252,10 @@ def graph_blocker(device: torch.device, precision: str, model: nn.Module) -> str
     if device.type != "cuda":
         return "CUDA graphs need a CUDA device"
     if precision == "fp16":
-        return "a step in fp16, which may be left out, is not captured"
+        return "fp16 skips steps if gradients overflow, which cannot be captured"
     if getattr(model, "checkpoint_activations", False):
-        return "activations that are computed again set the random state back, which cannot be captured"
+        return "recomputing activations resets the random state, which cannot be captured"
     rnns = [each for each in model.modules() if isinstance(each, nn.RNNBase)]
     if any(rnn.num_layers > 1 and rnn.dropout > 0 and not hasattr(rnn, "uses_torch_dropout") for rnn in rnns):
-        return "cuDNN keeps the random state of dropout between an RNN's layers to itself"
+        return "cuDNN does not expose the random state of dropout between the layers of an RNN"
     return ""

@@ -142,10 +142,10 @@ class Workers:
         own = {name: json.dumps(value, sort_keys=True) for name, value in compared.items()}
         differing = [name for name, theirs in self.broadcast(own).items() if own[name] != theirs]
         if int(self.sum(torch.tensor(len(differing)))):
-            which = f"worker {self.rank} has other {' and '.join(differing)}" if differing else "another worker differs"
+            which = f"worker {self.rank} has other {' and '.join(differing)}" if differing else "one has other inputs"
             raise ValueError(
-                f"the workers do not train the same: {which} than worker 0; have all machines at the same commit, with "
-                "the same params.yaml, prepared data and torch"
+                f"the workers have different inputs: {which} than worker 0; use the same commit, params.yaml, "
+                "prepared data and torch on all machines"
             )
 
     def close(self) -> None:
@@ -169,7 +169,7 @@ def process_group(device: str, count: int, kind: str) -> Iterator[Workers]:
     started, local_rank = int(os.environ["WORLD_SIZE"]), int(os.environ["LOCAL_RANK"])
     if started != count:
         raise ValueError(
-            f"device {device!r} has {count} workers, but {started} were started; start {count} or name {started}x{kind}"
+            f"device {device!r} has {count} workers, but {started} were started; start {count} or use {started}x{kind}"
         )
     if kind == "cuda":
         torch.cuda.set_device(local_rank)
@@ -193,7 +193,7 @@ def lost_workers_noticed() -> Iterator[None]:
     except RuntimeError as error:
         if not isinstance(error, dist.DistError) and not LOST_MESSAGES.search(str(error)):
             raise
-        print(f"a worker notices that another one is gone ({one_line(error)[:120]})", file=sys.stderr, flush=True)
+        print(f"another worker has ended ({one_line(error)[:120]})", file=sys.stderr, flush=True)
         raise SystemExit(LOST_WORKER_STATUS) from None
 
 
@@ -216,7 +216,7 @@ def workers_sentence(workers: Workers, kind: str, settings: Train, of_one_worker
             f"{settings.learning_rate:g} ({of_one_worker.scaling} of {of_one_worker.learning_rate:g})"
         )
     carrier = "nccl" if kind == "cuda" else "gloo"
-    return f"{workers.count} workers{machines}, {each}: {batch}, {carrier} adds their gradients up"
+    return f"{workers.count} workers{machines}, {each}: {batch}, {carrier} sums their gradients"
 
 
 def shares_of(num_sequences: int, num_parts: int, rank: int, num_workers: int) -> tuple[WorkerSlice, ...]:

@@ -84,7 +84,7 @@ PLANTED: dict[str, tuple[str, str, list[str], dict[str, str]]] = {
     ),
     "UsesPadding": ("padding", "fail", ["`mask`"], fault("return self.embedding(values).mean(dim=1)", method="pooled")),
     "FixedLength": (
-        "padding", "fail", ["net.py, line {line}: 9 instead of 12 steps, as in new tables for `tandem predict`, raise"],
+        "padding", "fail", ["net.py, line {line}: 9 instead of 12 steps, as in a table for `tandem predict`, raise"],
         fault("return self.wide((values * mask.unsqueeze(2)).flatten(1))", 
               "self.embedding, self.wide = nn.Identity(), nn.Linear(48, 32)", "pooled"),
     ),
@@ -118,7 +118,7 @@ PLANTED: dict[str, tuple[str, str, list[str], dict[str, str]]] = {
     ),
     "Unused": ("gradients", "warn", ["unused.weight, unused.bias"],
                fault("return Good.forward(self, values, mask)", "self.unused = nn.Linear(2, 2)")),
-    "LargeOutputs": ("initial loss", "warn", ["guessing (all outputs 0) 1.1"],
+    "LargeOutputs": ("initial loss", "warn", ["but 1.1"],
                      fault("return 100 * Good.forward(self, values, mask)")),
     "CannotLearn": (
         "overfitting", "warn", ["cannot learn one batch"],
@@ -198,7 +198,7 @@ def test_a_check_is_skipped_only_for_a_reason(found: dict[str, list[dict[str, st
     assert [each["check"] for each in found["Fine"]] == [check.name for check in CHECKS]
     assert remarks(found["Fine"]) == []
     skipped = {each["check"]: each["evidence"] for each in found["Fine"] if each["status"] == "skip"}
-    assert skipped == {"CPU and GPU": "compares a GPU with the CPU"}
+    assert skipped == {"CPU and GPU": "this check needs a GPU"}
 
 
 def test_every_check_has_a_planted_fault():

@@ -70,7 +70,7 @@ def test_runs_of_two_machines_are_compared_by_their_ids(machines: Machines):
     for clone, seed, cell in ((machines.one, 0, 1), (machines.other, 1, 2)):
         seconds = open_folder(clone / RUN, seed).timing["timing"]["epoch_seconds"]
         assert table["epoch seconds"][cell] == f"{seconds:,.4g} s"
-    assert "1 process a side that took no turns, so the drift of the machines is in it" in done.stdout
+    assert "1 process each, not alternating, so drift of the machines is included" in done.stdout
     assert "accuracy" in done.stdout and "not compared" not in done.stdout
     client = mlflow.MlflowClient(machines.uri)
     for own, other in (ids, ids[::-1]):
@@ -97,7 +97,7 @@ def test_what_cannot_be_had_is_one_sentence_that_names_it(machines: Machines, tm
         shutil.copytree(machines.one / RUN, folder)
     record = older / "train/result/0/train.json"
     record.write_text(json.dumps({**json.loads(record.read_text()), "schema": 0}))
-    assert "has schema 0, and this Tandem reads 2" in refused(own, str(older))
+    assert "has schema 0, but this Tandem reads 2" in refused(own, str(older))
     (predictions,) = altered.glob("evaluate/*/*/predictions.csv")
     predictions.write_text("\n".join(predictions.read_text().splitlines()[:-1]) + "\n")
     assert "predictions.csv" in (said := refused(own, str(altered))) and "altered" in said

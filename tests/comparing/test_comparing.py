@@ -124,11 +124,11 @@ def test_a_gpu_and_a_cpu_of_one_machine_are_compared_and_their_differences_named
     found = compare_manifests(CPU, GPU)
     assert found.refusals == found.notes == ()
     assert [str(each) for each in found.named] == [
-        "device (cpu against cuda)",
-        "hardware (AMD EPYC 9654 96-Core Processor (family 25 mo... against NVIDIA H100)",
-        "threads (16 against 1)",
-        "kernels (Tandem's kernels against cuDNN)",
-        "way of stepping (eager against graph)",
+        "device (cpu vs cuda)",
+        "hardware (AMD EPYC 9654 96-Core Processor (family 25 mo... vs NVIDIA H100)",
+        "threads (16 vs 1)",
+        "kernels (Tandem's kernels vs cuDNN)",
+        "step execution (eager vs graph)",
     ]
     assert compare_manifests(CPU, CPU).named == ()
 
@@ -136,22 +136,22 @@ def test_a_gpu_and_a_cpu_of_one_machine_are_compared_and_their_differences_named
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
-        ({"workload": "pen"}, "workload (sign against pen)"),
-        ({"digests.data.table": "9" * 64}, "data: raw table (11111111 against 99999999)"),
-        ({"digests.data.packed.test": "9" * 64}, "data: packed test split (44444444 against 99999999)"),
-        ({"block.train.batch_size": 112}, "batch_size (56 against 112)"),
-        ({"block.train.max_grad_norm": 1.0}, "max_grad_norm (absent against 1.0)"),
-        ({"realized.precision": "tf32"}, "precision (fp32 against tf32)"),
-        ({"digests.code.tandem/training/step": "9" * 64}, "code: tandem/training/step (absent against 99999999)"),
+        ({"workload": "pen"}, "different workload (sign vs pen)"),
+        ({"digests.data.table": "9" * 64}, "different data: raw table (11111111 vs 99999999)"),
+        ({"digests.data.packed.test": "9" * 64}, "different data: packed test split (44444444 vs 99999999)"),
+        ({"block.train.batch_size": 112}, "different batch_size (56 vs 112)"),
+        ({"block.train.max_grad_norm": 1.0}, "different max_grad_norm (absent vs 1.0)"),
+        ({"realized.precision": "tf32"}, "different precision (fp32 vs tf32)"),
+        ({"digests.code.tandem/training/step": "9" * 64}, "different code: tandem/training/step (absent vs 99999999)"),
         ({"realized.out_of_memory": ["2 parts a batch"]}, "memory ran out while training on cuda (2 parts a batch)"),
-        ({"conditions.between.other_processes": 1.0}, "cuda: other processes on its GPU (1 while it trained)"),
+        ({"conditions.between.other_processes": 1.0}, "cuda: other processes on its GPU (1 during the training)"),
     ],
 )
 def test_other_work_refuses_a_speed_up_and_says_both_values(changes: dict[str, Any], reason: str):
     gpu = changed(GPU, **changes)
     assert reason in compare_manifests(CPU, gpu).refusals
     said = judge({"cpu": [run_of(CPU)], "cuda": [run_of(gpu)]}, SPEED).speed
-    assert said.startswith("no speed-up is stated. What stands against it: ") and reason in said
+    assert said.startswith("no speed-up is reported: ") and reason in said
 
 
 @pytest.mark.case(50)
@@ -162,11 +162,11 @@ def test_another_torch_or_driver_between_two_runs_is_flagged(saw: Callable[[str]
         for name, version in (("torch", "2.12.0"), ("driver", "580.9"))
     )
     said = judge({"cuda": [run_of(GPU)], "cuda-later": [run_of(torch)]}, SPEED).speed
-    assert "torch (2.11.0 against 2.12.0)" in said and said.startswith("no speed-up is stated")
+    assert "torch (2.11.0 vs 2.12.0)" in said and said.startswith("no speed-up is reported")
     saw(said)
     notes = compare_manifests(GPU, driver).notes
     [note] = [note for note in notes if "driver" in note]
-    assert "driver (570.1 against 580.9)" in note
+    assert "driver (570.1 vs 580.9)" in note
     saw(note)
 
 
@@ -175,7 +175,7 @@ def test_what_was_asked_for_may_differ_where_what_came_of_it_agrees():
         GPU, **{"block.train.precision": "fp32", "block.train.threads": 4, "block.train.probe": False, "seed": 3}
     )
     found = compare_manifests(CPU, gpu)
-    assert found.refusals == () and str(found.named[-1]) == "seed (0 against 3)"
+    assert found.refusals == () and str(found.named[-1]) == "seed (0 vs 3)"
     # A simulation has no table and no division into splits.
     sides = (changed(each, **{"digests.data.table": None, "digests.data.prepared": {}}) for each in (CPU, GPU))
     assert compare_manifests(*sides).refusals == ()
@@ -184,9 +184,9 @@ def test_what_was_asked_for_may_differ_where_what_came_of_it_agrees():
 @pytest.mark.parametrize(
     ("changes", "note"),
     [
-        ({"tree.patch_sha256": "c" * 64}, "patch of an edited tree (none against cccccccc)"),
-        ({"environment.requirements_sha256": "9" * 64}, "locked packages (88888888 against 99999999)"),
-        ({"conditions.between": {"others_share": 0.3}}, "others took 30% of the processors' time while it trained"),
+        ({"tree.patch_sha256": "c" * 64}, "patch of uncommitted changes (none vs cccccccc)"),
+        ({"environment.requirements_sha256": "9" * 64}, "locked packages (88888888 vs 99999999)"),
+        ({"conditions.between": {"others_share": 0.3}}, "other processes used 30% of the CPU time during the training"),
         ({"conditions.after.gpu.throttled_by": ["power", "heat"]}, "the clocks were throttled (power, heat)"),
     ],
 )
@@ -200,12 +200,12 @@ def test_the_runs_of_a_side_must_be_repetitions_of_each_other():
     assert compare_sides({"cpu": [CPU], "cuda": seeds}).refusals == ()
     other = changed(GPU, seed=3, hardware={**GPU["hardware"], "name": "NVIDIA L4"}, **{"block.train.batch_size": 8})
     assert compare_sides({"cpu": [CPU], "cuda": [*seeds, other]}).refusals == (
-        "batch_size (56 against 8) among the runs of cuda",
-        "hardware (NVIDIA H100 against NVIDIA L4) among the runs of cuda",
+        "the runs of cuda differ in batch_size (56 vs 8)",
+        "the runs of cuda differ in hardware (NVIDIA H100 vs NVIDIA L4)",
     )
     # `auto` measures in every process: that it chose otherwise in one is no other work.
     found = compare_sides({"cpu": [CPU, changed(CPU, **{"realized.threads": 8})], "cuda": seeds})
-    assert found.refusals == () and "differ in threads (16 against 8)" in found.notes[0]
+    assert found.refusals == () and "differ in threads (16 vs 8)" in found.notes[0]
 
 
 # Scores.
@@ -226,7 +226,7 @@ def test_mcnemar_is_the_exact_one():
     found = difference("correct", {0: classified(first)}, {0: classified(second, as_csv=True)})
     assert found.p == pytest.approx(158 / 4096) and found.verdict == "different"
     assert found.difference == pytest.approx(0.08) and found.low < 0.08 < found.high
-    assert "that of cuda is better than that of cpu" in found.sentence("cpu", "cuda")
+    assert "cuda is better than cpu" in found.sentence("cpu", "cuda")
     assert differences.mcnemar(0, 5) == 2 / 2**5 and differences.mcnemar(0, 0) == differences.mcnemar(3, 3) == 1
 
 
@@ -255,7 +255,7 @@ def test_no_difference_takes_a_margin():
     assert same.verdict == "equal" and same.low < 0 < same.high
     assert difference("correct", *sides).verdict == "inconclusive"
     said = difference("correct", *sides).sentence("cpu", "cuda")
-    assert "Not told apart: a difference smaller than 0.0078 is missed in more than one of five" in said
+    assert "No difference detected: this comparison would miss a difference smaller than 0.0078 in more than" in said
     wide, narrow = (difference("correct", *sides, Margin(value, "as agreed")) for value in (0.02, 0.004))
     assert wide.verdict == "equivalent" and narrow.verdict == "inconclusive"
 
@@ -296,7 +296,7 @@ def test_seeds_that_one_side_lacks_are_left_out():
     side = {seed: forecasts([float(seed)] * 9) for seed in range(3)}
     found = difference("window errors", side, {2: forecasts([7.0] * 9), 8: forecasts([9.0] * 9)})
     assert found.first == {2: 2.0} and found.second == {2: 7.0}
-    with pytest.raises(ValueError, match=r"the two sides have no seed in common \(0, 1, 2 against 3, 4\)"):
+    with pytest.raises(ValueError, match=r"the compared runs have no seed in common \(0, 1, 2 vs 3, 4\)"):
         difference("window errors", side, {3: side[0], 4: side[1]})
     single = difference("window errors", {0: side[0]}, {1: side[1]})
     assert single.difference == 1.0  # one training a side is what it is
@@ -310,7 +310,7 @@ def test_a_seed_twice_is_no_more_evidence():
     pairs = Pairs(*(MEASURES["correct"].read(list(side.values()))[:1] for side in sides), MEASURES["correct"])
     once, twice = differences.resample_sequences(pairs), difference("correct", *sides)
     assert (once.low, once.high) == (twice.low, twice.high)
-    assert "With two seeds a side" in twice.sentence("cpu", "cuda")
+    assert "(two seeds each)" in twice.sentence("cpu", "cuda")
 
 
 def test_windows_of_one_stretch_are_one_case():
@@ -388,9 +388,9 @@ OTHER_WINDOWS = [{**row, "actual": 101.0} for row in WINDOWS]
 @pytest.mark.parametrize(
     ("score", "first", "second", "message"),
     [
-        ("correct", classified("11"), classified("111"), "1 of the sequences stand on one side only"),
-        ("window errors", WINDOWS, OTHER_WINDOWS, "not the same levels in the same order"),
-        ("scores", classified("11"), classified("11"), "predictions.csv has no number for each sequence in a column"),
+        ("correct", classified("11"), classified("111"), "the test splits differ in 1 of the sequences"),
+        ("window errors", WINDOWS, OTHER_WINDOWS, "the windows have other values or another order"),
+        ("scores", classified("11"), classified("11"), "predictions.csv needs a column `score` with a number for each"),
     ],
 )
 def test_other_test_splits_are_refused(score: str, first: Any, second: Any, message: str):
@@ -407,7 +407,7 @@ SPEED = {
     "speed_up": {"ratio": 8.1, "low": 7.6, "high": 8.6, "num_pairs": 5},
     "out_of_memory": {},
 }
-AGAINST = "cuda: NVIDIA H100, cuDNN, 1 process against cpu: AMD EPYC 9654, 8 threads, Tandem's kernels"
+AGAINST = "cuda: NVIDIA H100, cuDNN, 1 process vs cpu: AMD EPYC 9654, 8 threads, Tandem's kernels"
 
 
 def sides(*rights: str, second: Callable[[dict[str, Any]], dict[str, Any]] = dict) -> dict[str, list[Run]]:
@@ -422,7 +422,7 @@ def test_a_judgement_says_how_fast_between_what_and_how_good():
     assert found.speed.startswith(
         "an epoch on cuda is 8.10 times as fast as on cpu (95% interval 7.60 to 8.60; 5 pairs"
     )
-    assert f"{AGAINST}; they differ in way of stepping (graph against eager) too." in found.speed
+    assert f"{AGAINST}; they also differ in step execution (graph vs eager)." in found.speed
     assert found.scores.startswith("accuracy 1.0000 on cpu, 0.9500 on cuda: -0.0500 (95% interval ")
     turned = {**SPEED, "sides": ["cuda", "cpu"], "speed_up": {"ratio": 1 / 8, "low": 0.1, "high": 0.2, "num_pairs": 5}}
     expected = "an epoch on cuda is 8.00 times as fast as on cpu (95% interval 5.00 to 10.00; 5 pairs"
@@ -433,16 +433,16 @@ def test_a_judgement_says_how_fast_between_what_and_how_good():
     ("speed", "reason"),
     [
         ({"workload": "sign", "sentence": "sign: one device, nothing to pair."}, "one device, nothing to pair."),
-        ({**SPEED, "out_of_memory": {"cuda": ["2 parts"]}}, "memory ran out on cuda while they took turns."),
-        ({**SPEED, "sides": ["cpu", "tpu"]}, "cpu and tpu took turns, and these are cpu and cuda."),
+        ({**SPEED, "out_of_memory": {"cuda": ["2 parts"]}}, "memory ran out on cuda in the speed measurement."),
+        ({**SPEED, "sides": ["cpu", "tpu"]}, "the speed was measured on cpu and tpu, the runs are on cpu and cuda."),
     ],
 )
 def test_a_measured_speed_that_says_nothing_of_these_runs_is_not_used(speed: dict[str, Any], reason: str):
-    assert judge(sides("11"), speed).speed == f"no speed-up is stated: {reason}"
+    assert judge(sides("11"), speed).speed == f"no speed-up is reported: {reason}"
 
 
 def test_runs_that_took_no_turns_are_compared_by_their_epochs_and_that_is_said():
-    assert "(1 process a side that took no turns" in judge(sides("11")).speed
+    assert "(1 process each, not alternating" in judge(sides("11")).speed
     runs = sides("11", "11", "11")
     for side in runs.values():  # the same scatter on both: logs of -s, 0, s
         for run, factor in zip(side, (0.9, 1.0, 1 / 0.9), strict=True):
@@ -457,7 +457,7 @@ def test_a_number_of_threads_that_was_set_is_not_taken_for_the_best():
     runs = sides("11")
     runs["cpu"] = [run_of(changed(CPU, **{"block.train.threads": 1, "realized.threads": 1}), classified("11"))]
     (note,) = judge(runs).notes
-    assert "the CPU ran 1 of 16 cores because params.yaml sets it" in note
+    assert "the CPU used 1 of 16 cores, because params.yaml sets threads: 1" in note
     assert judge(runs, SPEED).notes == ()  # there the CPU had its best number, and the sentence says it
     assert "8 threads" in judge(runs, SPEED).speed
 
@@ -467,7 +467,7 @@ def test_scores_stand_alone_where_they_cannot_be_compared():
     runs["cuda"] = [run_of(run.manifest) for run in runs["cuda"]]
     found = judge(runs, SPEED)
     assert found.difference is None
-    assert "are not compared, because the predictions of cuda are not at hand (seed 0, 1)" in found.scores
+    assert "are not compared, because the predictions of cuda are missing (seed 0, 1)" in found.scores
     twice = {**runs, "cuda": [run_of(GPU, classified("1101")), run_of(GPU, classified("1101"))]}
     assert "cuda has several runs of one seed (0, 0)" in judge(twice, SPEED).scores
 

@@ -34,7 +34,7 @@ def test_what_was_not_trained_or_is_asked_for_otherwise_says_so(project: Path, t
     (other / "docs").mkdir(exist_ok=True)
     dvc(other, "repro", "evaluate@tiny-cpu")
     output = verify(other, status=2)
-    assert "not verifiable: other parameters (train.epochs of params.yaml are not as published)" in output
+    assert "not verifiable: other parameters (the published values of train.epochs differ)" in output
     shutil.rmtree(other / "results/runs/tiny/cpu/evaluate")
     assert "not verifiable: not trained here (`dvc repro` trains it with seed 0)" in verify(other, status=2)
 

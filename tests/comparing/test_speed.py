@@ -1,4 +1,4 @@
-"""Pairs of processes that take turns, the interval over them, and the benchmark that tries whether it is one."""
+"""Pairs of alternating processes, the interval over them, and the benchmark that tries whether it is one."""
 
 import json
 import math
@@ -62,7 +62,7 @@ def test_a_pair_of_real_trainings_runs_at_the_same_time(ready: Path):
     assert min(min(turns) for turns in pair["turns"].values()) > 0
     assert pair["ratio"] == pytest.approx(ratio_of_turns(pair["turns"]["one"], pair["turns"]["two"]))
     assert pair["about"]["one"]["threads"] == 1
-    assert "(1 pair of processes in turns; no interval: it takes 3, and" in found["sentence"]
+    assert "(1 pair of alternating processes; no interval: at least 3 are needed," in found["sentence"]
     assert printed.count("trainings here: 2\n") == 1
 
 
@@ -97,10 +97,10 @@ def test_the_sentence_names_the_faster_side_first_or_why_there_is_no_ratio(monke
 
     assert said(4.0, 4.0, 4.0).startswith("an epoch on cuda is 4.00 times as fast as on cpu (95% interval 4.00 to 4.00")
     assert said(0.5, 0.5, 0.5).startswith("an epoch on cpu is 2.00 times as fast as on cuda (95% interval 2.00 to 2.00")
-    assert said(0.5, 4.0, 1.0).startswith("no difference in speed can be told")
+    assert said(0.5, 4.0, 1.0).startswith("no difference in speed detected")
     assert "; cpu: a device, 2 threads, fp32, eager; cuda: a device" in said(4.0)
-    assert said(4.0, cuda=["2 parts"]) == "no speed-up is stated, because memory ran out on cuda."
-    assert "other processes were on the GPU of cpu and cuda" in said(4.0, others=1)
+    assert said(4.0, cuda=["2 parts"]) == "no speed-up is reported, because memory ran out on cuda."
+    assert "other processes used the GPU of cpu and cuda" in said(4.0, others=1)
 
 
 def test_a_worker_that_is_killed_ends_the_stage_with_its_reason_and_the_other_worker(ready: Path):
@@ -137,5 +137,5 @@ for pair in measure_pairs('tiny', sides, range(1000), {SHORT}):
 def test_one_kind_of_device_is_nothing_to_pair_and_needs_no_torch(ready: Path):
     code = "import sys; from stages import speed; speed.main('tiny'); assert not {'torch', 'scipy'} & set(sys.modules)"
     printed = run(ready, sys.executable, "-c", code).stdout
-    assert printed == "tiny: one kind of device (cpu), nothing to pair.\n"
+    assert printed == "tiny: only one kind of device (cpu), so no speed-up is measured.\n"
     assert json.loads((ready / "results/speed/tiny.json").read_text())["sentence"] == printed.strip()

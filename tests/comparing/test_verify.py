@@ -117,8 +117,8 @@ def test_a_name_without_a_run_gets_one_sentence_and_makes_no_store(project: Path
     for words, said in (
         (("verify", "teeny@cpu"), "'teeny' is not a workload of params.yaml"),
         (("compare", "tiny@cpu", "teeny@cpu"), "did you mean 'tiny'?"),
-        (("verify", "tiny"), "'tiny' names no run, and no such file is there"),
-        (("verify", "tiny@cpu"), "has no finished run 'tiny@cpu'; it has none at all; `dvc repro` makes some"),
+        (("verify", "tiny"), "'tiny' is neither a run nor an existing file"),
+        (("verify", "tiny@cpu"), "has no finished run 'tiny@cpu'; it has no finished run; run `dvc repro`"),
         (("compare", "0123abcd", "tiny@cpu"), "has no run '0123abcd'"),
     ):
         done = tandem(other, *words, check=False)
@@ -134,7 +134,7 @@ def test_what_differs_in_the_training_is_named(project: Path, tmp_path: Path) ->
 
 @pytest.fixture(scope="module")
 def edited(prepared: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Trained from an edited tree, with a table that DVC tracks; then the edits are undone."""
+    """Trained with uncommitted edits and a table that DVC tracks; then the edits are undone."""
     folder = copy_of(prepared, tmp_path_factory.mktemp("edited") / "project")
     git(folder, "rm", "-q", "--cached", TABLE)
     dvc(folder, "add", TABLE)
@@ -158,7 +158,7 @@ def edited(prepared: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_run_from_an_edited_tree_is_made_again_after_the_edits_are_gone(edited: Path) -> None:
     status, output = verify(edited, RUN)
     assert f"{RUN}: bit-equal\n" in output and status == 0
-    assert "with its patch" in output and "table.csv as it lies here" in output
+    assert "with its patch" in output and "table.csv of the working tree" in output
 
 
 @pytest.mark.long
@@ -169,7 +169,7 @@ def test_the_table_comes_from_dvcs_cache_and_one_changed_cell_is_the_cause(edite
     content = table.read_bytes()
     table.unlink()
     status, output = verify(folder, RUN, "--quick")
-    assert f"{RUN}: bit-equal\n" in output and "table.csv by DVC" in output and status == 0
+    assert f"{RUN}: bit-equal\n" in output and "table.csv from DVC" in output and status == 0
     table.write_bytes(content)
     shutil.rmtree(folder / ".dvc" / "cache")
     cells = pd.read_csv(table)
@@ -179,7 +179,7 @@ def test_the_table_comes_from_dvcs_cache_and_one_changed_cell_is_the_cause(edite
     assert f"{RUN}: different: data\n" in output and status == 1
     table.unlink()
     status, output = verify(folder, RUN)
-    assert f"{RUN}: not verifiable: its data is gone\n" in output and status == 2
+    assert f"{RUN}: not verifiable: its data is missing\n" in output and status == 2
 
 
 def test_another_environment_is_refused(edited: Path, tmp_path: Path) -> None:
@@ -219,7 +219,7 @@ def test_what_rounding_cannot_do_is_outside_its_envelope(of_transformer: Path, t
     other_coins = planted(tmp_path / "planted", "torch.manual_seed(1)")
     status, output = verify(of_transformer, RUN, "--quick", "--threads", "2", **other_coins)
     assert f"{RUN}: different: epoch 1\n" in output and status == 1
-    assert "rounding moves it by" in output
+    assert "rounding explains at most" in output
 
 
 def test_interrupted_it_leaves_nothing(project: Path, tmp_path: Path) -> None:

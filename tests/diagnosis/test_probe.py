@@ -159,11 +159,11 @@ def test_an_alternative_that_fails_is_no_gain_and_no_end(monkeypatch: pytest.Mon
     monkeypatch.setattr(os, "cpu_count", lambda: 1)
     trainer = planted(replace(SETTINGS, augment=NONE, batch_size=8), 5, Split, Single(4))
     result = found(trainer)
-    assert not result.gains and result.sentence().endswith("nothing that was tried would make it 1.1 times as fast")
+    assert not result.gains and result.sentence().endswith("no setting that was tried is 1.1 times as fast")
     assert result.missing_reasons["precision bf16"] == "failed: no such kernel for BFloat16"
     assert result.missing_reasons["batch 16"] == "failed: too large"
     trainer.model.largest = 0
-    assert "memory ran out while it was tried (too large)" in probe(trainer)
+    assert "memory ran out during the probe (too large)" in probe(trainer)
 
 
 def test_what_is_said_of_a_gpu_follows_from_its_parts():
@@ -175,12 +175,12 @@ def test_what_is_said_of_a_gpu_follows_from_its_parts():
         pinned_bytes_per_second=None, memory_mib={"weights": 1.0}, device_mib=6144.0, gains={"step graph": 4.0},
         missing_reasons=dict.fromkeys(GPU_FIELDS, NO_GPU),
     )  # fmt: skip
-    assert gpu.sentence().startswith("launch-bound: the GPU computes 14% of the step, to enqueue its 312 kernels")
+    assert gpu.sentence().startswith("launch-bound: the GPU computes during 14% of the step time, and the host")
     assert replace(gpu, host_seconds=1e-4, device_seconds=0.0019).bottleneck == "compute"
     # The wait belongs to the slower of gathering and copying, which overlap.
     rates = {"copy_bytes_per_second": 2e10, "pinned_bytes_per_second": 4e10}
     streamed = replace(gpu, data_seconds=0.01, wait_seconds=0.006, copy_seconds=0.009, gather_seconds=0.004, **rates)
-    assert streamed.sentence().startswith("copy-bound: 75% of a step is waiting for the copy to the GPU, at 50% of the")
+    assert streamed.sentence().startswith("copy-bound: 75% of the step time is spent waiting for the copy to the GPU")
     assert replace(streamed, gather_seconds=0.01).bottleneck == "data"
     untold = replace(gpu, device_seconds=None, num_kernels=None, missing_reasons={"num_kernels": "no profiler"})
     assert untold.missing_sentence() == "not measured: num_kernels (no profiler)"

@@ -33,7 +33,7 @@ def points(device: str, rates: list[float]) -> list[SweepPoint]:
 def test_the_crossover_is_the_first_size_at_which_the_gpu_wins():
     cpu, gpu = points("cpu", [100, 190, 300, 310]), points("cuda", [10, 100, 400, 1550])
     assert verdicts(cpu + gpu)[-1] == "the GPU is faster from batch 4 on (1.3 times there, 5.0 times at 8)"
-    assert verdicts(cpu + points("cuda", [1, 2]))[-1] == "the CPU is faster at every size that both were measured at"
+    assert verdicts(cpu + points("cuda", [1, 2]))[-1] == "the CPU is faster at every batch size measured on both"
     assert len(verdicts(cpu)) == 1
 
 

@@ -65,7 +65,7 @@ def test_a_disk_without_room_for_the_results_costs_no_second_training(
     assert not [path for path in small_disk.iterdir() if path != filler]
     filler.unlink()
     done = stage(ready, "train", "tiny", "cpu", "0")
-    assert "epoch 3 of 3: all are trained, the results are written again" in done.stdout
+    assert "epoch 3 of 3: training is complete, the results are written again" in done.stdout
     assert "epoch 1/3" not in done.stdout and (ready / RUN / "last.safetensors").exists()
 
 
@@ -81,7 +81,7 @@ def test_a_disk_without_room_for_a_checkpoint_is_named(ready: Path, small_disk: 
     saw(said)
     found = re.fullmatch(
         r"\.tandem/checkpoints/tiny/cpu-\w+-0\.pt could not be written: No space left on device \(it needs [\d.]+ KiB, "
-        r"[\d.]+ KiB are free\); the checkpoint before it is untouched; make room and run the same command again",
+        r"[\d.]+ KiB are free\); the previous checkpoint is unchanged; make room and run the same command again",
         said,
     )
     assert found, said
@@ -124,7 +124,7 @@ def test_a_full_disk_when_dvc_stores_the_result_costs_no_second_training(
     saw([line for line in done.stdout.splitlines() if "No space left on device" in line][-1])
     filler.unlink()
     again = dvc(project, "repro", "train@tiny-cpu").stdout
-    saw([line for line in again.splitlines() if line.startswith("going on from")][0])
-    assert "all are trained, the results are written again" in again and "epoch 1/4" not in again
+    saw([line for line in again.splitlines() if line.startswith("resuming from")][0])
+    assert "training is complete, the results are written again" in again and "epoch 1/4" not in again
     forced = dvc(project, "repro", "--force", "--single-item", "train@tiny-cpu").stdout
-    assert "going on from" not in forced and "epoch 4/4" in forced
+    assert "resuming from" not in forced and "epoch 4/4" in forced

@@ -234,8 +234,8 @@ def test_a_run_that_the_machines_restart_ended_is_killed_and_goes_on_when_its_tr
     assert [found["status"] for found in recorded_runs(never_again, "tiny")] == ["KILLED"]
     assert [found["status"] for found in recorded_runs(project, "tiny")] == ["RUNNING"], "the copy's is another history"
     done = stage(project, "train", "tiny", "cpu", "0")
-    assert "going on from .tandem/checkpoints/tiny/" in done.stdout
-    saw(next(line for line in done.stdout.splitlines() if line.startswith("going on from")))
+    assert "resuming from .tandem/checkpoints/tiny/" in done.stdout
+    saw(next(line for line in done.stdout.splitlines() if line.startswith("resuming from")))
     wait_until_published(project)
     [finished] = recorded_runs(project, "tiny")
     assert (finished["id"], finished["status"]) == (entry["id"], "FINISHED")
@@ -363,7 +363,7 @@ def test_a_store_whose_disk_is_full_is_named_and_gets_everything_later(
     (tmp_path / "held/go").touch()
     output = training.communicate(timeout=1200)[0]
     assert training.returncode == 0 and "Traceback" not in output, output
-    full = "MLflow at mlruns/mlflow.db has no space left on its disk; free some"
+    full = "MLflow at mlruns/mlflow.db has a full disk; free some space"
     # The training waits neither for a publisher that has given the run's id before, nor long for a slow machine's.
     saw(wait_for(lambda: full in (text := run(project, *SYNC, check=False).stdout) and text, what=full))
     (small_disk / "filler").unlink()

@@ -104,7 +104,7 @@ def test_a_device_that_is_not_here_is_rejected_before_dvc_starts(
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     stage = project.run("-c", "from tandem.machine.hardware import detect_hardware; detect_hardware('cuda')")
     sentence = stage.stderr.strip().rpartition("ValueError: ")[2]
-    assert sentence.startswith("device 'cuda' was asked for, but")
+    assert sentence.startswith("device 'cuda' is not available: ")
 
     def on_disk() -> dict[Path, int]:
         found = [*project.root.glob("*"), *(project.root / "results").rglob("*"), *(project.root / ".dvc").rglob("*")]
@@ -232,7 +232,7 @@ def test_a_killed_flow_ends_its_stages_and_the_next_run_shows_it_crashed(
     result = project.run_flow(force=True)
     assert project.state(killed)["type"] == "CRASHED"  # set by Prefect's runner
     child = project.children(killed)["train@sign-auto"]["state"]
-    assert (child["type"], child["message"]) == ("CRASHED", "its process was killed; the next run found it so")
+    assert (child["type"], child["message"]) == ("CRASHED", "its process was killed, as the next run has found")
     saw(f"Crashed: {child['message']}")
     # And the next run fails with the stage's own message.
     assert result.returncode == 1 and "Traceback" not in result.stdout + result.stderr
@@ -270,7 +270,7 @@ def test_a_second_pipeline_waits_for_the_first_and_shows_what_dvc_did_not_run(
         with project.start_flow() as second:
             assert second.stdout
             said = iter(second.stdout.readline, "")
-            saw(next(line for line in said if "another pipeline run works in this repository" in line))
+            saw(next(line for line in said if "another pipeline run uses this repository" in line))
             assert first.poll() is None
             (project.root / "go").touch()
             second.communicate(timeout=600)

@@ -13,8 +13,8 @@ from flows.plan import make_plan
     [
         ({"workloads": ["sgin"]}, {}, "did you mean 'sign'?"),
         ({"devices": ["tpu"]}, {}, "accepted: auto, cpu, cuda"),
-        ({"devices": ["cpu"]}, {"devices": ["cpu"]}, "leave one of the two out"),
-        ({"devices": ["cuda"]}, {}, "device 'cuda' was asked for, but"),
+        ({"devices": ["cpu"]}, {"devices": ["cpu"]}, "remove one of them"),
+        ({"devices": ["cuda"]}, {}, "device 'cuda' is not available: "),
     ],
 )
 def test_a_wrong_parameter_is_named(

@@ -27,7 +27,7 @@ from tests.trainers import SETTINGS, finish, identity, new_trainer, tensors
 
 pytestmark = pytest.mark.gpu
 
-# One layer: cuDNN keeps the random state of dropout between an RNN's layers to itself, so such a step is not captured.
+# One layer: cuDNN does not expose the random state of dropout between an RNN's layers: such a step is not captured.
 GRU_WITH_DROPOUT = GRU(name="gru", hidden_size=8, num_layers=1, bidirectional=True, dropout=0.3)
 TRANSFORMER = replace(trainers.TRANSFORMER, hidden_size=16, num_heads=2, feedforward_size=32, dropout=0.3)
 # Activations of a GiB, and weights of 2 MiB: what is left of the card is shared with cuBLAS' workspaces, 32 MiB each.
@@ -175,7 +175,7 @@ def test_a_graph_that_leaves_no_room_for_validation_is_let_go_before_anything_el
     trainer.epoch(), trainer.epoch()
     if settings.step == "graph":
         assert (
-            trainer.oom.fallbacks[-1] == "the CUDA graph of the step is freed, the next steps are eager"
+            trainer.oom.fallbacks[-1] == "the CUDA graph of the step is freed, and the next steps are eager"
             and len(trainer.oom.fallbacks) <= 2
         )
         assert trainer.missing_graph() == {"step: graph": "memory ran out"}
@@ -224,7 +224,7 @@ def test_a_trial_of_a_precision_that_lacks_memory_leaves_the_training_its_graph(
         patched.setattr(Graphs, "capture", second_is_too_large)
         patched.setattr(auto, "cached_choices", dict)
         precision, sentence = auto.choose_precision(trainer, identity("cuda"))
-    assert precision == "fp32" and "memory ran out while precisions were tried" in sentence
+    assert precision == "fp32" and "memory ran out while other precisions were tried" in sentence
     trainer.set_precision(precision)
     finish(trainer)
     assert trainer.step.execution_mode == "graph" and not trainer.oom.fallbacks and not trainer.missing_graph()

@@ -90,7 +90,7 @@ def test_seeds_that_are_ended_together_go_on_to_the_same_bits(number: signal.Sig
         (tmp_path / "held/go").touch()
         output = process.stdout.read()
     assert process.returncode != 0 and "Traceback" not in output, output
-    assert replicate(project).count("going on from") == 3
+    assert replicate(project).count("resuming from") == 3
     require_as_alone(project, ready, tmp_path)
 
 

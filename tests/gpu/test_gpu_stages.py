@@ -27,7 +27,7 @@ from tests.projects import (
 
 pytestmark = pytest.mark.gpu
 
-# Captured where it can be, as params.yaml has it.
+# Captured where it can be, as in params.yaml.
 BOTH = TINY.replace("devices: [cpu]", "devices: [cpu, cuda]").replace("step: eager", "step: auto")
 BOTH = BOTH.replace("epochs: 3", "epochs: 4")
 PROBED = BOTH.replace("probe: false", "probe: true")
@@ -95,7 +95,7 @@ def test_the_gpu_is_compared_with_the_cpu_of_its_machine(compared: Path):
     assert found["sides"] == ["cpu", "cuda"] and found["speed_up"]["num_pairs"] == 1, found
     assert [pair["about"]["cuda"]["other_processes"] for pair in found["pairs"]] == [0]
     text = (compared / "results/compare/compare.md").read_text()
-    assert "the ratio of an epoch on cuda to one on cpu is" in text and "other processes" not in text
+    assert "the epoch time on cuda is" in text and "other processes" not in text
     for device in ("cpu", "cuda"):
         assert read_record(compared, "score.json", device=device)["metrics"]["accuracy"] > 0.5
 
@@ -136,7 +136,7 @@ def test_a_training_that_is_ended_goes_on_to_the_same_bits(
         (tmp_path / "held/go").touch()
         output = training.stdout.read()
     assert training.returncode != 0 and "Traceback" not in output, output
-    assert "going on from" in stage(project, "train", "tiny", "cuda", "0").stdout
+    assert "resuming from" in stage(project, "train", "tiny", "cuda", "0").stdout
     assert weights(project) == weights(compared)
     assert manifest_of(project, device="cuda")["realized"]["step"] == "graph"
 
@@ -150,9 +150,9 @@ def test_a_gpu_that_another_process_uses_is_named_and_no_comparison_takes_the_ru
         conditions = manifest_of(project, device="cuda")["conditions"]
         if "other_processes" not in conditions["before"]["gpu"]:
             pytest.skip("NVML lists no process here (some containers)")
-        assert "warning: other processes on its GPU (1 before, 1 while it trained, 1 after)" in output
+        assert "warning: other processes on its GPU (1 before, 1 during the training, 1 after)" in output
         speed = stage(project, "speed", "tiny").stdout
-        assert "other processes were on the GPU of cuda when its turns were over" in speed
+        assert "other processes used the GPU of cuda at the end of the measurement" in speed
     finally:
         other.kill()
         other.communicate()
@@ -169,7 +169,7 @@ def test_a_training_in_another_precision_says_so_and_how_its_steps_were_taken(pr
     capability = found["hardware"]["capability"]
     expected = "fp32" if precision == "tf32" and int(capability.split(".")[0]) < 8 else precision
     assert found["realized"]["precision"] == expected
-    is_captured = precision != "fp16"  # its step may be left out, which a graph cannot
+    is_captured = precision != "fp16"  # it may skip a step, which a graph cannot
     assert found["realized"]["step"] == ("graph" if is_captured else "eager")
     assert ("steps are taken eagerly instead of captured as a CUDA graph: a step in fp16" in output) != is_captured
     assert ("step: graph" in found["timing"]["missing_reasons"]) != is_captured

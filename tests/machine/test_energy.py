@@ -76,7 +76,7 @@ def test_a_region_that_is_too_long_or_too_short_for_the_counter_has_no_energy(po
         assert found == "the energy counter may have wrapped around more than once between two readings (200 s)"
     later = Meter(counter)
     clock[0] += 0.01
-    assert later.joules() == "the energy counter needs regions of 0.02 s or more, and this one took 0.01 s"
+    assert later.joules() == "the energy counter needs regions of 0.02 s or more, but this one took 0.01 s"
     clock[0] += 0.99
     assert later.joules() == 0.0
 

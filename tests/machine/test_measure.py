@@ -176,7 +176,7 @@ def test_a_training_records_what_its_sampler_read_and_why_there_is_no_energy(rea
     assert metrics == {name: value for name, value in found.items() if value is not None}
     assert not timings["missing_reasons"].keys() & expected.keys()
     tags = json.loads((kept / "run.json").read_text())["tags"]
-    assert tags["not_comparable"] == "other processes on its GPU (1 while it trained)"
+    assert tags["not_comparable"] == "other processes on its GPU (1 during the training)"
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -211,7 +211,7 @@ def test_every_quantity_has_the_unit_of_its_name():
     assert gpu.read() == {**expected, "gpu_busy_share": 0.25, "power_watts": 70.5}
     assert gpu.ask("energy_joules") == 1234.5
     Nvml.answers["nvmlDeviceGetComputeRunningProcesses"] = [SimpleNamespace(pid=os.getpid(), usedGpuMemory=None)]
-    assert str(gpu.read()["process_mib"]).startswith("the driver does not tell memory per process here")
+    assert str(gpu.read()["process_mib"]).startswith("the driver does not report memory per process")
     Nvml.answers["nvmlDeviceGetUtilizationRates"] = None  # whatever else may happen, a reading raises nothing
     assert str(gpu.read()["gpu_busy_share"]).startswith("NVML: ")
 

@@ -282,7 +282,7 @@ def test_a_step_of_every_combination_can_be_captured(task_name: str, model_name:
     """And trains as the eager one does, batch after batch: `made` sets the generator, so that both drop the same."""
     if model_name == "model_selection":
         pytest.skip("it reads from the device which candidate is selected, and takes no steps")
-    # cuDNN keeps the random state of dropout between layers to itself: such a step is not captured.
+    # cuDNN does not expose the random state of dropout between layers: such a step is not captured.
     changes = {"dropout": dropout, "num_layers": 1} if dropout else {}
     changes = {name: value for name, value in changes.items() if hasattr(CONFIGS[model_name], name)}
     if dropout and "dropout" not in changes:

@@ -32,8 +32,8 @@ def test_a_score_is_shown_beside_the_committed_one_with_the_parameters_that_diff
     write(tmp_path, AFTER, 3)
     at = run(tmp_path, "git", "rev-parse", "--short", "HEAD").stdout.strip()
     assert changes.changes(["tiny", "other", "new"]) == [
-        f"tiny@cpu: accuracy 0.1733, at {at} accuracy 0.9833 (train.epochs: 100 before, 3 now)",
-        f"new: new since {at}",
-        f"the same scores as at {at}: other@cpu",
+        f"tiny@cpu: accuracy 0.1733, at commit {at} accuracy 0.9833 (train.epochs: 100 before, 3 now)",
+        f"new: new since commit {at}",
+        f"same scores as at commit {at}: other@cpu",
     ]
-    assert changes.changes(["other"]) == [f"the same scores as at {at}: other@cpu"]
+    assert changes.changes(["other"]) == [f"same scores as at commit {at}: other@cpu"]

@@ -89,7 +89,7 @@ def alone(*rows: dict[str, Any], references: Sequence[Reference] = (), why: str 
 
 
 def side_by_side(workload: str = "sign", seeds: int = 1, speed: dict[str, Any] = SPEED) -> ReportSection:
-    """A CPU and a GPU that took turns."""
+    """A CPU and a GPU that alternated."""
     rows = [make_row(workload, device, seeds=seeds) for device in ("cpu", "cuda")]
     both = [Side(name, tuple(runs)) for name, runs in sides(*["1" * 20] * seeds).items()]
     return ReportSection(rows, compare(workload, both, speed))
@@ -144,7 +144,7 @@ def page_of(path: Path, *sections: ReportSection) -> Page:
 def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("report") / "report.html"
     price = {**make_row("price", score=-0.02), "run": make_run()}
-    report.write_report(path, [side_by_side(NASTY), alone(price, why="nothing is published of it")])
+    report.write_report(path, [side_by_side(NASTY), alone(price, why="no published result exists")])
     return path
 
 
@@ -168,14 +168,14 @@ def test_the_report_is_balanced_without_scripts_or_requests(written: Path, page:
 def test_a_name_cannot_break_the_report(written: Path, page: Page):
     assert not page.all("b")
     assert "<b>" not in written.read_text(encoding="utf-8")
-    for place in (f"{NASTY} cpu processor", f"{NASTY} among them", f"compute-bound, {NASTY}", f"{NASTY} taken for"):
+    for place in (f"{NASTY} cpu processor", f"{NASTY} among them", f"compute-bound, {NASTY}", f"{NASTY} predicted as"):
         assert place in page.text
 
 
 def test_a_value_that_was_not_measured_is_absent_with_its_reason(page: Page):
     for measured in ("-0.0200", "212", "1,564", "0.250", "Measured 2026-11-21 on desk"):
         assert measured in page.text
-    assert page.text.count("nothing is published of it, so nothing to compare with") == 1
+    assert page.text.count("there is one kind of device and no published result exists") == 1
     without = {**make_row(device="cuda"), "peak_allocated_mib": None, "missing_reasons": {"peak_allocated_mib": REASON}}
     assert comparison.memory(without) == comparison.Cell("not measured", (REASON,))
 
@@ -193,7 +193,7 @@ def test_the_verdict_states_the_ratio_with_its_interval():
     ]
     slower = {**SPEED, "speed_up": {"ratio": 0.5, "low": 0.4, "high": 1.25, "num_pairs": 5}}
     [speed, _] = comparison.verdict(side_by_side(speed=slower))
-    assert speed == "Speeds not told apart: 2.00 (95% interval 0.80 to 2.50)"
+    assert speed == "No difference in speed detected: 2.00 (95% interval 0.80 to 2.50)"
 
 
 def test_a_busy_machine_is_named_beside_the_seconds_per_epoch(tmp_path: Path):

@@ -59,7 +59,7 @@ def test_a_tree_without_commit_or_with_too_large_a_patch_says_why(tmp_path: Path
     assert provenance.tree(tmp_path)["patch"] == ""
     (tmp_path / "table.bin").write_bytes(os.urandom(8 * 2**20))
     tree = provenance.tree(tmp_path)
-    assert tree["patch"] is None and "more than 4; commit or ignore what is so large" in tree["missing_reason"]
+    assert tree["patch"] is None and "more than 4; commit or ignore large files" in tree["missing_reason"]
 
 
 def test_conditions_tell_own_work_from_that_of_others() -> None:

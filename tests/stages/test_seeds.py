@@ -67,7 +67,7 @@ def test_a_replicate_gives_the_bytes_of_its_training_alone_and_other_ones_than_t
 def test_the_comparison_has_mean_and_range_of_the_seeds_and_the_times_of_the_first(project: Path) -> None:
     for seed in SEEDS[1:]:
         timing = results(project, seed, "timing.json")["timing"]
-        assert timing["epoch_seconds"] is None and "beside other seeds" in timing["missing_reasons"]["epoch_seconds"]
+        assert timing["epoch_seconds"] is None and "with other seeds" in timing["missing_reasons"]["epoch_seconds"]
     together = json.loads((project / "results/runs/tiny/cpu/replicate/measured/seeds.json").read_text())
     assert together["num_seeds"] == 2 and together["seconds_per_seed"] == together["total_seconds"] / 2
     scores = [results(project, seed, "score.json")["metrics"]["accuracy"] for seed in SEEDS]
@@ -94,7 +94,7 @@ def test_more_seeds_train_only_the_new_ones_and_fewer_restore_the_results(traine
     assert "'train@tiny-cpu' didn't change" in dvc(project, "repro", "replicate@tiny-cpu").stdout
     (project / "params.yaml").write_text(TINY.replace("seeds: [0]", "seeds: [0, 1, 5, 7]"))
     output = dvc(project, "repro", "replicate@tiny-cpu").stdout
-    assert output.count("all are trained, the results are written again") == 2
+    assert output.count("training is complete, the results are written again") == 2
     assert "2 of 3 seeds were trained before" in output and "seed 7, epoch 3/3" in output
     (project / "params.yaml").write_text(PARAMS)
     assert "is cached - skipping run" in dvc(project, "repro", "replicate@tiny-cpu").stdout
@@ -111,7 +111,7 @@ def test_killed_replicates_resume_from_their_checkpoints(project: Path, trained:
         (tmp_path / "held/go").touch()
     wait_for(lambda: all(map(is_gone, trainings)), what="the trainings to end with their stage")
     output = stage(killed, "replicate", "tiny", "cpu", publishes=False).stdout
-    assert output.count("going on from ") == 2
+    assert output.count("resuming from ") == 2
     assert all(weights(killed, seed) == weights(project, seed) for seed in SEEDS[1:])
 
 

@@ -80,7 +80,7 @@ def test_a_task_from_scratch_is_trained_compared_drawn_and_applied_to_a_new_tabl
     (project / "params.yaml").write_text(TINY)
     compared = tandem(project, "compare", RUN, "results/runs/tiny/cpu/replicate/result/1")
     assert "closeness" in compared.stdout and "paired bootstrap over 12 sequences" in compared.stdout
-    assert "trained beside other seeds and was not timed" in compared.stdout
+    assert "trained together with other seeds and was not timed" in compared.stdout
 
 
 def test_the_example_of_the_documentation_keeps_what_it_does_not_change(prepared: Path, tmp_path: Path):

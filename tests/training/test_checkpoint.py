@@ -47,7 +47,7 @@ def test_a_damaged_checkpoint_is_passed_over_and_the_one_before_it_goes_on(tmp_p
     assert "cpu-1-0.pt is damaged (its sha256 does not match)" in message
     assert message.endswith("cpu-1-0.previous.pt")
     checkpoint.save(weights(4.0))  # must not replace the good one before it by the damaged one
-    assert loaded(checkpoint) == (4.0, f"going on from {checkpoint.path}")
+    assert loaded(checkpoint) == (4.0, f"resuming from {checkpoint.path}")
     checkpoint.path.write_bytes(b"")
     checkpoint.previous.write_bytes(checkpoint.previous.read_bytes()[:-1])
     value, message = loaded(checkpoint)
@@ -109,7 +109,7 @@ def test_a_full_disk_leaves_the_old_checkpoint(small_disk: Path, saw: Callable[[
     sentence = (
         r"cpu-1-0\.pt could not be written: No space left on device \(it needs 3\.8 MiB, 1,016\.0 KiB are free\); "
     )
-    sentence += r"the checkpoint before it is untouched; make room and run the same command again"
+    sentence += r"the previous checkpoint is unchanged; make room and run the same command again"
     with pytest.raises(OSError, match=sentence) as raised:
         checkpoint.save(weights(2.0, 1000_000))
     saw(str(raised.value).replace(f"{small_disk}/", ""))
@@ -149,7 +149,7 @@ def test_a_kill_while_it_is_written_leaves_the_one_before_it(tmp_path: Path, saw
         assert not list(tmp_path.glob(".*.tmp"))
     value, message = loaded(checkpoint)
     saw(message.replace(f"{tmp_path}/", ""))
-    assert value == 1.0 and message.startswith("going on from")
+    assert value == 1.0 and message.startswith("resuming from")
 
 
 @pytest.mark.case(32)
@@ -311,7 +311,7 @@ def test_what_moves_under_a_training_is_named_and_what_only_looks_so_is_not(read
     """params.yaml, code, raw table, packed data and results are edited, put back, and removed"""
     found = json.loads(python(ready, EDITS).stdout)
     assert found.pop("nothing") == []
-    assert "is not what data/prepared/tiny was made from; make that again with" in found.pop("edited after preprocess")
+    assert "changed after data/prepared/tiny was made from it; run" in found.pop("edited after preprocess")
     assert "params.yaml (" in str(found.pop("half an edit"))
     assert "results/hardware/devices/cpu.json (removed)" in found.pop("removed")
     messages = {name: edited for name, (_, edited, _) in found.items()}

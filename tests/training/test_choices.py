@@ -176,7 +176,7 @@ def test_a_busy_machine_takes_one_thread_and_keeps_nothing(machine: SimpleNamesp
     trainer = planted(machine, speeds(1.0, 1.9, 3.5, in_bf16=2.0), replace(AUTO, precision="auto"))
     sentences = auto.resolve(trainer, detect_hardware("cpu"))
     assert (trainer.params.threads, trainer.step.precision) == (1, "bf16")
-    assert "other work has the cores" in sentences["threads"] and "not kept" in sentences["precision"]
+    assert "other processes use the cores" in sentences["threads"] and "not cached" in sentences["precision"]
     assert auto.cached_choices() == {}
 
 
@@ -194,7 +194,7 @@ def test_what_was_measured_beside_other_work_is_measured_again(machine: SimpleNa
 def test_what_needs_no_measuring_is_not_measured(machine: SimpleNamespace, monkeypatch: pytest.MonkeyPatch):
     trainer = planted(machine, speeds(1.0, 1.9, 3.5))
     monkeypatch.setattr(auto, "usable_cores", lambda: 1.5)  # a container's quota
-    assert auto.resolve(trainer, detect_hardware("cpu")) == {"threads": "threads 1: there is one core to use"}
+    assert auto.resolve(trainer, detect_hardware("cpu")) == {"threads": "threads 1: only one core is usable"}
     pinned = planted(machine, speeds(1.0, 1.9, 3.5), replace(AUTO, threads=3))
     assert auto.resolve(pinned, detect_hardware("cpu")) == {} and pinned.params.threads == 3
     assert machine.num_steps == 0 and auto.cached_choices() == {}
@@ -210,7 +210,7 @@ def test_a_folder_that_cannot_be_written_costs_only_the_measuring(machine: Simpl
     """A damaged file: tests/faults/test_damaged_files.py."""
     auto.choices_file().with_suffix(".lock").mkdir(parents=True)
     trainer = planted(machine, speeds(1.0, 1.9, 2.0))
-    assert "chosen by measuring; not kept: " in auto.resolve(trainer, detect_hardware("cpu"))["threads"]
+    assert "chosen by measuring; not cached: " in auto.resolve(trainer, detect_hardware("cpu"))["threads"]
     assert trainer.params.threads == 2
 
 
@@ -256,7 +256,7 @@ def test_a_training_goes_on_with_the_threads_it_began_with_and_records_them(prep
 
     assert "threads 2, as chosen before" in train(stopped, tmp_path / "user", fastest=1, epochs=1)
     resumed = train(stopped, tmp_path / "somebody else", fastest=1)
-    assert "going on from" in resumed and read_record(stopped, "train.json")["realized"]["threads"] == 2
+    assert "resuming from" in resumed and read_record(stopped, "train.json")["realized"]["threads"] == 2
     assert not (tmp_path / "somebody else").exists()
 
     train(pinned, tmp_path / "user", fastest=1)

@@ -152,7 +152,7 @@ def test_where_memory_runs_out_beside_a_graph_it_is_said_why_steps_are_taken_eag
     other = uncaptured(trainer_of("classify", "gru"))
     other.step.graphs = NoRoom()
     assert_equal_bits(trainer_of("classify", "gru"), other)
-    let_go, reason = "the CUDA graph of the step is freed, the next steps are eager", "CUDA out of memory. Planted"
+    let_go, reason = "the CUDA graph of the step is freed, and the next steps are eager", "CUDA out of memory. Planted"
     given_up = "the step is taken eagerly instead of captured as a CUDA graph"
     assert other.oom.fallbacks == [let_go if has_captured else given_up]
     assert other.step.execution_mode == "eager"
@@ -188,4 +188,4 @@ def test_auto_is_a_graph_wherever_nothing_forbids_it():
     by_hand = ManualLSTM(2, 2, num_layers=2, dropout=0.1, batch_first=True)  # draws as torch does
     assert choose_execution_mode("graph", gpu, "fp32", by_hand) == ("graph", "")
     model.checkpoint_activations = True
-    assert "activations that are computed again" in choose_execution_mode("auto", gpu, "fp32", model)[1]
+    assert "recomputing activations" in choose_execution_mode("auto", gpu, "fp32", model)[1]

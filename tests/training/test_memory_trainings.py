@@ -164,7 +164,7 @@ def test_a_killed_training_keeps_what_it_did_about_memory_and_says_it_everywhere
     before = printed_actions(output.partition("epoch 1/")[0])
 
     resumed = finished(start(killed, "train"))
-    assert "going on from" in resumed and "out of memory" not in resumed
+    assert "resuming from" in resumed and "out of memory" not in resumed
     measured = read_record(killed, "timing.json", device="auto")
     actions = measured["placement"]["out_of_memory"]
     assert actions == before

@@ -100,7 +100,7 @@ MISTAKES = {
     "return 'good'": "metrics.py:own returns str 'good' for 'own'; accepted: a number",
     "return float('nan')": "metrics.py:own returns nan for 'own'; accepted: a finite number",
     "return {'a': 1, 'b%': 2}": "returns the name 'b%'; use letters",
-    "return {'accuracy': 1}": "metrics.py:own gives 'accuracy', which another metric of the workload is called",
+    "return {'accuracy': 1}": "metrics.py:own returns 'accuracy', which is the name of another metric",
 }
 
 

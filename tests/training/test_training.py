@@ -82,7 +82,7 @@ def test_a_gpu_without_room_for_what_preload_copies_is_said_in_a_sentence(
         raise RuntimeError("CUDA error: out of memory")
 
     monkeypatch.setattr(rates, "host_to_device_rate", full)
-    with pytest.raises(ValueError, match="the GPU has no room for the copies that preload times; close"):
+    with pytest.raises(ValueError, match="the GPU has too little free memory for the copies that preload measures"):
         measure_load([tmp_path / "train.safetensors"], "cuda")
 
 

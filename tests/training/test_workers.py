@@ -202,7 +202,7 @@ def test_workers_with_other_code_or_another_torch_are_refused(tmp_path: Path):
         return [str(raised.value)]
 
     [first], [second] = together(work, 2, tmp_path)
-    assert "worker 1 has other code and torch than worker 0" in second and "another worker differs" in first
+    assert "worker 1 has other code and torch than worker 0" in second and "one has other inputs" in first
 
 
 def test_the_cpu_seconds_of_other_workers_are_counted_once(tmp_path: Path):
@@ -248,19 +248,19 @@ def test_where_memory_runs_out_on_one_worker_all_end_and_smaller_parts_are_asked
 def test_workers_without_a_gpu_or_a_sequence_of_their_own_are_refused(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-6e3a")
     words = (
-        "device '2xcuda' needs 2 GPUs here, a worker each, and the driver shows 1, as CUDA_VISIBLE_DEVICES='GPU-6e3a'"
+        "device '2xcuda' needs 2 GPUs here, one per worker, but the driver shows 1 (CUDA_VISIBLE_DEVICES='GPU-6e3a')"
     )
     with pytest.raises(ValueError, match=re.escape(words)):
         require_gpus("2xcuda", 2, {"count": 1})
     monkeypatch.setenv("PET_NNODES", "2")
     require_gpus("2xcuda", 2, {"count": 1})
     with pytest.raises(
-        ValueError, match=r"more workers than sign's batch of 16 .* in 2 parts .*accepted: at most 8xcpu"
+        ValueError, match=r"too many workers for sign's batch of 16 .* in 2 parts .*accepted: at most 8xcpu"
     ):
         require_usable_workers("sign", "9xcpu", replace(SETTINGS, grad_accum_steps=2))
     require_usable_workers("sign", "8xcpu", replace(SETTINGS, grad_accum_steps=2))
     fitted = replace(SETTINGS, model=Rocket(name="rocket", num_kernels=84, num_groups=4))
-    with pytest.raises(ValueError, match="model rocket is fitted in closed form, which one does; accepted: cpu"):
+    with pytest.raises(ValueError, match="one process fits sign's model rocket in closed form; accepted: cpu"):
         require_usable_workers("mine", "2xcpu", fitted)
 
 
@@ -332,7 +332,7 @@ def interrupt(project: Path, device: str, kind: str, folder: Path) -> None:
     training.send_signal(signal.SIGINT)
     (folder / "go").touch()
     output, _ = training.communicate()
-    assert training.returncode == 130 and "run again to go on" in output, output
+    assert training.returncode == 130 and "run again to resume" in output, output
     wait_for(lambda: all(map(is_gone, processes)), what="the end of all workers")
 
 
@@ -362,7 +362,7 @@ def test_a_killed_worker_costs_nothing_but_time(kind: str, rank: int, request: p
     (tmp_path / "held/go").touch()
     output, _ = training.communicate()
     assert training.returncode == 0, output
-    assert f"worker {rank} was killed (SIGKILL); all 2 go on from the last checkpoint (restart 1 of 3)" in output
+    assert f"worker {rank} was killed (SIGKILL); all 2 resume from the last checkpoint (restart 1 of 3)" in output
     found = results(project, device)
     assert found[0] == expected[0] and found[1]["digests"]["weights"] == expected[1]["digests"]["weights"]
 
@@ -377,8 +377,8 @@ def test_an_interrupted_training_goes_on_with_another_number_of_workers(
     expected, _ = results(project, kind)
     interrupt(project, first + kind, kind, tmp_path / "held")
     output = stage(project, "train", "tiny", then + kind, "0").stdout
-    assert re.search(rf"going on from .*{kind}-\w+-0\.pt, epoch [12] of 3", output), output
-    assert re.search(r"epochs? 1.* by \d workers?, from here on by \d workers?: equal within rounding", output), output
+    assert re.search(rf"resuming from .*{kind}-\w+-0\.pt, epoch [12] of 3", output), output
+    assert re.search(r"epochs? 1.* used \d workers?, the next ones use \d workers?: .* within rounding", output), output
     found, manifest = results(project, then + kind)
     assert_near(found, expected, rel=1e-4 if kind == "cpu" else 1e-3)
     assert set(manifest["realized"]["workers_from_epoch"].values()) == {1, 2}
@@ -394,7 +394,7 @@ def test_a_killed_launcher_leaves_no_worker_behind(several: Path, tmp_path: Path
     (tmp_path / "held/go").touch()
     training.communicate()
     wait_for(lambda: all(map(is_gone, workers.values())), what="the end of all workers")
-    assert "going on from" in stage(several, "train", "tiny", "2xcpu", "0").stdout
+    assert "resuming from" in stage(several, "train", "tiny", "2xcpu", "0").stdout
 
 
 @pytest.mark.long
@@ -453,7 +453,7 @@ def test_two_machines_train_what_one_does_and_go_on_where_a_worker_was_killed(
     (tmp_path / "held/go").touch()
     outputs = [training.communicate()[0] for training in trainings]
     assert [training.returncode for training in trainings] == [0, 0], outputs
-    assert "2 workers, 1 on this machine" in outputs[0] and "going on from" in outputs[0], outputs[0]
+    assert "2 workers, 1 on this machine" in outputs[0] and "resuming from" in outputs[0], outputs[0]
     found, manifest = results(projects[0], "2xcpu")
     assert_near(found, expected)
     assert manifest["realized"]["workers"] == 2
@@ -497,7 +497,7 @@ def test_a_model_wrapped_for_nccl_has_the_gradients_of_the_bare_one(tmp_path: Pa
 def test_two_gpus_train_what_one_does_eagerly_and_their_weights_are_those_of_one(on_gpus: Path):
     stages_at_once(on_gpus, "train tiny cuda 0", "evaluate tiny cuda")
     output = stage(on_gpus, "train", "tiny", "2xcuda", "0").stdout
-    assert "2 workers, a GPU each" in output and "nccl adds their gradients up" in output
+    assert "2 workers, a GPU each" in output and "nccl sums their gradients" in output
     assert "steps are taken eagerly instead of captured as a CUDA graph: several workers" in output
     stage(on_gpus, "evaluate", "tiny", "2xcuda", CUDA_VISIBLE_DEVICES="0")
     (one, _), (two, manifest) = results(on_gpus, "cuda"), results(on_gpus, "2xcuda")
@@ -533,6 +533,6 @@ def test_gpus_whose_memory_runs_out_all_take_smaller_parts(on_gpus: Path):
     output = stage(
         on_gpus, "train", "tiny", "2xcuda", "0", PYTORCH_ALLOC_CONF=f"per_process_memory_fraction:{share:.6f}"
     ).stdout
-    assert re.search(r"all 2 workers go on from the last checkpoint, with batches in \d+ parts", output), output
+    assert re.search(r"all 2 workers resume from the last checkpoint, with batches in \d+ parts", output), output
     _, manifest = results(on_gpus, "2xcuda")
     assert any("by all workers" in action for action in manifest["realized"]["out_of_memory"])
