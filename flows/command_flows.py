@@ -70,7 +70,7 @@ def verify_one(run: str, quick: bool) -> tuple[int, str]:
     """(exit status, the verdict in one sentence). The full output becomes an artifact."""
     try:
         found = verifying.verify(run, quick)
-    except (ValueError, OSError) as error:  # the others are verified all the same
+    except (ValueError, OSError) as error:  # the others are still verified
         return 2, str(error)
     print(found.text)
     key = "verify-" + re.sub(r"[^a-z0-9]+", "-", run.lower()).strip("-")
@@ -80,7 +80,7 @@ def verify_one(run: str, quick: bool) -> tuple[int, str]:
 
 
 def final_state(work: Callable[[], State]) -> State:
-    """The state that `work` returns, or that of its error. The flow ends with the process that runs it."""
+    """The state that `work` returns, or the state for its error. The flow ends with the process that runs it."""
     stop_when_ended(os.getppid())
     try:
         return work()

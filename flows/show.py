@@ -82,7 +82,7 @@ def recorded(num_commits: int) -> tuple[Status, list[Experiment]]:
     """DVC's status; and the workspace, each commit, and each commit's experiments. Raises CommandError with DVC's
     message.
     """
-    with suppress(CommandError):  # of a device that this machine does not have: it says nothing about other results
+    with suppress(CommandError):  # this machine may lack a device of params.yaml; other results can still be shown
         output_of(sys.executable, "-m", "tandem.stage", "hardware")  # the status depends on the code that it describes
     found = output_of(sys.executable, "-c", STATUS_AND_EXPERIMENTS, str(num_commits))
     status, baselines = map(json.loads, found.splitlines())

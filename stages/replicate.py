@@ -7,7 +7,7 @@ a time as fit into its memory (tandem/training/seed_group.py). Several workers (
 
 Reads what `train` reads, and the first seed's settings: what `auto` chose there is not measured again. Writes two
 folders to results/runs/<workload>/<device>/replicate/: `result` and `measured` have a folder for each seed, with the
-same files as those of `train`, and seeds.json. That of `result` has the seeds, that of `measured` the seconds.
+same files as those of `train`, and seeds.json, which contains the seeds in `result` and the seconds in `measured`.
 
 Each seed has its own checkpoint. One that has failed, or whose process was killed, does not stop the others; the next
 `dvc repro` trains only what is missing.

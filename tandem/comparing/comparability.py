@@ -56,11 +56,11 @@ class Mismatch:
 
 @dataclass(frozen=True)
 class Comparability:
-    """The comparability of two runs. A speed-up may be stated only if `refusals` is empty."""
+    """The comparability of two runs. A speed-up may be reported only if `refusals` is empty."""
 
     # The work differs, memory ran out (the fallbacks slow down the steps after it), or a GPU was shared.
     refusals: tuple[str, ...]
-    named: tuple[Mismatch, ...]  # what the comparison is about, or what is stated with the ratio
+    named: tuple[Mismatch, ...]  # the subject of the comparison, and differences that are reported with the ratio
     notes: tuple[str, ...]  # possible influences on the times: versions, and the machine's state during training
 
 
@@ -121,7 +121,7 @@ def of_environment(first: Manifest, second: Manifest) -> Iterator[Mismatch]:
 
 
 def of_data(first: Manifest, second: Manifest) -> Iterator[Mismatch]:
-    """Yield only the first cause of different data: the raw table, the division into splits, or the preparation."""
+    """Yield only the first cause of different data: the raw table, the sequences of the splits, or the preparation."""
     # Data from a source of the workload's own has no table, and may have no files of sequence ids.
     found = list(differing(first, second, "data: raw table", "digests.data.table"))
     divisions = [division(manifest) for manifest in (first, second)]
@@ -137,7 +137,7 @@ def division(manifest: Manifest) -> list[str] | None:
 
 
 def of_group(first: Manifest, second: Manifest, path: str, form: str, many: str) -> Iterator[Mismatch]:
-    """Yield the differing values of a group. `form`: a value's name; `many`: that of several."""
+    """Yield the differing values of a group. `form`: a value's name; `many`: the name of several values."""
     both = [flatten(value_at(manifest, path)) for manifest in (first, second)]
     names = [name for name in differing_names(*both) if name not in CHOICES]
     for name in names[:MAX_LISTED]:

@@ -1,10 +1,10 @@
-"""Builds the `Comparison` of one workload's recorded runs: what differs, how fast, how good, and what to keep in mind.
+"""Builds the `Comparison` of one workload's recorded runs: differences, speed, scores and notes.
 
-The input is runs of one or several sides and, if available, the speed measured in turns. The first side is the baseline
-of the others. The result is shown by `tandem.report.comparison` (Markdown, also for a terminal, and short texts) and
-by `tandem.report.report` (HTML).
+The input is runs of one or several sides and, if available, the speed measured by the stage `speed`. The first side is
+the baseline of the others. `tandem.report.comparison` shows the result as Markdown, also for a terminal, and as short
+texts, `tandem.report.report` as HTML.
 
-A speed-up is stated, with an interval, only if the work is the same. Otherwise the sentence names the differences.
+A speed-up is reported, with an interval, only if the work is the same. Otherwise the sentence names the differences.
 """
 
 from __future__ import annotations
@@ -167,7 +167,7 @@ class Judgement:
     first: Side
     second: Side
     comparability: Comparability
-    speed_up: SpeedUp | None  # None: none is stated; `speed` says why
+    speed_up: SpeedUp | None  # None: `speed` says why none is reported
     difference: Difference | None  # None: the scores are not compared; `scores` says why
     speed: str
     scores: str

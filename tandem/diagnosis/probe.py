@@ -51,7 +51,7 @@ TURN_SECONDS = 0.02  # per part: many short turns, because disturbances come in 
 MIN_TURNS = 3  # fewer if the steps are so long that these take twice the budget
 PART_SECONDS = 0.05  # for a part that is measured alone
 LONGEST_SECONDS = 0.1  # a larger batch is tried only if its step should take no longer
-HOPELESS = 3.0  # an alternative that starts this many times slower per sequence is given up
+HOPELESS = 3.0  # an alternative whose first steps are this many times as slow per sequence is not measured further
 NUM_TRIES = 3  # attempts before it counts as too slow: a first attempt may be disturbed
 
 PRECISIONS = {"cpu": ("fp32", "bf16"), "cuda": ("tf32", "bf16")}  # to try

@@ -120,7 +120,7 @@ def other_gpu_processes(gpu_uuid: str | None) -> int:
 def others_on_gpu(conditions: Mapping[str, Any]) -> str:
     """A phrase that says how many other processes used a training's GPU; empty if there were none.
 
-    `conditions` come from a manifest. Two trainings that share a GPU both lose time, and neither can tell how much.
+    `conditions` come from a manifest. If two trainings share a GPU, both are slower by an unknown amount.
     """
     before, between, after = (conditions.get(when) or {} for when in ("before", "between", "after"))
     read = {"before": before.get("gpu"), "during the training": between, "after": after.get("gpu")}

@@ -34,7 +34,7 @@ class Network(nn.Module):
     levels_weight: Tensor  # (H, T * F)
     levels_bias: Tensor  # (H,)
     residual_std: Tensor  # (H,) of the linear part: the unit of the network's output
-    levels_share: Tensor  # of the forecast from levels; the rest is that from changes
+    levels_share: Tensor  # weight of the forecast from levels; the forecast from changes has the rest
     mean: Tensor  # the unit of the changes
     std: Tensor
 

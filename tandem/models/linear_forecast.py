@@ -34,11 +34,11 @@ MAX_INPUTS = 1024  # inputs of a regression: a decomposition takes a second
 MAX_CELLS = 20_000_000  # values in the windows; if there are more, only every second (third, ...) window is used
 MAX_SCORED = 1000  # windows that measure the errors
 NUM_FOLDS = 5
-NUM_REGRESSED = 2  # of the maps, the best, towards which regressions shrink
+NUM_REGRESSED = 2  # number of best maps towards which regressions shrink
 STRENGTHS = (1e-8, 1e-6, 1e-4, 1e-2, 0.1, 0.3, 1.0, 3.0, 10.0)  # ridge strengths, multiplied by the number of windows
 SHARPNESS = 4.0  # how much the weights prefer the smallest error
 LARGEST_LOG = 8.0  # levels are limited to exp(8) times the last one, up and down
-SMALLEST_LEVEL = 0.02  # of a forecast, as a share of the last level: its logarithm must exist
+SMALLEST_LEVEL = 0.02  # of a forecast, as a share of the last level: it must be positive to have a logarithm
 
 
 @dataclass(frozen=True)

@@ -61,7 +61,7 @@ class Task:
     # actual), errors (their distance), window errors, events, or scores (the column `score`; larger is better).
     paired: str = "scores"
     charts: tuple[str, ...] = ("confusion",)  # of tandem/report/outcomes.py
-    zero: str = ""  # what a score of 0 is as good as; after a colon, what that is
+    zero: str = ""  # the prediction whose score is 0; after a colon, its description
     baselines: ClassVar[dict[str, str]] = {}  # prefix of a baseline's metrics -> its name
     # What `tandem new` writes.
     usual_model: str = "gru"

@@ -100,7 +100,7 @@ class Primal:
     def best(
         self, features: Tensor, targets: Tensor, on_progress: Callable[[int, int, str], None]
     ) -> tuple[float, Tensor, Tensor, Tensor]:
-        """The strength that errs least on other sequences (M, P), its weights, intercepts and outputs for them."""
+        """The strength with the least error on other sequences (M, P), its weights, intercepts and outputs there."""
         found: list[tuple[float, float, Tensor, Tensor, Tensor]] = []
         for strength, weights, intercepts in self.fits((FEW_STRENGTHS * len(self.products)).tolist()):
             on_progress(len(found) + 1, len(FEW_STRENGTHS), "strengths of the ridge")

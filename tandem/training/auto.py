@@ -33,8 +33,8 @@ from tandem.training.trainer import Trainer, realized_precision
 PRECISIONS = {"cpu": ("fp32", "bf16"), "cuda": ("fp32", "tf32", "bf16")}
 MIN_GAIN = 1.15
 BUDGET_SECONDS = 0.5  # for all values of a setting together, or one step with each value if that takes longer
-PATIENCE_SECONDS = 5.0  # to wait for busy cores: the publisher starts with the training and imports mlflow for as long
-MAX_WAITED = 0.1  # share of measuring time in which threads wait for a core: 0.003 alone, 0.3 to 0.6 during an import
+PATIENCE_SECONDS = 5.0  # to wait for busy cores: about as long as the publisher, which starts now, imports mlflow
+MAX_WAITED = 0.1  # share of the time in which threads wait for a core: 0.003 on an idle machine, 0.3 to 0.6 otherwise
 NUM_ROUNDS = 3  # interleaved, because a machine's speed drifts
 # Keys of results/hardware/devices/<device>.json that describe the request, not the hardware.
 NO_HARDWARE = ("requested", "why_not_cuda")

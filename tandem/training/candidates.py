@@ -33,13 +33,13 @@ if TYPE_CHECKING:
     from tandem.models.quant import Forest
 
 NUM_STANDARD_ERRORS = 1.0
-NUM_STANDARD_ERRORS_OVER_CONSTANT = 2.0  # one is exceeded too often if the best of three is compared
+NUM_STANDARD_ERRORS_OVER_CONSTANT = 2.0  # more than 1, because the best of three candidates is compared
 MAX_RAW = 10_000  # values of a sequence, if their products are summed (values x values)
-SHARE_OF_FEATURES = 0.1  # that a node chooses from, as in QUANT
-SECONDS_OF_A_PART = 2.0  # of the trees that grow between two reports of progress
-MAX_FOREST_BYTES = 2**30  # of all sequences' quantiles; a random choice of them, if they are larger
+SHARE_OF_FEATURES = 0.1  # of all features, from which a node chooses, as in QUANT
+SECONDS_OF_A_PART = 2.0  # between two reports of progress
+MAX_FOREST_BYTES = 2**30  # of all sequences' quantiles; if there are more, a random part of them is used
 NUM_FOLDS = 5  # of groups
-SHARE_OF_TREES = 3 / 8  # in the forest of a fold: about as many as know nothing of a sequence out of the bag
+SHARE_OF_TREES = 3 / 8  # size of a fold's forest: about the share of trees whose bootstrap sample lacks a sequence
 
 
 class Selection(Fit):
@@ -154,7 +154,7 @@ class ForestFit(Fit):
 
     @torch.no_grad()
     def refit(self) -> None:
-        """Fit to train and val, without bootstrap samples: there is nothing left to judge."""
+        """Fit to train and val, without bootstrap samples, because no score is computed any more."""
         if closed_form.is_kept(self.train, self.val):
             self.grow(len(self.targets), bootstrap=False)
         self.features = np.empty((0, 0), np.float32)  # frees them
@@ -183,7 +183,7 @@ class ForestFit(Fit):
             num_in_time = int(SECONDS_OF_A_PART * num / max(time.monotonic() - start, 1e-3))
             num = min(num_all, num + max(forest.n_jobs, num_in_time))
             forest.set_params(n_estimators=num)
-            with warnings.catch_warnings():  # each tree would ask whether so many classes are numbers
+            with warnings.catch_warnings():  # scikit-learn warns in each tree if there are many classes
                 warnings.filterwarnings("ignore", "The number of unique classes")
                 forest.fit(features, targets)
             self.on_progress(num, num_all, "trees")

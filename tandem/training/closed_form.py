@@ -222,7 +222,7 @@ def sample_size(split: Split) -> int:
 
 
 def rows_to_judge(val: Split) -> Tensor:
-    """The rows of val that choose if not all features stay in memory."""
+    """The rows of val on which the ridge strength is chosen if the features do not all stay in memory."""
     return torch.linspace(0, len(val) - 1, min(len(val), NUM_SAMPLE)).long()[: sample_size(val)]
 
 

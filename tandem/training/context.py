@@ -207,7 +207,7 @@ def open_trainer(
     if workers.count > 1:
         set_min_grad_accum_steps(trainer, int(os.environ.get(MIN_GRAD_ACCUM_STEPS, "1")))
         if context.train_params.step != "eager":
-            carrier = "gloo cannot be captured" if device.type == "cpu" else "capturing nccl is not supported"
+            carrier = "gloo cannot be captured" if device.type == "cpu" else "capturing nccl is untested"
             trainer.step.eager_reason = f"several workers take their steps eagerly ({carrier})"
     return trainer
 

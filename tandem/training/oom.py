@@ -26,7 +26,7 @@ from torch import Tensor, nn
 Result = TypeVar("Result")
 CLOSE_OTHERS = "close other programs that use the memory (`make doctor` lists commands) and run the same command again"
 SMALLER = "lower train.model.hidden_size or the length of the sequences"
-ONEDNN = "could not create a primitive"  # the whole message; oneDNN says more about a primitive that it lacks
+ONEDNN = "could not create a primitive"  # the whole message; for an unsupported primitive, oneDNN's message is longer
 # Messages of the CPU allocator, C++, mmap, the CUDA driver and its libraries. torch's own error is a class.
 MESSAGES = (
     "DefaultCPUAllocator: can't allocate memory",

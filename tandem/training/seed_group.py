@@ -18,7 +18,7 @@ from tandem.training.trainer import Epoch, Trainer
 
 
 class Member:
-    """One training of a group. torch has one random state for each device; a member keeps its own beside it."""
+    """One training of a group. torch has one random state for each device, so a member stores its own."""
 
     def __init__(self, device: torch.device, make: Callable[[], Trainer]) -> None:
         """Make the trainer. If memory runs out later, it raises instead of taking a fallback alone."""

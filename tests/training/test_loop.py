@@ -103,7 +103,7 @@ def test_a_resumed_loop_is_an_uninterrupted_one(tmp_path: Path, name: str):
         ("returns_early", ["tests/loops.py, returns_early: it returned after 1 of 4 epochs", "run.remaining_epochs()"]),
         ("runs_too_many", ["tests/loops.py, line ", "called for epoch 5, but train.epochs is 4"]),
         ("nests", ["called in epoch 1, which has not ended; do not nest it"]),
-        ("goes_on_after_an_error", ["called in epoch 1, which has not ended", "let errors pass"]),
+        ("goes_on_after_an_error", ["called in epoch 1, which has not ended", "do not catch its errors"]),
         ("logs_nothing", ["epoch 1 ended without its loss; call epoch.log(train_loss=..., learning_rate=...)"]),
         ("reads_batches_outside", ["read outside `with run.epoch():`"]),
         ("registers_late", ["run.state() was called after the first epoch had begun"]),
@@ -124,7 +124,7 @@ def test_a_state_that_is_not_registered_again_is_an_error(tmp_path: Path, capfd:
     trained(first, 2)
     second = loop_trainer("registers_another_name", folder=tmp_path)
     second.restore(first.state())
-    with pytest.raises(ValueError, match=r"the state of first, which run\.state\(\) did not get before"):
+    with pytest.raises(ValueError, match=r"the state of first, which was not passed to"):
         trained(second)
     with pytest.raises(ValueError):
         trained(loop_trainer("runs_too_many", folder=tmp_path))

@@ -116,5 +116,5 @@ def test_data_location_is_decided_by_the_bytes():
     assert choose_data_location("auto", 50, 100, "GPU") == "device"
     assert choose_data_location("auto", 70, 100, "GPU") == "host"
     assert choose_data_location("host", 1, 100, "GPU") == "host"
-    with pytest.raises(ValueError, match="needs 3,000 MiB and GPU has room for 600 MiB"):
+    with pytest.raises(ValueError, match="needs 3,000 MiB and GPU accepts at most 600 MiB"):
         choose_data_location("device", 3000 * 2**20, 1000 * 2**20, "GPU")

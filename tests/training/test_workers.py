@@ -260,7 +260,7 @@ def test_workers_without_a_gpu_or_a_sequence_of_their_own_are_refused(monkeypatc
         require_usable_workers("sign", "9xcpu", replace(SETTINGS, grad_accum_steps=2))
     require_usable_workers("sign", "8xcpu", replace(SETTINGS, grad_accum_steps=2))
     fitted = replace(SETTINGS, model=Rocket(name="rocket", num_kernels=84, num_groups=4))
-    with pytest.raises(ValueError, match="one process fits sign's model rocket in closed form; accepted: cpu"):
+    with pytest.raises(ValueError, match="one process fits mine's model rocket in closed form; accepted: cpu"):
         require_usable_workers("mine", "2xcpu", fitted)
 
 
