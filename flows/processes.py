@@ -26,7 +26,7 @@ RUN_MODULE = """
 import ctypes, os, runpy, signal, sys
 ctypes.CDLL(None).prctl(1, signal.SIGTERM)
 if os.getppid() != int(sys.argv[1]):
-    sys.exit("error: the process that started this one is gone")
+    sys.exit("error: the process that started this one has ended")
 signal.signal(signal.SIGINT, signal.default_int_handler)
 sys.argv = sys.argv[2:]
 runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)

@@ -33,7 +33,7 @@ COMMANDS = {
     "compare": Command("flows.compare", "compare recorded runs: score, speed, what differs"),
     "verify": Command("flows.verify", "repeat a recorded run, or compare yours with the published ones"),
     "predict": Command("tandem.predict", "apply a trained model to a new table"),
-    "sync": Command("tandem.sync", "publish in MLflow what a server did not take"),
+    "sync": Command("tandem.sync", "publish runs that MLflow's server did not receive"),
     "show": Command("flows.show", "list results and experiments"),
     "sweep": Command("tandem.diagnosis.sweep", "measure the throughput for each batch size"),
     "scaling": Command("tandem.diagnosis.scaling", "measure the throughput for each number of workers"),

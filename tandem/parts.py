@@ -219,7 +219,7 @@ def absent(path: Path) -> str:
     """Say that a file of a workload is not there. An experiment may run in a copy of the files that git tracks."""
     name = relative(path)
     if HOME != ROOT and (HOME / name).is_file():
-        return f"git does not track {name}, so the experiment does not get it; run `git add {name}`, then it again"
+        return f"git does not track {name}, so the experiment lacks it; run `git add {name}` and try again"
     siblings = [each.name for each in path.parent.glob("*.py")]
     return f"there is no {name}{nearest(path.name, siblings) if siblings else ''}"
 
@@ -232,7 +232,7 @@ def missing_import(path: Path, module: str) -> ValueError:
         return ValueError(f"{relative(path)} imports {own}, but {absent(file)}")
     step = "add it to requirements.own.txt and run `make setup`"
     if (path.parent / f"{module}.py").is_file():
-        step = f"write `from .{module} import ...`, because it is a file beside it"
+        step = f"write `from .{module} import ...`, because it is a file in the same folder"
     return ValueError(f"{relative(path)} imports {module!r}, which is not installed; {step}")
 
 
@@ -267,7 +267,7 @@ def find(kind: str, name: Any, workload: str) -> Component:
 
 def read_component(kind: str, name: str, module: str, attribute: str, path: Path) -> Component:
     """Read the signature of `attribute` in the file from its syntax tree. Raises ValueError with the line."""
-    # A class may be derived from one in a file beside it.
+    # A class may be derived from one in another file of the folder.
     modified = max(each.stat().st_mtime_ns for each in path.parent.glob("*.py"))
     return read_version(kind, name, module, attribute, path, modified)
 
@@ -298,7 +298,7 @@ def read_version(kind: str, name: str, module: str, attribute: str, path: Path, 
     passed, parameters = KINDS[kind].passed, []
     if passed:
         if called is None:
-            raise ValueError(f"is {name!r}; {where} has no __init__ of its own, whose parameters would be the keys")
+            raise ValueError(f"is {name!r}; {where} needs an __init__; its parameters are the keys")
         given = ("self", passed) if isinstance(node, ast.ClassDef) else (passed,)
         place = f"is {name!r}; {relative(path)}, line {called.lineno}: {attribute}"
         parameters = list(parameters_of(called, given, place))

@@ -50,7 +50,7 @@ class GracefulStop(StopSignals):
             raise KeyboardInterrupt
         self.first_signal = number
         self.stop_requested = True
-        print("\nstopping after this epoch, with a checkpoint; once more stops at once", file=sys.stderr, flush=True)
+        print("\nstopping after this epoch, with a checkpoint; Ctrl+C again stops at once", file=sys.stderr, flush=True)
 
 
 class Forwarding(StopSignals):
@@ -81,7 +81,7 @@ def stop_when_dvc_ends() -> None:
             return stop_when_ended(dvc)
     except OSError:
         pass
-    sys.exit("error: the dvc that started this stage is gone")
+    sys.exit("error: the dvc process that started this stage has ended")
 
 
 def is_shell_of_stage(pid: int) -> bool:

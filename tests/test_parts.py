@@ -167,6 +167,6 @@ def test_an_experiment_in_a_copy_names_the_files_that_git_does_not_track(tmp_pat
         file = f"workloads/tiny/{name}.py"
         done = run(project, *experiment, check=False)
         assert done.returncode != 0 and "Traceback" not in done.stdout
-        assert f"git does not track {file}, so the experiment does not get it; run `git add {file}`" in done.stdout
+        assert f"git does not track {file}, so the experiment lacks it; run `git add {file}`" in done.stdout
         run(project, "git", "add", file)
     assert "train@tiny-cpu" in run(project, *experiment).stdout

@@ -106,7 +106,7 @@ def test_what_cannot_be_had_is_one_sentence_that_names_it(machines: Machines, tm
     client = mlflow.MlflowClient(machines.uri)
     experiment = client.get_experiment_by_name("tiny").experiment_id
     tags = {"workload": "tiny", "requested_device": "cuda"}
-    assert "it is RUNNING" in refused(own, client.create_run(experiment, tags=tags).info.run_id)
+    assert "status is RUNNING" in refused(own, client.create_run(experiment, tags=tags).info.run_id)
     with socket.socket() as closed:
         closed.bind(("127.0.0.1", 0))
         nobody = f"http://user:secret@127.0.0.1:{closed.getsockname()[1]}"

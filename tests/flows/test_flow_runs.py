@@ -72,7 +72,7 @@ def test_pipeline_links_children_and_shows_their_results(project: Project) -> No
     artifact = project.artifacts(run)["results"]
     assert artifact["description"] == run["state"]["message"]
     page = artifact["data"]
-    assert "the comparison of all runs" in page and "the report: results/report.html" in page
+    assert "the comparison of all runs" in page and "the report: open results/report.html" in page
     assert f"({project.mlflow}/#/experiments/1/runs/abc?workflowType=machine_learning)" in page
 
 
@@ -88,7 +88,7 @@ def test_the_link_of_two_runs_opens_these_two(project: Project) -> None:
         for device, id in zip(("cpu", "cuda"), ids, strict=False)
     ]
     links = dict(mlflow_links(rows, project.mlflow)["sign"])
-    address, _, view = links["cpu beside cuda"].partition("&viewStateShareKey=")
+    address, _, view = links["cpu vs cuda"].partition("&viewStateShareKey=")
     assert address == f"{project.mlflow}/#/experiments/{experiment}/runs?workflowType=machine_learning"
     found = httpx.get(f"{project.mlflow}/api/2.0/mlflow/experiments/get", params={"experiment_id": experiment}).json()
     tags = {tag["key"]: tag["value"] for tag in found["experiment"]["tags"]}

@@ -152,7 +152,7 @@ MISTAKES = [
     ("channels: int, num_layers", "channels: list, num_layers", "has the annotation 'list'; accepted: int"),
     ("dropout: float = 0.1)", "**rest: float)", "has `*args` or `**kwargs`; write out its parameters"),
     ("dropout: float = 0.1)", "dropout: float = VALUE)", "dropout has the default 'VALUE'; it must be a number"),
-    ("def __init__", "def build", "has no __init__ of its own"),
+    ("def __init__", "def build", "needs an __init__"),
     ("class Mean(nn.Module):", "class Mean(nn.Module)", "workloads/tiny/net.py, line 6: expected ':'"),
     ("num_rows: int = 0", "split: int = 0", "has the parameter 'split', which is a key of preprocess"),
     (":train", ":takes_others", "has the parameters (model, data, epochs=3); accepted: def takes_others(run"),

@@ -198,12 +198,12 @@ def test_the_verdict_states_the_ratio_with_its_interval():
 
 def test_a_busy_machine_is_named_beside_the_seconds_per_epoch(tmp_path: Path):
     idle = make_row()
-    row = {**idle, "busy": "others took 73% of the cores"}
+    row = {**idle, "busy": "other processes used 73% of the cores"}
     assert not idle["busy"] and "busy" not in page_of(tmp_path / "idle.html", alone(idle)).text
     first_screen = page_of(tmp_path / "busy.html", alone(row)).text.partition("Test accuracy")[0]
-    assert "0.250busy machineothers took 73% of the cores" in first_screen
+    assert "0.250busy machineother processes used 73% of the cores" in first_screen
     of_terminal = ["\n".join(repro.table_of([each], {})) for each in (idle, row)]
-    assert "; busy: others took 73% of the cores" in of_terminal[1] and "busy" not in of_terminal[0]
+    assert "; busy: other processes used 73% of the cores" in of_terminal[1] and "busy" not in of_terminal[0]
 
 
 def test_a_published_run_stands_beside_ones_own(tmp_path: Path):
