@@ -62,11 +62,11 @@ def main() -> None:
                 scores, seconds, drawn = zip(*results, strict=True)
                 name, varies = f"{params.train.model.name}, {precision}", f"{drawn[0]}weights, order"
                 print_row(workload, name, seeds, varies, scores, seconds)
-            if params.task_facts.target == "class":
+            if params.task_attributes.target == "class":
                 folders, alone = [Path(folder) / str(seed) for seed in seeds], drawn[0].rstrip(", ")
                 found = zip(*(nearest_neighbour(each) for each in folders), strict=True)
                 print_row(workload, "1 nearest neighbour", seeds, alone or "nothing", *found)
-            if options.aeon_python and params.task_facts.target == "class":
+            if options.aeon_python and params.task_attributes.target == "class":
                 found = peers(options.aeon_python, ["MiniRocket"], folders)["MiniRocket"]
                 print_row(workload, "MiniRocket + ridge", seeds, f"{drawn[0]}kernels", *found)
 
@@ -141,7 +141,7 @@ def predict_test(
 def prepare_seed(workload: str, params: Workload, seed: int) -> PreparedSequences:
     """The workload's data, split (or simulated) again with `seed` unless the table defines the split."""
     assert not isinstance(params.preprocess, Series), "the one split by time of a series has no seed"
-    prepared = prepare(replace(params.preprocess, seed=seed), raw_dir(workload), params.task_facts.target)
+    prepared = prepare(replace(params.preprocess, seed=seed), raw_dir(workload), params.task_attributes.target)
     assert isinstance(prepared, PreparedSequences)
     return prepared
 

@@ -38,7 +38,7 @@ from tandem.machine.measure import synchronize
 from tandem.models import Shape
 from tandem.params.loading import load_params
 from tandem.params.parsing import nearest
-from tandem.params.schema import Model, built_in_facts
+from tandem.params.schema import Model, built_in_attributes
 from tandem.training.batches import TENSORS, Batch, Split, sequential_indices
 from tandem.training.device import open_device
 from tandem.training.step import Step
@@ -153,7 +153,7 @@ def training(workload: str, device: torch.device, **changed: int) -> Training:
 def random_tensors(data: Data, device: torch.device) -> dict[str, torch.Tensor]:
     num, shape = data.num_sequences, data.shape
     values = torch.randn(num, shape.max_steps, shape.num_features)
-    if built_in_facts(data.task).target == "window":
+    if built_in_attributes(data.task).target == "window":
         targets = torch.randn(num, shape.num_outputs)
     else:
         targets = torch.randint(shape.num_outputs, (num, shape.max_steps) if shape.per_step else (num,))

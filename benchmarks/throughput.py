@@ -87,7 +87,7 @@ def random_case(
     settings = replace(
         block.train, batch_size=batch_size, model=replace(block.train.model, **model), augment=NO_AUGMENT, threads=1
     )
-    shape = Shape(num_features, num_outputs, num_steps, per_step=block.task_facts.target == "class per step")
+    shape = Shape(num_features, num_outputs, num_steps, per_step=block.task_attributes.target == "class per step")
     return Case(workload, settings, Data(STEPS_PER_EPOCH * batch_size, block.task, shape))
 
 

@@ -146,7 +146,7 @@ def write_files(
         "score_name": context.task.score_name,
         "metrics": result.metrics,
         "weights": context.params.evaluate.weights,
-        "task": TaskRecord(**context.params.task_facts.recorded),  # type: ignore[typeddict-item]
+        "task": TaskRecord(**context.params.task_attributes.recorded),  # type: ignore[typeddict-item]
         "sentence": "; ".join(filter(None, (result.sentence, own.sentence))),
         "train_sha256": files.digest(trained.train),
         "files": {path.name: files.sha256_file(path) for path in tables},

@@ -118,7 +118,7 @@ def validate(machine: dict[str, Any]) -> dict[str, Any]:
         if block.train.model.name not in BUILT_IN:  # the schema has checked the others
             check_network(name, block.train.model)
         task = block.own_task  # preprocess reads of it only the kind of target, without importing it
-        target = {f"{files.relative(task.path)}: target": block.task_facts.target} if task else {}
+        target = {f"{files.relative(task.path)}: target": block.task_attributes.target} if task else {}
         workloads[name] = {"modules": modules_of(name, block), "target": target}
     presets = {name: {"preset": preset, "overrides": changes} for name, changes in overrides.items()}
     return {"devices": params.devices, "presets": presets, "workloads": workloads}

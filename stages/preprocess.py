@@ -17,7 +17,7 @@ def main(workload: str) -> None:
     start = time.monotonic()
     block = load_workload(workload)
     with unchanged(workload):
-        prepared = prepare(block.preprocess, raw_dir(workload), block.task_facts.target)
+        prepared = prepare(block.preprocess, raw_dir(workload), block.task_attributes.target)
         summary = write_prepared(prepared_dir(workload), prepared)
     write_json(prepared_dir(workload) / "summary.json", summary)
     print(f"{workload}: {prepared.message}; {time.monotonic() - start:.1f} s")

@@ -118,7 +118,7 @@ def open_subject(workload: str, identity: dict[str, Any]) -> Subject:
     if prepared_state(workload) == CURRENT:
         tensors, shape, task = read_training(workload)
     else:
-        prepared = prepare(block.preprocess, raw_dir(workload), block.task_facts.target)
+        prepared = prepare(block.preprocess, raw_dir(workload), block.task_attributes.target)
         task, found = open_task(block.task, prepared.summary, workload), prepared.arrays("train")
         arrays = as_arrays(*(found[name] for name in ("values", "lengths", "targets")))
         tensors = {name: torch.from_numpy(array) for name, array in arrays.items()}

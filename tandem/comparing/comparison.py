@@ -132,8 +132,8 @@ def row_of(run: Run) -> dict[str, Any]:
         "missing_reasons": timing.get("missing_reasons", {}),
         "score_name": run.score["score_name"],
         "score": run.test_score,
-        "zero": run.task_facts["zero"],
-        "baselines": run.task_facts["baselines"],
+        "zero": run.task_attributes["zero"],
+        "baselines": run.task_attributes["baselines"],
         "sentence": run.score.get("sentence", ""),
         "metrics": run.score["metrics"],
         "tracking": run.timing.get("mlflow", {}),
@@ -257,11 +257,11 @@ def speed_in_turns(first: Side, second: Side, speed: Mapping[str, Any]) -> Speed
 
 def compare_scores(first: Side, second: Side) -> tuple[str, Difference | None]:
     try:
-        name, paired = first.score_name, first.runs[0].task_facts["paired"]
+        name, paired = first.score_name, first.runs[0].task_attributes["paired"]
         pair = first.predictions(), second.predictions()
         if name != second.score_name:
             raise ValueError(f"{first.name} has the score {name}, and {second.name} has {second.score_name}")
-        if paired != (other := second.runs[0].task_facts["paired"]):
+        if paired != (other := second.runs[0].task_attributes["paired"]):
             raise ValueError(f"{first.name} is compared by {paired}, {second.name} by {other}")
         scores = [list(differences.measured_scores(paired, side).values()) for side in pair]
         found = differences.difference(paired, *pair, differences.margin_of_seeds(*scores), name)

@@ -37,7 +37,7 @@ def preprocess_section(table: str, choices: Choices) -> dict[str, Any]:
 
 
 def is_for_series(task: str) -> bool:
-    return "series" in schema.built_in_facts(task).sources
+    return "series" in schema.built_in_attributes(task).sources
 
 
 def choice_rows(choices: Choices) -> list[tuple[str, str, str]]:

@@ -241,7 +241,7 @@ def summary_lines(plan: WorkloadPlan) -> list[str]:
     rows = [(key, f"{value}: {why}" if why else value) for key, value, why in (*plan.source.notes, *plan.choices)]
     rows.append(("size", size_of(summary)))
     if "classes" in summary:
-        unit = " steps" if plan.workload.task_facts.target == "class per step" else ""
+        unit = " steps" if plan.workload.task_attributes.target == "class per step" else ""
         each = {name: sum(part[str(name)] for part in summary["num_per_class"].values()) for name in summary["classes"]}
         rows.append(("classes", shortened([f"{name} ({num:,}{unit})" for name, num in each.items()])))
     sizes = summary["num_per_split"]

@@ -45,7 +45,7 @@ def make_block(name: str, headline: str, task: str, preprocess: dict[str, Any], 
         "preprocess": preprocess,
         "preload": usual_values(schema.Preload),
         "train": {field.name: usual[field.name] for field in fields(schema.Train) if field.name in usual},
-        "evaluate": {**usual_values(schema.Evaluate), "weights": schema.built_in_facts(task).usual_weights},
+        "evaluate": {**usual_values(schema.Evaluate), "weights": schema.built_in_attributes(task).usual_weights},
     }
     text = to_yaml({name: block})
     is_closed_form = settings["model"]["name"] in CLOSED_FORM

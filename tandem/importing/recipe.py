@@ -23,7 +23,7 @@ SPLIT = {"train": 0.7, "val": 0.15, "test": 0.15}
 def model_for(task: str, summary: dict[str, Any]) -> tuple[str, str]:
     """The default model for a task and the size of its data, and the reason."""
     num, num_steps = summary["num_per_split"]["train"], summary["max_steps"]
-    model = schema.built_in_facts(task).usual_model
+    model = schema.built_in_attributes(task).usual_model
     if model != "model_selection":
         return model, f"the default for {task}"
     if num >= MANY_SEQUENCES and num_steps <= FEW_STEPS:
@@ -43,7 +43,7 @@ def has_velocity(features: Sequence[str], model: str = "") -> bool:
 
 def train_settings(task: str, model: str, summary: dict[str, Any], epochs: int | None) -> dict[str, Any]:
     """The settings that depend on the size of the data (heuristics, listed in docs/own-data.md)."""
-    facts, num = schema.built_in_facts(task), summary["num_per_split"]["train"]
+    attributes, num = schema.built_in_attributes(task), summary["num_per_split"]["train"]
     is_closed_form = model in CLOSED_FORM
     is_short = model == "hybrid" and num < ENOUGH_FOR_NETWORK
     batch_size = 128 if is_closed_form else max(8, min(128, 2 ** int(np.log2(max(num, 8) / 8))))
@@ -53,13 +53,13 @@ def train_settings(task: str, model: str, summary: dict[str, Any], epochs: int |
         epochs = 1 if is_closed_form else 10 if is_short else usual  # the schema refuses another
     rates = {"gru": 4e-3, "conv_gru": 4e-3, "hybrid": 1e-4 if is_short else 5e-4}
     settings = {
-        "model": {"name": model, **model_settings(model, facts.target, summary)},
+        "model": {"name": model, **model_settings(model, attributes.target, summary)},
         "epochs": epochs,
         "warmup_epochs": 0 if is_closed_form else int(epochs > 1),
         "batch_size": batch_size,
         "learning_rate": rates.get(model, 1e-3),
     }
-    return settings | ({"probe": False} if is_closed_form else {"label_smoothing": facts.usual_label_smoothing})
+    return settings | ({"probe": False} if is_closed_form else {"label_smoothing": attributes.usual_label_smoothing})
 
 
 def model_settings(model: str, target: str, summary: dict[str, Any]) -> dict[str, Any]:

@@ -148,7 +148,7 @@ def summarize(name: str, path: Path, choices: Choices, folder: Path) -> dict[str
     """summary.json, after all steps of preprocess and preload."""
     section = parsing.parse(schema.Preprocess, preprocess_section(path.name, choices), f"{name}.preprocess")
     summary = write_prepared(
-        folder / "prepared", prepare(section, path.parent, schema.built_in_facts(choices["task"][0]).target)
+        folder / "prepared", prepare(section, path.parent, schema.built_in_attributes(choices["task"][0]).target)
     )
     pack_splits(folder / "prepared", folder / "packed", summary)
     shutil.rmtree(folder)

@@ -13,7 +13,7 @@ from pydantic import create_model
 
 from tandem.params.parsing import InvalidParams, dotted, value_at
 from tandem.params.schema import TASKS, OwnSequences, OwnSeries, OwnSource, Params, Train, Workload
-from tandem.params.task_facts import facts_of
+from tandem.params.task_attributes import attributes_of
 from tandem.parts import KINDS, Component, Whole, built_in, find
 
 # Where a block names a component.
@@ -56,12 +56,12 @@ def workload_type(name: str, block: Any) -> type[Workload]:
             component = find(kind, value, name)
             own.setdefault(kind, []).append(component)
             if kind == "task":
-                facts_of(component)
+                attributes_of(component)
                 fields.append(("task", Literal[component.name]))  # type: ignore[valid-type]
                 constants["own_task"] = component
             elif kind == "source":
                 task = own["task"][0] if "task" in own else TASKS.get(str(block.get("task")))
-                reader = facts_of(task).sources[0] if task else "sequences"
+                reader = attributes_of(task).sources[0] if task else "sequences"
                 fields.append(("preprocess", own_source_type(component, OWN_SOURCES[reader])))
             elif kind == "model":
                 fields.append(("train", subclass(Train, ("model", component.schema))))

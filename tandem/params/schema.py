@@ -25,7 +25,7 @@ from tandem.messages import nearest, shown
 from tandem.params.devices import split_device
 from tandem.params.intervals import parse_interval
 from tandem.params.parsing import MAX_WHOLE, check_name
-from tandem.params.task_facts import TaskFacts, facts_of
+from tandem.params.task_attributes import TaskAttributes, attributes_of
 from tandem.parts import Component, Fraction, Part, Positive, Real, Section, Whole, built_in
 
 Entry = TypeVar("Entry")
@@ -396,23 +396,23 @@ def tasks_of(network: Component) -> tuple[str, ...]:
     return tuple(network.constants.get("tasks", TASKS))
 
 
-def built_in_facts(task: str) -> TaskFacts:
-    return facts_of(TASKS[task])
+def built_in_attributes(task: str) -> TaskAttributes:
+    return attributes_of(TASKS[task])
 
 
-def models_for(task: str, facts: TaskFacts) -> list[str]:
+def models_for(task: str, attributes: TaskAttributes) -> list[str]:
     """The built-in networks for a task."""
-    return [name for name, each in BUILT_IN.items() if is_for(each, task, facts)]
+    return [name for name, each in BUILT_IN.items() if is_for(each, task, attributes)]
 
 
-def is_for(network: Component, task: str, facts: TaskFacts) -> bool:
+def is_for(network: Component, task: str, attributes: TaskAttributes) -> bool:
     """Whether a network is for a task: it lists the task, or a built-in one with the same kind of target."""
     names = tasks_of(network)
-    return task in names or facts.target in {built_in_facts(name).target for name in names if name in TASKS}
+    return task in names or attributes.target in {built_in_attributes(name).target for name in names if name in TASKS}
 
 
 # The built-in networks for each built-in task.
-MODELS = {name: models_for(name, built_in_facts(name)) for name in TASKS}
+MODELS = {name: models_for(name, built_in_attributes(name)) for name in TASKS}
 
 
 @dataclass(frozen=True)
@@ -436,32 +436,32 @@ class Workload(Section):
         return self.own_task or TASKS[self.task]
 
     @property
-    def task_facts(self) -> TaskFacts:
-        return facts_of(self.task_class)
+    def task_attributes(self) -> TaskAttributes:
+        return attributes_of(self.task_class)
 
     @model_validator(mode="after")
     def check(self) -> Self:
         """Check that the task matches the source of data, the model, and the augmentation."""
-        task, facts, train = self.task, self.task_facts, self.train
+        task, attributes, train = self.task, self.task_attributes, self.train
         source = self.preprocess.source
-        if source not in facts.sources and not self.preprocess.component:
-            others = [name for name in TASKS if source in built_in_facts(name).sources]
-            raise mismatch(task, "preprocess.source", source, "sources", facts.sources, others)
-        if getattr(self.preprocess, "window", None) and facts.target != "class":
+        if source not in attributes.sources and not self.preprocess.component:
+            others = [name for name in TASKS if source in built_in_attributes(name).sources]
+            raise mismatch(task, "preprocess.source", source, "sources", attributes.sources, others)
+        if getattr(self.preprocess, "window", None) and attributes.target != "class":
             raise ValueError(f"task is {task!r}, and preprocess.window is for a task with classes, such as classify")
         model, network = train.model.name, train.model.component
-        if not is_for(network, task, facts):
-            raise mismatch(task, "train.model.name", model, "models", models_for(task, facts), tasks_of(network))
+        if not is_for(network, task, attributes):
+            raise mismatch(task, "train.model.name", model, "models", models_for(task, attributes), tasks_of(network))
         methods = self.task_class.methods
         if has_fitted_head(train.model) and methods.get("encoded") != methods["loss"]:
             raise ValueError(
                 f"train.model.name is {model!r}, which is fitted in closed form, without the loss of {task}; use "
                 "another network, or define `encoded` and `scale_of` beside `loss` (tandem/tasks/__init__.py)"
             )
-        for key in facts.forbidden_augment:
+        for key in attributes.forbidden_augment:
             why = f"for {task}, whose targets it would not change with the input"
             require(f"train.augment.{key}", getattr(train.augment, key), (0,), why)
-        if not facts.smooths_labels:
+        if not attributes.smooths_labels:
             require("train.label_smoothing", train.label_smoothing, (0,), f"for {task}, whose loss has no labels")
         return self
 

@@ -38,7 +38,7 @@ LANES = {"actual": 2.2, "predicted": 1.4}  # heights
 
 def outcomes(run: Run, where: str = "") -> list[Chart]:
     """Return the charts of an evaluated run: those that its task names and its own. `where`: device and seed."""
-    found = [CHARTS[name](run) for name in run.task_facts["charts"] if name in CHARTS]
+    found = [CHARTS[name](run) for name in run.task_attributes["charts"] if name in CHARTS]
     found.append(own_figure(run))
     return [Chart(f"{each.title}{where}", each.sentence, each.figure) for each in found if each]
 

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from tandem import files
-from tandem.params.task_facts import recorded_facts
+from tandem.params.task_attributes import recorded_attributes
 from tandem.runs import schemas
 from tandem.runs.schemas import ScoreRecord, TimingRecord, TrainRecord
 
@@ -81,13 +81,13 @@ class Run:
                 for name in ("score_name", "metrics", "weights", "own_metrics")
                 if name in self.score
             }
-            found["result"]["paired"] = self.task_facts["paired"]
+            found["result"]["paired"] = self.task_attributes["paired"]
         return found
 
     @cached_property
-    def task_facts(self) -> dict[str, Any]:
+    def task_attributes(self) -> dict[str, Any]:
         """What comparing and drawing need to know of the task. Its file need not be here."""
-        return recorded_facts(self.train["block"]["task"], self.score)
+        return recorded_attributes(self.train["block"]["task"], self.score)
 
     @cached_property
     def predictions(self) -> list[dict[str, str]]:

@@ -99,7 +99,7 @@ class TimingRecord(TypedDict):
 
 @with_config(STRICT)
 class TaskRecord(TypedDict):
-    """What comparing and drawing need to know of the task: facts of tandem/params/task_facts.py."""
+    """What comparing and drawing need to know of the task: attributes of tandem/params/task_attributes.py."""
 
     paired: str
     charts: list[str]

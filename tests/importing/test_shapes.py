@@ -45,7 +45,7 @@ def planned(path: Path, *options: str) -> tuple[new_workload.WorkloadPlan, Prepa
         (Path(scratch) / "again").mkdir()
         (Path(scratch) / "again" / plan.table.name).symlink_to(plan.table.resolve())
         return plan, source_module("sequences").prepare(
-            params, Path(scratch) / "again", plan.workload.task_facts.target
+            params, Path(scratch) / "again", plan.workload.task_attributes.target
         )
 
 

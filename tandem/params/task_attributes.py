@@ -1,7 +1,7 @@
 """What a task's class states in literal attributes, read from its source without importing it.
 
-params.yaml is checked with these facts, `tandem new` chooses settings with them, and score.json records what comparing
-and drawing need, so they need neither the class nor its file.
+They validate params.yaml, `tandem new` chooses settings with them, and score.json records those that comparing and
+drawing need, so these need neither the class nor its file.
 """
 
 from collections.abc import Mapping
@@ -19,14 +19,14 @@ from tandem.parts import Component, Section, built_in, read_component
 BASE = "tandem.tasks.Task"
 # The methods that a task must have besides those of the base class. Windows have no default for the last two.
 REQUIRED: dict[str, tuple[str, ...]] = {"window": ("loss", "score", "evaluate", "tabulate")}
-# The facts that score.json records.
+# The attributes that score.json records.
 RECORDED = ("paired", "charts", "zero", "baselines")
 NEAR = 0.8  # similarity from which a method is taken for a misspelt one (difflib)
 
 
 @dataclass(frozen=True)
-class TaskFacts(Section):
-    """The attributes of `tandem.tasks.Task` that are facts; the comments there describe them."""
+class TaskAttributes(Section):
+    """The literal attributes of `tandem.tasks.Task`; the comments there describe them."""
 
     score_name: StrictStr
     target: Literal["class", "number", "class per step", "window"]
@@ -43,35 +43,35 @@ class TaskFacts(Section):
 
     @property
     def recorded(self) -> dict[str, Any]:
-        """The facts that score.json records."""
+        """The attributes that score.json records."""
         found = {name: getattr(self, name) for name in RECORDED}
         return {name: list(value) if isinstance(value, tuple) else value for name, value in found.items()}
 
 
 @cache
-def facts_of(component: Component) -> TaskFacts:
-    """The facts of a task. Raises ValueError if it is no class derived from BASE, lacks something, or misspells it."""
-    told = f"is {component.name!r}; "
+def attributes_of(component: Component) -> TaskAttributes:
+    """The attributes of a task. Raises ValueError if it is not derived from BASE, lacks one, or misspells a method."""
+    prefix = f"is {component.name!r}; "
     where = f"{relative(component.path)}: {component.attribute}"
     if BASE not in component.bases:
         raise ValueError(
-            f"{told}{where} must be a class derived from {BASE} or from a built-in task, such as "
+            f"{prefix}{where} must be a class derived from {BASE} or from a built-in task, such as "
             "tandem.tasks.classify.Task"
         )
-    names, known = [field.name for field in fields(TaskFacts)], component.constants
+    names, known = [field.name for field in fields(TaskAttributes)], component.constants
     if missing := [name for name in names if name not in known]:
-        raise ValueError(f"{told}{where} lacks {missing[0]}; set it to a literal in the class")
+        raise ValueError(f"{prefix}{where} lacks {missing[0]}; set it to a literal in the class")
     try:
-        facts: TaskFacts = parse(TaskFacts, {name: known[name] for name in names}, where)
+        found: TaskAttributes = parse(TaskAttributes, {name: known[name] for name in names}, where)
     except ValueError as error:
-        raise ValueError(f"{told}{error}") from None
+        raise ValueError(f"{prefix}{error}") from None
     if misspelt := misspelt_method(component):
-        raise ValueError(f"{told}{where} has the method {misspelt} rename it, because no part of Tandem calls it")
+        raise ValueError(f"{prefix}{where} has the method {misspelt} rename it, because no part of Tandem calls it")
     inherited = BASE.rpartition(".")[0]
-    required = REQUIRED.get(facts.target, ("loss", "score"))
+    required = REQUIRED.get(found.target, ("loss", "score"))
     if missing := [name for name in required if component.methods.get(name) in (None, inherited)]:
-        raise ValueError(f"{told}{where} has no method {missing[0]}; docs/components.md lists them")
-    return facts
+        raise ValueError(f"{prefix}{where} has no method {missing[0]}; docs/components.md lists them")
+    return found
 
 
 def misspelt_method(component: Component) -> str:
@@ -88,11 +88,11 @@ def misspelt_method(component: Component) -> str:
     return ""
 
 
-def recorded_facts(task: str, score: Mapping[str, Any] | None) -> dict[str, Any]:
-    """The facts in score.json; of a run without a score, or of an older version, those of a built-in task."""
+def recorded_attributes(task: str, score: Mapping[str, Any] | None) -> dict[str, Any]:
+    """The attributes in score.json. A run without a score, or of an older version, gets those of its built-in task."""
     if score and "task" in score:
         return dict(score["task"])
     known = built_in("task")
     if task in known:
-        return facts_of(known[task]).recorded
+        return attributes_of(known[task]).recorded
     return {"paired": "", "charts": [], "zero": "", "baselines": {}}
