@@ -27,7 +27,7 @@ import numpy as np
 import torch
 
 from benchmarks.markdown import header, mean_lowest_highest, row
-from tandem.data import prepare, write_arrays
+from tandem.data import prepare_data, write_arrays
 from tandem.data.arrays import PreparedSequences
 from tandem.data.packed import as_arrays, read_arrays
 from tandem.files import prepared_dir, raw_dir, read_json
@@ -141,7 +141,7 @@ def predict_test(
 def prepare_seed(workload: str, params: Workload, seed: int) -> PreparedSequences:
     """The workload's data, split (or simulated) again with `seed` unless the table defines the split."""
     assert not isinstance(params.preprocess, Series), "the one split by time of a series has no seed"
-    prepared = prepare(replace(params.preprocess, seed=seed), raw_dir(workload), params.task_attributes.target)
+    prepared = prepare_data(replace(params.preprocess, seed=seed), raw_dir(workload), params.task_attributes.target)
     assert isinstance(prepared, PreparedSequences)
     return prepared
 

@@ -24,7 +24,7 @@ import torch
 from benchmarks.accuracy import peers, predict_test, tensors, write_in_units
 from benchmarks.markdown import header, mean_and_range, row
 from tandem import cli
-from tandem.data import prepare
+from tandem.data import prepare_data
 from tandem.data.arrays import PreparedSequences
 from tandem.importing import new_workload
 from tandem.tasks import open_task
@@ -77,7 +77,7 @@ def measure(name: str, folder: Path, seeds: range, python: str) -> tuple[list[st
     scores, seconds, folders, selected = [], [], [], []
     for seed in seeds:
         block = replace(plan.workload, preprocess=replace(plan.workload.preprocess, seed=seed))
-        prepared = prepare(block.preprocess, path.parent, block.task_attributes.target)
+        prepared = prepare_data(block.preprocess, path.parent, block.task_attributes.target)
         assert isinstance(prepared, PreparedSequences)
         splits = {split: tensors(prepared, rows) for split, rows in prepared.parts.items()}
         task, network, outputs, spent = predict_test(block, seed, "fp32", prepared.summary, splits)
@@ -87,7 +87,7 @@ def measure(name: str, folder: Path, seeds: range, python: str) -> tuple[list[st
         selected.append(network.selected_name if name_of == "model_selection" else name_of)
         folders.append(folder / name / str(seed))
         plain = replace(block.preprocess, velocity=False)
-        write_in_units(folders[-1], prepare(plain, path.parent, block.task_attributes.target))
+        write_in_units(folders[-1], prepare_data(plain, path.parent, block.task_attributes.target))
         scores.append(score)
         seconds.append(spent)
     others = peers(python, PEERS, folders)

@@ -7,7 +7,7 @@ or a function in the workload's directory that returns the data (docs/components
 
 import time
 
-from tandem.data import prepare, write_prepared
+from tandem.data import prepare_data, write_prepared
 from tandem.files import prepared_dir, raw_dir, write_json
 from tandem.params.loading import load_workload
 from tandem.runs.inputs import unchanged
@@ -17,7 +17,7 @@ def main(workload: str) -> None:
     start = time.monotonic()
     block = load_workload(workload)
     with unchanged(workload):
-        prepared = prepare(block.preprocess, raw_dir(workload), block.task_attributes.target)
+        prepared = prepare_data(block.preprocess, raw_dir(workload), block.task_attributes.target)
         summary = write_prepared(prepared_dir(workload), prepared)
     write_json(prepared_dir(workload) / "summary.json", summary)
     print(f"{workload}: {prepared.message}; {time.monotonic() - start:.1f} s")

@@ -156,7 +156,7 @@ class Training:
         self.context, self.state, self.inputs = context, state, inputs
         self.checkpoint, self.run_dir, self.interruption = checkpoint, run_dir, interruption
         self.record = Record(**state["record"])
-        self.readings, self.cpu_seconds = SampledWindow({}), 0.0
+        self.readings = SampledWindow({})
 
     def train(self, workers: Workers) -> None:
         """Train to the last epoch, and write the results."""
@@ -179,7 +179,7 @@ class Training:
         if not trainer.epochs_done:
             choose_settings(context, trainer, record)
         connect_workers(context, trainer, record, workers)
-        self.cpu_seconds = -workers.cpu_seconds_of_others()
+        self.cpu_seconds_of_others = -workers.cpu_seconds_of_others()  # minus the start; `end` adds the end
         write_run_info(context, trainer, record, self.inputs.values, self.run_dir)
         if record.history:  # the run directory may have been removed, or the process killed before it wrote these rows
             self.run_dir.save_epochs(record)
@@ -201,9 +201,9 @@ class Training:
         if not record.is_finished:
             self.progress.close()
             self.add_readings()  # with the sampler's last reading
-            self.cpu_seconds += trainer.workers.cpu_seconds_of_others()
+            self.cpu_seconds_of_others += trainer.workers.cpu_seconds_of_others()
             trainer.workers.close()
-            record.at_end = entries_at_end(trainer, record, self.cpu_seconds)
+            record.at_end = entries_at_end(trainer, record, self.cpu_seconds_of_others)
             self.save_last()
         write_results(context, trainer, record, self.inputs.values, self.run_dir)
 
@@ -298,7 +298,7 @@ def choose_settings(context: RunContext, trainer: Trainer, record: Record) -> No
     auto_seconds = time.monotonic() - start
     notes |= trainer.notes
     print(*notes.values(), sep="\n", end="\n" if notes else "", flush=True)
-    for reason in trainer.missing_graph().values():
+    for reason in trainer.no_graph_reasons().values():
         print(f"steps are taken eagerly instead of captured as a CUDA graph: {reason}", flush=True)
     find_bottleneck(trainer, record, auto_seconds)
     record.summary_lines |= notes

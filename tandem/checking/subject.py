@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from tandem.closure import closure
-from tandem.data import prepare
+from tandem.data import prepare_data
 from tandem.data.packed import as_arrays
 from tandem.files import ROOT, prepared_dir, raw_dir, relative
 from tandem.models import Shape
@@ -118,7 +118,7 @@ def open_subject(workload: str, identity: dict[str, Any]) -> Subject:
     if prepared_state(workload) == CURRENT:
         tensors, shape, task = read_training(workload)
     else:
-        prepared = prepare(block.preprocess, raw_dir(workload), block.task_attributes.target)
+        prepared = prepare_data(block.preprocess, raw_dir(workload), block.task_attributes.target)
         task, found = open_task(block.task, prepared.summary, workload), prepared.arrays("train")
         arrays = as_arrays(*(found[name] for name in ("values", "lengths", "targets")))
         tensors = {name: torch.from_numpy(array) for name, array in arrays.items()}

@@ -3,11 +3,11 @@
 Each source is a module of this package with the name `preprocess.source` of params.yaml; `own_source` calls a function
 in the workload's directory. It has a function
 
-    prepare(params, folder, target) -> Prepared
+    prepare(params, folder, target_kind) -> Prepared
 
-`params` is the source's dataclass in tandem/params/schema.py, `folder` contains the workload's raw data, and `target`
-is what the task needs (`Task.target` in tandem/tasks), such as "class per step". For user errors it raises ValueError
-with one sentence.
+`params` is the source's dataclass in tandem/params/schema.py, `folder` contains the workload's raw data, and
+`target_kind` is what the task needs (`Task.target` in tandem/tasks), such as "class per step". For user errors it
+raises ValueError with one sentence.
 """
 
 import importlib
@@ -53,9 +53,9 @@ def source_module(name: str) -> ModuleType:
     return importlib.import_module(f"{__name__}.{'own_source' if ':' in name else name}")
 
 
-def prepare(params: Any, folder: Path, target: str) -> Prepared:
-    """Prepare the data of a workload. `params`: the block `preprocess` of params.yaml; `target`: `Task.target`."""
-    prepared: Prepared = source_module(params.source).prepare(params, folder, target)
+def prepare_data(params: Any, folder: Path, target_kind: str) -> Prepared:
+    """Prepare the data of a workload. `params`: the block `preprocess` of params.yaml; `target_kind`: `Task.target`."""
+    prepared: Prepared = source_module(params.source).prepare(params, folder, target_kind)
     return prepared
 
 

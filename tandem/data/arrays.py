@@ -30,8 +30,8 @@ class Sequences:
     groups: np.ndarray | None = None  # (N,) equal for sequences that must stay in one split; None: no groups
     offsets: Mapping[str, float] = field(default_factory=dict)  # feature -> value subtracted before the cast to float32
     remarks: tuple[str, ...] = ()  # what was read in another way than the table has it
-    stretches: np.ndarray | None = None  # (N,) text: if the sequences are windows, the stretch that holds each
-    unit: str = ""  # what then stays in one split: a stretch, a recording, or a column of people
+    stretches: np.ndarray | None = None  # (N,) text: if the sequences are windows, the stretch of each (windows.py)
+    unit: str = ""  # what stays in one split, for messages: "stretch", "recording", or a column's name
 
     @property
     def has_label_per_step(self) -> bool:
@@ -58,7 +58,7 @@ class PreparedSequences:
     mean: np.ndarray  # (F,) of the training split
     std: np.ndarray  # (F,)
     table: Path | None
-    target: dict[str, Any] | None = None  # for numeric labels: their name, and mean and std of the training split
+    label_statistics: dict[str, Any] | None = None  # of numeric labels: name, and mean and std of the training split
 
     def arrays(self, split: str) -> dict[str, np.ndarray]:
         return self.arrays_of(self.parts[split])
@@ -70,15 +70,17 @@ class PreparedSequences:
         return {
             "values": sequences.values[rows],
             "lengths": sequences.lengths[rows],
-            "targets": sequences.labels[rows] if self.target is None else self.standardized_targets(rows),
+            "targets": sequences.labels[rows] if self.label_statistics is None else self.standardized_targets(rows),
             "ids": sequences.ids[rows],
             **{name: array[rows] for name, array in together.items() if array is not None},
         }
 
     def standardized_targets(self, rows: np.ndarray) -> np.ndarray:
         """(n,) float32, standardized in float64, so that large numbers with small differences stay distinct."""
-        assert self.target is not None
-        return ((self.sequences.labels[rows] - self.target["mean"]) / self.target["std"]).astype(np.float32)
+        assert self.label_statistics is not None
+        return ((self.sequences.labels[rows] - self.label_statistics["mean"]) / self.label_statistics["std"]).astype(
+            np.float32
+        )
 
     def num_per_class(self) -> dict[str, dict[str, int]]:
         """Split -> number of sequences per class, or of steps per class if every step has a label."""
@@ -108,12 +110,12 @@ class PreparedSequences:
         return {
             "num_sequences": num_sequences,
             "num_per_split": {name: len(rows) for name, rows in parts.items()},
-            **({} if self.target else {"num_per_class": self.num_per_class()}),
+            **({} if self.label_statistics else {"num_per_class": self.num_per_class()}),
             "num_duplicates": num_sequences - len(first),
             "num_duplicates_with_other_label": int(has_other_label.sum()),
             "num_filled": sequences.num_filled,
             "num_duplicates_across_splits": int((split != split[first][group]).sum()),
-            **({"target": self.target} if self.target else {"classes": list(sequences.classes)}),
+            **({"target": self.label_statistics} if self.label_statistics else {"classes": list(sequences.classes)}),
             "features": list(sequences.features),
             "mean": self.mean.tolist(),
             "std": self.std.tolist(),
@@ -130,8 +132,8 @@ class PreparedSequences:
         sequences, summary = self.sequences, self.summary
         counts = ", ".join(f"{name} {count:,}" for name, count in summary["num_per_split"].items())
         labels = f"{len(sequences.classes)} classes"
-        if self.target:
-            name, mean, std = (self.target[key] for key in ("name", "mean", "std"))
+        if self.label_statistics:
+            name, mean, std = (self.label_statistics[key] for key in ("name", "mean", "std"))
             labels = f"{name} {mean:,.6g} on average in train, deviation {std:,.4g}"
         message = f"{len(sequences.ids):,} sequences of up to {summary['max_steps']} steps, {labels}; {counts}"
         if summary["num_filled"]:

@@ -14,7 +14,7 @@ from tandem.params.schema import NO_GROUPS, Columns, OwnSequences
 GROUPS = "Arrays.groups"
 
 
-def from_arrays(arrays: Arrays, params: OwnSequences, place: str, target: str) -> Sequences:
+def from_arrays(arrays: Arrays, params: OwnSequences, place: str, target_kind: str) -> Sequences:
     """Check the arrays of a source of the workload's own, and convert them. A ValueError begins with `place`."""
     if params.columns or params.groups != NO_GROUPS or params.na:
         key = "columns" if params.columns else "na" if params.na else "groups"
@@ -44,10 +44,10 @@ def from_arrays(arrays: Arrays, params: OwnSequences, place: str, target: str) -
     if SPLIT_COLUMN in features:
         raise ValueError(f"{place} returns the feature {SPLIT_COLUMN!r}, a name for train, val or test; rename it")
     sequence, step = np.nonzero(np.arange(num_steps)[None, :] < lengths[:, None])  # (R,)
-    classes = tuple(map(str, arrays.classes)) if target != "number" else ()
-    sizes = per_sequence | ({"T": num_steps} if target == "class per step" else {})
-    labels = read("labels", "iuf" if target == "number" else "iu" if classes else "iubUSO", sizes)
-    labels = labels[sequence, step] if target == "class per step" else labels[sequence]
+    classes = tuple(map(str, arrays.classes)) if target_kind != "number" else ()
+    sizes = per_sequence | ({"T": num_steps} if target_kind == "class per step" else {})
+    labels = read("labels", "iuf" if target_kind == "number" else "iu" if classes else "iubUSO", sizes)
+    labels = labels[sequence, step] if target_kind == "class per step" else labels[sequence]
     if classes and (labels.min() < 0 or labels.max() >= len(classes)):
         wrong = labels[(labels < 0) | (labels >= len(classes))][0]
         raise ValueError(f"{place} returns the label {wrong}; accepted: 0 to {len(classes) - 1}, indices of `classes`")
@@ -66,7 +66,7 @@ def from_arrays(arrays: Arrays, params: OwnSequences, place: str, target: str) -
     )
     del cells
     allow_missing, groups = params.missing == "interpolate", NO_GROUPS if arrays.groups is None else GROUPS
-    return to_sequences(table, columns, params.velocity, allow_missing, target, groups, ids=ids, classes=classes)
+    return to_sequences(table, columns, params.velocity, allow_missing, target_kind, groups, ids=ids, classes=classes)
 
 
 def checked(value: Any, place: str, name: str, kinds: str, sizes: dict[str, int | None]) -> np.ndarray:

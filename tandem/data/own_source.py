@@ -22,13 +22,13 @@ if TYPE_CHECKING:
 MAX_SECONDS_TO_REPEAT = 10.0
 
 
-def prepare(params: OwnSource, folder: Path, target: str) -> Prepared:
+def prepare(params: OwnSource, folder: Path, target_kind: str) -> Prepared:
     """Call the function and prepare what it returns. Raises ValueError with the file and, if possible, the line."""
     start = time.monotonic()
     found = read(params, folder, {})
     seconds = time.monotonic() - start
     reader = importlib.import_module(f"tandem.data.{params.reader}")
-    prepared: Prepared = reader.prepare_own(params, found, params.component.place, target)
+    prepared: Prepared = reader.prepare_own(params, found, params.component.place, target_kind)
     if seconds < MAX_SECONDS_TO_REPEAT and not is_same(found, read(params, folder, {})):
         raise ValueError(
             f"{params.component.place} returns other data when it is called again with the same parameters; seed its "

@@ -40,17 +40,17 @@ def as_arrays(values: np.ndarray, lengths: np.ndarray, targets: np.ndarray) -> d
     }
 
 
-def pack_splits(source: Path, target: Path, summary: dict[str, Any]) -> dict[str, int]:
-    """Pack every split of `source` into <target>/<split>.safetensors. Returns {split: bytes of data}.
+def pack_splits(prepared: Path, packed: Path, summary: dict[str, Any]) -> dict[str, int]:
+    """Pack every split in the folder `prepared` into <packed>/<split>.safetensors. Returns {split: bytes of data}.
 
     If the sequences have groups, the file has their numbers too.
     """
     sizes = {}
     for split in SPLITS:
-        arrays = read_arrays(source, split, summary)
+        arrays = read_arrays(prepared, split, summary)
         if f"{split}/groups.npy" in summary["sha256"]:
-            arrays["groups"] = read_array(source, split, "groups", summary)
-        sizes[split] = pack(arrays, target / f"{split}.safetensors")
+            arrays["groups"] = read_array(prepared, split, "groups", summary)
+        sizes[split] = pack(arrays, packed / f"{split}.safetensors")
     return sizes
 
 
@@ -60,11 +60,11 @@ def pack(tensors: dict[str, np.ndarray], path: Path) -> int:
     Spaces after the JSON header, which the format allows (https://github.com/huggingface/safetensors, "Format"), align
     the data.
     """
-    packed = save(tensors)
-    header_bytes = int.from_bytes(packed[:8], "little")
+    content = save(tensors)
+    header_bytes = int.from_bytes(content[:8], "little")
     padding = -(8 + header_bytes) % ALIGNMENT_BYTES
-    with replacing(path, num_bytes=len(packed) + padding) as temporary, temporary.open("wb") as file:
+    with replacing(path, num_bytes=len(content) + padding) as temporary, temporary.open("wb") as file:
         file.write((header_bytes + padding).to_bytes(8, "little"))
-        file.write(packed[8 : 8 + header_bytes] + b" " * padding)
-        file.write(memoryview(packed)[8 + header_bytes :])
+        file.write(content[8 : 8 + header_bytes] + b" " * padding)
+        file.write(memoryview(content)[8 + header_bytes :])
     return sum(tensor.nbytes for tensor in tensors.values())

@@ -25,7 +25,7 @@ def to_sequences(
     columns: Columns,
     velocity: bool,
     allow_missing: bool,
-    target: str = "class",
+    target_kind: str = "class",
     groups: str = NO_GROUPS,
     offsets: Mapping[str, float] | None = None,
     ids: np.ndarray | None = None,
@@ -33,7 +33,7 @@ def to_sequences(
 ) -> Sequences:
     """Check the table and convert it to padded arrays. Sequences are ordered by id, and their rows by step.
 
-    `velocity`, `allow_missing` and `offsets` are those of `make_features`. `target`: that of the task. `groups`: the
+    `velocity`, `allow_missing` and `offsets` are those of `make_features`. `target_kind`: `Task.target`. `groups`: the
     column whose values tell which sequences must stay in one split. `ids` (N,): if given, the column of the
     sequence has indices into it. `classes`: if given, the column of the label has indices into it. Removes the columns
     from `table`. Raises ValueError with the row's place.
@@ -72,8 +72,8 @@ def to_sequences(
         raise_if_any(table, cells != cells[first_rows][codes], f"column {column!r} changes within a sequence")
         return cells[first_rows]
 
-    row_labels, names = read_labels(table, columns.label, target, classes)
-    if target == "class per step":
+    row_labels, names = read_labels(table, columns.label, target_kind, classes)
+    if target_kind == "class per step":
         labels = np.zeros(is_real.shape, dtype=row_labels.dtype)
         labels[is_real] = row_labels if order is None else row_labels[order]
     else:
@@ -98,7 +98,7 @@ def to_sequences(
     return Sequences(
         values,
         lengths,
-        labels.astype(np.float64 if target == "number" else np.int64),
+        labels.astype(np.float64 if target_kind == "number" else np.int64),
         ids.astype(np.str_),
         splits,
         tuple(names.tolist()),
@@ -118,13 +118,15 @@ def repeated_step(step: str, sequence: str, places: str, num_repeats: int) -> st
     )
 
 
-def read_labels(table: RawTable, column: str, target: str, classes: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
+def read_labels(
+    table: RawTable, column: str, target_kind: str, classes: Sequence[str]
+) -> tuple[np.ndarray, np.ndarray]:
     """Return the labels (R,), numbers or codes, and the classes (C,)."""
-    if target == "number":
+    if target_kind == "number":
         return read_numbers(table, column).astype(np.float64), np.array([])
     if classes:
         return table.take(column).to_numpy(), np.array(classes)
-    if target == "class per step":
+    if target_kind == "class per step":
         return read_events(table, column)
     codes, names = factorize(table, column)
     check_single_labels(table.name, column, names.astype(np.str_).tolist())

@@ -30,21 +30,21 @@ from tandem.data.tables import RawTable, find_table, from_frame, read_table
 from tandem.params.schema import NO_GROUPS, Columns, OwnSequences, SequenceTable, Window
 
 
-def prepare(params: SequenceTable, folder: Path, target: str) -> PreparedSequences:
-    """Read the table in `folder`, split it and standardize it. `target`: that of the task."""
+def prepare(params: SequenceTable, folder: Path, target_kind: str) -> PreparedSequences:
+    """Read the table in `folder`, split it and standardize it. `target_kind`: `Task.target`."""
     path, columns = find_table(folder, params.table), params.columns
-    texts, others = [columns.sequence], [columns.step]
-    (others if target == "number" else texts).append(columns.label)
+    texts, inferred = [columns.sequence], [columns.step]
+    (inferred if target_kind == "number" else texts).append(columns.label)
     if params.groups != NO_GROUPS:
         texts.append(params.groups)
-    if params.window:  # people may be what tells recordings apart
+    if params.window:  # the column of the groups may also be that of the recordings
         texts = [*dict.fromkeys(column for column in texts if column != NO_GROUPS)]
-    table = read_table(path, texts, columns.features, others, params.na)
+    table = read_table(path, texts, columns.features, inferred, params.na)
     allow_missing = params.missing == "interpolate"
     if params.window:
         sequences = window_sequences(table, columns, params.window, params.velocity, allow_missing, params.groups)
     else:
-        sequences = to_sequences(table, columns, params.velocity, allow_missing, target, params.groups)
+        sequences = to_sequences(table, columns, params.velocity, allow_missing, target_kind, params.groups)
     return split_and_standardize(sequences, params, table.name, path, columns.label)
 
 
@@ -66,11 +66,11 @@ def window_sequences(
     return replace(sequences, stretches=found.stretches, unit=found.unit)
 
 
-def prepare_own(params: OwnSequences, found: Any, place: str, target: str) -> PreparedSequences:
+def prepare_own(params: OwnSequences, found: Any, place: str, target_kind: str) -> PreparedSequences:
     """Split and standardize what a source of the workload's own returned. `place`: its file and name, for messages."""
     name, columns = f"what {place} returns", params.columns
     if isinstance(found, Arrays):
-        return split_and_standardize(from_arrays(found, params, place, target), params, name, None, "labels")
+        return split_and_standardize(from_arrays(found, params, place, target_kind), params, name, None, "labels")
     if columns is None:
         raise ValueError(
             f"{place} returns a DataFrame, and preprocess has no `columns`; add "
@@ -81,7 +81,7 @@ def prepare_own(params: OwnSequences, found: Any, place: str, target: str) -> Pr
         wanted.append(params.groups)
     table = from_frame(found, wanted, name, params.na)
     allow_missing = params.missing == "interpolate"
-    sequences = to_sequences(table, columns, params.velocity, allow_missing, target, params.groups)
+    sequences = to_sequences(table, columns, params.velocity, allow_missing, target_kind, params.groups)
     return split_and_standardize(sequences, params, name, None, columns.label)
 
 
@@ -89,7 +89,7 @@ def split_and_standardize(
     sequences: Sequences, params: SequenceTable | OwnSequences, name: str, table: Path | None, label: str
 ) -> PreparedSequences:
     """Split `sequences`, and standardize them in place by the training split's statistics. `label`: the
-    column of the label, which only a message about a numeric one names.
+    column of the label, the name of a numeric target.
     """
     num_features = len(sequences.features) // (2 if params.velocity else 1)  # without their velocities
     check_any_feature_changes(name, sequences, num_features)

@@ -148,14 +148,14 @@ def loses_many_windows(summary: dict[str, Any]) -> bool:
     return bool(lost > MANY_SKIPPED * (lost + kept))
 
 
-def prepare(params: Series, folder: Path, target: str) -> Windows:
-    """Read the table in `folder`, split it by time, standardize it and cut windows. `target` is unused."""
+def prepare(params: Series, folder: Path, target_kind: str) -> Windows:
+    """Read the table in `folder`, split it by time, standardize it and cut windows. `target_kind` is unused."""
     path, columns = find_table(folder, params.table), params.columns
     table = read_table(path, texts=(columns.time,), features=(columns.target, *columns.features), na=params.na)
     return from_table(table, params, path)
 
 
-def prepare_own(params: OwnSeries, found: Any, place: str, target: str) -> Windows:
+def prepare_own(params: OwnSeries, found: Any, place: str, target_kind: str) -> Windows:
     """The windows of the DataFrame that a source of the workload's own returned. `place`: its file and name."""
     if isinstance(found, Arrays):
         raise ValueError(f"{place} returns Arrays; a source for forecast returns a DataFrame with one long series")
@@ -351,7 +351,7 @@ def choose_windows(known: np.ndarray, params: Series | OwnSeries) -> tuple[dict[
 
     sizes = sizes_of(params.split, num_points)
     ends = np.cumsum([sizes["train"], sizes["val"]])
-    split_of_first = np.searchsorted(ends, last + 1, side="right")  # the split of the first target
+    split_of_first = np.searchsorted(ends, last + 1, side="right")  # the split of the first target step
     is_inside = split_of_first == np.searchsorted(ends, last + after, side="right")
     is_used = is_inside & ~has_missing
     points = {name: last[is_used & (split_of_first == number)] for number, name in enumerate(SPLITS)}

@@ -1,4 +1,4 @@
-"""Split rows into train, val and test: stratified by class, with all rows of a group in the same split.
+"""Split sequences into train, val and test: stratified by class, with all sequences of a group in the same split.
 
 N sequences, T steps, F features, C classes, S = 3 splits.
 """
@@ -10,7 +10,7 @@ import numpy as np
 from tandem.params.schema import Split
 
 SPLITS = ("train", "val", "test")
-# The order in which splits get rows: train gets what the other two leave.
+# The order in which splits get sequences: train gets what the other two leave.
 PLACING = ("test", "val", "train")
 TRAIN = PLACING.index("train")
 CHUNK_CELLS = 1 << 20  # cells per chunk, because a temporary of the whole array would need too much memory
@@ -56,36 +56,39 @@ def duplicate_groups(values: np.ndarray, lengths: np.ndarray) -> np.ndarray:
 
 
 def stratified(
-    rows: np.ndarray, labels: np.ndarray, groups: np.ndarray, sizes: dict[str, int], generator: np.random.Generator
+    indices: np.ndarray, labels: np.ndarray, groups: np.ndarray, sizes: dict[str, int], generator: np.random.Generator
 ) -> dict[str, np.ndarray]:
-    """Split `rows` into the given sizes, stratified by class, and keep groups of equal sequences whole.
+    """Split the sequences `indices` into the given sizes, stratified by class. Groups of equal sequences stay whole.
 
-    labels and groups (N,) are those of all sequences. Returns sorted row numbers by split.
+    labels and groups (N,) are those of all sequences. Returns sorted indices by split.
     """
-    classes, codes = np.unique(labels[rows], return_inverse=True)
-    places = places_per_class(np.bincount(codes, minlength=len(classes)), sizes, generator)
-    chosen = np.full(len(rows), -1)
-    place_groups(chosen, places, codes, repeated(groups[rows]), generator)
-    place_singles(chosen, places, codes, generator)
-    return {name: np.sort(rows[chosen == PLACING.index(name)]) for name in SPLITS}
+    classes, codes = np.unique(labels[indices], return_inverse=True)
+    sizes_left = sizes_per_class(np.bincount(codes, minlength=len(classes)), sizes, generator)
+    chosen = np.full(len(indices), -1)
+    place_groups(chosen, sizes_left, codes, repeated(groups[indices]), generator)
+    place_singles(chosen, sizes_left, codes, generator)
+    return {name: np.sort(indices[chosen == PLACING.index(name)]) for name in SPLITS}
 
 
-def places_per_class(counts: np.ndarray, sizes: dict[str, int], generator: np.random.Generator) -> np.ndarray:
-    """(S, C) rows of each class for every split, from the totals `counts` (C,). Splits are in the order of PLACING."""
-    places, num_left = [], int(counts.sum())
+def sizes_per_class(counts: np.ndarray, sizes: dict[str, int], generator: np.random.Generator) -> np.ndarray:
+    """(S, C) sizes of the splits by class, in the order of PLACING, from the totals `counts` (C,)."""
+    found, num_left = [], int(counts.sum())
     for name in ("test", "val"):
-        places.append(proportional(counts, sizes[name], num_left, generator))
-        counts, num_left = counts - places[-1], num_left - sizes[name]
-    return np.stack([*places, counts])
+        found.append(proportional(counts, sizes[name], num_left, generator))
+        counts, num_left = counts - found[-1], num_left - sizes[name]
+    return np.stack([*found, counts])
 
 
 def proportional(counts: np.ndarray, size: int, total: int, generator: np.random.Generator) -> np.ndarray:
-    """Distribute `size` places (C,) in proportion to `counts`: floors, then largest remainders, random for ties."""
+    """Distribute `size` sequences over the classes (C,) in proportion to `counts`.
+
+    Rounds down, then gives the rest to the largest remainders, in random order if they are equal.
+    """
     quota = counts * (size / max(total, 1))
-    places = np.floor(quota).astype(np.int64)
-    by_remainder = np.lexsort((generator.random(len(counts)), -(quota - places).round(9)))
-    places[by_remainder[: size - places.sum()]] += 1
-    return places
+    found = np.floor(quota).astype(np.int64)
+    by_remainder = np.lexsort((generator.random(len(counts)), -(quota - found).round(9)))
+    found[by_remainder[: size - found.sum()]] += 1
+    return found
 
 
 def repeated(groups: np.ndarray) -> list[np.ndarray]:
@@ -111,26 +114,27 @@ def merged_groups(*groupings: np.ndarray) -> np.ndarray:
 
 
 def grouped(
-    rows: np.ndarray, labels: np.ndarray, groups: np.ndarray, sizes: dict[str, int], generator: np.random.Generator
+    indices: np.ndarray, labels: np.ndarray, groups: np.ndarray, sizes: dict[str, int], generator: np.random.Generator
 ) -> dict[str, np.ndarray]:
-    """Split `rows` into about the given sizes, keep each group of `groups` (N,) whole, and stratify as far as possible.
+    """Split the sequences `indices` into about the given sizes, keep each group of `groups` (N,) whole, and stratify as
+    far as possible.
 
     The algorithm is greedy like scikit-learn's StratifiedGroupKFold: the groups with the most uneven classes come
     first, and each goes to the split that still needs most of its classes. No split stays empty. A class that occurs in
-    only one group goes to train. Raises ValueError if there are fewer groups than splits. Returns sorted row numbers by
+    only one group goes to train. Raises ValueError if there are fewer groups than splits. Returns sorted indices by
     split.
     """
     wanted = [name for name in SPLITS if sizes[name]]
-    _, group = np.unique(groups[rows], return_inverse=True)
-    classes, class_of = np.unique(labels[rows], return_inverse=True)
+    _, group = np.unique(groups[indices], return_inverse=True)
+    classes, class_of = np.unique(labels[indices], return_inverse=True)
     class_counts = np.zeros((group.max() + 1, len(classes)))  # (groups, C)
     np.add.at(class_counts, (group, class_of), 1)
     if len(class_counts) < len(wanted):
         raise ValueError(f"its {len(class_counts)} groups are fewer than the {len(wanted)} splits")
-    shares = np.array([sizes[name] for name in wanted]) / len(rows)
+    shares = np.array([sizes[name] for name in wanted]) / len(indices)
     num_missing = shares[:, None] * class_counts.sum(axis=0)  # (S, C)
     shuffled = generator.permutation(len(class_counts))
-    unevenness = class_counts.std(axis=1) + class_counts.sum(axis=1) / len(rows)
+    unevenness = class_counts.std(axis=1) + class_counts.sum(axis=1) / len(indices)
     order = shuffled[np.argsort(-unevenness[shuffled], kind="stable")]
     is_alone = ((class_counts > 0) & ((class_counts > 0).sum(axis=0) == 1)).any(axis=1) & (len(classes) > 1)
     chosen, empty = np.zeros(len(class_counts), dtype=np.int64), set(range(len(wanted)))
@@ -145,30 +149,35 @@ def grouped(
         chosen[index] = best
         num_missing[best] -= class_counts[index]
         empty.discard(best)
-    parts = {name: np.sort(rows[chosen[group] == wanted.index(name)]) for name in wanted}
+    parts = {name: np.sort(indices[chosen[group] == wanted.index(name)]) for name in wanted}
     return {name: parts.get(name, np.zeros(0, dtype=np.int64)) for name in SPLITS}
 
 
 def place_groups(
-    chosen: np.ndarray, places: np.ndarray, own: np.ndarray, groups: list[np.ndarray], generator: np.random.Generator
+    chosen: np.ndarray,
+    sizes_left: np.ndarray,
+    own: np.ndarray,
+    groups: list[np.ndarray],
+    generator: np.random.Generator,
 ) -> None:
-    """Draw a split for each group, in proportion to the splits' free places for it; train if no split has enough.
+    """Draw a split for each group, in proportion to what the splits still lack of it; train if no split has enough.
 
-    Works in place: writes split numbers to `chosen` and subtracts the groups from `places`. `own`: class of each row.
+    Works in place: writes split numbers to `chosen` and subtracts the groups from `sizes_left` (S, C).
+    `own`: class of each sequence.
     """
     for index in generator.permutation(len(groups)):
-        need = np.bincount(own[groups[index]], minlength=places.shape[1])
-        num_free = np.where((places >= need).all(axis=1), places[:, need > 0].sum(axis=1), 0)
+        need = np.bincount(own[groups[index]], minlength=sizes_left.shape[1])
+        num_free = np.where((sizes_left >= need).all(axis=1), sizes_left[:, need > 0].sum(axis=1), 0)
         split = generator.choice(len(PLACING), p=num_free / num_free.sum()) if num_free.any() else TRAIN
         chosen[groups[index]] = split
-        places[split] -= need
+        sizes_left[split] -= need
 
 
-def place_singles(chosen: np.ndarray, places: np.ndarray, own: np.ndarray, generator: np.random.Generator) -> None:
-    """Fill the remaining places with the rows of each class that have no split yet, in random order. In place."""
-    for label in range(places.shape[1]):
+def place_singles(chosen: np.ndarray, sizes_left: np.ndarray, own: np.ndarray, generator: np.random.Generator) -> None:
+    """Fill `sizes_left` with the sequences of each class that have no split yet, in random order. In place."""
+    for label in range(sizes_left.shape[1]):
         singles = generator.permutation(np.flatnonzero((own == label) & (chosen < 0)))
-        # place_groups may put a group into train without free places, so the numbers of rows and places may differ.
-        splits = np.repeat(np.arange(len(PLACING)), np.maximum(places[:, label], 0))[: len(singles)]
+        # place_groups may put a group into train that was too large for it, so more or fewer sequences may be left.
+        splits = np.repeat(np.arange(len(PLACING)), np.maximum(sizes_left[:, label], 0))[: len(singles)]
         chosen[singles] = TRAIN
         chosen[singles[: len(splits)]] = splits

@@ -50,7 +50,7 @@ class RawTable:
     place: Callable[[int], str]  # row index (from 0) -> its place in the file for messages, e.g. "line 7"
     na: tuple[str, ...] = ()  # cells without a number, besides MISSING
     split: str | None = None  # the name of the split's column in the file
-    missing: Counter[str] = field(default_factory=Counter)  # how often each of these occurred in a column that was read
+    missing: Counter[str] = field(default_factory=Counter)  # cell without a number -> how often it was read
     remarks: list[str] = field(default_factory=list)  # what was read in another way than it is written
 
     def take(self, column: str) -> pa.ChunkedArray:
@@ -84,15 +84,15 @@ def read_table(
     path: Path,
     texts: Sequence[str],
     features: Sequence[str],
-    others: Sequence[str] = (),
+    inferred: Sequence[str] = (),
     na: tuple[str, ...] = (),
 ) -> RawTable:
     """Read the given columns, and the column of the split if the file has one.
 
-    Reads `texts` as text and `features` as numbers, and infers the types of `others`. Raises ValueError if a column is
-    missing or the file is not a table.
+    Reads `texts` as text and `features` as numbers, and infers the types of `inferred`. Raises ValueError if a column
+    is missing or the file is not a table.
     """
-    wanted = [*texts, *others, *features]
+    wanted = [*texts, *inferred, *features]
     is_parquet = path.suffix.lower() == ".parquet"
     try:
         cells = read_parquet(path, wanted) if is_parquet else read_csv(path, texts, features, wanted)

@@ -198,7 +198,7 @@ def variant(trainer: Trainer, changes: Changes) -> Trainer:
     other = copy.copy(trainer)
     other.params = replace(trainer.params, **changes)
     other.steps_per_epoch = -(-len(trainer.train_split) // other.params.batch_size)
-    other.graph_epoch = None
+    other.graph_steps = None
     step = other.step = copy.copy(trainer.step)
     step.grad_accum_steps = changes.get("grad_accum_steps", step.grad_accum_steps)
     if "precision" in changes:

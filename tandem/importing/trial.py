@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet
 
-from tandem.data import prepare, write_prepared
+from tandem.data import prepare_data, write_prepared
 from tandem.data.packed import pack_splits
 from tandem.data.series import loses_many_windows
 from tandem.data.tables import as_numbers, columns_to_read, is_plain, open_csv, read_table, split_column
@@ -148,7 +148,7 @@ def summarize(name: str, path: Path, choices: Choices, folder: Path) -> dict[str
     """summary.json, after all steps of preprocess and preload."""
     section = parsing.parse(schema.Preprocess, preprocess_section(path.name, choices), f"{name}.preprocess")
     summary = write_prepared(
-        folder / "prepared", prepare(section, path.parent, schema.built_in_attributes(choices["task"][0]).target)
+        folder / "prepared", prepare_data(section, path.parent, schema.built_in_attributes(choices["task"][0]).target)
     )
     pack_splits(folder / "prepared", folder / "packed", summary)
     shutil.rmtree(folder)

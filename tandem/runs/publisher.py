@@ -195,11 +195,13 @@ class Publication:
             registry.register(self.client, about["experiment"], self.run_id, model_id, end["model"])
             of_model = {metric.key: metric.value for metric in self.client.get_logged_model(model_id).metrics or ()}
             links = {"model_id": model_id, **registry.dataset_link(run)}
-        present = [run.data.metrics, of_model]  # a publisher may have been killed between the two
+        # The metrics are logged for the run and for the model. A publisher may have been killed between these two.
+        present = [run.data.metrics, of_model]
         new = {
             name: value for name, value in end["metrics"].items() if any(each.get(name) != value for each in present)
         }
-        if set(new) - MEASURED:  # otherwise the same evaluation was repeated after a kill: it has no second point
+        # Only measured times are new if the same evaluation was repeated after a kill: it gets no second point.
+        if set(new) - MEASURED:
             self.log([Metric(name, value, end["ms"], 0, **links) for name, value in new.items()])
         headline.write_figures(self.client, self.run_id, end["ms"], [self.client.get_run(self.run_id)])
         if self.parent_id:
@@ -258,8 +260,7 @@ def serve(dvc_process: Any = None) -> None:
                     print(sentence(problem), flush=True)
                 publication.retry_at = time.monotonic() + RETRY_SECONDS if problem else 0.0
         is_idle = now - last_written > IDLE_SECONDS if dvc_process is None else not dvc_process.is_running()
-        # A directory is removed when it is published. One that is left waits for its first attempt, or the store has
-        # refused it: then it has a time of the next attempt.
+        # Published directories are gone now. Of the others, `retry_at` is set after a failed attempt.
         has_tried_all = all(publication.retry_at for publication in publications.values())
         if is_idle and not has_writer and has_tried_all:
             return

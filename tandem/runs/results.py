@@ -179,7 +179,7 @@ def timing_record(context: RunContext, trainer: Trainer, record: Record) -> Timi
     record.summary_lines["energy"] = energy_sentence(energy_summary, missing_energy, method)
     if trainer.oom.fallbacks:
         record.summary_lines["out_of_memory"] = f"memory ran out: {', then '.join(trainer.oom.fallbacks)}"
-    for reason in trainer.missing_graph().values():
+    for reason in trainer.no_graph_reasons().values():
         record.summary_lines["step"] = f"steps were taken eagerly instead of captured as a CUDA graph: {reason}"
     others = times["other_processes"]  # the maximum of all readings
     placement: Placement = {"data_location": trainer.oom.data_location, "out_of_memory": trainer.oom.fallbacks}

@@ -14,7 +14,7 @@ parameters, data, code and hardware.
 When dvc.lock contains that md5, DVC has stored the result and the files are removed. The md5 is that of the output
 train/measured, whose times differ in every training; train/result may be equal in two trainings. The
 stage `replicate` marks a seed before its output is complete, so dvc.lock never contains that md5, and the seed's
-checkpoints stay: a later `replicate` with more seeds writes the results of these seeds from them.
+checkpoints stay. A later `replicate` with more seeds writes the results of the earlier seeds from them.
 
 A checkpoint is written to a temporary file, synced, read back and checked before it replaces another. Its first 32
 bytes are the sha256 of the rest. The rest contains tensors and plain values and is loaded with `weights_only`, so a

@@ -16,7 +16,9 @@ import torch
 from tandem.files import ROOT
 from tandem.training.oom import is_out_of_memory, shorten
 
-NUM_WARMUPS = 3  # eager runs before a capture, in which libraries choose kernels and allocate memory
+# The first calls of a piece of work run eagerly, and their results count. In them, libraries choose kernels and
+# allocate memory.
+NUM_WARMUPS = 3
 NETWORKS = ("workloads/", "tandem/models/")  # where the code of networks is
 
 
@@ -45,7 +47,7 @@ class Graphs:
         self.stream = side_stream(device)
         self.pool = torch.cuda.graph_pool_handle()
         self.captured: dict[Hashable, torch.cuda.CUDAGraph] = {}
-        self.num_warmups: Counter[Hashable] = Counter()
+        self.warmups_done: Counter[Hashable] = Counter()
 
     def run(
         self,
@@ -54,14 +56,14 @@ class Graphs:
         work: Callable[[], object],
         num_warmups: int = NUM_WARMUPS,
     ) -> None:
-        """Do the work `key` once: the first `num_warmups` calls use `warm_up`, later calls replay `work`.
+        """Do the work `key` once: the first `num_warmups` calls do it eagerly (`warm_up`), later calls replay `work`.
 
         Raises CaptureFailed, or torch.OutOfMemoryError if the capture lacks memory.
         """
         if key not in self.captured:
-            if self.num_warmups[key] < num_warmups:
+            if self.warmups_done[key] < num_warmups:
                 self.on_stream(warm_up)
-                self.num_warmups[key] += 1
+                self.warmups_done[key] += 1
                 return
             self.captured[key] = self.capture(work)
         self.captured[key].replay()

@@ -12,7 +12,7 @@ from functools import partial
 import torch
 
 from tandem.machine.measure import measure
-from tandem.training.graph_epoch import NUM_LAST_BATCH_WARMUPS, GraphEpoch
+from tandem.training.graph_steps import NUM_LAST_BATCH_WARMUPS, GraphSteps
 from tandem.training.graphs import NUM_WARMUPS, Graphs
 from tandem.training.trainer import Epoch, Trainer
 
@@ -25,7 +25,7 @@ class Member:
         self.default = torch.cuda.default_generators[device.index or 0]
         self.generator, self.cpu_state = self.default.clone_state(), torch.get_rng_state()
         self.stream = torch.cuda.Stream(device)
-        self.steps: GraphEpoch  # of the current epoch
+        self.steps: GraphSteps  # of the current epoch
         with self.random_state():
             self.trainer = make()
         self.trainer.step.may_fall_back = self.trainer.oom.enabled = False

@@ -35,8 +35,8 @@ def autocast(precision: str, device: torch.device) -> AbstractContextManager[obj
 class Step:
     """`step(batch)` updates the weights and returns the loss, summed over the sequences, as a scalar on the device.
 
-    If `graphs` is set, `GraphEpoch` (graph_epoch.py) captures `update` and replays it. `step(batch)` then serves for
-    warm-ups and measurements, and takes all steps after the graphs are given up.
+    If `graphs` is set, `GraphSteps` (graph_steps.py) captures `update` and replays it. `step(batch)` then
+    takes the first steps (warm-ups), those of measurements, and all steps after the graphs are given up.
     """
 
     def __init__(

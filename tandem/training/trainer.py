@@ -19,7 +19,7 @@ from tandem.training.batches import Batch, Split, batches_of, sequential_indices
 from tandem.training.candidates import fit_of
 from tandem.training.closed_form import Fit
 from tandem.training.device import has_tf32, use_tf32
-from tandem.training.graph_epoch import GraphEpoch
+from tandem.training.graph_steps import GraphSteps
 from tandem.training.graphs import Graphs
 from tandem.training.oom import OomPolicy, advice
 from tandem.training.optimizer import AdamW, learning_rates
@@ -82,7 +82,7 @@ class Trainer:
         self.steps_per_epoch = -(-len(train) // params.batch_size)
         self.rates = learning_rates(params, self.steps_per_epoch * params.epochs)
         self.total = torch.zeros((), device=self.device)  # loss of the current epoch, summed over its sequences
-        self.graph_epoch: GraphEpoch | None = None
+        self.graph_steps: GraphSteps | None = None
         self.num_fallbacks_at_drop = 0  # number of OOM fallbacks when the graphs were last dropped
         # The generator is on the CPU, so CPU and GPU runs see the same batches and the same augmentation.
         self.generator = torch.Generator().manual_seed(seed)
@@ -111,8 +111,8 @@ class Trainer:
         self.begin_epoch()
         steps, num_sequences = self.training_steps(), 0  # draws the epoch's random numbers; takes no step yet
         with measure(self.device) as training:
-            for num_stepped in steps:  # each iteration takes one optimizer step
-                num_sequences += num_stepped
+            for size in steps:  # each iteration takes one optimizer step, and yields its number of sequences
+                num_sequences += size
             train_loss = self.workers.sum(self.total) / num_sequences
         if self.step.graphs is not None and training.peak_allocated_mib is not None:
             # A replay allocates nothing: it uses the graph's own memory, which the capture allocated.
@@ -127,8 +127,8 @@ class Trainer:
 
     def begin_epoch(self) -> None:
         if self.device.type == "cuda":
-            # cuDNN starts the dropout between RNN layers anew when torch's generator is set. A resume sets it, so every
-            # epoch does: a resumed training then draws the same dropout as an uninterrupted one.
+            # Setting the state of torch's generator, even to itself, restarts cuDNN's dropout between RNN layers. A resume
+            # sets it. Every epoch sets it too, so a resumed training draws the dropout of an uninterrupted one.
             set_random_state(random_state(self.device), self.device)
         if self.workers.count > 1:
             self.synchronize_workers()
@@ -165,13 +165,13 @@ class Trainer:
         rates = self.epoch_rates
         num_done = 0
         if self.step.graphs is not None:
-            if self.graph_epoch is None:
-                self.graph_epoch = self.oom.run_with_fallbacks(self.make_graph_epoch)
-            for num_sequences in self.graph_epoch.steps(random_draws, rates):
+            if self.graph_steps is None:
+                self.graph_steps = self.oom.run_with_fallbacks(self.make_graph_steps)
+            for num_sequences in self.graph_steps.steps(random_draws, rates):
                 num_done += 1
                 yield num_sequences
             if self.step.graphs is None:
-                self.graph_epoch = None  # this also frees its chunk of streamed data
+                self.graph_steps = None  # this also frees its chunk of streamed data
         if num_done < self.steps_per_epoch:
             batches = self.batches(random_draws, num_done)
             yield from take_eager_steps(batches, self.step, rates[num_done:].tolist(), self.total)
@@ -181,17 +181,17 @@ class Trainer:
         """The learning rates (steps_per_epoch,) of the next epoch."""
         return self.rates[self.epochs_done * self.steps_per_epoch :][: self.steps_per_epoch]
 
-    def make_graph_epoch(self) -> GraphEpoch:
-        return GraphEpoch(self.step, self.train_split, self.params, self.total)
+    def make_graph_steps(self) -> GraphSteps:
+        return GraphSteps(self.step, self.train_split, self.params, self.total)
 
-    def begin_graph_epoch(self) -> GraphEpoch:
+    def begin_graph_epoch(self) -> GraphSteps:
         """Begin an epoch whose steps the caller captures and replays (seed_group.py)."""
         self.begin_epoch()
         random_draws = self.start_draws()
         self.total.zero_()
-        self.graph_epoch = self.graph_epoch or self.make_graph_epoch()
-        self.graph_epoch.start_epoch(random_draws, self.epoch_rates)
-        return self.graph_epoch
+        self.graph_steps = self.graph_steps or self.make_graph_steps()
+        self.graph_steps.start_epoch(random_draws, self.epoch_rates)
+        return self.graph_steps
 
     def batches(self, random_draws: RandomDraws, num_done: int = 0) -> Iterator[Batch]:
         """The epoch's batches after the first `num_done`."""
@@ -240,7 +240,7 @@ class Trainer:
                 self.closed_form.refit()
             training.add(refit)
             weights = snapshot(self.model)
-        self.missing_reasons = {**training.missing_reasons, **self.missing_graph()}
+        self.missing_reasons = {**training.missing_reasons, **self.no_graph_reasons()}
         return Epoch(
             self.epochs_done,
             learning_rate,
@@ -268,13 +268,13 @@ class Trainer:
 
     def drop_graphs(self) -> None:
         """Drop the captured graphs, because their tensors have moved. Later steps capture new ones if possible."""
-        self.graph_epoch, self.num_fallbacks_at_drop = None, len(self.oom.fallbacks)
+        self.graph_steps, self.num_fallbacks_at_drop = None, len(self.oom.fallbacks)
         if self.step.graphs is not None:
             reason = graph_blocker(self.device, self.step.precision, self.model)
             self.step.graphs = None if reason else Graphs(self.device)
             self.step.eager_reason = reason
 
-    def missing_graph(self) -> dict[str, str]:
+    def no_graph_reasons(self) -> dict[str, str]:
         """The reason why steps are not captured, although params.yaml or `auto` on this device asks for a graph."""
         reason = self.step.eager_reason
         return {"step: graph": reason} if reason and (self.device.type == "cuda" or self.params.step == "graph") else {}

@@ -270,7 +270,7 @@ from tandem.checking.subject import open_subject
 from tandem.machine.hardware import detect_hardware
 trainer = open_subject("ReadsNumber", detect_hardware("cuda")).trainer(step="graph", epochs=4)
 trainer.epoch(), trainer.epoch()
-print(trainer.missing_graph()["step: graph"])
+print(trainer.no_graph_reasons()["step: graph"])
 """
     done = run(project, sys.executable, "-c", code)
     line = next(number for number, text in enumerate(code_of("ReadsNumber").splitlines(), 1) if ".item()" in text)

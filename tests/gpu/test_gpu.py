@@ -178,7 +178,7 @@ def test_a_graph_that_leaves_no_room_for_validation_is_let_go_before_anything_el
             trainer.oom.fallbacks[-1] == "the CUDA graph of the step is freed, and the next steps are eager"
             and len(trainer.oom.fallbacks) <= 2
         )
-        assert trainer.missing_graph() == {"step: graph": "memory ran out"}
+        assert trainer.no_graph_reasons() == {"step: graph": "memory ran out"}
     assert (trainer.step.grad_accum_steps, trainer.oom.num_eval_parts, trainer.oom.data_location) == (1, 1, "device")
 
 
@@ -227,4 +227,4 @@ def test_a_trial_of_a_precision_that_lacks_memory_leaves_the_training_its_graph(
     assert precision == "fp32" and "memory ran out while other precisions were tried" in sentence
     trainer.set_precision(precision)
     finish(trainer)
-    assert trainer.step.execution_mode == "graph" and not trainer.oom.fallbacks and not trainer.missing_graph()
+    assert trainer.step.execution_mode == "graph" and not trainer.oom.fallbacks and not trainer.no_graph_reasons()

@@ -13,10 +13,10 @@ import torch
 from tandem.models.seq2seq import ManualLSTM
 from tandem.params import schema
 from tandem.params.schema import Augment
-from tandem.training import graph_epoch
+from tandem.training import graph_steps
 from tandem.training import trainer as trainer_module
 from tandem.training.batches import Split
-from tandem.training.graph_epoch import GraphEpoch
+from tandem.training.graph_steps import GraphSteps
 from tandem.training.graphs import CaptureFailed
 from tandem.training.optimizer import learning_rates
 from tandem.training.step import choose_execution_mode
@@ -105,10 +105,10 @@ def test_an_epoch_streamed_in_chunks_gives_the_bits_of_the_plain_loop(
     plain, streamed = (trainer_of(task_name, model_name, batch_size=2) for _ in range(2))
     streamed.train_split.data_location = "host"
     batch_bytes = 2 * sum(tensor[:1].nbytes for tensor in streamed.train_split.tensors.values())
-    monkeypatch.setattr(graph_epoch, "CHUNK_BYTES", num_batches * batch_bytes)
+    monkeypatch.setattr(graph_steps, "CHUNK_BYTES", num_batches * batch_bytes)
     uncaptured(streamed)
-    streamed.graph_epoch = GraphEpoch(streamed.step, streamed.train_split, streamed.params, streamed.total)
-    assert streamed.graph_epoch.batches_per_chunk == min(num_batches, 2)  # a twelfth of 25
+    streamed.graph_steps = GraphSteps(streamed.step, streamed.train_split, streamed.params, streamed.total)
+    assert streamed.graph_steps.batches_per_chunk == min(num_batches, 2)  # a twelfth of 25
     monkeypatch.undo()
     assert_equal_bits(plain, streamed)
 

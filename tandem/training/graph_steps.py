@@ -5,8 +5,9 @@
 
 `take_step` reads the next batch of the order, applies its random draws, sets the learning rate, updates the weights,
 adds the loss to `total` and 1 to `batch_index`. It is captured once for full batches and, in the same memory pool, once
-for the smaller last batch. If the data does not fit on the device, `Split.batches` copies a chunk of a few batches at a
-time, and the graphs read it from static tensors.
+for the smaller last batch. The steps before a capture are taken eagerly and warm the libraries up. If the data does not
+fit on the device, `Split.batches` copies a chunk of a few batches at a time, and the graphs read it from static
+tensors.
 """
 
 from collections.abc import Callable, Iterator
@@ -22,12 +23,12 @@ from tandem.training.random_draws import RandomDraws
 from tandem.training.step import Step
 
 CHUNK_BYTES = 40 * 2**20  # upper limit for a chunk of streamed sequences, unless one batch is larger
-NUM_CHUNKS = 12  # lower limit per epoch: three chunks are on the device, which may lack memory for the whole data
+NUM_CHUNKS = 12  # an epoch has at least so many chunks: three are on the device, which may not hold the whole data
 NUM_LAST_BATCH_WARMUPS = 1  # the warm-ups of the full batches have already initialized the libraries
 
 
-class GraphEpoch:
-    """Takes the steps of an epoch as CUDA graphs, and adds their losses to `total`, a scalar on the device.
+class GraphSteps:
+    """Takes the steps of every epoch as CUDA graphs, and adds their losses to `total`, a scalar on the device.
 
     Requires `step.graphs` and an optimizer whose learning rate is a tensor. The results are bitwise identical to those
     of trainer.take_eager_steps: tests check this on the CPU, where `take_step` runs uncaptured.
