@@ -152,7 +152,8 @@ def live() -> Iterator[Finding]:
         cpu = cpu or own
         ms, gain, where = 1e3 * own["seconds"], cpu["seconds"] / own["seconds"], ", ".join(own["devices"])
         is_right = where == device and abs(own["norm"] / cpu["norm"] - 1) < 1e-2  # a GPU may use TF32
-        what = f"{device}: a GRU's step takes {ms:.1f} ms, {gain:.1f} times the CPU's speed; its tensors are on {where}"
+        speed = "" if own is cpu else f", {gain:.1f} times the CPU's speed"
+        what = f"{device}: a GRU's step takes {ms:.1f} ms{speed}; its tensors are on {where}"
         why = "gradients that differ from the CPU's are wrong; another process or a power limit slows a GPU"
         status = "problem" if not is_right else "warning" if gain < 1 else "ok"
         fix = "nvidia-smi -q -d PERFORMANCE,POWER,PIDS"

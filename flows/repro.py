@@ -29,7 +29,7 @@ from flows.stage_lines import StageLines
 from flows.ui import running_servers
 from tandem import files
 from tandem.command import DONE, FAILED, INTERRUPTED, NO_ANSWER, Result, aligned
-from tandem.messages import MORE_SEEDS
+from tandem.messages import more_seeds
 from tandem.params.loading import load_params, read_yaml
 from tandem.params.parsing import nearest
 
@@ -89,7 +89,7 @@ def main(options: Namespace) -> Result:
     if failures:
         lines += [f"  output  {files.relative(LOG)}", f"error: {failures[0]}"]
     if status == INTERRUPTED:
-        lines.append("Run the same command again to continue.")
+        lines.append(f"`{' '.join(['tandem repro', *options.more])}` continues.")
     return Result("\n".join(lines), document, status)
 
 
@@ -145,7 +145,8 @@ def results(
         else:
             verdicts += changes(dict.fromkeys(row["workload"] for row in rows))
         if rows and (seconds := seconds_of_more_seeds(rows)) is not None:
-            verdicts.append(f"one seed each; {MORE_SEEDS} shows the spread and takes at most about {seconds:,.0f} s")
+            targets = [f"evaluate@{row['workload']}-{row['requested']}" for row in rows] if workloads else []
+            verdicts.append(f"one seed each; {more_seeds(*targets)} shows the spread and takes about {seconds:,.0f} s")
         return rows, [*table_of(rows, stages), "", *(f"  {line}" for line in dict.fromkeys(verdicts))]
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return [], [f"no results in {files.relative(path)}"]

@@ -174,6 +174,7 @@ def times(manifest: dict[str, Any], again: dict[str, Any]) -> str:
     seconds = again["epoch_seconds"][manifest["block"]["train"]["warmup_epochs"] :]
     now = f"{statistics.median(seconds):.3g} s" if seconds else "not measured after warm-up"
     before = manifest["timing"]["epoch_seconds"]
-    then = "not measured" if before is None else f"{before:.3g} s"
+    if before is None:
+        return f"epoch time (not verified): {now} here, not measured by the recorded run"
     where = f"on {manifest['machine']}, {manifest['measured_at'][:16].replace('T', ' ')}"
-    return f"epoch time (not verified): {now} here, {then} recorded {where}"
+    return f"epoch time (not verified): {now} here, {before:.3g} s recorded {where}"

@@ -46,7 +46,8 @@ def verdict_of(workload: str, entries: list[dict[str, Any]]) -> Verdict:
             distance = published.distance(entry, run.manifest)
             judged.append((published.judge(entry, run), distance, published.is_same_processor(entry, run.manifest)))
     if not judged:
-        return Verdict("not verifiable", "not trained here", f"`dvc repro` trains it with seed {entries[0]['seed']}")
+        step = f"`dvc repro` trains and evaluates it with seed {entries[0]['seed']}"
+        return Verdict("not verifiable", "no results here", step)
     best, _, _ = min(judged, key=lambda each: (each[0].rank, each[1]))
     of_own = next((each for each, _, is_own in judged if is_own and each.name == "different"), None)
     if of_own is None or best.name == "different":

@@ -7,7 +7,7 @@ from typing import Any
 
 MAX_LETTERS = 1000  # of a message, which may quote a whole file
 
-MORE_SEEDS = "`dvc exp run -S 'seeds=[0,1,2,3,4]'`"  # the command for a spread of the scores
+MORE_SEEDS = "`dvc exp run -S 'seeds=[0,1,2,3,4]'`"  # the command for a spread of the scores of all workloads
 
 
 def one_line(text: object) -> str:
@@ -43,3 +43,8 @@ def without_password(url: str) -> str:
     """
     scheme, separator, rest = url.partition("://")
     return f"{scheme}://{rest.rpartition('@')[2]}" if separator else url
+
+
+def more_seeds(*stages: str) -> str:
+    """MORE_SEEDS for the workloads and devices of `stages` only, such as evaluate@sign-cpu."""
+    return f"{' '.join([MORE_SEEDS.rstrip('`'), *stages])}`"

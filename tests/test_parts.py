@@ -1,10 +1,13 @@
 """Components in a workload's directory: what params.yaml accepts, and what depends on their files."""
 
 import re
+import shutil
 import sys
 from pathlib import Path
 
 import pytest
+from dvc.utils.hydra import apply_overrides
+from ruamel.yaml import YAML
 
 from tandem.files import ROOT
 from tests.projects import (
@@ -63,6 +66,10 @@ def test_the_walk_through_of_the_documentation(trained: Path, tmp_path: Path):
     assert code == (ROOT / "docs/examples/tcn/net.py").read_text(encoding="utf-8")
     project = copy_of(trained, tmp_path / "project")
     (project / "params.yaml").write_text(TINY.replace(f"model: {MODEL}", line.strip()))
+    shutil.copy(project / "params.yaml", tmp_path / "experiment.yaml")
+    apply_overrides(tmp_path / "experiment.yaml", ["tiny.train.epochs=1"])  # as `dvc exp run -S` does
+    assert "name: net.py:TCN" in (tmp_path / "experiment.yaml").read_text()
+    assert YAML(typ="safe").load(tmp_path / "experiment.yaml")["tiny"]["train"]["model"]["name"] == "net.py:TCN"
     (project / "workloads/tiny/net.py").write_text(code)
     checked = tandem(project, "check", "tiny", "--devices", "cpu")
     assert "warn" not in checked.stdout, checked.stdout

@@ -67,6 +67,8 @@ class TableColumns:
         """The numeric columns. Raises ValueError if there is none."""
         if found := self.of_kind("whole", "number", "flag", exclude=exclude):
             return found
+        if odd := self.of_kind("odd", exclude=exclude):
+            raise ValueError(f"{self.name}: {odd[0]!r} holds {self.advice(odd[0])}")
         taken = ", ".join(exclude)
         raise ValueError(f"{self.shown} has no numeric column besides {taken}; numbers must stand in digits")
 

@@ -20,6 +20,7 @@ GROUP_NAMES += "machine engine unit site".split()
 GROUP_NAMES = [*GROUP_NAMES, *(f"{name}s" for name in GROUP_NAMES), "day"]
 COUNTING_NAMES = "row index id number nr no".split()
 MOST_REPEATS = 0.5  # the share of rows up to which a repeated step is a mistake, such as an id that occurs twice
+MISTAKEN_SHARE = 0.05  # of the sequences, in which a label may change by mistake
 OF_SEQUENCES = ("sequence", "step", "label")  # options that only this kind of table has
 
 
@@ -114,6 +115,11 @@ def find_sequence(columns: TableColumns) -> Choice:
     ids = find_ids(columns)
     if not ids:
         if times := columns.of_kind("time"):
+            if not columns.repeats(times[0]):
+                raise NotFound(
+                    f"{columns.shown}: every time in {times[0]!r} occurs once, so the table is one series; name the "
+                    "column to forecast with --target, or the column that tells sequences apart with --sequence"
+                )
             raise NotFound(repeated_times(columns, times[0]))
         raise NotFound(
             f"{columns.shown} has no column that tells sequences apart, nor one of times that differ; name them: "
@@ -175,8 +181,11 @@ def find_label(columns: TableColumns, sequence: str, step: str) -> Choice:
     first, num_sequences = columns.firsts(sequence), columns.num_distinct(sequence)
 
     def is_constant(column: str) -> bool:
+        """Whether each sequence has one value. Of a text, a few sequences may have more: preprocess names the row."""
         cells = columns.frame[column].to_numpy()
-        return bool(((cells == cells[first]) | pd.isna(cells)).all())
+        differs = (cells != cells[first]) & ~pd.isna(cells)
+        num_changing = len(np.unique(columns.codes(sequence)[differs]))
+        return num_changing <= (MISTAKEN_SHARE * num_sequences if columns.kinds[column] == "text" else 0)
 
     numbers = [column for column in numbers if is_constant(column)]
     if names := named(LABEL_NAMES, (*texts, *whole, *numbers)):

@@ -38,12 +38,16 @@ def infer_series(columns: TableColumns, choose: Choose) -> None:
     time = choose("time", lambda: (times[0] if times else None, "its times differ from row to row"))
     if time is None or columns.repeats(time) or columns.kinds[time] not in ("time", "whole"):
         found = f" ({time!r}: {columns.num_distinct(time):,} different in {len(columns.frame):,} rows)" if time else ""
+        if time and not columns.repeats(time):
+            found = f" ({time!r} differs from row to row, but its cells are no times)"
         raise ValueError(
             f"{columns.shown} has no column of times that differ from row to row{found}; name one with --time: "
             f"{TIME_FORMS}; of several series in one table keep the rows of one"
         )
     choose("task", lambda: ("forecast", f"the times in {time!r} (nearly) never repeat, so the table is one series"))
     target = choose("target", lambda: find_target(columns, columns.numeric(exclude=[time])))
+    if columns.kinds[target] == "odd":
+        raise ValueError(f"{columns.name}: {target!r} holds {columns.advice(target)}")
     if columns.num_distinct(target) < 2:
         raise ValueError(
             f"{columns.name}: {target!r} holds one value only, so there is nothing to forecast; --target names another"

@@ -92,10 +92,13 @@ def correlated_lag(levels: np.ndarray) -> int:
     Uses the changes from step to step, because the levels of a random walk correlate at any lag. The threshold is four
     standard errors of noise, because it is the highest of hundreds of lags.
     """
+    num = len(levels) - 1
+    most = min(num // 6, MAX_STEPS)
+    if most < 4:
+        return 0
     changes = np.diff(levels)
     changes = changes - changes.mean()
-    num, most = len(changes), min(len(changes) // 6, MAX_STEPS)
-    if most < 4 or not changes.any():
+    if not changes.any():
         return 0
     size = 2 ** int(np.ceil(np.log2(2 * num)))
     spectrum = np.fft.rfft(changes, size)

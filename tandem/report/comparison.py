@@ -131,7 +131,7 @@ def memory(row: Row) -> Cell:
 
 
 def baselines(row: Row) -> list[tuple[str, float]]:
-    """Return the baselines of the score, strongest first. Empty for a forecast: its score is relative to one."""
+    """Return the baselines of the score, strongest first."""
     found = {name: row["metrics"].get(f"{key}_{row['score_name']}") for key, name in row["baselines"].items()}
     known = [(name, value) for name, value in found.items() if value is not None]
     return sorted(known, key=lambda each: -each[1])

@@ -11,14 +11,14 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import chain
 from typing import Any, NamedTuple
 
-from tandem.messages import MORE_SEEDS
+from tandem.messages import more_seeds
 
 PARENT_TAG = "mlflow.parentRunId"  # MLflow's UI reads this tag
 DESCRIPTION_TAG = "mlflow.note.content"  # MLflow's UI shows this text as the run's description
 BASELINE_TAG = "baseline"  # the strongest baseline and its score; stages/evaluate.py sets it
 # In a description, what a user writes below this line stays.
 RULE = "\n\n---\n"
-VRAM, RSS = "vram/peak_allocated_mib_max", "memory/peak_rss_mib"
+VRAM, RSS = "vram/peak_allocated_mib_max", "memory/peak_rss_mib_max"
 
 
 class Figure(NamedTuple):
@@ -90,9 +90,8 @@ def write_description(client: Any, run_id: str) -> None:
         seeds = f", mean of the seeds {tags['seeds'].replace(',', ', ')}" if "," in tags.get("seeds", "") else ""
         lines = [f"**{score} {tags['score']}** on the test split{seeds}{baseline}"]
         if "seeds" not in tags and PARENT_TAG not in tags and (seconds := data.metrics.get("time/train_seconds")):
-            lines.append(
-                f"one seed; {MORE_SEEDS} shows the spread of the score and takes at most about {4 * seconds:,.0f} s"
-            )
+            command = more_seeds(f"evaluate@{tags['workload']}-{tags['requested_device']}")
+            lines.append(f"one seed; {command} shows the spread of the score and takes about {4 * seconds:,.0f} s")
     figures = [f"{tags[title]} {title}" for title in ("s/epoch", "samples/s") if title in tags]
     figures += [f"peak memory {tags['peak memory']}"] if "peak memory" in tags else []
     device = f"**{tags.get('device', '?')}** ({tags.get('device.name', '?')})"

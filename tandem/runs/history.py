@@ -29,6 +29,7 @@ RUN_METRICS = {
     "energy/epoch_joules_median": "epoch_joules",
     "energy/train_joules": "train_joules",
     "cpu/busy_cores_mean": "cpu_share",
+    "memory/peak_rss_mib_max": "peak_rss_mib",
 }
 # What the sampler reads from the GPU, from the first epoch to the last.
 SAMPLED = ("sampled_seconds", "process_mib", "other_processes", "device_mib", "gpu_busy_share", "power_watts")
@@ -235,7 +236,8 @@ def device_sentence(kind: str, num_epochs: int, result: dict[str, Any], num_work
     }
     found = [text.format(value) for text, value in measured.items() if value is not None]
     whose = ["measured on the first worker's GPU"] if num_workers > 1 and kind == "cuda" and found else []
-    where = f"parameters, batches and outputs were on {kind} in all {num_epochs} epochs"
+    all_epochs = "the epoch" if num_epochs == 1 else f"all {num_epochs} epochs"
+    where = f"parameters, batches and outputs were on {kind} in {all_epochs}"
     return ", ".join([where, *whose, *found])
 
 

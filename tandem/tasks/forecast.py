@@ -23,11 +23,6 @@ from tandem.tasks import Evaluation, NewInputs, Read
 NUM_RESAMPLES = 1000
 # Relative to the error of other steps, a smaller error is rounding: the targets are stored as 32-bit floats.
 ROUNDING = 1e-6
-BASELINES = {
-    "persistence": "persistence",
-    "seasonal_naive": "the seasonal naive forecast",
-    "linear": "the linear autoregression",
-}
 
 
 class Task(tasks.Task):
@@ -38,6 +33,11 @@ class Task(tasks.Task):
     paired = "window errors"
     charts = ("errors_ahead", "last_forecasts")
     zero = "persistence: nothing changes"
+    baselines = {
+        "persistence": "persistence",
+        "seasonal_naive": "the seasonal naive forecast",
+        "linear": "the linear autoregression",
+    }
     usual_model = "hybrid"
     usual_weights = "best"
 
@@ -81,7 +81,8 @@ class Task(tasks.Task):
             **({"seasonal_naive": read("test", "seasonal")} if self.season else {}),
             "linear": self.levels(linear, anchors),
         }
-        metrics = {"loss": self.loss(outputs, torch.from_numpy(targets), torch.empty(0), 0.0).item()}
+        loss = self.loss(outputs, torch.from_numpy(targets), torch.empty(0), 0.0).item()
+        metrics = {"loss": loss, "persistence_skill": 0.0}
         for name, levels in forecasts.items():
             prefix = "" if name == "network" else f"{name}_"
             metrics |= {f"{prefix}{key}": value for key, value in errors(levels, actual).items()}
@@ -98,7 +99,7 @@ class Task(tasks.Task):
                 metrics[f"{prefix}mase"] = metrics[f"{prefix}mae"] / self.naive_error
         if interval := skill_interval(forecasts["network"], forecasts["persistence"], actual):
             metrics |= {"skill_low": interval[0], "skill_high": interval[1]}
-        best = min((name for name in BASELINES if name in forecasts), key=lambda name: metrics[f"{name}_mae"])
+        best = min((name for name in Task.baselines if name in forecasts), key=lambda name: metrics[f"{name}_mae"])
         gain = skill_interval(forecasts["network"], forecasts[best], actual)
         times = read("test", "ids").tolist()
         rows = by_step(forecasts, actual)
@@ -195,13 +196,13 @@ def verdict(metrics: dict[str, float], best: str, gain: tuple[float, float] | No
     elif base == 0:  # a relative reduction does not exist
         message, why = "does not beat", ": it is worse" if error > 0 else ": neither makes an error"
         interval = "no interval, because the forecast makes no error"
-    names = [name for name in BASELINES if f"{name}_mae" in metrics]
+    names = [name for name in Task.baselines if f"{name}_mae" in metrics]
     of = "the better of the two" if len(names) == 2 else "the best of the three"
-    others = " and of ".join(f"{BASELINES[name]} {metrics[f'{name}_mae']:.4g}" for name in names if name != best)
+    others = " and of ".join(f"{Task.baselines[name]} {metrics[f'{name}_mae']:.4g}" for name in names if name != best)
     scaled = f", MASE {metrics['mase']:.3f} vs {metrics[f'{best}_mase']:.3f}" if "mase" in metrics else ""
     up, down = (metrics[f"always_{way}_directional_accuracy"] for way in ("up", "down"))
     return (
-        f"The network {message} {BASELINES[best]}, {of} simple forecasts{why} "
+        f"The network {message} {Task.baselines[best]}, {of} simple forecasts{why} "
         f"(MAE of {target} {error:.4g} vs {base:.4g}, {interval}{scaled}); MAE of {others}; "
         f"skill relative to persistence {metrics['skill']:+.4f}; "
         f"the direction is right in {metrics['directional_accuracy']:.1%} "

@@ -127,8 +127,8 @@ class Trainer:
 
     def begin_epoch(self) -> None:
         if self.device.type == "cuda":
-            # Setting the state of torch's generator, even to itself, restarts cuDNN's dropout between RNN layers. A resume
-            # sets it. Every epoch sets it too, so a resumed training draws the dropout of an uninterrupted one.
+            # Setting the state of torch's generator, even to itself, restarts cuDNN's dropout between RNN layers.
+            # A resume sets it. Every epoch sets it too, so a resumed training draws the same dropout as any other.
             set_random_state(random_state(self.device), self.device)
         if self.workers.count > 1:
             self.synchronize_workers()

@@ -36,7 +36,9 @@ def test_what_was_not_trained_or_is_asked_for_otherwise_says_so(project: Path, t
     output = verify(other, status=2)
     assert "not verifiable: other parameters (the published values of train.epochs differ)" in output
     shutil.rmtree(other / "results/runs/tiny/cpu/evaluate")
-    assert "not verifiable: not trained here (`dvc repro` trains it with seed 0)" in verify(other, status=2)
+    assert "not verifiable: no results here (`dvc repro` trains and evaluates it with seed 0)" in verify(
+        other, status=2
+    )
 
 
 def test_the_report_shows_the_published_runs_of_the_same_work_beside_ones_own(project: Path, tmp_path: Path) -> None:

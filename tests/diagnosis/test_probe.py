@@ -238,7 +238,7 @@ def test_a_training_with_a_graph_is_probed_with_one_and_captures_its_own():
     settings = replace(SETTINGS, model=SMALL, augment=NONE, batch_size=16)
     trainer = on_gpu(replace(settings, step="graph"), 40)
     found(trainer)
-    assert not trainer.step.graphs.captured and not trainer.step.graphs.num_warmups
+    assert not trainer.step.graphs.captured and not trainer.step.graphs.warmups_done
     untouched = on_gpu(replace(settings, step="graph"), 40)
     assert trainer.epoch().train_loss == untouched.epoch().train_loss
 

@@ -55,6 +55,26 @@ ENDINGS = pytest.mark.parametrize("ending", ["csv", "parquet"])
 # Labels, ids and splits -----------------------------------------------------------------------------------------------
 
 
+def test_a_wrong_label_in_one_row_does_not_make_another_column_the_label(tmp_path: Path):
+    table = table_with(boxer=lambda number: np.array(["ann", "bob", "cem"])[number % 3]).rename(
+        columns={"label": "punch"}
+    )
+    table.loc[20, "punch"] = "z"
+    table["punch"] = table.pop("punch")  # the last column
+    assert "'punch' changes within a sequence" in refusal(saved(table, tmp_path / "t.csv"))
+
+
+def test_a_label_of_a_series_is_refused_with_what_to_name(tmp_path: Path):
+    table = saved(series(kind="a"), tmp_path / "t.csv")
+    assert "every time in 'time' occurs once" in refusal(table, "--label", "value")
+
+
+def test_a_series_of_numbers_in_another_notation_is_refused_with_their_conversion(tmp_path: Path):
+    table = saved(series()[["time"]].assign(revenue="1.100,50"), tmp_path / "t.csv")
+    for options in ((), ("--target", "revenue")):
+        assert "write table['revenue'] = table['revenue'].str.replace('.', '')" in refusal(table, *options)
+
+
 @ENDINGS
 def test_white_space_around_a_label_makes_no_class(tmp_path: Path, ending: str):
     """Also if only some rows of a sequence have it."""

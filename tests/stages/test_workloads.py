@@ -133,6 +133,9 @@ def test_a_forecast_stands_beside_its_baselines(kinds: Path):
     assert metrics["linear_skill"] > 0.8  # a sine is an autoregression
     assert metrics["skill"] > 0.8 and metrics["seasonal_naive_skill"] > 0.8
     assert metrics["skill"] == pytest.approx(1 - metrics["mae"] / metrics["persistence_mae"])
+    [recorded] = recorded_runs(kinds, "waves")
+    best = max(("persistence", "linear", "seasonal_naive"), key=lambda name: metrics[f"{name}_skill"])
+    assert recorded["tags"]["baseline"].endswith(f" {metrics[f'{best}_skill']:.4f}")
     rows = pd.read_csv(kinds / run_path("predictions.csv", "waves"))
     for column, name in (("predicted", "mae"), ("last", "persistence_mae"), ("seasonal_naive", "seasonal_naive_mae")):
         assert (rows[column] - rows["actual"]).abs().mean() == pytest.approx(metrics[name])
