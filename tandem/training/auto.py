@@ -58,7 +58,9 @@ class Choice:
 
     def sentence(self) -> str:
         (first, _), *others = self.gains
-        return ", ".join(f"{value}: {gain:.2f} times as fast as {first}" for value, gain in others)
+        found = ", ".join(f"{value}: {gain:.2f} times as fast as {first}" for value, gain in others)
+        is_small = self.value == first and any(gain > 1 for _, gain in others)
+        return f"{found}; {MIN_GAIN} is needed for a change" if is_small else found
 
 
 def resolve(trainer: Trainer, hardware: dict[str, Any]) -> dict[str, str]:
