@@ -30,7 +30,7 @@ from tandem import files
 from tandem.machine.hardware import memory_limit_bytes, usable_cores
 from tandem.params.devices import split_device
 from tandem.params.loading import PARAMS, read_yaml
-from tandem.stop_signals import PARENT, Forwarding, StopSignals
+from tandem.stop_signals import REPLICATE_PID, Forwarding, StopSignals
 
 SHARE_OF_HOST_MEMORY = 0.8  # of what is free
 
@@ -145,7 +145,7 @@ def run_process(command: Sequence[str]) -> tuple[int, list[str]]:
     with subprocess.Popen(
         command,
         cwd=files.ROOT,
-        env={**os.environ, PARENT: str(os.getpid()), "OMP_NUM_THREADS": "1"},
+        env={**os.environ, REPLICATE_PID: str(os.getpid()), "OMP_NUM_THREADS": "1"},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,

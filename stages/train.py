@@ -90,7 +90,10 @@ def first_seed(context: RunContext) -> Run:
 
 @contextmanager
 def opened(context: RunContext, interruption: GracefulStop, workers: Workers = ALONE) -> Iterator["Training"]:
-    """Yield the training, with its checkpoint locked and its run recorded. At the end of the body, it has ended."""
+    """Yield the training, with its checkpoint locked and its run recorded.
+
+    If the body raises no error, the training has ended after it, and its checkpoint waits for DVC or is removed.
+    """
     inputs = Inputs(context.workload, context.device, context.seed, context.summary.get("table_sha256"))
     checkpoint = checkpoint_of(context, inputs.values)
     files.require_writable(context.result)
@@ -179,13 +182,13 @@ class Training:
         if not trainer.epochs_done:
             choose_settings(context, trainer, record)
         connect_workers(context, trainer, record, workers)
-        self.cpu_seconds_of_others = -workers.cpu_seconds_of_others()  # minus the start; `end` adds the end
+        self.cpu_seconds_of_others = -workers.cpu_seconds_of_others()  # the reading before; `end` adds the one after
         write_run_info(context, trainer, record, self.inputs.values, self.run_dir)
         if record.history:  # the run directory may have been removed, or the process killed before it wrote these rows
             self.run_dir.save_epochs(record)
         if record.is_finished:
             return
-        self.resumed_at = trainer.epochs_done + 1  # the first epoch that this process trains
+        self.first_epoch_here = trainer.epochs_done + 1  # of the epochs that this process trains
         self.meter = Meter(counter_of(gpu_uuid(trainer.device)))
         self.saved_at, self.save_seconds = time.monotonic(), 0.0
         prefix = f"seed {context.seed}, " if context.is_replicate else ""
@@ -227,9 +230,9 @@ class Training:
             self.save_if_due(epoch.number)
 
     def add_readings(self) -> None:
-        """Record the energy and the GPU sampler's readings since this process went on with the training."""
-        self.record.energy[self.resumed_at] = NOT_TIMED if self.context.is_replicate else self.meter.joules()
-        self.record.sampled[self.resumed_at] = self.readings.totals()
+        """Record the energy and the GPU sampler's readings of the epochs that this process has trained."""
+        self.record.energy[self.first_epoch_here] = NOT_TIMED if self.context.is_replicate else self.meter.joules()
+        self.record.sampled[self.first_epoch_here] = self.readings.totals()
 
     def check_finite(self, epoch: Epoch) -> None:
         losses = {"training": epoch.train_loss, "validation": epoch.val_loss}

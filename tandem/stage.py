@@ -14,7 +14,7 @@ import os
 import sys
 from importlib import import_module
 
-from tandem.stop_signals import PARENT, stop_when_dvc_ends, stop_when_ended
+from tandem.stop_signals import REPLICATE_PID, stop_when_dvc_ends, stop_when_ended
 
 # The item of each stage in dvc.yaml's matrix; also the parameters of its Prefect flow run.
 STAGES = {
@@ -45,8 +45,8 @@ def main(argv: list[str]) -> int:
     is_worker = is_parallel and import_module("tandem.params.devices").started_by_launcher()
     if is_worker:
         stop_when_ended(os.getppid())  # the launcher, which ends with dvc
-    elif PARENT in os.environ:
-        stop_when_ended(int(os.environ[PARENT]))
+    elif REPLICATE_PID in os.environ:
+        stop_when_ended(int(os.environ[REPLICATE_PID]))
     elif "DVC_STAGE" in os.environ:
         stop_when_dvc_ends()
     words = item[: len(STAGES[stage])]

@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     from typing import Self
 
 
-PARENT = "TANDEM_PARENT"  # the process that `replicate` runs in, for the trainings that it starts
+# Environment variable of the trainings that `replicate` starts: the process that `replicate` runs in.
+REPLICATE_PID = "TANDEM_REPLICATE_PID"
 
 
 class StopSignals:

@@ -89,7 +89,7 @@ def split_and_standardize(
     sequences: Sequences, params: SequenceTable | OwnSequences, name: str, table: Path | None, label: str
 ) -> PreparedSequences:
     """Split `sequences`, and standardize them in place by the training split's statistics. `label`: the
-    column of the label, the name of a numeric target.
+    name of a numeric label.
     """
     num_features = len(sequences.features) // (2 if params.velocity else 1)  # without their velocities
     check_any_feature_changes(name, sequences, num_features)

@@ -156,28 +156,31 @@ def grouped(
 def place_groups(
     chosen: np.ndarray,
     sizes_left: np.ndarray,
-    own: np.ndarray,
+    codes: np.ndarray,
     groups: list[np.ndarray],
     generator: np.random.Generator,
 ) -> None:
     """Draw a split for each group, in proportion to what the splits still lack of it; train if no split has enough.
 
     Works in place: writes split numbers to `chosen` and subtracts the groups from `sizes_left` (S, C).
-    `own`: class of each sequence.
+    `codes`: class of each sequence.
     """
     for index in generator.permutation(len(groups)):
-        need = np.bincount(own[groups[index]], minlength=sizes_left.shape[1])
+        need = np.bincount(codes[groups[index]], minlength=sizes_left.shape[1])
         num_free = np.where((sizes_left >= need).all(axis=1), sizes_left[:, need > 0].sum(axis=1), 0)
         split = generator.choice(len(PLACING), p=num_free / num_free.sum()) if num_free.any() else TRAIN
         chosen[groups[index]] = split
         sizes_left[split] -= need
 
 
-def place_singles(chosen: np.ndarray, sizes_left: np.ndarray, own: np.ndarray, generator: np.random.Generator) -> None:
+def place_singles(
+    chosen: np.ndarray, sizes_left: np.ndarray, codes: np.ndarray, generator: np.random.Generator
+) -> None:
     """Fill `sizes_left` with the sequences of each class that have no split yet, in random order. In place."""
     for label in range(sizes_left.shape[1]):
-        singles = generator.permutation(np.flatnonzero((own == label) & (chosen < 0)))
-        # place_groups may put a group into train that was too large for it, so more or fewer sequences may be left.
+        singles = generator.permutation(np.flatnonzero((codes == label) & (chosen < 0)))
+        # place_groups puts a group that fits nowhere into train. Then `sizes_left` and the sequences without a split
+        # differ in number: train gets those that are too many.
         splits = np.repeat(np.arange(len(PLACING)), np.maximum(sizes_left[:, label], 0))[: len(singles)]
         chosen[singles] = TRAIN
         chosen[singles[: len(splits)]] = splits

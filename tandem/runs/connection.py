@@ -34,7 +34,7 @@ def open_client() -> Any:
     if path := store.database_file(uri):
         path.parent.mkdir(parents=True, exist_ok=True)
         make_schema(path)
-        if moved := store.keep_to_this_project(timeout_seconds=20.0):
+        if moved := store.update_artifact_locations(timeout_seconds=20.0):
             print(moved, flush=True)
     return connect(uri)
 

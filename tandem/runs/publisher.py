@@ -76,7 +76,7 @@ class Publication:
         return self.version != self.present_version()
 
     def present_version(self) -> tuple[dict[str, int], bool]:
-        """Return a value that changes with the stage's files and when the stage ends."""
+        """Return a value that changes with the stage's files, timings.csv last, and when the stage ends."""
         times = {}
         for name in ("run.json", "artifacts/timings.csv", *(f"{stage}.end.json" for stage in STAGES)):
             with suppress(FileNotFoundError):
@@ -260,7 +260,7 @@ def serve(dvc_process: Any = None) -> None:
                     print(sentence(problem), flush=True)
                 publication.retry_at = time.monotonic() + RETRY_SECONDS if problem else 0.0
         is_idle = now - last_written > IDLE_SECONDS if dvc_process is None else not dvc_process.is_running()
-        # Published directories are gone now. Of the others, `retry_at` is set after a failed attempt.
+        # `retry_at` is 0 before the first attempt and after a success; a published directory is gone in the next round.
         has_tried_all = all(publication.retry_at for publication in publications.values())
         if is_idle and not has_writer and has_tried_all:
             return

@@ -29,7 +29,7 @@ from typing import Any
 from tandem import files
 from tandem.files import HOME, ROOT, STATE, read_json, relative, write_json
 from tandem.runs.history import Record
-from tandem.runs.store import keep_to_this_project, shown, tracking_uri
+from tandem.runs.store import shown, tracking_uri, update_artifact_locations
 
 RUNS = STATE / "runs"
 STAGES = ("train", "evaluate")  # each writes its end to <stage>.end.json
@@ -65,7 +65,10 @@ class RunDir:
         write_json(self.folder / "run.json", self.about)
 
     def save_epochs(self, record: Record) -> None:
-        """Save the epochs of `record`. Call this only after a checkpoint or the results contain them."""
+        """Save the epochs of `record`. Call this only after a checkpoint or the results contain them.
+
+        The publisher waits for a new timings.csv, so that file is written last.
+        """
         for name, rows in (("history", record.history), ("timings", record.timings)):
             files.write_table(self.folder / f"artifacts/{name}.csv", rows)
         start_publisher()  # restarts it if it was killed
@@ -140,7 +143,7 @@ def recording(run_key: str, stage: str) -> Iterator[RunDir]:
     folder = RUNS / run_key
     with write_lock(folder):
         start_publisher()  # an idle publisher has ended
-        if moved := keep_to_this_project(timeout_seconds=0.1):  # a training does not wait for a store
+        if moved := update_artifact_locations(timeout_seconds=0.1):  # a training does not wait for a store
             print(f"tracking: {moved}", flush=True)
         for name in (f"{stage}.end.json", "published.json"):  # from an earlier start of this stage
             (folder / name).unlink(missing_ok=True)

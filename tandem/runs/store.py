@@ -138,8 +138,8 @@ def schema_versions() -> tuple[str, set[str]]:
     return latest.pop() if len(latest) == 1 else "", known
 
 
-def keep_to_this_project(timeout_seconds: float) -> str:
-    """Make this project's own store keep its artifacts in this project. Returns a message if they were elsewhere.
+def update_artifact_locations(timeout_seconds: float) -> str:
+    """Make the artifact locations in this project's own store point to this project. Returns a message if they changed.
 
     MLflow writes absolute locations into its experiments, runs and models. After a project is copied, moved or restored
     from a backup, they point to the old place. If the store is still locked after `timeout_seconds`, nothing changes.

@@ -83,8 +83,8 @@ class Task:
         return self.target == "class per step"
 
     @property
-    def unit(self) -> dict[str, Any]:
-        """Return the unit of a standardized change, for a model that is fitted before the first step."""
+    def fit_initial_arguments(self) -> dict[str, Any]:
+        """Return keyword arguments for `fit_initial` of a network that is fitted to the data before the first step."""
         return {}
 
     def loss(self, outputs: "Tensor", targets: "Tensor", mask: "Tensor", label_smoothing: float) -> "Tensor":

@@ -48,8 +48,8 @@ class Task(tasks.Task):
         self.season, self.naive_error = summary.get("season"), summary.get("naive_error", 0.0)
 
     @property
-    def unit(self) -> dict[str, Any]:
-        """Return the unit of a standardized change, for a model that is fitted before the first step."""
+    def fit_initial_arguments(self) -> dict[str, Any]:
+        """Return the unit of a standardized change."""
         return {
             "mean": self.mean,
             "std": self.std,

@@ -3,7 +3,7 @@
 The first checkpoint is written before the first epoch and contains only the key of the MLflow run.
 
 The checkpoint folder `.tandem/checkpoints/<workload>/` is outside every DVC output, because DVC deletes outputs before
-a stage runs. A training has at most the files below. The digest covers the inputs of the training besides the seed:
+a stage runs. A training has at most the files below. The digest covers the inputs of the training except the seed:
 parameters, data, code and hardware.
 
     <device>-<digest>-<seed>.pt             the newest checkpoint
@@ -13,8 +13,8 @@ parameters, data, code and hardware.
 
 When dvc.lock contains that md5, DVC has stored the result and the files are removed. The md5 is that of the output
 train/measured, whose times differ in every training; train/result may be equal in two trainings. The
-stage `replicate` marks a seed before its output is complete, so dvc.lock never contains that md5, and the seed's
-checkpoints stay. A later `replicate` with more seeds writes the results of the earlier seeds from them.
+stage `replicate` adds seeds.json to its output after the seeds are marked, so dvc.lock never contains that md5, and
+their checkpoints stay. A later `replicate` with more seeds writes the results of the earlier seeds from them.
 
 A checkpoint is written to a temporary file, synced, read back and checked before it replaces another. Its first 32
 bytes are the sha256 of the rest. The rest contains tensors and plain values and is loaded with `weights_only`, so a

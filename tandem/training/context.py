@@ -144,7 +144,9 @@ def scaled(settings: Train, num_workers: int) -> Train:
 
 
 def require_usable_workers(workload: str, device: str, settings: Train) -> None:
-    """Raises ValueError if the training cannot use several workers, or if a worker would have no sequence of a part."""
+    """Raises ValueError if the training cannot use several workers, or if a worker would have no sequence of a
+    micro-batch.
+    """
     schema.check_workers(device, workload, settings)
     num_workers, kind = split_device(device)
     if num_workers > 1 and schema.is_closed_form(settings.model):
@@ -230,7 +232,7 @@ def make_trainer(
     torch.manual_seed(seed)
     model = models.build(settings.model, shape)
     if fit_initial := getattr(model, "fit_initial", None):  # initializes weights from the data
-        fit_initial([train.tensors, val.tensors], **task.unit)
+        fit_initial([train.tensors, val.tensors], **task.fit_initial_arguments)
     model = model.to(train.device)
     if loop:
         return LoopTrainer(model, train, val, settings, task, seed, loop)

@@ -67,6 +67,7 @@ class GraphSteps:
         """
         oom, num_fallbacks = self.step.oom, len(self.step.oom.fallbacks)
         oom.run_with_fallbacks(lambda: self.start_epoch(random_draws, rates))
+        # Used only if the data is streamed; resident data has no chunks.
         chunks = self.split.batches(random_draws.order, self.batches_per_chunk * self.params.batch_size)
         for index in range(self.num_batches):
             if len(oom.fallbacks) > num_fallbacks:

@@ -96,8 +96,8 @@ def draw_augmentation(generator: Generator, num_sequences: int, config: Augment)
     return torch.randn(num_sequences, size * size + size + NUM_WARPS, generator=generator)
 
 
-def augmented(values: Tensor, mask: Tensor, random_draws: Tensor, config: Augment) -> Tensor:
-    """values (B, T, F), mask (B, T), random_draws (B, k) -> (B, T, F); padding stays zero.
+def augmented(values: Tensor, mask: Tensor, numbers: Tensor, config: Augment) -> Tensor:
+    """values (B, T, F), mask (B, T), numbers (B, k) -> (B, T, F); padding stays zero.
 
     Raises ValueError if `coupled_features` does not divide F.
     """
@@ -105,7 +105,7 @@ def augmented(values: Tensor, mask: Tensor, random_draws: Tensor, config: Augmen
     group = config.coupled_features
     if num_features % group:
         raise ValueError(f"augment.coupled_features must divide the number of features, got {group} and {num_features}")
-    matrix, offset, speed = random_draws.split([group**2, group, NUM_WARPS], dim=1)
+    matrix, offset, speed = numbers.split([group**2, group, NUM_WARPS], dim=1)
     if config.warp:
         values = warp_time(values, mask, config.warp * speed, group)
     if config.mix:
