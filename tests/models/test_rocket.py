@@ -151,7 +151,7 @@ def prepared(folder: Path) -> Any:
     source: dict[str, Any] = {"source": "sequences", "table": "waves.csv", "columns": columns, "split": split}
     source |= {"seed": 0, "velocity": False, "missing": "refuse", "groups": "none"}
     params = parse(schema.SequenceTable, source, "preprocess")
-    return params, data.prepare(params, folder, "number")
+    return params, data.prepare_data(params, folder, "number")
 
 
 def trainer_of(found: Any, settings: schema.Train, seed: int = 0) -> Trainer:
@@ -219,4 +219,4 @@ def test_a_label_that_is_no_number_or_never_changes_is_refused(tmp_path: Path):
         table.assign(hertz=label).to_csv(folder / "waves.csv", index=False)
         params, _ = prepared(tmp_path)
         with pytest.raises(ValueError, match=message):
-            data.prepare(params, folder, "number")
+            data.prepare_data(params, folder, "number")
