@@ -15,6 +15,7 @@ Exit status: 0 done, 1 a stage failed.
 import json
 import os
 import re
+import shlex
 import socket
 import sys
 import time
@@ -89,7 +90,7 @@ def main(options: Namespace) -> Result:
     if failures:
         lines += [f"  output  {files.relative(LOG)}", f"error: {failures[0]}"]
     if status == INTERRUPTED:
-        lines.append(f"`{' '.join(['tandem repro', *options.more])}` continues.")
+        lines.append(f"`{shlex.join(['tandem', 'repro', *options.more])}` continues.")
     return Result("\n".join(lines), document, status)
 
 
@@ -145,8 +146,8 @@ def results(
         else:
             verdicts += changes(dict.fromkeys(row["workload"] for row in rows))
         if rows and (seconds := seconds_of_more_seeds(rows)) is not None:
-            targets = [f"evaluate@{row['workload']}-{row['requested']}" for row in rows] if workloads else []
-            verdicts.append(f"one seed each; {more_seeds(*targets)} shows the spread and takes about {seconds:,.0f} s")
+            command = more_seeds(*evaluations(workloads, load_params().devices))
+            verdicts.append(f"one seed each; {command} shows the spread and takes about {seconds:,.0f} s")
         return rows, [*table_of(rows, stages), "", *(f"  {line}" for line in dict.fromkeys(verdicts))]
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return [], [f"no results in {files.relative(path)}"]

@@ -7,8 +7,6 @@ from typing import Any
 
 MAX_LETTERS = 1000  # of a message, which may quote a whole file
 
-MORE_SEEDS = "`dvc exp run -S 'seeds=[0,1,2,3,4]'`"  # the command for a spread of the scores of all workloads
-
 
 def one_line(text: object) -> str:
     """Return `text` as one printable line of limited length."""
@@ -46,5 +44,8 @@ def without_password(url: str) -> str:
 
 
 def more_seeds(*stages: str) -> str:
-    """MORE_SEEDS for the workloads and devices of `stages` only, such as evaluate@sign-cpu."""
-    return f"{' '.join([MORE_SEEDS.rstrip('`'), *stages])}`"
+    """Return the command for a spread of the scores of all workloads, or of `stages` such as evaluate@sign-cpu."""
+    return " ".join(["`dvc exp run -S 'seeds=[0,1,2,3,4]'", *stages]) + "`"
+
+
+MORE_SEEDS = more_seeds()
