@@ -73,7 +73,6 @@ class Section:
 class TeacherForcing(Section):
     """The share of the decoder's inputs that are true values, from the first epoch to the last."""
 
-    lists_defaults = True
     start: Share = 1.0
     end: Share = 0.0
     decay: Literal["linear", "exponential"] = "linear"
@@ -95,7 +94,6 @@ ACCEPTED = "int, float, bool, str, Literal[...], Annotated[int, Field(ge=1)], or
 class Part(Section):
     """The parsed keys of a component: `name` and its parameters. `component` is set on each subclass."""
 
-    lists_defaults = True  # `literal` includes keys at their default: a record must not change with a default
     component: ClassVar["Component"]
     name: str
 

@@ -37,6 +37,17 @@ MAX_LETTERS, DIGEST_LETTERS = 48, 8
 # Parameters that do not define the work. For most of them the manifest has the result of the choice (`realized`). The
 # seed decides which numbers are drawn, not how much is computed.
 CHOICES = ("threads", "precision", "step", "grad_accum_steps", "probe", "seed")
+# Records lack keys that are newer than they are, and those made before they contained every key lack the keys at their
+# default. Such a record means the value that the key had when it was introduced.
+INTRODUCED = {
+    "preprocess.na": "none",
+    "preprocess.groups": "none",
+    "preprocess.window": "none",
+    "preprocess.season": "none",
+    "train.scaling": "strong",
+    "train.loop": "none",
+    "evaluate.metrics": "none",
+}
 # Differences between the seeds of one side: those that refuse the comparison, and those that are only noted because
 # `auto` chose them.
 OF_A_SIDE, OF_AUTO = ("device", "hardware"), ("threads", "kernels", "step execution")
@@ -94,11 +105,12 @@ def is_timed(manifest: Manifest) -> bool:
 def refusing(first: Manifest, second: Manifest) -> Iterator[Mismatch]:
     yield from differing(first, second, "workload", "workload")
     yield from of_data(first, second)
-    yield from of_group(first, second, "block.train", "{}", "parameters")
+    yield from of_group(*map(train_parameters, (first, second)), "{}", "parameters")
     for name in ("precision", "grad_accum_steps"):
         yield from differing(first, second, name, f"realized.{name}")
     yield from differing(first, second, "global batch size", "realized.batch_size", absent="as in params.yaml")
-    yield from of_group(first, second, "digests.code", "code: {}", "files")
+    codes = (value_at(manifest, "digests.code") or {} for manifest in (first, second))
+    yield from of_group(*codes, "code: {}", "files")
     releases = [manifest["environment"]["versions"]["torch"].partition("+")[0] for manifest in (first, second)]
     if releases[0] != releases[1]:
         yield Mismatch("torch", *releases)
@@ -127,7 +139,8 @@ def of_data(first: Manifest, second: Manifest) -> Iterator[Mismatch]:
     divisions = [division(manifest) for manifest in (first, second)]
     if not found and divisions[0] != divisions[1]:
         found = [Mismatch("data: sequences of the splits", *map(short, divisions))]
-    yield from found or of_group(first, second, "digests.data.packed", "data: packed {} split", "splits")
+    packed = (value_at(manifest, "digests.data.packed") or {} for manifest in (first, second))
+    yield from found or of_group(*packed, "data: packed {} split", "splits")
 
 
 def division(manifest: Manifest) -> list[str] | None:
@@ -136,12 +149,21 @@ def division(manifest: Manifest) -> list[str] | None:
     return [prepared[name][:DIGEST_LETTERS] for name in sorted(prepared) if name.endswith("/ids.npy")] or None
 
 
-def of_group(first: Manifest, second: Manifest, path: str, form: str, many: str) -> Iterator[Mismatch]:
+def parameters_of(manifest: Manifest) -> dict[str, Any]:
+    """The parameters of a recorded workload by their dotted names, with the value of those that the record lacks."""
+    return INTRODUCED | flatten(manifest["block"])
+
+
+def train_parameters(manifest: Manifest) -> dict[str, Any]:
+    found = parameters_of(manifest).items()
+    return {name.removeprefix("train."): value for name, value in found if name.startswith("train.")}
+
+
+def of_group(first: Mapping[str, Any], second: Mapping[str, Any], form: str, many: str) -> Iterator[Mismatch]:
     """Yield the differing values of a group. `form`: a value's name; `many`: the name of several values."""
-    both = [flatten(value_at(manifest, path)) for manifest in (first, second)]
-    names = [name for name in differing_names(*both) if name not in CHOICES]
+    names = [name for name in differing_names(first, second) if name not in CHOICES]
     for name in names[:MAX_LISTED]:
-        yield Mismatch(form.format(name), *(short(own.get(name, "absent")) for own in both))
+        yield Mismatch(form.format(name), *(short(own.get(name, "absent")) for own in (first, second)))
     if len(names) > MAX_LISTED:
         yield Mismatch(form.format(f"{len(names) - MAX_LISTED} more {many}"), "one value", "another")
 

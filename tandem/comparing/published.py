@@ -15,11 +15,10 @@ from typing import Any
 
 from tandem import files
 from tandem.comparing import rerun
-from tandem.comparing.comparability import Manifest, differing_names, of_data
+from tandem.comparing.comparability import Manifest, differing_names, of_data, parameters_of
 from tandem.comparing.comparison import Reference, Side
 from tandem.comparing.differences import margin_of_seeds
 from tandem.comparing.rerun import Envelope, EnvironmentInfo, Verdict, different
-from tandem.params.parsing import flatten
 from tandem.runs.run import Run
 
 FILE = files.PUBLISHED
@@ -161,7 +160,7 @@ def parameters(published: Entry, own: Manifest) -> list[str]:
 
     Metrics of the workload's own change no other result, and `preprocess` none if it makes the same data.
     """
-    names = differing_names(*(flatten(manifest["block"]) for manifest in (published, own)))
+    names = differing_names(*map(parameters_of, (published, own)))
     is_same_data = published["digests"]["data"]["prepared"] == own["digests"]["data"]["prepared"]
     return [
         name for name in names if name != "evaluate.metrics" and not (is_same_data and name.startswith("preprocess."))

@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tandem.comparing.comparability import NAMED, Manifest, differing_names, short, short_hardware
+from tandem.comparing.comparability import NAMED, Manifest, differing_names, parameters_of, short, short_hardware
 from tandem.files import digest
-from tandem.params.parsing import flatten, value_at
+from tandem.params.parsing import value_at
 
 # Rows that the table shows even if all sides agree.
 ALWAYS = ("network", "device", "hardware", "machine", "threads", "precision", "commit")
@@ -75,7 +75,7 @@ def rows_of(sides: Sequence[Sequence[Manifest]]) -> Iterator[Row]:
         row = Row(what, tuple(over_seeds(what, side) for side in sides))
         if row.differs or what in ALWAYS:
             yield row
-    blocks = [flatten(value_at(side[0], "block") or {}) for side in sides]
+    blocks = [parameters_of(side[0]) for side in sides]
     for name in dict.fromkeys(name for block in blocks[1:] for name in differing_names(blocks[0], block)):
         if name != "train.model.name":  # it is the network
             yield Row(name, tuple(short(block.get(name, "absent")) for block in blocks))

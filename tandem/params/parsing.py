@@ -201,26 +201,22 @@ def replaced(nested: Any, overrides: dict[str, Any], complain: Callable[[str], s
 
 
 def literal(value: Any) -> Any:
-    """A dataclass in the format of params.yaml. Optional keys at their default, or without a value, are left out."""
+    """A dataclass in the format of params.yaml, with every key: a record must not change with a default."""
     if is_dataclass(value):
-        parts = ((field, getattr(value, field.name)) for field in fields(value))
-        is_complete = getattr(value, "lists_defaults", False)
-        return {
-            field.name: literal(part)
-            for field, part in parts
-            if part != field.default or (is_complete and part not in (None, ()))
-        }
+        return {field.name: literal(getattr(value, field.name)) for field in fields(value)}
     return [literal(part) for part in value] if isinstance(value, tuple) else value
 
 
 def flatten(value: Any) -> dict[str, Any]:
-    """Return a dataclass as dotted keys, the format of MLflow and `dvc exp run -S`."""
+    """Return a dataclass as dotted keys, as MLflow and tables show it. None and an empty list are `none`."""
 
     def leaves(part: Any, name: str) -> Iterator[tuple[str, Any]]:
         if isinstance(part, dict):
             for key, inner in part.items():
                 yield from leaves(inner, f"{name}.{key}")
+        elif isinstance(part, list):
+            yield name[1:], ",".join(map(str, part)) or "none"
         else:
-            yield name[1:], ",".join(map(str, part)) if isinstance(part, list) else part
+            yield name[1:], "none" if part is None else part
 
     return dict(leaves(literal(value), ""))

@@ -196,7 +196,6 @@ class Series(TableSource, SeriesKeys):
 class OwnSource(Section):
     """A source in the workload's directory. Its other keys are the parameters of its function (own_components.py)."""
 
-    lists_defaults = True  # `literal` includes keys at their default: a record must not change with a default
     table: ClassVar[None] = None
     reader: ClassVar[str]  # the module of tandem/data that takes what the function returns
     component: ClassVar[Component]

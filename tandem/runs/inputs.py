@@ -17,7 +17,7 @@ from tandem.closure import closure
 from tandem.files import relative
 from tandem.params.loading import load_params, load_workload
 from tandem.params.own_components import modules_of
-from tandem.params.parsing import flatten
+from tandem.params.parsing import literal
 from tandem.params.schema import OwnSource, TableSource
 
 Stamp = tuple[int, int, int] | None
@@ -31,7 +31,7 @@ def read_inputs(workload: str, device: str, seed: int) -> dict[str, Any]:
     block = load_workload(workload)
     return {
         "seed": seed,
-        "parameters": flatten(block.train),
+        "parameters": literal(block.train),
         "data": files.read_json(files.packed_dir(workload, device) / "plan.json")["sha256"],
         "code": closure("train", modules_of(workload, block)),
         "hardware": files.read_json(files.hardware_file(device)),

@@ -6,15 +6,17 @@ import hashlib
 import io
 import math
 from collections.abc import Callable
+from dataclasses import MISSING, fields
 from typing import Any
 
 import numpy as np
 import pytest
 
 from tandem.comparing import comparison, differences
-from tandem.comparing.comparability import Comparability, compare_sides
+from tandem.comparing.comparability import INTRODUCED, Comparability, compare_sides
 from tandem.comparing.comparison import Judgement, Side, compare
 from tandem.comparing.differences import MEASURES, Margin, Pairs, difference, margin_of_seeds
+from tandem.params.schema import Evaluate, SequenceTable, Series, Train
 from tandem.runs.run import Run
 from tandem.runs.schemas import TrainRecord
 from tandem.tasks import detect
@@ -106,6 +108,22 @@ def run_of(manifest: dict[str, Any], predictions: list[dict[str, Any]] | None = 
 
 def no_file(name: str) -> tuple[bytes, str]:
     raise FileNotFoundError(name)
+
+
+def test_a_record_without_a_key_means_the_value_that_the_key_had_when_it_was_introduced():
+    complete = changed(CPU, **{"block.train.scaling": "strong", "block.train.loop": None})
+    weak = changed(CPU, **{"block.train.scaling": "weak-linear"})
+    assert compare_sides({"old": [CPU], "new": [complete]}).refusals == ()
+    assert compare_sides({"old": [CPU], "new": [weak]}).refusals == ("different scaling (strong vs weak-linear)",)
+
+
+def test_every_key_with_a_default_says_what_records_without_it_mean():
+    sections = {"preprocess": (SequenceTable, Series), "train": (Train,), "evaluate": (Evaluate,)}
+    kinds = [(section, kind) for section, own in sections.items() for kind in own]
+    optional = {
+        f"{section}.{each.name}" for section, kind in kinds for each in fields(kind) if each.default is not MISSING
+    }
+    assert optional == set(INTRODUCED) - {"preprocess.groups"}  # required, but some records are older
 
 
 def compare_manifests(first: dict[str, Any], second: dict[str, Any]) -> Comparability:
