@@ -139,6 +139,7 @@ def results(
     try:
         compared = json.loads(path.read_text(encoding="utf-8"))
         rows, verdicts = list(compared["rows"]), first_verdicts(compared["short_verdicts"])
+        outdated = [each for each in compared["outdated"] if not workloads or each["workload"] in workloads]
         if workloads:
             rows = [row for row in rows if row["workload"] in workloads]
             short = {name: found for name, found in compared["short_verdicts"].items() if name in workloads}
@@ -148,13 +149,16 @@ def results(
         if rows and (seconds := seconds_of_more_seeds(rows)) is not None:
             command = more_seeds(*evaluations(workloads, load_params().devices))
             verdicts.append(f"one seed each; {command} shows the spread and takes about {seconds:,.0f} s")
-        return rows, [*table_of(rows, stages), "", *(f"  {line}" for line in dict.fromkeys(verdicts))]
+        return rows, [*table_of(rows, stages, outdated), "", *(f"  {line}" for line in dict.fromkeys(verdicts))]
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return [], [f"no results in {files.relative(path)}"]
 
 
-def table_of(rows: list[dict[str, Any]], stages: Mapping[str, Event]) -> list[str]:
-    """Score, epoch time and device of every training, whether this run measured its times, and how reliably."""
+def table_of(rows: list[dict[str, Any]], stages: Mapping[str, Event], outdated: Sequence[dict[str, Any]]) -> list[str]:
+    """Score, epoch time and device of every training, whether this run measured its times, and how reliably.
+
+    `outdated`: trainings that are left out because they have other parameters.
+    """
     table = [("workload", "device", "score", "epoch", "timing")]
     for row in rows:
         training = stages.get(f"train@{row['workload']}-{row['requested']}")
@@ -172,6 +176,8 @@ def table_of(rows: list[dict[str, Any]], stages: Mapping[str, Event]) -> list[st
         if (count := len(row["seeds"])) > 1:
             score += f" ({row['score_lowest']:.4f} to {row['score_highest']:.4f}, {count} seeds)"
         table.append((row["workload"], device, score, epoch, age))
+    for each in outdated:
+        table.append((each["workload"], each["device"], "other parameters", "", f"`tandem repro {each['workload']}`"))
     return aligned(table)
 
 

@@ -6,30 +6,43 @@ losses.csv and seconds.csv for `dvc plots`.
 """
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
+
+from ruamel.yaml import YAML
 
 from tandem import files
 from tandem.comparing import published
 from tandem.comparing.comparison import Comparison, Side, compare
 from tandem.files import read_json
-from tandem.params.loading import load_params
+from tandem.params.loading import PARAMS, load_params, read_yaml
 from tandem.report import comparison, report
 from tandem.report.changes import at_commit, changes
 from tandem.report.comparison import ReportSection
+from tandem.runs.inputs import other_parameters
 from tandem.runs.run import open_folder, seeds_in
 
 
 def main() -> None:
     params = load_params()
     found = {workload: evaluated(workload, params.devices, params.seeds) for workload in own_first(params.workloads)}
-    by_workload = {workload: sides for workload, sides in found.items() if sides}
+    outdated = [each for sides in found.values() for each in map(outdated_row, sides) if each["reason"]]
+    others = {(each["workload"], each["requested"]) for each in outdated}
+    current = {
+        workload: [side for side in sides if (workload, side.manifest["requested"]) not in others]
+        for workload, sides in found.items()
+    }
+    by_workload = {workload: sides for workload, sides in current.items() if sides}
     if not by_workload:
-        raise ValueError("results/runs has no evaluated run of params.yaml's workloads and devices; run `dvc repro`")
+        raise ValueError(
+            "results/runs has no evaluated run of params.yaml's workloads, devices and parameters; run `dvc repro`"
+        )
     comparisons = [compared(workload, sides) for workload, sides in by_workload.items()]
     rows = [side.row for sides in by_workload.values() for side in sides]
     verdicts = [sentence for each in comparisons for sentence in comparison.sentences(each)]
+    left_out = [f"{each['workload']} on {each['requested']} is left out: {each['reason']}" for each in outdated]
+    verdicts += [f"{sentence}." for sentence in left_out]
     if alone := [each.workload for each in comparisons if not comparison.sentences(each)]:
         verdicts.append(f"{', '.join(alone)}: measured on one kind of device; nothing to compare with.")
     sections = [
@@ -40,12 +53,24 @@ def main() -> None:
     ]
     short = {each.comparison.workload: comparison.verdict(each) for each in sections}
     folder = files.compare_dir()
-    files.write_json(folder / "compare.json", {"rows": rows, "verdicts": verdicts, "short_verdicts": short})
+    content = {"rows": rows, "outdated": outdated, "verdicts": verdicts, "short_verdicts": short}
+    files.write_json(folder / "compare.json", content)
     files.write_text(folder / "compare.md", comparison.summary(rows, verdicts))
-    write_tracked(by_workload, comparisons, params.workloads)
-    report.write_report(files.results_dir() / "report.html", sections)
-    print(*comparison.score_table(rows), *comparison.first_verdicts(short), *changes(by_workload), sep="\n")
+    write_tracked(by_workload, comparisons, params.workloads, {each["workload"] for each in outdated})
+    report.write_report(files.results_dir() / "report.html", sections, outdated)
+    print(*comparison.score_table(rows), *comparison.first_verdicts(short), *left_out, *changes(by_workload), sep="\n")
     print("full results: results/report.html, results/compare/compare.md")
+
+
+def outdated_row(side: Side) -> dict[str, str]:
+    """What compare.json says of a side whose runs have other parameters than those in force. `reason` is empty if they
+    have the same.
+    """
+    differing = next(filter(None, map(other_parameters, side.runs)), "")
+    workload, requested = side.manifest["workload"], side.manifest["requested"]
+    reason = f"it has other parameters ({differing}); `tandem repro {workload}` trains it" if differing else ""
+    device = f"{side.name} ({side.manifest['hardware']['name']})"
+    return {"workload": workload, "requested": requested, "device": device, "reason": reason}
 
 
 def own_first(workloads: Iterable[str]) -> list[str]:
@@ -91,15 +116,21 @@ def compared(workload: str, sides: Sequence[Side]) -> Comparison:
 
 
 def write_tracked(
-    by_workload: Mapping[str, Sequence[Side]], comparisons: Sequence[Comparison], order: Sequence[str]
+    by_workload: Mapping[str, Sequence[Side]],
+    comparisons: Sequence[Comparison],
+    order: Sequence[str],
+    outdated: Collection[str],
 ) -> None:
     """Write the small files that git tracks: the published results of a commit.
 
     `order`: that of the workloads in params.yaml. Those that were not evaluated here keep what the last commit has of
-    them.
+    them, unless they are `outdated` or their parameters have changed since.
     """
     folder = files.results_dir()
-    others = [name for name in order if name not in by_workload]
+    before = YAML(typ="safe").load(at_commit("params.yaml") or b"{}")
+    now = read_yaml(PARAMS)
+    changed = {name for name in order if any(before.get(key) != now[key] for key in (name, "preset", "presets"))}
+    others = [name for name in order if name not in {*by_workload, *outdated, *changed}]
     rows = {name: {side.row["requested"]: side.row for side in sides} for name, sides in by_workload.items()}
     for name, reduce in (("scores", scores), ("timings", timings)):
         content = {workload: {device: reduce(row) for device, row in own.items()} for workload, own in rows.items()}

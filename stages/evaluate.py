@@ -17,10 +17,12 @@ import torch
 from tandem import files
 from tandem.machine.measure import measure
 from tandem.model_package import write_model
+from tandem.params.parsing import literal
 from tandem.report import drawing
 from tandem.report.outcomes import outcomes
 from tandem.runs import schemas
 from tandem.runs.headline import BASELINE_TAG
+from tandem.runs.inputs import other_parameters
 from tandem.runs.run import Run, open_folder, seeds_in
 from tandem.runs.run_dir import recording
 from tandem.runs.schemas import EvaluationTiming, ScoreRecord, TaskRecord
@@ -50,6 +52,9 @@ def evaluate_seed(context: RunContext) -> float:
     workload, device = context.workload, context.device
     trained = replace(open_folder(files.runs_dir(workload, device), context.seed), score=None)
     trained.require_intact()
+    if others := other_parameters(trained):
+        again = f"dvc repro --force {context.stage}@{workload}-{device}"
+        raise ValueError(f"{trained.name} was trained with other parameters ({others}); run `{again}`")
     with recording(trained.timing["run_key"], "evaluate") as run_dir:
         run_dir.write_info(workload, f"{workload}-{device}")
         result, own, measured = evaluate(context, trained)
@@ -146,6 +151,7 @@ def write_files(
         "score_name": context.task.score_name,
         "metrics": result.metrics,
         "weights": context.params.evaluate.weights,
+        "evaluate": literal(context.params.evaluate),
         "task": TaskRecord(**context.params.task_attributes.recorded),  # type: ignore[typeddict-item]
         "sentence": "; ".join(filter(None, (result.sentence, own.sentence))),
         "train_sha256": files.digest(trained.train),

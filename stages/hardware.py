@@ -1,4 +1,4 @@
-"""Write the dependencies of results that are not files: the machine, the code of each stage, and the preset in force.
+"""Write the dependencies of results that are not files: the machine, and the code and the parameters of each stage.
 
 results/hardware/ contains
 
@@ -7,7 +7,9 @@ results/hardware/ contains
     code/<workload>/<stage>.json    the files that the stage executes, each with a fingerprint (tandem/closure.py),
                                     because dvc.yaml cannot follow imports. For `compare` it includes the published
                                     results, which the report shows
-    presets/<workload>.json         the changes that the preset in force makes to the workload's block
+    params/<workload>/<stage>.json  all parameters in force for the stage, with the preset and the defaults. DVC's key
+                                    for the values in params.yaml has neither, and it leaves out every key named `size`
+                                    or `nfiles` (treeverse/dvc#10296)
 
 This stage runs on every `dvc repro`, so it does not import torch and reads torch's version from its files. It imports
 pydantic, which takes 0.2 s, only if a file has changed that decides whether params.yaml is valid. It has its own
@@ -23,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 
 from tandem import files
 from tandem.closure import Code, check_imports, closure
-from tandem.files import code_file, hardware_file, preset_file
+from tandem.files import code_file, hardware_file, params_file
 from tandem.machine.hardware import detect_hardware
 
 if TYPE_CHECKING:
@@ -64,12 +66,11 @@ def dependencies() -> dict[Path, Any]:
     for device in requested["devices"]:
         identity = contents[hardware_file(device)] = machine if device == "auto" else detect_hardware(device)
         print(f"{device}: {identity['kind']}, {identity['name']}")
-    for name, preset in requested["presets"].items():
-        contents[preset_file(name)] = preset
     code = Code()
     for name, workload in requested["workloads"].items():
         for stage in PER_WORKLOAD:
             contents[code_file(stage, name)] = closure(stage, workload["modules"], code)
+            contents[params_file(stage, name)] = workload["params"][stage]
         own = {file for stage in PER_WORKLOAD for file in contents[code_file(stage, name)] if file.startswith(OWN)}
         for file in sorted(own):
             check_imports(files.ROOT / file)
@@ -99,19 +100,18 @@ def inputs_digest(machine: dict[str, Any]) -> str:
 
 
 def validate(machine: dict[str, Any]) -> dict[str, Any]:
-    """What params.yaml requests: its devices, the changes of the preset to each block, and for each workload to train
-    the modules of its components. Raises ValueError with one sentence if it is invalid.
+    """What params.yaml requests: its devices, and for each workload to train the parameters in force and the modules of
+    its components. Raises ValueError with one sentence if it is invalid.
     """
-    from tandem.params.loading import choose_preset, load_params, overrides_of, with_preset
+    from tandem.params.loading import choose_preset, in_force, load_params, with_preset
     from tandem.params.own_components import modules_of
     from tandem.params.schema import BUILT_IN
 
     params = load_params()
     preset = choose_preset(params.preset, params.presets, machine)
-    overrides = {name: overrides_of(params.presets, preset, name) for name in params.blocks}
     workloads = {}
     for name in params.workloads:
-        block = with_preset(name, preset, overrides[name]) if overrides[name] else params.blocks[name]
+        block = with_preset(params, name, preset)
         if block.preprocess.component and not files.raw_dir(name).is_dir():
             folder = files.relative(files.raw_dir(name))
             raise ValueError(f"{folder}, a dependency of DVC, is missing; create it with a file that git tracks")
@@ -119,9 +119,9 @@ def validate(machine: dict[str, Any]) -> dict[str, Any]:
             check_network(name, block.train.model)
         task = block.own_task  # preprocess reads of it only the kind of target, without importing it
         target = {f"{files.relative(task.path)}: target": block.task_attributes.target} if task else {}
-        workloads[name] = {"modules": modules_of(name, block), "target": target}
-    presets = {name: {"preset": preset, "overrides": changes} for name, changes in overrides.items()}
-    return {"devices": params.devices, "presets": presets, "workloads": workloads}
+        params_of = in_force(block, preset)
+        workloads[name] = {"modules": modules_of(name, block), "params": params_of, "target": target}
+    return {"devices": params.devices, "workloads": workloads}
 
 
 def check_network(workload: str, model: "Part") -> None:

@@ -71,9 +71,9 @@ def code_file(stage: str, workload: str = "") -> Path:
     return HARDWARE / "code" / workload / f"{stage}.json"
 
 
-def preset_file(workload: str) -> Path:
-    """The active preset and its changes to the workload's block."""
-    return HARDWARE / "presets" / f"{workload}.json"
+def params_file(stage: str, workload: str) -> Path:
+    """The parameters in force for a stage, with the preset and all defaults."""
+    return HARDWARE / "params" / workload / f"{stage}.json"
 
 
 def compare_dir() -> Path:

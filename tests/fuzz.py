@@ -101,10 +101,10 @@ READERS: dict[Path, Callable[[], object]] = {
     RUN_DIR / "published.json": lambda: run_dir.read_publication(RUN_DIR),
     files.ROOT / "docs/published.json": published_ones,
     files.ROOT / "params.yaml": params,
-    files.preset_file("tiny"): lambda: files.read_json(files.preset_file("tiny")),
+    files.params_file("train", "tiny"): lambda: files.read_json(files.params_file("train", "tiny")),
 }  # fmt: skip
 # Only an edit by hand gives a value in these another type.
-TYPES_KEPT = (PACKED / "plan.json", PREPARED / "summary.json", files.hardware_file("cpu"), files.preset_file("tiny"),
+TYPES_KEPT = (PACKED / "plan.json", PREPARED / "summary.json", files.hardware_file("cpu"), files.params_file("train", "tiny"),
               TRAINED / "model.json", files.ROOT / "docs/published.json")  # fmt: skip
 
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tandem.machine.conditions import others_on_gpu, taken_by_others
-from tandem.params.parsing import flatten, value_at
+from tandem.params.parsing import differing_names, recorded_parameters, value_at
 
 Manifest = Mapping[str, Any]
 
@@ -37,17 +37,6 @@ MAX_LETTERS, DIGEST_LETTERS = 48, 8
 # Parameters that do not define the work. For most of them the manifest has the result of the choice (`realized`). The
 # seed decides which numbers are drawn, not how much is computed.
 CHOICES = ("threads", "precision", "step", "grad_accum_steps", "probe", "seed")
-# Records lack keys that are newer than they are, and those made before they contained every key lack the keys at their
-# default. Such a record means the value that the key had when it was introduced.
-INTRODUCED = {
-    "preprocess.na": "none",
-    "preprocess.groups": "none",
-    "preprocess.window": "none",
-    "preprocess.season": "none",
-    "train.scaling": "strong",
-    "train.loop": "none",
-    "evaluate.metrics": "none",
-}
 # Differences between the seeds of one side: those that refuse the comparison, and those that are only noted because
 # `auto` chose them.
 OF_A_SIDE, OF_AUTO = ("device", "hardware"), ("threads", "kernels", "step execution")
@@ -105,12 +94,11 @@ def is_timed(manifest: Manifest) -> bool:
 def refusing(first: Manifest, second: Manifest) -> Iterator[Mismatch]:
     yield from differing(first, second, "workload", "workload")
     yield from of_data(first, second)
-    yield from of_group(*map(train_parameters, (first, second)), "{}", "parameters")
+    yield from of_group([train_parameters(each) for each in (first, second)], "{}", "parameters")
     for name in ("precision", "grad_accum_steps"):
         yield from differing(first, second, name, f"realized.{name}")
     yield from differing(first, second, "global batch size", "realized.batch_size", absent="as in params.yaml")
-    codes = (value_at(manifest, "digests.code") or {} for manifest in (first, second))
-    yield from of_group(*codes, "code: {}", "files")
+    yield from of_group([each["digests"]["code"] for each in (first, second)], "code: {}", "files")
     releases = [manifest["environment"]["versions"]["torch"].partition("+")[0] for manifest in (first, second)]
     if releases[0] != releases[1]:
         yield Mismatch("torch", *releases)
@@ -139,8 +127,8 @@ def of_data(first: Manifest, second: Manifest) -> Iterator[Mismatch]:
     divisions = [division(manifest) for manifest in (first, second)]
     if not found and divisions[0] != divisions[1]:
         found = [Mismatch("data: sequences of the splits", *map(short, divisions))]
-    packed = (value_at(manifest, "digests.data.packed") or {} for manifest in (first, second))
-    yield from found or of_group(*packed, "data: packed {} split", "splits")
+    packed = [manifest["digests"]["data"]["packed"] for manifest in (first, second)]
+    yield from found or of_group(packed, "data: packed {} split", "splits")
 
 
 def division(manifest: Manifest) -> list[str] | None:
@@ -150,8 +138,7 @@ def division(manifest: Manifest) -> list[str] | None:
 
 
 def parameters_of(manifest: Manifest) -> dict[str, Any]:
-    """The parameters of a recorded workload by their dotted names, with the value of those that the record lacks."""
-    return INTRODUCED | flatten(manifest["block"])
+    return recorded_parameters(manifest["block"])
 
 
 def train_parameters(manifest: Manifest) -> dict[str, Any]:
@@ -159,11 +146,11 @@ def train_parameters(manifest: Manifest) -> dict[str, Any]:
     return {name.removeprefix("train."): value for name, value in found if name.startswith("train.")}
 
 
-def of_group(first: Mapping[str, Any], second: Mapping[str, Any], form: str, many: str) -> Iterator[Mismatch]:
-    """Yield the differing values of a group. `form`: a value's name; `many`: the name of several values."""
-    names = [name for name in differing_names(first, second) if name not in CHOICES]
+def of_group(both: Sequence[Mapping[str, Any]], form: str, many: str) -> Iterator[Mismatch]:
+    """Yield the values in which two groups differ. `form`: a value's name; `many`: the name of several values."""
+    names = [name for name in differing_names(*both) if name not in CHOICES]
     for name in names[:MAX_LISTED]:
-        yield Mismatch(form.format(name), *(short(own.get(name, "absent")) for own in (first, second)))
+        yield Mismatch(form.format(name), *(short(own.get(name, "absent")) for own in both))
     if len(names) > MAX_LISTED:
         yield Mismatch(form.format(f"{len(names) - MAX_LISTED} more {many}"), "one value", "another")
 
@@ -233,10 +220,6 @@ def best_threads(manifest: Manifest) -> str:
         f"the CPU used {threads} of {cores:g} cores, because params.yaml sets threads: {threads}; `threads: auto` "
         "measures and uses the fastest number"
     )
-
-
-def differing_names(first: Mapping[str, Any], second: Mapping[str, Any]) -> list[str]:
-    return [name for name in sorted({*first, *second}) if first.get(name) != second.get(name)]
 
 
 def differing(

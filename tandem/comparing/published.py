@@ -15,10 +15,11 @@ from typing import Any
 
 from tandem import files
 from tandem.comparing import rerun
-from tandem.comparing.comparability import Manifest, differing_names, of_data, parameters_of
+from tandem.comparing.comparability import Manifest, of_data, parameters_of
 from tandem.comparing.comparison import Reference, Side
 from tandem.comparing.differences import margin_of_seeds
 from tandem.comparing.rerun import Envelope, EnvironmentInfo, Verdict, different
+from tandem.params.parsing import differing_names
 from tandem.runs.run import Run
 
 FILE = files.PUBLISHED

@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tandem.comparing.comparability import NAMED, Manifest, differing_names, parameters_of, short, short_hardware
+from tandem.comparing.comparability import NAMED, Manifest, parameters_of, short, short_hardware
 from tandem.files import digest
-from tandem.params.parsing import value_at
+from tandem.params.parsing import differing_names, value_at
 
 # Rows that the table shows even if all sides agree.
 ALWAYS = ("network", "device", "hardware", "machine", "threads", "precision", "commit")

@@ -9,12 +9,20 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from tandem.files import ROOT, preset_file, read_json
+from tandem.files import ROOT, params_file, read_json
 from tandem.params.own_components import params_type, workload_type
-from tandem.params.parsing import MOVED, InvalidParams, nearest, one_line, parse, prefixed, replaced
+from tandem.params.parsing import MOVED, InvalidParams, literal, nearest, one_line, parse, prefixed, replaced
 from tandem.params.schema import WITH_OWN_LOOP, Params, Workload
 
 PARAMS = ROOT / "params.yaml"
+# The sections of a workload's block whose values a stage uses. `train` describes the preprocessing in model.json.
+SECTIONS = {
+    "preprocess": ("task", "preprocess"),
+    "preload": ("preload",),
+    "train": ("task", "preprocess", "train"),
+    "evaluate": ("evaluate",),
+    "speed": ("task", "train"),
+}
 
 
 def read_yaml(path: Path) -> dict[str, Any]:
@@ -101,18 +109,29 @@ def load_params(path: Path = PARAMS) -> Params:
 
 
 def load_workload(name: str) -> Workload:
-    """Return the block of one workload with the preset that `hardware` chose (results/hardware/presets/<name>.json)."""
+    """Return the block of one workload with the preset in force."""
     params = load_params()
     if name not in params.blocks:
         raise ValueError(f"workload {name!r} is not in params.yaml{nearest(name, params.blocks)}")
-    if params.preset == "none":
-        return params.blocks[name]
-    chosen = read_json(preset_file(name))
-    return with_preset(name, chosen["preset"], chosen["overrides"])
+    return with_preset(params, name, preset_in_force(params, name))
 
 
-def with_preset(name: str, preset: str, overrides: dict[str, Any]) -> Workload:
+def preset_in_force(params: Params, workload: str) -> str:
+    """The preset of params.yaml; for `auto`, the one that `hardware` chose for this machine."""
+    return params.preset if params.preset != "auto" else str(read_json(params_file("train", workload))["preset"])
+
+
+def in_force(block: Workload, preset: str) -> dict[str, dict[str, Any]]:
+    """Return the content of each stage's `params_file`. The record of a training names the preset."""
+    values = {stage: {name: literal(getattr(block, name)) for name in names} for stage, names in SECTIONS.items()}
+    return values | {"train": {"preset": preset, **values["train"]}}
+
+
+def with_preset(params: Params, name: str, preset: str) -> Workload:
     """Return the block of one workload with the changes of a preset."""
+    overrides = overrides_of(params.presets, preset, name)
+    if not overrides:
+        return params.blocks[name]
     with prefixed(f"params.yaml: preset {preset}"):
         block = read_yaml(PARAMS)[name]
         return parse_workload(name, block, applicable(block, overrides))

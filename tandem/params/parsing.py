@@ -6,7 +6,7 @@ import copy
 import json
 import re
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import fields, is_dataclass
 from functools import cache
@@ -25,6 +25,18 @@ MOVED = {
     "train.clip_norm": "; it is called max_grad_norm now",
     "train.on_out_of_memory": "; remove it, and write `devices: [cpu]` to train on the CPU",
     "preload.residency": "; it is called data_location now",
+}
+
+# Records lack keys that are newer than they are, and those made before they contained every key lack the keys at their
+# default. Such a record means the value that the key had when it was introduced.
+INTRODUCED = {
+    "preprocess.na": "none",
+    "preprocess.groups": "none",
+    "preprocess.window": "none",
+    "preprocess.season": "none",
+    "train.scaling": "strong",
+    "train.loop": "none",
+    "evaluate.metrics": "none",
 }
 
 
@@ -220,3 +232,12 @@ def flatten(value: Any) -> dict[str, Any]:
             yield name[1:], "none" if part is None else part
 
     return dict(leaves(literal(value), ""))
+
+
+def recorded_parameters(block: dict[str, Any]) -> dict[str, Any]:
+    """Return a recorded block as dotted keys, with the values of INTRODUCED for keys that it lacks."""
+    return INTRODUCED | flatten(block)
+
+
+def differing_names(first: Mapping[str, Any], second: Mapping[str, Any]) -> list[str]:
+    return [name for name in sorted({*first, *second}) if first.get(name) != second.get(name)]

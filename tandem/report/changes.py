@@ -7,9 +7,8 @@ from typing import Any
 from ruamel.yaml import YAML
 
 from tandem import files
-from tandem.comparing.comparability import differing_names
 from tandem.params.loading import PARAMS, read_yaml
-from tandem.params.parsing import flatten
+from tandem.params.parsing import differing_names, flatten
 from tandem.report.text import format_score
 from tandem.runs.provenance import git
 

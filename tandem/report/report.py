@@ -3,7 +3,7 @@
 Takes a `comparison.ReportSection` for each workload and fills in report.html.j2. Equal input gives equal bytes.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
@@ -18,8 +18,11 @@ from tandem.report.outcomes import outcomes
 from tandem.report.text import number, words
 
 
-def write_report(path: Path, sections: Sequence[ReportSection]) -> None:
-    """Write the report to `path`. Any text may come from a user's data."""
+def write_report(path: Path, sections: Sequence[ReportSection], outdated: Sequence[Mapping[str, str]] = ()) -> None:
+    """Write the report to `path`. Any text may come from a user's data.
+
+    `outdated`: workload, device and reason of runs that are left out (stages/compare.py).
+    """
     environment = Environment(
         loader=FileSystemLoader(Path(__file__).parent),
         autoescape=True,
@@ -42,6 +45,7 @@ def write_report(path: Path, sections: Sequence[ReportSection]) -> None:
             columns={name: comparison.COLUMNS[name] for name in ("score", "epoch", "rate", "training", "memory")},
             hardware=hardware,
             pages=pages,
+            outdated=outdated,
             alone=alone,
             seconds_of_more_seeds=comparison.seconds_of_more_seeds([row for section in shown for row in section.own]),
             has_verdicts=any(page["verdict"] for page in pages),

@@ -1,4 +1,5 @@
 """Checks that the inputs of a training do not change. `train` checks after every epoch, `preprocess` at its end.
+`other_parameters` checks a training that is there already, for `evaluate` and `compare`.
 
 If a file changes while a stage runs, DVC records the new content as the input of the result (treeverse/dvc#11058), so
 such a stage must fail. Reading the time and size of about fifty files takes less than a millisecond; contents are
@@ -15,10 +16,11 @@ from typing import Any
 from tandem import files
 from tandem.closure import closure
 from tandem.files import relative
-from tandem.params.loading import load_params, load_workload
+from tandem.params.loading import SECTIONS, load_params, load_workload
 from tandem.params.own_components import modules_of
-from tandem.params.parsing import literal
+from tandem.params.parsing import differing_names, literal, recorded_parameters
 from tandem.params.schema import OwnSource, TableSource
+from tandem.runs.run import Run
 
 Stamp = tuple[int, int, int] | None
 
@@ -58,7 +60,7 @@ class Inputs:
             files.packed_dir(workload, device) / "plan.json",
             files.prepared_dir(workload) / "summary.json",
             files.hardware_file(device),
-            files.preset_file(workload),
+            files.params_file("train", workload),
             files.code_file("train", workload),
             *(files.ROOT / name for name in self.values["code"]),
             *self.digests,
@@ -100,6 +102,20 @@ def require_prepared(table: Path, sha256: str, workload: str) -> None:
             f"{relative(table)} changed after {relative(files.prepared_dir(workload))} was made from it; "
             f"run `dvc repro --force preprocess@{workload}`"
         )
+
+
+def other_parameters(run: Run) -> str:
+    """Return the parameters of a training, or of its evaluation, that differ from those in force, such as
+    `train.epochs 3, not 5`; empty if there are none. A file that DVC restored may be of other parameters.
+    """
+    now: dict[str, Any] = files.read_json(files.params_file("train", run.workload))
+    recorded = {name: run.train["block"][name] for name in SECTIONS["train"]}
+    if run.score and "evaluate" in run.score:  # older records lack it
+        now = now | files.read_json(files.params_file("evaluate", run.workload))
+        recorded["evaluate"] = run.score["evaluate"]
+    before, after = recorded_parameters(recorded), recorded_parameters({name: now[name] for name in recorded})
+    names = differing_names(before, after)
+    return "; ".join(f"{name} {before.get(name, 'absent')}, not {after.get(name, 'absent')}" for name in names)
 
 
 @contextmanager

@@ -16,11 +16,10 @@ from typing import Any
 from safetensors.torch import save
 
 from tandem import files
-from tandem.files import preset_file, read_json
 from tandem.machine import conditions
 from tandem.machine.energy import counter_of
 from tandem.machine.measure import gpu_uuid
-from tandem.params.loading import load_params
+from tandem.params.loading import load_params, preset_in_force
 from tandem.params.parsing import flatten, literal
 from tandem.runs import provenance, schemas
 from tandem.runs.history import (
@@ -127,7 +126,7 @@ def train_record(context: RunContext, trainer: Trainer, record: Record, inputs: 
         "requested": context.device,
         "device": context.kind,
         "seed": context.seed,
-        "preset": read_json(preset_file(context.workload))["preset"],
+        "preset": preset_in_force(load_params(), context.workload),
         "block": literal(context.params),
         "realized": realized,
         **selection,
@@ -245,7 +244,6 @@ def write_run_info(
 ) -> None:
     """Write what is trained, on which device, data and code. The publisher creates the MLflow run from it."""
     about, git = device_tags(trainer.device, context.hardware), provenance.git_tags(record.at_start["tree"])
-    preset = read_json(preset_file(context.workload))["preset"]
     seeds, group = load_params().seeds, group_key(inputs)
     experiment = os.environ.get("DVC_EXP_NAME")
     device = context.device if context.num_workers > 1 else trainer.device.type
@@ -258,7 +256,7 @@ def write_run_info(
         params={
             **flatten(context.params),
             **{name: about[name] for name in ("device", "device.name", "torch")},
-            "preset": preset,
+            "preset": preset_in_force(load_params(), context.workload),
             "seed": context.seed,
             "threads": trainer.params.num_threads,
             "precision": trainer.step.precision,

@@ -76,6 +76,8 @@ class Run:
         found["realized"] = {**self.train["realized"], **self.timing["placement"]}
         if self.score:
             found["digests"] = {**self.train["digests"], "predictions": self.score["files"]["predictions.csv"]}
+            if "evaluate" in self.score:  # it may be newer than the training
+                found["block"] = {**self.train["block"], "evaluate": self.score["evaluate"]}
             found["result"] = {
                 name: self.score[name]
                 for name in ("score_name", "metrics", "weights", "own_metrics")

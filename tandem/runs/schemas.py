@@ -114,6 +114,7 @@ class ScoreRecord(TypedDict):
     metrics: dict[str, float]
     own_metrics: NotRequired[dict[str, bool]]  # those of the workload's own -> whether higher is better
     weights: str  # best or last
+    evaluate: NotRequired[dict[str, Any]]  # the section of the workload's block in force
     task: NotRequired[TaskRecord]
     sentence: NotRequired[str]
     train_sha256: str  # of the train.json whose weights were evaluated

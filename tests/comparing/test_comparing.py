@@ -13,9 +13,10 @@ import numpy as np
 import pytest
 
 from tandem.comparing import comparison, differences
-from tandem.comparing.comparability import INTRODUCED, Comparability, compare_sides
+from tandem.comparing.comparability import Comparability, compare_sides
 from tandem.comparing.comparison import Judgement, Side, compare
 from tandem.comparing.differences import MEASURES, Margin, Pairs, difference, margin_of_seeds
+from tandem.params.parsing import INTRODUCED
 from tandem.params.schema import Evaluate, SequenceTable, Series, Train
 from tandem.runs.run import Run
 from tandem.runs.schemas import TrainRecord
