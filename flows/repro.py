@@ -154,7 +154,9 @@ def results(
         return [], [f"no results in {files.relative(path)}"]
 
 
-def table_of(rows: list[dict[str, Any]], stages: Mapping[str, Event], outdated: Sequence[dict[str, Any]]) -> list[str]:
+def table_of(
+    rows: list[dict[str, Any]], stages: Mapping[str, Event], outdated: Sequence[dict[str, Any]] = ()
+) -> list[str]:
     """Score, epoch time and device of every training, whether this run measured its times, and how reliably.
 
     `outdated`: trainings that are left out because they have other parameters.

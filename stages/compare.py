@@ -26,14 +26,14 @@ from tandem.runs.run import open_folder, seeds_in
 
 def main() -> None:
     params = load_params()
-    found = {workload: evaluated(workload, params.devices, params.seeds) for workload in own_first(params.workloads)}
-    outdated = [each for sides in found.values() for each in map(outdated_row, sides) if each["reason"]]
-    others = {(each["workload"], each["requested"]) for each in outdated}
-    current = {
-        workload: [side for side in sides if (workload, side.manifest["requested"]) not in others]
-        for workload, sides in found.items()
-    }
-    by_workload = {workload: sides for workload, sides in current.items() if sides}
+    by_workload: dict[str, list[Side]] = {}
+    outdated = list[dict[str, str]]()
+    for workload in own_first(params.workloads):
+        for side in evaluated(workload, params.devices, params.seeds):
+            if differing := next(filter(None, map(other_parameters, side.runs)), ""):
+                outdated.append(outdated_row(side, differing))
+            else:
+                by_workload.setdefault(workload, []).append(side)
     if not by_workload:
         raise ValueError(
             "results/runs has no evaluated run of params.yaml's workloads, devices and parameters; run `dvc repro`"
@@ -62,15 +62,15 @@ def main() -> None:
     print("full results: results/report.html, results/compare/compare.md")
 
 
-def outdated_row(side: Side) -> dict[str, str]:
-    """What compare.json says of a side whose runs have other parameters than those in force. `reason` is empty if they
-    have the same.
-    """
-    differing = next(filter(None, map(other_parameters, side.runs)), "")
-    workload, requested = side.manifest["workload"], side.manifest["requested"]
-    reason = f"it has other parameters ({differing}); `tandem repro {workload}` trains it" if differing else ""
-    device = f"{side.name} ({side.manifest['hardware']['name']})"
-    return {"workload": workload, "requested": requested, "device": device, "reason": reason}
+def outdated_row(side: Side, differing: str) -> dict[str, str]:
+    """What compare.json says of a side whose runs have other parameters than those in force."""
+    run, again = side.manifest, f"`tandem repro {side.manifest['workload']}` runs it with the current ones"
+    return {
+        "workload": run["workload"],
+        "requested": run["requested"],
+        "device": f"{side.name} ({run['hardware']['name']})",
+        "reason": f"it has other parameters ({differing}); {again}",
+    }
 
 
 def own_first(workloads: Iterable[str]) -> list[str]:

@@ -104,8 +104,10 @@ READERS: dict[Path, Callable[[], object]] = {
     files.params_file("train", "tiny"): lambda: files.read_json(files.params_file("train", "tiny")),
 }  # fmt: skip
 # Only an edit by hand gives a value in these another type.
-TYPES_KEPT = (PACKED / "plan.json", PREPARED / "summary.json", files.hardware_file("cpu"), files.params_file("train", "tiny"),
-              TRAINED / "model.json", files.ROOT / "docs/published.json")  # fmt: skip
+TYPES_KEPT = (
+    PACKED / "plan.json", PREPARED / "summary.json", TRAINED / "model.json", files.hardware_file("cpu"),
+    files.params_file("train", "tiny"), files.ROOT / "docs/published.json",
+)  # fmt: skip
 
 
 def make_what_is_missing() -> None:

@@ -25,6 +25,7 @@ NAMED = {
     "device": "device",
     "hardware": "hardware.name",
     "machine": "machine",
+    "environment variables": "hardware.variables",
     "workers": "realized.workers",
     "threads": "realized.threads",
     "kernels": "kernels",
@@ -32,6 +33,7 @@ NAMED = {
     "data location": "realized.data_location",
     "seed": "seed",
 }
+ABSENT = {"workers": "1", "environment variables": "none"}  # what it means that a manifest lacks the value
 MAX_LISTED = 4  # parameters or files that are listed; the others are only counted
 MAX_LETTERS, DIGEST_LETTERS = 48, 8
 # Parameters that do not define the work. For most of them the manifest has the result of the choice (`realized`). The
@@ -106,7 +108,7 @@ def refusing(first: Manifest, second: Manifest) -> Iterator[Mismatch]:
 
 def naming(first: Manifest, second: Manifest) -> Iterator[Mismatch]:
     for what, path in NAMED.items():
-        yield from differing(first, second, what, path, absent="1" if what == "workers" else NOT_RECORDED)
+        yield from differing(first, second, what, path, ABSENT.get(what, NOT_RECORDED))
 
 
 def of_environment(first: Manifest, second: Manifest) -> Iterator[Mismatch]:

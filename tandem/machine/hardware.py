@@ -15,6 +15,12 @@ from tandem.machine import nvml
 from tandem.params.devices import split_device
 
 NO_DEVICE = 100  # CUresult; every other value except 0 is an error of the driver
+# Environment variables that select the instructions of torch's libraries, and so change results and times. DVC's key
+# has no environment variables, so one that is set belongs to the hardware.
+VARIABLES = (
+    "ATEN_CPU_CAPABILITY", "MKL_CBWR", "MKL_ENABLE_INSTRUCTIONS", "ONEDNN_MAX_CPU_ISA", "ONEDNN_DEFAULT_FPMATH_MODE",
+    "NVIDIA_TF32_OVERRIDE", "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE", "CUDA_LAUNCH_BLOCKING",
+)  # fmt: skip
 COMPUTE_CAPABILITY_MAJOR, COMPUTE_CAPABILITY_MINOR = 75, 76  # CUdevice_attribute
 
 
@@ -35,6 +41,8 @@ def detect_hardware(requested: str) -> dict[str, Any]:
     torch_version, torch_cuda = torch_build()
     cpu = {"name": cpu_name(), "cores": usable_cores(), "memory_mib": memory_limit_bytes() // 2**20}
     hardware: dict[str, Any] = {"requested": requested, "torch": torch_version, "cpu": cpu}
+    if variables := {name: os.environ[name] for name in VARIABLES if name in os.environ}:
+        hardware["variables"] = variables
     if requested != "cpu":
         gpu, obstacle = detect_gpu(torch_cuda)
         if gpu:

@@ -110,7 +110,7 @@ def test_a_training_with_other_parameters_is_neither_evaluated_nor_compared(trai
     edit(project, "params.yaml", "epochs: 3", "epochs: 4")  # of `tiny`, which is not trained again
     output = stages_at_once(project, "hardware", "compare").stdout
     assert scores() == {"other"} == set(json.loads((project / "results/timings.json").read_text()))
-    sentence = "it has other parameters (train.epochs 3, not 4); `tandem repro tiny` trains it"
+    sentence = "it has other parameters (train.epochs 3, not 4); `tandem repro tiny` runs it with the current ones"
     (outdated,) = json.loads((project / "results/compare/compare.json").read_text())["outdated"]
     assert outdated["workload"] == "tiny" and outdated["reason"] == sentence
     for text in (
@@ -125,3 +125,11 @@ def test_a_training_with_other_parameters_is_neither_evaluated_nor_compared(trai
         "trained with other parameters (train.epochs 3, not 4); run `dvc repro --force train@tiny-cpu`"
         in refused.stdout
     )
+
+
+def test_a_variable_that_selects_torchs_instructions_is_hardware(trained: Path, tmp_path: Path):
+    project = copy_of(trained, tmp_path / "project")
+    devices = project / "results/hardware/devices/cpu.json"
+    before = json.loads(devices.read_text())
+    stages_at_once(project, "hardware", ATEN_CPU_CAPABILITY="default")
+    assert json.loads(devices.read_text()) == {**before, "variables": {"ATEN_CPU_CAPABILITY": "default"}}
