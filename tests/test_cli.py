@@ -167,5 +167,5 @@ def test_status_names_what_would_run(trained: Path, tmp_path: Path):
     params.write_text(TINY.replace("weights: last", "weights: best"))
     done = tandem(project, "status", "--json")
     assert done.returncode == 1
-    assert set(json.loads(done.stdout)["outdated"]) == {"evaluate@tiny-cpu"}
+    assert set(json.loads(done.stdout)["outdated"]) == {"evaluate@tiny-cpu", "compare"}
     assert dvc(project, "repro", "--dry").returncode == 0
