@@ -120,6 +120,8 @@ def row_of(run: Run) -> dict[str, Any]:
         "model": block["train"]["model"]["name"],
         "device": run.device,
         "device_name": hardware["name"],
+        "why_not_cuda": hardware.get("why_not_cuda", ""),
+        "commit": commit_of(run.timing.get("tree", {})),
         "torch": hardware["torch"],
         "precision": run.train["realized"]["precision"],
         "threads": run.train["realized"]["threads"],
@@ -138,6 +140,11 @@ def row_of(run: Run) -> dict[str, Any]:
         "metrics": run.score["metrics"],
         "tracking": run.timing.get("mlflow", {}),
     }
+
+
+def commit_of(tree: Mapping[str, Any]) -> str:
+    """The first digits of the commit, and whether files were edited; empty outside git."""
+    return f"{tree['commit'][:7]}{' with edits' if tree['patch'] else ''}" if tree.get("commit") else ""
 
 
 def mean_of(values: Iterable[float | None]) -> float | None:

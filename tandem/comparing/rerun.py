@@ -98,14 +98,16 @@ def as_manifest(output: Mapping[str, Any]) -> dict[str, Any]:
 
 def environment_of(manifest: Manifest, found: Manifest) -> EnvironmentInfo:
     hardware, here = manifest["hardware"], found["hardware"]
-    processors = {"processor": hardware["cpu"]["name"]}, {"processor": here["cpu"]["name"]}
+    # On a CPU, the hardware's name is the processor's.
+    is_cpu = hardware.get("kind") == "cpu" == here.get("kind")
+    processors = () if is_cpu else differing({"processor": hardware["cpu"]["name"]}, {"processor": here["cpu"]["name"]})
     realized, again = manifest["realized"], found["realized"]
     # After an out-of-memory error, the remaining steps ran differently.
     memory = ["yes" if of.get("out_of_memory") else "no" for of in (realized, again)]
     lost = (f"out of memory: {memory[1]} here, {memory[0]} recorded",) if "yes" in memory else ()
     return EnvironmentInfo(
         tuple(differing(manifest["environment"]["versions"], found["environment"]["versions"])),
-        (*differing(hardware, here, HARDWARE), *differing(*processors)),
+        (*differing(hardware, here, HARDWARE), *processors),
         (*differing(realized, again, SETTINGS), *lost),
     )
 

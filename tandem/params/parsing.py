@@ -30,6 +30,8 @@ MOVED = {
 # Records lack keys that are newer than they are, and those made before they contained every key lack the keys at their
 # default. Such a record means the value that the key had when it was introduced.
 INTRODUCED = {
+    "preprocess.columns": "none",  # of a workload's own source
+    "preprocess.split": "none",
     "preprocess.na": "none",
     "preprocess.groups": "none",
     "preprocess.window": "none",

@@ -90,6 +90,41 @@ def validation(rows: Sequence[Row]) -> Chart | None:
     return curves(capitalized(f"{words(name)} over the epochs"), rows, sentence_of, draw)
 
 
+# Columns of timings.csv that the figure over time shows, with their titles; only those that were measured.
+OVER_TIME = {
+    "epoch_seconds": "seconds per epoch",
+    "cpu_share": "CPU cores in use",
+    "gpu_busy_share": "share of the time in which the GPU was busy",
+    "peak_allocated_mib": "peak of VRAM, MiB",
+    "peak_rss_mib": "peak of RAM, MiB",
+}
+
+
+def over_time(row: Row) -> Chart | None:
+    """Return a training's seconds, use of its processor and GPU, and memory in every epoch, below each other."""
+    rows = row["run"].epochs("timings")
+    epochs = [each["epoch"] for each in rows]
+    columns = {name: [each.get(name) for each in rows] for name in OVER_TIME}
+    shown = {name: values for name, values in columns.items() if values and None not in values}
+    if len(rows) < MIN_EPOCHS or "epoch_seconds" not in shown:
+        return None
+
+    def draw(*every: Axes) -> None:
+        for axes, (name, values) in zip(every, shown.items(), strict=True):
+            marker = "." if len(epochs) <= FEW_POINTS else ""
+            axes.plot(epochs, values, color=DEVICE_COLOURS[row["device"]], linewidth=1.2, marker=marker)
+            axes.set_ylim(bottom=0)
+            axes.set_title(OVER_TIME[name], fontsize=8, loc="left", pad=3)
+            axes.grid(alpha=0.3)
+        every[-1].set_xlabel("epoch")
+        whole_numbers(every[-1])
+
+    ends = [f"{OVER_TIME[name]} {min(values):,.4g} to {max(values):,.4g}" for name, values in shown.items()]
+    title = f"Over time{first_seed([row])}, {row['label']}"
+    sentence = f"In {counted(len(rows), 'epoch')}: {'; '.join(ends)}."
+    return chart(title, sentence, draw, num=len(shown), height=0.75 * len(shown), top=0.25)
+
+
 def curves(
     title: str,
     rows: Sequence[Row],

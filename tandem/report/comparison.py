@@ -88,7 +88,7 @@ def kind_of(row: Row) -> str:
 
 
 def cells(row: Row) -> dict[str, Cell]:
-    """Return the cells of a row, one for each of COLUMNS. A time that is not published has an empty cell."""
+    """Return the cells of a row, one for each of COLUMNS."""
     num_seeds, score_details, epoch_details = len(row["seeds"]), [words(row["score_name"])], []
     if num_seeds > 1:
         lowest, highest = score_text(row["score_lowest"]), score_text(row["score_highest"])
@@ -108,25 +108,31 @@ def cells(row: Row) -> dict[str, Cell]:
         "workload": Cell(row["workload"], (f"{row['task']}, {row['model']}",)),
         "device": Cell(row["label"], (f"{threads if row['device'] == 'cpu' else ''}{row['precision']}",)),
         "score": Cell(score_text(row["score"]), tuple(score_details)),
-        "epoch": Cell(shown(row["epoch_seconds"], seconds), tuple(epoch_details)),
-        "rate": Cell(shown(row["samples_per_second"], "{:,.0f}".format)),
-        "training": Cell(shown(row["train_seconds"], "{:,.1f}".format), tuple(training_details)),
+        "epoch": measured(row, "epoch_seconds", seconds, *epoch_details),
+        "rate": measured(row, "samples_per_second", "{:,.0f}".format),
+        "training": measured(row, "train_seconds", "{:,.1f}".format, *training_details),
         "memory": memory(row),
         "measured": Cell(row["measured_at"][:10], (f"{row['measured_at'][11:16]} on {row['measured_on']}",)),
     }
 
 
-def shown(value: float | None, show: Callable[[float], str]) -> str:
-    return "" if value is None else show(value)
+def measured(row: Row, name: str, show: Callable[[float], str], *details: str) -> Cell:
+    """Return the cell of a measurement, or why there is none."""
+    if row[name] is not None:
+        return Cell(show(row[name]), details)
+    return Cell("", (missing_reason(row, name),))
+
+
+def missing_reason(row: Row, name: str) -> str:
+    known = "not published" if kind_of(row) == "published" else "no reason is recorded"
+    return str(row["missing_reasons"].get(name, known))
 
 
 def memory(row: Row) -> Cell:
     """Return the peak of the device's own memory; for a CPU, of the process."""
     name, kind = ("peak_rss_mib", "MiB of RAM") if row["device"] == "cpu" else ("peak_allocated_mib", "MiB of VRAM")
-    if row.get(name) is None and kind_of(row) == "published":
-        return Cell("")
     if row.get(name) is None:
-        return Cell("not measured", (row["missing_reasons"].get(name, "no reason is recorded"),))
+        return Cell("not measured", (missing_reason(row, name),))
     return Cell(f"{row[name]:,.0f}", (kind,))
 
 

@@ -1,6 +1,7 @@
 """The published results: what `dvc repro` leaves against what is committed with the project."""
 
 import json
+import re
 import shutil
 from pathlib import Path
 
@@ -45,7 +46,8 @@ def test_the_report_shows_the_published_runs_of_the_same_work_beside_ones_own(pr
     other = copy_of(project, tmp_path / "other")
     stage(other, "compare")
     text = (other / "results/report.html").read_text(encoding="utf-8")
-    assert "the same as CPU" in text and "Published run: bit-equal" in text
+    assert "the same as CPU" in text and re.search("Published run: <abbr [^>]*>bit-equal</abbr>", text)
+    assert "tiny repeats the published result bit for bit" in text
     content = json.loads((other / "docs/published.json").read_text())
     (entry,) = content["workloads"]["tiny"]
     elsewhere = json.loads(json.dumps(entry))

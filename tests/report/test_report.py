@@ -172,8 +172,28 @@ def test_a_name_cannot_break_the_report(written: Path, page: Page):
         assert place in page.text
 
 
+def test_the_first_sentences_say_which_device_and_whether_it_was_faster_and_whether_it_repeats(tmp_path: Path):
+    row = {**make_row(), "why_not_cuda": "no driver"}
+    text = page_of(tmp_path / "cpu.html", alone(row)).text.partition("test score")[0]
+    for words in (
+        "because PyTorch can use no GPU here: no driver.",
+        "Whether a GPU is faster was not measured, because only the CPU was used",
+        "dvc exp run -S 'devices=[cpu,cuda]'",
+        "sign has no published result to repeat.",
+    ):
+        assert words in text
+    both = page_of(tmp_path / "both.html", side_by_side()).text.partition("test score")[0]
+    assert "Speed of the devices: sign: GPU " in both and "times as fast as CPU" in both, both
+
+
+def test_the_terms_of_the_page_are_explained_below_its_table(tmp_path: Path):
+    text = page_of(tmp_path / "terms.html", alone(make_row(), references=[published()])).text
+    assert "results of the named machine that come with the project" in text
+    assert "the forecast that nothing changes" not in text  # the page has no forecast
+
+
 def test_a_value_that_was_not_measured_is_absent_with_its_reason(page: Page):
-    for measured in ("-0.0200", "212", "1,564", "0.250", "Measured 2026-11-21 on desk"):
+    for measured in ("-0.0200", "212", "1,564", "0.250", "Measured 2026-11-21 06:19 +0000 on desk", "commit aaaaaaa"):
         assert measured in page.text
     assert page.text.count("there is one kind of device and no published result exists") == 1
     without = {**make_row(device="cuda"), "peak_allocated_mib": None, "missing_reasons": {"peak_allocated_mib": REASON}}
