@@ -28,18 +28,18 @@ OWN := $(wildcard requirements.own.txt)
 $(BIN)/.installed: requirements.txt $(OWN) tandem/command.sh
 	@command -v $(PYTHON) >/dev/null || { echo 'error: there is no $(PYTHON); run make PYTHON=/path/to/python3.11' >&2; exit 1; }
 	@$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit(f"error: Tandem needs Python 3.11 or later, $(PYTHON) is {sys.version.split()[0]}; run make PYTHON=/path/to/python3.11")'
-	$(PYTHON) -m venv .venv
-	sed -n '/^uv==/,/[^\\]$$/p' requirements.txt > .venv/uv.txt
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r .venv/uv.txt
-	@echo 'installing the locked packages (half a minute or more)'
-	$(BIN)/uv pip sync --quiet --require-hashes --python $(BIN)/python requirements.txt
+	@$(PYTHON) -m venv .venv
+	@sed -n '/^uv==/,/[^\\]$$/p' requirements.txt > .venv/uv.txt
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r .venv/uv.txt
+	@echo 'installing the locked packages into .venv (half a minute or more; 6 GB, because torch contains the CUDA libraries)'
+	@$(BIN)/uv pip sync --quiet --require-hashes --python $(BIN)/python requirements.txt
 ifdef OWN
 	@! grep -vE '^[[:space:]]*(#|--hash|$$)|^[^#]*==' $(OWN) || { echo 'error: write NAME==VERSION in each line of $(OWN)' >&2; exit 1; }
 	$(BIN)/uv pip install --no-deps --python $(BIN)/python --requirement $(OWN)
 	@$(BIN)/uv pip check --quiet --python $(BIN)/python || { echo 'error: add to $(OWN) what its packages need' >&2; exit 1; }
 endif
-	$(BIN)/python -m tandem.plots_page
-	install -m 755 tandem/command.sh $(BIN)/tandem
+	@$(BIN)/python -m tandem.plots_page
+	@install -m 755 tandem/command.sh $(BIN)/tandem
 	@touch $@
 
 repro: $(BIN)/.installed  ## dvc repro, then a summary of what ran and the results
@@ -87,5 +87,9 @@ screenshots: $(BIN)/.installed  ## take screenshots of every page into docs/page
 show: $(BIN)/.installed  ## list published results, local results and every experiment; ARGS="sign"
 	@tandem show $(ARGS)
 
-clean:  ## remove generated files (data, results, caches, state), but not files in git, the environment or MLflow's history
-	git clean -fdXq -- data results .tandem .dvc/cache .dvc/tmp
+# DVC's cache has the only copy of the experiments' results.
+CLEAN := data results .tandem .dvc/tmp dvc_plots $(if $(findstring --cache,$(ARGS)),.dvc/cache)
+clean:  ## remove generated files, but not files in git, the environment, MLflow's history or DVC's cache; ARGS=--cache: also the cache
+	@du -shc $(wildcard $(CLEAN)) | sed 's/^/remove /'
+	git clean -fdXq -- $(CLEAN)
+	@test ! -d .dvc/cache || echo "kept: .dvc/cache, $$(du -sh .dvc/cache | cut -f1), with the results of all experiments; ARGS=--cache removes it too"

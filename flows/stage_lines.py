@@ -15,12 +15,15 @@ SECONDS_BETWEEN_LOOKS = 0.2
 # How lines begin that are shown at once: those of a long stage (tandem/runs/terminal.py), and what a user must know.
 PROGRESS = r"(seed \d+, )?epoch |[\d,]+ of [\d,]+ "
 NOTICES = "warning|stopping|interrupted|out of memory"
+NOTHING = "nothing to do: "  # begins the line of a stage that has nothing to do here; only the log shows it
+MAX_LETTERS = 72  # of what a stage said last; the log has all of it
 
 
 class StageLines:
     """Within the `with` block, writes standard output and standard error to `log`, also those of child processes.
 
-    The terminal gets a line when a stage ends: its name, its seconds and the last line that it printed. While a stage
+    The terminal gets a line when a stage ends: its name, its seconds and the beginning of the last line that it
+    printed; none if that says NOTHING. While a stage
     runs, a terminal shows its newest line and the seconds in one line that is overwritten; another output gets the
     lines of its progress. Both get the lines of NOTICES.
     """
@@ -91,10 +94,21 @@ class StageLines:
                 print(f"\n{event.stage}", flush=True)
             elif event.outcome != "unchanged" and event.stage:
                 shown = self.newest if event.outcome == "ran" else event.outcome
-                self.write(f"{event.stage:<22} {event.seconds:6.1f} s  {shown}")
+                if event.message == "interrupted":
+                    shown = event.message
+                if not shown.startswith(NOTHING):
+                    self.write(f"{event.stage:<22} {event.seconds:6.1f} s  {shortened(shown)}")
                 self.stage = ""
 
     def write(self, text: str) -> None:
         clear = "\r\x1b[K" if self.terminal.isatty() else ""
         self.terminal.write(clear + (f"{text}\n" if text else ""))
         self.terminal.flush()
+
+
+def shortened(text: str) -> str:
+    """Return the parts of `text`, which semicolons separate, that fit into MAX_LETTERS."""
+    if len(text) <= MAX_LETTERS:
+        return text
+    parts = text[:MAX_LETTERS].rpartition("; ")
+    return parts[0] or f"{text[: MAX_LETTERS - 3]}..."

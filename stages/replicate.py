@@ -45,7 +45,7 @@ def main(workload: str, device: str) -> None:
     if seeds:
         measured = replicate(workload, device, first, seeds)
     else:
-        print(f"{workload} has one seed; nothing to do")
+        print(f"nothing to do: {workload} has one seed")
     for folder, content in zip(outputs, ({"seeds": seeds}, measured), strict=True):
         files.write_json(folder / "seeds.json", content)
 

@@ -81,7 +81,7 @@ def main(workload: str) -> None:
     else:
         result = compare(workload, sides, params.seeds)
     files.write_json(files.results_dir() / "speed" / f"{workload}.json", result)
-    print(result["sentence"])
+    print(result["sentence"] if len(sides) > 1 else f"nothing to do: {result['sentence']}")
 
 
 def sides_of(devices: Sequence[str]) -> list[TimedSide]:

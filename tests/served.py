@@ -34,7 +34,7 @@ def main(*arguments):
     name = "-".join([Path(__file__).stem, *arguments])
     behave = json.loads((root / "behave.json").read_text()).get(Path(__file__).stem, {}) \\
         if (root / "behave.json").exists() else {}
-    print(f"{name} says hello", flush=True)
+    print(behave.get("say", f"{name} says hello"), flush=True)
     (root / f"{Path(__file__).stem}.pid").write_text(str(os.getpid()))
     for _ in range(int(10 * behave.get("sleep", 0))):
         time.sleep(0.1)

@@ -86,3 +86,13 @@ def test_a_signal_that_ends_dvc_alone_ends_its_stage(project: Project, number: i
         process.send_signal(number)
         wait_for(lambda: not project.left_running(), STAGE_SECONDS / 2, "the end of the stage")
         saw(f"the stage ended {time.monotonic() - started:.0f} s after it")
+
+
+def test_a_stage_has_one_line_of_at_most_100_letters_and_none_if_it_has_nothing_to_do(project: Project) -> None:
+    parts = "8,264 windows; " + "; ".join(f"{number} rows out of order" for number in range(20))
+    project.behave(train={"say": parts}, compare={"say": "nothing to do: there is one kind of device"})
+    lines = project.run("-m", "tandem.cli", "repro", "--force").stdout.splitlines()
+    found = [each for each in lines if re.match(r"train@sign-auto +[\d.]+ s ", each)]  # not warnings of DVC
+    assert len(found) == 1 and "8,264 windows; 0 rows out of order" in found[0] and len(found[0]) <= 100, lines
+    assert not [each for each in lines if "nothing to do" in each or each.startswith("compare")]
+    assert parts in (project.root / ".tandem/logs/repro.log").read_text()
