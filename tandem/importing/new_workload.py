@@ -108,7 +108,7 @@ def main(options: Namespace) -> Result:
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    parser.add_argument("name", metavar="NAME", help="name of the workload: letters, digits, _ and -")
+    parser.add_argument("name", metavar="NAME", help="name of the workload: a to z, A to Z, digits, _ and -")
     parser.add_argument("table", metavar="PATH", type=Path, help="a table, an array, or a folder of sequences")
     parser.add_argument("--run", action="store_true", help="then train the workload, without the others")
     parser.add_argument("--task", choices=tuple(schema.MODELS), help="what to learn")
