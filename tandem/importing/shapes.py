@@ -109,7 +109,7 @@ def open_dir(path: Path, options: Mapping[str, Any]) -> Source:
 USES = {
     "pattern": ("a folder",),
     "labels": ("a folder", "arrays"),
-    "axes": ("arrays",),
+    "axes": ("arrays", "a folder"),
     "layout": ("a table",),
     "encoding": ("a table", "a folder"),
 }
