@@ -83,7 +83,7 @@ def open_arrays(path: Path, options: Mapping[str, Any], is_alone: bool) -> Sourc
     per_sequence = [columns_of(array, found) for array in sequences]
     names = [*per_sequence[0]]
     label = next((name for name in (*LABELS, *(name for name in names if len(name) == 1)) if name in names), None)
-    if label is None and "label" not in options:
+    if label is None and not {"label", "num_channels"} & {*options}:
         raise ValueError(
             f"{path} has no labels: put an array y (N,) into the npz, or y.npy beside it, or give --labels FILE"
         )

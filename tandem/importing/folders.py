@@ -102,7 +102,9 @@ def open_folder(folder: Path, options: Mapping[str, Any]) -> Source:
     choices = {"groups": found_groups} if (found_groups := groups_of(of_files, len(ids))) else {}
     if label:
         choices["label"] = (label, why)
-    elif not options.get("label") and not any(pa.types.is_string(kind) for kind in reader.types.values()):
+    elif not {"label", "num_channels"} & {*options} and not any(
+        pa.types.is_string(kind) for kind in reader.types.values()
+    ):
         raise ValueError(
             f"nothing says which label the {len(ids):,} sequences of {folder} have: put them into a folder for each "
             "label, or give --pattern '{label}_*' for their names, or --labels TABLE with a row for each"
@@ -220,7 +222,7 @@ def columns_of_files(
         return columns, "label", f"{{label}} of --pattern {pattern}" if "label" in of_names else why
     if labels and len(of_table) == 1 and not asked:
         return columns, next(iter(of_table)), f"of {labels.name}"
-    if labels and of_table and not asked:
+    if labels and of_table and not asked and "num_channels" not in options:
         raise ValueError(f"{labels} has no column of labels{nearest('', of_table)}; name it with --label")
     return columns, None, ""
 

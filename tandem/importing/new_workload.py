@@ -54,7 +54,6 @@ from tandem.importing.recipe import model_for, train_settings, training_sentence
 from tandem.params import loading, parsing, schema
 
 NA_HELP = f"cells without a number, besides {', '.join(filter(None, MISSING))}, e.g. --na=-999,missing"
-AXES_HELP = "of an array, or of each npy of a folder: N sequences, T time, C channels; C: each npy is one step"
 HEADLINE_END = "default settings (docs/own-data.md)"
 README = """\
 # {plan.name}: add a short description
@@ -129,11 +128,9 @@ def add_arguments(parser: ArgumentParser) -> None:
     many.add_argument("--stride", metavar="STEPS", type=int, help="from the start of a window to the next one's")
     many.add_argument("--groups", metavar="COLUMN", help="each of its values stays in one split; or none")
     shape = parser.add_argument_group("the shape of the data, if the detection is wrong")
-    shape.add_argument("--layout", choices=("long", "wide"), help="a row per step, or a row per sequence")
+    shapes.add_arguments(shape)
     shape.add_argument("--pattern", metavar="'{label}_{person}_*'", help="what the file names of a folder mean")
     shape.add_argument("--labels", metavar="FILE", type=Path, help="a table with a row per file; for arrays an npy")
-    shape.add_argument("--axes", choices=("NTC", "NCT", "TC", "CT", "T", "C"), help=AXES_HELP)
-    shape.add_argument("--encoding", help="encoding of a text table, e.g. windows-1252")
     shape.add_argument("--alone", action="store_true", default=None, help="do not read the matching file (_TEST, y)")
     one = parser.add_argument_group("one series")
     one.add_argument("--time", metavar="COLUMN", help="the time of a row")
