@@ -151,7 +151,9 @@ def sequences_of(path: Path, found: list[Array]) -> list[Array]:
     if not sequences:
         raise ValueError(f"{path} holds {shown}; sequences are an array of numbers (N, T, C) or (N, T)")
     if len({array.values.ndim for array in sequences}) > 1 or sequences[0].values.ndim > 3:
-        raise ValueError(f"{path} holds {shown}; accepted: (N, T, C), (N, T) and (N, C, T)")
+        raise ValueError(
+            f"{path} holds {shown}; accepted: (N, T, C), (N, T) and (N, C, T), e.g. X.reshape(*X.shape[:2], -1)"
+        )
     splits = {array.split for array in sequences}
     if len(splits) < len(sequences) or (len(splits) > 1 and "" in splits):
         raise ValueError(
