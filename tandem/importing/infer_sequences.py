@@ -236,7 +236,7 @@ def find_label(columns: TableColumns, sequence: str, step: str, options: Mapping
     if task in (None, "classify") and not classes:
         others += recognizable
     if others := [name for name in dict.fromkeys(others) if name not in found]:
-        raise CommandError(which_label(columns, [likely[-1], *others], sequence, step), NO_ANSWER)
+        raise CommandError(which_label(columns, [*likely[-3:], *others[:3]], sequence, step), NO_ANSWER)
     if len(found) == 1:
         return found[0], "the only column that could be one"
     why = f"the last of {len(found)} columns that could be one (--label selects another)"

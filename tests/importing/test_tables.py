@@ -84,6 +84,10 @@ def unlabelled(**per_clip: Any) -> pd.DataFrame:
         ({"person": np.arange(24) % 8, "speed": PER_CLIP}, {"speed": "regress", "person": "classify"}),
         ({"person": PEOPLE, "age": 20.5 + np.arange(24) % 8}, {"age": "regress", "person": "classify"}),
         ({"person": PEOPLE, "grade": np.arange(24) % 5}, {"grade": "classify", "person": "classify"}),
+        (
+            {"person": PEOPLE, "grade": np.arange(24) % 5, "take": np.arange(24) // 8},
+            {"grade": "classify", "take": "classify", "person": "classify"},
+        ),
         ({"person": PEOPLE, "sex": ["f", "m"] * 12, "speed": PER_CLIP}, {"sex": "classify", "speed": "regress"}),
         ({"driver": PEOPLE, "speed": PER_CLIP}, {"driver": "classify", "speed": "regress"}),
     ],
