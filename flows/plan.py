@@ -95,7 +95,7 @@ def hydra(value: Any) -> str:
     if isinstance(value, dict):
         for key in value:
             if not re.fullmatch(r"[\w.-]+", str(key), re.ASCII):
-                raise ValueError(f"overrides has the key {shown(key)}; use letters, digits, _, - and . only")
+                raise ValueError(f"overrides has the key {shown(key)}; use a to z, A to Z, digits, _, - and . only")
         return "{" + ",".join(f"{key}:{hydra(part)}" for key, part in value.items()) + "}"
     if isinstance(value, list):
         return "[" + ",".join(map(hydra, value)) + "]"

@@ -1,42 +1,100 @@
-"""Apply a trained model to a new table.
+"""Apply a trained model to new data.
 
-TABLE is CSV or Parquet with the columns of the workload's own table; labels are not needed. The model is the one that
-`evaluate` scores, in results/.
+TABLE is a table with the columns of the workload's own table, or data that `tandem new` converts to such a table:
+another encoding, separator or compression, a row per sequence, a folder, arrays, .ts. Labels are not needed. The model
+is the one that `evaluate` scores, in results/.
 
     tandem predict sign new.csv
     tandem predict sign@cuda new.csv -o out.csv
+    tandem predict hand recordings/
 
-Exit status: 0 done, 1 no model or no such table.
+Exit status: 0 done, 1 no model or no such table, 2 an option has to say which of two readings is right.
 """
 
 from argparse import ArgumentParser, Namespace
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
 
 from tandem import files
 from tandem.command import Result
+from tandem.data.tables import ENDINGS, read_table
+from tandem.importing import shapes, text_tables, trial
+from tandem.importing.long_table import open_parquet
 from tandem.params.loading import load_params, load_workload
+
+if TYPE_CHECKING:
+    import pandas
+
+    from tandem.predictor import Predictor
 
 
 def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("name", metavar="NAME", help="WORKLOAD, or WORKLOAD@DEVICE for the model of one of the devices")
-    parser.add_argument("table", metavar="TABLE", type=Path, help="the new table")
+    parser.add_argument("table", metavar="TABLE", type=Path, help="the new table, array or folder")
     parser.add_argument("-o", "--out", type=Path, metavar="FILE", help="write CSV to FILE instead of the terminal")
+    shapes.add_arguments(parser.add_argument_group("the shape of the data, if the detection is wrong"))
 
 
 def main(options: Namespace) -> Result:
     folder, weights = model_of(options.name)
-    if not options.table.is_file():
+    if not options.table.exists():
         raise ValueError(f"there is no table {options.table}")
     from tandem.predictor import Predictor  # imports torch
 
     predictor = Predictor(folder, weights)
-    predictions = predictor.predict(predictor.read(options.table))
+    given = {key: value for key, value in vars(options).items() if value is not None}
+    predictions = predictor.predict(read(predictor, options.table, given))
     if options.out is None:
         return Result(predictions.to_csv(index=False).rstrip("\n"), {"predictions": predictions.to_dict("records")})
     predictions.to_csv(options.out, index=False)
     about = {"file": str(options.out), "num_predictions": len(predictions)}
     return Result(f"{len(predictions):,} predictions in {options.out}", about)
+
+
+def read(predictor: "Predictor", path: Path, given: Mapping[str, Any]) -> "pandas.DataFrame":
+    """The columns that the model needs. `given`: the options for the shape of the data."""
+    columns = predictor.learned["columns"] if predictor.is_series else vars(predictor.columns())
+    features = columns["features"]
+    options = {"alone": True, "na": predictor.learned.get("na", ()), "num_channels": len(features), **given}
+    needed = {*features, *((columns["time"], columns["target"]) if predictor.is_series else (columns["step"],))}
+    if needed <= {*names_in(path, options)}:
+        options.setdefault("layout", "long")
+    try:
+        source = shapes.open_path(path, options)
+    except ValueError:
+        if path.is_dir() or not path.name.lower().endswith(ENDINGS):
+            raise
+        return predictor.read(path)  # only columns that the model does not need are wrong, or its error has the line
+    if not source.write and path.name.lower().endswith(ENDINGS):
+        return predictor.read(path)
+    with TemporaryDirectory() as scratch:
+        table = trial.make_table("data", source, Path(scratch))
+        try:
+            if not source.known:
+                return predictor.read(table)
+            # The long table has names of its own for the sequence and the step.
+            sequence, step = (source.known[key][0] for key in ("sequence", "step"))
+            cells = pa.table(read_table(table, [sequence], features, [step]).columns).to_pandas()
+            return cells.rename(columns={sequence: columns["sequence"], step: columns["step"]})
+        except ValueError as error:
+            shown = f"{path} as one long table" if source.known else str(path)
+            raise ValueError(str(error).replace(files.relative(table), shown)) from None
+
+
+def names_in(path: Path, options: Mapping[str, Any]) -> Sequence[str]:
+    """The names of a table's columns; none if it is no table."""
+    with suppress(ValueError, OSError):
+        if path.suffix.lower() == ".parquet":
+            with open_parquet(path) as file:
+                return list(file.schema_arrow.names)
+        if path.is_file() and path.suffix.lower() not in (*shapes.ARRAYS, ".ts"):
+            return text_tables.sniff(path, options).names
+    return ()
 
 
 def requested_device(device: str, requested: Sequence[str]) -> str:

@@ -9,13 +9,17 @@ import sys
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+import numpy as np
 import pandas as pd
 import pytest
 
+from tandem import predict
 from tandem.cli import COMMANDS
+from tandem.command import CommandError
 from tandem.files import ROOT
+from tandem.predictor import Predictor
 from tests import forked
-from tests.projects import TINY, copy_of, dvc, environment, make_project, run, run_path
+from tests.projects import RUN, TINY, copy_of, dvc, environment, make_project, run, run_path
 
 
 def tandem(project: Path, *arguments: str, **extra: str) -> subprocess.CompletedProcess[str]:
@@ -157,6 +161,49 @@ def test_predict_gives_the_predictions_that_evaluate_recorded(trained: Path, tmp
     ):
         refused = tandem(trained, "predict", *arguments)
         assert refused.returncode == 1 and words in refused.stderr and "Traceback" not in refused.stderr
+
+
+def test_predict_reads_what_tandem_new_reads(trained: Path, tmp_path: Path):
+    """The same numbers in other files give the same predictions, without labels."""
+    table = pd.read_csv(trained / "workloads/tiny/data/table.csv").drop(columns="label").round(6)
+    table.to_csv(tmp_path / "t.csv", index=False)
+    table.to_csv(tmp_path / "t.csv.bz2", index=False)
+    table.to_csv(tmp_path / "semicolons.csv", index=False, sep=";", decimal=",")
+    table.to_csv(tmp_path / "t.tsv", index=False, sep="\t", encoding="utf-16")
+    x, y = (table.pivot(index="sequence", columns="step", values=name).add_prefix(f"{name}_") for name in "xy")
+    pd.concat([x, y], axis=1).to_csv(tmp_path / "wide.csv", index=False)
+    pd.DataFrame({"x": x.to_numpy().tolist(), "y": y.to_numpy().tolist()}).to_parquet(tmp_path / "lists.parquet")
+    values = np.stack([x, y], axis=2)
+    np.save(tmp_path / "ntc.npy", values)
+    np.save(tmp_path / "nct.npy", values.swapaxes(1, 2))
+    (tmp_path / "files").mkdir()
+    for number, sequence in enumerate(values):
+        pd.DataFrame(sequence, columns=["x", "y"]).to_csv(tmp_path / "files" / f"{number:02}.csv", index=False)
+        (tmp_path / "frames" / f"{number:02}").mkdir(parents=True)
+        for step, numbers in enumerate(sequence):
+            np.save(tmp_path / "frames" / f"{number:02}/{step}.npy", numbers)
+
+    predictor = Predictor(trained / RUN, "last")
+    expected = predictor.predict(predictor.read(tmp_path / "t.csv"))["predicted"]
+    assert len(expected) == len(values) and expected.nunique() > 1
+
+    def predicted(name: str, **options: str) -> list[str]:
+        return list(predictor.predict(predict.read(predictor, tmp_path / name, options))["predicted"])
+
+    tables = ("t.csv", "t.csv.bz2", "semicolons.csv", "t.tsv", "wide.csv", "lists.parquet", "files")
+    assert {name: predicted(name) for name in tables} == dict.fromkeys(tables, list(expected))
+    with pytest.raises(ValueError, match=r"ntc.npy as one long table has no column 'x'"):
+        predicted("ntc.npy")
+    named = {**predictor.learned["columns"], "features": ["c0", "c1"]}  # as of a workload made of arrays
+    predictor.learned |= {"columns": named, "features": ["c0", "c1", "dc0", "dc1"]}
+    arrays = ("ntc.npy", "nct.npy", "frames")
+    assert {name: predicted(name) for name in arrays} == dict.fromkeys(arrays, list(expected))
+    np.save(tmp_path / "short.npy", values[:, :3])  # the number of the model's features shows the axes
+    assert len(predicted("short.npy")) == len(values)
+    np.save(tmp_path / "square.npy", values[:, :2])
+    with pytest.raises(CommandError, match="give --axes NTC for 2 steps or --axes NCT"):
+        predicted("square.npy")
+    assert len(predicted("square.npy", axes="NTC")) == len(values)
 
 
 def test_status_names_what_would_run(trained: Path, tmp_path: Path):

@@ -1,11 +1,13 @@
 """Arrays of sequences: npy and npz, (N, T, C), (N, T), or (N, C, T), with labels (N,).
 
+Both orders of three axes are usual: (N, T, C) in Keras and with MediaPipe, (N, C, T) in aeon and for convolutions.
+
 N sequences, T steps, C channels. An npy is mapped into memory and read in blocks; an npz is read whole. No pickle.
 """
 
 import re
 import zipfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -13,6 +15,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from tandem.command import NO_ANSWER, CommandError
 from tandem.data.tables import SPLIT_WORDS
 from tandem.importing.long_table import BLOCK_CELLS, Block, Source, as_long_table, real_steps
 from tandem.importing.text_tables import DAMAGED
@@ -20,6 +23,7 @@ from tandem.params.parsing import one_line
 
 VALUES = "x data values samples signals sequences series features".split()
 LABELS = "y label labels target targets class classes".split()
+FEW_CHANNELS, MANY_STEPS = 10, 4  # fewer than 10, and at least 4 times as many steps: nobody records the reverse
 
 
 @dataclass(frozen=True)
@@ -79,12 +83,13 @@ def open_arrays(path: Path, options: Mapping[str, Any], is_alone: bool) -> Sourc
     per_sequence = [columns_of(array, found) for array in sequences]
     names = [*per_sequence[0]]
     label = next((name for name in (*LABELS, *(name for name in names if len(name) == 1)) if name in names), None)
-    if label is None and "label" not in options:
+    if label is None and not {"label", "num_channels"} & {*options}:
         raise ValueError(
             f"{path} has no labels: put an array y (N,) into the npz, or y.npy beside it, or give --labels FILE"
         )
     shape = sequences[0].values.shape
-    axes, why = axes_of(shape, options.get("axes"))
+    shapes = [array.values.shape[1:] for array in sequences]
+    axes, why = ("NT", "one channel") if len(shape) == 2 else axes_of(str(sequences[0]), shapes, "NTC NCT", options)
     num_channels = 1 if axes == "NT" else shape[axes.index("C")]
     for array in sequences:
         if axes != "NT" and array.values.shape[axes.index("C")] != num_channels:
@@ -146,7 +151,9 @@ def sequences_of(path: Path, found: list[Array]) -> list[Array]:
     if not sequences:
         raise ValueError(f"{path} holds {shown}; sequences are an array of numbers (N, T, C) or (N, T)")
     if len({array.values.ndim for array in sequences}) > 1 or sequences[0].values.ndim > 3:
-        raise ValueError(f"{path} holds {shown}; accepted: (N, T, C), (N, T) and (N, C, T)")
+        raise ValueError(
+            f"{path} holds {shown}; accepted: (N, T, C), (N, T) and (N, C, T), e.g. X.reshape(*X.shape[:2], -1)"
+        )
     splits = {array.split for array in sequences}
     if len(splits) < len(sequences) or (len(splits) > 1 and "" in splits):
         raise ValueError(
@@ -164,14 +171,35 @@ def as_plain_type(values: np.ndarray) -> np.ndarray:
     return values if values.dtype in (*kept,) else values.astype(np.float64)
 
 
-def axes_of(shape: tuple[int, ...], asked: str | None) -> tuple[str, str]:
-    """The meaning of each axis: the longer of the last two is time."""
-    if len(shape) == 2:
-        return "NT", "one channel"
-    if asked:
+def axes_of(
+    shown: str, shapes: Sequence[tuple[int, ...]], orders: str, options: Mapping[str, Any], usual: str = ""
+) -> tuple[str, str]:
+    """The order of two axes and the reason. `shapes`: of arrays in the same order; `orders`: the one with time first,
+    and the other; `usual`: the order that is taken if it makes time the longer axis.
+
+    Raises CommandError if both orders are possible.
+    """
+    (first, second), (time_first, channels_first) = shapes[0], orders.split()
+    if asked := options.get("axes"):
+        if asked not in orders.split():
+            raise ValueError(f"--axes is {asked!r}; accepted for {shown}: {time_first}, {channels_first}")
         return asked, "as requested"
-    axes, other = ("NCT", "NTC") if shape[1] < shape[2] else ("NTC", "NCT")
-    return axes, f"the longer of the last two is time (--axes {other} swaps them)"
+    num_channels = options.get("num_channels")
+    if (first == num_channels) != (second == num_channels):
+        return time_first if second == num_channels else channels_first, "by the number of the model's features"
+    firsts, seconds = map(set, zip(*shapes, strict=True))
+    if (len(firsts) > 1) != (len(seconds) > 1):
+        return time_first if len(firsts) > 1 else channels_first, "the axis whose length varies is time"
+    axes, other = (time_first, channels_first) if first > second else (channels_first, time_first)
+    if axes == usual:
+        return axes, "a row per step"
+    if not usual and min(first, second) < FEW_CHANNELS and max(first, second) >= MANY_STEPS * min(first, second):
+        return axes, f"the far longer of the two is time (--axes {other} swaps them)"
+    raise CommandError(
+        f"{shown} can be {first:,} steps of {second:,} channels or the reverse; give --axes {time_first} for {first:,} "
+        f"steps or --axes {channels_first} for {second:,} steps",
+        NO_ANSWER,
+    )
 
 
 def columns_of(array: Array, found: list[Array]) -> dict[str, Array]:

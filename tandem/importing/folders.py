@@ -1,4 +1,5 @@
-"""A folder with one file per sequence: CSV, text, Parquet or npy, a row per step.
+"""A folder with one file per sequence: CSV, text, Parquet or npy, a row per step; or a folder per sequence with one npy
+per step, as tutorials of MediaPipe write it.
 
 The label is the folder's name, a part of the file's name (`--pattern '{label}_{person}_*'`), a column of a second table
 (`--labels`), or a column of the files.
@@ -7,23 +8,36 @@ The label is the folder's name, a part of the file's name (`--pattern '{label}_{
 import os
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
+from tandem.command import NO_ANSWER, CommandError
 from tandem.data.tables import SPLIT_COLUMN, SPLIT_WORDS, split_column
 from tandem.importing import text_tables
+from tandem.importing.array_files import axes_of
 from tandem.importing.columns import Choice, named, shortened
 from tandem.importing.infer_sequences import GROUP_NAMES, LABEL_NAMES
 from tandem.importing.long_table import BLOCK_CELLS, Block, Source, as_long_table, unique
-from tandem.importing.recordings import KINDS, Reader, ending_of, kind_of_file, kinds_of, read_file, without_ending
+from tandem.importing.recordings import (
+    KINDS,
+    Reader,
+    ending_of,
+    kind_of_file,
+    kinds_of,
+    read_file,
+    sample_of,
+    values_of,
+    without_ending,
+)
 from tandem.importing.text_tables import Note
 from tandem.params.parsing import nearest
 from tandem.params.schema import NO_GROUPS
 
+MOST_COORDINATES = 4
 TABLES_OF_LABELS = ("labels", "label", "metadata", "meta", "annotations", "classes", "index")
 
 
@@ -68,19 +82,32 @@ def open_folder(folder: Path, options: Mapping[str, Any]) -> Source:
     paths = [path for path in found if ending_of(path) == ending]
     ids = [without_ending(path.relative_to(folder).as_posix()) for path in paths]
     left = [path.name for path in found if ending_of(path) != ending]
-    notes: list[Note] = [("shape", f"a folder of {num:,} {ending} files", "each is a sequence, a row per step")]
+    axes, why = "TC", "a row per step"
+    if ending == ".npy":
+        axes, why = axes_of_files(folder, paths, ids, options, bool(labels))
+    what = "step" if axes == "C" else "sequence"
+    notes: list[Note] = [("shape", f"a folder of {num:,} {ending} files", f"each is a {what}, {why}")]
+    members = {name: [path] for name, path in zip(ids, paths, strict=True)}
+    if axes == "C":
+        members = dict[str, list[Path]]()
+        for path in sorted(paths, key=number_in_name):
+            members.setdefault(path.parent.relative_to(folder).as_posix(), []).append(path)
+        members = dict(sorted(members.items()))
+        ids = [*members]
     if left:
         notes.append(("excluded", shortened(left, 4), f"{len(left):,} files that are not {ending}"))
     of_files, label, why = columns_of_files(folder, ids, options, labels, notes)
-    reader = Reader(paths, options, [*of_files])
+    reader = Reader(paths, options, [*of_files], axes)
     notes += reader.form.notes if reader.form else []
-    choices = {"groups": found_groups} if (found_groups := groups_of(of_files, num)) else {}
+    choices = {"groups": found_groups} if (found_groups := groups_of(of_files, len(ids))) else {}
     if label:
         choices["label"] = (label, why)
-    elif not options.get("label") and not any(pa.types.is_string(kind) for kind in reader.types.values()):
+    elif not {"label", "num_channels"} & {*options} and not any(
+        pa.types.is_string(kind) for kind in reader.types.values()
+    ):
         raise ValueError(
-            f"nothing says which label the {num:,} files of {folder} have: put them into a folder for each label, or "
-            "give --pattern '{label}_*' for their names, or --labels TABLE with a row for each"
+            f"nothing says which label the {len(ids):,} sequences of {folder} have: put them into a folder for each "
+            "label, or give --pattern '{label}_*' for their names, or --labels TABLE with a row for each"
         )
 
     key = unique("file", [*of_files])
@@ -88,10 +115,10 @@ def open_folder(folder: Path, options: Mapping[str, Any]) -> Source:
 
     def blocks() -> Iterator[Block]:
         parts, first, num_cells = list[pa.Table](), 0, 0
-        for end, path in enumerate(paths, start=1):
-            parts.append(reader.read(path))
+        for end, files in enumerate(members.values(), start=1):
+            parts.append(pa.concat_tables(map(reader.read, files)))
             num_cells += parts[-1].num_rows * (parts[-1].num_columns + per_sequence.num_columns)
-            if num_cells > BLOCK_CELLS or end == len(paths):
+            if num_cells > BLOCK_CELLS or end == len(members):
                 lengths = np.array([part.num_rows for part in parts])
                 yield Block(lengths, pa.concat_tables(parts).columns, per_sequence.slice(first, len(parts)), end)
                 parts, first, num_cells = [], end, 0
@@ -102,12 +129,54 @@ def open_folder(folder: Path, options: Mapping[str, Any]) -> Source:
         blocks(),
         reader.names,
         per_sequence.column_names,
-        ids=(key, "the file's name"),
-        total=len(paths),
-        unit="files",
+        ids=(key, "the folder's name" if axes == "C" else "the file's name"),
+        total=len(members),
+        unit="sequences" if axes == "C" else "files",
         step=(reader.step, reader.why_step),
         choices=choices,
     )
+
+
+def axes_of_files(
+    folder: Path, paths: Sequence[Path], ids: list[str], options: Mapping[str, Any], is_labelled: bool
+) -> tuple[str, str]:
+    """The axes of each npy and the reason: TC, CT or T for a sequence, C for a step.
+
+    Raises CommandError if the files can be sequences or steps, or if either axis can be time.
+    """
+    shapes = [values_of(path).shape for path in sample_of(paths)]
+    shape, asked, num_channels = shapes[0], options.get("axes"), options.get("num_channels")
+    order, size = "TC" if len(shape) > 1 else "T", int(np.prod(shape))
+    if asked == "C" or (num_channels == size and (len(shape) == 1 or size not in shape)):
+        return "C", "as requested" if asked else "by the number of the model's features"
+    num_levels = sum(name.startswith("folder") for name in columns_of_folders(folder, ids, is_label=False))
+    # A few numbers in a row may be a landmark: x, y, z, and its visibility.
+    may_be_steps = len({*shapes}) == 1 and (len(shape) == 1 or shape[-1] <= MOST_COORDINATES) and are_numbered(paths)
+    if may_be_steps and len(shape) < 3 and num_levels > (not is_labelled) and not asked and not num_channels:
+        raise CommandError(
+            f"{folder} holds {len(paths):,} npy files of the shape {shape}, numbered in each of "
+            f"{len({path.parent for path in paths}):,} folders; give --axes C if each is one step of {size:,} channels "
+            f"or --axes {order} if each is a sequence of {shape[0]:,} steps",
+            NO_ANSWER,
+        )
+    shown = f"{paths[0]} {shape}"
+    if len(shape) == 2:
+        return axes_of(shown, shapes, "TC CT", options, usual="TC")
+    if asked not in (None, order):
+        raise ValueError(f"--axes is {asked!r}; accepted for {shown}: {order}, C")
+    return order, "a row per step" if len(shape) > 1 else "one channel"
+
+
+def are_numbered(paths: Sequence[Path]) -> bool:
+    """Whether the names in each folder count its files, as frame_0.npy, frame_1.npy, ... do."""
+    places = {(path.parent, number_in_name(path)) for path in paths}
+    is_each = all(re.search(r"\d", path.stem) for path in paths)
+    return is_each and len(places) == len(paths) > len({path.parent for path in paths})
+
+
+def number_in_name(path: Path) -> int:
+    """The last number in the name of a file; 0 if there is none."""
+    return int(re.findall(r"\d+", f"0 {path.stem}")[-1])
 
 
 def groups_of(of_files: Mapping[str, Any], num_files: int) -> Choice | None:
@@ -153,7 +222,7 @@ def columns_of_files(
         return columns, "label", f"{{label}} of --pattern {pattern}" if "label" in of_names else why
     if labels and len(of_table) == 1 and not asked:
         return columns, next(iter(of_table)), f"of {labels.name}"
-    if labels and of_table and not asked:
+    if labels and of_table and not asked and "num_channels" not in options:
         raise ValueError(f"{labels} has no column of labels{nearest('', of_table)}; name it with --label")
     return columns, None, ""
 

@@ -86,7 +86,7 @@ def infer_schema(columns: TableColumns, options: Mapping[str, Any], known: Choic
 
     as_series = of_series or (is_series and not of_sequences and not known)
     try:
-        (infer_series if as_series else infer_sequences)(columns, choose)
+        infer_series(columns, choose) if as_series else infer_sequences(columns, choose, options)
     except NotFound as error:
         odd = columns.of_kind("odd")
         advice = odd and f"{columns.name}: {odd[0]!r} holds {columns.advice(odd[0])}"

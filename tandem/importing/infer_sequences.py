@@ -1,10 +1,13 @@
 """The columns of many sequences and the task, each choice with its reason. Reads no file."""
 
-from collections.abc import Iterator, Sequence
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import pandas as pd
 
+from tandem.command import NO_ANSWER, CommandError
 from tandem.data.rows import NO_EVENT, repeated_step
 from tandem.importing.columns import Choice, Choose, NotFound, TableColumns, find_features, named, shortened, words_of
 from tandem.params.schema import NO_GROUPS
@@ -24,12 +27,12 @@ MISTAKEN_SHARE = 0.05  # of the sequences, in which a label may change by mistak
 OF_SEQUENCES = ("sequence", "step", "label")  # options that only this kind of table has
 
 
-def infer_sequences(columns: TableColumns, choose: Choose) -> None:
+def infer_sequences(columns: TableColumns, choose: Choose, options: Mapping[str, Any]) -> None:
     sequence = choose("sequence", lambda: find_sequence(columns))
     step = choose("step", lambda: next(find_steps(columns, sequence), (None, "")))
     if step is None:
         raise NotFound(without_step(columns, sequence))
-    label = choose("label", lambda: find_label(columns, sequence, step))
+    label = choose("label", lambda: find_label(columns, sequence, step, options))
     if columns.frame[label].nunique(dropna=False) < 2:
         raise ValueError(f"{columns.name}: {label!r} holds one value only; a label needs two; --label names another")
     choose("task", lambda: find_task(columns, sequence, step, label))
@@ -174,10 +177,16 @@ def find_steps(columns: TableColumns, sequence: str, of: Sequence[str] | None = 
             yield column, "by its name; no value repeats within a sequence"
 
 
-def find_label(columns: TableColumns, sequence: str, step: str) -> Choice:
-    """By name; else text, or few distinct whole numbers, constant in each sequence; else other text; else a number."""
+def find_label(columns: TableColumns, sequence: str, step: str, options: Mapping[str, Any]) -> Choice:
+    """By name; else text, or few distinct whole numbers, constant in each sequence; else other text; else a number. Of
+    several such columns, one that varies within people or devices. Those themselves only if there is no other column.
+
+    Raises CommandError if columns of two kinds could be the label.
+    """
+    taken, task = (sequence, step, options.get("groups"), *options.get("features", ())), options.get("task")
     kinds = (("text", "flag"), ("whole",), ("number",))
-    texts, whole, numbers = (columns.of_kind(*each, exclude=(sequence, step)) for each in kinds)
+    texts, whole, numbers = (columns.of_kind(*each, exclude=taken) for each in kinds)
+    texts = [] if task == "regress" else texts
     first, num_sequences = columns.firsts(sequence), columns.num_distinct(sequence)
 
     def is_constant(column: str) -> bool:
@@ -192,25 +201,67 @@ def find_label(columns: TableColumns, sequence: str, step: str) -> Choice:
         return names[0], "by its name"
 
     def few(found: Sequence[str]) -> list[str]:
-        """The columns of classes; those called like people or ids only if there is no other one."""
         found = [column for column in found if 2 <= columns.num_distinct(column) <= num_sequences / 3]
-        found = [column for column in found if is_constant(column)]
-        ids = named((*GROUP_NAMES, *SEQUENCE_NAMES), found)
-        return [column for column in found if column not in ids] or found
+        return [column for column in found if is_constant(column)]
 
-    names = [column for column in texts if columns.num_distinct(column) == num_sequences and is_constant(column)]
-    found = few(texts) or [column for column in texts if column not in names] or few(whole)
+    file_names = [name for name in texts if columns.num_distinct(name) == num_sequences and is_constant(name)]
+    texts = [column for column in texts if column not in file_names]
+    ids = named((*GROUP_NAMES, *SEQUENCE_NAMES), (*texts, *whole, *numbers))
+    people = named(GROUP_NAMES, columns.of_kind("text", "whole", exclude=(sequence, step)))
+    people = [name for name in people if columns.num_distinct(name) < num_sequences and is_constant(name)]
+    recognizable = [name for name in people if name in (*texts, *few(whole))]
+
+    other_texts, other_whole, amounts = ([name for name in each if name not in ids] for each in (texts, whole, numbers))
+    classes, codes = few(other_texts), few(other_whole)
+    amounts += [name for name in other_whole if name not in codes and is_constant(name)]
+    amounts = [name for name in amounts if columns.num_distinct(name) > 1 and not (task == "classify" and recognizable)]
+    found = (amounts or codes) if task == "regress" else classes or other_texts or codes or amounts
+    found = found or few(texts) or texts or few(whole) or file_names
     if not found:
-        ids = named((*GROUP_NAMES, *SEQUENCE_NAMES), [*numbers, *whole])
-        found = [column for column in (*numbers, *filter(is_constant, whole)) if column not in ids]
-        found = [column for column in found if columns.num_distinct(column) > 1] or names
-    if found:
-        many = f"the last of {len(found)} columns that could be one (--label selects another)"
-        return found[-1], many if len(found) > 1 else "the only column that could be one"
-    raise ValueError(
-        f"{columns.shown} has sequences ({sequence!r}) and no column that could be their label, text or few whole "
-        f"numbers; name it with --label, or for a forecast keep the rows of a single {sequence!r} and give --time"
-    )
+        raise ValueError(
+            f"{columns.shown} has sequences ({sequence!r}) and no column that could be their label, text or few whole "
+            f"numbers; name it with --label, or for a forecast keep the rows of a single {sequence!r} and give --time"
+        )
+    changing = [
+        name for name in (*classes, *codes, *amounts) if any(varies(columns, name, who, first) for who in people)
+    ]
+    likely = [name for name in found if name in changing] or found
+
+    others = list[str]()
+    is_class = bool(classes or (codes and not other_texts))
+    if task is None and is_class:  # a number may be the label, unless it describes people, as an age does
+        others = [name for name in amounts if columns.kinds[name] == "number"]
+        if people:
+            others = [name for name in (others if likely[0] in changing else [*codes, *amounts]) if name in changing]
+    if task in (None, "classify") and not classes:
+        others += recognizable
+    if others := [name for name in dict.fromkeys(others) if name not in found]:
+        raise CommandError(which_label(columns, [*likely[-3:], *others[:3]], sequence, step), NO_ANSWER)
+    if len(found) == 1:
+        return found[0], "the only column that could be one"
+    why = f"the last of {len(found)} columns that could be one (--label selects another)"
+    return likely[-1], why if likely == found else f"it varies within {people[0]!r}; {why}"
+
+
+def varies(columns: TableColumns, column: str, group: str, first: np.ndarray) -> bool:
+    """Whether two sequences of one person or device have different values. `first` (R,): each sequence's first row."""
+    rows = np.unique(first)
+    values = columns.frame[column].iloc[rows]
+    return bool((values.groupby(columns.codes(group)[rows]).nunique() > 1).any())
+
+
+def which_label(columns: TableColumns, labels: Sequence[str], sequence: str, step: str) -> str:
+    """The question which of `labels` is learned, with the option that selects each."""
+    readings = []
+    for label in labels:
+        try:
+            task, _ = find_task(columns, sequence, step, label)
+        except ValueError:  # text that changes within a sequence, and has another word where nothing happens
+            task = "detect"
+        what = f"one of {columns.num_distinct(label):,} values for each sequence"
+        what = {"regress": "a number for each sequence", "detect": "events in the rows"}.get(task, what)
+        readings.append(f"--label {shlex.quote(label)} ({task}: {what})")
+    return f"{columns.name} has {len(labels)} columns that could be the label; give {' or '.join(readings)}"
 
 
 def find_task(columns: TableColumns, sequence: str, step: str, label: str) -> Choice:

@@ -25,7 +25,8 @@ docs/own-data.md has a walk-through.
 Before it writes anything, the command parses the block and runs preprocess and preload on the data. It never
 overwrites a file, and a failure leaves everything unchanged.
 
-Exit status: 0 created, 1 nothing is changed, with the reason; with --run also that of `tandem repro`.
+Exit status: 0 created, 1 nothing is changed, with the reason, 2 nothing is changed, and an option has to say which of
+two readings is right; with --run also that of `tandem repro`.
 """
 
 import os
@@ -108,7 +109,7 @@ def main(options: Namespace) -> Result:
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    parser.add_argument("name", metavar="NAME", help="name of the workload: letters, digits, _ and -")
+    parser.add_argument("name", metavar="NAME", help="name of the workload: a to z, A to Z, digits, _ and -")
     parser.add_argument("table", metavar="PATH", type=Path, help="a table, an array, or a folder of sequences")
     parser.add_argument("--run", action="store_true", help="then train the workload, without the others")
     parser.add_argument("--task", choices=tuple(schema.MODELS), help="what to learn")
@@ -127,11 +128,9 @@ def add_arguments(parser: ArgumentParser) -> None:
     many.add_argument("--stride", metavar="STEPS", type=int, help="from the start of a window to the next one's")
     many.add_argument("--groups", metavar="COLUMN", help="each of its values stays in one split; or none")
     shape = parser.add_argument_group("the shape of the data, if the detection is wrong")
-    shape.add_argument("--layout", choices=("long", "wide"), help="a row per step, or a row per sequence")
+    shapes.add_arguments(shape)
     shape.add_argument("--pattern", metavar="'{label}_{person}_*'", help="what the file names of a folder mean")
     shape.add_argument("--labels", metavar="FILE", type=Path, help="a table with a row per file; for arrays an npy")
-    shape.add_argument("--axes", choices=("NTC", "NCT"), help="the axes of an array: N sequences, T time, C channels")
-    shape.add_argument("--encoding", help="encoding of a text table, e.g. windows-1252")
     shape.add_argument("--alone", action="store_true", default=None, help="do not read the matching file (_TEST, y)")
     one = parser.add_argument_group("one series")
     one.add_argument("--time", metavar="COLUMN", help="the time of a row")

@@ -39,39 +39,54 @@ def without_ending(name: str) -> str:
     return ENDING.sub("", name, count=1) if kind_of_file(Path(name)) else name
 
 
-def read_file(path: Path, form: TextTable | None, texts: Sequence[str] = ()) -> pa.Table:
+def read_file(path: Path, form: TextTable | None, texts: Sequence[str] = (), axes: str = "TC") -> pa.Table:
     """The rows of a file with the kinds of cells that it alone suggests, and `texts` as text. `form`: that of the text
-    of all files; None: Parquet or npy.
+    of all files; None: Parquet or npy. `axes`: of an npy.
     """
     if form is not None:
         return text_tables.read_whole(replace(form, path=path), texts)
     if kind_of_file(path) == "parquet":
         with open_parquet(path) as file:
             return file.read()
-    [array] = arrays_of(path)
-    values = array.values
-    if values.ndim not in (1, 2) or values.dtype.kind not in "fiub":
-        more = "; of an array of many sequences give the path itself" if values.ndim == 3 else ""
+    values = values_of(path)
+    if axes == "C":
+        values = values.reshape(1, -1)
+    elif values.ndim > 2:
         raise ValueError(
-            f"{path} has the shape {values.shape} of {values.dtype}; a sequence is (T, C) or (T,) numbers{more}"
+            f"{path} has the shape {values.shape}; a sequence is (T, C) or (T,) numbers; of an array of many sequences "
+            "give the path itself, and --axes C if each file is one step"
         )
-    cells = as_plain_type(values).reshape(len(values), -1)
+    cells = values.T if axes == "CT" else values.reshape(len(values), -1)
     return pa.table([*map(np.ascontiguousarray, cells.T)], names=channel_names(cells.shape[1]))
+
+
+def values_of(path: Path) -> np.ndarray:
+    """The numbers of an npy of at least one axis."""
+    [array] = arrays_of(path)
+    if not array.values.ndim or array.values.dtype.kind not in "fiub":
+        raise ValueError(
+            f"{path} has the shape {array.values.shape} of {array.values.dtype}; a sequence is (T, C) or (T,) numbers"
+        )
+    return as_plain_type(array.values)
+
+
+def sample_of(paths: Sequence[Path]) -> Sequence[Path]:
+    return paths[:: max(1, len(paths) // NUM_SAMPLED)][:NUM_SAMPLED]
 
 
 class Reader:
     """Reads one file after another with the same columns and kinds, which a sample of the files determines."""
 
-    def __init__(self, paths: Sequence[Path], options: Mapping[str, Any], taken: Sequence[str]):
-        sampled = paths[:: max(1, len(paths) // NUM_SAMPLED)][:NUM_SAMPLED]
+    def __init__(self, paths: Sequence[Path], options: Mapping[str, Any], taken: Sequence[str], axes: str):
+        sampled, self.axes = sample_of(paths), axes
         self.form = text_tables.sniff(sampled[0], options) if kind_of_file(paths[0]) == "text" else None
-        first = read_file(sampled[0], self.form)
+        first = read_file(sampled[0], self.form, axes=axes)
         self.names = first.column_names
         if again := [name for name in self.names if name in taken or name == "sequence"]:
             raise ValueError(
                 f"{sampled[0]} has a column {again[0]!r}, which the folder or its labels give too; rename it"
             )
-        samples = [first, *(self.checked(read_file(path, self.form), path) for path in sampled[1:])]
+        samples = [first, *(self.checked(read_file(path, self.form, axes=axes), path) for path in sampled[1:])]
         whole = [name for name in self.names if self.form and all(may_be_codes(part[name]) for part in samples)]
         literal = [read_file(path, self.form, texts=whole) for path in sampled] if whole else []
         self.codes = [name for name in whole if any(are_codes(part[name]) for part in literal)]
@@ -90,7 +105,7 @@ class Reader:
         return table.select(self.names)
 
     def read(self, path: Path) -> pa.Table:
-        table = self.checked(read_file(path, self.form, self.codes), path)
+        table = self.checked(read_file(path, self.form, self.codes, self.axes), path)
         try:
             return pa.table({name: table[name].cast(kind) for name, kind in self.types.items()})
         except pa.ArrowException as error:

@@ -26,11 +26,23 @@ from tandem.importing.long_table import Source, SplitFile, open_parquet
 from tandem.importing.text_tables import Note
 
 ARRAYS = (".npy", ".npz")
+AXES_HELP = "of an array, or of each npy of a folder: N sequences, T time, C channels; C: each npy is one step"
 ENDING = r"(\.(csv|tsv|txt|dat|gz|bz2|xz|zip|parquet)){1,2}$"
 
 
+def add_arguments(group: Any) -> None:
+    """The options for the shape that `tandem predict` has too."""
+    group.add_argument("--layout", choices=("long", "wide"), help="a row per step, or a row per sequence")
+    group.add_argument("--axes", choices=("NTC", "NCT", "TC", "CT", "T", "C"), help=AXES_HELP)
+    group.add_argument("--encoding", help="encoding of a text table, e.g. windows-1252")
+
+
 def open_path(path: Path, options: Mapping[str, Any]) -> Source:
-    """Open the data at `path`. Raises ValueError or FileNotFoundError, in one sentence, for any other content."""
+    """Open the data at `path`. Raises ValueError or FileNotFoundError, in one sentence, for any other content.
+
+    `options`: the given options. For a prediction, `num_channels` is the number of the model's features, which shows
+    the axes of arrays; labels are then not needed.
+    """
     check_uses(path, options)
     if path.is_dir():
         return open_dir(path, options)
@@ -109,7 +121,7 @@ def open_dir(path: Path, options: Mapping[str, Any]) -> Source:
 USES = {
     "pattern": ("a folder",),
     "labels": ("a folder", "arrays"),
-    "axes": ("arrays",),
+    "axes": ("arrays", "a folder"),
     "layout": ("a table",),
     "encoding": ("a table", "a folder"),
 }

@@ -101,6 +101,11 @@ def open_wide(
     if (label := options.get("label")) and label not in names:
         raise ValueError(f"{columns.shown} has no column {label!r}; --label names one")
     has_header = text is None or text.has_header
+    if not has_header and "num_channels" in options:
+        raise ValueError(
+            f"{path} has no header, so nothing says whether a column is the label; write the columns' names there, the "
+            "steps as 0, 1, 2, ..."
+        )
     label = label or (None if has_header else label_without_header(columns))
     of_features = [name for name in names if name != label]
     runs = numbered(of_features) if has_header else {"value": of_features}

@@ -187,7 +187,10 @@ def accepted_values(node: dict[str, Any], value: Any) -> str:
 def check_name(name: str) -> str:
     """Return `name`, which becomes a folder. Refuses names that leave the project or that DVC would misread."""
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_-]*", name):
-        raise ValueError(f"{name!r} is not a usable name; use letters, digits, _ and - only")
+        raise ValueError(
+            f"{name!r} is not a usable name; use the letters a to z or A to Z, digits, _ and -, and begin with a "
+            "letter or a digit"
+        )
     return name
 
 

@@ -110,6 +110,8 @@ def everything(folder: Path) -> dict[str, bytes | None]:
         ("tiny", "has a block 'tiny' already"),
         ("taken", "workloads/taken is there already"),
         ("../x", "not a usable name"),
+        ("geste_é", "use the letters a to z or A to Z"),
+        ("_gesture", "begin with a letter or a digit"),
         ("1e3", "means something else"),
     ],
 )

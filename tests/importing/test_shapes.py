@@ -16,6 +16,7 @@ import pandas as pd
 import pyarrow.parquet as pq
 import pytest
 
+from tandem.command import NO_ANSWER, CommandError
 from tandem.data import source_module
 from tandem.data.arrays import PreparedSequences
 from tandem.importing import new_workload, text_tables, wide
@@ -277,6 +278,65 @@ def test_arrays_are_read_in_both_orders_of_axes(tmp_path: Path, axes: str):
     expect(tmp_path / "data_of_mine.npy", "--labels", str(tmp_path / "y.npy"), "--axes", axes)
 
 
+def question(path: Path, *options: str) -> str:
+    with pytest.raises(CommandError) as caught:
+        planned(path, *options)
+    assert caught.value.status == NO_ANSWER and "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def test_an_array_whose_axes_may_both_be_time_is_a_question(tmp_path: Path):
+    values, labels = np.random.default_rng(0).normal(size=(24, 12, 30)).round(3), np.array(["a", "b", "c"] * 8)
+    np.savez(tmp_path / "a.npz", X=values, y=labels)
+    assert "give --axes NTC for 12 steps or --axes NCT for 30 steps" in question(tmp_path / "a.npz")
+    for axes, shape in (("NTC", (24, 12, 30)), ("NCT", (24, 30, 12))):
+        plan, found = planned(tmp_path / "a.npz", "--axes", axes)
+        assert found.sequences.values.shape == shape and f"npz --axes {axes}`" in plan.done
+    np.savez(tmp_path / "b.npz", X_train=values, y_train=labels, X_test=values[:, :9], y_test=labels)
+    assert planned(tmp_path / "b.npz")[1].sequences.values.shape == (48, 12, 30)  # time is the axis that varies
+    np.savez(tmp_path / "c.npz", X=values[:, :9, :].repeat(2, axis=2), y=labels)  # as in UCI's data set HAR
+    assert planned(tmp_path / "c.npz")[1].sequences.values.shape == (24, 60, 9)
+
+
+def frames(folder: Path, shape: tuple[int, ...]) -> np.ndarray:
+    """An npy for each of 11 frames of 18 videos, as label/video/frame.npy. Returns all numbers (18, 11, *shape)."""
+    values = np.random.default_rng(0).normal(size=(18, 11, *shape)).round(3)
+    for number, video in enumerate(values):
+        (folder / LABELS[number] / f"{number // 3}").mkdir(parents=True)
+        for frame, numbers in enumerate(video):
+            np.save(folder / LABELS[number] / f"{number // 3}" / f"{frame}.npy", numbers)
+    return values
+
+
+@pytest.mark.parametrize(("shape", "axes"), [((63,), "T"), ((21, 3), "TC")])
+def test_a_folder_of_numbered_arrays_may_have_a_file_for_each_step(tmp_path: Path, shape: tuple[int, ...], axes: str):
+    values, size = frames(tmp_path / "d", shape), int(np.prod(shape))
+    asked = question(tmp_path / "d")
+    assert f"--axes C if each is one step of {size} channels or --axes {axes} if each is a sequence" in asked
+    plan, found = planned(tmp_path / "d", "--axes", "C")
+    assert sorted(found.sequences.ids) == sorted(f"{LABELS[number]}/{number // 3}" for number in range(18))
+    raw = found.sequences.values[:, :, :size] * found.std[:size] + found.mean[:size]
+    for row, name in enumerate(found.sequences.ids):
+        label, number = name.split("/")
+        assert found.sequences.classes[found.sequences.labels[row]] == label
+        expected = values[3 * int(number) + LABELS.index(label)].reshape(11, size)  # frame 10 comes after frame 2
+        np.testing.assert_allclose(raw[row], expected, atol=1e-5)
+    assert planned(tmp_path / "d", "--axes", axes)[0].summary["num_sequences"] == 18 * 11
+
+
+def test_a_folder_of_arrays_of_equal_shape_has_a_row_per_step_only_if_time_is_longer(tmp_path: Path):
+    values = np.random.default_rng(0).normal(size=(18, 20, 8))
+    for name, arrays in (("long", values), ("wide", values.swapaxes(1, 2)), ("varied", values.swapaxes(1, 2))):
+        for number, each in enumerate(arrays):
+            (tmp_path / name / LABELS[number]).mkdir(parents=True, exist_ok=True)
+            each = each[:, : 20 - number % 3] if name == "varied" else each
+            np.save(tmp_path / name / LABELS[number] / f"r{number}.npy", each)
+    assert planned(tmp_path / "long")[1].sequences.values.shape == (18, 20, 8)
+    assert "give --axes TC for 8 steps or --axes CT for 20 steps" in question(tmp_path / "wide")
+    for name, options in (("wide", ("--axes", "CT")), ("varied", ())):
+        assert planned(tmp_path / name, *options)[1].sequences.values.shape == (18, 20, 8)
+
+
 def test_arrays_of_train_and_test_are_the_split(tmp_path: Path):
     array, labels = padded(), np.array(LABELS)
     parts = {"X_train": array[:12], "y_train": labels[:12], "X_test": array[12:], "y_test": labels[12:]}
@@ -418,7 +478,7 @@ def written(path: Path, content: str | bytes) -> Path:
         (lambda at: written(at / "t.pkl", b"\x80\x04more"), "", "a Python pickle, which is never opened"),
         (lambda at: written(at / "t.parquet", b"clip,frame"), "", "cannot be read"),
         (lambda at: written(at / "d/x.jpg", "a").parent, "", r"a folder of 1 files \(.jpg\), none a sequence"),
-        (flat, "", "nothing says which label the 18 files"),
+        (flat, "", "nothing says which label the 18 sequences"),
         (flat, "--pattern {label}-*", "does not fit 18 of 18 names"),
         (with_other_columns, "", r"3.csv has other columns than the files before it \(y, z\)"),
         (lambda at: arrays(at / "a.npz", X=np.ones((4, 5, 2, 2))), "", r"X \(4, 5, 2, 2\); accepted: \(N, T, C\)"),

@@ -2,6 +2,7 @@
 says why not.
 """
 
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 
+from tandem.command import NO_ANSWER, CommandError
 from tandem.data import source_module
 from tandem.data.rows import to_sequences
 from tandem.data.tables import from_frame, read_table
@@ -62,6 +64,63 @@ def test_a_wrong_label_in_one_row_does_not_make_another_column_the_label(tmp_pat
     table.loc[20, "punch"] = "z"
     table["punch"] = table.pop("punch")  # the last column
     assert "'punch' changes within a sequence" in refusal(saved(table, tmp_path / "t.csv"))
+
+
+PEOPLE = [f"p{number % 8}" for number in range(24)]
+PER_CLIP = np.random.default_rng(3).uniform(1, 9, 24).round(3)
+
+
+def unlabelled(**per_clip: Any) -> pd.DataFrame:
+    """Clips without a column called label; each argument has a value for each of the 24 clips."""
+    table = table_with(**{name: np.asarray(cells).__getitem__ for name, cells in per_clip.items()})
+    return table.drop(columns="label")
+
+
+@pytest.mark.parametrize(
+    ("per_clip", "readings"),
+    [
+        ({"person": PEOPLE, "speed": PER_CLIP}, {"speed": "regress", "person": "classify"}),
+        ({"speed": PER_CLIP, "device": PEOPLE}, {"speed": "regress", "device": "classify"}),
+        ({"person": np.arange(24) % 8, "speed": PER_CLIP}, {"speed": "regress", "person": "classify"}),
+        ({"person": PEOPLE, "age": 20.5 + np.arange(24) % 8}, {"age": "regress", "person": "classify"}),
+        ({"person": PEOPLE, "grade": np.arange(24) % 5}, {"grade": "classify", "person": "classify"}),
+        (
+            {"person": PEOPLE, "grade": np.arange(24) % 5, "take": np.arange(24) // 8},
+            {"grade": "classify", "take": "classify", "person": "classify"},
+        ),
+        ({"person": PEOPLE, "sex": ["f", "m"] * 12, "speed": PER_CLIP}, {"sex": "classify", "speed": "regress"}),
+        ({"driver": PEOPLE, "speed": PER_CLIP}, {"driver": "classify", "speed": "regress"}),
+    ],
+)
+def test_two_columns_that_could_be_the_label_are_a_question(
+    tmp_path: Path, per_clip: dict[str, Any], readings: dict[str, str]
+):
+    path = saved(unlabelled(**per_clip), tmp_path / "t.csv")
+    with pytest.raises(CommandError) as caught:
+        planned(path)
+    assert caught.value.status == NO_ANSWER and "\n" not in str(caught.value)
+    assert re.findall(r"--label (\w+) \((\w+):", str(caught.value)) == [*readings.items()]
+    for label, task in readings.items():  # each option answers the question
+        params = planned(path, "--label", label).workload
+        assert (params.task, params.preprocess.columns.label) == (task, label)
+
+
+@pytest.mark.parametrize("options", ["--task regress", "--groups person"])
+def test_other_options_answer_which_column_is_the_label(tmp_path: Path, options: str):
+    path = saved(unlabelled(person=PEOPLE, speed=PER_CLIP), tmp_path / "t.csv")
+    plan = planned(path, *options.split())
+    assert (plan.workload.task, plan.workload.preprocess.columns.label) == ("regress", "speed")
+    assert plan.workload.preprocess.groups == "person"
+    assert planned(path, "--task", "classify").workload.preprocess.columns.label == "person"
+
+
+def test_a_label_that_varies_within_people_comes_before_their_properties(tmp_path: Path):
+    signs, ages = ["a", "b", "c"] * 8, 20.5 + np.arange(24) % 8
+    table = unlabelled(person=PEOPLE, sign=signs, sex=["f", "m"] * 12, age=ages)
+    plan = planned(saved(table, tmp_path / "t.csv"))
+    assert (plan.workload.preprocess.columns.label, plan.workload.preprocess.groups) == ("sign", "person")
+    table = unlabelled(person=PEOPLE)
+    assert planned(saved(table, tmp_path / "t.csv")).workload.preprocess.columns.label == "person"
 
 
 def test_a_label_of_a_series_is_refused_with_what_to_name(tmp_path: Path):
