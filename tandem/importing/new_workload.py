@@ -25,7 +25,8 @@ docs/own-data.md has a walk-through.
 Before it writes anything, the command parses the block and runs preprocess and preload on the data. It never
 overwrites a file, and a failure leaves everything unchanged.
 
-Exit status: 0 created, 1 nothing is changed, with the reason; with --run also that of `tandem repro`.
+Exit status: 0 created, 1 nothing is changed, with the reason, 2 the same with a question that an option answers; with
+--run also that of `tandem repro`.
 """
 
 import os
@@ -47,6 +48,7 @@ from tandem.importing.columns import shortened
 from tandem.importing.infer_schema import choice_rows, preprocess_section
 from tandem.importing.infer_series import NO_SEASON
 from tandem.importing.long_table import Source
+from tandem.importing.number_signs import SIGNS
 from tandem.importing.params_block import from_yaml, make_block, with_workload
 from tandem.importing.progress import progress
 from tandem.importing.recipe import model_for, train_settings, training_sentence
@@ -132,6 +134,8 @@ def add_arguments(parser: ArgumentParser) -> None:
     shape.add_argument("--labels", metavar="FILE", type=Path, help="a table with a row per file; for arrays an npy")
     shape.add_argument("--axes", choices=("NTC", "NCT"), help="the axes of an array: N sequences, T time, C channels")
     shape.add_argument("--encoding", help="encoding of a text table, e.g. windows-1252")
+    shape.add_argument("--decimal", choices=SIGNS, help="the decimal sign of a text table")
+    shape.add_argument("--thousands", choices=SIGNS, help="the sign between thousands in a text table")
     shape.add_argument("--alone", action="store_true", default=None, help="do not read the matching file (_TEST, y)")
     one = parser.add_argument_group("one series")
     one.add_argument("--time", metavar="COLUMN", help="the time of a row")

@@ -49,7 +49,8 @@ def open_path(path: Path, options: Mapping[str, Any]) -> Source:
     if ending == ".parquet" or start.startswith(b"PAR1"):
         frame, text, notes, name = sample_of_parquet(path), None, list[Note](), f"{stem}.parquet"
     else:
-        text = text_tables.sniff(path, options)
+        others = (text_tables.find_format(file, options) for _, file in files if file != path)
+        text = text_tables.with_notation(text_tables.find_format(path, options), options, others)
         name = f"{stem}.csv" if text.is_ready and not text.compression else f"{stem}.csv.gz"
         try:
             frame, notes = text_tables.read_sample(text), text.notes
@@ -112,6 +113,8 @@ USES = {
     "axes": ("arrays",),
     "layout": ("a table",),
     "encoding": ("a table", "a folder"),
+    "decimal": ("a table", "a folder"),
+    "thousands": ("a table", "a folder"),
 }
 
 
