@@ -84,7 +84,9 @@ def open_path(path: Path, options: Mapping[str, Any]) -> Source:
         ]
     if text is not None and not text.is_ready:
         notes = [*notes, ("table", "UTF-8, commas", "how it is written again, without another change")]
-        return Source([path], notes, partial(text_tables.rewrite, text), name)
+        return Source(
+            [path], notes, partial(text_tables.rewrite, text), name, own_line=partial(text_tables.own_line, text)
+        )
     return Source([path], notes, name=name)
 
 

@@ -16,7 +16,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
-from itertools import pairwise
+from itertools import islice, pairwise
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -83,8 +83,8 @@ class TextTable:
 
 
 def sniff(path: Path, options: Mapping[str, Any]) -> TextTable:
-    """Detect the format of the text of `path` and the notation of its numbers. `options`: the given options; `encoding`,
-    `na`, `decimal` and `thousands` count.
+    """Detect the format of the text of `path` and the notation of its numbers. `options`: the given options, of which
+    `encoding`, `na`, `decimal` and `thousands` count.
 
     Raises ValueError if it is no text, and as `with_notation` does.
     """
@@ -147,7 +147,8 @@ def find_format(path: Path, options: Mapping[str, Any]) -> TextTable:
 
 
 def with_notation(table: TextTable, options: Mapping[str, Any], others: Iterable[TextTable] = ()) -> TextTable:
-    """`table` with the notation of its numbers, which all cells of it and of `others`, files with the same columns, show.
+    """`table` with the notation of its numbers. It follows from all cells of this file and of `others`, which have the
+    same columns.
 
     Raises CommandError with a question, and ValueError, if `find_notation` does.
     """
@@ -302,20 +303,28 @@ def with_numbers(table: TextTable, block: pa.Table, types: Mapping[str, pa.DataT
 
     Raises ValueError if a cell of a column of numbers is none.
     """
+    kinds = types or {}
     for place, name in enumerate(block.column_names):
         if name in table.notation.columns:
-            cells, kind = number_signs.converted(block[place], *table.notation.columns[name]), (types or {}).get(name)
-            if kind != pa.string():
-                numbers, _ = as_numbers(cells, table.na)
-                if numbers is None and kind is not None:
-                    wrong = next(cell for cell in cells.to_pylist() if not is_number(cell, table.na, allow_missing=True))
-                    raise ValueError(
-                        f"{table.path}: column {name!r} must hold numbers, found {wrong}; correct the table and run again"
-                    )
-                whole = numbers is not None and kind is None and cast_or_none(numbers, pa.int64())
-                cells = whole or numbers or cells
+            cells = number_signs.converted(block[place], *table.notation.columns[name])
+            if kinds.get(name) != pa.string():
+                cells = inferred(cells, table.na) if name not in kinds else as_floats(cells, name, table)
             block = block.set_column(place, name, cells)
     return block
+
+
+def inferred(cells: pa.ChunkedArray, na: Sequence[str]) -> pa.ChunkedArray:
+    """Text as whole numbers, else as numbers, else as it is."""
+    numbers, _ = as_numbers(cells, na)
+    return cells if numbers is None else cast_or_none(numbers, pa.int64()) or numbers
+
+
+def as_floats(cells: pa.ChunkedArray, name: str, table: TextTable) -> pa.ChunkedArray:
+    numbers, _ = as_numbers(cells, table.na)
+    if numbers is None:
+        wrong = next(cell for cell in cells.to_pylist() if not is_number(cell, table.na, allow_missing=True))
+        raise ValueError(f"{table.path}: column {name!r} must hold numbers, found {wrong}; correct the table")
+    return numbers
 
 
 @contextmanager
@@ -358,6 +367,16 @@ def why_unreadable(error: Exception, table: TextTable) -> str:
         return f"{line} has {found[3]} cells and the first one {found[2]}; correct the table and run again"
     is_encoding = "UTF8" in text or isinstance(error, UnicodeDecodeError)
     return f"it is not {table.encoding} further down; name its encoding with --encoding" if is_encoding else text
+
+
+def own_line(table: TextTable, written: Path, line: int) -> int:
+    """The line of the file of `table` that became `line` of the rewritten table; blank lines make a difference."""
+    row = next(number for number, (own, _) in enumerate(tables.csv_rows(written)) if own == line)
+    with opened(table.path, table.compression) as (file, _):
+        text = io.TextIOWrapper(file, table.encoding, newline="")
+        reader = csv.reader(text, delimiter=table.delimiter)
+        lines = (reader.line_num for cells in reader if (any(cells) if table.delimiter == " " else cells))
+        return next(islice(lines, row, None))
 
 
 def rewrite(table: TextTable, target: Path) -> None:
