@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 
 from tandem.data.tables import split_column
 from tandem.data.times import PERIOD_FORMS, first_day
+from tandem.importing import number_signs
 from tandem.params.schema import NO_GROUPS
 
 Choice = tuple[Any, str]  # (value, reason)
@@ -22,11 +23,8 @@ Choose = Callable[[str, Callable[[], Choice]], Any]  # (key, function that infer
 Choices = dict[str, Choice]  # by key: the task, and the columns, gaps and steps of `preprocess`
 
 
-# Text that means a date or a number but cannot be parsed as one.
+# Text that means a date but cannot be parsed as one.
 ODD_DATE = r"\d{1,2}[./-]\d{1,2}[./-]\d{2,4}.*|\d{4}[./]\d{1,2}[./]\d{1,2}.*"
-WITH_UNIT = r"[+-]?\d+(?:[.,]\d+)?(\s?[^\d\s.,]{1,6})"
-DECIMAL_COMMA = r"[+-]?(\d{1,3}(\.\d{3})+|\d+)(,\d+)?"  # 1.164,32
-WITH_THOUSANDS = r"[+-]?(\d{1,3}(,\d{3})+|\d+)(\.\d+)?"  # 1,164.32
 
 
 class NotFound(ValueError):
@@ -93,19 +91,18 @@ class TableColumns:
         return first[group]
 
     def advice(self, column: str) -> str:
-        """How to write the dates or numbers of an odd column, with its first cell."""
-        cells = self.frame[column].dropna().astype(str)
-        cell, place = cells.iloc[0], f"table[{column!r}]"
-        if cells.str.fullmatch(ODD_DATE).mean() > 0.9:
-            convert, is_year_first = f"{place} = pandas.to_datetime({place}", re.match(r"\d{4}", cell)
+        """How to write the dates or numbers of an odd column, with one of its cells."""
+        cells, place = self.frame[column].dropna().astype(str), f"table[{column!r}]"
+        dates = cells[cells.str.fullmatch(ODD_DATE)]
+        if len(dates) > 0.9 * len(cells):
+            convert, is_year_first = f"{place} = pandas.to_datetime({place}", re.match(r"\d{4}", dates.iloc[0])
             convert += ")" if is_year_first else ", dayfirst=True), without dayfirst if the month comes first"
-            return f"dates like {cell!r}; write them as 2024-03-01: {convert}"
-        if unit := re.fullmatch(WITH_UNIT, cell):
-            return f"numbers with a unit, {cell!r}; write {place} = {place}.str.removesuffix({unit[1]!r}).astype(float)"
-        mend = ".str.replace(',', '')"
-        if cells.str.fullmatch(DECIMAL_COMMA).mean() > 0.9:
-            mend = ".str.replace('.', '').str.replace(',', '.')"
-        return f"numbers like {cell!r}; write {place} = {place}{mend}.astype(float)"
+            return f"dates like {dates.iloc[0]!r}; write them as 2024-03-01: {convert}"
+        units = cells.str.extract(f"^{number_signs.WITH_UNIT}$")[1].dropna()
+        with_unit, end = (" with a unit", f".str.removesuffix({units.iloc[0]!r})") if len(units) else ("", "")
+        cell, ways = number_signs.conversions(cells)
+        writes = " or ".join(f"{place} = {place}{end}{code}.astype(float){words}" for code, words in ways)
+        return f"numbers{with_unit} like {cell!r}; write {writes}"
 
     def num_distinct(self, column: str) -> int:
         return int(self.frame[column].nunique())
@@ -143,9 +140,9 @@ def kind_of(cells: pd.Series) -> str:
 
 def is_odd(cells: pd.Series) -> bool:
     """Whether text holds dates or numbers in an unusual format, or numbers that all have the same unit."""
-    if any(cells.str.fullmatch(form).mean() > 0.9 for form in (ODD_DATE, DECIMAL_COMMA, WITH_THOUSANDS)):
+    if any(cells.str.fullmatch(form).mean() > 0.9 for form in (ODD_DATE, number_signs.NUMBER)):
         return True
-    units = cells.str.extract(rf"^{WITH_UNIT}$")[0]
+    units = cells.str.extract(f"^{number_signs.WITH_UNIT}$")[1]
     return bool(units.notna().mean() > 0.9 and units.nunique() == 1 and cells.nunique() > 2)
 
 

@@ -33,6 +33,7 @@ class Source:
     write: Callable[[Path], None] | None = None  # writes the table, once; None: the file is used as it is
     name: str = ""  # of the table, with the ending that states its format; empty: that of the workload, as Parquet
     known: Choices = field(default_factory=dict)  # the choices that follow from the shape; none for a long table
+    own_line: Callable[[Path, int], int] | None = None  # (written table, its line) -> the line in the source
     used: tuple[str, ...] = ()  # options that name columns of the source, which have other names in the long table
 
 

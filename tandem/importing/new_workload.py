@@ -25,8 +25,8 @@ docs/own-data.md has a walk-through.
 Before it writes anything, the command parses the block and runs preprocess and preload on the data. It never
 overwrites a file, and a failure leaves everything unchanged.
 
-Exit status: 0 created, 1 nothing is changed, with the reason, 2 nothing is changed, and an option has to say which of
-two readings is right; with --run also that of `tandem repro`.
+Exit status: 0 created, 1 nothing is changed, with the reason, 2 the same with a question that an option answers; with
+--run also that of `tandem repro`.
 """
 
 import os

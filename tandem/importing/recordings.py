@@ -79,7 +79,7 @@ class Reader:
 
     def __init__(self, paths: Sequence[Path], options: Mapping[str, Any], taken: Sequence[str], axes: str):
         sampled, self.axes = sample_of(paths), axes
-        self.form = text_tables.sniff(sampled[0], options) if kind_of_file(paths[0]) == "text" else None
+        self.form = form_of_all(sampled[0], paths, options) if kind_of_file(paths[0]) == "text" else None
         first = read_file(sampled[0], self.form, axes=axes)
         self.names = first.column_names
         if again := [name for name in self.names if name in taken or name == "sequence"]:
@@ -110,6 +110,12 @@ class Reader:
             return pa.table({name: table[name].cast(kind) for name, kind in self.types.items()})
         except pa.ArrowException as error:
             raise ValueError(f"{path} holds other kinds of cells than most files: {one_line(error)}") from None
+
+
+def form_of_all(first: Path, paths: Sequence[Path], options: Mapping[str, Any]) -> TextTable:
+    """The format of the file `first`, with the notation of the numbers in all files."""
+    form = text_tables.find_format(first, options)
+    return text_tables.with_notation(form, options, (replace(form, path=path) for path in paths if path != first))
 
 
 def kinds_of(tables: Sequence[pa.Table]) -> dict[str, pa.DataType]:

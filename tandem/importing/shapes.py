@@ -23,6 +23,7 @@ from tandem.importing import array_files, folders, recordings, text_tables, ts_f
 from tandem.importing.columns import TableColumns, named
 from tandem.importing.infer_sequences import LABEL_NAMES
 from tandem.importing.long_table import Source, SplitFile, open_parquet
+from tandem.importing.number_signs import SIGNS
 from tandem.importing.text_tables import Note
 
 ARRAYS = (".npy", ".npz")
@@ -35,6 +36,8 @@ def add_arguments(group: Any) -> None:
     group.add_argument("--layout", choices=("long", "wide"), help="a row per step, or a row per sequence")
     group.add_argument("--axes", choices=("NTC", "NCT", "TC", "CT", "T", "C"), help=AXES_HELP)
     group.add_argument("--encoding", help="encoding of a text table, e.g. windows-1252")
+    group.add_argument("--decimal", choices=SIGNS, help="the decimal sign of a text table")
+    group.add_argument("--thousands", choices=SIGNS, help="the sign between thousands in a text table")
 
 
 def open_path(path: Path, options: Mapping[str, Any]) -> Source:
@@ -61,7 +64,8 @@ def open_path(path: Path, options: Mapping[str, Any]) -> Source:
     if ending == ".parquet" or start.startswith(b"PAR1"):
         frame, text, notes, name = sample_of_parquet(path), None, list[Note](), f"{stem}.parquet"
     else:
-        text = text_tables.sniff(path, options)
+        others = (text_tables.find_format(file, options) for _, file in files if file != path)
+        text = text_tables.with_notation(text_tables.find_format(path, options), options, others)
         name = f"{stem}.csv" if text.is_ready and not text.compression else f"{stem}.csv.gz"
         try:
             frame, notes = text_tables.read_sample(text), text.notes
@@ -95,7 +99,9 @@ def open_path(path: Path, options: Mapping[str, Any]) -> Source:
         ]
     if text is not None and not text.is_ready:
         notes = [*notes, ("table", "UTF-8, commas", "how it is written again, without another change")]
-        return Source([path], notes, partial(text_tables.rewrite, text), name)
+        return Source(
+            [path], notes, partial(text_tables.rewrite, text), name, own_line=partial(text_tables.own_line, text)
+        )
     return Source([path], notes, name=name)
 
 
@@ -124,6 +130,8 @@ USES = {
     "axes": ("arrays", "a folder"),
     "layout": ("a table",),
     "encoding": ("a table", "a folder"),
+    "decimal": ("a table", "a folder"),
+    "thousands": ("a table", "a folder"),
 }
 
 

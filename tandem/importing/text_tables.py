@@ -14,20 +14,21 @@ import re
 import zipfile
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field
-from itertools import pairwise
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, replace
+from itertools import islice, pairwise
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import pandas as pd
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.csv
 
 from tandem.data import tables
-from tandem.data.tables import MISSING
+from tandem.data.tables import MISSING, as_numbers, cast_or_none, is_number
 from tandem.data.times import PERIOD_FORMS, YEAR_FORM, first_day
+from tandem.importing import number_signs
+from tandem.importing.number_signs import DECIMAL, THOUSANDS, ColumnCells, Notation
 from tandem.importing.progress import progress
 from tandem.params.parsing import one_line
 
@@ -57,7 +58,7 @@ DELIMITERS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "bars", " ": 
 SAMPLE_LETTERS, SAMPLE_ROWS = 1 << 18, 50
 BLOCK_BYTES = 2 << 20  # pyarrow reads dozens of blocks ahead
 NUM_SAMPLED = 1000  # rows
-NUMBER = "|".join((r"[+-]?(\d+[.,]?\d*|[.,]\d+)([eE][+-]?\d+)?", *map(re.escape, filter(None, MISSING))))
+NUMBER = "|".join((number_signs.NUMBER, *map(re.escape, filter(None, MISSING))))
 
 
 @dataclass(frozen=True)
@@ -66,24 +67,32 @@ class TextTable:
     compression: str  # a key of OPENERS, or zip, or empty
     encoding: str
     delimiter: str
-    decimal: str
     names: tuple[str, ...]  # of the header, or 1, 2, 3 and so on
     has_header: bool
     notes: list[Note] = field(default_factory=list)
     names_index: bool = False  # the header omits the first column's name; `names` includes one
     na: tuple[str, ...] = ()  # cells without a number, besides MISSING
+    notation: Notation = Notation()
 
     @property
     def is_ready(self) -> bool:
         """Whether preprocess reads it directly, once the name's ending states the compression."""
         is_plain = self.compression in ("", "gzip") and self.encoding in ("utf-8", "utf-8-sig")
         is_named = self.has_header and not self.names_index
-        return is_plain and self.delimiter == "," and self.decimal == "." and is_named
+        return is_plain and self.delimiter == "," and is_named and not self.notation.columns
 
 
 def sniff(path: Path, options: Mapping[str, Any]) -> TextTable:
-    """Detect the format of the text of `path` from its first rows (the encoding: from the whole file). `options`: the
-    given options; `encoding` and `na` count.
+    """Detect the format of the text of `path` and the notation of its numbers. `options`: the given options, of which
+    `encoding`, `na`, `decimal` and `thousands` count.
+
+    Raises ValueError if it is no text, and as `with_notation` does.
+    """
+    return with_notation(find_format(path, options), options)
+
+
+def find_format(path: Path, options: Mapping[str, Any]) -> TextTable:
+    """From the first rows (the encoding: from the whole file), without the notation of numbers.
 
     Raises ValueError if it is no text.
     """
@@ -120,12 +129,8 @@ def sniff(path: Path, options: Mapping[str, Any]) -> TextTable:
     delimiter, rows = find_delimiter(text)
     if not rows:
         raise ValueError(f"{path} is empty; it must hold a header and at least one row")
-    cells = [cell.strip() for row in rows[1:] for cell in row]
-    points, commas = (sum(bool(re.fullmatch(rf"[+-]?\d+{sign}\d+", cell)) for cell in cells) for sign in (r"\.", ","))
-    decimal = "," if delimiter != "," and commas > points else "."
     if delimiter != ",":
-        comma = ", with decimal commas" if decimal == "," else ""
-        notes.append(("cells", f"between {DELIMITERS[delimiter]}{comma}", "detected in the first rows"))
+        notes.append(("cells", f"between {DELIMITERS[delimiter]}", "detected in the first rows"))
     has_header = is_header(rows[0])
     names = tuple(name.strip() if delimiter != "," else name for name in rows[0])
     if not has_header:
@@ -138,7 +143,34 @@ def sniff(path: Path, options: Mapping[str, Any]) -> TextTable:
         names = (name, *names[1:])
         notes.append(("index", name, "the first column, which has no name and contains times: a pandas index"))
     na = tuple(options.get("na", ()))
-    return TextTable(path, compression, encoding, delimiter, decimal, names, has_header, notes, names_index, na)
+    return TextTable(path, compression, encoding, delimiter, names, has_header, notes, names_index, na)
+
+
+def with_notation(table: TextTable, options: Mapping[str, Any], others: Iterable[TextTable] = ()) -> TextTable:
+    """`table` with the notation of its numbers. It follows from all cells of this file and of `others`, which have the
+    same columns.
+
+    Raises CommandError with a question, and ValueError, if `find_notation` does.
+    """
+    given = {key: options[key] for key in (DECIMAL, THOUSANDS) if key in options}
+    if len(given) == 2 and len({*given.values()}) == 1:
+        raise ValueError(f"--decimal and --thousands are both {given[DECIMAL]!r}, and a sign has one meaning; give one")
+    columns = {name: ColumnCells() for name in table.names}
+    for each in (table, *others):
+        with suppress(ValueError):  # a row with too many cells: the reader of the file reports it
+            for name, cells in text_columns(each):
+                columns[name].add(cells, str(each.path), name, table.na)
+    notation = number_signs.find_notation(columns, table.delimiter, given)
+    note = [("numbers", notation.words, notation.reason)] if notation.words else []
+    return replace(table, notation=notation, notes=[*table.notes, *note])
+
+
+def text_columns(table: TextTable) -> Iterator[tuple[str, pa.Array]]:
+    """Every column of every block, as its literal text."""
+    with progress(f"reading {table.path.name}", table.path.stat().st_size, "B") as at:
+        for done, block in read_blocks(table, None):
+            yield from zip(table.names, (column.combine_chunks() for column in block.columns), strict=True)
+            at(done)
 
 
 def are_times(rows: Sequence[Sequence[str]]) -> bool:
@@ -232,17 +264,22 @@ def read_blocks(table: TextTable, types: Mapping[str, pa.DataType] | None) -> It
     Raises ValueError, in one sentence, for invalid content.
     """
     wanted = {name: pa.string() for name in table.names} | dict(types or {})
-    convert = {"column_types": wanted} | ({"null_values": ()} if types is None else {})
+    literal = wanted | dict.fromkeys(table.notation.columns, pa.string())
+    convert = {"column_types": literal} | ({"null_values": ()} if types is None else {})
     with readable(table) as (file, raw):
         for batch in pa.csv.open_csv(file, *csv_options(table, newlines_in_values=types is None, **convert)):
-            yield raw.tell(), pa.Table.from_batches([batch])
+            block = pa.Table.from_batches([batch])
+            yield raw.tell(), block if types is None else with_numbers(table, block, wanted)
 
 
 def read_sample(table: TextTable) -> pd.DataFrame:
     """The first rows, with the kind that each column's text suggests."""
     with readable(table) as (file, _):
-        batch = next(iter(pa.csv.open_csv(file, *csv_options(table))), None)
-        frame = pd.DataFrame() if batch is None else batch.slice(0, NUM_SAMPLED).to_pandas()
+        texts = dict.fromkeys(table.notation.columns, pa.string())
+        batch = next(iter(pa.csv.open_csv(file, *csv_options(table, column_types=texts))), None)
+        if batch is None:
+            return pd.DataFrame()
+        frame = with_numbers(table, pa.Table.from_batches([batch]).slice(0, NUM_SAMPLED)).to_pandas()
         return frame.mask(frame == "")
 
 
@@ -251,12 +288,43 @@ def read_whole(table: TextTable, texts: Sequence[str] = ()) -> pa.Table:
     file's own names.
     """
     with readable(table) as (file, _):
-        read, parse, convert = csv_options(table, column_types=dict.fromkeys(texts, pa.string()))
+        as_text = dict.fromkeys((*texts, *table.notation.columns), pa.string())
+        read, parse, convert = csv_options(table, column_types=as_text)
         read.use_threads = False
         if table.has_header:
             read.column_names, read.skip_rows_after_names = [], 0
         data = pa.BufferReader(file.read())  # pyarrow reads a Python file object under its lock: four times slower
-        return pa.csv.read_csv(data, read, parse, convert)
+        return with_numbers(table, pa.csv.read_csv(data, read, parse, convert), dict.fromkeys(texts, pa.string()))
+
+
+def with_numbers(table: TextTable, block: pa.Table, types: Mapping[str, pa.DataType] | None = None) -> pa.Table:
+    """The block with the columns of the table's notation, which are text, in the given `types`; the others become
+    numbers if all their cells are.
+
+    Raises ValueError if a cell of a column of numbers is none.
+    """
+    kinds = types or {}
+    for place, name in enumerate(block.column_names):
+        if name in table.notation.columns:
+            cells = number_signs.converted(block[place], *table.notation.columns[name])
+            if kinds.get(name) != pa.string():
+                cells = inferred(cells, table.na) if name not in kinds else as_floats(cells, name, table)
+            block = block.set_column(place, name, cells)
+    return block
+
+
+def inferred(cells: pa.ChunkedArray, na: Sequence[str]) -> pa.ChunkedArray:
+    """Text as whole numbers, else as numbers, else as it is."""
+    numbers, _ = as_numbers(cells, na)
+    return cells if numbers is None else cast_or_none(numbers, pa.int64()) or numbers
+
+
+def as_floats(cells: pa.ChunkedArray, name: str, table: TextTable) -> pa.ChunkedArray:
+    numbers, _ = as_numbers(cells, table.na)
+    if numbers is None:
+        wrong = next(cell for cell in cells.to_pylist() if not is_number(cell, table.na, allow_missing=True))
+        raise ValueError(f"{table.path}: column {name!r} must hold numbers, found {wrong}; correct the table")
+    return numbers
 
 
 @contextmanager
@@ -284,7 +352,7 @@ def csv_options(table: TextTable, newlines_in_values: bool = False, **convert: A
     )
     delimiter = "\t" if table.delimiter == " " else table.delimiter
     parse = pa.csv.ParseOptions(delimiter=delimiter, newlines_in_values=newlines_in_values)
-    convert = {"null_values": (*MISSING, *table.na), "decimal_point": table.decimal, **convert}
+    convert = {"null_values": (*MISSING, *table.na), **convert}
     return read, parse, pa.csv.ConvertOptions(**convert)
 
 
@@ -301,8 +369,18 @@ def why_unreadable(error: Exception, table: TextTable) -> str:
     return f"it is not {table.encoding} further down; name its encoding with --encoding" if is_encoding else text
 
 
+def own_line(table: TextTable, written: Path, line: int) -> int:
+    """The line of the file of `table` that became `line` of the rewritten table; blank lines make a difference."""
+    row = next(number for number, (own, _) in enumerate(tables.csv_rows(written)) if own == line)
+    with opened(table.path, table.compression) as (file, _):
+        text = io.TextIOWrapper(file, table.encoding, newline="")
+        reader = csv.reader(text, delimiter=table.delimiter)
+        lines = (reader.line_num for cells in reader if (any(cells) if table.delimiter == " " else cells))
+        return next(islice(lines, row, None))
+
+
 def rewrite(table: TextTable, target: Path) -> None:
-    """Write CSV in UTF-8 with commas, as gzip, for preprocess. Cells do not change, except for decimal commas."""
+    """Write CSV in UTF-8 with commas, as gzip, for preprocess. Cells change only in the columns of the notation."""
     schema = pa.schema([(name, pa.string()) for name in table.names])
     options = pa.csv.WriteOptions(quoting_style="needed")
     with (
@@ -311,9 +389,5 @@ def rewrite(table: TextTable, target: Path) -> None:
         pa.csv.CSVWriter(file, schema, write_options=options) as writer,
     ):
         for done, block in read_blocks(table, None):
-            if table.decimal == ",":
-                comma, point = r"^(\s*[+-]?\d+),(\d+(?:[eE][+-]?\d+)?\s*)$", r"\1.\2"
-                cells = [pc.replace_substring_regex(column, comma, point) for column in block.columns]
-                block = pa.table(cells, names=table.names)
-            writer.write_table(block)
+            writer.write_table(with_numbers(table, block, dict.fromkeys(table.names, pa.string())))
             at(done)

@@ -61,10 +61,22 @@ def infer(name: str, path: Path, found: Source, options: Mapping[str, Any]) -> t
             del columns
             choices, summary = dry_run(name, path, choices, Path(folder) / "out")
         except ValueError as error:  # the message must not name the temporary path
-            called = f"{shown} as one long table" if known else path.name if found.write else shown
-            message = str(error).replace(relative(path), called)
+            called = f"{shown} as one long table" if known else shown
+            message = with_own_lines(str(error), path, found).replace(relative(path), called)
             raise ValueError(with_sequence(message, path, known) if known else message) from None
     return choices, summary, has_split
+
+
+def with_own_lines(message: str, path: Path, found: Source) -> str:
+    """An error about lines of a rewritten table has the lines of the user's file, which may have blank ones."""
+    own_line = found.own_line
+    if own_line is None:
+        return message
+
+    def with_lines(match: re.Match[str]) -> str:
+        return re.sub(r"\d+", lambda line: str(own_line(path, int(line[0]))), match[0])
+
+    return re.sub(r"\blines? \d+(?: and \d+)?", with_lines, message)
 
 
 def with_sequence(message: str, path: Path, known: Choices) -> str:

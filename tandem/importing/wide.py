@@ -8,6 +8,7 @@ column of lists has an entry for each step: numbers are a feature, words may be 
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -160,7 +161,9 @@ def row_per_sequence(
     others = [name for name in columns.frame.columns if name not in of_steps]
 
     def read(file: Path) -> Iterator[Block]:
-        form = text_tables.sniff(file, options) if text is not None and file != path else text
+        form = text
+        if text is not None and file != path:
+            form = replace(text_tables.find_format(file, options), notation=text.notation)
         have = form.names if form else schema_of(file).names
         if missing := [name for name in (*of_steps, *others) if name not in have]:
             raise ValueError(f"{file} has no column {missing[0]!r}, which {path} has; make them alike")

@@ -1,0 +1,251 @@
+"""Numbers in text: whether a comma or a point is decimal or separates thousands.
+
+`1,014` has two readings. `0,5` and `1,014,145` have one, and so have the other cells of their column. Such a column
+decides for the table. What it does not decide is a question to the user. Spaces and apostrophes between digits
+(`1 014`, `1'014`) separate thousands.
+"""
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tandem.command import NO_ANSWER, CommandError
+from tandem.data.tables import MISSING, cast_or_none
+
+SIGNS = {",": "comma", ".": "point"}
+OTHER = {",": ".", ".": ","}
+DECIMAL, THOUSANDS = "decimal", "thousands"
+OPPOSITE = {DECIMAL: THOUSANDS, THOUSANDS: DECIMAL}
+NAMES = {DECIMAL: "decimal {}s", THOUSANDS: "{}s between thousands"}
+# What may stand between thousands -> its characters, and whole numbers with it. India writes 12,34,567.
+BETWEEN = {",": ",", ".": r"\.", " ": " \u00a0\u2009\u202f", "'": "'\u2019"}
+GROUPED = {sign: rf"[1-9]\d{{0,2}}(?:[{letters}]\d{{3}})+" for sign, letters in BETWEEN.items()}
+GROUPED[","] = rf"(?:{GROUPED[',']}|[1-9]\d?(?:,\d\d)+,\d{{3}})"
+
+
+def number_form(decimal: str, thousands: str) -> str:
+    """The regular expression of a number with these decimal signs and keys of BETWEEN. A sign has one meaning in it."""
+    fraction = rf"(?:[{decimal}]\d*)?" if decimal else ""
+    forms = [rf"\d+{fraction}(?:[eE][+-]?\d+)?", *([rf"[{decimal}]\d+(?:[eE][+-]?\d+)?"] if decimal else [])]
+    for sign in thousands:
+        others = decimal.replace(sign, "")
+        forms.append(GROUPED[sign] + (rf"(?:[{others}]\d*)?" if others else ""))
+    return f"[+-]?(?:{'|'.join(forms)})"
+
+
+NUMBER = number_form(".,", "".join(BETWEEN))
+WITH_UNIT = rf"({NUMBER})(\s?[^\d\s.,]{{1,6}})"
+
+
+class Example(NamedTuple):
+    path: str
+    column: str
+    cell: str
+
+    def __str__(self) -> str:
+        return f"column {self.column!r} holds {self.cell!r}"
+
+
+@dataclass
+class ColumnCells:
+    """What the cells of a column show, added block by block."""
+
+    num: int = 0
+    num_numbers: int = 0
+    has_unit: bool = False  # such a column stays text, but shows what a sign means
+    spaced: str = ""  # which of the space and the apostrophe separate thousands
+    # By sign, the first cell in which it can only be decimal, can only separate thousands, may be both (`1,014`).
+    certain: dict[str, dict[str, Example]] = field(default_factory=lambda: {DECIMAL: {}, THOUSANDS: {}})
+    open: dict[str, Example] = field(default_factory=dict)
+    # log10 of the numbers without a sign, and by sign of the cells that may be both, as thousands; 0 is left out
+    sizes: dict[str, list[np.ndarray]] = field(default_factory=lambda: {"": [], ",": [], ".": []})
+
+    def add(self, cells: pa.Array, path: str = "", column: str = "", na: Sequence[str] = ()) -> None:
+        cells = pc.utf8_trim_whitespace(cells)
+        cells = cells.filter(pc.invert(pc.is_in(cells, pa.array([*MISSING, *na])))).drop_null()
+        if "." in self.certain[DECIMAL] and cast_or_none(cells, pa.float64()) is not None:
+            self.num += len(cells)  # fast: a block without commas, of a column whose points are known
+            self.num_numbers += len(cells)
+            return
+        numbers, is_number = cells, matches(cells, NUMBER)
+        if 2 * is_number.true_count <= len(cells):
+            numbers = pc.replace_substring_regex(cells, f"^{WITH_UNIT}$", r"\1")
+            self.has_unit |= matches(numbers, NUMBER).true_count > is_number.true_count
+            is_number = matches(numbers, NUMBER)
+        self.num += len(cells)
+        self.num_numbers += is_number.true_count
+        cells, numbers = cells.filter(is_number), numbers.filter(is_number)
+        for sign in " '":
+            if sign not in self.spaced and pc.any(pc.match_substring_regex(numbers, f"[{BETWEEN[sign]}]")).as_py():
+                self.spaced += sign
+        for sign in SIGNS:
+            has = pc.match_substring(numbers, sign)
+            if not has.true_count:
+                continue
+            shown, signed = cells.filter(has), numbers.filter(has)
+            has_two = matches(signed, two_signs(sign))
+            is_open = matches(signed, rf"[+-]?[1-9]\d{{0,2}}[{sign}]\d{{3}}")
+            is_decimal = pc.invert(pc.or_(has_two, is_open))
+            found = ((has_two, self.certain[THOUSANDS]), (is_decimal, self.certain[DECIMAL]), (is_open, self.open))
+            for mask, examples in found:
+                if sign not in examples and mask.true_count:
+                    examples[sign] = Example(path, column, shown.filter(mask)[0].as_py())
+            self.add_sizes(sign, pc.replace_substring(signed.filter(is_open), sign, ""))
+        self.add_sizes("", numbers.filter(matches(numbers, r"[+-]?\d+")))
+
+    def add_sizes(self, sign: str, digits: pa.Array) -> None:
+        if len(digits) and not any(self.certain.values()):
+            sizes = np.abs(digits.cast(pa.float64()).to_numpy())
+            self.sizes[sign].append(np.log10(sizes[sizes > 0]).astype(np.float32))
+
+    def is_nearer_to_thousands(self, sign: str) -> bool:
+        """Whether the numbers without a sign are nearer to `1,014` as 1014 than as 1.014."""
+        without, thousands = (np.concatenate([[], *self.sizes[each]]) for each in ("", sign))
+        if not len(without) or not len(thousands):
+            return False
+        distance = np.median(without) - np.median(thousands)
+        return bool(abs(distance) < abs(distance + 3))  # 1.014 is 3 less than 1014 in log10
+
+    def has(self, sign: str) -> bool:
+        return any(sign in examples for examples in (self.open, *self.certain.values()))
+
+    def meaning_of(self, sign: str, delimiter: str) -> str:
+        """What this column alone says of `sign`: DECIMAL, THOUSANDS, or "" if it is open or not there."""
+        for meaning, examples in self.certain.items():
+            if sign in examples:
+                return meaning
+        if (sign, delimiter) == (".", ","):
+            return DECIMAL if sign in self.open else ""
+        return THOUSANDS if self.is_nearer_to_thousands(sign) else ""
+
+
+@dataclass(frozen=True)
+class Notation:
+    """How the numbers of a table are written."""
+
+    columns: Mapping[str, tuple[str, str]] = field(default_factory=dict)  # to convert: the arguments of number_form
+    words: str = ""  # what the command says of it, if a cell has two readings or is converted
+    reason: str = ""
+
+
+def meaning_of(
+    sign: str, cells: ColumnCells, table: Sequence[ColumnCells], delimiter: str, given: Mapping[str, str]
+) -> tuple[str, str]:
+    """Whether `sign` is DECIMAL or separates THOUSANDS in a column, and the reason; "" if that is open.
+
+    `cells`: of the column. `table`: of all columns of numbers. `given`: DECIMAL or THOUSANDS -> the sign of the option.
+    """
+    other, word = OTHER[sign], SIGNS[sign]
+    for meaning, examples in cells.certain.items():
+        if sign in examples:
+            return meaning, str(examples[sign])
+    for meaning, asked in given.items():
+        return meaning if asked == sign else OPPOSITE[meaning], "as requested"
+    if (sign, delimiter) == (".", ","):
+        return DECIMAL, ""
+    of_table = {column.meaning_of(sign, delimiter): column for column in table if column.has(sign)}
+    of_table.pop("", None)
+    if len(of_table) == 1:
+        [(meaning, column)] = of_table.items()
+        if sign in column.certain[meaning]:
+            return meaning, str(column.certain[meaning][sign])
+        return meaning, f"{column.open[sign]} beside numbers of that size without a {word}"
+    if of_table:
+        return "", ""
+    of_other = {column.meaning_of(other, delimiter) for column in table} - {""}
+    if len(of_other) == 1:
+        [meaning] = of_other
+        return OPPOSITE[meaning], f"the {SIGNS[other]} {'is decimal' if meaning == DECIMAL else 'separates thousands'}"
+    if any(column.spaced for column in table):
+        return DECIMAL, "another sign separates thousands"
+    if sign == "." and not of_other and not cells.sizes[""]:
+        return DECIMAL, f"{cells.open[sign]}, and every number has three digits after a point"
+    return "", ""
+
+
+def find_notation(columns: Mapping[str, ColumnCells], delimiter: str, given: Mapping[str, str]) -> Notation:
+    """The notation of a table. `given`: as in `meaning_of`.
+
+    Raises CommandError with the question if a sign is open, ValueError if one has both meanings in a column.
+    """
+    numeric = {name: cells for name, cells in columns.items() if 2 * cells.num_numbers > cells.num}
+    found, notes = dict[str, tuple[str, str]](), dict[str, str]()
+    for name, cells in numeric.items():
+        if cells.has_unit:
+            continue
+        thousands = cells.spaced
+        for sign in filter(cells.has, SIGNS):
+            own = [examples[sign] for examples in cells.certain.values() if sign in examples]
+            if len(own) == 2:
+                raise ValueError(
+                    f"{own[0].path}: {own[0]} and {own[1].cell!r}, in which the {SIGNS[sign]} is decimal once and "
+                    "separates thousands once; correct the table and run again"
+                )
+            meaning, why = meaning_of(sign, cells, [*numeric.values()], delimiter, given)
+            if not meaning:
+                raise CommandError(question(sign, cells.open[sign]), NO_ANSWER)
+            if meaning == THOUSANDS:
+                thousands += sign
+            is_usual = (sign, meaning) == (".", DECIMAL) and (delimiter == "," or sign not in cells.open)
+            if not is_usual:
+                other = "" if own or given else f" (--{OPPOSITE[meaning]} {sign} reads it otherwise)"
+                notes.setdefault(NAMES[meaning].format(SIGNS[sign]), why + other)
+        for sign in cells.spaced:
+            notes.setdefault(NAMES[THOUSANDS].format({" ": "space", "'": "apostrophe"}[sign]), f"in column {name!r}")
+        if thousands or cells.has(","):
+            found[name] = ("".join(sign for sign in SIGNS if sign not in thousands), thousands)
+    return Notation(found, " and ".join(notes), "; ".join(dict.fromkeys(notes.values())))
+
+
+def question(sign: str, example: Example) -> str:
+    thousands, decimal = example.cell.replace(sign, ""), example.cell.replace(sign, ".")
+    return (
+        f"{example.path}: {example}, in which the {SIGNS[sign]} may separate thousands or be decimal; "
+        f"--thousands {sign} reads it as {thousands}, --decimal {sign} as {decimal}"
+    )
+
+
+def two_signs(sign: str) -> str:
+    """The form of a number in which `sign` can only separate thousands: it occurs twice, or the other follows."""
+    of_india = r"|[1-9]\d?(?:,\d\d)+,\d{3}" if sign == "," else ""
+    twice = rf"(?:[1-9]\d{{0,2}}(?:[{sign}]\d{{3}}){{2,}}{of_india})"
+    return rf"[+-]?(?:{twice}(?:[{OTHER[sign]}]\d*)?|{GROUPED[sign]}[{OTHER[sign]}]\d*)"
+
+
+def converted(cells: pa.ChunkedArray, decimal: str, thousands: str) -> pa.ChunkedArray:
+    """Text with the numbers of a column of Notation as preprocess reads them: 1.164,5 as 1164.5."""
+    plain = pc.utf8_trim_whitespace(cells)
+    is_number = matches(plain, number_form(decimal, thousands))
+    if thousands:
+        plain = pc.replace_substring_regex(plain, f"[{''.join(BETWEEN[sign] for sign in thousands)}]", "")
+    return pc.if_else(is_number, pc.replace_substring(plain, ",", "."), cells)
+
+
+def conversions(texts: Collection[str]) -> tuple[str, list[tuple[str, str]]]:
+    """For a column that stays text: one of its cells, and the pandas code that makes numbers of the column. Two ways if
+    a sign is open, each with the condition.
+    """
+    cells = ColumnCells()
+    cells.add(pa.array(texts, pa.string()))
+    signs = [sign for sign in SIGNS if cells.has(sign)]
+    unclear = [sign for sign in signs if not meaning_of(sign, cells, [cells], "", {})[0]]
+    ways = []
+    for given in [{meaning: unclear[0]} for meaning in (THOUSANDS, DECIMAL)] if unclear else [{}]:
+        meanings = {sign: meaning_of(sign, cells, [cells], "", given)[0] for sign in signs}
+        codes = [f".str.replace({sign!r}, '')" for sign in signs if meanings[sign] == THOUSANDS]
+        codes += [f".str.replace({f'[{BETWEEN[sign]}]'!r}, '', regex=True)" for sign in cells.spaced]
+        codes += [".str.replace(',', '.')"] if meanings.get(",") == DECIMAL else []
+        condition = ""
+        for meaning, sign in given.items():
+            condition = f" if the {SIGNS[sign]} {'is decimal' if meaning == DECIMAL else 'separates thousands'}"
+        ways.append(("".join(codes), condition))
+    examples = [*cells.open.values(), *(each for found in cells.certain.values() for each in found.values())]
+    return examples[0].cell if examples else next(iter(texts)), ways
+
+
+def matches(cells: pa.Array, form: str) -> pa.BooleanArray:
+    return pc.match_substring_regex(cells, f"^(?:{form})$")
