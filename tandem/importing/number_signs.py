@@ -5,7 +5,7 @@ decides for the table. What it does not decide is a question to the user. Spaces
 (`1 014`, `1'014`) separate thousands.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -123,6 +123,9 @@ class ColumnCells:
         return THOUSANDS if self.is_nearer_to_thousands(sign) else ""
 
 
+Shown = dict[str, dict[str, ColumnCells]]  # by sign and meaning, the first column that is certain of it
+
+
 @dataclass(frozen=True)
 class Notation:
     """How the numbers of a table are written."""
@@ -132,12 +135,22 @@ class Notation:
     reason: str = ""
 
 
+def certain_columns(table: Iterable[ColumnCells], delimiter: str) -> Shown:
+    shown: Shown = {sign: {} for sign in (*SIGNS, " ")}
+    for cells in table:
+        for sign in filter(cells.has, SIGNS):
+            shown[sign].setdefault(cells.meaning_of(sign, delimiter), cells)
+        if cells.spaced:
+            shown[" "][THOUSANDS] = cells
+    return {sign: {meaning: cells for meaning, cells in of_sign.items() if meaning} for sign, of_sign in shown.items()}
+
+
 def meaning_of(
-    sign: str, cells: ColumnCells, table: Sequence[ColumnCells], delimiter: str, given: Mapping[str, str]
+    sign: str, cells: ColumnCells, shown: Shown, delimiter: str, given: Mapping[str, str]
 ) -> tuple[str, str]:
     """Whether `sign` is DECIMAL or separates THOUSANDS in a column, and the reason; "" if that is open.
 
-    `cells`: of the column. `table`: of all columns of numbers. `given`: DECIMAL or THOUSANDS -> the sign of the option.
+    `cells`: of the column. `shown`: what the table shows. `given`: DECIMAL or THOUSANDS -> the sign of the option.
     """
     other, word = OTHER[sign], SIGNS[sign]
     for meaning, examples in cells.certain.items():
@@ -147,22 +160,19 @@ def meaning_of(
         return meaning if asked == sign else OPPOSITE[meaning], "as requested"
     if (sign, delimiter) == (".", ","):
         return DECIMAL, ""
-    of_table = {column.meaning_of(sign, delimiter): column for column in table if column.has(sign)}
-    of_table.pop("", None)
-    if len(of_table) == 1:
-        [(meaning, column)] = of_table.items()
+    if len(shown[sign]) == 1:
+        [(meaning, column)] = shown[sign].items()
         if sign in column.certain[meaning]:
             return meaning, str(column.certain[meaning][sign])
         return meaning, f"{column.open[sign]} beside numbers of that size without a {word}"
-    if of_table:
+    if shown[sign]:
         return "", ""
-    of_other = {column.meaning_of(other, delimiter) for column in table} - {""}
-    if len(of_other) == 1:
-        [meaning] = of_other
+    if len(shown[other]) == 1:
+        [meaning] = shown[other]
         return OPPOSITE[meaning], f"the {SIGNS[other]} {'is decimal' if meaning == DECIMAL else 'separates thousands'}"
-    if any(column.spaced for column in table):
+    if shown[" "]:
         return DECIMAL, "another sign separates thousands"
-    if sign == "." and not of_other and not cells.sizes[""]:
+    if sign == "." and not shown[other] and not cells.sizes[""]:
         return DECIMAL, f"{cells.open[sign]}, and every number has three digits after a point"
     return "", ""
 
@@ -173,6 +183,7 @@ def find_notation(columns: Mapping[str, ColumnCells], delimiter: str, given: Map
     Raises CommandError with the question if a sign is open, ValueError if one has both meanings in a column.
     """
     numeric = {name: cells for name, cells in columns.items() if 2 * cells.num_numbers > cells.num}
+    shown = certain_columns(numeric.values(), delimiter)
     found, notes = dict[str, tuple[str, str]](), dict[str, str]()
     for name, cells in numeric.items():
         if cells.has_unit:
@@ -185,7 +196,7 @@ def find_notation(columns: Mapping[str, ColumnCells], delimiter: str, given: Map
                     f"{own[0].path}: {own[0]} and {own[1].cell!r}, in which the {SIGNS[sign]} is decimal once and "
                     "separates thousands once; correct the table and run again"
                 )
-            meaning, why = meaning_of(sign, cells, [*numeric.values()], delimiter, given)
+            meaning, why = meaning_of(sign, cells, shown, delimiter, given)
             if not meaning:
                 raise CommandError(question(sign, cells.open[sign]), NO_ANSWER)
             if meaning == THOUSANDS:
@@ -231,11 +242,11 @@ def conversions(texts: Collection[str]) -> tuple[str, list[tuple[str, str]]]:
     """
     cells = ColumnCells()
     cells.add(pa.array(texts, pa.string()))
-    signs = [sign for sign in SIGNS if cells.has(sign)]
-    unclear = [sign for sign in signs if not meaning_of(sign, cells, [cells], "", {})[0]]
+    signs, shown = [sign for sign in SIGNS if cells.has(sign)], certain_columns([cells], "")
+    unclear = [sign for sign in signs if not meaning_of(sign, cells, shown, "", {})[0]]
     ways = []
     for given in [{meaning: unclear[0]} for meaning in (THOUSANDS, DECIMAL)] if unclear else [{}]:
-        meanings = {sign: meaning_of(sign, cells, [cells], "", given)[0] for sign in signs}
+        meanings = {sign: meaning_of(sign, cells, shown, "", given)[0] for sign in signs}
         codes = [f".str.replace({sign!r}, '')" for sign in signs if meanings[sign] == THOUSANDS]
         codes += [f".str.replace({f'[{BETWEEN[sign]}]'!r}, '', regex=True)" for sign in cells.spaced]
         codes += [".str.replace(',', '.')"] if meanings.get(",") == DECIMAL else []
