@@ -98,7 +98,7 @@ def recorded(num_commits: int) -> tuple[Status, list[Experiment]]:
         output_of(sys.executable, "-m", "tandem.stage", "hardware")  # the status depends on the code that it describes
     found = output_of(sys.executable, "-c", STATUS_AND_EXPERIMENTS, str(num_commits))
     status, baselines = map(json.loads, found.splitlines())
-    experiments = []
+    experiments: list[Experiment] = []
     for baseline in baselines:
         experiments.append({**baseline, "state": None})
         for branch in baseline["experiments"] or ():

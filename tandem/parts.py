@@ -216,7 +216,7 @@ def restore(kind: str, name: str, module: str, attribute: str, path: Path, param
 
 
 def absent(path: Path) -> str:
-    """Say that a file or a folder of a workload is not there. An experiment may run in a copy of the files that git tracks."""
+    """Say that a file or folder of a workload is not there. An experiment may run in a copy of what git tracks."""
     name = relative(path)
     if HOME != ROOT and (HOME / name).exists():
         return f"git does not track {name}, so the experiment lacks it; run `git add {name}` and try again"
