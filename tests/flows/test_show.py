@@ -11,7 +11,7 @@ import pytest
 
 from tandem.messages import more_seeds
 from tandem.runs import provenance
-from tests.projects import ROOT, commit, copy_of, dvc, git, held, read_record, run, start, tandem, wait_for
+from tests.projects import ROOT, commit, copy_of, dvc, environment, git, held, read_record, run, start, tandem, wait_for
 
 TRACKED = [f"results/{name}" for name in ("losses.csv", "scores.json", "seconds.csv", "timings.json")]
 
@@ -89,16 +89,20 @@ def test_an_experiment_without_a_result_has_a_state_and_no_score(project: Path, 
     def queue(name: str, value: str) -> None:
         dvc(project, "exp", "run", "--queue", "--name", name, "-S", value)
 
+    def start_worker() -> None:
+        quiet = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+        subprocess.run(["dvc", "queue", "start"], cwd=project, env=environment(**waiting), check=True, **quiet)
+
     def state_in_dvc(name: str) -> str:
         lines = dvc(project, "queue", "status").stdout.splitlines()
         return next((line.split()[-1] for line in lines if f" {name} " in line), "")
 
     try:
         queue("fails", "tiny.train.learning_rate=11")
-        dvc(project, "queue", "start", **waiting)
+        start_worker()
         wait_for(lambda: state_in_dvc("fails") == "Failed")
         queue("runs", "tiny.train.epochs=5")
-        dvc(project, "queue", "start", **waiting)
+        start_worker()
         wait_for(lambda: "epoch 1/" in dvc(project, "queue", "logs", "runs", check=False).stdout)
         queue("waits", "tiny.train.epochs=7")
         rows = shown_rows(project)

@@ -346,6 +346,7 @@ for name, content in (("other", before.replace(b"1e-2", b"2e-2")), ("empty", b""
 params.write_bytes(before.replace(b"1e-2", b"2e-2"))
 found["stays"] = training.lasting_changes()
 params.write_bytes(before)
+assert training.changed() == []
 packed = files.packed_dir("tiny", "cpu") / "train.safetensors"
 undo = threading.Timer(0.5, packed.write_bytes, [packed.read_bytes()])
 packed.write_bytes(packed.read_bytes()[:-1])
