@@ -4,7 +4,8 @@ Each workload has a table with a row per device: score, seconds per epoch, sampl
 differ from the last commit, which holds the published results. `dvc exp show` shows more, in a wider table.
 
 A row "here, outdated" is the result of earlier parameters, code or data; the line below its table has the command that
-updates it.
+updates it. Instead of a score, a row has "queued", "running" or "failed" if the experiment has no result, and "not
+compared" if `compare` did not run after its training: results/scores.json then has the score of another one.
 
     tandem show
     tandem show sign --commits 5
@@ -21,16 +22,20 @@ from contextlib import suppress
 from typing import Any
 
 from flows.processes import output_of
+from tandem import files
 from tandem.command import CommandError, Result, aligned
 from tandem.params.loading import load_params
 from tandem.params.parsing import flatten, nearest
 from tandem.report.text import format_score
+from tandem.runs.provenance import git
 
 SHARED = ("devices", "seeds", "preset")  # parameters that belong to no workload
 SCORES, TIMINGS = "results/scores.json", "results/timings.json"
 MEASURED = {"epoch_seconds": ".3f", "samples_per_second": ",.0f", "vram_peak_mib": ",.0f"}
 TITLES = ("experiment", "device", "score", "s/epoch", "samples/s", "VRAM MiB", "differs from the last commit in")
 WORKSPACE, HERE = "workspace", "here, now"  # the working tree, as DVC and as the table call it
+# States of an experiment in which its metrics are those of the commit that it started from.
+WITHOUT_RESULT, NOT_COMPARED = ("queued", "running", "failed"), "not compared"
 RESULTS = "results/runs"  # what `compare` reads
 # One process, because importing DVC takes most of the time. Each command prints one line.
 STATUS_AND_EXPERIMENTS = """
@@ -39,7 +44,9 @@ from dvc.cli import main
 sys.exit(main(["status", "--json"]) or main(["exp", "show", "--json", "--num", sys.argv[1]]))
 """
 Status = Mapping[str, Sequence[Any]]  # of `dvc status --json`: stage -> changes
-Experiment = Mapping[str, Any]  # of `dvc exp show --json`: rev, name, and data with metrics and params
+# Of `dvc exp show --json`: rev, name, and data with metrics, params and the digests of outputs. `state`: that of an
+# experiment's executor; None for the workspace and a commit.
+Experiment = Mapping[str, Any]
 
 
 def add_arguments(parser: ArgumentParser) -> None:
@@ -67,7 +74,7 @@ def table(workload: str, rows: Sequence[Mapping[str, Any]]) -> str:
         (
             "here, outdated" if row["outdated"] else row["experiment"],
             row["device"],
-            format_score(row["score"]),
+            row["state"] or format_score(row["score"]),
             *("-" if row[name] is None else format(row[name], style) for name, style in MEASURED.items()),
             ", ".join(f"{key}={value}" for key, value in row["params"].items()),
         )
@@ -75,6 +82,11 @@ def table(workload: str, rows: Sequence[Mapping[str, Any]]) -> str:
     ]
     update = next((row["update"] for row in rows if row["update"]), None)
     advice = [f"outdated: parameters, code or data changed after this result; `{update}` updates it"] if update else []
+    if any(row["state"] == NOT_COMPARED for row in rows):
+        advice.append(
+            "not compared: `compare` did not run after this training, or an earlier version of Tandem ran it; an "
+            "experiment with `compare` among its targets has a score"
+        )
     return "\n".join([workload, *aligned([TITLES, *lines], indent=""), *advice, ""])
 
 
@@ -86,9 +98,12 @@ def recorded(num_commits: int) -> tuple[Status, list[Experiment]]:
         output_of(sys.executable, "-m", "tandem.stage", "hardware")  # the status depends on the code that it describes
     found = output_of(sys.executable, "-c", STATUS_AND_EXPERIMENTS, str(num_commits))
     status, baselines = map(json.loads, found.splitlines())
-    experiments = []
+    experiments: list[Experiment] = []
     for baseline in baselines:
-        experiments += [baseline, *(each for branch in baseline["experiments"] or () for each in branch["revs"])]
+        experiments.append({**baseline, "state": None})
+        for branch in baseline["experiments"] or ():
+            state = (branch["executor"] or {}).get("state") or "success"
+            experiments += [{**each, "state": state} for each in branch["revs"]]
     return status, experiments
 
 
@@ -116,26 +131,55 @@ def rows_of(
     workload: str, experiment: Experiment, experiments: Sequence[Experiment], status: Status
 ) -> Iterator[dict[str, Any]]:
     """A row per device. `params`: those that differ from the last commit. `update`: the command that replaces an
-    outdated result.
+    outdated result. `state`: why there is no score.
     """
-    if not experiment["data"]:  # it is queued, runs or has failed
-        return
-    is_here = experiment["rev"] == WORKSPACE
+    state = experiment["state"]
+    is_here = experiment["rev"] == WORKSPACE and state is None
     committed = next((each for each in experiments if each["rev"] != WORKSPACE), experiment)
     theirs, own = (chosen(workload, each) for each in (committed, experiment))
+    name = HERE if is_here else experiment["name"] or experiment["rev"][:7]
+    params = {key: value for key, value in own.items() if value != theirs.get(key)} if experiment["data"] else {}
+    empty = {"score": None, **dict.fromkeys(MEASURED), "params": params, "outdated": False, "update": None}
+    if state in WITHOUT_RESULT:
+        for requested in own["devices"] or ["-"]:
+            yield {"experiment": name, "device": requested, **empty, "state": state}
+        return
     scores, timings = (content(experiment, "metrics", path).get(workload, {}) for path in (SCORES, TIMINGS))
+    rests_on = recorded_digests(experiment).get(workload, {}) if scores else {}
     for requested, score in scores.items():
         times = timings.get(requested, {})
         outdated = is_here and is_outdated(workload, requested, status)
-        yield {
-            "experiment": HERE if is_here else experiment["name"] or experiment["rev"][:7],
+        row = {
+            "experiment": name,
             "device": times.get("device", requested) if requested == "auto" else requested,
-            "score": score,
-            **{name: times.get(name) for name in MEASURED},
-            "params": {key: value for key, value in own.items() if value != theirs.get(key)},
+            **empty,
             "outdated": outdated,
             "update": f"tandem repro {workload}" if outdated else None,
         }
+        if is_compared(workload, requested, experiment, rests_on.get(requested, {}).get("rests_on")):
+            yield {**row, "score": score, **{name: times.get(name) for name in MEASURED}, "state": None}
+        else:
+            yield {**row, "state": NOT_COMPARED}
+
+
+def recorded_digests(experiment: Experiment) -> dict[str, Any]:
+    """timings.json of the experiment. DVC leaves out its lists."""
+    is_here = experiment["rev"] == WORKSPACE
+    path = files.ROOT / TIMINGS
+    text = path.read_bytes() if is_here else git(files.ROOT, "show", f"{experiment['rev']}:./{TIMINGS}")
+    return dict(json.loads(text or "{}"))
+
+
+def is_compared(workload: str, device: str, experiment: Experiment, rests_on: Sequence[str] | None) -> bool:
+    """Whether the score is that of the training which dvc.lock records.
+
+    Without digests, an earlier version made the score: only a commit, which is a user's choice, is then believed.
+    """
+    if rests_on is None:
+        return experiment["state"] is None
+    outputs = experiment["data"].get("outs") or {}
+    pairs = [each.split() for each in rests_on]
+    return all(outputs.get(f"{RESULTS}/{workload}/{device}/{name}", {}).get("hash") == digest for name, digest in pairs)
 
 
 def chosen(workload: str, experiment: Experiment) -> dict[str, Any]:

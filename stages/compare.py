@@ -5,9 +5,11 @@ contains all of it with figures, and the small files that git tracks: scores.jso
 losses.csv and seconds.csv for `dvc plots`.
 """
 
+import hashlib
 import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from ruamel.yaml import YAML
@@ -22,6 +24,9 @@ from tandem.report.changes import at_commit, changes
 from tandem.report.comparison import ReportSection
 from tandem.runs.inputs import other_parameters
 from tandem.runs.run import open_folder, seeds_in
+
+# The outputs of a workload's stages on a device from which the score and the times of its row come.
+RESTS_ON = ("evaluate/result", "replicate/measured", "train/measured")
 
 
 def main() -> None:
@@ -166,8 +171,21 @@ def scores(row: Mapping[str, Any]) -> dict[str, float]:
 
 
 def timings(row: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the main measurements. Those that do not exist are left out."""
+    """Return the main measurements, and the digests of what the row rests on, by which `tandem show` recognizes a score
+    of another training. Measurements that do not exist are left out. DVC's tables leave out the list.
+    """
     measured = {"epoch_seconds": "epoch_seconds", "samples_per_second": "samples_per_second"}
     measured["vram_peak_mib"] = "peak_allocated_mib"
     found = {name: row[key] for name, key in measured.items() if row[key] is not None}
-    return {**found, "device": row["device"]}
+    folder = files.runs_dir(row["workload"], row["requested"])
+    return {**found, "device": row["device"], "rests_on": [f"{name} {dvc_digest(folder / name)}" for name in RESTS_ON]}
+
+
+def dvc_digest(folder: Path) -> str:
+    """Return the digest of a folder as DVC writes it to dvc.lock."""
+    found = [
+        {"md5": hashlib.md5(path.read_bytes(), usedforsecurity=False).hexdigest(), "relpath": relative}
+        for relative, path in sorted((path.relative_to(folder).as_posix(), path) for path in folder.rglob("*"))
+        if path.is_file()
+    ]
+    return hashlib.md5(json.dumps(found, sort_keys=True).encode(), usedforsecurity=False).hexdigest() + ".dir"

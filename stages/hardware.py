@@ -32,10 +32,16 @@ if TYPE_CHECKING:
     from tandem.parts import Part
 
 write_json = partial(files.write_json, is_durable=False)  # not durable: the next run writes all of it again
+# What an error says of params.yaml if this is an experiment in the workspace.
 RESTORE = (
-    "; DVC has written params.yaml and removed results of other devices; to restore them, run "
+    "; DVC has written params.yaml; to restore it, run `git checkout params.yaml`; if params.yaml has other changes to "
+    "keep, such as a new workload, edit the refused value instead"
+)
+# The same if it has also removed results.
+RESTORE_RESULTS = (
+    "; DVC has written params.yaml and removed results of other {keys}; to restore them, run "
     "`git checkout params.yaml && dvc checkout --allow-missing`; if params.yaml has other changes to keep, "
-    "such as a new workload, edit `devices` instead of the first command"
+    "such as a new workload, edit {values} instead of the first command"
 )
 OWN = "workloads/"  # files of the workloads
 PER_WORKLOAD = ("preprocess", "preload", "train", "evaluate", "speed")  # `replicate` runs the code of `train`
@@ -46,16 +52,47 @@ INPUTS = ("params.yaml", "stages/hardware.py", "tandem/*.py", "tandem/params/*.p
 
 
 def main() -> None:
+    is_in_place = "DVC_EXP_NAME" in os.environ and files.HOME == files.ROOT
+    if is_in_place:
+        # DVC leaves in git's index the time and size of the params.yaml that it has written. If the committed one has
+        # the same size, git takes them for equal, and `git checkout` does nothing, until the time is another one.
+        os.utime(files.ROOT / "params.yaml")
     try:
+        if files.HOME != files.ROOT:
+            require_data()
         contents = dependencies()
     except ValueError as error:
-        is_experiment = "DVC_EXP_NAME" in os.environ and files.HOME == files.ROOT  # not in a copy
-        raise ValueError(f"{error}{RESTORE if is_experiment else ''}") from None
+        raise ValueError(f"{error}{restore() if is_in_place else ''}") from None
     for path, content in contents.items():
         write_json(path, content)
     for path in files.HARDWARE.rglob("*.json"):  # DVC keeps this output, also where the stage fails
         if path not in contents:
             path.unlink()
+
+
+def require_data() -> None:
+    """Raises ValueError if git does not track the data of a workload, so that a copy of the project lacks it."""
+    from tandem.params.loading import load_params
+    from tandem.parts import absent
+
+    for workload in load_params().workloads:
+        if not files.raw_dir(workload).is_dir():
+            raise ValueError(absent(files.raw_dir(workload)))
+
+
+def restore() -> str:
+    """Return how to undo what DVC did before this stage. It has removed results if workloads or devices changed."""
+    from ruamel.yaml import YAML
+
+    from tandem.params.loading import PARAMS, read_yaml
+    from tandem.report.changes import at_commit
+
+    before, now = YAML(typ="safe").load(at_commit("params.yaml") or b"{}"), read_yaml(PARAMS)
+    changed = [key for key in ("workloads", "devices") if before.get(key) != now.get(key)]
+    if not changed:
+        return RESTORE
+    values = " and ".join(f"`{key}`" for key in changed)
+    return RESTORE_RESULTS.format(keys=" and ".join(changed), values=values)
 
 
 def dependencies() -> dict[Path, Any]:

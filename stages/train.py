@@ -246,7 +246,7 @@ class Training:
 
     def check_inputs(self) -> None:
         """Raise ValueError if an input changed: DVC would record the new one (treeverse/dvc#11058)."""
-        changed = self.inputs.changed()
+        changed = self.inputs.lasting_changes()
         if not changed:
             return
         workload, packed = self.context.workload, files.packed_dir(self.context.workload, self.context.device)

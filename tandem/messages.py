@@ -43,9 +43,22 @@ def without_password(url: str) -> str:
     return f"{scheme}://{rest.rpartition('@')[2]}" if separator else url
 
 
-def more_seeds(*stages: str) -> str:
-    """Return the command for a spread of the scores of all workloads, or of `stages` such as evaluate@sign-cpu."""
-    return " ".join(["`dvc exp run -S 'seeds=[0,1,2,3,4]'", *stages]) + "`"
+def more_seeds(workloads: Iterable[str] = (), devices: Iterable[str] = ()) -> str:
+    """Return the command for a spread of the scores of all workloads, or of `workloads` on `devices`.
+
+    DVC's `compare`, which alone writes results/scores.json, depends on all workloads. For some of them, the command
+    names every stage.
+    """
+    command = "dvc exp run -S 'seeds=[0,1,2,3,4]'"
+    devices, stages = list(devices), []
+    for workload in workloads:
+        stages.append(f"preprocess@{workload}")
+        for device in devices:
+            stages += [f"{stage}@{workload}-{device}" for stage in ("preload", "train", "replicate", "evaluate")]
+        stages.append(f"speed@{workload}")
+    if stages:
+        command = " ".join([command, "--single-item stages/dvc.yaml:hardware", *stages, "compare"])
+    return f"`{command}`"
 
 
 MORE_SEEDS = more_seeds()

@@ -214,9 +214,9 @@ def restore(kind: str, name: str, module: str, attribute: str, path: Path, param
 
 
 def absent(path: Path) -> str:
-    """Say that a file of a workload is not there. An experiment may run in a copy of the files that git tracks."""
+    """Say that a file or folder of a workload is not there. An experiment may run in a copy of what git tracks."""
     name = relative(path)
-    if HOME != ROOT and (HOME / name).is_file():
+    if HOME != ROOT and (HOME / name).exists():
         return f"git does not track {name}, so the experiment lacks it; run `git add {name}` and try again"
     siblings = [each.name for each in path.parent.glob("*.py")]
     return f"there is no {name}{nearest(path.name, siblings) if siblings else ''}"

@@ -8,6 +8,7 @@ compared only if one of these changed.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -23,6 +24,9 @@ from tandem.params.schema import OwnSource, TableSource
 from tandem.runs.run import Run
 
 Stamp = tuple[int, int, int] | None
+# `dvc exp run` rewrites params.yaml several times before it finds that another DVC runs; with --queue and --temp, it
+# puts the file back. Its slowest part, the graph of stages, takes seconds on a busy machine.
+UNDO_SECONDS = 10.0
 
 
 def read_inputs(workload: str, device: str, seed: int) -> dict[str, Any]:
@@ -69,6 +73,21 @@ class Inputs:
 
     def stamp(self) -> dict[Path, Stamp]:
         return {path: stamp_of(path) for path in self.watched}
+
+    def lasting_changes(self) -> list[str]:
+        """Return what `changed` returns, after waiting UNDO_SECONDS for the changes to be undone.
+
+        A change of the data is returned at once: the last epoch may have read it.
+        """
+        deadline, is_told = time.monotonic() + UNDO_SECONDS, False
+        while (changed := self.changed()) and time.monotonic() < deadline:
+            if any(relative(path) in words for path in self.digests for words in changed):
+                break
+            if not is_told:
+                print(f"waiting {UNDO_SECONDS:.0f} s for a change to be undone: {' and '.join(changed)}", flush=True)
+                is_told = True
+            time.sleep(0.2)
+        return changed
 
     def changed(self) -> list[str]:
         """Return descriptions of the changed inputs, e.g. "parameters (params.yaml)"; empty if nothing changed."""

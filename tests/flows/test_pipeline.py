@@ -227,6 +227,49 @@ def test_an_experiment_on_a_missing_gpu_names_the_commands_that_restore_everythi
     assert "Running stage 'train" not in again.stdout and "Running stage 'evaluate" not in again.stdout, again.stdout
 
 
+# Each value is refused and has as many bytes as the one that it replaces. With devices, results are removed too.
+@pytest.mark.parametrize(
+    ("value", "keys"), [("devices=[tpu]", "devices"), ("tiny.train.warmup_epochs=9", ""), ("workloads=[tinn]", "")]
+)
+@pytest.mark.case(14)
+def test_after_a_refused_experiment_the_printed_command_restores_params_yaml(
+    trained: Path, tmp_path: Path, saw: Callable[[str], None], value: str, keys: str
+):
+    """`dvc exp run -S` with a refused value as long as the old one; then the command that it gave"""
+    project = copy_of(trained, tmp_path / "project")
+    run(project, "dvc", "exp", "run", "--queue", "-S", "tiny.train.epochs=3")  # DVC's layout of the file
+    committed = (project / "params.yaml").read_bytes()
+    done = dvc(project, "exp", "run", "-S", value, check=False)
+    assert done.returncode != 0 and (project / "params.yaml").read_bytes() != committed
+    saw(next(line for line in done.stdout.splitlines() if line.startswith("error: ")))
+    command = re.search(r"to restore (?:it|them), run `(.*?)`", done.stdout)
+    assert command, done.stdout
+    assert ("removed results of other devices" in done.stdout and "edit `devices`" in done.stdout) == (
+        keys == "devices"
+    )
+    run(project, "sh", "-c", command[1])
+    assert (project / "params.yaml").read_bytes() == committed
+    assert (project / run_path("score.json")).exists()
+
+
+@pytest.mark.case(14)
+def test_an_experiment_in_a_copy_names_the_data_that_git_does_not_track(
+    prepared: Path, tmp_path: Path, saw: Callable[[str], None]
+):
+    """a new workload that git does not track; `dvc exp run --temp`; then the command that it gave"""
+    project = copy_of(prepared, tmp_path / "project")
+    shutil.copytree(project / "workloads/tiny", project / "workloads/new")
+    block = TINY[TINY.index("tiny:\n") :].replace("tiny:\n", "new:\n", 1)
+    (project / "params.yaml").write_text(TINY.replace("[tiny]", "[tiny, new]", 1) + block)
+    experiment = ("exp", "run", "--temp", "-S", "new.preprocess.seed=1", "preload@new-cpu")
+    refused = dvc(project, *experiment, check=False)
+    sentence = "git does not track workloads/new/data, so the experiment lacks it; run `git add workloads/new/data`"
+    assert refused.returncode != 0 and sentence in refused.stdout and "Errno" not in refused.stdout, refused.stdout
+    saw(next(line for line in refused.stdout.splitlines() if line.startswith("error: ")))
+    run(project, "git", "add", "workloads/new/data")
+    assert "preload@new-cpu" in ran(dvc(project, *experiment).stdout)
+
+
 @pytest.mark.case(7)
 def test_an_altered_file_is_found(prepared: Path, tmp_path: Path, saw: Callable[[str], None]):
     """a bit of a packed file flips; a prepared file is cut"""

@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from tandem.messages import more_seeds
 from tandem.runs import provenance
-from tests.projects import ROOT, commit, copy_of, dvc, git, read_record, run, tandem
+from tests.projects import ROOT, commit, copy_of, dvc, environment, git, held, read_record, run, start, tandem, wait_for
 
 TRACKED = [f"results/{name}" for name in ("losses.csv", "scores.json", "seconds.csv", "timings.json")]
 
@@ -73,6 +74,103 @@ def test_a_row_is_outdated_if_an_input_of_its_result_has_changed(project: Path):
         (project / path).write_text(content)
     shutil.rmtree(project / "results/runs")  # as in a clone: what is not there has not changed
     assert outdated() == {"here, now": None, **others}
+
+
+def shown_rows(project: Path) -> dict[str, dict[str, object]]:
+    rows = json.loads(tandem(project, "show", "--json").stdout)["tiny"]
+    return {row["experiment"]: row for row in rows}
+
+
+def test_an_experiment_without_a_result_has_a_state_and_no_score(project: Path, tmp_path: Path):
+    """Refused, running in the workspace and in the queue, killed, waiting."""
+    git(project, "checkout", "-q", ".")
+    waiting = held(tmp_path / "held", 1)
+
+    def queue(name: str, value: str) -> None:
+        dvc(project, "exp", "run", "--queue", "--name", name, "-S", value)
+
+    def start_worker() -> None:
+        quiet = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+        subprocess.run(["dvc", "queue", "start"], cwd=project, env=environment(**waiting), check=True, **quiet)
+
+    def state_in_dvc(name: str) -> str:
+        lines = dvc(project, "queue", "status").stdout.splitlines()
+        return next((line.split()[-1] for line in lines if f" {name} " in line), "")
+
+    try:
+        queue("fails", "tiny.train.learning_rate=11")
+        start_worker()
+        wait_for(lambda: state_in_dvc("fails") == "Failed")
+        queue("runs", "tiny.train.epochs=5")
+        start_worker()
+        wait_for(lambda: "epoch 1/" in dvc(project, "queue", "logs", "runs", check=False).stdout)
+        queue("waits", "tiny.train.epochs=7")
+        rows = shown_rows(project)
+        states = {"runs": "running", "waits": "queued", "fails": "failed"}
+        assert {name: rows[name]["state"] for name in states} == states
+        assert all(rows[name]["score"] is rows[name]["epoch_seconds"] is None for name in states)
+        assert rows["waits"]["params"] == {"train.epochs": 7}
+        assert rows["main"]["score"] and rows["main"]["state"] is None
+        text = tandem(project, "show").stdout
+        assert all(re.search(rf"^{name} +cpu +{state} +- +- +- ", text, re.MULTILINE) for name, state in states.items())
+        dvc(project, "queue", "kill", "runs")
+        wait_for(lambda: state_in_dvc("runs") == "Failed")
+        assert shown_rows(project)["runs"]["state"] == "failed"
+    finally:
+        (tmp_path / "held/go").touch()
+        dvc(project, "queue", "stop", "--kill", check=False)
+
+
+def test_an_experiment_that_runs_in_the_workspace_has_no_score(project: Path, tmp_path: Path):
+    git(project, "checkout", "-q", ".")
+    experiment = ("dvc", "exp", "run", "--name", "here", "-S", "tiny.train.epochs=4")
+    running = start(project, *experiment, **held(tmp_path / "held", 1))
+    assert running.stdout
+    while "epoch 1/" not in running.stdout.readline():
+        assert running.poll() is None
+    row = shown_rows(project)["here"]
+    assert (row["state"], row["score"], row["params"]) == ("running", None, {"train.epochs": 4})
+    (tmp_path / "held/go").touch()
+    running.communicate()
+    row = shown_rows(project)["here"]
+    assert row["state"] is None and row["score"]
+
+
+def test_no_row_has_the_score_of_another_training(project: Path):
+    """`compare` ran for the workspace, not for the next experiment; it does in the command for more seeds."""
+    dvc(project, "exp", "run", "--name", "partial", "-S", "tiny.train.epochs=1", "evaluate@tiny-cpu")
+    rows = shown_rows(project)
+    for name in ("partial", "here, outdated", "here, now"):
+        row = rows.pop(name, None)
+        assert row is None or (row["state"], row["score"], row["epoch_seconds"]) == ("not compared", None, None)
+    assert {name: row["state"] for name, row in rows.items()} == {"main": None, "shorter": None}
+    assert "compare" in tandem(project, "show").stdout.splitlines()[-1]
+    git(project, "commit", "-qam", "results that were not compared")
+    assert shown_rows(project)["main"]["state"] == "not compared"
+
+    command = more_seeds(["tiny"], ["cpu"]).strip("`").replace("[0,1,2,3,4]", "[0,1]")
+    run(project, "sh", "-c", f"{command} --name seeds")
+    scores = [read_record(project, "score.json", seed=seed)["score"] for seed in (0, 1)]
+    row = shown_rows(project)["seeds"]
+    assert row["state"] is None and row["score"]["accuracy"] == pytest.approx(sum(scores) / 2)
+    metrics = json.loads(dvc(project, "metrics", "show", "--json").stdout)[""]["data"]
+    assert metrics["results/scores.json"]["data"]["tiny"]["cpu"] == row["score"]
+    assert set(metrics["results/timings.json"]["data"]["tiny"]["cpu"]) == {
+        "device", "epoch_seconds", "samples_per_second"
+    }  # fmt: skip
+
+
+def test_a_score_without_digests_is_that_of_a_commit_only(project: Path):
+    """Recorded before the digests were."""
+    git(project, "checkout", "-q", ".")
+    timings = json.loads((project / "results/timings.json").read_text())
+    for measured in timings["tiny"].values():
+        del measured["rests_on"]
+    (project / "results/timings.json").write_text(json.dumps(timings))
+    commit(project)
+    dvc(project, "exp", "run", "--name", "partial", "-S", "tiny.train.epochs=1", "evaluate@tiny-cpu")
+    rows = shown_rows(project)
+    assert rows["main"]["score"] and rows["partial"]["state"] == "not compared"
 
 
 def test_workloads_without_results_here_keep_those_of_the_commit(project: Path):

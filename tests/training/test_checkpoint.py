@@ -325,3 +325,45 @@ def test_what_moves_under_a_training_is_named_and_what_only_looks_so_is_not(read
         "data/packed/tiny/cpu/train.safetensors": ["data/packed/tiny/cpu/train.safetensors"],
     }
     saw("; ".join(edited for [edited] in messages.values()))
+
+
+# Prints what a training is told of an edit that is undone while it waits, of one that stays, and of other data.
+UNDONE = """
+import json, threading
+from tandem import files
+from tandem.runs import inputs
+
+inputs.UNDO_SECONDS = 2.0
+found, training = {}, inputs.Inputs("tiny", "cpu", 0, None)
+params = files.ROOT / "params.yaml"
+before = params.read_bytes()
+for name, content in (("other", before.replace(b"1e-2", b"2e-2")), ("empty", b"")):
+    params.write_bytes(content)
+    undo = threading.Timer(0.3, params.write_bytes, [before])
+    undo.start()
+    found[f"{name}, undone"] = training.lasting_changes()
+    undo.join()
+params.write_bytes(before.replace(b"1e-2", b"2e-2"))
+found["stays"] = training.lasting_changes()
+params.write_bytes(before)
+assert training.changed() == []
+packed = files.packed_dir("tiny", "cpu") / "train.safetensors"
+undo = threading.Timer(0.5, packed.write_bytes, [packed.read_bytes()])
+packed.write_bytes(packed.read_bytes()[:-1])
+undo.start()
+found["data"] = training.lasting_changes()
+undo.join()
+print(json.dumps(found))
+"""
+
+
+@pytest.mark.case(12)
+def test_a_training_waits_for_an_edit_to_be_undone(ready: Path):
+    """params.yaml is edited and put back, as `dvc exp run --queue` does; data are at once an error"""
+    found = json.loads(python(ready, UNDONE).stdout.splitlines()[-1])
+    assert found == {
+        "other, undone": [],
+        "empty, undone": [],
+        "stays": ["parameters (params.yaml)"],
+        "data": ["data/packed/tiny/cpu/train.safetensors"],
+    }
