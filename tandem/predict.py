@@ -11,6 +11,7 @@ is the one that `evaluate` scores, in results/.
 Exit status: 0 done, 1 no model or no such table, 2 an option has to say which of two readings is right.
 """
 
+import sys
 from argparse import ArgumentParser, Namespace
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -72,6 +73,8 @@ def read(predictor: "Predictor", path: Path, given: Mapping[str, Any]) -> "panda
         return predictor.read(path)  # only columns that the model does not need are wrong, or its error has the line
     if not source.write and path.name.lower().endswith(ENDINGS):
         return predictor.read(path)
+    for what, value, why in source.notes:  # how its numbers are read, for example
+        print(f"{what}: {value}{f': {why}' if why else ''}", file=sys.stderr)
     with TemporaryDirectory() as scratch:
         table = trial.make_table("data", source, Path(scratch))
         try:
@@ -93,7 +96,7 @@ def names_in(path: Path, options: Mapping[str, Any]) -> Sequence[str]:
             with open_parquet(path) as file:
                 return list(file.schema_arrow.names)
         if path.is_file() and path.suffix.lower() not in (*shapes.ARRAYS, ".ts"):
-            return text_tables.sniff(path, options).names
+            return text_tables.find_format(path, options).names
     return ()
 
 
