@@ -224,6 +224,7 @@ class Training:
         warmup_epochs = self.context.train_params.warmup_epochs
         self.record.timings.append(timing_row(epoch, num_sequences, warmup_epochs, not self.context.is_replicate))
         self.record.missing_reasons = self.trainer.missing_reasons
+        self.record.kernels = sorted({*self.record.kernels, *self.trainer.step.notes})
         self.add_readings()
         self.check_inputs()
         if epoch.number < self.context.train_params.epochs:

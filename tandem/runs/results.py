@@ -20,6 +20,7 @@ from tandem.files import preset_file, read_json
 from tandem.machine import conditions
 from tandem.machine.energy import counter_of
 from tandem.machine.measure import gpu_uuid
+from tandem.models import kernels
 from tandem.params.loading import load_params
 from tandem.params.parsing import flatten, literal
 from tandem.runs import provenance, schemas
@@ -197,7 +198,7 @@ def timing_record(context: RunContext, trainer: Trainer, record: Record) -> Timi
         "tree": record.at_start["tree"],
         "environment": provenance.environment(context.hardware),
         "hardware": context.hardware,
-        "kernels": "cuDNN" if trainer.device.type == "cuda" else "Tandem's kernels",
+        "kernels": kernels.described(record.kernels),
         "conditions": {
             "before": record.at_start["conditions"],
             "after": record.at_end["conditions"],

@@ -222,7 +222,7 @@ def key_of(setting: str, trainer: Trainer, hardware: dict[str, Any], others: dic
     about = {
         "setting": setting,
         **{name: value for name, value in flatten(params).items() if name.startswith("model.")},
-        **{name: getattr(params, name) for name in ("grad_accum_steps", "deterministic")},
+        **{name: getattr(params, name) for name in ("grad_accum_steps", "deterministic", "kernels")},
         "step": trainer.step.execution_mode,
         **others,
         "shapes": shapes(trainer),

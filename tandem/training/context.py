@@ -24,7 +24,7 @@ from tandem.data.packed import read_array, read_arrays
 from tandem.files import hardware_file, packed_dir, packed_file, prepared_dir, read_json, seed_dir
 from tandem.machine.hardware import detect_hardware, require_same_gpu, usable_cores
 from tandem.machine.measure import free_bytes
-from tandem.models import Shape
+from tandem.models import Shape, kernels
 from tandem.params import schema
 from tandem.params.devices import split_device
 from tandem.params.loading import load_params, load_workload
@@ -115,6 +115,7 @@ class RunContext:
     def open_device(self, threads: Threads, precision: str = "fp32", index: int = 0) -> torch.device:
         if self.kind == "cuda":
             require_same_gpu(self.hardware)
+        kernels.allow(self.train_params.kernels == "auto")  # also where a trained network is evaluated
         return open_device(self.hardware, threads, self.train_params.deterministic, precision, index)
 
     def open_split(self, name: str, device: torch.device) -> Split:

@@ -12,6 +12,7 @@ from torch import nn
 
 from tandem.machine.measure import Measurement, measure
 from tandem.machine.threads import threads_kept
+from tandem.models import kernels
 from tandem.params.schema import Train
 from tandem.tasks import Task, score_of
 from tandem.training import inference
@@ -79,6 +80,7 @@ class Trainer:
             oom=self.oom,
         )
         use_tf32(self.step.precision == "tf32")
+        kernels.allow(params.kernels == "auto")
         self.steps_per_epoch = -(-len(train) // params.batch_size)
         self.rates = learning_rates(params, self.steps_per_epoch * params.epochs)
         self.total = torch.zeros((), device=self.device)  # loss of the current epoch, summed over its sequences
@@ -154,7 +156,8 @@ class Trainer:
 
     def fit(self, closed_form: Fit, random_draws: RandomDraws) -> Iterator[int]:
         """Fit the model in closed form: the only step of such an epoch."""
-        self.total = closed_form.fit(random_draws.order)
+        with kernels.noted_in(self.step.notes):
+            self.total = closed_form.fit(random_draws.order)
         yield len(self.train_split)
 
     def take_steps(self, random_draws: RandomDraws) -> Iterator[int]:
