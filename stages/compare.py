@@ -93,7 +93,8 @@ def compared(workload: str, sides: Sequence[Side]) -> Comparison:
 def write_tracked(
     by_workload: Mapping[str, Sequence[Side]], comparisons: Sequence[Comparison], order: Sequence[str]
 ) -> None:
-    """Write the small files that git tracks: the published results of a commit.
+    """Write the small files that git tracks: the results of the last run before a commit, on the machine that
+    timings.json names. What is published is in docs/published.json alone.
 
     `order`: that of the workloads in params.yaml. Those that were not evaluated here keep what the last commit has of
     them.
@@ -135,8 +136,9 @@ def scores(row: Mapping[str, Any]) -> dict[str, float]:
 
 
 def timings(row: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the main measurements. Those that do not exist are left out."""
+    """Return the main measurements, and where they were made. Those that do not exist are left out."""
     measured = {"epoch_seconds": "epoch_seconds", "samples_per_second": "samples_per_second"}
     measured["vram_peak_mib"] = "peak_allocated_mib"
     found = {name: row[key] for name, key in measured.items() if row[key] is not None}
-    return {**found, "device": row["device"]}
+    busy = {"busy": row["busy"]} if row["busy"] else {}
+    return {**found, "device": row["device"], "hardware": row["device_name"], **busy}

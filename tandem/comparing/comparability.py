@@ -164,8 +164,8 @@ def of_settings(sides: Mapping[str, Manifest]) -> Iterator[str]:
 def conditions_of(manifest: Manifest, label: str) -> Iterator[str]:
     """Yield the problems of one side's machine."""
     before, after = (manifest["conditions"][when] for when in ("before", "after"))
-    for who, share in taken_by_others(manifest["conditions"]).items():
-        yield f"{label}: {who} used {share:.0%} of the CPU time during the training"
+    for phrase in taken_by_others(manifest["conditions"]):
+        yield f"{label}: {phrase} during the training"
     throttled = [value_at(reading, "gpu.throttled_by") for reading in (before, after)]
     if reasons := dict.fromkeys(short(reason) for reason in throttled if reason):
         yield f"{label}: the clocks were throttled ({', '.join(reasons)})"

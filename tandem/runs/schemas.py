@@ -29,7 +29,7 @@ class Realized(TypedDict):
 
     threads: int
     precision: str
-    step: str  # the execution mode: eager, graph or compile
+    step: NotRequired[str]  # the execution mode: eager, graph or compile; absent for a fitted model: it takes no steps
     grad_accum_steps: int
     workers: NotRequired[int]  # if there are several
     batch_size: NotRequired[int]  # of all workers, if `scaling` changed it
