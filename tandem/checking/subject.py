@@ -45,6 +45,7 @@ class Subject:
     shape: Shape
     task: Task
     device: torch.device
+    num_sequences: int  # of the whole training split
     has_padding: bool = True  # False: all sequences always have `max_steps` steps, as the windows of a series
 
     @property
@@ -124,7 +125,7 @@ def open_subject(workload: str, identity: dict[str, Any]) -> Subject:
         tensors = {name: torch.from_numpy(array) for name, array in arrays.items()}
         shape = Shape.of(prepared.summary, task)
     has_padding = block.preprocess.source != "series"
-    return Subject(settings, spread(tensors), shape, task, device, has_padding)
+    return Subject(settings, spread(tensors), shape, task, device, len(tensors["mask"]), has_padding)
 
 
 def prepared_state(workload: str) -> str:
@@ -143,5 +144,7 @@ def spread(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
     """Some sequences from all parts of a split, which may be sorted by class."""
     num, num_steps = tensors["mask"].shape
     count = min(num, max(BATCH_SIZE // 2, min(NUM_SEQUENCES, MAX_STEPS // num_steps)))
+    if count > 1 and count % BATCH_SIZE == 1:
+        count -= 1  # a last batch of a single sequence, which the training may not have
     rows = torch.linspace(0, num - 1, count).long()
     return {name: tensor[rows] for name, tensor in tensors.items()}

@@ -18,6 +18,7 @@ from tandem.models import Shape
 from tandem.params.schema import BUILT_IN
 from tandem.parts import Part
 from tandem.training.batches import Batch
+from tandem.training.context import small_batch_refusal
 from tandem.training.graphs import NUM_WARMUPS
 from tandem.training.optimizer import AdamW
 from tandem.training.trainer import Trainer
@@ -73,7 +74,12 @@ def first_difference(one: tuple[list[float], dict[str, Tensor]], other: tuple[li
 
 
 def batch_statistics(subject: Subject) -> Finding:
-    """In training mode, the output of a sequence does not depend on the other sequences in the batch."""
+    """In training mode, the network takes the smallest batch of the real training, and the output of a sequence does
+    not depend on the other sequences in the batch.
+    """
+    trainer = subject.trainer()
+    if refusal := small_batch_refusal(trainer.model, trainer.train_split, subject.num_sequences, subject.settings):
+        return Finding("fail", refusal)
     values, mask = subject.inputs()
     half = max(1, len(values) // 2)
     outputs = []
