@@ -196,7 +196,7 @@ def test_a_fitted_model_is_called_one_and_has_no_epochs_steps_or_learning_rate(r
     params = TINY.replace(MODEL, "{name: model_selection, num_kernels: 84, num_groups: 2, num_trees: 10}")
     for old, new in {
         "{coupled_features: 2, mix: 0.1, shift: 0.0, warp: 0.1}": "{coupled_features: 1, mix: 0, shift: 0, warp: 0}",
-        "epochs: 3": "epochs: 1", "warmup_epochs: 1": "warmup_epochs: 0", "label_smoothing: 0.1": "label_smoothing: 0.0",
+        "epochs: 3": "epochs: 1", "warmup_epochs: 1": "warmup_epochs: 0", "label_smoothing: 0.1": "label_smoothing: 0",
     }.items():  # fmt: skip
         params = params.replace(old, new)
     (ready / "params.yaml").write_text(params)
