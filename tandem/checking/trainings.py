@@ -36,7 +36,12 @@ NUM_ROUNDS, ROUND_SECONDS = 3, 0.1
 
 
 def repeatability(subject: Subject) -> Finding:
-    """Two short trainings give the same bits."""
+    """The network takes the smallest batch of the real training, and two short trainings give the same bits."""
+    trainer = subject.trainer()
+    if not trainer.closed_form:
+        refusal = small_batch_refusal(trainer.model, trainer.train_split, subject.num_sequences, subject.settings)
+        if refusal:
+            return Finding("fail", refusal)
     losses, weights = subject.trained
     if not all(map(math.isfinite, losses)):
         return Finding("fail", f"the loss of a short training is {losses[-1]}")
@@ -74,12 +79,7 @@ def first_difference(one: tuple[list[float], dict[str, Tensor]], other: tuple[li
 
 
 def batch_statistics(subject: Subject) -> Finding:
-    """In training mode, the network takes the smallest batch of the real training, and the output of a sequence does
-    not depend on the other sequences in the batch.
-    """
-    trainer = subject.trainer()
-    if refusal := small_batch_refusal(trainer.model, trainer.train_split, subject.num_sequences, subject.settings):
-        return Finding("fail", refusal)
+    """In training mode, the output of a sequence does not depend on the other sequences in the batch."""
     values, mask = subject.inputs()
     half = max(1, len(values) // 2)
     outputs = []

@@ -16,6 +16,7 @@ from tandem.checking.subject import BATCH_SIZE, Subject, spread
 from tandem.models import Shape
 from tandem.params.schema import MODELS
 from tandem.tasks import open_task
+from tandem.training.context import smallest_part
 from tandem.training.device import open_device
 from tests.models.test_models import CONFIGS
 from tests.projects import MODEL, TINY, commit, make_project, python, run, stages_at_once, tandem
@@ -227,9 +228,9 @@ def test_a_last_batch_of_one_sequence_fails_in_the_check_and_in_training_with_a_
         stages_at_once(ready, "hardware", "train tiny cpu 0", publishes=False)
 
 
-@pytest.mark.parametrize("num", [17, 33])
-def test_the_check_makes_no_last_batch_of_one_sequence_itself(num: int):
-    assert len(spread(tensors(num))["mask"]) % BATCH_SIZE != 1
+@pytest.mark.parametrize(("num", "parts"), [(17, 1), (33, 1), (36, 4), (40, 8)])
+def test_the_check_makes_no_batch_of_one_sequence_itself(num: int, parts: int):
+    assert smallest_part(len(spread(tensors(num), parts)["mask"]), BATCH_SIZE, parts) > 1
 
 
 def test_only_a_failed_check_makes_the_command_fail(project: Path):
