@@ -1,7 +1,7 @@
 """List the committed results, the local results and every experiment.
 
 Each workload has a table with a row per device: score, seconds per epoch, samples/s, VRAM peak, and the parameters that
-differ from the last commit, which holds the published results. `dvc exp show` shows more, in a wider table.
+differ from the last commit. `dvc exp show` shows more, in a wider table.
 
 A row "here, outdated" is the result of earlier parameters, code or data; the line below its table has the command that
 updates it. Instead of a score, a row has "queued", "running" or "failed" if the experiment has no result, and "not

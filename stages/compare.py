@@ -126,7 +126,8 @@ def write_tracked(
     order: Sequence[str],
     outdated: Collection[str],
 ) -> None:
-    """Write the small files that git tracks: the published results of a commit.
+    """Write the small files that git tracks: the results of the last run before a commit, on the machine that
+    timings.json names. What is published is in docs/published.json alone.
 
     `order`: that of the workloads in params.yaml. Those that were not evaluated here keep what the last commit has of
     them, unless they are `outdated` or their parameters have changed since.
@@ -171,14 +172,17 @@ def scores(row: Mapping[str, Any]) -> dict[str, float]:
 
 
 def timings(row: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the main measurements, and the digests of what the row rests on, by which `tandem show` recognizes a score
-    of another training. Measurements that do not exist are left out. DVC's tables leave out the list.
+    """Return the main measurements, where they were made, and the digests of what the row rests on, by which
+    `tandem show` recognizes a score of another training. Measurements that do not exist are left out. DVC's tables
+    leave out the list.
     """
     measured = {"epoch_seconds": "epoch_seconds", "samples_per_second": "samples_per_second"}
     measured["vram_peak_mib"] = "peak_allocated_mib"
     found = {name: row[key] for name, key in measured.items() if row[key] is not None}
+    busy = {"busy": row["busy"]} if row["busy"] else {}
     folder = files.runs_dir(row["workload"], row["requested"])
-    return {**found, "device": row["device"], "rests_on": [f"{name} {dvc_digest(folder / name)}" for name in RESTS_ON]}
+    rests_on = [f"{name} {dvc_digest(folder / name)}" for name in RESTS_ON]
+    return {**found, "device": row["device"], "hardware": row["device_name"], **busy, "rests_on": rests_on}
 
 
 def dvc_digest(folder: Path) -> str:

@@ -90,6 +90,7 @@ def evaluate(context: RunContext, trained: Run) -> tuple[Evaluation, OwnScores, 
     """Return the result on the test split, what the workload's own metrics add to it, and the measurements."""
     # The number of threads of the training, not a new `auto` choice.
     device, task = context.open_device(trained.train["realized"]["threads"]), context.task
+    task.subject = trained.subject
     split = context.open_split("test", device)
     oom = OomPolicy(splits=[split], advice=advice(device))
     weights = context.params.evaluate.weights

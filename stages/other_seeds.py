@@ -60,7 +60,7 @@ def num_branches(context: RunContext) -> int:
     first = first_seed(context)
     peak_mib = first.timing["timing"]["peak_reserved_mib"]
     if (
-        first.train["realized"]["step"] != "graph"
+        first.train["realized"].get("step") != "graph"
         or first.timing["placement"]["data_location"] != "device"
         or peak_mib is None
     ):

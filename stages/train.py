@@ -224,6 +224,7 @@ class Training:
         warmup_epochs = self.context.train_params.warmup_epochs
         self.record.timings.append(timing_row(epoch, num_sequences, warmup_epochs, not self.context.is_replicate))
         self.record.missing_reasons = self.trainer.missing_reasons
+        self.record.kernels = sorted({*self.record.kernels, *self.trainer.step.notes})
         self.add_readings()
         self.check_inputs()
         if epoch.number < self.context.train_params.epochs:
@@ -289,10 +290,11 @@ def choose_settings(context: RunContext, trainer: Trainer, record: Record) -> No
     """Before the first epoch: choose what is `auto`, find the bottleneck, and record both."""
     num_parameters = sum(parameter.numel() for parameter in trainer.model.parameters())
     model, epochs = context.params.train.model.name, context.train_params.epochs
+    duration = "fit it to" if trainer.closed_form else f"train on, {epochs} epoch{'s' * (epochs > 1)}"
     if not context.is_replicate:
         print(
             f"{context.workload} on {context.hardware['name']}: {model} with {num_parameters:,} parameters, "
-            f"{len(trainer.train_split):,} sequences to train on, {epochs} epoch{'s' * (epochs > 1)}",
+            f"{len(trainer.train_split):,} sequences to {duration}",
             flush=True,
         )
     record.at_start = entries_at_start(trainer)

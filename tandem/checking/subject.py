@@ -19,7 +19,7 @@ from tandem.params.own_components import modules_of
 from tandem.params.schema import Train, is_closed_form
 from tandem.parts import Part
 from tandem.tasks import Task, open_task
-from tandem.training.context import make_trial, read_training
+from tandem.training.context import make_trial, read_training, smallest_part
 from tandem.training.device import open_device
 from tandem.training.trainer import Trainer, snapshot
 
@@ -45,6 +45,7 @@ class Subject:
     shape: Shape
     task: Task
     device: torch.device
+    num_sequences: int  # of the whole training split
     has_padding: bool = True  # False: all sequences always have `max_steps` steps, as the windows of a series
 
     @property
@@ -60,7 +61,7 @@ class Subject:
         short: dict[str, Any] = {
             "epochs": 1 if self.is_closed_form else EPOCHS,
             "batch_size": BATCH_SIZE,
-            "grad_accum_steps": min(self.settings.grad_accum_steps, BATCH_SIZE),
+            "grad_accum_steps": parts_of(self.settings),
             "step": "eager",
         }
         settings = replace(self.settings, **short | changes)
@@ -83,6 +84,11 @@ class Subject:
     def trained(self) -> tuple[list[float], dict[str, Tensor]]:
         """The losses and the final weights of a short training."""
         return train(self.trainer())
+
+
+def parts_of(settings: Train) -> int:
+    """The micro-batches of a small batch: of at least two sequences each."""
+    return min(settings.grad_accum_steps, BATCH_SIZE // 2)
 
 
 def train(trainer: Trainer) -> tuple[list[float], dict[str, Tensor]]:
@@ -124,7 +130,9 @@ def open_subject(workload: str, identity: dict[str, Any]) -> Subject:
         tensors = {name: torch.from_numpy(array) for name, array in arrays.items()}
         shape = Shape.of(prepared.summary, task)
     has_padding = block.preprocess.source != "series"
-    return Subject(settings, spread(tensors), shape, task, device, has_padding)
+    return Subject(
+        settings, spread(tensors, parts_of(settings)), shape, task, device, len(tensors["mask"]), has_padding
+    )
 
 
 def prepared_state(workload: str) -> str:
@@ -139,9 +147,12 @@ def prepared_state(workload: str) -> str:
     return CURRENT
 
 
-def spread(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Some sequences from all parts of a split, which may be sorted by class."""
+def spread(tensors: dict[str, Tensor], num_parts: int) -> dict[str, Tensor]:
+    """Some sequences from all parts of a split, which may be sorted by class. `num_parts`: of a batch."""
     num, num_steps = tensors["mask"].shape
     count = min(num, max(BATCH_SIZE // 2, min(NUM_SEQUENCES, MAX_STEPS // num_steps)))
+    # Not so many that a batch has a single sequence, which BatchNorm refuses and the real training may not have.
+    fitting = (each for each in range(count, 1, -1) if smallest_part(each, BATCH_SIZE, num_parts) > 1)
+    count = next(fitting, count)
     rows = torch.linspace(0, num - 1, count).long()
     return {name: tensor[rows] for name, tensor in tensors.items()}

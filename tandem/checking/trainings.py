@@ -18,6 +18,7 @@ from tandem.models import Shape
 from tandem.params.schema import BUILT_IN
 from tandem.parts import Part
 from tandem.training.batches import Batch
+from tandem.training.context import small_batch_refusal
 from tandem.training.graphs import NUM_WARMUPS
 from tandem.training.optimizer import AdamW
 from tandem.training.trainer import Trainer
@@ -35,7 +36,12 @@ NUM_ROUNDS, ROUND_SECONDS = 3, 0.1
 
 
 def repeatability(subject: Subject) -> Finding:
-    """Two short trainings give the same bits."""
+    """The network takes the smallest batch of the real training, and two short trainings give the same bits."""
+    trainer = subject.trainer()
+    if not trainer.closed_form:
+        refusal = small_batch_refusal(trainer.model, trainer.train_split, subject.num_sequences, subject.settings)
+        if refusal:
+            return Finding("fail", refusal)
     losses, weights = subject.trained
     if not all(map(math.isfinite, losses)):
         return Finding("fail", f"the loss of a short training is {losses[-1]}")

@@ -38,7 +38,7 @@ MAX_LISTED = 4  # parameters or files that are listed; the others are only count
 MAX_LETTERS, DIGEST_LETTERS = 48, 8
 # Parameters that do not define the work. For most of them the manifest has the result of the choice (`realized`). The
 # seed decides which numbers are drawn, not how much is computed.
-CHOICES = ("threads", "precision", "step", "grad_accum_steps", "probe", "seed")
+CHOICES = ("threads", "precision", "step", "kernels", "grad_accum_steps", "probe", "seed")
 # Differences between the seeds of one side: those that refuse the comparison, and those that are only noted because
 # `auto` chose them.
 OF_A_SIDE, OF_AUTO = ("device", "hardware"), ("threads", "kernels", "step execution")
@@ -175,8 +175,8 @@ def of_settings(sides: Mapping[str, Manifest]) -> Iterator[str]:
 def conditions_of(manifest: Manifest, label: str) -> Iterator[str]:
     """Yield the problems of one side's machine."""
     before, after = (manifest["conditions"][when] for when in ("before", "after"))
-    for who, share in taken_by_others(manifest["conditions"]).items():
-        yield f"{label}: {who} used {share:.0%} of the CPU time during the training"
+    for phrase in taken_by_others(manifest["conditions"]):
+        yield f"{label}: {phrase} during the training"
     throttled = [value_at(reading, "gpu.throttled_by") for reading in (before, after)]
     if reasons := dict.fromkeys(short(reason) for reason in throttled if reason):
         yield f"{label}: the clocks were throttled ({', '.join(reasons)})"
@@ -190,7 +190,7 @@ def conditions_of(manifest: Manifest, label: str) -> Iterator[str]:
 
 
 def hardware_and_settings(manifest: Manifest, threads: int | None = None) -> str:
-    """Return e.g. `cuda: NVIDIA H100, cuDNN, 1 process` or `cpu: AMD EPYC 9654, 16 threads, Tandem's kernels`.
+    """Return e.g. `cuda: NVIDIA H100, cuDNN's GRU, 1 process` or `cpu: AMD EPYC 9654, 16 threads, Tandem's GRU`.
 
     `threads`: the timed number of threads, if it differs from the training's.
     """

@@ -118,6 +118,7 @@ def row_of(run: Run) -> dict[str, Any]:
         "seed": run.seed,
         "task": block["task"],
         "model": block["train"]["model"]["name"],
+        "is_fitted": run.is_fitted,
         "device": run.device,
         "device_name": hardware["name"],
         "why_not_cuda": hardware.get("why_not_cuda", ""),

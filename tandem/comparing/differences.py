@@ -5,7 +5,7 @@ on the same test split, so everything is paired.
 
 With three or more seeds in common, the interval is over the differences per seed: predictions of one sequence by
 several seeds are not independent, so they are never pooled. With fewer seeds it is over the sequences or windows of the
-test split, and describes these trained networks only. With two seeds, a sequence counts once, with the mean over both.
+test split, and describes these trained models only. With two seeds, a sequence counts once, with the mean over both.
 
 "No difference" is claimed only if the whole 95% interval lies inside a margin (two one-sided tests at 2.5% each:
 Schuirmann 1987, Journal of Pharmacokinetics and Biopharmaceutics 15, 657-680).
@@ -107,7 +107,7 @@ class Difference(Found):
             better = "better" if (self.difference > 0) == self.is_larger_better else "worse"
             if len(self.first) >= MIN_SEEDS:
                 return f"They differ: {second} is {better} than {first}"
-            return f"The trained networks differ: {second} is {better} than {first}"
+            return f"The trained models differ: {second} is {better} than {first}"
         unseen = f"this comparison cannot detect any difference with so few {self.unit}"
         if self.min_detectable_effect is not None:
             seen = self.number(self.min_detectable_effect)
@@ -120,7 +120,7 @@ class Difference(Found):
         if len(self.first) >= MIN_SEEDS:
             return ""
         seeds = "two seeds" if len(self.first) == 2 else "one seed"
-        return f". This compares trained networks ({seeds} each); it does not include the variation between seeds"
+        return f". This compares trained models ({seeds} each); it does not include the variation between seeds"
 
     def number(self, value: float) -> str:
         return f"{value:.4f}" if self.is_larger_better else f"{value:.4g}"

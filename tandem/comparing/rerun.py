@@ -157,7 +157,7 @@ def different_inputs(manifest: Manifest, found: Manifest) -> tuple[str, str] | N
         for name, what in (("order_sha256", "the order of the sequences"), ("draws_sha256", "the random changes")):
             if recorded[name] != here[name]:
                 return "draws", f"{what} in epoch {recorded['epoch']}"
-        rates = recorded["learning_rate"], here["learning_rate"]
+        rates = recorded.get("learning_rate", 0.0), here.get("learning_rate", 0.0)  # a fitted model has none
         if abs(rates[0] - rates[1]) > unit(rates[0]):
             return (
                 f"epoch {recorded['epoch']}",

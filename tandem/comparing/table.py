@@ -46,6 +46,7 @@ FACTS = {
     "Python": "environment.versions.python",
     "trained": "measured_at",
     "CPU share of other processes": "conditions.between.others_share",
+    "threads that waited for a core": "conditions.between.waiting_threads",
 }
 # How a value is shown if not as it is.
 SHOWN: dict[str, Callable[[Any], Any]] = {

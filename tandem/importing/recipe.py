@@ -95,7 +95,7 @@ def training_sentence(train: schema.Train, num: int) -> str:
     if train.model.name in CLOSED_FORM:
         groups = f" and {train.model.num_groups} groups" if train.model.num_groups else ""
         trees = f"; {train.model.num_trees} trees" if train.model.name == "model_selection" else ""
-        return f"1 epoch in closed form, {train.model.num_kernels:,} kernels{groups}{trees}"
+        return f"fitted in closed form, {train.model.num_kernels:,} kernels{groups}{trees}"
     batches = f"{-(-num // train.batch_size):,} batches of {train.batch_size}"
     if train.model.name == "hybrid" and not train.model.hidden_size:
         return f"{train.epochs} epochs of {batches}, starting from a fitted linear forecast"

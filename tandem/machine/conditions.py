@@ -11,6 +11,7 @@ import re
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import psutil
@@ -19,6 +20,9 @@ from tandem.machine.hardware import read_text
 from tandem.machine.nvml import count_others, find_gpu
 
 TAKEN_SHARE = 0.10  # of all cores' time during a training: if other processes used more, its times are not reliable
+# Threads of a training that wait for a core, in the median epoch: 0.003 on an idle machine, 0.3 and more beside another
+# process. Such a process need not use much: OpenMP's threads spin while one of them waits.
+MAX_WAITING_THREADS = 0.1
 PUBLISHER_SECONDS = 5.0  # processor time of Tandem's publisher, which imports mlflow during the first training
 # Reasons for lower GPU clocks that are not throttling: idleness and settings.
 IDLE_REASONS = (
@@ -44,8 +48,21 @@ def read(gpu_uuid: str | None = None) -> dict[str, Any]:
     return found
 
 
+def waited_seconds() -> float | None:
+    """Seconds in which threads of this process were runnable but had no core; None if the kernel does not report it.
+
+    This is the second number of /proc/<pid>/task/<tid>/schedstat (Linux, Documentation/scheduler/sched-stats). It is
+    also correct in a container, whose /proc/stat covers the whole machine.
+    """
+    nanoseconds = []
+    for path in Path("/proc/self/task").glob("*/schedstat"):
+        with suppress(OSError, IndexError, ValueError):  # the thread has ended, or the kernel has no schedstat
+            nanoseconds.append(int(path.read_text().split()[1]))
+    return sum(nanoseconds) / 1e9 if nanoseconds else None
+
+
 def between(before: dict[str, Any], after: dict[str, Any]) -> dict[str, float]:
-    """The machine's load between two readings of one process, as shares of the time of all cores.
+    """Return the machine's load between two readings of one process, as shares of the time of all cores.
 
     steal_share: used by the host of a virtual machine; others_share: used by processes other than this one.
     """
@@ -60,25 +77,29 @@ def between(before: dict[str, Any], after: dict[str, Any]) -> dict[str, float]:
     }
 
 
-def taken_by_others(conditions: Mapping[str, Any]) -> dict[str, float]:
-    """Return who else used the processors during a training, with the share of all cores' time, if it was much.
+def taken_by_others(conditions: Mapping[str, Any]) -> list[str]:
+    """Return who else used the processors during a training, as phrases, if it was much: `other processes used 30% of
+    the CPU time`, `on average 0.4 of its threads waited for a core`.
 
     `conditions` come from a manifest. A resumed training has no shares. The publisher does not count as another
-    process: in a training of a few seconds it would always take more than TAKEN_SHARE.
+    process: in a training of a few seconds it would always take more than TAKEN_SHARE. The waiting threads are those of
+    the median epoch, so they show whether others slowed the recorded time.
     """
-    between = conditions["between"]
-    if not between:
-        return {}
-    before, after = (conditions[when]["cpu_seconds"]["all"] for when in ("before", "after"))
-    allowed = {"others_share": PUBLISHER_SECONDS / (after - before), "steal_share": 0.0}
-    who = {"others_share": "other processes", "steal_share": "the host of this virtual machine"}
-    return {who[name]: share for name, share in between.items() if name in who and share > TAKEN_SHARE + allowed[name]}
+    between, phrases = conditions["between"], []
+    for name, who in {"others_share": "other processes", "steal_share": "the host of this virtual machine"}.items():
+        if (share := between.get(name, 0.0)) > TAKEN_SHARE:
+            before, after = (conditions[when]["cpu_seconds"]["all"] for when in ("before", "after"))
+            allowed = PUBLISHER_SECONDS / (after - before) if name == "others_share" else 0.0
+            phrases += [f"{who} used {share:.0%} of the CPU time"] if share > TAKEN_SHARE + allowed else []
+    if (waiting := between.get("waiting_threads", 0.0)) > MAX_WAITING_THREADS:
+        phrases.append(f"on average {waiting:.2g} of its threads waited for a core")
+    return phrases
 
 
 def busy(conditions: Mapping[str, Any]) -> str:
     """Return in a few words who else used the processors or the GPU during a training; empty if nobody did much."""
-    found = [f"{who} used {share:.0%} of the cores" for who, share in taken_by_others(conditions).items()]
-    return ", ".join([*found, *(["other processes used its GPU"] if others_on_gpu(conditions) else [])])
+    on_gpu = ["other processes used its GPU"] if others_on_gpu(conditions) else []
+    return ", ".join([*taken_by_others(conditions), *on_gpu])
 
 
 def read_gpu(uuid: str) -> dict[str, Any]:

@@ -15,6 +15,7 @@ import psutil
 import torch
 
 from tandem.machine import energy, nvml
+from tandem.machine.conditions import waited_seconds
 from tandem.machine.sampler import SampledWindow, sampling
 
 
@@ -33,6 +34,7 @@ class Measurement:
     energy_joules: float | None = None  # of the whole device, including that of other processes (energy.py)
     peak_rss_mib: float | None = None  # of this process since it started
     cpu_share: float | None = None  # CPU seconds of this process per second: 1.0 means one busy core
+    waiting_threads: float | None = None  # seconds in which threads of this process waited for a core, per second
     missing_reasons: dict[str, str] = field(default_factory=dict)
 
     def add(self, other: "Measurement") -> None:
@@ -53,14 +55,18 @@ def measure(device: torch.device) -> Iterator[Measurement]:
         torch.cuda.reset_peak_memory_stats(device)
     with sampled(device) as readings:
         synchronize(device)
-        meter = energy.Meter(counter)
+        meter, waited_before = energy.Meter(counter), waited_seconds()
         cpu_before = time.process_time()
         start = time.perf_counter()
         yield result
         synchronize(device)
         result.seconds = time.perf_counter() - start
         result.cpu_share = (time.process_time() - cpu_before) / result.seconds
-        joules = meter.joules()
+        joules, waited = meter.joules(), waited_seconds()
+    if waited is None or waited_before is None:
+        result.missing_reasons["waiting_threads"] = "the kernel does not report how long threads wait (schedstat)"
+    else:  # a thread that ended took its seconds with it
+        result.waiting_threads = max(0.0, waited - waited_before) / result.seconds
     result.peak_rss_mib = peak_rss_mib()
     for name, value in {**readings.found(), "energy_joules": joules}.items():
         if isinstance(value, str):
@@ -71,7 +77,8 @@ def measure(device: torch.device) -> Iterator[Measurement]:
         result.peak_allocated_mib = torch.cuda.max_memory_allocated(device) / 2**20
         result.peak_reserved_mib = torch.cuda.max_memory_reserved(device) / 2**20
     else:
-        only_gpu = [name for name, value in vars(result).items() if value is None and name != "energy_joules"]
+        others = ("energy_joules", "waiting_threads")
+        only_gpu = [name for name, value in vars(result).items() if value is None and name not in others]
         result.missing_reasons |= dict.fromkeys(only_gpu, "the device is the CPU: there is no GPU to measure")
 
 

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map_only
 
-from tandem.models.kernels import dropout
+from tandem.models.kernels import CUDNN, TORCH, dropout, note
 
 NO_KERNEL = "could not create a primitive descriptor"  # oneDNN's message; if memory runs out, it lacks "descriptor"
 
@@ -15,7 +15,7 @@ class Dropout(nn.Dropout):
     """nn.Dropout, but faster on the CPU, with other random numbers. Several workers share one draw per batch."""
 
     def forward(self, x: Tensor) -> Tensor:
-        if self.training and self.p > 0 and (x.device.type == "cpu" or dropout.is_shared()):
+        if self.training and self.p > 0:
             return dropout.dropout(x, self.p)
         return super().forward(x)
 
@@ -25,17 +25,24 @@ def run_recurrent(stack: nn.Module, x: Tensor, state: Any = None) -> Any:
 
     On CUDA, torch passes fp16 to cuDNN's recurrent layers even if autocast requests bf16 (ATen,
     cudnn/AutocastRNN.cpp), and fp16 without loss scaling loses small gradients. On a CPU without AVX-512, oneDNN has no
-    LSTM in bf16 and raises.
+    LSTM in bf16 and raises. Notes which library computes it, as torch decides it.
     """
+    library = CUDNN if x.is_cuda and torch.backends.cudnn.is_acceptable(x) else TORCH
+    operation = getattr(stack, "mode", "recurrent layer")  # GRU or LSTM
     if x.is_cuda and torch.is_autocast_enabled("cuda") and torch.get_autocast_dtype("cuda") == torch.bfloat16:
+        note(library, f"{operation} in fp32")
         return in_fp32(stack, x, state)
     if not x.is_cuda and torch.is_autocast_enabled("cpu"):
         try:
-            return stack(x, state)
+            found = stack(x, state)
         except RuntimeError as error:
             if NO_KERNEL not in str(error):
                 raise
-        return in_fp32(stack, x, state)
+            note(library, f"{operation} in fp32")
+            return in_fp32(stack, x, state)
+        note(library, operation)
+        return found
+    note(library, operation)
     return stack(x, state)
 
 

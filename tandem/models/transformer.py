@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from tandem.models import Shape
-from tandem.models.kernels import attention
+from tandem.models.kernels import TORCH, attention, note
 from tandem.models.layers import Dropout, mean_over_steps
 from tandem.parts import Fraction, Positive
 
@@ -39,6 +39,7 @@ class Block(nn.Module):
         split = self.query_key_value(x).view(num_sequences, num_steps, 3, self.num_heads, width // self.num_heads)
         if attention.is_supported(split):
             return self.attention_out(attention.Attention.apply(split, mask))
+        note(TORCH, "attention")
         query, key, value = split.permute(2, 0, 3, 1, 4)  # each (B, heads, T, D / heads)
         context = F.scaled_dot_product_attention(query, key, value, attn_mask=mask[:, None, None, :])
         return self.attention_out(context.transpose(1, 2).reshape(num_sequences, num_steps, width))

@@ -38,6 +38,7 @@ INTRODUCED = {
     "preprocess.season": "none",
     "train.scaling": "strong",
     "train.loop": "none",
+    "train.kernels": "auto",
     "evaluate.metrics": "none",
 }
 

@@ -320,6 +320,8 @@ class Train(Section):
     # For several workers. strong: they share the batch. weak: each has a whole batch, and the learning rate grows with
     # their number (Goyal et al. 2017, arXiv:1706.02677), or with its square root (Krizhevsky 2014, arXiv:1404.5997).
     scaling: Literal["strong", "weak-linear", "weak-sqrt"] = "strong"
+    # auto: Tandem's kernels where they are faster (tandem/models/kernels). torch: torch's operations, for a comparison.
+    kernels: Literal["auto", "torch"] = "auto"
     # A function of the workload's own that takes the steps (tandem/training/custom_loop.py); None: Tandem's own loop.
     loop: StrictStr | None = None
 

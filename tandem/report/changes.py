@@ -21,10 +21,10 @@ def changes(evaluated: Iterable[str]) -> list[str]:
 
     Empty if there is no commit with scores.
     """
-    commit, published = git(files.ROOT, "rev-parse", "--short", "HEAD"), at_commit("results/scores.json")
-    if commit is None or published is None:
+    commit, committed_scores = git(files.ROOT, "rev-parse", "--short", "HEAD"), at_commit("results/scores.json")
+    if commit is None or committed_scores is None:
         return []
-    name, before = commit.decode().strip(), json.loads(published)
+    name, before = commit.decode().strip(), json.loads(committed_scores)
     now = files.read_json(files.results_dir() / "scores.json")
     params_now, committed = read_yaml(PARAMS), at_commit("params.yaml")
     params_before = YAML(typ="safe").load(committed) if committed else params_now

@@ -95,6 +95,8 @@ def cells(row: Row) -> dict[str, Cell]:
         score_details += [f"mean of {num_seeds} seeds", f"{lowest} to {highest}"]
         if len(timed := [run["epoch_seconds"] for run in row["runs"] if run["epoch_seconds"] is not None]) > 1:
             epoch_details = [f"median of {len(timed)} processes", f"{seconds(min(timed))} to {seconds(max(timed))}"]
+    if row["is_fitted"]:
+        epoch_details.append("one fit, no epochs")
     if row["epoch_joules"] is not None:
         epoch_details.append(f"{row['epoch_joules']:,.4g} J")
     if row["busy"]:
@@ -105,7 +107,7 @@ def cells(row: Row) -> dict[str, Cell]:
         concurrently = f", {together['num_at_once']} at a time" if together["num_at_once"] > 1 else ""
         training_details.append(f"{together['num_seeds']} more seeds: {together['total_seconds']:,.0f} s{concurrently}")
     return {
-        "workload": Cell(row["workload"], (f"{row['task']}, {row['model']}",)),
+        "workload": Cell(row["workload"], (f"{row['task']}, {'fitted ' * row['is_fitted']}{row['model']}",)),
         "device": Cell(row["label"], (f"{threads if row['device'] == 'cpu' else ''}{row['precision']}",)),
         "score": Cell(score_text(row["score"]), tuple(score_details)),
         "epoch": measured(row, "epoch_seconds", seconds, *epoch_details),
@@ -170,7 +172,7 @@ def seconds_of_more_seeds(rows: Sequence[Row]) -> float | None:
 
 
 def unbeaten_baselines(row: Row) -> list[str]:
-    """Return a sentence only if the network does not beat a baseline."""
+    """Return a sentence only if the model does not beat a baseline."""
     unbeaten = [f"{name} ({score_text(value)})" for name, value in baselines(row) if row["score"] <= value]
     return [f"Does not beat {' or '.join(unbeaten)}"] if unbeaten else []
 

@@ -122,8 +122,9 @@ def errors_ahead(run: Run) -> Chart | None:
     if np.isnan(base).all():
         return None
     relative = {name: 100 * (error / base - 1) for name, error in errors.items()}
+    labels = {**{name: words(name) for name in relative}, "network": run.subject.removeprefix("the ")}
     said = "; ".join(
-        f"{words(name)} {np.nanmin(values):+.2f}% to {np.nanmax(values):+.2f}%" for name, values in relative.items()
+        f"{labels[name]} {np.nanmin(values):+.2f}% to {np.nanmax(values):+.2f}%" for name, values in relative.items()
     )
     simple = "the last season repeats" if reference == "seasonal_naive" else "nothing changes"
 
@@ -133,7 +134,7 @@ def errors_ahead(run: Run) -> Chart | None:
         for index, (name, values) in enumerate(relative.items()):
             style: dict[str, Any] = {"color": BASELINES[index], "linestyle": LINE_STYLES[index]}
             style = {"color": NETWORK, "linewidth": 2, "zorder": 3} if name == "network" else style
-            axes.plot(ahead, values, label=words(name), marker="o", markersize=3, **style)
+            axes.plot(ahead, values, label=labels[name], marker="o", markersize=3, **style)
         axes.set_xlabel("steps ahead")
         axes.grid(alpha=0.3)
         whole_numbers(axes)
@@ -150,9 +151,10 @@ def last_forecasts(run: Run) -> Chart | None:
     if len(last) < MIN_POINTS:
         return None
     simple, column = ("seasonal naive", "seasonal_naive") if "seasonal_naive" in last[0] else ("persistence", "last")
-    columns = {"actual": "actual", "network": "predicted", simple: column}
+    model = run.subject.removeprefix("the ")
+    columns = {"actual": "actual", model: "predicted", simple: column}
     levels = {label: np.array([float(each[name]) for each in last]) for label, name in columns.items()}
-    errors = [np.abs(levels[name] - levels["actual"]).mean() for name in ("network", simple)]
+    errors = [np.abs(levels[name] - levels["actual"]).mean() for name in (model, simple)]
     # matplotlib needs UTC times without a time zone.
     when = [datetime.fromisoformat(each["time"]).astimezone(UTC).replace(tzinfo=None) for each in last]
     times = np.array(when, dtype="datetime64[us]")
@@ -160,7 +162,7 @@ def last_forecasts(run: Run) -> Chart | None:
     sentence = (
         f"Mean absolute error of {words(run.train['block']['preprocess']['columns']['target'])} "
         f"{counted(steps, 'step')} ahead in the last {len(last)} forecasts, {when[0]:{day}} to {when[-1]:{day}}: "
-        f"network {errors[0]:,.4g}, {simple} {errors[1]:,.4g}."
+        f"{model} {errors[0]:,.4g}, {simple} {errors[1]:,.4g}."
     )
     styles: list[dict[str, Any]] = [
         {"color": "black", "linewidth": 1.2},
@@ -195,11 +197,12 @@ def predicted_numbers(run: Run) -> Chart | None:
     if len(actual) < MIN_POINTS:
         return None
     target = words(run.train["block"]["preprocess"]["columns"]["label"])
+    model = run.subject.removeprefix("the ")
     names = {"mean_mae": "training mean", "linear_mae": "linear model"}
     known = {word: value for name, word in names.items() if (value := run.score["metrics"].get(name)) is not None}
     others = "".join(f", {word} {value:.4g}" for word, value in known.items())
     sentence = (
-        f"Mean absolute error of {target} over {counted(len(actual), 'test sequence')}: network "
+        f"Mean absolute error of {target} over {counted(len(actual), 'test sequence')}: {model} "
         f"{np.abs(predicted - actual).mean():.4g}{others}."
     )
 
@@ -209,7 +212,7 @@ def predicted_numbers(run: Run) -> Chart | None:
         axes.axhline(actual.mean(), color="black", linewidth=0.8, linestyle=":", label="their mean")
         size = max(3.0, 9.0 - 2 * np.log10(len(actual)))
         style: dict[str, Any] = {"color": NETWORK, "markersize": size, "alpha": 0.6, "markeredgewidth": 0}
-        axes.plot(actual, predicted, "o", **style, label="network", rasterized=len(actual) > MANY_POINTS)
+        axes.plot(actual, predicted, "o", **style, label=model, rasterized=len(actual) > MANY_POINTS)
         axes.set_xlabel(f"actual {plain(target, 40)}")
         axes.grid(alpha=0.3)
 

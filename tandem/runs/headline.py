@@ -16,6 +16,7 @@ from tandem.messages import more_seeds
 PARENT_TAG = "mlflow.parentRunId"  # MLflow's UI reads this tag
 DESCRIPTION_TAG = "mlflow.note.content"  # MLflow's UI shows this text as the run's description
 BASELINE_TAG = "baseline"  # the strongest baseline and its score; stages/evaluate.py sets it
+FITTED_TAG = "fitted"  # the name of a model that is fitted without steps
 # In a description, what a user writes below this line stays.
 RULE = "\n\n---\n"
 VRAM, RSS = "vram/peak_allocated_mib_max", "memory/peak_rss_mib_max"
@@ -88,15 +89,17 @@ def write_description(client: Any, run_id: str) -> None:
     if "score" in tags:
         baseline = f"; best baseline: {tags[BASELINE_TAG]}" if BASELINE_TAG in tags else ""
         seeds = f", mean of the seeds {tags['seeds'].replace(',', ', ')}" if "," in tags.get("seeds", "") else ""
-        lines = [f"**{score} {tags['score']}** on the test split{seeds}{baseline}"]
+        model = f" of the fitted model ({tags[FITTED_TAG]})" if FITTED_TAG in tags else ""
+        lines = [f"**{score} {tags['score']}**{model} on the test split{seeds}{baseline}"]
         if "seeds" not in tags and PARENT_TAG not in tags and (seconds := data.metrics.get("time/train_seconds")):
             command = more_seeds([tags["workload"]], [tags["requested_device"]])
             lines.append(f"one seed; {command} shows the spread of the score and takes about {4 * seconds:,.0f} s")
-    figures = [f"{tags[title]} {title}" for title in ("s/epoch", "samples/s") if title in tags]
+    words = {"s/epoch": "s to fit" if FITTED_TAG in tags else "s/epoch", "samples/s": "samples/s"}
+    figures = [f"{tags[title]} {word}" for title, word in words.items() if title in tags]
     figures += [f"peak memory {tags['peak memory']}"] if "peak memory" in tags else []
     device = f"**{tags.get('device', '?')}** ({tags.get('device.name', '?')})"
     lines.append(": ".join(filter(None, (device, ", ".join(figures)))))
-    lines += [f"{name}: {tags[name]}" for name in ("verified", "compared", "not_comparable") if name in tags]
+    lines += [f"{name}: {tags[name]}" for name in ("verified", "compared", "not_comparable", "busy") if name in tags]
     former = tags.get(DESCRIPTION_TAG, "")
     notes = former.partition(RULE)[2] if RULE in former else former
     client.set_tag(run_id, DESCRIPTION_TAG, "  \n".join(lines) + RULE + notes)

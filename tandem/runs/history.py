@@ -29,6 +29,7 @@ RUN_METRICS = {
     "energy/epoch_joules_median": "epoch_joules",
     "energy/train_joules": "train_joules",
     "cpu/busy_cores_mean": "cpu_share",
+    "cpu/waiting_threads_median": "waiting_threads",
     "memory/peak_rss_mib_max": "peak_rss_mib",
 }
 # What the sampler reads from the GPU, from the first epoch to the last.
@@ -44,6 +45,7 @@ EPOCH_METRICS = {
     "energy/epoch_joules": "energy_joules",
     "memory/peak_rss_mib": "peak_rss_mib",
     "cpu/busy_cores": "cpu_share",
+    "cpu/waiting_threads": "waiting_threads",
 }
 PEAKS = ("peak_allocated_mib", "peak_reserved_mib")  # the larger value of training and validation
 NOT_TIMED = "trained together with other seeds, so not measured"  # the stage `replicate`
@@ -72,6 +74,7 @@ class Record:
     digests: list[dict[str, str]] = field(default_factory=list)  # of each epoch's weights, order and random draws
     # First epoch -> the number of workers from there on; empty for one worker. A resumed training may have another one.
     workers: dict[int, int] = field(default_factory=dict)
+    kernels: list[str] = field(default_factory=list)  # that the steps chose (tandem/models/kernels)
     num_together: int = 1  # seeds in the same process at a time
     # What timing.json says about the end: the time and the conditions. Empty until all epochs are trained.
     at_end: dict[str, Any] = field(default_factory=dict)
@@ -101,9 +104,10 @@ class Record:
 
 
 def history_row(epoch: Epoch, score: str) -> dict[str, Any]:
+    """A row of history.csv. A fitted model has no learning rate."""
     return {
         "epoch": epoch.number,
-        "learning_rate": epoch.learning_rate,
+        **({} if epoch.learning_rate is None else {"learning_rate": epoch.learning_rate}),
         "train_loss": epoch.train_loss,
         "val_loss": epoch.val_loss,
         f"val_{score}": epoch.val_score,
@@ -138,7 +142,7 @@ def epoch_metrics(history: dict[str, Any], timing: dict[str, Any]) -> dict[str, 
     score = next(name for name in history if name.startswith("val_") and name != "val_loss")
     return {
         "train/loss": history["train_loss"],
-        "train/learning_rate": history["learning_rate"],
+        "train/learning_rate": history.get("learning_rate"),
         "val/loss": history["val_loss"],
         score.replace("val_", "val/", 1): history[score],
         "time/epoch_seconds": timing["epoch_seconds"],
@@ -165,6 +169,7 @@ def summarize(timings: list[dict[str, Any]], first_epoch: int = 1) -> dict[str, 
         "train_seconds": sum(seconds) if len(seconds) == len(timings) else None,
         **{name: reduced(name, max, here) for name in (*PEAKS, "peak_rss_mib")},
         "cpu_share": reduced("cpu_share", statistics.fmean, here),
+        "waiting_threads": reduced("waiting_threads", statistics.median, measured),
     }
 
 
@@ -224,8 +229,8 @@ def energy_sentence(found: dict[str, float | None], missing_reasons: dict[str, s
     return f"energy is not measured: {missing_reasons['train_joules']}"
 
 
-def device_sentence(kind: str, num_epochs: int, result: dict[str, Any], num_workers: int = 1) -> str:
-    """Return a sentence on which device the epochs ran and how the device was used."""
+def device_sentence(kind: str, when: str, result: dict[str, Any], num_workers: int = 1) -> str:
+    """Return a sentence on which device the training ran and how the device was used. `when`: `all 12 epochs`."""
     measured = {
         "{:,.0f} kernels per step on the GPU": result["num_kernels"],
         "the process used {:.2f} CPU cores": result["cpu_share"],
@@ -236,8 +241,7 @@ def device_sentence(kind: str, num_epochs: int, result: dict[str, Any], num_work
     }
     found = [text.format(value) for text, value in measured.items() if value is not None]
     whose = ["measured on the first worker's GPU"] if num_workers > 1 and kind == "cuda" and found else []
-    all_epochs = "the epoch" if num_epochs == 1 else f"all {num_epochs} epochs"
-    where = f"parameters, batches and outputs were on {kind} in {all_epochs}"
+    where = f"parameters, batches and outputs were on {kind} in {when}"
     return ", ".join([where, *whose, *found])
 
 

@@ -34,7 +34,7 @@ POLL_SECONDS = 0.1
 RETRY_SECONDS = 3.0  # after a store did not answer
 RUN_KEY_TAG = "tandem.run_key"
 # The tags that the parent run of several seeds copies from the run that creates it.
-OF_GROUP = ("workload", "device", "device.name", "host", "dvc.experiment")
+OF_GROUP = ("workload", "device", "device.name", "host", "dvc.experiment", headline.FITTED_TAG)
 MEASURED = {"test/seconds", "test/samples_per_second"}  # differ between two evaluations with the same scores
 MOST_METRICS = 1000  # limit of one call
 

@@ -19,9 +19,11 @@ from tandem import files
 from tandem.machine import conditions
 from tandem.machine.energy import counter_of
 from tandem.machine.measure import gpu_uuid
+from tandem.models import kernels
 from tandem.params.loading import load_params, preset_in_force
 from tandem.params.parsing import flatten, literal
 from tandem.runs import provenance, schemas
+from tandem.runs.headline import FITTED_TAG
 from tandem.runs.history import (
     NOT_TIMED,
     RUN_METRICS,
@@ -94,10 +96,14 @@ def write_results(
     if not context.is_replicate and (others := conditions.others_on_gpu(timing["conditions"])):
         run_dir.add_tags({"not_comparable": others})
         print(f"warning: {others}; comparisons of speed exclude this run", flush=True)
+    elif not context.is_replicate and (busy := conditions.busy(timing["conditions"])):
+        run_dir.add_tags({"busy": busy})
+        print(f"warning: busy machine: {busy}; the recorded times are longer than on an idle one", flush=True)
 
     if not context.is_replicate:
+        how = "to fit" if trainer.closed_form else f"per epoch (median of {times['num_epochs_measured']})"
         print(
-            f"{times['epoch_seconds']:.3f} s per epoch (median of {times['num_epochs_measured']}), "
+            f"{times['epoch_seconds']:.3f} s {how}, "
             f"{times['samples_per_second']:,.0f} samples/s, {times['train_seconds']:.1f} s in total"
         )
     else:
@@ -143,7 +149,7 @@ def train_record(context: RunContext, trainer: Trainer, record: Record, inputs: 
             },
         },
         "epochs": [
-            {**{name: row[name] for name in losses}, **digests}
+            {**{name: row[name] for name in losses if name in row}, **digests}
             for row, digests in zip(record.history, record.digests, strict=True)
         ],
         "files": sha256,
@@ -151,12 +157,14 @@ def train_record(context: RunContext, trainer: Trainer, record: Record, inputs: 
 
 
 def realized_settings(trainer: Trainer) -> Realized:
-    return {
+    found: Realized = {
         "threads": trainer.params.num_threads,
         "precision": trainer.step.precision,
-        "step": trainer.step.execution_mode,
         "grad_accum_steps": trainer.step.grad_accum_steps,
     }
+    if not trainer.closed_form:  # a fitted model takes no steps
+        found["step"] = trainer.step.execution_mode
+    return found
 
 
 def timing_record(context: RunContext, trainer: Trainer, record: Record) -> TimingRecord:
@@ -168,8 +176,9 @@ def timing_record(context: RunContext, trainer: Trainer, record: Record) -> Timi
     missing_reasons.pop("energy_joules", None)  # of the last epoch
     if context.is_replicate:
         missing_reasons = {name: NOT_TIMED for name, value in times.items() if value is None} | missing_reasons
-    seen = {**times, "num_kernels": record.probe.get("num_kernels")}
-    record.summary_lines["device"] = device_sentence(context.kind, trainer.epochs_done, seen, context.num_workers)
+    epochs, used = trainer.epochs_done, {**times, "num_kernels": record.probe.get("num_kernels")}
+    when = "the fit" if trainer.closed_form else "the epoch" if epochs == 1 else f"all {epochs} epochs"
+    record.summary_lines["device"] = device_sentence(context.kind, when, used, context.num_workers)
     model: Any = trainer.model
     if hasattr(model, "describe_selection"):
         record.summary_lines["model_selection"] = model.describe_selection(context.task.score_name)
@@ -180,7 +189,8 @@ def timing_record(context: RunContext, trainer: Trainer, record: Record) -> Timi
         record.summary_lines["out_of_memory"] = f"memory ran out: {', then '.join(trainer.oom.fallbacks)}"
     for reason in trainer.no_graph_reasons().values():
         record.summary_lines["step"] = f"steps were taken eagerly instead of captured as a CUDA graph: {reason}"
-    others = times["other_processes"]  # the maximum of all readings
+    # The maximum of all readings; and in the median epoch.
+    seen = {name: times[name] for name in ("other_processes", "waiting_threads")}
     placement: Placement = {"data_location": trainer.oom.data_location, "out_of_memory": trainer.oom.fallbacks}
     if trainer.step.eager_reason:
         placement["graph_blocker"] = trainer.step.eager_reason
@@ -196,11 +206,11 @@ def timing_record(context: RunContext, trainer: Trainer, record: Record) -> Timi
         "tree": record.at_start["tree"],
         "environment": provenance.environment(context.hardware),
         "hardware": context.hardware,
-        "kernels": "cuDNN" if trainer.device.type == "cuda" else "Tandem's kernels",
+        "kernels": kernels.described(record.kernels),
         "conditions": {
             "before": record.at_start["conditions"],
             "after": record.at_end["conditions"],
-            "between": record.at_end["between"] | ({} if others is None else {"other_processes": others}),
+            "between": record.at_end["between"] | {name: value for name, value in seen.items() if value is not None},
         },
         "placement": placement,
         "timing": {
@@ -260,7 +270,7 @@ def write_run_info(
             "seed": context.seed,
             "threads": trainer.params.num_threads,
             "precision": trainer.step.precision,
-            "step": trainer.step.execution_mode,
+            **({} if trainer.closed_form else {"step": trainer.step.execution_mode}),
             **({"workers": context.num_workers} if context.num_workers > 1 else {}),
             "data.sha256": data_sha256(context),
             "git.commit": git.get("mlflow.source.git.commit", "none"),
@@ -276,6 +286,7 @@ def write_run_info(
             "mlflow.source.type": "LOCAL",
             "workload": context.workload,
             "requested_device": context.device,
+            **({FITTED_TAG: context.params.train.model.name} if trainer.closed_form else {}),
             **record.bound,  # no parameters: the page that compares runs would begin with the differing advice
             GROUP_TAG: group,
             **{name: value for name, value in git.items() if name != "git.dirty"},

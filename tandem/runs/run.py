@@ -55,6 +55,22 @@ class Run:
         return self.train["seed"]
 
     @property
+    def is_fitted(self) -> bool:
+        """Whether the model was fitted without steps. Older records name an execution mode nevertheless."""
+        return "step" not in self.train["realized"]
+
+    @property
+    def subject(self) -> str:
+        """What was trained, in a sentence: `the network`, `the fitted model (rocket)`, or with the selected candidate
+        `the fitted model (model_selection: forest)`.
+        """
+        if not self.is_fitted:
+            return "the network"
+        selected = self.train.get("selection", {}).get("selected")
+        names = filter(None, (self.train["block"]["train"]["model"]["name"], selected))
+        return f"the fitted model ({': '.join(names)})"
+
+    @property
     def test_score(self) -> float:
         """The task's score on the test split, of an evaluated run."""
         assert self.score

@@ -29,7 +29,7 @@ class Realized(TypedDict):
 
     threads: int
     precision: str
-    step: str  # the execution mode: eager, graph or compile
+    step: NotRequired[str]  # the execution mode: eager, graph or compile; absent for a fitted model: it takes no steps
     grad_accum_steps: int
     workers: NotRequired[int]  # if there are several
     batch_size: NotRequired[int]  # of all workers, if `scaling` changed it
@@ -87,7 +87,7 @@ class TimingRecord(TypedDict):
     tree: dict[str, Any]  # commit and patch (tandem/runs/provenance.py)
     environment: dict[str, Any]  # requirements_sha256, versions
     hardware: dict[str, Any]  # tandem/machine/hardware.py
-    kernels: str
+    kernels: str  # that the steps chose: `Tandem's GRU`. Before there were notes, by device: Tandem's kernels or cuDNN
     conditions: dict[str, Any]  # before, after (tandem/machine/conditions.py), between
     placement: Placement
     timing: dict[str, Any]  # epoch_seconds, samples_per_second, peaks of memory, epoch_joules ...; missing_reasons

@@ -55,10 +55,17 @@ class Progress:
 
     def show(self, epoch: Epoch, score: str, num_samples: int) -> None:
         rate = f"{num_samples / epoch.training.seconds:,.0f} samples/s"
+        is_fitted = epoch.learning_rate is None
         if not self.bar.disable:
-            quality = f"loss {epoch.train_loss:.3f}, val {score} {epoch.val_score:.3f}"
+            quality = f"{'' if is_fitted else f'loss {epoch.train_loss:.3f}, '}val {score} {epoch.val_score:.3f}"
             self.bar.set_postfix_str(", ".join([quality, rate, *load(epoch.training)]), refresh=False)
             self.bar.update()
+            return
+        if is_fitted:
+            print(
+                f"{self.prefix}fitted in {epoch.training.seconds:.3f} s, {rate}; val {score} {epoch.val_score:.3f}",
+                flush=True,
+            )
             return
         tenth = self.num_epochs / 10
         is_due = epoch.number // tenth > (epoch.number - 1) // tenth or epoch.number == self.num_before + 1

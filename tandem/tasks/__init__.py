@@ -69,6 +69,7 @@ class Task:
     usual_label_smoothing: float = 0.0
 
     num_outputs: int
+    subject: str = "the network"  # what `evaluate` scores, in its sentence; another one for a fitted model
 
     def __init__(self, summary: dict[str, Any]) -> None:
         """`summary`: the content of preprocess's summary.json. `tandem predict` has classes, features, mean, std,

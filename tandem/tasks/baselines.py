@@ -20,9 +20,15 @@ class Baseline(NamedTuple):
     gain: tuple[float, float] | None  # 95% interval of the network's lead over it; None if there is no interval
 
 
-def compare_with_baselines(own: float, baselines: Sequence[Baseline], num: int, cases: str = "test sequences") -> str:
-    """Return a sentence that compares the network's score on `num` test sequences with the baselines; larger is better.
-    `cases`: what they are, in words.
+def compare_with_baselines(
+    own: float,
+    baselines: Sequence[Baseline],
+    num: int,
+    cases: str = "test sequences",
+    subject: str = "the network",
+) -> str:
+    """Return a sentence that compares the score of `subject` on `num` test sequences with the baselines; larger is
+    better. `cases`: what they are, in words.
 
     `the most frequent class reaches 0.12, 1-NN 0.64: the network beats the most frequent class, is not clearly better
     than 1-NN (only 45 test sequences: 95% interval of the gain -0.02 to +0.11)`.
@@ -39,7 +45,7 @@ def compare_with_baselines(own: float, baselines: Sequence[Baseline], num: int, 
     if not verdicts:
         beaten = [{1: "it", 2: "both"}.get(len(baselines), "all of them")]
     verdicts = [f"beats {' and '.join(beaten)}", *verdicts] if beaten else verdicts
-    return f"{', '.join(words)}: the network {', '.join(verdicts)}"
+    return f"{', '.join(words)}: {subject} {', '.join(verdicts)}"
 
 
 def rejection_reason(own: float, other: Baseline, num: int, cases: str) -> str:

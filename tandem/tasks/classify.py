@@ -87,7 +87,7 @@ class Task(FittedTask):
             cases = len(np.unique(stretches.groups)), "groups of windows"
             found, sentence = stretches.score(shares.numpy(), targets.numpy())
             metrics, of_stretches = metrics | found, f"; {sentence}"
-        compared = compare_with_baselines(metrics["accuracy"], baselines, *cases)
+        compared = compare_with_baselines(metrics["accuracy"], baselines, *cases, subject=self.subject)
         each = [{"class": name, **row} for name, row in zip(self.classes, per_class(confusion), strict=True)]
         return Evaluation(
             metrics,

@@ -112,7 +112,7 @@ class Task(tasks.Task):
         worst = min(per_class, key=lambda row: row["f1"])
         return Evaluation(
             metrics,
-            f"{compare_with_baselines(metrics['event_f1'], baselines, len(actual))}; "
+            f"{compare_with_baselines(metrics['event_f1'], baselines, len(actual), subject=self.subject)}; "
             f"{len(rows) - missed - invented:,} events found within {TOLERANCE} frames, {missed:,} missed, "
             f"{invented:,} false alarms; hardest class: {worst['class']} (F1 {worst['f1']:.3f})",
             per_class,

@@ -105,7 +105,7 @@ class Task(tasks.Task):
         rows = by_step(forecasts, actual)
         return Evaluation(
             metrics,
-            verdict(metrics, best, gain, self.target_name) + without_skill(rows),
+            verdict(metrics, best, gain, self.target_name, self.subject) + without_skill(rows),
             rows,
             directions(forecasts["network"], actual, anchors),
             list_forecasts(times, anchors, actual, forecasts),
@@ -180,8 +180,10 @@ def skill_interval(levels: np.ndarray, persistence: np.ndarray, actual: np.ndarr
     return float(low), float(high)
 
 
-def verdict(metrics: dict[str, float], best: str, gain: tuple[float, float] | None, target: str) -> str:
-    """Return the result in plain words: the comparison with the `best` of the baselines, then the others.
+def verdict(
+    metrics: dict[str, float], best: str, gain: tuple[float, float] | None, target: str, subject: str = "the network"
+) -> str:
+    """Return the result of `subject` in plain words: the comparison with the `best` of the baselines, then the others.
 
     `gain`: the 95% interval of the relative reduction of the baseline's error; None if there is no interval.
     """
@@ -202,7 +204,7 @@ def verdict(metrics: dict[str, float], best: str, gain: tuple[float, float] | No
     scaled = f", MASE {metrics['mase']:.3f} vs {metrics[f'{best}_mase']:.3f}" if "mase" in metrics else ""
     up, down = (metrics[f"always_{way}_directional_accuracy"] for way in ("up", "down"))
     return (
-        f"The network {message} {Task.baselines[best]}, {of} simple forecasts{why} "
+        f"{subject[:1].upper()}{subject[1:]} {message} {Task.baselines[best]}, {of} simple forecasts{why} "
         f"(MAE of {target} {error:.4g} vs {base:.4g}, {interval}{scaled}); MAE of {others}; "
         f"skill relative to persistence {metrics['skill']:+.4f}; "
         f"the direction is right in {metrics['directional_accuracy']:.1%} "

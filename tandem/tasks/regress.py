@@ -66,10 +66,11 @@ class Task(FittedTask):
             "median": np.full(len(actual), np.median(known)),
             "linear": linear_model(read, known),
         }
-        every = {"network": predicted, **baseline_predictions}
+        model = self.subject.removeprefix("the ")
+        every = {model: predicted, **baseline_predictions}
         found = {name: errors(each, actual) for name, each in every.items()}
         metrics = {
-            **found["network"],
+            **found[model],
             "loss": self.loss(outputs, torch.from_numpy(targets), torch.empty(0), 0.0).item(),
         }
         for name in baseline_predictions:
@@ -78,7 +79,7 @@ class Task(FittedTask):
             Baseline(word, found[name]["r2"], gain_over(baseline_predictions[name], predicted, actual))
             for name, word in self.baselines.items()
         ]
-        compared = compare_with_baselines(metrics["r2"], baselines, len(actual))
+        compared = compare_with_baselines(metrics["r2"], baselines, len(actual), subject=self.subject)
         baseline_errors = ", ".join(f"{word} {found[name]['mae']:.4g}" for name, word in self.baselines.items())
         return Evaluation(
             metrics,

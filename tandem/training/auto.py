@@ -20,11 +20,11 @@ from typing import Any
 import torch
 
 from tandem.files import ROOT, digest, locked, sha256_file, user_cache_dir, write_json
+from tandem.machine.conditions import waited_seconds
 from tandem.machine.hardware import usable_cores
 from tandem.machine.interleaving import interleave
 from tandem.machine.measure import seconds_of
 from tandem.machine.rates import has_cores
-from tandem.machine.threads import waited_seconds
 from tandem.params.parsing import flatten
 from tandem.training.graphs import NUM_WARMUPS
 from tandem.training.oom import free_cache, is_out_of_memory
@@ -137,10 +137,10 @@ def measure_and_store(
     """
     begin = time.perf_counter()
     while True:
-        waited, start = waited_seconds(), time.perf_counter()
+        waited, start = waited_seconds() or 0.0, time.perf_counter()
         choice = measure(setting, trainer, hardware, {value: partial(use, value) for value in values})
         end = time.perf_counter()
-        if trainer.device.type == "cuda" or waited_seconds() - waited <= MAX_WAITED * (end - start):
+        if trainer.device.type == "cuda" or (waited_seconds() or 0.0) - waited <= MAX_WAITED * (end - start):
             break
         if end - begin > PATIENCE_SECONDS:
             return explained(choice, "chosen by measuring; not cached, because other processes use some cores")
@@ -222,7 +222,7 @@ def key_of(setting: str, trainer: Trainer, hardware: dict[str, Any], others: dic
     about = {
         "setting": setting,
         **{name: value for name, value in flatten(params).items() if name.startswith("model.")},
-        **{name: getattr(params, name) for name in ("grad_accum_steps", "deterministic")},
+        **{name: getattr(params, name) for name in ("grad_accum_steps", "deterministic", "kernels")},
         "step": trainer.step.execution_mode,
         **others,
         "shapes": shapes(trainer),

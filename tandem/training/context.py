@@ -6,6 +6,7 @@ prepared data, for the sweep and the benchmarks.
 
 from __future__ import annotations
 
+import copy
 import os
 import sys
 from collections.abc import Iterator, Mapping
@@ -24,7 +25,7 @@ from tandem.data.packed import read_array, read_arrays
 from tandem.files import hardware_file, packed_dir, packed_file, prepared_dir, read_json, seed_dir
 from tandem.machine.hardware import detect_hardware, require_same_gpu, usable_cores
 from tandem.machine.measure import free_bytes
-from tandem.models import Shape
+from tandem.models import Shape, kernels
 from tandem.params import schema
 from tandem.params.devices import split_device
 from tandem.params.loading import load_params, load_workload
@@ -35,7 +36,7 @@ from tandem.training import auto
 from tandem.training.batches import Split, load_split
 from tandem.training.custom_loop import LoopTrainer
 from tandem.training.device import open_device
-from tandem.training.oom import OomPolicy, OutOfMemory, advice, translate_oom
+from tandem.training.oom import OomPolicy, OutOfMemory, advice, is_out_of_memory, shorten, translate_oom
 from tandem.training.trainer import Trainer
 from tandem.training.workers import ALONE, MIN_GRAD_ACCUM_STEPS, OUT_OF_MEMORY_STATUS, Workers
 
@@ -115,6 +116,7 @@ class RunContext:
     def open_device(self, threads: Threads, precision: str = "fp32", index: int = 0) -> torch.device:
         if self.kind == "cuda":
             require_same_gpu(self.hardware)
+        kernels.allow(self.train_params.kernels == "auto")  # also where a trained network is evaluated
         return open_device(self.hardware, threads, self.train_params.deterministic, precision, index)
 
     def open_split(self, name: str, device: torch.device) -> Split:
@@ -202,6 +204,9 @@ def open_trainer(
         trainer = make_trainer(train, val, settings, context.shape, context.task, context.seed, loop)
         if settings.model.name not in schema.BUILT_IN:
             check_outputs(trainer.model, train, context.shape, settings.model.name)
+            if not (loop or trainer.closed_form or workers.count > 1):
+                if refusal := small_batch_refusal(trainer.model, train, len(train), settings):
+                    raise ValueError(refusal)
         if restored:
             trainer.restore(restored)
         if data_location == "device" and not (restored and restored["oom"]["data_location"] == "host"):
@@ -258,6 +263,39 @@ def check_outputs(model: Any, train: Split, shape: Shape, name: str) -> None:
             f"forward of {name} returns {found} for values {tuple(values.shape)}; the task needs {wanted}; "
             "`tandem check` tests a network before it is trained"
         )
+
+
+def small_batch_refusal(model: nn.Module, split: Split, num: int, settings: Train) -> str:
+    """Return why the network cannot train on the smallest batch of an epoch with `num` sequences, and a batch size
+    without such a batch; empty if it can. BatchNorm refuses a single sequence. `split`: some of the sequences.
+    """
+    size, num_parts = settings.batch_size, settings.grad_accum_steps
+    if smallest_part(num, size, num_parts) > 1:
+        return ""
+    values, mask = (split.tensors[key][:1].to(split.device) for key in ("values", "mask"))
+    try:
+        with torch.random.fork_rng([split.device] if split.device.type == "cuda" else []), torch.no_grad():
+            copy.deepcopy(model).train()(values, mask)  # a copy, because the pass changes BatchNorm's statistics
+    except (ValueError, RuntimeError) as error:
+        if is_out_of_memory(error):
+            raise
+        sizes = (each for distance in range(1, num) for each in (size + distance, size - distance))
+        other = next((each for each in sizes if smallest_part(num, each, num_parts) > 1), None)
+        parts = f" in {num_parts} parts (train.grad_accum_steps)" if num_parts > 1 else ""
+        next_step = f"use {other} as train.batch_size" if other else "it needs more sequences"
+        return (
+            f"{settings.model.name} refuses a single sequence in training mode ({shorten(error)}), and "
+            f"{num:,} sequences in batches of {size} (train.batch_size){parts} leave one; {next_step}"
+        )
+    return ""
+
+
+def smallest_part(num: int, batch_size: int, num_parts: int) -> int:
+    """The size of the smallest micro-batch of an epoch with `num` sequences; 0 for a batch size below 1."""
+    if batch_size < 1:
+        return 0
+    sizes = {min(num, batch_size), num % batch_size or batch_size}
+    return min(size % part or part for size in sizes for part in [-(-size // num_parts)])
 
 
 def threads_of_each(context: RunContext, workers: Workers) -> int:

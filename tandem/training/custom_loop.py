@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from tandem.files import relative
 from tandem.machine.measure import measure
+from tandem.models import kernels
 from tandem.params.schema import Train
 from tandem.parts import Component, own_line
 from tandem.tasks import Task
@@ -213,7 +214,7 @@ class LoopRun:
             self._check_states()
         trainer.begin_epoch()
         self._current = LoopEpoch(trainer.epochs_done + 1)
-        with measure(trainer.device) as training:
+        with measure(trainer.device) as training, kernels.noted_in(trainer.step.notes):
             yield self._current
         ended, self._current, trainer.random_draws = self._current, None, None
         if ended.logged is None:

@@ -17,6 +17,7 @@ from weakref import proxy
 import torch
 from torch import Tensor, nn
 
+from tandem.models import kernels
 from tandem.models.kernels import dropout
 from tandem.training.batches import Batch
 from tandem.training.graphs import CaptureFailed, Graphs
@@ -68,7 +69,10 @@ class Step:
         self.gave_up_reason = ""  # why the training stopped using its graph; checkpoints contain it
         self.forward: Callable[..., Tensor] = model
         self.is_compiled = execution_mode == "compile"
+        self.notes_of: dict[str, set[str]] = {}  # precision -> the kernels that its forward passes chose
         if execution_mode == "compile":
+            for function in (kernels.choose, kernels.note):  # called while the network is traced, not in every step
+                torch.compiler.assume_constant_result(function)
             self.forward = torch.compile(model, dynamic=False)
         self.graphs = Graphs(device) if execution_mode == "graph" else None
 
@@ -76,6 +80,11 @@ class Step:
     def execution_mode(self) -> str:
         """How steps are taken now: `graph`, `compile` or `eager`."""
         return "graph" if self.graphs else "compile" if self.is_compiled else "eager"
+
+    @property
+    def notes(self) -> set[str]:
+        """The kernels that training steps chose in the present precision: `auto` also tries others."""
+        return self.notes_of.setdefault(self.precision, set())
 
     def use_workers(self, workers: Workers) -> None:
         """Sum the gradients of all workers in every later step. If one worker runs out of memory, all end."""
@@ -155,7 +164,7 @@ class Step:
         micro_batches = batch.micro_batches(self.grad_accum_steps)
         for index, part in enumerate(micro_batches, 1):
             with gradient_sync(self.forward, index == len(micro_batches)), shared_dropout_mask(part):
-                with autocast(self.precision, self.device):
+                with autocast(self.precision, self.device), kernels.noted_in(self.notes):
                     outputs = self.forward(*part.inputs())
                 loss = self.loss(outputs.float(), part)
                 # DistributedDataParallel divides by the number of workers; this factor cancels that.

@@ -12,6 +12,7 @@ from torch import nn
 
 from tandem.machine.measure import Measurement, measure
 from tandem.machine.threads import threads_kept
+from tandem.models import kernels
 from tandem.params.schema import Train
 from tandem.tasks import Task, score_of
 from tandem.training import inference
@@ -28,13 +29,15 @@ from tandem.training.saved_network import PREDICTION_BATCH
 from tandem.training.step import Step, choose_execution_mode, graph_blocker, random_state, set_random_state
 from tandem.training.workers import ALONE, Workers, own_rows, shares_of
 
+NO_STEPS = "a fit in closed form takes no steps"
+
 
 @dataclass(frozen=True)
 class Epoch:
     """The result of one epoch. Losses and score are deterministic; measurements are not."""
 
     number: int  # from 1
-    learning_rate: float  # of the epoch's last step
+    learning_rate: float | None  # of the epoch's last step; None for a fitted model, which takes no steps
     train_loss: float
     val_loss: float
     val_score: float
@@ -79,6 +82,7 @@ class Trainer:
             oom=self.oom,
         )
         use_tf32(self.step.precision == "tf32")
+        kernels.allow(params.kernels == "auto")
         self.steps_per_epoch = -(-len(train) // params.batch_size)
         self.rates = learning_rates(params, self.steps_per_epoch * params.epochs)
         self.total = torch.zeros((), device=self.device)  # loss of the current epoch, summed over its sequences
@@ -93,7 +97,7 @@ class Trainer:
         self.peak_mib = 0.0  # highest memory peak of any epoch so far
         self.workers = ALONE
         self.missing_reasons: dict[str, str] = {}  # what could not be measured in the last epoch, and why
-        self.probe_blocker = "a fit in closed form takes no steps" if self.closed_form else ""
+        self.probe_blocker = NO_STEPS if self.closed_form else ""
         self.notes: dict[str, str] = {}  # sentences for Record.summary_lines
 
     def use_workers(self, workers: Workers) -> None:
@@ -120,10 +124,10 @@ class Trainer:
         return self.end_epoch(training, train_loss, self.last_rate)
 
     @property
-    def last_rate(self) -> float:
-        """The learning rate of the epoch's last step."""
+    def last_rate(self) -> float | None:
+        """The learning rate of the epoch's last step; None if it takes no steps."""
         last_step = (self.epochs_done + 1) * self.steps_per_epoch - 1
-        return 0.0 if self.closed_form else float(self.rates[last_step])
+        return None if self.closed_form else float(self.rates[last_step])
 
     def begin_epoch(self) -> None:
         if self.device.type == "cuda":
@@ -154,7 +158,8 @@ class Trainer:
 
     def fit(self, closed_form: Fit, random_draws: RandomDraws) -> Iterator[int]:
         """Fit the model in closed form: the only step of such an epoch."""
-        self.total = closed_form.fit(random_draws.order)
+        with kernels.noted_in(self.step.notes):
+            self.total = closed_form.fit(random_draws.order)
         yield len(self.train_split)
 
     def take_steps(self, random_draws: RandomDraws) -> Iterator[int]:
@@ -213,7 +218,7 @@ class Trainer:
                 for batch in batches_of(self.train_split, own, num_processed, self.oom, change):
                     yield replace(batch, shares=shares)
 
-    def end_epoch(self, training: Measurement, train_loss: torch.Tensor, learning_rate: float) -> Epoch:
+    def end_epoch(self, training: Measurement, train_loss: torch.Tensor, learning_rate: float | None) -> Epoch:
         """Validate after the steps of an epoch.
 
         train_loss: mean over the sequences, a scalar that is read from the device here.
@@ -240,7 +245,8 @@ class Trainer:
                 self.closed_form.refit()
             training.add(refit)
             weights = snapshot(self.model)
-        self.missing_reasons = {**training.missing_reasons, **self.no_graph_reasons()}
+        no_steps = {name: NO_STEPS for name in ("learning_rate", "step") if self.closed_form}
+        self.missing_reasons = {**training.missing_reasons, **self.no_graph_reasons(), **no_steps}
         return Epoch(
             self.epochs_done,
             learning_rate,

@@ -12,13 +12,14 @@ from typing import Any
 import pytest
 
 from tandem.checking.command import CHECKS, check_workload, run_checks
-from tandem.checking.subject import Subject
+from tandem.checking.subject import BATCH_SIZE, Subject, spread
 from tandem.models import Shape
 from tandem.params.schema import MODELS
 from tandem.tasks import open_task
+from tandem.training.context import smallest_part
 from tandem.training.device import open_device
 from tests.models.test_models import CONFIGS
-from tests.projects import MODEL, TINY, commit, make_project, python, run, tandem
+from tests.projects import MODEL, TINY, commit, make_project, python, run, stages_at_once, tandem
 from tests.trainers import SETTINGS, SUMMARIES, identity, tensors
 
 NET = """\
@@ -205,6 +206,33 @@ def test_every_check_has_a_planted_fault():
     assert {check for check, *_ in (PLANTED | GPU_ONLY).values()} == {check.name for check in CHECKS}
 
 
+def test_a_last_batch_of_one_sequence_fails_in_the_check_and_in_training_with_a_size_to_choose(ready: Path):
+    """BatchNorm refuses a single sequence. The last batch of 36 has one, or is split into parts of one."""
+    net, params = ready / "workloads/tiny/net.py", ready / "params.yaml"
+    net.write_text(code_of("BatchNorm"))
+    block = params.read_text().replace(MODEL, '{name: "net.py:BatchNorm"}')
+    for size, parts, said, choice in (
+        (7, 1, "36 sequences in batches of 7 (train.batch_size) leave one", 8),
+        (16, 4, "36 sequences in batches of 16 (train.batch_size) in 4 parts (train.grad_accum_steps) leave one", 15),
+    ):
+        sized = "batch_size: {}\n    grad_accum_steps: {}"
+        params.write_text(block.replace(sized.format(16, 1), sized.format(size, parts)))
+        checked = tandem(ready, "check", "tiny", "--devices", "cpu", check=False)
+        trained = stages_at_once(ready, "hardware", "train tiny cpu 0", check=False, publishes=False)
+        for done in (checked, trained):
+            assert done.returncode == 1 and said in done.stdout and "a single sequence in training mode" in done.stdout
+            assert f"use {choice} as train.batch_size" in done.stdout
+        params.write_text(block.replace(sized.format(16, 1), sized.format(choice, parts)))
+        checked = tandem(ready, "check", "tiny", "--devices", "cpu", check=False)
+        assert "single sequence" not in checked.stdout and checked.returncode == 0
+        stages_at_once(ready, "hardware", "train tiny cpu 0", publishes=False)
+
+
+@pytest.mark.parametrize(("num", "parts"), [(17, 1), (33, 1), (36, 4), (40, 8)])
+def test_the_check_makes_no_batch_of_one_sequence_itself(num: int, parts: int):
+    assert smallest_part(len(spread(tensors(num), parts)["mask"]), BATCH_SIZE, parts) > 1
+
+
 def test_only_a_failed_check_makes_the_command_fail(project: Path):
     fails = tandem(project, "check", "UsesPadding", "--devices", "cpu", check=False)
     assert fails.returncode == 1 and "fail  cpu   padding: " in fails.stdout
@@ -235,7 +263,8 @@ def subject_of(task_name: str, model_name: str, device: str) -> Subject:
     )
     task = open_task(task_name, SUMMARIES[task_name])
     shape = Shape(4, task.num_outputs, 12, task.per_step)
-    return Subject(settings, tensors(40, 12, task_name), shape, task, where, has_padding=task_name != "forecast")
+    own = tensors(40, 12, task_name)
+    return Subject(settings, own, shape, task, where, num_sequences=40, has_padding=task_name != "forecast")
 
 
 @pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])

@@ -203,12 +203,22 @@ def test_what_was_asked_for_may_differ_where_what_came_of_it_agrees():
     assert compare_manifests(*sides).refusals == ()
 
 
+def test_kernels_that_params_yaml_turns_off_are_named_and_do_not_refuse_the_comparison():
+    own = {"kernels": "Tandem's GRU, Tandem's dropout"}
+    other = {"kernels": "torch's GRU, torch's dropout", "block.train.kernels": "torch"}
+    found = compare_manifests(changed(CPU, **own), changed(CPU, **other))
+    assert found.refusals == ()
+    named = "kernels (Tandem's GRU, Tandem's dropout vs torch's GRU, torch's dropout)"
+    assert [str(each) for each in found.named] == [named]
+
+
 @pytest.mark.parametrize(
     ("changes", "note"),
     [
         ({"tree.patch_sha256": "c" * 64}, "patch of uncommitted changes (none vs cccccccc)"),
         ({"environment.requirements_sha256": "9" * 64}, "locked packages (88888888 vs 99999999)"),
         ({"conditions.between": {"others_share": 0.3}}, "other processes used 30% of the CPU time during the training"),
+        ({"conditions.between": {"waiting_threads": 0.4}}, "0.4 of its threads waited for a core during the training"),
         ({"conditions.after.gpu.throttled_by": ["power", "heat"]}, "the clocks were throttled (power, heat)"),
     ],
 )

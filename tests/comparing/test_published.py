@@ -7,7 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from tests.projects import TINY, copy_of, dvc, stage, tandem
+from tandem import files
+from tandem.comparing import published
+from tandem.files import ROOT
+from tandem.report import comparison
+from tandem.runs import schemas
+from tandem.runs.schemas import TimingRecord
+from tests import tables
+from tests.projects import TINY, copy_of, dvc, run_path, stage, tandem
 
 
 def verify(project: Path, *words: str, status: int = 0) -> str:
@@ -73,3 +80,38 @@ def test_a_result_of_another_machine_does_not_hide_a_difference_from_that_of_one
         output = verify(other)
         assert "tiny  bit-equal (" in output
         assert "; but different from the published run of this processor: initial weights, sha256" in output
+
+
+def test_every_place_shows_the_same_published_numbers() -> None:
+    """README's table, the report's rows and the tables that git tracks all repeat docs/published.json."""
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    tracked = {name: (ROOT / f"results/{name}.csv").read_bytes() for name in ("seconds", "losses")}
+    tables_of = {name: files.parse_rows(content, name) for name, content in tracked.items()}
+    for workload, entries in published.read().items():
+        (entry,) = (each for each in entries if each["hardware"]["name"] == tables.MACHINE)
+        shown = comparison.cells({**published.side_of(entry).row, "label": "published", "css": "published"})
+        line = next(line for line in readme.splitlines() if line.startswith(f"| `{workload}`"))
+        assert line.endswith(f"| {shown['epoch'].text} | {shown['rate'].text} |")
+        rows = {name: [row for row in table if (row["workload"], row["run"]) == (workload, "published")]
+                for name, table in tables_of.items()}  # fmt: skip
+        seconds = {row["seed"]: float(row["epoch_seconds"]) for row in rows["seconds"]}
+        losses = [(float(row["train_loss"]), float(row["val_loss"])) for row in rows["losses"]]
+        of_entries = [{seed: each["epoch_seconds"] for seed, each in entry.get("timings", {}).items()
+                       if each["epoch_seconds"] is not None} for entry in entries]  # fmt: skip
+        assert seconds in of_entries
+        assert losses in [[(each["train_loss"], each["val_loss"]) for each in entry["epochs"]] for entry in entries]
+
+
+def test_what_git_tracks_of_times_names_the_machine_and_whether_it_was_busy(trained: Path, tmp_path: Path) -> None:
+    """`dvc metrics diff` shows these times: they are those of one run, and not the published ones."""
+    other = copy_of(trained, tmp_path / "other")
+    path = other / run_path("timing.json")
+    timing = schemas.read(path.read_bytes(), path.name, TimingRecord)
+    for waiting in (0.0, 0.5):
+        timing["conditions"]["between"] |= {"waiting_threads": waiting, "others_share": 0.0, "steal_share": 0.0}
+        path.chmod(0o644)
+        schemas.write(path, TimingRecord, timing)
+        stage(other, "compare")
+        tracked = json.loads((other / "results/timings.json").read_text())["tiny"]["cpu"]
+        assert tracked["hardware"] == timing["hardware"]["name"]
+        assert tracked.get("busy", "") == ("on average 0.5 of its threads waited for a core" if waiting else "")

@@ -3,14 +3,20 @@ every time.
 """
 
 from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
 
-from tandem.models import Shape, seq2seq
+from tandem.models import Shape, kernels, seq2seq
 from tandem.models.kernels import attention, decoder, dropout, gru
 from tandem.models.recurrent import Reversal, reversed_rows
+from tandem.training import auto
+from tandem.training.batches import Split
+from tests.networks import Rocket
+from tests.trainers import SETTINGS, TRANSFORMER, finish, identity, tensors, trainer_on
 
 SIZES = pytest.mark.parametrize(
     ("num_directions", "num_layers", "num_sequences", "num_steps"),
@@ -209,3 +215,83 @@ def test_a_reversal_turns_the_real_steps_around_and_passes_gradcheck():
     found = Reversal.apply(x, rows)
     assert torch.equal(found[2, :4], x[2, :4].flip(0)) and torch.equal(found[2, 4:], x[2, 4:])
     assert torch.autograd.gradcheck(lambda x: Reversal.apply(x, rows), x)
+
+
+# What a training records of its kernels ---------------------------------------------------------------------------
+
+ROCKET = Rocket(name="rocket", num_kernels=84, num_groups=2)
+CLOSED_FORM: dict[str, Any] = {
+    "model": ROCKET, "epochs": 1, "warmup_epochs": 0, "label_smoothing": 0.0,
+    "augment": replace(SETTINGS.augment, mix=0.0, shift=0.0, warp=0.0),
+}  # fmt: skip
+
+
+class Pooled(nn.Module):
+    """A network without any of the operations that have a kernel."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.head = nn.Linear(4, 3)
+
+    def forward(self, values: Tensor, mask: Tensor) -> Tensor:
+        return self.head(values.sum(dim=1) / mask.sum(dim=1, keepdim=True))
+
+
+@pytest.mark.parametrize(
+    ("changes", "num_steps", "expected"),
+    [
+        ({}, 9, "Tandem's GRU, Tandem's dropout"),
+        ({"precision": "bf16"}, 9, "Tandem's dropout, torch's GRU"),
+        ({"kernels": "torch"}, 9, "torch's GRU, torch's dropout"),
+        ({"model": TRANSFORMER}, 9, "Tandem's attention"),
+        ({"model": TRANSFORMER}, attention.MAX_STEPS + 1, "torch's attention"),
+        ({"model": TRANSFORMER, "step": "compile"}, 9, "torch's attention"),
+        ({"model": TRANSFORMER, "kernels": "torch"}, 9, "torch's attention"),
+        (CLOSED_FORM, 9, "torch's kernels"),
+    ],
+    ids=str,
+)
+def test_a_training_notes_the_kernels_that_its_steps_took(changes: dict[str, Any], num_steps: int, expected: str):
+    split = Split(tensors(num_steps=num_steps), torch.device("cpu"))
+    trainer = trainer_on(split, replace(SETTINGS, **{"epochs": 2, **changes}))
+    finish(trainer)
+    assert kernels.described(trainer.step.notes) == expected
+
+
+def test_a_network_without_these_operations_says_torchs_kernels():
+    split = Split(tensors(), torch.device("cpu"))
+    trainer = trainer_on(split, SETTINGS, model=Pooled())
+    finish(trainer)
+    assert kernels.described(trainer.step.notes) == "torch's kernels"
+
+
+def test_what_auto_tries_is_not_what_the_training_took(tmp_path, monkeypatch: pytest.MonkeyPatch):
+    """A trial in bf16 takes torch's GRU; the training in fp32 does not."""
+    monkeypatch.setattr(auto, "user_cache_dir", lambda: tmp_path)
+    split = Split(tensors(), torch.device("cpu"))
+    trainer = trainer_on(split, replace(SETTINGS, precision="auto", epochs=2))
+    hardware = {**identity("cpu"), "cpu": {"cores": 1}}
+    auto.resolve(trainer, hardware)
+    trainer.set_precision("fp32")
+    finish(trainer)
+    assert "torch's GRU" in trainer.step.notes_of["bf16"]
+    assert kernels.described(trainer.step.notes) == "Tandem's GRU, Tandem's dropout"
+
+
+def test_without_kernels_the_losses_are_the_same_up_to_rounding_and_other_dropout():
+    split = Split(tensors(), torch.device("cpu"))
+    settings = replace(SETTINGS, epochs=2, model=replace(SETTINGS.model, dropout=0.0))  # type: ignore[type-var]
+    losses = [finish(trainer_on(split, replace(settings, kernels=each)))[1] for each in ("auto", "torch")]
+    assert losses[0] != losses[1] and losses[1] == pytest.approx(losses[0], rel=1e-4)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(("model", "expected"), [(SETTINGS.model, "cuDNN's GRU"), (TRANSFORMER, "torch's attention")])
+def test_on_a_gpu_the_notes_are_not_those_of_a_cpu(model: Any, expected: str):
+    from tests.trainers import full_tensors
+
+    split = Split({name: each.cuda() for name, each in full_tensors(9).items()}, torch.device("cuda"))
+    trainer = trainer_on(split, replace(SETTINGS, model=model, step="auto", epochs=2, batch_size=8))
+    finish(trainer)
+    notes = kernels.described(trainer.step.notes)
+    assert expected in notes and "Tandem's" not in notes

@@ -43,7 +43,8 @@ def make_run(task: str = "classify", num_epochs: int = 12, **tables: list[dict[s
 
     block = {"task": task, "preprocess": {"columns": {"target": NASTY, "label": NASTY}}}
     metrics = {"mae": 1.0, "mean_mae": 2.0, "linear_mae": 3.0}
-    train, score = {"workload": "one", "block": block, "files": {}}, {"metrics": metrics, "files": {}}
+    train = {"workload": "one", "block": block, "realized": {"step": "eager"}, "files": {}}
+    score = {"metrics": metrics, "files": {}}
     return Run("a run", train, {"files": {}}, score, read)  # type: ignore[arg-type]
 
 

@@ -2,12 +2,16 @@
 
 import json
 import os
+import statistics
 import subprocess
 import time
 from pathlib import Path
 
+import torch
+
 from tandem import files
 from tandem.machine import conditions
+from tandem.machine.measure import measure
 from tandem.runs import provenance
 from tests.projects import copy_of, git, manifest_of, read_record, run_path
 
@@ -60,6 +64,34 @@ def test_a_tree_without_commit_or_with_too_large_a_patch_says_why(tmp_path: Path
     (tmp_path / "table.bin").write_bytes(os.urandom(8 * 2**20))
     tree = provenance.tree(tmp_path)
     assert tree["patch"] is None and "more than 4; commit or ignore large files" in tree["missing_reason"]
+
+
+def test_a_process_on_the_same_core_makes_threads_wait_and_the_machine_busy() -> None:
+    """A run is marked by what slowed it down, whoever started it and however little the others used."""
+    cores = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {min(cores)})
+    other = subprocess.Popen(["python3", "-c", "while True: pass"])
+    try:
+        with measure(torch.device("cpu")) as found:
+            end = time.process_time() + 1.0
+            while time.process_time() < end:
+                pass
+    finally:
+        os.sched_setaffinity(0, cores)
+        other.kill()
+        other.wait()
+    assert found.waiting_threads is not None and found.waiting_threads > conditions.MAX_WAITING_THREADS
+    busy = conditions.busy({"between": {"waiting_threads": found.waiting_threads}})
+    assert busy.endswith("of its threads waited for a core")
+    assert conditions.busy({"between": {"waiting_threads": 0.003}}) == "" == conditions.busy({"between": {}})
+
+
+def test_the_record_of_a_training_has_what_its_steps_took_and_how_its_threads_waited(trained: Path) -> None:
+    timing = read_record(trained, "timing.json")
+    assert timing["kernels"] == "Tandem's GRU, Tandem's dropout"
+    epochs = [row["waiting_threads"] for row in files.read_numbers(trained / run_path("timings.csv"))]
+    assert timing["conditions"]["between"]["waiting_threads"] == timing["timing"]["waiting_threads"]
+    assert timing["timing"]["waiting_threads"] == statistics.median(epochs[1:])  # the first is a warm-up
 
 
 def test_conditions_tell_own_work_from_that_of_others() -> None:

@@ -189,3 +189,37 @@ def test_a_preset_is_one_word_and_is_not_hidden(kinds: Path):
     names = ("preset", "train.batch_size", "preprocess.input_steps")
     found = sorted(tuple(run["params"][name] for name in names) for run in recorded_runs(kinds, "waves"))
     assert found == [("none", "32", "12"), ("small", "16", "6")]
+
+
+def test_a_fitted_model_is_called_one_and_has_no_epochs_steps_or_learning_rate(ready: Path):
+    """Of what does not exist there is a reason instead of a number, in the records, the terminal, MLflow and report."""
+    params = TINY.replace(MODEL, "{name: model_selection, num_kernels: 84, num_groups: 2, num_trees: 10}")
+    for old, new in {
+        "{coupled_features: 2, mix: 0.1, shift: 0.0, warp: 0.1}": "{coupled_features: 1, mix: 0, shift: 0, warp: 0}",
+        "epochs: 3": "epochs: 1", "warmup_epochs: 1": "warmup_epochs: 0", "label_smoothing: 0.1": "label_smoothing: 0",
+    }.items():  # fmt: skip
+        params = params.replace(old, new)
+    (ready / "params.yaml").write_text(params)
+    stages = ("hardware", "preprocess tiny", "preload tiny cpu", "train tiny cpu 0", "evaluate tiny cpu", "compare")
+    printed = stages_at_once(ready, *stages).stdout
+    train, timing, score = (read_record(ready, f"{name}.json") for name in ("train", "timing", "score"))
+    subject = f"the fitted model (model_selection: {train['selection']['selected']})"
+    assert subject in printed and "36 sequences to fit it to" in printed and " s to fit, " in printed
+    for words in ("epoch", "train loss", "the network"):
+        assert words not in printed
+    assert subject in score["sentence"] and "the network" not in score["sentence"]
+
+    assert "step" not in train["realized"] and "learning_rate" not in train["epochs"][0]
+    assert "learning_rate" not in (ready / run_path("history.csv")).read_text()
+    reasons = timing["timing"]["missing_reasons"]
+    assert reasons["learning_rate"] == reasons["step"] == "a fit in closed form takes no steps"
+    assert timing["kernels"] == "torch's kernels" and timing["summary_lines"]["device"].endswith("in the fit")
+
+    wait_until_published(ready)
+    (run,) = recorded_runs(ready, "tiny")
+    assert "train/learning_rate" not in run["metrics"] and "step" not in run["params"]
+    described = run["tags"]["mlflow.note.content"]
+    assert "of the fitted model (model_selection)" in described and "s to fit" in described
+    assert "s/epoch" not in described
+    report = (ready / "results/report.html").read_text(encoding="utf-8")
+    assert "fitted model_selection" in report and "one fit, no epochs" in report and "the network" not in report

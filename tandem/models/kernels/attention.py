@@ -14,12 +14,15 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from tandem.models.kernels import choose
+
 MAX_STEPS = 64
 
 
 def is_supported(qkv: Tensor) -> bool:
     """Whether `Attention` supports qkv and is faster. bf16 is computed in fp32. torch.compile has its own kernel."""
-    return qkv.device.type == "cpu" and qkv.shape[1] <= MAX_STEPS and not torch.compiler.is_compiling()
+    is_supported = qkv.device.type == "cpu" and qkv.shape[1] <= MAX_STEPS and not torch.compiler.is_compiling()
+    return choose("attention", is_supported)
 
 
 class Attention(torch.autograd.Function):

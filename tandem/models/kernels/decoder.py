@@ -20,13 +20,13 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from tandem.models.kernels import dropout
+from tandem.models.kernels import choose, dropout
 from tandem.models.kernels.gru import add_product, sigmoid_backward, tanh_backward
 
 
 def is_supported(lstm: nn.LSTM, x: Tensor) -> bool:
     """Whether `decode` supports this LSTM and input. Under autocast it computes in fp32."""
-    return x.device.type == "cpu" and type(lstm) is nn.LSTM
+    return choose("LSTM decoder", x.device.type == "cpu" and type(lstm) is nn.LSTM)
 
 
 def decode(

@@ -17,6 +17,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from tandem.models.kernels import TORCH, choose, note
+
 LEVELS = 2**16
 LOWEST = -(2**63)  # with this lower limit and no upper limit, `random_` fills all 64 bits
 # (index of this pass's first sequence in the batch of all workers, size of that batch), or None if the pass covers the
@@ -35,14 +37,11 @@ def sharing(first: int, global_size: int) -> Iterator[None]:
         _place = None
 
 
-def is_shared() -> bool:
-    return _place is not None
-
-
 def dropout(x: Tensor, p: float) -> Tensor:
-    if x.device.type != "cpu":
-        return drop_as_torch(x, p)
-    return x * factor(x.shape, p)
+    if choose("dropout", x.device.type == "cpu"):
+        return x * factor(x.shape, p)
+    note(TORCH, "dropout")
+    return drop_as_torch(x, p)
 
 
 def factor(shape: tuple[int, ...], p: float, dim: int = 0) -> Tensor:

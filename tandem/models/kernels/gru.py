@@ -30,6 +30,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
+from tandem.models.kernels import choose
 from tandem.models.kernels.dropout import drop_as_torch
 
 # The number of gate values in a chunk of steps, 2 MiB of float32: larger chunks do not fit into the cache, smaller ones
@@ -43,7 +44,8 @@ tanh_backward = torch.ops.aten.tanh_backward.grad_input
 
 def is_supported(x: Tensor) -> bool:
     """Whether `gru` supports x: on the CPU, in fp32 or fp64, without autocast. Use `nn.GRU` otherwise."""
-    return x.device.type == "cpu" and x.dtype in (torch.float32, torch.float64) and not torch.is_autocast_enabled("cpu")
+    is_exact = x.dtype in (torch.float32, torch.float64) and not torch.is_autocast_enabled("cpu")
+    return choose("GRU", x.device.type == "cpu" and is_exact)
 
 
 def gru(inputs: Sequence[Tensor], stacks: Sequence[nn.GRU] | nn.ModuleList) -> list[Tensor]:
