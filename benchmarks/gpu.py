@@ -49,7 +49,7 @@ NEEDED = {
     "nvidia-ml-py": "pynvml",
 }
 # Copied into the copy.
-PARTS = ("benchmarks", "flows", "stages", "tandem", "tests", "workloads", "params.yaml", "pyproject.toml")
+PARTS = ("benchmarks", "flows", "stages", "tandem", "workloads", "params.yaml", "pyproject.toml")
 SEED = 0  # of the trainings
 GRACE_SECONDS = 15.0  # for a process to stop: a training saves a checkpoint
 TELLING = ("tandem", "floor", "tandem graph", "graph floor", "lightning tuned", "plain tuned")
@@ -146,7 +146,7 @@ def pieces(out: Path, quick: bool) -> list[Piece]:
     few = ("--workloads", "sign", "--rounds", "2", "--seconds", "0.1") if quick else ()
     prepare = (("-m", "tandem.stage", "hardware"), *(("-m", "tandem.stage", "preprocess", name) for name in workloads))
     return [
-        Piece("device", "driver, versions, kernels, latencies, rates", (("-m", "benchmarks.latencies"),), 120),
+        Piece("device", "driver, versions, kernels, latencies, rates", (("-m", "benchmarks.latencies", "--device", "cuda"),), 120),
         Piece("prepare", "convert the tables for the trainings", prepare, 240, needs_gpu=False),
         *trainings("sign"),
         Piece("speed", "speed-up over this machine's CPU: sign, in alternation",
