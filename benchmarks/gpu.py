@@ -146,7 +146,8 @@ def pieces(out: Path, quick: bool) -> list[Piece]:
     few = ("--workloads", "sign", "--rounds", "2", "--seconds", "0.1") if quick else ()
     prepare = (("-m", "tandem.stage", "hardware"), *(("-m", "tandem.stage", "preprocess", name) for name in workloads))
     return [
-        Piece("device", "driver, versions, kernels, latencies, rates", (("-m", "benchmarks.latencies", "--device", "cuda"),), 120),
+        Piece("device", "driver, versions, kernels, latencies, rates",
+              (("-m", "benchmarks.latencies", "--device", "cuda"),), 120),
         Piece("prepare", "convert the tables for the trainings", prepare, 240, needs_gpu=False),
         *trainings("sign"),
         Piece("speed", "speed-up over this machine's CPU: sign, in alternation",
