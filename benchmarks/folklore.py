@@ -39,14 +39,15 @@ from tandem.models import Shape
 from tandem.params.loading import load_params
 from tandem.params.parsing import nearest
 from tandem.params.schema import Model, built_in_attributes
+from tandem.parts import built_in
 from tandem.training.batches import TENSORS, Batch, Split, sequential_indices
 from tandem.training.device import open_device
 from tandem.training.step import Step
 from tandem.training.trainer import take_eager_steps
-from tests.networks import Seq2Seq, Transformer
 
 Work = Callable[[], int]  # does some work and returns the number of sequences; the device may still be busy
 
+Seq2Seq, Transformer = (built_in("model")[name].schema for name in ("seq2seq", "transformer"))
 MEASUREMENT_SECONDS = 0.1  # a measurement repeats its work for about this long
 MIN_ROUNDS = 5
 MIB = 2**20

@@ -39,16 +39,18 @@ from tandem.command import DONE, FAILED, Result
 from tandem.files import ROOT, locked, read_json, relative, write_json
 from tandem.machine.hardware import detect_hardware
 from tandem.params.loading import load_params
+from tandem.params.schema import is_closed_form
 from tandem.runs.run import open_folder
 
 # Package -> module. Tests of servers and of verify are skipped if their packages are missing.
 NEEDED = {
     **{name: name for name in ("torch", "numpy", "pandas", "scipy", "safetensors", "tqdm", "psutil", "matplotlib")},
-    **{name: name for name in ("pyarrow", "pytest", "jinja2", "ruamel.yaml")},
+    **{name: name for name in ("pyarrow", "pytest", "jinja2", "ruamel.yaml", "pydantic")},
     "nvidia-ml-py": "pynvml",
 }
 # Copied into the copy.
-PARTS = ("benchmarks", "flows", "stages", "tandem", "tests", "workloads", "params.yaml", "pyproject.toml")
+PARTS = ("benchmarks", "flows", "stages", "tandem", "workloads", "params.yaml", "pyproject.toml")
+SEED = 0  # of the trainings
 GRACE_SECONDS = 15.0  # for a process to stop: a training saves a checkpoint
 TELLING = ("tandem", "floor", "tandem graph", "graph floor", "lightning tuned", "plain tuned")
 SHOWN_LINES = 15
@@ -131,7 +133,7 @@ def pieces(out: Path, quick: bool) -> list[Piece]:
         return ("-m", "benchmarks.throughput", "--device", device, "--size", size, *few, *rounds, *kept, *more)
 
     def on(device: str, workload: str) -> tuple[tuple[str, ...], ...]:
-        stages = {"preload": (), "train": ("0",), "evaluate": ("0",)}
+        stages = {"preload": (), "train": (str(SEED),), "evaluate": ()}
         return tuple(("-m", "tandem.stage", name, workload, device, *seed) for name, seed in stages.items())
 
     def trainings(workload: str) -> list[Piece]:
@@ -144,7 +146,8 @@ def pieces(out: Path, quick: bool) -> list[Piece]:
     few = ("--workloads", "sign", "--rounds", "2", "--seconds", "0.1") if quick else ()
     prepare = (("-m", "tandem.stage", "hardware"), *(("-m", "tandem.stage", "preprocess", name) for name in workloads))
     return [
-        Piece("device", "driver, versions, kernels, latencies, rates", (("-m", "benchmarks.latencies"),), 120),
+        Piece("device", "driver, versions, kernels, latencies, rates",
+              (("-m", "benchmarks.latencies", "--device", "cuda"),), 120),
         Piece("prepare", "convert the tables for the trainings", prepare, 240, needs_gpu=False),
         *trainings("sign"),
         Piece("speed", "speed-up over this machine's CPU: sign, in alternation",
@@ -231,9 +234,10 @@ def copy_project(folder: Path, quick: bool, with_gpu: bool) -> None:
             shutil.copy(source, target)
     yaml = YAML()
     params = yaml.load(ROOT / "params.yaml")
-    params["devices"] = ["cuda", "cpu"] if with_gpu else ["cpu"]
-    for workload in params["workloads"] if quick else ():
-        params[workload]["train"].update(epochs=3, warmup_epochs=1, probe=False)
+    params["devices"], params["seeds"] = ["cuda", "cpu"] if with_gpu else ["cpu"], [SEED]
+    for workload, block in load_params().blocks.items() if quick else ():
+        epochs = {} if is_closed_form(block.train.model) else {"epochs": 3, "warmup_epochs": 1}
+        params[workload]["train"].update(probe=False, **epochs)
     yaml.dump(params, folder / "params.yaml")
 
 

@@ -1,6 +1,6 @@
 """The smallest latencies and the largest rates of a device: lower bounds for the time of a training step.
 
-    python -m benchmarks.latencies [--device cuda]
+    python -m benchmarks.latencies [--device auto|cpu|cuda]
 
 Prints the GPU with its driver and libraries, and a table: launching an empty kernel (the host's time, with a busy
 device), waiting for it, reading a number from the device, replaying a CUDA graph of 1 and of 100 such kernels, a GRU's
@@ -28,7 +28,7 @@ SEQUENCES, STEPS, FEATURES, HIDDEN = 32, 20, 64, 128  # of the GRU, as in a guid
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--device", choices=("cpu", "cuda"), default="cuda")
+    parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
     options = parser.parse_args()
     device, identity = device_of(parser, options.device)
     for name, value in device_tags(device, identity).items():

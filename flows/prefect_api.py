@@ -9,15 +9,23 @@ from prefect import get_client
 from prefect.client.orchestration import SyncPrefectClient
 from prefect.client.schemas.filters import FlowRunFilter
 from prefect.client.schemas.objects import FlowRun, StateType
-from prefect.settings import temporary_settings
+from prefect.context import FlowRunContext
+from prefect.settings import get_current_settings, temporary_settings
 from prefect.states import State
+
+from tandem.command import CommandError
 
 UNFINISHED = [StateType.PENDING, StateType.RUNNING, StateType.CANCELLING]  # states of a started, unfinished run
 
 
 @contextmanager
 def prefect_client(timeout: float, retries: int = 1) -> Iterator[SyncPrefectClient]:
-    """Prefect's client for the API in use. Each attempt has a time limit of `timeout` seconds."""
+    """Prefect's client for the API in use. Each attempt has a time limit of `timeout` seconds.
+
+    Raises CommandError if no API is set: only a flow may use the temporary server that Prefect then starts.
+    """
+    if not get_current_settings().api.url and FlowRunContext.get() is None:
+        raise CommandError("no Prefect server; start `tandem ui`, or set PREFECT_API_URL to the server's address")
     # The server closes connections that are idle for 5 s.
     httpx_settings = {"timeout": timeout, "limits": httpx.Limits(keepalive_expiry=4.0)}
     settings: dict[Any, Any] = {"client.max_retries": retries}

@@ -97,6 +97,9 @@ def call(*command: str, seconds: float | None = None) -> str:
 
 def report(reason: str) -> int:
     """Set the reason as the flow run's state. Returns the exit status: 1 if this failed."""
+    id = os.environ.get("PREFECT__FLOW_RUN_ID")
+    if not id:  # a person has started this command
+        return 1
     from httpx import HTTPError
     from prefect.exceptions import PrefectException
     from prefect.states import Crashed
@@ -105,10 +108,9 @@ def report(reason: str) -> int:
 
     try:
         with prefect_client(timeout=10.0) as client:
-            run = UUID(os.environ["PREFECT__FLOW_RUN_ID"])
-            client.set_flow_run_state(run, Crashed(message=reason), force=True)
+            client.set_flow_run_state(UUID(id), Crashed(message=reason), force=True)
         return 0
-    except (KeyError, ValueError, HTTPError, PrefectException) as error:
+    except (CommandError, ValueError, HTTPError, PrefectException) as error:
         print(f"error: not sent to Prefect ({type(error).__name__}: {without_password(str(error))})", file=sys.stderr)
         return 1
 

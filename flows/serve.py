@@ -11,6 +11,7 @@ One run executes at a time; the others wait. The form follows params.yaml while 
 
 import asyncio
 import os
+import sys
 import tempfile
 import time
 from contextlib import suppress
@@ -32,6 +33,7 @@ from flows.command_flows import compare, verify
 from flows.pipeline import PREFECT_SETTINGS, pipeline
 from flows.plan import form_schema
 from flows.prefect_api import prefect_client
+from tandem.command import CommandError
 from tandem.files import ROOT, STATE
 from tandem.params.loading import read_yaml
 
@@ -55,7 +57,10 @@ def main() -> None:
     with temporary_settings(PREFECT_SETTINGS):
         # By default, a stopping runner pauses its schedules. It polls for work every two seconds.
         runner = Runner(pause_on_shutdown=False, limit=1, query_seconds=2)
-        with_form = register(runner)["pipeline/pipeline"]
+        try:
+            with_form = register(runner)["pipeline/pipeline"]
+        except CommandError as error:
+            sys.exit(f"error: {error}")
         Thread(target=copy_context().run, args=(update_form, with_form), daemon=True).start()
         try:
             asyncio.run(runner.start())

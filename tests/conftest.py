@@ -124,6 +124,11 @@ def pytest_collection_finish() -> None:
     gc.freeze()
 
 
+def pytest_unconfigure() -> None:
+    """Otherwise the garbage collection at the end of Python leaves out triton, whose nanobind then reports leaks."""
+    gc.unfreeze()
+
+
 @pytest.fixture(autouse=True)
 def _the_gpu_is_open(request: pytest.FixtureRequest) -> None:
     """A gpu test finds the GPU as a stage opens it, whatever ran before: without TF32, deterministic."""
