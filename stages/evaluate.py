@@ -21,6 +21,7 @@ from tandem.report import drawing
 from tandem.report.outcomes import outcomes
 from tandem.runs import schemas
 from tandem.runs.headline import BASELINE_TAG
+from tandem.runs.results import add_training
 from tandem.runs.run import Run, open_folder, seeds_in
 from tandem.runs.run_dir import recording
 from tandem.runs.schemas import EvaluationTiming, ScoreRecord, TaskRecord
@@ -51,7 +52,7 @@ def evaluate_seed(context: RunContext) -> float:
     trained = replace(open_folder(files.runs_dir(workload, device), context.seed), score=None)
     trained.require_intact()
     with recording(trained.timing["run_key"], "evaluate") as run_dir:
-        run_dir.write_info(workload, f"{workload}-{device}")
+        add_training(context, trained, run_dir)
         result, own, measured = evaluate(context, trained)
         paths = write_files(context, trained, result, own, measured)
         run_dir.add_metrics({f"test/{name}": value for name, value in result.metrics.items()})
