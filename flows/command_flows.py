@@ -10,10 +10,12 @@ from textwrap import shorten
 
 from prefect import flow
 from prefect.artifacts import create_markdown_artifact
+from prefect.context import FlowRunContext
 from prefect.states import Cancelled, Completed, Failed, State
 
 from flows import compare as comparing
 from flows import verify as verifying
+from flows.prefect_api import skipped_state
 from flows.run_lock import one_at_a_time
 from tandem.params.loading import load_params
 from tandem.report.comparison import details
@@ -82,6 +84,9 @@ def verify_one(run: str, quick: bool) -> tuple[int, str]:
 def final_state(work: Callable[[], State]) -> State:
     """The state that `work` returns, or the state for its error. The flow ends with the process that runs it."""
     stop_when_ended(os.getppid())
+    context = FlowRunContext.get()
+    if context and context.flow_run and (skipped := skipped_state(context.flow_run)):
+        return skipped
     try:
         return work()
     except KeyboardInterrupt:

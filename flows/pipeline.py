@@ -22,7 +22,7 @@ from prefect.states import Cancelled, Completed, Crashed, Failed, State
 
 from flows import processes, remote, results_in_prefect
 from flows.plan import RunPlan, make_plan
-from flows.prefect_api import prefect_client
+from flows.prefect_api import prefect_client, skipped_state
 from flows.run_lock import known_to_the_next, one_at_a_time
 from flows.stage_runs import RESUME, StageCancelled, StageRuns
 from tandem.command import CommandError
@@ -60,6 +60,8 @@ def pipeline(
     assert context and context.flow_run
     flow_run = context.flow_run
     stop_when_ended(os.getppid())
+    if skipped := skipped_state(flow_run):
+        return skipped
     choices = {"workloads": workloads, "devices": devices, "seeds": seeds, "preset": preset}
     try:
         plan = make_plan(choices, overrides or {}, force, flow_run.name)

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import datetime, timezone
 from typing import Any
 
 import httpx
@@ -10,12 +11,14 @@ from prefect.client.orchestration import SyncPrefectClient
 from prefect.client.schemas.filters import FlowRunFilter
 from prefect.client.schemas.objects import FlowRun, StateType
 from prefect.context import FlowRunContext
+from prefect.exceptions import PrefectException
 from prefect.settings import get_current_settings, temporary_settings
-from prefect.states import State
+from prefect.states import Cancelled, State
 
 from tandem.command import CommandError
 
 UNFINISHED = [StateType.PENDING, StateType.RUNNING, StateType.CANCELLING]  # states of a started, unfinished run
+NOT_STARTED = [StateType.SCHEDULED, StateType.PENDING]
 
 
 @contextmanager
@@ -43,3 +46,26 @@ def end_runs(client: SyncPrefectClient, state: State[Any], **criteria: Any) -> N
     """Set the state of the unfinished flow runs that match `criteria`."""
     for run in unfinished_runs(client, **criteria):
         client.set_flow_run_state(run.id, state, force=True)
+
+
+def skipped_state(run: FlowRun) -> State[Any] | None:
+    """Return the state of a scheduled run that came too late: a newer run of its schedule is due too. Otherwise None.
+
+    Prefect runs every time that a schedule has missed, for example the nights in which `make ui` did not run. Only the
+    last one is needed, because it runs what has changed since.
+    """
+    if not run.auto_scheduled or run.expected_start_time is None:  # a user has created it
+        return None
+    due = {"after_": run.expected_start_time, "before_": datetime.now(timezone.utc)}
+    criteria = {"state": {"type": {"any_": NOT_STARTED}}, "expected_start_time": due}
+    wanted = FlowRunFilter.model_validate({"deployment_id": {"any_": [run.deployment_id]}, **criteria})
+    try:
+        with prefect_client(timeout=5.0) as client:
+            found = client.read_flow_runs(flow_run_filter=wanted)
+    except (httpx.HTTPError, PrefectException):
+        return None
+    scheduled = [other for other in found if other.auto_scheduled and other.parameters == run.parameters]
+    last = max((other.expected_start_time for other in scheduled if other.id != run.id), default=None)
+    if last is None:
+        return None
+    return Cancelled(name="Skipped", message=f"missed; the run of {last.astimezone():%Y-%m-%d %H:%M} is due too")

@@ -23,6 +23,7 @@ from tandem.report.outcomes import outcomes
 from tandem.runs import schemas
 from tandem.runs.headline import BASELINE_TAG
 from tandem.runs.inputs import other_parameters
+from tandem.runs.results import add_training
 from tandem.runs.run import Run, open_folder, seeds_in
 from tandem.runs.run_dir import recording
 from tandem.runs.schemas import EvaluationTiming, ScoreRecord, TaskRecord
@@ -56,7 +57,7 @@ def evaluate_seed(context: RunContext) -> float:
         again = f"dvc repro --force {context.stage}@{workload}-{device}"
         raise ValueError(f"{trained.name} was trained with other parameters ({others}); run `{again}`")
     with recording(trained.timing["run_key"], "evaluate") as run_dir:
-        run_dir.write_info(workload, f"{workload}-{device}")
+        add_training(context, trained, run_dir)
         result, own, measured = evaluate(context, trained)
         paths = write_files(context, trained, result, own, measured)
         run_dir.add_metrics({f"test/{name}": value for name, value in result.metrics.items()})

@@ -3,7 +3,7 @@
 Reads the packed splits and their plan, the hardware file and params.yaml. Writes two folders to
 results/runs/<workload>/<device>/train/. `result` has the same bytes whenever the training is reproduced: for the seed,
 the weights, `model.json`, `history.csv` and `train.json`. `measured` has the times: `timings.csv`, and `timing.json`,
-which also says where, when and on what they were measured.
+which also says where, when and on what they were measured. It also has `mlflow.json`, the training as MLflow gets it.
 
 The seed is the first one of params.yaml. The stage `replicate` runs this module for the other seeds, with one or more
 seeds as arguments, and then nothing is measured.
@@ -38,7 +38,7 @@ from tandem.params.devices import split_device
 from tandem.params.loading import load_params
 from tandem.runs.history import NOT_TIMED, Record, history_row, memory_tags, timing_row
 from tandem.runs.inputs import Inputs, read_inputs
-from tandem.runs.results import entries_at_end, entries_at_start, write_mlflow_ids, write_results, write_run_info
+from tandem.runs.results import entries_at_end, entries_at_start, write_mlflow_record, write_results, write_run_info
 from tandem.runs.run import Run, open_folder
 from tandem.runs.run_dir import RunDir, recording
 from tandem.runs.terminal import Progress
@@ -103,7 +103,7 @@ def opened(context: RunContext, interruption: GracefulStop, workers: Workers = A
         workers.broadcast(state)
         with recording(state["record"]["run_key"], "train") as run_dir:
             yield Training(context, state, inputs, checkpoint, run_dir, interruption)
-    write_mlflow_ids(context, run_dir)
+    write_mlflow_record(context, run_dir)
     if "DVC_STAGE" in os.environ:
         checkpoint.mark_ended(context.measured.parent)  # the DVC output with the folders of all seeds
     else:

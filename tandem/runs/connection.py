@@ -6,6 +6,7 @@ tandem/runs/store.py decides which store is used. If it is a SQLite file, this m
 import gc
 import logging
 import os
+import shlex
 import time
 from pathlib import Path
 from typing import Any
@@ -27,16 +28,31 @@ KIND_TAG = "mlflow.experimentKind"
 KIND = "custom_model_development"  # training runs, not traces of language models
 
 
+class DeletedExperiment(Exception):
+    """A user has deleted the experiment in MLflow. `fix` is the command that restores it."""
+
+    def __init__(self, name: str, experiment_id: str) -> None:
+        uri = tracking_uri()
+        super().__init__(f"MLflow at {shown(uri)} has the experiment {name} among its deleted ones")
+        path = store.database_file(uri)
+        address = shlex.quote(f"sqlite:///{shown(uri)}" if path else shown(uri))
+        self.fix = f"MLFLOW_TRACKING_URI={address} mlflow experiments restore --experiment-id {experiment_id}"
+
+
 def open_client() -> Any:
     """Return an MLflow client whose store answers. Raises MLflow's exceptions and those of `make_schema`."""
     set_environment()
-    uri = tracking_uri()
-    if path := store.database_file(uri):
+    make_tables()
+    if moved := store.update_artifact_locations(timeout_seconds=20.0):
+        print(moved, flush=True)
+    return connect(tracking_uri())
+
+
+def make_tables() -> None:
+    """If the store is a SQLite file, create the file and its tables if they are missing."""
+    if path := store.database_file(tracking_uri()):
         path.parent.mkdir(parents=True, exist_ok=True)
         make_schema(path)
-        if moved := store.update_artifact_locations(timeout_seconds=20.0):
-            print(moved, flush=True)
-    return connect(uri)
 
 
 def import_mlflow() -> Any:
@@ -68,6 +84,10 @@ def set_environment() -> None:
     for name, value in {**defaults, **dict.fromkeys(switches, "true")}.items():
         os.environ.setdefault(name, value)
     uri = tracking_uri()
+    if store.database_file(uri):
+        # MLflow opens the file for each request. A connection that it keeps open would go on writing into a file that
+        # was removed or moved meanwhile.
+        os.environ.setdefault("MLFLOW_SQLALCHEMYSTORE_POOLCLASS", "NullPool")
     parts = urlsplit(uri)
     if parts.scheme in ("http", "https") and parts.username is not None:
         # Separate variables, because MLflow prints the address in exceptions and links.
@@ -111,9 +131,12 @@ def with_journals(path: Path) -> list[Path]:
 
 
 def find_or_create_experiment(client: Any, name: str) -> str:
+    """Return the id of the experiment. Raises DeletedExperiment: MLflow does not give the name to another one."""
     from mlflow.exceptions import MlflowException
 
     if found := client.get_experiment_by_name(name):
+        if found.lifecycle_stage == "deleted":
+            raise DeletedExperiment(name, found.experiment_id)
         return str(found.experiment_id)
     # By default a SQLite store puts artifacts under the working directory. A server has its own location.
     location = f"{MLRUNS.as_uri()}/artifacts/{name}" if tracking_uri().startswith("sqlite:") else None
@@ -133,6 +156,8 @@ def explain(error: Exception, refused: str = "refused the record") -> dict[str, 
     """
     if type(error) is ValueError:  # a damaged file of this project, which the message names
         return {"error": str(error), "fix": ""}
+    if isinstance(error, DeletedExperiment):
+        return {"error": str(error), "fix": error.fix}
     uri = tracking_uri()
     if (path := store.database_file(uri)) and (condition := store.inspect(path)).fix:
         return {"error": condition.message, "fix": condition.fix}
@@ -145,9 +170,19 @@ def explain(error: Exception, refused: str = "refused the record") -> dict[str, 
     elif known := [clause for name, clause in UNREACHABLE.items() if name in names]:
         reason = f"could not be reached{known[0]}"
     else:
-        first_line = str(error).strip().partition("\n")[0].replace(uri, shown(uri))
-        reason = f"{refused} ({type(error).__name__}: {first_line[:300]})"
+        # The database's own error, if the store is one: MLflow may raise another one that does not name the reason.
+        of_database = [str(original) for cause in causes if (original := getattr(cause, "orig", None))]
+        text = of_database[-1] if of_database else str(error)
+        reason = f"{refused} ({type(error).__name__}: {reason_in(text).replace(uri, shown(uri))[:300]})"
     return {"error": f"MLflow at {shown(uri)} {reason}", "fix": ""}
+
+
+def reason_in(text: str) -> str:
+    """Return the first line of an error's text that gives the reason. SQLAlchemy, also that of a server, writes a hint
+    before it and the statement after it.
+    """
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return next((line for line in lines if not line.startswith(("(raised as a result", "[SQL:"))), "no reason given")
 
 
 def sentence(problem: dict[str, str]) -> str:

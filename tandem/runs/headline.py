@@ -106,13 +106,19 @@ def write_description(client: Any, run_id: str) -> None:
 
 
 def write_parent_figures(client: Any, experiment_id: str, parent_id: str, ms: int) -> None:
-    """Write the figures over the evaluated seeds to the parent run. For each seed, the newest run counts."""
+    """Write the figures over the evaluated seeds to the parent run, and which seeds these are."""
+    runs = newest_of_seeds(client, experiment_id, parent_id)
+    scored = [run for run in runs if any(name.startswith("test/") for name in run.data.metrics)]
+    seeds = {run.data.params.get("seed") for run in scored or runs}
+    client.set_tag(parent_id, "seeds", ",".join(sorted(filter(None, seeds), key=int)))
+    write_figures(client, parent_id, ms, scored)
+
+
+def newest_of_seeds(client: Any, experiment_id: str, parent_id: str) -> list[Any]:
+    """Return the newest run of each seed below a parent run."""
     children = client.search_runs([experiment_id], f"tags.`{PARENT_TAG}` = '{parent_id}'")
     by_seed = {run.data.params.get("seed"): run for run in reversed(children)}  # the newest come first
-    scored = [run for run in by_seed.values() if any(name.startswith("test/") for name in run.data.metrics)]
-    client.set_tag(parent_id, "seeds", ",".join(sorted(filter(None, by_seed), key=int)))
-    write_figures(client, parent_id, ms, scored)
-    client.set_terminated(parent_id, "FINISHED", ms)
+    return list(by_seed.values())
 
 
 # The saved view (MLflow 3.15 and later).

@@ -23,11 +23,11 @@ from typing import Any
 
 from tandem.files import HOME, STATE, locked, read_json, read_numbers, relative, write_json
 from tandem.runs import headline, registry, run_dir
-from tandem.runs.connection import explain, find_or_create_experiment, import_mlflow, open_client, sentence
+from tandem.runs.connection import explain, find_or_create_experiment, import_mlflow, make_tables, open_client, sentence
 from tandem.runs.headline import PARENT_TAG
 from tandem.runs.history import epoch_metrics
 from tandem.runs.run_dir import GROUP_TAG, STAGES, run_dirs
-from tandem.runs.store import tracking_uri
+from tandem.runs.store import shown, tracking_uri
 
 IDLE_SECONDS = 10.0
 POLL_SECONDS = 0.1
@@ -67,7 +67,7 @@ class Publication:
                 if not has_writer and not run_dir.remove(self.folder):
                     self.version = None  # another process holds its lock; try again
         except Exception as error:  # after any error of the store, the directory stays and the training continues
-            problem, self.version = explain(error), None
+            problem, self.version, self.about = explain(error), None, {}
             write_json(self.folder / "published.json", {**self.ids, **problem})
             return problem
         return {}
@@ -84,8 +84,7 @@ class Publication:
         return times, run_dir.has_writer(self.folder)
 
     def publish_new(self, about: dict[str, Any], has_writer: bool) -> None:
-        if not self.run_id:
-            self.find_or_create_run(about)
+        self.find_or_create_run(about)
         if run_dir.read_publication(self.folder) != self.ids:  # a starting stage removes the ids of the stage before it
             write_json(self.folder / "published.json", self.ids)
         if about != self.about:
@@ -93,15 +92,12 @@ class Publication:
         self.publish_epochs()
         for stage in STAGES:
             self.publish_end(stage, about)
-        self.set_status(has_writer)
-        if has_writer and self.is_training and not self.is_watched:
+        status = self.set_status(has_writer)
+        if self.parent_id:
+            self.set_parent_status()
+        if status == "RUNNING" and not self.is_watched:
             self.is_watched = True
             self.watch_machine()
-
-    @property
-    def is_training(self) -> bool:
-        """Whether the directory is that of a training. An evaluation may write one of its own, without parameters."""
-        return bool(self.about.get("params"))
 
     def watch_machine(self) -> None:
         """Start MLflow's thread that logs system metrics. It ends when the run is no longer RUNNING."""
@@ -114,9 +110,16 @@ class Publication:
         return {"run_id": self.run_id, "experiment_id": self.experiment_id} if self.run_id else {}
 
     def find_or_create_run(self, about: dict[str, Any]) -> None:
+        """Look the run up each time: a user may have deleted it, or the store may be another one, without the run."""
         self.experiment_id = find_or_create_experiment(self.client, about["experiment"])
         found = self.find_or_create(self.folder.name, about["name"], about, {})
-        self.run_id, self.parent_id = found.info.run_id, found.data.tags.get(PARENT_TAG, "")
+        if found.info.run_id == self.run_id:
+            return
+        self.run_id, self.about, self.num_epochs, self.ended = found.info.run_id, {}, 0, {}
+        self.is_watched = False
+        end = self.folder / "train.end.json"
+        if found.info.status == "FINISHED" and end.exists():  # an earlier publisher has published the training
+            self.num_epochs, self.ended = sys.maxsize, {"train": read_json(end)}
 
     def find_or_create(self, run_key: str, name: str, about: dict[str, Any], tags: dict[str, str]) -> Any:
         """Return MLflow's run of `run_key`, which has these tags if it is new.
@@ -124,8 +127,13 @@ class Publication:
         A server that hangs may still create a run after the request was repeated. If there are two runs, the empty one
         is deleted.
         """
-        found = self.client.search_runs([self.experiment_id], f"tags.`{RUN_KEY_TAG}` = '{run_key}'")
+        found = self.search(RUN_KEY_TAG, run_key)
         if not found:
+            if not about.get("params"):
+                raise ValueError(
+                    f"MLflow at {shown(tracking_uri())} does not have the training of this evaluation, and an earlier "
+                    f"version of Tandem kept no record of it; `rm -r {relative(self.folder)}` discards the evaluation"
+                )
             tags = {RUN_KEY_TAG: run_key, **tags}
             return self.client.create_run(self.experiment_id, about["started_ms"], tags, run_name=name)
         is_empty = {run.info.run_id: not (run.data.params or run.data.metrics) for run in found}
@@ -138,12 +146,16 @@ class Publication:
     def publish_about(self, about: dict[str, Any]) -> None:
         from mlflow.entities import Dataset, DatasetInput, InputTag, Param, RunTag
 
-        if about.get("parent"):
-            self.parent_id = self.find_or_create_parent(about)
+        present = self.client.get_run(self.run_id).data
+        self.parent_id = self.find_or_create_parent(about) if about.get("parent") else ""
+        # Seeds that were added after this training have made a parent run.
+        group = about["tags"].get(GROUP_TAG) or present.tags.get(GROUP_TAG)
+        if not self.parent_id and group and (parents := self.search(RUN_KEY_TAG, group)):
+            self.parent_id = parents[0].info.run_id
+            self.client.set_tag(self.run_id, PARENT_TAG, self.parent_id)
         tags = [RunTag(name, value) for name, value in about["tags"].items()]
         # MLflow refuses to change a parameter: a resumed training keeps its parameters.
-        has_params = self.client.get_run(self.run_id).data.params
-        params = [] if has_params else [Param(name, str(value)) for name, value in about.get("params", {}).items()]
+        params = [] if present.params else [Param(name, str(value)) for name, value in about.get("params", {}).items()]
         self.client.log_batch(self.run_id, params=params, tags=tags)
         if about.get("dataset"):
             dataset = DatasetInput(Dataset(**about["dataset"]), [InputTag("mlflow.data.context", "training")])
@@ -156,9 +168,12 @@ class Publication:
         parent, of_group = about["parent"], {name: about["tags"][name] for name in OF_GROUP if name in about["tags"]}
         parent_id: str = self.find_or_create(parent["run_key"], parent["name"], about, of_group).info.run_id
         self.client.set_tag(self.run_id, PARENT_TAG, parent_id)
-        for run in self.client.search_runs([self.experiment_id], f"tags.`{GROUP_TAG}` = '{parent['run_key']}'"):
+        for run in self.search(GROUP_TAG, parent["run_key"]):
             self.client.set_tag(run.info.run_id, PARENT_TAG, parent_id)
         return parent_id
+
+    def search(self, tag: str, value: str) -> list[Any]:
+        return list(self.client.search_runs([self.experiment_id], f"tags.`{tag}` = '{value}'"))
 
     def publish_epochs(self) -> None:
         from mlflow.entities import Metric
@@ -208,18 +223,31 @@ class Publication:
             headline.write_parent_figures(self.client, self.experiment_id, self.parent_id, end["ms"])
         self.ended[stage] = end
 
-    def set_status(self, has_writer: bool) -> None:
+    def set_status(self, has_writer: bool) -> str:
         """Set the run's status to that of the training. MLflow itself would show a killed run as RUNNING forever."""
-        if not self.is_training:
-            return
-        train, status = self.ended.get("train"), self.client.get_run(self.run_id).info.status
+        train, run = self.ended.get("train"), self.client.get_run(self.run_id)
+        if not self.about.get("params"):  # the evaluation of a training by an earlier version
+            return str(run.info.status)
         wanted = train["status"] if train else "RUNNING" if has_writer else "KILLED"
-        if status == wanted:
+        self.change_status(run, wanted, train["ms"] if train else run_dir.now_ms())
+        return str(wanted)
+
+    def set_parent_status(self) -> None:
+        """Set the status of the parent run of several seeds: that of their newest runs which needs attention most."""
+        runs = headline.newest_of_seeds(self.client, self.experiment_id, self.parent_id)
+        statuses = {run.info.status for run in runs}
+        wanted = next(status for status in ("RUNNING", "FAILED", "KILLED", "FINISHED") if status in statuses)
+        ms = max(run.info.end_time or 0 for run in runs)
+        self.change_status(self.client.get_run(self.parent_id), wanted, ms)
+
+    def change_status(self, run: Any, wanted: str, ms: int) -> None:
+        """Set the status of MLflow's run unless it has it. `ms`: when it ended; never before its start."""
+        if run.info.status == wanted:
             return
         if wanted == "RUNNING":
-            self.client.update_run(self.run_id, status=wanted)
+            self.client.update_run(run.info.run_id, status=wanted)
         else:
-            self.client.set_terminated(self.run_id, wanted, train["ms"] if train else None)
+            self.client.set_terminated(run.info.run_id, wanted, max(ms, run.info.start_time))
 
     def log(self, metrics: list[Any]) -> None:
         for start in range(0, len(metrics), MOST_METRICS):
@@ -258,6 +286,8 @@ def serve(dvc_process: Any = None) -> None:
             if publication.has_news() and time.monotonic() > publication.retry_at:
                 if problem := publication.publish():
                     print(sentence(problem), flush=True)
+                    with suppress(Exception):  # the next attempt reports it
+                        make_tables()  # the store's file may have been removed
                 publication.retry_at = time.monotonic() + RETRY_SECONDS if problem else 0.0
         is_idle = now - last_written > IDLE_SECONDS if dvc_process is None else not dvc_process.is_running()
         # `retry_at` is 0 before the first attempt and after a success; a published directory is gone in the next round.

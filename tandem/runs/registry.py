@@ -35,12 +35,12 @@ def log_model(client: Any, experiment_id: str, run: Any, folder: Path) -> str:
     from mlflow.entities import LoggedModelOutput
 
     run_id, outputs = run.info.run_id, run.outputs
-    if outputs and outputs.model_outputs:
-        model_id = str(outputs.model_outputs[0].model_id)
-        client.log_model_artifacts(model_id, str(folder))
-        return model_id
+    begun = client.search_logged_models([experiment_id], f"source_run_id = '{run_id}'")  # without deleted ones
+    of_run = {output.model_id for output in (outputs.model_outputs if outputs else ())}
+    if logged := [str(model.model_id) for model in begun if model.model_id in of_run]:
+        client.log_model_artifacts(logged[0], str(folder))
+        return logged[0]
     # Continue a logged model that was left incomplete when a publisher was killed or the server hung.
-    begun = client.search_logged_models([experiment_id], f"source_run_id = '{run_id}'")
     for extra in begun[1:]:
         client.delete_logged_model(extra.model_id)
     params = {name: value for name, value in run.data.params.items() if name.startswith("train.model.")}
@@ -60,8 +60,10 @@ def register(client: Any, workload: str, run_id: str, model_id: str, about: dict
     name, data = name_of(workload), digest(about["data"])
     create_registered_model(client, name, workload)
     tags = {SCORE_TAG: repr(about["val_score"]), DATA_TAG: data}
-    own = [version for version in client.search_model_versions(f"name='{name}'") if version.run_id == run_id]
     model = client.get_logged_model(model_id)
+    # After its logged model was deleted, a run has a new one, and another version.
+    versions = client.search_model_versions(f"name='{name}'")
+    own = [version for version in versions if version.source == model.artifact_location]
     if own:  # the run was evaluated before
         version = own[0]
         for tag, value in tags.items():
@@ -74,8 +76,9 @@ def register(client: Any, workload: str, run_id: str, model_id: str, about: dict
         client.set_logged_model_tags(
             model_id, {VERSIONS_TAG: json.dumps([{"name": name, "version": str(version.version)}])}
         )
-    versions = client.search_model_versions(f"name='{name}'")
-    comparable = [version for version in versions if version.tags.get(DATA_TAG) == data]
+    versions = sorted(client.search_model_versions(f"name='{name}'"), key=lambda version: int(version.version))
+    newest = {version.run_id: version for version in versions}
+    comparable = [version for version in newest.values() if version.tags.get(DATA_TAG) == data]
     # With equal scores the first version wins, so the alias does not move.
     best = max(comparable, key=lambda version: (float(version.tags[SCORE_TAG]), -int(version.version)))
     client.set_registered_model_alias(name, ALIAS, best.version)

@@ -2,8 +2,8 @@
 
 Takes a run context, its trainer and the recorded epochs (history.py). Writes to the seed's folders in the stage's
 outputs (run.py): `result` with the weights, model.json, history.csv and train.json, which are the same bytes whenever
-the training is reproduced; `measured` with timings.csv and timing.json. Copies them to the run directory for MLflow
-(run_dir.py).
+the training is reproduced; `measured` with timings.csv, timing.json and mlflow.json. Copies them to the run directory
+for MLflow (run_dir.py).
 """
 
 import json
@@ -35,12 +35,14 @@ from tandem.runs.history import (
     summarize_energy,
     summarize_gpu,
 )
+from tandem.runs.run import Run
 from tandem.runs.run_dir import GROUP_TAG, RunDir
 from tandem.runs.schemas import Placement, Realized, TimingRecord, TrainRecord
 from tandem.training.context import RunContext
 from tandem.training.device import device_tags
 from tandem.training.trainer import Trainer, snapshot
 
+MLFLOW_RECORD = "mlflow.json"
 # Values that preprocessing learned from the data. New tables must be preprocessed with them.
 LEARNED = ("features", "classes", "num_per_class", "mean", "std", "offsets", "target")
 
@@ -89,10 +91,8 @@ def write_results(
 
     times = timing["timing"]
     run_dir.add_metrics({name: times[key] for name, key in RUN_METRICS.items()})
-    run_dir.add_text("".join(f"{key}: {sentence}\n" for key, sentence in record.summary_lines.items()), "answers.txt")
     run_dir.save_epochs(record)  # includes the last epochs, if their checkpoint could not be written
-    run_dir.add_artifact(result / "train.json")
-    run_dir.add_artifact(measured / "timing.json")
+    add_records(context, timing, run_dir)
     if not context.is_replicate and (others := conditions.others_on_gpu(timing["conditions"])):
         run_dir.add_tags({"not_comparable": others})
         print(f"warning: {others}; comparisons of speed exclude this run", flush=True)
@@ -225,13 +225,39 @@ def timing_record(context: RunContext, trainer: Trainer, record: Record) -> Timi
     }
 
 
-def write_mlflow_ids(context: RunContext, run_dir: RunDir) -> None:
-    """Add the ids of the MLflow run to timing.json, for links to its page. They are known only after the run is
-    published.
+def add_records(context: RunContext, timing: TimingRecord, run_dir: RunDir) -> None:
+    """Copy the records of the training for MLflow."""
+    run_dir.add_text("".join(f"{key}: {line}\n" for key, line in timing["summary_lines"].items()), "answers.txt")
+    run_dir.add_artifact(context.result / "train.json")
+    run_dir.add_artifact(context.measured / "timing.json")
+
+
+def write_mlflow_record(context: RunContext, run_dir: RunDir) -> None:
+    """After the training has ended: write mlflow.json, what MLflow got of it, and add the ids of the MLflow run to
+    timing.json, for links to its page.
     """
+    files.write_json(context.measured / MLFLOW_RECORD, {"run": run_dir.about, "end": run_dir.end})
     path = context.measured / "timing.json"
     timing = schemas.read(path.read_bytes(), files.relative(path), TimingRecord)
     schemas.write(path, TimingRecord, {**timing, "mlflow": {"experiment": context.workload, **run_dir.ids}})
+
+
+def add_training(context: RunContext, trained: Run, run_dir: RunDir) -> None:
+    """Write the whole training to the run directory of its evaluation. MLflow may lack it: it was trained in another
+    clone, or the store or the run was deleted.
+    """
+    try:
+        content, source = trained.read(MLFLOW_RECORD)
+    except FileNotFoundError:  # an earlier version trained: MLflow gets the evaluation only if it has the training
+        if "name" not in run_dir.about:
+            run_dir.write_info(context.workload, "")
+        return
+    saved = files.parse_json(content, source)
+    run_dir.add_artifact(context.result / "history.csv")
+    run_dir.add_artifact(context.measured / "timings.csv")
+    add_records(context, trained.timing, run_dir)
+    files.write_json(run_dir.folder / "train.end.json", saved["end"])
+    run_dir.write_info(**saved["run"])  # last: from now on it is published
 
 
 def model_document(context: RunContext) -> dict[str, Any]:
@@ -258,7 +284,6 @@ def write_run_info(
     experiment = os.environ.get("DVC_EXP_NAME")
     device = context.device if context.num_workers > 1 else trainer.device.type
     name = f"{f'{experiment}: ' if experiment else ''}{context.workload}-{device}"
-    run_dir.add_text(json.dumps(about, indent=1), "machine.json")
     run_dir.write_info(
         experiment=context.workload,
         name=f"{name}-{time.strftime('%m%d-%H%M%S')}",
@@ -294,6 +319,7 @@ def write_run_info(
             **provenance.caller_tags(),
         },
         dataset=dataset_of(context),
+        machine=about,
         parent={"run_key": group, "name": f"{name}, {len(seeds)} seeds"} if len(seeds) > 1 else None,
     )
 

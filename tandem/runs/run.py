@@ -6,7 +6,7 @@ them from MLflow. All code that compares, shows, verifies or reports runs uses `
 nor mlflow.
 
     train/result/<seed>/         the first seed: train.json, model.json, history.csv, weights
-    train/measured/<seed>/       timing.json, timings.csv
+    train/measured/<seed>/       timing.json, timings.csv, mlflow.json
     replicate/result/<seed>/     each of the other seeds, if there are any
     replicate/measured/<seed>/
     evaluate/result/<seed>/      every seed: score.json, predictions.csv, scores.csv, confusion.csv

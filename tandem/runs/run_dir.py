@@ -5,7 +5,7 @@ the stage has ended. It is outside every DVC output, because DVC deletes outputs
 neither mlflow nor a server. Only at its end does a stage wait for the store, at most WAIT_SECONDS. Imports neither
 mlflow nor torch.
 
-    run.json                the MLflow run: experiment, name, parameters, tags, dataset, parent, started_ms
+    run.json                the MLflow run: experiment, name, parameters, tags, dataset, machine, parent, started_ms
     artifacts/history.csv   the losses of the epochs that a checkpoint contains (publisher.py says why only those)
     artifacts/timings.csv   their measurements; `ended_ms` is their time in MLflow
     artifacts/              the other files for MLflow, in its folders
@@ -16,6 +16,7 @@ mlflow nor torch.
 """
 
 import fcntl
+import json
 import os
 import shutil
 import subprocess
@@ -49,15 +50,18 @@ class RunDir:
         self.folder = folder
         path = folder / "run.json"  # an earlier start of the training has written it, if it is not published yet
         self.about: dict[str, Any] = read_json(path) if path.exists() else {"started_ms": now_ms(), "tags": {}}
-        self.end: dict[str, Any] = {"metrics": {}}
+        self.end: dict[str, Any] = {"metrics": {}}  # of the stage that writes the directory
+        self.opened = time.monotonic(), now_ms()
         self.ids: dict[str, str] = {}  # MLflow's, after the end; empty if they are not known
 
     def write_info(self, experiment: str, name: str, tags: dict[str, str] | None = None, **about: Any) -> None:
-        """Write what the MLflow run is. A training adds `params`, `dataset` and `parent`, an evaluation does not.
+        """Write what the MLflow run is. `about`: `params`, `dataset`, `machine` and `parent`.
 
         `parent` ({"run_key", "name"}) is the parent run of the runs that differ only in their seed, if there are
         several.
         """
+        if "machine" in about:
+            self.add_text(json.dumps(about["machine"], indent=1), "machine.json")
         self.about |= {"experiment": experiment, "name": name, **about}
         self.add_tags(tags or {})
 
@@ -92,6 +96,12 @@ class RunDir:
 
     def add_text(self, text: str, name: str) -> None:
         files.write_text(self.folder / "artifacts" / name, text)
+
+    def ended(self, status: str) -> dict[str, Any]:
+        """The end of the stage now. Its time counts from the start, because the clock may have been set meanwhile."""
+        seconds = time.monotonic() - self.opened[0]
+        ms = max(self.opened[1] + int(1000 * seconds), self.about["started_ms"])
+        return {**self.end, "status": status, "ms": ms}
 
     def wait_for_ids(self) -> None:
         """Wait at most WAIT_SECONDS for MLflow's ids of the run. The publisher usually knows them already.
@@ -166,7 +176,8 @@ def recording(run_key: str, stage: str) -> Iterator[RunDir]:
             raise
         finally:
             if "name" in run.about:
-                write_json(folder / f"{stage}.end.json", {**run.end, "status": status, "ms": now_ms()})
+                run.end = run.ended(status)
+                write_json(folder / f"{stage}.end.json", run.end)
                 run.wait_for_ids()
 
 

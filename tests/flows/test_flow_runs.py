@@ -10,6 +10,7 @@ import time
 import urllib.error
 import zlib
 from collections.abc import Callable, Iterator
+from datetime import datetime, timedelta, timezone
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -407,6 +408,37 @@ def test_the_schedule_makes_runs(project: Project) -> None:
         assert "every night at 0" in each["description"] and timezone in each["description"] and each["tags"]
         own = {"deployments": {"id": {"any_": [each["id"]]}}, **body}
         wait_for(lambda own=own: project.api("POST", "/flow_runs/count", own), what="a run of each schedule")
+
+
+@pytest.mark.parametrize("flow", ["pipeline", "verify"])
+def test_of_three_missed_nights_only_the_last_one_runs(project: Project, flow: str) -> None:
+    """As when `make ui` starts again after a weekend: Prefect's runner takes every run that is late."""
+    deployment = project.api("GET", f"/deployments/name/{flow}/{flow}")["id"]
+    now = datetime.now(timezone.utc)
+    times = {"start_time": (now - timedelta(days=3)).isoformat(), "end_time": now.isoformat()}
+    project.api("POST", f"/deployments/{deployment}/schedule", {**times, "min_runs": 3})
+    body = {
+        "deployments": {"id": {"any_": [deployment]}},
+        "flow_runs": {"expected_start_time": {"before_": now.isoformat()}},
+        "sort": "EXPECTED_START_TIME_ASC",
+    }
+
+    def ended() -> list[dict[str, Any]]:
+        """The three runs, the oldest first, once all have ended."""
+        runs = [run for run in project.api("POST", "/flow_runs/filter", body) if run["auto_scheduled"]]
+        return runs if all(run["end_time"] for run in runs) else []
+
+    *missed, last = wait_for(ended, 600, "the end of three runs")
+    assert [run["state"]["name"] for run in missed] == ["Skipped", "Skipped"]
+    assert {run["state"]["type"] for run in missed} == {"CANCELLED"}
+    assert all("is due too" in run["state"]["message"] for run in missed)
+    assert last["state"]["name"] != "Skipped" and "is due too" not in last["state"]["message"]
+    if flow == "pipeline":
+        assert last["state"]["type"] == "COMPLETED"
+    # A run that a user creates is never skipped.
+    created = project.create(f"{flow}/{flow}")
+    wait_for(lambda: project.api("GET", f"/flow_runs/{created['id']}")["end_time"], 600, "the end of a run")
+    assert project.state(created)["name"] != "Skipped"
 
 
 def test_make_ui_keeps_a_schedule_as_it_was_paused_and_edited(project: Project) -> None:
