@@ -136,6 +136,11 @@ def division(manifest: Manifest) -> list[str] | None:
     return [prepared[name][:DIGEST_LETTERS] for name in sorted(prepared) if name.endswith("/ids.npy")] or None
 
 
+def has_groups(manifest: Manifest) -> bool:
+    """Whether the test sequences have groups, from a column of the table or from a source of the workload's own."""
+    return "test/groups.npy" in manifest["digests"]["data"]["prepared"]
+
+
 def of_group(first: Manifest, second: Manifest, path: str, form: str, many: str) -> Iterator[Mismatch]:
     """Yield the differing values of a group. `form`: a value's name; `many`: the name of several values."""
     both = [flatten(value_at(manifest, path)) for manifest in (first, second)]
