@@ -32,6 +32,8 @@ def compare_with_baselines(own: float, baselines: Sequence[Baseline], num: int, 
     cases = str(groups) if groups else f"{num:,} test sequences"
     first, *rest = baselines
     words = [f"{first.name} reaches {first.score:.4g}", *(f"{each.name} {each.score:.4g}" for each in rest)]
+    if groups and groups.shortage:
+        return f"{', '.join(words)}, the network {own:.4g}: the data cannot tell which is better ({groups.shortage})"
     beaten = [each.name for each in baselines if own > each.score and each.gain and each.gain[0] > 0]
     verdicts = [
         f"{'is not clearly better than' if own > each.score else 'does not beat'} {each.name} "
@@ -49,7 +51,7 @@ def compare_with_baselines(own: float, baselines: Sequence[Baseline], num: int, 
 def rejection_reason(own: float, other: Baseline, cases: str, groups: Groups | None) -> str:
     """Return why a baseline counts as not beaten."""
     if not other.gain:
-        return groups.shortage if groups else f"{cases} are too few for an interval"
+        return f"{cases} are too few for an interval"
     low, high = other.gain
     if low == high == own - other.score == 0:
         return "both are equally good in every group" if groups else "both are right for the same sequences"

@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tandem.tasks.groups import Groups
 from tandem.training import own_metrics
 from tests.data.test_sources import PREPROCESS
 from tests.projects import (
@@ -189,4 +190,30 @@ def test_an_interval_is_seeded_covers_the_mean_and_is_bounded():
         return 1.0 / (targets == targets_with_one.max()).sum()
 
     targets_with_one = np.arange(400)
-    assert own_metrics.interval(rare, targets_with_one, targets_with_one, mask, 1) is None
+    assert "fails in 3" in own_metrics.interval(rare, targets_with_one, targets_with_one, mask, 1)
+    same = np.zeros(400)  # a mean that never changes does not prove that there is no spread
+    assert own_metrics.interval(mean, same, same, mask, 1) == "it is the same in all resamples"
+
+
+def test_an_interval_counts_each_group_once():
+    """Ten equal sequences of a group prove no more than one of them, and five groups prove nothing."""
+    draw = np.random.default_rng(0)
+
+    def mean(predictions: np.ndarray, targets: np.ndarray, mask: np.ndarray) -> float:
+        assert len(predictions) == len(targets) == len(mask)
+        return float(targets.mean())
+
+    def of(levels: np.ndarray, repeats: int) -> tuple[float, float] | str:
+        values, names = np.repeat(levels, repeats), np.repeat(np.arange(len(levels)), repeats)
+        order = draw.permutation(len(values))  # the sequences of a group need not be neighbours
+        return own_metrics.interval(
+            mean, values[order], values[order], np.ones((len(values), 2), dtype=bool), 1, Groups(names[order])
+        )
+
+    levels = draw.normal(size=8)
+    assert of(levels, 10) == pytest.approx(of(levels, 1))
+    low, high = of(levels, 10)
+    assert isinstance(low, float) and isinstance(high, float)
+    half = 2.364624 * levels.std(ddof=1) / 8**0.5  # Student's t with 7 degrees
+    assert (high - low) / 2 == pytest.approx(half, rel=0.25)
+    assert of(levels[:5], 10) == "5 test groups are too few for an interval, which needs 6"
