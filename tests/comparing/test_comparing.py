@@ -339,11 +339,11 @@ def test_people_of_another_test_split_scatter_also_with_many_seeds():
     """Five seeds that agree tell nothing of other people."""
     runs = [{seed: grouped(right) for seed in range(5)} for right in ("11111100", "00111111")]
     assert difference("correct", *runs, has_groups=True).verdict == "inconclusive"
-    first = {seed: grouped("10101010" + "0" * seed + "1" * (5 - seed)) for seed in range(3)}
-    second = {seed: grouped("11111010" + "1" * 5) for seed in range(3)}
+    # People who agree tell nothing of other seeds either.
+    first = {seed: grouped(letter * 8) for seed, letter in enumerate("010")}
+    second = dict.fromkeys(first, grouped("1" * 8))
     found = difference("correct", first, second, has_groups=True)
-    single = difference("correct", {1: first[1]}, {1: second[1]}, has_groups=True)
-    assert found.high - found.low > single.high - single.low and "variance over 3 seeds" in found.method
+    assert found.verdict == "inconclusive" and "variance over 3 seeds" in found.method
 
 
 @pytest.mark.parametrize(

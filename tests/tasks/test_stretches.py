@@ -41,7 +41,7 @@ def test_the_interval_covers_the_truth_and_is_never_a_point():
 @pytest.mark.parametrize(
     ("groups", "num", "words"),
     [
-        ("none", 3, "over 9 test groups (stretch))"),
+        ("none", 3, "over 6 test groups (stretch))"),
         ("subject", 12, "(no 95% interval: 3 test groups are too few for an interval, which needs 6)"),
         ("subject", 30, "over 6 test groups (recording))"),
     ],

@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tandem.runs.run import open_folder
 from tandem.tasks.groups import Groups
 from tandem.training import own_metrics
 from tests.data.test_sources import PREPROCESS
@@ -166,6 +167,29 @@ def test_a_metric_scores_new_data_of_the_source(tmp_path: Path):
     (project / "workloads/tiny/metrics.py").write_text(SHIFTED.replace("shift=shift)", "shfit=shift)"))
     done = stage(project, "evaluate", "tiny", "cpu", check=False, publishes=False)
     assert "workloads/tiny/metrics.py, line 8: source has no parameter 'shfit'; did you mean 'shift'?" in done.stdout
+
+
+def test_groups_of_a_source_are_in_the_predictions_and_behind_every_interval(tmp_path: Path):
+    """Ten groups of three sequences are in the test split, by Arrays.groups; without groups there is no column."""
+    keys = '  preprocess:\n    source: "source.py:read"\n    num_sequences: 90\n    shift: 5.0\n    velocity: true\n'
+    params = named("metrics.py:right").replace(PREPROCESS, keys + "    missing: interpolate\n")
+    params = params.replace("task: classify", "task: detect").replace(MODEL, CONV_GRU)
+    params = params.replace("warp: 0.1", "warp: 0.0").replace("mix: 0.1", "mix: 0.0").replace("epochs: 3", "epochs: 30")
+    project = make_project(tmp_path / "project", params)
+    metric = "def right(predictions, targets, mask):\n    return (predictions > 0).sum() / mask.sum()\n"
+    (project / "workloads/tiny/metrics.py").write_text(metric)
+    stages = ("hardware", "preprocess tiny", "preload tiny cpu", "train tiny cpu 0", "evaluate tiny cpu")
+    for source, groups in ((SOURCE, 0), (SOURCE.replace("labels, lengths,", "labels, lengths, groups=rows % 30,"), 10)):
+        (project / "workloads/tiny/source.py").write_text(source)
+        commit(project)
+        stages_at_once(project, *stages, publishes=False)
+        rows = open_folder(project / "results/runs/tiny/cpu").predictions
+        score = read_record(project, "score.json")
+        found = {row.get("group") for row in rows}
+        assert found == {str(3 * number + 2) for number in range(10)} if groups else found == {None}
+        assert score["sentence"].count("over 10 test groups") == groups // 5, score["sentence"]
+        assert "right_low" in score["metrics"], score["sentence"]
+        assert score["metrics"]["right_low"] <= score["metrics"]["right"] <= score["metrics"]["right_high"]
 
 
 def test_an_interval_is_seeded_covers_the_mean_and_is_bounded():
