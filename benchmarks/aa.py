@@ -285,7 +285,7 @@ def null_table(trials: list[dict[str, Any]]) -> str:
         own = [trial for trial in trials if trial["people"] == num_people]
         tested = sorted(trial["test_people"] for trial in own)
         sums = [sum(trial[key] for trial in own) for key in ("comparisons", "claims", "over_sequences")]
-        lines.append(row(num_people, f"{tested[0]} to {tested[-1]}", len(own), *sums))
+        lines.append(row(num_people, " to ".join(map(str, dict.fromkeys(tested))), len(own), *sums))
     return "\n".join(lines)
 
 
