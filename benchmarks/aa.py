@@ -1,8 +1,10 @@
-"""A/A test of the speed-up interval: compare trainings with themselves and with slower ones.
+"""A/A test of the speed-up interval: compare trainings with themselves and with slower ones. Null trials of the scores'
+intervals: compare networks on random labels.
 
     python -m benchmarks.aa                     # 40 trials of a training against itself, 20 of planted differences
     python -m benchmarks.aa --minutes 10        # as many as fit; the same command resumes
     python -m benchmarks.aa --table             # the results so far; with --file docs/aa.jsonl the published trials
+    python -m benchmarks.aa --null              # null trials instead; a few minutes
 
 A trial does what the stage `speed` does (stages/speed.py): --pairs pairs of processes that take turns, one ratio per
 pair, and Student's t over the logarithms of the ratios. Both sides use the same device. The kinds of trials:
@@ -17,6 +19,11 @@ pair, and Student's t over the logarithms of the ratios. Both sides use the same
 A planted difference is found if the interval excludes 1 on the correct side. The workloads and kinds take turns; trials
 are most useful when spread over hours and loads. The file has every trial with all its turns. Packed data is required:
 run `dvc repro preload` first.
+
+In a null trial, the label belongs to the person and is random, so no network can know it for a new person, and each
+claim ("beats", "is worse", "they differ") is false. Each table is trained with the block that `tandem new` writes and
+with a GRU; each is compared with its two baselines as `evaluate` does, and both with each other as `compare` does. The
+column "over sequences" has the claims of the same predictions if their groups are ignored.
 """
 
 from __future__ import annotations
@@ -25,23 +32,36 @@ import argparse
 import json
 import os
 import statistics
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+import pandas as pd
+
+from benchmarks.accuracy import predict_test, tensors
 from benchmarks.markdown import header, row
 from stages.speed import Length, TimedSide, measure_pairs
+from tandem import cli
+from tandem.comparing.differences import difference
 from tandem.comparing.statistics import SpeedUp, paired_speed_up, ratio_of_turns
+from tandem.data import prepare_data
+from tandem.data.arrays import PreparedSequences
 from tandem.files import ROOT, hardware_file, read_json
+from tandem.importing import new_workload
 from tandem.params.loading import load_params
+from tandem.tasks import open_task
+from tandem.tasks.groups import name_groups
 
 if TYPE_CHECKING:
     from tandem.training.trainer import Trainer
 
 ENOUGH = 40  # trials of a training against itself
 BOUND = 0.05  # the probability that a count this large is chance
+NULL_PEOPLE = (30, 80)  # of a null table; with 30, fewer than six are in the test split
 
 
 def a_tenth_more(trainer: Trainer) -> None:
@@ -70,6 +90,9 @@ ADAPTATIONS: dict[str, Callable[[Trainer], None] | None] = {
 
 def main() -> None:
     options = parse()
+    if options.null:
+        print(null_table(list(null_trials(options.null_tables))))
+        return
     done = read(options.file)
     if not options.table:
         end = time.monotonic() + 60 * options.minutes
@@ -93,6 +116,8 @@ def parse(words: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--minutes", type=float, default=float("inf"), help="begin no trial after so many")
     parser.add_argument("--file", type=Path, default=ROOT / "results" / "aa.jsonl", help="where trials are kept")
     parser.add_argument("--table", action="store_true", help="measure nothing")
+    parser.add_argument("--null", action="store_true", help="null trials of the scores' intervals")
+    parser.add_argument("--null-tables", type=int, default=8, help="of each number of people (8)")
     options = parser.parse_args(words)
     if options.pairs < 3:
         parser.error(f"--pairs is {options.pairs}; an interval takes 3 or more")
@@ -187,6 +212,81 @@ def summary(found: list[SpeedUp]) -> tuple[str, str]:
 def loads(trials: list[dict[str, Any]]) -> str:
     values = [trial["load"] for trial in trials]
     return f"{min(values):.1f} to {max(values):.1f}"
+
+
+def null_trials(num_tables: int) -> Iterator[dict[str, Any]]:
+    for num_people in NULL_PEOPLE:
+        for number in range(num_tables):
+            with tempfile.TemporaryDirectory() as folder:
+                yield null_trial(random_people(num_people, 300 + number), Path(folder), f"{number}")
+
+
+def random_people(num_people: int, seed: int) -> pd.DataFrame:
+    """Eight sequences of each person around levels of their own; half of the people are sick, at random."""
+    draw = np.random.default_rng(seed)
+    labels = draw.permutation(np.repeat(["healthy", "sick"], num_people // 2))
+    levels, parts = draw.normal(size=(num_people, 3)) * 2, []
+    for person in range(num_people):
+        for clip in range(8):
+            part = pd.DataFrame(levels[person] + 0.3 * draw.normal(size=(20, 3)), columns=list("xyz"))
+            names = {"person": f"p{person:02}", "clip": f"p{person}c{clip}", "t": range(20), "label": labels[person]}
+            parts.append(part.assign(**names))
+    return pd.concat(parts)
+
+
+def null_trial(people: pd.DataFrame, folder: Path, name: str) -> dict[str, Any]:
+    """The number of claims over groups and over sequences, each with the number of comparisons."""
+    path, claims, over_sequences, sides = folder / "people.csv", 0, 0, []
+    people.to_csv(path, index=False)
+    for model in ([], ["--model", "gru", "--epochs", "10"]):
+        scratch = folder / f"scratch{len(sides)}"
+        scratch.mkdir()
+        plan = new_workload.make_plan(cli.parse("new", new_workload, ("people", str(path), *model)), scratch)
+        prepared = prepare_data(plan.workload.preprocess, folder, "class")
+        assert isinstance(prepared, PreparedSequences) and prepared.sequences.groups is not None
+        groups = prepared.sequences.groups
+        splits = {split: {**tensors(prepared, rows), "groups": groups[rows]} for split, rows in prepared.parts.items()}
+        summary = prepared.summary
+        task, _, outputs, _ = predict_test(plan.workload, 0, "fp32", summary, splits)
+
+        def read(split: str, array: str, prepared: PreparedSequences = prepared) -> Any:
+            return prepared.arrays(split)[array]
+
+        result = name_groups(task.evaluate(outputs, read), summary, read)
+        claims += num_claims(result.sentence)
+        ungrouped = {key: value for key, value in summary.items() if key != "num_groups"}
+        over_sequences += num_claims(open_task("classify", ungrouped).evaluate(outputs, read).sentence)
+        sides.append({0: result.predictions})
+    first, second = sides
+    claims += difference("correct", first, second, has_groups=True).verdict == "different"
+    over_sequences += difference("correct", first, second).verdict == "different"
+    num_groups = summary["num_groups"]
+    print(
+        f"table {name}, {people['person'].nunique()} people, {num_groups['test']} in test: {claims} claims", flush=True
+    )
+    return {
+        "people": people["person"].nunique(),
+        "test_people": num_groups["test"],
+        "claims": claims,
+        "over_sequences": over_sequences,
+        "comparisons": 2 * len(task.baselines) + 1,
+    }
+
+
+def num_claims(sentence: str) -> int:
+    """How many baselines the sentence calls beaten, or better than the network."""
+    beaten = sentence.partition(": the network beats ")[2].partition(", does not")[0].partition(", is not")[0]
+    return sentence.count("it is worse") + (2 if beaten.startswith("both") else bool(beaten))
+
+
+def null_table(trials: list[dict[str, Any]]) -> str:
+    lines = [header("people", "people in test", "tables", "comparisons", "claims", "claims over sequences")]
+    for num_people in NULL_PEOPLE:
+        own = [trial for trial in trials if trial["people"] == num_people]
+        tested = sorted(trial["test_people"] for trial in own)
+        sums = [sum(trial[key] for trial in own) for key in ("comparisons", "claims", "over_sequences")]
+        lines.append(row(num_people, " to ".join(map(str, dict.fromkeys(tested))), len(own), *sums))
+    return "\n".join(lines)
 
 
 def limit_sentence(num_false: int, num_trials: int) -> str:

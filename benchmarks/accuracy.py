@@ -123,10 +123,10 @@ def predict_test(
     settings = replace(params.train, precision=precision, threads=1, probe=False)
     task = open_task(params.task, dict(summary))
     device = open_device({"kind": "cpu"}, settings.threads, settings.deterministic)
-    splits = {
-        name: Split({key: torch.from_numpy(array) for key, array in part.items()}, device)
-        for name, part in arrays.items()
-    }
+    splits = {}
+    for name, part in arrays.items():
+        found = {key: torch.from_numpy(array) for key, array in part.items()}
+        splits[name] = Split(found, device, groups=found.pop("groups", None))
     trainer = make_trainer(splits["train"], splits["val"], settings, Shape.of(dict(summary), task), task, seed)
     start = time.perf_counter()
     while trainer.epochs_done < settings.epochs:

@@ -28,6 +28,7 @@ from tandem.runs.run import Run, open_folder, seeds_in
 from tandem.runs.run_dir import recording
 from tandem.runs.schemas import EvaluationTiming, ScoreRecord, TaskRecord
 from tandem.tasks import Evaluation, Task, check_evaluation
+from tandem.tasks.groups import name_groups
 from tandem.training import inference, own_metrics
 from tandem.training.batches import Split, batches_of, sequential_indices
 from tandem.training.checkpoint import folder_of, remove_stored
@@ -104,7 +105,7 @@ def evaluate(context: RunContext, trained: Run) -> tuple[Evaluation, OwnScores, 
         with measure(device) as measured:
             outputs = predict(model, split, oom)
 
-        result = task.evaluate(outputs.cpu(), context.read)
+        result = name_groups(task.evaluate(outputs.cpu(), context.read), context.summary, context.read)
         check_evaluation(task, result)
 
         def outputs_of(tensors: dict[str, torch.Tensor]) -> torch.Tensor:

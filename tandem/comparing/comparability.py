@@ -148,6 +148,11 @@ def train_parameters(manifest: Manifest) -> dict[str, Any]:
     return {name.removeprefix("train."): value for name, value in found if name.startswith("train.")}
 
 
+def has_groups(manifest: Manifest) -> bool:
+    """Whether the test sequences have groups, from a column of the table or from a source of the workload's own."""
+    return "test/groups.npy" in manifest["digests"]["data"]["prepared"]
+
+
 def of_group(both: Sequence[Mapping[str, Any]], form: str, many: str) -> Iterator[Mismatch]:
     """Yield the values in which two groups differ. `form`: a value's name; `many`: the name of several values."""
     names = [name for name in differing_names(*both) if name not in CHOICES]

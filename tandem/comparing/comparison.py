@@ -22,6 +22,7 @@ from tandem.comparing.comparability import (
     best_threads,
     compare_sides,
     hardware_and_settings,
+    has_groups,
 )
 from tandem.comparing.differences import Difference, Rows, mean_and_range
 from tandem.comparing.rerun import Verdict
@@ -272,7 +273,8 @@ def compare_scores(first: Side, second: Side) -> tuple[str, Difference | None]:
         if paired != (other := second.runs[0].task_attributes["paired"]):
             raise ValueError(f"{first.name} is compared by {paired}, {second.name} by {other}")
         scores = [list(differences.measured_scores(paired, side).values()) for side in pair]
-        found = differences.difference(paired, *pair, differences.margin_of_seeds(*scores), name)
+        grouped = any(has_groups(side.manifest) for side in (first, second))
+        found = differences.difference(paired, *pair, differences.margin_of_seeds(*scores), name, grouped)
     except ValueError as error:
         return f"{first.scores}, {second.scores}; the scores are not compared, because {error}", None
     sentence = found.sentence(first.name, second.name)

@@ -7,6 +7,9 @@ With three or more seeds in common, the interval is over the differences per see
 several seeds are not independent, so they are never pooled. With fewer seeds it is over the sequences or windows of the
 test split, and describes these trained models only. With two seeds, a sequence counts once, with the mean over both.
 
+If the sequences have groups (tandem/tasks/groups.py), the interval is over the groups, for any number of seeds, and
+with three or more seeds over both. With too few groups there is none, and the comparison decides nothing.
+
 "No difference" is claimed only if the whole 95% interval lies inside a margin (two one-sided tests at 2.5% each:
 Schuirmann 1987, Journal of Pharmacokinetics and Biopharmaceutics 15, 657-680).
 """
@@ -21,8 +24,8 @@ from typing import Any
 import numpy as np
 
 from tandem.comparing.statistics import LEVEL, student_interval
+from tandem.tasks.groups import COLUMN, Groups, jackknife_error, student_tail
 from tandem.tasks.scores import macro_f1_of_sums
-from tandem.tasks.stretches import sums_by
 
 Rows = Sequence[Mapping[str, Any]]  # of predictions.csv: strings as csv gives them, or the values themselves
 
@@ -33,6 +36,7 @@ MARGIN_DEVIATIONS = 2.0
 POWER = 0.80
 # Recorded levels come from `exp`, which differs in the last digits between processors.
 SAME_LEVEL = 1e-6
+NO_COLUMN = f"predictions.csv has no column `{COLUMN}`, which names the group of each sequence; evaluate the runs again"
 
 
 @dataclass(frozen=True)
@@ -59,11 +63,11 @@ def margin_of_seeds(*sides: Sequence[float]) -> Margin | None:
 
 @dataclass(frozen=True)
 class Found:
-    low: float  # 95% interval of the difference
-    high: float
+    low: float | None  # 95% interval of the difference; None if there is no interval
+    high: float | None
     p: float | None
     min_detectable_effect: float | None  # detected in 80% of such comparisons; None: no difference is
-    method: str
+    method: str  # why there is no interval, if there is none
 
 
 @dataclass(frozen=True)
@@ -76,6 +80,7 @@ class Difference(Found):
     second: dict[int, float]
     unit: str  # the cases of the test split: "sequences", "windows"
     num_units: int
+    groups: str  # "9 test groups": what the interval is over; empty if the units have no groups
     is_equal: bool  # every unit is scored the same on both sides, with every seed
     difference: float
     margin: Margin | None
@@ -85,9 +90,29 @@ class Difference(Found):
         """`equal`, `equivalent` (inside the margin), `different` or `inconclusive`."""
         if self.is_equal:
             return "equal"
+        if self.low is None or self.high is None:
+            return "inconclusive"
         if self.margin and -self.margin.value < self.low and self.high < self.margin.value:
             return "equivalent"
         return "inconclusive" if self.low <= 0 <= self.high else "different"
+
+    @property
+    def exceeds_margin(self) -> bool:
+        """Whether the whole interval lies outside the margin."""
+        if self.margin is None or self.low is None or self.high is None:
+            return False
+        return self.low > self.margin.value or self.high < -self.margin.value
+
+    @property
+    def interval(self) -> str:
+        """The interval as text, or why there is none."""
+        if self.low is None or self.high is None:
+            return f"no 95% interval: {self.method}"
+        return f"95% interval {self.signed(self.low)} to {self.signed(self.high)}{self.over_groups}"
+
+    @property
+    def over_groups(self) -> str:
+        return f" over {self.groups}" if self.groups else ""
 
     def sentence(self, first: str, second: str) -> str:
         """Return the result as a sentence. `first` and `second` are the names of the sides."""
@@ -96,10 +121,13 @@ class Difference(Found):
         if self.is_equal:
             return f"{sides}: the scores of all {self.num_units:,} test {self.unit} are equal{self.num_seeds_note}"
         p = "" if self.p is None else ", p < 0.0001" if self.p < 1e-4 else f", p {self.p:.2g}"
-        found = f"{self.signed(self.difference)} (95% interval {self.signed(self.low)} to {self.signed(self.high)}{p}; "
-        return f"{sides}: {found}{self.method}). {self.conclusion(first, second)}{self.num_seeds_note}"
+        method = "" if self.low is None else f"{p}; {self.method}"
+        found = f"{self.signed(self.difference)} ({self.interval}{method})"
+        return f"{sides}: {found}. {self.conclusion(first, second)}{self.num_seeds_note}"
 
     def conclusion(self, first: str, second: str) -> str:
+        if self.low is None:
+            return "Without an interval, neither a difference nor equality is shown"
         margin = f"the margin of {self.number(self.margin.value)} ({self.margin.reason})" if self.margin else ""
         if self.verdict == "equivalent":
             return f"No difference that matters: the whole interval lies within {margin}"
@@ -108,7 +136,7 @@ class Difference(Found):
             if len(self.first) >= MIN_SEEDS:
                 return f"They differ: {second} is {better} than {first}"
             return f"The trained models differ: {second} is {better} than {first}"
-        unseen = f"this comparison cannot detect any difference with so few {self.unit}"
+        unseen = f"this comparison cannot detect any difference with so few {'groups' if self.groups else self.unit}"
         if self.min_detectable_effect is not None:
             seen = self.number(self.min_detectable_effect)
             unseen = f"this comparison would miss a difference smaller than {seen} in more than one of five repetitions"
@@ -143,27 +171,36 @@ def difference(
     second: Mapping[int, Rows],
     margin: Margin | None = None,
     score_name: str = "score",
+    has_groups: bool = False,
 ) -> Difference:
     """Compare two sides. `first` and `second`: {seed: rows of predictions.csv}; `paired`: a key of MEASURES, which the
-    task states and score.json records; `score_name`: the name of numbers that a task scores itself.
+    task states and score.json records; `score_name`: the name of numbers that a task scores itself; `has_groups`:
+    whether the sequences have groups, which are then a column of the predictions.
 
     Two single trainings are compared whatever their seeds are; otherwise only seeds that both sides have are compared.
     Raises ValueError if the score has no test here, if the sides have no seed in common, or if the test splits differ.
     """
-    measure = measure_of(paired, [*first.values()], score_name)
+    measure = measure_of(paired, score_name)
     pairs = paired_seeds(list(first), list(second))
-    units = measure.read([*first.values(), *second.values()])
+    runs = [*first.values(), *second.values()]
+    units = measure.read(runs)
     places = [(list(first).index(left), len(first) + list(second).index(right)) for left, right in pairs]
     left, right = (units[list(indices)] for indices in zip(*places, strict=True))
     both = Pairs(left, right, measure)
+    groups = groups_of(runs, measure.order(runs)) if has_groups else None
+    if has_groups:
+        found = by_groups(both, groups) if groups else Found(None, None, None, None, NO_COLUMN)
+    else:
+        found = over_seeds(both) if len(pairs) >= MIN_SEEDS else measure.test(both)
     return Difference(
-        **vars(over_seeds(both) if len(pairs) >= MIN_SEEDS else measure.test(both)),
+        **vars(found),
         measure=measure.name,
         is_larger_better=measure.is_larger_better,
         first={seed: measure.score(own) for (seed, _), own in zip(pairs, left, strict=True)},
         second={seed: measure.score(own) for (_, seed), own in zip(pairs, right, strict=True)},
         unit=measure.unit,
         num_units=units.shape[1],
+        groups=str(groups) if groups else "",
         is_equal=bool((left == right).all()),
         difference=float(both.by_seed.mean()),
         margin=margin,
@@ -172,16 +209,14 @@ def difference(
 
 def measured_scores(paired: str, side: Mapping[int, Rows]) -> dict[int, float]:
     """Return the scores that `difference` compares, by seed: the task's score, or the MAE for a forecast."""
-    measure = measure_of(paired, [*side.values()])
+    measure = measure_of(paired)
     return {seed: measure.score(own) for seed, own in zip(side, measure.read(list(side.values())), strict=True)}
 
 
-def measure_of(paired: str, runs: Sequence[Rows], score_name: str = "score") -> Measure:
+def measure_of(paired: str, score_name: str = "score") -> Measure:
     if paired not in MEASURES:
         raise ValueError(f"there is no test for the scores {paired!r}; accepted: {', '.join(MEASURES)}")
     measure = MEASURES[paired]
-    if paired == "correct" and runs and runs[0] and "stretch" in runs[0][0]:
-        return OF_WINDOWS
     return measure if measure.name else replace(measure, name=score_name)
 
 
@@ -207,13 +242,6 @@ def read_classified(runs: Sequence[Rows]) -> np.ndarray:
     return (predicted == actual).astype(float)
 
 
-def read_windows(runs: Sequence[Rows]) -> np.ndarray:
-    """Return (R, S, 2): for each stretch of a recording, the numbers of its correct windows and of its windows."""
-    right = read_classified(runs).T
-    stretches = np.array([str(row["stretch"]) for row in runs[0]])
-    return sums_by(stretches, np.stack([right, np.ones_like(right)], axis=2)).transpose(1, 0, 2)
-
-
 def read_detected(runs: Sequence[Rows]) -> np.ndarray:
     """Return (R, N, C, 3): per run, sequence and class the numbers of correct, actual and predicted events.
 
@@ -225,8 +253,7 @@ def read_detected(runs: Sequence[Rows]) -> np.ndarray:
     ]
     refuse_other_split(actual, "events")
     sequences, events = (
-        {name: index for index, name in enumerate(sorted({str(row[column]) for rows in runs for row in rows}))}
-        for column in ("sequence", "event")
+        {name: index for index, name in enumerate(sorted_names(runs, column))} for column in ("sequence", "event")
     )
     counts = np.zeros((len(runs), len(sequences), len(events), 3), dtype=int)
     for own, rows in zip(counts, runs, strict=True):
@@ -270,18 +297,35 @@ def by_sequence(runs: Sequence[Rows], column: str, kind: type) -> np.ndarray:
     """Return (R, N): the values of a column, with the sequences in the order of the first run."""
     values = [{str(row["sequence"]): kind(row[column]) for row in rows} for rows in runs]
     refuse_other_split([set(own) for own in values], "sequences")
-    return np.array([[own[sequence] for sequence in values[0]] for own in values])
+    return np.array([[own[sequence] for sequence in names_in_first(runs)] for own in values])
+
+
+def names_in_first(runs: Sequence[Rows]) -> list[str]:
+    """The sequences in the order of the first run."""
+    return list(dict.fromkeys(str(row["sequence"]) for row in runs[0]))
+
+
+def sorted_names(runs: Sequence[Rows], column: str = "sequence") -> list[str]:
+    return sorted({str(row[column]) for rows in runs for row in rows})
+
+
+def groups_of(runs: Sequence[Rows], sequences: Sequence[str]) -> Groups | None:
+    """Return the groups of the sequences; None if a run was recorded without them. A run may lack sequences, in which
+    no event happens.
+    """
+    found: dict[str, str] = {}
+    for rows in runs:
+        for row in rows:
+            if not (group := str(row.get(COLUMN, ""))):
+                return None
+            if found.setdefault(str(row["sequence"]), group) != group:
+                raise ValueError("the test splits differ in the groups of the sequences")
+    return Groups(np.array([found[sequence] for sequence in sequences]))
 
 
 def refuse_other_split(truths: Sequence[set[Any]], of_what: str) -> None:
     if num_differing := max(len(truth ^ truths[0]) for truth in truths):
         raise ValueError(f"the test splits differ in {num_differing:,} of the {of_what}")
-
-
-def share(counts: np.ndarray) -> float:
-    """Return the accuracy over all windows from the counts (S, 2) of their stretches."""
-    right, total = counts.sum(axis=0)
-    return float(right / total)
 
 
 def event_f1(counts: np.ndarray) -> float:
@@ -311,26 +355,58 @@ class Pairs:
 
 
 def over_seeds(pairs: Pairs) -> Found:
-    """Return Student's interval over the differences of S pairs of seeds.
+    """Return Student's interval over the differences of S pairs of seeds."""
+    num = len(pairs.by_seed)
+    method = f"Student's t over {num} differences, paired by seed, on this test split"
+    return by_student(pairs, error_over_seeds(pairs), num - 1, method)
+
+
+def error_over_seeds(pairs: Pairs) -> float:
+    """Return the standard error of the mean difference over seeds.
 
     If the score moves in steps of one sequence, the deviation is at least that of rounding to a step (Sheppard 1898):
     three differences that are equal by chance do not prove that there is no spread.
     """
+    found = pairs.by_seed
+    step = 1 / pairs.first.shape[1] if pairs.measure.moves_in_steps else 0.0
+    return max(float(found.std(ddof=1)), step / 12**0.5) / len(found) ** 0.5
+
+
+def by_groups(pairs: Pairs, groups: Groups) -> Found:
+    """Return Student's interval over the groups of the sequences (`jackknife_error`): other people, not only other
+    sequences of these people. With three or more seeds, it also includes the variance over seeds; its degrees of
+    freedom are those of Satterthwaite 1946, Biometrics Bulletin 2, 110-114.
+
+    As over seeds, groups that agree by chance do not prove that there is no spread: if the score moves in steps of one
+    sequence, a group's mean moves in steps of one of its sequences.
+    """
+    if groups.shortage:
+        return Found(None, None, None, None, groups.shortage)
+    num, num_seeds = len(groups.sizes), len(pairs.by_seed)
+    without = np.array([pairs.difference_of(groups.index != number).mean() for number in range(num)])
+    step = num / len(groups.names) if pairs.measure.moves_in_steps else 0.0
+    error, freedom = max(jackknife_error(without), step / (12 * num) ** 0.5), groups.freedom
+    method = "jackknife over groups"
+    if num_seeds >= MIN_SEEDS:
+        both = np.array([error, error_over_seeds(pairs)]) ** 2
+        error, method = float(both.sum() ** 0.5), f"{method} and the variance over {num_seeds} seeds"
+        if error:
+            freedom = float(both.sum() ** 2 / (both**2 / [freedom, num_seeds - 1]).sum())
+    return by_student(pairs, error, freedom, f"Student's t, {method}")
+
+
+def by_student(pairs: Pairs, error: float, freedom: float, method: str) -> Found:
+    """Return Student's interval of the mean difference. `error`: its standard error."""
     from scipy.special import stdtr
 
-    found = pairs.by_seed
-    num, freedom = len(found), len(found) - 1
-    step = 1 / pairs.first.shape[1] if pairs.measure.moves_in_steps else 0.0
-    error = max(float(found.std(ddof=1)), step / 12**0.5) / num**0.5
-    center = float(found.mean())
+    center = float(pairs.by_seed.mean())
     p = float(2 * stdtr(freedom, -abs(center) / error)) if error else None
-    method = f"Student's t over {num} differences, paired by seed, on this test split"
     low, high = student_interval(center, error, freedom)
     return Found(low, high, p, num_errors_seen(freedom) * error or None, method)
 
 
 @cache
-def num_errors_seen(freedom: int) -> float:
+def num_errors_seen(freedom: float) -> float:
     """Return the difference, in standard errors, that Student's test detects in 80% of cases.
 
     It is the shift at which a noncentral t exceeds the critical value that often; the other tail is negligible.
@@ -431,11 +507,9 @@ def resample_blocks(pairs: Pairs) -> Found:
     """Percentile bootstrap over blocks of neighbouring windows (Kuensch 1989), because these share most of their steps.
 
     Blocks have sqrt(N) windows, as for forecast's interval of the skill. They wrap around the end (Politis and Romano
-    1992); otherwise the first and last windows would count less. With few blocks the interval is widened as Student's
-    is (Hesterberg 2015, The American Statistician 69, 371-386, section 3.5).
+    1992); otherwise the first and last windows would count less. With few blocks the interval is widened
+    (`student_tail`).
     """
-    from scipy.stats import norm, t
-
     each = (pairs.second - pairs.first).mean(axis=0)
     num = len(each)
     size = max(1, round(num**0.5))
@@ -444,7 +518,7 @@ def resample_blocks(pairs: Pairs) -> Found:
     summed = np.concatenate([[0.0], np.cumsum(np.concatenate([each, each[:size]]))])
     means = (summed[starts + size] - summed[starts]).sum(axis=1) / (num_blocks * size)
     freedom = max(num_blocks - 1, 1)
-    tail = float(norm.cdf((1 + 1 / freedom) ** 0.5 * t.ppf((1 - LEVEL) / 2, freedom)))
+    tail = student_tail(freedom)
     low, high = np.quantile(means, [tail, 1 - tail])
     method = f"paired bootstrap over blocks of {size} of the {num:,} windows"
     return Found(float(low), float(high), None, min_detectable_effect(float(means.std(ddof=1))), method)
@@ -466,6 +540,7 @@ class Measure:
     is_larger_better: bool
     moves_in_steps: bool  # the score is a count of units divided by their number
     read: Callable[[Sequence[Rows]], np.ndarray]  # R runs -> (R, N, ...)
+    order: Callable[[Sequence[Rows]], list[str]]  # R runs -> (N,) the sequences
     score: Callable[[np.ndarray], float]  # of units (N, ...)
     test: Callable[[Pairs], Found]
 
@@ -477,11 +552,9 @@ def mean(units: np.ndarray) -> float:
 # By what the task states as `paired`. Numbers are compared by MAE: a forecast's skill is 1 - MAE / persistence's MAE,
 # and R2 depends on a few large errors.
 MEASURES = {
-    "correct": Measure("accuracy", "sequences", True, True, read_classified, mean, by_mcnemar),
-    "events": Measure("event F1", "sequences", True, False, read_detected, event_f1, resample_sequences),
-    "errors": Measure("MAE", "sequences", False, False, read_regressed, mean, resample_sequences),
-    "window errors": Measure("MAE", "windows", False, False, read_forecast, mean, resample_blocks),
-    "scores": Measure("", "sequences", True, False, read_scores, mean, resample_sequences),
+    "correct": Measure("accuracy", "sequences", True, True, read_classified, names_in_first, mean, by_mcnemar),
+    "events": Measure("event F1", "sequences", True, False, read_detected, sorted_names, event_f1, resample_sequences),
+    "errors": Measure("MAE", "sequences", False, False, read_regressed, names_in_first, mean, resample_sequences),
+    "window errors": Measure("MAE", "windows", False, False, read_forecast, names_in_first, mean, resample_blocks),
+    "scores": Measure("", "sequences", True, False, read_scores, names_in_first, mean, resample_sequences),
 }
-# Windows of one stretch share rows, so McNemar's test would count them too often.
-OF_WINDOWS = Measure("accuracy", "stretches", True, False, read_windows, share, resample_sequences)

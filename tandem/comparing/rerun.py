@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tandem import files
-from tandem.comparing.comparability import Manifest
+from tandem.comparing.comparability import Manifest, has_groups
 from tandem.comparing.differences import Rows, difference, margin_of_seeds, measured_scores
 
 STATUS = {
@@ -298,10 +298,10 @@ def judge_final_scores(
     sides = {run["seed"]: run["predictions"] for run in (found, *others)}
     margin = margin_of_seeds(list(measured_scores(paired, sides).values()))
     seed = found["seed"]
-    seen = difference(paired, {seed: recorded}, {seed: sides[seed]}, margin, score_name)
+    seen = difference(paired, {seed: recorded}, {seed: sides[seed]}, margin, score_name, has_groups(manifest))
     sentence = f"{beyond}: {seen.sentence('the record', 'this machine')}"
     if seen.verdict in ("equal", "equivalent"):
         return Verdict("statistically compatible", sentence=sentence)
-    if margin and (seen.low > margin.value or seen.high < -margin.value):
+    if seen.exceeds_margin:
         return different("predictions", sentence, environment)
     return Verdict("inconclusive", sentence=sentence)

@@ -33,6 +33,7 @@ from tandem.runs import provenance
 from tandem.runs.history import history_row
 from tandem.runs.results import realized_settings
 from tandem.runs.terminal import Progress
+from tandem.tasks.groups import name_groups
 from tandem.training import auto, inference
 from tandem.training.batches import sequential_indices
 from tandem.training.context import RunContext, open_trainer
@@ -141,7 +142,8 @@ def predict(context: RunContext, trainer: Trainer) -> dict[str, Any]:
         trainer.best_weights if context.params.evaluate.weights == "best" else snapshot(trainer.model)
     )
     batches = split.batches(sequential_indices(split), PREDICTION_BATCH)
-    result = context.task.evaluate(inference.predict_outputs(model.to(device), batches).cpu(), context.read)
+    outputs = inference.predict_outputs(model.to(device), batches).cpu()
+    result = name_groups(context.task.evaluate(outputs, context.read), context.summary, context.read)
     with TemporaryDirectory() as folder:
         path = Path(folder) / "predictions.csv"
         files.write_table(path, result.predictions)

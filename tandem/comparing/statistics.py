@@ -115,7 +115,7 @@ def unpaired_speed_up(first_seconds: Sequence[float], second_seconds: Sequence[f
     return SpeedUp(math.exp(middle), math.exp(low), math.exp(high), min(counts), counts)
 
 
-def student_interval(center: float, error: float, freedom: int) -> tuple[float, float]:
+def student_interval(center: float, error: float, freedom: float) -> tuple[float, float]:
     """Return the 95% interval of a mean. `error`: its standard error. scipy's t tests warn where all values are equal,
     so this uses only the distribution.
     """

@@ -228,14 +228,15 @@ def score_summary(judgement: Judgement, first: str, second: str) -> str:
         return "Scores are not compared"
     if found.is_equal:
         return f"Scores equal in all {found.num_units:,} {found.unit}"
+    if found.low is None or found.high is None:
+        return f"{found.measure}: {second} {found.signed(found.difference)}, {found.interval}"
     if found.verdict == "different":
         better = second if (found.difference > 0) == found.is_larger_better else first
         by, low, high = (found.number(abs(value)) for value in (found.difference, found.low, found.high))
         low, high = (low, high) if found.difference > 0 else (high, low)
-        return f"{better} better in {found.measure} by {by} (95% interval {low} to {high})"
+        return f"{better} better in {found.measure} by {by} (95% interval {low} to {high}{found.over_groups})"
     message = "No difference that matters" if found.verdict == "equivalent" else "No difference detected"
-    interval = f"(95% interval {found.signed(found.low)} to {found.signed(found.high)})"
-    return f"{message} in {found.measure}: {second} {found.signed(found.difference)} {interval}"
+    return f"{message} in {found.measure}: {second} {found.signed(found.difference)} ({found.interval})"
 
 
 def score_table(rows: Sequence[Row]) -> list[str]:

@@ -9,6 +9,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from tandem.tasks.groups import Groups, jackknife_error
+
 MAX_PRODUCTS = 2e10  # for the nearest neighbour: a second or two
 MAX_CELLS = 2**24  # distances in memory at a time
 MAX_FITTED = 2000  # sequences that the linear model is fitted to
@@ -24,63 +26,77 @@ def compare_with_baselines(
     own: float,
     baselines: Sequence[Baseline],
     num: int,
-    cases: str = "test sequences",
+    groups: Groups | None = None,
     subject: str = "the network",
 ) -> str:
     """Return a sentence that compares the score of `subject` on `num` test sequences with the baselines; larger is
-    better. `cases`: what they are, in words.
+    better. If the sequences have groups, the sentence says how many its intervals are over.
 
     `the most frequent class reaches 0.12, 1-NN 0.64: the network beats the most frequent class, is not clearly better
     than 1-NN (only 45 test sequences: 95% interval of the gain -0.02 to +0.11)`.
     """
+    cases = str(groups) if groups else f"{num:,} test sequences"
     first, *rest = baselines
     words = [f"{first.name} reaches {first.score:.4g}", *(f"{each.name} {each.score:.4g}" for each in rest)]
+    if groups and groups.shortage:
+        return f"{', '.join(words)}, the network {own:.4g}: the data cannot tell which is better ({groups.shortage})"
     beaten = [each.name for each in baselines if own > each.score and each.gain and each.gain[0] > 0]
     verdicts = [
         f"{'is not clearly better than' if own > each.score else 'does not beat'} {each.name} "
-        f"({rejection_reason(own, each, num, cases)})"
+        f"({rejection_reason(own, each, cases, groups)})"
         for each in baselines
         if each.name not in beaten
     ]
     if not verdicts:
         beaten = [{1: "it", 2: "both"}.get(len(baselines), "all of them")]
-    verdicts = [f"beats {' and '.join(beaten)}", *verdicts] if beaten else verdicts
+    of_groups = f" (by a 95% interval over {groups})" if groups else ""
+    verdicts = [f"beats {' and '.join(beaten)}{of_groups}", *verdicts] if beaten else verdicts
     return f"{', '.join(words)}: {subject} {', '.join(verdicts)}"
 
 
-def rejection_reason(own: float, other: Baseline, num: int, cases: str) -> str:
+def rejection_reason(own: float, other: Baseline, cases: str, groups: Groups | None) -> str:
     """Return why a baseline counts as not beaten."""
     if not other.gain:
-        return f"{num} {cases} are too few for an interval"
+        return f"{cases} are too few for an interval"
     low, high = other.gain
     if low == high == own - other.score == 0:
-        return "both are right for the same sequences"
+        return "both are equally good in every group" if groups else "both are right for the same sequences"
     interval = f"95% interval of the gain {low:+.2g} to {high:+.2g}"
     if high < 0:
-        return f"it is worse: {interval}"
+        return f"it is worse: {interval}{f' over {groups}' if groups else ''}"
     if own > other.score:
-        return f"only {num:,} {cases}: {interval}"
-    return f"the difference is not clear with {num:,} {cases}: {interval}"
+        return f"only {cases}: {interval}"
+    return f"the difference is not clear with {cases}: {interval}"
 
 
 def interval_of_gain(
-    score: Callable[[np.ndarray], np.ndarray], own: np.ndarray, other: np.ndarray, *, largest: float = 1.0
+    score: Callable[[np.ndarray], np.ndarray],
+    own: np.ndarray,
+    other: np.ndarray,
+    *,
+    groups: Groups | None = None,
+    largest: float = 1.0,
 ) -> tuple[float, float] | None:
     """Return the 95% jackknife interval of the gain of one prediction over another on the same test sequences.
 
     own, other (N, ...): each sequence's contribution to the sums from which `score` is computed; `score` accepts any
-    number of sums (..., ). The difference is recomputed without each sequence, so sequences that are hard for both
-    change it little. Efron and Stein 1981, The Annals of Statistics 9, 586-596; with Student's t of N - 1. `largest`:
-    the largest possible gain, 1 for scores from 0 to 1; the interval ends there. None for fewer than three sequences.
+    number of sums (..., ). The difference is recomputed without each sequence, or without each of `groups`, so
+    sequences that are hard for both change it little (`jackknife_error`; Student's t of N - 1, or `Groups.freedom`).
+    `largest`: the largest possible gain, 1 for scores from 0 to 1; the interval ends there. None for fewer than three
+    sequences, or for too few groups.
     """
     from scipy.special import stdtrit  # takes 0.1 s; training does not need it
 
+    if groups and groups.shortage:
+        return None
+    if groups:
+        own, other = groups.sums(own), groups.sums(other)
     num = len(own)
     if num < 3:
         return None
     gain = float(score(own.sum(axis=0)) - score(other.sum(axis=0)))
     without = score(own.sum(axis=0) - own) - score(other.sum(axis=0) - other)
-    half = float(stdtrit(num - 1, 0.975)) * float(np.sqrt((num - 1) * without.var()))
+    half = float(stdtrit(groups.freedom if groups else num - 1, 0.975)) * jackknife_error(without)
     return max(-largest, gain - half), min(largest, gain + half)
 
 

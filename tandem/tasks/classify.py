@@ -5,7 +5,6 @@ Shapes: outputs (B, C) logits, targets (B,) int64, predictions (N,) int64, confu
 
 from typing import Any
 
-import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -21,6 +20,7 @@ from tandem.tasks.baselines import (
     sample,
     with_ones,
 )
+from tandem.tasks.groups import Groups
 from tandem.tasks.scores import macro_f1, precision_recall_f1
 from tandem.tasks.stretches import Stretches
 
@@ -71,23 +71,21 @@ class Task(FittedTask):
         if stretches := Stretches.of(self.summary, read):
             keys, columns = [*keys, "stretch"], [*columns, stretches.names.tolist()]
         wrong = int((predictions != targets).sum())
-        baselines = []
+        groups, baselines = Groups.of_test_split(self.summary, read), []
         for key, (name, baseline_predictions) in self.predict_baselines(targets, read).items():
             found = scores(confusion_matrix(baseline_predictions, targets, self.num_outputs))
             metrics |= {f"{key}_{score}": value for score, value in found.items()}
             both = [with_ones((each == targets).double().numpy()) for each in (predictions, baseline_predictions)]
             if stretches:
-                both = [stretches.sums(each) for each in both]
                 voted = stretches.is_right(F.one_hot(baseline_predictions, self.num_outputs).numpy(), targets.numpy())
                 metrics[f"{key}_stretch_accuracy"] = float(voted.mean())
-            gain = interval_of_gain(ratio, *both)
+            gain = interval_of_gain(ratio, *both, groups=groups)
             baselines.append(Baseline(name, found["accuracy"], gain))
-        cases, of_stretches = (len(targets), "test sequences"), ""
+        of_stretches = ""
         if stretches:
-            cases = len(np.unique(stretches.groups)), "groups of windows"
             found, sentence = stretches.score(shares.numpy(), targets.numpy())
             metrics, of_stretches = metrics | found, f"; {sentence}"
-        compared = compare_with_baselines(metrics["accuracy"], baselines, *cases, subject=self.subject)
+        compared = compare_with_baselines(metrics["accuracy"], baselines, len(targets), groups, self.subject)
         each = [{"class": name, **row} for name, row in zip(self.classes, per_class(confusion), strict=True)]
         return Evaluation(
             metrics,

@@ -17,6 +17,7 @@ from torch import Tensor
 from tandem import tasks
 from tandem.tasks import Evaluation, NewInputs, Read
 from tandem.tasks.baselines import Baseline, compare_with_baselines, interval_of_gain, sample
+from tandem.tasks.groups import Groups
 from tandem.tasks.scores import macro_f1, macro_f1_of_sums, match_steps, precision_recall_f1
 
 TOLERANCE = 2  # frames
@@ -95,9 +96,11 @@ class Task(tasks.Task):
         probabilities = outputs.softmax(dim=2)
         predictions, actual = to_numpy(self.predict(outputs, mask), targets, mask)
         counts = self.counts(predictions, actual)
-        per_class = self.per_class(counts)
+        per_class, groups = self.per_class(counts), Groups.of_test_split(self.summary, read)
         baselines = [
-            Baseline(name, macro_f1(self.per_class(found)), interval_of_gain(macro_f1_of_sums, counts, found))
+            Baseline(
+                name, macro_f1(self.per_class(found)), interval_of_gain(macro_f1_of_sums, counts, found, groups=groups)
+            )
             for name, found in self.count_baselines(actual, mask.numpy(), read).items()
         ]
         metrics = {
@@ -112,7 +115,7 @@ class Task(tasks.Task):
         worst = min(per_class, key=lambda row: row["f1"])
         return Evaluation(
             metrics,
-            f"{compare_with_baselines(metrics['event_f1'], baselines, len(actual), subject=self.subject)}; "
+            f"{compare_with_baselines(metrics['event_f1'], baselines, len(actual), groups, self.subject)}; "
             f"{len(rows) - missed - invented:,} events found within {TOLERANCE} frames, {missed:,} missed, "
             f"{invented:,} false alarms; hardest class: {worst['class']} (F1 {worst['f1']:.3f})",
             per_class,

@@ -22,6 +22,7 @@ from tandem.tasks.baselines import (
     summaries,
     with_ones,
 )
+from tandem.tasks.groups import Groups
 from tandem.tasks.ridge import centred, leave_one_out
 
 
@@ -60,7 +61,7 @@ class Task(FittedTask):
     def evaluate(self, outputs: Tensor, read: Read) -> Evaluation:
         targets, ids = read("test", "targets"), read("test", "ids").tolist()
         actual, predicted = self.to_units(targets), self.to_units(outputs[:, 0].numpy())
-        known = self.to_units(read("train", "targets"))
+        known, groups = self.to_units(read("train", "targets")), Groups.of_test_split(self.summary, read)
         baseline_predictions = {
             "mean": np.full(len(actual), known.mean()),
             "median": np.full(len(actual), np.median(known)),
@@ -76,10 +77,10 @@ class Task(FittedTask):
         for name in baseline_predictions:
             metrics |= {f"{name}_{key}": value for key, value in found[name].items()}
         baselines = [
-            Baseline(word, found[name]["r2"], gain_over(baseline_predictions[name], predicted, actual))
+            Baseline(word, found[name]["r2"], gain_over(baseline_predictions[name], predicted, actual, groups))
             for name, word in self.baselines.items()
         ]
-        compared = compare_with_baselines(metrics["r2"], baselines, len(actual), subject=self.subject)
+        compared = compare_with_baselines(metrics["r2"], baselines, len(actual), groups, self.subject)
         baseline_errors = ", ".join(f"{word} {found[name]['mae']:.4g}" for name, word in self.baselines.items())
         return Evaluation(
             metrics,
@@ -102,14 +103,16 @@ def r2_score(predicted: np.ndarray, actual: np.ndarray) -> float:
     return float(1 - residual / total)
 
 
-def gain_over(other: np.ndarray, own: np.ndarray, actual: np.ndarray) -> tuple[float, float] | None:
+def gain_over(
+    other: np.ndarray, own: np.ndarray, actual: np.ndarray, groups: Groups | None = None
+) -> tuple[float, float] | None:
     """Return the 95% interval of the gain in r2_score variance of one prediction (N,) over another.
 
     The variance of these targets counts as known: it affects the size of the gain, but not which prediction is better.
     """
     unit = actual.var() or 1.0
     own, other = (with_ones(-np.square(actual - each) / unit) for each in (own, other))
-    return interval_of_gain(ratio, own, other, largest=np.inf)
+    return interval_of_gain(ratio, own, other, groups=groups, largest=np.inf)
 
 
 def errors(predicted: np.ndarray, actual: np.ndarray) -> dict[str, float]:

@@ -15,6 +15,7 @@ it has chosen the strength of a ridge (docs/recipes.md).
 
 from __future__ import annotations
 
+import math
 import time
 import warnings
 from typing import TYPE_CHECKING, Any
@@ -24,6 +25,7 @@ import torch
 from torch import Tensor
 
 from tandem.tasks import FittedTask
+from tandem.tasks.groups import Groups, jackknife_error
 from tandem.training import closed_form
 from tandem.training.batches import Split, sequential_indices
 from tandem.training.closed_form import ClosedForm, Fit, OwnFit
@@ -70,7 +72,8 @@ class Selection(Fit):
         self.model.selected.fill_([*scores].index(selected))
         self.model.held_out_scores.copy_(torch.tensor([*scores.values(), self.score(constant, targets)]))
         gain = errors_of(constant, encoded, targets) - errors[selected]
-        self.model.beats_constant.fill_(is_clear(gain, NUM_STANDARD_ERRORS_OVER_CONSTANT))
+        groups = closed_form.groups_held_out(self.train, self.val)
+        self.model.beats_constant.fill_(is_clear(gain, NUM_STANDARD_ERRORS_OVER_CONSTANT, groups))
         self.fits = {selected: self.fits[selected]}  # frees the others' features
         return losses[selected]
 
@@ -107,9 +110,15 @@ def selected_by(errors: dict[str, Tensor]) -> str:
     return best if is_clear(errors[default] - errors[best], NUM_STANDARD_ERRORS) else default
 
 
-def is_clear(gains: Tensor, num_standard_errors: float) -> bool:
-    """Whether the mean of gains (M,) is more than so many standard errors above 0."""
-    return bool(gains.mean() > num_standard_errors * gains.std() / len(gains) ** 0.5)
+def is_clear(gains: Tensor, num_standard_errors: float, groups: Groups | None = None) -> bool:
+    """Whether the mean of gains (M,) is more than so many standard errors above 0. If the sequences have groups, the
+    error is over these, and with too few of them nothing is clear.
+    """
+    error = float(gains.std()) / len(gains) ** 0.5
+    if groups:
+        sums = groups.sums(gains.numpy())
+        error = jackknife_error((sums.sum() - sums) / (len(gains) - groups.sizes)) if not groups.shortage else math.inf
+    return bool(gains.mean() > num_standard_errors * error)
 
 
 def folds_of(groups: np.ndarray, targets: np.ndarray) -> np.ndarray:

@@ -29,6 +29,7 @@ from torch import Tensor
 
 from tandem.models.rocket import COLUMNS
 from tandem.tasks import FittedTask
+from tandem.tasks.groups import Groups
 from tandem.tasks.ridge import Primal, centred, leave_one_out
 from tandem.training.batches import Batch, Split, batches_of, sequential_indices
 from tandem.training.inference import for_each_part
@@ -215,6 +216,17 @@ def can_be_judged(targets: Tensor, groups: Tensor | None) -> Tensor:
     labels = torch.zeros_like(groups) if targets.is_floating_point() else targets.to(groups)
     num_groups = torch.stack([labels, groups]).unique(dim=1)[0].bincount()  # of each label
     return num_groups[labels] > 1
+
+
+def groups_held_out(train: Split, val: Split) -> Groups | None:
+    """The groups of the sequences in `held_out`, in its order; None if they have no groups."""
+    found, of_val = groups_of(train), groups_of(val)
+    if found is None or of_val is None:
+        return None
+    if not is_kept(train, val):
+        return Groups(of_val[rows_to_judge(val)].numpy())
+    judged = can_be_judged(train.tensors["targets"].cpu(), found)
+    return Groups(torch.cat([found[judged], of_val]).numpy())
 
 
 def sample_size(split: Split) -> int:

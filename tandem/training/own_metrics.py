@@ -9,9 +9,9 @@ classes (N, T) for detect, 0 in the padding. `mask` (N, T) is true for the real 
 A metric with the parameter `predict` or `source` scores new data: `predict(values, mask)` returns the predictions for
 new sequences in the unit of the raw data, and `source` (`OwnData`) calls the workload's source with other parameters.
 
-A number gets a 95% interval by a bootstrap over the sequences, which calls the function up to NUM_RESAMPLES times
-(`interval`). A metric may also return several numbers by name; these, those of a metric that scores new data, and those
-of windows of recordings, which are not independent, get no interval.
+A number gets a 95% interval by a bootstrap over the sequences, or over their groups, which calls the function up to
+NUM_RESAMPLES times (`interval`). A metric may also return several numbers by name; these, and those of a metric that
+scores new data, get no interval.
 """
 
 import importlib
@@ -31,6 +31,7 @@ from tandem.files import raw_dir
 from tandem.params.parsing import nearest
 from tandem.params.schema import OwnSource
 from tandem.parts import Component, find
+from tandem.tasks.groups import Groups
 from tandem.training.context import RunContext
 
 NUM_RESAMPLES = 1000
@@ -83,6 +84,7 @@ def score(context: RunContext, outputs: Tensor, outputs_of: Outputs, known: Mapp
     anchors = context.read("test", "anchors") if "test/anchors.npy" in context.summary["sha256"] else None
     predictions = in_units(context, context.task.predict(outputs, torch.from_numpy(mask)), mask, anchors)
     targets = in_units(context, torch.from_numpy(context.read("test", "targets")), mask, anchors)
+    groups = Groups.of_test_split(context.summary, context.read)
     requested = {
         "predict": Predictions(context, outputs_of),
         "source": OwnData(context.workload, context.params.preprocess),  # type: ignore[arg-type]
@@ -98,25 +100,29 @@ def score(context: RunContext, outputs: Tensor, outputs_of: Outputs, known: Mapp
             returned = function(predictions, targets, mask, **given)
         seconds = time.monotonic() - start
         found = numbers_of(component, returned)
-        ends: tuple[float, float] | None = None
-        if not given and not isinstance(returned, Mapping) and "window_groups" not in context.summary:
+        ends: tuple[float, float] | str = ""  # or why there is no interval
+        if not given and not isinstance(returned, Mapping):
             block_size = round(len(mask) ** 0.5) if anchors is not None else 1  # neighbouring windows share their steps
-            if (expected := seconds * num_resamples(predictions, mask)) > SLOW_SECONDS:
+            expected = seconds * num_resamples(predictions, mask)
+            if expected > SLOW_SECONDS and not (groups and groups.shortage):
                 print(
                     f"{component.place} took {seconds:.2g} s; its interval needs "
                     f"{num_resamples(predictions, mask):,} calls, about {expected / 60:.1f} minutes",
                     flush=True,
                 )
-            ends = interval(function, predictions, targets, mask, block_size)
+            ends = interval(function, predictions, targets, mask, block_size, groups)
         is_better = bool(getattr(function, "higher_is_better", True))
         higher_is_better |= dict.fromkeys(found, is_better)
         if not isinstance(returned, Mapping):
             name = component.attribute
             sentence = f"{name} {found[name]:.4g}"
-            if ends:
-                direction = "" if is_better else "lower is better, "
-                sentence += f" ({direction}95% interval {ends[0]:.4g} to {ends[1]:.4g})"
+            direction = "" if is_better else "lower is better, "
+            if isinstance(ends, tuple):
+                over = f" over {groups}" if groups else ""
+                sentence += f" ({direction}95% interval {ends[0]:.4g} to {ends[1]:.4g}{over})"
                 found |= {f"{name}_low": ends[0], f"{name}_high": ends[1]}
+            elif ends:
+                sentence += f" ({direction}no 95% interval: {ends})"
             sentences.append(sentence)
         if taken := [name for name in found if name in known or name in metrics]:
             raise ValueError(f"{component.place} returns {taken[0]!r}, which is the name of another metric")
@@ -179,24 +185,40 @@ def num_resamples(predictions: np.ndarray, mask: np.ndarray) -> int:
 
 
 def interval(
-    function: Callable[..., Any], predictions: np.ndarray, targets: np.ndarray, mask: np.ndarray, block_size: int
-) -> tuple[float, float] | None:
+    function: Callable[..., Any],
+    predictions: np.ndarray,
+    targets: np.ndarray,
+    mask: np.ndarray,
+    block_size: int,
+    groups: Groups | None = None,
+) -> tuple[float, float] | str:
     """Return the 95% percentile interval of a metric by a seeded bootstrap over the sequences, in blocks of
-    `block_size` neighbours (Efron 1979, The Annals of Statistics 7, 1-26; Kuensch 1989).
+    `block_size` neighbours (Efron 1979, The Annals of Statistics 7, 1-26; Kuensch 1989), or over whole groups. With few
+    groups the interval is widened (`Groups.tail`).
 
-    None if the metric fails, or is not finite, in more than MAX_FAILED of the resamples: some lack a class.
+    Return the reason if there is no interval: too few cases; the metric fails, or is not finite, in more than
+    MAX_FAILED of the resamples, because some lack a class; or all resamples are equal, which does not prove that there
+    is no spread.
     """
     num = len(mask)
+    if groups and groups.shortage:
+        return groups.shortage
     if num < 3:
-        return None
+        return f"{num} test sequences are too few"
     generator = np.random.default_rng(0)
     num_blocks, found = -(-num // block_size), []
     num_drawn = num_resamples(predictions, mask)
+    members = np.split(np.argsort(groups.index, kind="stable"), np.cumsum(groups.sizes)[:-1]) if groups else []
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of resamples that lack a class
         for _ in range(num_drawn):
-            starts = generator.integers(0, num - block_size + 1, size=num_blocks)
-            rows = (starts[:, None] + np.arange(block_size)).reshape(-1)[:num]
+            if groups:
+                rows = np.concatenate(
+                    [members[number] for number in generator.integers(len(members), size=len(members))]
+                )
+            else:
+                starts = generator.integers(0, num - block_size + 1, size=num_blocks)
+                rows = (starts[:, None] + np.arange(block_size)).reshape(-1)[:num]
             try:
                 value = float(function(predictions[rows], targets[rows], mask[rows]))
             except Exception:
@@ -204,6 +226,9 @@ def interval(
             if math.isfinite(value):
                 found.append(value)
     if len(found) < (1 - MAX_FAILED) * num_drawn:
-        return None
-    low, high = np.quantile(found, [0.025, 0.975])
+        return f"the metric fails in {num_drawn - len(found):,} of {num_drawn:,} resamples"
+    if min(found) == max(found):
+        return "it is the same in all resamples"
+    tail = groups.tail if groups else 0.025
+    low, high = np.quantile(found, [tail, 1 - tail])
     return float(low), float(high)

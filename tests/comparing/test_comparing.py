@@ -18,9 +18,11 @@ from tandem.comparing.comparison import Judgement, Side, compare
 from tandem.comparing.differences import MEASURES, Margin, Pairs, difference, margin_of_seeds
 from tandem.params.parsing import INTRODUCED
 from tandem.params.schema import Evaluate, OwnSequences, OwnSeries, OwnSource, SequenceTable, Series, Train
+from tandem.report.comparison import score_summary
 from tandem.runs.run import Run
 from tandem.runs.schemas import TrainRecord
 from tandem.tasks import detect
+from tandem.tasks.groups import Groups
 from tandem.tasks.scores import macro_f1
 
 EPYC = "AMD EPYC 9654 96-Core Processor (family 25 model 17)"
@@ -345,20 +347,65 @@ def test_a_seed_twice_is_no_more_evidence():
     assert "(two seeds each)" in twice.sentence("cpu", "cuda")
 
 
-def test_windows_of_one_stretch_are_one_case():
-    """Ten equal windows of a stretch prove no more than one of them, and McNemar's test would take them for ten."""
+def grouped(right: str, size: int = 10) -> list[dict[str, Any]]:
+    """Groups of `size` sequences; `right`: a letter per group, `1` where all its sequences are."""
+    rows = classified("".join(letter * size for letter in right))
+    return [{**row, "group": number // size} for number, row in enumerate(rows)]
+
+
+def test_sequences_of_one_group_are_one_case():
+    """Ten equal sequences of a person prove no more than one of them, and McNemar's test would take them for ten."""
     first, second = "1" * 18 + "00", "0" * 5 + "1" * 15
-    windows = [
-        [{**row, "sequence": f"{row['sequence']} {number}", "stretch": row["sequence"]} for number in range(10)]
-        for side in (first, second)
-        for row in classified(side)
-    ]
-    sides = [[row for rows in windows[at : at + 20] for row in rows] for at in (0, 20)]
-    found = difference("correct", {0: sides[0]}, {0: sides[1]})
-    assert found.difference == pytest.approx(-0.15) and (found.unit, found.num_units) == ("stretches", 20)
-    units = MEASURES["correct"].read([classified(first), classified(second)])[:, None]
-    once = differences.resample_sequences(Pairs(*units, MEASURES["correct"]))
-    assert (found.low, found.high) == pytest.approx((once.low, once.high)) and found.low < 0 < found.high
+    found = difference("correct", {0: grouped(first)}, {0: grouped(second)}, has_groups=True)
+    assert found.difference == pytest.approx(-0.15) and found.low < 0 < found.high
+    each = np.array([int(b) - int(a) for a, b in zip(first, second, strict=True)])
+    half = 2.093024 * each.std(ddof=1) / 20**0.5  # Student's t with 19 degrees over the people
+    assert (found.low, found.high) == pytest.approx((-0.15 - half, -0.15 + half))
+    once = difference("correct", {0: grouped(first, 1)}, {0: grouped(second, 1)}, has_groups=True)
+    assert (found.low, found.high) == pytest.approx((once.low, once.high))
+    assert "over 20 test groups, p " in found.sentence("cpu", "cuda")
+    assert difference("correct", {0: grouped(first)}, {0: grouped(second)}).verdict == "different"  # as it was
+
+
+def test_people_of_another_test_split_scatter_also_with_many_seeds():
+    """Five seeds that agree tell nothing of other people."""
+    runs = [{seed: grouped(right) for seed in range(5)} for right in ("11111100", "00111111")]
+    assert difference("correct", *runs, has_groups=True).verdict == "inconclusive"
+    # People who agree tell nothing of other seeds either.
+    first = {seed: grouped(letter * 8) for seed, letter in enumerate("010")}
+    second = dict.fromkeys(first, grouped("1" * 8))
+    found = difference("correct", first, second, has_groups=True)
+    assert found.verdict == "inconclusive" and "variance over 3 seeds" in found.method
+
+
+@pytest.mark.parametrize(
+    ("first", "reason"),
+    [
+        (grouped("11110"), "no 95% interval: 5 test groups are too few for an interval, which needs 6"),
+        (classified("1" * 40 + "0" * 10), "no 95% interval: predictions.csv has no column `group`"),
+    ],
+)
+def test_without_enough_groups_nothing_is_claimed(first: list[dict[str, Any]], reason: str):
+    """Also of a run that was recorded before predictions had groups, and of a source of one's own."""
+    second = [{**row, "predicted": "b"} for row in first]
+    prepared = {"digests.data.prepared": {"test/groups.npy": "9" * 64}}
+    runs = {"cpu": [run_of(changed(CPU, **prepared), first)], "cuda": [run_of(changed(GPU, **prepared), second)]}
+    found = judge(runs)
+    assert reason in found.scores and found.difference.verdict == "inconclusive"
+    assert "neither a difference nor equality is shown" in found.scores
+    assert reason in score_summary(found, "cpu", "cuda")
+    same = judge({"cpu": runs["cpu"], "cuda": [run_of(changed(GPU, **prepared), first)]})
+    assert same.difference.verdict == "equal"
+    without = {name: [run_of(changed(own[0].manifest, **{"digests.data.prepared": {}}), own[0].predictions)]
+               for name, own in runs.items()}  # fmt: skip
+    assert judge(without).difference.verdict == "different"
+
+
+def test_groups_of_different_size_count_for_less():
+    """One person with most of the sequences is nearly one case."""
+    even, uneven = Groups(np.repeat(np.arange(8), 10)), Groups(np.repeat(np.arange(8), [73, 1, 1, 1, 1, 1, 1, 1]))
+    assert even.freedom == pytest.approx(7) and uneven.freedom == 1
+    assert Groups(np.array(["b", "a", "b"])).sums(np.array([1.0, 5.0, 2.0])).tolist() == [5, 3]
 
 
 def test_seeds_that_agree_by_chance_do_not_make_an_interval_without_width():

@@ -298,12 +298,38 @@ def test_beyond_the_horizon_the_scores_decide_against_the_seeds_margin(recorded:
     exact = trained_again([1.0], predicted=wrong_in(10))
     others = [trained_again([1.0], seed, wrong_in(count)) for seed, count in ((1, 6), (2, 8), (3, 12), (4, 20))]
     rows = trained_again([1.0], predicted=recorded)["predictions"] if recorded else None
-    manifest = {"result": {"score_name": "accuracy", "paired": "correct"}}
+    manifest = scored()
     found = rerun.judge_final_scores(manifest, rows, exact, others, rerun.EnvironmentInfo(), horizon=0)
     assert str(found) == verdict, found.sentence
     other = rerun.EnvironmentInfo(versions=("torch 3 here, 2 recorded",))
     if found.name == "different":
         assert rerun.judge_final_scores(manifest, rows, exact, others, other, horizon=0).cause == "environment"
+
+
+def scored(*prepared: str) -> dict:
+    """`prepared`: the files that preprocess wrote."""
+    digests = {"data": {"prepared": dict.fromkeys(prepared, "9" * 64)}}
+    return {"result": {"score_name": "accuracy", "paired": "correct"}, "digests": digests}
+
+
+@pytest.mark.parametrize(
+    ("size", "verdict"), [(1, "different: predictions"), (40, "inconclusive"), (100, "inconclusive")]
+)
+def test_people_decide_whether_the_endpoints_differ(size: int, verdict: str) -> None:
+    """150 wrong sequences are those of 150 people, of four, or of two."""
+
+    def named(found: dict) -> dict:
+        rows = [{**row, "group": str(number // size)} for number, row in enumerate(found["predictions"])]
+        return {**found, "predictions": rows}
+
+    exact = named(trained_again([1.0], predicted=wrong_in(10)))
+    others = [named(trained_again([1.0], seed, wrong_in(count))) for seed, count in ((1, 6), (2, 8), (3, 12), (4, 20))]
+    rows = named(trained_again([1.0], predicted=wrong_in(150)))["predictions"]
+    judged = rerun.judge_final_scores(
+        scored("test/groups.npy"), rows, exact, others, rerun.EnvironmentInfo(), horizon=0
+    )
+    assert str(judged) == verdict, judged.sentence
+    assert ("test groups" in judged.sentence) and ("no 95% interval: 4 test groups" in judged.sentence) == (size == 100)
 
 
 def test_a_name_means_the_run_in_results_then_the_latest_that_is_no_experiment(project: Path, tmp_path: Path) -> None:

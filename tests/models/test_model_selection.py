@@ -15,8 +15,10 @@ from tandem.models import Shape
 from tandem.models.quant import Forest, intervals
 from tandem.params.schema import Augment
 from tandem.tasks import open_task
+from tandem.tasks.groups import Groups
 from tandem.training import candidates, closed_form
 from tandem.training.batches import Split
+from tandem.training.candidates import is_clear
 from tandem.training.context import make_trainer
 from tandem.training.trainer import Trainer, snapshot
 from tests.networks import ModelSelection
@@ -150,6 +152,19 @@ def test_labels_of_a_single_group_are_judged_by_val_alone():
     assert closed_form.can_be_judged(torch.tensor([0, 0, 1, 1]), torch.tensor([5, 7, 7, 7])).tolist() == [
         True, True, False, False
     ]  # fmt: skip
+
+
+def test_a_gain_in_few_of_the_groups_is_not_clear():
+    gains = torch.tensor([1.0, 0, 0, 0, 0, 0, 0, 0]).repeat_interleave(10)  # of one person of eight
+    people = Groups(np.repeat(np.arange(8), 10))
+    assert is_clear(gains, 2.0) and not is_clear(gains, 2.0, people)
+    assert is_clear(1 + gains, 2.0, people) and not is_clear(1 + gains, 2.0, Groups(people.names % 5))
+    values, classes, person = windows_of_people(20)
+    trainer = trainer_of(values, classes, person)
+    fits = trainer.closed_form.fits.values()  # type: ignore[union-attr]
+    trainer.epoch()
+    groups = closed_form.groups_held_out(trainer.train_split, trainer.val_split)
+    assert groups and {len(fit.held_out[1]) for fit in fits} == {len(groups.names)}
 
 
 def test_noise_is_called_noise():

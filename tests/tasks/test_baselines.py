@@ -11,6 +11,7 @@ from tandem.tasks.baselines import (
     summaries,
     with_ones,
 )
+from tandem.tasks.groups import Groups
 
 
 def test_a_baseline_is_beaten_where_the_test_split_can_tell():
@@ -32,6 +33,32 @@ def test_a_gain_of_accuracy_is_from_minus_1_to_1():
     assert -1 < low < 0 and high == 1
     assert interval_of_gain(ratio, wrong, right) == (-1, -low)
     assert (interval_of_gain(ratio, right, wrong, largest=np.inf) or (0, 0))[1] > 1  # R2 has no such limit
+
+
+def test_labels_of_groups_at_random_are_not_learned():
+    """Each person is right or wrong as a whole, at random: at most about 5% of the comparisons may claim something."""
+    draw = np.random.default_rng(0)
+    for num, sizes in ((6, 8), (12, 8), (12, draw.integers(2, 20, size=12))):
+        groups, num_claims, num_over_sequences = Groups(np.repeat(np.arange(num), sizes)), 0, 0
+        for _ in range(400):
+            own, other = (with_ones(np.repeat(draw.integers(0, 2, size=num), sizes).astype(float)) for _ in range(2))
+            for of_groups in (groups, None):
+                low, high = interval_of_gain(ratio, own, other, groups=of_groups) or (0, 0)
+                num_claims += (low > 0 or high < 0) and of_groups is not None
+                num_over_sequences += (low > 0 or high < 0) and of_groups is None
+        assert num_claims <= 0.07 * 400 < 0.3 * 400 < num_over_sequences, (num, sizes)
+
+
+def test_a_comparison_says_how_many_groups_it_rests_on():
+    most, nearest = Baseline("the most frequent class", 0.12, (0.4, 0.7)), Baseline("1-NN", 0.7, (-0.2, -0.1))
+    six, five = (Groups(np.repeat(np.arange(num), 4)) for num in (6, 5))
+    assert "beats it (by a 95% interval over 6 test groups)" in compare_with_baselines(0.6, [most], 24, six)
+    found = compare_with_baselines(0.6, [most, nearest], 24, six)
+    assert "(it is worse: 95% interval of the gain -0.2 to -0.1 over 6 test groups)" in found
+    right, wrong = with_ones(np.ones(20)), with_ones(np.zeros(20))
+    assert interval_of_gain(ratio, right, wrong, groups=five) is None
+    none = compare_with_baselines(0.6, [most._replace(gain=None), nearest._replace(gain=None)], 20, five)
+    assert none.endswith("(5 test groups are too few for an interval, which needs 6)") and "beat" not in none
 
 
 def test_baselines_of_literal_sequences():

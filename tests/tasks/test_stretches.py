@@ -9,6 +9,7 @@ import torch
 
 from tandem.data import write_prepared
 from tandem.tasks import open_task
+from tandem.tasks.groups import Groups
 from tandem.tasks.stretches import Stretches, interval
 from tests.data.test_windows import DAY, OF_PEOPLE, prepared
 from tests.own_tables import people
@@ -16,15 +17,15 @@ from tests.own_tables import people
 
 def test_a_stretch_has_the_mean_probability_of_its_windows():
     shares = np.array([[0.9, 0.1], [0.4, 0.6], [0.4, 0.6], [0.45, 0.55], [0.1, 0.9]])
-    stretches = Stretches(np.array(["a", "a", "a", "b", "b"]), np.array([4, 4, 4, 7, 7]), "the stretches")
+    stretches = Stretches(np.array(["a", "a", "a", "b", "b"]), Groups(np.array([4, 4, 4, 7, 7])), "stretch")
     assert stretches.is_right(shares, np.array([0, 0, 0, 1, 1])).tolist() == [True, True]  # a: a vote says 1
     assert stretches.is_right(shares, np.array([1, 1, 1, 1, 1])).tolist() == [False, True]
-    assert stretches.sums(np.ones((5, 2))).tolist() == [[3, 3], [2, 2]]
+    assert stretches.groups.sums(np.ones((5, 2))).tolist() == [[3, 3], [2, 2]]
 
 
 def test_the_interval_covers_the_truth_and_is_never_a_point():
     draw, num_held, widths = np.random.default_rng(0), 0, []
-    groups = np.repeat(np.arange(10), 8)
+    groups = Groups(np.repeat(np.arange(10), 8))
     for _ in range(100):
         share = np.repeat(draw.beta(6, 2, size=10), 8)  # of each person, 0.75 on average
         low, high = interval(draw.random(80) < share, groups) or (1.0, 0.0)
@@ -32,14 +33,18 @@ def test_the_interval_covers_the_truth_and_is_never_a_point():
         widths.append(high - low)
     assert num_held >= 88 and min(widths) > 0.05
     for is_right in (np.ones(30, dtype=bool), np.zeros(30, dtype=bool)):
-        low, high = interval(is_right, np.repeat(np.arange(5), 6)) or (0, 0)
-        assert high - low == pytest.approx(1 - 0.025 ** (1 / 5))
-    assert interval(np.array([True, False, True]), np.array([0, 0, 1])) is None
+        low, high = interval(is_right, Groups(np.repeat(np.arange(6), 5))) or (0, 0)
+        assert high - low == pytest.approx(1 - 0.025 ** (1 / 6))
+    assert interval(np.arange(30) % 2 == 0, Groups(np.repeat(np.arange(5), 6))) is None
 
 
 @pytest.mark.parametrize(
     ("groups", "num", "words"),
-    [("none", 3, "the stretches)"), ("subject", 12, "of only 3 recordings"), ("subject", 30, "the 6 recordings)")],
+    [
+        ("none", 3, "over 6 test groups (stretch))"),
+        ("subject", 12, "(no 95% interval: 3 test groups are too few for an interval, which needs 6)"),
+        ("subject", 30, "over 6 test groups (recording))"),
+    ],
 )
 def test_evaluate_scores_windows_and_stretches(tmp_path: Path, groups: str, num: int, words: str):
     found = prepared(tmp_path, people(num, DAY), replace(OF_PEOPLE, groups=groups))
@@ -51,7 +56,10 @@ def test_evaluate_scores_windows_and_stretches(tmp_path: Path, groups: str, num:
     result = task.evaluate(outputs, lambda split, name: found.arrays(split)[name])
     metrics, rows = result.metrics, result.predictions
     assert metrics["accuracy"] < metrics["stretch_accuracy"] <= 1  # noise averages out
-    assert metrics["stretch_accuracy_low"] < metrics["stretch_accuracy"] <= metrics["stretch_accuracy_high"]
+    if "no 95% interval" in words:
+        assert "stretch_accuracy_low" not in metrics
+    else:
+        assert metrics["stretch_accuracy_low"] < metrics["stretch_accuracy"] <= metrics["stretch_accuracy_high"]
     assert metrics["most_frequent_stretch_accuracy"] < 0.5 and words in result.sentence
     for stretch in {row["stretch"] for row in rows}:
         assert len({row["actual"] for row in rows if row["stretch"] == stretch}) == 1

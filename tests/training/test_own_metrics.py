@@ -6,6 +6,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tandem.runs.run import open_folder
+from tandem.tasks.groups import Groups
 from tandem.training import own_metrics
 from tests.data.test_sources import PREPROCESS
 from tests.projects import (
@@ -167,6 +169,29 @@ def test_a_metric_scores_new_data_of_the_source(tmp_path: Path):
     assert "workloads/tiny/metrics.py, line 8: source has no parameter 'shfit'; did you mean 'shift'?" in done.stdout
 
 
+def test_groups_of_a_source_are_in_the_predictions_and_behind_every_interval(tmp_path: Path):
+    """Ten groups of three sequences are in the test split, by Arrays.groups; without groups there is no column."""
+    keys = '  preprocess:\n    source: "source.py:read"\n    num_sequences: 90\n    shift: 5.0\n    velocity: true\n'
+    params = named("metrics.py:right").replace(PREPROCESS, keys + "    missing: interpolate\n")
+    params = params.replace("task: classify", "task: detect").replace(MODEL, CONV_GRU)
+    params = params.replace("warp: 0.1", "warp: 0.0").replace("mix: 0.1", "mix: 0.0").replace("epochs: 3", "epochs: 30")
+    project = make_project(tmp_path / "project", params)
+    metric = "def right(predictions, targets, mask):\n    return (predictions > 0).sum() / mask.sum()\n"
+    (project / "workloads/tiny/metrics.py").write_text(metric)
+    stages = ("hardware", "preprocess tiny", "preload tiny cpu", "train tiny cpu 0", "evaluate tiny cpu")
+    for source, groups in ((SOURCE, 0), (SOURCE.replace("labels, lengths,", "labels, lengths, groups=rows % 30,"), 10)):
+        (project / "workloads/tiny/source.py").write_text(source)
+        commit(project)
+        stages_at_once(project, *stages, publishes=False)
+        rows = open_folder(project / "results/runs/tiny/cpu").predictions
+        score = read_record(project, "score.json")
+        found = {row.get("group") for row in rows}
+        assert found == {str(3 * number + 2) for number in range(10)} if groups else found == {None}
+        assert score["sentence"].count("over 10 test groups") == groups // 5, score["sentence"]
+        assert "right_low" in score["metrics"], score["sentence"]
+        assert score["metrics"]["right_low"] <= score["metrics"]["right"] <= score["metrics"]["right_high"]
+
+
 def test_an_interval_is_seeded_covers_the_mean_and_is_bounded():
     draw = np.random.default_rng(0)
     targets, mask = draw.normal(size=400), np.ones((400, 5), dtype=bool)
@@ -189,4 +214,30 @@ def test_an_interval_is_seeded_covers_the_mean_and_is_bounded():
         return 1.0 / (targets == targets_with_one.max()).sum()
 
     targets_with_one = np.arange(400)
-    assert own_metrics.interval(rare, targets_with_one, targets_with_one, mask, 1) is None
+    assert "fails in 3" in own_metrics.interval(rare, targets_with_one, targets_with_one, mask, 1)
+    same = np.zeros(400)  # a mean that never changes does not prove that there is no spread
+    assert own_metrics.interval(mean, same, same, mask, 1) == "it is the same in all resamples"
+
+
+def test_an_interval_counts_each_group_once():
+    """Ten equal sequences of a group prove no more than one of them, and five groups prove nothing."""
+    draw = np.random.default_rng(0)
+
+    def mean(predictions: np.ndarray, targets: np.ndarray, mask: np.ndarray) -> float:
+        assert len(predictions) == len(targets) == len(mask)
+        return float(targets.mean())
+
+    def of(levels: np.ndarray, repeats: int) -> tuple[float, float] | str:
+        values, names = np.repeat(levels, repeats), np.repeat(np.arange(len(levels)), repeats)
+        order = draw.permutation(len(values))  # the sequences of a group need not be neighbours
+        return own_metrics.interval(
+            mean, values[order], values[order], np.ones((len(values), 2), dtype=bool), 1, Groups(names[order])
+        )
+
+    levels = draw.normal(size=8)
+    assert of(levels, 10) == pytest.approx(of(levels, 1))
+    low, high = of(levels, 10)
+    assert isinstance(low, float) and isinstance(high, float)
+    half = 2.364624 * levels.std(ddof=1) / 8**0.5  # Student's t with 7 degrees
+    assert (high - low) / 2 == pytest.approx(half, rel=0.25)
+    assert of(levels[:5], 10) == "5 test groups are too few for an interval, which needs 6"
