@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from typing import Any
 
 import httpx
@@ -56,7 +56,7 @@ def skipped_state(run: FlowRun) -> State[Any] | None:
     """
     if not run.auto_scheduled or run.expected_start_time is None:  # a user has created it
         return None
-    due = {"after_": run.expected_start_time, "before_": datetime.now(timezone.utc)}
+    due = {"after_": run.expected_start_time, "before_": datetime.now(UTC)}
     criteria = {"state": {"type": {"any_": NOT_STARTED}}, "expected_start_time": due}
     wanted = FlowRunFilter.model_validate({"deployment_id": {"any_": [run.deployment_id]}, **criteria})
     try:
@@ -64,8 +64,8 @@ def skipped_state(run: FlowRun) -> State[Any] | None:
             found = client.read_flow_runs(flow_run_filter=wanted)
     except (httpx.HTTPError, PrefectException):
         return None
-    scheduled = [other for other in found if other.auto_scheduled and other.parameters == run.parameters]
-    last = max((other.expected_start_time for other in scheduled if other.id != run.id), default=None)
-    if last is None:
+    others = [other for other in found if other.auto_scheduled and other.parameters == run.parameters]
+    times = [other.expected_start_time for other in others if other.id != run.id and other.expected_start_time]
+    if not times:
         return None
-    return Cancelled(name="Skipped", message=f"missed; the run of {last.astimezone():%Y-%m-%d %H:%M} is due too")
+    return Cancelled(name="Skipped", message=f"missed; the run of {max(times).astimezone():%Y-%m-%d %H:%M} is due too")

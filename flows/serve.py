@@ -6,8 +6,9 @@
     compare/compare      a comparison of recorded runs, with the verdict
 
 One run executes at a time; the others wait. Of the times that a schedule has missed, for example because this process
-did not run, only the last one runs; the others end as Skipped (flows/prefect_api.py). The form follows params.yaml while this process runs. Changes in the UI
-(schedules, pauses, parameters, tags, limits) persist: the values here apply only to new deployments.
+did not run, only the last one runs; the others end as Skipped (flows/prefect_api.py). The form follows params.yaml
+while this process runs. Changes in the UI (schedules, pauses, parameters, tags, limits) persist: the values here apply
+only to new deployments.
 """
 
 import asyncio

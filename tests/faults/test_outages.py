@@ -376,3 +376,53 @@ def steps_of(project: Path) -> list[int]:
     """The epochs that are in the store, each as often as it is there. No client: it would keep the file open."""
     with closing(sqlite3.connect(f"file:{project}/mlruns/mlflow.db?mode=rw", uri=True, timeout=60)) as database:
         return [step for (step,) in database.execute("select step from metrics where key = 'train/loss' order by step")]
+
+
+@pytest.mark.case(35)
+def test_a_store_that_is_lost_in_the_middle_of_a_training_gets_all_of_it_again(
+    prepared: Path, tmp_path: Path, saw: Callable[[str], None]
+):
+    """mlruns/mlflow.db is moved aside while it trains; the evaluation names the run that the new store has."""
+    project = copy_of(prepared, tmp_path / "project", TINY.replace("epochs: 3", "epochs: 6"))
+    training = start_training(project, **held(tmp_path / "held", 3))
+    [first] = wait_for(lambda: steps_of(project) and recorded_runs(project, "tiny"), what="the run in MLflow")
+    (project / "mlruns/mlflow.db").rename(project / "mlruns/mlflow.db.old")
+    (tmp_path / "held/go").touch()
+    output = training.communicate(timeout=1200)[0]
+    assert training.returncode == 0 and "Traceback" not in output, output
+    evaluated = stage(project, "evaluate", "tiny", "cpu").stdout.splitlines()[-1]
+    wait_until_published(project)
+    [entry] = runs_of(client_of(project))
+    assert evaluated.endswith(f"MLflow run {entry.info.run_id}") and entry.info.run_id != first["id"]
+    assert entry.info.status == "FINISHED" and entry.data.params == first["params"]
+    assert steps_of(project) == [1, 2, 3, 4, 5, 6]
+    saw("nothing: the new store gets the whole run")
+
+
+def test_a_deleted_experiment_is_named_with_the_command_that_restores_it(ready: Path):
+    record(ready, "before")
+    client = client_of(ready)
+    client.delete_experiment(client.get_experiment_by_name("tiny").experiment_id)
+    output = record(ready, "after")
+    synced = run(ready, *SYNC, check=False)
+    assert synced.returncode == 1
+    for said in (output, synced.stdout):
+        assert "MLflow at mlruns/mlflow.db has the experiment tiny among its deleted ones" in said, said
+        assert "mlflow experiments restore --experiment-id" in said
+    run(ready, "bash", "-ec", synced.stdout.splitlines()[0].partition("; run: ")[2])
+    assert "up to date" in run(ready, *SYNC).stdout
+    assert statuses(ready) == {"before": "FINISHED", "after": "FINISHED"}
+
+
+@pytest.mark.parametrize("table", ["tags", "params", "metrics"])
+def test_a_refused_record_gives_the_reason_of_the_database(ready: Path, table: str):
+    """SQLAlchemy begins with a hint about autoflush, and MLflow's own error about tags names no reason at all."""
+    refuse = f"CREATE TRIGGER refuse BEFORE INSERT ON {table} BEGIN SELECT RAISE(ABORT, 'the quota is used up'); END"
+    with closing(sqlite3.connect(ready / "mlruns/mlflow.db")) as database:
+        database.execute(refuse)
+    said = [line for line in record(ready, "refused").splitlines() if line.startswith("tracking: ")]
+    assert said and "MLflow at mlruns/mlflow.db refused the record (MlflowException: the quota is used up)" in said[0]
+    with closing(sqlite3.connect(ready / "mlruns/mlflow.db")) as database:
+        database.execute("DROP TRIGGER refuse")
+    assert "up to date" in run(ready, *SYNC).stdout
+    assert statuses(ready) == {"refused": "FINISHED"}

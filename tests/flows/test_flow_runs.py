@@ -10,7 +10,7 @@ import time
 import urllib.error
 import zlib
 from collections.abc import Callable, Iterator
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -414,7 +414,7 @@ def test_the_schedule_makes_runs(project: Project) -> None:
 def test_of_three_missed_nights_only_the_last_one_runs(project: Project, flow: str) -> None:
     """As when `make ui` starts again after a weekend: Prefect's runner takes every run that is late."""
     deployment = project.api("GET", f"/deployments/name/{flow}/{flow}")["id"]
-    now = datetime.now(timezone.utc)
+    now = datetime.now(UTC)
     times = {"start_time": (now - timedelta(days=3)).isoformat(), "end_time": now.isoformat()}
     project.api("POST", f"/deployments/{deployment}/schedule", {**times, "min_runs": 3})
     body = {

@@ -7,6 +7,7 @@ import re
 import shutil
 import signal
 import socket
+import sys
 import threading
 import time
 import zlib
@@ -29,6 +30,7 @@ from tests.projects import (
     held,
     read_record,
     recorded_runs,
+    run,
     run_path,
     stage,
     stages_at_once,
@@ -38,6 +40,7 @@ from tests.projects import (
     wait_until_published,
 )
 from tests.recording import (
+    EPOCHS,
     LONG,
     client_of,
     publish,
@@ -215,7 +218,7 @@ def test_a_server_that_is_down_costs_nothing_and_gets_the_run_later(
     """Nobody listens where MLFLOW_TRACKING_URI points; then sync."""
     uri = f"http://user:secret@127.0.0.1:{closed_port}"
     stages = ("train tiny cpu 0", "evaluate tiny cpu", "speed tiny", "compare")
-    done = stages_at_once(ready, *stages, MLFLOW_TRACKING_URI=uri)
+    done = stages_at_once(ready, *stages, MLFLOW_TRACKING_URI=uri, DVC_EXP_NAME="down")
     assert done.stdout.count("could not be reached") == 2, "once a stage"
     saw(said_of_tracking(done.stdout))
     assert "secret" not in done.stdout and "tandem sync" in done.stdout
@@ -231,6 +234,7 @@ def test_a_server_that_is_down_costs_nothing_and_gets_the_run_later(
     assert "up to date" in synced.stdout
     [entry] = runs_of(client_of(ready))
     assert entry.info.status == "FINISHED"
+    assert re.fullmatch(r"down: tiny-cpu-\d{4}-\d{6}", entry.info.run_name), "the name that the training gave"
     assert len(client_of(ready).get_metric_history(entry.info.run_id, "train/loss")) == 3
     assert len(client_of(ready).get_metric_history(entry.info.run_id, "test/accuracy")) == 1
     assert not unpublished(ready)
@@ -309,3 +313,87 @@ def test_a_repeated_evaluation_adds_no_second_point(trained: Path, tmp_path: Pat
         assert len(client.get_metric_history(entry.info.run_id, name)) == 1
     model = client.get_logged_model(entry.outputs.model_outputs[0].model_id)
     assert len(model.metrics) == len({metric.key for metric in model.metrics})
+
+
+def evaluate_again(project: Path) -> str:
+    """Evaluate, and return the id of the MLflow run that the stage names."""
+    output = stage(project, "evaluate", "tiny", "cpu").stdout
+    wait_until_published(project)
+    return output.rstrip().rpartition("MLflow run ")[2]
+
+
+@pytest.mark.parametrize("lost", ["store", "run"])
+def test_an_evaluation_brings_its_training_where_mlflow_lacks_it(
+    trained: Path, empty_history: Path, tmp_path: Path, lost: str
+):
+    """As after `dvc pull` in another clone, and after the run was deleted in MLflow."""
+    project = copy_of(trained, tmp_path / "project")
+    client = client_of(project)
+    [before] = runs_of(client)
+    history = client.get_metric_history(before.info.run_id, "train/loss")
+    if lost == "store":
+        shutil.rmtree(project / "mlruns")
+        (project / "mlruns").mkdir()
+        shutil.copy(empty_history, project / "mlruns")
+    else:
+        client.delete_run(before.info.run_id)
+    named = evaluate_again(project)
+    client = mlflow.MlflowClient(f"sqlite:///{project}/mlruns/mlflow.db")
+    [entry] = runs_of(client)
+    assert entry.info.run_id == named != before.info.run_id
+    for name in ("run_name", "status", "start_time", "end_time"):
+        assert getattr(entry.info, name) == getattr(before.info, name), name
+    assert entry.info.status == "FINISHED" and entry.data.params == before.data.params
+    assert entry.data.metrics.keys() == before.data.metrics.keys()
+    points = client.get_metric_history(named, "train/loss")
+    assert [(point.step, point.value, point.timestamp) for point in points] == [
+        (point.step, point.value, point.timestamp) for point in history
+    ]
+    artifacts = {file.path for file in client.list_artifacts(named)}
+    assert artifacts == {file.path for file in client_of(trained).list_artifacts(before.info.run_id)}
+    if lost == "store":
+        assert client.get_model_version_by_alias("tandem-tiny", "best").run_id == named
+
+
+def test_a_deleted_model_is_registered_again_by_the_next_evaluation(trained: Path, tmp_path: Path):
+    project = copy_of(trained, tmp_path / "project")
+    client = client_of(project)
+    [entry] = runs_of(client)
+    deleted = entry.outputs.model_outputs[0].model_id
+    client.delete_logged_model(deleted)
+    assert evaluate_again(project) == entry.info.run_id
+    [model] = client.search_logged_models([entry.info.experiment_id], f"source_run_id = '{entry.info.run_id}'")
+    assert model.model_id != deleted
+    best = client.get_model_version_by_alias("tandem-tiny", "best")
+    assert best.source == model.artifact_location
+    evaluate_again(project)
+    assert len(client.search_model_versions("name='tandem-tiny'")) == 2, "the deleted one's, and one of the new model"
+
+
+# The clock is set back by an hour in the middle of the run.
+CLOCK_SET_BACK = f"""
+{EPOCHS}
+import time
+from tandem.runs import run_dir
+with run_dir.recording("set-back", "train") as run:
+    run.write_info("tiny", "set back", params={{"a": 1}})
+    run.save_epochs(epochs(1))
+    now = time.time
+    time.time = lambda: now() - 3600
+"""
+
+
+def test_no_run_ends_before_its_start_if_the_clock_is_set_back(ready: Path):
+    """While it runs; and between the start of a run whose process was killed and its publication."""
+    run(ready, sys.executable, "-c", CLOCK_SET_BACK)
+    killed = ready / ".tandem/runs/killed"
+    killed.mkdir()
+    started = 1000 * (int(time.time()) + 3600)
+    about = {"started_ms": started, "tags": {}, "experiment": "tiny", "name": "killed", "params": {"a": 1}}
+    (killed / "run.json").write_text(json.dumps({**about, "parent": {"run_key": "all", "name": "all"}}))
+    wait_until_published(ready)
+    found = {entry.info.run_name: entry.info for entry in runs_of(client_of(ready))}
+    assert {name: info.status for name, info in found.items()} == {
+        "set back": "FINISHED", "killed": "KILLED", "all": "KILLED"
+    }  # fmt: skip
+    assert all(0 <= info.end_time - info.start_time < 600_000 for info in found.values())

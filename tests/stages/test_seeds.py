@@ -22,6 +22,7 @@ from tests.projects import (
     is_gone,
     python,
     read_record,
+    recorded_runs,
     run_path,
     stage,
     stages_at_once,
@@ -157,9 +158,13 @@ def test_a_seed_whose_loss_is_not_finite_ends_alone(trained: Path, tmp_path: Pat
     project = copy_of(trained, tmp_path / "project", PARAMS.replace(MODEL, '{name: "net.py:Net"}'))
     (project / "workloads/tiny/net.py").write_text(FAILS_WITH_SEED_1)
     stages = ("hardware", "train tiny cpu 0", "replicate tiny cpu")
-    done = stages_at_once(project, *stages, check=False, publishes=False)
+    done = stages_at_once(project, *stages, check=False)
     assert "error: seed 1: the training loss is nan in epoch 1" in done.stdout and done.returncode == 1
     assert weights(project, 5), "the other seed has its results"
+    wait_until_published(project)
+    own = [run for run in recorded_runs(project, "tiny") if run["params"].get("train.model.name") != "gru"]
+    by_seed = {run["params"].get("seed", "all"): run["status"] for run in own}
+    assert by_seed == {"0": "FINISHED", "1": "FAILED", "5": "FINISHED", "all": "FAILED"}
 
 
 def test_mlflow_has_a_run_above_the_seeds_with_their_mean_and_range(project: Path) -> None:
