@@ -114,6 +114,7 @@ def test_an_experiment_without_a_result_has_a_state_and_no_score(project: Path, 
         text = tandem(project, "show").stdout
         assert all(re.search(rf"^{name} +cpu +{state} +- +- +- ", text, re.MULTILINE) for name, state in states.items())
         dvc(project, "queue", "kill", "runs")
+        (tmp_path / "held/go").touch()  # the training ends after its epoch
         wait_for(lambda: state_in_dvc("runs") == "Failed")
         assert shown_rows(project)["runs"]["state"] == "failed"
     finally:
