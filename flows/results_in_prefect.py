@@ -54,7 +54,7 @@ def markdown(results: dict[str, Any], plan: RunPlan) -> str:
     """The artifact as Markdown."""
     mlflow = running_servers().get("mlflow") or os.environ.get("MLFLOW_TRACKING_URI", "")
     apply = f"`dvc exp apply {plan.experiment}`"
-    first = f"commit your edits, run {apply} to get this experiment into the workspace, then " if plan.experiment else ""
+    first = f"commit your edits, run {apply} to get the experiment into the workspace, then " if plan.experiment else ""
     ways = [f"the report: {first}open results/report.html in a browser"]
     if mlflow.startswith("http"):
         for workload, links in mlflow_links(results["rows"], mlflow).items():
