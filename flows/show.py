@@ -4,7 +4,7 @@ Each workload has a table with a row per device: score, seconds per epoch, sampl
 differ from the last commit. `dvc exp show` shows more, in a wider table.
 
 A row "here, outdated" is the result of earlier parameters, code or data; the line below its table has the command that
-updates it. Instead of a score, a row has "queued", "running" or "failed" if the experiment has no result, and "not
+updates it. Instead of a score, a row has "queued", "running" or "failed" if there is no result, and "not
 compared" if `compare` did not run after its training: results/scores.json then has the score of another one.
 
     tandem show
@@ -37,13 +37,16 @@ WORKSPACE, HERE = "workspace", "here, now"  # the working tree, as DVC and as th
 # States of an experiment in which its metrics are those of the commit that it started from.
 WITHOUT_RESULT, NOT_COMPARED = ("queued", "running", "failed"), "not compared"
 RESULTS = "results/runs"  # what `compare` reads
-# One process, because importing DVC takes most of the time. Each command prints one line.
+# One process, because importing DVC takes most of the time. Each command prints one line. DVC gives no status while a
+# stage runs.
 STATUS_AND_EXPERIMENTS = """
 import sys
 from dvc.cli import main
-sys.exit(main(["status", "--json"]) or main(["exp", "show", "--json", "--num", sys.argv[1]]))
+if main(["status", "--json"]):
+    print("null")
+sys.exit(main(["exp", "show", "--json", "--num", sys.argv[1]]))
 """
-Status = Mapping[str, Sequence[Any]]  # of `dvc status --json`: stage -> changes
+Status = Mapping[str, Sequence[Any]] | None  # of `dvc status --json`: stage -> changes; None while a stage runs
 # Of `dvc exp show --json`: rev, name, and data with metrics, params and the digests of outputs. `state`: that of an
 # experiment's executor; None for the workspace and a commit.
 Experiment = Mapping[str, Any]
@@ -107,7 +110,7 @@ def recorded(num_commits: int) -> tuple[Status, list[Experiment]]:
     return status, experiments
 
 
-def is_outdated(workload: str, device: str, status: Status) -> bool:
+def is_outdated(workload: str, device: str, status: Mapping[str, Sequence[Any]]) -> bool:
     """Whether an input of the workspace's result has changed: a parameter, the code or the data.
 
     Another machine changes no result that exists, and an input that is not there, as in a fresh clone, has not changed.
@@ -133,8 +136,8 @@ def rows_of(
     """A row per device. `params`: those that differ from the last commit. `update`: the command that replaces an
     outdated result. `state`: why there is no score.
     """
-    state = experiment["state"]
-    is_here = experiment["rev"] == WORKSPACE and state is None
+    is_here = experiment["rev"] == WORKSPACE and experiment["state"] is None
+    state = "running" if is_here and status is None else experiment["state"]
     committed = next((each for each in experiments if each["rev"] != WORKSPACE), experiment)
     theirs, own = (chosen(workload, each) for each in (committed, experiment))
     name = HERE if is_here else experiment["name"] or experiment["rev"][:7]
@@ -148,7 +151,7 @@ def rows_of(
     rests_on = recorded_digests(experiment).get(workload, {}) if scores else {}
     for requested, score in scores.items():
         times = timings.get(requested, {})
-        outdated = is_here and is_outdated(workload, requested, status)
+        outdated = is_here and is_outdated(workload, requested, status or {})
         row = {
             "experiment": name,
             "device": times.get("device", requested) if requested == "auto" else requested,

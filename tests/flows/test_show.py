@@ -114,6 +114,7 @@ def test_an_experiment_without_a_result_has_a_state_and_no_score(project: Path, 
         text = tandem(project, "show").stdout
         assert all(re.search(rf"^{name} +cpu +{state} +- +- +- ", text, re.MULTILINE) for name, state in states.items())
         dvc(project, "queue", "kill", "runs")
+        (tmp_path / "held/go").touch()  # the training ends after its epoch
         wait_for(lambda: state_in_dvc("runs") == "Failed")
         assert shown_rows(project)["runs"]["state"] == "failed"
     finally:
@@ -128,8 +129,11 @@ def test_an_experiment_that_runs_in_the_workspace_has_no_score(project: Path, tm
     assert running.stdout
     while "epoch 1/" not in running.stdout.readline():
         assert running.poll() is None
-    row = shown_rows(project)["here"]
-    assert (row["state"], row["score"], row["params"]) == ("running", None, {"train.epochs": 4})
+    rows = shown_rows(project)
+    for name in ("here", "here, now"):
+        row = rows[name]
+        assert (row["state"], row["score"], row["params"]) == ("running", None, {"train.epochs": 4})
+    assert rows["main"]["score"] and rows["main"]["state"] is None
     (tmp_path / "held/go").touch()
     running.communicate()
     row = shown_rows(project)["here"]
