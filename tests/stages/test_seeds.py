@@ -182,3 +182,26 @@ def test_mlflow_has_a_run_above_the_seeds_with_their_mean_and_range(project: Pat
     assert parent.data.tags["score"].endswith(f" ({min(scores):.4f} to {max(scores):.4f})")
     described = parent.data.tags["mlflow.note.content"]
     assert f"{parent.data.tags['score']}** on the test split, mean of the seeds 0, 1, 5; best baseline" in described
+
+
+def test_runs_that_were_deleted_in_mlflow_come_back_below_one_parent(project: Path, tmp_path: Path) -> None:
+    """The parent run and that of the first seed, which was trained before there were several."""
+    import mlflow
+
+    project = copy_of(project, tmp_path / "project", PARAMS)
+    client = mlflow.MlflowClient(f"sqlite:///{project}/mlruns/mlflow.db")
+    experiment = client.get_experiment_by_name("tiny").experiment_id
+    for run in client.search_runs([experiment]):
+        if "seeds" in run.data.tags or run.data.params["seed"] == "0":
+            client.delete_run(run.info.run_id)
+    stage(project, "evaluate", "tiny", "cpu")
+    wait_until_published(project)
+    runs = client.search_runs([experiment])
+    (parent,) = [run for run in runs if "seeds" in run.data.tags]
+    children = [run for run in runs if run.info.run_id != parent.info.run_id]
+    assert sorted(run.data.params["seed"] for run in children) == ["0", "1", "5"]
+    assert {run.data.tags["mlflow.parentRunId"] for run in children} == {parent.info.run_id}
+    assert {run.info.status for run in runs} == {"FINISHED"} and parent.data.tags["seeds"] == "0,1,5"
+    assert parent.data.metrics["test/accuracy"] == pytest.approx(
+        statistics.fmean(run.data.metrics["test/accuracy"] for run in children), rel=1e-5
+    )
