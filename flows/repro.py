@@ -173,7 +173,7 @@ def table_of(
         if row.get("busy"):
             age += f"; busy: {row['busy']}"
         device = f"{row['device']} ({row['device_name']})"
-        epoch = f"{row['epoch_seconds']:.3f} s"
+        epoch = f"{row['epoch_seconds']:.3f} s{' to fit' if row.get('is_fitted') else ''}"
         score = f"{row['score_name']} {row['score']:.4f}"
         if (count := len(row["seeds"])) > 1:
             score += f" ({row['score_lowest']:.4f} to {row['score_highest']:.4f}, {count} seeds)"
