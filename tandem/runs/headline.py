@@ -91,7 +91,8 @@ def write_description(client: Any, run_id: str) -> None:
         lines = [f"**{score} {tags['score']}** on the test split{seeds}{baseline}"]
         if "seeds" not in tags and PARENT_TAG not in tags and (seconds := data.metrics.get("time/train_seconds")):
             command = more_seeds(f"evaluate@{tags['workload']}-{tags['requested_device']}")
-            lines.append(f"one seed; {command} shows the spread of the score and takes about {4 * seconds:,.0f} s")
+            more_seconds = max(4 * seconds, 1)
+            lines.append(f"one seed; {command} shows the spread of the score and takes about {more_seconds:,.0f} s")
     figures = [f"{tags[title]} {title}" for title in ("s/epoch", "samples/s") if title in tags]
     figures += [f"peak memory {tags['peak memory']}"] if "peak memory" in tags else []
     device = f"**{tags.get('device', '?')}** ({tags.get('device.name', '?')})"
