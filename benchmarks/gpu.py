@@ -236,7 +236,7 @@ def copy_project(folder: Path, quick: bool, with_gpu: bool) -> None:
     params = yaml.load(ROOT / "params.yaml")
     params["devices"], params["seeds"] = ["cuda", "cpu"] if with_gpu else ["cpu"], [SEED]
     if quick:
-        shorten(params, epochs=3, warmup_epochs=1, probe=False)
+        shorten(params, epochs=2, warmup_epochs=1, probe=False)
     yaml.dump(params, folder / "params.yaml")
 
 
