@@ -25,12 +25,6 @@ DOCUMENTS = [
     *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "AGENTS.md", "workloads/README.md")),
     *(ROOT / "docs").glob("*.md"),
 ]
-    ROOT / "README.md",
-    ROOT / "CONTRIBUTING.md",
-    ROOT / "AGENTS.md",
-    *(ROOT / "docs").glob("*.md"),
-    ROOT / "workloads/README.md",
-]
 BENCHMARKS = sorted(
     path.stem for path in (ROOT / "benchmarks").glob("*.py") if 'if __name__ == "__main__"' in path.read_text("utf-8")
 )
