@@ -129,13 +129,13 @@ def block(method: str, values: np.ndarray, labels: np.ndarray) -> Callable[[], d
     device = open_device({"kind": "cpu"}, 1, train.deterministic)
     arrays = as_arrays(values, np.full(len(values), values.shape[1]), labels)
     tensors = {name: torch.from_numpy(array) for name, array in arrays.items()}
-    splits = [
+    fit_on, val = (
         Split({name: tensor[rows] for name, tensor in tensors.items()}, device)
         for rows in (slice(num_val, None), slice(num_val))
-    ]
+    )
     task = open_task("classify", summary)
     shape = Shape(values.shape[2], task.num_outputs, values.shape[1], False)
-    trainer = make_trainer(*splits, train, shape, task, 0)
+    trainer = make_trainer(fit_on, val, train, shape, task, 0)
 
     def fit() -> dict[str, Any]:
         trainer.epoch()

@@ -34,12 +34,12 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.markdown import header, row
+from benchmarks.sandbox import shorten
 from flows.processes import stop
 from tandem.command import DONE, FAILED, Result
 from tandem.files import ROOT, locked, read_json, relative, write_json
 from tandem.machine.hardware import detect_hardware
 from tandem.params.loading import load_params
-from tandem.params.schema import is_closed_form
 from tandem.runs.run import open_folder
 
 # Package -> module. Tests of servers and of verify are skipped if their packages are missing.
@@ -235,9 +235,8 @@ def copy_project(folder: Path, quick: bool, with_gpu: bool) -> None:
     yaml = YAML()
     params = yaml.load(ROOT / "params.yaml")
     params["devices"], params["seeds"] = ["cuda", "cpu"] if with_gpu else ["cpu"], [SEED]
-    for workload, block in load_params().blocks.items() if quick else ():
-        epochs = {} if is_closed_form(block.train.model) else {"epochs": 3, "warmup_epochs": 1}
-        params[workload]["train"].update(probe=False, **epochs)
+    if quick:
+        shorten(params, epochs=2, warmup_epochs=1, probe=False)
     yaml.dump(params, folder / "params.yaml")
 
 

@@ -25,7 +25,7 @@ from typing import Any
 from ruamel.yaml import YAML
 
 from benchmarks.markdown import header, machine_sentence, row
-from benchmarks.sandbox import Server, call, commit, copy_project
+from benchmarks.sandbox import Server, call, commit, copy_project, shorten, write_params
 from tandem.machine.interleaving import interleave
 
 WORKLOAD = "sign"
@@ -145,10 +145,8 @@ def make_tandem(folder: Path, workload: str | None) -> Path:
     if workload and workload not in known:
         sys.exit(f"params.yaml has the workloads {', '.join(known)}, and not {workload}, which this measures")
     params["workloads"], params["devices"] = [workload] if workload else known, ["cpu"]
-    for name in params["workloads"]:
-        params[name]["train"]["epochs"] = NUM_EPOCHS
-    with (folder / "params.yaml").open("w") as file:
-        YAML().dump(params, file)
+    shorten(params, epochs=NUM_EPOCHS)
+    write_params(folder, params)
     (folder / "mlruns").mkdir(exist_ok=True)
     commit(folder)
     return folder

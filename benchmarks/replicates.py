@@ -17,33 +17,33 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 import psutil
 import torch
 from ruamel.yaml import YAML
 
+from benchmarks.folklore import device_of
 from benchmarks.markdown import header, machine_sentence, row
-from benchmarks.sandbox import call, commit, copy_project, environment
+from benchmarks.sandbox import STAGE, call, environment, make_ready, write_params
 from tandem.machine import nvml
-from tandem.machine.hardware import detect_hardware
 from tandem.machine.interleaving import interleave
 from tandem.machine.measure import gpu_uuid
-
-STAGE = [sys.executable, "-m", "tandem.stage"]
+from tandem.params.loading import load_params
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--workload", default="sign")
-    parser.add_argument("--device", default="cpu", help="cpu, cuda or auto (cpu)")
+    parser.add_argument("--workload", choices=load_params().workloads, default="sign")
+    parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="cpu")
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 4, 8, 16], help="numbers of more seeds")
     parser.add_argument("--repeats", type=int, default=3)
     options = parser.parse_args()
-    print(machine_sentence(detect_hardware(options.device)["kind"]), flush=True)
+    kind = device_of(parser, options.device)[0].type
+    print(machine_sentence(kind), flush=True)
     with tempfile.TemporaryDirectory() as folder:
-        project = make_project(Path(folder) / "project", options.workload, options.device)
-        uuid = gpu_uuid(torch.device("cuda")) if detect_hardware(options.device)["kind"] == "cuda" else None
+        project = make_ready(Path(folder) / "project", options.workload, options.device)
+        call([*STAGE, "train", options.workload, options.device, "0"], project)
+        uuid = gpu_uuid(torch.device("cuda")) if kind == "cuda" else None
         found: dict[int, list[dict[str, float]]] = {number: [] for number in (0, *options.seeds)}
 
         def measured(number: int) -> Callable[[], float]:
@@ -63,29 +63,6 @@ def main() -> None:
         host, device = (max(each[name] for each in times) for name in ("host_mib", "device_mib"))
         cells = f"{seconds:.1f}", f"{seconds / first:.2f}", f"{seconds / number:.2f}", f"{host:,.0f}"
         print(row(number, *cells, f"{device:,.0f}" if device else "-"))
-
-
-def make_project(folder: Path, workload: str, device: str) -> Path:
-    """A copy of this project, ready to train."""
-    copy_project(folder)
-    params = YAML().load(folder / "params.yaml")
-    params["workloads"], params["devices"], params["seeds"] = [workload], [device], [0]
-    write_params(folder, params)
-    (folder / "mlruns").mkdir(exist_ok=True)
-    commit(folder)
-    for words in (
-        ["hardware"],
-        ["preprocess", workload],
-        ["preload", workload, device],
-        ["train", workload, device, "0"],
-    ):
-        call([*STAGE, *words], folder)
-    return folder
-
-
-def write_params(folder: Path, params: Any) -> None:
-    with (folder / "params.yaml").open("w") as file:
-        YAML().dump(params, file)
 
 
 def run(project: Path, workload: str, device: str, number: int, uuid: str | None) -> dict[str, float]:

@@ -10,9 +10,15 @@ import time
 import urllib.request
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
+
+from ruamel.yaml import YAML
 
 from tandem.files import ROOT
+from tandem.params.loading import load_params
+from tandem.params.schema import is_closed_form
 
+STAGE = [sys.executable, "-m", "tandem.stage"]
 FOREIGN = ("PREFECT", "MLFLOW", "DVC", "TANDEM", "GIT_")  # how the variables begin that lead to the user's own servers
 QUIET = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
 
@@ -45,6 +51,31 @@ def commit(folder: Path) -> None:
     author = ["-c", "user.name=benchmark", "-c", "user.email=benchmark@localhost"]
     for words in (["init", "-q", "-b", "main"], ["add", "-A"], [*author, "commit", "-qm", "as it is"]):
         call(["git", *words], folder)
+
+
+def make_ready(folder: Path, workload: str, device: str) -> Path:
+    """A copy of this project with one workload, ready to train it on the device."""
+    copy_project(folder)
+    params = YAML().load(folder / "params.yaml")
+    params["workloads"], params["devices"], params["seeds"] = [workload], [device], [0]
+    write_params(folder, params)
+    (folder / "mlruns").mkdir(exist_ok=True)
+    commit(folder)
+    for words in (["hardware"], ["preprocess", workload], ["preload", workload, device]):
+        call([*STAGE, *words], folder)
+    return folder
+
+
+def shorten(params: Any, **train: Any) -> None:
+    """Change `train` of every block, except of those with a network that is fitted in closed form, in one epoch."""
+    for name, block in load_params().blocks.items():
+        if not is_closed_form(block.train.model):
+            params[name]["train"].update(train)
+
+
+def write_params(folder: Path, params: Any) -> None:
+    with (folder / "params.yaml").open("w") as file:
+        YAML().dump(params, file)
 
 
 def free_port() -> int:

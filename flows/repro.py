@@ -148,7 +148,7 @@ def results(
             verdicts += changes(dict.fromkeys(row["workload"] for row in rows))
         if rows and (seconds := seconds_of_more_seeds(rows)) is not None:
             command = more_seeds(workloads, load_params().devices)
-            verdicts.append(f"one seed each; {command} shows the spread and takes about {seconds:,.0f} s")
+            verdicts.append(f"one seed each; {command} shows the spread and takes about {max(seconds, 1):,.0f} s")
         return rows, [*table_of(rows, stages, outdated), "", *(f"  {line}" for line in dict.fromkeys(verdicts))]
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return [], [f"no results in {files.relative(path)}"]

@@ -116,6 +116,10 @@ def model_of(name: str) -> tuple[Path, str]:
     device = requested_device(device, params.devices)
     folder = files.seed_dir(workload, device, "train", "result", params.seeds[0])
     if not (folder / "model.json").is_file():
-        relative = files.relative(folder)
-        raise ValueError(f"{relative} has no model; train it with `dvc repro`, or name a device: {workload}@DEVICE")
+        if device in params.devices:
+            names = " or ".join(f"{workload}@{each}" for each in params.devices)
+            fix = f"train it with `dvc repro`, or name another device of params.yaml: {names}"
+        else:
+            fix = f"params.yaml has `devices: [{', '.join(params.devices)}]`; add {device} there and run `dvc repro`"
+        raise ValueError(f"{files.relative(folder)} has no model; {fix}")
     return folder, weights

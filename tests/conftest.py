@@ -69,7 +69,7 @@ SLOWEST = (
     "gpu_stages",  # before any test of this process has a context on the GPU: it would be another process there
     "pipeline", "flow_runs", "dvc_faults", "team", "tracking", "outages", "store", "compare", "memory_trainings",
     "speed", "check", "parts", "loop", "verify", "memory", "workloads", "choices", "cli", "own_metrics", "sources",
-    "show", "tasks", "published", "new_workload", "repro", "model_package", "doctor", "seeds",
+    "show", "commands", "tasks", "published", "new_workload", "repro", "model_package", "doctor", "seeds",
     "damaged_files", "energy", "models", "benchmarks", "closure", "manifest", "sweep",
 )  # fmt: skip
 

@@ -156,7 +156,7 @@ def test_predict_gives_the_predictions_that_evaluate_recorded(trained: Path, tmp
     assert (found.loc[recorded.index] == recorded).all()
     for arguments, words in (
         (("tinny", "new.csv"), "did you mean 'tiny'?"),
-        (("tiny@cuda", "new.csv"), "has no model; train it with `dvc repro`"),
+        (("tiny@cuda", "new.csv"), "has no model; params.yaml has `devices: [cpu]`; add cuda there and run"),
         (("tiny", "nothing.csv"), "there is no table nothing.csv"),
     ):
         refused = tandem(trained, "predict", *arguments)

@@ -99,7 +99,7 @@ def explained(mistakes: list[Any], schema: dict[str, Any], where: str) -> Invali
         return InvalidParams(f"{name} is not a known key{hint}", keys)
     if kind == "missing":
         missing = [each["loc"][-1] for each in mistakes if each["type"] == kind and each["loc"][:-1] == loc[:-1]]
-        return InvalidParams(format_missing(parent, missing, section["properties"]), keys[:-1])
+        return InvalidParams(format_missing(parent, missing, section["properties"], value), keys[:-1])
     if kind == "value_error":  # from a validator in schema.py; its message begins with a key of its section
         separator = "." if name and "properties" in node else " "
         return InvalidParams(f"{name}{separator}{first['ctx']['error']}", keys)
@@ -154,8 +154,11 @@ def dotted(where: str, keys: Sequence[Any]) -> str:
     return (where + "".join(f"[{key}]" if isinstance(key, int) else f".{key}" for key in keys)).removeprefix(".")
 
 
-def format_missing(section: str, missing: list[str], properties: dict[str, Any]) -> str:
+def format_missing(section: str, missing: list[str], properties: dict[str, Any], values: Any) -> str:
+    """The sentence about the missing keys of a section with these values, and the lines that add them."""
     usual = {key: properties[key]["examples"][0] for key in missing if "examples" in properties[key]}
+    if "warmup_epochs" in usual and values.get("epochs", 1) == 1:  # as of a network that is fitted in closed form
+        usual["warmup_epochs"] = 0
     lines = [f"`{key}: {json.dumps(value)}`".replace('"', "") for key, value in usual.items()]
     advice = [f"add {', '.join(lines)} to {section}"] if lines else []
     if len(lines) < len(missing):

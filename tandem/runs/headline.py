@@ -93,7 +93,8 @@ def write_description(client: Any, run_id: str) -> None:
         lines = [f"**{score} {tags['score']}**{model} on the test split{seeds}{baseline}"]
         if "seeds" not in tags and PARENT_TAG not in tags and (seconds := data.metrics.get("time/train_seconds")):
             command = more_seeds([tags["workload"]], [tags["requested_device"]])
-            lines.append(f"one seed; {command} shows the spread of the score and takes about {4 * seconds:,.0f} s")
+            more_seconds = max(4 * seconds, 1)
+            lines.append(f"one seed; {command} shows the spread of the score and takes about {more_seconds:,.0f} s")
     words = {"s/epoch": "s to fit" if FITTED_TAG in tags else "s/epoch", "samples/s": "samples/s"}
     figures = [f"{tags[title]} {word}" for title, word in words.items() if title in tags]
     figures += [f"peak memory {tags['peak memory']}"] if "peak memory" in tags else []

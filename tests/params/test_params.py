@@ -19,6 +19,8 @@ def parsed(text: str) -> Params:
     return parse_params(YAML(typ="safe").load(text))
 
 
+# Of the project, and not of its user, who may have added others.
+WORKLOADS = ("sign", "pen", "price", "rally")
 SEQ2SEQ = "{name: seq2seq, hidden_size: 8, num_layers: 1, dropout: 0.1}"
 EVEN_KERNEL = "{name: conv_gru, hidden_size: 8, num_layers: 1, num_convolutions: 1, kernel_size: 4, dropout: 0.1}"
 
@@ -82,7 +84,7 @@ def keys_of(block: dict[str, Any]) -> Iterator[tuple[str, ...]]:
             yield from ((key, *rest) for rest in keys_of(value))
 
 
-@pytest.mark.parametrize("workload", load_params().workloads)
+@pytest.mark.parametrize("workload", WORKLOADS)
 def test_no_value_is_converted_from_another_type(workload: str):
     block = read_yaml(ROOT / "params.yaml")[workload]
     for *parents, last in keys_of(block):
@@ -123,9 +125,9 @@ def test_a_mistake_is_named_with_its_line(tmp_path: Path, old: str, new: str, pl
         load_params(path)
 
 
-@pytest.mark.parametrize("workload", load_params().workloads)
-def test_a_block_with_the_suggested_line_for_a_missing_key_is_valid(workload: str):
-    block, suggested = read_yaml(ROOT / "params.yaml")[workload], set()
+def keys_that_a_suggestion_adds(workload: str, block: dict[str, Any]) -> set[str]:
+    """The keys whose absence is answered with a line. With this line the block must be valid."""
+    suggested = set()
     for *parents, key in keys_of(block):
         changed = copy.deepcopy(block)
         section = changed
@@ -140,7 +142,25 @@ def test_a_block_with_the_suggested_line_for_a_missing_key_is_valid(workload: st
                 section |= YAML(typ="safe").load(line[1])
                 parse_block(workload, changed, {})
                 suggested.add(key)
+    return suggested
+
+
+@pytest.mark.parametrize("workload", WORKLOADS)
+def test_a_block_with_the_suggested_line_for_a_missing_key_is_valid(workload: str):
+    suggested = keys_that_a_suggestion_adds(workload, read_yaml(ROOT / "params.yaml")[workload])
     assert {"preload", "data_location", "step", "probe", "grad_accum_steps"} <= suggested
+
+
+@pytest.mark.parametrize(
+    "model",
+    ["{name: rocket, num_kernels: 84, num_groups: 2}", "{name: model_selection}"],
+    ids=["rocket", "model_selection"],
+)
+def test_the_suggested_line_is_valid_for_a_network_that_is_fitted_in_closed_form(model: str):
+    block = YAML(typ="safe").load(TINY.replace(MODEL, model))["tiny"]
+    block["train"] |= {"epochs": 1, "warmup_epochs": 0, "label_smoothing": 0}
+    block["train"]["augment"] |= {"mix": 0, "shift": 0, "warp": 0}
+    assert {"warmup_epochs", "augment", "label_smoothing"} <= keys_that_a_suggestion_adds("tiny", block)
 
 
 @pytest.mark.parametrize("text", ["a: [1", "a: 1\na: 2"])

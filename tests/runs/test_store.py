@@ -1,5 +1,6 @@
 """MLflow's store, a SQLite file: made by many at once, killed in, old, slow, locked, damaged; and where it is."""
 
+import os
 import re
 import shutil
 import signal
@@ -13,7 +14,7 @@ import pytest
 
 from tandem.runs import store
 from tests.projects import TINY, make_project, run, start, unpublished, wait_until_published
-from tests.recording import publish, record, said_of_tracking, statuses
+from tests.recording import RECORD, publish, record, said_of_tracking, statuses
 
 mlflow = pytest.importorskip("mlflow")
 
@@ -149,6 +150,20 @@ if "tandem.runs.publisher" in sys.orig_argv:
     go_on.touch()
     wait_until_published(ready)
     assert statuses(ready) == {"slow": "FINISHED"}
+
+
+def test_without_mlflow_the_record_is_kept_and_no_publisher_starts(project: Path, tmp_path: Path):
+    """An environment with all packages of this one except MLflow's, as `make gpu` may have it."""
+    packages = tmp_path / "packages"
+    packages.mkdir()
+    for path in Path(mlflow.__file__).parents[1].iterdir():
+        if not path.name.startswith("mlflow"):
+            (packages / path.name).symlink_to(path)
+    command = (sys.executable, "-S", "-c", RECORD, "120", "kept")
+    output = run(project, *command, PYTHONPATH=f"{packages}{os.pathsep}{project}").stdout
+    assert "tracking: MLflow is not installed; the record is kept in .tandem/runs/kept; run: pip install" in output
+    assert "publisher" not in output and not (project / ".tandem/runs/publisher.log").exists()
+    assert (project / ".tandem/runs/kept/artifacts/history.csv").exists()
 
 
 @pytest.mark.case(37)

@@ -141,7 +141,7 @@ def test_workers_equal_one_for_every_workload(count: int, tmp_path: Path):
     """With dropout, augmentation, teacher forcing, padding, a ragged batch and accumulation, as the workloads have
     them: other draws than one worker's would show in the first digit.
     """
-    workloads = list(load_params().workloads)
+    workloads = ["sign", "pen", "price", "rally"]  # not those that a user has added
 
     def work(workers: Workers) -> Any:
         return {name: (first_gradients(joined(workers, name)), finish(joined(workers, name))) for name in workloads}
