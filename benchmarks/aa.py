@@ -236,7 +236,7 @@ def random_people(num_people: int, seed: int) -> pd.DataFrame:
 
 def null_trial(people: pd.DataFrame, folder: Path, name: str) -> dict[str, Any]:
     """The number of claims over groups and over sequences, each with the number of comparisons."""
-    path, claims, over_sequences, sides = folder / "people.csv", 0, 0, []
+    path, claims, over_sequences, sides = folder / "people.csv", 0, 0, list[Any]()
     people.to_csv(path, index=False)
     for model in ([], ["--model", "gru", "--epochs", "10"]):
         scratch = folder / f"scratch{len(sides)}"

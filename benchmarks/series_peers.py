@@ -42,7 +42,7 @@ def main(name: str) -> None:
 def forecasts(
     peer: Any, levels: np.ndarray, last: list[int], horizon: int, is_refitted: bool
 ) -> tuple[list[list[float]], int]:
-    start, found, num_fits = time.perf_counter(), [], 0
+    start, found, num_fits = time.perf_counter(), list[list[float]](), 0
     for point in last:
         known = levels[: point + 1]
         if not found or (is_refitted and time.perf_counter() - start < MAX_SECONDS):

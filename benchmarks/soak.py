@@ -215,7 +215,7 @@ class Soak:
             "make": (*python, "tandem.cli", "repro", stage),
             "dvc": ("dvc", "repro", stage),
         }[through]
-        started, kills = time.time(), []
+        started, kills = time.time(), list[dict[str, Any]]()
         with (self.folder / "run.log").open("wb") as log:
             process = subprocess.Popen(
                 command, cwd=self.project.path, env=self.project.environment, stdin=subprocess.DEVNULL, stdout=log,
