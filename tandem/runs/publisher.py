@@ -224,10 +224,12 @@ class Publication:
         self.ended[stage] = end
 
     def set_status(self, has_writer: bool) -> str:
-        """Set the run's status to that of the training. MLflow itself would show a killed run as RUNNING forever."""
-        train, run = self.ended.get("train"), self.client.get_run(self.run_id)
+        """Set the run's status to that of the training, and return it. MLflow itself would show a killed run as RUNNING
+        forever.
+        """
         if not self.about.get("params"):  # the evaluation of a training by an earlier version
-            return str(run.info.status)
+            return ""
+        train, run = self.ended.get("train"), self.client.get_run(self.run_id)
         wanted = train["status"] if train else "RUNNING" if has_writer else "KILLED"
         self.change_status(run, wanted, train["ms"] if train else run_dir.now_ms())
         return str(wanted)
