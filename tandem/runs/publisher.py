@@ -224,12 +224,15 @@ class Publication:
         self.ended[stage] = end
 
     def set_status(self, has_writer: bool) -> str:
-        """Set the run's status to that of the training. MLflow itself would show a killed run as RUNNING forever."""
-        train, run = self.ended.get("train"), self.client.get_run(self.run_id)
+        """Set the run's status to that of the training, and return it. MLflow itself would show a killed run as RUNNING
+        forever.
+        """
         if not self.about.get("params"):  # the evaluation of a training by an earlier version
-            return str(run.info.status)
+            return ""
+        train, run = self.ended.get("train"), self.client.get_run(self.run_id)
         wanted = train["status"] if train else "RUNNING" if has_writer else "KILLED"
-        self.change_status(run, wanted, train["ms"] if train else run_dir.now_ms())
+        if run.info.status != wanted:
+            self.change_status(run, wanted, train["ms"] if train else run_dir.now_ms())
         return str(wanted)
 
     def set_parent_status(self) -> None:
@@ -237,13 +240,12 @@ class Publication:
         runs = headline.newest_of_seeds(self.client, self.experiment_id, self.parent_id)
         statuses = {run.info.status for run in runs}
         wanted = next(status for status in ("RUNNING", "FAILED", "KILLED", "FINISHED") if status in statuses)
-        ms = max(run.info.end_time or 0 for run in runs)
-        self.change_status(self.client.get_run(self.parent_id), wanted, ms)
+        parent, ms = self.client.get_run(self.parent_id), max(run.info.end_time or 0 for run in runs)
+        if parent.info.status != wanted or (wanted != "RUNNING" and parent.info.end_time < ms):
+            self.change_status(parent, wanted, ms)
 
     def change_status(self, run: Any, wanted: str, ms: int) -> None:
-        """Set the status of MLflow's run unless it has it. `ms`: when it ended; never before its start."""
-        if run.info.status == wanted:
-            return
+        """Set the status of MLflow's run, and when it ended unless it is RUNNING: never before its start."""
         if wanted == "RUNNING":
             self.client.update_run(run.info.run_id, status=wanted)
         else:
