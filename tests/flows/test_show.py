@@ -142,7 +142,7 @@ def test_an_experiment_that_runs_in_the_workspace_has_no_score(project: Path, tm
 
 def test_no_row_has_the_score_of_another_training(project: Path):
     """`compare` ran for the workspace, not for the next experiment; it does in the command for more seeds."""
-    dvc(project, "exp", "run", "--name", "partial", "-S", "tiny.train.epochs=1", "evaluate@tiny-cpu")
+    dvc(project, "exp", "run", "--name", "partial", "-S", "tiny.train.epochs=4", "evaluate@tiny-cpu")
     rows = shown_rows(project)
     for name in ("partial", "here, outdated", "here, now"):
         row = rows.pop(name, None)
@@ -172,7 +172,7 @@ def test_a_score_without_digests_is_that_of_a_commit_only(project: Path):
         del measured["rests_on"]
     (project / "results/timings.json").write_text(json.dumps(timings))
     commit(project)
-    dvc(project, "exp", "run", "--name", "partial", "-S", "tiny.train.epochs=1", "evaluate@tiny-cpu")
+    dvc(project, "exp", "run", "--name", "partial", "-S", "tiny.train.epochs=4", "evaluate@tiny-cpu")
     rows = shown_rows(project)
     assert rows["main"]["score"] and rows["partial"]["state"] == "not compared"
 
