@@ -193,7 +193,7 @@ def test_a_preset_is_one_word_and_is_not_hidden(kinds: Path):
 
 def test_a_fitted_model_is_called_one_and_has_no_epochs_steps_or_learning_rate(ready: Path):
     """Of what does not exist there is a reason instead of a number, in the records, the terminal, MLflow and report."""
-    params = TINY.replace(MODEL, "{name: model_selection, num_kernels: 84, num_groups: 2, num_trees: 10}")
+    params = TINY.replace(MODEL, "{name: model_selection, num_kernels: 84, num_groups: 2, num_trees: 50}")
     for old, new in {
         "{coupled_features: 2, mix: 0.1, shift: 0.0, warp: 0.1}": "{coupled_features: 1, mix: 0, shift: 0, warp: 0}",
         "epochs: 3": "epochs: 1", "warmup_epochs: 1": "warmup_epochs: 0", "label_smoothing: 0.1": "label_smoothing: 0",
@@ -205,7 +205,7 @@ def test_a_fitted_model_is_called_one_and_has_no_epochs_steps_or_learning_rate(r
     train, timing, score = (read_record(ready, f"{name}.json") for name in ("train", "timing", "score"))
     subject = f"the fitted model (model_selection: {train['selection']['selected']})"
     assert subject in printed and "36 sequences to fit it to" in printed and " s to fit, " in printed
-    for words in ("epoch", "train loss", "the network"):
+    for words in ("1 epoch", "epoch 1", "train loss", "the network"):
         assert words not in printed
     assert subject in score["sentence"] and "the network" not in score["sentence"]
 
