@@ -100,7 +100,7 @@ def write_description(client: Any, run_id: str) -> None:
     figures += [f"peak memory {tags['peak memory']}"] if "peak memory" in tags else []
     device = f"**{tags.get('device', '?')}** ({tags.get('device.name', '?')})"
     lines.append(": ".join(filter(None, (device, ", ".join(figures)))))
-    lines += [f"{name}: {tags[name]}" for name in ("verified", "compared", "not_comparable", "busy") if name in tags]
+    lines += [f"{name}: {tags[name]}" for name in ("busy", "verified", "compared", "not_comparable") if name in tags]
     former = tags.get(DESCRIPTION_TAG, "")
     notes = former.partition(RULE)[2] if RULE in former else former
     client.set_tag(run_id, DESCRIPTION_TAG, "  \n".join(lines) + RULE + notes)
