@@ -79,8 +79,14 @@ def start_all(servers: list[Server], prefect_port: int, mlflow_port: int) -> Non
     LOGS.mkdir(parents=True, exist_ok=True)
     prefect_port, mlflow_port = free_port("Prefect", prefect_port), free_port("MLflow", mlflow_port)
     prefect, mlflow = f"http://{HOST}:{prefect_port}", f"http://{HOST}:{mlflow_port}"
+    # The shell may have the settings of another server: its database, its password, its path, a profile.
+    for variable in [name for name in os.environ if name.startswith("PREFECT_")]:
+        del os.environ[variable]
+    home = files.STATE / "prefect"
     os.environ |= {  # child processes inherit it
-        "PREFECT_HOME": str(files.STATE / "prefect"),
+        "PREFECT_HOME": str(home),
+        # Also set where it is the default, because a file of settings (.env, prefect.toml) may name another database.
+        "PREFECT_SERVER_DATABASE_CONNECTION_URL": f"sqlite+aiosqlite:///{home}/prefect.db",
         "PREFECT_API_URL": f"{prefect}/api",
         "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
         "PREFECT_SERVER_UI_SHOW_PROMOTIONAL_CONTENT": "false",
@@ -92,7 +98,6 @@ def start_all(servers: list[Server], prefect_port: int, mlflow_port: int) -> Non
         "DO_NOT_TRACK": "true",
         "DVC_NO_ANALYTICS": "true",
     }
-    os.environ.pop("PREFECT_PROFILES_PATH", None)
     print("starting Prefect, MLflow and the deployments ...", flush=True)
     command = ["flows.server", HOST, str(prefect_port)]
     servers.append(start("Prefect's server", command, f"{prefect}/api/health"))
