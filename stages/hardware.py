@@ -27,6 +27,7 @@ from tandem import files
 from tandem.closure import Code, check_imports, closure
 from tandem.files import code_file, hardware_file, params_file
 from tandem.machine.hardware import detect_hardware
+from tandem.runs import provenance
 
 if TYPE_CHECKING:
     from tandem.parts import Part
@@ -46,6 +47,8 @@ INPUTS = ("params.yaml", "stages/hardware.py", "tandem/*.py", "tandem/params/*.p
 
 
 def main() -> None:
+    if refusal := provenance.refusal():  # said before hours of training
+        print(f"warning: {refusal}; until then, a training records no commit and cannot be verified", flush=True)
     try:
         contents = dependencies()
     except ValueError as error:

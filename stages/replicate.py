@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any
 
 from tandem import files
-from tandem.machine.hardware import memory_limit_bytes, usable_cores
+from tandem.machine.hardware import free_memory_bytes, usable_cores
 from tandem.params.devices import split_device
 from tandem.params.loading import PARAMS, read_yaml
 from tandem.stop_signals import REPLICATE_PID, Forwarding, StopSignals
@@ -84,10 +84,7 @@ def concurrency(workload: str, device: str, first: int, num_seeds: int) -> int:
     if split_device(device)[0] > 1 or files.read_json(files.hardware_file(device))["kind"] != "cpu":
         return 1
     peak_mib = files.read_json(timing_file(workload, device, first, "train"))["timing"]["peak_rss_mib"]
-    import psutil
-
-    free_bytes = min(psutil.virtual_memory().available, memory_limit_bytes())
-    most = SHARE_OF_HOST_MEMORY * free_bytes / (peak_mib * 2**20) if peak_mib else num_seeds
+    most = SHARE_OF_HOST_MEMORY * free_memory_bytes() / (peak_mib * 2**20) if peak_mib else num_seeds
     return max(1, int(min(num_seeds, usable_cores(), most)))
 
 

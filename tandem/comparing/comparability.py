@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tandem.machine.conditions import others_on_gpu, taken_by_others
+from tandem.machine.conditions import others_on_gpu, taken_by_others, throttled
 from tandem.params.parsing import differing_names, recorded_parameters, value_at
 
 Manifest = Mapping[str, Any]
@@ -177,8 +177,10 @@ def conditions_of(manifest: Manifest, label: str) -> Iterator[str]:
     before, after = (manifest["conditions"][when] for when in ("before", "after"))
     for who, share in taken_by_others(manifest["conditions"]).items():
         yield f"{label}: {who} used {share:.0%} of the CPU time during the training"
-    throttled = [value_at(reading, "gpu.throttled_by") for reading in (before, after)]
-    if reasons := dict.fromkeys(short(reason) for reason in throttled if reason):
+    if stopped := throttled(manifest["conditions"]):
+        yield f"{label}: {stopped}"
+    slowed = [value_at(reading, "gpu.throttled_by") for reading in (before, after)]
+    if reasons := dict.fromkeys(short(reason) for reason in slowed if reason):
         yield f"{label}: the clocks were throttled ({', '.join(reasons)})"
     for what, path in SETTINGS.items():
         start, end = (value_at(reading, path) for reading in (before, after))

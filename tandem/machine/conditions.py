@@ -15,7 +15,7 @@ from typing import Any
 
 import psutil
 
-from tandem.machine.hardware import read_text
+from tandem.machine.hardware import cpu_quota, read_text
 from tandem.machine.nvml import count_others, find_gpu
 
 TAKEN_SHARE = 0.10  # of all cores' time during a training: if other processes used more, its times are not reliable
@@ -35,6 +35,11 @@ def read(gpu_uuid: str | None = None) -> dict[str, Any]:
         "cpu_seconds": {"all": sum(times[:8]), "idle": times.idle, "steal": times.steal},
         "own_cpu_seconds": time.process_time(),
     }
+    # Linux gives the cores of a quota in periods of usually 0.1 s, and stops a group that has used its share of one.
+    _, limited = cpu_quota()
+    counts = dict(re.findall(r"^(nr_\w+) (\d+)$", read_text(limited / "cpu.stat"), re.MULTILINE)) if limited else {}
+    if counts:
+        found["quota_periods"] = {"all": int(counts["nr_periods"]), "throttled": int(counts["nr_throttled"])}
     if governor := read_text("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor"):
         found["cpu_governor"] = governor
     if clocks := re.findall(r"^cpu MHz\s*: ([\d.]+)", read_text("/proc/cpuinfo"), re.MULTILINE):
@@ -48,16 +53,21 @@ def between(before: dict[str, Any], after: dict[str, Any]) -> dict[str, float]:
     """The machine's load between two readings of one process, as shares of the time of all cores.
 
     steal_share: used by the host of a virtual machine; others_share: used by processes other than this one.
+    throttled_share: of the periods in which the kernel stopped this process because its quota was used.
     """
     spent = {name: after["cpu_seconds"][name] - before["cpu_seconds"][name] for name in before["cpu_seconds"]}
     if spent["all"] <= 0:
         return {}
     own = after["own_cpu_seconds"] - before["own_cpu_seconds"]
     busy = spent["all"] - spent["idle"] - spent["steal"]
-    return {
+    shares = {
         "steal_share": round(spent["steal"] / spent["all"], 4),
         "others_share": round(max(0.0, busy - own) / spent["all"], 4),
     }
+    if "quota_periods" in before and "quota_periods" in after:
+        periods, stopped = (after["quota_periods"][name] - count for name, count in before["quota_periods"].items())
+        shares["throttled_share"] = round(stopped / periods, 4) if periods > 0 else 0.0
+    return shares
 
 
 def taken_by_others(conditions: Mapping[str, Any]) -> dict[str, float]:
@@ -75,9 +85,18 @@ def taken_by_others(conditions: Mapping[str, Any]) -> dict[str, float]:
     return {who[name]: share for name, share in between.items() if name in who and share > TAKEN_SHARE + allowed[name]}
 
 
+def throttled(conditions: Mapping[str, Any]) -> str:
+    """Return in a few words how often a quota of the processors stopped a training; empty if it rarely did."""
+    share = (conditions["between"] or {}).get("throttled_share", 0.0)
+    return f"its quota of the cores stopped it in {share:.0%} of the periods" if share > TAKEN_SHARE else ""
+
+
 def busy(conditions: Mapping[str, Any]) -> str:
-    """Return in a few words who else used the processors or the GPU during a training; empty if nobody did much."""
+    """Return in a few words who else used the processors or the GPU during a training, or what stopped it; empty if
+    nobody did much.
+    """
     found = [f"{who} used {share:.0%} of the cores" for who, share in taken_by_others(conditions).items()]
+    found += filter(None, [throttled(conditions)])
     return ", ".join([*found, *(["other processes used its GPU"] if others_on_gpu(conditions) else [])])
 
 

@@ -206,6 +206,7 @@ def test_what_was_asked_for_may_differ_where_what_came_of_it_agrees():
         ({"tree.patch_sha256": "c" * 64}, "patch of uncommitted changes (none vs cccccccc)"),
         ({"environment.requirements_sha256": "9" * 64}, "locked packages (88888888 vs 99999999)"),
         ({"conditions.between": {"others_share": 0.3}}, "other processes used 30% of the CPU time during the training"),
+        ({"conditions.between": {"throttled_share": 0.3}}, "its quota of the cores stopped it in 30% of the periods"),
         ({"conditions.after.gpu.throttled_by": ["power", "heat"]}, "the clocks were throttled (power, heat)"),
     ],
 )
