@@ -123,7 +123,7 @@ def space() -> Iterator[Finding]:
     why = "the kernel kills a training if memory runs out; torch needs 0.5 GiB"
     yield Finding("ok" if free > 2 else "warning", f"{free:.1f} GiB of memory are free", why, "top -o %MEM")
     why, disks = "a checkpoint or a result cannot be saved", defaultdict(list)
-    cache, temporary = cache_folder(), Path(os.environ.get("TMPDIR") or tempfile.gettempdir())
+    cache, temporary = damaged_files.cache_folder(), Path(os.environ.get("TMPDIR") or tempfile.gettempdir())
     for folder in (*(ROOT / name for name in (".", "results", "mlruns", ".tandem")), cache, temporary):
         if not folder.is_dir():
             continue
@@ -149,13 +149,6 @@ def space() -> Iterator[Finding]:
         if status != "ok" and ROOT in folders:
             what += f"; {taken_by_the_project()}"
         yield Finding(status, what, why, room_advice(folders[0], cache))
-
-
-def cache_folder() -> Path:
-    """DVC's cache, which .dvc/config may put outside the project."""
-    from dvc.config import Config
-
-    return Path(Config(str(HOME / ".dvc"))["cache"].get("dir") or HOME / ".dvc/cache")
 
 
 def cache_folders(cache: Path) -> Iterator[Path]:

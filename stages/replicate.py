@@ -16,7 +16,6 @@ Each seed has its own checkpoint. One that has failed, or whose process was kill
 from __future__ import annotations
 
 import os
-import platform
 import shutil
 import subprocess
 import sys
@@ -27,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from tandem import files
-from tandem.machine.hardware import free_memory_bytes, usable_cores
+from tandem.machine.hardware import free_memory_bytes, host_name, usable_cores
 from tandem.params.devices import split_device
 from tandem.params.loading import PARAMS, read_yaml
 from tandem.stop_signals import REPLICATE_PID, Forwarding, StopSignals
@@ -65,7 +64,7 @@ def replicate(workload: str, device: str, first: int, seeds: Sequence[int]) -> d
     found: dict[str, Any] = {
         "num_seeds": len(seeds),
         "num_at_once": max(num_at_once, *(record["placement"].get("seeds_together", 1) for record in records)),
-        "machine": platform.node(),
+        "machine": host_name(),
         "measured_at": now(),
         "total_seconds": seconds,
     }

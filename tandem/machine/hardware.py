@@ -7,6 +7,7 @@ import ctypes
 import importlib.util
 import math
 import os
+import platform
 import re
 from contextlib import suppress
 from pathlib import Path
@@ -96,6 +97,11 @@ def torch_build() -> tuple[str, str | None]:
         raise ValueError("torch is not installed in this environment; run `make setup`")
     values = dict(re.findall(r"^(\w+)[^=\n]*= *'([^']+)'", source.read_text(encoding="utf-8"), re.MULTILINE))
     return values["__version__"].partition("+")[0], values.get("cuda")
+
+
+def host_name() -> str:
+    """This machine's name. Files and MLflow take only UTF-8, so another byte is written as Python writes it: \\xe4."""
+    return platform.node().encode(errors="surrogateescape").decode(errors="backslashreplace")
 
 
 def cpu_name() -> str:

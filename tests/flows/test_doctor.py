@@ -116,7 +116,7 @@ def test_a_full_disk_and_a_read_only_one_are_named(small_disk: Path, saw: Callab
 
 
 UNTIL_THEN = "until then, a training records no commit and cannot be verified"
-ADVICE = "from flows import doctor; print(doctor.room_advice(doctor.ROOT, doctor.cache_folder()))"
+ADVICE = "from flows import doctor; print(doctor.room_advice(doctor.ROOT, doctor.damaged_files.cache_folder()))"
 
 
 def test_the_way_to_make_room_keeps_experiments_and_caches_of_others(trained: Path, tmp_path: Path) -> None:

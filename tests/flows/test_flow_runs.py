@@ -2,6 +2,8 @@
 
 import base64
 import json
+import random
+import re
 import shutil
 import signal
 import sqlite3
@@ -17,12 +19,13 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import psutil
 import pytest
 
 from flows.results_in_prefect import mlflow_links
 from flows.stage_runs import RESUME
 from tests.projects import ROOT, wait_for
-from tests.served import STAGE_SECONDS, Door, Project, clean_environment, make_project, processes, running_ui
+from tests.served import STAGE_SECONDS, Door, Project, make_project, processes, running_ui
 
 
 def settings_of_others(root: Path) -> dict[str, str]:
@@ -443,7 +446,7 @@ def test_the_schedule_makes_runs(project: Project) -> None:
     nightly = [project.api("GET", f"/deployments/name/{flow}/{flow}") for flow in ("pipeline", "verify")]
     assert {run["deployment_id"] for run in planned} <= {each["id"] for each in nightly}
     assert not any(each["paused"] for each in nightly)
-    timezone = clean_environment(project.root)["TZ"]
+    timezone = psutil.Process(project.ui.pid).environ()["TZ"]  # in a test's own, another hour may have begun
     for each in nightly:
         assert [entry["schedule"]["timezone"] for entry in each["schedules"]] == [timezone]
         assert "every night at 0" in each["description"] and timezone in each["description"] and each["tags"]
@@ -523,3 +526,45 @@ def test_ui_stops_everything_and_leaves_home_alone(project: Project) -> None:
     assert not processes(project.root, "python")
     assert not (project.root / ".tandem" / "ui.json").exists()
     assert not list((project.root / "home").iterdir())
+
+
+# `tandem ui` whose port another process takes after it was found free.
+TAKEN_LATE = """
+import socket, sys
+from flows import ui
+from tandem.cli import main
+start, taken = ui.start, []
+
+def start_late(name, command, ready_url):
+    if not taken:
+        taken.append(socket.create_server(("127.0.0.1", int(command[2]))))
+    return start(name, command, ready_url)
+
+ui.start = start_late
+sys.exit(main(["ui", "--prefect-port", sys.argv[1], "--mlflow-port", sys.argv[1]]))
+"""
+
+
+def test_ui_takes_the_next_port_if_another_process_was_faster_and_runs_once(project: Project) -> None:
+    port = random.randrange(30_000, 32_000)
+    with project.start("-c", TAKEN_LATE, str(port)) as ui:
+        assert ui.stdout
+        said = [ui.stdout.readline() for _ in range(2)]
+        second = project.run("-m", "tandem.cli", "ui")
+        assert second.returncode == 1 and f"`tandem ui` (process {ui.pid}) is starting here" in second.stderr
+        while said[-1] and not said[-1].startswith("Ctrl+C"):
+            said.append(ui.stdout.readline())
+        ui.send_signal(signal.SIGINT)
+    assert any(re.match(rf"port {port} is in use; Prefect takes \d+", line) for line in said), said
+    assert said[-1].startswith("Ctrl+C") and ui.returncode == 0
+
+
+def test_ui_names_the_cause_and_the_command_if_a_newer_prefect_wrote_the_database(project: Project) -> None:
+    with closing(sqlite3.connect(project.root / ".tandem/prefect/prefect.db")) as database, database:
+        database.execute("UPDATE alembic_version SET version_num = '0123456789ab'")
+    ended = project.run("-m", "tandem.cli", "ui")
+    [error] = [line for line in ended.stderr.splitlines() if line.startswith("error: ")]
+    assert ended.returncode == 1 and "a newer Prefect wrote .tandem/prefect/prefect.db: git pull" in error
+    command = re.search(r"start a new history in Prefect: (mv \S+ \S+)", error)
+    assert command and subprocess.run(command[1].split(), cwd=project.root).returncode == 0
+    assert not (project.root / ".tandem/prefect/prefect.db").exists()

@@ -3,13 +3,16 @@
 import json
 import os
 import subprocess
+import sys
 import time
 from pathlib import Path
+
+import pytest
 
 from tandem import files
 from tandem.machine import conditions
 from tandem.runs import provenance
-from tests.projects import copy_of, git, manifest_of, read_record, run_path
+from tests.projects import copy_of, git, manifest_of, read_record, run, run_path
 
 
 def test_it_holds_what_the_files_of_the_run_hold(trained: Path) -> None:
@@ -60,6 +63,16 @@ def test_a_tree_without_commit_or_with_too_large_a_patch_says_why(tmp_path: Path
     (tmp_path / "table.bin").write_bytes(os.urandom(8 * 2**20))
     tree = provenance.tree(tmp_path)
     assert tree["patch"] is None and "more than 4; commit or ignore large files" in tree["missing_reason"]
+
+
+def test_a_machine_whose_name_is_not_utf8_records_its_trainings(ready: Path) -> None:
+    if subprocess.run(["unshare", "--uts", "true"], stderr=subprocess.DEVNULL).returncode:
+        pytest.skip("this user, or this container, may not rename a machine")
+    name = "socket.sethostname(os.fsdecode(b'h\\xe4st'))"
+    code = f"import os, socket, sys; {name}; os.execv(sys.executable, sys.argv[1:])"
+    train = (sys.executable, "-m", "tandem.stage", "train", "tiny", "cpu", "0")
+    run(ready, "unshare", "--uts", sys.executable, "-c", code, *train)
+    assert manifest_of(ready)["machine"] == r"h\xe4st"
 
 
 def test_conditions_tell_own_work_from_that_of_others() -> None:
