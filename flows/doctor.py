@@ -10,25 +10,30 @@ Exit status: 0 no problem (warnings do not count), 1 a problem.
 
 import json
 import os
+import pwd
+import resource
 import shutil
 import subprocess
 import sys
 import tempfile
 from argparse import ArgumentParser, Namespace
-from collections import namedtuple
+from collections import defaultdict, namedtuple
 from collections.abc import Iterator
+from contextlib import suppress
 from importlib.metadata import distributions
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 from tandem.command import DONE, FAILED, CommandError, Result
 
 try:
-    import psutil
+    from packaging.requirements import Requirement
+    from packaging.utils import canonicalize_name
 
     from flows import ui
     from tandem import damaged_files
-    from tandem.files import ROOT
+    from tandem.files import FULL, HOME, ROOT, relative
     from tandem.machine import hardware, nvml
     from tandem.runs import provenance, store
 except ImportError as error:
@@ -36,6 +41,7 @@ except ImportError as error:
     raise CommandError(missing) from None
 
 Finding = namedtuple("Finding", "status what why fix")  # status: ok, warning or problem
+LIFT_LIMIT = "ulimit -v unlimited"
 REINSTALL = "make -B setup"  # without -B, make treats a modified environment as up to date
 
 
@@ -47,9 +53,6 @@ def python() -> Iterator[Finding]:
 
 def packages() -> Iterator[Finding]:
     """Compare requirements.txt and requirements.own.txt with the installed packages."""
-    from packaging.requirements import Requirement
-    from packaging.utils import canonicalize_name
-
     locked = [Requirement(line.rstrip("\\ \n")) for line in (ROOT / "requirements.txt").open() if "==" in line]
     for own in map(Requirement, provenance.own_requirements()):
         own.name = canonicalize_name(own.name)
@@ -99,22 +102,105 @@ def gpu() -> Iterator[Finding]:
         yield Finding("warning" if pids else "ok", f"{card}: other processes {pids or 'none'}", why, "nvidia-smi")
 
 
+def account() -> Iterator[Finding]:
+    """Check what this user's id and the limits of the shell prevent."""
+    uid, limit = os.getuid(), resource.getrlimit(resource.RLIMIT_AS)[0]
+    try:
+        pwd.getpwuid(uid)
+        status, name = "ok", "has a name"
+    except KeyError:
+        status, name = "warning", "has no name on this machine"
+    why = "`tandem` takes the number; DVC's own commands and git need a name"
+    yield Finding(status, f"the user id {uid} {name}", why, f"export USER={uid}")
+    if limit != resource.RLIM_INFINITY:
+        what = f"the shell limits a process to {limit / 2**30:.1f} GiB of addresses (ulimit -v)"
+        yield Finding("problem", what, "torch maps far more than it uses, and fails", LIFT_LIMIT)
+
+
 def space() -> Iterator[Finding]:
     """Check free memory, and free disk and write permission wherever the project writes."""
-    free = min(psutil.virtual_memory().available, hardware.memory_limit_bytes()) / 2**30
+    free = hardware.free_memory_bytes() / 2**30
     why = "the kernel kills a training if memory runs out; torch needs 0.5 GiB"
     yield Finding("ok" if free > 2 else "warning", f"{free:.1f} GiB of memory are free", why, "top -o %MEM")
-    names = (".", "results", "mlruns", ".tandem", ".dvc/cache", tempfile.gettempdir())
-    for folder in (ROOT / name for name in names if (ROOT / name).is_dir()):
-        free = shutil.disk_usage(folder).free / 2**30
-        status, what = "problem" if free < 1 else "warning" if free < 5 else "ok", f"{free:.1f} GiB are free"
+    why, disks = "a checkpoint or a result cannot be saved", defaultdict(list)
+    cache, temporary = damaged_files.cache_folder(), Path(os.environ.get("TMPDIR") or tempfile.gettempdir())
+    for folder in (*(ROOT / name for name in (".", "results", "mlruns", ".tandem")), cache, temporary):
+        if not folder.is_dir():
+            continue
+        disks[folder.stat().st_dev].append(folder)
         try:
             with tempfile.TemporaryFile(dir=folder) as file:
                 file.write(b"tandem")
         except OSError as error:
-            status, what = "problem", f"cannot be written: {error.strerror}"
-        fix = f'dvc gc --workspace --all-commits; du -xh {folder} | sort -h | tail; sudo chown -R "$USER" {folder}'
-        yield Finding(status, f"{folder}: {what}", "a checkpoint or a result cannot be saved", fix)
+            fix = f'sudo chown -R "$USER" {quote(str(folder))}; findmnt -T {quote(str(folder))}'
+            if error.errno in FULL:
+                fix = room_advice(folder, cache)
+            elif folder == cache and not cache.is_relative_to(ROOT):
+                fix = share_advice(cache)
+            yield Finding("problem", f"{folder}: cannot be written: {error.strerror}", why, fix)
+    if closed := next((path for path in cache_folders(cache) if not os.access(path, os.W_OK | os.X_OK)), None):
+        what = f"{closed} belongs to {owner(closed)} and cannot be written"
+        yield Finding("problem", what, "DVC cannot store results there", share_advice(cache))
+    for folders in disks.values():
+        free = shutil.disk_usage(folders[0]).free / 2**30
+        status = "problem" if free < 1 else "warning" if free < 5 else "ok"
+        names = ", ".join("the project" if folder == ROOT else relative(folder) for folder in folders)
+        what = f"{free:.1f} GiB are free on the disk of {names}"
+        if status != "ok" and ROOT in folders:
+            what += f"; {taken_by_the_project()}"
+        yield Finding(status, what, why, room_advice(folders[0], cache))
+
+
+def cache_folders(cache: Path) -> Iterator[Path]:
+    """The folders in which DVC stores the objects and its run-cache."""
+    for pattern in ("files", "files/md5", "files/md5/??", "runs", "runs/??"):
+        yield from filter(Path.is_dir, cache.glob(pattern))
+
+
+def owner(path: Path) -> str:
+    try:
+        return path.owner()
+    except KeyError:
+        return f"the user id {path.stat().st_uid}"
+
+
+def share_advice(cache: Path) -> str:
+    return (
+        f"sudo find {quote(str(cache))} -type d -exec chgrp GROUP {{}} + -exec chmod g+rwxs {{}} + "
+        "(GROUP: one to which all users belong), and in each clone: dvc config --local cache.shared group"
+    )
+
+
+def taken_by_the_project() -> str:
+    """The largest folders of the project, in words."""
+    names = (".venv", ".dvc/cache", ".dvc/tmp", ".git", ".tandem", "mlruns", "data", "workloads", "results")
+    sizes = {name: size_on_disk(ROOT / name) for name in names}
+    largest = sorted(sizes, key=lambda name: -sizes[name])[:4]
+    return "the project has " + ", ".join(f"{name} {sizes[name] / 2**30:.2f} GiB" for name in largest)
+
+
+def size_on_disk(folder: Path) -> int:
+    num_bytes = 0
+    for path, _, names in os.walk(folder):
+        for name in names:
+            with suppress(OSError):
+                num_bytes += os.lstat(os.path.join(path, name)).st_blocks * 512
+    return num_bytes
+
+
+def room_advice(folder: Path, cache: Path) -> str:
+    """Name what takes the room. Other clones may have their results in a cache outside the project, or in a shared one,
+    so it is not cleaned; in the project's own, everything stays that a commit or an experiment has.
+    """
+    from dvc.config import Config
+
+    top = ROOT if folder.is_relative_to(ROOT) else folder
+    look = f"du -xh --max-depth=2 {quote(str(top))} | sort -h | tail"
+    is_own = cache.is_relative_to(ROOT) and not Config(str(HOME / ".dvc"))["cache"].get("shared")
+    if not (is_own and folder.is_relative_to(ROOT)):
+        return look
+    clean = "dvc gc --quiet --workspace --all-commits --all-experiments"
+    return f"{look}; {clean} (takes minutes; it deletes only results that no commit and no experiment has)"
 
 
 def ports() -> Iterator[Finding]:
@@ -127,6 +213,13 @@ def ports() -> Iterator[Finding]:
 def dvc() -> Iterator[Finding]:
     for what, fix in damaged_files.unreadable_files() or damaged_files.damaged_objects():
         yield Finding("problem", what, "DVC stops, or restores a file that is not the recorded one", fix)
+
+
+def git() -> Iterator[Finding]:
+    reason = provenance.refusal()
+    what, _, fix = reason.partition("; run: ")
+    if reason:
+        yield Finding("problem", what, "a training records no commit and can never be verified", fix)
 
 
 def mlflow() -> Iterator[Finding]:
@@ -146,9 +239,11 @@ def live() -> Iterator[Finding]:
             done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=True)
         except (subprocess.TimeoutExpired, subprocess.CalledProcessError) as error:
             reason = str(error.stderr or "").strip().rpartition("\n")[2] or str(error)
-            yield Finding("problem", f"{device}: {reason}", "trainings on it fail", f"nvidia-smi; {REINSTALL}")
+            is_limited = resource.getrlimit(resource.RLIMIT_AS)[0] != resource.RLIM_INFINITY
+            fix = LIFT_LIMIT if is_limited else REINSTALL if device == "cpu" else f"nvidia-smi; {REINSTALL}"
+            yield Finding("problem", f"{device}: {reason}", "trainings on it fail", fix)
             continue
-        own = json.loads(done.stdout)
+        own = json.loads(done.stdout.splitlines()[-1])  # a sitecustomize of the machine may print
         cpu = cpu or own
         ms, gain, where = 1e3 * own["seconds"], cpu["seconds"] / own["seconds"], ", ".join(own["devices"])
         is_right = where == device and abs(own["norm"] / cpu["norm"] - 1) < 1e-2  # a GPU may use TF32
@@ -160,7 +255,7 @@ def live() -> Iterator[Finding]:
         yield Finding(status, f"{what}; peak memory {own['peak_mib']} MiB", why, fix)
 
 
-CHECKS = (python, packages, gpu, space, ports, dvc, mlflow, live)
+CHECKS = (python, packages, account, gpu, space, ports, git, dvc, mlflow, live)
 
 
 def add_arguments(parser: ArgumentParser) -> None:

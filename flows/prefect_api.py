@@ -8,7 +8,7 @@ from typing import Any
 import httpx
 from prefect import get_client
 from prefect.client.orchestration import SyncPrefectClient
-from prefect.client.schemas.filters import FlowRunFilter
+from prefect.client.schemas.filters import FlowFilter, FlowRunFilter
 from prefect.client.schemas.objects import FlowRun, StateType
 from prefect.context import FlowRunContext
 from prefect.exceptions import PrefectException
@@ -17,6 +17,8 @@ from prefect.states import Cancelled, State
 
 from tandem.command import CommandError
 
+FLOWS = ("pipeline", "verify", "compare")  # of this project; Prefect knows a flow by its name
+STAGE_TAG = "tandem"  # of the flow runs of stages, whose flows have the stages' names
 UNFINISHED = [StateType.PENDING, StateType.RUNNING, StateType.CANCELLING]  # states of a started, unfinished run
 NOT_STARTED = [StateType.SCHEDULED, StateType.PENDING]
 
@@ -37,9 +39,17 @@ def prefect_client(timeout: float, retries: int = 1) -> Iterator[SyncPrefectClie
 
 
 def unfinished_runs(client: SyncPrefectClient, **criteria: Any) -> list[FlowRun]:
-    """The flow runs that have started, have not ended and match `criteria`, the fields of Prefect's FlowRunFilter."""
-    wanted = FlowRunFilter.model_validate({"state": {"type": {"any_": UNFINISHED}}, **criteria})
-    return client.read_flow_runs(flow_run_filter=wanted)
+    """This project's flow runs that have started, have not ended and match `criteria`, the fields of Prefect's
+    FlowRunFilter. Other projects may use the same server: their runs are never among them.
+    """
+    wanted = {"state": {"type": {"any_": UNFINISHED}}, **criteria}
+    of_flows = client.read_flow_runs(
+        flow_filter=FlowFilter.model_validate({"name": {"any_": [*FLOWS]}}),
+        flow_run_filter=FlowRunFilter.model_validate(wanted),
+    )
+    tagged = FlowRunFilter.model_validate({**wanted, "tags": {"all_": [STAGE_TAG]}})
+    of_stages = client.read_flow_runs(flow_run_filter=tagged)
+    return list({run.id: run for run in [*of_flows, *of_stages]}.values())  # `compare` is both a flow and a stage
 
 
 def end_runs(client: SyncPrefectClient, state: State[Any], **criteria: Any) -> None:

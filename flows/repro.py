@@ -16,7 +16,6 @@ import json
 import os
 import re
 import shlex
-import socket
 import sys
 import time
 from argparse import ArgumentParser, Namespace
@@ -30,6 +29,7 @@ from flows.stage_lines import StageLines
 from flows.ui import running_servers
 from tandem import files
 from tandem.command import DONE, FAILED, INTERRUPTED, NO_ANSWER, Result, aligned
+from tandem.machine.hardware import host_name
 from tandem.messages import more_seeds
 from tandem.params.loading import load_params, read_yaml
 from tandem.params.parsing import nearest
@@ -168,7 +168,7 @@ def table_of(
         age = "measured now" if outcome == "ran" else f"measured {row['measured_at'][:16].replace('T', ' ')}"
         if outcome == "restored":
             age = f"restored, {age}"
-        if outcome != "ran" and row["measured_on"] != socket.gethostname():
+        if outcome != "ran" and row["measured_on"] != host_name():
             age += f" on {row['measured_on']}"
         if row.get("busy"):
             age += f"; busy: {row['busy']}"

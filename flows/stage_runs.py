@@ -21,7 +21,7 @@ from prefect.logging.loggers import flow_run_logger
 from prefect.states import Cancelled, Completed, Crashed, Failed, Running, State
 
 from flows.events import Event, Outcome, event_in
-from flows.prefect_api import end_runs, prefect_client
+from flows.prefect_api import STAGE_TAG, end_runs, prefect_client
 from tandem.messages import without_password
 from tandem.stage import STAGES
 
@@ -105,7 +105,7 @@ class StageRuns:
                 Flow(do_nothing, name=stage, validate_parameters=False),
                 name=name,
                 parameters=parameters,
-                tags=["tandem", *parameters.values()],
+                tags=[STAGE_TAG, *parameters.values()],
                 parent_task_run_id=self.create_task_run(name).id,
                 state=Running(),
             )

@@ -13,6 +13,7 @@ Exit status: 0 stopped by Ctrl+C, 1 a server did not start or ended.
 
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -34,6 +35,19 @@ STATE_FILE = files.STATE / "ui.json"  # the addresses, while the servers run
 ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 READY_WITHIN = 300.0  # seconds; Prefect's first start creates its database, which is slow on a busy machine
 OF_DEPLOYMENTS = {"deployment_id": {"is_null_": False}}  # flow runs started by the deployments
+OTHER_DATABASE = "start a new history in Prefect: mv .tandem/prefect .tandem/prefect.old (results are not in it)"
+# Words of an error in a server's log, and what it means for the user.
+FIXES = {
+    "Can't locate revision": f"a newer Prefect wrote .tandem/prefect/prefect.db: git pull && make -B setup, or "
+    f"{OTHER_DATABASE}",
+    "file is not a database": f".tandem/prefect/prefect.db is damaged; {OTHER_DATABASE}",
+    "disk image is malformed": f".tandem/prefect/prefect.db is damaged; {OTHER_DATABASE}",
+    "No space left on device": "`tandem doctor` names the full disk and what takes the room",
+    "No usable temporary directory": "`tandem doctor` names the full disk; or set TMPDIR to a folder with room",
+    "disk is full": "`tandem doctor` names the full disk and what takes the room",
+    "readonly database": "let this user write to .tandem/prefect; `tandem doctor` has the command",
+    "unable to open database file": "let this user write to .tandem/prefect; `tandem doctor` has the command",
+}
 STOP_WITHIN = 30.0  # seconds; a running pipeline saves a checkpoint first (ESCALATION in flows/processes.py)
 
 
@@ -52,13 +66,21 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 def main(options: Namespace) -> Result:
     ports = [getattr(options, f"{name.lower()}_port") for name in PORTS]
-    if running := running_servers():
-        raise CommandError(f"already running: {running['prefect']} and {running['mlflow']}")
+    with files.locked(files.STATE / "ui.lock", wait=False) as process:
+        if running := running_servers():
+            raise CommandError(f"already running: {running['prefect']} and {running['mlflow']}")
+        if process is not None:
+            raise CommandError(f"another `tandem ui` (process {process}) is starting here; wait for its addresses")
+        return serve(*ports)
+
+
+def serve(*ports: int) -> Result:
     for number in ENDING:
         signal.signal(number, signal.default_int_handler)
     servers: list[Server] = []
     try:
-        start_all(servers, *ports)
+        while not start_all(servers, *ports):
+            stop_all(servers)
         while not (dead := [server for server in servers if server.process.poll() is not None]):
             time.sleep(0.5)
         raise CommandError(ended(dead[0]))
@@ -70,17 +92,31 @@ def main(options: Namespace) -> Result:
             signal.signal(number, signal.SIG_IGN)
         STATE_FILE.unlink(missing_ok=True)
         cancel_runs(servers)
-        for server in reversed(servers):  # the deployments first, then the servers to which they report
-            processes.stop(server.process, ((signal.SIGTERM, STOP_WITHIN), (signal.SIGKILL, 2.0)))
+        stop_all(servers)
 
 
-def start_all(servers: list[Server], prefect_port: int, mlflow_port: int) -> None:
-    """Start the servers in order; add each to `servers` as soon as its process exists. Raises CommandError."""
+def stop_all(servers: list[Server]) -> None:
+    """The deployments first, then the servers to which they report."""
+    while servers:
+        processes.stop(servers.pop().process, ((signal.SIGTERM, STOP_WITHIN), (signal.SIGKILL, 2.0)))
+
+
+def start_all(servers: list[Server], prefect_port: int, mlflow_port: int) -> bool:
+    """Start the servers in order; add each to `servers` as soon as its process exists. Raises CommandError.
+
+    Returns False if another process has taken a port after it was found free.
+    """
     LOGS.mkdir(parents=True, exist_ok=True)
     prefect_port, mlflow_port = free_port("Prefect", prefect_port), free_port("MLflow", mlflow_port)
     prefect, mlflow = f"http://{HOST}:{prefect_port}", f"http://{HOST}:{mlflow_port}"
+    # The shell may have the settings of another server: its database, its password, its path, a profile.
+    for variable in [name for name in os.environ if name.startswith("PREFECT_")]:
+        del os.environ[variable]
+    home = files.STATE / "prefect"
     os.environ |= {  # child processes inherit it
-        "PREFECT_HOME": str(files.STATE / "prefect"),
+        "PREFECT_HOME": str(home),
+        # Also set where it is the default, because a file of settings (.env, prefect.toml) may name another database.
+        "PREFECT_SERVER_DATABASE_CONNECTION_URL": f"sqlite+aiosqlite:///{home}/prefect.db",
         "PREFECT_API_URL": f"{prefect}/api",
         "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
         "PREFECT_SERVER_UI_SHOW_PROMOTIONAL_CONTENT": "false",
@@ -92,7 +128,6 @@ def start_all(servers: list[Server], prefect_port: int, mlflow_port: int) -> Non
         "DO_NOT_TRACK": "true",
         "DVC_NO_ANALYTICS": "true",
     }
-    os.environ.pop("PREFECT_PROFILES_PATH", None)
     print("starting Prefect, MLflow and the deployments ...", flush=True)
     command = ["flows.server", HOST, str(prefect_port)]
     servers.append(start("Prefect's server", command, f"{prefect}/api/health"))
@@ -104,18 +139,20 @@ def start_all(servers: list[Server], prefect_port: int, mlflow_port: int) -> Non
     stored = [f"sqlite:///{files.MLRUNS}/mlflow.db", f"{files.MLRUNS.as_uri()}/artifacts"]
     command = ["tandem.runs.mlflow_server", HOST, str(mlflow_port), *stored]
     servers.append(start("MLflow's server", command, f"{mlflow}/health"))
-    wait_until_ready(servers[0])
+    if not is_ready(servers[0]):
+        return False
     mark_orphans_crashed(servers[0])
     deployment = f"{prefect}/api/deployments/name/pipeline/pipeline"
     servers.append(start("the deployments (flows.serve)", ["flows.serve"], deployment))
-    for server in servers[1:]:
-        wait_until_ready(server)
+    if not all(map(is_ready, servers[1:])):
+        return False
     state = {"pid": os.getpid(), "project": str(files.HOME), "prefect": prefect, "mlflow": mlflow}
     STATE_FILE.write_text(json.dumps(state), encoding="utf-8")
     print(f"  the report, with links to everything   {prefect}/report")
     print(f"  start, watch and schedule the pipeline {prefect}/v2/deployments")
     print(f"  MLflow; the report has its addresses   {mlflow}")
     print("Ctrl+C stops all three. Logs: " + files.relative(LOGS), flush=True)
+    return True
 
 
 def start(name: str, command: list[str], ready_url: str) -> Server:
@@ -144,25 +181,34 @@ def is_free(port: int) -> bool:
     return True
 
 
-def wait_until_ready(server: Server) -> None:
+def is_ready(server: Server) -> bool:
+    """Wait until the server answers; False if its port is taken. Raises CommandError."""
     deadline = time.monotonic() + READY_WITHIN
     while time.monotonic() < deadline:
         if server.process.poll() is not None:
+            if "address already in use" in log_of(server):
+                return False
             raise CommandError(ended(server))
         try:
             with urllib.request.urlopen(server.ready_url, timeout=5):
-                return
+                return True
         except OSError:
             time.sleep(0.2)
     raise CommandError(f"{server.name} was not ready within {READY_WITHIN:.0f} s; see {server.log}")
 
 
+def log_of(server: Server) -> str:
+    return server.log.read_text(encoding="utf-8", errors="replace")
+
+
 def ended(server: Server) -> str:
-    """How the server ended, with the last line of its log."""
-    last = (server.log.read_text(encoding="utf-8", errors="replace").strip().splitlines() or ["nothing"])[-1]
-    return (
-        f"{server.name} ended with exit status {server.process.poll()}; its last line in {server.log}: {last.strip()}"
-    )
+    """How the server ended, with the error in its log and the next step if it is known."""
+    lines = [line.strip() for line in log_of(server).strip().splitlines()] or ["nothing"]
+    # uvicorn prints a traceback and then only that the start failed.
+    error = next((line for line in reversed(lines) if re.match(r"[\w.]+(Error|Exception): ", line)), lines[-1])
+    fix = next((fix for words, fix in FIXES.items() if words in error), "")
+    how = f"{server.name} {processes.exit_text(server.process.poll() or 0)}"
+    return f"{how}; {error}{fix and '; '}{fix} (log: {files.relative(server.log)})"
 
 
 def cancel_runs(servers: list[Server]) -> None:

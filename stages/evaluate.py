@@ -6,7 +6,6 @@ seed, `score.json`, `scores.csv`, `confusion.csv`, `predictions.csv` and their f
 times (`timing.json`). The results are added to the MLflow runs of the trainings.
 """
 
-import platform
 import statistics
 import time
 from dataclasses import replace
@@ -15,6 +14,7 @@ from pathlib import Path
 import torch
 
 from tandem import files
+from tandem.machine.hardware import host_name
 from tandem.machine.measure import measure
 from tandem.model_package import write_model
 from tandem.params.parsing import literal
@@ -116,7 +116,7 @@ def evaluate(context: RunContext, trained: Run) -> tuple[Evaluation, OwnScores, 
     timing: EvaluationTiming = {
         "schema": schemas.SCHEMA,
         "device": context.kind,
-        "machine": platform.node(),
+        "machine": host_name(),
         "measured_at": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
         "evaluate_seconds": measured.seconds,
         "samples_per_second": len(split) / measured.seconds,

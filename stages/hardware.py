@@ -27,6 +27,7 @@ from tandem import files
 from tandem.closure import Code, check_imports, closure
 from tandem.files import code_file, hardware_file, params_file
 from tandem.machine.hardware import detect_hardware
+from tandem.runs import provenance
 
 if TYPE_CHECKING:
     from tandem.parts import Part
@@ -57,6 +58,8 @@ def main() -> None:
         # DVC leaves in git's index the time and size of the params.yaml that it has written. If the committed one has
         # the same size, git takes them for equal, and `git checkout` does nothing, until the time is another one.
         os.utime(files.ROOT / "params.yaml")
+    if refusal := provenance.refusal():  # said before hours of training
+        print(f"warning: {refusal}; until then, a training records no commit and cannot be verified", flush=True)
     try:
         if files.HOME != files.ROOT:
             require_data()

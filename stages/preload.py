@@ -11,12 +11,10 @@ import time
 from pathlib import Path
 from typing import Any
 
-import psutil
-
 from tandem.data.packed import pack_splits
 from tandem.data.splits import SPLITS
 from tandem.files import hardware_file, packed_dir, preload_file, prepared_dir, read_json, sha256_file, write_json
-from tandem.machine.hardware import require_same_gpu
+from tandem.machine.hardware import free_memory_bytes, require_same_gpu
 from tandem.params.loading import load_workload
 
 CHUNK_BYTES = 64 * 2**20  # read at a time while measuring
@@ -66,7 +64,7 @@ def measure_load(paths: list[Path], kind: str) -> dict[str, Any]:
         "measured_at": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
         "file_mib": num_bytes / 2**20,
         "load_mib_per_second": num_bytes / 2**20 / seconds,
-        "free_mib": psutil.virtual_memory().available / 2**20,
+        "free_mib": free_memory_bytes() / 2**20,
     }
     if kind == "cpu":
         return {**result, "missing_reasons": "no host-to-device copy: the device is the CPU"}

@@ -16,7 +16,6 @@ Each seed has its own checkpoint. One that has failed, or whose process was kill
 from __future__ import annotations
 
 import os
-import platform
 import shutil
 import subprocess
 import sys
@@ -27,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from tandem import files
-from tandem.machine.hardware import memory_limit_bytes, usable_cores
+from tandem.machine.hardware import free_memory_bytes, host_name, usable_cores
 from tandem.params.devices import split_device
 from tandem.params.loading import PARAMS, read_yaml
 from tandem.stop_signals import REPLICATE_PID, Forwarding, StopSignals
@@ -65,7 +64,7 @@ def replicate(workload: str, device: str, first: int, seeds: Sequence[int]) -> d
     found: dict[str, Any] = {
         "num_seeds": len(seeds),
         "num_at_once": max(num_at_once, *(record["placement"].get("seeds_together", 1) for record in records)),
-        "machine": platform.node(),
+        "machine": host_name(),
         "measured_at": now(),
         "total_seconds": seconds,
     }
@@ -84,10 +83,7 @@ def concurrency(workload: str, device: str, first: int, num_seeds: int) -> int:
     if split_device(device)[0] > 1 or files.read_json(files.hardware_file(device))["kind"] != "cpu":
         return 1
     peak_mib = files.read_json(timing_file(workload, device, first, "train"))["timing"]["peak_rss_mib"]
-    import psutil
-
-    free_bytes = min(psutil.virtual_memory().available, memory_limit_bytes())
-    most = SHARE_OF_HOST_MEMORY * free_bytes / (peak_mib * 2**20) if peak_mib else num_seeds
+    most = SHARE_OF_HOST_MEMORY * free_memory_bytes() / (peak_mib * 2**20) if peak_mib else num_seeds
     return max(1, int(min(num_seeds, usable_cores(), most)))
 
 

@@ -23,8 +23,17 @@ def explain(error: str) -> str:
     """DVC's `error`, with the damaged file and the command that fixes it if a damaged file is the cause."""
     if any(words in error for words in INDEX_ERRORS):
         return f"DVC's index of this project is damaged ({error}); run: rm .dvc/tmp/btime && dvc repro"
+    if "Permission denied" in error and f"{cache_folder()}/" in error:
+        return f"this user may not write to DVC's cache ({error}); `tandem doctor` has the command that shares it"
     # DVC's own words differ with the place where a kill cut dvc.lock.
     return "; ".join(f"{what}, so DVC cannot read it; run: {fix}" for what, fix in unreadable_files()) or error
+
+
+def cache_folder() -> Path:
+    """DVC's cache, which .dvc/config may put outside the project."""
+    from dvc.config import Config
+
+    return Path(Config(str(files.HOME / ".dvc"))["cache"].get("dir") or files.HOME / ".dvc/cache")
 
 
 def unreadable_files() -> list[Damage]:

@@ -244,8 +244,8 @@ class Project:
 
 
 @contextmanager
-def running_ui(root: Path) -> Iterator[Project]:
-    """A repository with `make ui` running in it, the ports it asks for being in use."""
+def running_ui(root: Path, **more: str) -> Iterator[Project]:
+    """A repository with `make ui` running in it, the ports it asks for being in use. `more`: environment variables."""
     with socket.socket() as one, socket.socket() as two:
         taken = []
         for occupied in (one, two):
@@ -257,9 +257,8 @@ def running_ui(root: Path) -> Iterator[Project]:
             occupied.listen()
             taken.append(str(occupied.getsockname()[1]))
         command = [sys.executable, "-m", "tandem.cli", "ui", "--prefect-port", taken[0], "--mlflow-port", taken[1]]
-        ui = subprocess.Popen(
-            command, cwd=root, env=clean_environment(root), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-        )
+        environment, pipes = clean_environment(root, **more), {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+        ui = subprocess.Popen(command, cwd=root, env=environment, text=True, **pipes)
         assert ui.stdout
         message = []
         for line in ui.stdout:

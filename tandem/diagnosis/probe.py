@@ -28,7 +28,6 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, TypeVar
 
-import psutil
 import torch
 from torch.autograd import DeviceType
 from torch.profiler import ProfilerActivity, profile
@@ -36,6 +35,7 @@ from torch.profiler import ProfilerActivity, profile
 from tandem.diagnosis.counts import count_flop, memory_needs
 from tandem.diagnosis.probe_result import GPU_FIELDS, NO_GPU, ProbeResult
 from tandem.machine import nvml
+from tandem.machine.hardware import memory_limit_bytes
 from tandem.machine.interleaving import interleave
 from tandem.machine.measure import gpu_uuid, seconds_of, seconds_per_item, synchronize
 from tandem.machine.rates import has_cores, host_to_device_rate, matrix_rate, memory_rate
@@ -108,7 +108,7 @@ def measure_parts(trainer: Trainer, seconds: float) -> ProbeResult:
     )
 
     is_cuda = device.type == "cuda"
-    device_bytes = torch.cuda.get_device_properties(device).total_memory if is_cuda else psutil.virtual_memory().total
+    device_bytes = torch.cuda.get_device_properties(device).total_memory if is_cuda else memory_limit_bytes()
     apply_settings(now)
     alone: dict[str, Any] = {**measure_streaming(trainer), **measure_on_gpu(now.step.repeated(batch), device)}
     missing_reasons = {name: value for name, value in (alone | started).items() if isinstance(value, str)}

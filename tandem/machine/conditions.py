@@ -16,7 +16,7 @@ from typing import Any
 
 import psutil
 
-from tandem.machine.hardware import read_text
+from tandem.machine.hardware import cpu_quota, read_text
 from tandem.machine.nvml import count_others, find_gpu
 
 TAKEN_SHARE = 0.10  # of all cores' time during a training: if other processes used more, its times are not reliable
@@ -39,6 +39,11 @@ def read(gpu_uuid: str | None = None) -> dict[str, Any]:
         "cpu_seconds": {"all": sum(times[:8]), "idle": times.idle, "steal": times.steal},
         "own_cpu_seconds": time.process_time(),
     }
+    # Linux gives the cores of a quota in periods of usually 0.1 s, and stops a group that has used its share of one.
+    _, limited = cpu_quota()
+    counts = dict(re.findall(r"^(nr_\w+) (\d+)$", read_text(limited / "cpu.stat"), re.MULTILINE)) if limited else {}
+    if counts:
+        found["quota_periods"] = {"all": int(counts["nr_periods"]), "throttled": int(counts["nr_throttled"])}
     if governor := read_text("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor"):
         found["cpu_governor"] = governor
     if clocks := re.findall(r"^cpu MHz\s*: ([\d.]+)", read_text("/proc/cpuinfo"), re.MULTILINE):
@@ -65,21 +70,26 @@ def between(before: dict[str, Any], after: dict[str, Any]) -> dict[str, float]:
     """Return the machine's load between two readings of one process, as shares of the time of all cores.
 
     steal_share: used by the host of a virtual machine; others_share: used by processes other than this one.
+    throttled_share: of the periods in which the kernel stopped this process because its quota was used.
     """
     spent = {name: after["cpu_seconds"][name] - before["cpu_seconds"][name] for name in before["cpu_seconds"]}
     if spent["all"] <= 0:
         return {}
     own = after["own_cpu_seconds"] - before["own_cpu_seconds"]
     busy = spent["all"] - spent["idle"] - spent["steal"]
-    return {
+    shares = {
         "steal_share": round(spent["steal"] / spent["all"], 4),
         "others_share": round(max(0.0, busy - own) / spent["all"], 4),
     }
+    if "quota_periods" in before and "quota_periods" in after:
+        periods, stopped = (after["quota_periods"][name] - count for name, count in before["quota_periods"].items())
+        shares["throttled_share"] = round(stopped / periods, 4) if periods > 0 else 0.0
+    return shares
 
 
 def taken_by_others(conditions: Mapping[str, Any]) -> list[str]:
-    """Return who else used the processors during a training, as phrases, if it was much: `other processes used 30% of
-    the CPU time`, `on average 0.4 of its threads waited for a core`.
+    """Return who else used the processors during a training, or what stopped it, as phrases, if it was much: `other
+    processes used 30% of the CPU time`, `on average 0.4 of its threads waited for a core`.
 
     `conditions` come from a manifest. A resumed training has no shares. The publisher does not count as another
     process: in a training of a few seconds it would always take more than TAKEN_SHARE. The waiting threads are those of
@@ -93,11 +103,15 @@ def taken_by_others(conditions: Mapping[str, Any]) -> list[str]:
             phrases += [f"{who} used {share:.0%} of the CPU time"] if share > TAKEN_SHARE + allowed else []
     if (waiting := between.get("waiting_threads", 0.0)) > MAX_WAITING_THREADS:
         phrases.append(f"on average {waiting:.2g} of its threads waited for a core")
+    if (share := between.get("throttled_share", 0.0)) > TAKEN_SHARE:
+        phrases.append(f"its quota of the cores stopped it in {share:.0%} of the periods")
     return phrases
 
 
 def busy(conditions: Mapping[str, Any]) -> str:
-    """Return in a few words who else used the processors or the GPU during a training; empty if nobody did much."""
+    """Return in a few words who else used the processors or the GPU during a training, or what stopped it; empty if
+    nobody did much.
+    """
     on_gpu = ["other processes used its GPU"] if others_on_gpu(conditions) else []
     return ", ".join([*taken_by_others(conditions), *on_gpu])
 

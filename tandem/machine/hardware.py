@@ -5,7 +5,9 @@ The result contains only values that do not change between runs: no free memory,
 
 import ctypes
 import importlib.util
+import math
 import os
+import platform
 import re
 from contextlib import suppress
 from pathlib import Path
@@ -21,6 +23,7 @@ VARIABLES = (
     "ATEN_CPU_CAPABILITY", "MKL_CBWR", "MKL_ENABLE_INSTRUCTIONS", "ONEDNN_MAX_CPU_ISA", "ONEDNN_DEFAULT_FPMATH_MODE",
     "NVIDIA_TF32_OVERRIDE", "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE", "CUDA_LAUNCH_BLOCKING",
 )  # fmt: skip
+CONTROL_GROUPS = Path("/sys/fs/cgroup")
 COMPUTE_CAPABILITY_MAJOR, COMPUTE_CAPABILITY_MINOR = 75, 76  # CUdevice_attribute
 
 
@@ -96,6 +99,11 @@ def torch_build() -> tuple[str, str | None]:
     return values["__version__"].partition("+")[0], values.get("cuda")
 
 
+def host_name() -> str:
+    """This machine's name. Files and MLflow take only UTF-8, so another byte is written as Python writes it: \\xe4."""
+    return platform.node().encode(errors="surrogateescape").decode(errors="backslashreplace")
+
+
 def cpu_name() -> str:
     lines = read_text("/proc/cpuinfo").splitlines()
     fields = {key.strip(): value.strip() for key, _, value in (line.partition(":") for line in lines)}
@@ -104,22 +112,64 @@ def cpu_name() -> str:
 
 
 def usable_cores() -> float:
-    """The cores by affinity, or the container's quota if that is less (cgroup v2, then v1)."""
-    cores = float(len(os.sched_getaffinity(0)))
-    quota = read_text("/sys/fs/cgroup/cpu.max").split()
-    if not quota:
-        quota = [read_text(f"/sys/fs/cgroup/cpu/cpu.cfs_{name}_us") for name in ("quota", "period")]
-    return cores if quota[0] in ("", "max", "-1") else min(cores, int(quota[0]) / int(quota[1]))
+    """The cores by affinity, or the quota of a control group if that is less."""
+    return min(float(len(os.sched_getaffinity(0))), cpu_quota()[0])
+
+
+def cpu_quota() -> tuple[float, Path | None]:
+    """The fewest cores that a control group of this process allows, and its folder; infinity and None without quota."""
+    quotas: list[tuple[float, Path | None]] = [(math.inf, None)]
+    for folder in control_groups("cpu"):
+        quota = read_text(folder / "cpu.max").split()
+        quota = quota or [read_text(folder / f"cpu.cfs_{name}_us") for name in ("quota", "period")]
+        if quota[0] not in ("", "max", "-1"):
+            quotas.append((int(quota[0]) / int(quota[1]), folder))
+    return min(quotas, key=lambda quota: quota[0])
 
 
 def memory_limit_bytes() -> int:
-    """The machine's memory, or the container's limit if that is less."""
+    """The machine's memory, or the limit of a control group if that is less."""
     total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    limit = read_text("/sys/fs/cgroup/memory.max") or read_text("/sys/fs/cgroup/memory/memory.limit_in_bytes")
-    return min(total, int(limit)) if limit.isdecimal() else total
+    return min([total, *(limit for limit, _ in memory_limits())])
 
 
-def read_text(path: str) -> str:
+def free_memory_bytes() -> int:
+    """The memory that this process can still use: the machine's, or that of a control group if that is less."""
+    import psutil  # here, because the stage `hardware` runs on every `dvc repro`
+
+    free = [int(psutil.virtual_memory().available)]
+    for limit, folder in memory_limits():
+        used = read_text(folder / "memory.current") or read_text(folder / "memory.usage_in_bytes")
+        # The kernel drops files that it only keeps in case they are read again.
+        cached = re.search(r"^(?:total_)?inactive_file (\d+)$", read_text(folder / "memory.stat"), re.MULTILINE)
+        free.append(limit - int(used) + int(cached[1] if cached else 0))
+    return max(min(free), 0)
+
+
+def memory_limits() -> list[tuple[int, Path]]:
+    limits = []
+    for folder in control_groups("memory"):
+        limit = read_text(folder / "memory.max") or read_text(folder / "memory.limit_in_bytes")
+        if limit.isdecimal():
+            limits.append((int(limit), folder))
+    return limits
+
+
+def control_groups(controller: str) -> list[Path]:
+    """The folders of this process's control group for `controller` (cpu, memory) and of all groups above it: a limit
+    of each one applies (systemd, SLURM, containers). Version 2 has one tree, version 1 a tree for each controller.
+    """
+    found = []
+    for line in read_text("/proc/self/cgroup").splitlines():
+        _, controllers, name = line.split(":", 2)
+        if controllers and controller not in controllers.split(","):
+            continue
+        root, group = CONTROL_GROUPS / (controller if controllers else ""), Path(name.lstrip("/"))
+        found += [root / folder for folder in (group, *group.parents)]
+    return found
+
+
+def read_text(path: str | Path) -> str:
     """The text of a file of the kernel; empty if there is none."""
     try:
         return Path(path).read_text(encoding="utf-8").strip()

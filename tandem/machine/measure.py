@@ -11,11 +11,11 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
-import psutil
 import torch
 
 from tandem.machine import energy, nvml
 from tandem.machine.conditions import waited_seconds
+from tandem.machine.hardware import free_memory_bytes
 from tandem.machine.sampler import SampledWindow, sampling
 
 
@@ -121,7 +121,7 @@ def synchronize(device: torch.device) -> None:
 
 def free_bytes(device: torch.device) -> int:
     """Bytes that can currently be allocated on `device`."""
-    return torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else psutil.virtual_memory().available
+    return torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else free_memory_bytes()
 
 
 def gpu_uuid(device: torch.device) -> str | None:

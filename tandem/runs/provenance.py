@@ -43,7 +43,8 @@ def tree(root: Path = ROOT) -> dict[str, Any]:
     """
     commit = git(root, "rev-parse", "HEAD")
     if commit is None:
-        return {"commit": None, "patch": None, "missing_reason": "not a git repository, or no commit yet"}
+        why = refusal(root) or "not a git repository, or no commit yet"
+        return {"commit": None, "patch": None, "missing_reason": why}
     found: dict[str, Any] = {"commit": commit.decode().strip()}
     patch = patch_of(root)
     if patch is None:
@@ -57,6 +58,18 @@ def tree(root: Path = ROOT) -> dict[str, Any]:
         return {**found, "patch": None, "missing_reason": "an edited file is not UTF-8"}
     sha256 = hashlib.sha256(patch).hexdigest() if patch else None
     return {**found, "patch": text, "patch_sha256": sha256}
+
+
+def refusal(root: Path = ROOT) -> str:
+    """Return why git does not read a repository that belongs to another user, with git's own command; else empty."""
+    try:
+        done = subprocess.run(
+            ["git", "rev-parse", "HEAD"], cwd=root, capture_output=True, text=True, env={**os.environ, "LC_ALL": "C"}
+        )
+    except OSError:
+        return ""
+    allow = re.search(r"^\s*(git config --global --add safe\.directory .+)$", done.stderr, re.MULTILINE)
+    return f"git does not read this clone, because it belongs to another user; run: {allow[1]}" if allow else ""
 
 
 def patch_of(root: Path) -> bytes | None:

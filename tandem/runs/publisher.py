@@ -33,6 +33,7 @@ IDLE_SECONDS = 10.0
 POLL_SECONDS = 0.1
 RETRY_SECONDS = 3.0  # after a store did not answer
 RUN_KEY_TAG = "tandem.run_key"
+NOT_REGISTERED_TAG = "tandem.not_registered"
 # The tags that the parent run of several seeds copies from the run that creates it.
 OF_GROUP = ("workload", "device", "device.name", "host", "dvc.experiment", headline.FITTED_TAG)
 MEASURED = {"test/seconds", "test/samples_per_second"}  # differ between two evaluations with the same scores
@@ -207,7 +208,7 @@ class Publication:
         run, links, of_model = self.client.get_run(self.run_id), {}, end["metrics"]
         if "model" in end:
             model_id = registry.log_model(self.client, self.experiment_id, run, artifacts / "model")
-            registry.register(self.client, about["experiment"], self.run_id, model_id, end["model"])
+            self.register(about["experiment"], run, model_id, end["model"])
             of_model = {metric.key: metric.value for metric in self.client.get_logged_model(model_id).metrics or ()}
             links = {"model_id": model_id, **registry.dataset_link(run)}
         # The metrics are logged for the run and for the model. A publisher may have been killed between these two.
@@ -222,6 +223,22 @@ class Publication:
         if self.parent_id:
             headline.write_parent_figures(self.client, self.experiment_id, self.parent_id, end["ms"])
         self.ended[stage] = end
+
+    def register(self, workload: str, run: Any, model_id: str, about: dict[str, Any]) -> None:
+        """Make the model a version. Where the account may not do that, the run ends without one, and says so."""
+        from mlflow.exceptions import MlflowException
+
+        try:
+            registry.register(self.client, workload, self.run_id, model_id, about)
+        except MlflowException as error:
+            if error.error_code != "PERMISSION_DENIED":
+                raise
+            said = f"this account may not add versions to {registry.name_of(workload)}: it needs EDIT there"
+            self.client.set_tag(self.run_id, NOT_REGISTERED_TAG, said)
+            print(f"warning: the model of run {self.run_id} is not registered; {said}", flush=True)
+        else:
+            if NOT_REGISTERED_TAG in run.data.tags:
+                self.client.delete_tag(self.run_id, NOT_REGISTERED_TAG)
 
     def set_status(self, has_writer: bool) -> str:
         """Set the run's status to that of the training, and return it. MLflow itself would show a killed run as RUNNING

@@ -8,7 +8,6 @@ for MLflow (run_dir.py).
 
 import json
 import os
-import platform
 import time
 from dataclasses import asdict
 from typing import Any
@@ -18,6 +17,7 @@ from safetensors.torch import save
 from tandem import files
 from tandem.machine import conditions
 from tandem.machine.energy import counter_of
+from tandem.machine.hardware import host_name
 from tandem.machine.measure import gpu_uuid
 from tandem.models import kernels
 from tandem.params.loading import load_params, preset_in_force
@@ -201,7 +201,7 @@ def timing_record(context: RunContext, trainer: Trainer, record: Record) -> Timi
     return {
         "schema": schemas.SCHEMA,
         "run_key": record.run_key,
-        "machine": platform.node(),
+        "machine": host_name(),
         "measured_at": record.at_end["measured_at"],
         "tree": record.at_start["tree"],
         "environment": provenance.environment(context.hardware),

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from tandem.machine.hardware import host_name
 from tandem.params.schema import Threads
 
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # malloc.h
@@ -87,7 +88,7 @@ def device_tags(device: torch.device, hardware: dict[str, Any]) -> dict[str, str
         "torch": torch.__version__,
         "python": platform.python_version(),
         "os": platform.platform(),
-        "host": platform.node(),
+        "host": host_name(),
     }
     if device.type == "cuda":
         properties = torch.cuda.get_device_properties(device)

@@ -3,7 +3,9 @@ say of other GPUs is given as literal facts; on a GPU, or an emulated one, the s
 """
 
 import json
+import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -16,7 +18,8 @@ import pytest
 
 from flows import doctor
 from tandem.machine import hardware
-from tests.projects import ROOT, environment, make_project
+from tests.projects import ROOT, commit, copy_of, dvc, environment, git, make_project, python, run_path, stage
+from tests.projects import run as run_in
 
 
 @pytest.fixture(scope="module")
@@ -104,10 +107,87 @@ def test_a_full_disk_and_a_read_only_one_are_named(small_disk: Path, saw: Callab
     full = about(diagnose(project), f"{project}/mlruns: ")
     saw(full["what"].replace(f"{small_disk}/", ""))
     assert full["status"] == "problem" and "No space left on device" in full["what"]
+    room = about(diagnose(project), "GiB are free on the disk of the project, ")
+    assert "; the project has " in room["what"] and room["fix"].startswith(f"du -xh --max-depth=2 {project} ")
     subprocess.run(["mount", "-o", "remount,ro", small_disk], check=True)
     read_only = about(diagnose(project), f"{project}/mlruns: ")
     saw(read_only["what"].replace(f"{small_disk}/", ""))
     assert "Read-only file system" in read_only["what"] and "chown" in read_only["fix"]
+
+
+UNTIL_THEN = "until then, a training records no commit and cannot be verified"
+ADVICE = "from flows import doctor; print(doctor.room_advice(doctor.ROOT, doctor.damaged_files.cache_folder()))"
+
+
+def test_the_way_to_make_room_keeps_experiments_and_caches_of_others(trained: Path, tmp_path: Path) -> None:
+    project = copy_of(trained, tmp_path / "project")
+    commit(project)
+    score, params = project / run_path("scores.csv"), project / "params.yaml"
+    at_first = score.read_bytes()
+    params.write_text(params.read_text().replace("weights: last", "weights: best"))
+    dvc(project, "repro", "evaluate@tiny-cpu")
+    dvc(project, "exp", "save", "--name", "kept")
+    in_experiment = score.read_bytes()
+    git(project, "checkout", "-q", ".")
+    dvc(project, "checkout")
+    look, _, clean = python(project, ADVICE).stdout.strip().partition("; ")
+    assert look == f"du -xh --max-depth=2 {project} | sort -h | tail"
+    run_in(project, *clean.partition(" (")[0].split(), "--force")
+    assert score.read_bytes() == at_first
+    dvc(project, "exp", "apply", "kept")
+    assert score.read_bytes() == in_experiment
+
+    dvc(project, "config", "cache.shared", "group")
+    assert "dvc gc" not in python(project, ADVICE).stdout, "other clones use it"
+    dvc(project, "config", "--unset", "cache.shared")
+    dvc(project, "config", "cache.dir", str(tmp_path / "everybodys"))
+    assert "dvc gc" not in python(project, ADVICE).stdout
+
+
+def test_a_cache_that_this_user_may_not_write_is_named_with_the_way_to_share_it(project: Path, tmp_path: Path) -> None:
+    cache = tmp_path / "everybodys"
+    (cache / "files/md5/ab").mkdir(parents=True)
+    (cache / "files/md5/ab").chmod(0o555)
+    dvc(project, "config", "--local", "cache.dir", str(cache))
+    try:
+        # Without its capabilities, root may write no more than others.
+        without = (
+            ("setpriv", "--bounding-set=-all", sys.executable, "-m") if os.getuid() == 0 else (sys.executable, "-m")
+        )
+        found = about(diagnose(project, python=without), "files/md5/ab")
+    finally:
+        (project / ".dvc/config.local").unlink()
+    assert found["status"] == "problem" and "dvc config --local cache.shared group" in found["fix"]
+
+
+def test_a_clone_of_another_user_is_named_with_gits_command(project: Path, tmp_path: Path) -> None:
+    if os.getuid() != 0:
+        pytest.skip("only root may give a folder away")
+    settings = {"GIT_CONFIG_GLOBAL": str(tmp_path / "gitconfig")}
+    os.chown(project, 2001, -1)
+    try:
+        found = about(diagnose(project, **settings), "git does not read this clone")
+        warned = stage(project, "hardware", **settings).stdout
+        assert warned.splitlines()[0] == f"warning: {found['what']}; run: {found['fix']}; " + UNTIL_THEN
+        run_in(project, *shlex.split(found["fix"]), **settings)
+        assert not [each for each in diagnose(project, **settings) if each["check"] == "git"]
+        assert "warning" not in stage(project, "hardware", **settings).stdout
+    finally:
+        os.chown(project, 0, -1)
+
+
+def test_a_user_id_without_a_name_and_a_limit_of_addresses_are_named(project: Path) -> None:
+    nameless = ("unshare", "--user", "--map-user=2009", sys.executable, "-m")
+    if subprocess.run([*nameless[:3], "true"], stderr=subprocess.DEVNULL).returncode:
+        pytest.skip("this user, or this container, may not make user namespaces")
+    without = {name: "" for name in ("LOGNAME", "USER", "LNAME", "USERNAME")}
+    found = diagnose(project, python=nameless, **without)
+    assert about(found, "the user id 2009 has no name")["fix"] == "export USER=2009"
+    assert not [each for each in found if "getpwuid" in each["what"]]
+    limited = ("bash", "-c", 'ulimit -v 4000000; exec "$0" -m "$@"', sys.executable)
+    found = diagnose(project, "--json", python=limited)
+    assert about(found, "(ulimit -v)")["fix"] == "ulimit -v unlimited"
+    assert {each["fix"] for each in found if each["check"] == "live"} <= {"ulimit -v unlimited"}
 
 
 def test_every_damaged_file_is_named_with_its_fix(project: Path) -> None:

@@ -2,35 +2,56 @@
 
 import base64
 import json
+import random
+import re
 import shutil
 import signal
+import sqlite3
 import subprocess
 import threading
 import time
 import urllib.error
 import zlib
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 import httpx
+import psutil
 import pytest
 
 from flows.results_in_prefect import mlflow_links
 from flows.stage_runs import RESUME
 from tests.projects import ROOT, wait_for
-from tests.served import STAGE_SECONDS, Door, Project, clean_environment, make_project, processes, running_ui
+from tests.served import STAGE_SECONDS, Door, Project, make_project, processes, running_ui
+
+
+def settings_of_others(root: Path) -> dict[str, str]:
+    """What the shell has on the machine of a team's server (docs/team.md), behind a proxy that does not answer."""
+    proxies = ("http_proxy", "HTTP_PROXY", "https_proxy", "HTTPS_PROXY", "all_proxy", "ALL_PROXY")
+    return {
+        "PREFECT_SERVER_DATABASE_CONNECTION_URL": f"sqlite+aiosqlite:///{root}/team.db",
+        "PREFECT_API_DATABASE_CONNECTION_URL": f"sqlite+aiosqlite:///{root}/team.db",  # its former name
+        "PREFECT_SERVER_API_AUTH_STRING": "team:secret",
+        "PREFECT_SERVER_API_BASE_PATH": "/prefect",
+        "PREFECT_UI_API_URL": "https://prefect.example.org/api",
+        "PREFECT_API_URL": "https://prefect.example.org/api",
+        "PREFECT_API_AUTH_STRING": "team:secret",
+        **dict.fromkeys(proxies, "http://127.0.0.1:9"),
+        **dict.fromkeys(("no_proxy", "NO_PROXY"), ""),
+    }
 
 
 @pytest.fixture(scope="module")
 def served(empty_history: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Project]:
-    """A project with `make ui` running in it."""
+    """A project with `make ui` running in it, whose shell has the settings of a team's server and of a proxy."""
     root = make_project(tmp_path_factory.mktemp("project"))
     (root / "mlruns").mkdir()
     shutil.copy(empty_history, root / "mlruns")
-    with running_ui(root) as project:
+    with running_ui(root, **settings_of_others(root)) as project:
         yield project
 
 
@@ -51,6 +72,30 @@ def door(project: Project) -> Iterator[Door]:
         door.shut()
     except OSError:
         pass
+
+
+def test_ui_uses_the_projects_own_database_whatever_the_shell_has(project: Project) -> None:
+    assert project.api("GET", "/deployments/name/pipeline/pipeline")
+    assert httpx.get(f"{project.prefect}/ui-settings").json()["api_url"] == f"{project.prefect}/api"
+    assert (project.root / ".tandem/prefect/prefect.db").exists()
+    assert not (project.root / "team.db").exists()
+
+
+def running_flow(project: Project, flow: str, **fields: Any) -> dict[str, Any]:
+    """A flow run in the state Running, as another project that uses the same server has it."""
+    flow_id = project.api("POST", "/flows/", {"name": flow})["id"]
+    body = {"flow_id": flow_id, "state": {"type": "RUNNING", "name": "Running"}, **fields}
+    found: dict[str, Any] = project.api("POST", "/flow_runs/", body)
+    return found
+
+
+def test_a_start_of_ui_leaves_the_flow_runs_of_other_projects_alone(project: Project) -> None:
+    foreign = [running_flow(project, "train"), running_flow(project, "train_of_the_team", tags=["train"])]
+    own = [running_flow(project, "pipeline"), running_flow(project, "compare", tags=["tandem"])]
+    code = "from flows import ui; ui.mark_orphans_crashed(None)"
+    assert project.run("-c", code, PREFECT_API_URL=project.api_url).returncode == 0
+    assert [project.state(run)["type"] for run in own] == ["CRASHED", "CRASHED"]
+    assert [project.state(run)["type"] for run in foreign] == ["RUNNING", "RUNNING"]
 
 
 def test_pipeline_links_children_and_shows_their_results(project: Project) -> None:
@@ -402,7 +447,7 @@ def test_the_schedule_makes_runs(project: Project) -> None:
     nightly = [project.api("GET", f"/deployments/name/{flow}/{flow}") for flow in ("pipeline", "verify")]
     assert {run["deployment_id"] for run in planned} <= {each["id"] for each in nightly}
     assert not any(each["paused"] for each in nightly)
-    timezone = clean_environment(project.root)["TZ"]
+    timezone = psutil.Process(project.ui.pid).environ()["TZ"]  # in a test's own, another hour may have begun
     for each in nightly:
         assert [entry["schedule"]["timezone"] for entry in each["schedules"]] == [timezone]
         assert "every night at 0" in each["description"] and timezone in each["description"] and each["tags"]
@@ -502,8 +547,56 @@ def test_the_automation_posts_one_message_for_a_failed_run_and_none_for_a_comple
 def test_ui_stops_everything_and_leaves_home_alone(project: Project) -> None:
     again = project.run("-m", "tandem.cli", "ui")
     assert again.returncode == 1 and project.prefect in again.stderr
+    flow = project.api("POST", "/flows/", {"name": "train_of_the_team"})["id"]
+    deployment = project.api("POST", "/deployments/", {"name": "theirs", "flow_id": flow})["id"]
+    foreign = running_flow(project, "train_of_the_team", deployment_id=deployment)
     project.ui.send_signal(signal.SIGINT)
     assert project.ui.wait(600) == 0
+    with closing(sqlite3.connect(project.root / ".tandem/prefect/prefect.db")) as database:
+        query = "SELECT state_type FROM flow_run WHERE id = ?"
+        assert database.execute(query, [foreign["id"]]).fetchone() == ("RUNNING",), "not cancelled with ours"
     assert not processes(project.root, "python")
     assert not (project.root / ".tandem" / "ui.json").exists()
     assert not list((project.root / "home").iterdir())
+
+
+# `tandem ui` whose port another process takes after it was found free.
+TAKEN_LATE = """
+import socket, sys
+from flows import ui
+from tandem.cli import main
+start, taken = ui.start, []
+
+def start_late(name, command, ready_url):
+    if not taken:
+        taken.append(socket.create_server(("127.0.0.1", int(command[2]))))
+    return start(name, command, ready_url)
+
+ui.start = start_late
+sys.exit(main(["ui", "--prefect-port", sys.argv[1], "--mlflow-port", sys.argv[1]]))
+"""
+
+
+def test_ui_takes_the_next_port_if_another_process_was_faster_and_runs_once(project: Project) -> None:
+    port = random.randrange(30_000, 32_000)
+    with project.start("-c", TAKEN_LATE, str(port)) as ui:
+        assert ui.stdout
+        said = [ui.stdout.readline() for _ in range(2)]
+        second = project.run("-m", "tandem.cli", "ui")
+        assert second.returncode == 1 and f"`tandem ui` (process {ui.pid}) is starting here" in second.stderr
+        while said[-1] and not said[-1].startswith("Ctrl+C"):
+            said.append(ui.stdout.readline())
+        ui.send_signal(signal.SIGINT)
+    assert any(re.match(rf"port {port} is in use; Prefect takes \d+", line) for line in said), said
+    assert said[-1].startswith("Ctrl+C") and ui.returncode == 0
+
+
+def test_ui_names_the_cause_and_the_command_if_a_newer_prefect_wrote_the_database(project: Project) -> None:
+    with closing(sqlite3.connect(project.root / ".tandem/prefect/prefect.db")) as database, database:
+        database.execute("UPDATE alembic_version SET version_num = '0123456789ab'")
+    ended = project.run("-m", "tandem.cli", "ui")
+    [error] = [line for line in ended.stderr.splitlines() if line.startswith("error: ")]
+    assert ended.returncode == 1 and "a newer Prefect wrote .tandem/prefect/prefect.db: git pull" in error
+    command = re.search(r"start a new history in Prefect: (mv \S+ \S+)", error)
+    assert command and subprocess.run(command[1].split(), cwd=project.root).returncode == 0
+    assert not (project.root / ".tandem/prefect/prefect.db").exists()

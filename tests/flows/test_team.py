@@ -18,6 +18,11 @@ from tests.projects import commit, environment, git, make_project, run
 def test_every_deployment_is_of_a_flow_and_takes_its_parameters_and_what_is_lost_is_found() -> None:
     from prefect import Flow
     from prefect.events.schemas.automations import AutomationCore
+    from prefect.events.schemas.events import Resource
+
+    from flows.prefect_api import FLOWS
+
+    of_flow = {"prefect.resource.id": "prefect.flow.1", "prefect.resource.role": "flow"}
 
     for deployment in read_yaml(ROOT / "prefect.yaml")["deployments"]:
         module, _, name = deployment["entrypoint"].rpartition(".")
@@ -26,7 +31,10 @@ def test_every_deployment_is_of_a_flow_and_takes_its_parameters_and_what_is_lost
         if parameters := deployment.get("parameters"):
             flow.validate_parameters(parameters)
     for automation in read_yaml(ROOT / "deploy/lost-runs.yaml")["automations"]:
-        AutomationCore.model_validate(automation)
+        related = AutomationCore.model_validate(automation).trigger.match_related
+        assert not related.includes([Resource({**of_flow, "prefect.resource.name": "of another project"})])
+        for name in FLOWS:
+            assert related.includes([Resource({**of_flow, "prefect.resource.name": name})])
 
 
 def test_a_worker_fetches_code_puts_results_back_and_keeps_an_edit(tmp_path: Path) -> None:

@@ -7,9 +7,12 @@ any machine.
 import ctypes
 import json
 import os
+import re
+import subprocess
+import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -22,7 +25,7 @@ from tandem.machine.measure import Measurement, measure, sampled
 from tandem.machine.nvml import Gpu
 from tandem.machine.sampler import Readings, SampledWindow, sampling
 from tandem.runs.history import RUN_METRICS, summarize_gpu
-from tests.projects import python, read_record, unpublished, wait_for
+from tests.projects import ROOT, python, read_record, unpublished, wait_for
 
 CPU = torch.device("cpu")
 
@@ -280,3 +283,54 @@ def test_a_busy_gpu_is_seen_to_be_busy_in_the_whole_training_and_in_its_long_epo
         assert long.energy_joules / long.seconds == pytest.approx(long.power_watts, rel=0.5)
     for epoch in short:
         assert epoch.device_mib > 0 and epoch.gpu_busy_share is None and epoch.energy_joules is None
+
+
+READ_LIMITS = """
+import json, time
+from tandem.machine import conditions, hardware
+before, end = conditions.read(), time.process_time() + 0.1
+while time.process_time() < end:
+    pass
+after = conditions.read()
+between = {"before": before, "after": after, "between": conditions.between(before, after)}
+print(json.dumps([hardware.usable_cores(), hardware.memory_limit_bytes(), hardware.free_memory_bytes(),
+                  conditions.busy(between)]))
+"""
+
+
+@pytest.fixture
+def limited_group() -> Iterator[list[Path]]:
+    """The processes files of a control group that is below one with a tenth of a core and 1 GiB."""
+    root, name = Path("/sys/fs/cgroup"), f"tandem-test-{os.getpid()}"
+    limits = {"cpu.max": "10000 100000", "memory.max": str(2**30)}
+    groups = [root / name]
+    if (root / "cpu").is_dir():  # version 1
+        limits = {"cpu.cfs_quota_us": "10000", "memory.limit_in_bytes": str(2**30)}
+        groups = [root / "cpu" / name, root / "memory" / name]
+    try:
+        for group in groups:
+            group.mkdir()
+            if len(groups) == 1:
+                (root / "cgroup.subtree_control").write_text("+cpu +memory")
+            for file, limit in limits.items():
+                if (group / file).exists():
+                    (group / file).write_text(limit)
+            (group / "inner").mkdir()
+    except OSError:
+        for group in groups:
+            if group.exists():
+                group.rmdir()
+        pytest.skip("this user, or this container, may not make control groups")
+    yield [group / "inner/cgroup.procs" for group in groups]
+    for group in groups:
+        (group / "inner").rmdir()
+        group.rmdir()
+
+
+def test_limits_of_every_control_group_above_the_process_hold_and_throttled_periods_are_told(limited_group):
+    enter = "".join(f"echo $$ > {file}; " for file in limited_group)
+    command = ["bash", "-c", f'{enter}exec "$@"', "-", sys.executable, "-c", READ_LIMITS]
+    done = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True)
+    cores, limit, free, busy = json.loads(done.stdout)
+    assert (cores, limit) == (0.1, 2**30) and 0 < free < 2**30
+    assert re.search(r"its quota of the cores stopped it in \d+% of the periods", busy)

@@ -13,10 +13,11 @@ import time
 import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import fields
-from http.server import BaseHTTPRequestHandler, HTTPServer
+from http.server import BaseHTTPRequestHandler, HTTPServer, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
 from benchmarks.sandbox import free_port
@@ -158,6 +159,47 @@ def test_the_alias_is_on_the_best_model_of_those_with_the_same_data(empty_histor
         made.append(client.get_model_version_by_alias("tandem-tiny", "best").version)
     assert list(map(int, made)) == [1, 2, 2, 2, 5, 2]
     assert len(client.search_model_versions("name='tandem-tiny'")) == 6
+
+
+def test_an_account_that_may_not_register_models_still_ends_its_run(ready: Path, tmp_path: Path):
+    """A server with accounts refuses new versions as this door does: EDIT on the experiment, READ on the model."""
+    server = f"http://127.0.0.1:{free_port()}"
+    refused = {"/api/2.0/mlflow/model-versions/create"}
+
+    class Door(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def answer(self) -> None:
+            body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+            if self.path in refused:
+                status, kind, content = 403, "text/plain", b"Permission denied"
+            else:
+                kept = {name: value for name, value in self.headers.items() if name in ("Content-Type", "Accept")}
+                got = httpx.request(self.command, server + self.path, headers=kept, content=body, timeout=60)
+                status, kind, content = got.status_code, got.headers.get("Content-Type", ""), got.content
+            self.send_response(status)
+            for name, value in (("Content-Type", kind), ("Content-Length", str(len(content)))):
+                self.send_header(name, value)
+            self.end_headers()
+            self.wfile.write(content)
+
+        do_GET = do_POST = do_PUT = do_PATCH = do_DELETE = answer
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    closed = f"http://127.0.0.1:{free_port()}"
+    stages_at_once(ready, "train tiny cpu 0", "evaluate tiny cpu", MLFLOW_TRACKING_URI=closed)
+    with server_of(tmp_path / "server", int(server.rpartition(":")[2])), ThreadingHTTPServer(("", 0), Door) as door:
+        threading.Thread(target=door.serve_forever, daemon=True).start()
+        sync = publish(ready, "sync", MLFLOW_TRACKING_URI=f"http://127.0.0.1:{door.server_port}")
+        said = sync.communicate()[0]
+        [entry] = runs_of(mlflow.MlflowClient(server))
+        door.shutdown()
+    why = "this account may not add versions to tandem-tiny: it needs EDIT there"
+    assert f"warning: the model of run {entry.info.run_id} is not registered; {why}" in said and "up to date" in said
+    assert entry.info.status == "FINISHED" and entry.data.tags["tandem.not_registered"] == why
+    assert not unpublished(ready)
 
 
 @pytest.mark.case(24, 35)

@@ -85,7 +85,7 @@ def test_the_memory_of_the_first_seed_limits_how_many_train_at_a_time(project: P
     peak_mib = results(project, 0, "timing.json")["timing"]["peak_rss_mib"]
     code = "from stages import replicate\nreplicate.usable_cores = lambda: 8.0\n"
     for free, wanted in ((100.0, 5), (4.0, 3), (0.5, 1)):
-        code += f"replicate.memory_limit_bytes = lambda: {free * peak_mib * 2**20}\n"
+        code += f"replicate.free_memory_bytes = lambda: {free * peak_mib * 2**20}\n"
         code += f"assert replicate.concurrency('tiny', 'cpu', 0, 5) == {wanted}, {wanted}\n"
     python(project, code)
 
