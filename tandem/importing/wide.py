@@ -40,14 +40,18 @@ FEWEST_STEPS = 4  # numbered columns of one name that make a table one row per s
 
 def numbered(names: Sequence[str]) -> dict[str, list[str]]:
     """Stem -> its numbered columns in the order of their numbers (x_0, x_1, ...), of the stems with the most columns,
-    which are the features; empty if these are too few.
+    which are the features; empty if these are too few. In x-11, x-10, ..., x-0, the sign is a minus.
     """
     found: dict[str, dict[int, str]] = {}
     for name in names:
         if match := re.fullmatch(r"(.*?)[ _.\-\[(]*(\d{1,9})[\])]?", name):
             found.setdefault(match[1], {}).setdefault(int(match[2]), name)
     most = max(map(len, found.values()), default=0)
-    runs = {stem: [columns[number] for number in sorted(columns)] for stem, columns in found.items()}
+    runs = {stem: list(columns.values()) for stem, columns in found.items()}
+    for stem, columns in found.items():
+        are_lags = all(name.endswith(f"-{number}") for number, name in columns.items())
+        if not are_lags or list(columns) != sorted(columns, reverse=True):
+            runs[stem] = [columns[number] for number in sorted(columns)]
     return {stem: columns for stem, columns in runs.items() if len(columns) == most >= FEWEST_STEPS}
 
 

@@ -19,6 +19,7 @@ from torch import Tensor
 
 from tandem import tasks
 from tandem.tasks import Evaluation, NewInputs, Read
+from tandem.tasks.groups import MIN_GROUPS
 
 NUM_RESAMPLES = 1000
 # Relative to the error of other steps, a smaller error is rounding: the targets are stored as 32-bit floats.
@@ -165,12 +166,14 @@ def skill_interval(levels: np.ndarray, persistence: np.ndarray, actual: np.ndarr
     """Return the 95% interval of the skill by a seeded moving-block bootstrap over time (Kuensch 1989).
 
     Neighbouring windows share most of their steps, so their errors are correlated; blocks of sqrt(N) windows preserve
-    this. None if persistence makes no error in some resample, which then has no skill: the series changes in few
-    windows.
+    this. A block is at least as long as a forecast. None if there are fewer than MIN_GROUPS blocks, or if persistence
+    makes no error in some resample, which then has no skill: the series changes in few windows.
     """
     own, base = (np.abs(part - actual).mean(axis=1) for part in (levels, persistence))
-    size = max(1, round(len(own) ** 0.5))
+    size = max(1, round(len(own) ** 0.5), actual.shape[1])
     num_blocks = -(-len(own) // size)
+    if num_blocks < MIN_GROUPS:
+        return None
     starts = np.random.default_rng(0).integers(0, len(own) - size + 1, size=(NUM_RESAMPLES, num_blocks))
     summed = [np.concatenate([[0.0], np.cumsum(part)]) for part in (own, base)]
     totals = [(sums[starts + size] - sums[starts]).sum(axis=1) for sums in summed]
@@ -189,7 +192,7 @@ def verdict(
     """
     error, base = metrics["mae"], metrics[f"{best}_mae"]
     message, why = "is not clearly better than", ""
-    interval = "no interval, because the series changes in only a few windows"
+    interval = "no interval, because the test windows, or those in which the series changes, are too few"
     if gain:
         is_better, is_worse = gain[0] > 0, gain[1] < 0
         message = "beats" if is_better else "does not beat"

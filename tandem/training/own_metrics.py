@@ -31,7 +31,7 @@ from tandem.files import raw_dir
 from tandem.params.parsing import nearest
 from tandem.params.schema import OwnSource
 from tandem.parts import Component, find
-from tandem.tasks.groups import Groups
+from tandem.tasks.groups import MIN_GROUPS, Groups
 from tandem.training.context import RunContext
 
 NUM_RESAMPLES = 1000
@@ -203,10 +203,11 @@ def interval(
     num = len(mask)
     if groups and groups.shortage:
         return groups.shortage
-    if num < 3:
-        return f"{num} test sequences are too few"
+    num_blocks, found = -(-num // block_size), list[float]()
+    if not groups and num_blocks < MIN_GROUPS:
+        of = f" in {num_blocks} blocks of time" if block_size > 1 else ""
+        return f"{num} test sequences{of} are too few for an interval, which needs {MIN_GROUPS}"
     generator = np.random.default_rng(0)
-    num_blocks, found = -(-num // block_size), []
     num_drawn = num_resamples(predictions, mask)
     members = np.split(np.argsort(groups.index, kind="stable"), np.cumsum(groups.sizes)[:-1]) if groups else []
     with warnings.catch_warnings():

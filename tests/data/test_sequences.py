@@ -202,6 +202,20 @@ def test_duplicates_stay_on_one_side(tmp_path: Path, seed: int, saw: Callable[[s
     assert summary["num_duplicates_with_other_label"] == summary["num_duplicates_across_splits"] == 0
 
 
+@pytest.mark.parametrize(("num_copies", "are_groups"), [(8, False), (9, True)])
+def test_many_copies_are_groups_so_that_intervals_count_each_sequence_once(
+    tmp_path: Path, num_copies: int, are_groups: bool
+):
+    """More than a fifth of 40 sequences."""
+    copies = {number + 20: number for number in range(num_copies)}
+    found = prepared(tmp_path, repeated(make_table(), copies))
+    assert ("num_groups" in found.summary) == are_groups
+    if are_groups:
+        groups = found.arrays_of(np.arange(40))["groups"]
+        assert all(groups[to] == groups[source] for to, source in copies.items()) and len(set(groups)) == 31
+        assert "9 of 40 sequences are copies" in found.message
+
+
 @pytest.mark.parametrize("sides", [("train", "val", "test"), ("train", "train", "test")])
 def test_a_split_column_decides_the_split(tmp_path: Path, sides: tuple[str, ...]):
     """Where it has no val, train is divided as asked for: 0.5 : 0.25."""

@@ -106,6 +106,18 @@ def test_a_table_with_one_row_per_sequence_is_read(tmp_path: Path, ending: str):
     assert expect(path).workload.preprocess.columns.features == ("x", "y")
 
 
+def test_columns_named_as_lags_are_in_the_order_of_time(tmp_path: Path):
+    """x-11, x-10, ..., x-0: the oldest first. In the other order, x-0, x-1, ..., the sign separates."""
+    wide = wide_table()
+    last = padded().shape[1] - 1
+    lags = {f"{name}_{step}": f"{name}-{last - step}" for name in "xy" for step in range(last + 1)}
+    path = tmp_path / "lags.csv"
+    wide.rename(columns=lags).to_csv(path, index=False)
+    expect(path)
+    wide.rename(columns={name: name.replace("_", "-") for name in lags}).to_csv(path, index=False)
+    expect(path)
+
+
 def test_a_table_without_a_header_is_read(tmp_path: Path):
     array = np.nan_to_num(padded(1))[:, :, 0]
     for place, name in ((0, "first.txt"), (array.shape[1], "last.csv")):

@@ -169,6 +169,7 @@ def test_skill_comes_with_an_interval_that_holds_it():
     still = np.full((100, 1), 10.0)
     still[7] = 11.0  # in most resamples nothing changes, so persistence makes no error
     assert forecast.skill_interval(still + 1, np.full((100, 1), 10.0), still) is None
+    assert forecast.skill_interval(better[:25], base[:25], actual[:25]) is None  # five blocks of five windows
 
 
 def test_scores_are_those_of_scikit_learn():
