@@ -158,17 +158,14 @@ def train_record(context: RunContext, trainer: Trainer, record: Record, inputs: 
 
 
 def realized_settings(trainer: Trainer) -> Realized:
-    return {
+    found: Realized = {
         "threads": trainer.params.num_threads,
         "precision": trainer.step.precision,
-        **step_setting(trainer),
         "grad_accum_steps": trainer.step.grad_accum_steps,
     }
-
-
-def step_setting(trainer: Trainer) -> dict[str, str]:
-    """Return the execution mode of the steps; empty for a fitted model, which takes none."""
-    return {} if trainer.closed_form else {"step": trainer.step.execution_mode}
+    if not trainer.closed_form:  # a fitted model takes no steps
+        found["step"] = trainer.step.execution_mode
+    return found
 
 
 def timing_record(context: RunContext, trainer: Trainer, record: Record) -> TimingRecord:
@@ -273,9 +270,7 @@ def write_run_info(
             **{name: about[name] for name in ("device", "device.name", "torch")},
             "preset": preset,
             "seed": context.seed,
-            "threads": trainer.params.num_threads,
-            "precision": trainer.step.precision,
-            **step_setting(trainer),
+            **{name: value for name, value in realized_settings(trainer).items() if name != "grad_accum_steps"},
             **({"workers": context.num_workers} if context.num_workers > 1 else {}),
             "data.sha256": data_sha256(context),
             "git.commit": git.get("mlflow.source.git.commit", "none"),
