@@ -107,7 +107,8 @@ def start_all(servers: list[Server], prefect_port: int, mlflow_port: int) -> boo
     Returns False if another process has taken a port after it was found free.
     """
     LOGS.mkdir(parents=True, exist_ok=True)
-    prefect_port, mlflow_port = free_port("Prefect", prefect_port), free_port("MLflow", mlflow_port)
+    prefect_port = free_port("Prefect", prefect_port)
+    mlflow_port = free_port("MLflow", mlflow_port, besides=prefect_port)
     prefect, mlflow = f"http://{HOST}:{prefect_port}", f"http://{HOST}:{mlflow_port}"
     # The shell may have the settings of another server: its database, its password, its path, a profile.
     for variable in [name for name in os.environ if name.startswith("PREFECT_")]:
@@ -161,9 +162,9 @@ def start(name: str, command: list[str], ready_url: str) -> Server:
         return Server(name, processes.start(command, file), ready_url, log)
 
 
-def free_port(name: str, port: int) -> int:
-    """`port`, or the next free one, which is printed."""
-    free = next(filter(is_free, range(port, min(port + 100, 65536))), None)
+def free_port(name: str, port: int, besides: int | None = None) -> int:
+    """`port`, or the next free one, which is printed. `besides` is the port of a server that is about to start."""
+    free = next((each for each in range(port, min(port + 100, 65536)) if each != besides and is_free(each)), None)
     if free is None:
         raise CommandError(f"no free port for {name} from {port} on; choose another with --{name.lower()}-port")
     if free != port:
