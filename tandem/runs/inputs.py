@@ -127,10 +127,9 @@ def other_parameters(run: Run) -> str:
     """Return the parameters of a training, or of its evaluation, that differ from those in force, such as
     `train.epochs 3, not 5`; empty if there are none. A file that DVC restored may be of other parameters.
     """
-    now: dict[str, Any] = files.read_json(files.params_file("train", run.workload))
+    now = literal(load_workload(run.workload))
     recorded = {name: run.train["block"][name] for name in SECTIONS["train"]}
     if run.score and "evaluate" in run.score:  # older records lack it
-        now = now | files.read_json(files.params_file("evaluate", run.workload))
         recorded["evaluate"] = run.score["evaluate"]
     before, after = recorded_parameters(recorded), recorded_parameters({name: now[name] for name in recorded})
     names = differing_names(before, after)
