@@ -221,7 +221,7 @@ def test_kernels_that_params_yaml_turns_off_are_named_and_do_not_refuse_the_comp
         ({"environment.requirements_sha256": "9" * 64}, "locked packages (88888888 vs 99999999)"),
         ({"conditions.between": {"others_share": 0.3}}, "other processes used 30% of the CPU time during the training"),
         ({"conditions.between": {"waiting_threads": 0.4}}, "0.4 of its threads waited for a core during the training"),
-        ({"conditions.between": {"throttled_share": 0.3}}, "its quota of the cores stopped it in 30% of the periods"),
+        ({"conditions.between": {"throttled_share": 0.3}}, "stopped it in 30% of the periods during the training"),
         ({"conditions.after.gpu.throttled_by": ["power", "heat"]}, "the clocks were throttled (power, heat)"),
     ],
 )
