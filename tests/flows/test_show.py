@@ -106,8 +106,9 @@ def test_an_experiment_without_a_result_has_a_state_and_no_score(project: Path, 
         wait_for(lambda: "epoch 1/" in dvc(project, "queue", "logs", "runs", check=False).stdout)
         queue("waits", "tiny.train.epochs=7")
         rows = shown_rows(project)
-        states = {"runs": "running", "waits": "queued", "fails": "failed"}
-        assert {name: rows[name]["state"] for name in states} == states
+        states = {name: rows[name]["state"] for name in ("runs", "waits", "fails")}
+        assert (states["runs"], states["fails"]) == ("running", "failed")
+        assert states["waits"] in ("queued", "running")  # if DVC's first worker has not ended, it takes this one
         assert all(rows[name]["score"] is rows[name]["epoch_seconds"] is None for name in states)
         assert rows["waits"]["params"] == {"train.epochs": 7}
         assert rows["main"]["score"] and rows["main"]["state"] is None
