@@ -134,7 +134,7 @@ def memory(row: Row) -> Cell:
     """Return the peak of the device's own memory; for a CPU, of the process."""
     name, kind = ("peak_rss_mib", "MiB of RAM") if row["device"] == "cpu" else ("peak_allocated_mib", "MiB of VRAM")
     if row.get(name) is None:
-        return Cell("not measured", (missing_reason(row, name),))
+        return Cell("" if kind_of(row) == "published" else "not measured", (missing_reason(row, name),))
     return Cell(f"{row[name]:,.0f}", (kind,))
 
 
