@@ -455,7 +455,7 @@ def test_the_schedule_makes_runs(project: Project) -> None:
         wait_for(lambda own=own: project.api("POST", "/flow_runs/count", own), what="a run of each schedule")
 
 
-@pytest.mark.parametrize("flow", ["pipeline", "verify"])
+@pytest.mark.parametrize("flow", ["pipeline", pytest.param("verify", marks=pytest.mark.long)])
 def test_of_three_missed_nights_only_the_last_one_runs(project: Project, flow: str) -> None:
     """As when `make ui` starts again after a weekend: Prefect's runner takes every run that is late."""
     deployment = project.api("GET", f"/deployments/name/{flow}/{flow}")["id"]
