@@ -105,7 +105,7 @@ def test_a_training_on_a_gpu_is_captured_and_its_record_says_where_it_computed(c
     assert found["realized"]["step"] == "graph" and "graph_blocker" not in found["realized"]
     lines = read_record(compared, "timing.json", device="cuda")["summary_lines"]
     assert "on cuda in all 4 epochs" in lines["device"]
-    assert found["kernels"] == "cuDNN" and found["environment"]["versions"]["cudnn"]
+    assert found["kernels"] == "cuDNN's GRU, torch's dropout" and found["environment"]["versions"]["cudnn"]
     timings = found["timing"]
     assert timings["peak_allocated_mib"] > 0 and timings["peak_reserved_mib"] >= timings["peak_allocated_mib"]
     for name in ("process_mib", "device_mib", "gpu_busy_share", "power_watts", "epoch_joules", "train_joules"):
