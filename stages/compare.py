@@ -12,15 +12,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from ruamel.yaml import YAML
-
 from tandem import files
 from tandem.comparing import published
 from tandem.comparing.comparison import Comparison, Side, compare
 from tandem.files import read_json
 from tandem.params.loading import PARAMS, load_params, read_yaml
 from tandem.report import comparison, report
-from tandem.report.changes import at_commit, changes
+from tandem.report.changes import at_commit, changes, committed_params
 from tandem.report.comparison import ReportSection
 from tandem.runs.inputs import other_parameters
 from tandem.runs.run import open_folder, seeds_in
@@ -133,8 +131,7 @@ def write_tracked(
     them, unless they are `outdated` or their parameters have changed since.
     """
     folder = files.results_dir()
-    before = YAML(typ="safe").load(at_commit("params.yaml") or b"{}")
-    now = read_yaml(PARAMS)
+    before, now = committed_params(), read_yaml(PARAMS)
     changed = {name for name in order if any(before.get(key) != now[key] for key in (name, "preset", "presets"))}
     others = [name for name in order if name not in {*by_workload, *outdated, *changed}]
     rows = {name: {side.row["requested"]: side.row for side in sides} for name, sides in by_workload.items()}

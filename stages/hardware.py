@@ -85,12 +85,10 @@ def require_data() -> None:
 
 def restore() -> str:
     """Return how to undo what DVC did before this stage. It has removed results if workloads or devices changed."""
-    from ruamel.yaml import YAML
-
     from tandem.params.loading import PARAMS, read_yaml
-    from tandem.report.changes import at_commit
+    from tandem.report.changes import committed_params
 
-    before, now = YAML(typ="safe").load(at_commit("params.yaml") or b"{}"), read_yaml(PARAMS)
+    before, now = committed_params(), read_yaml(PARAMS)
     changed = [key for key in ("workloads", "devices") if before.get(key) != now.get(key)]
     if not changed:
         return RESTORE

@@ -26,8 +26,8 @@ def changes(evaluated: Iterable[str]) -> list[str]:
         return []
     name, before = commit.decode().strip(), json.loads(committed_scores)
     now = files.read_json(files.results_dir() / "scores.json")
-    params_now, committed = read_yaml(PARAMS), at_commit("params.yaml")
-    params_before = YAML(typ="safe").load(committed) if committed else params_now
+    params_now = read_yaml(PARAMS)
+    params_before = committed_params() or params_now
     changed, equal = list[str](), list[str]()
     for workload in evaluated:
         if workload not in before and workload not in params_before:
@@ -46,6 +46,11 @@ def changes(evaluated: Iterable[str]) -> list[str]:
 
 def at_commit(path: str) -> bytes | None:
     return git(files.ROOT, "show", f"HEAD:./{path}")
+
+
+def committed_params() -> dict[str, Any]:
+    """The content of params.yaml at the last commit; empty if there is none."""
+    return YAML(typ="safe").load(at_commit("params.yaml") or b"{}") or {}
 
 
 def changed_params(block_before: dict[str, Any], block_now: dict[str, Any]) -> str:

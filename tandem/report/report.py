@@ -6,6 +6,7 @@ Takes a `comparison.ReportSection` for each workload and fills in report.html.j2
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import cache
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -32,7 +33,7 @@ def write_report(path: Path, sections: Sequence[ReportSection], outdated: Sequen
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters |= {"number": number, "words": words, "svg_address": drawing.svg_address}
+    environment.filters |= {"number": number, "words": words, "svg_address": cache(drawing.svg_address)}
     environment.filters |= {"explained": answers.explained, "code": with_code, "capitalized": charts.capitalized}
     rows, hardware = comparison.named([row for section in sections for row in section.rows])
     labelled = iter(rows)
