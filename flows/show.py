@@ -19,6 +19,7 @@ import sys
 from argparse import ArgumentParser, Namespace
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 from flows.processes import output_of
@@ -37,6 +38,7 @@ WORKSPACE, HERE = "workspace", "here, now"  # the working tree, as DVC and as th
 # States of an experiment in which its metrics are those of the commit that it started from.
 WITHOUT_RESULT, NOT_COMPARED = ("queued", "running", "failed"), "not compared"
 RESULTS = "results/runs"  # what `compare` reads
+RUNNING = ".dvc/tmp/exps/run"  # where DVC keeps a file for each experiment that runs
 # One process, because importing DVC takes most of the time. Each command prints one line. DVC gives no status while a
 # stage runs.
 STATUS_AND_EXPERIMENTS = """
@@ -99,7 +101,13 @@ def recorded(num_commits: int) -> tuple[Status, list[Experiment]]:
     """
     with suppress(CommandError):  # this machine may lack a device of params.yaml; other results can still be shown
         output_of(sys.executable, "-m", "tandem.stage", "hardware")  # the status depends on the code that it describes
-    found = output_of(sys.executable, "-c", STATUS_AND_EXPERIMENTS, str(num_commits))
+    list_all = partial(output_of, sys.executable, "-c", STATUS_AND_EXPERIMENTS, str(num_commits))
+    try:
+        found = list_all()
+    except CommandError as error:
+        if RUNNING not in str(error):
+            raise
+        found = list_all()  # an experiment ended while DVC read it
     status, baselines = map(json.loads, found.splitlines())
     experiments: list[Experiment] = []
     for baseline in baselines:

@@ -40,7 +40,7 @@ def to_sequences(
     """
     codes, distinct = factorize(table, columns.sequence)
     ids = distinct if ids is None else ids
-    step = read_numbers(table, columns.step)
+    step = read_numbers(table, columns.step, is_step=True)
     num_sequences = len(ids)
     lengths = np.bincount(codes, minlength=num_sequences).astype(np.int32)
     num_steps = int(lengths.max())

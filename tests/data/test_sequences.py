@@ -64,9 +64,11 @@ def prepare(path: Path, params: Any) -> Any:
     return source_module(params.source).prepare(replace(params, table=path.name), path.parent, "class")
 
 
-def prepared(tmp_path: Path, table: pd.DataFrame, params: SequenceTable = PARAMS) -> PreparedSequences:
-    path = tmp_path / "table.csv"
-    table.to_csv(path, index=False)
+def prepared(
+    tmp_path: Path, table: pd.DataFrame, params: SequenceTable = PARAMS, name: str = "table.csv"
+) -> PreparedSequences:
+    path = tmp_path / name
+    (table.to_csv if path.suffix == ".csv" else table.to_parquet)(path, index=False)
     return prepare(path, params)
 
 
@@ -288,6 +290,19 @@ def test_small_changes_of_large_numbers_are_kept(tmp_path: Path):
     again = to_sequences(rows, PARAMS.columns, True, False, offsets=far.summary["offsets"])
     standardize(again.values, again.padding_mask, far.summary["mean"], far.summary["std"])
     np.testing.assert_array_equal(again.values, far.sequences.values[:3])
+
+
+def test_changes_of_nanoseconds_are_kept_or_refused(tmp_path: Path):
+    """64-bit floats around 2**53 are 2 apart, and those around a time of today in nanoseconds are 256 apart."""
+    table = make_table()
+    table = table.assign(x=table.x.rank().astype("int64"))
+    found = prepared(tmp_path, table)
+    times = prepared(tmp_path, table.assign(x=pd.to_datetime(table.x + 1_700_000_000_000_000_000)), name="t.parquet")
+    np.testing.assert_allclose(times.sequences.values[..., 0], found.sequences.values[..., 0], atol=1e-5)
+    for name in ("table.csv", "t.parquet"):
+        prepared(tmp_path, table.assign(x=2**53 - 1 - table.x), name=name)
+        with pytest.raises(ValueError, match="from -9007199254740991 to 9007199254740991"):
+            prepared(tmp_path, table.assign(x=2**53 + table.x % 2), name=name)
 
 
 # What is refused ------------------------------------------------------------------------------------------------------
