@@ -209,7 +209,7 @@ def make_features(
         cells = read(index)
         if offset := offset_of(cells) if offsets is None else offsets.get(feature, 0.0):
             used_offsets[feature] = offset
-            cells = cells - (np.int64(offset) if cells.dtype == np.int64 else offset)  # exact for times in nanoseconds
+            cells = cells - (np.int64(offset) if cells.dtype == np.int64 else offset)  # int64: exact
         padded = np.zeros(is_real.shape, dtype=np.float32)
         padded[is_real] = cells.astype(np.float32, copy=False)
         if allow_missing:

@@ -40,7 +40,7 @@ def to_sequences(
     """
     codes, distinct = factorize(table, columns.sequence)
     ids = distinct if ids is None else ids
-    step = read_numbers(table, columns.step, is_step=True)
+    step = read_numbers(table, columns.step, keep_whole=True)
     num_sequences = len(ids)
     lengths = np.bincount(codes, minlength=num_sequences).astype(np.int32)
     num_steps = int(lengths.max())
@@ -89,7 +89,7 @@ def to_sequences(
 
     def read(index: int) -> np.ndarray:
         hint = "" if allow_missing else " (`missing: interpolate` fills empty cells)"
-        cells = read_numbers(table, columns.features[index], allow_missing, hint)
+        cells = read_numbers(table, columns.features[index], allow_missing, hint, keep_whole=True)
         return cells if order is None else cells[order]
 
     values, num_filled, used_offsets = make_features(

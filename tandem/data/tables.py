@@ -315,19 +315,19 @@ def sorted_with_rank(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def read_numbers(
-    table: RawTable, column: str, allow_missing: bool = False, hint: str = "", is_step: bool = False
+    table: RawTable, column: str, allow_missing: bool = False, hint: str = "", keep_whole: bool = False
 ) -> np.ndarray:
     """Return the numbers (R,) in the file's own type. Times become nanoseconds.
 
-    Raises ValueError with the row and its value if a number is not finite, or if it is whole, no step and a 64-bit
-    float cannot hold it. With `allow_missing`, empty cells and NaN are accepted and become NaN. `hint` is a part of the
-    message.
+    Raises ValueError with the row and its value if a number is not finite, or if it is whole and a 64-bit float cannot
+    hold it, unless the result is int64 and the caller keeps it so (`keep_whole`). With `allow_missing`, empty cells and
+    NaN are accepted and become NaN. `hint` is a part of the message.
     """
     cells = table.take(column)
     is_time = pa.types.is_date(cells.type) or pa.types.is_timestamp(cells.type)
     if is_time:
         cells = cells.cast(pa.timestamp("ns")).cast(pa.int64())
-    is_whole = pa.types.is_integer(cells.type) and not is_time and not is_step
+    is_whole = pa.types.is_integer(cells.type)
     why = f"column {column!r} must hold finite numbers{hint}"
     found, spellings = as_numbers(cells, table.na)
     if found is None:
@@ -341,7 +341,8 @@ def read_numbers(
     if array.dtype.kind == "f":
         raise_if_any(table, np.isinf(array) if allow_missing else ~np.isfinite(array), why, cells)
     if not is_time:
-        largest = LARGEST_WHOLE if is_whole else LARGEST
+        is_kept = keep_whole and array.dtype == np.int64
+        largest = LARGEST_WHOLE if is_whole and not is_kept else LARGEST
         why = f"column {column!r} must hold {'whole ' * is_whole}numbers from {-largest:.16g} to {largest:.16g}"
         raise_if_any(table, (array > largest) | (array < -largest), why, cells)
     return array

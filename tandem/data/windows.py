@@ -132,7 +132,7 @@ def sort_rows(table: RawTable, columns: Columns) -> SortedRows:
     has_recordings = columns.sequence != NO_GROUPS
     if has_recordings:
         recording, names = factorize(table, columns.sequence)
-    step = read_numbers(table, columns.step, is_step=True)
+    step = read_numbers(table, columns.step, keep_whole=True)
     order = np.lexsort((step, recording))
     step, recording = step[order], recording[order]
     is_new, distance = recording[1:] != recording[:-1], np.diff(step)

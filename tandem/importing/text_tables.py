@@ -57,6 +57,7 @@ BOMS = {codecs.BOM_UTF8: "utf-8-sig", codecs.BOM_UTF16_LE: "utf-16", codecs.BOM_
 DELIMITERS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "bars", " ": "spaces"}
 SAMPLE_LETTERS, SAMPLE_ROWS = 1 << 18, 50
 BLOCK_BYTES = 2 << 20  # pyarrow reads dozens of blocks ahead
+FEWEST_RISING = 8  # rising numbers that make a row a header: fewer may rise by chance
 NUM_SAMPLED = 1000  # rows
 NUMBER = "|".join((number_signs.NUMBER, *map(re.escape, filter(None, MISSING))))
 
@@ -131,7 +132,7 @@ def find_format(path: Path, options: Mapping[str, Any]) -> TextTable:
         raise ValueError(f"{path} is empty; it must hold a header and at least one row")
     if delimiter != ",":
         notes.append(("cells", f"between {DELIMITERS[delimiter]}", "detected in the first rows"))
-    has_header = is_header(rows[0])
+    has_header = is_header(rows)
     names = tuple(name.strip() if delimiter != "," else name for name in rows[0])
     if not has_header:
         names = tuple(str(number) for number in range(1, len(rows[0]) + 1))
@@ -246,15 +247,28 @@ def find_delimiter(text: str) -> tuple[str, list[list[str]]]:
     return best
 
 
-def is_header(row: Sequence[str]) -> bool:
-    """Whether a row names columns: most of its cells are not numbers, or they count (0, 1, 2, ...)."""
+def is_header(rows: Sequence[Sequence[str]]) -> bool:
+    """Whether the first row names columns: most of its cells are not numbers, or they count (0, 1, 2, ...), or its
+    numbers rise (1990, 1995, ...; 0.0, 0.1, ...) and those of no other row do.
+    """
+    row = rows[0]
     numeric = [cell.strip() for cell in row if re.fullmatch(NUMBER, cell.strip())]
     if len(numeric) * 2 < len(row):
         return True
     if not row[0].strip() and [cell.strip() for cell in row[1:]] == [str(number) for number in range(len(row) - 1)]:
         return True  # pandas writes such a header for data without column names
     counts = [int(cell) for cell in numeric if re.fullmatch(r"\d{1,9}", cell)]
-    return len(counts) == len(numeric) > 2 and all(b - a == 1 for a, b in pairwise(counts))
+    if len(counts) == len(numeric) > 2 and all(b - a == 1 for a, b in pairwise(counts)):
+        return True
+    num_rising = num_rising_cells(row)
+    return num_rising >= FEWEST_RISING and all(num_rising_cells(other) < num_rising for other in rows[1:])
+
+
+def num_rising_cells(row: Sequence[str]) -> int:
+    """How many cells are numbers without a sign and with equally many decimals, if each is above the one before it."""
+    cells = [cell.strip() for cell in row if re.fullmatch(r"\d+(\.\d+)?", cell.strip())]
+    are_alike = len({len(cell.partition(".")[2]) for cell in cells}) == 1
+    return len(cells) if are_alike and all(float(a) < float(b) for a, b in pairwise(cells)) else 0
 
 
 def read_blocks(table: TextTable, types: Mapping[str, pa.DataType] | None) -> Iterator[tuple[int, pa.Table]]:

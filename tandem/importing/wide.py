@@ -9,6 +9,8 @@ column of lists has an entry for each step: numbers are a feature, words may be 
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from decimal import Decimal
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -35,17 +37,28 @@ from tandem.importing.long_table import (
 )
 from tandem.importing.text_tables import Note, TextTable
 
+# Names of numbered columns: stem and number.
+WHOLE, DECIMAL = (rf"(.*?)[ _.\-\[(]*({number})[\])]?" for number in (r"\d{1,9}", r"\d{1,9}\.\d{1,9}"))
 FEWEST_STEPS = 4  # numbered columns of one name that make a table one row per sequence
 
 
 def numbered(names: Sequence[str]) -> dict[str, list[str]]:
     """Stem -> its numbered columns in the order of their numbers (x_0, x_1, ...), of the stems with the most columns,
     which are the features; empty if these are too few. In x-11, x-10, ..., x-0, the sign is a minus.
+
+    x0.0, x0.1, ..., x1.1 is x with decimal numbers; s1.0 ... s1.9, s2.0 ... s2.9 are two features, s1 and s2.
     """
-    found: dict[str, dict[int, str]] = {}
+    whole, decimal = runs_of(names, WHOLE), runs_of(names, DECIMAL)
+    num_whole, num_decimal = (sum(map(len, runs.values())) for runs in (whole, decimal))
+    return decimal if num_decimal > num_whole or (num_decimal == num_whole and "" in decimal) else whole
+
+
+def runs_of(names: Sequence[str], number: str) -> dict[str, list[str]]:
+    """As `numbered`, for names that end with a `number`, WHOLE or DECIMAL."""
+    found: dict[str, dict[Decimal, str]] = {}
     for name in names:
-        if match := re.fullmatch(r"(.*?)[ _.\-\[(]*(\d{1,9})[\])]?", name):
-            found.setdefault(match[1], {}).setdefault(int(match[2]), name)
+        if match := re.fullmatch(number, name):
+            found.setdefault(match[1], {}).setdefault(Decimal(match[2]), name)
     most = max(map(len, found.values()), default=0)
     runs = {stem: list(columns.values()) for stem, columns in found.items()}
     for stem, columns in found.items():
@@ -53,6 +66,14 @@ def numbered(names: Sequence[str]) -> dict[str, list[str]]:
         if not are_lags or list(columns) != sorted(columns, reverse=True):
             runs[stem] = [columns[number] for number in sorted(columns)]
     return {stem: columns for stem, columns in runs.items() if len(columns) == most >= FEWEST_STEPS}
+
+
+def gap_in(run: Sequence[str]) -> str:
+    """What to say of numbers that are not evenly spaced; empty if they are."""
+    numbers = [Decimal(match[2]) for name in run if (match := re.fullmatch(DECIMAL, name) or re.fullmatch(WHOLE, name))]
+    distances = [abs(after - before) for before, after in pairwise(numbers)]
+    wide = [place for place, distance in enumerate(distances) if distance > min(distances)]
+    return f"; {run[wide[0]]} is followed by {run[wide[0] + 1]}, read as the next step" if wide else ""
 
 
 def is_wide(columns: TableColumns, has_header: bool) -> str:
@@ -119,7 +140,7 @@ def open_wide(
             f"{columns.shown} has no {FEWEST_STEPS} numbered columns (x_0, x_1, ...), the steps of a sequence"
         )
     [first, *_] = runs.values()
-    steps = ("steps", f"{len(first)}", f"{shortened(first, 3)}; empty cells at the end of a row end it")
+    steps = ("steps", f"{len(first)}", f"{shortened(first, 3)}{gap_in(first)}; empty cells at the end of a row end it")
     features = [(stem.strip(" _.-[(") or "value", run) for stem, run in runs.items()]
     notes = [*notes, steps, *parts_notes(files)]
     if has_header:

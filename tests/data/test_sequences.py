@@ -292,17 +292,23 @@ def test_small_changes_of_large_numbers_are_kept(tmp_path: Path):
     np.testing.assert_array_equal(again.values, far.sequences.values[:3])
 
 
-def test_changes_of_nanoseconds_are_kept_or_refused(tmp_path: Path):
+def test_the_last_digits_of_large_whole_numbers_are_kept_or_refused(tmp_path: Path):
     """64-bit floats around 2**53 are 2 apart, and those around a time of today in nanoseconds are 256 apart."""
     table = make_table()
     table = table.assign(x=table.x.rank().astype("int64"))
-    found = prepared(tmp_path, table)
-    times = prepared(tmp_path, table.assign(x=pd.to_datetime(table.x + 1_700_000_000_000_000_000)), name="t.parquet")
-    np.testing.assert_allclose(times.sequences.values[..., 0], found.sequences.values[..., 0], atol=1e-5)
-    for name in ("table.csv", "t.parquet"):
-        prepared(tmp_path, table.assign(x=2**53 - 1 - table.x), name=name)
-        with pytest.raises(ValueError, match="from -9007199254740991 to 9007199254740991"):
-            prepared(tmp_path, table.assign(x=2**53 + table.x % 2), name=name)
+    wanted = prepared(tmp_path, table).sequences.values[..., 0]
+    large = table.assign(x=table.x + 1_700_000_000_000_000_000)
+    for name, each in (
+        ("table.csv", large),
+        ("table.parquet", large),
+        ("table.parquet", large.assign(x=pd.to_datetime(large.x))),
+        ("table.csv", table.assign(x=table.x + 2**53)),
+    ):
+        np.testing.assert_allclose(prepared(tmp_path, each, name=name).sequences.values[..., 0], wanted, atol=1e-5)
+    missing = large.assign(x=large.x.astype("Int64").where(large.index != 3))
+    for name in ("table.csv", "table.parquet"):  # NaN makes it a float
+        with pytest.raises(ValueError, match="whole numbers from -9007199254740991 to 9007199254740991"):
+            prepared(tmp_path, missing, replace(PARAMS, missing="interpolate"), name)
 
 
 # What is refused ------------------------------------------------------------------------------------------------------

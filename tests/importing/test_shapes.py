@@ -118,6 +118,35 @@ def test_columns_named_as_lags_are_in_the_order_of_time(tmp_path: Path):
     expect(path)
 
 
+@pytest.mark.parametrize(
+    "names, features",
+    [
+        (lambda step: f"x{step / 10:.1f}", ("x",)),
+        (lambda step: f"{step / 10:.1f}", ("value",)),
+        (lambda step: f"{1990 + 5 * step}", ("value",)),
+        (lambda step: f"s{1 + step // 6}.{step % 6}", ("s1", "s2")),
+    ],
+)
+def test_columns_are_numbered_with_decimals_and_years(
+    tmp_path: Path, names: Callable[[int], str], features: tuple[str, ...]
+):
+    """x0.0, x0.1, ..., x1.1 once was x0 with 10 steps, and a header of numbers that are not 1 apart was a row."""
+    draw = np.random.default_rng(0)
+    table = pd.DataFrame(draw.normal(size=(len(LABELS), 12)), columns=[names(step) for step in range(12)])
+    table.assign(label=LABELS).to_csv(tmp_path / "t.csv", index=False)
+    plan, found = planned(tmp_path / "t.csv")
+    assert plan.workload.preprocess.columns.features == features
+    assert found.sequences.values.shape[:2] == (len(LABELS), 12 // len(features))
+
+
+def test_a_gap_in_numbered_columns_is_said(tmp_path: Path):
+    table = wide_table().drop(columns=["x_4", "y_4"])
+    table.to_csv(tmp_path / "t.csv", index=False)
+    assert "x_3 is followed by x_5, read as the next step" in str(planned(tmp_path / "t.csv")[0].choices)
+    wide_table().to_csv(tmp_path / "t.csv", index=False)
+    assert "followed" not in str(planned(tmp_path / "t.csv")[0].choices)
+
+
 def test_a_table_without_a_header_is_read(tmp_path: Path):
     array = np.nan_to_num(padded(1))[:, :, 0]
     for place, name in ((0, "first.txt"), (array.shape[1], "last.csv")):
