@@ -1,7 +1,7 @@
 """Makes the Trainer of a workload on a device: the splits, the network with the seed's weights, a checkpoint's state.
 
 `RunContext.of` reads the files of the previous stages for train, evaluate and speed. `open_prepared` reads only the
-prepared data, for the sweep and the benchmarks.
+prepared data, for `tandem check` and the benchmarks.
 """
 
 from __future__ import annotations
