@@ -85,7 +85,8 @@ def side_names(found: list[list[Run]]) -> list[str]:
         if len(set(names)) == len(names):
             return names
     ids = [run.run_id[:8] if run.run_id else f"files {number}" for number, run in enumerate(first, 1)]
-    return [f"{run.name} ({id})" for run, id in zip(first, ids, strict=True)]
+    several = [f"{len(runs)} seeds, the first " if len(runs) > 1 else "" for runs in found]
+    return [f"{run.name} ({more}{id})" for run, more, id in zip(first, several, ids, strict=True)]
 
 
 def tag(judged: Judgement) -> None:

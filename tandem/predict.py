@@ -27,6 +27,8 @@ from tandem.data.tables import ENDINGS, read_table
 from tandem.importing import shapes, text_tables, trial
 from tandem.importing.long_table import open_parquet
 from tandem.params.loading import load_params, load_workload
+from tandem.runs.inputs import other_parameters
+from tandem.runs.run import open_folder
 
 if TYPE_CHECKING:
     import pandas
@@ -43,6 +45,9 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 def main(options: Namespace) -> Result:
     folder, weights = model_of(options.name)
+    with suppress(ValueError, OSError):  # a model without its record predicts too
+        if others := other_parameters(open_folder(folder)):
+            print(f"warning: this model was trained with other parameters: {others}", file=sys.stderr)
     if not options.table.exists():
         raise ValueError(f"there is no table {options.table}")
     from tandem.predictor import Predictor  # imports torch

@@ -153,6 +153,13 @@ def test_predict_gives_the_predictions_that_evaluate_recorded(trained: Path, tmp
     recorded = pd.read_csv(trained / run_path("predictions.csv"), dtype=str).set_index("sequence")["predicted"]
     assert len(found) == table["sequence"].nunique()
     assert (found.loc[recorded.index] == recorded).all()
+    params = trained / "params.yaml"
+    params.write_text(TINY.replace("epochs: 3", "epochs: 4"))  # as after `git stash`, which leaves results/
+    try:
+        done = tandem(trained, "predict", "tiny", str(tmp_path / "new.csv"), "-o", str(tmp_path / "out.csv"))
+    finally:
+        params.write_text(TINY)
+    assert "warning: this model was trained with other parameters: train.epochs 3, not 4" in done.stderr
     for arguments, words in (
         (("tinny", "new.csv"), "did you mean 'tiny'?"),
         (("tiny@cuda", "new.csv"), "has no model; params.yaml has `devices: [cpu]`; add cuda there and run"),

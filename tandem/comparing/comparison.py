@@ -264,6 +264,12 @@ def speed_in_turns(first: Side, second: Side, speed: Mapping[str, Any]) -> Speed
     return found if names == measured else found.reversed()
 
 
+def name_with_seeds(side: Side, used: Mapping[int, float]) -> str:
+    """The side's name, with the seeds that are compared if the side has more."""
+    number = "seed" if len(used) == 1 else "seeds"
+    return side.name if len(used) == len(side.runs) else f"{side.name}, {number} {' and '.join(map(str, used))}"
+
+
 def compare_scores(first: Side, second: Side) -> tuple[str, Difference | None]:
     try:
         name, paired = first.score_name, first.runs[0].task_attributes["paired"]
@@ -277,7 +283,7 @@ def compare_scores(first: Side, second: Side) -> tuple[str, Difference | None]:
         found = differences.difference(paired, *pair, differences.margin_of_seeds(*scores), name, grouped)
     except ValueError as error:
         return f"{first.scores}, {second.scores}; the scores are not compared, because {error}", None
-    sentence = found.sentence(first.name, second.name)
+    sentence = found.sentence(*(name_with_seeds(*each) for each in ((first, found.first), (second, found.second))))
     # The sentence lacks the scores if it tests the MAE instead of the score, or if one side has seeds that the other
     # lacks.
     is_said = found.is_larger_better and len(found.first) == len(first.runs) == len(second.runs)

@@ -82,7 +82,10 @@ def rows_of(sides: Sequence[Sequence[Manifest]]) -> Iterator[Row]:
             yield Row(name, tuple(short(block.get(name, "absent")) for block in blocks))
     found = [Row(what, tuple(measured(side, *about) for side in sides)) for what, about in MEASURED.items()]
     names = [value_at(side[0], "result.score_name") for side in sides]
-    scores = (measured(side, f"result.metrics.{name}", f" ({name})") for side, name in zip(sides, names, strict=True))
+    scores = (
+        measured(side, f"result.metrics.{name}", f" ({name})", statistics.mean)
+        for side, name in zip(sides, names, strict=True)
+    )
     found += [Row("score", tuple(scores)), *own_metrics(sides)]
     yield from (row for row in found if set(row.cells) != {"-"})
 
@@ -95,7 +98,7 @@ def own_metrics(sides: Sequence[Sequence[Manifest]]) -> Iterator[Row]:
         for side in sides:
             low, high = (measured(side, f"result.metrics.{name}_{end}", "") for end in ("low", "high"))
             interval = f" ({low} to {high})" if len(side) == 1 and "-" not in (low, high) else ""
-            cells.append(measured(side, f"result.metrics.{name}", "") + interval)
+            cells.append(measured(side, f"result.metrics.{name}", "", statistics.mean) + interval)
         yield Row(name if is_better else f"{name} (lower is better)", tuple(cells))
 
 
@@ -106,10 +109,12 @@ def over_seeds(what: str, side: Sequence[Manifest]) -> str:
     return ", ".join(str(value) if " " in str(value) else short(value) for value in values)
 
 
-def measured(side: Sequence[Manifest], path: str, unit: str) -> str:
-    """A measurement; for several seeds the median and the range."""
+def measured(
+    side: Sequence[Manifest], path: str, unit: str, center: Callable[[list[Any]], float] = statistics.median
+) -> str:
+    """A measurement; for several seeds the median, or `center`, and the range."""
     known = [value for own in side if isinstance(value := value_at(own, path), int | float)]
     if not known:
         return "-"
-    middle = f"{statistics.median(known):,.4g}{unit}"
+    middle = f"{center(known):,.4g}{unit}"
     return middle if len(known) == 1 else f"{middle} ({min(known):,.4g} to {max(known):,.4g}, {len(known)} seeds)"

@@ -5,6 +5,7 @@ The figures are tags with short texts. The parent run of several seeds gets the 
 
 import base64
 import json
+import re
 import statistics
 import zlib
 from collections.abc import Callable, Mapping, Sequence
@@ -112,6 +113,8 @@ def write_parent_figures(client: Any, experiment_id: str, parent_id: str, ms: in
     scored = [run for run in runs if any(name.startswith("test/") for name in run.data.metrics)]
     seeds = {run.data.params.get("seed") for run in scored or runs}
     client.set_tag(parent_id, "seeds", ",".join(sorted(filter(None, seeds), key=int)))
+    name = client.get_run(parent_id).info.run_name
+    client.update_run(parent_id, name=re.sub(r"\d+ seeds$", f"{len(seeds)} seeds", name))
     write_figures(client, parent_id, ms, scored)
 
 

@@ -16,6 +16,7 @@ from tandem.comparing import comparison, differences
 from tandem.comparing.comparability import Comparability, compare_sides
 from tandem.comparing.comparison import Judgement, Side, compare
 from tandem.comparing.differences import MEASURES, Margin, Pairs, difference, margin_of_seeds
+from tandem.comparing.table import rows_of
 from tandem.params.parsing import INTRODUCED
 from tandem.params.schema import Evaluate, OwnSequences, OwnSeries, OwnSource, SequenceTable, Series, Train
 from tandem.report.comparison import score_summary
@@ -507,6 +508,16 @@ def test_a_judgement_says_how_fast_between_what_and_how_good():
     turned = {**SPEED, "sides": ["cuda", "cpu"], "speed_up": {"ratio": 1 / 8, "low": 0.1, "high": 0.2, "num_pairs": 5}}
     expected = "an epoch on cuda is 8.00 times as fast as on cpu (95% interval 5.00 to 10.00; 5 pairs"
     assert judge(sides("11"), turned).speed.startswith(expected)
+
+
+def test_a_side_with_more_seeds_than_the_other_names_those_that_are_compared():
+    found = judge(
+        {name: runs[: 3 if name == "cpu" else 1] for name, runs in sides("1" * 20, "0" * 20, "1" * 20).items()}
+    )
+    assert "accuracy 1.0000 on cpu, seed 0, 0.9500 on cuda: -0.0500" in found.scores
+    rows = rows_of([[changed(CPU, **{"result.metrics.accuracy": score}) for score in (0.5, 0.5, 0.8)], [CPU]])
+    score = next(row for row in rows if row.what == "score")
+    assert score.cells[0] == "0.6 (accuracy) (0.5 to 0.8, 3 seeds)", "the mean, as everywhere else"
 
 
 @pytest.mark.parametrize(

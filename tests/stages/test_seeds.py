@@ -13,6 +13,7 @@ from typing import Any
 import psutil
 import pytest
 
+from tandem.runs.headline import write_parent_figures
 from tests.projects import (
     MODEL,
     TINY,
@@ -182,6 +183,9 @@ def test_mlflow_has_a_run_above_the_seeds_with_their_mean_and_range(project: Pat
     assert parent.data.tags["score"].endswith(f" ({min(scores):.4f} to {max(scores):.4f})")
     described = parent.data.tags["mlflow.note.content"]
     assert f"{parent.data.tags['score']}** on the test split, mean of the seeds 0, 1, 5; best baseline" in described
+    client.update_run(parent.info.run_id, name="tiny@cpu, 2 seeds")  # as when it was made for two
+    write_parent_figures(client, parent.info.experiment_id, parent.info.run_id, 0)
+    assert client.get_run(parent.info.run_id).info.run_name == "tiny@cpu, 3 seeds"
 
 
 def test_runs_that_were_deleted_in_mlflow_come_back_below_one_parent(project: Path, tmp_path: Path) -> None:
