@@ -174,7 +174,7 @@ def pieces(out: Path, quick: bool) -> list[Piece]:
         Piece("sampling", "the cost of measuring",
               (("-m", "benchmarks.sampling", "--device", "cuda", *(few or ("--rounds", "10"))),), 120),
         Piece("workers", "speed-up of a second worker, on GPUs and on the CPU",
-              tuple(("-m", "tandem.cli", "scaling", "pen", "--device", device, *(("--rounds", "2") if quick else ()))
+              tuple(("-m", "benchmarks.workers", "pen", "--device", device, *(("--rounds", "2") if quick else ()))
                     for device in ("cuda", "cpu")), 240),
         Piece("guides-cpu", "throughput at the guides' sizes on this machine's CPU",
               (throughput("guides-cpu", "cpu", "guides", "--contenders", "plain tuned", "tandem", "tandem auto"),),

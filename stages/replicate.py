@@ -2,8 +2,8 @@
 
 The stage `train` trains with the first seed, alone, and its times are the reported ones. This stage gives the score its
 spread, so it measures nothing for each seed. On a CPU, each core trains one seed at a time, with one thread; each
-process imports torch once and the processes share the memory-mapped data. On a GPU, one process trains as many seeds at
-a time as fit into its memory (tandem/training/seed_group.py). Several workers (2xcpu) train one seed after the other.
+process imports torch once and the processes share the memory-mapped data. On a GPU, one process trains one seed after
+the other, and so do several workers (2xcpu).
 
 Reads what `train` reads, and the first seed's settings: what `auto` chose there is not measured again. Writes two
 folders to results/runs/<workload>/<device>/replicate/: `result` and `measured` have a folder for each seed, with the
@@ -63,7 +63,7 @@ def replicate(workload: str, device: str, first: int, seeds: Sequence[int]) -> d
     seconds = time.monotonic() - started
     found: dict[str, Any] = {
         "num_seeds": len(seeds),
-        "num_at_once": max(num_at_once, *(record["placement"].get("seeds_together", 1) for record in records)),
+        "num_at_once": num_at_once,
         "machine": host_name(),
         "measured_at": now(),
         "total_seconds": seconds,

@@ -88,7 +88,7 @@ def sides_of(devices: Sequence[str]) -> list[TimedSide]:
     """Return one side for each kind of device, the CPU first. For two devices of a kind, the first of params.yaml
     counts.
 
-    Several workers (2xcpu) are not a side: tandem/diagnosis/scaling.py measures them.
+    Several workers (2xcpu) are not a side: benchmarks/workers.py measures them.
     """
     found = {device: read_json(hardware_file(device)) for device in devices}
     single = [device for device in devices if "workers" not in found[device]] or devices

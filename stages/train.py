@@ -29,6 +29,7 @@ from typing import Any
 import torch
 
 from tandem import files
+from tandem.command import sentence_of
 from tandem.diagnosis import probe
 from tandem.machine.energy import Meter, counter_of
 from tandem.machine.hardware import detect_hardware
@@ -44,9 +45,9 @@ from tandem.runs.run_dir import RunDir, recording
 from tandem.runs.terminal import Progress
 from tandem.stop_signals import GracefulStop, StopSignals
 from tandem.training import auto
-from tandem.training.batches import Split
 from tandem.training.checkpoint import Checkpoint
 from tandem.training.context import RunContext, open_trainer, stop_on_out_of_memory
+from tandem.training.oom import OutOfMemory
 from tandem.training.trainer import Epoch, Trainer
 from tandem.training.workers import ALONE, Workers, process_group, workers_sentence
 
@@ -58,17 +59,19 @@ CHECKPOINT_SECONDS = 10.0
 
 def main(workload: str, device: str, *seeds: str) -> None:
     """Train with each seed. A replicate that fails does not stop the others; its error is raised at the end."""
-    contexts = [open_context(workload, device, int(seed)) for seed in seeds]
-    if contexts[0].is_replicate:
-        from stages.other_seeds import train_replicates  # it imports this module
-
-        if errors := train_replicates(contexts):
-            raise ValueError("; ".join(errors))
-        return
-    (context,) = contexts
-    with process_group(device, context.num_workers, context.kind) as workers, GracefulStop() as interruption:
-        with opened(context, interruption, workers) as training:
-            training.train(workers)
+    contexts, errors = [open_context(workload, device, int(seed)) for seed in seeds], []
+    first = contexts[0]
+    with process_group(device, first.num_workers, first.kind) as workers, GracefulStop() as interruption:
+        for context in contexts:
+            try:
+                with opened(context, interruption, workers) as training:
+                    training.train(workers)
+            except (ValueError, OSError, OutOfMemory) as error:
+                if not context.is_replicate:
+                    raise
+                errors.append(f"seed {context.seed}: {sentence_of(error)}")
+    if errors:
+        raise ValueError("; ".join(errors))
 
 
 def open_context(workload: str, device: str, seed: int) -> RunContext:
@@ -172,8 +175,8 @@ class Training:
                     trainer.train_epochs(self.record_epoch)
             self.end()
 
-    def open(self, workers: Workers = ALONE, splits: tuple[Split, Split] | None = None) -> Trainer:
-        self.trainer = open_trainer(self.context, self.state, workers, splits)
+    def open(self, workers: Workers = ALONE) -> Trainer:
+        self.trainer = open_trainer(self.context, self.state, workers)
         return self.trainer
 
     def begin(self, workers: Workers = ALONE) -> None:

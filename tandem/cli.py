@@ -35,8 +35,6 @@ COMMANDS = {
     "predict": Command("tandem.predict", "apply a trained model to a new table"),
     "sync": Command("tandem.sync", "publish runs that MLflow's server did not receive"),
     "show": Command("flows.show", "list results and experiments"),
-    "sweep": Command("tandem.diagnosis.sweep", "measure the throughput for each batch size"),
-    "scaling": Command("tandem.diagnosis.scaling", "measure the throughput for each number of workers"),
     "doctor": Command("flows.doctor", "check this machine and project"),
     "ui": Command("flows.ui", "run Prefect and MLflow on this machine until Ctrl+C"),
     "gpu": Command("benchmarks.gpu", "run every check and benchmark for a GPU"),

@@ -70,7 +70,7 @@ SLOWEST = (
     "pipeline", "flow_runs", "dvc_faults", "team", "tracking", "outages", "store", "compare", "memory_trainings",
     "speed", "check", "parts", "loop", "verify", "memory", "workloads", "choices", "cli", "own_metrics", "sources",
     "show", "commands", "tasks", "published", "new_workload", "repro", "model_package", "doctor", "seeds",
-    "damaged_files", "energy", "models", "benchmarks", "closure", "manifest", "sweep",
+    "damaged_files", "energy", "models", "benchmarks", "closure", "manifest",
 )  # fmt: skip
 
 

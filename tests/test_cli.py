@@ -75,7 +75,6 @@ def test_help_teaches_and_does_nothing(project: Path, tmp_path: Path):
         ("predict tiny workloads/tiny/data/table.csv", 0, {"predictions"}),
         ("sync", 0, {"mlflow", "kept"}),
         ("show", 0, {"tiny"}),
-        ("sweep tiny --devices cpu --largest 2 --seconds 0.01", 0, {"points", "sentences", "file"}),
         ("doctor --no-live", None, {"healthy", "findings"}),
         ("ui --host 0.0.0.0", 2, {"error"}),
         ("gpu --list", 0, {"pieces"}),

@@ -84,10 +84,12 @@ def padding(subject: Subject) -> Finding:
 def batch_independence(subject: Subject) -> Finding:
     """In eval mode, the output of a sequence does not depend on the other sequences in the batch."""
     network, (values, mask) = subject.network(), subject.inputs()
-    half = max(1, len(values) // 2)
-    expected, replaced = outputs_of(network, values, mask)[:half], torch.cat([values[:half], OTHER * values[half:]])
-    found = (outputs_of(network, replaced, mask)[:half], outputs_of(network, values[:half], mask[:half]))
-    moved = [relative_difference(outputs, expected) for outputs in found]
+    half, expected = max(1, len(values) // 2), outputs_of(network, values, mask)
+    of_last_batch = subject.num_sequences % subject.settings.batch_size or len(values)
+    replaced = torch.cat([values[:half], OTHER * values[half:]])
+    found = [outputs_of(network, replaced, mask)[:half]]
+    found += [outputs_of(network, values[:size], mask[:size]) for size in (half, of_last_batch)]
+    moved = [relative_difference(outputs, expected[: len(outputs)]) for outputs in found]
     summary = f"other sequences in the batch change an output by {max(moved):.2g} of the largest one"
     if all(each <= ROUNDING for each in moved):  # false for NaN
         return Finding("pass", f"{summary}, which is rounding")

@@ -61,7 +61,7 @@ def memory_needs(trainer: Trainer, batch: Batch) -> dict[str, float]:
             outputs = trainer.model(*batch.inputs())
             trainer.task.loss(outputs.float(), batch.targets, batch.mask, 0.0)
     states = [value for state in trainer.optimizer.state.values() for value in state.values()]
-    # By id, because the batch-size sweep uses one split for both.
+    # By id, because a trial may use one split for both.
     splits = {id(split): split for split in (trainer.train_split, trainer.val_split)}.values()
     on_device = [split.tensors for split in splits if split.tensors["values"].device == trainer.device]
     in_bytes = {

@@ -75,7 +75,6 @@ class Record:
     # First epoch -> the number of workers from there on; empty for one worker. A resumed training may have another one.
     workers: dict[int, int] = field(default_factory=dict)
     kernels: list[str] = field(default_factory=list)  # that the steps chose (tandem/models/kernels)
-    num_together: int = 1  # seeds in the same process at a time
     # What timing.json says about the end: the time and the conditions. Empty until all epochs are trained.
     at_end: dict[str, Any] = field(default_factory=dict)
 

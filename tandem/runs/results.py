@@ -196,8 +196,6 @@ def timing_record(context: RunContext, trainer: Trainer, record: Record) -> Timi
         placement["graph_blocker"] = trainer.step.eager_reason
     if record.workers_from_epoch:
         placement["workers_from_epoch"] = record.workers_from_epoch
-    if record.num_together > 1:
-        placement["seeds_together"] = record.num_together
     return {
         "schema": schemas.SCHEMA,
         "run_key": record.run_key,

@@ -74,7 +74,6 @@ class Placement(TypedDict):
     out_of_memory: list[str]  # the fallbacks
     graph_blocker: NotRequired[str]  # why no CUDA graph was captured
     workers_from_epoch: NotRequired[dict[str, int]]  # first epoch -> number of workers, if the number changed
-    seeds_together: NotRequired[int]  # of a replicate: how many seeds were branches of one CUDA graph
 
 
 @with_config(STRICT)

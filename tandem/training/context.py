@@ -1,7 +1,7 @@
 """Makes the Trainer of a workload on a device: the splits, the network with the seed's weights, a checkpoint's state.
 
 `RunContext.of` reads the files of the previous stages for train, evaluate and speed. `open_prepared` reads only the
-prepared data, for the sweep and the benchmarks.
+prepared data, for `tandem check` and the benchmarks.
 """
 
 from __future__ import annotations
@@ -179,14 +179,9 @@ def choose_data_location(wanted: str, needed_bytes: int, free_bytes: float, devi
     return wanted if wanted != "auto" else "device" if needed_bytes <= room else "host"
 
 
-def open_trainer(
-    context: RunContext,
-    saved: dict[str, Any],
-    workers: Workers = ALONE,
-    splits: tuple[Split, Split] | None = None,
-) -> Trainer:
+def open_trainer(context: RunContext, saved: dict[str, Any], workers: Workers = ALONE) -> Trainer:
     """Open the training of `context`. `saved` is the state that it begins with, from a checkpoint or of a new training,
-    whose "trainer" is None. `splits`: train and val of another training, to share their memory.
+    whose "trainer" is None.
 
     A resumed training keeps its original number of threads. With several workers, the caller must still call
     `Trainer.use_workers`.
@@ -198,8 +193,8 @@ def open_trainer(
         settings = replace(settings, threads=threads_of_each(context, workers), step="eager")
     device = context.open_device(settings.threads, settings.precision, workers.local_rank)
     with translate_oom(OomPolicy(advice=advice(device, settings.precision))):
-        data_location = splits[0].data_location if splits else context.data_location(device)
-        train, val = splits or (context.open_split(name, device) for name in ("train", "val"))
+        data_location = context.data_location(device)
+        train, val = (context.open_split(name, device) for name in ("train", "val"))
         loop = find("loop", settings.loop, context.workload) if settings.loop else None
         trainer = make_trainer(train, val, settings, context.shape, context.task, context.seed, loop)
         if settings.model.name not in schema.BUILT_IN:

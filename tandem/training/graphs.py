@@ -7,7 +7,7 @@ import gc
 import os
 import traceback
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable
 from functools import cache
 from types import FrameType
 
@@ -39,11 +39,11 @@ class Graphs:
     """Captures pieces of work once and replays them, in one memory pool and on one stream.
 
     All tensors that a piece reads or writes must be static (same memory). Replays draw the same random numbers as eager
-    execution, from torch's generator of the device and from `generators`.
+    execution, from torch's generator of the device.
     """
 
-    def __init__(self, device: torch.device, generators: Sequence[torch.Generator] = ()) -> None:
-        self.device, self.generators = device, generators
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
         self.stream = side_stream(device)
         self.pool = torch.cuda.graph_pool_handle()
         self.captured: dict[Hashable, torch.cuda.CUDAGraph] = {}
@@ -80,8 +80,6 @@ class Graphs:
     def capture(self, work: Callable[[], object]) -> torch.cuda.CUDAGraph:
         """Capture `work` as a graph, without computing anything."""
         graph, failed = torch.cuda.CUDAGraph(), ""
-        for generator in self.generators:
-            graph.register_generator_state(generator)
         try:
             # torch does not restore the current stream after a failed capture. This context does.
             with torch.cuda.stream(torch.cuda.current_stream(self.device)):

@@ -189,15 +189,6 @@ class Trainer:
     def make_graph_steps(self) -> GraphSteps:
         return GraphSteps(self.step, self.train_split, self.params, self.total)
 
-    def begin_graph_epoch(self) -> GraphSteps:
-        """Begin an epoch whose steps the caller captures and replays (seed_group.py)."""
-        self.begin_epoch()
-        random_draws = self.start_draws()
-        self.total.zero_()
-        self.graph_steps = self.graph_steps or self.make_graph_steps()
-        self.graph_steps.start_epoch(random_draws, self.epoch_rates)
-        return self.graph_steps
-
     def batches(self, random_draws: RandomDraws, num_done: int = 0) -> Iterator[Batch]:
         """The epoch's batches after the first `num_done`."""
         random_draws, size = self.oom.run_with_fallbacks(lambda: random_draws.to(self.device)), self.params.batch_size

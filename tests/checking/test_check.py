@@ -93,6 +93,11 @@ PLANTED: dict[str, tuple[str, str, list[str], dict[str, str]]] = {
         "batch independence", "fail", ["depend on the batch size"],
         fault("found = Good.pooled(self, values, mask)\n        return found - found.mean(dim=0)", method="pooled"),
     ),
+    "NeedsEvenBatch": (
+        "batch independence", "fail", ["depend on the batch size"],
+        fault("found = Good.pooled(self, values, mask)\n"
+              "        return found * (1.0 if len(found) % 8 == 0 else 2.0)", method="pooled"),
+    ),
     "NotRepeatable": (
         "repeatability", "fail", ["the loss of epoch 1"],
         fault("found = Good.forward(self, values, mask)\n"
@@ -107,32 +112,10 @@ PLANTED: dict[str, tuple[str, str, list[str], dict[str, str]]] = {
         "batch statistics", "warn", ["(norm)", "several workers"],
         fault("return self.norm(Good.pooled(self, values, mask))", "self.norm = nn.BatchNorm1d(32)", "pooled"),
     ),
-    "ReadsNumber": (
-        "device reads", "warn", ["net.py, line {line} (a number", "CUDA graph"],
-        fault("return Good.pooled(self, values, mask) * mask.any().item()", method="pooled"),
-    ),
-    "IndexesByMask": (
-        "device reads", "warn", ["net.py, line {line} (a boolean index)"],
-        fault("found = self.embedding(values)[mask]\n"
-              "        return values.new_zeros(*mask.shape, 32).masked_scatter(mask.unsqueeze(2), found)",
-              method="states"),
-    ),
     "Unused": ("gradients", "warn", ["unused.weight, unused.bias"],
                fault("return Good.forward(self, values, mask)", "self.unused = nn.Linear(2, 2)")),
-    "LargeOutputs": ("initial loss", "warn", ["but 1.1"],
-                     fault("return 100 * Good.forward(self, values, mask)")),
-    "CannotLearn": (
-        "overfitting", "warn", ["cannot learn one batch"],
-        fault("return (self.embedding.weight.sum(dim=1) + self.embedding.bias).expand(len(values), -1)",
-              method="pooled"),
-    ),
-    "Slow": (
-        "cost", "warn", ["Python loops"],
-        fault("x = self.states(values, mask)\n"
-              "        for _ in range(200):\n            x = x + 1e-9 * torch.tanh(x)\n"
-              "        return x.sum(dim=1) / mask.sum(dim=1, keepdim=True)", method="pooled"),
-    ),
 }  # fmt: skip
+READS_NUMBER = fault("return Good.pooled(self, values, mask) * mask.any().item()", method="pooled")
 GPU_ONLY = {
     "OtherOnGpu": (
         "CPU and GPU", "fail", ["more than rounding"],
@@ -148,7 +131,8 @@ print(json.dumps({name: [asdict(each) for each in check_workload(name)] for name
 
 
 def code_of(name: str) -> str:
-    own = fault("return Good.forward(self, values, mask)") if name == "Fine" else (PLANTED | GPU_ONLY)[name][3]
+    others = {"Fine": fault("return Good.forward(self, values, mask)"), "ReadsNumber": READS_NUMBER}
+    own = others.get(name) or (PLANTED | GPU_ONLY)[name][3]
     return NET + FAULT.format(name=name, **own)
 
 
@@ -190,7 +174,7 @@ def test_a_planted_fault_is_found_by_its_check_and_by_no_other(name: str, found:
     check, status, words, _ = PLANTED[name]
     assert remarks(found[name]) == [(check, status)], found[name]
     evidence = next(each["evidence"] for each in found[name] if each["check"] == check)
-    # The first line of the method's body is the one that reads.
+    # The first line of the method's body.
     line = next(number for number, text in enumerate(code_of(name).splitlines(), 1) if f"class {name}" in text) + 6
     assert all(word.format(line=line) in evidence for word in words), evidence
 
@@ -294,7 +278,6 @@ def test_a_gpu_that_computes_something_else_is_found(tmp_path: Path):
 def test_a_failed_capture_names_the_line_that_prevents_it(tmp_path: Path):
     project = make_planted(tmp_path / "project", "ReadsNumber")
     code = """
-from dataclasses import replace
 from tandem.checking.subject import open_subject
 from tandem.machine.hardware import detect_hardware
 trainer = open_subject("ReadsNumber", detect_hardware("cuda")).trainer(step="graph", epochs=4)

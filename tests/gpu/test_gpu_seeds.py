@@ -1,4 +1,4 @@
-"""Several seeds on a GPU: branches of one CUDA graph, each bit-equal to its training alone."""
+"""Several seeds on a GPU: each bit-equal to its training alone."""
 
 import json
 import signal
@@ -6,7 +6,6 @@ import sys
 from pathlib import Path
 
 import pytest
-import torch
 
 from tandem.files import sha256_file
 from tests.projects import (
@@ -45,12 +44,9 @@ def files_of(project: Path, stage: str, seed: int) -> dict[str, str]:
     return {name: sha256_file(folder / name) for name in ("last.safetensors", "best.safetensors", "history.csv")}
 
 
-def require_as_alone(
-    project: Path, ready: Path, folder: Path, seeds: list[int] = SEEDS[1:], step: str = "auto"
-) -> None:
-    params = ALONE.replace("step: auto", f"step: {step}")
-    for seed in seeds:
-        alone = copy_of(ready, folder / f"alone {seed}", params.replace("seeds: [0]", f"seeds: [{seed}]"))
+def require_as_alone(project: Path, ready: Path, folder: Path) -> None:
+    for seed in SEEDS[1:]:
+        alone = copy_of(ready, folder / f"alone {seed}", ALONE.replace("seeds: [0]", f"seeds: [{seed}]"))
         stage(alone, "train", "tiny", "cuda", str(seed), publishes=False)
         assert files_of(project, "replicate", seed) == files_of(alone, "train", seed), seed
 
@@ -59,12 +55,12 @@ def replicate(project: Path, check: bool = True, **extra: str) -> str:
     return stage(project, "replicate", "tiny", "cuda", check=check, publishes=False, **extra).stdout
 
 
-def test_seeds_are_branches_of_one_graph_and_each_is_bit_equal_to_its_training_alone(ready: Path, tmp_path: Path):
+def test_each_seed_is_bit_equal_to_its_training_alone(ready: Path, tmp_path: Path):
     project = copy_of(ready, tmp_path / "project", PARAMS)
-    assert "3 seeds at a time, as branches of one CUDA graph" in replicate(project)
+    replicate(project)
     require_as_alone(project, ready, tmp_path)
     together = json.loads((project / "results/runs/tiny/cuda/replicate/measured/seeds.json").read_text())
-    assert (together["num_seeds"], together["num_at_once"]) == (3, 3) and together["seconds_per_seed"] > 0
+    assert (together["num_seeds"], together["num_at_once"]) == (3, 1) and together["seconds_per_seed"] > 0
     assert read_record(project, "train.json", device="cuda", seed=1)["realized"]["step"] == "graph"
     stage(project, "evaluate", "tiny", "cuda", publishes=False)
     assert all(read_record(project, "score.json", device="cuda", seed=seed)["metrics"] for seed in SEEDS)
@@ -72,15 +68,8 @@ def test_seeds_are_branches_of_one_graph_and_each_is_bit_equal_to_its_training_a
     assert ": bit-equal\n" in verified.stdout
 
 
-def test_seeds_whose_steps_are_not_captured_take_turns(ready: Path, tmp_path: Path):
-    project = copy_of(ready, tmp_path / "project", PARAMS.replace("step: auto", "step: eager"))
-    stages_at_once(project, "hardware", "train tiny cuda 0", publishes=False)
-    assert "branches" not in replicate(project)
-    require_as_alone(project, project, tmp_path, SEEDS[1:3], step="eager")
-
-
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
-def test_seeds_that_are_ended_together_go_on_to_the_same_bits(number: signal.Signals, ready: Path, tmp_path: Path):
+def test_seeds_that_are_ended_go_on_to_the_same_bits(number: signal.Signals, ready: Path, tmp_path: Path):
     project = copy_of(ready, tmp_path / "project", PARAMS)
     command = (sys.executable, "-m", "tandem.stage", "train", "tiny", "cuda", *map(str, SEEDS[1:]))
     with start(project, *command, **held(tmp_path / "held", epoch=2)) as process:
@@ -90,7 +79,7 @@ def test_seeds_that_are_ended_together_go_on_to_the_same_bits(number: signal.Sig
         (tmp_path / "held/go").touch()
         output = process.stdout.read()
     assert process.returncode != 0 and "Traceback" not in output, output
-    assert replicate(project).count("resuming from") == 3
+    assert replicate(project).count("resuming from") == 1
     require_as_alone(project, ready, tmp_path)
 
 
@@ -101,18 +90,3 @@ def test_a_seed_whose_loss_is_not_finite_leaves_the_others(ready: Path, tmp_path
     output = replicate(project, check=False)
     assert "error: seed 1: the training loss is nan in epoch 1" in output
     assert files_of(project, "replicate", 2) and files_of(project, "replicate", 5)
-
-
-def test_if_memory_runs_out_fewer_seeds_train_at_a_time(ready: Path, tmp_path: Path):
-    """A layer of 16,384 over batches of 16 sequences needs so much memory that three trainings exceed that of one."""
-    wide = (
-        "{name: transformer, hidden_size: 16, num_layers: 2, num_heads: 2, feedforward_size: 16384, dropout: 0.0, "
-        "checkpoint_activations: false}"
-    )
-    project = copy_of(ready, tmp_path / "project", PARAMS.replace(MODEL, wide))
-    stages_at_once(project, "hardware", "train tiny cuda 0", publishes=False)
-    peak_mib = read_record(project, "timing.json", device="cuda")["timing"]["peak_reserved_mib"]
-    share = 1.6 * peak_mib * 2**20 / torch.cuda.get_device_properties(0).total_memory
-    output = replicate(project, PYTORCH_ALLOC_CONF=f"per_process_memory_fraction:{share:.6f}")
-    assert "out of memory" in output and "continuing with 1 instead of 3 seeds at a time" in output
-    assert all(files_of(project, "replicate", seed) for seed in SEEDS[1:])

@@ -2,23 +2,20 @@
 
 Takes training steps with 1, 2, 4, ... workers that share batches of several sizes. Reads the workload's prepared data
 and its block of params.yaml. Prints from which batch size on several workers are faster, and which share of a step
-waits for the all-reduce of the gradients. Writes results/scaling/<workload>-<device>.csv. No stage depends on it;
-weights and results do not change.
+waits for the all-reduce of the gradients.
 
 All workers live at the same time, and the worker counts alternate every fraction of a second, so a slowdown of the
 machine affects all of them. On the CPU one worker uses its faster number of threads, one or all cores, and several
 share the cores. The waiting time is the difference to the same step without all-reduce (`no_sync`).
 
-    tandem scaling sign
-    tandem scaling pen --workers 1 2 --batches 128 1024 --rounds 9
-
-Exit status: 0 done, also on a machine with one GPU; 1 failed.
+    python -m benchmarks.workers sign
+    python -m benchmarks.workers pen --workers 1 2 --batches 128 1024 --rounds 9
 """
 
 import os
 import signal
 import time
-from argparse import SUPPRESS, ArgumentParser, Namespace
+from argparse import SUPPRESS, ArgumentParser, Namespace, RawDescriptionHelpFormatter
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -28,7 +25,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tandem import files
-from tandem.command import Result
 from tandem.machine.hardware import detect_hardware, usable_cores
 from tandem.params.devices import started_by_launcher
 
@@ -56,24 +52,24 @@ class ScalingPoint:
     waiting_share: float  # of a step, for the all-reduce of the gradients
 
 
-def main(options: Namespace) -> Result:
+def main() -> None:
+    options = parse()
     if started_by_launcher():
-        work(options)
-        return Result("", {})
+        return work(options)
     identity = detect_hardware(options.device or "auto")
     if identity["kind"] == "cuda" and identity["count"] == 1 and not options.workers:
         more = "workers cannot be compared on it; --device cpu measures workers that share the CPU's cores"
-        sentence = f"this machine has one GPU ({identity['name']}): {more}"
-        return Result(sentence, {"points": [], "sentences": [sentence]})
-    points = measure(options)
-    path = files.results_dir() / "scaling" / f"{options.workload}-{points[0].device}.csv"
-    rows, sentences = [vars(point) for point in points], verdicts(points)
-    files.write_table(path, rows)
-    text = "\n".join([*table(points), *sentences, files.relative(path)])
-    return Result(text, {"points": rows, "sentences": sentences, "file": files.relative(path)})
+        print(f"this machine has one GPU ({identity['name']}): {more}")
+        return None
+    try:
+        points = measure(options)
+    except ValueError as error:
+        raise SystemExit(f"error: {error}") from None
+    return print("\n".join([*table(points), *verdicts(points)]))
 
 
-def add_arguments(parser: ArgumentParser) -> None:
+def parse() -> Namespace:
+    parser = ArgumentParser(description=__doc__, formatter_class=RawDescriptionHelpFormatter)
     parser.add_argument("workload", help="a block of params.yaml")
     parser.add_argument("--device", choices=("cpu", "cuda"), help="default: cuda if there is a GPU")
     parser.add_argument(
@@ -83,6 +79,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--rounds", type=int, default=NUM_ROUNDS, metavar="R", help=f"turns of each N ({NUM_ROUNDS})")
     parser.add_argument("--seconds", type=float, default=TURN_SECONDS, help=f"per turn ({TURN_SECONDS:g})")
     parser.add_argument("--out", type=Path, help=SUPPRESS)  # where the workers write what they measured
+    return parser.parse_args()
 
 
 def measure(options: Namespace) -> list[ScalingPoint]:
@@ -108,7 +105,7 @@ def measure(options: Namespace) -> list[ScalingPoint]:
         found = Path(folder) / "points.json"
         numbers = ["--workers", *map(str, counts), "--batches", *map(str, batches)]
         length = ["--rounds", str(options.rounds), "--seconds", str(options.seconds)]
-        command = ["-m", "tandem.cli", "scaling", options.workload, "--device", device, *numbers, *length]
+        command = ["-m", "benchmarks.workers", options.workload, "--device", device, *numbers, *length]
         os.environ.setdefault("OMP_NUM_THREADS", "1")
         try:
             processes = ["--nproc-per-node", str(counts[-1]), "--signals-to-handle", LEFT_TO_TORCH]
@@ -297,3 +294,7 @@ def verdicts(points: list[ScalingPoint]) -> list[str]:
             sizes = sizes_of(uncertain)
             found[-1] += f"; the rounds disagree (batch {sizes}): repeat with more --rounds on an idle machine"
     return found
+
+
+if __name__ == "__main__":
+    main()
