@@ -31,7 +31,7 @@ import torch
 from tandem import files
 from tandem.command import sentence_of
 from tandem.diagnosis import probe
-from tandem.machine.energy import Meter, counter_of
+from tandem.machine.energy import Meter
 from tandem.machine.hardware import detect_hardware
 from tandem.machine.measure import gpu_uuid, sampled
 from tandem.machine.sampler import SampledWindow
@@ -192,7 +192,7 @@ class Training:
         if record.is_finished:
             return
         self.first_epoch_here = trainer.epochs_done + 1  # of the epochs that this process trains
-        self.meter = Meter(counter_of(gpu_uuid(trainer.device)))
+        self.meter = Meter(gpu_uuid(trainer.device))
         self.saved_at, self.save_seconds = time.monotonic(), 0.0
         prefix = f"seed {context.seed}, " if context.is_replicate else ""
         self.progress = Progress(context.workload, context.train_params.epochs, trainer.epochs_done, prefix)

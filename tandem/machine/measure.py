@@ -50,12 +50,12 @@ class Measurement:
 @contextmanager
 def measure(device: torch.device) -> Iterator[Measurement]:
     """Measure the time and resources of the body. The device is synchronized at both readings of the clock."""
-    result, counter = Measurement(), energy.counter_of(gpu_uuid(device))
+    result = Measurement()
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
     with sampled(device) as readings:
         synchronize(device)
-        meter, waited_before = energy.Meter(counter), waited_seconds()
+        meter, waited_before = energy.Meter(gpu_uuid(device)), waited_seconds()
         cpu_before = time.process_time()
         start = time.perf_counter()
         yield result

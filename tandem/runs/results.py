@@ -15,8 +15,7 @@ from typing import Any
 from safetensors.torch import save
 
 from tandem import files
-from tandem.machine import conditions
-from tandem.machine.energy import counter_of
+from tandem.machine import conditions, energy
 from tandem.machine.hardware import host_name
 from tandem.machine.measure import gpu_uuid
 from tandem.models import kernels
@@ -183,8 +182,7 @@ def timing_record(context: RunContext, trainer: Trainer, record: Record) -> Timi
     if hasattr(model, "describe_selection"):
         record.summary_lines["model_selection"] = model.describe_selection(context.task.score_name)
         print(record.summary_lines["model_selection"], flush=True)
-    method = counter_of(gpu_uuid(trainer.device)).method
-    record.summary_lines["energy"] = energy_sentence(energy_summary, missing_energy, method)
+    record.summary_lines["energy"] = energy_sentence(energy_summary, missing_energy, energy.METHOD)
     if trainer.oom.fallbacks:
         record.summary_lines["out_of_memory"] = f"memory ran out: {', then '.join(trainer.oom.fallbacks)}"
     for reason in trainer.no_graph_reasons().values():
@@ -213,7 +211,7 @@ def timing_record(context: RunContext, trainer: Trainer, record: Record) -> Timi
         "placement": placement,
         "timing": {
             **times,
-            **({} if energy_summary["train_joules"] is None else {"energy_method": method}),
+            **({} if energy_summary["train_joules"] is None else {"energy_method": energy.METHOD}),
             "missing_reasons": {name: why for name, why in missing_reasons.items() if times.get(name) is None},
         },
         "probe": record.probe,

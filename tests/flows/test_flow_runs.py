@@ -8,14 +8,12 @@ import shutil
 import signal
 import sqlite3
 import subprocess
-import threading
 import time
 import urllib.error
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +23,7 @@ import pytest
 
 from flows.results_in_prefect import mlflow_links
 from flows.stage_runs import RESUME
-from tests.projects import ROOT, wait_for
+from tests.projects import wait_for
 from tests.served import STAGE_SECONDS, Door, Project, make_project, processes, running_ui
 
 
@@ -505,43 +503,6 @@ def test_make_ui_keeps_a_schedule_as_it_was_paused_and_edited(project: Project) 
     done = project.run("-c", code, PREFECT_API_URL=f"{project.prefect}/api")
     assert done.returncode == 0, done.stderr
     assert (read("pipeline"), read("verify")) == before
-
-
-@pytest.mark.long
-def test_the_automation_posts_one_message_for_a_failed_run_and_none_for_a_completed_one(project: Project) -> None:
-    """`python -m deploy.webhook URL`; a failed stage is a flow run too, and does not count."""
-    posted: list[str] = []
-
-    class Hook(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            posted.append(json.loads(self.rfile.read(int(self.headers["Content-Length"])))["text"])
-            self.send_response(200)
-            self.end_headers()
-
-        def log_message(self, *words: object) -> None:
-            pass
-
-    def run_to_end(**parameters: Any) -> str:
-        run = project.create("pipeline/pipeline", **parameters)
-        ended = ("COMPLETED", "FAILED", "CRASHED")
-        state = wait_for(lambda: (found := project.state(run))["type"] in ended and found, 600, "the run's end")
-        return f"pipeline: {run['name']}: {state['name']}: {state['message']}"
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Hook) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        try:
-            url = f"http://127.0.0.1:{server.server_port}/hook"
-            done = project.run("-m", "deploy.webhook", url, PYTHONPATH=str(ROOT))
-            assert done.returncode == 0 and f"{project.prefect}/v2/automations" in done.stdout, done.stderr
-            assert ": Completed: " in run_to_end(force=True)
-            project.behave(train={"fail": 'sign: the loss is "not a number"'})
-            failed = run_to_end(force=True)
-            invalid = run_to_end(overrides={"sign.train.epochs": -1})
-            wait_for(lambda: len(posted) > 1, what="the messages of two failed runs")
-            assert ": Failed: " in failed and "sign.train.epochs" in invalid
-            assert posted == [failed, invalid]
-        finally:
-            server.shutdown()
 
 
 def test_ui_stops_everything_and_leaves_home_alone(project: Project) -> None:

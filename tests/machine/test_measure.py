@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 import torch
 
-from tandem.machine import conditions, hardware, sampler
+from tandem.machine import conditions, energy, hardware, sampler
 from tandem.machine.measure import Measurement, measure, sampled
 from tandem.machine.nvml import Gpu
 from tandem.machine.sampler import Readings, SampledWindow, sampling
@@ -152,12 +152,10 @@ def test_a_resumed_training_has_the_numbers_of_all_its_parts():
 def train_sampled() -> None:
     """Train `tiny` as on a GPU with scripted readings and a processor without energy counters."""
     from stages import train
-    from tandem.machine import energy
     from tandem.runs import run_dir
 
     sampler.SAMPLE_SECONDS, sampler.DRIVER_SECONDS = 0.002, 0.0
     run_dir.start_publisher, run_dir.WAIT_SECONDS = lambda: None, 0.0  # so that the directory stays
-    energy.POWERCAP = Path("/nowhere")
     source = Scripted(reading(other_processes=1.0))
     train.sampled = lambda device: sampling(source)
     train.main("tiny", "cpu", "0")
@@ -168,7 +166,7 @@ def test_a_training_records_what_its_sampler_read_and_why_there_is_no_energy(rea
     [kept] = unpublished(ready)
     record = read_record(ready, "timing.json")
     timings = record["timing"]
-    reason = "no RAPL counters in /nowhere (most virtual machines have none)"
+    reason = energy.OF_CPU
     assert timings["epoch_joules"] is timings["train_joules"] is None
     assert {timings["missing_reasons"][name] for name in ("epoch_joules", "train_joules")} == {reason}
     assert record["summary_lines"]["energy"] == f"energy is not measured: {reason}"
