@@ -80,7 +80,7 @@ lock: $(BIN)/.installed  ## regenerate requirements.txt from pyproject.toml
 	uv pip compile --group team --constraint requirements.txt --universal --python-version 3.11 --generate-hashes --no-header --quiet --output-file flows/team.txt
 	uv pip compile --group browser --constraint requirements.txt --universal --python-version 3.11 --generate-hashes --no-header --quiet --output-file tests/browser.txt
 
-screenshots: $(BIN)/.installed  ## take screenshots of every page into docs/pages/; needs a running `make ui`, and Chromium
+screenshots: $(BIN)/.installed  ## walk through all pages in a browser and take the pictures of docs/pages/; needs a running `make ui`, and Chromium
 	uv pip install --quiet --require-hashes -r tests/browser.txt
 	python -m tests.screenshots
 

@@ -1,34 +1,13 @@
-"""The packages, their purposes and their imports: `python -m tests.packages` writes docs/packages.md.
-
-The purpose is the first sentence of the package's docstring, and the arrows are the imports in the source, so neither
-can differ from the code. Modules directly in tandem/ count as packages.
-"""
+"""The packages, their purposes, lines and imports, read from the source. tests/tables.py writes the table."""
 
 import ast
-import sys
 from collections.abc import Mapping
-from graphlib import TopologicalSorter
 from pathlib import Path
 
+from benchmarks.markdown import header, row
 from tandem.files import ROOT
 
-FILE = ROOT / "docs" / "packages.md"
-TEXT = """\
-# Packages
-
-Written by `python -m tests.packages` from the docstrings and the imports. A package imports only packages in lower
-layers (`make lint` checks the order that [pyproject.toml](../pyproject.toml) gives). Arrows that follow from others are
-left out.
-
-```mermaid
-flowchart TD
-{arrows}
-```
-
-| layer | package | purpose |
-|---|---|---|
-{rows}
-"""
+SINGLE = "one module each: commands, paths and files, components, fingerprints of code"
 
 
 def packages() -> dict[str, list[Path]]:
@@ -71,42 +50,20 @@ def package_of(module: str, name: str, known: Mapping[str, list[Path]]) -> str |
     return rest[0] if top == "tandem" and rest[0] in known else None
 
 
-def layers(graph: Mapping[str, set[str]]) -> dict[str, int]:
-    """Package -> the length of its longest chain of imports. Raises graphlib.CycleError if imports form a cycle."""
-    found: dict[str, int] = {}
-    for name in TopologicalSorter(graph).static_order():
-        found[name] = 1 + max((found[other] for other in graph[name]), default=0)
-    return found
-
-
-def reduced(graph: Mapping[str, set[str]]) -> list[tuple[str, str]]:
-    """The arrows that do not follow from others."""
-    below: dict[str, set[str]] = {}
-    for name in TopologicalSorter(graph).static_order():
-        below[name] = set().union(*({other} | below[other] for other in graph[name]))
-    return [
-        (name, other)
-        for name, own in graph.items()
-        for other in sorted(own)
-        if not any(other in below[third] for third in own - {other})
-    ]
-
-
 def purpose(files: list[Path]) -> str:
     docstring = ast.get_docstring(ast.parse(files[0].read_bytes())) or ""
     return " ".join(docstring.split("\n\n")[0].split()).replace("|", "\\|")
 
 
-def text() -> str:
+def num_lines(files: list[Path]) -> int:
+    return sum(path.read_bytes().count(b"\n") for path in files)
+
+
+def table() -> str:
+    """One row for each package. Lines are rounded to hundreds, so that few edits change the table."""
     known = packages()
-    graph = imports(known)
-    depth = layers(graph)
-    names = sorted(known, key=lambda name: (-depth[name], name))
-    rows = "\n".join(f"| {depth[name]} | `{name}` | {purpose(known[name])} |" for name in names)
-    arrows = "\n".join(f"    {name} --> {other}" for name, other in sorted(reduced(graph)))
-    return TEXT.format(arrows=arrows, rows=rows)
-
-
-if __name__ == "__main__":
-    FILE.write_text(text(), encoding="utf-8")
-    print(f"wrote {FILE.relative_to(ROOT)}", file=sys.stderr)
+    single = [path for files in known.values() if len(files) == 1 for path in files]
+    rows = [(f"`{name}`", purpose(files), files) for name, files in known.items() if len(files) > 1]
+    rows += [("`tandem/*.py`", SINGLE, single), ("all", "", [path for files in known.values() for path in files])]
+    cells = [row(name, text, f"{round(num_lines(files), -2):,}") for name, text, files in rows]
+    return "\n".join([header("package", "purpose", "lines"), *cells])

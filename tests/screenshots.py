@@ -1,4 +1,4 @@
-"""`make screenshots`: does in a browser what a user does, and keeps a picture of each page.
+"""`make screenshots`: does in a browser what a user does, and takes the pictures that the documents show.
 
     python -m tests.screenshots [FOLDER]     # of this project's results; `make ui` must run
 
@@ -23,7 +23,7 @@ from tandem.runs.store import run_page, runs_page
 from tests.conftest import CHROMIUM
 from tests.projects import wait_for
 
-SCREEN, TELEPHONE = {"width": 1440, "height": 900}, {"width": 390, "height": 844}
+SCREEN = {"width": 1440, "height": 900}
 SECONDS = 300.0  # for a run, on a busy machine
 
 
@@ -40,9 +40,9 @@ class Walk:
         with urllib.request.urlopen(request, timeout=60) as answer:
             return json.loads(answer.read() or b"null")
 
-    def take(self, name: str, full: bool = False) -> None:
+    def take(self, name: str) -> None:
         self.page.wait_for_timeout(1500)  # for what a page draws after its data has come
-        self.page.screenshot(path=self.folder / f"{name}.png", full_page=full)
+        self.page.screenshot(path=self.folder / f"{name}.png")
         print(f"{name}.png", flush=True)
 
     def wait_for_state(self, run: str, *wanted: str) -> str:
@@ -89,7 +89,6 @@ class Walk:
         assert self.wait_for_state(run, "COMPLETED", "FAILED", "CRASHED") == "COMPLETED"
         self.page.reload()
         self.page.get_by_text("Completed").first.wait_for()
-        self.take("prefect-run")
 
     def cancel(self, override: str) -> None:
         """A run that is cancelled by the page's menu while it trains."""
@@ -98,14 +97,12 @@ class Walk:
         wait_for(lambda: self.api("/flow_runs/filter", {"flow_runs": child}), SECONDS, "a training")
         self.page.reload()
         self.page.get_by_text("Running").first.wait_for()
-        self.take("prefect-training")
         self.page.get_by_role("button", name="Open menu").or_(self.page.get_by_label("Actions")).first.click()
         self.page.get_by_role("menuitem", name="Cancel").click()
         self.page.get_by_role("button", name="Cancel").last.click()
         self.wait_for_state(run, "CANCELLED")
         self.page.reload()
         self.page.get_by_text("Cancelled").first.wait_for()
-        self.take("prefect-cancelled")
 
     def run(self, deployment: str, **parameters: Any) -> str:
         """The id of a finished run that was asked for without the form."""
@@ -120,7 +117,6 @@ class Walk:
         [found] = self.artifacts(self.run("verify/verify", run=recorded, quick=True))
         self.page.goto(f"{self.servers['prefect']}/v2/artifacts/artifact/{found['id']}")
         self.page.get_by_text("bit-equal").first.wait_for()
-        self.take("prefect-verify")
 
     def artifacts(self, run: str, **criteria: str) -> Any:
         wanted = {name: {"any_": [value]} for name, value in criteria.items()}
@@ -136,24 +132,15 @@ class Walk:
         unfold.click()  # the seeds of one training are children of one run
         seed = self.page.locator(".ag-center-cols-container .ag-row[row-index='2']")
         seed.wait_for()
-        self.take("mlflow-seeds")
         seed_id = seed.get_attribute("row-id") or ""
         self.page.goto(pair_page(server, tracking["experiment_id"], tracking["run_id"], seed_id))
         self.page.get_by_text("3 matching runs").wait_for()  # the run, and the seed in its folded parent run
-        self.take("mlflow-compare")
         self.page.goto(run_page(server, tracking["experiment_id"], tracking["run_id"]))
         self.page.get_by_text("on the test split").first.scroll_into_view_if_needed()
-        self.take("mlflow-run")
 
     def report(self) -> None:
         self.page.goto((files.results_dir() / "report.html").as_uri())
         self.take("report")
-        self.page.emulate_media(color_scheme="dark")
-        self.take("report-dark")
-        self.page.set_viewport_size(TELEPHONE)
-        self.page.emulate_media(color_scheme="light")
-        self.take("report-telephone")
-        self.page.set_viewport_size(SCREEN)
 
 
 def main(arguments: list[str]) -> int:

@@ -1,4 +1,4 @@
-"""The tables that repeat committed records: `python -m tests.tables` writes them into README.md and docs/.
+"""The tables that repeat committed records or the source: `python -m tests.tables` writes README.md and docs/.
 
 A table lies between two marks of its name, `<!-- name -->` and `<!-- end of name -->`. The text around the marks is
 written by hand.
@@ -12,6 +12,7 @@ from pathlib import Path
 from benchmarks import aa, soak
 from benchmarks.markdown import header, mean_and_range, row
 from tandem.files import PUBLISHED, ROOT
+from tests import packages
 from tests.catalogue import replaced
 
 DOCS = ROOT / "docs"
@@ -41,6 +42,7 @@ def figures() -> str:
 
 TABLES: Mapping[Path, Mapping[str, Callable[[], str]]] = {
     ROOT / "README.md": {"figures": figures},
+    DOCS / "architecture.md": {"packages": packages.table},
     DOCS / "measurements.md": {"aa": lambda: aa.table(aa.read(DOCS / "aa.jsonl"))},
     DOCS / "reliability.md": {"soak": lambda: soak.table(soak.read(DOCS / "soak.jsonl"))},
 }
