@@ -23,7 +23,7 @@ from typing import Any
 
 from flows.processes import output_of
 from tandem import files
-from tandem.command import CommandError, Result, aligned
+from tandem.command import CommandError, Result, WrongArgument, aligned, count
 from tandem.params.loading import load_params
 from tandem.params.parsing import flatten, nearest
 from tandem.report.text import format_score
@@ -54,14 +54,14 @@ Experiment = Mapping[str, Any]
 
 def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("workloads", nargs="*", metavar="WORKLOAD", help="default: all of params.yaml")
-    parser.add_argument("--commits", type=int, default=1, metavar="N", help="show experiments of the last N commits")
+    parser.add_argument("--commits", type=count, default=1, metavar="N", help="show experiments of the last N commits")
 
 
 def main(options: Namespace) -> Result:
     known = load_params().workloads
     for name in options.workloads:
         if name not in known:
-            raise ValueError(f"workload {name!r} is not in params.yaml{nearest(name, known)}")
+            raise WrongArgument(f"workload {name!r} is not in params.yaml{nearest(name, known)}")
     status, experiments = recorded(options.commits)
     rows = {
         workload: [row for experiment in experiments for row in rows_of(workload, experiment, experiments, status)]

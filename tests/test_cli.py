@@ -71,7 +71,7 @@ def test_help_teaches_and_does_nothing(project: Path, tmp_path: Path):
     [
         ("status", 0, {"outdated"}),
         ("repro --dry", 0, {"stages", "seconds", "results"}),
-        ("compare tiny@cpu tiny@cpu", 1, {"error"}),
+        ("compare tiny@cpu tiny@cpu", 2, {"error"}),
         ("predict tiny workloads/tiny/data/table.csv", 0, {"predictions"}),
         ("sync", 0, {"mlflow", "kept"}),
         ("show", 0, {"tiny"}),
@@ -99,13 +99,53 @@ def own(trained: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+TABLE = "workloads/tiny/data/table.csv"
+WRONG_ARGUMENTS = (
+    "repro tinny", "repro train@tinny-cpu", "repro nothing.yaml", "repro --jsn", "repro --hlep",
+    "status nothing", "sync nothing", "doctor nothing", "ui --port 1", "ui --prefect-port 99999", "ui --mlflow-port 0",
+    "new third nothing.csv", f"new tiny {TABLE}", f"new a.b {TABLE}", f"new devices {TABLE}",
+    f"new third {TABLE} --model nothing", f"new third {TABLE} --label nothing", f"new third {TABLE} --epochs 0",
+    f"new third {TABLE} --encoding nothing", f"new third {TABLE} --axes NTC", f"new third {TABLE} --decimal x",
+    "new third workloads/tiny/data --labels nothing.csv", "new third workloads/tiny/data --pattern nothing",
+    "check tinny", "check tiny --devices tpu",
+    "compare tiny@cpu", "compare nothing tiny@cpu", "compare tinny@cpu tiny@cpu", "compare tiny@tpu tiny@cpu",
+    "compare workloads tiny@cpu", "compare 000000 tiny@cpu",
+    "verify nothing", "verify tiny@tpu", "verify tiny@cpu --threads 0",
+    f"predict tinny {TABLE}", "predict tiny nothing.csv", f"predict tiny@tpu {TABLE}",
+    "show tinny", "show --commits 0", "sweep tinny", "sweep tiny --largest 0",
+    "scaling tinny --device cpu", "scaling tiny --workers 1", "scaling tiny --workers 0", "scaling tiny --rounds 0",
+    "gpu --pieces nothing",
+)  # fmt: skip
+
+
+def test_a_wrong_argument_of_any_command_is_one_sentence_and_exit_status_2(own: Path):
+    assert {words.split()[0] for words in WRONG_ARGUMENTS} == {*COMMANDS}
+    found = {words: tandem(own, *words.split()) for words in WRONG_ARGUMENTS}
+    assert {words: done.returncode for words, done in found.items()} == dict.fromkeys(WRONG_ARGUMENTS, 2)
+    for done in found.values():
+        assert done.stderr.startswith("error: ") and len(done.stderr.splitlines()) == 1, done.stderr
+
+
+def test_bad_data_is_no_wrong_argument(own: Path, tmp_path: Path):
+    (tmp_path / "bad.csv").write_text("x,y\n1,2\n3\n")
+    for words in (f"new third {tmp_path}/bad.csv", f"predict tiny {tmp_path}/bad.csv"):
+        assert tandem(own, *words.split()).returncode == 1
+
+
+def test_an_option_of_dvc_goes_to_dvc(own: Path):
+    done = tandem(own, "repro", "--dry", "--ss", "--no-commit", "hardware", "--single-item")
+    assert "--help" not in done.stderr
+    refused = tandem(own, "repro", "--nothing")
+    assert refused.returncode == 2 and "unrecognized arguments: --nothing" in refused.stderr
+
+
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
         ("verfy", "'verfy' is not a command; did you mean 'verify'?; `tandem --help` lists them"),
         ("verify", "the following arguments are required: RUN; `tandem verify --help` explains the arguments"),
         ("show --comits 1", "unknown argument '--comits'; did you mean '--commits'?; `tandem show --help` explains"),
-        ("ui --mlflow-port x", "argument --mlflow-port: invalid int value: 'x'; `tandem ui --help` explains"),
+        ("ui --mlflow-port x", "argument --mlflow-port: 'x'; accepted: 1, 2, 3, ...; `tandem ui --help` explains"),
     ],
 )
 def test_a_wrong_argument_gets_one_sentence(project: Path, words: str, sentence: str):
@@ -160,7 +200,7 @@ def test_predict_gives_the_predictions_that_evaluate_recorded(trained: Path, tmp
         (("tiny", "nothing.csv"), "there is no table nothing.csv"),
     ):
         refused = tandem(trained, "predict", *arguments)
-        assert refused.returncode == 1 and words in refused.stderr and "Traceback" not in refused.stderr
+        assert refused.returncode == 2 and words in refused.stderr and "Traceback" not in refused.stderr
 
 
 def test_predict_reads_what_tandem_new_reads(trained: Path, tmp_path: Path):

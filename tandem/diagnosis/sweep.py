@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tandem import files
-from tandem.command import Result
+from tandem.command import Result, count
 from tandem.params.loading import load_workload
 
 ENOUGH = 0.9  # share of the best throughput above which a larger batch hardly helps
@@ -33,7 +33,7 @@ class SweepPoint:
 def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("workload", help="a block of params.yaml")
     parser.add_argument("--devices", nargs="+", choices=("cpu", "cuda"), help="default: all available")
-    parser.add_argument("--largest", type=int, default=4096, metavar="N", help="largest batch size (4096)")
+    parser.add_argument("--largest", type=count, default=4096, metavar="N", help="largest batch size (4096)")
     parser.add_argument("--seconds", type=float, default=0.5, help="per batch size (0.5)")
 
 

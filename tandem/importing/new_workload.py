@@ -25,8 +25,8 @@ docs/own-data.md has a walk-through.
 Before it writes anything, the command parses the block and runs preprocess and preload on the data. It never
 overwrites a file, and a failure leaves everything unchanged.
 
-Exit status: 0 created, 1 nothing is changed, with the reason, 2 the same with a question that an option answers; with
---run also that of `tandem repro`.
+Exit status: 0 created, 1 nothing is changed, with the reason, 2 the same with a question that an argument answers;
+with --run also that of `tandem repro`.
 """
 
 import os
@@ -40,7 +40,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from tandem import files
-from tandem.command import CommandError, Result, aligned, sentence_of
+from tandem.command import CommandError, Result, WrongArgument, aligned, count, sentence_of
 from tandem.data.tables import MISSING
 from tandem.files import relative, replacing, sha256_file, write_text
 from tandem.importing import shapes, trial
@@ -119,13 +119,13 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--missing", choices=("refuse", "interpolate", "skip"), help="what to do with empty cells")
     parser.add_argument("--na", metavar="A,B,C", type=lambda text: text.split(","), help=NA_HELP)
     parser.add_argument("--model", help=f"{', '.join(schema.BUILT_IN)}; default: by the task and the size of the data")
-    parser.add_argument("--epochs", type=int, help="default: by the size of the data")
+    parser.add_argument("--epochs", type=count, help="default: by the size of the data")
     many = parser.add_argument_group("many sequences")
     many.add_argument("--sequence", metavar="COLUMN", help="which sequence a row belongs to")
     many.add_argument("--step", metavar="COLUMN", help="the position of a row in its sequence")
     many.add_argument("--label", metavar="COLUMN", help="the class of the sequence, or the event of the row")
-    many.add_argument("--window", metavar="STEPS", type=int, dest="window_length", help="cut recordings into windows")
-    many.add_argument("--stride", metavar="STEPS", type=int, help="from the start of a window to the next one's")
+    many.add_argument("--window", metavar="STEPS", type=count, dest="window_length", help="cut recordings into windows")
+    many.add_argument("--stride", metavar="STEPS", type=count, help="from the start of a window to the next one's")
     many.add_argument("--groups", metavar="COLUMN", help="each of its values stays in one split; or none")
     shape = parser.add_argument_group("the shape of the data, if the detection is wrong")
     shapes.add_arguments(shape)
@@ -140,8 +140,8 @@ def add_arguments(parser: ArgumentParser) -> None:
     one.add_argument(
         "--season", type=season, metavar="STEPS", help="number of steps after which the series repeats, or none"
     )
-    one.add_argument("--horizon", type=int, metavar="STEPS", help="how far ahead to forecast")
-    one.add_argument("--input-steps", type=int, metavar="STEPS", help="how far back the model looks")
+    one.add_argument("--horizon", type=count, metavar="STEPS", help="how far ahead to forecast")
+    one.add_argument("--input-steps", type=count, metavar="STEPS", help="how far back the model looks")
 
 
 def season(text: str) -> int | str:
@@ -156,7 +156,7 @@ def make_plan(options: Namespace, scratch: Path) -> WorkloadPlan:
     """
     name, path = options.name, options.table
     if options.model and options.model not in schema.BUILT_IN:
-        raise ValueError(f"--model is {options.model!r}{parsing.nearest(options.model, schema.BUILT_IN)}")
+        raise WrongArgument(f"--model is {options.model!r}{parsing.nearest(options.model, schema.BUILT_IN)}")
     given = {key: value for key, value in vars(options).items() if value is not None}
     found = shapes.open_path(path, given)
     table = trial.make_table(name, found, scratch)
@@ -183,16 +183,21 @@ def make_plan(options: Namespace, scratch: Path) -> WorkloadPlan:
 
 
 def check_free(name: str) -> None:
-    """Raises ValueError if `name` is invalid or taken, or if params.yaml is already invalid."""
-    parsing.check_name(name)
+    """Raises WrongArgument if `name` is invalid or taken, and ValueError if params.yaml is already invalid."""
+    try:
+        parsing.check_name(name)
+    except ValueError as error:
+        raise WrongArgument(str(error)) from None
     if name in (*schema.Params.model_fields, "all") or from_yaml(name) != name:
-        raise ValueError(f"{name!r} means something else in params.yaml; choose another name for the workload")
+        raise WrongArgument(f"{name!r} means something else in params.yaml; choose another name for the workload")
     before = loading.read_yaml(files.ROOT / "params.yaml")
     loading.parse_params(before, files.ROOT / "params.yaml")
     if name in before:
-        raise ValueError(f"params.yaml has a block {name!r} already; choose another name, or change that block by hand")
+        raise WrongArgument(
+            f"params.yaml has a block {name!r} already; choose another name, or change that block by hand"
+        )
     if (folder := files.workload_dir(name)).exists():
-        raise ValueError(
+        raise WrongArgument(
             f"{relative(folder)} is there already, and params.yaml has no block {name!r}; choose another name, or run "
             f"`mv {relative(folder)} {name}.old` and then the same command, which writes both again"
         )

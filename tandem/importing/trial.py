@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet
 
+from tandem.command import WrongArgument
 from tandem.data import prepare_data, write_prepared
 from tandem.data.packed import pack_splits
 from tandem.data.series import loses_many_windows
@@ -63,7 +64,8 @@ def infer(name: str, path: Path, found: Source, options: Mapping[str, Any]) -> t
         except ValueError as error:  # the message must not name the temporary path
             called = f"{shown} as one long table" if known else shown
             message = with_own_lines(str(error), path, found).replace(relative(path), called)
-            raise ValueError(with_sequence(message, path, known) if known else message) from None
+            kind_of_error = WrongArgument if isinstance(error, WrongArgument) else ValueError
+            raise kind_of_error(with_sequence(message, path, known) if known else message) from None
     return choices, summary, has_split
 
 
