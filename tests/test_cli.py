@@ -256,3 +256,17 @@ def test_status_names_what_would_run(trained: Path, tmp_path: Path):
     assert done.returncode == 1
     assert set(json.loads(done.stdout)["outdated"]) == {"evaluate@tiny-cpu", "compare"}
     assert dvc(project, "repro", "--dry").returncode == 0
+
+
+def test_status_names_another_machine_once_for_each_workload(trained: Path, tmp_path: Path):
+    project = copy_of(trained, tmp_path / "project")
+    other = {"MKL_CBWR": "AVX2"}  # belongs to the hardware, as the processor and torch's version do
+    machine = "tiny: another machine (5 stages): MKL_CBWR AVX2 here, none recorded"
+    assert tandem(project, "status", **other).stdout.splitlines()[:-1] == [machine]
+    (project / "params.yaml").write_text(TINY.replace("weights: last", "weights: best"))
+    first, *lines = tandem(project, "status", **other).stdout.splitlines()
+    assert first == machine and [line.partition(":")[0] for line in lines[:-1]] == ["evaluate@tiny-cpu", "compare"]
+    assert "hardware/devices" not in "".join(lines)
+    (project / "params.yaml").write_text(TINY.replace("[cpu]", "[cpu, auto]"))  # another device is no other machine
+    lines = tandem(project, "status").stdout.splitlines()
+    assert "train@tiny-auto: has not run here" in lines and not [line for line in lines if "another machine" in line]
