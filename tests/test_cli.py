@@ -13,13 +13,14 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from flows import repro
 from tandem import predict
-from tandem.cli import COMMANDS
+from tandem.cli import COMMANDS, parse
 from tandem.command import CommandError
 from tandem.files import ROOT
 from tandem.predictor import Predictor
 from tests import forked
-from tests.projects import RUN, TINY, copy_of, dvc, environment, make_project, run, run_path
+from tests.projects import RUN, TINY, copy_of, dvc, environment, make_project, needs, run, run_path
 
 
 def tandem(project: Path, *arguments: str, **extra: str) -> subprocess.CompletedProcess[str]:
@@ -105,6 +106,7 @@ WRONG_ARGUMENTS = (
     "status nothing", "sync nothing", "doctor nothing", "ui --port 1", "ui --prefect-port 99999", "ui --mlflow-port 0",
     "new third nothing.csv", f"new tiny {TABLE}", f"new a.b {TABLE}", f"new devices {TABLE}",
     f"new third {TABLE} --model nothing", f"new third {TABLE} --label nothing", f"new third {TABLE} --epochs 0",
+    f"new third {TABLE} --missing skip", f"new third {TABLE} --model seq2seq",
     f"new third {TABLE} --encoding nothing", f"new third {TABLE} --axes NTC", f"new third {TABLE} --decimal x",
     "new third workloads/tiny/data --labels nothing.csv", "new third workloads/tiny/data --pattern nothing",
     "check tinny", "check tiny --devices tpu",
@@ -132,11 +134,13 @@ def test_bad_data_is_no_wrong_argument(own: Path, tmp_path: Path):
         assert tandem(own, *words.split()).returncode == 1
 
 
-def test_an_option_of_dvc_goes_to_dvc(own: Path):
-    done = tandem(own, "repro", "--dry", "--ss", "--no-commit", "hardware", "--single-item")
-    assert "--help" not in done.stderr
-    refused = tandem(own, "repro", "--nothing")
-    assert refused.returncode == 2 and "unrecognized arguments: --nothing" in refused.stderr
+def test_no_option_of_dvc_is_taken_for_a_misspelt_one_of_tandem():
+    needs("dvc")
+    usage = subprocess.run(["dvc", "repro", "--help"], env=environment(), capture_output=True, text=True).stdout
+    options = re.findall(r"(?<=[ ,])--?[a-zA-Z][\w-]*(?=[ ,\]\n])", usage)
+    assert {"--force", "--single-item", "-s"} <= {*options}
+    for option in {*options, "--show-stack", "--ss", "--pdb"} - {"--help", "-h"}:
+        assert parse("repro", repro, [option]).more == [option]
 
 
 @pytest.mark.parametrize(
@@ -163,7 +167,7 @@ def test_other_arguments_of_repro_go_to_dvc(project: Path):
 
 def test_a_misspelt_workload_of_repro_is_named_before_dvc_starts(project: Path):
     done = tandem(project, "repro", "tinny")
-    assert (done.returncode, done.stdout) == (1, "") and "did you mean 'tiny'?" in done.stderr
+    assert (done.returncode, done.stdout) == (2, "") and "did you mean 'tiny'?" in done.stderr
     assert len(done.stderr.splitlines()) == 1
     for target in ("tiny", "train@tiny-cpu", "stages/dvc.yaml:hardware"):
         assert "neither" not in tandem(project, "repro", "--dry", target).stderr

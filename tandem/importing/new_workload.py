@@ -40,7 +40,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from tandem import files
-from tandem.command import CommandError, Result, WrongArgument, aligned, count, sentence_of
+from tandem.command import CommandError, Result, WrongArgument, aligned, sentence_of
 from tandem.data.tables import MISSING
 from tandem.files import relative, replacing, sha256_file, write_text
 from tandem.importing import shapes, trial
@@ -119,13 +119,13 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--missing", choices=("refuse", "interpolate", "skip"), help="what to do with empty cells")
     parser.add_argument("--na", metavar="A,B,C", type=lambda text: text.split(","), help=NA_HELP)
     parser.add_argument("--model", help=f"{', '.join(schema.BUILT_IN)}; default: by the task and the size of the data")
-    parser.add_argument("--epochs", type=count, help="default: by the size of the data")
+    parser.add_argument("--epochs", type=int, help="default: by the size of the data")
     many = parser.add_argument_group("many sequences")
     many.add_argument("--sequence", metavar="COLUMN", help="which sequence a row belongs to")
     many.add_argument("--step", metavar="COLUMN", help="the position of a row in its sequence")
     many.add_argument("--label", metavar="COLUMN", help="the class of the sequence, or the event of the row")
-    many.add_argument("--window", metavar="STEPS", type=count, dest="window_length", help="cut recordings into windows")
-    many.add_argument("--stride", metavar="STEPS", type=count, help="from the start of a window to the next one's")
+    many.add_argument("--window", metavar="STEPS", type=int, dest="window_length", help="cut recordings into windows")
+    many.add_argument("--stride", metavar="STEPS", type=int, help="from the start of a window to the next one's")
     many.add_argument("--groups", metavar="COLUMN", help="each of its values stays in one split; or none")
     shape = parser.add_argument_group("the shape of the data, if the detection is wrong")
     shapes.add_arguments(shape)
@@ -140,8 +140,8 @@ def add_arguments(parser: ArgumentParser) -> None:
     one.add_argument(
         "--season", type=season, metavar="STEPS", help="number of steps after which the series repeats, or none"
     )
-    one.add_argument("--horizon", type=count, metavar="STEPS", help="how far ahead to forecast")
-    one.add_argument("--input-steps", type=count, metavar="STEPS", help="how far back the model looks")
+    one.add_argument("--horizon", type=int, metavar="STEPS", help="how far ahead to forecast")
+    one.add_argument("--input-steps", type=int, metavar="STEPS", help="how far back the model looks")
 
 
 def season(text: str) -> int | str:
@@ -175,7 +175,10 @@ def make_plan(options: Namespace, scratch: Path) -> WorkloadPlan:
     if has_split:
         comment = "the table's own column `split`, which decides"
         block = re.sub(r"^( +split: .*)", rf"\1 # {comment}", block, flags=re.MULTILINE)
-    workload = loading.parse_block(name, from_yaml(block)[name], {})
+    try:
+        workload = loading.parse_block(name, from_yaml(block)[name], {})
+    except ValueError as error:  # an option's value: those that Tandem chooses are valid
+        raise WrongArgument(str(error)) from None
     what = "; ".join(f"{key} {value}" for key, value, _ in found.notes)
     done = f"converted {', '.join(map(str, found.sources))} ({what})" if found.write else "copied the table"
     done = f"`{shlex.join(['tandem', 'new', *options.words])}` {done}."
