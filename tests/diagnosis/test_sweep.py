@@ -22,7 +22,7 @@ def test_a_sweep_of_a_workload(ready: Path, capsys: pytest.CaptureFixture[str]):
     memory = [float(row["peak_mib"]) for row in rows]
     assert memory == sorted(memory) and all(float(row["samples_per_second"]) > 0 for row in rows)
     assert "of the best" in message and "cpu: every size up to 64 fits" in message
-    assert cli.main(["sweep", "sing"]) == 1
+    assert cli.main(["sweep", "sing"]) == 2
     assert re.fullmatch("error: .*did you mean 'sign'.*\n", capsys.readouterr().err)
 
 
