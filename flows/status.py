@@ -39,7 +39,7 @@ KINDS = {
     "": "data",
 }
 NEVER_RAN = "params.yaml (new)"  # DVC lists every input and output of such a stage
-MAX_LETTERS = 100  # of a line about a machine
+MAX_LETTERS = 100  # of a line; --json has all
 
 
 def main(options: Namespace) -> Result:
@@ -55,11 +55,11 @@ def main(options: Namespace) -> Result:
             continue
         others = {name: [each for each in inputs if not each.startswith(DEVICES)] for name, inputs in own.items()}
         num_stages = sum(others[name] != inputs for name, inputs in own.items())
-        line = f"{workload}: another machine ({num_stages} stages){differences(workload, params.devices)}"
-        lines.append(textwrap.shorten(line, MAX_LETTERS, placeholder=" ..."))
+        lines.append(f"{workload}: another machine ({num_stages} stages){differences(workload, params.devices)}")
         changed |= others
     lines += [f"{name}: {', '.join(inputs)}" for name, inputs in changed.items() if inputs]
     lines.append(f"{len(outdated)} stages are outdated; `tandem repro` runs them" if outdated else "up to date")
+    lines = [textwrap.shorten(line, MAX_LETTERS, placeholder=" ...") for line in lines]
     return Result("\n".join(lines), {"outdated": outdated}, FAILED if outdated else DONE)
 
 

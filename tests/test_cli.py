@@ -269,6 +269,7 @@ def test_status_names_another_machine_once_for_each_workload(trained: Path, tmp_
     assert tandem(project, "status", **other).stdout.splitlines()[:-1] == [machine]
     (project / "params.yaml").write_text(TINY.replace("weights: last", "weights: best"))
     first, *lines = tandem(project, "status", **other).stdout.splitlines()
+    assert max(map(len, lines)) <= 100
     assert first == machine and [line.partition(":")[0] for line in lines[:-1]] == ["evaluate@tiny-cpu", "compare"]
     assert "hardware/devices" not in "".join(lines)
     (project / "params.yaml").write_text(TINY.replace("[cpu]", "[cpu, auto]"))  # another device is no other machine
