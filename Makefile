@@ -20,19 +20,26 @@ endif
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' Makefile | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
 
-setup: $(BIN)/.installed  ## create .venv with the locked requirements, and those in requirements.own.txt
+setup: $(BIN)/.installed  ## create .venv with the locked requirements, and those in requirements.own.txt; TORCH=installed: without torch
 
 # Packages that only the workloads of this project need (docs/extending.md). Complete and pinned: --no-deps.
 OWN := $(wildcard requirements.own.txt)
 
+# TORCH=installed: use the torch of $(PYTHON), and install neither the locked one nor its CUDA libraries.
+OF_TORCH := /^(torch|triton|cuda-[a-z]+|nvidia-[^m][a-z0-9-]*)==/,/[^\\]$$/d
+
 $(BIN)/.installed: requirements.txt $(OWN) tandem/command.sh
 	@command -v $(PYTHON) >/dev/null || { echo 'error: there is no $(PYTHON); run make PYTHON=/path/to/python3.11' >&2; exit 1; }
 	@$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit(f"error: Tandem needs Python 3.11 or later, $(PYTHON) is {sys.version.split()[0]}; run make PYTHON=/path/to/python3.11")'
-	@$(PYTHON) -m venv .venv
+ifdef TORCH
+	@$(PYTHON) -c 'import importlib.util, sys; importlib.util.find_spec("torch") or sys.exit("error: $(PYTHON) has no torch; leave out TORCH, or run make TORCH=installed PYTHON=/path/to/python3.11 with one that has it")'
+endif
+	@$(PYTHON) -m venv $(if $(TORCH),--system-site-packages) .venv
 	@sed -n '/^uv==/,/[^\\]$$/p' requirements.txt > .venv/uv.txt
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r .venv/uv.txt
-	@echo 'installing the locked packages into .venv (half a minute or more; 6 GB, because torch contains the CUDA libraries)'
-	@$(BIN)/uv pip sync --quiet --require-hashes --python $(BIN)/python requirements.txt
+	@$(BIN)/python -m pip install --quiet $(if $(TORCH),--ignore-installed) --disable-pip-version-check --require-hashes -r .venv/uv.txt
+	@echo 'installing the locked packages into .venv (half a minute or more$(if $(TORCH),,; 6 GB, because torch contains the CUDA libraries))'
+	@sed -E '$(if $(TORCH),$(OF_TORCH))' requirements.txt > .venv/requirements.txt
+	@$(BIN)/uv pip sync --quiet --require-hashes --python $(BIN)/python .venv/requirements.txt
 ifdef OWN
 	@! grep -vE '^[[:space:]]*(#|--hash|$$)|^[^#]*==' $(OWN) || { echo 'error: write NAME==VERSION in each line of $(OWN)' >&2; exit 1; }
 	$(BIN)/uv pip install --no-deps --python $(BIN)/python --requirement $(OWN)

@@ -36,7 +36,7 @@ from typing import Any
 from benchmarks.markdown import header, row
 from benchmarks.sandbox import shorten
 from flows.processes import stop
-from tandem.command import DONE, FAILED, Result
+from tandem.command import DONE, FAILED, Result, WrongArgument
 from tandem.files import ROOT, locked, read_json, relative, write_json
 from tandem.machine.hardware import detect_hardware
 from tandem.params.loading import load_params
@@ -78,7 +78,7 @@ def main(options: Namespace) -> Result:
     known = pieces(out, options.quick)
     names = [piece.name for piece in known]
     if unknown := [name for name in options.pieces or () if name not in names]:
-        raise ValueError(f"piece {unknown[0]!r} is not known; the pieces are {', '.join(names)}")
+        raise WrongArgument(f"piece {unknown[0]!r} is not known; the pieces are {', '.join(names)}")
     if options.list:
         lines = [f"{piece.name:<12} {about_of(out, piece)['state']:<11} {piece.about}" for piece in known]
         text = "\n".join([*lines, "", f"needs {', '.join(NEEDED)}: all are installed"])

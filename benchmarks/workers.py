@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tandem import files
+from tandem.command import count
 from tandem.machine.hardware import detect_hardware, usable_cores
 from tandem.params.devices import started_by_launcher
 
@@ -73,10 +74,10 @@ def parse() -> Namespace:
     parser.add_argument("workload", help="a block of params.yaml")
     parser.add_argument("--device", choices=("cpu", "cuda"), help="default: cuda if there is a GPU")
     parser.add_argument(
-        "--workers", nargs="+", type=int, metavar="N", help="default: 1, 2, 4, ... up to all cores or GPUs"
+        "--workers", nargs="+", type=count, metavar="N", help="default: 1, 2, 4, ... up to all cores or GPUs"
     )
-    parser.add_argument("--batches", nargs="+", type=int, metavar="B", help="default: params.yaml's times 1, 2, 4, 8")
-    parser.add_argument("--rounds", type=int, default=NUM_ROUNDS, metavar="R", help=f"turns of each N ({NUM_ROUNDS})")
+    parser.add_argument("--batches", nargs="+", type=count, metavar="B", help="default: params.yaml's times 1, 2, 4, 8")
+    parser.add_argument("--rounds", type=count, default=NUM_ROUNDS, metavar="R", help=f"turns of each N ({NUM_ROUNDS})")
     parser.add_argument("--seconds", type=float, default=TURN_SECONDS, help=f"per turn ({TURN_SECONDS:g})")
     parser.add_argument("--out", type=Path, help=SUPPRESS)  # where the workers write what they measured
     return parser.parse_args()
@@ -94,8 +95,8 @@ def measure(options: Namespace) -> list[ScalingPoint]:
     device = options.device or detect_hardware("auto")["kind"]
     room = detect_hardware("cuda")["count"] if device == "cuda" else int(usable_cores())
     counts = sorted(set(options.workers or [2**power for power in range(13) if 2**power <= max(room, 2)]) | {1})
-    if counts[0] < 1 or counts[-1] < 2:
-        raise ValueError(f"--workers {' '.join(map(str, options.workers))} compares nothing; add a number above 1")
+    if counts[-1] < 2:
+        raise WrongArgument(f"--workers {' '.join(map(str, options.workers))} compares nothing; add a number above 1")
     detect_hardware(f"{counts[-1]}x{device}")  # raises if the machine has fewer
     settings = load_workload(options.workload).train
     batches = options.batches or [factor * settings.batch_size for factor in FACTORS]

@@ -29,7 +29,7 @@ from argparse import ArgumentParser, Namespace
 from dataclasses import asdict
 from typing import Any
 
-from tandem.command import Result
+from tandem.command import Result, WrongArgument
 from tandem.comparing.comparison import Comparison, Judgement, Side
 from tandem.comparing.comparison import compare as compare_sides
 from tandem.report.comparison import details
@@ -58,7 +58,7 @@ def compare(names: list[str]) -> list[Comparison]:
     found = {name: recorded.find_seeds(name) for name in names}
     for (name, runs), (other, others) in itertools.combinations(found.items(), 2):
         if both := {run.run_id for run in runs if run.run_id} & {run.run_id for run in others}:
-            raise ValueError(f"{name} and {other} are the same run ({both.pop()}); name two different ones")
+            raise WrongArgument(f"{name} and {other} are the same run ({both.pop()}); name two different ones")
     by_workload: dict[str, list[list[Run]]] = {}
     for runs in found.values():
         by_workload.setdefault(runs[0].workload, []).append(runs)
@@ -67,7 +67,7 @@ def compare(names: list[str]) -> list[Comparison]:
                 run.open("predictions.csv")  # altered predictions are an error
     if any(len(sides) < 2 for sides in by_workload.values()):
         counts = ", ".join(f"{len(sides)} of {workload}" for workload, sides in by_workload.items())
-        raise ValueError(f"a comparison needs two or more runs of each workload; received {counts}")
+        raise WrongArgument(f"a comparison needs two or more runs of each workload; received {counts}")
     comparisons = [
         compare_sides(workload, [Side(name, tuple(runs)) for name, runs in zip(side_names(sides), sides, strict=True)])
         for workload, sides in by_workload.items()

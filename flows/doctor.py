@@ -11,6 +11,7 @@ Exit status: 0 no problem (warnings do not count), 1 a problem.
 import json
 import os
 import pwd
+import re
 import resource
 import shutil
 import subprocess
@@ -21,6 +22,7 @@ from collections import defaultdict, namedtuple
 from collections.abc import Iterator
 from contextlib import suppress
 from importlib.metadata import distributions
+from importlib.util import find_spec
 from pathlib import Path
 from shlex import quote
 from typing import Any
@@ -58,6 +60,9 @@ def packages() -> Iterator[Finding]:
         own.name = canonicalize_name(own.name)
         locked.append(own)
     locked = [package for package in locked if not package.marker or package.marker.evaluate()]
+    torch = find_spec("torch")
+    if torch and torch.origin and not Path(torch.origin).is_relative_to(sys.prefix):  # make setup TORCH=installed
+        locked = [each for each in locked if not re.match(r"triton|cuda-|nvidia-(?!ml-py)", each.name)]
     every = reversed(list(distributions()))  # if the path has two versions, Python imports the first
     found = {each.name.lower().replace("_", "-").replace(".", "-"): each.version for each in every}
     wrong = [f"{each.name} {found.get(each.name, 'missing')} (locked: {each.specifier})" for each in locked

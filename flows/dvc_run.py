@@ -32,6 +32,7 @@ from dvc.repo.experiments.refs import WORKSPACE_STASH
 from dvc.repo.reproduce import _reproduce_stage
 from dvc.stage import Stage
 from dvc.stage.cache import RunCacheNotFoundError, StageCache, _get_stage_hash
+from dvc.stage.exceptions import StageFileDoesNotExistError, StageNotFound
 from dvc.ui import ui
 
 from flows.events import Event, Outcome
@@ -81,7 +82,8 @@ def run(arguments: list[str], on_event: Callable[[Event], object], log_level: st
             logger.exception("")  # prints the error and its causes, as DVC's own command does
             message = f"{error}: {error.__cause__}" if error.__cause__ else str(error)
             on_event(Event("", "failed", message=explain(message)))
-            return FAILED
+            is_unknown_name = isinstance(error, StageNotFound | StageFileDoesNotExistError)
+            return REFUSED_ARGUMENTS if is_unknown_name else FAILED
 
 
 def reproduce_stage(

@@ -28,7 +28,7 @@ from flows.plan import evaluations, require_devices
 from flows.stage_lines import StageLines
 from flows.ui import running_servers
 from tandem import files
-from tandem.command import DONE, FAILED, INTERRUPTED, NO_ANSWER, Result, aligned
+from tandem.command import DONE, FAILED, INTERRUPTED, NO_ANSWER, Result, WrongArgument, aligned
 from tandem.machine.hardware import host_name
 from tandem.messages import more_seeds
 from tandem.params.loading import load_params, read_yaml
@@ -78,6 +78,8 @@ def main(options: Namespace) -> Result:
         "results": rows,
         **({"error": failures[0]} if failures else {}),
     }
+    if status == NO_ANSWER and failures:
+        raise WrongArgument(f"{failures[0]}; `dvc stage list --name-only` lists the stages")
     if status == NO_ANSWER and not PRINTED_BY_DVC & set(options.more):
         sys.stderr.write(LOG.read_text(encoding="utf-8"))  # what DVC says of its arguments
     if status == NO_ANSWER or {"-q", "--quiet", "--dry"} & set(options.more):
@@ -95,7 +97,7 @@ def main(options: Namespace) -> Result:
 
 
 def require_targets(words: Sequence[str]) -> None:
-    """Raises ValueError for a word that can only be a misspelt workload or stage. DVC judges names of one stage
+    """Raises WrongArgument for a word that can only be a misspelt workload or stage. DVC judges names of one stage
     (train@sign-cpu), files and patterns.
     """
     names = [word for word in words if re.fullmatch(r"\w[\w-]*", word) and not Path(word).exists()]
@@ -103,7 +105,7 @@ def require_targets(words: Sequence[str]) -> None:
         known = [*load_params().workloads, *read_yaml(files.ROOT / "dvc.yaml")["stages"]]
         for name in names:
             if name not in known:
-                raise ValueError(f"{name!r} is neither a workload nor a stage{nearest(name, known)}")
+                raise WrongArgument(f"{name!r} is neither a workload nor a stage{nearest(name, known)}")
 
 
 def dvc_commands(words: Sequence[str]) -> tuple[Sequence[str], list[list[str]]]:

@@ -3,9 +3,10 @@
 Each workload has a table with a row per device: score, seconds per epoch, samples/s, VRAM peak, and the parameters that
 differ from the last commit. `dvc exp show` shows more, in a wider table.
 
-A row "here, outdated" is the result of earlier parameters, code or data; the line below its table has the command that
-updates it. Instead of a score, a row has "queued", "running" or "failed" if there is no result, and "not
-compared" if `compare` did not run after its training: results/scores.json then has the score of another one.
+A row "here, outdated" is the result of earlier parameters, code or data; the line below its table says which changed,
+and has the command that updates it. Instead of a score, a row has "queued", "running" or "failed" if there is no
+result, and "not compared" if `compare` did not run after its training: results/scores.json then has the score of
+another one.
 
     tandem show
     tandem show sign --commits 5
@@ -23,8 +24,9 @@ from functools import partial
 from typing import Any
 
 from flows.processes import output_of
+from flows.status import DEVICES, KINDS, kinds_of_changes
 from tandem import files
-from tandem.command import CommandError, Result, aligned
+from tandem.command import CommandError, Result, WrongArgument, aligned, count
 from tandem.params.loading import load_params
 from tandem.params.parsing import flatten, nearest
 from tandem.report.text import format_score
@@ -37,7 +39,7 @@ TITLES = ("experiment", "device", "score", "s/epoch", "samples/s", "VRAM MiB", "
 WORKSPACE, HERE = "workspace", "here, now"  # the working tree, as DVC and as the table call it
 # States of an experiment in which its metrics are those of the commit that it started from.
 WITHOUT_RESULT, NOT_COMPARED = ("queued", "running", "failed"), "not compared"
-RESULTS = "results/runs"  # what `compare` reads
+RESULTS = "results/runs"
 RUNNING = ".dvc/tmp/exps/run"  # where DVC keeps a file for each experiment that runs
 # One process, because importing DVC takes most of the time. Each command prints one line. DVC gives no status while a
 # stage runs.
@@ -56,14 +58,14 @@ Experiment = Mapping[str, Any]
 
 def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("workloads", nargs="*", metavar="WORKLOAD", help="default: all of params.yaml")
-    parser.add_argument("--commits", type=int, default=1, metavar="N", help="show experiments of the last N commits")
+    parser.add_argument("--commits", type=count, default=1, metavar="N", help="show experiments of the last N commits")
 
 
 def main(options: Namespace) -> Result:
     known = load_params().workloads
     for name in options.workloads:
         if name not in known:
-            raise ValueError(f"workload {name!r} is not in params.yaml{nearest(name, known)}")
+            raise WrongArgument(f"workload {name!r} is not in params.yaml{nearest(name, known)}")
     status, experiments = recorded(options.commits)
     rows = {
         workload: [row for experiment in experiments for row in rows_of(workload, experiment, experiments, status)]
@@ -85,8 +87,11 @@ def table(workload: str, rows: Sequence[Mapping[str, Any]]) -> str:
         )
         for row in rows
     ]
-    update = next((row["update"] for row in rows if row["update"]), None)
-    advice = [f"outdated: parameters, code or data changed after this result; `{update}` updates it"] if update else []
+    advice = [
+        f"outdated: {' and '.join(row['changed'])} changed after this result; `{row['update']}` updates it"
+        for row in rows
+        if row["outdated"]
+    ][:1]
     if any(row["state"] == NOT_COMPARED for row in rows):
         advice.append(
             "not compared: `compare` did not run after this training, or an earlier version of Tandem ran it; an "
@@ -118,31 +123,18 @@ def recorded(num_commits: int) -> tuple[Status, list[Experiment]]:
     return status, experiments
 
 
-def is_outdated(workload: str, device: str, status: Mapping[str, Sequence[Any]]) -> bool:
-    """Whether an input of the workspace's result has changed: a parameter, the code or the data.
-
-    Another machine changes no result that exists, and an input that is not there, as in a fresh clone, has not changed.
-    """
+def changed_inputs(workload: str, device: str, status: Mapping[str, Sequence[Any]]) -> list[str]:
+    """What has changed of the inputs of the workspace's result. Another machine changes no result that exists."""
     own = re.compile(rf"preprocess@{workload}|(preload|train|replicate|evaluate)@{workload}-{device}")
-    return any(
-        state != "deleted" and not path.startswith("results/hardware/devices/")
-        for stage, changes in status.items()
-        for path, state in changed_deps(changes)
-        if own.fullmatch(stage) or (stage, path) == ("compare", RESULTS)
-    )
-
-
-def changed_deps(changes: Sequence[Any]) -> Iterator[tuple[str, Any]]:
-    for change in changes:
-        if isinstance(change, dict):  # not "always changed"
-            yield from change.get("changed deps", {}).items()
+    found = {kind for stage, changes in status.items() if own.fullmatch(stage) for kind in kinds_of_changes(changes)}
+    return [kind for kind in dict.fromkeys(KINDS.values()) if kind in found and kind != KINDS[DEVICES]]
 
 
 def rows_of(
     workload: str, experiment: Experiment, experiments: Sequence[Experiment], status: Status
 ) -> Iterator[dict[str, Any]]:
-    """A row per device. `params`: those that differ from the last commit. `update`: the command that replaces an
-    outdated result. `state`: why there is no score.
+    """A row per device. `params`: those that differ from the last commit. `changed`: the inputs that did so after
+    the result. `update`: the command that replaces an outdated result. `state`: why there is no score.
     """
     is_here = experiment["rev"] == WORKSPACE and experiment["state"] is None
     state = "running" if is_here and status is None else experiment["state"]
@@ -150,7 +142,8 @@ def rows_of(
     theirs, own = (chosen(workload, each) for each in (committed, experiment))
     name = HERE if is_here else experiment["name"] or experiment["rev"][:7]
     params = {key: value for key, value in own.items() if value != theirs.get(key)} if experiment["data"] else {}
-    empty = {"score": None, **dict.fromkeys(MEASURED), "params": params, "outdated": False, "update": None}
+    empty = {"score": None, **dict.fromkeys(MEASURED), "params": params}
+    empty |= {"outdated": False, "changed": [], "update": None}
     if state in WITHOUT_RESULT:
         for requested in own["devices"] or ["-"]:
             yield {"experiment": name, "device": requested, **empty, "state": state}
@@ -159,13 +152,14 @@ def rows_of(
     rests_on = recorded_digests(experiment).get(workload, {}) if scores else {}
     for requested, score in scores.items():
         times = timings.get(requested, {})
-        outdated = is_here and is_outdated(workload, requested, status or {})
+        changed = changed_inputs(workload, requested, status or {}) if is_here else []
         row = {
             "experiment": name,
             "device": times.get("device", requested) if requested == "auto" else requested,
             **empty,
-            "outdated": outdated,
-            "update": f"tandem repro {workload}" if outdated else None,
+            "outdated": bool(changed),
+            "changed": changed,
+            "update": f"tandem repro {workload}" if changed else None,
         }
         if is_compared(workload, requested, experiment, rests_on.get(requested, {}).get("rests_on")):
             yield {**row, "score": score, **{name: times.get(name) for name in MEASURED}, "state": None}

@@ -1,7 +1,8 @@
 """List the stages that `tandem repro` would run, and what has changed for each.
 
 `dvc status` always lists the stage `hardware`, which runs every time. This command runs it first, because the other
-stages depend on the machine and the code that it describes, and leaves it out.
+stages depend on the machine and the code that it describes, and leaves it out. If the results are of another machine,
+one line for each workload says so, with the number of stages that run again for it.
 
     tandem status
 
@@ -10,22 +11,78 @@ Exit status: 0 up to date, 1 outdated.
 
 import json
 import sys
+import textwrap
 from argparse import Namespace
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from itertools import chain
+from typing import Any
 
 from flows.processes import output_of
+from tandem import files
 from tandem.command import DONE, FAILED, Result
+from tandem.comparing.comparability import short_hardware
+from tandem.comparing.rerun import differing
+from tandem.params.loading import load_params
+from tandem.params.parsing import flatten
+from tandem.runs.run import open_folder, seeds_in
 
 ALWAYS_RUNS = "stages/dvc.yaml:hardware"
+DEVICES = "results/hardware/devices"
+# What a changed input is, by the beginning of its path.
+KINDS = {
+    "params.yaml": "parameters",
+    "results/hardware/params/": "parameters",
+    "results/hardware/code/": "code",
+    DEVICES: "machine",
+    "results/": "the training",
+    "": "data",
+}
+NEVER_RAN = "params.yaml (new)"  # DVC lists every input and output of such a stage
+MAX_LETTERS = 100  # of a line; --json has all
 
 
 def main(options: Namespace) -> Result:
     output_of(sys.executable, "-m", "tandem.stage", "hardware")
     found = json.loads(output_of(sys.executable, "-m", "dvc", "status", "--json"))
     outdated = {name: changes for name, changes in found.items() if name != ALWAYS_RUNS}
-    lines = [f"{name}: {', '.join(changed_in(changes))}" for name, changes in outdated.items()]
+    params, lines = load_params(), list[str]()
+    changed = {name: changed_in(changes) for name, changes in outdated.items()}
+    for workload in params.workloads:
+        items = {workload, *(f"{workload}-{device}" for device in params.devices)}
+        own = {name: inputs for name, inputs in changed.items() if name.partition("@")[2] in items}
+        if not any(each.startswith(f"{DEVICES}/") for each in chain(*own.values())):
+            continue
+        others = {name: [each for each in inputs if not each.startswith(DEVICES)] for name, inputs in own.items()}
+        num_stages = sum(others[name] != inputs for name, inputs in own.items())
+        lines.append(f"{workload}: another machine ({num_stages} stages){differences(workload, params.devices)}")
+        changed |= others
+    lines += [f"{name}: {', '.join(inputs)}" for name, inputs in changed.items() if inputs]
     lines.append(f"{len(outdated)} stages are outdated; `tandem repro` runs them" if outdated else "up to date")
+    lines = [textwrap.shorten(line, MAX_LETTERS, placeholder=" ...") for line in lines]
     return Result("\n".join(lines), {"outdated": outdated}, FAILED if outdated else DONE)
+
+
+def differences(workload: str, devices: Sequence[str]) -> str:
+    """How this machine differs from the one that trained. Empty if it is this one, or if there are no results."""
+    for device in devices:
+        folder = files.runs_dir(workload, device)
+        with suppress(OSError, ValueError):  # no result, or a damaged one
+            recorded = open_folder(folder, next(iter(seeds_in(folder)), None)).timing["hardware"]
+            here = files.read_json(files.hardware_file(device))
+            if found := list(differing(properties(recorded), properties(here))):
+                return f": {'; '.join(found)}"
+    return ""
+
+
+def properties(hardware: Mapping[str, Any]) -> dict[str, str]:
+    """The hardware (tandem/machine/hardware.py) by short names. The name of a CPU is that of its processor."""
+    found = {}
+    for name, value in flatten(dict(hardware)).items():
+        if name != "why_not_cuda" and not (name == "name" and hardware["kind"] == "cpu"):
+            short = "processor" if name == "cpu.name" else name.rpartition(".")[2]
+            found[short] = short_hardware(value) if isinstance(value, str) else f"{value:g}"
+    return found
 
 
 def changed_in(changes: Sequence[object]) -> list[str]:
@@ -37,4 +94,11 @@ def changed_in(changes: Sequence[object]) -> list[str]:
             continue
         for kind, found in change.items():  # "changed deps": {path: state}
             names += [f"{path} ({state if isinstance(state, str) else kind})" for path, state in found.items()]
-    return names
+    return ["has not run here"] if NEVER_RAN in names else names
+
+
+def kinds_of_changes(changes: Sequence[object]) -> set[str]:
+    """What has changed of a stage's inputs. An input that is not there, as in a fresh clone, has not changed."""
+    inputs = [each.get("changed deps", {}) for each in changes if isinstance(each, dict)]  # not "always changed"
+    paths = [path for each in inputs for path, state in each.items() if state != "deleted"]
+    return {next(kind for start, kind in KINDS.items() if path.startswith(start)) for path in paths}

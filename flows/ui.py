@@ -26,7 +26,7 @@ from pathlib import Path
 
 from flows import processes
 from tandem import files
-from tandem.command import CommandError, Result
+from tandem.command import CommandError, Result, WrongArgument, count
 
 HOST = "127.0.0.1"
 PORTS = {"Prefect": 4200, "MLflow": 5000}
@@ -61,7 +61,8 @@ class Server:
 
 def add_arguments(parser: ArgumentParser) -> None:
     for name, port in PORTS.items():
-        parser.add_argument(f"--{name.lower()}-port", type=int, default=port, metavar="N", help=f"{port} or next free")
+        option, usual = f"--{name.lower()}-port", f"{port} or next free"
+        parser.add_argument(option, type=count, default=port, metavar="N", help=usual)
 
 
 def main(options: Namespace) -> Result:
@@ -166,7 +167,7 @@ def free_port(name: str, port: int, besides: int | None = None) -> int:
     """`port`, or the next free one, which is printed. `besides` is the port of a server that is about to start."""
     free = next((each for each in range(port, min(port + 100, 65536)) if each != besides and is_free(each)), None)
     if free is None:
-        raise CommandError(f"no free port for {name} from {port} on; choose another with --{name.lower()}-port")
+        raise WrongArgument(f"no free port for {name} from {port} on; choose another with --{name.lower()}-port")
     if free != port:
         print(f"port {port} is in use; {name} takes {free}", flush=True)
     return free

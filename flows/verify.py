@@ -34,7 +34,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from flows.recorded_project import RecordedProject, Stopped, checkout
-from tandem.command import NO_ANSWER, CommandError, Result, sentence_of
+from tandem.command import NO_ANSWER, CommandError, Result, count, sentence_of
 from tandem.comparing import rerun
 from tandem.comparing.rerun import Verdict
 from tandem.runs import provenance, recorded
@@ -63,7 +63,7 @@ class Verified:
 def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("run", metavar="RUN", help="the run to repeat")
     parser.add_argument("--quick", action="store_true", help=f"only the first {QUICK_EPOCHS} epochs, no predictions")
-    parser.add_argument("--threads", type=int, metavar="N", help="default: the recorded number")
+    parser.add_argument("--threads", type=count, metavar="N", help="default: the recorded number")
     parser.add_argument("--device", help="cpu, cuda or auto; default: the recorded one")
     parser.add_argument("--write", action="store_true", help="with `published`: publish the results in results/")
 

@@ -18,6 +18,8 @@ stages/dvc.yaml: DVC rewrites the lock of a stage that always runs, and this loc
 
 import json
 import os
+import select
+import sys
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -33,17 +35,13 @@ if TYPE_CHECKING:
     from tandem.parts import Part
 
 write_json = partial(files.write_json, is_durable=False)  # not durable: the next run writes all of it again
-# What an error says of params.yaml if this is an experiment in the workspace.
+# What an error says if this is an experiment in the workspace: DVC has written params.yaml, and removed results if
+# workloads or devices changed.
 RESTORE = (
-    "; DVC has written params.yaml; to restore it, run `git checkout params.yaml`; if params.yaml has other changes to "
-    "keep, such as a new workload, edit the refused value instead"
+    "; DVC has written params.yaml{removed}; to restore {what}, run `{command}`; if params.yaml has other changes to "
+    "keep, such as a new workload, edit {values} instead of `git checkout`"
 )
-# The same if it has also removed results.
-RESTORE_RESULTS = (
-    "; DVC has written params.yaml and removed results of other {keys}; to restore them, run "
-    "`git checkout params.yaml && dvc checkout --allow-missing`; if params.yaml has other changes to keep, "
-    "such as a new workload, edit {values} instead of the first command"
-)
+DVC_ENDS_WITHIN = 60.0  # seconds after this stage
 OWN = "workloads/"  # files of the workloads
 PER_WORKLOAD = ("preprocess", "preload", "train", "evaluate", "speed")  # `replicate` runs the code of `train`
 VALIDATED = files.STATE / "validated.json"  # what the last valid params.yaml requests, with the digest of `inputs`
@@ -84,16 +82,36 @@ def require_data() -> None:
 
 
 def restore() -> str:
-    """Return how to undo what DVC did before this stage. It has removed results if workloads or devices changed."""
+    """Return how to undo what DVC did before this stage, and print the command after DVC's own error."""
     from tandem.params.loading import PARAMS, read_yaml
     from tandem.report.changes import committed_params
 
-    before, now = committed_params(), read_yaml(PARAMS)
+    before, now, command = committed_params(), read_yaml(PARAMS), "git checkout params.yaml"
     changed = [key for key in ("workloads", "devices") if before.get(key) != now.get(key)]
-    if not changed:
-        return RESTORE
-    values = " and ".join(f"`{key}`" for key in changed)
-    return RESTORE_RESULTS.format(keys=" and ".join(changed), values=values)
+    if changed:
+        command += " && dvc checkout --allow-missing"
+    with suppress(OSError):  # the error has it too
+        print_after_dvc(f"to restore {'both' if changed else 'it'}: {command}")
+    return RESTORE.format(
+        removed=f" and removed results of other {' and '.join(changed)}" if changed else "",
+        what="them" if changed else "it",
+        command=command,
+        values=" and ".join(f"`{key}`" for key in changed) or "the refused value",
+    )
+
+
+def print_after_dvc(line: str) -> None:
+    """Print `line` when DVC has ended: what DVC itself prints after this stage hides the error."""
+    parent = os.getppid()
+    while parent > 1 and b"dvc" not in Path(f"/proc/{parent}/cmdline").read_bytes():  # the shell of the stage's command
+        parent = int(Path(f"/proc/{parent}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[1])
+    ended = os.pidfd_open(parent)
+    sys.stdout.flush()
+    if not os.fork():
+        os.setsid()
+        select.select([ended], [], [], DVC_ENDS_WITHIN)
+        print(line, flush=True)
+        os._exit(0)
 
 
 def dependencies() -> dict[Path, Any]:

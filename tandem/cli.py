@@ -100,15 +100,19 @@ def result_of(name: str, arguments: Sequence[str]) -> Result:
 
 
 def parse(name: str, module: ModuleType, arguments: Sequence[str]) -> Namespace:
-    """The options of a command. `options.more`: the unknown arguments, of a command that has this option."""
+    """The options of a command. `options.more`: the unknown arguments, of a command that has this option. An option
+    that is similar to one of the command's own is a misspelled one.
+    """
     parser = make_parser(name, module)
     options, more = parser.parse_known_args(arguments)
     options.words = arguments  # as the user wrote them
+    known = re.findall(r"^  (?:-.*, )?(--[\w-]+)", parser.format_help(), re.MULTILINE)
+    unknown = more
     if hasattr(options, "more"):
         options.more = more
-    elif more:
-        known = re.findall(r"--[\w-]+", parser.format_help())
-        parser.error(f"unknown argument {more[0]!r}{similar(more[0], known)}")
+        unknown = [word for word in more if word.startswith("-") and similar(word, known, cutoff=0.75)]
+    if unknown:
+        parser.error(f"unknown argument {unknown[0]!r}{similar(unknown[0], known)}")
     return options
 
 

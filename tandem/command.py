@@ -8,6 +8,7 @@ A command's module has
 """
 
 import errno
+from argparse import ArgumentTypeError
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -31,6 +32,22 @@ class CommandError(Exception):
     def __init__(self, sentence: str, status: int = FAILED) -> None:
         self.status = status
         super().__init__(sentence)
+
+
+class WrongArgument(CommandError, ValueError):
+    """What the user wrote in the command line is not accepted. As a ValueError, it passes through code that knows no
+    commands.
+    """
+
+    def __init__(self, sentence: str) -> None:
+        super().__init__(sentence, NO_ANSWER)
+
+
+def count(text: str) -> int:
+    """The type of an argument that is a number of things."""
+    if not text.isdecimal() or not int(text):
+        raise ArgumentTypeError(f"{text!r}; accepted: 1, 2, 3, ...")
+    return int(text)
 
 
 def aligned(rows: Sequence[Sequence[str]], indent: str = "  ") -> list[str]:

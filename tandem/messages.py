@@ -22,9 +22,9 @@ def shown(value: Any) -> str:
     return short.repr(value)
 
 
-def similar(name: Any, known: Iterable[str]) -> str:
-    """Return `; did you mean 'x'?`; empty if no known name is similar."""
-    found = difflib.get_close_matches(name[:100] if isinstance(name, str) else shown(name), list(known), n=1)
+def similar(name: Any, known: Iterable[str], cutoff: float = 0.6) -> str:
+    """Return `; did you mean 'x'?`; empty if no known name has the share `cutoff` of its letters in common."""
+    found = difflib.get_close_matches(name[:100] if isinstance(name, str) else shown(name), list(known), 1, cutoff)
     return f"; did you mean '{found[0]}'?" if found else ""
 
 

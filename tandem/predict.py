@@ -8,7 +8,7 @@ is the one that `evaluate` scores, in results/.
     tandem predict sign@cuda new.csv -o out.csv
     tandem predict hand recordings/
 
-Exit status: 0 done, 1 no model or no such table, 2 an option has to say which of two readings is right.
+Exit status: 0 done, 1 no model or bad data, 2 an option has to say which of two readings is right.
 """
 
 import sys
@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from tandem import files
-from tandem.command import Result
+from tandem.command import Result, WrongArgument
 from tandem.data.tables import ENDINGS, read_table
 from tandem.importing import shapes, text_tables, trial
 from tandem.importing.long_table import open_parquet
@@ -49,7 +49,7 @@ def main(options: Namespace) -> Result:
         if others := other_parameters(open_folder(folder)):
             print(f"warning: this model was trained with other parameters: {others}", file=sys.stderr)
     if not options.table.exists():
-        raise ValueError(f"there is no table {options.table}")
+        raise WrongArgument(f"there is no table {options.table}")
     from tandem.predictor import Predictor  # imports torch
 
     predictor = Predictor(folder, weights)
@@ -121,10 +121,10 @@ def model_of(name: str) -> tuple[Path, str]:
     device = requested_device(device, params.devices)
     folder = files.seed_dir(workload, device, "train", "result", params.seeds[0])
     if not (folder / "model.json").is_file():
-        if device in params.devices:
-            names = " or ".join(f"{workload}@{each}" for each in params.devices)
-            fix = f"train it with `dvc repro`, or name another device of params.yaml: {names}"
-        else:
-            fix = f"params.yaml has `devices: [{', '.join(params.devices)}]`; add {device} there and run `dvc repro`"
-        raise ValueError(f"{files.relative(folder)} has no model; {fix}")
+        problem = f"{files.relative(folder)} has no model"
+        names = " or ".join(f"{workload}@{each}" for each in params.devices)
+        if device not in params.devices:
+            here = f"params.yaml has `devices: [{', '.join(params.devices)}]`"
+            raise WrongArgument(f"{problem}; {here}; add {device} there and run `dvc repro`, or name {names}")
+        raise ValueError(f"{problem}; train it with `dvc repro`, or name another device of params.yaml: {names}")
     return folder, weights

@@ -13,13 +13,14 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from flows import repro
 from tandem import predict
-from tandem.cli import COMMANDS
+from tandem.cli import COMMANDS, parse
 from tandem.command import CommandError
 from tandem.files import ROOT
 from tandem.predictor import Predictor
 from tests import forked
-from tests.projects import RUN, TINY, copy_of, dvc, environment, make_project, run, run_path
+from tests.projects import RUN, TINY, copy_of, dvc, environment, make_project, needs, run, run_path
 
 
 def tandem(project: Path, *arguments: str, **extra: str) -> subprocess.CompletedProcess[str]:
@@ -71,7 +72,7 @@ def test_help_teaches_and_does_nothing(project: Path, tmp_path: Path):
     [
         ("status", 0, {"outdated"}),
         ("repro --dry", 0, {"stages", "seconds", "results"}),
-        ("compare tiny@cpu tiny@cpu", 1, {"error"}),
+        ("compare tiny@cpu tiny@cpu", 2, {"error"}),
         ("predict tiny workloads/tiny/data/table.csv", 0, {"predictions"}),
         ("sync", 0, {"mlflow", "kept"}),
         ("show", 0, {"tiny"}),
@@ -98,13 +99,56 @@ def own(trained: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+TABLE = "workloads/tiny/data/table.csv"
+WRONG_ARGUMENTS = (
+    "repro tinny", "repro train@tinny-cpu", "repro nothing.yaml", "repro --jsn", "repro --hlep",
+    "status nothing", "sync nothing", "doctor nothing", "ui --port 1", "ui --prefect-port 99999", "ui --mlflow-port 0",
+    "new third nothing.csv", f"new tiny {TABLE}", f"new a.b {TABLE}", f"new devices {TABLE}",
+    f"new third {TABLE} --model nothing", f"new third {TABLE} --label nothing", f"new third {TABLE} --epochs 0",
+    f"new third {TABLE} --missing skip", f"new third {TABLE} --model seq2seq",
+    f"new third {TABLE} --encoding nothing", f"new third {TABLE} --axes NTC", f"new third {TABLE} --decimal x",
+    "new third workloads/tiny/data --labels nothing.csv", "new third workloads/tiny/data --pattern nothing",
+    "check tinny", "check tiny --devices tpu",
+    "compare tiny@cpu", "compare nothing tiny@cpu", "compare tinny@cpu tiny@cpu", "compare tiny@tpu tiny@cpu",
+    "compare workloads tiny@cpu", "compare 000000 tiny@cpu",
+    "verify nothing", "verify tiny@tpu", "verify tiny@cpu --threads 0",
+    f"predict tinny {TABLE}", "predict tiny nothing.csv", f"predict tiny@tpu {TABLE}",
+    "show tinny", "show --commits 0", "sweep tinny", "sweep tiny --largest 0",
+    "scaling tinny --device cpu", "scaling tiny --workers 1", "scaling tiny --workers 0", "scaling tiny --rounds 0",
+    "gpu --pieces nothing",
+)  # fmt: skip
+
+
+def test_a_wrong_argument_of_any_command_is_one_sentence_and_exit_status_2(own: Path):
+    assert {words.split()[0] for words in WRONG_ARGUMENTS} == {*COMMANDS}
+    found = {words: tandem(own, *words.split()) for words in WRONG_ARGUMENTS}
+    assert {words: done.returncode for words, done in found.items()} == dict.fromkeys(WRONG_ARGUMENTS, 2)
+    for done in found.values():
+        assert done.stderr.startswith("error: ") and len(done.stderr.splitlines()) == 1, done.stderr
+
+
+def test_bad_data_is_no_wrong_argument(own: Path, tmp_path: Path):
+    (tmp_path / "bad.csv").write_text("x,y\n1,2\n3\n")
+    for words in (f"new third {tmp_path}/bad.csv", f"predict tiny {tmp_path}/bad.csv"):
+        assert tandem(own, *words.split()).returncode == 1
+
+
+def test_no_option_of_dvc_is_taken_for_a_misspelt_one_of_tandem():
+    needs("dvc")
+    usage = subprocess.run(["dvc", "repro", "--help"], env=environment(), capture_output=True, text=True).stdout
+    options = re.findall(r"(?<=[ ,])--?[a-zA-Z][\w-]*(?=[ ,\]\n])", usage)
+    assert {"--force", "--single-item", "-s"} <= {*options}
+    for option in {*options, "--show-stack", "--ss", "--pdb"} - {"--help", "-h"}:
+        assert parse("repro", repro, [option]).more == [option]
+
+
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
         ("verfy", "'verfy' is not a command; did you mean 'verify'?; `tandem --help` lists them"),
         ("verify", "the following arguments are required: RUN; `tandem verify --help` explains the arguments"),
         ("show --comits 1", "unknown argument '--comits'; did you mean '--commits'?; `tandem show --help` explains"),
-        ("ui --mlflow-port x", "argument --mlflow-port: invalid int value: 'x'; `tandem ui --help` explains"),
+        ("ui --mlflow-port x", "argument --mlflow-port: 'x'; accepted: 1, 2, 3, ...; `tandem ui --help` explains"),
     ],
 )
 def test_a_wrong_argument_gets_one_sentence(project: Path, words: str, sentence: str):
@@ -122,7 +166,7 @@ def test_other_arguments_of_repro_go_to_dvc(project: Path):
 
 def test_a_misspelt_workload_of_repro_is_named_before_dvc_starts(project: Path):
     done = tandem(project, "repro", "tinny")
-    assert (done.returncode, done.stdout) == (1, "") and "did you mean 'tiny'?" in done.stderr
+    assert (done.returncode, done.stdout) == (2, "") and "did you mean 'tiny'?" in done.stderr
     assert len(done.stderr.splitlines()) == 1
     for target in ("tiny", "train@tiny-cpu", "stages/dvc.yaml:hardware"):
         assert "neither" not in tandem(project, "repro", "--dry", target).stderr
@@ -166,7 +210,7 @@ def test_predict_gives_the_predictions_that_evaluate_recorded(trained: Path, tmp
         (("tiny", "nothing.csv"), "there is no table nothing.csv"),
     ):
         refused = tandem(trained, "predict", *arguments)
-        assert refused.returncode == 1 and words in refused.stderr and "Traceback" not in refused.stderr
+        assert refused.returncode == 2 and words in refused.stderr and "Traceback" not in refused.stderr
 
 
 def test_predict_reads_what_tandem_new_reads(trained: Path, tmp_path: Path):
@@ -222,3 +266,18 @@ def test_status_names_what_would_run(trained: Path, tmp_path: Path):
     assert done.returncode == 1
     assert set(json.loads(done.stdout)["outdated"]) == {"evaluate@tiny-cpu", "compare"}
     assert dvc(project, "repro", "--dry").returncode == 0
+
+
+def test_status_names_another_machine_once_for_each_workload(trained: Path, tmp_path: Path):
+    project = copy_of(trained, tmp_path / "project")
+    other = {"MKL_CBWR": "AVX2"}  # belongs to the hardware, as the processor and torch's version do
+    machine = "tiny: another machine (5 stages): MKL_CBWR AVX2 here, none recorded"
+    assert tandem(project, "status", **other).stdout.splitlines()[:-1] == [machine]
+    (project / "params.yaml").write_text(TINY.replace("weights: last", "weights: best"))
+    first, *lines = tandem(project, "status", **other).stdout.splitlines()
+    assert max(map(len, lines)) <= 100
+    assert first == machine and [line.partition(":")[0] for line in lines[:-1]] == ["evaluate@tiny-cpu", "compare"]
+    assert "hardware/devices" not in "".join(lines)
+    (project / "params.yaml").write_text(TINY.replace("[cpu]", "[cpu, auto]"))  # another device is no other machine
+    lines = tandem(project, "status").stdout.splitlines()
+    assert "train@tiny-auto: has not run here" in lines and not [line for line in lines if "another machine" in line]

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from tandem.command import NO_ANSWER, CommandError
+from tandem.command import NO_ANSWER, CommandError, WrongArgument
 from tandem.data.tables import SPLIT_WORDS
 from tandem.importing.long_table import BLOCK_CELLS, Block, Source, as_long_table, real_steps
 from tandem.importing.text_tables import DAMAGED
@@ -182,7 +182,7 @@ def axes_of(
     (first, second), (time_first, channels_first) = shapes[0], orders.split()
     if asked := options.get("axes"):
         if asked not in orders.split():
-            raise ValueError(f"--axes is {asked!r}; accepted for {shown}: {time_first}, {channels_first}")
+            raise WrongArgument(f"--axes is {asked!r}; accepted for {shown}: {time_first}, {channels_first}")
         return asked, "as requested"
     num_channels = options.get("num_channels")
     if (first == num_channels) != (second == num_channels):

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from tandem.command import NO_ANSWER, CommandError
+from tandem.command import NO_ANSWER, CommandError, WrongArgument
 from tandem.data.tables import SPLIT_COLUMN, SPLIT_WORDS, split_column
 from tandem.importing import text_tables
 from tandem.importing.array_files import axes_of
@@ -163,7 +163,7 @@ def axes_of_files(
     if len(shape) == 2:
         return axes_of(shown, shapes, "TC CT", options, usual="TC")
     if asked not in (None, order):
-        raise ValueError(f"--axes is {asked!r}; accepted for {shown}: {order}, C")
+        raise WrongArgument(f"--axes is {asked!r}; accepted for {shown}: {order}, C")
     return order, "a row per step" if len(shape) > 1 else "one channel"
 
 
@@ -251,7 +251,7 @@ def columns_of_names(ids: list[str], pattern: str) -> dict[str, list[str]]:
     pieces = re.split(r"(\{\w+\}|\*)", pattern)
     names = [piece[1:-1] for piece in pieces if piece.startswith("{")]
     if not names or len(set(names)) < len(names):
-        raise ValueError(
+        raise WrongArgument(
             f"--pattern is {pattern!r}; it names parts in braces, each once, e.g. '{{label}}_{{person}}_*'"
         )
     form = "".join(
@@ -262,7 +262,7 @@ def columns_of_names(ids: list[str], pattern: str) -> dict[str, list[str]]:
     found = [re.fullmatch(form, name) for name in given]
     wrong = [name for name, match in zip(given, found, strict=True) if not match]
     if wrong:
-        raise ValueError(
+        raise WrongArgument(
             f"--pattern {pattern!r} does not fit {len(wrong):,} of {len(given):,} names, e.g. {wrong[0]!r}"
         )
     return {name: [match[name] for match in found if match] for name in names}
@@ -299,7 +299,7 @@ def columns_of_table(ids: list[str], path: Path, options: Mapping[str, Any]) -> 
 def read_small(path: Path, options: Mapping[str, Any]) -> pa.Table:
     """A table of labels, with numbers as text: `007` is a label too."""
     if not path.is_file():
-        raise FileNotFoundError(f"{path} is not there; --labels takes the path of a table")
+        raise WrongArgument(f"{path} is not there; --labels takes the path of a table")
     if kind_of_file(path) == "parquet":
         return read_file(path, None)
     table = text_tables.sniff(path, options)

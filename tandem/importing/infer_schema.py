@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import fields
 from typing import Any
 
+from tandem.command import WrongArgument
 from tandem.importing import recipe
 from tandem.importing.columns import Choice, Choices, NotFound, TableColumns, named, shortened
 from tandem.importing.infer_sequences import OF_SEQUENCES, SEQUENCE_NAMES, find_ids, infer_sequences
@@ -63,12 +64,12 @@ def infer_schema(columns: TableColumns, options: Mapping[str, Any], known: Choic
     usable = columns.of_kind("whole", "number", "flag", "time", "text", "odd")
     for column in (*given, *options.get("features", ())):
         if column not in usable:
-            raise ValueError(f"{columns.name} has no column {column!r}{nearest(column, usable)}")
+            raise WrongArgument(f"{columns.name} has no column {column!r}{nearest(column, usable)}")
     of_series = [key for key in options if key in OF_SERIES or (key == "task" and is_for_series(options[key]))]
     of_sequences = [key for key in options if key in (*OF_SEQUENCES, "groups", "task") and key not in of_series]
     if of_sequences and of_series:
         flags = ", ".join(f"--{key}" for key in (*of_sequences, *of_series)).replace("_", "-")
-        raise ValueError(
+        raise WrongArgument(
             f"{flags} do not go together: --sequence, --step and --label are for many sequences (classify, detect), "
             "--time and --target for one series (forecast)"
         )

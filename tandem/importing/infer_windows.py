@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from tandem.command import WrongArgument
 from tandem.data.tables import MISSING
 from tandem.importing.columns import Choice, Choices, TableColumns, named
 from tandem.importing.infer_sequences import GROUP_NAMES, SEQUENCE_NAMES, find_groups, find_ids, find_steps
@@ -48,7 +49,7 @@ def infer_recordings(columns: TableColumns, options: Mapping[str, Any], known: C
             "window": find_window(seconds, stretches, options),
         }
     if is_requested:
-        raise ValueError(
+        raise WrongArgument(
             f"{columns.shown} is no recording with a label in each row, and --window, --stride and --sequence none are "
             "for these; leave them out, or name the columns with --label, --step and --sequence"
         )

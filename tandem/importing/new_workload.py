@@ -25,8 +25,8 @@ docs/own-data.md has a walk-through.
 Before it writes anything, the command parses the block and runs preprocess and preload on the data. It never
 overwrites a file, and a failure leaves everything unchanged.
 
-Exit status: 0 created, 1 nothing is changed, with the reason, 2 the same with a question that an option answers; with
---run also that of `tandem repro`.
+Exit status: 0 created, 1 nothing is changed, with the reason, 2 the same with a question that an argument answers;
+with --run also that of `tandem repro`.
 """
 
 import os
@@ -40,7 +40,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from tandem import files
-from tandem.command import CommandError, Result, aligned, sentence_of
+from tandem.command import CommandError, Result, WrongArgument, aligned, sentence_of
 from tandem.data.tables import MISSING
 from tandem.files import relative, replacing, sha256_file, write_text
 from tandem.importing import shapes, trial
@@ -156,7 +156,7 @@ def make_plan(options: Namespace, scratch: Path) -> WorkloadPlan:
     """
     name, path = options.name, options.table
     if options.model and options.model not in schema.BUILT_IN:
-        raise ValueError(f"--model is {options.model!r}{parsing.nearest(options.model, schema.BUILT_IN)}")
+        raise WrongArgument(f"--model is {options.model!r}{parsing.nearest(options.model, schema.BUILT_IN)}")
     given = {key: value for key, value in vars(options).items() if value is not None}
     found = shapes.open_path(path, given)
     table = trial.make_table(name, found, scratch)
@@ -175,7 +175,10 @@ def make_plan(options: Namespace, scratch: Path) -> WorkloadPlan:
     if has_split:
         comment = "the table's own column `split`, which decides"
         block = re.sub(r"^( +split: .*)", rf"\1 # {comment}", block, flags=re.MULTILINE)
-    workload = loading.parse_block(name, from_yaml(block)[name], {})
+    try:
+        workload = loading.parse_block(name, from_yaml(block)[name], {})
+    except ValueError as error:  # an option's value: those that Tandem chooses are valid
+        raise WrongArgument(str(error)) from None
     what = "; ".join(f"{key} {value}" for key, value, _ in found.notes)
     done = f"converted {', '.join(map(str, found.sources))} ({what})" if found.write else "copied the table"
     done = f"`{shlex.join(['tandem', 'new', *options.words])}` {done}."
@@ -183,16 +186,21 @@ def make_plan(options: Namespace, scratch: Path) -> WorkloadPlan:
 
 
 def check_free(name: str) -> None:
-    """Raises ValueError if `name` is invalid or taken, or if params.yaml is already invalid."""
-    parsing.check_name(name)
+    """Raises WrongArgument if `name` is invalid or taken, and ValueError if params.yaml is already invalid."""
+    try:
+        parsing.check_name(name)
+    except ValueError as error:
+        raise WrongArgument(str(error)) from None
     if name in (*schema.Params.model_fields, "all") or from_yaml(name) != name:
-        raise ValueError(f"{name!r} means something else in params.yaml; choose another name for the workload")
+        raise WrongArgument(f"{name!r} means something else in params.yaml; choose another name for the workload")
     before = loading.read_yaml(files.ROOT / "params.yaml")
     loading.parse_params(before, files.ROOT / "params.yaml")
     if name in before:
-        raise ValueError(f"params.yaml has a block {name!r} already; choose another name, or change that block by hand")
+        raise WrongArgument(
+            f"params.yaml has a block {name!r} already; choose another name, or change that block by hand"
+        )
     if (folder := files.workload_dir(name)).exists():
-        raise ValueError(
+        raise WrongArgument(
             f"{relative(folder)} is there already, and params.yaml has no block {name!r}; choose another name, or run "
             f"`mv {relative(folder)} {name}.old` and then the same command, which writes both again"
         )

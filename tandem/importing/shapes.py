@@ -18,6 +18,7 @@ from typing import Any
 
 import pandas as pd
 
+from tandem.command import WrongArgument
 from tandem.data.tables import is_plain
 from tandem.importing import array_files, folders, recordings, text_tables, ts_files, wide
 from tandem.importing.columns import TableColumns, named
@@ -41,7 +42,7 @@ def add_arguments(group: Any) -> None:
 
 
 def open_path(path: Path, options: Mapping[str, Any]) -> Source:
-    """Open the data at `path`. Raises ValueError or FileNotFoundError, in one sentence, for any other content.
+    """Open the data at `path`. Raises ValueError, in one sentence, for any other content.
 
     `options`: the given options. For a prediction, `num_channels` is the number of the model's features, which shows
     the axes of arrays; labels are then not needed.
@@ -50,7 +51,7 @@ def open_path(path: Path, options: Mapping[str, Any]) -> Source:
     if path.is_dir():
         return open_dir(path, options)
     if not path.is_file():
-        raise FileNotFoundError(f"{path} is not there; give the path of a table, an array, or a folder of sequences")
+        raise WrongArgument(f"{path} is not there; give the path of a table, an array, or a folder of sequences")
     is_alone = bool(options.get("alone"))
     files = [("", path)] if is_alone else train_and_test_files(path) or [("", path)]
     ending = path.suffix.lower()
@@ -140,7 +141,7 @@ def check_uses(path: Path, options: Mapping[str, Any]) -> None:
     kind = "a folder" if path.is_dir() else "arrays" if ending in ARRAYS else ".ts" if ending == ".ts" else "a table"
     for key, kinds in USES.items():
         if key in options and kind not in kinds:
-            raise ValueError(f"--{key} is for {' and '.join(kinds)}, and {path} is {kind}; leave it out")
+            raise WrongArgument(f"--{key} is for {' and '.join(kinds)}, and {path} is {kind}; leave it out")
 
 
 def sample_of_parquet(path: Path) -> pd.DataFrame:

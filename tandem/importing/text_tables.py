@@ -24,6 +24,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.csv
 
+from tandem.command import WrongArgument
 from tandem.data import tables
 from tandem.data.tables import MISSING, as_numbers, cast_or_none, is_number
 from tandem.data.times import PERIOD_FORMS, YEAR_FORM, first_day
@@ -113,7 +114,8 @@ def find_format(path: Path, options: Mapping[str, Any]) -> TextTable:
         with opened(path, compression) as (file, _):
             text = codecs.getreader(encoding)(file).read(SAMPLE_LETTERS)
     except LookupError:
-        raise ValueError(f"--encoding is {encoding!r}, which Python does not know; e.g. windows-1252, utf-16") from None
+        known = "which Python does not know; e.g. windows-1252, utf-16"
+        raise WrongArgument(f"--encoding is {encoding!r}, {known}") from None
     except UnicodeDecodeError as error:
         raise ValueError(f"{path} is not {encoding}: {error.reason}; name another with --encoding") from None
     except DAMAGED as error:
@@ -155,7 +157,8 @@ def with_notation(table: TextTable, options: Mapping[str, Any], others: Iterable
     """
     given = {key: options[key] for key in (DECIMAL, THOUSANDS) if key in options}
     if len(given) == 2 and len({*given.values()}) == 1:
-        raise ValueError(f"--decimal and --thousands are both {given[DECIMAL]!r}, and a sign has one meaning; give one")
+        both = f"--decimal and --thousands are both {given[DECIMAL]!r}"
+        raise WrongArgument(f"{both}, and a sign has one meaning; give one")
     columns = {name: ColumnCells() for name in table.names}
     for each in (table, *others):
         with suppress(ValueError):  # a row with too many cells: the reader of the file reports it

@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet
 
+from tandem.command import WrongArgument
 from tandem.data import prepare_data, write_prepared
 from tandem.data.packed import pack_splits
 from tandem.data.series import loses_many_windows
@@ -28,7 +29,7 @@ from tandem.importing.infer_schema import infer_schema, preprocess_section
 from tandem.importing.long_table import Source
 from tandem.importing.progress import progress
 from tandem.params import parsing, schema
-from tandem.params.parsing import one_line
+from tandem.params.parsing import InvalidParams, one_line
 
 
 def make_table(name: str, found: Source, scratch: Path) -> Path:
@@ -63,7 +64,9 @@ def infer(name: str, path: Path, found: Source, options: Mapping[str, Any]) -> t
         except ValueError as error:  # the message must not name the temporary path
             called = f"{shown} as one long table" if known else shown
             message = with_own_lines(str(error), path, found).replace(relative(path), called)
-            raise ValueError(with_sequence(message, path, known) if known else message) from None
+            # What Tandem chooses is valid, so an option's value is not.
+            kind_of_error = WrongArgument if isinstance(error, WrongArgument | InvalidParams) else ValueError
+            raise kind_of_error(with_sequence(message, path, known) if known else message) from None
     return choices, summary, has_split
 
 

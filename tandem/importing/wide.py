@@ -18,6 +18,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tandem.command import WrongArgument
 from tandem.data.tables import is_plain
 from tandem.importing import text_tables
 from tandem.importing.array_files import word_and_split
@@ -125,7 +126,7 @@ def open_wide(
     """Numbered columns. `text`: the format of `path`, one of the files; None: Parquet. `columns`: the first rows."""
     names = list(columns.frame.columns)
     if (label := options.get("label")) and label not in names:
-        raise ValueError(f"{columns.shown} has no column {label!r}; --label names one")
+        raise WrongArgument(f"{columns.shown} has no column {label!r}; --label names one")
     has_header = text is None or text.has_header
     if not has_header and "num_channels" in options:
         raise ValueError(
@@ -209,7 +210,7 @@ def row_per_sequence(
         ids = (asked, "as requested")
         if asked not in others:
             accepted = ", ".join(others)
-            raise ValueError(f"--sequence is {asked!r}, which is no column besides the steps; accepted: {accepted}")
+            raise WrongArgument(f"--sequence is {asked!r}, which is no column besides the steps; accepted: {accepted}")
     return as_long_table(
         [file for _, file in files],
         notes,

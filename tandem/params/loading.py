@@ -9,6 +9,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from tandem.command import WrongArgument
 from tandem.files import ROOT, params_file, read_json
 from tandem.params.own_components import params_type, workload_type
 from tandem.params.parsing import MOVED, InvalidParams, literal, nearest, one_line, parse, prefixed, replaced
@@ -112,7 +113,7 @@ def load_workload(name: str) -> Workload:
     """Return the block of one workload with the preset in force."""
     params = load_params()
     if name not in params.blocks:
-        raise ValueError(f"workload {name!r} is not in params.yaml{nearest(name, params.blocks)}")
+        raise WrongArgument(f"workload {name!r} is not in params.yaml{nearest(name, params.blocks)}")
     return with_preset(params, name, preset_in_force(params, name))
 
 

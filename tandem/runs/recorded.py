@@ -25,6 +25,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from tandem.command import WrongArgument
 from tandem.files import runs_dir
 from tandem.messages import nearest, without_password
 from tandem.params.loading import load_params
@@ -53,20 +54,20 @@ def find(run: str) -> Run:
     entry = entry_of(run, IS_NO_EXPERIMENT)
     if not is_training(entry):
         names = ", ".join(sorted(map(name_of, children_of(entry))))
-        raise ValueError(f"{run} is the parent run of several seeds; name one of its runs: {names}")
+        raise WrongArgument(f"{run} is the parent run of several seeds; name one of its runs: {names}")
     return of_entry(entry)
 
 
 def check_name(run: str) -> None:
-    """Raises ValueError if `run` can name no run. Does not ask MLflow, because that takes seconds for its import."""
+    """Raises WrongArgument if `run` can name no run. Does not ask MLflow, because that takes seconds for its import."""
     if Path(run).exists() or RUN_ID.fullmatch(run):
         return
     match, known = NAME.fullmatch(run), load_params().workloads
     if not match:
-        raise ValueError(f"{run!r} is neither a run nor an existing file; accepted: {FORMS}")
+        raise WrongArgument(f"{run!r} is neither a run nor an existing file; accepted: {FORMS}")
     if (name := match["workload"]) not in known:
         former = "name a run of a removed workload by its MLflow run id"
-        raise ValueError(f"{run}: {name!r} is not a workload of params.yaml ({former}){nearest(name, known)}")
+        raise WrongArgument(f"{run}: {name!r} is not a workload of params.yaml ({former}){nearest(name, known)}")
 
 
 def run_of_workspace(name: re.Match[str]) -> Run | None:
@@ -162,7 +163,7 @@ def experiments(name: str | None = None) -> list[str]:
 def entry_of(run: str, preferred: str = "") -> Any:
     """Return the run with an id, or the latest with a name. Of a name, runs that meet `preferred` take precedence.
 
-    Raises ValueError if there is none.
+    Raises WrongArgument if there is none.
     """
     if RUN_ID.fullmatch(run):
         if len(run) == ID_LENGTH:
@@ -171,7 +172,7 @@ def entry_of(run: str, preferred: str = "") -> Any:
             found = [entry for entry in search(experiments()) if entry.info.run_id.startswith(run)]
         if len(found) > 1:
             ids = ", ".join(entry.info.run_id for entry in found)
-            raise ValueError(f"{run!r} matches several run ids: {ids}; give more digits")
+            raise WrongArgument(f"{run!r} matches several run ids: {ids}; give more digits")
     else:
         match = NAME.fullmatch(run)
         assert match, run
@@ -179,7 +180,7 @@ def entry_of(run: str, preferred: str = "") -> Any:
         found = found or latest_of_name(*match.groups())
     if not found:
         kind = "run" if RUN_ID.fullmatch(run) else "finished run"
-        raise ValueError(f"MLflow at {shown(tracking_uri())} has no {kind} {run!r}; {available_runs()}")
+        raise WrongArgument(f"MLflow at {shown(tracking_uri())} has no {kind} {run!r}; {available_runs()}")
     return found[0]
 
 

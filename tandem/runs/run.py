@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from tandem import files
+from tandem.command import WrongArgument
 from tandem.params.task_attributes import recorded_attributes
 from tandem.runs import schemas
 from tandem.runs.schemas import ScoreRecord, TimingRecord, TrainRecord
@@ -157,7 +158,7 @@ def open_folder(path: Path, seed: int | None = None) -> Run:
     if known := seeds_in(folder):
         if seed is None and len(known) > 1:
             names = ", ".join(f"{name}/{known[each]}/result/{each}" for each in known)
-            raise ValueError(f"{name} contains the runs of several seeds; name one of them: {names}")
+            raise WrongArgument(f"{name} contains the runs of several seeds; name one of them: {names}")
         seed = next(iter(known)) if seed is None else seed
         name += f"/{known.get(seed, TRAININGS[0])}/result/{seed}"
         places = [f"{place}/{seed}" for place in BY_SEED]
@@ -191,8 +192,8 @@ def open_run(name: str, read: Read, run_id: str | None = None) -> Run:
             records.append(None)
     train, timing, score = records
     if train is None or timing is None:
-        missing = "timing.json" if train else "train.json"
-        raise ValueError(f"{name} has no {missing}, which every finished training writes")
+        missing, kind_of_error = ("timing.json", ValueError) if train else ("train.json", WrongArgument)
+        raise kind_of_error(f"{name} has no {missing}, which every finished training writes")
     # The score of an earlier training does not count: `evaluate` has not run since.
     is_current = score is not None and score["train_sha256"] == files.digest(train)
     return Run(name, train, timing, score if is_current else None, read, run_id)

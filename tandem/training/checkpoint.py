@@ -9,7 +9,7 @@ parameters, data, code and hardware.
     <device>-<digest>-<seed>.pt             the newest checkpoint
     <device>-<digest>-<seed>.previous.pt    the checkpoint before it
     <device>-<digest>-<seed>.ended          exists when the training has ended; contains the md5 of its measured output
-    <device>-<digest>-<seed>.lock           names the process that trains
+    <device>-<digest>-<seed>.lock           names the process that trains; it stays
 
 When dvc.lock contains that md5, DVC has stored the result and the files are removed. The md5 is that of the output
 train/measured, whose times differ in every training; train/result may be equal in two trainings. The
@@ -35,6 +35,7 @@ import torch
 
 from tandem import files
 from tandem.files import ROOT, STATE, relative
+from tandem.params.parsing import differing_names, flatten
 
 DIGEST_BYTES = hashlib.sha256().digest_size
 NUM_KEPT = 8  # trainings per workload and device whose checkpoints are kept, each with all its seeds
@@ -108,16 +109,27 @@ class Checkpoint:
         return None, f"{''.join(reasons)}starting from the first epoch" if reasons else self.others()
 
     def others(self) -> str:
-        """Return why the newest other checkpoint of this workload and device does not fit; empty if there is none."""
-        found = self.siblings()
-        if not found:
+        """Return why the last training of this workload, device and seed is not resumed. Empty if nobody expects that:
+        it has ended, it has no epoch, or it has other parameters than these, apart from the number of epochs.
+        """
+        device, seed = self.path.name.partition("-")[0], self.path.stem.rpartition("-")[2]
+        # The lock of a training stays, and its time is the training's start.
+        locks = {*self.path.parent.glob(f"{device}-*-{seed}.lock")} - {self.path.with_suffix(".lock")}
+        if not locks:
             return ""
-        content, reason = read(found[-1], torch.device("cpu"))
+        last = Checkpoint(max(locks, key=lambda lock: lock.stat().st_mtime_ns).with_suffix(".pt"), {})
+        if last.ended_file.exists() or not last.path.exists():
+            return ""
+        content, reason = read(last.path, torch.device("cpu"))
         if content:
-            theirs = json.loads(content["belongs_to"])
-            differing = [name for name in self.belongs_to if theirs.get(name) != self.belongs_to[name]]
-            reason = f"was made with other {' and '.join(differing)}"
-        return f"not resuming from {relative(found[-1])}: it {reason}"
+            if content["state"].get("trainer") is None:
+                return ""
+            differing = differing_names(flatten(json.loads(content["belongs_to"])), flatten(self.belongs_to))
+            kinds = {"epochs" if name == "parameters.epochs" else name.partition(".")[0] for name in differing}
+            if not kinds <= {"epochs", "data", "code", "hardware"}:
+                return ""
+            reason = f"was made with other {' and '.join(sorted(kinds))}"
+        return f"not resuming from {relative(last.path)}: it {reason}"
 
     def siblings(self) -> list[Path]:
         """Return the newest checkpoints of the other trainings of this workload and device, oldest first. Trainings

@@ -81,15 +81,15 @@ def test_a_name_means_the_latest_run_with_the_seeds_beside_it_and_a_path_the_fil
     found = machines.compare(machines.other, str(machines.one / RUN), "tiny@cpu")
     assert rows(found.stdout)["seed"] == ["*", "0", "0, 1"]
     same = machines.compare(machines.one, machines.run_id(machines.other, 1), "tiny@cpu-1", check=False)
-    assert same.returncode == 1 and "are the same run" in same.stdout
+    assert same.returncode == 2 and "are the same run" in same.stdout
 
 
 def test_what_cannot_be_had_is_one_sentence_that_names_it(machines: Machines, tmp_path: Path):
     own = machines.run_id(machines.one)
 
-    def refused(*words: str, **extra: str) -> str:
+    def refused(*words: str, status: int = 1, **extra: str) -> str:
         done = machines.compare(machines.one, *words, check=False, **extra)
-        assert done.returncode == 1 and done.stdout.count("\n") == 1, done.stdout
+        assert done.returncode == status and done.stdout.count("\n") == 1, done.stdout
         return done.stdout
 
     older, altered = tmp_path / "older", tmp_path / "altered"
@@ -101,8 +101,8 @@ def test_what_cannot_be_had_is_one_sentence_that_names_it(machines: Machines, tm
     (predictions,) = altered.glob("evaluate/*/*/predictions.csv")
     predictions.write_text("\n".join(predictions.read_text().splitlines()[:-1]) + "\n")
     assert "predictions.csv" in (said := refused(own, str(altered))) and "altered" in said
-    assert "no finished run 'tiny@cuda'; the latest are tiny@cpu-0, tiny@cpu-1" in refused(own, "tiny@cuda")
-    assert "accepted: an MLflow run id, a name such as sign@cpu" in refused(own, "sing")
+    assert "no finished run 'tiny@cuda'; the latest are tiny@cpu-0, tiny@cpu-1" in refused(own, "tiny@cuda", status=2)
+    assert "accepted: an MLflow run id, a name such as sign@cpu" in refused(own, "sing", status=2)
     client = mlflow.MlflowClient(machines.uri)
     experiment = client.get_experiment_by_name("tiny").experiment_id
     tags = {"workload": "tiny", "requested_device": "cuda"}

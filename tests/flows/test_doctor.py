@@ -10,11 +10,15 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable
+from importlib.metadata import PackageNotFoundError, requires
+from importlib.util import find_spec
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 from flows import doctor
 from tandem.machine import hardware
@@ -288,3 +292,54 @@ def test_the_gpu_is_found_and_trains(project: Path) -> None:
     [gpu] = [finding for finding in findings if finding["what"].startswith("cuda:0: ")]
     assert "its tensors are on cuda:0; peak memory " in gpu["what"] and gpu["status"] != "problem"
     assert [finding for finding in findings if "GPUs are visible, CUDA_VISIBLE_DEVICES is " in finding["what"]]
+
+
+OWN_OF_TORCH = re.compile(r"triton|(cuda|nvidia)-(?!ml-py)")  # what only torch needs
+
+
+def test_a_set_up_with_an_installed_torch_leaves_out_torch_and_what_only_torch_needs(tmp_path: Path):
+    """The line of the Makefile that selects the packages."""
+    words = ("make", "--dry-run", "--always-make", "setup", f"PYTHON={sys.executable}")
+    for torch in ((), ("TORCH=installed",)):
+        planned = run_in(ROOT, *words, *torch).stdout
+        [line] = [line for line in planned.splitlines() if line.endswith("> .venv/requirements.txt")]
+        selected = run_in(ROOT, "sh", "-c", line.partition(" > ")[0]).stdout
+        assert ("--system-site-packages" in planned) == bool(torch)
+        if not torch:
+            assert selected == (ROOT / "requirements.txt").read_text()
+            continue
+        texts = ((ROOT / "requirements.txt").read_text(), selected)
+        locked, left = (re.findall(r"^([\w.-]+)==", text, re.MULTILINE) for text in texts)
+        assert set(locked) - set(left) == {name for name in locked if name == "torch" or OWN_OF_TORCH.match(name)}
+        needed = {canonicalize_name(Requirement(each).name) for name in left for each in requires_of(name)}
+        assert not {name for name in needed if OWN_OF_TORCH.match(name)}
+        assert not [block for block in re.split(r"\n(?=\S)", selected.strip()) if "--hash=sha256:" not in block]
+
+
+def requires_of(name: str) -> list[str]:
+    try:
+        return [each for each in requires(name) or () if "extra ==" not in each]
+    except PackageNotFoundError:  # for another Python or system
+        return []
+
+
+PACKAGES = """
+import sys
+from pathlib import Path
+from flows import doctor
+sys.path[:] = [path for path in sys.path if not path.startswith(sys.prefix)] + {folders}
+print([finding.status for finding in doctor.packages()])
+"""
+
+
+def test_the_libraries_of_a_torch_that_was_installed_before_are_not_missed(project: Path, tmp_path: Path):
+    packages = Path(find_spec("torch").origin).parents[1]
+    for folder in ("venv", "installed"):
+        (tmp_path / folder).mkdir()
+    (tmp_path / "installed/torch").symlink_to(packages / "torch")
+    for path in packages.glob("*.dist-info"):
+        name = path.name.partition("-")[0].lower().replace("_", "-")
+        if not OWN_OF_TORCH.match(name):
+            (tmp_path / ("installed" if name == "torch" else "venv") / path.name).symlink_to(path)
+    folders = [str(tmp_path / "venv"), str(tmp_path / "installed")]
+    assert run_in(project, sys.executable, "-c", PACKAGES.format(folders=folders)).stdout.strip() == "['ok']"

@@ -220,7 +220,7 @@ def test_an_experiment_on_a_missing_gpu_names_the_commands_that_restore_everythi
     saw(next(line for line in done.stdout.splitlines() if line.startswith("error: ")))
     assert "device 'cuda' is not available: " in done.stdout and "use auto or cpu" in done.stdout
     command = re.search(r"to restore them, run `(.*?)`", done.stdout)
-    assert command, done.stdout
+    assert command and done.stdout.splitlines()[-1] == f"to restore both: {command[1]}", done.stdout
     assert all((project / name).exists() for name in tracked)
     run(project, "sh", "-c", command[1])
     again = dvc(project, "repro")
@@ -243,7 +243,7 @@ def test_after_a_refused_experiment_the_printed_command_restores_params_yaml(
     assert done.returncode != 0 and (project / "params.yaml").read_bytes() != committed
     saw(next(line for line in done.stdout.splitlines() if line.startswith("error: ")))
     command = re.search(r"to restore (?:it|them), run `(.*?)`", done.stdout)
-    assert command, done.stdout
+    assert command and done.stdout.splitlines()[-1].endswith(f": {command[1]}"), done.stdout
     assert ("removed results of other devices" in done.stdout and "edit `devices`" in done.stdout) == (
         keys == "devices"
     )

@@ -11,7 +11,21 @@ import pytest
 
 from tandem.messages import more_seeds
 from tandem.runs import provenance
-from tests.projects import ROOT, commit, copy_of, dvc, environment, git, held, read_record, run, start, tandem, wait_for
+from tests.projects import (
+    ROOT,
+    TINY,
+    commit,
+    copy_of,
+    dvc,
+    environment,
+    git,
+    held,
+    read_record,
+    run,
+    start,
+    tandem,
+    wait_for,
+)
 
 TRACKED = [f"results/{name}" for name in ("losses.csv", "scores.json", "seconds.csv", "timings.json")]
 
@@ -53,27 +67,44 @@ def test_make_show_lists_each_experiment_with_its_changes(published: Path):
     assert all(" cpu " in line and "accuracy 0." in line for line in found.values())
     assert "train.epochs=2" in found["shorter"] and "train.epochs" not in found["main"]
     refused = tandem(published, "show", "tinny", check=False)
-    assert refused.returncode == 1 and "did you mean 'tiny'?" in refused.stdout
+    assert refused.returncode == 2 and "did you mean 'tiny'?" in refused.stdout
 
 
 def test_a_row_is_outdated_if_an_input_of_its_result_has_changed(project: Path):
 
-    def outdated() -> dict[str, str | None]:
-        shown = tandem(project, "show", "--json").stdout
-        return {row["experiment"]: row["update"] for row in json.loads(shown)["tiny"]}
+    def changed(**extra: str) -> dict[str, list[str]]:
+        rows = json.loads(tandem(project, "show", "--json", **extra).stdout)["tiny"]
+        assert all(row["update"] == ("tandem repro tiny" if row["changed"] else None) for row in rows)
+        assert all(row["outdated"] == bool(row["changed"]) for row in rows)
+        return {row["experiment"]: row["changed"] for row in rows}
 
-    others = {"main": None, "shorter": None}
-    assert outdated() == {"here, now": None, **others}
-    for path, old, new in (
-        ("tandem/tasks/classify.py", "\ndef ", "\nTHRESHOLD = 1\n\ndef "),
-        ("workloads/tiny/data/table.csv", "class 0\n", "class 1\n"),
+    others = {"main": [], "shorter": []}
+    assert changed() == {"here, now": [], **others}
+    for path, old, new, kind in (
+        ("tandem/tasks/classify.py", "\ndef ", "\nTHRESHOLD = 1\n\ndef ", "code"),
+        ("workloads/tiny/data/table.csv", "class 0\n", "class 1\n", "data"),
+        ("params.yaml", "epochs: 2", "epochs: 4", "parameters"),
     ):
         content = (project / path).read_text()
         (project / path).write_text(content.replace(old, new, 1))
-        assert outdated() == {"here, now": "tandem repro tiny", **others}, path
+        assert changed() == {"here, now": [kind], **others}, path
+        assert f"\noutdated: {kind} changed after this result; " in tandem(project, "show").stdout
         (project / path).write_text(content)
+    assert changed(MKL_CBWR="AVX2") == {"here, now": [], **others}  # another machine
+    dvc(project, "repro", "--single-item", "--force", "train@tiny-cpu")
+    assert changed() == {"here, now": ["the training"], **others}
     shutil.rmtree(project / "results/runs")  # as in a clone: what is not there has not changed
-    assert outdated() == {"here, now": None, **others}
+    assert changed() == {"here, now": [], **others}
+
+
+def test_the_training_of_another_workload_makes_no_row_outdated(trained: Path, tmp_path: Path):
+    block = TINY[TINY.index("tiny:\n") :].replace("tiny:\n", "other:\n", 1)
+    project = copy_of(trained, tmp_path / "project")
+    shutil.copytree(project / "workloads/tiny", project / "workloads/other")
+    (project / "params.yaml").write_text(TINY.replace("[tiny]", "[tiny, other]") + block)
+    dvc(project, "repro", "train@other-cpu")
+    row = shown_rows(project)["here, now"]
+    assert row["score"] and not row["outdated"]
 
 
 def shown_rows(project: Path) -> dict[str, dict[str, object]]:
@@ -226,6 +257,6 @@ def test_what_was_trained_before_is_restored_and_says_so(trained: Path, project:
     assert re.search(r"^train@tiny-cpu +[\d.]+ s  restored$", output, re.MULTILINE)
     measured_at = read_record(trained, "timing.json")["measured_at"]
     when = f"restored, measured {measured_at[:16].replace('T', ' ')}"
-    assert when in output
+    assert when in output and re.search(r" takes about [1-9]\d* s$", output, re.MULTILINE)
     saw(next(line for line in output.splitlines() if when in line))
     assert read_record(project, "timing.json")["measured_at"] == measured_at

@@ -120,7 +120,7 @@ def test_nothing_is_overwritten(
 ):
     (project / "workloads/taken").mkdir()
     table, before = saved(clips(["a", "b"] * 6), tmp_path / "t.csv"), everything(project)
-    assert cli.main(["new", name, str(table)]) == 1
+    assert cli.main(["new", name, str(table)]) == 2
     message = capsys.readouterr().err
     assert words in message and message.count("\n") == 1
     assert everything(project) == before
@@ -133,7 +133,7 @@ def test_a_workload_whose_block_is_gone_is_made_again_by_the_command_in_the_mess
     assert cli.main(new) == 0
     made = everything(project)
     (project / "params.yaml").write_text(TINY)
-    assert cli.main(new) == 1
+    assert cli.main(new) == 2
     monkeypatch.chdir(project)
     subprocess.run(shlex.split(capsys.readouterr().err.split("`")[1]), check=True)
     assert cli.main(new) == 0

@@ -57,16 +57,68 @@ def test_a_damaged_checkpoint_is_passed_over_and_the_one_before_it_goes_on(tmp_p
 
 @pytest.mark.case(29)
 def test_a_checkpoint_of_another_training_is_not_loaded(tmp_path: Path, saw: Callable[[str], None]):
-    """a parameter differs from that of the checkpoint that is there; one is copied to another's name"""
-    checkpoint = Checkpoint(tmp_path / "cpu-1-0.pt", {"parameters": 1, "data": 1})
-    checkpoint.save(weights(1.0))
-    other = Checkpoint(tmp_path / "cpu-2-0.pt", {"parameters": 2, "data": 1})
-    value, message = loaded(other)
+    """the code differs from that of the checkpoint that is there; one is copied to another's name"""
+    checkpoint = Checkpoint(tmp_path / "cpu-1-0.pt", INPUTS)
+    interrupt(checkpoint)
+    other = Checkpoint(tmp_path / "cpu-2-0.pt", {**INPUTS, "code": {"stages/train.py": "2"}})
+    state, message = other.load(CPU)
     saw(message.replace(f"{tmp_path}/", ""))
-    assert value is None and message.endswith("it was made with other parameters")
+    assert state is None and message.endswith("it was made with other code")
     other.path.write_bytes(checkpoint.path.read_bytes())
-    value, message = loaded(other)
-    assert value is None and "belongs to another training" in message
+    state, message = other.load(CPU)
+    assert state is None and "belongs to another training" in message
+
+
+INPUTS = {
+    "seed": 0,
+    "parameters": {"epochs": 9, "learning_rate": 0.1},
+    "data": {"train": "1"},
+    "code": {"stages/train.py": "1"},
+    "hardware": {"torch": "2.15.0", "cpu": {"cores": 2.0}},
+}
+
+
+def interrupt(checkpoint: Checkpoint, epochs_done: int = 3) -> None:
+    with checkpoint.locked():
+        checkpoint.save({"trainer": {"epochs_done": epochs_done} if epochs_done else None})
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"parameters": {"epochs": 12, "learning_rate": 0.1}}, "epochs"),
+        ({"hardware": {"torch": "2.16.0", "cpu": {"cores": 2.0}}}, "hardware"),
+        ({"code": {"stages/train.py": "2"}, "data": {"train": "2"}}, "code and data"),
+        ({"parameters": {"epochs": 9, "learning_rate": 0.2}}, None),
+        ({"parameters": {"epochs": 12, "learning_rate": 0.2}, "code": {"stages/train.py": "2"}}, None),
+        ({"code": {"stages/train.py": "2"}, "stage": "replicate"}, None),
+    ],
+)
+def test_an_interrupted_training_with_the_same_parameters_is_named(changes: dict, reason: str | None, tmp_path: Path):
+    interrupt(Checkpoint.of(str(tmp_path), "cpu", INPUTS))
+    now = Checkpoint.of(str(tmp_path), "cpu", {**INPUTS, **changes})
+    with now.locked():
+        state, message = now.load(CPU)
+    expected = f"not resuming from {Checkpoint.of(str(tmp_path), 'cpu', INPUTS).path}: it was made with other {reason}"
+    assert state is None and message == (expected if reason else "")
+
+
+@pytest.mark.parametrize("what", ["ended", "stored", "no epoch", "other seed", "another one since"])
+def test_a_training_that_nobody_expects_to_resume_is_not_named(what: str, tmp_path: Path):
+    code = [{"code": {"stages/train.py": str(number)}} for number in range(3)]
+    first = Checkpoint.of(str(tmp_path), "cpu", {**INPUTS, **code[0], "seed": int(what == "other seed")})
+    interrupt(first, epochs_done=0 if what == "no epoch" else 3)
+    if what in ("ended", "stored"):
+        first.mark_ended(tmp_path)
+    if what == "stored":
+        first.remove()
+    if what == "another one since":
+        since = Checkpoint.of(str(tmp_path), "cpu", {**INPUTS, **code[1]})
+        interrupt(since)
+        since.remove()
+    now = Checkpoint.of(str(tmp_path), "cpu", {**INPUTS, **code[2]})
+    with now.locked():
+        assert now.load(CPU) == (None, "")
 
 
 @pytest.mark.case(51)
@@ -91,6 +143,7 @@ def test_a_checkpoint_that_would_run_code_is_refused(content: str, tmp_path: Pat
     foreign = hashlib.sha256(payload.getvalue()).digest() + payload.getvalue()
     for path in (tmp_path / "cpu-2-0.pt", checkpoint.path):  # of this training, and of another that is only looked at
         path.write_bytes(foreign)
+    (tmp_path / "cpu-2-0.lock").touch()
     value, message = loaded(checkpoint)
     assert value == 1.0 and "cpu-1-0.pt is no checkpoint of Tandem" in message
     if content == "attack":
