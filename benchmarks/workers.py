@@ -96,7 +96,7 @@ def measure(options: Namespace) -> list[ScalingPoint]:
     room = detect_hardware("cuda")["count"] if device == "cuda" else int(usable_cores())
     counts = sorted(set(options.workers or [2**power for power in range(13) if 2**power <= max(room, 2)]) | {1})
     if counts[-1] < 2:
-        raise WrongArgument(f"--workers {' '.join(map(str, options.workers))} compares nothing; add a number above 1")
+        raise ValueError(f"--workers {' '.join(map(str, options.workers))} compares nothing; add a number above 1")
     detect_hardware(f"{counts[-1]}x{device}")  # raises if the machine has fewer
     settings = load_workload(options.workload).train
     batches = options.batches or [factor * settings.batch_size for factor in FACTORS]
