@@ -23,7 +23,7 @@ from tandem.models import kernels
 from tandem.params.loading import load_params, preset_in_force
 from tandem.params.parsing import flatten, literal
 from tandem.runs import provenance, schemas
-from tandem.runs.headline import FITTED_TAG
+from tandem.runs.headline import FITTED_TAG, NO_VRAM_TAG
 from tandem.runs.history import (
     NOT_TIMED,
     RUN_METRICS,
@@ -91,6 +91,8 @@ def write_results(
 
     times = timing["timing"]
     run_dir.add_metrics({name: times[key] for name, key in RUN_METRICS.items()})
+    if reason := times["missing_reasons"].get("peak_allocated_mib"):
+        run_dir.add_tags({NO_VRAM_TAG: reason})
     run_dir.save_epochs(record)  # includes the last epochs, if their checkpoint could not be written
     add_records(context, timing, run_dir)
     if not context.is_replicate and (others := conditions.others_on_gpu(timing["conditions"])):
