@@ -143,11 +143,11 @@ class StageRuns:
             raise StageCancelled(run.name)
 
     def show_progress(self) -> None:
-        """Show the newest epoch of the training that runs, if there is a new one, as an artifact of the pipeline run."""
+        """Show the newest epoch of the training that runs, if there is one, as an artifact of the pipeline run."""
         if not self.progress or not self.running:
             return
         (percent, line), self.progress = self.progress, None
-        shown = {"data": percent, "description": f"{self.running.name}: {line}"}
+        shown: dict[str, Any] = {"data": percent, "description": f"{self.running.name}: {line}"}
         if found := self.artifact_id:
             self.send(lambda: self.client.update_artifact(found, ArtifactUpdate(**shown)))
             return

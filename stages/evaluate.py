@@ -130,7 +130,7 @@ def evaluate(context: RunContext, trained: Run) -> tuple[Evaluation, OwnScores, 
 
 
 def why_not_registered() -> str:
-    """Return why the models are not registered: a DVC experiment with other parameters trained them. Otherwise empty."""
+    """Return why the models are no versions: they are those of a DVC experiment with other parameters. Else empty."""
     name = os.environ.get("DVC_EXP_NAME")
     if not name or read_yaml(PARAMS) == committed_params():
         return ""

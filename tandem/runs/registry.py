@@ -94,8 +94,8 @@ def create_registered_model(client: Any, name: str, workload: str) -> None:
 
     about = (
         f"Trained on `{workload}`; each evaluated run of the workspace's parameters is a version. "
-        f"`models:/{name}@{ALIAS}` is the version with the highest validation score among those with the same data and split as the newest.\n\n"
-        + how_to_load(f"models:/{name}@{ALIAS}")
+        f"`models:/{name}@{ALIAS}` is the version with the highest validation score among those with the same data and "
+        "split as the newest.\n\n" + how_to_load(f"models:/{name}@{ALIAS}")
     )
     try:
         client.create_registered_model(name, description=about)
