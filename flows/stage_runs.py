@@ -65,7 +65,8 @@ class StageRuns:
             get_run_logger().warning("stopped; %s", RESUME)  # Prefect's runner sets its own message on the run
             found = self.send(lambda: self.client.read_flow_run(self.pipeline_run.id))
             if found and found.state and found.state.is_cancelling():
-                self.pipeline_run.state = final  # otherwise Prefect logs "Finished in state Running()"
+                # Otherwise Prefect logs "Finished in state Running()".
+                self.pipeline_run.state = Cancelled(message=RESUME)
 
     def take(self, line: str) -> None:
         """Show a line of output, or the event that it reports."""

@@ -79,9 +79,9 @@ def write_figures(client: Any, run_id: str, ms: int, runs: Sequence[Any]) -> Non
 def how_to_load(uri: str) -> str:
     """Return as Markdown how to load a model and to predict with it."""
     return (
-        "To predict, with MLFLOW_TRACKING_URI set to the address of this page:\n\n```python\n"
-        f'model = mlflow.pyfunc.load_model("{uri}")\n'
-        "model.predict(model.input_example)  # or a table with the same columns\n```"
+        f'```python\nmodel = mlflow.pyfunc.load_model("{uri}")\n'
+        "model.predict(model.input_example)  # or a table with the same columns\n```\n\n"
+        "Set MLFLOW_TRACKING_URI to the address of this server before."
     )
 
 
@@ -112,7 +112,7 @@ def write_description(client: Any, run_id: str) -> None:
     figures += [f"peak memory {tags['peak memory']}"] if "peak memory" in tags else []
     device = f"**{tags.get('device', '?')}** ({tags.get('device.name', '?')})"
     lines.append(": ".join(filter(None, (device, ", ".join(figures)))))
-    lines += [f"no VRAM value: {tags[NO_VRAM_TAG]}"] if NO_VRAM_TAG in tags else []
+    more += [f"no VRAM value: {tags[NO_VRAM_TAG]}"] if NO_VRAM_TAG in tags else []
     lines += [f"{name}: {tags[name]}" for name in ("busy", "verified", "compared", "not_comparable") if name in tags]
     former = tags.get(DESCRIPTION_TAG, "")
     notes = former.partition(RULE)[2] if RULE in former else former
