@@ -164,7 +164,7 @@ class Experiment(CmdExperimentsRun):
         name = self.args.name
         made = f"made the experiment {name}; `dvc exp apply {name}` puts its results into the workspace"
         self.repo.experiments.tempdir_queue = Queue(self.repo, WORKSPACE_STASH)
-        self.repo.experiments._log_reproduced = lambda *_: ui.write(made)  # DVC writes `dvc exp apply <exp>`
+        self.repo.experiments._log_reproduced = lambda *_, **__: ui.write(made)  # DVC writes `dvc exp apply <exp>`
         status: int = super().run()
         return status
 
