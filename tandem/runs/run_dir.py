@@ -22,7 +22,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from importlib.util import find_spec
 from pathlib import Path
@@ -78,7 +78,7 @@ class RunDir:
             files.write_table(self.folder / f"artifacts/{name}.csv", rows)
         start_publisher()  # restarts it if it was killed
 
-    def add_metrics(self, metrics: dict[str, float | None]) -> None:
+    def add_metrics(self, metrics: Mapping[str, float | None]) -> None:
         """Add metrics without a step, which are published at the end. Absent values (None) are left out."""
         self.end["metrics"] |= {name: value for name, value in metrics.items() if value is not None}
 
