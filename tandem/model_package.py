@@ -29,6 +29,7 @@ from tandem.closure import ROOTS, Code, imported_modules
 from tandem.params.intervals import parse_interval
 from tandem.params.own_components import modules_of
 from tandem.params.schema import NO_GROUPS, Workload
+from tandem.predictor import Predictor
 from tandem.runs import provenance
 
 PREDICTOR = "tandem.predictor"
@@ -59,18 +60,17 @@ def write_model(folder: Path, trained: Path, workload: str, params: Workload) ->
     example = example_of(files.read_json(trained / "model.json"))
     files.write_json(folder / "input_example.json", example)
     files.write_json(folder / "serving_input_example.json", {"dataframe_split": example})
-    from tandem.predictor import Predictor
-
     outputs = Predictor(folder, "model").predict(pd.DataFrame(example["data"], columns=example["columns"]))
     files.write_json(folder / "MLmodel", mlmodel_content(package, example["columns"], outputs))  # JSON is YAML
 
 
 def mlmodel_content(package: str, columns: list[str], outputs: pd.DataFrame) -> dict[str, Any]:
-    """Return the content of MLmodel. `outputs`: the predictions for the example.
+    """Return the content of MLmodel. `outputs`: the predictions for the example. Without a row, such as of an event,
+    their types are not known.
 
     The columns accept any type: for a column of floats, MLflow would refuse whole numbers. The predictor checks them.
     """
-    types = {name: TYPES.get(column.dtype.kind, "string") for name, column in outputs.items()}
+    types = {name: TYPES.get(values.dtype.kind, "string") if len(values) else "any" for name, values in outputs.items()}
     return {
         "flavors": {
             "python_function": {
