@@ -5,15 +5,16 @@ not wait for it: their output waits in a pipe. If the server is lost, only the d
 """
 
 import logging
+import re
 import time
 from collections.abc import Callable
 from typing import Any, TypeVar
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 import httpx
 from prefect import Flow, Task
 from prefect.client.orchestration import SyncPrefectClient
-from prefect.client.schemas.actions import ArtifactCreate
+from prefect.client.schemas.actions import ArtifactCreate, ArtifactUpdate
 from prefect.client.schemas.objects import FlowRun, TaskRun
 from prefect.exceptions import PrefectException
 from prefect.logging import get_run_logger
@@ -46,6 +47,8 @@ class StageRuns:
         self.outcomes: dict[str, Outcome] = {}  # of each stage that DVC has examined
         self.failure = ""
         self.running: FlowRun | None = None  # of the stage that runs
+        self.progress: tuple[float, str] | None = None  # of its training: per cent, and the newest line
+        self.artifact_id: UUID | None = None  # of the progress
         self.next_poll = 0.0
         self.is_lost = False
         # Otherwise Prefect's log handler prints an error for each batch of lines after the server is lost.
@@ -60,12 +63,20 @@ class StageRuns:
             final: State[Any] = Cancelled(message=f"{why}; {RESUME}")
             self.send(lambda: end_runs(self.client, final, parent_flow_run_id={"any_": [self.pipeline_run.id]}))
             get_run_logger().warning("stopped; %s", RESUME)  # Prefect's runner sets its own message on the run
+            found = self.send(lambda: self.client.read_flow_run(self.pipeline_run.id))
+            if found and found.state and found.state.is_cancelling():
+                # Otherwise Prefect logs "Finished in state Running()".
+                self.pipeline_run.state = Cancelled(message=RESUME)
 
     def take(self, line: str) -> None:
         """Show a line of output, or the event that it reports."""
         if event := event_in(line):
             self.take_event(event)
             return
+        if not line:
+            return
+        if match := re.match(r"(?:seed \d+, )?epoch (\d+)/(\d+): ", line):
+            self.progress = 100 * int(match[1]) / int(match[2]), line
         first = line.partition(":")[0].lower()
         is_error = first in ("error", "traceback (most recent call last)")
         level = logging.ERROR if is_error else logging.WARNING if first.endswith("warning") else logging.INFO
@@ -110,12 +121,13 @@ class StageRuns:
                 state=Running(),
             )
 
-        self.running = self.send(create)
+        self.running, self.progress, self.artifact_id = self.send(create), None, None
         self.next_poll = time.monotonic() + SECONDS_BETWEEN_POLLS
 
     def end(self, state: State[Any]) -> None:
         """Set the final state of the stage that runs, if one does."""
         if run := self.running:
+            self.show_progress()
             self.running = None
             self.send(lambda: self.client.set_flow_run_state(run.id, state, force=True))
 
@@ -127,8 +139,22 @@ class StageRuns:
         found = self.send(lambda: self.client.read_flow_run(run.id))
         # Without an answer, stop polling: the server is lost, or a user has deleted the flow run.
         self.next_poll = time.monotonic() + SECONDS_BETWEEN_POLLS if found else float("inf")
+        self.show_progress()
         if found and found.state and (found.state.is_cancelling() or found.state.is_cancelled()):
             raise StageCancelled(run.name)
+
+    def show_progress(self) -> None:
+        """Show the newest epoch of the training that runs, if there is one, as an artifact of the pipeline run."""
+        if not self.progress or not self.running:
+            return
+        (percent, line), self.progress = self.progress, None
+        shown: dict[str, Any] = {"data": percent, "description": f"{self.running.name}: {line}"}
+        if found := self.artifact_id:
+            self.send(lambda: self.client.update_artifact(found, ArtifactUpdate(**shown)))
+            return
+        artifact = ArtifactCreate(type="progress", flow_run_id=self.pipeline_run.id, **shown)
+        if created := self.send(lambda: self.client.create_artifact(artifact)):
+            self.artifact_id = created.id
 
     def show_results(self, markdown: str, headline: str) -> None:
         artifact = ArtifactCreate(

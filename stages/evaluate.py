@@ -6,6 +6,7 @@ seed, `score.json`, `scores.csv`, `confusion.csv`, `predictions.csv` and their f
 times (`timing.json`). The results are added to the MLflow runs of the trainings.
 """
 
+import os
 import statistics
 import time
 from dataclasses import replace
@@ -17,8 +18,10 @@ from tandem import files
 from tandem.machine.hardware import host_name
 from tandem.machine.measure import measure
 from tandem.model_package import write_model
+from tandem.params.loading import PARAMS, read_yaml
 from tandem.params.parsing import literal
 from tandem.report import drawing
+from tandem.report.changes import committed_params
 from tandem.report.outcomes import outcomes
 from tandem.runs import schemas
 from tandem.runs.headline import BASELINE_TAG
@@ -71,7 +74,7 @@ def evaluate_seed(context: RunContext) -> float:
         for path in paths:
             run_dir.add_artifact(path, "" if path.name == "score.json" else "evaluation")
         write_model(run_dir.folder / "artifacts/model", context.result, workload, context.params)
-        run_dir.add_model(validation_score(context, trained), context.summary["sha256"])
+        run_dir.add_model(validation_score(context, trained), context.summary["sha256"], why_not_registered())
     found = run_dir.ids.get("run_id", "not known yet")
     score = result.metrics[context.task.score_name]
     sentences = filter(None, (f"{context.task.score_name} {score:.4f}", result.sentence, own.sentence))
@@ -124,6 +127,14 @@ def evaluate(context: RunContext, trained: Run) -> tuple[Evaluation, OwnScores, 
         "out_of_memory": oom.fallbacks,
     }
     return result, own, timing
+
+
+def why_not_registered() -> str:
+    """Return why the models are no versions: they are those of a DVC experiment with other parameters. Else empty."""
+    name = os.environ.get("DVC_EXP_NAME")
+    if not name or read_yaml(PARAMS) == committed_params():
+        return ""
+    return f"the experiment {name} has other parameters than the commit; Register model, on the model's page, keeps it"
 
 
 def validation_score(context: RunContext, trained: Run) -> float:

@@ -22,12 +22,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 
 from tandem import files
 from tandem.closure import ROOTS, Code, imported_modules
 from tandem.params.intervals import parse_interval
 from tandem.params.own_components import modules_of
-from tandem.params.schema import Workload
+from tandem.params.schema import NO_GROUPS, Workload
+from tandem.predictor import Predictor
 from tandem.runs import provenance
 
 PREDICTOR = "tandem.predictor"
@@ -42,6 +44,7 @@ ENVIRONMENTS = {
     "conda.yaml": "dependencies: [python={python}, pip, {{pip: [-r requirements.txt]}}]\nchannels: [conda-forge]\n",
 }
 MAX_EXAMPLE_ROWS = 100
+TYPES = {"f": "double", "i": "long"}  # of NumPy's kinds in MLflow
 
 
 def write_model(folder: Path, trained: Path, workload: str, params: Workload) -> None:
@@ -57,14 +60,17 @@ def write_model(folder: Path, trained: Path, workload: str, params: Workload) ->
     example = example_of(files.read_json(trained / "model.json"))
     files.write_json(folder / "input_example.json", example)
     files.write_json(folder / "serving_input_example.json", {"dataframe_split": example})
-    files.write_json(folder / "MLmodel", mlmodel_content(package, example["columns"]))  # JSON is YAML
+    outputs = Predictor(folder, "model").predict(pd.DataFrame(example["data"], columns=example["columns"]))
+    files.write_json(folder / "MLmodel", mlmodel_content(package, example["columns"], outputs))  # JSON is YAML
 
 
-def mlmodel_content(package: str, columns: list[str]) -> dict[str, Any]:
-    """Return the content of MLmodel.
+def mlmodel_content(package: str, columns: list[str], outputs: pd.DataFrame) -> dict[str, Any]:
+    """Return the content of MLmodel. `outputs`: the predictions for the example. Without a row, such as of an event,
+    their types are not known.
 
     The columns accept any type: for a column of floats, MLflow would refuse whole numbers. The predictor checks them.
     """
+    types = {name: TYPES.get(values.dtype.kind, "string") if len(values) else "any" for name, values in outputs.items()}
     return {
         "flavors": {
             "python_function": {
@@ -76,7 +82,7 @@ def mlmodel_content(package: str, columns: list[str]) -> dict[str, Any]:
         },
         "signature": {
             "inputs": json.dumps([{"name": name, "type": "any", "required": True} for name in columns]),
-            "outputs": None,
+            "outputs": json.dumps([{"name": name, "type": kind, "required": True} for name, kind in types.items()]),
             "params": None,
         },
         "saved_input_example_info": {
@@ -177,9 +183,10 @@ def example_of(model: dict[str, Any]) -> dict[str, Any]:
     values = [mean[name] + learned.get("offsets", {}).get(name, 0.0) for name in columns["features"]]
     window = learned.get("window")
     num_steps = window["length"] if window else min(model["shape"]["max_steps"], MAX_EXAMPLE_ROWS)
+    ids = [] if columns["sequence"] == NO_GROUPS else [columns["sequence"]]  # none: the table is one recording
     return {
-        "columns": [columns["sequence"], columns["step"], *columns["features"]],
-        "data": [["example", step, *values] for step in range(num_steps)],
+        "columns": [*ids, columns["step"], *columns["features"]],
+        "data": [[*["example"] * len(ids), step, *values] for step in range(num_steps)],
     }
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tandem.model_package import with_own_imports
+from tandem.model_package import example_of, with_own_imports
 from tests.projects import commit, copy_of, read_record, stages_at_once, tandem, wait_until_published
 from tests.tasks.test_tasks import CLOSENESS
 from tests.test_parts import HELPER, NET, OWN
@@ -88,6 +88,14 @@ def test_a_model_has_the_code_that_it_needs_and_no_pickle(trained: Path):
     assert "gru" in names and not names & {"transformer", "trainer", "checkpoint", "rally_simulation", "loading"}
     pinned = (folder / "requirements.txt").read_text().split()
     assert {line.partition("==")[0] for line in pinned} == {"mlflow", "torch", "numpy", "pandas", "safetensors"}
+
+
+def test_the_example_of_one_recording_has_no_column_for_its_name():
+    """`columns.sequence: none` is one recording; MLflow would refuse its table, which has no such column."""
+    columns = {"sequence": "none", "step": "t", "features": ["x"], "label": "label"}
+    learned = {"features": ["x"], "mean": [1.5], "columns": columns, "window": {"length": 2}}
+    example = example_of({"preprocessing": learned, "shape": {"max_steps": 2}})
+    assert example == {"columns": ["t", "x"], "data": [[0, 1.5], [1, 1.5]]}
 
 
 def test_an_import_that_cannot_be_changed_gets_one_sentence():

@@ -66,7 +66,7 @@ MEASURED = {
     "joules per epoch": ("timing.epoch_joules", " J"),
     "VRAM peak, tensors": ("timing.peak_allocated_mib", " MiB"),
     "VRAM peak, process": ("timing.process_mib", " MiB"),
-    "memory peak, process": ("timing.peak_rss_mib", " MiB"),
+    "RAM peak, process": ("timing.peak_rss_mib", " MiB"),
 }
 
 

@@ -17,10 +17,11 @@ from tandem.messages import more_seeds
 PARENT_TAG = "mlflow.parentRunId"  # MLflow's UI reads this tag
 DESCRIPTION_TAG = "mlflow.note.content"  # MLflow's UI shows this text as the run's description
 BASELINE_TAG = "baseline"  # the strongest baseline and its score; stages/evaluate.py sets it
+NO_VRAM_TAG = "vram.absent"  # why a run has no metrics of VRAM, such as on a CPU
 FITTED_TAG = "fitted"  # the name of a model that is fitted without steps
 # In a description, what a user writes below this line stays.
 RULE = "\n\n---\n"
-VRAM, RSS = "vram/peak_allocated_mib_max", "memory/peak_rss_mib_max"
+VRAM, RAM = "vram/peak_allocated_mib_max", "ram/peak_mib_max"
 
 
 class Figure(NamedTuple):
@@ -36,7 +37,7 @@ FIGURES = {
     "samples/s": Figure("throughput/samples_per_second_median", statistics.median),
     "peak memory": Figure(VRAM, max, " MiB VRAM"),
 }
-ON_CPU = {"peak memory": Figure(RSS, max, " MiB RSS")}
+ON_CPU = {"peak memory": Figure(RAM, max, " MiB RAM")}
 
 
 def score_metric(metrics: Mapping[str, float]) -> str:
@@ -76,6 +77,15 @@ def write_figures(client: Any, run_id: str, ms: int, runs: Sequence[Any]) -> Non
     write_description(client, run_id)
 
 
+def how_to_load(uri: str) -> str:
+    """Return as Markdown how to load a model and to predict with it."""
+    return (
+        f'```python\nmodel = mlflow.pyfunc.load_model("{uri}")\n'
+        "model.predict(model.input_example)  # or a table with the same columns\n```\n\n"
+        "Set MLFLOW_TRACKING_URI to the address of this server before."
+    )
+
+
 def text_of(title: str, value: float) -> str:
     if title == "score":
         return f"{value:.4f}"
@@ -86,25 +96,28 @@ def write_description(client: Any, run_id: str) -> None:
     """Write the description of a run from its tags. Call this after a figure or a verdict has changed."""
     data = client.get_run(run_id).data
     tags, score = data.tags, score_metric(data.metrics).removeprefix("test/")
-    lines = ["**Not evaluated yet**"]
+    lines, more = ["**Not evaluated yet**"], []
     if "score" in tags:
         baseline = f"; best baseline: {tags[BASELINE_TAG]}" if BASELINE_TAG in tags else ""
         seeds = f", mean of the seeds {tags['seeds'].replace(',', ', ')}" if "," in tags.get("seeds", "") else ""
         model = f" of the fitted model ({tags[FITTED_TAG]})" if FITTED_TAG in tags else ""
         lines = [f"**{score} {tags['score']}**{model} on the test split{seeds}{baseline}"]
+        if "seeds" not in tags:
+            more.append(how_to_load(f"runs:/{run_id}/model"))
         if "seeds" not in tags and PARENT_TAG not in tags and (seconds := data.metrics.get("time/train_seconds")):
             command = more_seeds([tags["workload"]], [tags["requested_device"]])
             more_seconds = max(4 * seconds, 1)
-            lines.append(f"one seed; {command} shows the spread of the score and takes about {more_seconds:,.0f} s")
+            more.append(f"one seed; {command} shows the spread of the score and takes about {more_seconds:,.0f} s")
     words = {"s/epoch": "s to fit" if FITTED_TAG in tags else "s/epoch", "samples/s": "samples/s"}
     figures = [f"{tags[title]} {word}" for title, word in words.items() if title in tags]
     figures += [f"peak memory {tags['peak memory']}"] if "peak memory" in tags else []
     device = f"**{tags.get('device', '?')}** ({tags.get('device.name', '?')})"
     lines.append(": ".join(filter(None, (device, ", ".join(figures)))))
+    more += [f"no VRAM value: {tags[NO_VRAM_TAG]}"] if NO_VRAM_TAG in tags else []
     lines += [f"{name}: {tags[name]}" for name in ("busy", "verified", "compared", "not_comparable") if name in tags]
     former = tags.get(DESCRIPTION_TAG, "")
     notes = former.partition(RULE)[2] if RULE in former else former
-    client.set_tag(run_id, DESCRIPTION_TAG, "  \n".join(lines) + RULE + notes)
+    client.set_tag(run_id, DESCRIPTION_TAG, "\n\n".join(["  \n".join(lines), *more]) + RULE + notes)
 
 
 def write_parent_figures(client: Any, experiment_id: str, parent_id: str, ms: int) -> None:
@@ -144,6 +157,7 @@ COLUMNS = {
     "tags.`device.name`": 200,
     "attributes.`Duration`": 90,
 }
+TABLE = {"selectedColumns": list(COLUMNS), "columnOrder": list(COLUMNS), "columnWidths": COLUMNS}
 
 
 def saved_view() -> str:
@@ -159,13 +173,6 @@ def view_state(search_filter: str = "") -> str:
 
     It is also the value of the tag of a view without a name, which MLflow does not list among the saved views.
     """
-    state = {
-        "searchFilter": search_filter,
-        "orderByKey": "attributes.start_time",
-        "orderByAsc": False,
-        "selectedColumns": list(COLUMNS),
-        "columnOrder": list(COLUMNS),
-        "columnWidths": COLUMNS,
-    }
+    state = {"searchFilter": search_filter, "orderByKey": "attributes.start_time", "orderByAsc": False, **TABLE}
     packed = base64.b64encode(zlib.compress(json.dumps(state).encode())).decode()
     return f"deflate;{packed}"

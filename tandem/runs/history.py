@@ -30,7 +30,7 @@ RUN_METRICS = {
     "energy/train_joules": "train_joules",
     "cpu/busy_cores_mean": "cpu_share",
     "cpu/waiting_threads_median": "waiting_threads",
-    "memory/peak_rss_mib_max": "peak_rss_mib",
+    "ram/peak_mib_max": "peak_rss_mib",
 }
 # What the sampler reads from the GPU, from the first epoch to the last.
 SAMPLED = ("sampled_seconds", "process_mib", "other_processes", "device_mib", "gpu_busy_share", "power_watts")
@@ -43,7 +43,7 @@ EPOCH_METRICS = {
     "gpu/busy_share": "gpu_busy_share",
     "gpu/power_watts": "power_watts",
     "energy/epoch_joules": "energy_joules",
-    "memory/peak_rss_mib": "peak_rss_mib",
+    "ram/peak_mib": "peak_rss_mib",
     "cpu/busy_cores": "cpu_share",
     "cpu/waiting_threads": "waiting_threads",
 }

@@ -1,7 +1,8 @@
 """`python -m tandem.runs.mlflow_server HOST PORT STORE ARTIFACTS`: MLflow's server, with other defaults in the browser.
 
-A new browser would show MLflow's pages for language models, an assistant and a notice about telemetry. The first page
-sets what a user can also set by hand: the pages for trainings, no assistant, no telemetry. A user's own setting stays.
+A new browser would show MLflow's pages for language models, an assistant, a notice about telemetry, and a table of runs
+without any metric. The first page sets what a user can also set by hand: the pages for trainings, no assistant, no
+telemetry, and the columns of the table. A user's own setting stays.
 """
 
 import json
@@ -17,6 +18,8 @@ from mlflow.server import constants
 from mlflow.server.handlers import initialize_backend_stores
 from starlette.middleware.base import RequestResponseEndpoint
 
+from tandem.runs.headline import TABLE
+
 PAGE = Path(mlflow.server.__file__).parent / "js/build/index.html"
 
 # The names under which MLflow's pages store a setting in the browser.
@@ -27,10 +30,17 @@ SETTINGS = {
     "mlflow.settings.telemetry.enabled_v1": False,
     "mlflow.telemetry.info.alert.dismissed_v1": True,
 }
-SCRIPT = (
-    f"<script>for (const [name, value] of Object.entries({json.dumps(SETTINGS)}))"
-    " if (localStorage.getItem(name) === null) localStorage.setItem(name, JSON.stringify(value))</script>"
-)
+# The table of an experiment that this browser has not opened yet. MLflow selects the columns source, models and dataset
+# for every experiment, and no metric, parameter or tag.
+TABLE_NAME = r"^MLflowLocalStorage-.+-ExperimentPage-.+-ReactComponentState$"
+SCRIPT = f"""<script>
+for (const [name, value] of Object.entries({json.dumps(SETTINGS)}))
+  if (localStorage.getItem(name) === null) localStorage.setItem(name, JSON.stringify(value))
+const stored = Storage.prototype.getItem
+Storage.prototype.getItem = function (name) {{
+  return stored.call(this, name) ?? (/{TABLE_NAME}/.test(name) ? {json.dumps(json.dumps(TABLE))} : null)
+}}
+</script>"""
 
 
 def main(host: str, port: str, store: str, artifacts: str) -> None:

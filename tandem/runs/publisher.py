@@ -50,7 +50,8 @@ class Publication:
         self.about: dict[str, Any] = {}  # the published run.json
         self.run_id = self.experiment_id = self.parent_id = ""
         self.num_epochs = 0  # published so far
-        self.is_watched = False  # MLflow logs system metrics of the run
+        self.monitor: Any = None  # of MLflow: reads the system metrics of the machine while the run is RUNNING
+        self.sampled_at = 0.0
         self.ended: dict[str, Any] = {}  # stage -> its published end
 
     def publish(self) -> dict[str, str]:
@@ -74,7 +75,10 @@ class Publication:
         return {}
 
     def has_news(self) -> bool:
-        return self.version != self.present_version()
+        return self.sample_is_due() or self.version != self.present_version()
+
+    def sample_is_due(self) -> bool:
+        return self.monitor and time.monotonic() - self.sampled_at > self.monitor.sampling_interval
 
     def present_version(self) -> tuple[dict[str, int], bool]:
         """Return a value that changes with the stage's files, timings.csv last, and when the stage ends."""
@@ -96,15 +100,23 @@ class Publication:
         status = self.set_status(has_writer)
         if self.parent_id:
             self.set_parent_status()
-        if status == "RUNNING" and not self.is_watched:
-            self.is_watched = True
-            self.watch_machine()
+        if status == "RUNNING" and (self.monitor is None or self.sample_is_due()):
+            self.log_system_metrics()
 
-    def watch_machine(self) -> None:
-        """Start MLflow's thread that logs system metrics. It ends when the run is no longer RUNNING."""
+    def log_system_metrics(self) -> None:
+        """Log system metrics: at the start and the end of a run, and between them as often as MLflow's own thread.
+
+        That thread logs its first sample only after ten seconds, and with a processor load of 0.
+        """
         from mlflow.system_metrics.system_metrics_monitor import SystemMetricsMonitor
 
-        SystemMetricsMonitor(self.run_id, resume_logging=True, tracking_uri=tracking_uri()).start()
+        self.monitor = self.monitor or SystemMetricsMonitor(
+            self.run_id, resume_logging=True, tracking_uri=tracking_uri()
+        )
+        self.sampled_at = time.monotonic()
+        self.monitor.collect_metrics()
+        self.monitor.publish_metrics(self.monitor.aggregate_metrics())
+        self.monitor.mlflow_logger.flush()
 
     @property
     def ids(self) -> dict[str, str]:
@@ -117,7 +129,7 @@ class Publication:
         if found.info.run_id == self.run_id:
             return
         self.run_id, self.about, self.num_epochs, self.ended = found.info.run_id, {}, 0, {}
-        self.is_watched = False
+        self.monitor = None
         end = self.folder / "train.end.json"
         if found.info.status == "FINISHED" and end.exists():  # an earlier publisher has published the training
             self.num_epochs, self.ended = sys.maxsize, {"train": read_json(end)}
@@ -225,20 +237,22 @@ class Publication:
         self.ended[stage] = end
 
     def register(self, workload: str, run: Any, model_id: str, about: dict[str, Any]) -> None:
-        """Make the model a version. Where the account may not do that, the run ends without one, and says so."""
+        """Make the model a version. If it is none, or if the account may not add one, a tag of the run says so."""
         from mlflow.exceptions import MlflowException
 
+        reason = about.get("not_registered", "")
         try:
-            registry.register(self.client, workload, self.run_id, model_id, about)
+            if not reason:
+                registry.register(self.client, workload, self.run_id, model_id, about)
         except MlflowException as error:
             if error.error_code != "PERMISSION_DENIED":
                 raise
-            said = f"this account may not add versions to {registry.name_of(workload)}: it needs EDIT there"
-            self.client.set_tag(self.run_id, NOT_REGISTERED_TAG, said)
-            print(f"warning: the model of run {self.run_id} is not registered; {said}", flush=True)
-        else:
-            if NOT_REGISTERED_TAG in run.data.tags:
-                self.client.delete_tag(self.run_id, NOT_REGISTERED_TAG)
+            reason = f"this account may not add versions to {registry.name_of(workload)}: it needs EDIT there"
+            print(f"warning: the model of run {self.run_id} is not registered; {reason}", flush=True)
+        if reason:
+            self.client.set_tag(self.run_id, NOT_REGISTERED_TAG, reason)
+        elif NOT_REGISTERED_TAG in run.data.tags:
+            self.client.delete_tag(self.run_id, NOT_REGISTERED_TAG)
 
     def set_status(self, has_writer: bool) -> str:
         """Set the run's status to that of the training, and return it. MLflow itself would show a killed run as RUNNING
@@ -249,7 +263,11 @@ class Publication:
         train, run = self.ended.get("train"), self.client.get_run(self.run_id)
         wanted = train["status"] if train else "RUNNING" if has_writer else "KILLED"
         if run.info.status != wanted:
-            self.change_status(run, wanted, train["ms"] if train else run_dir.now_ms())
+            ms = train["ms"] if train else run_dir.now_ms()
+            if self.monitor and run_dir.now_ms() - ms < 1000 * self.monitor.sampling_interval:
+                self.log_system_metrics()
+            self.monitor = None
+            self.change_status(run, wanted, ms)
         return str(wanted)
 
     def set_parent_status(self) -> None:

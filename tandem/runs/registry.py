@@ -3,7 +3,8 @@
 `mlflow.pyfunc.load_model("models:/tandem-sign@best")` loads the best comparable version: the one with the highest
 validation score among all versions validated on the same data and split as the newest. For every score, larger is
 better (tandem/tasks/__init__.py). The test split is not used for the choice, so the test score of the best version
-stays unbiased. Every function can be called again after a kill.
+stays unbiased. A DVC experiment with other parameters makes no version. Every function can be called again after a
+kill.
 """
 
 import json
@@ -11,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from tandem.files import digest
+from tandem.runs.headline import DESCRIPTION_TAG, how_to_load
 
 ALIAS = "best"
 SCORE_TAG, DATA_TAG = "val_score", "split.sha256"  # tags of a version
@@ -44,7 +46,8 @@ def log_model(client: Any, experiment_id: str, run: Any, folder: Path) -> str:
     for extra in begun[1:]:
         client.delete_logged_model(extra.model_id)
     params = {name: value for name, value in run.data.params.items() if name.startswith("train.model.")}
-    model = begun[0] if begun else client.create_logged_model(experiment_id, "model", run_id, params=params)
+    tags = {DESCRIPTION_TAG: how_to_load(f"runs:/{run_id}/model")}
+    model = begun[0] if begun else client.create_logged_model(experiment_id, "model", run_id, tags, params)
     client.log_model_artifacts(model.model_id, str(folder))
     client.finalize_logged_model(model.model_id, "READY")
     client.log_outputs(run_id, [LoggedModelOutput(model.model_id, step=0)])
@@ -72,6 +75,8 @@ def register(client: Any, workload: str, run_id: str, model_id: str, about: dict
         # Not `models:/<id>`: MLflow looks that up in the globally configured store, not in the client's.
         source = model.artifact_location
         version = client.create_model_version(name, source, run_id, tags, await_creation_for=0, model_id=model_id)
+    if not version.description:
+        client.update_model_version(name, version.version, how_to_load(f"models:/{name}/{version.version}"))
     if VERSIONS_TAG not in model.tags:
         client.set_logged_model_tags(
             model_id, {VERSIONS_TAG: json.dumps([{"name": name, "version": str(version.version)}])}
@@ -88,8 +93,9 @@ def create_registered_model(client: Any, name: str, workload: str) -> None:
     from mlflow.exceptions import MlflowException
 
     about = (
-        f"Trained on `{workload}`; each evaluated run is a version. `models:/{name}@{ALIAS}` is the version with the "
-        "highest validation score among those with the same data and split as the newest."
+        f"Trained on `{workload}`; each evaluated run of the workspace's parameters is a version. "
+        f"`models:/{name}@{ALIAS}` is the version with the highest validation score among those with the same data and "
+        "split as the newest.\n\n" + how_to_load(f"models:/{name}@{ALIAS}")
     )
     try:
         client.create_registered_model(name, description=about)

@@ -22,7 +22,7 @@ from tandem.models import kernels
 from tandem.params.loading import load_params, preset_in_force
 from tandem.params.parsing import flatten, literal
 from tandem.runs import provenance, schemas
-from tandem.runs.headline import FITTED_TAG
+from tandem.runs.headline import FITTED_TAG, NO_VRAM_TAG
 from tandem.runs.history import (
     NOT_TIMED,
     RUN_METRICS,
@@ -89,7 +89,8 @@ def write_results(
     schemas.write(measured / "timing.json", TimingRecord, timing)
 
     times = timing["timing"]
-    run_dir.add_metrics({name: times[key] for name, key in RUN_METRICS.items()})
+    run_dir.add_metrics(totals(timing))
+    run_dir.add_tags(why_no_vram(timing))
     run_dir.save_epochs(record)  # includes the last epochs, if their checkpoint could not be written
     add_records(context, timing, run_dir)
     if not context.is_replicate and (others := conditions.others_on_gpu(timing["conditions"])):
@@ -228,6 +229,18 @@ def add_records(context: RunContext, timing: TimingRecord, run_dir: RunDir) -> N
     run_dir.add_artifact(context.measured / "timing.json")
 
 
+def totals(timing: TimingRecord) -> dict[str, float]:
+    """Return the metrics of the whole training that were measured."""
+    times = timing["timing"]
+    return {name: times[key] for name, key in RUN_METRICS.items() if times.get(key) is not None}
+
+
+def why_no_vram(timing: TimingRecord) -> dict[str, str]:
+    """Return the tag with the reason why there is no metric of VRAM; empty if there is one."""
+    reason = timing["timing"]["missing_reasons"].get("peak_allocated_mib")
+    return {NO_VRAM_TAG: reason} if reason else {}
+
+
 def write_mlflow_record(context: RunContext, run_dir: RunDir) -> None:
     """After the training has ended: write mlflow.json, what MLflow got of it, and add the ids of the MLflow run to
     timing.json, for links to its page.
@@ -249,6 +262,8 @@ def add_training(context: RunContext, trained: Run, run_dir: RunDir) -> None:
             run_dir.write_info(context.workload, "")
         return
     saved = files.parse_json(content, source)
+    saved["end"]["metrics"] |= totals(trained.timing)  # an earlier version may have had another name for one of them
+    saved["run"]["tags"] |= why_no_vram(trained.timing)
     run_dir.add_artifact(context.result / "history.csv")
     run_dir.add_artifact(context.measured / "timings.csv")
     add_records(context, trained.timing, run_dir)

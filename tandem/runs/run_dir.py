@@ -22,7 +22,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from importlib.util import find_spec
 from pathlib import Path
@@ -78,15 +78,15 @@ class RunDir:
             files.write_table(self.folder / f"artifacts/{name}.csv", rows)
         start_publisher()  # restarts it if it was killed
 
-    def add_metrics(self, metrics: dict[str, float | None]) -> None:
+    def add_metrics(self, metrics: Mapping[str, float | None]) -> None:
         """Add metrics without a step, which are published at the end. Absent values (None) are left out."""
         self.end["metrics"] |= {name: value for name, value in metrics.items() if value is not None}
 
-    def add_model(self, val_score: float, data: dict[str, str]) -> None:
-        """Have the model in artifacts/model registered. The best model among those with equal digests (`data`) gets the
-        alias.
+    def add_model(self, val_score: float, data: dict[str, str], not_registered: str) -> None:
+        """Have the model in artifacts/model logged, and registered unless there is a reason against it. The best model
+        among those with equal digests (`data`) gets the alias.
         """
-        self.end["model"] = {"val_score": val_score, "data": data}
+        self.end["model"] = {"val_score": val_score, "data": data, "not_registered": not_registered}
 
     def add_artifact(self, path: Path, folder: str = "") -> None:
         """Copy `path` for MLflow: the original belongs to DVC and may change before it is published."""

@@ -88,7 +88,7 @@ def load(measured: Measurement) -> list[str]:
     found = {
         "VRAM {:,.0f} MiB": on_gpu,
         "GPU {:.0%} busy": measured.gpu_busy_share,
-        "memory {:,.0f} MiB": None if on_gpu else measured.peak_rss_mib,
+        "RAM {:,.0f} MiB": None if on_gpu else measured.peak_rss_mib,
         "{:.1f} cores busy": None if on_gpu else measured.cpu_share,
     }
     return [text.format(value) for text, value in found.items() if value is not None]

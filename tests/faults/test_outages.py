@@ -75,7 +75,7 @@ def write(name):
     run.write_info("tiny", name, {{"b": "2"}}, params={{"a": 1}}, dataset=dataset, parent=above)
     run.save_epochs(epochs(340))
     run.add_metrics({{"test/accuracy": 0.5}})
-    run.add_model(0.5, {{"train": "x"}})
+    run.add_model(0.5, {{"train": "x"}}, "")
     write_json(run.folder / "train.end.json", {{**run.end, "status": "FINISHED", "ms": run_dir.now_ms()}})
     return run.folder
 

@@ -23,8 +23,11 @@ import pytest
 
 from flows.results_in_prefect import mlflow_links
 from flows.stage_runs import RESUME
-from tests.projects import wait_for
+from tests.conftest import CHROMIUM
+from tests.projects import commit, git, wait_for
 from tests.served import STAGE_SECONDS, Door, Project, make_project, processes, running_ui
+
+EPOCH = "epoch 3/4: train loss 1.0000, val loss 1.0000"  # as a training prints it
 
 
 def settings_of_others(root: Path) -> dict[str, str]:
@@ -142,6 +145,26 @@ def test_the_link_of_two_runs_opens_these_two(project: Project) -> None:
     assert {run["info"]["run_id"] for run in shown} == set(ids[:2])
 
 
+@pytest.mark.skipif(CHROMIUM is None, reason="no browser")
+def test_the_first_table_of_mlflow_has_score_device_and_time(project: Project, tmp_path: Path) -> None:
+    """In a new browser, at the address that a click on the experiment opens."""
+
+    def ask(path: str, **body: Any) -> dict[str, Any]:
+        answer: dict[str, Any] = httpx.post(f"{project.mlflow}/api/2.0/mlflow/{path}", json=body).json()
+        return answer
+
+    experiment = ask("experiments/create", name="one run")["experiment_id"]
+    tags = {"score": "0.9123", "device": "cpu", "s/epoch": "0.0417"}
+    listed = [{"key": name, "value": value} for name, value in tags.items()]
+    ask("runs/create", experiment_id=experiment, tags=listed)
+    page = f"{project.mlflow}/#/experiments/{experiment}"
+    options = ["--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking"]
+    options += ["--window-size=1440,900", "--virtual-time-budget=30000", f"--user-data-dir={tmp_path}", "--dump-dom"]
+    drawn = subprocess.run([str(CHROMIUM), *options, page], capture_output=True, text=True, timeout=300).stdout
+    cells = re.findall(r'role="gridcell"[^>]*col-id="([^"]+)".*?>([^<>]+)<', drawn)
+    assert {(f"tags.`{name}`", value) for name, value in tags.items()} <= set(cells), cells
+
+
 def test_a_device_that_is_not_here_is_rejected_before_dvc_starts(
     project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -187,6 +210,24 @@ def test_an_override_is_an_experiment_and_leaves_the_workspace_alone(project: Pr
     assert f"/{run['name']}\n" in shown.stdout, "DVC has it as an experiment"
 
 
+def test_the_log_of_an_experiment_has_each_error_once_and_a_command_that_can_be_run(project: Project) -> None:
+    """An experiment whose training fails, then one that succeeds."""
+    project.behave(train={"say": EPOCH, "fail": "the loss is not a number"})
+    git(project.root, "add", "-f", "behave.json")  # otherwise the experiment does not see it
+    commit(project.root)
+    try:
+        failed = project.run_flow(overrides={"sign.train.epochs": 8})
+    finally:
+        git(project.root, "rm", "-q", "behave.json")
+        commit(project.root)
+    log = project.logs(project.latest("pipeline"))
+    assert failed.returncode == 1 and log.count("ERROR: failed to reproduce 'train@sign-auto'") == 1, log
+    assert project.run_flow(overrides={"sign.train.epochs": 8}).returncode == 0
+    run = project.latest("pipeline")
+    log = project.logs(run)
+    assert f"`dvc exp apply {run['name']}`" in log and "<exp>" not in log and "\n\n" not in log, log
+
+
 @pytest.mark.case(40)
 def test_a_killed_stage_is_shown_crashed(project: Project, saw: Callable[[str], None]) -> None:
     """kill -9 of a stage below a flow, then of its dvc."""
@@ -219,10 +260,13 @@ def test_a_killed_stage_is_shown_crashed(project: Project, saw: Callable[[str], 
 @pytest.mark.case(27)
 def test_cancel_leaves_nothing_behind(project: Project, saw: Callable[[str], None]) -> None:
     """As the UI does it: a run of the deployment, put into state Cancelling."""
-    project.behave(train={"sleep": STAGE_SECONDS})
+    project.behave(train={"sleep": STAGE_SECONDS, "say": EPOCH})
     run = project.create("pipeline/pipeline", force=True)
     project.stage_process()
     wait_for(lambda: project.children(run).get("train@sign-auto"), what="the stage's flow run")  # after its process
+    progress = wait_for(lambda: project.artifacts(run).get(None), what="the progress of the training")
+    shown = ("progress", 75.0, f"train@sign-auto: {EPOCH}")
+    assert (progress["type"], progress["data"], progress["description"]) == shown
     started = time.monotonic()
     project.cancel(run)
     wait_for(lambda: project.state(run)["type"] == "CANCELLED", STAGE_SECONDS / 2, "the state Cancelled")
@@ -235,7 +279,9 @@ def test_cancel_leaves_nothing_behind(project: Project, saw: Callable[[str], Non
     assert train["state"]["message"].endswith(f"; {RESUME}")
     # What the stage says at its end reaches the log: a training, where it has saved.
     wait_for(lambda: "error: interrupted" in project.logs(train), what="the stage's last words in its log")
-    wait_for(lambda: RESUME in project.logs(run), what="the way on in the log")
+    wait_for(lambda: "Finished in state" in project.logs(run), what="the end of the log")
+    lines = [*project.logs(run).split("\n"), *project.logs(train).split("\n")]
+    assert f"stopped; {RESUME}" in lines and f"Finished in state Cancelled({RESUME!r})" in lines and "" not in lines
     saw(f"{train['state']['message']} ({seconds:.0f} s after the cancel)")
 
 

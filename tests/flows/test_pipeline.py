@@ -104,6 +104,13 @@ def test_what_dvc_users_do(trained: Path, tmp_path: Path):
     assert len(entries) == 4, "the copies in .dvc/tmp/exps report to the project's own store"
     named = {entry.data.tags.get("dvc.experiment"): entry.info.run_name for entry in entries}
     assert all(named[name].startswith(f"{name}: tiny-cpu-") for name in ("longer", "queued"))
+    # An experiment with other parameters than the commit's makes no version of the registered model.
+    of_workspace = next(entry for entry in entries if "dvc.experiment" not in entry.data.tags)
+    [version] = client.search_model_versions("name='tandem-tiny'")
+    assert version.run_id == of_workspace.info.run_id
+    longer = next(entry for entry in entries if entry.data.tags.get("dvc.experiment") == "longer")
+    assert longer.data.tags["tandem.not_registered"].startswith("the experiment longer has other parameters")
+    assert longer.outputs.model_outputs, "but its model is logged"
 
 
 DVC_REPRO, MAKE_REPRO = ["dvc", "repro"], [sys.executable, "-m", "tandem.cli", "repro"]

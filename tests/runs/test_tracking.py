@@ -66,6 +66,9 @@ def test_a_run_tells_what_where_and_how_well(trained: Path):
     machine = json.loads(Path(client.download_artifacts(entry.info.run_id, "machine.json")).read_text())
     assert {"cpu.cores", "cpu.memory_mib", "os", "python"} <= set(machine) - set(entry.data.tags)
     assert not [name for name in entry.data.metrics if name.startswith("vram/")], "absent on a CPU, not 0"
+    reason = read_record(trained, "timing.json")["timing"]["missing_reasons"]["peak_allocated_mib"]
+    assert f"no VRAM value: {reason}" in entry.data.tags["mlflow.note.content"]
+    assert entry.data.tags["peak memory"] == f"{entry.data.metrics['ram/peak_mib_max']:,.0f} MiB RAM"
     [dataset] = entry.inputs.dataset_inputs
     assert entry.data.params["data.sha256"].startswith(dataset.dataset.digest)
     artifacts = {file.path for file in client.list_artifacts(entry.info.run_id, "evaluation")}
@@ -102,7 +105,27 @@ def test_the_description_starts_with_the_score_and_keeps_what_a_user_adds(traine
     client.set_tag(run_id, "mlflow.note.content", written + "my own words")
     client.set_tag(run_id, "verified", "bit-equal")
     headline.write_description(client, run_id)
-    assert description().endswith("verified: bit-equal" + headline.RULE + "my own words")
+    assert "verified: bit-equal" in description() and description().endswith(headline.RULE + "my own words")
+
+
+def test_every_page_of_a_model_has_the_lines_that_load_it(trained: Path, tmp_path: Path):
+    """Those of the run, of the logged model, of the version and of the registered model, as they are on the page."""
+    client = client_of(trained)
+    [entry] = runs_of(client)
+    [version] = client.search_model_versions("name='tandem-tiny'")
+    model = client.get_logged_model(entry.outputs.model_outputs[0].model_id)
+    pages = [entry.data.tags["mlflow.note.content"], model.tags["mlflow.note.content"], version.description]
+    code = "import mlflow\n"
+    for text in (*pages, client.get_registered_model("tandem-tiny").description):
+        [lines] = re.findall(r"```python\n(model = .+\n.+)\n```", text)
+        code += re.sub(r"^(model\.predict\(.+\))", r"print(list(\1.columns))", lines, flags=re.MULTILINE) + "\n"
+    uri = f"sqlite:///{trained}/mlruns/mlflow.db"
+    predicted = run(tmp_path, sys.executable, "-c", code, MLFLOW_TRACKING_URI=uri).stdout.splitlines()
+    [file] = (trained / "mlruns/artifacts/tiny/models").glob("*/artifacts/MLmodel")
+    signature = json.loads(file.read_text())["signature"]
+    inputs, outputs = ([column["name"] for column in json.loads(signature[side])] for side in ("inputs", "outputs"))
+    assert [line for line in predicted if line.startswith("[")] == [str(outputs)] * 4
+    assert inputs == ["sequence", "step", "x", "y"], "no label"
 
 
 def test_the_same_number_is_the_same_to_the_last_digit_everywhere(trained: Path):
@@ -114,7 +137,7 @@ def test_the_same_number_is_the_same_to_the_last_digit_everywhere(trained: Path)
         "train/loss": history["train_loss"],
         "val/accuracy": history["val_accuracy"],
         "time/epoch_seconds": timings["epoch_seconds"],
-        "memory/peak_rss_mib": timings["peak_rss_mib"],
+        "ram/peak_mib": timings["peak_rss_mib"],
     }
     for name, column in columns.items():
         logged = [metric.value for metric in client.get_metric_history(entry.info.run_id, name)]
@@ -202,6 +225,13 @@ def test_an_account_that_may_not_register_models_still_ends_its_run(ready: Path,
     assert not unpublished(ready)
 
 
+def samples(project: Path) -> list[float]:
+    """The processor load in MLflow's system metrics of the run."""
+    [entry] = runs_of(client_of(project))
+    points = client_of(project).get_metric_history(entry.info.run_id, "system/cpu_utilization_percentage")
+    return [point.value for point in points]
+
+
 @pytest.mark.case(24, 35)
 def test_metrics_arrive_while_it_trains_and_a_killed_run_goes_on_as_one(
     prepared: Path, tmp_path: Path, saw: Callable[[str], None]
@@ -214,11 +244,13 @@ def test_metrics_arrive_while_it_trains_and_a_killed_run_goes_on_as_one(
         wait_for(lambda: any("train/loss" in entry["metrics"] for entry in recorded_runs(project, "tiny")))
         assert training.poll() is None
         assert list((project / ".tandem/checkpoints/tiny").glob("*.pt"))
+        at_start = wait_for(lambda: samples(project), what="system metrics, before the first interval has ended")
     finally:
         os.killpg(training.pid, signal.SIGKILL)
         training.communicate()
     states = lambda: [entry["status"] for entry in recorded_runs(project, "tiny")]  # noqa: E731
     wait_for(lambda: states() == ["KILLED"])
+    assert len(samples(project)) > len(at_start), "no system metrics at the end"
     [entry] = runs_of(client_of(project))
     # What it had written is all the same training: the same parameters, so the same checkpoint and the same MLflow run.
     second = start_training(project, **waiting)
