@@ -180,7 +180,7 @@ def peer_errors(
     path, columns = find_table(table.parent, params.table), params.columns
     raw = read_table(path, texts=(columns.time,), features=(columns.target, *columns.features), na=params.na)
     grid = to_grid(raw, params, parse_interval(params.interval))
-    last = choose_windows(grid.known, params)[0]["test"][rows]
+    last = choose_windows(grid, params)[0]["test"][rows]
     task = {
         "levels": pd.Series(grid.levels[:, 0]).ffill().tolist(),  # the peers know no missing points
         "last": last.tolist(),

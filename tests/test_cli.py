@@ -213,6 +213,17 @@ def test_predict_gives_the_predictions_that_evaluate_recorded(trained: Path, tmp
         assert refused.returncode == 2 and words in refused.stderr and "Traceback" not in refused.stderr
 
 
+def test_predict_ignores_a_feature_that_was_constant_in_training(trained: Path):
+    """Its standard deviation is 0 in model.json; an older model.json has 1, and is read as then."""
+    table = pd.read_csv(trained / "workloads/tiny/data/table.csv").drop(columns="label")
+    predictor = Predictor(trained / RUN, "last")
+    learned = np.array(predictor.learned["std"])
+    for std, is_ignored in ((0, True), (1, False)):
+        predictor.learned["std"] = [learned[0], std, learned[2], std]
+        first, second = (predictor.predict(table.assign(y=y))["confidence"] for y in (table["y"], table["y"] * 9))
+        assert (first == second).all() == is_ignored
+
+
 def test_predict_reads_what_tandem_new_reads(trained: Path, tmp_path: Path):
     """The same numbers in other files give the same predictions, without labels."""
     table = pd.read_csv(trained / "workloads/tiny/data/table.csv").drop(columns="label").round(6)

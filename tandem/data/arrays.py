@@ -161,7 +161,7 @@ def target_statistics(name: str, numbers: np.ndarray) -> dict[str, Any]:
 
 
 def statistics_of(sequences: Sequences, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Mean and standard deviation (F,) over the real steps of the sequences `rows`; 1 for a constant feature."""
+    """Mean and standard deviation (F,) over the real steps of the sequences `rows`; 0 for a constant feature."""
     num_steps = int(sequences.lengths[rows].sum())
     mean, variance = np.zeros((2, len(sequences.features)))
     after_end = sequences.padding_mask
@@ -172,16 +172,29 @@ def statistics_of(sequences: Sequences, rows: np.ndarray) -> tuple[np.ndarray, n
         deviation[after_end[rows[chunk]]] = 0.0
         variance += np.square(deviation).sum(axis=(0, 1), dtype=np.float64) / num_steps
     std = np.sqrt(variance)
-    return mean, np.where(std > 1e-12 * np.maximum(1.0, np.abs(mean)), std, 1.0)
+    return mean, np.where(std > 1e-12 * np.abs(mean), std, 0.0)
+
+
+def divisors(std: ArrayLike) -> np.ndarray:
+    """What standardization divides by (F,): the deviation; infinity if it is 0, so that a feature which is constant in
+    train is 0 everywhere. A model of an earlier version recorded 1 for it.
+    """
+    return np.where(np.asarray(std) == 0, np.inf, std)
+
+
+def remarks_about_constants(features: Sequence[str], std: np.ndarray) -> tuple[str, ...]:
+    names = [name for name, deviation in zip(features, std, strict=True) if deviation == 0]
+    more = f" and {len(names) - 8:,} more" if names[8:] else ""
+    return (f"constant in train, so 0 in every split: {', '.join(names[:8])}{more}",) if names else ()
 
 
 def standardize(values: np.ndarray, padding_mask: np.ndarray, mean: ArrayLike, std: ArrayLike) -> None:
     """Standardize values (N, T, F) in place; the padding, where padding_mask (N, T) is true, stays zero."""
-    mean, std = np.asarray(mean), np.asarray(std)
+    mean, divisor = np.asarray(mean, dtype=np.float32), divisors(std).astype(np.float32)
     for chunk in chunks(len(values), values):
         part = values[chunk]
-        part -= mean.astype(np.float32)
-        part /= std.astype(np.float32)
+        part -= mean
+        part /= divisor
         part[padding_mask[chunk]] = 0.0
 
 

@@ -19,6 +19,7 @@ from tandem.data.arrays import (
     PreparedSequences,
     Sequences,
     make_features,
+    remarks_about_constants,
     standardize,
     statistics_of,
     target_statistics,
@@ -107,6 +108,8 @@ def split_and_standardize(
         sequences = replace(sequences, groups=duplicates, remarks=(*sequences.remarks, remark))
     mean, std = statistics_of(sequences, parts["train"])
     standardize(sequences.values, sequences.padding_mask, mean, std)
+    remarks = (*sequences.remarks, *remarks_about_constants(sequences.features, std))
+    sequences = replace(sequences, remarks=remarks)
     label_statistics = target_statistics(label, sequences.labels[parts["train"]]) if sequences.has_number else None
     return PreparedSequences(sequences, duplicates, parts, mean, std, table, label_statistics)
 

@@ -19,9 +19,10 @@ import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
 from tandem.data import Arrays
+from tandem.data.arrays import divisors, remarks_about_constants
 from tandem.data.splits import SPLITS, sizes_of
 from tandem.data.tables import RawTable, find_table, from_frame, raise_if_any, read_numbers, read_table
-from tandem.data.times import SECOND, Steps, iso, read_times, steps_for
+from tandem.data.times import SECOND, Steps, clock_change, iso, read_times, steps_for
 from tandem.params.intervals import Interval, parse_interval
 from tandem.params.schema import OwnSeries, Series
 
@@ -34,7 +35,8 @@ class Grid:
     """The series at equal time steps."""
 
     times: np.ndarray  # (G,) int64 nanoseconds since 1970-01-01 UTC
-    levels: np.ndarray  # (G, F) float64; if one value of a row is missing, the whole row is NaN
+    levels: np.ndarray  # (G, F) float64; if one value of a row is missing, the whole row is NaN, or filled
+    measured: np.ndarray  # (G,) bool: the table has a complete row
     counts: dict[str, int]  # irregularities in the table
     steps: Steps
     remarks: tuple[str, ...]  # what was read in another way than the table has it
@@ -116,11 +118,12 @@ class Windows:
         """The numbers of windows, and the irregularities that occurred."""
         params, counts = self.params, self.counts
         filled_in = ", filled with the last known row" if params.missing == "interpolate" else ""
+        touch = "their targets touch" if filled_in else "they touch"
         differing = f" ({counts['num_duplicates_differing']:,} differing)"
         by_split = ", ".join(f"{name} {num:,}" for name, num in counts["num_windows_skipped_per_split"].items())
         remarks = (
             ("num_missing", "missing points", f" of {counts['num_grid_points']:,}{filled_in}"),
-            ("num_windows_skipped", "windows left out because they touch one", f" ({by_split})"),
+            ("num_windows_skipped", f"windows left out because {touch} one", f" ({by_split})"),
             ("num_windows_across_boundaries", "windows left out because their targets cross a split's boundary", ""),
             ("num_out_of_order", "rows out of order", ""),
             ("num_duplicates", "rows replaced by a later one of the same time", differing),
@@ -137,7 +140,7 @@ class Windows:
             lost, kept = counts["num_windows_skipped_per_split"]["train"], len(self.parts["train"].ids)
             message += (
                 f"\nwarning: train loses {lost:,} of {lost + kept:,} windows to missing points; `missing: interpolate` "
-                "keeps them"
+                "keeps those whose targets are measured"
             )
         return message
 
@@ -177,7 +180,7 @@ def raw_to_inputs(
         raise ValueError(f"predict got values of shape {values.shape}; accepted: (N, {wanted[0]}, {wanted[1]})")
     levels = values.astype(np.float64).transpose(1, 0, 2)  # (T + 1, N, F)
     changes = transform(levels, params.transform)[1:]
-    inputs = ((changes - np.array(summary["mean"])) / np.array(summary["std"])).astype(np.float32)
+    inputs = ((changes - np.array(summary["mean"])) / divisors(summary["std"])).astype(np.float32)
     if not np.isfinite(inputs).all():
         raise ValueError("predict got levels whose changes are not finite; check for NaN, and for 0 with log-return")
     return np.ascontiguousarray(inputs.transpose(1, 0, 2)), levels[-1, :, 0]
@@ -187,13 +190,14 @@ def from_table(table: RawTable, params: Series | OwnSeries, path: Path | None) -
     """Place the table on a grid, split it by time, standardize it and cut windows."""
     columns = params.columns
     grid = to_grid(table, params, parse_interval(params.interval))
-    points, counts = choose_windows(grid.known, params)
+    points, counts = choose_windows(grid, params)
     train_end = sizes_of(params.split, len(grid.times))["train"]
     if params.season and params.season >= train_end:
         raise ValueError(
             f"preprocess.season is {params.season} and the training time has {train_end:,} points, so no season comes "
             "again in it; leave the season out, or give a shorter one"
         )
+    measured = np.where(grid.measured, grid.levels[:, 0], np.nan)
     steps = transform(grid.levels, params.transform)
     mean, std = statistics_of(steps[:train_end])
     standardized_steps = standardized(steps, mean, std, grid.times)
@@ -213,15 +217,16 @@ def from_table(table: RawTable, params: Series | OwnSeries, path: Path | None) -
             targets=np.ascontiguousarray(targets[last + 1]),
             anchors=grid.levels[last, 0],
             ids=iso(grid.times[last]),
-            seasonal=seasonal_levels(grid.levels[:, 0], last, params) if params.season else None,
+            seasonal=seasonal_levels(measured, last, grid.levels[last, 0], params) if params.season else None,
             first_time=str(iso(grid.times[last[:1] + 1])[0]),
             last_time=str(iso(grid.times[last[-1:] + params.horizon])[0]),
         )
         for name, last in points.items()
     }
     features = (columns.target, *columns.features)
-    naive_error = naive_error_of(grid.levels[:train_end, 0], params.season or 1)
-    return Windows(parts, mean, std, naive_error, features, {**grid.counts, **counts}, grid.remarks, params, path)
+    naive_error = naive_error_of(measured[:train_end], params.season or 1)
+    remarks = (*grid.remarks, *remarks_about_constants(features, std))
+    return Windows(parts, mean, std, naive_error, features, {**grid.counts, **counts}, remarks, params, path)
 
 
 def read_values(table: RawTable, column: str, above_zero: bool) -> np.ndarray:
@@ -260,6 +265,12 @@ def to_grid(table: RawTable, params: Series | OwnSeries, interval: Interval) -> 
     point, off_grid = steps.points(stamps)
     # The times are ascending, so if several rows have the same point, only the last one can be exactly at the point.
     is_kept = np.append(point[1:] != point[:-1], True)
+    if (off_grid.any() or not is_kept.all()) and (hours := clock_change(stamps, interval)):
+        raise ValueError(
+            f"{table.name}: the times in column {params.columns.time!r} are whole days apart, except that their time "
+            f"of day is {hours[0]} as well as {hours[1]}, as at clock changes; write each as a local date, e.g. "
+            "2024-03-31, and set preprocess.interval to day or another of the calendar's"
+        )
     first, num_points = int(point[0]), int(point[-1] - point[0]) + 1
     if num_points > MAX_POINTS_PER_ROW * len(stamps):
         distances, frequencies = np.unique(np.diff(stamps), return_counts=True)
@@ -283,7 +294,7 @@ def to_grid(table: RawTable, params: Series | OwnSeries, interval: Interval) -> 
         "num_grid_points": num_points,
         "num_missing": int(np.isnan(levels[:, 0]).sum()),
     }
-    grid = Grid(times, levels, counts, steps, table.report)
+    grid = Grid(times, levels, ~np.isnan(levels[:, 0]), counts, steps, table.report)
     if params.missing == "refuse" and not grid.known.all():
         raise ValueError(
             f"{table.name} lacks a complete row at {iso(times[~grid.known][:1])[0]} ({counts['num_missing']:,} missing "
@@ -311,11 +322,13 @@ def transform(levels: np.ndarray, kind: str) -> np.ndarray:
     return steps
 
 
-def seasonal_levels(levels: np.ndarray, last: np.ndarray, params: Series | OwnSeries) -> np.ndarray:
+def seasonal_levels(
+    levels: np.ndarray, last: np.ndarray, anchors: np.ndarray, params: Series | OwnSeries
+) -> np.ndarray:
     """Return the seasonal naive forecast (N, H) from `levels` (G,) for windows with the last input steps `last` (N,).
 
     It is the latest known level that is a whole number of seasons before the target step (Hyndman and Athanasopoulos
-    2021, Forecasting: Principles and Practice, 5.2). If there is none, it is the level at the last input step.
+    2021, Forecasting: Principles and Practice, 5.2). If there is none, it is `anchors` (N,).
     """
     assert params.season
     points = last[:, None] + 1 + np.arange(params.horizon) % params.season - params.season
@@ -323,7 +336,7 @@ def seasonal_levels(levels: np.ndarray, last: np.ndarray, params: Series | OwnSe
     while (empty := np.isnan(found) & (points >= 0)).any():
         found[empty] = levels[points[empty]]
         points = points - params.season
-    return np.where(np.isnan(found), levels[last][:, None], found)
+    return np.where(np.isnan(found), anchors[:, None], found)
 
 
 def naive_error_of(levels: np.ndarray, season: int) -> float:
@@ -337,17 +350,19 @@ def naive_error_of(levels: np.ndarray, season: int) -> float:
     return float(known.mean()) if len(known) else 0.0
 
 
-def choose_windows(known: np.ndarray, params: Series | OwnSeries) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+def choose_windows(grid: Grid, params: Series | OwnSeries) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
     """Return the grid point of each window's last input step, by split, and the numbers of omitted windows by reason.
 
     A window covers input_steps + 1 + horizon grid points; the first point is only needed for the first difference. A
-    window starts at every stride-th grid point. It belongs to the split that contains all its targets. Its inputs may
-    extend into the previous split, because a deployed model also sees the most recent past.
+    window starts at every stride-th grid point. Its targets are measured; its inputs may be filled. It belongs to the
+    split that contains all its targets. Its inputs may extend into the previous split, because a deployed model also
+    sees the most recent past.
     """
-    before, after, num_points = params.input_steps, params.horizon, len(known)
+    before, after, num_points = params.input_steps, params.horizon, len(grid.times)
     last = np.arange(before, num_points - after, params.stride)
-    num_missing = np.concatenate([[0], np.cumsum(~known)])  # before each point
-    has_missing = num_missing[last + after + 1] > num_missing[last - before]
+    unknown, unmeasured = (np.concatenate([[0], np.cumsum(~each)]) for each in (grid.known, grid.measured))
+    has_missing = unknown[last + 1] > unknown[last - before]
+    has_missing |= unmeasured[last + after + 1] > unmeasured[last + 1]
 
     sizes = sizes_of(params.split, num_points)
     ends = np.cumsum([sizes["train"], sizes["val"]])
@@ -362,30 +377,32 @@ def choose_windows(known: np.ndarray, params: Series | OwnSeries) -> tuple[dict[
         "num_windows_across_boundaries": int((~is_inside & ~has_missing).sum()),
     }
     if any(len(rows) == 0 for rows in points.values()):
+        fix = "complete the table" if params.missing == "interpolate" else "set missing to interpolate"
         raise ValueError(
             f"the series of {num_points:,} grid points makes "
             f"{', '.join(f'{len(rows):,} {name}' for name, rows in points.items())} windows of {before} input steps "
             f"and {after} target steps, {counts['num_windows_skipped']:,} left out because a point is missing and "
             f"{counts['num_windows_across_boundaries']:,} across a boundary; give the empty split a larger share, "
-            "lower input_steps, horizon or stride, or set missing to interpolate"
+            f"lower input_steps, horizon or stride, or {fix}"
         )
     return points, counts
 
 
 def statistics_of(steps: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return mean and standard deviation (F,) of the known `steps` of the training period; std is 1 for a constant
-    feature.
+    """Return mean and standard deviation (F,) of the known `steps` of the training period; std is 0 for a constant
+    feature, but 1 for the target, whose unit it is.
     """
     known = steps[~np.isnan(steps[:, 0])]
     with np.errstate(over="ignore", invalid="ignore"):
         mean, std = known.mean(axis=0), known.std(axis=0)
-    return mean, np.where(std > 1e-12 * np.maximum(1.0, np.abs(mean)), std, 1.0)
+    if_constant = np.arange(len(std)) == 0
+    return mean, np.where(std > 1e-12 * np.maximum(1.0, np.abs(mean)), std, if_constant)
 
 
 def standardized(steps: np.ndarray, mean: np.ndarray, std: np.ndarray, times: np.ndarray) -> np.ndarray:
     """Return the standardized steps (G, F) as float32. Raises ValueError if a value is too large for a float32."""
     with np.errstate(over="ignore", invalid="ignore"):
-        result: np.ndarray = ((steps - mean) / std).astype(np.float32)
+        result: np.ndarray = ((steps - mean) / divisors(std)).astype(np.float32)
     too_large = ~np.isnan(steps[:, 0]) & ~np.isfinite(result).all(axis=1)
     if too_large.any():
         raise ValueError(

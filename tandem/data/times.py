@@ -159,6 +159,16 @@ def steps_for(stamps: np.ndarray, interval: Interval) -> Steps:
     return Steps(interval, int(remainders[times_seen.argmax()])) if is_shared else steps
 
 
+def clock_change(stamps: np.ndarray, interval: Interval) -> tuple[str, ...]:
+    """The two times of day, e.g. 22:00 and 23:00, if `stamps` have two that are an hour apart, as midnights of a place
+    with summer time have in UTC; else nothing. Only for intervals of whole days.
+    """
+    found = np.unique(stamps % DAY)
+    is_hour = len(found) == 2 and (found[1] - found[0]) * 24 in (DAY, 23 * DAY)
+    is_whole_days = interval.is_calendar or interval.seconds % 86400 == 0
+    return tuple(time[11:16] for time in iso(found)) if is_hour and is_whole_days else ()
+
+
 def count_units(stamps: np.ndarray, interval: Interval) -> tuple[np.ndarray, np.ndarray]:
     """For each stamp: the nanoseconds, months or business days since 1970, and whether it is on a weekend.
 

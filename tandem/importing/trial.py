@@ -151,7 +151,7 @@ def dry_run(name: str, path: Path, choices: Choices, folder: Path) -> tuple[Choi
     with suppress(ValueError):  # any error that is not about gaps is raised again by the next attempt
         summary = summarize(name, path, choices, folder)
     if summary is None or loses_many_windows(summary):
-        missing, more = "interpolate", ", too many to skip; a gap repeats the last value"
+        missing, more = "interpolate", ", too many to skip; an input in a gap repeats the last value"
         summary = summarize(name, path, {**choices, "missing": (missing, more)}, folder)
     gaps = f"{summary['num_missing']:,} of {summary['num_grid_points']:,} points are missing or incomplete{more}"
     if num := summary["num_duplicates"]:

@@ -108,9 +108,9 @@ def test_arrays_equal_those_computed_by_hand(tmp_path: Path):
 
     x, dx = np.array([0, 2, 4, 1, 1]), np.array([0, 2, 2, 0, 0])  # the train steps
     np.testing.assert_allclose(found.mean, [x.mean(), 1, dx.mean(), 0])
-    np.testing.assert_allclose(found.std, [x.std(), 1, dx.std(), 1], rtol=1e-6)
+    np.testing.assert_allclose(found.std, [x.std(), 0, dx.std(), 0], rtol=1e-6)
     expected = np.array([[5, 1, 0, 0], [6, 1, 1, 0], [0, 0, 0, 0]], dtype=float)  # c, its last row padding
-    expected[:2] = (expected[:2] - found.mean) / found.std
+    expected[:2] = (expected[:2] - found.mean) / np.where(found.std, found.std, np.inf)
     np.testing.assert_allclose(sequences.values[2], expected, atol=1e-6)
 
 
@@ -156,6 +156,30 @@ def test_no_statistic_leaks_from_test_and_validation(tmp_path: Path):
     rows = first.parts["train"]
     np.testing.assert_array_equal(second.sequences.values[rows], first.sequences.values[rows])
     np.testing.assert_array_equal(second.mean, first.mean)
+
+
+def test_a_feature_that_is_constant_in_train_is_zero_in_every_split_and_named(tmp_path: Path):
+    table = make_table().assign(split=np.repeat(["train", "train", "val", "test"], 60))
+    table["y"] = table["y"].mask(table["split"] == "train", 5.0) * 100
+    found = prepared(tmp_path, table)
+    assert found.sequences.features == ("x", "y", "dx", "dy") and found.summary["std"][1::2] == [0, 0]
+    assert not found.sequences.values[:, :, 1::2].any() and found.sequences.values[:, :, 0::2].any(axis=(1, 2)).all()
+    assert "; constant in train, so 0 in every split: y, dy" in found.message
+    raw = np.stack([table[name].to_numpy().reshape(40, 6) for name in "xy"], axis=2)
+    is_real = np.ones((40, 6), dtype=bool)
+    again, _ = source_module("sequences").raw_to_inputs(raw, is_real, PARAMS, found.summary)
+    np.testing.assert_allclose(again, found.sequences.values, atol=1e-6)
+    older = {**found.summary, "std": [each or 1.0 for each in found.summary["std"]]}  # as it was recorded before
+    again, _ = source_module("sequences").raw_to_inputs(raw, is_real, PARAMS, older)
+    np.testing.assert_allclose(again[:, :, 1], raw[:, :, 1] - 500, rtol=1e-5)
+
+
+def test_a_feature_in_a_large_unit_is_not_taken_for_a_constant(tmp_path: Path):
+    """As farads: some picofarads."""
+    table = make_table()
+    found = prepared(tmp_path, table.assign(x=table["x"] * 1e-13))
+    np.testing.assert_allclose(found.sequences.values, prepared(tmp_path, table).sequences.values, atol=1e-5)
+    assert "constant" not in found.message
 
 
 # Splits ---------------------------------------------------------------------------------------------------------------

@@ -264,7 +264,8 @@ def test_the_seasonal_naive_forecast_and_the_scale_of_mase(tmp_path: Path):
     known = [point for point in range(30) if point != 9]
     text = table([hours[point] for point in known], [levels[point] for point in known])
     params = replace(PARAMS, interval="1h", horizon=4, season=3)
-    found = series.seasonal_levels(grid_of(tmp_path, text, params).levels[:, 0], np.array([11]), params)
+    known_levels, last = grid_of(tmp_path, text, params).levels[:, 0], np.array([11])
+    found = series.seasonal_levels(known_levels, last, known_levels[last], params)
     np.testing.assert_array_equal(found, levels[[[6, 10, 11, 6]]])  # of 12, 13, 14 and 15
     windows = prepared(tmp_path, text, params)
     assert windows.summary["season"] == 3 and windows.summary["naive_error"] == 3.0
@@ -292,6 +293,48 @@ def test_interpolate_takes_the_last_known_row_and_no_later_one(tmp_path: Path):
     assert grid.levels.tolist() == [[1, 5], [2, 6], [2, 6], [2, 6], [8, 7], [9, 8]] and odd(grid) == {"num_missing": 2}
     known = grid_of(tmp_path, text, replace(PARAMS, columns=TWO)).known
     assert known.tolist() == [True, True, False, False, True, True]
+
+
+def test_only_measured_rows_are_targets_and_seasons_before_them(tmp_path: Path):
+    """Inputs are filled in gaps, so windows that end in one remain; their targets and baselines are rows of the table.
+
+    Sixty hours without five; the level says the hour.
+    """
+    missing, known_hours = [4, 20, 21, 40, 52], []
+    level = {hour: 100.0 + 10 * hour + hour % 3 for hour in range(60) if hour not in missing}
+    hours = pd.date_range("2024-01-01", periods=60, freq="h").strftime("%Y-%m-%dT%H:%M:%SZ").tolist()
+    text = table([hours[hour] for hour in level], [*level.values()])
+    params = replace(PARAMS, interval="1h", missing="interpolate", season=3)
+    found = prepared(tmp_path, text, params)
+    hour_of = {value: hour for hour, value in level.items()}
+    for name, first, end in (("train", 0, 30), ("val", 30, 45), ("test", 45, 60)):
+        part = found.parts[name]
+        last = [hours.index(time) for time in part.ids]
+        is_whole = [hour for hour in range(2, 58) if first <= hour + 1 and hour + 2 < end]
+        assert last == [hour for hour in is_whole if not {hour + 1, hour + 2} & {*missing}]
+        known_hours += last
+        path = levels(part.targets * found.std[0] + found.mean[0], part.anchors, "difference")
+        np.testing.assert_allclose(path, [[level[hour + 1], level[hour + 2]] for hour in last], rtol=1e-6)
+        assert part.seasonal is not None
+        before = np.array(last)[:, None] + [1, 2] - [[hour_of.get(each, -1) for each in row] for row in part.seasonal]
+        assert (before[np.array(last) > 6] % 3 == 0).all()
+    assert {4, 21, 40} & {*known_hours} == {4, 21, 40}  # the last input is filled
+    assert found.summary["naive_error"] == 30  # not less, as between equal levels of a gap
+    assert found.counts["num_windows_skipped_per_split"] == {"train": 5, "val": 2, "test": 2}
+    assert "windows left out because their targets touch one: 9 (train 5, val 2, test 2)" in found.message
+
+
+def test_a_feature_that_is_constant_in_train_is_zero_in_every_split_and_named(tmp_path: Path):
+    """The target's constant changes are kept: they are what is forecast."""
+    params = replace(PARAMS, columns=TWO)
+    target = [*range(6), 8, 7, 12, 11, 15, 9]
+    found = prepared(tmp_path, table(QUARTERS, target, [3] * 6 + [900, -7, 0, 3, 5, 1]), params)
+    assert found.summary["std"] == [1, 0] and "; constant in train, so 0 in every split: y" in found.message
+    assert not any(part.values[:, :, 1].any() for part in found.parts.values())
+    path = levels(found.parts["test"].targets * found.std[0] + found.mean[0], found.parts["test"].anchors, "difference")
+    np.testing.assert_allclose(path, [[11, 15], [15, 9]], rtol=1e-6)
+    raw = np.array([[[7, 5], [12, 900], [11, -3]]])
+    assert series.raw_to_inputs(raw, np.ones((1, 3)), params, found.summary)[0].tolist() == [[[4, 0], [-2, 0]]]
 
 
 # Formats and files ----------------------------------------------------------------------------------------------------
@@ -396,6 +439,11 @@ def with_levels(first: int, *levels: float | str) -> str:
         ),
         (with_levels(0), {"horizon": 4}, ["12 grid points", "0 val", "larger share, lower input_steps"]),
         (with_levels(0), {"input_steps": 50}, ["0 train, 0 val, 0 test"]),
+        (
+            table([*QUARTERS[:9], QUARTERS[11]], LEVELS[:10]),
+            {"missing": "interpolate"},
+            ["2 train, 2 val, 0 test", "3 left out because a point is missing", "or complete the table"],
+        ),
     ],
 )
 @pytest.mark.case(2, 3)
@@ -403,6 +451,37 @@ def test_a_series_that_is_refused_is_named_with_its_place(
     tmp_path: Path, text: str, changed: dict[str, Any], words: list[str], saw: Callable[[str], None]
 ):
     saw(refused(tmp_path, text, *words, params=replace(PARAMS, **changed)))
+
+
+SUMMER = ("2024-03-29", "2024-04-02")
+
+
+@pytest.mark.parametrize(
+    ("times", "interval", "words"),
+    [
+        (pd.date_range(*SUMMER, tz="Europe/Berlin").as_unit("s").astype("int64"), "day", "22:00 as well as 23:00"),
+        (pd.date_range(*SUMMER, tz="Europe/London").as_unit("s").astype("int64"), "day", "00:00 as well as 23:00"),
+        (pd.date_range(*SUMMER, tz="Europe/Berlin"), "1d", "22:00 as well as 23:00"),
+        (pd.date_range(*SUMMER, tz="Europe/Berlin").tz_convert("UTC").astype(str), "day", "22:00 as well as 23:00"),
+        (
+            pd.date_range("2024-02-05", periods=12, freq="7D", tz="America/New_York").as_unit("s").astype("int64"),
+            "week", "04:00 as well as 05:00",
+        ),
+        (
+            pd.date_range("2023-01", periods=12, freq="MS", tz="Europe/London").as_unit("s").astype("int64"),
+            "month", "00:00 as well as 23:00",
+        ),
+    ],
+)  # fmt: skip
+def test_midnights_of_a_place_with_summer_time_are_not_taken_for_gaps(
+    tmp_path: Path, times: Any, interval: str, words: str
+):
+    """Seconds and times in UTC do not say which day it is there; dates do."""
+    numbers, params = list(range(len(times))), replace(PARAMS, interval=interval)
+    refused(tmp_path, table(times, numbers), words, "set preprocess.interval to day", params=params)
+    if interval == "day":
+        dates = grid_of(tmp_path, table(pd.date_range(*SUMMER).astype(str), numbers), params)
+        assert dates.known.all() and len(dates.times) == 5 and odd(dates) == {}
 
 
 @pytest.mark.parametrize("ending", ["csv", "parquet"])

@@ -45,6 +45,12 @@ def test_the_interval_is_that_of_the_times(tmp_path: Path, times: Any, interval:
     assert plan.summary["num_missing"] == plan.summary["num_off_grid_snapped"] == 0
 
 
+def test_midnights_in_seconds_are_not_taken_for_days_with_gaps(tmp_path: Path):
+    midnights = pd.date_range("2023-01-01", "2024-12-31", tz="Europe/Berlin").as_unit("s").astype("int64")
+    with pytest.raises(ValueError, match=r"t.csv: the times in column 'time' .* 22:00 as well as 23:00, .* local date"):
+        planned(tmp_path, pd.DataFrame({"time": midnights, "load": sales(731)}))
+
+
 def test_months_get_the_season_window_and_horizon_of_a_year(tmp_path: Path):
     table = pd.DataFrame({"month": pd.period_range("1949-01", periods=120, freq="M").astype(str), "sales": sales(120)})
     plan = planned(tmp_path, table)

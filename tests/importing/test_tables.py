@@ -546,7 +546,7 @@ def test_few_gaps_do_not_cost_the_training_windows(tmp_path: Path):
     path = saved(table, tmp_path / "t.csv")
     windows = ["--input-steps", "48", "--horizon", "22"]
     plan = planned(path, *windows)
-    total = plan.summary["num_per_split"]["train"]
+    total = sum(plan.summary[name]["train"] for name in ("num_per_split", "num_windows_skipped_per_split"))
     assert plan.workload.preprocess.missing == "interpolate"
     why = next(why for key, _, why in plan.choices if key == "missing")
     assert "1 of 300 points" in why and "1 rows have the time of a later one" in why
