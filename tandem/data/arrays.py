@@ -103,8 +103,9 @@ class PreparedSequences:
             split[parts[name]] = number
         group_fields = {}
         if (together := sequences.groups) is not None:
-            num = {name: len(np.unique(together[rows])) for name, rows in parts.items()}
-            num_across = sum(num.values()) - len(np.unique(together))
+            own = {name: np.unique(together[rows]) for name, rows in parts.items()}
+            num = {name: len(groups) for name, groups in own.items()}
+            num_across = int((np.unique(np.concatenate([*own.values()]), return_counts=True)[1] > 1).sum())
             group_fields = {"num_groups": num, "num_groups_across_splits": num_across}
         has_other_label = (labels != labels[first][group]).reshape(num_sequences, -1).any(axis=1)
         return {
@@ -142,7 +143,7 @@ class PreparedSequences:
             message += f"; {offset:.15g} taken off {feature}, whose changes a 32-bit float would lose"
         message += "".join(f"; {remark}" for remark in sequences.remarks)
         own = "the table's own split column" if self.table else "the data's own split"
-        why = f"{own} says so" if sequences.splits is not None else "its groups say so"
+        why = f"{own} leaves no other way" if sequences.splits is not None else "its groups say so"
         if "num_groups" in summary:
             message += f"; groups {', '.join(f'{name} {num:,}' for name, num in summary['num_groups'].items())}"
             if crossing := summary["num_groups_across_splits"]:

@@ -181,12 +181,16 @@ def split(sequences: Sequences, duplicates: np.ndarray, params: SequenceTable | 
     labels = sequences.labels if has_class else np.zeros(len(sequences.ids), dtype=np.int64)
 
     def split_rows(rows: np.ndarray, sizes: dict[str, int]) -> dict[str, np.ndarray]:
-        if sequences.groups is None:
+        groups, stretches = sequences.groups, sequences.stretches
+        # If the data's own split has one person in train, val is drawn from that person.
+        is_alone = sequences.splits is not None and groups is not None and len(np.unique(groups[rows])) == 1
+        groups = stretches if is_alone else groups
+        if groups is None:
             return stratified(rows, labels, duplicates, sizes, generator)
-        if sequences.stretches is not None and params.groups == NO_GROUPS:
-            return split_stretches(sequences, duplicates, rows, sizes, generator)
+        if stretches is not None and (is_alone or params.groups == NO_GROUPS):
+            return split_stretches(replace(sequences, groups=groups), duplicates, rows, sizes, generator)
         try:
-            return grouped(rows, labels, groups_with_duplicates(sequences.groups, duplicates), sizes, generator)
+            return grouped(rows, labels, groups_with_duplicates(groups, duplicates), sizes, generator)
         except ValueError as error:
             raise ValueError(f"preprocess.groups is {params.groups!r}: {error}; name another column, or none") from None
 

@@ -95,7 +95,7 @@ def cut(
     seconds = rows.usual_step / 1e9 if pa.types.is_timestamp(cells[columns.step].type) else 0.0
     remarks = [
         f"{len(rows.names):,} recording{'s' * (len(rows.names) != 1)}, {len(np.unique(stretch)):,} stretches of one "
-        f"label, {words_of(window, seconds)}; those of one {unit} are in one split",
+        f"label, {words_of(window, seconds)}{'' if table.split else f'; those of one {unit} are in one split'}",
         *remarks_about_lost_rows(rows, stretches, window),
     ]
     if num := np.count_nonzero(~has_values):

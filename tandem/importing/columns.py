@@ -13,7 +13,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tandem.data.tables import split_column
+from tandem.data.tables import SPLIT_WORDS, split_column
 from tandem.data.times import PERIOD_FORMS, first_day
 from tandem.importing import number_signs
 from tandem.params.schema import NO_GROUPS
@@ -47,10 +47,17 @@ class TableColumns:
     ):
         self.frame, self.name, self.places = frame, name, places
         split = split_column(frame.columns)
-        self.has_split = split is not None
+        self.splits = None if split is None else frame[split]
         self.kinds = {column: kind_of(frame[column]) for column in frame.columns if column != split}
+        if split is None:
+            likely = [column for column in self.of_kind("text") if are_splits(frame[column])]
+            self.kinds |= dict.fromkeys(likely, "train and test by its words; call it `split` and it decides the split")
         self.kinds |= unread or {}
         self.shown = f"{name} ({shortened(list(self.kinds))})"
+
+    @property
+    def has_split(self) -> bool:
+        return self.splits is not None
 
     def as_one_recording(self) -> "TableColumns":
         """The same, with a column NO_GROUPS of a single value, which stands for the only recording."""
@@ -136,6 +143,11 @@ def kind_of(cells: pd.Series) -> str:
         if pd.to_numeric(sample, errors="coerce").notna().mean() <= 0.5:
             return "odd" if is_odd(sample) else "text"
     return "whole" if (pd.to_numeric(cells, errors="coerce").dropna() % 1 == 0).all() else "number"
+
+
+def are_splits(cells: pd.Series) -> bool:
+    words = {str(cell).strip().lower() for cell in cells.dropna().unique()[: len(SPLIT_WORDS) + 1]}
+    return {"train", "test"} <= {SPLIT_WORDS.get(word, "") for word in words} <= {*SPLIT_WORDS.values()}
 
 
 def is_odd(cells: pd.Series) -> bool:

@@ -20,7 +20,7 @@ from tandem.data.tables import SPLIT_COLUMN, SPLIT_WORDS, split_column
 from tandem.importing import text_tables
 from tandem.importing.array_files import axes_of
 from tandem.importing.columns import Choice, named, shortened
-from tandem.importing.infer_sequences import GROUP_NAMES, LABEL_NAMES
+from tandem.importing.infer_sequences import GROUP_NAMES, LABEL_NAMES, are_too_few, what_groups_do
 from tandem.importing.long_table import BLOCK_CELLS, Block, Source, as_long_table, unique
 from tandem.importing.recordings import (
     KINDS,
@@ -35,7 +35,6 @@ from tandem.importing.recordings import (
 )
 from tandem.importing.text_tables import Note
 from tandem.params.parsing import nearest
-from tandem.params.schema import NO_GROUPS
 
 MOST_COORDINATES = 4
 TABLES_OF_LABELS = ("labels", "label", "metadata", "meta", "annotations", "classes", "index")
@@ -182,11 +181,12 @@ def number_in_name(path: Path) -> int:
 def groups_of(of_files: Mapping[str, Any], num_files: int) -> Choice | None:
     """The folders besides the label's. Most are people or sessions, and a split that mixes these inflates scores."""
     name = next((name for name in of_files if name.startswith("folder")), None)
-    if name is None or split_column(of_files) or named(GROUP_NAMES, of_files):
+    if name is None or named(GROUP_NAMES, of_files):
         return None
-    num = len(set(of_files[name]))
-    why = f"the names of folders; each of the {num:,} stays in one split (--groups {NO_GROUPS} mixes them)"
-    return (name, why) if 3 <= num < num_files else None
+    num, split = len(set(of_files[name])), split_column(of_files)
+    is_few = are_too_few(of_files[name], None if split is None else [*map(str, of_files[split])])
+    why = f"the names of folders; {what_groups_do(num, split is not None)}"
+    return None if is_few or num == num_files else (name, why)
 
 
 # Values that apply to a whole file. `ids`: the files' paths below the folder without their ending.

@@ -86,7 +86,7 @@ def find_changing(columns: TableColumns, sequence: str, taken: Sequence[str]) ->
             why_not[column] = "a second label, by its name"
         elif words & {*COUNTING_NAMES} and (np.diff(columns.numbers(column).to_numpy()) == 1).all():
             why_not[column] = "counts the rows"
-        elif words & {*STEP_NAMES} and any(find_steps(columns, sequence, [column])):
+        elif words & {*STEP_NAMES} and orders_too(columns, sequence, taken[1], column):
             why_not[column] = "orders the rows too"
     found, why = find_features(columns, numeric, taken, why_not)
     if not found:
@@ -97,21 +97,40 @@ def find_changing(columns: TableColumns, sequence: str, taken: Sequence[str]) ->
     return found, why
 
 
+def orders_too(columns: TableColumns, sequence: str, step: str, column: str) -> bool:
+    """Whether `column` rises, or falls, with the step in every sequence."""
+    codes = columns.codes(sequence)
+    order = np.lexsort((columns.numbers(step), codes))
+    changes = np.diff(columns.numbers(column).to_numpy()[order])[np.diff(codes[order]) == 0]
+    return bool((changes > 0).all() or (changes < 0).all())
+
+
 def find_groups(columns: TableColumns, sequence: str, taken: Sequence[str]) -> Choice:
     """A column named like people or devices, whose values several sequences share."""
-    if columns.has_split:
-        return NO_GROUPS, "the table's own column `split` decides"
     none = "no column is named like people, devices or days (--groups selects one)"
     for column in named(GROUP_NAMES, columns.of_kind("text", "whole", exclude=taken)):
         cells, num = columns.frame[column].to_numpy(), columns.num_distinct(column)
         if not 2 <= num < columns.num_distinct(sequence) or (cells != cells[columns.firsts(sequence)]).any():
             none = f"{column!r} changes within a sequence, or no two sequences share a value of it"
             continue
-        if num < 3:
-            return NO_GROUPS, f"{column!r} has {num} values, too few to keep each on one side of three splits"
-        why = f"by its name; each of its {num:,} values stays in one split (--groups {NO_GROUPS} mixes them)"
-        return column, why
+        if are_too_few(columns.frame[column], columns.splits):
+            none = f"{column!r} has {num} values, too few to keep each on one side of three splits"
+            continue
+        return column, f"by its name; {what_groups_do(num, columns.has_split)}"
     return NO_GROUPS, none
+
+
+def are_too_few(names: Sequence[Any] | pd.Series, splits: Sequence[Any] | pd.Series | None) -> bool:
+    """Whether there are fewer than three names, or with splits of the data's own a single one, or two in the same."""
+    pairs = pd.DataFrame({"name": names} if splits is None else {"name": names, "split": splits}).drop_duplicates()
+    num = pairs["name"].nunique()
+    return bool(num < 2 or (num < 3 and (splits is None or len(pairs) > num)))
+
+
+def what_groups_do(num: int, has_split: bool) -> str:
+    if has_split:
+        return f"intervals are over its {num:,} values, unless --groups {NO_GROUPS}; `split` decides the split"
+    return f"each of its {num:,} values stays in one split (--groups {NO_GROUPS} mixes them)"
 
 
 def find_sequence(columns: TableColumns) -> Choice:
@@ -128,10 +147,37 @@ def find_sequence(columns: TableColumns) -> Choice:
             f"{columns.shown} has no column that tells sequences apart, nor one of times that differ; name them: "
             "--sequence and --step for many sequences, --time for one series"
         )
-    column = next((column for column in ids if any(find_steps(columns, column))), ids[0])
+    column, step = next(((name, step) for name in ids for step, _ in find_steps(columns, name)), (ids[0], None))
+    for group in restarting_in(columns, column, step):
+        raise CommandError(
+            f"{columns.name}: {column!r} may count the sequences of each {group!r}, whose rows are together within a "
+            f"value of {column!r}; give --sequence {shlex.quote(column)} if that is one sequence, or join the columns: "
+            f"table['sequence'] = table[{group!r}].astype(str) + ' ' + table[{column!r}].astype(str)",
+            NO_ANSWER,
+        )
     num = columns.num_distinct(column)
     rows_each = f"{num:,} values, {len(columns.frame) / num:.1f} rows each on average"
     return column, f"by its name; {rows_each}" if named(SEQUENCE_NAMES, [column]) else rows_each
+
+
+def restarting_in(columns: TableColumns, sequence: str, step: str | None) -> Iterator[str]:
+    """The columns, such as people, for each of whose values the ids may count from 1 again: in the order of the steps,
+    the rows of each value are together in a sequence, and in more sequences than by mistake there are several.
+    """
+    codes, num = columns.codes(sequence), columns.num_distinct(sequence)
+    order = np.lexsort((columns.numbers(step) if step else np.arange(len(codes)), codes))
+    likely = columns.of_kind("text", "whole", exclude=[name for name in (sequence, step) if name])
+    found = named(GROUP_NAMES[:-1], likely)  # without days, which follow each other
+    if not columns.is_together(sequence):
+        found += named(SEQUENCE_NAMES, likely)
+        found += [name for name in likely if columns.kinds[name] == "text" and columns.is_together(name)]
+    for column in found:
+        pairs = np.stack([codes, columns.codes(column)], axis=1)[order]
+        distinct = np.unique(pairs, axis=0)
+        num_runs = 1 + (pairs[1:] != pairs[:-1]).any(axis=1).sum()
+        num_shared = (np.unique(distinct[:, 0], return_counts=True)[1] > 1).sum()
+        if num_runs == len(distinct) <= len(pairs) / 2 and num_shared > MISTAKEN_SHARE * num:
+            yield column
 
 
 def repeats_of(columns: TableColumns, sequence: str, step: str, largest_share: float = 1.0) -> str:

@@ -13,7 +13,15 @@ import pandas as pd
 from tandem.command import WrongArgument
 from tandem.data.tables import MISSING
 from tandem.importing.columns import Choice, Choices, TableColumns, named
-from tandem.importing.infer_sequences import GROUP_NAMES, SEQUENCE_NAMES, find_groups, find_ids, find_steps
+from tandem.importing.infer_sequences import (
+    GROUP_NAMES,
+    SEQUENCE_NAMES,
+    are_too_few,
+    find_groups,
+    find_ids,
+    find_steps,
+    what_groups_do,
+)
 from tandem.params.schema import NO_GROUPS
 
 RECORDED_NAMES = "activity label class category event gesture action behavior behaviour exercise posture stage state"
@@ -87,10 +95,13 @@ def find_step(columns: TableColumns, recording: str, options: Mapping[str, Any],
 def find_groups_of_recordings(columns: TableColumns, recording: str, taken: Sequence[str]) -> Choice:
     """The column of people, or else the recordings, or with few of them the stretches."""
     groups = find_groups(columns, recording, taken)
-    if groups[0] != NO_GROUPS or columns.has_split:
+    if groups[0] != NO_GROUPS:
         return groups
-    if (num := columns.num_distinct(recording)) < 3:
+    num = columns.num_distinct(recording)
+    if are_too_few(columns.frame[recording], columns.splits):
         return NO_GROUPS, "each stretch stays in one split, because there are fewer than three recordings"
+    if columns.has_split:
+        return recording, f"the recordings; {what_groups_do(num, has_split=True)}"
     return recording, f"each of the {num:,} recordings stays in one split (--groups {NO_GROUPS}: each stretch does)"
 
 

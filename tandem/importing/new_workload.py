@@ -255,6 +255,8 @@ def summary_lines(plan: WorkloadPlan) -> list[str]:
     of_groups = summary.get("num_groups", {})
     count = {name: f" ({of_groups[name]:,} group{'s' * (of_groups[name] != 1)})" if of_groups else "" for name in sizes}
     own = ", by the table's own column" if "own column" in plan.block else ""
+    if crossing := summary.get("num_groups_across_splits"):
+        own += f", with {crossing:,} of the groups in more than one split"
     rows.append(("split", ", ".join(f"{name} {num:,}{count[name]}" for name, num in sizes.items()) + own))
     rows += [
         ("offset", f"{value:.15g} is subtracted from {name}: a 32-bit float would lose its changes")

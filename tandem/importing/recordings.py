@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from tandem.importing import text_tables
 from tandem.importing.array_files import arrays_of, as_plain_type, channel_names
@@ -92,10 +93,12 @@ class Reader:
         self.codes = [name for name in whole if any(are_codes(part[name]) for part in literal)]
         self.types = kinds_of(samples) | dict.fromkeys(self.codes, pa.string())
         self.step, self.why_step = None, "the row's number in its file (--step selects a column)"
-        for name in named(STEP_NAMES, self.names) if "step" not in options else {options["step"]} & {*self.names}:
-            is_text = pa.types.is_string(self.types[name])
-            if self.step is None and not is_text and all(rises(part[name]) for part in samples):
-                self.step, self.why_step = name, "it increases from row to row in the files"
+        found = named(STEP_NAMES, self.names) if "step" not in options else {options["step"]} & {*self.names}
+        found = [name for name in found if not pa.types.is_string(self.types[name])]
+        if rising := [name for name in found if all(rises(part[name]) for part in samples)]:
+            self.step, self.why_step = rising[0], "it increases from row to row in the files"
+        elif distinct := [name for name in found if orders(name, samples)]:
+            self.step, self.why_step = distinct[0], "by its name; no value repeats within a file"
 
     def checked(self, table: pa.Table, path: Path) -> pa.Table:
         if odd := sorted(set(table.column_names) ^ set(self.names))[:4]:
@@ -132,6 +135,15 @@ def kinds_of(tables: Sequence[pa.Table]) -> dict[str, pa.DataType]:
         else:
             kinds[name] = pa.string()
     return kinds
+
+
+def orders(name: str, samples: Sequence[pa.Table]) -> bool:
+    """Whether no value repeats in a file. A reading may be called `t` or `index`; unlike a step that some of the files
+    have out of order, it has fractions and rises in no file.
+    """
+    parts = [part[name] for part in samples]
+    are_steps = not pa.types.is_floating(parts[0].type) or any(len(cells) > 2 and rises(cells) for cells in parts)
+    return are_steps and all(not cells.null_count and len(pc.unique(cells)) == len(cells) for cells in parts)
 
 
 def rises(cells: pa.ChunkedArray) -> bool:

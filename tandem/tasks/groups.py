@@ -23,11 +23,15 @@ COLUMN = "group"  # of predictions.csv
 @dataclass(frozen=True, eq=False)
 class Groups:
     names: np.ndarray  # (N,) equal for sequences of one group
+    num_known: int = 0  # of the groups, which train or val has too, because the data's own split says so
 
     @classmethod
     def of_test_split(cls, summary: Mapping[str, Any], read: Read) -> "Groups | None":
         """Return None if the data has no groups. `summary`: preprocess's."""
-        return cls(read("test", "groups")) if "num_groups" in summary else None
+        if "num_groups" not in summary:
+            return None
+        names, known = read("test", "groups"), [read(split, "groups") for split in ("train", "val")]
+        return cls(names, len(np.intersect1d(names, np.concatenate(known))))
 
     @cached_property
     def index(self) -> np.ndarray:
@@ -38,15 +42,21 @@ class Groups:
     def sizes(self) -> np.ndarray:
         return np.bincount(self.index)
 
-    def __str__(self) -> str:
+    @property
+    def count(self) -> str:
         return f"{len(self.sizes):,} test group{'s' * (len(self.sizes) != 1)}"
+
+    def __str__(self) -> str:
+        num = "all" if self.num_known == len(self.sizes) else f"{self.num_known:,}"
+        return self.count + (f", {num} of them in train or val too" if self.num_known else "")
 
     @property
     def shortage(self) -> str:
         """Why there is no interval; empty if there are enough groups."""
         if len(self.sizes) >= MIN_GROUPS:
             return ""
-        return f"{self} {'are' if len(self.sizes) != 1 else 'is'} too few for an interval, which needs {MIN_GROUPS}"
+        are = "are" if len(self.sizes) != 1 else "is"
+        return f"{self.count} {are} too few for an interval, which needs {MIN_GROUPS}"
 
     @property
     def freedom(self) -> float:
