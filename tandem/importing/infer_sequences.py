@@ -165,17 +165,17 @@ def restarting_in(columns: TableColumns, sequence: str, step: str | None) -> Ite
     the rows of each value are together in a sequence, and in more sequences than by mistake there are several.
     """
     codes, num = columns.codes(sequence), columns.num_distinct(sequence)
-    order = np.lexsort((columns.numbers(step) if step else np.arange(len(codes)), codes))
     likely = columns.of_kind("text", "whole", exclude=[name for name in (sequence, step) if name])
     found = named(GROUP_NAMES[:-1], likely)  # without days, which follow each other
     if not columns.is_together(sequence):
-        found += named(SEQUENCE_NAMES, likely)
-        found += [name for name in likely if columns.kinds[name] == "text" and columns.is_together(name)]
+        others = {*columns.of_kind("text"), *named(SEQUENCE_NAMES, likely)}
+        found += [name for name in likely if name in others and columns.is_together(name)]
     for column in found:
-        pairs = np.stack([codes, columns.codes(column)], axis=1)[order]
-        distinct = np.unique(pairs, axis=0)
-        num_runs = 1 + (pairs[1:] != pairs[:-1]).any(axis=1).sum()
-        num_shared = (np.unique(distinct[:, 0], return_counts=True)[1] > 1).sum()
+        order = np.lexsort((columns.numbers(step) if step else np.arange(len(codes)), codes))
+        num_values = columns.num_distinct(column) + 1  # with that of an empty cell
+        pairs = (codes * num_values + columns.codes(column) + 1)[order]
+        distinct, num_runs = np.unique(pairs), 1 + np.count_nonzero(np.diff(pairs))
+        num_shared = np.count_nonzero(np.unique(distinct // num_values, return_counts=True)[1] > 1)
         if num_runs == len(distinct) <= len(pairs) / 2 and num_shared > MISTAKEN_SHARE * num:
             yield column
 

@@ -297,7 +297,22 @@ def test_people_that_cannot_be_kept_apart_are_refused_or_reported(tmp_path: Path
     params = replace(PARAMS, groups="person")
     refused(tmp_path, with_people(2).to_csv(index=False), "'person': its 2 groups", "3 splits", params=params)
     table = with_people(9).assign(split=lambda table: np.resize(["train", "val", "test", "train"], 120)[table.sequence])
-    assert "groups stand in more than one split, because the table's own" in prepared(tmp_path, table, params).message
+    sides = table.groupby("person").split.nunique()
+    assert set(sides) == {2, 3} or set(sides) == {3}  # a person in three splits counts once
+    crossing = f"{(sides > 1).sum()} groups stand in more than one split, because the table's own"
+    assert crossing in prepared(tmp_path, table, params).message
+
+
+@pytest.mark.parametrize("num_in_train", [1, 6])
+def test_val_drawn_from_train_has_other_people_if_train_has_several(tmp_path: Path, num_in_train: int):
+    table = with_people(9)
+    is_train = table.person.isin([f"p{number}" for number in range(num_in_train)])
+    found = prepared(
+        tmp_path, table.assign(split=np.where(is_train, "train", "test")), replace(PARAMS, groups="person")
+    )
+    train, val, test = (set(found.arrays(split)["groups"]) for split in SPLITS)
+    assert train and val and test and not test & (train | val)
+    assert bool(train & val) == (num_in_train == 1)
 
 
 def test_small_changes_of_large_numbers_are_kept(tmp_path: Path):

@@ -38,6 +38,14 @@ def rows_of(found: PreparedSequences, split: str) -> np.ndarray:
     return np.asarray(values.round().astype(int))
 
 
+def test_val_drawn_from_the_only_recording_of_train_has_other_stretches(tmp_path: Path):
+    table = people(2, DAY).assign(split=lambda table: table["subject"].map({"p0": "train", "p1": "test"}))
+    found = prepared(tmp_path, table, OF_PEOPLE)
+    train, val, test = (found.arrays(split) for split in ("train", "val", "test"))
+    assert len(val["values"]) and not {*train["stretches"]} & {*val["stretches"]}
+    assert not {*test["groups"]} & {*train["groups"], *val["groups"]}
+
+
 def stretch_numbers(table: pd.DataFrame) -> np.ndarray:
     keys = table[["activity"]].fillna("")
     return np.asarray((keys != keys.shift()).any(axis=1).cumsum())

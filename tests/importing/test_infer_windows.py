@@ -38,6 +38,19 @@ def test_a_recording_becomes_windows(tmp_path: Path, form: str):
     assert f"window: {{length: {params.window.length}, stride: {params.window.stride}}}" in plan.block
 
 
+@pytest.mark.parametrize("is_apart", [True, False])
+@pytest.mark.parametrize("num", [2, 8])
+def test_a_split_column_leaves_the_recordings_as_groups(tmp_path: Path, num: int, is_apart: bool):
+    table = people(num, DAY)
+    is_test = table["subject"] >= f"p{num // 2}" if is_apart else table["row"] > table["row"].median()
+    table["split"] = np.where(is_test, "test", "train")
+    plan = planned(saved(table.drop(columns="row"), tmp_path / "t.csv"))
+    assert plan.workload.preprocess.groups == ("subject" if num > 2 or is_apart else "none")
+    assert "are in one split" not in plan.summary["remarks"][0]
+    if plan.workload.preprocess.groups == "subject":
+        assert plan.summary["num_groups"]["test"] == (num // 2 if is_apart else num)
+
+
 def test_options_override_what_is_inferred(tmp_path: Path):
     path = saved(people(4, DAY).rename(columns={"activity": "doing"}), tmp_path / "t.csv")
     options = ("--label", "doing", "--window", "20", "--stride", "5", "--groups", "none", "--features", "x")

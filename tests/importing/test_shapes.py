@@ -171,6 +171,11 @@ def test_train_and_test_in_two_files_are_the_split(tmp_path: Path):
     assert own_tables.planned(tmp_path / "Hand_TRAIN.csv", "--alone").summary["num_sequences"] == 12
     with pytest.raises(ValueError, match="'step' repeats in sequence 0, rows 1 and "):
         planned(tmp_path / "Hand_TRAIN.csv", "--sequence", "id")
+    for name, part in (("TRAIN", wide[:12]), ("TEST", wide[12:])):
+        people = [PEOPLE[number // 3] for number in part.index]
+        part.assign(subject=people).to_csv(tmp_path / f"Hand_{name}.csv", index=False)
+    plan = expect(tmp_path / "Hand_TRAIN.csv")
+    assert plan.workload.preprocess.groups == "subject" and plan.summary["num_groups"]["test"] == 2
 
 
 def test_columns_beside_the_steps_stay_with_their_sequence(tmp_path: Path):
@@ -294,6 +299,34 @@ def test_folders_of_people_are_in_one_split(tmp_path: Path):
         folder = write_files(tmp_path / name, lambda n, form=form: f"{form.format(LABELS[n], n // 3)}/r_{n:02}.csv")
         plan = expect(folder, ordered=False)
         assert plan.workload.preprocess.groups.startswith("folder") and sum(plan.summary["num_groups"].values()) == 6
+
+
+def test_folders_of_people_are_groups_below_train_and_test(tmp_path: Path):
+    def name(number: int) -> str:
+        return f"{'train' if number < 12 else 'test'}/s{number // 3:02}/{LABELS[number]}/r_{number:02}.csv"
+
+    plan = expect(write_files(tmp_path / "data", name), ordered=False)
+    assert plan.workload.preprocess.groups.startswith("folder") and plan.summary["num_groups"]["test"] == 2
+    assert sum(plan.summary["num_groups"].values()) == 6
+
+
+@pytest.mark.parametrize("step", ["frame", "time"])
+def test_files_with_rows_out_of_order_are_in_the_order_of_their_step(tmp_path: Path, step: str):
+    folder = write_files(tmp_path / "data", lambda number: f"{LABELS[number]}/r_{number:02}.csv")
+    for number, path in enumerate(sorted(folder.glob("*/*.csv"))):
+        table = pd.read_csv(path)
+        table[step] = np.arange(len(table)) * (1 if step == "frame" else 0.05)
+        (table.sample(frac=1, random_state=1) if number % 3 == 0 else table).to_csv(path, index=False)
+    assert expect(folder, ordered=False).workload.preprocess.columns.step == step
+
+
+def test_a_reading_in_files_that_is_called_like_a_step_is_a_feature(tmp_path: Path):
+    folder = write_files(tmp_path / "data", lambda number: f"{LABELS[number]}/r_{number:02}.csv")
+    for number, path in enumerate(folder.glob("*/*.csv")):
+        table = pd.read_csv(path)
+        table.assign(t=np.random.default_rng(number).normal(size=len(table))).to_csv(path, index=False)
+    columns = expect(folder, ordered=False).workload.preprocess.columns
+    assert columns.step == "step" and columns.features == ("x", "y", "t")
 
 
 def test_files_with_events_are_for_detect(tmp_path: Path):

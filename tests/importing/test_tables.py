@@ -173,6 +173,93 @@ def test_a_split_column_in_the_usual_spelling_needs_no_remark(tmp_path: Path):
     assert "column 'Split' must be train, val or test, found fold 3" in refusal(saved(wrong, tmp_path / "t.csv"))
 
 
+APART = lambda number: np.array(["train", "val", "test"])[number % 8 // 3]  # noqa: E731 of eight people
+
+
+@pytest.mark.parametrize(
+    ("columns", "groups"),
+    [
+        ({"person": lambda number: number % 8, "split": APART}, "person"),
+        (
+            {"person": lambda number: number % 8, "split": lambda number: np.array(["train", "test"])[number % 2]},
+            "person",
+        ),
+        (
+            {"person": lambda number: number % 2, "split": lambda number: np.array(["train", "test"])[number % 2]},
+            "person",
+        ),
+        ({"person": lambda number: number % 2, "split": APART}, "none"),  # both are in each split
+        ({"group": lambda number: number // 8 % 2, "person": lambda number: number % 8, "split": APART}, "person"),
+        ({"group": lambda number: number // 8 % 2, "person": lambda number: number % 8}, "person"),
+    ],
+)
+def test_a_split_column_hides_no_groups(tmp_path: Path, columns: dict[str, Any], groups: str):
+    table = table_with(**columns, label=lambda number: np.array(LABELS)[number // 8])
+    plan = planned(saved(table, tmp_path / "t.csv"))
+    assert chosen(plan)["groups"] == groups and ("num_groups" in plan.summary) == (groups != "none")
+    crossing = re.findall(
+        r"by the table's own column, with (\d+) of the groups in", str(new_workload.summary_lines(plan))
+    )
+    assert crossing == [str(num) for num in [plan.summary.get("num_groups_across_splits", 0)] if num]
+
+
+@pytest.mark.parametrize("name", ["set", "Partition"])
+def test_a_column_of_train_and_test_with_another_name_is_pointed_out(tmp_path: Path, name: str):
+    words = np.array(["Train", "valid", "test"])
+    table = table_with(**{name: lambda number: words[number // 3 % 3]}).drop(columns="label")
+    table["kind"] = table["clip"].map(dict(zip(sorted(set(table["clip"])), LABELS, strict=True)))
+    plan = planned(saved(table, tmp_path / "t.csv"))
+    assert plan.workload.preprocess.columns.label == "kind"
+    assert f"{name} (train and test by its words; call it `split`" in str(new_workload.summary_lines(plan))
+
+
+def trials(order: str = "person", owner: str = "person") -> pd.DataFrame:
+    """Four people with twelve trials each, numbered from 1, with one clock."""
+    table = clips(["a", "b", "c"] * 16).assign(time=lambda table: table.index * 0.5)
+    number = table.pop("clip").str[1:].astype(int)
+    table = table.assign(trial=number % 12 + 1, person="p" + (number // 12).astype(str)).drop(columns="frame")
+    table = table.sample(frac=1, random_state=0) if order == "none" else table.sort_values(order, kind="stable")
+    return table.rename(columns={"person": owner})
+
+
+@pytest.mark.parametrize(
+    ("order", "owner"),
+    [("person", "person"), ("trial", "person"), ("none", "person"), ("none", "device"), ("person", "file")],
+)
+def test_ids_that_restart_are_a_question(tmp_path: Path, order: str, owner: str):
+    table = trials(order, owner)
+    path = saved(table, tmp_path / "t.csv")
+    with pytest.raises(CommandError, match=f"'trial' may count the sequences of each '{owner}'") as caught:
+        planned(path)
+    assert caught.value.status == NO_ANSWER and "\n" not in str(caught.value)
+    assert planned(path, "--sequence", "trial").summary["num_sequences"] == 12
+    [(joined, code)] = re.findall(r"table\['(\w+)'\] = (table.*)", str(caught.value))
+    table[joined] = eval(code, {"table": table})  # noqa: S307
+    assert planned(saved(table, path)).summary["num_sequences"] == 48
+
+
+def test_a_column_that_changes_within_sequences_is_no_question(tmp_path: Path):
+    half = {"player": lambda number: pd.Series(number).groupby(number).cumcount() % 2}  # take turns
+    one = {"person": lambda number: np.where(np.arange(len(number)) == 1, 9, number // 3)}  # a mistake
+    days = {"day": lambda number: pd.Series(number).groupby(number).cumcount() // 3}
+    phases = {"phase_id": days["day"]}
+    for columns in (half, one, days, phases):
+        table = table_with(**columns)
+        table = table.sample(frac=1, random_state=0) if columns is phases else table
+        plan = planned(saved(table, tmp_path / "t.csv"))
+        assert plan.summary["num_sequences"] == 24 and chosen(plan)["groups"] == "none"
+
+
+@pytest.mark.parametrize(("column", "is_feature"), [("t", True), ("time", False), ("time_left", False)])
+def test_a_reading_that_is_called_like_a_step_is_a_feature(tmp_path: Path, column: str, is_feature: bool):
+    table = table_with()
+    cells = {"t": table["f0"] + table.index / 1e6, "time": table["frame"] * 0.5, "time_left": 9.5 - table["frame"]}
+    plan = planned(saved(table.assign(**{column: cells[column]}), tmp_path / "t.csv"), "--step", "frame")
+    assert (column in plan.workload.preprocess.columns.features) == is_feature
+    if not is_feature:
+        assert f"{column} (orders the rows too)" in str(new_workload.summary_lines(plan))
+
+
 @pytest.mark.parametrize(
     "ids",
     [

@@ -61,6 +61,18 @@ def test_a_comparison_says_how_many_groups_it_rests_on():
     assert none.endswith("(5 test groups are too few for an interval, which needs 6)") and "beat" not in none
 
 
+def test_a_comparison_says_how_many_of_its_groups_are_not_new():
+    most, names = Baseline("the most frequent class", 0.12, (0.4, 0.7)), {"test": np.repeat(np.arange(8), 3)}
+    for train, val, words in (
+        (range(9), [0], "over 8 test groups, all of them in train or val too)"),
+        ([1, 9], [1, 2], "over 8 test groups, 2 of them in train or val too)"),
+        ([8, 9], [10], "over 8 test groups)"),
+    ):
+        splits = names | {"train": np.array(train), "val": np.array(val)}
+        groups = Groups.of_test_split({"num_groups": {}}, lambda split, name, splits=splits: splits[split])  # type: ignore[misc]
+        assert f"beats it (by a 95% interval {words}" in compare_with_baselines(0.6, [most], 24, groups)
+
+
 def test_baselines_of_literal_sequences():
     known = np.array([[[0.0], [1.0]], [[5.0], [5.0]]], dtype=np.float32)
     assert nearest_neighbours(known, known[[1, 1, 0]] + 0.4).tolist() == [1, 1, 0]
