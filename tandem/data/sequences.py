@@ -182,12 +182,13 @@ def split(sequences: Sequences, duplicates: np.ndarray, params: SequenceTable | 
 
     def split_rows(rows: np.ndarray, sizes: dict[str, int]) -> dict[str, np.ndarray]:
         groups, stretches = sequences.groups, sequences.stretches
-        # If the data's own split has one person in train, val is drawn from that person.
-        is_alone = sequences.splits is not None and groups is not None and len(np.unique(groups[rows])) == 1
-        groups = stretches if is_alone else groups
+        # If the data's own split has only one person in train, or only people with classes of their own, val has some
+        # of their sequences.
+        is_shared = sequences.splits is not None and groups is not None and not can_spare(labels[rows], groups[rows])
+        groups = stretches if is_shared else groups
         if groups is None:
             return stratified(rows, labels, duplicates, sizes, generator)
-        if stretches is not None and (is_alone or params.groups == NO_GROUPS):
+        if stretches is not None and (is_shared or params.groups == NO_GROUPS):
             return split_stretches(replace(sequences, groups=groups), duplicates, rows, sizes, generator)
         try:
             return grouped(rows, labels, groups_with_duplicates(groups, duplicates), sizes, generator)
@@ -215,6 +216,14 @@ def split(sequences: Sequences, duplicates: np.ndarray, params: SequenceTable | 
     if not sequences.has_number:
         check_all_classes_in_train(sequences, parts)
     return parts
+
+
+def can_spare(labels: np.ndarray, groups: np.ndarray) -> bool:
+    """Whether the others have all classes that a group has. labels, groups (N,)."""
+    _, group = np.unique(groups, return_inverse=True)
+    pairs = np.unique(np.stack([labels, group]), axis=1)
+    has_own_class = np.bincount(pairs[0])[pairs[0]] == 1
+    return len(np.unique(pairs[1, has_own_class])) <= group.max()
 
 
 def split_stretches(

@@ -303,16 +303,20 @@ def test_people_that_cannot_be_kept_apart_are_refused_or_reported(tmp_path: Path
     assert crossing in prepared(tmp_path, table, params).message
 
 
-@pytest.mark.parametrize("num_in_train", [1, 6])
-def test_val_drawn_from_train_has_other_people_if_train_has_several(tmp_path: Path, num_in_train: int):
+@pytest.mark.parametrize(("num_in_train", "have_own_class"), [(1, False), (6, False), (3, True), (6, True)])
+def test_val_drawn_from_train_has_other_people_if_train_can_spare_one(
+    tmp_path: Path, num_in_train: int, have_own_class: bool
+):
     table = with_people(9)
+    if have_own_class:
+        table["label"] = table.person.str[1].astype(int) % 3
     is_train = table.person.isin([f"p{number}" for number in range(num_in_train)])
     found = prepared(
         tmp_path, table.assign(split=np.where(is_train, "train", "test")), replace(PARAMS, groups="person")
     )
     train, val, test = (set(found.arrays(split)["groups"]) for split in SPLITS)
     assert train and val and test and not test & (train | val)
-    assert bool(train & val) == (num_in_train == 1)
+    assert bool(train & val) == (num_in_train in (1, 3))
 
 
 def test_small_changes_of_large_numbers_are_kept(tmp_path: Path):
