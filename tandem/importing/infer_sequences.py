@@ -167,7 +167,7 @@ def restarting_in(columns: TableColumns, sequence: str, step: str | None) -> Ite
     codes, num = columns.codes(sequence), columns.num_distinct(sequence)
     likely = columns.of_kind("text", "whole", exclude=[name for name in (sequence, step) if name])
     found = named(GROUP_NAMES[:-1], likely)  # without days, which follow each other
-    if not columns.is_together(sequence):
+    if step and not columns.is_together(sequence):  # without a step, the error names the first one that repeats
         others = {*columns.of_kind("text"), *named(SEQUENCE_NAMES, likely)}
         found += [name for name in likely if name in others and columns.is_together(name)]
     for column in found:
