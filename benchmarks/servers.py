@@ -26,10 +26,10 @@ from urllib.parse import urlsplit
 
 import psutil
 
-from benchmarks.epochs import epochs
 from benchmarks.markdown import header, row
 from tandem.runs import recorded, run_dir
 from tandem.runs.publisher import RUN_KEY_TAG
+from tests.epochs import epochs
 
 TABLES = ("runs", "params", "tags", "metrics", "latest_metrics")
 REPEATS = 5
