@@ -595,99 +595,23 @@ def prefect_requests() -> Requests:
 
 
 def mlflow_requests() -> Requests:
+    from mlflow.entities import Metric
+
     from tandem.runs import recorded
 
     client: Any = recorded.open_store()
     run = client.create_run(client.create_experiment(f"benchmark-{uuid.uuid4().hex}")).info.run_id
     steps = iter(range(10**9))
-    return {
-        "MLflow: ten metrics of an epoch": lambda: log_metrics(client, run, next(steps)),
-        "MLflow: a run is read": lambda: client.get_run(run),
-    }
 
+    def epoch() -> None:
+        step = next(steps)
+        client.log_batch(run, metrics=[Metric(f"m{index}", 1.0, step, step) for index in range(10)])
 
-def log_metrics(client: Any, run_id: str, step: int) -> None:
-    from mlflow.entities import Metric
-
-    client.log_batch(run_id, metrics=[Metric(f"benchmark/{index}", 1.0, step, step) for index in range(10)])
-
-
-TABLES = ("runs", "params", "tags", "metrics", "latest_metrics")
-NUM_COPIED_EPOCHS = 20  # of the run whose points are copied
-PAGE = 100  # runs in the first request of MLflow's page
-
-
-def history(database: str, run_id: str, runs: int = 10_000) -> None:
-    """A long history: MLflow's response times before and after one recorded run was copied many times.
-
-    They are the median of five requests. The copies are made within MLflow's database (by SQL: the run's parameters,
-    tags, and metrics of 20 epochs). --database is MLflow's store as an SQLAlchemy URL, such as
-    postgresql://tandem@127.0.0.1/mlflow (PGPASSWORD holds a password). Use only a store that you can delete.
-    """
-    before = {what: median_ms(5, question) for what, question in history_requests(run_id).items()}
-    start = time.perf_counter()
-    rows = copy_run(database, run_id, runs)
-    print(f"{runs:,} runs, {rows:,} rows, copied in {time.perf_counter() - start:.1f} s\n")
-    print(header("", "before", f"with {runs:,} more runs"))
-    for what, question in history_requests(run_id).items():
-        print(row(what, f"{before[what] / 1000:.3f} s", f"{median_ms(5, question) / 1000:.3f} s"), flush=True)
-
-
-def history_requests(run_id: str) -> Requests:
-    """The requests, by name, each after a first one for connections and caches."""
-    from tandem.runs import recorded
-    from tandem.runs.publisher import RUN_KEY_TAG
-
-    entry = recorded.entry_of(run_id)
-    experiment, name, run_key = [entry.info.experiment_id], recorded.name_of(entry), entry.data.tags[RUN_KEY_TAG]
-    client: Any = recorded.open_store()
-    tagged = f"tags.`{RUN_KEY_TAG}` = '{run_key}'"
-    newest = {"max_results": PAGE, "order_by": ["attributes.start_time DESC"]}
-
-    def write() -> None:
-        now = int(time.time() * 1000)
-        log_metrics(client, run_id, now)
-        client.set_tag(run_id, "benchmark", str(now))
-
-    found: Requests = {
-        f"the page of runs: the newest {PAGE}": lambda: client.search_runs(experiment, **newest),
-        f"the latest run of a name ({name})": lambda: recorded.entry_of(name),
-        "the publisher asks for its run, by a tag": lambda: client.search_runs(experiment, tagged),
-        "the publisher writes ten metrics and a tag": write,
-    }
-    for question in found.values():
-        question()
-    return found
-
-
-def copy_run(database: str, run_id: str, number: int) -> int:
-    """Copy the run `number` times, each a minute older. Returns the number of inserted rows."""
-    from sqlalchemy import BigInteger, Column, MetaData, String, Table, case, create_engine, insert, select
-
-    from tandem.runs.publisher import RUN_KEY_TAG
-
-    engine, metadata, made = create_engine(database), MetaData(), 0
-    copies = Table("copies", metadata, Column("id", String(32)), Column("earlier", BigInteger), prefixes=["TEMPORARY"])
-    with engine.begin() as connection:
-        copies.create(connection)
-        ids = [{"id": uuid.uuid4().hex, "earlier": 60_000 * index} for index in range(1, number + 1)]
-        connection.execute(insert(copies), ids)
-        for name in TABLES:
-            table = Table(name, metadata, autoload_with=engine)
-            values: dict[str, Any] = {column.name: column for column in table.columns} | {"run_uuid": copies.c.id}
-            if name == "runs":
-                values["start_time"] = table.c.start_time - copies.c.earlier
-            if name == "tags":  # each run has its own key
-                values["value"] = case((table.c.key == RUN_KEY_TAG, copies.c.id), else_=table.c.value)
-            rows = select(*values.values()).select_from(table.join(copies, table.c.run_uuid == run_id))
-            if name == "metrics":
-                rows = rows.where(table.c.step < NUM_COPIED_EPOCHS)
-            made += connection.execute(insert(table).from_select(list(values), rows)).rowcount
-    return made
+    return {"MLflow: ten metrics of an epoch": epoch, "MLflow: a run is read": lambda: client.get_run(run)}
 
 
 COSTS: dict[str, Callable[..., None]] = {
-    cost.__name__: cost for cost in (advice, sampling, checkpoints, replicates, preprocess, overhead, load, history)
+    cost.__name__: cost for cost in (advice, sampling, checkpoints, replicates, preprocess, overhead, load)
 }
 
 
