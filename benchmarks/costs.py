@@ -34,7 +34,7 @@ import psutil
 from ruamel.yaml import YAML
 
 from benchmarks.markdown import header, machine_sentence, quartiles, row
-from benchmarks.sandbox import STAGE, Server, call, commit, copy_project, environment, make_ready, shorten, write_params
+from benchmarks.sandbox import STAGE, call, commit, copy_project, environment, make_ready, shorten, write_params
 from tandem.files import STATE, read_json
 from tandem.machine.hardware import detect_hardware
 from tandem.machine.interleaving import interleave
@@ -432,19 +432,14 @@ BARE = """stages:
 NOTHING = "touch a b c d"
 USUAL = "python -c 'import torch, mlflow' && touch a b c d"
 REPRO = ["dvc", "repro"]
-PREFECT = ("prefect server start --host 127.0.0.1 --port {port}", "api/health")
-FLOW = [sys.executable, "-c", "import sys; from flows.pipeline import pipeline; pipeline(force='--force' in sys.argv)"]
 
 
-def overhead(
-    questions: tuple[str, ...] = ("noop", "full", "prefect"), repeats: int = 5, workload: str = "sign"
-) -> None:
-    """DVC and Prefect, compared with a bare DVC pipeline of four empty stages, in turns. It needs no results.
+def overhead(questions: tuple[str, ...] = ("noop", "full"), repeats: int = 5, workload: str = "sign") -> None:
+    """Orchestration, compared with a bare DVC pipeline of four empty stages, in turns. It needs no results.
 
     noop: a `dvc repro` with nothing to do, with every workload of params.yaml, compared with the bare pipeline
     full: one workload, every stage run by `dvc repro --force`, compared with four bare stages, and with four that
       import torch and mlflow, as ordinary stage scripts do
-    prefect: the same run from a terminal and as a flow (Prefect starts it the same way), with a running Prefect server
 
     Times of Tandem's full runs exclude the work that its stages measure themselves (training with its validation, and
     evaluation) and include imports, DVC, preprocessing, loading, the probe and tracking. Trainings have 3 epochs and
@@ -474,22 +469,7 @@ def full(folder: Path, bare: Path, tandem: Path, repeats: int) -> str:
     return f"One workload, everything run: {statistics.median(times['Tandem']):.1f} s beside the work."
 
 
-def prefect(folder: Path, bare: Path, tandem: Path, repeats: int) -> str:
-    home = {"PREFECT_HOME": str(folder / "prefect"), "PREFECT_SERVER_ANALYTICS_ENABLED": "false"}
-    server = Server(*PREFECT, **home)
-    try:
-        settings = {**home, "PREFECT_API_URL": f"{server.url}/api"}
-        terminal = timed([*REPRO, "--force"], tandem, less_work=True)
-        flow = timed([*FLOW, "--force"], tandem, less_work=True, **settings)
-        call(FLOW, tandem, **settings)
-        times = in_turns({"dvc repro": terminal, "the flow": flow}, repeats)
-    finally:
-        server.kill()
-    plain, reported = map(statistics.median, times.values())
-    return f"From Prefect: {reported - plain:+.1f} s."
-
-
-OVERHEADS = {"noop": noop, "full": full, "prefect": prefect}
+OVERHEADS = {"noop": noop, "full": full}
 
 
 def in_turns(commands: Mapping[str, Seconds], repeats: int) -> dict[str, list[float]]:
@@ -500,12 +480,12 @@ def in_turns(commands: Mapping[str, Seconds], repeats: int) -> dict[str, list[fl
     return times
 
 
-def timed(command: list[str], project: Path, less_work: bool = False, **settings: str) -> Seconds:
+def timed(command: list[str], project: Path, less_work: bool = False) -> Seconds:
     """A call that runs `command` and returns its seconds; `less_work` subtracts those that the stages measured."""
 
     def seconds() -> float:
         start = time.perf_counter()
-        call(command, project, **settings)
+        call(command, project)
         return time.perf_counter() - start - (seconds_of_work(project) if less_work else 0.0)
 
     return seconds
