@@ -294,7 +294,7 @@ def replicates(
     from tandem.machine.measure import gpu_uuid
 
     is_cuda = detect_hardware(device)["kind"] == "cuda"
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:  # the publisher may still write into it
         project = make_ready(Path(folder) / "project", workload, device)
         call([*STAGE, "train", workload, device, "0"], project)
         gpu = nvml.cached_gpu(gpu_uuid(torch.device("cuda"))) if is_cuda else None
@@ -447,7 +447,7 @@ def overhead(questions: tuple[str, ...] = ("noop", "full"), repeats: int = 5, wo
     """
     for question in questions:
         print(f"## {question}\n\n{header('what', 'median (s)', 'lowest', 'highest')}", flush=True)
-        with tempfile.TemporaryDirectory() as folder:
+        with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:  # as above
             bare = make_bare(Path(folder) / "bare", NOTHING)
             one = make_tandem(Path(folder) / "tandem", None if question == "noop" else workload)
             call(REPRO, bare)
