@@ -42,8 +42,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
-from benchmarks.accuracy import predict_test, tensors
 from benchmarks.markdown import header, row
+from benchmarks.peers import train
 from stages.speed import Length, TimedSide, measure_pairs
 from tandem import cli
 from tandem.comparing.differences import difference
@@ -244,10 +244,8 @@ def null_trial(people: pd.DataFrame, folder: Path, name: str) -> dict[str, Any]:
         plan = new_workload.make_plan(cli.parse("new", new_workload, ("people", str(path), *model)), scratch)
         prepared = prepare_data(plan.workload.preprocess, folder, "class")
         assert isinstance(prepared, PreparedSequences) and prepared.sequences.groups is not None
-        groups = prepared.sequences.groups
-        splits = {split: {**tensors(prepared, rows), "groups": groups[rows]} for split, rows in prepared.parts.items()}
-        summary = prepared.summary
-        task, _, outputs, _ = predict_test(plan.workload, 0, "fp32", summary, splits)
+        summary, trained = prepared.summary, train(plan.workload, 0, prepared)
+        task, outputs = trained.task, trained.outputs
 
         def read(split: str, array: str, prepared: PreparedSequences = prepared) -> Any:
             return prepared.arrays(split)[array]

@@ -170,9 +170,10 @@ def pieces(out: Path, quick: bool) -> list[Piece]:
                ("-m", "tandem.stage", "compare")),
               300, needs_gpu=False),
         Piece("advice", "the probe's predictions compared with measured gains",
-              (("-m", "benchmarks.advice", "--device", "cuda", *(few or ("--rounds", "3", "--seconds", "1"))),), 300),
+              (("-m", "benchmarks.costs", "advice", "--device", "cuda",
+                *(few or ("--rounds", "3", "--seconds", "1"))),), 300),
         Piece("sampling", "the cost of measuring",
-              (("-m", "benchmarks.sampling", "--device", "cuda", *(few or ("--rounds", "10"))),), 120),
+              (("-m", "benchmarks.costs", "sampling", "--device", "cuda", *(few or ("--rounds", "10"))),), 120),
         Piece("workers", "speed-up of a second worker, on GPUs and on the CPU",
               tuple(("-m", "benchmarks.workers", "pen", "--device", device, *(("--rounds", "2") if quick else ()))
                     for device in ("cuda", "cpu")), 240),

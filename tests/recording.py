@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import epochs
 from tandem.runs.connection import make_schema
+from tests import epochs
 from tests.projects import environment, run, start, wait_for
 from tests.servers import answers
 

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import gpu
+from benchmarks import costs, gpu
 from tandem import cli
 from tandem.stage import STAGES
 from tests.projects import ROOT, needs, python, run
@@ -100,8 +100,9 @@ def test_documents_have_commands():
 
 def test_every_benchmark_explains_its_arguments():
     with_arguments = [name for name in BENCHMARKS if "ArgumentParser" in (ROOT / f"benchmarks/{name}.py").read_text()]
-    assert "checkpoints" in with_arguments and len(with_arguments) > 15
-    assert problems_of([[f"benchmarks.{name}", "--help"] for name in with_arguments]) == {}
+    assert {"costs", "peers"} < {*with_arguments} and len(with_arguments) > 7
+    each = [[f"benchmarks.{name}"] for name in with_arguments] + [["benchmarks.costs", name] for name in costs.COSTS]
+    assert problems_of([[*command, "--help"] for command in each]) == {}
 
 
 def test_every_documented_command_of_python_reads_its_arguments():
@@ -200,7 +201,7 @@ def test_every_pytest_command_selects_tests():
 
 @pytest.mark.long
 def test_the_benchmark_of_checkpoints_measures():
-    done = run(ROOT, sys.executable, "-m", "benchmarks.checkpoints", "--workloads", "sign")
+    done = run(ROOT, sys.executable, "-m", "benchmarks.costs", "checkpoints", "--workloads", "sign")
     assert re.search(r"^\| sign \| \d+ \| [\d.]+ \| \d+ \| ", done.stdout, re.MULTILINE)
 
 

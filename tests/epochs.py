@@ -9,7 +9,7 @@ def epochs(number: int) -> Record:
         {"epoch": epoch, "learning_rate": 0.1, "train_loss": 1 / epoch, "val_loss": 2 / epoch, "val_accuracy": 0.5}
         for epoch in range(1, number + 1)
     ]
-    measured = {"epoch_seconds": 0.1, "samples_per_second": 9.0, "validation_seconds": 0.1, "is_warmup": 0}
-    measured |= dict.fromkeys(EPOCH_METRICS.values())
+    measured: dict[str, float | None] = {"epoch_seconds": 0.1, "samples_per_second": 9.0, "validation_seconds": 0.1}
+    measured |= {"is_warmup": 0, **dict.fromkeys(EPOCH_METRICS.values())}
     timings = [{"epoch": row["epoch"], "ended_ms": 10**12 + row["epoch"], **measured} for row in history]
     return Record("key", history, timings)
