@@ -223,7 +223,7 @@ def can_spare(labels: np.ndarray, groups: np.ndarray) -> bool:
     _, group = np.unique(groups, return_inverse=True)
     pairs = np.unique(np.stack([labels, group]), axis=1)
     has_own_class = np.bincount(pairs[0])[pairs[0]] == 1
-    return len(np.unique(pairs[1, has_own_class])) <= group.max()
+    return len(np.unique(pairs[1, has_own_class])) <= int(group.max())
 
 
 def split_stretches(
