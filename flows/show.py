@@ -4,9 +4,9 @@ Each workload has a table with a row per device: score, seconds per epoch, sampl
 differ from the last commit. `dvc exp show` shows more, in a wider table.
 
 A row "here, outdated" is the result of earlier parameters, code or data; the line below its table says which changed,
-and has the command that updates it. Instead of a score, a row has "queued", "running" or "failed" if there is no
-result, and "not compared" if `compare` did not run after its training: results/scores.json then has the score of
-another one.
+and has the command that updates it. Instead of a score, a row has "queued", "running", "failed" or "not trained" if
+there is no result, and "not compared" if `compare` did not run after its training: results/scores.json then has the
+score of another one.
 
     tandem show
     tandem show sign --commits 5
@@ -17,10 +17,10 @@ Exit status: 0 done, 1 failed.
 import json
 import re
 import sys
+import time
 from argparse import ArgumentParser, Namespace
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from functools import partial
 from typing import Any
 
 from flows.processes import output_of
@@ -39,8 +39,10 @@ TITLES = ("experiment", "device", "score", "s/epoch", "samples/s", "VRAM MiB", "
 WORKSPACE, HERE = "workspace", "here, now"  # the working tree, as DVC and as the table call it
 # States of an experiment in which its metrics are those of the commit that it started from.
 WITHOUT_RESULT, NOT_COMPARED = ("queued", "running", "failed"), "not compared"
+NOT_TRAINED = "not trained"  # a device of params.yaml, in the workspace
 RESULTS = "results/runs"
 RUNNING = ".dvc/tmp/exps/run"  # where DVC keeps a file for each experiment that runs
+PATIENCE_SECONDS = 60.0  # until a worker has written this file: it first clones the repository
 # One process, because importing DVC takes most of the time. Each command prints one line. DVC gives no status while a
 # stage runs.
 STATUS_AND_EXPERIMENTS = """
@@ -92,6 +94,7 @@ def table(workload: str, rows: Sequence[Mapping[str, Any]]) -> str:
         for row in rows
         if row["outdated"]
     ][:1]
+    advice += [f"not trained: `{row['update']}` trains it" for row in rows if row["state"] == NOT_TRAINED][:1]
     if any(row["state"] == NOT_COMPARED for row in rows):
         advice.append(
             "not compared: `compare` did not run after this training, or an earlier version of Tandem ran it; an "
@@ -106,14 +109,7 @@ def recorded(num_commits: int) -> tuple[Status, list[Experiment]]:
     """
     with suppress(CommandError):  # this machine may lack a device of params.yaml; other results can still be shown
         output_of(sys.executable, "-m", "tandem.stage", "hardware")  # the status depends on the code that it describes
-    list_all = partial(output_of, sys.executable, "-c", STATUS_AND_EXPERIMENTS, str(num_commits))
-    try:
-        found = list_all()
-    except CommandError as error:
-        if RUNNING not in str(error):
-            raise
-        found = list_all()  # an experiment ended while DVC read it
-    status, baselines = map(json.loads, found.splitlines())
+    status, baselines = map(json.loads, status_and_experiments(num_commits).splitlines())
     experiments: list[Experiment] = []
     for baseline in baselines:
         experiments.append({**baseline, "state": None})
@@ -121,6 +117,17 @@ def recorded(num_commits: int) -> tuple[Status, list[Experiment]]:
             state = (branch["executor"] or {}).get("state") or "success"
             experiments += [{**each, "state": state} for each in branch["revs"]]
     return status, experiments
+
+
+def status_and_experiments(num_commits: int) -> str:
+    """DVC's answer. It fails while a worker has taken an experiment and not yet written its file."""
+    end = time.monotonic() + PATIENCE_SECONDS
+    while True:
+        try:
+            return output_of(sys.executable, "-c", STATUS_AND_EXPERIMENTS, str(num_commits))
+        except CommandError as error:
+            if RUNNING not in str(error) or time.monotonic() > end:
+                raise
 
 
 def changed_inputs(workload: str, device: str, status: Mapping[str, Sequence[Any]]) -> list[str]:
@@ -150,6 +157,12 @@ def rows_of(
         return
     scores, timings = (content(experiment, "metrics", path).get(workload, {}) for path in (SCORES, TIMINGS))
     rests_on = recorded_digests(experiment).get(workload, {}) if scores else {}
+    if is_here and scores:
+        for requested in own["devices"] or ():
+            if requested not in scores:
+                update = f"tandem repro {workload}"
+                yield {"experiment": name, "device": requested, **empty, "update": update, "state": NOT_TRAINED}
+        scores = {requested: score for requested, score in scores.items() if requested in (own["devices"] or scores)}
     for requested, score in scores.items():
         times = timings.get(requested, {})
         changed = changed_inputs(workload, requested, status or {}) if is_here else []

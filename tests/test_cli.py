@@ -113,8 +113,7 @@ WRONG_ARGUMENTS = (
     "compare workloads tiny@cpu", "compare 000000 tiny@cpu",
     "verify nothing", "verify tiny@tpu", "verify tiny@cpu --threads 0",
     f"predict tinny {TABLE}", "predict tiny nothing.csv", f"predict tiny@tpu {TABLE}",
-    "show tinny", "show --commits 0", "sweep tinny", "sweep tiny --largest 0",
-    "scaling tinny --device cpu", "scaling tiny --workers 1", "scaling tiny --workers 0", "scaling tiny --rounds 0",
+    "show tinny", "show --commits 0",
     "gpu --pieces nothing",
 )  # fmt: skip
 

@@ -25,6 +25,7 @@ Choices = dict[str, Choice]  # by key: the task, and the columns, gaps and steps
 
 # Text that means a date but cannot be parsed as one.
 ODD_DATE = r"\d{1,2}[./-]\d{1,2}[./-]\d{2,4}.*|\d{4}[./]\d{1,2}[./]\d{1,2}.*"
+FEWEST_MARKERS = 3  # cells with a number far from all others before it is taken for a mark of missing ones
 
 
 class NotFound(ValueError):
@@ -86,6 +87,17 @@ class TableColumns:
             return pd.to_numeric(cells, errors="coerce")
         times = pd.to_datetime(cells, format="ISO8601", errors="coerce", utc=True)
         return times.dt.as_unit("us").astype("int64").where(times.notna()) / 1e6
+
+    def likely_marker(self, column: str) -> str:
+        """A sentence about a number of nines that repeats far from all others, such as -999; empty if there is none."""
+        values, counts = np.unique(self.numbers(column).dropna().to_numpy(np.float64), return_counts=True)
+        for end, inner in ((0, values[1:]), (-1, values[:-1])):
+            is_nines = re.fullmatch(r"-?99+(\.9+)?", f"{values[end]:.10g}") if len(inner) > 1 else None
+            distance = min(np.abs(inner - values[end])) if is_nines else 0.0
+            if is_nines and counts[end] >= FEWEST_MARKERS and distance > inner[-1] - inner[0]:
+                marker = f"{values[end]:.10g}"
+                return f"{marker} in {column!r} ({counts[end]:,} cells) may mean missing: --na={marker} then says so"
+        return ""
 
     def codes(self, column: str) -> np.ndarray:
         """(R,) integers that are equal if the cells are equal."""

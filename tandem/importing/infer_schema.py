@@ -94,6 +94,10 @@ def infer_schema(columns: TableColumns, options: Mapping[str, Any], known: Choic
         raise ValueError(advice or str(error)) from None
     if "window" in known:
         choices["window"] = known["window"]
+    features, why = choices["features"]
+    numeric = [*features, *(choices[key][0] for key in ("target", "label") if key in choices)]
+    numeric = [column for column in numeric if columns.kinds.get(column) in ("whole", "number")]
+    choices["features"] = features, "; ".join(filter(None, [why, *map(columns.likely_marker, numeric)]))
     if "na" in options:
         choices["na"] = (options["na"], "as requested: cells without a number")
     return {"task": choices["task"], **choices}

@@ -19,6 +19,7 @@ BUSINESS_DAYS = {"week": 5, "year": 261}
 MAX_STEPS = 400  # longer windows are slow to train on
 MIN_STRENGTH = 0.1  # for the calendar's candidates
 MIN_CORRELATED_STRENGTH = 0.3  # for a candidate that only the data suggests
+ROUNDING = 1e-9  # of the largest level: a smaller deviation is a rounding error
 LONGER_GAINS = 0.05  # how much more a longer season must explain than a shorter one
 
 
@@ -61,6 +62,7 @@ def calendar_seasons(interval: Interval) -> dict[str, int]:
 
 def strength_of(levels: np.ndarray, steps: int) -> float:
     rest = without_trend(levels, steps)
+    rest -= rest.mean()  # of a curve, such as a growth: the same in every step, so no season
     phase = np.arange(len(rest)) % steps
     counts = np.bincount(phase, minlength=steps)
     if (counts < 2).any():
@@ -68,7 +70,8 @@ def strength_of(levels: np.ndarray, steps: int) -> float:
     sums = np.bincount(phase, rest, minlength=steps)
     of_others = (sums[phase] - rest) / (counts[phase] - 1)
     total = np.square(rest).sum()
-    return float(1 - np.square(rest - of_others).sum() / total) if total > 0 else 0.0
+    is_rounding = total <= len(rest) * (ROUNDING * np.abs(levels).max()) ** 2  # of a straight line
+    return 0.0 if is_rounding else float(1 - np.square(rest - of_others).sum() / total)
 
 
 def without_trend(levels: np.ndarray, steps: int) -> np.ndarray:

@@ -97,6 +97,20 @@ def test_a_row_is_outdated_if_an_input_of_its_result_has_changed(project: Path):
     assert changed() == {"here, now": [], **others}
 
 
+def test_a_device_that_was_added_is_not_trained_and_one_that_was_removed_has_no_row(trained: Path, tmp_path: Path):
+    project = copy_of(trained, tmp_path / "project")
+    (project / "params.yaml").write_text(TINY.replace("devices: [cpu]", "devices: [2xcpu]"))
+    rows = json.loads(tandem(project, "show", "--json").stdout)["tiny"]
+    [row] = [each for each in rows if each["experiment"] == "here, now"]
+    assert (row["device"], row["state"], row["score"], row["update"]) == (
+        "2xcpu",
+        "not trained",
+        None,
+        "tandem repro tiny",
+    )
+    assert "not trained: `tandem repro tiny` trains it" in tandem(project, "show").stdout
+
+
 def test_the_training_of_another_workload_makes_no_row_outdated(trained: Path, tmp_path: Path):
     block = TINY[TINY.index("tiny:\n") :].replace("tiny:\n", "other:\n", 1)
     project = copy_of(trained, tmp_path / "project")

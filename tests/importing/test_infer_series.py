@@ -132,3 +132,14 @@ def test_a_series_of_numbered_sensors_is_one_series_unless_something_is_to_be_cl
     plan = planned(tmp_path, table)
     assert plan.workload.task == "forecast" and len(plan.workload.preprocess.columns.features) == 4
     assert planned(tmp_path, table.assign(kind=["a", "b"] * 60)).workload.task == "classify"  # a row per recording
+
+
+@pytest.mark.parametrize("kind", ["line", "growth", "logistic"])
+def test_a_curve_without_noise_has_no_season(kind: str):
+    step = np.arange(700.0)
+    levels = {"line": 3.7 * step + 50, "growth": np.exp(step / 90), "logistic": 1e6 / (1 + np.exp(-(step - 300) / 40))}
+    for values in (levels[kind], np.log(levels[kind])):
+        assert find_season(values, parse_interval("day"))[0] is None
+    weekly = levels[kind] * (1 + 0.1 * np.sin(2 * np.pi * step / 7))
+    found, _ = find_season(np.log(weekly), parse_interval("day"))
+    assert found and found.steps == 7

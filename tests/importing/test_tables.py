@@ -741,3 +741,18 @@ def test_ctrl_c_while_packages_are_imported_is_one_sentence(tmp_path: Path):
     command = (sys.executable, "-m", "tandem.cli", "new", "x", "t.csv")
     done = run(project, *command, check=False, PYTHONPATH=str(tmp_path))
     assert (done.returncode, done.stdout) == (130, "error: interrupted\n")
+
+
+def test_a_number_that_may_mean_missing_is_named(tmp_path: Path):
+    """-999 in some cells once was a measurement, without a word."""
+    table = clips(LABELS)
+    rows = table.index[::9]
+    for column, marker in (("f0", "-999"), ("f1", "9999")):
+        marked = table.assign(**{column: table[column].where(~table.index.isin(rows), float(marker))})
+        plan = planned(saved(marked, tmp_path / "t.csv"))
+        said = f"{marker} in {column!r} ({len(rows)} cells) may mean missing: --na={marker} then says so"
+        assert said in "".join(new_workload.summary_lines(plan))
+        plan = planned(tmp_path / "t.csv", f"--na={marker}", "--missing", "interpolate")
+        assert "may mean missing" not in "".join(new_workload.summary_lines(plan))
+    plan = planned(saved(table.assign(f0=np.arange(len(table)) % 100), tmp_path / "t.csv"))
+    assert "may mean missing" not in "".join(new_workload.summary_lines(plan)), "99 is one of its numbers"
