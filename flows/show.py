@@ -17,7 +17,6 @@ Exit status: 0 done, 1 failed.
 import json
 import re
 import sys
-import time
 from argparse import ArgumentParser, Namespace
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -41,13 +40,20 @@ WORKSPACE, HERE = "workspace", "here, now"  # the working tree, as DVC and as th
 WITHOUT_RESULT, NOT_COMPARED = ("queued", "running", "failed"), "not compared"
 NOT_TRAINED = "not trained"  # a device of params.yaml, in the workspace
 RESULTS = "results/runs"
-RUNNING = ".dvc/tmp/exps/run"  # where DVC keeps a file for each experiment that runs
-PATIENCE_SECONDS = 60.0  # until a worker has written this file: it first clones the repository
 # One process, because importing DVC takes most of the time. Each command prints one line. DVC gives no status while a
-# stage runs.
+# stage runs. `dvc exp show` fails if a worker has taken an experiment and not written its file, for ever if the worker
+# has ended meanwhile: such an experiment is queued.
 STATUS_AND_EXPERIMENTS = """
-import sys
+import os, sys
 from dvc.cli import main
+from dvc.repo.experiments.queue.celery import LocalCeleryQueue as Queue
+of_dvc = Queue.iter_active, Queue.iter_queued
+def begun(queue, entry):
+    return os.path.exists(queue.get_infofile_path(entry.stash_rev))
+Queue.iter_active = lambda queue: (each for each in of_dvc[0](queue) if begun(queue, each))
+Queue.iter_queued = lambda queue: (
+    each for found in of_dvc for each in found(queue) if found is of_dvc[1] or not begun(queue, each)
+)
 if main(["status", "--json"]):
     print("null")
 sys.exit(main(["exp", "show", "--json", "--num", sys.argv[1]]))
@@ -109,7 +115,8 @@ def recorded(num_commits: int) -> tuple[Status, list[Experiment]]:
     """
     with suppress(CommandError):  # this machine may lack a device of params.yaml; other results can still be shown
         output_of(sys.executable, "-m", "tandem.stage", "hardware")  # the status depends on the code that it describes
-    status, baselines = map(json.loads, status_and_experiments(num_commits).splitlines())
+    found = output_of(sys.executable, "-c", STATUS_AND_EXPERIMENTS, str(num_commits))
+    status, baselines = map(json.loads, found.splitlines())
     experiments: list[Experiment] = []
     for baseline in baselines:
         experiments.append({**baseline, "state": None})
@@ -117,17 +124,6 @@ def recorded(num_commits: int) -> tuple[Status, list[Experiment]]:
             state = (branch["executor"] or {}).get("state") or "success"
             experiments += [{**each, "state": state} for each in branch["revs"]]
     return status, experiments
-
-
-def status_and_experiments(num_commits: int) -> str:
-    """DVC's answer. It fails while a worker has taken an experiment and not yet written its file."""
-    end = time.monotonic() + PATIENCE_SECONDS
-    while True:
-        try:
-            return output_of(sys.executable, "-c", STATUS_AND_EXPERIMENTS, str(num_commits))
-        except CommandError as error:
-            if RUNNING not in str(error) or time.monotonic() > end:
-                raise
 
 
 def changed_inputs(workload: str, device: str, status: Mapping[str, Sequence[Any]]) -> list[str]:
