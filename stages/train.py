@@ -49,7 +49,7 @@ from tandem.training.checkpoint import Checkpoint
 from tandem.training.context import RunContext, open_trainer, stop_on_out_of_memory
 from tandem.training.oom import OutOfMemory
 from tandem.training.trainer import Epoch, Trainer
-from tandem.training.workers import ALONE, Workers, process_group, workers_sentence
+from tandem.training.workers import Workers, process_group, workers_sentence
 
 # After an epoch, a checkpoint is saved if the last one is older than CHECKPOINT_SECONDS, and old enough for saving to
 # take at most CHECKPOINT_SHARE of the time.
@@ -92,7 +92,7 @@ def first_seed(context: RunContext) -> Run:
 
 
 @contextmanager
-def opened(context: RunContext, interruption: GracefulStop, workers: Workers = ALONE) -> Iterator["Training"]:
+def opened(context: RunContext, interruption: GracefulStop, workers: Workers) -> Iterator["Training"]:
     """Yield the training, with its checkpoint locked and its run recorded.
 
     If the body raises no error, the training has ended after it, and its checkpoint waits for DVC or is removed.
@@ -166,7 +166,7 @@ class Training:
 
     def train(self, workers: Workers) -> None:
         """Train to the last epoch, and write the results."""
-        trainer = self.open(workers)
+        trainer = self.trainer = open_trainer(self.context, self.state, workers)
         with stop_on_out_of_memory(trainer):
             self.begin(workers)
             if not self.record.is_finished:
@@ -175,11 +175,7 @@ class Training:
                     trainer.train_epochs(self.record_epoch)
             self.end()
 
-    def open(self, workers: Workers = ALONE) -> Trainer:
-        self.trainer = open_trainer(self.context, self.state, workers)
-        return self.trainer
-
-    def begin(self, workers: Workers = ALONE) -> None:
+    def begin(self, workers: Workers) -> None:
         """Before the first epoch: choose settings, and write what is trained."""
         context, trainer, record = self.context, self.trainer, self.record
         if not trainer.epochs_done:

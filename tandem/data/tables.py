@@ -187,7 +187,7 @@ def read_csv(path: Path, texts: Sequence[str], features: Sequence[str], wanted: 
         types = {field.name: field.type for field in start.schema}
     floats = {name: pa.float64() for name in features if types[name] == pa.int64()}
     # With types inferred from the first megabyte only, reading takes a third of the time and of the memory.
-    for each in (types, types | floats):
+    for each in (types, types | floats) if floats else (types,):
         with suppress(pa.ArrowInvalid):
             typed = pa.csv.ConvertOptions(include_columns=wanted, column_types=each, null_values=[""])
             return pa.csv.read_csv(path, convert_options=typed)

@@ -90,13 +90,15 @@ class TableColumns:
 
     def likely_marker(self, column: str) -> str:
         """A sentence about a number of nines that repeats far from all others, such as -999; empty if there is none."""
-        values, counts = np.unique(self.numbers(column).dropna().to_numpy(np.float64), return_counts=True)
-        for end, inner in ((0, values[1:]), (-1, values[:-1])):
-            is_nines = re.fullmatch(r"-?99+(\.9+)?", f"{values[end]:.10g}") if len(inner) > 1 else None
-            distance = min(np.abs(inner - values[end])) if is_nines else 0.0
-            if is_nines and counts[end] >= FEWEST_MARKERS and distance > inner[-1] - inner[0]:
-                marker = f"{values[end]:.10g}"
-                return f"{marker} in {column!r} ({counts[end]:,} cells) may mean missing: --na={marker} then says so"
+        numbers = self.numbers(column).dropna().to_numpy(np.float64)
+        for end in (numbers.min(), numbers.max()) if len(numbers) else ():
+            marker, others = f"{end:.10g}", numbers[numbers != end]
+            num = len(numbers) - len(others)
+            if not re.fullmatch(r"-?99+(\.9+)?", marker) or num < FEWEST_MARKERS or len(others) == 0:
+                continue
+            low, high = others.min(), others.max()
+            if low < high and min(abs(low - end), abs(high - end)) > high - low:
+                return f"{marker} in {column!r} ({num:,} cells) may mean missing: --na={marker} then says so"
         return ""
 
     def codes(self, column: str) -> np.ndarray:

@@ -127,7 +127,8 @@ def write_parent_figures(client: Any, experiment_id: str, parent_id: str, ms: in
     seeds = {run.data.params.get("seed") for run in scored or runs}
     client.set_tag(parent_id, "seeds", ",".join(sorted(filter(None, seeds), key=int)))
     name = client.get_run(parent_id).info.run_name
-    client.update_run(parent_id, name=re.sub(r"\d+ seeds$", f"{len(seeds)} seeds", name))
+    if (right := re.sub(r"\d+ seeds$", f"{len(seeds)} seeds", name)) != name:
+        client.update_run(parent_id, name=right)
     write_figures(client, parent_id, ms, scored)
 
 

@@ -290,13 +290,11 @@ class Trainer:
         """The next epoch's batches, for steps without a CUDA graph."""
         return self.batches(self.draw())
 
-    def one_batch(self, size: int, repeat: bool = False) -> Batch:
-        """The first `size` training sequences as a batch on the device, with teacher forcing if the network has it.
-
-        If the split has fewer sequences, the batch contains all of them; with `repeat` it contains some twice or more.
+    def one_batch(self, size: int) -> Batch:
+        """The first `size` training sequences, or all if there are fewer, as a batch on the device, with teacher
+        forcing if the network has it.
         """
-        available = len(self.train_split)
-        rows = torch.arange(size if repeat else min(size, available)) % available
+        rows = torch.arange(min(size, len(self.train_split)))
         batch = next(self.train_split.batches(rows, size))
         return replace(batch, teacher_targets=batch.targets) if uses_teacher_forcing(self.params.model) else batch
 
