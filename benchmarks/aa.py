@@ -47,7 +47,7 @@ from benchmarks.peers import train
 from stages.speed import Length, TimedSide, measure_pairs
 from tandem import cli
 from tandem.comparing.differences import difference
-from tandem.comparing.statistics import SpeedUp, paired_speed_up, ratio_of_turns
+from tandem.comparing.speed_up import SpeedUp, paired_speed_up, ratio_of_turns
 from tandem.data import prepare_data
 from tandem.data.arrays import PreparedSequences
 from tandem.files import ROOT, hardware_file, read_json

@@ -27,7 +27,7 @@ from multiprocessing import get_context, parent_process
 from typing import TYPE_CHECKING, Any
 
 from tandem import files
-from tandem.comparing.statistics import paired_speed_up, ratio_of_turns
+from tandem.comparing.speed_up import paired_speed_up, ratio_of_turns
 from tandem.files import hardware_file, read_json
 from tandem.machine.interleaving import interleave
 from tandem.params.loading import load_params, load_workload

@@ -26,7 +26,7 @@ from tandem.comparing.comparability import (
 )
 from tandem.comparing.differences import Difference, Rows, mean_and_range
 from tandem.comparing.rerun import Verdict
-from tandem.comparing.statistics import SpeedUp, unpaired_speed_up
+from tandem.comparing.speed_up import SpeedUp, unpaired_speed_up
 from tandem.comparing.table import Row, rows_of
 from tandem.machine.conditions import busy
 from tandem.runs.run import Run

@@ -23,13 +23,12 @@ from typing import Any
 
 import numpy as np
 
-from tandem.comparing.statistics import LEVEL, student_interval
-from tandem.tasks.groups import COLUMN, Groups, jackknife_error, student_tail
+from tandem.tasks import statistics
+from tandem.tasks.groups import COLUMN, Groups
 from tandem.tasks.scores import macro_f1_of_sums
 
 Rows = Sequence[Mapping[str, Any]]  # of predictions.csv: strings as csv gives them, or the values themselves
 
-NUM_RESAMPLES = 2000
 MIN_SEEDS = 3  # for an interval over seeds; with two it is twelve times as wide as the spread
 MIN_SEEDS_OF_MARGIN = 5
 MARGIN_DEVIATIONS = 2.0
@@ -385,7 +384,7 @@ def by_groups(pairs: Pairs, groups: Groups) -> Found:
     num, num_seeds = len(groups.sizes), len(pairs.by_seed)
     without = np.array([pairs.difference_of(groups.index != number).mean() for number in range(num)])
     step = num / len(groups.names) if pairs.measure.moves_in_steps else 0.0
-    error, freedom = max(jackknife_error(without), step / (12 * num) ** 0.5), groups.freedom
+    error, freedom = max(statistics.jackknife_error(without), step / (12 * num) ** 0.5), groups.freedom
     method = "jackknife over groups"
     if num_seeds >= MIN_SEEDS:
         both = np.array([error, error_over_seeds(pairs)]) ** 2
@@ -401,7 +400,7 @@ def by_student(pairs: Pairs, error: float, freedom: float, method: str) -> Found
 
     center = float(pairs.by_seed.mean())
     p = float(2 * stdtr(freedom, -abs(center) / error)) if error else None
-    low, high = student_interval(center, error, freedom)
+    low, high = statistics.student_interval(center, error, freedom)
     return Found(low, high, p, num_errors_seen(freedom) * error or None, method)
 
 
@@ -414,7 +413,7 @@ def num_errors_seen(freedom: float) -> float:
     from scipy.optimize import brentq
     from scipy.stats import nct, t
 
-    critical = float(t.ppf((1 + LEVEL) / 2, freedom))
+    critical = float(t.ppf((1 + statistics.LEVEL) / 2, freedom))
     return float(brentq(lambda shift: nct.sf(critical, freedom, shift) - POWER, 1.0, 4 * critical))
 
 
@@ -425,8 +424,8 @@ def by_mcnemar(pairs: Pairs) -> Found:
     num = pairs.first.shape[1]
     gained, lost = int((pairs.second > pairs.first).sum()), int((pairs.second < pairs.first).sum())
     p = mcnemar(gained, lost)
-    low, high = score_interval(gained, lost, num)
-    if p >= 1 - LEVEL:  # the exact test is stricter, so the interval is widened to agree with it
+    low, high = statistics.interval_of_difference(gained, lost, num)
+    if p >= 1 - statistics.LEVEL:  # the exact test is stricter, so the interval is widened to agree with it
         low, high = min(low, 0.0), max(high, 0.0)
     method = f"exact McNemar test, {gained + lost:,} of {num:,} sequences differ"
     return Found(low, high, p, min_detectable_effect_by_mcnemar((gained + lost) / num, num), method)
@@ -439,33 +438,6 @@ def mcnemar(gained: int, lost: int) -> float:
     return float(binomtest(gained, gained + lost).pvalue) if gained + lost else 1.0
 
 
-def score_interval(gained: int, lost: int, num: int) -> tuple[float, float]:
-    """Return the 95% score interval of the difference of two paired proportions (Tango 1998, Statistics in Medicine 17,
-    891-908).
-
-    It is also valid for few discordant pairs: with none of N it is +-z^2 / (N + z^2), not a point.
-    """
-    from scipy.optimize import brentq
-    from scipy.stats import norm
-
-    z = float(norm.ppf((1 + LEVEL) / 2))
-
-    def distance(delta: float) -> float:
-        """Return Tango's statistic at `delta`, using the restricted maximum-likelihood estimate of the lost share."""
-        b = -gained - lost + (2 * num - gained + lost) * delta
-        c = -lost * delta * (1 - delta)
-        share = ((b * b - 8 * num * c) ** 0.5 - b) / (4 * num)
-        variance = num * (2 * share + delta * (1 - delta))
-        gap = gained - lost - num * delta
-        return gap / max(variance, 1e-300) ** 0.5
-
-    center = (gained - lost) / num
-    edge = 1 - 1e-12
-    low = -1.0 if distance(-edge) < z else brentq(lambda delta: distance(delta) - z, -edge, center)
-    high = 1.0 if distance(edge) > -z else brentq(lambda delta: distance(delta) + z, center, edge)
-    return low, high
-
-
 def min_detectable_effect_by_mcnemar(discordant: float, num: int) -> float | None:
     """Return the difference of two accuracies that McNemar's test detects in 80% of cases (Connor 1987, Biometrics 43,
     207-211).
@@ -475,7 +447,7 @@ def min_detectable_effect_by_mcnemar(discordant: float, num: int) -> float | Non
     from scipy.optimize import brentq
     from scipy.stats import norm
 
-    z_level, z_power = float(norm.ppf((1 + LEVEL) / 2)), float(norm.ppf(POWER))
+    z_level, z_power = float(norm.ppf((1 + statistics.LEVEL) / 2)), float(norm.ppf(POWER))
 
     def excess(delta: float) -> float:
         share = max(discordant, delta)  # at least this share of the pairs differs
@@ -486,49 +458,33 @@ def min_detectable_effect_by_mcnemar(discordant: float, num: int) -> float | Non
 
 def resample_sequences(pairs: Pairs) -> Found:
     """Percentile bootstrap over the sequences, each with the outputs of both sides (Efron and Tibshirani 1993)."""
-    from scipy.stats import bootstrap
-
     num = pairs.first.shape[1]
-    result = bootstrap(
-        (np.arange(num),),
-        lambda index: float(pairs.difference_of(index).mean()),
-        vectorized=False,
-        n_resamples=NUM_RESAMPLES,
-        confidence_level=LEVEL,
-        method="percentile",
-        rng=np.random.default_rng(0),
-    )
-    low, high = (float(value) for value in result.confidence_interval)
+    found = statistics.bootstrap(lambda index: float(pairs.difference_of(index).mean()), np.arange(num))
+    low, high = map(float, found.confidence_interval)
     method = f"paired bootstrap over {num:,} {pairs.measure.unit}"
-    return Found(low, high, None, min_detectable_effect(float(result.standard_error)), method)
+    return Found(low, high, None, min_detectable_effect(float(found.standard_error)), method)
 
 
 def resample_blocks(pairs: Pairs) -> Found:
-    """Percentile bootstrap over blocks of neighbouring windows (Kuensch 1989), because these share most of their steps.
-
-    Blocks have sqrt(N) windows, as for forecast's interval of the skill. They wrap around the end (Politis and Romano
-    1992); otherwise the first and last windows would count less. With few blocks the interval is widened
-    (`student_tail`).
+    """Percentile bootstrap over blocks of sqrt(N) neighbouring windows, because these share most of their steps.
+    With few blocks the interval is widened (`student_tail`).
     """
     each = (pairs.second - pairs.first).mean(axis=0)
     num = len(each)
     size = max(1, round(num**0.5))
     num_blocks = -(-num // size)
-    starts = np.random.default_rng(0).integers(0, num, size=(NUM_RESAMPLES, num_blocks))
-    summed = np.concatenate([[0.0], np.cumsum(np.concatenate([each, each[:size]]))])
-    means = (summed[starts + size] - summed[starts]).sum(axis=1) / (num_blocks * size)
-    freedom = max(num_blocks - 1, 1)
-    tail = student_tail(freedom)
-    low, high = np.quantile(means, [tail, 1 - tail])
+    (sums,) = statistics.block_sums(each, size=size, wraps=True)
+    means = sums / (num_blocks * size)
+    low, high = statistics.percentiles(means, statistics.student_tail(max(num_blocks - 1, 1)))
     method = f"paired bootstrap over blocks of {size} of the {num:,} windows"
-    return Found(float(low), float(high), None, min_detectable_effect(float(means.std(ddof=1))), method)
+    return Found(low, high, None, min_detectable_effect(float(means.std(ddof=1))), method)
 
 
 def min_detectable_effect(standard_error: float) -> float | None:
     """Return the difference for which an interval with this standard error excludes 0 in 80% of cases."""
     from scipy.stats import norm
 
-    return float((norm.ppf((1 + LEVEL) / 2) + norm.ppf(POWER)) * standard_error) or None
+    return float((norm.ppf((1 + statistics.LEVEL) / 2) + norm.ppf(POWER)) * standard_error) or None
 
 
 @dataclass(frozen=True)

@@ -4,12 +4,12 @@ wrote.
 Shapes: values (N, T, F) float32, zero after a sequence's end; lengths (N,).
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 
-from tandem.tasks.groups import Groups, jackknife_error
+from tandem.tasks.groups import Groups
 
 MAX_PRODUCTS = 2e10  # for the nearest neighbour: a second or two
 MAX_CELLS = 2**24  # distances in memory at a time
@@ -67,47 +67,6 @@ def rejection_reason(own: float, other: Baseline, cases: str, groups: Groups | N
     if own > other.score:
         return f"only {cases}: {interval}"
     return f"the difference is not clear with {cases}: {interval}"
-
-
-def interval_of_gain(
-    score: Callable[[np.ndarray], np.ndarray],
-    own: np.ndarray,
-    other: np.ndarray,
-    *,
-    groups: Groups | None = None,
-    largest: float = 1.0,
-) -> tuple[float, float] | None:
-    """Return the 95% jackknife interval of the gain of one prediction over another on the same test sequences.
-
-    own, other (N, ...): each sequence's contribution to the sums from which `score` is computed; `score` accepts any
-    number of sums (..., ). The difference is recomputed without each sequence, or without each of `groups`, so
-    sequences that are hard for both change it little (`jackknife_error`; Student's t of N - 1, or `Groups.freedom`).
-    `largest`: the largest possible gain, 1 for scores from 0 to 1; the interval ends there. None for fewer than three
-    sequences, or for too few groups.
-    """
-    from scipy.special import stdtrit  # takes 0.1 s; training does not need it
-
-    if groups and groups.shortage:
-        return None
-    if groups:
-        own, other = groups.sums(own), groups.sums(other)
-    num = len(own)
-    if num < 3:
-        return None
-    gain = float(score(own.sum(axis=0)) - score(other.sum(axis=0)))
-    without = score(own.sum(axis=0) - own) - score(other.sum(axis=0) - other)
-    half = float(stdtrit(groups.freedom if groups else num - 1, 0.975)) * jackknife_error(without)
-    return max(-largest, gain - half), min(largest, gain + half)
-
-
-def ratio(sums: np.ndarray) -> np.ndarray:
-    """A score that is a mean: sums (..., 2) of the sequences' scores and of ones -> (...,)."""
-    return sums[..., 0] / sums[..., 1]
-
-
-def with_ones(scores: np.ndarray) -> np.ndarray:
-    """scores (N,) -> (N, 2), the terms of `ratio`."""
-    return np.stack([scores, np.ones(len(scores))], axis=1)
 
 
 def sample(num: int, largest: int) -> np.ndarray:

@@ -10,18 +10,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from tandem.tasks import Evaluation, FittedTask, NewInputs, Read
-from tandem.tasks.baselines import (
-    Baseline,
-    compare_with_baselines,
-    interval_of_gain,
-    nearest_neighbours,
-    num_comparable,
-    ratio,
-    sample,
-    with_ones,
-)
+from tandem.tasks.baselines import Baseline, compare_with_baselines, nearest_neighbours, num_comparable, sample
 from tandem.tasks.groups import Groups
 from tandem.tasks.scores import macro_f1, precision_recall_f1
+from tandem.tasks.statistics import interval_of_gain
 from tandem.tasks.stretches import Stretches
 
 RARE = 0.5  # of the share that a class would have if all were equally frequent
@@ -75,12 +67,11 @@ class Task(FittedTask):
         for key, (name, baseline_predictions) in self.predict_baselines(targets, read).items():
             found = scores(confusion_matrix(baseline_predictions, targets, self.num_outputs))
             metrics |= {f"{key}_{score}": value for score, value in found.items()}
-            both = [with_ones((each == targets).double().numpy()) for each in (predictions, baseline_predictions)]
+            is_right = [(each == targets).double().numpy() for each in (predictions, baseline_predictions)]
             if stretches:
                 voted = stretches.is_right(F.one_hot(baseline_predictions, self.num_outputs).numpy(), targets.numpy())
                 metrics[f"{key}_stretch_accuracy"] = float(voted.mean())
-            gain = interval_of_gain(ratio, *both, groups=groups)
-            baselines.append(Baseline(name, found["accuracy"], gain))
+            baselines.append(Baseline(name, found["accuracy"], interval_of_gain(is_right[0], is_right[1], groups)))
         of_stretches = ""
         if stretches:
             found, sentence = stretches.score(shares.numpy(), targets.numpy())

@@ -16,9 +16,10 @@ from torch import Tensor
 
 from tandem import tasks
 from tandem.tasks import Evaluation, NewInputs, Read
-from tandem.tasks.baselines import Baseline, compare_with_baselines, interval_of_gain, sample
+from tandem.tasks.baselines import Baseline, compare_with_baselines, sample
 from tandem.tasks.groups import Groups
 from tandem.tasks.scores import macro_f1, macro_f1_of_sums, match_steps, precision_recall_f1
+from tandem.tasks.statistics import interval_of_gain
 
 TOLERANCE = 2  # frames
 THRESHOLD = 0.5  # minimum probability at an event's frame
@@ -98,9 +99,7 @@ class Task(tasks.Task):
         counts = self.counts(predictions, actual)
         per_class, groups = self.per_class(counts), Groups.of_test_split(self.summary, read)
         baselines = [
-            Baseline(
-                name, macro_f1(self.per_class(found)), interval_of_gain(macro_f1_of_sums, counts, found, groups=groups)
-            )
+            Baseline(name, macro_f1(self.per_class(found)), interval_of_gain(counts, found, groups, macro_f1_of_sums))
             for name, found in self.count_baselines(actual, mask.numpy(), read).items()
         ]
         metrics = {

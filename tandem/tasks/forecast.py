@@ -19,9 +19,8 @@ from torch import Tensor
 
 from tandem import tasks
 from tandem.tasks import Evaluation, NewInputs, Read
-from tandem.tasks.groups import MIN_GROUPS
+from tandem.tasks.statistics import interval_of_skill
 
-NUM_RESAMPLES = 1000
 # Relative to the error of other steps, a smaller error is rounding: the targets are stored as 32-bit floats.
 ROUNDING = 1e-6
 
@@ -98,10 +97,10 @@ class Task(tasks.Task):
                 metrics[f"{prefix}skill_rmse"] = 1 - metrics[f"{prefix}rmse"] / metrics["persistence_rmse"]
             if self.naive_error:
                 metrics[f"{prefix}mase"] = metrics[f"{prefix}mae"] / self.naive_error
-        if interval := skill_interval(forecasts["network"], forecasts["persistence"], actual):
+        if interval := interval_of_skill(forecasts["network"], forecasts["persistence"], actual):
             metrics |= {"skill_low": interval[0], "skill_high": interval[1]}
         best = min((name for name in Task.baselines if name in forecasts), key=lambda name: metrics[f"{name}_mae"])
-        gain = skill_interval(forecasts["network"], forecasts[best], actual)
+        gain = interval_of_skill(forecasts["network"], forecasts[best], actual)
         times = read("test", "ids").tolist()
         rows = by_step(forecasts, actual)
         return Evaluation(
@@ -160,27 +159,6 @@ def same_direction(levels: np.ndarray, actual: np.ndarray, anchors: np.ndarray) 
     if not actual_signs.any():
         return 0.0
     return float((np.sign(levels - anchors[:, None]) == actual_signs)[actual_signs != 0].mean())
-
-
-def skill_interval(levels: np.ndarray, persistence: np.ndarray, actual: np.ndarray) -> tuple[float, float] | None:
-    """Return the 95% interval of the skill by a seeded moving-block bootstrap over time (Kuensch 1989).
-
-    Neighbouring windows share most of their steps, so their errors are correlated; blocks of sqrt(N) windows preserve
-    this. A block is at least as long as a forecast. None if there are fewer than MIN_GROUPS blocks, or if persistence
-    makes no error in some resample, which then has no skill: the series changes in few windows.
-    """
-    own, base = (np.abs(part - actual).mean(axis=1) for part in (levels, persistence))
-    size = max(1, round(len(own) ** 0.5), actual.shape[1])
-    num_blocks = -(-len(own) // size)
-    if num_blocks < MIN_GROUPS:
-        return None
-    starts = np.random.default_rng(0).integers(0, len(own) - size + 1, size=(NUM_RESAMPLES, num_blocks))
-    summed = [np.concatenate([[0.0], np.cumsum(part)]) for part in (own, base)]
-    totals = [(sums[starts + size] - sums[starts]).sum(axis=1) for sums in summed]
-    if not totals[1].all():
-        return None
-    low, high = np.quantile(1 - totals[0] / totals[1], [0.025, 0.975])
-    return float(low), float(high)
 
 
 def verdict(

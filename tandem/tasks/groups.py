@@ -14,7 +14,6 @@ import numpy as np
 
 from tandem.tasks import Evaluation, Read
 
-LEVEL = 0.95
 # For every interval. With five groups, a gain in all of them has a probability of 2/32 by chance, more than 5%.
 MIN_GROUPS = 6
 COLUMN = "group"  # of predictions.csv
@@ -68,35 +67,11 @@ class Groups:
         """
         return max(float(self.sizes.sum() ** 2 / np.square(self.sizes).sum()) - 1, 1.0)
 
-    @property
-    def tail(self) -> float:
-        """The share of resamples outside each end of a percentile interval."""
-        return student_tail(self.freedom)
-
     def sums(self, values: np.ndarray) -> np.ndarray:
         """values (N, ...) -> (G, ...): their sums over each group."""
         sums = np.zeros((len(self.sizes), *values.shape[1:]))
         np.add.at(sums, self.index, values)
         return sums
-
-
-def student_tail(freedom: float) -> float:
-    """The share of resamples outside each end of a 95% percentile interval that is as wide as Student's with few cases
-    (Hesterberg 2015, The American Statistician 69, 371-386, section 3.5).
-    """
-    from scipy.special import ndtr, stdtrit
-
-    return float(ndtr((1 + 1 / freedom) ** 0.5 * stdtrit(freedom, (1 - LEVEL) / 2)))
-
-
-def jackknife_error(without: np.ndarray) -> float:
-    """Return a score's standard error. without (G,): the score without each group, or without each sequence.
-
-    Efron and Stein 1981, The Annals of Statistics 9, 586-596; for groups, MacKinnon, Nielsen and Webb 2023, Journal of
-    Econometrics 232, 272-299 (CV3), who use Student's t with it. That test makes at most 5% false claims even if the
-    groups scatter unequally (Ibragimov and Mueller 2010, Journal of Business and Economic Statistics 28, 453-468).
-    """
-    return float(np.sqrt((len(without) - 1) * without.var()))
 
 
 def name_groups(found: Evaluation, summary: Mapping[str, Any], read: Read) -> Evaluation:

@@ -12,18 +12,10 @@ import torch
 from torch import Tensor
 
 from tandem.tasks import Evaluation, FittedTask, Read
-from tandem.tasks.baselines import (
-    MAX_FITTED,
-    Baseline,
-    compare_with_baselines,
-    interval_of_gain,
-    ratio,
-    sample,
-    summaries,
-    with_ones,
-)
+from tandem.tasks.baselines import MAX_FITTED, Baseline, compare_with_baselines, sample, summaries
 from tandem.tasks.groups import Groups
 from tandem.tasks.ridge import centred, leave_one_out
+from tandem.tasks.statistics import interval_of_gain
 
 
 class Task(FittedTask):
@@ -111,8 +103,8 @@ def gain_over(
     The variance of these targets counts as known: it affects the size of the gain, but not which prediction is better.
     """
     unit = actual.var() or 1.0
-    own, other = (with_ones(-np.square(actual - each) / unit) for each in (own, other))
-    return interval_of_gain(ratio, own, other, groups=groups, largest=np.inf)
+    own, other = (-np.square(actual - each) / unit for each in (own, other))
+    return interval_of_gain(own, other, groups, largest=np.inf)
 
 
 def errors(predicted: np.ndarray, actual: np.ndarray) -> dict[str, float]:

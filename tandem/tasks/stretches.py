@@ -11,9 +11,8 @@ from typing import Any
 import numpy as np
 
 from tandem.tasks import Read
-from tandem.tasks.groups import LEVEL, Groups
-
-NUM_RESAMPLES = 2000
+from tandem.tasks.groups import Groups
+from tandem.tasks.statistics import interval_of_share
 
 
 @dataclass(frozen=True)
@@ -41,36 +40,8 @@ class Stretches:
         _, first = np.unique(self.names, return_index=True)
         metrics = {"stretch_accuracy": float(is_right.mean())}
         words = f"no 95% interval: {self.groups.shortage}"
-        if ends := interval(is_right, Groups(self.groups.names[first])):
+        if ends := interval_of_share(is_right, Groups(self.groups.names[first])):
             metrics |= {"stretch_accuracy_low": ends[0], "stretch_accuracy_high": ends[1]}
             words = f"95% interval {ends[0]:.4g} to {ends[1]:.4g}, bootstrap over {self.groups} ({self.unit})"
         right = f"{is_right.sum():,} of {len(is_right):,} test stretches are right by their windows' mean probability"
         return metrics, f"{right}: accuracy {metrics['stretch_accuracy']:.4g} ({words})"
-
-
-def interval(is_right: np.ndarray, groups: Groups) -> tuple[float, float] | None:
-    """Return the 95% interval of the share of `is_right` (S,) by a seeded bootstrap over the groups of the stretches.
-
-    With few groups, the percentiles are widened as Student's interval is (`Groups.tail`). If all stretches are right,
-    or all are wrong, the resamples do not differ, and the interval is that of Clopper and Pearson (1934, Biometrika 26,
-    404-413), with a group as a case. None for too few groups.
-    """
-    from scipy.stats import binomtest, bootstrap
-
-    if groups.shortage:
-        return None
-    right, total = groups.sums(np.stack([is_right, np.ones(len(is_right))], axis=1)).T
-    num = len(total)
-    if is_right.all() or not is_right.any():
-        exact = binomtest(num if is_right.all() else 0, num).proportion_ci(LEVEL)
-        return float(exact.low), float(exact.high)
-    found = bootstrap(
-        (right, total),
-        lambda right, total, axis: right.sum(axis=axis) / total.sum(axis=axis),
-        paired=True,
-        n_resamples=NUM_RESAMPLES,
-        confidence_level=1 - 2 * groups.tail,
-        method="percentile",
-        rng=np.random.default_rng(0),
-    ).confidence_interval
-    return float(found.low), float(found.high)

@@ -25,7 +25,8 @@ import torch
 from torch import Tensor
 
 from tandem.tasks import FittedTask
-from tandem.tasks.groups import Groups, jackknife_error
+from tandem.tasks.groups import Groups
+from tandem.tasks.statistics import jackknife_error
 from tandem.training import closed_form
 from tandem.training.batches import Split, sequential_indices
 from tandem.training.closed_form import ClosedForm, Fit, OwnFit

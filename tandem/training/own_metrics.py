@@ -10,15 +10,14 @@ A metric with the parameter `predict` or `source` scores new data: `predict(valu
 new sequences in the unit of the raw data, and `source` (`OwnData`) calls the workload's source with other parameters.
 
 A number gets a 95% interval by a bootstrap over the sequences, or over their groups, which calls the function up to
-NUM_RESAMPLES times (`interval`). A metric may also return several numbers by name; these, and those of a metric that
-scores new data, get no interval.
+1,000 times (tandem/tasks/statistics.py). A metric may also return several numbers by name; these, and those of a metric
+that scores new data, get no interval.
 """
 
 import importlib
 import math
 import re
 import time
-import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -31,14 +30,11 @@ from tandem.files import raw_dir
 from tandem.params.parsing import nearest
 from tandem.params.schema import OwnSource
 from tandem.parts import Component, find
-from tandem.tasks.groups import MIN_GROUPS, Groups
+from tandem.tasks.groups import Groups
+from tandem.tasks.statistics import interval_of_metric, num_resamples
 from tandem.training.context import RunContext
 
-NUM_RESAMPLES = 1000
-MIN_RESAMPLES = 100
-MAX_CELLS = 1e8  # of all resamples together: large splits get fewer, at least MIN_RESAMPLES
 SLOW_SECONDS = 10.0  # an interval that takes longer is announced
-MAX_FAILED = 0.05  # share of the resamples; an interval without them would be too narrow
 NAME = r"[\w.\- /]+"  # what MLflow accepts
 
 # values (N, T, F) as the network gets them, mask (N, T), targets (N,) -> the network's outputs (N, ...) on the CPU.
@@ -110,7 +106,7 @@ def score(context: RunContext, outputs: Tensor, outputs_of: Outputs, known: Mapp
                     f"{num_resamples(predictions, mask):,} calls, about {expected / 60:.1f} minutes",
                     flush=True,
                 )
-            ends = interval(function, predictions, targets, mask, block_size, groups)
+            ends = interval_of_metric(function, predictions, targets, mask, block_size, groups)
         is_better = bool(getattr(function, "higher_is_better", True))
         higher_is_better |= dict.fromkeys(found, is_better)
         if not isinstance(returned, Mapping):
@@ -178,58 +174,3 @@ def numbers_of(component: Component, returned: Any) -> dict[str, float]:
         if not math.isfinite(found[name]):
             raise ValueError(f"{component.place} returns {found[name]} for {name!r}; accepted: a finite number")
     return found
-
-
-def num_resamples(predictions: np.ndarray, mask: np.ndarray) -> int:
-    return int(np.clip(MAX_CELLS // max(1, predictions.size + mask.size), MIN_RESAMPLES, NUM_RESAMPLES))
-
-
-def interval(
-    function: Callable[..., Any],
-    predictions: np.ndarray,
-    targets: np.ndarray,
-    mask: np.ndarray,
-    block_size: int,
-    groups: Groups | None = None,
-) -> tuple[float, float] | str:
-    """Return the 95% percentile interval of a metric by a seeded bootstrap over the sequences, in blocks of
-    `block_size` neighbours (Efron 1979, The Annals of Statistics 7, 1-26; Kuensch 1989), or over whole groups. With few
-    groups the interval is widened (`Groups.tail`).
-
-    Return the reason if there is no interval: too few cases; the metric fails, or is not finite, in more than
-    MAX_FAILED of the resamples, because some lack a class; or all resamples are equal, which does not prove that there
-    is no spread.
-    """
-    num = len(mask)
-    if groups and groups.shortage:
-        return groups.shortage
-    num_blocks, found = -(-num // block_size), list[float]()
-    if not groups and num_blocks < MIN_GROUPS:
-        of = f" in {num_blocks} blocks of time" if block_size > 1 else ""
-        return f"{num} test sequences{of} are too few for an interval, which needs {MIN_GROUPS}"
-    generator = np.random.default_rng(0)
-    num_drawn = num_resamples(predictions, mask)
-    members = np.split(np.argsort(groups.index, kind="stable"), np.cumsum(groups.sizes)[:-1]) if groups else []
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of resamples that lack a class
-        for _ in range(num_drawn):
-            if groups:
-                rows = np.concatenate(
-                    [members[number] for number in generator.integers(len(members), size=len(members))]
-                )
-            else:
-                starts = generator.integers(0, num - block_size + 1, size=num_blocks)
-                rows = (starts[:, None] + np.arange(block_size)).reshape(-1)[:num]
-            try:
-                value = float(function(predictions[rows], targets[rows], mask[rows]))
-            except Exception:
-                continue
-            if math.isfinite(value):
-                found.append(value)
-    if len(found) < (1 - MAX_FAILED) * num_drawn:
-        return f"the metric fails in {num_drawn - len(found):,} of {num_drawn:,} resamples"
-    if min(found) == max(found):
-        return "it is the same in all resamples"
-    tail = groups.tail if groups else 0.025
-    low, high = np.quantile(found, [tail, 1 - tail])
-    return float(low), float(high)

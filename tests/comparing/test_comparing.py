@@ -25,6 +25,7 @@ from tandem.runs.schemas import TrainRecord
 from tandem.tasks import detect
 from tandem.tasks.groups import Groups
 from tandem.tasks.scores import macro_f1
+from tandem.tasks.statistics import interval_of_difference
 
 EPYC = "AMD EPYC 9654 96-Core Processor (family 25 model 17)"
 
@@ -278,7 +279,7 @@ def test_mcnemar_interval_holds_the_true_difference_and_its_power_is_as_said():
     seen = differences.min_detectable_effect_by_mcnemar(discordant, num)
     assert seen is not None
     tables = draw.multinomial(num, [(discordant + seen) / 2, (discordant - seen) / 2, 1 - discordant], size=400)
-    intervals = {pair: differences.score_interval(*pair, num) for pair in {(g, lost) for g, lost, _ in tables.tolist()}}
+    intervals = {pair: interval_of_difference(*pair, num) for pair in {(g, lost) for g, lost, _ in tables.tolist()}}
     held = np.mean([intervals[g, lost][0] <= seen <= intervals[g, lost][1] for g, lost, _ in tables.tolist()])
     found = np.mean([differences.mcnemar(g, lost) < 0.05 for g, lost, _ in tables.tolist()])
     assert 0.92 <= held <= 0.98 and 0.70 <= found <= 0.88

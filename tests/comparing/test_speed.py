@@ -13,7 +13,7 @@ import psutil
 import pytest
 
 from stages import speed
-from tandem.comparing.statistics import paired_speed_up, ratio_of_turns
+from tandem.comparing.speed_up import paired_speed_up, ratio_of_turns
 from tests.projects import ROOT, environment, is_gone, run, wait_for
 
 if TYPE_CHECKING:
@@ -135,7 +135,7 @@ for pair in measure_pairs('tiny', sides, range(1000), {SHORT}):
 
 
 def test_one_kind_of_device_is_nothing_to_pair_and_needs_no_torch(ready: Path):
-    code = "import sys; from stages import speed; speed.main('tiny'); assert not {'torch', 'scipy'} & set(sys.modules)"
+    code = "import sys; from stages import speed; speed.main('tiny'); assert not {'torch', 'numpy'} & set(sys.modules)"
     printed = run(ready, sys.executable, "-c", code).stdout
     sentence = "tiny: only one kind of device (cpu), so no speed-up is measured."
     assert printed == f"nothing to do: {sentence}\n"

@@ -12,7 +12,8 @@ import torch
 from tandem import models
 from tandem.models import Shape
 from tandem.params.schema import MODELS, Augment
-from tandem.tasks import classify, detect, forecast, open_task
+from tandem.tasks import classify, detect, open_task
+from tandem.tasks.statistics import interval_of_skill
 from tandem.training.batches import Batch
 from tandem.training.random_draws import augmented, draw_augmentation, teacher_share
 from tandem.training.step import Step
@@ -163,13 +164,13 @@ def test_skill_comes_with_an_interval_that_holds_it():
     draw = np.random.default_rng(0)
     actual = draw.normal(size=(400, 1)).cumsum(axis=0)
     better, base = actual + 0.5 * draw.normal(size=(400, 1)), actual + draw.normal(size=(400, 1))
-    low, high = forecast.skill_interval(better, base, actual)
+    low, high = interval_of_skill(better, base, actual)
     assert 0 < low < 1 - np.abs(better - actual).mean() / np.abs(base - actual).mean() < high < 1
-    assert forecast.skill_interval(base, base, actual) == (0, 0)
+    assert interval_of_skill(base, base, actual) == (0, 0)
     still = np.full((100, 1), 10.0)
     still[7] = 11.0  # in most resamples nothing changes, so persistence makes no error
-    assert forecast.skill_interval(still + 1, np.full((100, 1), 10.0), still) is None
-    assert forecast.skill_interval(better[:25], base[:25], actual[:25]) is None  # five blocks of five windows
+    assert interval_of_skill(still + 1, np.full((100, 1), 10.0), still) is None
+    assert interval_of_skill(better[:25], base[:25], actual[:25]) is None  # five blocks of five windows
 
 
 def test_scores_are_those_of_scikit_learn():

@@ -2,16 +2,9 @@
 
 import numpy as np
 
-from tandem.tasks.baselines import (
-    Baseline,
-    compare_with_baselines,
-    interval_of_gain,
-    nearest_neighbours,
-    ratio,
-    summaries,
-    with_ones,
-)
+from tandem.tasks.baselines import Baseline, compare_with_baselines, nearest_neighbours, summaries
 from tandem.tasks.groups import Groups
+from tandem.tasks.statistics import interval_of_gain
 
 
 def test_a_baseline_is_beaten_where_the_test_split_can_tell():
@@ -28,11 +21,11 @@ def test_a_baseline_is_beaten_where_the_test_split_can_tell():
 
 def test_a_gain_of_accuracy_is_from_minus_1_to_1():
     """Four sequences, of which the network classifies three correctly, and the baseline none."""
-    right, wrong = (with_ones(np.array(scores)) for scores in ([1.0, 1, 1, 0], [0.0, 0, 0, 0]))
-    low, high = interval_of_gain(ratio, right, wrong) or (0, 0)
+    right, wrong = (np.array(scores) for scores in ([1.0, 1, 1, 0], [0.0, 0, 0, 0]))
+    low, high = interval_of_gain(right, wrong) or (0, 0)
     assert -1 < low < 0 and high == 1
-    assert interval_of_gain(ratio, wrong, right) == (-1, -low)
-    assert (interval_of_gain(ratio, right, wrong, largest=np.inf) or (0, 0))[1] > 1  # R2 has no such limit
+    assert interval_of_gain(wrong, right) == (-1, -low)
+    assert (interval_of_gain(right, wrong, largest=np.inf) or (0, 0))[1] > 1  # R2 has no such limit
 
 
 def test_labels_of_groups_at_random_are_not_learned():
@@ -41,9 +34,9 @@ def test_labels_of_groups_at_random_are_not_learned():
     for num, sizes in ((6, 8), (12, 8), (12, draw.integers(2, 20, size=12))):
         groups, num_claims, num_over_sequences = Groups(np.repeat(np.arange(num), sizes)), 0, 0
         for _ in range(400):
-            own, other = (with_ones(np.repeat(draw.integers(0, 2, size=num), sizes).astype(float)) for _ in range(2))
+            own, other = (np.repeat(draw.integers(0, 2, size=num), sizes).astype(float) for _ in range(2))
             for of_groups in (groups, None):
-                low, high = interval_of_gain(ratio, own, other, groups=of_groups) or (0, 0)
+                low, high = interval_of_gain(own, other, groups=of_groups) or (0, 0)
                 num_claims += (low > 0 or high < 0) and of_groups is not None
                 num_over_sequences += (low > 0 or high < 0) and of_groups is None
         assert num_claims <= 0.07 * 400 < 0.3 * 400 < num_over_sequences, (num, sizes)
@@ -55,8 +48,8 @@ def test_a_comparison_says_how_many_groups_it_rests_on():
     assert "beats it (by a 95% interval over 6 test groups)" in compare_with_baselines(0.6, [most], 24, six)
     found = compare_with_baselines(0.6, [most, nearest], 24, six)
     assert "(it is worse: 95% interval of the gain -0.2 to -0.1 over 6 test groups)" in found
-    right, wrong = with_ones(np.ones(20)), with_ones(np.zeros(20))
-    assert interval_of_gain(ratio, right, wrong, groups=five) is None
+    right, wrong = np.ones(20), np.zeros(20)
+    assert interval_of_gain(right, wrong, groups=five) is None
     none = compare_with_baselines(0.6, [most._replace(gain=None), nearest._replace(gain=None)], 20, five)
     assert none.endswith("(5 test groups are too few for an interval, which needs 6)") and "beat" not in none
 

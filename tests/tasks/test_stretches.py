@@ -10,7 +10,8 @@ import torch
 from tandem.data import write_prepared
 from tandem.tasks import open_task
 from tandem.tasks.groups import Groups
-from tandem.tasks.stretches import Stretches, interval
+from tandem.tasks.statistics import interval_of_share
+from tandem.tasks.stretches import Stretches
 from tests.data.test_windows import DAY, OF_PEOPLE, prepared
 from tests.own_tables import people
 
@@ -28,14 +29,14 @@ def test_the_interval_covers_the_truth_and_is_never_a_point():
     groups = Groups(np.repeat(np.arange(10), 8))
     for _ in range(100):
         share = np.repeat(draw.beta(6, 2, size=10), 8)  # of each person, 0.75 on average
-        low, high = interval(draw.random(80) < share, groups) or (1.0, 0.0)
+        low, high = interval_of_share(draw.random(80) < share, groups) or (1.0, 0.0)
         num_held += low <= 0.75 <= high
         widths.append(high - low)
     assert num_held >= 88 and min(widths) > 0.05
     for is_right in (np.ones(30, dtype=bool), np.zeros(30, dtype=bool)):
-        low, high = interval(is_right, Groups(np.repeat(np.arange(6), 5))) or (0, 0)
+        low, high = interval_of_share(is_right, Groups(np.repeat(np.arange(6), 5))) or (0, 0)
         assert high - low == pytest.approx(1 - 0.025 ** (1 / 6))
-    assert interval(np.arange(30) % 2 == 0, Groups(np.repeat(np.arange(5), 6))) is None
+    assert interval_of_share(np.arange(30) % 2 == 0, Groups(np.repeat(np.arange(5), 6))) is None
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from tandem.runs.run import open_folder
+from tandem.tasks import statistics
 from tandem.tasks.groups import Groups
-from tandem.training import own_metrics
 from tests.data.test_sources import PREPROCESS
 from tests.projects import (
     MODEL,
@@ -201,22 +201,22 @@ def test_an_interval_is_seeded_covers_the_mean_and_is_bounded():
         calls.append(len(targets))
         return float(targets.mean())
 
-    low, high = own_metrics.interval(mean, targets, targets, mask, 1)
-    assert (low, high) == own_metrics.interval(mean, targets, targets, mask, 1)
+    low, high = statistics.interval_of_metric(mean, targets, targets, mask, 1)
+    assert (low, high) == statistics.interval_of_metric(mean, targets, targets, mask, 1)
     assert high - low == pytest.approx(2 * 1.96 * targets.std() / 20, rel=0.1)  # of a mean of 400 numbers
-    assert len(calls) == 2 * own_metrics.NUM_RESAMPLES and set(calls) == {400}
+    assert len(calls) == 2 * statistics.MAX_CALLS and set(calls) == {400}
     walk = np.repeat(draw.normal(size=20), 20)  # neighbours are alike: blocks of them give a wider interval
-    single, blocks = (own_metrics.interval(mean, walk, walk, mask, size) for size in (1, 20))
+    single, blocks = (statistics.interval_of_metric(mean, walk, walk, mask, size) for size in (1, 20))
     assert blocks[1] - blocks[0] > 2 * (single[1] - single[0])
-    assert own_metrics.num_resamples(np.empty((10**6, 100)), mask) == own_metrics.MIN_RESAMPLES
+    assert statistics.num_resamples(np.empty((10**6, 100)), mask) == statistics.MIN_CALLS
 
     def rare(predictions: np.ndarray, targets: np.ndarray, mask: np.ndarray) -> float:
         return 1.0 / (targets == targets_with_one.max()).sum()
 
     targets_with_one = np.arange(400)
-    assert "fails in 3" in own_metrics.interval(rare, targets_with_one, targets_with_one, mask, 1)
+    assert "fails in 3" in statistics.interval_of_metric(rare, targets_with_one, targets_with_one, mask, 1)
     same = np.zeros(400)  # a mean that never changes does not prove that there is no spread
-    assert own_metrics.interval(mean, same, same, mask, 1) == "it is the same in all resamples"
+    assert statistics.interval_of_metric(mean, same, same, mask, 1) == "it is the same in all resamples"
 
 
 def test_an_interval_counts_each_group_once():
@@ -230,7 +230,7 @@ def test_an_interval_counts_each_group_once():
     def of(levels: np.ndarray, repeats: int) -> tuple[float, float] | str:
         values, names = np.repeat(levels, repeats), np.repeat(np.arange(len(levels)), repeats)
         order = draw.permutation(len(values))  # the sequences of a group need not be neighbours
-        return own_metrics.interval(
+        return statistics.interval_of_metric(
             mean, values[order], values[order], np.ones((len(values), 2), dtype=bool), 1, Groups(names[order])
         )
 

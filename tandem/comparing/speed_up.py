@@ -1,4 +1,4 @@
-"""Statistics of measured times: functions from lists of numbers to estimates with intervals."""
+"""Speed-ups: functions from measured times to estimates with intervals."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from dataclasses import dataclass, replace
 
 from tandem.messages import MORE_SEEDS
 
-LEVEL = 0.95
 # With two pairs, the interval would be more than nine times as wide as with five pairs of the same spread.
 MIN_PAIRS = 3
 MORE_PAIRS = f"{MORE_SEEDS} runs 5"
@@ -33,7 +32,7 @@ class SpeedUp:
     @property
     def interval(self) -> str:
         """The interval as text; empty if there is none."""
-        return "" if self.low is None else f"{LEVEL:.0%} interval {self.low:.2f} to {self.high:.2f}"
+        return "" if self.low is None else f"95% interval {self.low:.2f} to {self.high:.2f}"
 
     @property
     def processes(self) -> str:
@@ -99,6 +98,8 @@ def paired_speed_up(pair_ratios: Sequence[float]) -> SpeedUp:
     count, middle = len(logs), statistics.fmean(logs)
     if count < MIN_PAIRS:
         return SpeedUp(math.exp(middle), None, None, count)
+    from tandem.tasks.statistics import student_interval  # imports numpy, which a speed without pairs does not need
+
     low, high = student_interval(middle, statistics.stdev(logs) / math.sqrt(count), count - 1)
     return SpeedUp(math.exp(middle), math.exp(low), math.exp(high), count)
 
@@ -111,15 +112,7 @@ def unpaired_speed_up(first_seconds: Sequence[float], second_seconds: Sequence[f
         return SpeedUp(math.exp(middle), None, None, min(counts), counts)
     from scipy.stats import ttest_ind
 
+    from tandem.tasks.statistics import LEVEL
+
     low, high = ttest_ind(*logs, equal_var=False).confidence_interval(LEVEL)
     return SpeedUp(math.exp(middle), math.exp(low), math.exp(high), min(counts), counts)
-
-
-def student_interval(center: float, error: float, freedom: float) -> tuple[float, float]:
-    """Return the 95% interval of a mean. `error`: its standard error. scipy's t tests warn where all values are equal,
-    so this uses only the distribution.
-    """
-    from scipy.special import stdtrit  # takes a third of a second; not needed without pairs
-
-    half = float(stdtrit(freedom, (1 + LEVEL) / 2)) * error
-    return center - half, center + half

@@ -1,0 +1,232 @@
+"""95% intervals of scores, gains and differences, by Student's t, the jackknife and the bootstrap.
+
+The random numbers are drawn with a fixed seed. Another order of drawing gives other intervals, so it changes results.
+N sequences, G groups, R resamples.
+"""
+
+import math
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from tandem.tasks.groups import MIN_GROUPS, Groups
+
+LEVEL = 0.95
+TAIL = 0.025  # the share of resamples outside each end of an interval
+NUM_RESAMPLES = 2000
+MIN_CALLS, MAX_CALLS = 100, 1000  # of a workload's metric, one for each resample
+MAX_CELLS = 1e8  # of all resamples for these calls together: large splits get fewer
+MAX_FAILED = 0.05  # share of the resamples; an interval without them would be too narrow
+
+
+def student_interval(center: float, error: float, freedom: float) -> tuple[float, float]:
+    """Return the interval of a mean. `error`: its standard error. scipy's t tests warn where all values are equal,
+    so this uses only the distribution.
+    """
+    from scipy.special import stdtrit  # takes a third of a second; training does not need it
+
+    half = float(stdtrit(freedom, (1 + LEVEL) / 2)) * error
+    return center - half, center + half
+
+
+def student_tail(freedom: float) -> float:
+    """Return TAIL of an interval that is as wide as Student's with few cases (Hesterberg 2015, The American
+    Statistician 69, 371-386, section 3.5).
+    """
+    from scipy.special import ndtr, stdtrit
+
+    return float(ndtr((1 + 1 / freedom) ** 0.5 * stdtrit(freedom, (1 - LEVEL) / 2)))
+
+
+def jackknife_error(without: np.ndarray) -> float:
+    """Return a score's standard error. without (G,): the score without each group, or without each sequence.
+
+    Efron and Stein 1981, The Annals of Statistics 9, 586-596; for groups, MacKinnon, Nielsen and Webb 2023, Journal of
+    Econometrics 232, 272-299 (CV3), who use Student's t with it. That test makes at most 5% false claims even if the
+    groups scatter unequally (Ibragimov and Mueller 2010, Journal of Business and Economic Statistics 28, 453-468).
+    """
+    return float(np.sqrt((len(without) - 1) * without.var()))
+
+
+def percentiles(resampled: Any, tail: float = TAIL) -> tuple[float, float]:
+    """resampled (R,) -> the interval."""
+    low, high = np.quantile(resampled, [tail, 1 - tail])
+    return float(low), float(high)
+
+
+def bootstrap(statistic: Callable[..., Any], *samples: np.ndarray, tail: float = TAIL) -> Any:
+    """Resample paired `samples` (N,), and return scipy's `confidence_interval` and `standard_error` (Efron 1979, The
+    Annals of Statistics 7, 1-26).
+    """
+    from scipy import stats
+
+    kind = {"paired": True, "n_resamples": NUM_RESAMPLES, "method": "percentile", "rng": np.random.default_rng(0)}
+    return stats.bootstrap(samples, statistic, confidence_level=1 - 2 * tail, **kind)
+
+
+def block_sums(
+    *samples: np.ndarray, size: int, num_resamples: int = NUM_RESAMPLES, wraps: bool = False
+) -> list[np.ndarray]:
+    """samples (N,) -> (R,): sums over resampled blocks of `size` neighbours, which are correlated (Kuensch 1989).
+
+    `wraps`: blocks wrap around the end (Politis and Romano 1992); otherwise the first and last values count less.
+    """
+    num = len(samples[0])
+    last, num_blocks = num if wraps else num - size + 1, -(-num // size)
+    starts = np.random.default_rng(0).integers(0, last, size=(num_resamples, num_blocks))
+    summed = [np.concatenate([[0.0], np.cumsum(np.concatenate([each, each[:size]]))]) for each in samples]
+    return [(sums[starts + size] - sums[starts]).sum(axis=1) for sums in summed]
+
+
+def with_ones(scores: np.ndarray) -> np.ndarray:
+    """scores (N,) -> (N, 2), the terms of `ratio`."""
+    return np.stack([scores, np.ones(len(scores))], axis=1)
+
+
+def ratio(sums: np.ndarray) -> np.ndarray:
+    """A score that is a mean: sums (..., 2) of the sequences' scores and of ones -> (...,)."""
+    return sums[..., 0] / sums[..., 1]
+
+
+def interval_of_gain(
+    own: np.ndarray,
+    other: np.ndarray,
+    groups: Groups | None = None,
+    score: Callable[[np.ndarray], np.ndarray] = ratio,
+    largest: float = 1.0,
+) -> tuple[float, float] | None:
+    """Return the jackknife interval of the gain of one prediction over another on the same test sequences.
+
+    own, other: each sequence's score (N,), or its contribution (N, ...) to the sums from which `score` is computed;
+    `score` accepts any number of sums (..., ). The difference is recomputed without each sequence, or without each of
+    `groups`, so sequences that are hard for both change it little (`jackknife_error`; Student's t of N - 1, or
+    `Groups.freedom`). `largest`: the largest possible gain, 1 for scores from 0 to 1; the interval ends there. None for
+    fewer than three sequences, or for too few groups.
+    """
+    if groups and groups.shortage:
+        return None
+    if own.ndim == 1:
+        own, other = with_ones(own), with_ones(other)
+    if groups:
+        own, other = groups.sums(own), groups.sums(other)
+    if len(own) < 3:
+        return None
+    gain = float(score(own.sum(axis=0)) - score(other.sum(axis=0)))
+    without = score(own.sum(axis=0) - own) - score(other.sum(axis=0) - other)
+    low, high = student_interval(gain, jackknife_error(without), groups.freedom if groups else len(own) - 1)
+    return max(-largest, low), min(largest, high)
+
+
+def interval_of_skill(levels: np.ndarray, persistence: np.ndarray, actual: np.ndarray) -> tuple[float, float] | None:
+    """Return the interval of the skill of forecasts (N, H) by a bootstrap over time, in blocks of sqrt(N) windows,
+    because neighbouring windows share most of their steps.
+
+    A block is at least as long as a forecast. None if there are fewer than MIN_GROUPS blocks, or if persistence
+    makes no error in some resample, which then has no skill: the series changes in few windows.
+    """
+    own, base = (np.abs(part - actual).mean(axis=1) for part in (levels, persistence))
+    size = max(1, round(len(own) ** 0.5), actual.shape[1])
+    if -(-len(own) // size) < MIN_GROUPS:
+        return None
+    own, base = block_sums(own, base, size=size, num_resamples=NUM_RESAMPLES // 2)
+    return percentiles(1 - own / base) if base.all() else None
+
+
+def interval_of_share(is_right: np.ndarray, groups: Groups) -> tuple[float, float] | None:
+    """Return the interval of the share of `is_right` (N,) by a bootstrap over `groups`.
+
+    With few groups, the percentiles are widened as Student's interval is (`student_tail`). If all are right, or all are
+    wrong, the resamples do not differ, and the interval is that of Clopper and Pearson (1934, Biometrika 26, 404-413),
+    with a group as a case. None for too few groups.
+    """
+    from scipy.stats import binomtest
+
+    if groups.shortage:
+        return None
+    right, total = groups.sums(with_ones(is_right)).T
+    if is_right.all() or not is_right.any():
+        exact = binomtest(len(total) if is_right.all() else 0, len(total)).proportion_ci(LEVEL)
+        return float(exact.low), float(exact.high)
+    tail = student_tail(groups.freedom)
+    found = bootstrap(lambda right, total, axis: right.sum(axis=axis) / total.sum(axis=axis), right, total, tail=tail)
+    return float(found.confidence_interval.low), float(found.confidence_interval.high)
+
+
+def interval_of_difference(gained: int, lost: int, num: int) -> tuple[float, float]:
+    """Return the score interval of the difference of two paired proportions (Tango 1998, Statistics in Medicine 17,
+    891-908).
+
+    It is also valid for few discordant pairs: with none of N it is +-z^2 / (N + z^2), not a point.
+    """
+    from scipy.optimize import brentq
+    from scipy.stats import norm
+
+    z = float(norm.ppf((1 + LEVEL) / 2))
+
+    def distance(delta: float) -> float:
+        """Return Tango's statistic at `delta`, using the restricted maximum-likelihood estimate of the lost share."""
+        b = -gained - lost + (2 * num - gained + lost) * delta
+        c = -lost * delta * (1 - delta)
+        share = ((b * b - 8 * num * c) ** 0.5 - b) / (4 * num)
+        variance = num * (2 * share + delta * (1 - delta))
+        gap = gained - lost - num * delta
+        return gap / max(variance, 1e-300) ** 0.5
+
+    center = (gained - lost) / num
+    edge = 1 - 1e-12
+    low = -1.0 if distance(-edge) < z else brentq(lambda delta: distance(delta) - z, -edge, center)
+    high = 1.0 if distance(edge) > -z else brentq(lambda delta: distance(delta) + z, center, edge)
+    return low, high
+
+
+def num_resamples(predictions: np.ndarray, mask: np.ndarray) -> int:
+    return int(np.clip(MAX_CELLS // max(1, predictions.size + mask.size), MIN_CALLS, MAX_CALLS))
+
+
+def interval_of_metric(
+    function: Callable[..., Any],
+    predictions: np.ndarray,
+    targets: np.ndarray,
+    mask: np.ndarray,
+    block_size: int,
+    groups: Groups | None = None,
+) -> tuple[float, float] | str:
+    """Return the percentile interval of any metric by a bootstrap over the sequences, in blocks of `block_size`
+    neighbours, or over whole groups. With few groups the interval is widened (`student_tail`).
+
+    Return the reason if there is no interval: too few cases; the metric fails, or is not finite, in more than
+    MAX_FAILED of the resamples, because some lack a class; or all resamples are equal, which does not prove that there
+    is no spread.
+    """
+    num = len(mask)
+    if groups and groups.shortage:
+        return groups.shortage
+    num_blocks, found = -(-num // block_size), list[float]()
+    if not groups and num_blocks < MIN_GROUPS:
+        of = f" in {num_blocks} blocks of time" if block_size > 1 else ""
+        return f"{num} test sequences{of} are too few for an interval, which needs {MIN_GROUPS}"
+    generator = np.random.default_rng(0)
+    num_drawn = num_resamples(predictions, mask)
+    members = np.split(np.argsort(groups.index, kind="stable"), np.cumsum(groups.sizes)[:-1]) if groups else []
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of resamples that lack a class
+        for _ in range(num_drawn):
+            if groups:
+                drawn = generator.integers(len(members), size=len(members))
+                rows = np.concatenate([members[number] for number in drawn])
+            else:
+                starts = generator.integers(0, num - block_size + 1, size=num_blocks)
+                rows = (starts[:, None] + np.arange(block_size)).reshape(-1)[:num]
+            try:
+                value = float(function(predictions[rows], targets[rows], mask[rows]))
+            except Exception:
+                continue
+            if math.isfinite(value):
+                found.append(value)
+    if len(found) < (1 - MAX_FAILED) * num_drawn:
+        return f"the metric fails in {num_drawn - len(found):,} of {num_drawn:,} resamples"
+    if min(found) == max(found):
+        return "it is the same in all resamples"
+    return percentiles(found, student_tail(groups.freedom) if groups else TAIL)
