@@ -16,9 +16,9 @@ import pyarrow.parquet
 
 from tandem.data.tables import SPLIT_COLUMN
 from tandem.importing.columns import Choices
-from tandem.importing.progress import progress
 from tandem.importing.text_tables import Note
 from tandem.params.parsing import one_line
+from tandem.progress import ProgressLine
 
 SplitFile = tuple[str, Path]  # a file and its split; empty if its name contains none
 BLOCK_CELLS = 4_000_000  # per block and per row group of the written table
@@ -106,12 +106,12 @@ def write(tables: Iterator[tuple[int, pa.Table]], shown: str, total: int, unit: 
     Sequences keep the order of the source. Raises ValueError if a block differs from the first one in its columns.
     """
     writer = None
-    with progress(f"converting {shown}", total, unit) as at:
+    with ProgressLine(f"converting {shown}", total, unit) as progress:
         try:
             for done, table in tables:
                 writer = writer or pa.parquet.ParquetWriter(target, table.schema, compression="zstd")
                 writer.write_table(cast_as(table, writer.schema, shown), row_group_size=table.num_rows)
-                at(done)
+                progress.at(done)
         finally:
             if writer is not None:
                 writer.close()

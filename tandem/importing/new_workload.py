@@ -49,9 +49,9 @@ from tandem.importing.infer_schema import choice_rows, preprocess_section
 from tandem.importing.infer_series import NO_SEASON
 from tandem.importing.long_table import Source
 from tandem.importing.params_block import from_yaml, make_block, with_workload
-from tandem.importing.progress import progress
 from tandem.importing.recipe import model_for, train_settings, training_sentence
 from tandem.params import loading, parsing, schema
+from tandem.progress import ProgressLine
 
 NA_HELP = f"cells without a number, besides {', '.join(filter(None, MISSING))}, e.g. --na=-999,missing"
 HEADLINE_END = "default settings (docs/own-data.md)"
@@ -214,9 +214,9 @@ def write(plan: WorkloadPlan, scratch: Path) -> None:
     path, folder = files.ROOT / "params.yaml", files.workload_dir(plan.name)
     made = scratch / "made"
     (made / "data").mkdir(parents=True)
-    with progress(f"writing {plan.table.name}", 2, "steps") as at:
+    with ProgressLine(f"writing {plan.table.name}", 2, "steps") as progress:
         (os.rename if plan.source.write else shutil.copyfile)(plan.table, made / "data" / plan.table.name)
-        at(1)
+        progress.at(1)
         sha256 = sha256_file(made / "data" / plan.table.name)
     cells = [[cell.replace("|", "\\|") for cell in row] for row in (*plan.source.notes, *plan.choices)]
     rows = "\n".join(f"| {' | '.join(row)} |" for row in cells)

@@ -30,8 +30,8 @@ from tandem.data.tables import MISSING, as_numbers, cast_or_none, is_number
 from tandem.data.times import PERIOD_FORMS, YEAR_FORM, first_day
 from tandem.importing import number_signs
 from tandem.importing.number_signs import DECIMAL, THOUSANDS, ColumnCells, Notation
-from tandem.importing.progress import progress
 from tandem.params.parsing import one_line
+from tandem.progress import ProgressLine
 
 Note = tuple[str, str, str]  # (what was detected, its value, the reason or the option to change it)
 DAMAGED = (*tables.DAMAGED, lzma.LZMAError, zipfile.BadZipFile)  # including the compressions that are read only here
@@ -171,10 +171,10 @@ def with_notation(table: TextTable, options: Mapping[str, Any], others: Iterable
 
 def text_columns(table: TextTable) -> Iterator[tuple[str, pa.Array]]:
     """Every column of every block, as its literal text."""
-    with progress(f"reading {table.path.name}", table.path.stat().st_size, "B") as at:
+    with ProgressLine(f"reading {table.path.name}", table.path.stat().st_size, "B") as progress:
         for done, block in read_blocks(table, None):
             yield from zip(table.names, (column.combine_chunks() for column in block.columns), strict=True)
-            at(done)
+            progress.at(done)
 
 
 def are_times(rows: Sequence[Sequence[str]]) -> bool:
@@ -216,10 +216,10 @@ def find_encoding(path: Path, compression: str) -> tuple[str, str]:
         if bom := next((name for bom, name in BOMS.items() if block.startswith(bom)), None):
             return bom, "" if bom == "utf-8-sig" else "by its byte order mark"
         try:
-            with progress(f"reading {path.name}", path.stat().st_size, "B") as at:
+            with ProgressLine(f"reading {path.name}", path.stat().st_size, "B") as progress:
                 while block:
                     decoder.decode(block)
-                    at(raw.tell())
+                    progress.at(raw.tell())
                     block = file.read(1 << 20)
                 decoder.decode(b"", final=True)
             return "utf-8", ""
@@ -401,10 +401,10 @@ def rewrite(table: TextTable, target: Path) -> None:
     schema = pa.schema([(name, pa.string()) for name in table.names])
     options = pa.csv.WriteOptions(quoting_style="needed")
     with (
-        progress(f"writing {target.name}", table.path.stat().st_size, "B") as at,
+        ProgressLine(f"writing {target.name}", table.path.stat().st_size, "B") as progress,
         gzip.GzipFile(target, "wb", compresslevel=4, mtime=0) as file,
         pa.csv.CSVWriter(file, schema, write_options=options) as writer,
     ):
         for done, block in read_blocks(table, None):
             writer.write_table(with_numbers(table, block, dict.fromkeys(table.names, pa.string())))
-            at(done)
+            progress.at(done)

@@ -27,9 +27,9 @@ from tandem.importing import text_tables
 from tandem.importing.columns import Choices, TableColumns, are_codes, kind_of, may_be_codes
 from tandem.importing.infer_schema import infer_schema, preprocess_section
 from tandem.importing.long_table import Source
-from tandem.importing.progress import progress
 from tandem.params import parsing, schema
 from tandem.params.parsing import InvalidParams, one_line
+from tandem.progress import ProgressLine
 
 
 def make_table(name: str, found: Source, scratch: Path) -> Path:
@@ -50,14 +50,14 @@ def infer(name: str, path: Path, found: Source, options: Mapping[str, Any]) -> t
     left = {key: value for key, value in options.items() if key not in found.used}
     with (
         TemporaryDirectory(prefix="trial.", dir=path.parent) as folder,
-        progress(f"inspecting {shown}", 3, "steps") as at,
+        ProgressLine(f"inspecting {shown}", 3, "steps") as progress,
         np.errstate(all="ignore"),  # preprocess names a number that is too large
     ):
         try:
             columns = read_columns(path, shown, tuple(options.get("na", ())))
-            at(1)
+            progress.at(1)
             choices = infer_schema(columns, left, known)
-            at(2)
+            progress.at(2)
             has_split = columns.has_split
             del columns
             choices, summary = dry_run(name, path, choices, Path(folder) / "out")

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import sys
-import threading
 import time
 from typing import TYPE_CHECKING
+
+from tandem.progress import ProgressLine
 
 if TYPE_CHECKING:
     from tandem.machine.measure import Measurement
@@ -14,41 +15,32 @@ if TYPE_CHECKING:
 SECONDS_BETWEEN_LINES = 10.0  # within an epoch, if stderr is not a terminal
 
 
-class Progress:
-    """A progress bar with rate, time left, memory and device utilization. Without a terminal: a line for the first
+class Progress(ProgressLine):
+    """A progress line with memory and device utilization. Without a terminal: a line for the first
     epoch, for each tenth of the epochs, and when ten seconds have passed.
 
     `prefix`: of each line, where several trainings print at the same time.
     """
 
     def __init__(self, title: str, num_epochs: int, num_done: int, prefix: str = ""):
-        from tqdm import tqdm
-
-        self.bar = tqdm(total=num_epochs, initial=num_done, desc=title, unit="epoch", disable=not sys.stderr.isatty())
-        self.num_epochs, self.start, self.num_before, self.prefix = num_epochs, time.monotonic(), num_done, prefix
+        is_shown = sys.stderr.isatty()
+        super().__init__(title, num_epochs, "epoch", initial=num_done, delay=0, leave=True, disable=not is_shown)
+        self.start, self.num_before, self.prefix = time.monotonic(), num_done, prefix
         self.printed_at = self.first_at = self.start
-        self.unit, self.num_in_part, self.num_at_first = "", 0, 0  # of show_fit
-        self.ended = threading.Event()
-        if not self.bar.disable:
-            threading.Thread(target=self.refresh, name="progress", daemon=True).start()
-
-    def refresh(self) -> None:
-        """Redraw the bar's clock: an epoch may take minutes."""
-        while not self.ended.wait(1.0):
-            self.bar.refresh()
+        self.part, self.num_in_part, self.num_at_first = "", 0, 0  # of show_fit
 
     def show_fit(self, num_done: int, num_all: int, unit: str) -> None:
         """Show progress within the epoch of a closed-form fit: of a part of it, which counts `unit`, e.g. trees."""
         now = time.monotonic()
-        if unit != self.unit or num_done <= self.num_in_part:  # the first report of a part
-            self.unit, self.num_at_first, self.first_at = unit, num_done, now
+        if unit != self.part or num_done <= self.num_in_part:  # the first report of a part
+            self.part, self.num_at_first, self.first_at = unit, num_done, now
         self.num_in_part = num_done
         line = f"{num_done:,} of {num_all:,} {unit}"
         if num_done > self.num_at_first:
             rate = (num_done - self.num_at_first) / max(now - self.first_at, 1e-9)
             line += f", {rate:,.1f}/s, {(num_all - num_done) / rate:.0f} s left"
-        if not self.bar.disable:
-            self.bar.set_postfix_str(line, refresh=False)
+        if not self.disable:
+            self.set_postfix_str(line, refresh=False)
         elif now - self.printed_at > SECONDS_BETWEEN_LINES:
             self.printed_at = now
             print(line, flush=True)
@@ -56,10 +48,10 @@ class Progress:
     def show(self, epoch: Epoch, score: str, num_samples: int) -> None:
         rate = f"{num_samples / epoch.training.seconds:,.0f} samples/s"
         is_fitted = epoch.learning_rate is None
-        if not self.bar.disable:
+        if not self.disable:
             quality = f"{'' if is_fitted else f'loss {epoch.train_loss:.3f}, '}val {score} {epoch.val_score:.3f}"
-            self.bar.set_postfix_str(", ".join([quality, rate, *load(epoch.training)]), refresh=False)
-            self.bar.update()
+            self.set_postfix_str(", ".join([quality, rate, *load(epoch.training)]), refresh=False)
+            self.update()
             return
         if is_fitted:
             print(
@@ -67,19 +59,15 @@ class Progress:
                 flush=True,
             )
             return
-        tenth = self.num_epochs / 10
+        tenth = self.total / 10
         is_due = epoch.number // tenth > (epoch.number - 1) // tenth or epoch.number == self.num_before + 1
         if not is_due and time.monotonic() - self.printed_at < SECONDS_BETWEEN_LINES:
             return
         self.printed_at = time.monotonic()
         line = f"train loss {epoch.train_loss:.4f}, val loss {epoch.val_loss:.4f}, val {score} {epoch.val_score:.3f}"
-        left = (time.monotonic() - self.start) / (epoch.number - self.num_before) * (self.num_epochs - epoch.number)
+        left = (time.monotonic() - self.start) / (epoch.number - self.num_before) * (self.total - epoch.number)
         speed = f"{epoch.training.seconds:.3f} s, {rate}, {left:.0f} s left"
-        print(f"{self.prefix}epoch {epoch.number}/{self.num_epochs}: {line}, {speed}", flush=True)
-
-    def close(self) -> None:
-        self.ended.set()
-        self.bar.close()
+        print(f"{self.prefix}epoch {epoch.number}/{self.total}: {line}, {speed}", flush=True)
 
 
 def load(measured: Measurement) -> list[str]:
