@@ -30,6 +30,7 @@ from tandem.closure import Code, check_imports, closure
 from tandem.files import code_file, hardware_file, params_file
 from tandem.machine.hardware import detect_hardware
 from tandem.runs import provenance
+from tandem.stop_signals import dvc_of_stage
 
 if TYPE_CHECKING:
     from tandem.parts import Part
@@ -102,10 +103,7 @@ def restore() -> str:
 
 def print_after_dvc(line: str) -> None:
     """Print `line` when DVC has ended: what DVC itself prints after this stage hides the error."""
-    parent = os.getppid()
-    while parent > 1 and b"dvc" not in Path(f"/proc/{parent}/cmdline").read_bytes():  # the shell of the stage's command
-        parent = int(Path(f"/proc/{parent}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[1])
-    ended = os.pidfd_open(parent)
+    ended = os.pidfd_open(dvc_of_stage())
     sys.stdout.flush()
     if not os.fork():
         os.setsid()

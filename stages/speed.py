@@ -15,7 +15,6 @@ from __future__ import annotations
 import os
 import signal
 import statistics
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -31,6 +30,7 @@ from tandem.comparing.speed_up import paired_speed_up, ratio_of_turns
 from tandem.files import hardware_file, read_json
 from tandem.machine.interleaving import interleave
 from tandem.params.loading import load_params, load_workload
+from tandem.stop_signals import stop_when_ended
 
 if TYPE_CHECKING:
     from tandem.training.trainer import Trainer
@@ -196,18 +196,11 @@ class Worker:
 
 
 def end_with_stage() -> None:
-    """End this process with the stage, even after `kill -9`: the stage's death closes a pipe on which a thread waits.
-    Ctrl+C ends the stage.
-    """
+    """End this process with the stage, even after `kill -9`. Ctrl+C ends the stage."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     stage = parent_process()  # not os.getppid(): the stage may have ended while this process started
-    assert stage is not None
-
-    def wait() -> None:
-        stage.join()
-        os._exit(1)
-
-    threading.Thread(target=wait, daemon=True).start()
+    assert stage is not None and stage.pid is not None
+    stop_when_ended(stage.pid)
 
 
 training: TimedTraining  # of this process

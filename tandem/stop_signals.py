@@ -73,10 +73,8 @@ class Forwarding(StopSignals):
 
 def stop_when_dvc_ends() -> None:
     """Send this stage SIGTERM when the dvc that started it ends. Exits if dvc has ended already."""
-    dvc = os.getppid()
     try:
-        while is_shell_of_stage(dvc):  # dash forks the command, so the parent is the shell
-            dvc = parent_of(dvc)
+        dvc = dvc_of_stage()
         # dvc and its stages share a process group. If dvc is gone, the parent is a process of another group.
         if os.getpgid(dvc) == os.getpgrp():
             return stop_when_ended(dvc)
@@ -85,14 +83,18 @@ def stop_when_dvc_ends() -> None:
     sys.exit("error: the dvc process that started this stage has ended")
 
 
+def dvc_of_stage() -> int:
+    """Return the id of the process that started this stage. dash forks the command, so the parent may be the shell."""
+    pid = os.getppid()
+    while is_shell_of_stage(pid):
+        with open(f"/proc/{pid}/stat", encoding="ascii", errors="replace") as file:
+            pid = int(file.read().rpartition(")")[2].split()[1])
+    return pid
+
+
 def is_shell_of_stage(pid: int) -> bool:
     with open(f"/proc/{pid}/cmdline", "rb") as file:
         return b"-m tandem.stage " in file.read()  # as in `sh -c "python -m tandem.stage train sign auto"`
-
-
-def parent_of(pid: int) -> int:
-    with open(f"/proc/{pid}/stat", encoding="ascii", errors="replace") as file:
-        return int(file.read().rpartition(")")[2].split()[1])
 
 
 def stop_when_ended(pid: int) -> None:
