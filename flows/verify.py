@@ -30,15 +30,18 @@ import signal
 import statistics
 import time
 from argparse import ArgumentParser, Namespace
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from flows.recorded_project import RecordedProject, Stopped, checkout
-from tandem.command import NO_ANSWER, CommandError, Result, count, sentence_of
-from tandem.comparing import rerun
+from tandem import files
+from tandem.command import NO_ANSWER, CommandError, Result, aligned, count, sentence_of
+from tandem.comparing import published, rerun
+from tandem.comparing.published import FILE, SCHEMA
 from tandem.comparing.rerun import Verdict
+from tandem.params.loading import load_params
 from tandem.runs import provenance, recorded
-from tandem.runs.run import Run
+from tandem.runs.run import Run, open_folder, seeds_in
 
 QUICK_EPOCHS = 3
 
@@ -76,9 +79,7 @@ def main(options: Namespace) -> Result:
         signal.signal(signal.SIGHUP, signal.default_int_handler)
     try:
         if options.run == "published":
-            from flows import verify_published
-
-            return verify_published.write() if options.write else verify_published.check()
+            return write_published() if options.write else check_published()
         found = verify(options.run, options.quick, options.threads, options.device)
     except (OSError, ValueError) as error:  # ValueError: no such run
         raise CommandError(sentence_of(error), NO_ANSWER) from error
@@ -178,3 +179,74 @@ def times(manifest: dict[str, Any], again: dict[str, Any]) -> str:
         return f"epoch time (not verified): {now} here, not measured by the recorded run"
     where = f"on {manifest['machine']}, {manifest['measured_at'][:16].replace('T', ' ')}"
     return f"epoch time (not verified): {now} here, {before:.3g} s recorded {where}"
+
+
+# `tandem verify published` takes seconds. With --write, it trains each workload a few more times, to measure the effect
+# of rounding.
+
+
+def check_published() -> Result:
+    """The verdicts on the results here; the exit status is that of the worst: 1, 2, 3, 0."""
+    verdicts = {workload: verdict_of(workload, entries) for workload, entries in published.read().items()}
+    lines = aligned(
+        [
+            (workload, f"{verdict}{f' ({verdict.sentence})' if verdict.sentence else ''}")
+            for workload, verdict in verdicts.items()
+        ]
+    )
+    document = {
+        workload: {"verdict": verdict.name, "cause": verdict.cause, "sentence": verdict.sentence}
+        for workload, verdict in verdicts.items()
+    }
+    statuses = {verdict.status for verdict in verdicts.values()}
+    return Result("\n".join(lines), document, next(status for status in (1, 2, 3, 0) if status in statuses))
+
+
+def verdict_of(workload: str, entries: list[dict[str, Any]]) -> Verdict:
+    """The strongest of the verdicts on the published runs, which are of different hardware; of equal ones, that on the
+    most similar hardware. If the run of one's own processor is different, the sentence says so.
+    """
+    runs = {run.seed: run for run in own_runs(workload)}
+    judged = []
+    for entry in entries:
+        if run := runs.get(entry["seed"]):
+            distance = published.distance(entry, run.manifest)
+            judged.append((published.judge(entry, run), distance, published.is_same_processor(entry, run.manifest)))
+    if not judged:
+        step = f"`dvc repro` trains and evaluates it with seed {entries[0]['seed']}"
+        return Verdict("not verifiable", "no results here", step)
+    best, _, _ = min(judged, key=lambda each: (each[0].rank, each[1]))
+    of_own = next((each for each, _, is_own in judged if is_own and each.name == "different"), None)
+    if of_own is None or best.name == "different":
+        return best
+    also = f"but different from the published run of this processor: {of_own.cause}, {of_own.sentence}"
+    return replace(best, sentence=f"{best.sentence}; {also}")
+
+
+def own_runs(workload: str) -> list[Run]:
+    """The workspace's evaluated runs on params.yaml's devices."""
+    params = load_params()
+    folders = [files.runs_dir(workload, device) for device in params.devices]
+    return [run for folder in folders for seed in seeds_in(folder) if (run := open_folder(folder, seed)).score]
+
+
+def write_published() -> Result:
+    """Publish results/ for this kind of hardware, next to the published results of other hardware."""
+    known = published.read() if FILE.exists() else {}
+    for workload in load_params().workloads:
+        runs = own_runs(workload)
+        if not runs:
+            raise ValueError(f"results/ has no evaluated run of {workload}; run `dvc repro` first")
+        entry = published.entry_of(runs, perturbed(runs[0]))
+        others = [each for each in known.get(workload, []) if rerun.environment_of(each, entry).hardware]
+        known[workload] = [*others, entry]
+        files.write_json(FILE, {"schema": SCHEMA, "workloads": {name: known[name] for name in sorted(known)}})
+        print(f"{workload}: published in {files.relative(FILE)}", flush=True)
+    return Result("", {"published": list(load_params().workloads), "file": files.relative(FILE)})
+
+
+def perturbed(run: Run) -> list[dict[str, Any]]:
+    """Train the run again several times, each with its initial weights perturbed by one unit in the last place."""
+    with checkout(run.manifest) as project:
+        project.prepare()
+        return project.rerun([run.seed], None, perturbations=range(1, rerun.NUM_PERTURBED + 1))

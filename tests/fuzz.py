@@ -15,9 +15,10 @@ from typing import Any
 
 import torch
 
-from flows import dvc_run, repro, ui, verify_published
+from flows import dvc_run, repro, ui, verify
 from stages import compare
 from tandem import closure, files
+from tandem.comparing import published
 from tandem.params.loading import load_params, load_workload
 from tandem.params.own_components import modules_of
 from tandem.params.parsing import one_line
@@ -69,8 +70,8 @@ def state_of_servers() -> None:
 
 
 def published_ones() -> None:
-    for workload, entries in verify_published.read().items():
-        verify_published.verdict_of(workload, entries)
+    for workload, entries in published.read().items():
+        verify.verdict_of(workload, entries)
 
 
 def params() -> None:
