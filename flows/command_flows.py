@@ -15,8 +15,7 @@ from prefect.states import Cancelled, Completed, Failed, State
 
 from flows import compare as comparing
 from flows import verify as verifying
-from flows.prefect_api import skipped_state
-from flows.run_lock import one_at_a_time
+from flows.flow_runs import one_at_a_time, skipped_state
 from tandem.params.loading import load_params
 from tandem.report.comparison import details
 from tandem.stop_signals import stop_when_ended

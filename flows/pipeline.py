@@ -21,9 +21,8 @@ from prefect.context import FlowRunContext
 from prefect.states import Cancelled, Completed, Crashed, Failed, State
 
 from flows import processes, remote, results_in_prefect
+from flows.flow_runs import known_to_the_next, one_at_a_time, prefect_client, skipped_state
 from flows.plan import RunPlan, make_plan
-from flows.prefect_api import prefect_client, skipped_state
-from flows.run_lock import known_to_the_next, one_at_a_time
 from flows.stage_runs import RESUME, StageCancelled, StageRuns
 from tandem.command import CommandError
 from tandem.stop_signals import stop_when_ended

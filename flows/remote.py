@@ -104,7 +104,7 @@ def report(reason: str) -> int:
     from prefect.exceptions import PrefectException
     from prefect.states import Crashed
 
-    from flows.prefect_api import prefect_client
+    from flows.flow_runs import prefect_client
 
     try:
         with prefect_client(timeout=10.0) as client:

@@ -6,7 +6,7 @@
     compare/compare      a comparison of recorded runs, with the verdict
 
 One run executes at a time; the others wait. Of the times that a schedule has missed, for example because this process
-did not run, only the last one runs; the others end as Skipped (flows/prefect_api.py). The form follows params.yaml
+did not run, only the last one runs; the others end as Skipped (flows/flow_runs.py). The form follows params.yaml
 while this process runs. Changes in the UI (schedules, pauses, parameters, tags, limits) persist: the values here apply
 only to new deployments.
 """
@@ -32,9 +32,9 @@ from prefect.schedules import Cron
 from prefect.settings import temporary_settings
 
 from flows.command_flows import compare, verify
+from flows.flow_runs import prefect_client
 from flows.pipeline import PREFECT_SETTINGS, pipeline
 from flows.plan import form_schema
-from flows.prefect_api import prefect_client
 from tandem.command import CommandError
 from tandem.files import ROOT, STATE
 from tandem.params.loading import read_yaml

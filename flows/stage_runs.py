@@ -22,7 +22,7 @@ from prefect.logging.loggers import flow_run_logger
 from prefect.states import Cancelled, Completed, Crashed, Failed, Running, State
 
 from flows.events import Event, Outcome, event_in
-from flows.prefect_api import STAGE_TAG, end_runs, prefect_client
+from flows.flow_runs import STAGE_TAG, end_runs, prefect_client
 from tandem.messages import without_password
 from tandem.stage import STAGES
 

@@ -223,7 +223,7 @@ def cancel_runs(servers: list[Server]) -> None:
     from httpx import HTTPError
     from prefect.states import Cancelling
 
-    from flows.prefect_api import end_runs, prefect_client, unfinished_runs
+    from flows.flow_runs import end_runs, prefect_client, unfinished_runs
 
     deadline = time.monotonic() + STOP_WITHIN
     try:
@@ -242,7 +242,7 @@ def mark_orphans_crashed(server: Server) -> None:
     from httpx import HTTPError
     from prefect.states import Crashed, State
 
-    from flows.prefect_api import end_runs, prefect_client
+    from flows.flow_runs import end_runs, prefect_client
 
     gone: State[None] = Crashed(message="its process is gone: `make ui` or the machine was stopped")
     try:

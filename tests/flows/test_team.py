@@ -20,7 +20,7 @@ def test_every_deployment_is_of_a_flow_and_takes_its_parameters_and_what_is_lost
     from prefect.events.schemas.automations import AutomationCore
     from prefect.events.schemas.events import Resource
 
-    from flows.prefect_api import FLOWS
+    from flows.flow_runs import FLOWS
 
     of_flow = {"prefect.resource.id": "prefect.flow.1", "prefect.resource.role": "flow"}
 

@@ -1,11 +1,16 @@
-"""Calls of Prefect's API with a time limit, for everything in flows/ that asks or tells the server something."""
+"""The flow runs of this project: calls of Prefect's API with a time limit, and one run at a time.
+
+DVC would refuse a second run in a repository, and two trainings would share one device. If another run has the
+repository, a run waits and says so in its log.
+"""
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
-import httpx
+from httpx import HTTPError, Limits
 from prefect import get_client
 from prefect.client.orchestration import SyncPrefectClient
 from prefect.client.schemas.filters import FlowFilter, FlowRunFilter
@@ -13,14 +18,16 @@ from prefect.client.schemas.objects import FlowRun, StateType
 from prefect.context import FlowRunContext
 from prefect.exceptions import PrefectException
 from prefect.settings import get_current_settings, temporary_settings
-from prefect.states import Cancelled, State
+from prefect.states import Cancelled, Crashed, State
 
+from tandem import files
 from tandem.command import CommandError
 
 FLOWS = ("pipeline", "verify", "compare")  # of this project; Prefect knows a flow by its name
 STAGE_TAG = "tandem"  # of the flow runs of stages, whose flows have the stages' names
 UNFINISHED = [StateType.PENDING, StateType.RUNNING, StateType.CANCELLING]  # states of a started, unfinished run
 NOT_STARTED = [StateType.SCHEDULED, StateType.PENDING]
+NOTE = files.STATE / "pipeline.json"  # describes the run that has the repository
 
 
 @contextmanager
@@ -32,7 +39,7 @@ def prefect_client(timeout: float, retries: int = 1) -> Iterator[SyncPrefectClie
     if not get_current_settings().api.url and FlowRunContext.get() is None:
         raise CommandError("no Prefect server; start `tandem ui`, or set PREFECT_API_URL to the server's address")
     # The server closes connections that are idle for 5 s.
-    httpx_settings = {"timeout": timeout, "limits": httpx.Limits(keepalive_expiry=4.0)}
+    httpx_settings = {"timeout": timeout, "limits": Limits(keepalive_expiry=4.0)}
     settings: dict[Any, Any] = {"client.max_retries": retries}
     with temporary_settings(settings), get_client(httpx_settings, sync_client=True) as client:
         yield client
@@ -72,10 +79,58 @@ def skipped_state(run: FlowRun) -> State[Any] | None:
     try:
         with prefect_client(timeout=5.0) as client:
             found = client.read_flow_runs(flow_run_filter=wanted)
-    except (httpx.HTTPError, PrefectException):
+    except (HTTPError, PrefectException):
         return None
     others = [other for other in found if other.auto_scheduled and other.parameters == run.parameters]
     times = [other.expected_start_time for other in others if other.id != run.id and other.expected_start_time]
     if not times:
         return None
     return Cancelled(name="Skipped", message=f"missed; the run of {max(times).astimezone():%Y-%m-%d %H:%M} is due too")
+
+
+@contextmanager
+def one_at_a_time() -> Iterator[None]:
+    """Lock the repository; wait if another process has it.
+
+    A run of a work pool also locks the machine, across its user's other clones with workers: two trainings on one GPU
+    would both be slow, and their times could not be compared.
+    """
+    context = FlowRunContext.get()
+    is_of_pool = context and context.flow_run and context.flow_run.work_pool_name
+    with taken(files.STATE / "pipeline.lock", "this repository"):
+        with taken(files.user_cache_dir() / "worker.lock", "this machine") if is_of_pool else nullcontext():
+            yield
+
+
+@contextmanager
+def taken(path: Path, what: str) -> Iterator[None]:
+    """Take the lock `path`, which stands for `what`. If another process has it, wait and report that."""
+    with files.locked(path, wait=False) as holder:
+        if holder is None:
+            yield
+            return
+    print(f"another pipeline run uses {what} (process {holder}); waiting for its end")
+    with files.locked(path):
+        yield
+
+
+@contextmanager
+def known_to_the_next(run: FlowRun, client: SyncPrefectClient) -> Iterator[None]:
+    """Leave a note of this run while it has the repository. If its process is killed, the next run finds the note.
+
+    A killed process sends nothing to Prefect. Its runner or worker sets its run to Crashed, or Prefect restarts it; the
+    runs of its stages would stay Running.
+    """
+    url = str(client.api_url)
+    try:
+        killed = files.read_json(NOTE)
+        if killed["api"] == url:
+            crashed: State[None] = Crashed(message="its process was killed, as the next run has found")
+            end_runs(client, crashed, parent_flow_run_id={"any_": [killed["run"]]})
+    except (OSError, ValueError, KeyError, TypeError, HTTPError, PrefectException):
+        pass  # no note, or the server has deleted the run: nothing to correct
+    files.write_json(NOTE, {"api": url, "run": str(run.id)})
+    try:
+        yield
+    finally:
+        NOTE.unlink(missing_ok=True)
