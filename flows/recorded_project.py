@@ -100,7 +100,7 @@ class RecordedProject:
         """
         source = self.place_table() if self.manifest["digests"]["data"]["table"] else self.place_files()
         block, realized = copy.deepcopy(self.manifest["block"]), self.manifest["realized"]
-        block["train"] |= {name: realized[name] for name in ("threads", "precision", "step")}
+        block["train"] |= {name: realized[name] for name in ("threads", "precision", "step") if name in realized}
         if self.threads:
             block["train"]["threads"] = self.threads
         workload = self.manifest["workload"]

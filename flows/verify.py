@@ -19,7 +19,7 @@ DVC. The project's results, dvc.lock, checkpoints and history do not change, exc
 Exit status and verdict:
 
     0  bit-equal                 every loss, weight, draw and prediction is the recorded one, to the bit
-    0  within rounding           on other hardware, environment or threads: differs no more than rounding explains
+    0  within rounding           on other hardware or in another environment: differs no more than rounding explains
     0  statistically compatible  the losses differ by more, but the test scores by less than between seeds
     1  different: <first cause>  data, environment, initial weights, draws, epoch N, tensor or predictions
     2  not verifiable: <why>     the run, its code, its environment or its data is not available
@@ -66,7 +66,7 @@ class Verified:
 def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("run", metavar="RUN", help="the run to repeat")
     parser.add_argument("--quick", action="store_true", help=f"only the first {QUICK_EPOCHS} epochs, no predictions")
-    parser.add_argument("--threads", type=count, metavar="N", help="default: the recorded number")
+    parser.add_argument("--threads", type=count, metavar="N", help="default: as recorded, or auto")
     parser.add_argument("--device", help="cpu, cuda or auto; default: the recorded one")
     parser.add_argument("--write", action="store_true", help="with `published`: publish the results in results/")
 

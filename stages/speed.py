@@ -237,7 +237,7 @@ class TimedTraining:
 
         self.context = RunContext.of(self.workload, self.side.device, self.seed)
         settings = replace(self.context.params.train, **self.side.changes)
-        self.requested = {name: getattr(settings, name) for name in ("threads", "precision")}
+        self.requested = {"precision": settings.precision}
         known = {name: value for name, value in chosen.items() if self.requested[name] == "auto"}
         self.context = replace(self.context, params=replace(self.context.params, train=replace(settings, **known)))
         self.trainer = open_trainer(self.context, {"trainer": None})
@@ -257,7 +257,7 @@ class TimedTraining:
         return {
             "kind": self.context.kind,
             "device_name": self.context.hardware["name"],
-            "threads": trainer.params.num_threads,
+            "threads": trainer.threads.number,
             "precision": trainer.step.precision,
             "step": trainer.step.execution_mode,
             "requested": self.requested,

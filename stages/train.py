@@ -180,6 +180,8 @@ class Training:
         context, trainer, record = self.context, self.trainer, self.record
         if not trainer.epochs_done:
             choose_settings(context, trainer, record)
+        elif not record.is_finished:
+            auto.open_threads(trainer, context.hardware)
         connect_workers(context, trainer, record, workers)
         self.cpu_seconds_of_others = -workers.cpu_seconds_of_others()  # the reading before; `end` adds the one after
         write_run_info(context, trainer, record, self.inputs.values, self.run_dir)

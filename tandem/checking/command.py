@@ -45,6 +45,7 @@ CHECKS = (
     Check("CPU and GPU", outputs.devices, ("randomness",)),
     Check("repeatability", trainings.repeatability, ("output",)),
     Check("resume", trainings.resume, ("repeatability",), takes_steps=True),
+    Check("threads", trainings.threads, ("repeatability", "resume"), takes_steps=True),
     Check("batch statistics", trainings.batch_statistics, ("batch independence", "repeatability"), takes_steps=True),
     Check("gradients", trainings.gradients, ("repeatability",), takes_steps=True),
 )

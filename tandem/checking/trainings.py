@@ -11,6 +11,7 @@ from tandem.checking.outputs import OTHER
 from tandem.checking.subject import BATCH_SIZE, ROUNDING, Subject, relative_difference, train
 from tandem.training.context import small_batch_refusal
 
+MAX_NAMED = 4  # parameters
 NUM_GRADIENTS = 3  # steps in which every parameter must get a gradient; a last layer of zeros passes none at first
 
 
@@ -55,6 +56,29 @@ def first_difference(one: tuple[list[float], dict[str, Tensor]], other: tuple[li
         if loss != other_loss:
             return f"the loss of epoch {number} ({loss!r} and {other_loss!r})"
     return next((name for name, tensor in one[1].items() if not torch.equal(tensor, other[1][name])), "")
+
+
+def threads(subject: Subject) -> Finding:
+    """The number of threads changes no bit of a step on the CPU."""
+    if subject.device.type == "cuda":
+        return Finding("skip", "the GPU computes, and one thread launches its work")
+    trainer = subject.trainer(batch_size=subject.settings.batch_size)
+    batch, found = trainer.one_batch(subject.settings.batch_size), []
+    for number in (1, 2):
+        with trainer.trial_steps():
+            torch.set_num_threads(number)
+            loss = trainer.step.backward(batch)
+            gradients = {
+                name: each.grad.clone() for name, each in trainer.model.named_parameters() if each.grad is not None
+            }
+            found.append({"the loss": loss, **gradients})
+    if differing := [name for name, each in found[0].items() if not torch.equal(each, found[1][name])]:
+        return Finding(
+            "warn",
+            f"two threads change the last bits of {', '.join(differing[:MAX_NAMED])}, so `threads: auto` keeps the "
+            "number with which it begins, and the result depends on it",
+        )
+    return Finding("pass", "two threads give the gradients of one thread, to the bit")
 
 
 def batch_statistics(subject: Subject) -> Finding:

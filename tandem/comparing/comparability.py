@@ -27,7 +27,7 @@ NAMED = {
     "machine": "machine",
     "environment variables": "hardware.variables",
     "workers": "realized.workers",
-    "threads": "realized.threads",
+    "threads": "threads",
     "kernels": "kernels",
     "step execution": "realized.step",
     "data location": "realized.data_location",
@@ -202,7 +202,7 @@ def hardware_and_settings(manifest: Manifest, threads: int | None = None) -> str
     device, kernels, name = manifest["device"], manifest["kernels"], short_hardware(manifest["hardware"]["name"])
     if device != "cpu":
         return f"{device}: {name}, {kernels}, 1 process"
-    threads = threads or manifest["realized"]["threads"]
+    threads = threads or manifest["threads"]
     return f"{device}: {name}, {threads} thread{'s' * (threads != 1)}, {kernels}"
 
 
@@ -225,7 +225,7 @@ def best_threads(manifest: Manifest) -> str:
         return ""
     return (
         f"the CPU used {threads} of {cores:g} cores, because params.yaml sets threads: {threads}; `threads: auto` "
-        "measures and uses the fastest number"
+        "uses the fastest number"
     )
 
 

@@ -126,7 +126,7 @@ def row_of(run: Run) -> dict[str, Any]:
         "commit": commit_of(run.timing.get("tree", {})),
         "torch": hardware["torch"],
         "precision": run.train["realized"]["precision"],
-        "threads": run.train["realized"]["threads"],
+        "threads": run.threads,
         "measured_at": run.timing["measured_at"],
         "measured_on": run.timing["machine"],
         "busy": busy(run.timing["conditions"]) if run.is_timed else "",

@@ -46,7 +46,7 @@ MULTIPLE = 10.0
 # seed would still be detected.
 SHARE_OF_SPREAD = 0.5
 FP32_BITS = 23  # of the mantissa: losses and learning rates are fp32 numbers
-# The hardware fields that affect bits. Memory does not; the number of cores does not if `threads` is set.
+# The hardware fields that affect bits. Memory and the number of cores do not.
 HARDWARE = ("kind", "name", "capability", "driver", "torch", "torch_cuda", "variables")
 SETTINGS = ("threads", "precision", "grad_accum_steps", "step", "workers")
 

@@ -6,7 +6,7 @@ with a dictionary for each training, with the manifest's keys where it has them 
 
     workload, requested, device, seed, hardware, environment
     perturbation     None, or the seed of the generator that perturbed the initial weights
-    realized         threads, precision, grad_accum_steps, step, data_location, out_of_memory
+    realized         precision, grad_accum_steps, step, data_location, out_of_memory; threads if the result needs them
     weights          initial (before the perturbation); after a complete run also best and last: digests of their files
     epochs           per epoch: the exact losses and score, weights_sha256, order_sha256, draws_sha256
     epoch_seconds    of each epoch; measured, not compared
@@ -135,7 +135,7 @@ def perturb_one_ulp(model: nn.Module, number: int) -> None:
 
 def predict(context: RunContext, trainer: Trainer) -> dict[str, Any]:
     """The test split's predictions and metrics, as in `evaluate`, without the workload's own metrics."""
-    device = context.open_device(trainer.params.num_threads)  # evaluation uses fp32, whatever the training precision
+    device = context.open_device(1)  # as `evaluate`: one thread, and fp32 whatever the training's precision
     split = context.open_split("test", device)
     model = models.build(context.params.train.model, context.shape)
     model.load_state_dict(

@@ -38,12 +38,13 @@ from tandem.machine import nvml
 from tandem.machine.hardware import memory_limit_bytes
 from tandem.machine.interleaving import interleave
 from tandem.machine.measure import gpu_uuid, seconds_of, seconds_per_item, synchronize
-from tandem.machine.rates import has_cores, host_to_device_rate, matrix_rate, memory_rate
+from tandem.machine.rates import host_to_device_rate, matrix_rate, memory_rate
 from tandem.training.batches import Batch
 from tandem.training.device import use_tf32
 from tandem.training.graphs import NUM_WARMUPS, Graphs
 from tandem.training.oom import OomPolicy, is_out_of_memory, shorten
 from tandem.training.step import AUTOCAST
+from tandem.training.threads import Threads
 from tandem.training.trainer import Trainer, realized_precision
 
 BUDGET_SECONDS = 1.0  # for all turns together
@@ -155,8 +156,6 @@ class ProbePart:
 
 def apply_settings(trainer: Trainer) -> None:
     """Apply the trainer's process-wide settings."""
-    if torch.get_num_threads() != trainer.params.threads:
-        torch.set_num_threads(trainer.params.num_threads)
     use_tf32(trainer.step.precision == "tf32")
 
 
@@ -185,8 +184,6 @@ def alternatives(trainer: Trainer) -> dict[str, Changes]:
         found += [{"precision": name} for name in others if realized_precision(name, device) == name]
     if trainer.step.grad_accum_steps > 1:
         found.append({"grad_accum_steps": 1})
-    if device.type == "cpu" and (os.cpu_count() or 1) > 1:
-        found.append({"threads": 1 if params.num_threads > 1 else 2})
     return {f"{key.removesuffix('_size')} {value}": change for change in found for key, value in change.items()}
 
 
@@ -199,6 +196,7 @@ def variant(trainer: Trainer, changes: Changes) -> Trainer:
     other.params = replace(trainer.params, **changes)
     other.steps_per_epoch = -(-len(trainer.train_split) // other.params.batch_size)
     other.graph_steps = None
+    other.threads = Threads([trainer.threads.number])
     step = other.step = copy.copy(trainer.step)
     step.grad_accum_steps = changes.get("grad_accum_steps", step.grad_accum_steps)
     if "precision" in changes:
@@ -221,14 +219,11 @@ def start_alternative(trainer: Trainer, changes: Changes, now: float) -> ProbePa
     """The loop with `changes`, warmed up, or why it is not tried. `now`: seconds per sequence without them."""
     if changes.get("batch_size", 0) * now > LONGEST_SECONDS:
         return f"not tried: its step would take more than {LONGEST_SECONDS} s"
-    if changes.get("threads", 0) > trainer.params.threads and not has_cores(changes["threads"]):
-        return "not tried: other processes use the cores, so even a matrix product gains nothing from more threads"
     try:
         other = variant(trainer, changes)
         part = ProbePart(other, epochs(other.training_steps))
         seconds = part.warm_up()
-        # More threads than free cores may be a hundred times slower in every attempt.
-        is_long = "threads" in changes or now * other.params.batch_size > LONGEST_SECONDS / HOPELESS
+        is_long = now * other.params.batch_size > LONGEST_SECONDS / HOPELESS
         for _ in range(0 if is_long else NUM_TRIES - 1):
             if seconds > HOPELESS * now:
                 seconds = min(seconds, part.turn(0.0))

@@ -25,7 +25,7 @@ COMMENTS = {
     "warmup_epochs": "excluded from the timing statistics",
     "step": "auto: one CUDA graph if possible; eager, graph, compile (torch.compile)",
     "probe": "measure the bottleneck before the first epoch, for a second or two, and suggest changes",
-    "threads": "auto: the fastest number for this shape on this machine, measured once; or a whole number",
+    "threads": "auto: the fastest number at every moment, which changes no bit of the result; or a whole number",
     "evaluate": "last, or best by validation loss",
 }
 OF_CLOSED_FORM = {

@@ -315,7 +315,7 @@ class Train(Section):
     schedule: Annotated[Literal["cosine", "one-cycle"], usual("one-cycle")]
     max_grad_norm: Annotated[Real, usual(1.0)]
     label_smoothing: Annotated[Fraction, usual(0.0)]
-    threads: Annotated[Threads, usual("auto")]  # of the CPU; auto: the fastest number, by measuring
+    threads: Annotated[Threads, usual("auto")]  # of the CPU; auto: the fastest number at the moment
     deterministic: Annotated[StrictBool, usual(True)]
     # For several workers. strong: they share the batch. weak: each has a whole batch, and the learning rate grows with
     # their number (Goyal et al. 2017, arXiv:1706.02677), or with its square root (Krizhevsky 2014, arXiv:1404.5997).
@@ -324,12 +324,6 @@ class Train(Section):
     kernels: Literal["auto", "torch"] = "auto"
     # A function of the workload's own that takes the steps (tandem/training/custom_loop.py); None: Tandem's own loop.
     loop: StrictStr | None = None
-
-    @property
-    def num_threads(self) -> int:
-        """The number of threads, after tandem/training/auto.py has replaced `auto`."""
-        assert self.threads != "auto", "threads: auto has not been measured"
-        return self.threads
 
     @model_validator(mode="after")
     def check(self) -> Self:

@@ -29,6 +29,7 @@ RUN_METRICS = {
     "energy/epoch_joules_median": "epoch_joules",
     "energy/train_joules": "train_joules",
     "cpu/busy_cores_mean": "cpu_share",
+    "cpu/threads_mean": "threads",
     "cpu/waiting_threads_median": "waiting_threads",
     "ram/peak_mib_max": "peak_rss_mib",
 }
@@ -45,6 +46,7 @@ EPOCH_METRICS = {
     "energy/epoch_joules": "energy_joules",
     "ram/peak_mib": "peak_rss_mib",
     "cpu/busy_cores": "cpu_share",
+    "cpu/threads": "threads",
     "cpu/waiting_threads": "waiting_threads",
 }
 PEAKS = ("peak_allocated_mib", "peak_reserved_mib")  # the larger value of training and validation
@@ -168,6 +170,7 @@ def summarize(timings: list[dict[str, Any]], first_epoch: int = 1) -> dict[str, 
         "train_seconds": sum(seconds) if len(seconds) == len(timings) else None,
         **{name: reduced(name, max, here) for name in (*PEAKS, "peak_rss_mib")},
         "cpu_share": reduced("cpu_share", statistics.fmean, here),
+        "threads": reduced("threads", statistics.fmean, here),
         "waiting_threads": reduced("waiting_threads", statistics.median, measured),
     }
 

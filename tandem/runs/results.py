@@ -158,10 +158,11 @@ def train_record(context: RunContext, trainer: Trainer, record: Record, inputs: 
 
 def realized_settings(trainer: Trainer) -> Realized:
     found: Realized = {
-        "threads": trainer.params.num_threads,
         "precision": trainer.step.precision,
         "grad_accum_steps": trainer.step.grad_accum_steps,
     }
+    if trainer.threads.kept:
+        found["threads"] = trainer.threads.kept
     if not trainer.closed_form:  # a fitted model takes no steps
         found["step"] = trainer.step.execution_mode
     return found

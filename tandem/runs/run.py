@@ -82,6 +82,12 @@ class Run:
         """Whether the training ran alone and was measured; a replicate was not."""
         return self.timing["timing"].get("epoch_seconds") is not None
 
+    @property
+    def threads(self) -> int | None:
+        """The number of threads with which the steps ran, on average; None if no record says so."""
+        observed = self.timing["timing"].get("threads")
+        return self.train["realized"].get("threads") if observed is None else round(observed)
+
     @cached_property
     def manifest(self) -> dict[str, Any]:
         """Everything needed to compare the run with a run from any machine, or to reproduce it. It has the keys of the
@@ -91,6 +97,7 @@ class Run:
         records = {**self.train, **self.timing}
         found: dict[str, Any] = {name: value for name, value in records.items() if name not in own}
         found["realized"] = {**self.train["realized"], **self.timing["placement"]}
+        found["threads"] = self.threads
         if self.score:
             found["digests"] = {**self.train["digests"], "predictions": self.score["files"]["predictions.csv"]}
             if "evaluate" in self.score:  # it may be newer than the training

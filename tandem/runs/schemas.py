@@ -27,7 +27,7 @@ STRICT = ConfigDict(extra="forbid", strict=True)
 class Realized(TypedDict):
     """The settings in force, after `auto` and after out-of-memory fallbacks."""
 
-    threads: int
+    threads: NotRequired[int]  # only if another number would change the result
     precision: str
     step: NotRequired[str]  # the execution mode: eager, graph or compile; absent for a fitted model: it takes no steps
     grad_accum_steps: int

@@ -1,18 +1,19 @@
-"""`threads: auto` and `precision: auto`: time a few steps with each value and choose the fastest.
+"""`threads: auto` and `precision: auto`: time a few steps with each value.
 
 Only a measurement can decide. Two threads make a large Transformer 1.5 times as fast and a small LSTM slower; on the
-same processor with AVX512-BF16 or AMX, bf16 makes an LSTM faster and a small GRU slower. The choice is cached
-in the user's cache folder, so the same training on the same machine gives the same bits: neither `make clean` nor a
-second clone changes it. Its key contains the hardware, so machines that share a home folder do not share choices.
+same processor with AVX512-BF16 or AMX, bf16 makes an LSTM faster and a small GRU slower.
 
-A larger value must be MIN_GAIN times as fast. Otherwise measurement noise would decide. An extra thread also takes a
-core from other processes, and if one of them uses that core, every part of a step waits.
+A few steps show whether the number of threads changes the bits of a training. Usually it does not, and the number
+changes with the machine's load (threads.py). The precision, and a number of threads that changes bits, are chosen once:
+a larger value must be MIN_GAIN times as fast, or measurement noise would decide. The choice is cached in the user's
+cache folder, so the same training on the same machine gives the same bits: neither `make clean` nor a second clone
+changes it. Its key contains the hardware, so machines that share a home folder do not share choices.
 """
 
 import json
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -26,9 +27,15 @@ from tandem.machine.interleaving import interleave
 from tandem.machine.measure import seconds_of
 from tandem.machine.rates import has_cores
 from tandem.params.parsing import flatten
+from tandem.training import inference
+from tandem.training.batches import sequential_indices
+from tandem.training.closed_form import OwnFit
 from tandem.training.graphs import NUM_WARMUPS
 from tandem.training.oom import free_cache, is_out_of_memory
-from tandem.training.trainer import Trainer, realized_precision
+from tandem.training.random_draws import sha256_of
+from tandem.training.saved_network import PREDICTION_BATCH
+from tandem.training.threads import Threads
+from tandem.training.trainer import Trainer, realized_precision, snapshot
 
 PRECISIONS = {"cpu": ("fp32", "bf16"), "cuda": ("fp32", "tf32", "bf16")}
 MIN_GAIN = 1.15
@@ -69,27 +76,108 @@ def resolve(trainer: Trainer, hardware: dict[str, Any]) -> dict[str, str]:
     `hardware` is the hardware (tandem/machine/hardware.py). All other state of the trainer stays bitwise the same.
     """
     sentences = {}
-    if trainer.params.threads == "auto":
-        threads, sentences["threads"] = choose_threads(trainer, hardware)
-        trainer.params = replace(trainer.params, threads=threads)
-        torch.set_num_threads(threads)
     if trainer.params.precision == "auto" and not trainer.closed_form:
+        if trainer.params.threads == "auto" and trainer.device.type == "cpu":
+            torch.set_num_threads(numbers_of_threads()[-1])
         precision, sentences["precision"] = choose_precision(trainer, hardware)
         trainer.set_precision(precision)
+    if sentence := open_threads(trainer, hardware):
+        sentences["threads"] = sentence
     return sentences
 
 
-def choose_threads(trainer: Trainer, hardware: dict[str, Any]) -> tuple[Any, str]:
-    """The number of threads and a sentence about the choice."""
-    if trainer.device.type != "cpu":
-        return 1, "threads 1: the GPU computes, and one thread launches its work"
+def open_threads(trainer: Trainer, hardware: dict[str, Any]) -> str:
+    """Set the threads of a training that starts or resumes. Returns a sentence about `auto`, else nothing."""
+    trainer.threads, sentence = choose_threads(trainer, hardware)
+    torch.set_num_threads(trainer.threads.number)
+    return sentence if trainer.params.threads == "auto" else ""
+
+
+def choose_threads(trainer: Trainer, hardware: dict[str, Any]) -> tuple[Threads, str]:
+    wanted, is_auto = trainer.params.threads, trainer.params.threads == "auto"
+    numbers = numbers_of_threads() if wanted == "auto" else [1, wanted]
+    most = numbers[-1]
+    if is_auto and (why := why_one_thread(trainer, most)):
+        return Threads([1]), f"threads 1: {why}"
+    if trainer.closed_form and not isinstance(trainer.closed_form, OwnFit):
+        number = most if not is_auto or has_cores(most) else 1
+        return Threads([number]), f"threads {number}: the number changes no bit of this fit"
+    seconds = {} if most == 1 or cannot_try(trainer) else seconds_with_same_bits(trainer, numbers)
+    if not is_auto:
+        return Threads([most], changes_bits=most > 1 and most not in seconds), ""
+    if len(seconds) > 1:
+        start = fastest(seconds)
+        gain = f", with which a step is {seconds[1] / seconds[start]:.2f} times as fast as with 1" if start > 1 else ""
+        return Threads(sorted(seconds), start), (
+            f"threads {start} at first{gain}; then the number that is fastest, at most {max(seconds)}: it changes no "
+            "bit of the result"
+        )
+    number, sentence = choose_kept_threads(trainer, hardware, numbers)
+    return Threads([number], changes_bits=number > 1), (
+        f"{sentence}; it is kept, because another number would change the last bits of the result (see `tandem check`)"
+    )
+
+
+def why_one_thread(trainer: Trainer, most: int) -> str:
+    """Why a training uses one thread without trying others; empty if it tries them."""
+    if trainer.device.type == "cuda":
+        return "the GPU computes, and one thread launches its work"
     if trainer.params.step == "compile":
-        return 1, "threads 1: torch.compile would compile again for each number of threads"
+        return "torch.compile would compile again for each number of threads"
+    return "only one core is usable" if most == 1 else ""
+
+
+def cannot_try(trainer: Trainer) -> bool:
+    """Whether Tandem's own steps are not those of the training, or have to be those of all workers."""
+    is_own = bool(trainer.closed_form) or trainer.has_own_loop
+    return is_own or trainer.workers.count > 1 or trainer.device.type == "cuda"
+
+
+def seconds_with_same_bits(trainer: Trainer, numbers: Sequence[int]) -> dict[int, float]:
+    """Number of threads -> seconds of a step, for the numbers with which the steps have the bits of one thread.
+
+    Tries a full batch, the smaller last one of an epoch and a part of the validation, because a product is divided
+    among threads by its sizes.
+    """
+    params, found, expected = trainer.params, {}, ""
+    batch, last = trainer.one_batch(params.batch_size), len(trainer.train_split) % params.batch_size
+    val = next(trainer.val_split.batches(sequential_indices(trainer.val_split)[:PREDICTION_BATCH], PREDICTION_BATCH))
+    for number in numbers:
+        with trainer.trial_steps():
+            torch.set_num_threads(number)
+            trainer.model.train()
+            losses = [trainer.step(part) for part in (batch, batch.first(last or 1))]
+            start = time.perf_counter()
+            losses.append(trainer.step(batch))
+            seconds = time.perf_counter() - start
+            with torch.no_grad():
+                outputs = inference.forward(trainer.model.eval(), val, trainer.step.precision)
+            digest_of_trial = sha256_of([*snapshot(trainer.model).values(), torch.stack(losses), outputs])
+        expected = expected or digest_of_trial
+        if digest_of_trial == expected:
+            found[number] = seconds
+    return found
+
+
+def fastest(seconds: Mapping[Any, float]) -> Any:
+    """The fastest value: the first one, unless a later one is MIN_GAIN times as fast as the best before it."""
+    best, *others = seconds
+    for value in others:
+        if seconds[best] >= MIN_GAIN * seconds[value]:
+            best = value
+    return best
+
+
+def numbers_of_threads() -> list[int]:
+    """The numbers of threads to choose from: 1, 2, 4 and so on, at most one for each usable core."""
     numbers = [1]
     while 2 * numbers[-1] <= usable_cores():
         numbers.append(2 * numbers[-1])
-    if len(numbers) == 1:
-        return 1, "threads 1: only one core is usable"
+    return numbers
+
+
+def choose_kept_threads(trainer: Trainer, hardware: dict[str, Any], numbers: Sequence[int]) -> tuple[Any, str]:
+    """The number of threads of a training whose bits depend on it, and a sentence about the choice."""
     key = key_of("threads", trainer, hardware, {"precision": trainer.step.precision})
     if known := cached_choices().get(key):
         return explained(known, "as chosen before")
@@ -163,16 +251,12 @@ def measure(
     That is the first value, unless a later one is MIN_GAIN times as fast as the best before it.
     """
     seconds = seconds_with(uses, trainer)
-    first, *others = seconds
-    best = first
-    for value in others:
-        if seconds[best] >= MIN_GAIN * seconds[value]:
-            best = value
+    first = next(iter(seconds))
     batch = " x ".join(map(str, shapes(trainer)[0]))
     num_parameters = sum(parameter.numel() for parameter in trainer.model.parameters())
     return Choice(
         setting,
-        best,
+        fastest(seconds),
         gains=[[value, seconds[first] / each] for value, each in seconds.items()],
         about=f"{trainer.params.model.name} with {num_parameters:,} parameters, batches of {batch}, {hardware['name']}",
         measured_at=time.strftime("%Y-%m-%dT%H:%M:%S%z"),

@@ -183,11 +183,11 @@ def open_trainer(context: RunContext, saved: dict[str, Any], workers: Workers = 
     """Open the training of `context`. `saved` is the state that it begins with, from a checkpoint or of a new training,
     whose "trainer" is None.
 
-    A resumed training keeps its original number of threads. With several workers, the caller must still call
-    `Trainer.use_workers`.
+    A resumed training keeps a number of threads on which its result depends. With several workers, the caller must
+    still call `Trainer.use_workers`.
     """
     settings, restored = context.train_params, saved["trainer"]
-    if restored:
+    if restored and restored["threads"]:
         settings = replace(settings, threads=restored["threads"])
     if workers.count > 1:
         settings = replace(settings, threads=threads_of_each(context, workers), step="eager")

@@ -52,6 +52,8 @@ class LoopStopped(BaseException):
 class LoopTrainer(Trainer):
     """A Trainer whose steps a function takes: `train_epochs` calls it."""
 
+    has_own_loop = True
+
     def __init__(
         self, model: nn.Module, train: Split, val: Split, params: Train, task: Task, seed: int, loop: Component
     ) -> None:

@@ -23,7 +23,7 @@ def open_device(
 
     `index` selects one of several GPUs. With `precision` fp32, TF32 is off for matrix products and for cuDNN (whose
     RNNs use it by default), so that CPU and GPU compute the same. `precision` tf32 turns it on if the device has it.
-    `threads` auto is one thread until auto.py has measured. Raises ValueError if torch cannot use the driver's GPU.
+    `threads` auto is one thread until auto.py chooses. Raises ValueError if torch cannot use the driver's GPU.
     """
     # cuBLAS reads this variable when CUDA starts; without it, cuDNN's RNNs are not deterministic.
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
@@ -84,7 +84,6 @@ def device_tags(device: torch.device, hardware: dict[str, Any]) -> dict[str, str
         "cpu.name": hardware["cpu"]["name"],
         "cpu.cores": f"{hardware['cpu']['cores']:g}",
         "cpu.memory_mib": str(hardware["cpu"]["memory_mib"]),
-        "cpu.threads": str(torch.get_num_threads()),
         "torch": torch.__version__,
         "python": platform.python_version(),
         "os": platform.platform(),

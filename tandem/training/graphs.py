@@ -113,6 +113,6 @@ def network_line(frames: Iterable[tuple[FrameType, int]]) -> str:
     """The first of `frames` (frame, line number) in a network's code: `workloads/pen/net.py, line 31`, or ""."""
     for frame, number in frames:
         path = os.path.relpath(os.path.realpath(frame.f_code.co_filename), ROOT)
-        if path.startswith(NETWORKS):
+        if path.startswith(NETWORKS) and not path.startswith("tandem/models/kernels/"):
             return f"{path}, line {number}"
     return ""

@@ -17,6 +17,7 @@ from weakref import proxy
 import torch
 from torch import Tensor, nn
 
+from tandem.machine.threads import threads_kept
 from tandem.models import kernels
 from tandem.models.kernels import dropout
 from tandem.training.batches import Batch
@@ -166,7 +167,8 @@ class Step:
             with gradient_sync(self.forward, index == len(micro_batches)), shared_dropout_mask(part):
                 with autocast(self.precision, self.device), kernels.noted_in(self.notes):
                     outputs = self.forward(*part.inputs())
-                loss = self.loss(outputs.float(), part)
+                with threads_kept(1):  # a mean over all elements depends on the number of threads
+                    loss = self.loss(outputs.float(), part)
                 # DistributedDataParallel divides by the number of workers; this factor cancels that.
                 weight = part.num_counted / batch.global_size * self.workers.count
                 scaled: Tensor = self.scaler.scale(loss if weight == 1 else loss * weight)

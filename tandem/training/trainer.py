@@ -13,6 +13,7 @@ from torch import nn
 from tandem.machine.measure import Measurement, measure
 from tandem.machine.threads import threads_kept
 from tandem.models import kernels
+from tandem.models.kernels import ordered
 from tandem.params.schema import Train
 from tandem.tasks import Task, score_of
 from tandem.training import inference
@@ -27,6 +28,7 @@ from tandem.training.optimizer import AdamW, learning_rates
 from tandem.training.random_draws import RandomDraws, draw_epoch, sha256_of, uses_teacher_forcing
 from tandem.training.saved_network import PREDICTION_BATCH
 from tandem.training.step import Step, choose_execution_mode, graph_blocker, random_state, set_random_state
+from tandem.training.threads import Threads
 from tandem.training.workers import ALONE, Workers, own_rows, shares_of
 
 NO_STEPS = "a fit in closed form takes no steps"
@@ -48,6 +50,8 @@ class Epoch:
 
 class Trainer:
     """Trains `model` with `epoch()`; `state()` and `restore()` save and load everything that an epoch changes."""
+
+    has_own_loop = False  # whether a function of the workload's own takes the steps
 
     def __init__(self, model: nn.Module, train: Split, val: Split, params: Train, task: Task, seed: int = 0):
         self.model, self.train_split, self.val_split, self.params = model, train, val, params
@@ -83,6 +87,8 @@ class Trainer:
         )
         use_tf32(self.step.precision == "tf32")
         kernels.allow(params.kernels == "auto")
+        if self.device.type == "cpu" and params.kernels == "auto" and mode != "compile":
+            ordered.use_in(model)
         self.steps_per_epoch = -(-len(train) // params.batch_size)
         self.rates = learning_rates(params, self.steps_per_epoch * params.epochs)
         self.total = torch.zeros((), device=self.device)  # loss of the current epoch, summed over its sequences
@@ -98,6 +104,7 @@ class Trainer:
         self.workers = ALONE
         self.missing_reasons: dict[str, str] = {}  # what could not be measured in the last epoch, and why
         self.probe_blocker = NO_STEPS if self.closed_form else ""
+        self.threads = Threads([1 if params.threads == "auto" else params.threads])  # `auto`: tandem/training/auto.py
         self.notes: dict[str, str] = {}  # sentences for Record.summary_lines
 
     def use_workers(self, workers: Workers) -> None:
@@ -154,7 +161,8 @@ class Trainer:
         Each iteration takes one step, adds its loss to `total` and yields its number of sequences.
         """
         random_draws = self.start_draws()
-        return self.fit(self.closed_form, random_draws) if self.closed_form else self.take_steps(random_draws)
+        steps = self.fit(self.closed_form, random_draws) if self.closed_form else self.take_steps(random_draws)
+        return self.threads.taking(steps)
 
     def fit(self, closed_form: Fit, random_draws: RandomDraws) -> Iterator[int]:
         """Fit the model in closed form: the only step of such an epoch."""
@@ -225,6 +233,7 @@ class Trainer:
                 self.oom,
             )
             loss, predictions = self.workers.mean(loss, num_val), self.workers.gather(predictions, num_val)
+        training.threads = self.threads.mean_of_epoch()
         self.epochs_done += 1
         self.verify_device(predictions)
         val_loss = loss.item()
@@ -315,15 +324,16 @@ class Trainer:
             "precision": self.step.precision,
             "step": self.step.state(),
             "oom": self.oom.state(),
-            "threads": self.params.threads,
+            "threads": self.threads.kept,
             "generator": self.generator.get_state(),
             "torch_rng": random_state(self.device),
             "epochs_done": self.epochs_done,
         }
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Load what `state()` returned, possibly on another device, and take the fallbacks in it. The number of threads
-        is set when a training is opened (context.py).
+        """Load what `state()` returned, possibly on another device, and take the fallbacks in it.
+
+        A number of threads on which the result depends is set when a training is opened (context.py).
         """
         self.oom.restore(state["oom"])
         self.model.load_state_dict(state["model"])

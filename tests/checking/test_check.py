@@ -108,9 +108,15 @@ PLANTED: dict[str, tuple[str, str, list[str], dict[str, str]]] = {
         fault("self.count += self.training\n        return Good.forward(self, values, mask) * 0.99**self.count",
               "self.count = 0"),
     ),
+    "DependsOnThreads": (
+        "threads", "warn", ["two threads change the last bits of the loss, "],
+        fault("return Good.forward(self, values, mask) * (1 + 0.001 * torch.get_num_threads())"),
+    ),
     "BatchNorm": (
         "batch statistics", "warn", ["(norm)", "several workers"],
-        fault("return self.norm(Good.pooled(self, values, mask))", "self.norm = nn.BatchNorm1d(32)", "pooled"),
+        fault("found = Good.pooled(self, values, mask)\n"  # (B, 32), whose statistics also depend on the threads
+              "        return self.norm(torch.stack([found, found], dim=2)).mean(dim=2)",
+              "self.norm = nn.BatchNorm1d(32)", "pooled"),
     ),
     "Unused": ("gradients", "warn", ["unused.weight, unused.bias"],
                fault("return Good.forward(self, values, mask)", "self.unused = nn.Linear(2, 2)")),

@@ -31,13 +31,14 @@ EPYC = "AMD EPYC 9654 96-Core Processor (family 25 model 17)"
 
 
 def make_manifest(device: str, **changes: Any) -> dict[str, Any]:
-    """`changes`: {"realized.threads": 4}, by dotted path."""
+    """`changes`: {"realized.step": "graph"}, by dotted path."""
     is_gpu = device == "cuda"
     cpu = {"name": EPYC, "cores": 16.0, "memory_mib": 64000}
     manifest = {
         "workload": "sign",
         "device": device,
         "requested": device,
+        "threads": 1 if is_gpu else 16,
         "seed": 0,
         "tree": {"commit": "a" * 40, "patch": "", "patch_sha256": None},
         "block": {"task": "classify", "train": {"batch_size": 56, "threads": "auto", "model": {"name": "gru"}}},
@@ -45,7 +46,6 @@ def make_manifest(device: str, **changes: Any) -> dict[str, Any]:
             "precision": "fp32",
             "grad_accum_steps": 1,
             "step": "graph" if is_gpu else "eager",
-            "threads": 1 if is_gpu else 16,
             "data_location": "device",
             "out_of_memory": [],
         },
@@ -241,7 +241,7 @@ def test_the_runs_of_a_side_must_be_repetitions_of_each_other():
         "the runs of cuda differ in hardware (NVIDIA H100 vs NVIDIA L4)",
     )
     # `auto` measures in every process: that it chose otherwise in one is no other work.
-    found = compare_sides({"cpu": [CPU, changed(CPU, **{"realized.threads": 8})], "cuda": seeds})
+    found = compare_sides({"cpu": [CPU, changed(CPU, threads=8)], "cuda": seeds})
     assert found.refusals == () and "differ in threads (16 vs 8)" in found.notes[0]
 
 
@@ -547,7 +547,7 @@ def test_runs_that_took_no_turns_are_compared_by_their_epochs_and_that_is_said()
 
 def test_a_number_of_threads_that_was_set_is_not_taken_for_the_best():
     runs = sides("11")
-    runs["cpu"] = [run_of(changed(CPU, **{"block.train.threads": 1, "realized.threads": 1}), classified("11"))]
+    runs["cpu"] = [run_of(changed(CPU, **{"block.train.threads": 1, "threads": 1}), classified("11"))]
     (note,) = judge(runs).notes
     assert "the CPU used 1 of 16 cores, because params.yaml sets threads: 1" in note
     assert judge(runs, SPEED).notes == ()  # there the CPU had its best number, and the sentence says it

@@ -32,7 +32,7 @@ def test_it_holds_what_the_files_of_the_run_hold(trained: Path) -> None:
     assert found["timing"]["epoch_seconds"] == read_record(trained, "timing.json")["timing"]["epoch_seconds"]
     assert found["result"]["metrics"] == read_record(trained, "score.json")["metrics"]
     assert (found["workload"], found["requested"], found["device"], found["seed"]) == ("tiny", "cpu", "cpu", 0)
-    assert found["realized"]["threads"] == 1 and found["realized"]["precision"] == "fp32"
+    assert found["threads"] == 1 and found["realized"]["precision"] == "fp32"
     assert {"steal_share", "others_share"} <= found["conditions"]["between"].keys()
     digests = [epoch[name] for epoch in found["epochs"] for name in ("weights_sha256", "order_sha256", "draws_sha256")]
     assert len({*digests, found["digests"]["weights"]["initial"]}) == 3 * len(history) + 1, "all of them move"

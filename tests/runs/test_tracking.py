@@ -61,7 +61,11 @@ def test_a_run_tells_what_where_and_how_well(trained: Path):
     [entry] = runs_of(client)
     assert entry.info.status == "FINISHED" and entry.data.metrics["test/accuracy"] > 0.5
     assert all(entry.data.tags[tag] for tag in ("device.name", "host", "mlflow.source.git.commit", "dvc.stage"))
-    assert entry.data.params["torch"] and entry.data.params["threads"] and entry.data.params["git.dirty"] == "false"
+    assert (
+        entry.data.params["torch"]
+        and entry.data.metrics["cpu/threads_mean"] == 1
+        and entry.data.params["git.dirty"] == "false"
+    )
     assert entry.data.params["train.model.hidden_size"] == "8"
     machine = json.loads(Path(client.download_artifacts(entry.info.run_id, "machine.json")).read_text())
     assert {"cpu.cores", "cpu.memory_mib", "os", "python"} <= set(machine) - set(entry.data.tags)

@@ -1,5 +1,7 @@
 """`auto` takes what is fastest, leaves the training as it was, and is kept by machine and shape.
 
+Here, the number of threads changes the bits of a training; test_threads.py has those in which it does not.
+
 No test reads the wall clock: time is what was planted, as a cost of a step by threads and precision.
 """
 
@@ -59,7 +61,7 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
 
 
 def planted(machine: SimpleNamespace, speed: Speed, settings: Train = AUTO, num_steps: int = 5) -> Trainer:
-    """A training whose step takes as long as `speed` says."""
+    """A training whose step takes as long as `speed` says, and whose bits depend on the number of threads."""
 
     class Network(nn.Module):
         def __init__(self) -> None:
@@ -73,7 +75,7 @@ def planted(machine: SimpleNamespace, speed: Speed, settings: Train = AUTO, num_
             if machine.num_disturbed > 0:
                 machine.waited += seconds / 2
                 machine.num_disturbed -= 1
-            return self.head(values.mean(1))
+            return self.head(values.mean(1)) + torch.get_num_threads() / 1000
 
     return trainer_on(Split(full_tensors(num_steps), torch.device("cpu")), settings, model=Network())
 
@@ -99,17 +101,17 @@ def speeds(*by_threads: float, in_bf16: float = 1.0) -> Speed:
 def test_more_threads_are_taken_where_they_gain(by_threads: tuple[float, ...], expected: int, machine: SimpleNamespace):
     trainer = planted(machine, speeds(*by_threads))
     sentences = auto.resolve(trainer, detect_hardware("cpu"))
-    assert trainer.params.threads == expected == torch.get_num_threads() == trainer.params.num_threads
+    assert trainer.threads.kept == (expected if expected > 1 else None) and torch.get_num_threads() == expected
     assert sentences["threads"].startswith(f"threads {expected}, chosen by measuring (2: {by_threads[1]:.2f} times")
 
 
-def test_precision_is_chosen_at_the_chosen_number_of_threads(machine: SimpleNamespace):
+def test_precision_is_chosen_on_all_cores_and_threads_in_this_precision(machine: SimpleNamespace):
     def speed(threads: int, is_bf16: bool) -> float:
-        return {(1, False): 10.0, (1, True): 5.0, (2, False): 15.0, (2, True): 30.0}.get((threads, is_bf16), 1.0)
+        return {(1, False): 10.0, (1, True): 5.0, (4, False): 15.0, (4, True): 30.0}.get((threads, is_bf16), 40.0)
 
     trainer = planted(machine, speed, replace(AUTO, precision="auto"))
     sentences = auto.resolve(trainer, detect_hardware("cpu"))
-    assert (trainer.params.num_threads, trainer.step.precision) == (2, "bf16")
+    assert (trainer.threads.number, trainer.step.precision) == (2, "bf16")
     assert "bf16: 2.00 times as fast as fp32" in sentences["precision"]
     slow = planted(machine, speed, replace(AUTO, threads=1, precision="auto"))
     auto.resolve(slow, detect_hardware("cpu"))
@@ -134,7 +136,7 @@ def test_the_training_goes_on_as_if_nothing_had_been_measured(
     before = measured.state()
     drawn, weights = torch.get_rng_state(), {name: each.clone() for name, each in before["model"].items()}
     auto.resolve(measured, detect_hardware("cpu"))
-    assert (measured.params.num_threads, measured.step.precision) == (2, "fp32")
+    assert (measured.threads.number, measured.step.precision) == (2, "fp32")
     after = measured.state()
     assert torch.equal(torch.get_rng_state(), drawn) and torch.equal(after["generator"], before["generator"])
     assert is_equal(after["model"], weights)
@@ -152,12 +154,11 @@ def test_the_training_goes_on_as_if_nothing_had_been_measured(
 def test_a_choice_holds_for_the_machine_and_the_shape(machine: SimpleNamespace):
     here = detect_hardware("cpu")
     auto.resolve(planted(machine, speeds(1.0, 1.9, 2.0)), here)
-    machine.num_steps = 0
     other_run = replace(AUTO, epochs=9, learning_rate=0.5, probe=True)
     for identity in (here, {**here, "requested": "auto", "why_not_cuda": "no driver"}):
-        again = planted(machine, speeds(1.0, 1.0, 1.0), other_run)
+        again, machine.num_steps = planted(machine, speeds(1.0, 1.0, 1.0), other_run), 0
         assert "threads 2, as chosen before" in auto.resolve(again, identity)["threads"]
-        assert again.params.threads == 2 and machine.num_steps == 0
+        assert again.threads.number == 2 and machine.num_steps == 3 * 4  # which show that the bits depend on it
     for settings, identity, num_steps in (
         (replace(AUTO, batch_size=8), here, 5),
         (replace(AUTO, model=replace(AUTO.model, hidden_size=16)), here, 5),
@@ -167,7 +168,7 @@ def test_a_choice_holds_for_the_machine_and_the_shape(machine: SimpleNamespace):
     ):
         other = planted(machine, speeds(1.0, 1.0, 3.0), settings, num_steps)
         auto.resolve(other, identity)
-        assert other.params.threads == 4
+        assert other.threads.number == 4
     assert len(auto.cached_choices()) == 6
 
 
@@ -175,7 +176,7 @@ def test_a_busy_machine_takes_one_thread_and_keeps_nothing(machine: SimpleNamesp
     machine.num_free, machine.num_disturbed = 1, math.inf
     trainer = planted(machine, speeds(1.0, 1.9, 3.5, in_bf16=2.0), replace(AUTO, precision="auto"))
     sentences = auto.resolve(trainer, detect_hardware("cpu"))
-    assert (trainer.params.threads, trainer.step.precision) == (1, "bf16")
+    assert (trainer.threads.number, trainer.step.precision) == (1, "bf16")
     assert "other processes use the cores" in sentences["threads"] and "not cached" in sentences["precision"]
     assert auto.cached_choices() == {}
 
@@ -195,9 +196,9 @@ def test_what_needs_no_measuring_is_not_measured(machine: SimpleNamespace, monke
     trainer = planted(machine, speeds(1.0, 1.9, 3.5))
     monkeypatch.setattr(auto, "usable_cores", lambda: 1.5)  # a container's quota
     assert auto.resolve(trainer, detect_hardware("cpu")) == {"threads": "threads 1: only one core is usable"}
-    pinned = planted(machine, speeds(1.0, 1.9, 3.5), replace(AUTO, threads=3))
-    assert auto.resolve(pinned, detect_hardware("cpu")) == {} and pinned.params.threads == 3
-    assert machine.num_steps == 0 and auto.cached_choices() == {}
+    pinned = planted(machine, speeds(1.0, 1.9, 3.5), replace(AUTO, threads=4))
+    assert auto.resolve(pinned, detect_hardware("cpu")) == {} and pinned.threads.kept == 4
+    assert machine.num_steps == 2 * 4 and auto.cached_choices() == {}  # which show whether the result depends on it
 
 
 def test_the_first_of_two_choices_made_at_once_holds_for_both():
@@ -211,7 +212,7 @@ def test_a_folder_that_cannot_be_written_costs_only_the_measuring(machine: Simpl
     auto.choices_file().with_suffix(".lock").mkdir(parents=True)
     trainer = planted(machine, speeds(1.0, 1.9, 2.0))
     assert "chosen by measuring; not cached: " in auto.resolve(trainer, detect_hardware("cpu"))["threads"]
-    assert trainer.params.threads == 2
+    assert trainer.threads.number == 2
 
 
 # A stage in a process of its own, in which as many threads as {fastest} take the least time, and which is interrupted
@@ -222,6 +223,7 @@ from tandem.stage import main
 from tandem.training import auto
 from tandem.training.trainer import Trainer
 auto.usable_cores, auto.has_cores, auto.waited_seconds = lambda: 2.0, lambda threads: True, lambda: 0.0
+auto.seconds_with_same_bits = lambda trainer, numbers: {{1: 1.0}}
 auto.seconds_with = lambda uses, trainer: {{value: 1.0 if value == {fastest} else 2.0 for value in uses}}
 epoch = Trainer.epoch
 def interrupted(trainer):

@@ -20,8 +20,10 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
+from tandem.machine.threads import threads_kept
 from tandem.models.kernels import choose, dropout
-from tandem.models.kernels.gru import add_product, sigmoid_backward, tanh_backward
+from tandem.models.kernels.gru import sigmoid_backward, tanh_backward
+from tandem.models.kernels.ordered import add_product, product
 
 
 def is_supported(lstm: nn.LSTM, x: Tensor) -> bool:
@@ -112,7 +114,8 @@ class Decoder(torch.autograd.Function):
             read = hiddens[-1, t + 1]
             if before_head is not None:
                 read = torch.mul(read, before_head[t], out=seen[t])
-            torch.addmv(head_bias, read, projection, out=outputs[t])
+            with threads_kept(1):  # BLAS sums other rows in another order if threads divide them
+                torch.addmv(head_bias, read, projection, out=outputs[t])
             if t + 1 < S:
                 torch.where(is_own[t], outputs[t], teacher_targets[t], out=inputs[0][t + 1, :, 0])
         if before_head is None:
@@ -156,16 +159,17 @@ class Decoder(torch.autograd.Function):
                 joint[:, : 3 * H].view(B, 3, H).mul_(dc.unsqueeze(1))
                 joint[:, 3 * H :].mul_(dh)
                 dc *= f[layer, t]
-                torch.mm(joint, weights_hh[layer], out=dh)
+                add_product(dh.zero_(), joint, weights_hh[layer])
                 if layer > 0:
-                    dx = joint @ weights_ih[layer]
+                    dx = product(joint, weights_ih[layer])
                     dhidden[layer - 1] += dx if between is None else dx.mul_(between[t, layer - 1])
                 else:
-                    dfed = joint @ weights_ih[0][:, 0]
+                    with threads_kept(1):
+                        dfed = joint @ weights_ih[0][:, 0]
         found: list[Tensor] = []
         for x, h, dgate in zip(inputs, hiddens[:, :-1], dgates, strict=True):
             flat = dgate.view(S * B, 4 * H)
             dbias = flat.sum(0)
-            found += [(x.view(S * B, -1).t() @ flat).t(), (h.reshape(S * B, H).t() @ flat).t(), dbias, dbias]
-        dprojection = doutputs.reshape(1, S * B) @ seen.reshape(S * B, H)
+            found += [product(each.reshape(S * B, -1).t(), flat).t() for each in (x, h)] + [dbias, dbias]
+        dprojection = product(doutputs.reshape(1, S * B), seen.reshape(S * B, H))
         return dfed, dhidden, dcell, None, None, None, dprojection, doutputs.sum().view(1), *found

@@ -32,6 +32,7 @@ from torch.autograd.function import once_differentiable
 
 from tandem.models.kernels import choose
 from tandem.models.kernels.dropout import drop_as_torch
+from tandem.models.kernels.ordered import add_product
 
 # The number of gate values in a chunk of steps, 2 MiB of float32: larger chunks do not fit into the cache, smaller ones
 # make matrix products inefficient. Measured from 2 ** 15 to 2 ** 21.
@@ -207,11 +208,6 @@ def derivatives(gates: Tensor, h_before: Tensor, first: int, scratch: Tensor, ou
     torch.neg(n[:first], out=scratch[:first])
     torch.sub(h_before, n[first:], out=scratch[first:])
     sigmoid_backward(scratch, z, grad_input=by_z)  # (h - n) z (1 - z)
-
-
-def add_product(target: Tensor, left: Tensor, right: Tensor, factor: float = 1) -> None:
-    """target += factor * left @ right. torch's FlopCounterMode counts this form, but not `target.addmm_`."""
-    torch.addmm(target, left, right, alpha=factor, out=target)
 
 
 def span_length(num_steps: int, values_per_step: int) -> int:

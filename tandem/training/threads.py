@@ -1,0 +1,90 @@
+"""The number of threads with which a training on the CPU takes its steps.
+
+With `threads: auto` it changes between steps: a training uses the number with which its steps are the fastest at the
+moment. A second thread makes a step up to twice as fast, or several times as slow while another process uses its core,
+because torch's threads wait for each other without sleeping. This is possible because the number changes no bit of the
+result (tandem/models/kernels/ordered.py). Where it would (`same_bits`), the training keeps one number.
+"""
+
+import time
+from collections.abc import Iterator, Sequence
+
+import torch
+
+TURN_SECONDS = 0.25  # of steps with one number, after which its speed is known
+MIN_GAIN = 1.05  # of twice as many threads, which take cores from other processes
+CHANGE = 1.25  # of the speed, after which other numbers are tried at once: another process has started or ended
+# Seconds until other numbers are tried again: doubled while none is better, and at least 20 times those of the trial.
+FIRST_WAIT, LONGEST_WAIT, MIN_RATIO = 2.0, 30.0, 20.0
+
+
+class Threads:
+    """Takes steps with the number of `numbers` that is fastest at the moment.
+
+    `changes_bits`: whether another number would give another result; then there is only one.
+    """
+
+    def __init__(self, numbers: Sequence[int], start: int | None = None, changes_bits: bool = False) -> None:
+        self.numbers, self.changes_bits = sorted(numbers), changes_bits
+        self.number = self.best = start or self.numbers[0]
+        self.used: dict[int, float] = {}  # number -> seconds in this epoch
+        self.size, self.seconds = 0, 0.0  # of this turn
+        self.speed = 0.0  # sequences/s of the last turn with `best`
+        self.to_try: list[int] = []
+        self.wait, self.waited = 0.0, 0.0
+
+    @property
+    def kept(self) -> int | None:
+        """The number that a resumed training must keep, if the result depends on it."""
+        return self.number if self.changes_bits else None
+
+    def mean_of_epoch(self) -> float:
+        """The mean number over the time of the steps since the last call."""
+        used, self.used = self.used, {}
+        total = sum(used.values())
+        return sum(number * seconds for number, seconds in used.items()) / total if total else float(self.number)
+
+    def taking(self, steps: Iterator[int]) -> Iterator[int]:
+        """Take `steps`, each of which yields its number of sequences."""
+        while True:
+            if torch.get_num_threads() != self.number:
+                torch.set_num_threads(self.number)
+            start = time.perf_counter()
+            size = next(steps, None)
+            if size is None:
+                return
+            self.add(size, time.perf_counter() - start)
+            yield size
+
+    def add(self, size: int, seconds: float) -> None:
+        """Count a step, and choose the number for the next one."""
+        self.used[self.number] = self.used.get(self.number, 0.0) + seconds
+        self.size, self.seconds = self.size + size, self.seconds + seconds
+        if self.seconds >= TURN_SECONDS and len(self.numbers) > 1:
+            size, spent = self.size, self.seconds
+            self.size, self.seconds = 0, 0.0
+            self.end_turn(size / spent, spent)
+
+    def end_turn(self, speed: float, seconds: float) -> None:
+        """Choose the number for the next turn, after one with this speed."""
+        if self.number == self.best:
+            self.waited += seconds
+            has_changed = not self.speed / CHANGE < speed < self.speed * CHANGE
+            self.speed = speed
+            if has_changed:
+                self.wait = 0.0
+            if self.waited >= self.wait:
+                self.to_try, self.waited = self.neighbours(), 0.0
+                self.wait = min(max(2 * self.wait, FIRST_WAIT), LONGEST_WAIT)
+        elif speed >= self.speed * (MIN_GAIN if self.number > self.best else 1 / MIN_GAIN):
+            is_more = self.number > self.best
+            self.best, self.speed, self.wait = self.number, speed, FIRST_WAIT
+            self.to_try = [number for number in self.neighbours() if (number > self.best) == is_more]
+        else:
+            self.wait = max(self.wait, MIN_RATIO * seconds)
+        self.number = self.to_try.pop(0) if self.to_try else self.best
+
+    def neighbours(self) -> list[int]:
+        """The next smaller and the next larger number."""
+        at = self.numbers.index(self.best)
+        return self.numbers[max(at - 1, 0) : at] + self.numbers[at + 1 : at + 2]
