@@ -6,6 +6,7 @@ because torch's threads wait for each other without sleeping. This is possible b
 result (tandem/models/kernels/ordered.py). Where it would (`same_bits`), the training keeps one number.
 """
 
+import statistics
 import time
 from collections.abc import Iterator, Sequence
 
@@ -13,7 +14,8 @@ import torch
 
 TURN_SECONDS = 0.25  # of steps with one number, after which its speed is known
 MIN_GAIN = 1.05  # of twice as many threads, which take cores from other processes
-CHANGE = 1.25  # of the speed, after which other numbers are tried at once: another process has started or ended
+CHANGE = 1.25  # of the usual speed, after which other numbers are tried: another process has started or ended
+NUM_USUAL = 4  # turns whose median is the usual speed: beside other processes, single turns vary
 # Seconds until other numbers are tried again: doubled while none is better, and at least 20 times those of the trial.
 FIRST_WAIT, LONGEST_WAIT, MIN_RATIO = 2.0, 30.0, 20.0
 
@@ -29,9 +31,9 @@ class Threads:
         self.number = self.best = start or self.numbers[0]
         self.used: dict[int, float] = {}  # number -> seconds in this epoch
         self.size, self.seconds = 0, 0.0  # of this turn
-        self.speed = 0.0  # sequences/s of the last turn with `best`
+        self.speeds: list[float] = []  # sequences/s of the last turns with `best`
         self.to_try: list[int] = []
-        self.wait, self.waited = 0.0, 0.0
+        self.waited, self.wait, self.least_wait = 0.0, 0.0, 0.0
 
     @property
     def kept(self) -> int | None:
@@ -67,21 +69,21 @@ class Threads:
 
     def end_turn(self, speed: float, seconds: float) -> None:
         """Choose the number for the next turn, after one with this speed."""
+        usual = statistics.median(self.speeds or [speed])
         if self.number == self.best:
+            has_changed = not usual / CHANGE < speed < usual * CHANGE
+            self.speeds = [*self.speeds[1 - NUM_USUAL :], speed]
             self.waited += seconds
-            has_changed = not self.speed / CHANGE < speed < self.speed * CHANGE
-            self.speed = speed
-            if has_changed:
-                self.wait = 0.0
-            if self.waited >= self.wait:
+            if self.waited >= (self.least_wait if has_changed else self.wait):
                 self.to_try, self.waited = self.neighbours(), 0.0
-                self.wait = min(max(2 * self.wait, FIRST_WAIT), LONGEST_WAIT)
-        elif speed >= self.speed * (MIN_GAIN if self.number > self.best else 1 / MIN_GAIN):
+                self.wait = FIRST_WAIT if has_changed else min(max(2 * self.wait, FIRST_WAIT), LONGEST_WAIT)
+        elif speed >= usual * (MIN_GAIN if self.number > self.best else 1 / MIN_GAIN):
             is_more = self.number > self.best
-            self.best, self.speed, self.wait = self.number, speed, FIRST_WAIT
+            self.best, self.speeds, self.wait = self.number, [speed], FIRST_WAIT
             self.to_try = [number for number in self.neighbours() if (number > self.best) == is_more]
         else:
-            self.wait = max(self.wait, MIN_RATIO * seconds)
+            self.least_wait = max(FIRST_WAIT, MIN_RATIO * seconds)
+            self.wait = max(self.wait, self.least_wait)
         self.number = self.to_try.pop(0) if self.to_try else self.best
 
     def neighbours(self) -> list[int]:

@@ -3,6 +3,7 @@
 No test asserts a duration: where time matters, it is planted, as the seconds of a step with each number of threads.
 """
 
+import math
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -191,6 +192,16 @@ def test_the_number_follows_processes_that_come_and_go(clock: list[float]):
         # The wait until an idle core is noticed is LONGEST_WAIT, after a long time beside others.
         assert seconds_until(threads, clock, 6000, seconds.__getitem__) < 1.15 * 6000 * least
         assert threads.best == min(seconds, key=seconds.__getitem__)
+
+
+def test_speeds_that_vary_beside_other_processes_cost_little(clock: list[float]):
+    draw, threads = torch.Generator().manual_seed(0), Threads([1, 2])
+
+    def seconds(number: int) -> float:
+        return {1: 0.04, 2: 0.12}[number] * torch.randn(1, generator=draw).mul(0.5).exp().item()
+
+    ideal = 0.04 * math.exp(0.5**2 / 2)  # the mean of a lognormal factor
+    assert seconds_until(threads, clock, 6000, seconds) < 1.1 * 6000 * ideal
 
 
 def test_an_epoch_says_how_many_threads_it_used(clock: list[float]):
