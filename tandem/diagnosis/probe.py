@@ -15,8 +15,9 @@ The parts are interleaved and use the training's step execution mode (eager, gra
 Waiting for a batch: on the CPU nothing overlaps, so it takes as long as the batches alone. On a GPU it is the time of
 the loop minus the time of the step alone, at most the time of the batches alone. A GPU's kernel time comes from
 torch.profiler, the host's time from a step without synchronization. An alternative runs as the loop
-does; its gain is in sequences per second relative to the loop in the same turn, as the median over the turns. FLOP
-are counted, not timed (counts.py).
+does; its gain is in sequences per second relative to the loop: the median over the turns, in each of which both ran, or
+the quotient of the fastest turns if that is less, because other processes may disturb most turns of one of them. A
+batch twice as large gains at most twice. FLOP are counted, not timed (counts.py).
 """
 
 import copy
@@ -99,8 +100,12 @@ def measure_parts(trainer: Trainer, seconds: float) -> ProbeResult:
         longest_seconds=2 * BUDGET_SECONDS,
     )
     gains = {
-        name: statistics.median(loop / other for loop, other in zip(turns["loop"], turns[name], strict=True))
-        for name in tried
+        name: min(
+            statistics.median(loop / other for loop, other in zip(turns["loop"], turns[name], strict=True)),
+            min(turns["loop"]) / min(turns[name]),
+            other.trainer.params.batch_size / len(batch) if name.startswith("batch ") else float("inf"),
+        )
+        for name, other in tried.items()
     }
     longer = [loop - step for loop, step in zip(turns["loop"], turns["step"], strict=True)]
     data, step, wait = (
