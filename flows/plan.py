@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from tandem.machine.hardware import detect_hardware
 from tandem.messages import shown, similar
 from tandem.params.devices import SINGLE
-from tandem.params.loading import PARAMS, parse_params, read_yaml
+from tandem.params.loading import PARAMS, choose_preset, parse_params, preset_changes, read_yaml
 from tandem.params.parsing import replaced, value_at
 from tandem.params.schema import Params
 
@@ -41,7 +41,13 @@ def make_plan(choices: dict[str, Any], overrides: dict[str, Any], force: bool, n
     if values or "seeds" in chosen or any(not set(names) <= set(items[key]) for key, names in chosen.items()):
         # The params of an experiment define its graph, so they select the stages instead of targets.
         values |= chosen
-        require_devices(parse_params(override(raw, values)).devices)
+        changed = override(raw, values)
+        wanted = parse_params(changed)
+        require_devices(wanted.devices)
+        in_force = choose_preset(wanted.preset, wanted.presets, detect_hardware("auto"))
+        set_by = {f"{name}.{key}" for name in wanted.workloads for key in preset_changes(changed, name, in_force)}
+        if without_effect := [key for key in overrides if key in set_by]:
+            raise ValueError(f"{without_effect[0]} is given in overrides, but preset {in_force} sets it; remove one")
         overridden = {key: (old, value) for key, value in values.items() if (old := value_at(raw, key)) != value}
         experiment = re.sub(r"[^A-Za-z0-9-]+", "-", name).strip("-") or "run"
         sets = [word for key, value in values.items() for word in ("--set-param", f"{key}={hydra(value)}")]

@@ -20,13 +20,15 @@ import sys
 from argparse import ArgumentParser, Namespace
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
+from functools import cache
 from typing import Any
 
 from flows.processes import output_of
 from flows.status import DEVICES, KINDS, kinds_of_changes
 from tandem import files
 from tandem.command import CommandError, Result, WrongArgument, aligned, count
-from tandem.params.loading import load_params
+from tandem.machine.hardware import detect_hardware
+from tandem.params.loading import block_in_force, choose_preset, load_params
 from tandem.params.parsing import flatten, nearest
 from tandem.report.text import format_score
 from tandem.runs.provenance import git
@@ -38,7 +40,8 @@ TITLES = ("experiment", "device", "score", "s/epoch", "samples/s", "VRAM MiB", "
 WORKSPACE, HERE = "workspace", "here, now"  # the working tree, as DVC and as the table call it
 # States of an experiment in which its metrics are those of the commit that it started from.
 WITHOUT_RESULT, NOT_COMPARED = ("queued", "running", "failed"), "not compared"
-NOT_TRAINED = "not trained"  # a device of params.yaml, in the workspace
+NOT_TRAINED = "not trained"  # a device of params.yaml without a result in the workspace, as in a clone
+MACHINE = KINDS[DEVICES]
 RESULTS = "results/runs"
 # One process, because importing DVC takes most of the time. Each command prints one line. DVC gives no status while a
 # stage runs. `dvc exp show` fails if a worker has taken an experiment and not written its file, for ever if the worker
@@ -101,6 +104,8 @@ def table(workload: str, rows: Sequence[Mapping[str, Any]]) -> str:
         if row["outdated"]
     ][:1]
     advice += [f"not trained: `{row['update']}` trains it" for row in rows if row["state"] == NOT_TRAINED][:1]
+    advice += [f"no times: another machine measured them; `{row['update']}` does it here" for row in rows
+               if MACHINE in row["changed"]][:1]  # fmt: skip
     if any(row["state"] == NOT_COMPARED for row in rows):
         advice.append(
             "not compared: `compare` did not run after this training, or an earlier version of Tandem ran it; an "
@@ -127,38 +132,39 @@ def recorded(num_commits: int) -> tuple[Status, list[Experiment]]:
 
 
 def changed_inputs(workload: str, device: str, status: Mapping[str, Sequence[Any]]) -> list[str]:
-    """What has changed of the inputs of the workspace's result. Another machine changes no result that exists."""
+    """What has changed of the inputs of the workspace's result."""
     own = re.compile(rf"preprocess@{workload}|(preload|train|replicate|evaluate)@{workload}-{device}")
     found = {kind for stage, changes in status.items() if own.fullmatch(stage) for kind in kinds_of_changes(changes)}
-    return [kind for kind in dict.fromkeys(KINDS.values()) if kind in found and kind != KINDS[DEVICES]]
+    return [kind for kind in dict.fromkeys(KINDS.values()) if kind in found]
 
 
 def rows_of(
     workload: str, experiment: Experiment, experiments: Sequence[Experiment], status: Status
 ) -> Iterator[dict[str, Any]]:
     """A row per device. `params`: those that differ from the last commit. `changed`: the inputs that did so after
-    the result. `update`: the command that replaces an outdated result. `state`: why there is no score.
+    the result. `update`: the command that replaces an outdated result, or measures its times here. `state`: why there
+    is no score.
     """
     is_here = experiment["rev"] == WORKSPACE and experiment["state"] is None
     state = "running" if is_here and status is None else experiment["state"]
     committed = next((each for each in experiments if each["rev"] != WORKSPACE), experiment)
     theirs, own = (chosen(workload, each) for each in (committed, experiment))
     name = HERE if is_here else experiment["name"] or experiment["rev"][:7]
-    params = {key: value for key, value in own.items() if value != theirs.get(key)} if experiment["data"] else {}
-    empty = {"score": None, **dict.fromkeys(MEASURED), "params": params}
+    empty = {"score": None, **dict.fromkeys(MEASURED), "params": differing(own, theirs) if experiment["data"] else {}}
     empty |= {"outdated": False, "changed": [], "update": None}
     if state in WITHOUT_RESULT:
         for requested in own["devices"] or ["-"]:
             yield {"experiment": name, "device": requested, **empty, "state": state}
         return
     scores, timings = (content(experiment, "metrics", path).get(workload, {}) for path in (SCORES, TIMINGS))
-    rests_on = recorded_digests(experiment).get(workload, {}) if scores else {}
+    recorded = recorded_timings(experiment).get(workload, {}) if scores else {}
     if is_here and scores:
+        here = {requested for requested in scores if (files.runs_dir(workload, requested) / "evaluate/result").exists()}
         for requested in own["devices"] or ():
-            if requested not in scores:
+            if requested not in here:
                 update = f"tandem repro {workload}"
                 yield {"experiment": name, "device": requested, **empty, "update": update, "state": NOT_TRAINED}
-        scores = {requested: score for requested, score in scores.items() if requested in (own["devices"] or scores)}
+        scores = {requested: score for requested, score in scores.items() if requested in here & {*own["devices"]}}
     for requested, score in scores.items():
         times = timings.get(requested, {})
         changed = changed_inputs(workload, requested, status or {}) if is_here else []
@@ -166,17 +172,25 @@ def rows_of(
             "experiment": name,
             "device": times.get("device", requested) if requested == "auto" else requested,
             **empty,
-            "outdated": bool(changed),
+            "outdated": changed not in ([], [MACHINE]),  # another machine changes no score
             "changed": changed,
             "update": f"tandem repro {workload}" if changed else None,
         }
-        if is_compared(workload, requested, experiment, rests_on.get(requested, {}).get("rests_on")):
-            yield {**row, "score": score, **{name: times.get(name) for name in MEASURED}, "state": None}
+        of_row = recorded.get(requested, {})
+        if is_compared(workload, requested, experiment, of_row.get("rests_on")):
+            used = own if "parameters" not in of_row else {key: own[key] for key in SHARED} | of_row["parameters"][0]
+            row["params"] = differing(used, theirs)
+            measured = {} if MACHINE in changed else times
+            yield {**row, "score": score, **{name: measured.get(name) for name in MEASURED}, "state": None}
         else:
             yield {**row, "state": NOT_COMPARED}
 
 
-def recorded_digests(experiment: Experiment) -> dict[str, Any]:
+def differing(parameters: dict[str, Any], others: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in parameters.items() if value != others.get(key)}
+
+
+def recorded_timings(experiment: Experiment) -> dict[str, Any]:
     """timings.json of the experiment. DVC leaves out its lists."""
     is_here = experiment["rev"] == WORKSPACE
     path = files.ROOT / TIMINGS
@@ -197,8 +211,18 @@ def is_compared(workload: str, device: str, experiment: Experiment, rests_on: Se
 
 
 def chosen(workload: str, experiment: Experiment) -> dict[str, Any]:
+    """The parameters of params.yaml with its preset, for `auto` the one for this machine."""
     params = content(experiment, "params", "params.yaml")
-    return {key: params.get(key) for key in SHARED} | flatten(params.get(workload, {}))
+    block = params.get(workload, {})
+    with suppress(ValueError, LookupError, TypeError, AttributeError):  # of an experiment that was refused
+        preset = choose_preset(params["preset"], params["presets"], this_machine())
+        block = block_in_force(params, workload, preset)
+    return {key: params.get(key) for key in SHARED} | flatten(block)
+
+
+@cache
+def this_machine() -> dict[str, Any]:
+    return detect_hardware("auto")
 
 
 def content(experiment: Experiment, kind: str, path: str) -> dict[str, Any]:

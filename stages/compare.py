@@ -16,7 +16,8 @@ from tandem import files
 from tandem.comparing import published
 from tandem.comparing.comparison import Comparison, Side, compare
 from tandem.files import read_json
-from tandem.params.loading import PARAMS, load_params, read_yaml
+from tandem.params.loading import PARAMS, block_in_force, load_params, preset_in_force, read_yaml
+from tandem.params.parsing import flatten
 from tandem.report import comparison, report
 from tandem.report.changes import at_commit, changes, committed_params
 from tandem.report.comparison import ReportSection
@@ -169,9 +170,9 @@ def scores(row: Mapping[str, Any]) -> dict[str, float]:
 
 
 def timings(row: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the main measurements, where they were made, and the digests of what the row rests on, by which
-    `tandem show` recognizes a score of another training. Measurements that do not exist are left out. DVC's tables
-    leave out the list.
+    """Return the main measurements, where they were made, the digests of what the row rests on, by which `tandem show`
+    recognizes a score of another training, and its parameters: those of a commit's params.yaml may be others.
+    Measurements that do not exist are left out. DVC's tables leave out lists.
     """
     measured = {"epoch_seconds": "epoch_seconds", "samples_per_second": "samples_per_second"}
     measured["vram_peak_mib"] = "peak_allocated_mib"
@@ -179,7 +180,9 @@ def timings(row: Mapping[str, Any]) -> dict[str, Any]:
     busy = {"busy": row["busy"]} if row["busy"] else {}
     folder = files.runs_dir(row["workload"], row["requested"])
     rests_on = [f"{name} {dvc_digest(folder / name)}" for name in RESTS_ON]
-    return {**found, "device": row["device"], "hardware": row["device_name"], **busy, "rests_on": rests_on}
+    own = {"device": row["device"], "hardware": row["device_name"], **busy}
+    block = block_in_force(read_yaml(PARAMS), row["workload"], preset_in_force(load_params(), row["workload"]))
+    return {**found, **own, "rests_on": rests_on, "parameters": [flatten(block)]}
 
 
 def dvc_digest(folder: Path) -> str:

@@ -107,7 +107,8 @@ def evaluate(context: RunContext, trained: Run) -> tuple[Evaluation, OwnScores, 
         with measure(device) as measured:
             outputs = predict(model, split, oom)
 
-        result = name_groups(task.evaluate(outputs.cpu(), context.read), context.summary, context.read)
+        evaluated = task.evaluate(outputs.cpu(), context.read_known(model))
+        result = name_groups(evaluated, context.summary, context.read)
         check_evaluation(task, result)
 
         def outputs_of(tensors: dict[str, torch.Tensor]) -> torch.Tensor:

@@ -122,6 +122,8 @@ def dependencies() -> dict[Path, Any]:
         print(f"{device}: {identity['kind']}, {identity['name']}")
     code = Code()
     for name, workload in requested["workloads"].items():
+        if workload["preset"]:
+            print(f"{name}: preset {workload['preset']}")
         for stage in PER_WORKLOAD:
             contents[code_file(stage, name)] = closure(stage, workload["modules"], code)
             contents[params_file(stage, name)] = workload["params"][stage]
@@ -157,15 +159,15 @@ def validate(machine: dict[str, Any]) -> dict[str, Any]:
     """What params.yaml requests: its devices, and for each workload to train the parameters in force and the modules of
     its components. Raises ValueError with one sentence if it is invalid.
     """
-    from tandem.params.loading import choose_preset, in_force, load_params, with_preset
+    from tandem.params import loading
     from tandem.params.own_components import modules_of
     from tandem.params.schema import BUILT_IN
 
-    params = load_params()
-    preset = choose_preset(params.preset, params.presets, machine)
+    params, raw = loading.load_params(), loading.read_yaml(loading.PARAMS)
+    preset = loading.choose_preset(params.preset, params.presets, machine)
     workloads = {}
     for name in params.workloads:
-        block = with_preset(params, name, preset)
+        block = loading.with_preset(params, name, preset)
         if block.preprocess.component and not files.raw_dir(name).is_dir():
             folder = files.relative(files.raw_dir(name))
             raise ValueError(f"{folder}, a dependency of DVC, is missing; create it with a file that git tracks")
@@ -173,8 +175,13 @@ def validate(machine: dict[str, Any]) -> dict[str, Any]:
             check_network(name, block.train.model)
         task = block.own_task  # preprocess reads of it only the kind of target, without importing it
         target = {f"{files.relative(task.path)}: target": block.task_attributes.target} if task else {}
-        params_of = in_force(block, preset)
-        workloads[name] = {"modules": modules_of(name, block), "params": params_of, "target": target}
+        values = ", ".join(f"{key}={value}" for key, value in loading.preset_changes(raw, name, preset).items())
+        workloads[name] = {
+            "modules": modules_of(name, block),
+            "params": loading.in_force(block, preset),
+            "target": target,
+            "preset": values and f"{preset} sets {values}",
+        }
     return {"devices": params.devices, "workloads": workloads}
 
 

@@ -143,7 +143,8 @@ def predict(context: RunContext, trainer: Trainer) -> dict[str, Any]:
     )
     batches = split.batches(sequential_indices(split), PREDICTION_BATCH)
     outputs = inference.predict_outputs(model.to(device), batches).cpu()
-    result = name_groups(context.task.evaluate(outputs, context.read), context.summary, context.read)
+    evaluated = context.task.evaluate(outputs, context.read_known(model))
+    result = name_groups(evaluated, context.summary, context.read)
     with TemporaryDirectory() as folder:
         path = Path(folder) / "predictions.csv"
         files.write_table(path, result.predictions)

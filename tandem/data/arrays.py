@@ -31,6 +31,7 @@ class Sequences:
     offsets: Mapping[str, float] = field(default_factory=dict)  # feature -> value subtracted before the cast to float32
     remarks: tuple[str, ...] = ()  # what was read in another way than the table has it
     stretches: np.ndarray | None = None  # (N,) text: if the sequences are windows, the stretch of each (windows.py)
+    group_names: np.ndarray | None = None  # (N,) text: the values of the column of `groups`
     unit: str = ""  # what stays in one split, for messages: "stretch", "recording", or a column's name
 
     @property
@@ -66,7 +67,11 @@ class PreparedSequences:
     def arrays_of(self, rows: np.ndarray) -> dict[str, np.ndarray]:
         """The arrays of the sequences `rows`, in that order."""
         sequences = self.sequences
-        together = {"stretches": sequences.stretches, "groups": sequences.groups}
+        together = {
+            "stretches": sequences.stretches,
+            "groups": sequences.groups,
+            "group_names": sequences.group_names,
+        }
         return {
             "values": sequences.values[rows],
             "lengths": sequences.lengths[rows],

@@ -84,7 +84,11 @@ def to_sequences(
     splits = None
     if SPLIT_COLUMN in table.columns:
         splits = np.array(SPLITS)[first_of_sequence(table.split or SPLIT_COLUMN, read_splits(table))]
-    group_ids = None if groups == NO_GROUPS else first_of_sequence(groups, factorize(table, groups)[0])
+    group_ids = group_names = None
+    if groups != NO_GROUPS:
+        group_codes, group_values = factorize(table, groups)
+        group_ids = first_of_sequence(groups, group_codes)
+        group_names = group_values.astype(np.str_)[group_ids]
     del row_labels
 
     def read(index: int) -> np.ndarray:
@@ -107,6 +111,7 @@ def to_sequences(
         group_ids,
         used_offsets,
         table.report,
+        group_names=group_names,
     )
 
 

@@ -105,7 +105,12 @@ def split_and_standardize(
     copies, num = len(duplicates) - len(np.unique(duplicates)), len(duplicates)
     if sequences.groups is None and copies > MAX_COPIES * num:
         remark = f"{copies:,} of {num:,} sequences are copies; an interval of a score counts equal ones as one group"
-        sequences = replace(sequences, groups=duplicates, remarks=(*sequences.remarks, remark))
+        sequences = replace(
+            sequences,
+            groups=duplicates,
+            group_names=duplicates.astype(np.str_),
+            remarks=(*sequences.remarks, remark),
+        )
     mean, std = statistics_of(sequences, parts["train"])
     standardize(sequences.values, sequences.padding_mask, mean, std)
     remarks = (*sequences.remarks, *remarks_about_constants(sequences.features, std))

@@ -15,11 +15,13 @@ The parts are interleaved and use the training's step execution mode (eager, gra
 Waiting for a batch: on the CPU nothing overlaps, so it takes as long as the batches alone. On a GPU it is the time of
 the loop minus the time of the step alone, at most the time of the batches alone. A GPU's kernel time comes from
 torch.profiler, the host's time from a step without synchronization. An alternative runs as the loop
-does; its gain is in sequences per second relative to the loop in the same turn, as the median over the turns. FLOP
-are counted, not timed (counts.py).
+does; its gain is in sequences per second relative to the loop: the median over the turns, in each of which both ran, or
+the quotient of the fastest turns if that is less, because other processes may disturb most turns of one of them. A
+larger batch gains at most what does not grow with it. FLOP are counted, not timed (counts.py).
 """
 
 import copy
+import math
 import os
 import statistics
 import time
@@ -99,16 +101,23 @@ def measure_parts(trainer: Trainer, seconds: float) -> ProbeResult:
         seconds=seconds,
         longest_seconds=2 * BUDGET_SECONDS,
     )
+    num, fastest, is_cuda = len(batch), {name: min(seconds) for name, seconds in turns.items()}, device.type == "cuda"
+    # The share of the loop that grows with the batch. A GPU may compute a larger one in the same time.
+    growing = 0.0 if is_cuda else max(fastest["step"] - fastest["single"] / num, 0.0)
+    growing /= fastest["step"] + fastest["batches"]
     gains = {
-        name: statistics.median(loop / other for loop, other in zip(turns["loop"], turns[name], strict=True))
-        for name in tried
+        name: min(
+            statistics.median(loop / other for loop, other in zip(turns["loop"], turns[name], strict=True)),
+            fastest["loop"] / fastest[name],
+            1 / (growing + (1 - growing) * num / size) if (size := part.trainer.params.batch_size) > num else math.inf,
+        )
+        for name, part in tried.items()
     }
     longer = [loop - step for loop, step in zip(turns["loop"], turns["step"], strict=True)]
     data, step, wait = (
         len(batch) * statistics.median(seconds) for seconds in (turns["batches"], turns["step"], longer)
     )
 
-    is_cuda = device.type == "cuda"
     device_bytes = torch.cuda.get_device_properties(device).total_memory if is_cuda else memory_limit_bytes()
     apply_settings(now)
     alone: dict[str, Any] = {**measure_streaming(trainer), **measure_on_gpu(now.step.repeated(batch), device)}

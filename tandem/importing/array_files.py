@@ -23,6 +23,7 @@ from tandem.params.parsing import one_line
 
 VALUES = "x data values samples signals sequences series features".split()
 LABELS = "y label labels target targets class classes".split()
+ENDS = "lengths length mask".split()  # the real steps of each sequence
 FEW_CHANNELS, MANY_STEPS = 10, 4  # fewer than 10, and at least 4 times as many steps: nobody records the reverse
 
 
@@ -97,23 +98,35 @@ def open_arrays(path: Path, options: Mapping[str, Any], is_alone: bool) -> Sourc
                 f"{array} and {sequences[0]} have other channels as {axes}; give both the same, or turn them with "
                 "--axes"
             )
+    masks = [mask_of(array, found, array.values.shape[axes.index("T")]) for array in sequences]
+    used = [*sequences, *(column for columns in per_sequence for column in columns.values())]
+    unused = [array for array in found if array.word not in ENDS and not any(array is each for each in used)]
     num_rows = max(1, BLOCK_CELLS // max(1, int(np.prod(shape[1:], dtype=np.int64))))
 
     def blocks() -> Iterator[Block]:
         done = 0
-        for array, columns in zip(sequences, per_sequence, strict=True):
+        for array, columns, mask in zip(sequences, per_sequence, masks, strict=True):
             table = pa.table({name: label_cells(own.values) for name, own in columns.items()})
             split = array.split if len(sequences) > 1 else ""
             for low in range(0, len(array.values), num_rows):
                 values = as_plain_type(array.values[low : low + num_rows])
                 values = values[:, :, None] if values.ndim == 2 else values
-                lengths, cells = real_steps(values.swapaxes(1, 2) if axes == "NCT" else values, done)
+                values = values.swapaxes(1, 2) if axes == "NCT" else values
+                if mask is not None:
+                    values = np.where(mask[low : low + num_rows, :, None], values, np.nan)
+                lengths, cells = real_steps(values, done)
                 done += len(values)
                 yield Block(lengths, cells, table.slice(low, len(values)), done, split)
 
     return as_long_table(
         list(dict.fromkeys(array.path for array in found)),
-        [("arrays", ", ".join(map(str, sequences)), f"{axes}, {why}")],
+        [
+            ("arrays", ", ".join(map(str, sequences)), f"{axes}, {why}"),
+            *(
+                [("not used", ", ".join(map(str, unused)), "neither one number per sequence nor its steps")]
+                * bool(unused)
+            ),
+        ],
         blocks(),
         channel_names(num_channels),
         names,
@@ -133,7 +146,7 @@ def arrays_with(path: Path, labels: Path | None, is_alone: bool) -> list[Array]:
     files, word = [path], word_and_split(path.stem)[0]
     if path.suffix.lower() == ".npy" and word in VALUES and not is_alone:
         beside = [other for other in sorted(path.parent.glob("*.npy")) if other != path]
-        files += [other for other in beside if word_and_split(other.stem)[0] in (word, *LABELS)]
+        files += [other for other in beside if word_and_split(other.stem)[0] in (word, *LABELS, *ENDS)]
     found = [array for file in files for array in arrays_of(file)]
     if labels and labels.suffix.lower() in (".npy", ".npz"):
         found = [*(array for array in found if array.word not in LABELS), *arrays_of(labels)]
@@ -144,7 +157,8 @@ def sequences_of(path: Path, found: list[Array]) -> list[Array]:
     """The array of sequences, or one for each split. Raises ValueError if there is none, or if the splits do not tell
     the arrays apart.
     """
-    many = [array for array in found if array.values.ndim >= 2 and array.values.dtype.kind in "fiub"]
+    numbers = [array for array in found if array.values.ndim >= 2 and array.values.dtype.kind in "fiub"]
+    many = [array for array in numbers if array.word not in ENDS]
     sequences = [array for array in many if array.word in VALUES]
     sequences = sequences or [array for array in many if array.word not in LABELS][:1]
     shown = ", ".join(map(str, sequences or found)) or "nothing"
@@ -210,13 +224,30 @@ def columns_of(array: Array, found: list[Array]) -> dict[str, Array]:
             raise ValueError(
                 "the labels have several columns; give one number each, e.g. y.argmax(axis=1) of one-hot labels"
             )
-        if other.split != array.split:
+        if other.split != array.split or other.word in ENDS:
             continue
         if other.word in LABELS and other.values.shape[:1] != (count,):
             raise ValueError(f"{other} does not go with {array}; give a label for each")
         if other.values.shape in ((count,), (count, 1)) and other.values.dtype.kind in "fiubSUM":
             columns[other.word or "label"] = other
     return columns
+
+
+def mask_of(array: Array, found: list[Array], num_steps: int) -> np.ndarray | None:
+    """(N, T) True at the real steps of `array`, by `lengths` (N,) or a mask (N, T) of its split; None without one."""
+    count = len(array.values)
+    for other in (other for other in found if other.word in ENDS and other.split == array.split):
+        values = other.values
+        if other.word == "mask":
+            if values.shape == (count, num_steps) and np.isin(values, (0, 1)).all() and values[:, 0].all():
+                return values.astype(bool)
+            accepted = f"({count}, {num_steps}) with 1 at the real steps, which come first, and 0 after the last one"
+        else:
+            if values.size == count and np.isin(values, np.arange(1, num_steps + 1)).all():
+                return np.arange(num_steps) < values.reshape(-1, 1)
+            accepted = f"({count},) with the number of real steps, from 1 to {num_steps}, of each sequence"
+        raise ValueError(f"{other} does not go with {array}; accepted: {accepted}; give it another name otherwise")
+    return None
 
 
 def label_cells(values: np.ndarray) -> pa.Array:

@@ -60,10 +60,7 @@ def parse_params(raw: dict[str, Any], path: Path | None = None) -> Params:
         params: Params = parse(params_type(raw), raw)
         for preset in params.presets:  # reports a mistake in a preset now, not at its first use
             try:
-                blocks = {
-                    name: changed(name, raw[name], applicable(raw[name], overrides_of(params.presets, preset, name)))
-                    for name in params.blocks
-                }
+                blocks = {name: block_in_force(raw, name, preset) for name in params.blocks}
                 parse(params_type(raw | blocks), raw | blocks)
             except ValueError as error:
                 raise InvalidParams(f"presets.{preset}: {error}", ["presets", preset]) from None
@@ -130,12 +127,19 @@ def in_force(block: Workload, preset: str) -> dict[str, dict[str, Any]]:
 
 def with_preset(params: Params, name: str, preset: str) -> Workload:
     """Return the block of one workload with the changes of a preset."""
-    overrides = overrides_of(params.presets, preset, name)
-    if not overrides:
+    if not overrides_of(params.presets, preset, name):
         return params.blocks[name]
     with prefixed(f"params.yaml: preset {preset}"):
-        block = read_yaml(PARAMS)[name]
-        return parse_workload(name, block, applicable(block, overrides))
+        return parse_workload(name, block_in_force(read_yaml(PARAMS), name, preset), {})
+
+
+def block_in_force(raw: dict[str, Any], workload: str, preset: str) -> Any:
+    """The block of `workload` with the changes of `preset`. `raw`: the content of a params.yaml."""
+    return changed(workload, raw[workload], preset_changes(raw, workload, preset))
+
+
+def preset_changes(raw: dict[str, Any], workload: str, preset: str) -> dict[str, Any]:
+    return applicable(raw[workload], overrides_of(raw.get("presets") or {}, preset, workload))
 
 
 def overrides_of(presets: dict[str, dict[str, dict[str, Any]]], preset: str, workload: str) -> dict[str, Any]:

@@ -7,8 +7,7 @@ from typing import Any
 from ruamel.yaml import YAML
 
 from tandem import files
-from tandem.params.loading import PARAMS, read_yaml
-from tandem.params.parsing import differing_names, flatten
+from tandem.params.parsing import differing_names
 from tandem.report.text import format_score
 from tandem.runs.provenance import git
 
@@ -25,12 +24,12 @@ def changes(evaluated: Iterable[str]) -> list[str]:
     if commit is None or committed_scores is None:
         return []
     name, before = commit.decode().strip(), json.loads(committed_scores)
-    now = files.read_json(files.results_dir() / "scores.json")
-    params_now = read_yaml(PARAMS)
-    params_before = committed_params() or params_now
+    now, timings = (files.read_json(files.results_dir() / file) for file in ("scores.json", "timings.json"))
+    committed_timings = json.loads(at_commit("results/timings.json") or b"{}")
+    committed_workloads = committed_params()
     changed, equal = list[str](), list[str]()
     for workload in evaluated:
-        if workload not in before and workload not in params_before:
+        if workload not in before and workload not in committed_workloads:
             changed.append(f"{workload}: new since commit {name}")
             continue
         for device, score in now.get(workload, {}).items():
@@ -39,7 +38,8 @@ def changes(evaluated: Iterable[str]) -> list[str]:
                 equal.append(f"{workload}@{device}")
             else:
                 new_text, old_text = format_score(score), format_score(old) if old else "none"
-                differs = changed_params(params_before.get(workload, {}), params_now.get(workload, {}))
+                rows = (each.get(workload, {}).get(device, {}) for each in (committed_timings, timings))
+                differs = changed_params(*rows)
                 changed.append(f"{workload}@{device}: {new_text}, at commit {name} {old_text}{differs}")
     return changed + ([f"same scores as at commit {name}: {', '.join(equal)}"] if equal else [])
 
@@ -53,10 +53,12 @@ def committed_params() -> dict[str, Any]:
     return YAML(typ="safe").load(at_commit("params.yaml") or b"{}") or {}
 
 
-def changed_params(block_before: dict[str, Any], block_now: dict[str, Any]) -> str:
-    """` (train.epochs: 100 before, 3 now)`; empty if a workload's parameters are those of the last commit."""
-    before, now = flatten(block_before), flatten(block_now)
-    names = differing_names(before, now)
+def changed_params(row_before: dict[str, Any], row_now: dict[str, Any]) -> str:
+    """` (train.epochs: 100 before, 3 now)`, from two rows of timings.json. Empty if the parameters are equal, or if an
+    earlier version, or nobody, recorded those of the last commit.
+    """
+    before, now = (dict(*row.get("parameters", ())) for row in (row_before, row_now))
+    names = differing_names(before, now) if before else []
     found = [f"{name}: {before.get(name, 'absent')} before, {now.get(name, 'absent')} now" for name in names]
     more = [f"{len(found) - MAX_SHOWN} more"] if len(found) > MAX_SHOWN else []
     return f" ({'; '.join(found[:MAX_SHOWN] + more)})" if found else ""

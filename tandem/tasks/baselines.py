@@ -39,7 +39,7 @@ def compare_with_baselines(
     first, *rest = baselines
     words = [f"{first.name} reaches {first.score:.4g}", *(f"{each.name} {each.score:.4g}" for each in rest)]
     if groups and groups.shortage:
-        return f"{', '.join(words)}, the network {own:.4g}: the data cannot tell which is better ({groups.shortage})"
+        return f"{', '.join(words)}, {subject} {own:.4g}: the data cannot tell which is better ({groups.shortage})"
     beaten = [each.name for each in baselines if own > each.score and each.gain and each.gain[0] > 0]
     verdicts = [
         f"{'is not clearly better than' if own > each.score else 'does not beat'} {each.name} "

@@ -75,10 +75,10 @@ class Groups:
 
 
 def name_groups(found: Evaluation, summary: Mapping[str, Any], read: Read) -> Evaluation:
-    """Add the group of each sequence to the predictions, by which trainings are compared later."""
-    if groups := Groups.of_test_split(summary, read):
-        numbers = dict(zip(map(str, read("test", "ids").tolist()), groups.names.tolist(), strict=True))
+    """Add the group of each sequence to the predictions, as the data names it. Trainings are compared by it later."""
+    if "num_groups" in summary:
+        names = dict(zip(map(str, read("test", "ids").tolist()), read("test", "group_names").tolist(), strict=True))
         for row in found.predictions:
-            if (name := str(row.get("sequence"))) in numbers:
-                row[COLUMN] = numbers[name]
+            if (sequence := str(row.get("sequence"))) in names:
+                row[COLUMN] = names[sequence]
     return found

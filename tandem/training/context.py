@@ -31,9 +31,11 @@ from tandem.params.devices import split_device
 from tandem.params.loading import load_params, load_workload
 from tandem.params.schema import Threads, Train, Workload
 from tandem.parts import Component, find
-from tandem.tasks import Task, check_loss, open_task
+from tandem.tasks import Read, Task, check_loss, open_task
 from tandem.training import auto
 from tandem.training.batches import Split, load_split
+from tandem.training.candidates import fit_of
+from tandem.training.closed_form import OwnFit
 from tandem.training.custom_loop import LoopTrainer
 from tandem.training.device import open_device
 from tandem.training.oom import OomPolicy, OutOfMemory, advice, is_out_of_memory, shorten, translate_oom
@@ -133,6 +135,16 @@ class RunContext:
     def read(self, split: str, name: str) -> np.ndarray:
         """An array of the prepared data. Raises ValueError if the file is not the one that preprocess wrote."""
         return read_array(prepared_dir(self.workload), split, name, self.summary)
+
+    def read_known(self, model: nn.Module) -> Read:
+        """Return `read`, with val in the split train if the evaluated weights of `model` were fitted to both. A
+        baseline must know as much as the model.
+        """
+        is_refitted = fit_of(model) not in (None, OwnFit) and self.params.evaluate.weights == "last"
+        if not (is_refitted or hasattr(model, "fit_initial")):
+            return self.read
+        splits = {"train": ("train", "val")}
+        return lambda split, name: np.concatenate([self.read(each, name) for each in splits.get(split, (split,))])
 
 
 def scaled(settings: Train, num_workers: int) -> Train:

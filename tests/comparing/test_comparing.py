@@ -370,6 +370,19 @@ def test_sequences_of_one_group_are_one_case():
     assert difference("correct", {0: grouped(first)}, {0: grouped(second)}).verdict == "different"  # as it was
 
 
+def test_groups_that_an_earlier_version_numbered_are_those_that_have_names():
+    first, second = grouped("1" * 18 + "00", 3), grouped("0" * 5 + "1" * 15, 3)
+    named = [{**row, "group": f"p{100 - row['group']}"} for row in second]
+    both = [difference("correct", {0: first}, {0: rows}, has_groups=True) for rows in (second, named)]
+    assert both[0] == both[1]
+    for other in (
+        [{**row, "group": row["group"] // 2} for row in second],
+        [{**row, "group": n} for n, row in enumerate(second)],
+    ):
+        with pytest.raises(ValueError, match="differ in the groups"):
+            difference("correct", {0: first}, {0: other}, has_groups=True)
+
+
 def test_people_of_another_test_split_scatter_also_with_many_seeds():
     """Five seeds that agree tell nothing of other people."""
     runs = [{seed: grouped(right) for seed in range(5)} for right in ("11111100", "00111111")]

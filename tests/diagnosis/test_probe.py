@@ -110,6 +110,26 @@ def test_the_parts_of_a_step_and_the_gains_come_from_the_clock_alone(virtual: Si
     assert result.numbers()["flop_of_peak"] == result.flop_per_second / 1e9
 
 
+@pytest.mark.parametrize(("undisturbed", "gain"), [(0.35, 9 / 8 / (13 / 16)), (0.0, 2 / (1 + 23.5 / 29))])
+def test_a_machine_that_disturbs_most_turns_of_a_batch_makes_no_other_batch_fast(
+    undisturbed: float, gain: float, virtual: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
+):
+    """Other processes take time in bursts; or from every turn: 23.5 of 29 ms then grow with the batch, so that twice
+    the batch cannot save more than half of the others.
+    """
+    trainer = costly(replace(SETTINGS, augment=NONE, batch_size=8), virtual, 0.004, 0.001, 0.0005)
+    monkeypatch.setattr(probing, "BUDGET_SECONDS", 3.0)  # of planted seconds
+    kind = type(trainer.model)  # this training's alone
+    forward = kind.forward
+
+    def disturbed(self: nn.Module, values: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        virtual.seconds += 0.02 * (len(values) == 8 and virtual.seconds % 1.0 >= undisturbed)
+        return forward(self, values, mask)
+
+    kind.forward = disturbed
+    assert found(trainer).gains["batch 16"] == pytest.approx(gain)
+
+
 @pytest.mark.parametrize(("costs", "bottleneck"), [((0.05, 0.001, 0.0), "data"), ((1e-4, 0.01, 1e-4), "launch")])
 def test_the_largest_part_is_the_bottleneck(costs: tuple[float, ...], bottleneck: str, virtual: SimpleNamespace):
     """And arithmetic: the test above."""

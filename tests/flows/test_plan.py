@@ -14,6 +14,7 @@ from flows.plan import make_plan
         ({"workloads": ["sgin"]}, {}, "did you mean 'sign'?"),
         ({"devices": ["tpu"]}, {}, "accepted: auto, cpu, cuda"),
         ({"devices": ["cpu"]}, {"devices": ["cpu"]}, "remove one of them"),
+        ({"preset": "cpu"}, {"sign.train.epochs": 5}, "is given in overrides, but preset cpu sets it"),
         ({"devices": ["cuda"]}, {}, "device 'cuda' is not available: "),
     ],
 )

@@ -75,7 +75,8 @@ def test_a_row_is_outdated_if_an_input_of_its_result_has_changed(project: Path):
     def changed(**extra: str) -> dict[str, list[str]]:
         rows = json.loads(tandem(project, "show", "--json", **extra).stdout)["tiny"]
         assert all(row["update"] == ("tandem repro tiny" if row["changed"] else None) for row in rows)
-        assert all(row["outdated"] == bool(row["changed"]) for row in rows)
+        assert all(row["outdated"] == bool({*row["changed"]} - {"machine"}) for row in rows)
+        assert all((row["epoch_seconds"] is None) == ("machine" in row["changed"]) for row in rows if row["score"])
         return {row["experiment"]: row["changed"] for row in rows}
 
     others = {"main": [], "shorter": []}
@@ -90,11 +91,14 @@ def test_a_row_is_outdated_if_an_input_of_its_result_has_changed(project: Path):
         assert changed() == {"here, now": [kind], **others}, path
         assert f"\noutdated: {kind} changed after this result; " in tandem(project, "show").stdout
         (project / path).write_text(content)
-    assert changed(MKL_CBWR="AVX2") == {"here, now": [], **others}  # another machine
+    assert changed(MKL_CBWR="AVX2") == {"here, now": ["machine"], **others}  # another one: its times are not shown
+    assert "\nno times: another machine measured them; " in tandem(project, "show", MKL_CBWR="AVX2").stdout
+    assert changed() == {"here, now": [], **others}
     dvc(project, "repro", "--single-item", "--force", "train@tiny-cpu")
     assert changed() == {"here, now": ["the training"], **others}
-    shutil.rmtree(project / "results/runs")  # as in a clone: what is not there has not changed
-    assert changed() == {"here, now": [], **others}
+    shutil.rmtree(project / "results/runs")  # as in a clone, where git has the scores and the times of another machine
+    row = shown_rows(project)["here, now"]
+    assert (row["state"], row["score"], row["epoch_seconds"]) == ("not trained", None, None)
 
 
 def test_a_device_that_was_added_is_not_trained_and_one_that_was_removed_has_no_row(trained: Path, tmp_path: Path):
@@ -207,6 +211,32 @@ def test_no_row_has_the_score_of_another_training(project: Path):
     assert metrics["results/scores.json"]["data"]["tiny"]["cpu"] == row["score"]
     names = {"device", "hardware", "epoch_seconds", "samples_per_second"}
     assert set(metrics["results/timings.json"]["data"]["tiny"]["cpu"]) - {"busy"} == names  # not the list of digests
+
+
+def test_a_score_has_the_parameters_that_made_it(project: Path):
+    """Not those of params.yaml: a preset replaces them, and they are edited after the training."""
+    (project / "params.yaml").write_text(TINY.replace("presets: {}", "presets: {small: {tiny: {train.epochs: 4}}}"))
+    git(project, "commit", "-qm", "a preset", "params.yaml")
+    sets = ("-S", "preset=small", "-S", "tiny.train.epochs=5")
+    output = dvc(project, "exp", "run", "--name", "preset", *sets).stdout
+    assert "tiny: preset small sets train.epochs=4\n" in output and "(train.epochs: 3 before, 4 now)" in output
+    rows = shown_rows(project)
+    assert rows["preset"]["score"] and rows["preset"]["params"] == {"preset": "small", "train.epochs": 4}
+    commit(project)
+    (project / "params.yaml").write_text(TINY.replace("1e-2", "1e-9"))
+    git(project, "commit", "-qm", "parameters that were not trained", "params.yaml")
+    rows = shown_rows(project)
+    assert (
+        rows["main"]["params"]
+        == rows["here, now"]["params"]
+        == {
+            "train.epochs": 4,
+            "train.learning_rate": 0.01,
+        }
+    )
+    differs = "(train.epochs: 4 before, 3 now; train.learning_rate: 0.01 before, 1e-09 now)"
+    assert differs in dvc(project, "repro").stdout
+    assert shown_rows(project)["here, now"]["params"] == {}
 
 
 def test_a_score_without_digests_is_that_of_a_commit_only(project: Path):

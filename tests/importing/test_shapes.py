@@ -354,6 +354,32 @@ def test_arrays_are_read_in_both_orders_of_axes(tmp_path: Path, axes: str):
     expect(tmp_path / "data_of_mine.npy", "--labels", str(tmp_path / "y.npy"), "--axes", axes)
 
 
+@pytest.mark.parametrize("axes", ["NTC", "NCT"])
+def test_zeros_after_the_end_of_a_sequence_are_no_measurements(tmp_path: Path, axes: str):
+    """Arrays of equal length with `lengths` or a mask, as padding for Keras or torch leaves them."""
+    array = padded()
+    real = ~np.isnan(array).all(axis=2)
+    zeros = np.nan_to_num(array if axes == "NTC" else array.swapaxes(1, 2))
+    for name, ends in (("lengths", real.sum(axis=1)), ("mask", real), ("mask", real.astype(np.float32))):
+        np.savez(tmp_path / "a.npz", **{name: ends}, X=zeros, y=np.array(LABELS))
+        expect(tmp_path / "a.npz")
+        (tmp_path / name).mkdir(exist_ok=True)
+        for file, values in (("X", zeros), ("y", np.array(LABELS)), (name, ends)):
+            np.save(tmp_path / name / f"{file}.npy", values)
+        expect(tmp_path / name / "X.npy")
+    for name, ends in (
+        ("mask", ~real),
+        ("mask", real[:, :-1]),
+        ("lengths", real.sum(axis=1) - 5),
+        ("length", [0.5] * 18),
+    ):
+        np.savez(tmp_path / "b.npz", X=zeros, y=np.array(LABELS), **{name: np.array(ends)})
+        with pytest.raises(ValueError, match=f"b.npz: {name} .* does not go with b.npz: X .*; accepted: "):
+            planned(tmp_path / "b.npz")
+    np.savez(tmp_path / "c.npz", X=zeros, y=np.array(LABELS), times=real * 0.5)
+    assert f"c.npz: times {real.shape}" in str(planned(tmp_path / "c.npz")[0])
+
+
 def question(path: Path, *options: str) -> str:
     with pytest.raises(CommandError) as caught:
         planned(path, *options)

@@ -11,20 +11,20 @@ from tests.projects import commit, git, run
 
 BEFORE = {"tiny": {"cpu": {"accuracy": 0.9833}}, "other": {"cpu": {"accuracy": 0.5}}}
 AFTER = {"tiny": {"cpu": {"accuracy": 0.1733}}, "other": {"cpu": {"accuracy": 0.5}}, "new": {"cpu": {"mae": 1.0}}}
-PARAMS = "tiny: {{train: {{epochs: {}, learning_rate: 1e-3}}}}\nother: {{}}\n"
 
 
 def write(folder: Path, scores: dict, epochs: int) -> None:
     (folder / "results").mkdir(exist_ok=True)
     (folder / "results/scores.json").write_text(json.dumps(scores))
-    (folder / "params.yaml").write_text(PARAMS.format(epochs))
+    rows = {"tiny": {"cpu": {"parameters": [{"train.epochs": epochs, "train.learning_rate": 1e-3}]}}}
+    (folder / "results/timings.json").write_text(json.dumps(rows))
+    (folder / "params.yaml").write_text("tiny: {}\nother: {}\n")
 
 
 def test_a_score_is_shown_beside_the_committed_one_with_the_parameters_that_differ(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(files, "ROOT", tmp_path)
-    monkeypatch.setattr(changes, "PARAMS", tmp_path / "params.yaml")
     write(tmp_path, BEFORE, 100)
     assert changes.changes(["tiny"]) == [], "no commit to compare with"
     git(tmp_path, "init", "-q")

@@ -9,6 +9,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from tandem.tasks import open_task
+from tandem.tasks.baselines import nearest_neighbours
+from tandem.tasks.forecast import linear_forecast
 from tests.projects import (
     MODEL,
     TINY,
@@ -133,6 +136,12 @@ def test_a_forecast_stands_beside_its_baselines(kinds: Path):
     assert metrics["linear_skill"] > 0.8  # a sine is an autoregression
     assert metrics["skill"] > 0.8 and metrics["seasonal_naive_skill"] > 0.8
     assert metrics["skill"] == pytest.approx(1 - metrics["mae"] / metrics["persistence_mae"])
+    prepared = kinds / "data/prepared/waves"
+    task = open_task("forecast", json.loads((prepared / "summary.json").read_text()))
+    actual, anchors = np.load(prepared / "test/targets.npy"), np.load(prepared / "test/anchors.npy")
+    forecast = linear_forecast(*known(prepared, "train", "val"), np.load(prepared / "test/values.npy"))
+    errors = task.levels(forecast, anchors) - task.levels(actual, anchors)
+    assert metrics["linear_mae"] == pytest.approx(np.abs(errors).mean())  # hybrid is fitted to both splits too
     [recorded] = recorded_runs(kinds, "waves")
     best = max(("persistence", "linear", "seasonal_naive"), key=lambda name: metrics[f"{name}_skill"])
     assert recorded["tags"]["baseline"].endswith(f" {metrics[f'{best}_skill']:.4f}")
@@ -191,6 +200,14 @@ def test_a_preset_is_one_word_and_is_not_hidden(kinds: Path):
     assert found == [("none", "32", "12"), ("small", "16", "6")]
 
 
+def known(prepared: Path, *splits: str) -> list[np.ndarray]:
+    """The values and the targets of the splits."""
+    return [
+        np.concatenate([np.load(prepared / split / f"{name}.npy") for split in splits])
+        for name in ("values", "targets")
+    ]
+
+
 def test_a_fitted_model_is_called_one_and_has_no_epochs_steps_or_learning_rate(ready: Path):
     """Of what does not exist there is a reason instead of a number, in the records, the terminal, MLflow and report."""
     params = TINY.replace(MODEL, "{name: model_selection, num_kernels: 84, num_groups: 2, num_trees: 50}")
@@ -200,6 +217,10 @@ def test_a_fitted_model_is_called_one_and_has_no_epochs_steps_or_learning_rate(r
     }.items():  # fmt: skip
         params = params.replace(old, new)
     (ready / "params.yaml").write_text(params)
+    path = ready / "workloads/tiny/data/table.csv"
+    table = pd.read_csv(path)
+    table.loc[table["sequence"] % 5 == 0, "label"] = "class 0"
+    table.to_csv(path, index=False)
     stages = ("hardware", "preprocess tiny", "preload tiny cpu", "train tiny cpu 0", "evaluate tiny cpu", "compare")
     printed = stages_at_once(ready, *stages).stdout
     train, timing, score = (read_record(ready, f"{name}.json") for name in ("train", "timing", "score"))
@@ -208,6 +229,14 @@ def test_a_fitted_model_is_called_one_and_has_no_epochs_steps_or_learning_rate(r
     for words in ("1 epoch", "epoch 1", "train loss", "the network"):
         assert words not in printed
     assert subject in score["sentence"] and "the network" not in score["sentence"]
+
+    prepared = ready / "data/prepared/tiny"
+    targets, of_test = np.load(prepared / "test/targets.npy"), np.load(prepared / "test/values.npy")
+    one, both = (
+        (labels[nearest_neighbours(values, of_test)] == targets).mean()
+        for values, labels in (known(prepared, "train"), known(prepared, "train", "val"))
+    )
+    assert one != score["metrics"]["nearest_neighbour_accuracy"] == both  # it is fitted to both splits too
 
     assert "step" not in train["realized"] and "learning_rate" not in train["epochs"][0]
     assert "learning_rate" not in (ready / run_path("history.csv")).read_text()

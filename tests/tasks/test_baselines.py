@@ -50,8 +50,9 @@ def test_a_comparison_says_how_many_groups_it_rests_on():
     assert "(it is worse: 95% interval of the gain -0.2 to -0.1 over 6 test groups)" in found
     right, wrong = np.ones(20), np.zeros(20)
     assert interval_of_gain(right, wrong, groups=five) is None
-    none = compare_with_baselines(0.6, [most._replace(gain=None), nearest._replace(gain=None)], 20, five)
+    none = compare_with_baselines(0.6, [most._replace(gain=None), nearest._replace(gain=None)], 20, five, "the model")
     assert none.endswith("(5 test groups are too few for an interval, which needs 6)") and "beat" not in none
+    assert "the model 0.6: " in none and "the network" not in none
 
 
 def test_a_comparison_says_how_many_of_its_groups_are_not_new():

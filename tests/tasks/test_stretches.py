@@ -9,7 +9,7 @@ import torch
 
 from tandem.data import write_prepared
 from tandem.tasks import open_task
-from tandem.tasks.groups import Groups
+from tandem.tasks.groups import Groups, name_groups
 from tandem.tasks.statistics import interval_of_share
 from tandem.tasks.stretches import Stretches
 from tests.data.test_windows import DAY, OF_PEOPLE, prepared
@@ -56,6 +56,11 @@ def test_evaluate_scores_windows_and_stretches(tmp_path: Path, groups: str, num:
     outputs += torch.from_numpy(np.random.default_rng(0).normal(size=outputs.shape)).float()
     result = task.evaluate(outputs, lambda split, name: found.arrays(split)[name])
     metrics, rows = result.metrics, result.predictions
+    names = {
+        row["group"] for row in name_groups(result, summary, lambda split, name: found.arrays(split)[name]).predictions
+    }
+    if groups != "none":  # as the table has them, not their numbers
+        assert names < set(people(num, DAY)["subject"].astype(str)) and len(names) == summary["num_groups"]["test"]
     assert metrics["accuracy"] < metrics["stretch_accuracy"] <= 1  # noise averages out
     if "no 95% interval" in words:
         assert "stretch_accuracy_low" not in metrics
