@@ -8,7 +8,6 @@ import re
 import shutil
 import signal
 import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -16,7 +15,7 @@ import psutil
 import pytest
 
 from tests import catalogue
-from tests.projects import ROOT, SERVERS, copy_of, dvc, make_project, needs, run, wait_until_published
+from tests.projects import ROOT, SERVERS, copy_of, dvc, make_project, needs, python, run, wait_until_published
 from tests.trainers import identity
 
 # A browser, for what only a page shows; None where there is none.
@@ -168,7 +167,7 @@ def empty_history(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
     def make(folder: Path) -> None:
         code = "from tandem.runs.connection import open_client; open_client()"
-        run(ROOT, sys.executable, "-c", code, MLFLOW_TRACKING_URI=f"sqlite:///{folder}/mlflow.db")
+        python(ROOT, code, MLFLOW_TRACKING_URI=f"sqlite:///{folder}/mlflow.db")
 
     return shared(tmp_path_factory, "history", make) / "mlflow.db"
 
@@ -197,7 +196,7 @@ def trained(prepared: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
     def make(folder: Path) -> None:
         copy_of(prepared, folder)
-        dvc(folder, "repro")
+        run(folder, "dvc", "repro")  # each stage a process from its beginning, as a user has it
         wait_until_published(folder)
 
     return shared(tmp_path_factory, "trained", make)

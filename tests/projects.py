@@ -269,7 +269,8 @@ def python(folder: Path, code: str, check: bool = True, **extra: str) -> subproc
 
 def dvc(folder: Path, *words: str, check: bool = True, **extra: str) -> subprocess.CompletedProcess[str]:
     needs("dvc")
-    return run(folder, "dvc", *words, check=check, **extra)
+    code = f"import sys; from dvc.cli import main; sys.argv = ['dvc']; sys.exit(main({list(words)}))"
+    return python(folder, code, check=check, **extra)
 
 
 def wait_for(condition: Callable[[], Any], seconds: float = 300.0, what: str = "the condition") -> Any:
