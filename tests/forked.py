@@ -1,9 +1,9 @@
 """Python in processes that are forked from one which has imported torch and the like: to import them takes longer than
 a tiny training. Each is a process of its own, which imports the code of the project it works in.
 
-So are the stages and publishers that such a process starts, as DVC does: `python -m tandem.stage` hands itself over
-(tests/handover/sitecustomize.py) and ends as the forked process does. Signals reach that one, and kill -9 of the first
-ends both. What a test starts otherwise (tests/projects.py: run, start) is a process from its beginning.
+So are the commands, stages and publishers that such a process starts, as DVC does: `python -m tandem.stage` hands
+itself over (tests/handover/sitecustomize.py) and ends as the forked process does. Signals reach that one, and kill -9
+of the first ends both. What a test starts otherwise (tests/projects.py: run, start) is a process from its beginning.
 """
 
 import gc
@@ -37,38 +37,43 @@ def context() -> ForkServerContext:
 
 def run(folder: Path, code: str, environment: dict[str, str], stdout: Path, stderr: Path) -> int:
     """`python -c code` in a project: its exit status. The output is in two files, which may be the same."""
-    path = os.pathsep.join([*path_of(environment), str(HERE / "handover")])  # a test's own sitecustomize.py comes first
-    environment = environment | {"FORK_SERVER": address(), "PYTHONPATH": path}
+    own = {"parent": os.getpid(), "group": os.getpgrp(), "environment": handing_over(environment)}
+    request = {"code": code, "words": ["-c"], "folder": str(folder), **own}
     with open(os.devnull) as nothing, stdout.open("ab") as out, stderr.open("ab") as err:
-        request = {"code": code, "folder": str(folder), "environment": environment}
-        return ask(request, nothing.fileno(), out.fileno(), err.fileno())
+        with socket.socket(socket.AF_UNIX) as connection:
+            return ask(connection, address(), request, (nothing.fileno(), out.fileno(), err.fileno()))
+
+
+def handing_over(environment: dict[str, str]) -> dict[str, str]:
+    """The environment of a process whose commands of DVC and Tandem are forked."""
+    path = [*path_of(environment), str(HERE / "handover")]  # a test's own sitecustomize.py comes first
+    return environment | {"FORK_SERVER": address(), "PYTHONPATH": os.pathsep.join(path)}
 
 
 def path_of(environment: dict[str, str]) -> list[str]:
     return [each for each in environment.get("PYTHONPATH", "").split(os.pathsep) if each]
 
 
-def hand_over() -> None:
-    """Have the server fork a process that does what this one was started for."""
-    request = {"words": sys.orig_argv[2:], "folder": os.getcwd(), "environment": dict(os.environ)}
-    status = ask(request | {"parent": os.getppid(), "group": os.getpgrp()}, 0, 1, 2)
+def hand_over(code: str, words: list[str]) -> None:
+    """Have the server fork a process that does what this one was started for: `code`, or the module words[0]."""
+    with socket.socket(socket.AF_UNIX) as connection:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, lambda number, _: connection.send(bytes([number])))
+        request = {"code": code, "words": words, "folder": os.getcwd(), "environment": dict(os.environ)}
+        status = ask(connection, os.environ["FORK_SERVER"], request | {"parent": os.getppid(), "group": os.getpgrp()})
     if status < 0:
         signal.signal(-status, signal.SIG_DFL)
         os.kill(os.getpid(), -status)
     os._exit(status)
 
 
-def ask(request: dict[str, object], *descriptors: int) -> int:
+def ask(connection: socket.socket, server: str, request: dict, descriptors: tuple[int, ...] = (0, 1, 2)) -> int:
     """The exit status of a process that the server forks; the signal that ended it is negative."""
-    with socket.socket(socket.AF_UNIX) as connection:
-        connection.connect(f"\0{os.environ.get('FORK_SERVER') or address()}")
-        if "words" in request:
-            for number in (signal.SIGINT, signal.SIGTERM):
-                signal.signal(number, lambda number, _: connection.send(bytes([number])))
-        socket.send_fds(connection, [b"\n"], descriptors)
-        content = json.dumps(request).encode()
-        connection.sendall(struct.pack("I", len(content)) + content)
-        answer = connection.recv(4)
+    connection.connect(f"\0{server}")
+    socket.send_fds(connection, [b"\n"], descriptors)
+    content = json.dumps(request).encode()
+    connection.sendall(struct.pack("I", len(content)) + content)
+    answer = connection.recv(4)
     assert answer, "the server of tests/forked.py has ended"
     return struct.unpack("i", answer)[0]
 
@@ -140,12 +145,13 @@ def work(request: dict, descriptors: list[int]) -> None:
         tempfile.tempdir = None
         own = {"", str(HERE.parent)}  # the code of this repository is not that of the project
         sys.path[:] = [request["folder"], *path_of(request["environment"]), *(p for p in sys.path if p not in own)]
-        if "code" in request:
+        os.getppid, os.getpgrp = lambda: request["parent"], lambda: request["group"]
+        sys.argv, sys.orig_argv = request["words"], [sys.executable, "-m", *request["words"]]
+        if "PYTHONUNBUFFERED" in os.environ:
+            sys.stdout.reconfigure(write_through=True)
+        if request["code"]:
             exec(request["code"], {"__name__": "__main__"})  # noqa: S102
         else:
-            os.getppid, os.getpgrp = lambda: request["parent"], lambda: request["group"]
-            sys.argv = request["words"]
-            sys.orig_argv = [sys.executable, "-m", *request["words"]]
             runpy.run_module(request["words"][0], run_name="__main__", alter_sys=True)
         status = 0
     except SystemExit as ending:

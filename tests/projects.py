@@ -203,6 +203,11 @@ def run(folder: Path, *command: str, check: bool = True, **extra: str) -> subpro
     return done
 
 
+def shell(folder: Path, command: str, check: bool = True, **extra: str) -> subprocess.CompletedProcess[str]:
+    """A command that a message gave, in a shell. What it starts of DVC and Tandem is forked (tests/forked.py)."""
+    return run(folder, "bash", "-ec", command, check=check, **forked.handing_over(environment(**extra)))
+
+
 def start(folder: Path, *command: str, **extra: str) -> subprocess.Popen[str]:
     """A process of a project, in a session of its own, with its output in one pipe."""
     return subprocess.Popen(
@@ -290,7 +295,7 @@ def held(folder: Path, epoch: int, word: str = "train") -> dict[str, str]:
     """
     folder.mkdir()
     (folder / "sitecustomize.py").write_text(f"""
-import builtins, pathlib, sys, time
+import builtins, pathlib, runpy, sys, time
 
 def print_and_wait(*words, print=print, **options):
     print(*words, **options)
@@ -299,8 +304,10 @@ def print_and_wait(*words, print=print, **options):
 
 if {word!r} in sys.orig_argv:
     builtins.print = print_and_wait
+else:
+    runpy.run_path({str(forked.HERE / "handover/sitecustomize.py")!r})
 """)
-    return {"PYTHONPATH": str(folder)}
+    return {"PYTHONPATH": str(folder), "FORK_SERVER": forked.address()}
 
 
 def wait_until_published(project: Path) -> None:

@@ -23,6 +23,7 @@ from tests.projects import (
     recorded_runs,
     run,
     run_path,
+    shell,
     stage,
     start,
     tandem,
@@ -182,7 +183,7 @@ def test_a_damaged_run_directory_is_named_and_does_not_stop_the_others(ready: Pa
     saw(said)
     assert refused.returncode == 1 and said.startswith(".tandem/runs/damaged/run.json is damaged (")
     assert statuses(ready) == {"whole": "FINISHED"}
-    run(ready, "bash", "-ec", said.split("`")[1])
+    shell(ready, said.split("`")[1])
     assert "up to date" in tandem(ready, "sync").stdout
 
 
@@ -411,7 +412,7 @@ def test_a_deleted_experiment_is_named_with_the_command_that_restores_it(ready: 
     for said in (output, synced.stdout):
         assert "MLflow at mlruns/mlflow.db has the experiment tiny among its deleted ones" in said, said
         assert "mlflow experiments restore --experiment-id" in said
-    run(ready, "bash", "-ec", synced.stdout.splitlines()[0].partition("; run: ")[2])
+    shell(ready, synced.stdout.splitlines()[0].partition("; run: ")[2])
     assert "up to date" in tandem(ready, "sync").stdout
     assert statuses(ready) == {"before": "FINISHED", "after": "FINISHED"}
 

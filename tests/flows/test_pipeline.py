@@ -25,8 +25,10 @@ from tests.projects import (
     reproduce,
     run,
     run_path,
+    shell,
     stage,
     start,
+    tandem,
     unpublished,
     wait_for,
     wait_until_published,
@@ -229,7 +231,7 @@ def test_an_experiment_on_a_missing_gpu_names_the_commands_that_restore_everythi
     command = re.search(r"to restore them, run `(.*?)`", done.stdout)
     assert command and done.stdout.splitlines()[-1] == f"to restore both: {command[1]}", done.stdout
     assert all((project / name).exists() for name in tracked)
-    run(project, "sh", "-c", command[1])
+    shell(project, command[1])
     again = dvc(project, "repro")
     assert "Running stage 'train" not in again.stdout and "Running stage 'evaluate" not in again.stdout, again.stdout
 
@@ -244,7 +246,7 @@ def test_after_a_refused_experiment_the_printed_command_restores_params_yaml(
 ):
     """`dvc exp run -S` with a refused value as long as the old one; then the command that it gave"""
     project = copy_of(trained, tmp_path / "project")
-    run(project, "dvc", "exp", "run", "--queue", "-S", "tiny.train.epochs=3")  # DVC's layout of the file
+    dvc(project, "exp", "run", "--queue", "-S", "tiny.train.epochs=3")  # DVC's layout of the file
     committed = (project / "params.yaml").read_bytes()
     done = dvc(project, "exp", "run", "-S", value, check=False)
     assert done.returncode != 0 and (project / "params.yaml").read_bytes() != committed
@@ -254,7 +256,7 @@ def test_after_a_refused_experiment_the_printed_command_restores_params_yaml(
     assert ("removed results of other devices" in done.stdout and "edit `devices`" in done.stdout) == (
         keys == "devices"
     )
-    run(project, "sh", "-c", command[1])
+    shell(project, command[1])
     assert (project / "params.yaml").read_bytes() == committed
     assert (project / run_path("score.json")).exists()
 
@@ -310,6 +312,6 @@ def test_a_fresh_folder_is_left_clean(trained: Path):
 
 
 def test_a_machine_without_git_trains_the_same(ready: Path, trained: Path, tmp_path: Path):
-    run(ready, *MAKE_REPRO, "train@tiny-cpu", PATH=str(tmp_path / "empty"))
+    tandem(ready, "repro", "train@tiny-cpu", PATH=str(tmp_path / "empty"))
     weights = run_path("last.safetensors")
     assert (ready / weights).read_bytes() == (trained / weights).read_bytes()

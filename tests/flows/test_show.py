@@ -22,6 +22,7 @@ from tests.projects import (
     held,
     read_record,
     run,
+    shell,
     start,
     tandem,
     wait_for,
@@ -199,7 +200,7 @@ def test_no_row_has_the_score_of_another_training(project: Path):
     assert shown_rows(project)["main"]["state"] == "not compared"
 
     command = more_seeds(["tiny"], ["cpu"]).strip("`").replace("[0,1,2,3,4]", "[0,1]")
-    run(project, "sh", "-c", f"{command} --name seeds")
+    shell(project, f"{command} --name seeds")
     scores = [read_record(project, "score.json", seed=seed)["metrics"]["accuracy"] for seed in (0, 1)]
     row = shown_rows(project)["seeds"]
     assert row["state"] is None and row["score"]["accuracy"] == pytest.approx(sum(scores) / 2)

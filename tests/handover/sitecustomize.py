@@ -1,10 +1,21 @@
-"""On the PYTHONPATH of what tests/forked.py runs: a stage or a publisher that it starts is forked as well."""
+"""On the PYTHONPATH of what tests/forked.py runs: a command of DVC or Tandem that it starts is forked as well."""
+
 import os
 import sys
 
-if sys.orig_argv[1:2] == ["-m"] and sys.orig_argv[2] in ("tandem.stage", "tandem.runs.publisher"):
-    if "FORK_SERVER" in os.environ and "RANK" not in os.environ:  # not the workers of a training
-        sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.dirname(__file__))))
-        from tests.forked import hand_over
+KNOWN = ("dvc", "tandem.cli", "tandem.stage", "tandem.runs.publisher", "tandem.comparing.retrain", "flows.dvc_run")
+words, code = [word for word in sys.orig_argv[1:] if word != "-P"], ""
+if os.path.basename(words[0] if words else "") == "dvc":
+    words = ["dvc", *words[1:]]
+elif words[:1] == ["-m"]:
+    words = words[1:]
+elif words[:1] == ["-c"] and words[3:] and words[3] in KNOWN:  # flows/processes.py
+    words = words[3:]
+elif words[:1] == ["-c"] and "from dvc." in words[1]:
+    code, words = words[1], ["-c", *words[2:]]
+is_worker = "RANK" in os.environ  # of a training: its launcher has to be its parent
+if (code or words and words[0] in KNOWN) and "FORK_SERVER" in os.environ and not is_worker:
+    sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.dirname(__file__))))
+    from tests.forked import hand_over
 
-        hand_over()
+    hand_over(code, words)

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tandem.runs import store
-from tests.projects import TINY, make_project, run, start, unpublished, wait_until_published
+from tests.projects import TINY, make_project, run, shell, start, unpublished, wait_until_published
 from tests.recording import RECORD, publish, record, said_of_tracking, statuses
 
 mlflow = pytest.importorskip("mlflow")
@@ -106,8 +106,8 @@ def test_an_older_store_is_kept_and_the_given_command_upgrades_it(project: Path,
     assert path.read_bytes() == before
     saw(said_of_tracking(output))
     fix, then = re.search(r"run: (.*); then: (.*)", output).groups()
-    run(project, "bash", "-ec", fix)
-    assert "up to date" in run(project, "bash", "-ec", then.replace("python", sys.executable)).stdout
+    shell(project, fix)
+    assert "up to date" in shell(project, then.replace("python", sys.executable)).stdout
     assert statuses(project) == {"new": "FINISHED"}
     with sqlite3.connect(path) as database:
         assert database.execute("SELECT count(*) FROM runs WHERE run_uuid = 'old'").fetchone() == (1,)
@@ -176,9 +176,9 @@ def test_a_damaged_store_is_named_and_the_given_command_mends_it(project: Path, 
     saw(said_of_tracking(output))
     assert path.read_text().startswith("no database")
     fix, then = re.search(r"run: (mv \S+ \S+) .*; then: (.*)", output).groups()
-    again = run(project, "bash", "-c", then.replace("python", sys.executable), check=False)
+    again = shell(project, then.replace("python", sys.executable), check=False)
     assert again.returncode == 1 and fix in again.stdout
-    run(project, "bash", "-ec", f"{fix}; {then.replace('python', sys.executable)}")
+    shell(project, f"{fix}; {then.replace('python', sys.executable)}")
     assert statuses(project) == {"kept": "FINISHED"}
 
 
