@@ -147,6 +147,10 @@ def work(request: dict, descriptors: list[int]) -> None:
         sys.path[:] = [request["folder"], *path_of(request["environment"]), *(p for p in sys.path if p not in own)]
         os.getppid, os.getpgrp = lambda: request["parent"], lambda: request["group"]
         sys.argv, sys.orig_argv = request["words"], [sys.executable, "-m", *request["words"]]
+        sys.is_forked = True
+        for place in path_of(request["environment"]):
+            if (own_start := Path(place) / "sitecustomize.py").exists() and Path(place) != HERE / "handover":
+                runpy.run_path(str(own_start))
         if "PYTHONUNBUFFERED" in os.environ:
             sys.stdout.reconfigure(write_through=True)
         if request["code"]:

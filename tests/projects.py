@@ -9,7 +9,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -272,6 +273,13 @@ def python(folder: Path, code: str, check: bool = True, **extra: str) -> subproc
     return subprocess.CompletedProcess(code, status, output)
 
 
+def at_once(work: Callable[[Any], Any], values: Iterable[Any]) -> list[Any]:
+    """`work` of each value, in processes that run at the same time."""
+    forked.address()  # which they share
+    with ThreadPoolExecutor(16) as threads:
+        return list(threads.map(work, values))
+
+
 def dvc(folder: Path, *words: str, check: bool = True, **extra: str) -> subprocess.CompletedProcess[str]:
     needs("dvc")
     code = f"import sys; from dvc.cli import main; sys.argv = ['dvc']; sys.exit(main({list(words)}))"
@@ -288,10 +296,11 @@ def wait_for(condition: Callable[[], Any], seconds: float = 300.0, what: str = "
     raise AssertionError(f"{what} did not come about within {seconds} s")
 
 
-def held(folder: Path, epoch: int, word: str = "train") -> dict[str, str]:
+def held(folder: Path, epoch: int, word: str = "train", forks: bool = True) -> dict[str, str]:
     """Environment of a training that waits after `epoch` until `folder`/go is there, if `word` is in its command.
 
-    What must happen while it trains then happens on a quick machine and on a busy one.
+    What must happen while it trains then happens on a quick machine and on a busy one. `forks`: it is a forked process
+    (tests/forked.py), and not one from its beginning.
     """
     folder.mkdir()
     (folder / "sitecustomize.py").write_text(f"""
@@ -302,10 +311,11 @@ def print_and_wait(*words, print=print, **options):
     while words and "epoch {epoch}/" in str(words[0]) and not pathlib.Path({str(folder / "go")!r}).exists():
         time.sleep(0.02)
 
-if {word!r} in sys.orig_argv:
-    builtins.print = print_and_wait
-else:
+is_held = {word!r} in sys.orig_argv
+if not hasattr(sys, "is_forked") and ({forks} or not is_held):
     runpy.run_path({str(forked.HERE / "handover/sitecustomize.py")!r})
+if is_held:
+    builtins.print = print_and_wait
 """)
     return {"PYTHONPATH": str(folder), "FORK_SERVER": forked.address()}
 

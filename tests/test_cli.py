@@ -20,7 +20,7 @@ from tandem.command import CommandError
 from tandem.files import ROOT
 from tandem.predictor import Predictor
 from tests import forked
-from tests.projects import RUN, TINY, copy_of, dvc, environment, make_project, needs, run, run_path
+from tests.projects import RUN, TINY, copy_of, dvc, environment, make_project, needs, python, run_path
 
 
 def tandem(project: Path, *arguments: str, **extra: str) -> subprocess.CompletedProcess[str]:
@@ -58,7 +58,7 @@ for command in ("", *cli.COMMANDS):
 def test_help_teaches_and_does_nothing(project: Path, tmp_path: Path):
     before = state(project)
     own = {"HOME": str(tmp_path), "XDG_CACHE_HOME": str(tmp_path / "cache")}
-    _, *helps = run(project, sys.executable, "-c", HELP, **own).stdout.split("=" * 40 + "\n")
+    _, *helps = python(project, HELP, **own).stdout.split("=" * 40 + "\n")
     for command, text in zip(("", *COMMANDS), helps, strict=True):
         assert text.startswith(f"usage: tandem {command or 'COMMAND'}")
         if command:

@@ -226,7 +226,7 @@ def test_what_rounding_cannot_do_is_outside_its_envelope(of_transformer: Path, t
 def test_interrupted_it_leaves_nothing(project: Path, tmp_path: Path) -> None:
     temporary = tmp_path / "temporary"
     temporary.mkdir()
-    extra = held(tmp_path / "held", epoch=1, word=RETRACE)
+    extra = held(tmp_path / "held", epoch=1, word=RETRACE, forks=False)
     process = start(project, sys.executable, "-m", "tandem.cli", "verify", RUN, TMPDIR=str(temporary), **extra)
     try:
         assert process.stdout

@@ -17,6 +17,7 @@ import pytest
 from benchmarks.sandbox import free_port
 from tests.projects import (
     TINY,
+    at_once,
     copy_of,
     held,
     python,
@@ -25,7 +26,6 @@ from tests.projects import (
     run_path,
     shell,
     stage,
-    start,
     tandem,
     unpublished,
     wait_for,
@@ -46,8 +46,6 @@ from tests.served import processes
 from tests.servers import answers
 
 mlflow = pytest.importorskip("mlflow")
-
-SYNC = (sys.executable, "-m", "tandem.cli", "sync")
 
 # Writes one run after another, and publishes each by a process that is killed before the last of so many calls: before
 # the first, the second, ... until it has made them all. Prints how many were killed.
@@ -194,9 +192,7 @@ def test_two_processes_that_publish_the_same_runs_publish_each_once(ready: Path,
     write += "        run.write_info('tiny', str(number), params={'a': 1})\n        run.save_epochs(epochs(3))\n"
     offline = f"{EPOCHS}\nfrom tandem.runs import run_dir\nrun_dir.start_publisher = lambda: None\n"
     python(ready, f"{offline}run_dir.WAIT_SECONDS = 0\n{write}")
-    together = [start(ready, *SYNC) for _ in range(3)]
-    outputs = [process.communicate()[0] for process in together]
-    assert not any(process.returncode for process in together), outputs
+    at_once(lambda _: tandem(ready, "sync"), range(3))
     assert statuses(ready) == {str(number): "FINISHED" for number in range(6)} and len(runs_of(client_of(ready))) == 6
     assert not unpublished(ready)
     saw("nothing: one waits for the other")

@@ -138,7 +138,7 @@ def test_a_killed_training_gives_the_uninterrupted_result(
 ):
     """kill -9 of dvc in epoch 2 of 3; `dvc repro` again"""
     killed = copy_of(prepared, tmp_path / "project")
-    repro = start_training(killed, **held(tmp_path / "held", 2))
+    repro = start_training(killed, **held(tmp_path / "held", 2, forks=False))
     read_until(repro, "epoch 2/")
     repro.kill()  # dvc alone: its trainer must not go on without it
     read_until(repro, "stopping after this epoch")
@@ -158,7 +158,7 @@ def test_a_change_while_it_trains_is_not_recorded_as_its_result(
 ):
     """params.yaml is edited in epoch 3 of 6"""
     project = copy_of(prepared, tmp_path / "project", TINY.replace("epochs: 3", "epochs: 6"))
-    repro = start_training(project, **held(tmp_path / "held", 3))
+    repro = start_training(project, **held(tmp_path / "held", 3, forks=False))
     read_until(repro, "epoch 3/")
     (project / "params.yaml").write_text(TINY.replace("epochs: 3", "epochs: 5"))
     (tmp_path / "held/go").touch()
@@ -189,7 +189,7 @@ def test_a_loss_that_is_no_number_stops_the_training(ready: Path, saw: Callable[
 def test_ctrl_c_saves_and_exits_non_zero(prepared: Path, tmp_path: Path, saw: Callable[[str], None]):
     """Ctrl+C in epoch 3 of 6 of a training that dvc repro started"""
     project = copy_of(prepared, tmp_path / "project", TINY.replace("epochs: 3", "epochs: 6"))
-    repro = start_training(project, **held(tmp_path / "held", 3))
+    repro = start_training(project, **held(tmp_path / "held", 3, forks=False))
     read_until(repro, "epoch 3/")
     os.killpg(repro.pid, signal.SIGINT)
     (tmp_path / "held/go").touch()
@@ -205,7 +205,7 @@ def test_ctrl_c_saves_and_exits_non_zero(prepared: Path, tmp_path: Path, saw: Ca
 def test_ctrl_c_twice_stops_at_once(prepared: Path, tmp_path: Path, saw: Callable[[str], None]):
     """Ctrl+C twice in epoch 2 of 3 of a training that make repro started"""
     project = copy_of(prepared, tmp_path / "project")
-    repro = start_training(project, MAKE_REPRO, **held(tmp_path / "held", 2))
+    repro = start_training(project, MAKE_REPRO, **held(tmp_path / "held", 2, forks=False))
     read_until(repro, "epoch 2/")
     os.killpg(repro.pid, signal.SIGINT)
     read_until(repro, "stopping after this epoch")

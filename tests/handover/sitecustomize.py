@@ -13,8 +13,9 @@ elif words[:1] == ["-c"] and words[3:] and words[3] in KNOWN:  # flows/processes
     words = words[3:]
 elif words[:1] == ["-c"] and "from dvc." in words[1]:
     code, words = words[1], ["-c", *words[2:]]
-is_worker = "RANK" in os.environ  # of a training: its launcher has to be its parent
-if (code or words and words[0] in KNOWN) and "FORK_SERVER" in os.environ and not is_worker:
+# Not what leaves a process behind, and not the workers of a training, whose parent is their launcher.
+is_known = (code or words and words[0] in KNOWN) and words[1:2] != ["queue"] and "RANK" not in os.environ
+if is_known and "FORK_SERVER" in os.environ:
     sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.dirname(__file__))))
     from tests.forked import hand_over
 

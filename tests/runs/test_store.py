@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tandem.runs import store
-from tests.projects import TINY, make_project, run, shell, start, unpublished, wait_until_published
+from tests.projects import TINY, at_once, make_project, python, run, shell, unpublished, wait_until_published
 from tests.recording import RECORD, publish, record, said_of_tracking, statuses
 
 mlflow = pytest.importorskip("mlflow")
@@ -62,10 +62,7 @@ def test_projects_open_one_fresh_store_at_once(
     projects = [make_project(tmp_path / str(number), TINY) for number in range(num_projects)]
     shared = f"sqlite:///{tmp_path}/shared/mlflow.db"
     code = "from tandem.runs.connection import open_client, find_or_create_experiment as f; f(open_client(), 'same')"
-    command = (sys.executable, "-c", code)
-    together = [start(project, *command, MLFLOW_TRACKING_URI=shared) for project in projects * of_each]
-    outputs = [process.communicate()[0] for process in together]
-    assert not any(process.returncode for process in together), outputs
+    at_once(lambda project: python(project, code, MLFLOW_TRACKING_URI=shared), projects * of_each)
     saw("nothing: one of them makes the tables, the others wait")
     client = mlflow.MlflowClient(shared)
     assert sorted(experiment.name for experiment in client.search_experiments()) == ["Default", "same"]
