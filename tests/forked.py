@@ -17,6 +17,7 @@ import socket
 import struct
 import sys
 import tempfile
+from contextlib import suppress
 from functools import cache
 from multiprocessing.context import ForkServerContext
 from pathlib import Path
@@ -99,28 +100,24 @@ def serve(listener: socket.socket, client: int) -> None:
         if end in ready:
             os._exit(0)
         for descriptor, (pid, connection) in list(running.items()):
+            if connection in ready and descriptor not in ready:
+                os.kill(pid, received_signal(connection))
             if descriptor in ready:
                 status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-                try:
+                with suppress(OSError):  # who asked was killed
                     connection.sendall(struct.pack("i", status))
-                except OSError:  # who asked was killed
-                    pass
                 connection.close()
                 os.close(descriptor)
                 del running[descriptor]
-            elif connection in ready:
-                number = connection.recv(1)
-                os.kill(pid, number[0] if number else signal.SIGKILL)
-                if not number:
-                    os.waitpid(pid, 0)
-                    connection.close()
-                    os.close(descriptor)
-                    del running[descriptor]
         if listener in ready:
             connection, _ = listener.accept()
-            _, descriptors, _, _ = socket.recv_fds(connection, 1, 3)
-            [size] = struct.unpack("I", connection.recv(4, socket.MSG_WAITALL))
-            request = json.loads(connection.recv(size, socket.MSG_WAITALL))
+            try:
+                _, descriptors, _, _ = socket.recv_fds(connection, 1, 3)
+                [size] = struct.unpack("I", connection.recv(4, socket.MSG_WAITALL))
+                request = json.loads(connection.recv(size, socket.MSG_WAITALL))
+            except (OSError, ValueError, struct.error):  # who asked was killed
+                connection.close()
+                continue
             if not (pid := os.fork()):
                 for inherited in (end, *running):
                     os.close(inherited)
@@ -130,6 +127,14 @@ def serve(listener: socket.socket, client: int) -> None:
             for descriptor in descriptors:
                 os.close(descriptor)
             running[os.pidfd_open(pid)] = pid, connection
+
+
+def received_signal(connection: socket.socket) -> int:
+    """The signal that who asked has got; SIGKILL if it has ended."""
+    with suppress(OSError):
+        if number := connection.recv(1):
+            return number[0]
+    return signal.SIGKILL
 
 
 def work(request: dict, descriptors: list[int]) -> None:
