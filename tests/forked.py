@@ -22,6 +22,8 @@ from functools import cache
 from multiprocessing.context import ForkServerContext
 from pathlib import Path
 
+from tests.handover.forking import ask
+
 # Nothing of this project, which a test may have edited. torch's optimizers import the second.
 IMPORTED = ["torch", "torch._dynamo", "safetensors.torch", "pandas", "scipy.stats", "matplotlib.figure", "jinja2"]
 IMPORTED += ["mlflow", "mlflow.store.model_registry.sqlalchemy_store", "mlflow.store.tracking.sqlalchemy_store"]
@@ -53,30 +55,6 @@ def handing_over(environment: dict[str, str]) -> dict[str, str]:
 
 def path_of(environment: dict[str, str]) -> list[str]:
     return [each for each in environment.get("PYTHONPATH", "").split(os.pathsep) if each]
-
-
-def hand_over(code: str, words: list[str]) -> None:
-    """Have the server fork a process that does what this one was started for: `code`, or the module words[0]."""
-    with socket.socket(socket.AF_UNIX) as connection:
-        for number in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(number, lambda number, _: connection.send(bytes([number])))
-        request = {"code": code, "words": words, "folder": os.getcwd(), "environment": dict(os.environ)}
-        status = ask(connection, os.environ["FORK_SERVER"], request | {"parent": os.getppid(), "group": os.getpgrp()})
-    if status < 0:
-        signal.signal(-status, signal.SIG_DFL)
-        os.kill(os.getpid(), -status)
-    os._exit(status)
-
-
-def ask(connection: socket.socket, server: str, request: dict, descriptors: tuple[int, ...] = (0, 1, 2)) -> int:
-    """The exit status of a process that the server forks; the signal that ended it is negative."""
-    connection.connect(f"\0{server}")
-    socket.send_fds(connection, [b"\n"], descriptors)
-    content = json.dumps(request).encode()
-    connection.sendall(struct.pack("I", len(content)) + content)
-    answer = connection.recv(4)
-    assert answer, "the server of tests/forked.py has ended"
-    return struct.unpack("i", answer)[0]
 
 
 @cache

@@ -127,6 +127,7 @@ def shown_rows(project: Path) -> dict[str, dict[str, object]]:
     return {row["experiment"]: row for row in rows}
 
 
+@pytest.mark.long  # of one that runs, and one that was not compared: the tests below
 def test_an_experiment_without_a_result_has_a_state_and_no_score(project: Path, tmp_path: Path):
     """Refused, running in the workspace and in the queue, killed, waiting."""
     git(project, "checkout", "-q", ".")

@@ -3,7 +3,8 @@
 import os
 import sys
 
-KNOWN = ("dvc", "tandem.cli", "tandem.stage", "tandem.runs.publisher", "tandem.comparing.retrain", "flows.dvc_run")
+KNOWN = ("dvc", "flows.dvc_run", "tandem.cli", "tandem.comparing.retrain", "tandem.diagnosis.gru_step")
+KNOWN += ("tandem.runs.publisher", "tandem.stage")
 words, code = [word for word in sys.orig_argv[1:] if word != "-P"], ""
 if os.path.basename(words[0] if words else "") == "dvc":
     words = ["dvc", *words[1:]]
@@ -16,7 +17,7 @@ elif words[:1] == ["-c"] and "from dvc." in words[1]:
 # Not what leaves a process behind, and not the workers of a training, whose parent is their launcher.
 is_known = (code or words and words[0] in KNOWN) and words[1:2] != ["queue"] and "RANK" not in os.environ
 if is_known and "FORK_SERVER" in os.environ:
-    sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.dirname(__file__))))
-    from tests.forked import hand_over
+    sys.path.insert(0, os.path.dirname(__file__))
+    from forking import hand_over
 
     hand_over(code, words)
