@@ -66,10 +66,10 @@ if "TMPDIR" not in os.environ and has_room(Path("/dev/shm"), gib=4):
 # nothing left to do, nor may the first two wait for `trained`.
 SLOWEST = (
     "gpu_stages",  # before any test of this process has a context on the GPU: it would be another process there
-    "pipeline", "flow_runs", "dvc_faults", "team", "tracking", "outages", "store", "compare", "memory_trainings",
-    "speed", "check", "parts", "loop", "verify", "memory", "workloads", "choices", "cli", "own_metrics", "sources",
-    "show", "commands", "tasks", "published", "new_workload", "repro", "model_package", "doctor", "seeds",
-    "damaged_files", "energy", "models", "benchmarks", "closure", "manifest",
+    "flow_runs", "pipeline", "tracking", "show", "speed", "doctor", "parts", "repro", "verify", "workloads",
+    "dvc_faults", "store", "check", "outages", "memory_trainings", "seeds", "workers", "cli", "loop", "memory", "choices",
+    "own_metrics", "sources", "damaged_files", "manifest", "commands", "tasks", "published", "new_workload",
+    "model_package", "team", "energy", "models", "benchmarks", "closure", "compare",
 )  # fmt: skip
 
 
