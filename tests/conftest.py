@@ -67,9 +67,9 @@ if "TMPDIR" not in os.environ and has_room(Path("/dev/shm"), gib=4):
 SLOWEST = (
     "gpu_stages",  # before any test of this process has a context on the GPU: it would be another process there
     "flow_runs", "pipeline", "tracking", "show", "speed", "doctor", "parts", "repro", "verify", "workloads",
-    "dvc_faults", "store", "check", "outages", "memory_trainings", "seeds", "workers", "cli", "loop", "memory", "choices",
-    "own_metrics", "sources", "damaged_files", "manifest", "commands", "tasks", "published", "new_workload",
-    "model_package", "team", "energy", "models", "benchmarks", "closure", "compare",
+    "dvc_faults", "store", "check", "outages", "memory_trainings", "seeds", "workers", "cli", "loop", "memory",
+    "choices", "own_metrics", "sources", "damaged_files", "manifest", "commands", "tasks", "published",
+    "new_workload", "model_package", "team", "energy", "models", "benchmarks", "closure", "compare",
 )  # fmt: skip
 
 

@@ -40,7 +40,7 @@ def copy_to(folder: Path) -> Path:
 
 def run(project: Path, *arguments: str, python: tuple[str, ...] = (sys.executable, "-m"), **extra: str):
     command, own = [*python, "tandem.cli", "doctor", *arguments], environment(**extra)
-    if "PYTHONPATH" not in extra:  # otherwise other packages, which a forked process would not import
+    if python == (sys.executable, "-m") and "PYTHONPATH" not in extra:  # otherwise what a forked process would not see
         own = forked.handing_over(own)
     return subprocess.run(command, cwd=project, env=own, capture_output=True, text=True, timeout=600)
 
