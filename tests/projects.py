@@ -299,8 +299,8 @@ def wait_for(condition: Callable[[], Any], seconds: float = 300.0, what: str = "
 def held(folder: Path, epoch: int, word: str = "train", forks: bool = True) -> dict[str, str]:
     """Environment of a training that waits after `epoch` until `folder`/go is there, if `word` is in its command.
 
-    What must happen while it trains then happens on a quick machine and on a busy one. `forks`: it is a forked process
-    (tests/forked.py), and not one from its beginning.
+    What must happen while it trains then happens on a quick machine and on a busy one. `forks`: it and what starts it
+    are forked processes (tests/forked.py), and not processes from their beginning.
     """
     folder.mkdir()
     (folder / "sitecustomize.py").write_text(f"""
@@ -311,10 +311,9 @@ def print_and_wait(*words, print=print, **options):
     while words and "epoch {epoch}/" in str(words[0]) and not pathlib.Path({str(folder / "go")!r}).exists():
         time.sleep(0.02)
 
-is_held = {word!r} in sys.orig_argv
-if not hasattr(sys, "is_forked") and ({forks} or not is_held):
+if {forks} and not hasattr(sys, "is_forked"):
     runpy.run_path({str(forked.HERE / "handover/sitecustomize.py")!r})
-if is_held:
+if {word!r} in sys.orig_argv:
     builtins.print = print_and_wait
 """)
     return {"PYTHONPATH": str(folder), "FORK_SERVER": forked.address()}
