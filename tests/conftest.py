@@ -8,7 +8,6 @@ import re
 import shutil
 import signal
 import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -16,7 +15,7 @@ import psutil
 import pytest
 
 from tests import catalogue
-from tests.projects import ROOT, SERVERS, copy_of, dvc, make_project, needs, run, wait_until_published
+from tests.projects import ROOT, SERVERS, copy_of, dvc, make_project, needs, python, run, wait_until_published
 from tests.trainers import identity
 
 # A browser, for what only a page shows; None where there is none.
@@ -67,10 +66,10 @@ if "TMPDIR" not in os.environ and has_room(Path("/dev/shm"), gib=4):
 # nothing left to do, nor may the first two wait for `trained`.
 SLOWEST = (
     "gpu_stages",  # before any test of this process has a context on the GPU: it would be another process there
-    "pipeline", "flow_runs", "dvc_faults", "team", "tracking", "outages", "store", "compare", "memory_trainings",
-    "speed", "check", "parts", "loop", "verify", "memory", "workloads", "choices", "cli", "own_metrics", "sources",
-    "show", "commands", "tasks", "published", "new_workload", "repro", "model_package", "doctor", "seeds",
-    "damaged_files", "energy", "models", "benchmarks", "closure", "manifest",
+    "flow_runs", "pipeline", "tracking", "show", "speed", "doctor", "parts", "repro", "verify", "workloads",
+    "dvc_faults", "store", "check", "outages", "memory_trainings", "seeds", "workers", "cli", "loop", "memory",
+    "choices", "own_metrics", "sources", "damaged_files", "manifest", "commands", "tasks", "published",
+    "new_workload", "model_package", "team", "energy", "models", "benchmarks", "closure", "compare",
 )  # fmt: skip
 
 
@@ -168,7 +167,7 @@ def empty_history(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
     def make(folder: Path) -> None:
         code = "from tandem.runs.connection import open_client; open_client()"
-        run(ROOT, sys.executable, "-c", code, MLFLOW_TRACKING_URI=f"sqlite:///{folder}/mlflow.db")
+        python(ROOT, code, MLFLOW_TRACKING_URI=f"sqlite:///{folder}/mlflow.db")
 
     return shared(tmp_path_factory, "history", make) / "mlflow.db"
 
@@ -197,7 +196,7 @@ def trained(prepared: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
     def make(folder: Path) -> None:
         copy_of(prepared, folder)
-        dvc(folder, "repro")
+        run(folder, "dvc", "repro")  # each stage a process from its beginning, as a user has it
         wait_until_published(folder)
 
     return shared(tmp_path_factory, "trained", make)

@@ -1,15 +1,34 @@
 """Python in processes that are forked from one which has imported torch and the like: to import them takes longer than
 a tiny training. Each is a process of its own, which imports the code of the project it works in.
+
+So are the commands, stages and publishers that such a process starts, as DVC does: `python -m tandem.stage` hands
+itself over (tests/handover/sitecustomize.py) and ends as the forked process does. Signals reach that one, and kill -9
+of the first ends both. What a test starts otherwise (tests/projects.py: run, start) is a process from its beginning.
 """
 
+import gc
+import json
 import multiprocessing
 import os
+import runpy
+import select
+import signal
+import socket
+import struct
 import sys
+import tempfile
+from contextlib import suppress
+from functools import cache
 from multiprocessing.context import ForkServerContext
 from pathlib import Path
 
+from tests.handover.forking import ask
+
 # Nothing of this project, which a test may have edited. torch's optimizers import the second.
 IMPORTED = ["torch", "torch._dynamo", "safetensors.torch", "pandas", "scipy.stats", "matplotlib.figure", "jinja2"]
+IMPORTED += ["mlflow", "mlflow.store.model_registry.sqlalchemy_store", "mlflow.store.tracking.sqlalchemy_store"]
+IMPORTED += ["dvc.repo", "dvc.cli", "dvc.commands.repro", "dvc.commands.experiments.run"]
+HERE = Path(__file__).resolve().parent
 
 
 def context() -> ForkServerContext:
@@ -21,18 +40,115 @@ def context() -> ForkServerContext:
 
 def run(folder: Path, code: str, environment: dict[str, str], stdout: Path, stderr: Path) -> int:
     """`python -c code` in a project: its exit status. The output is in two files, which may be the same."""
-    process = context().Process(target=work, args=(str(folder), code, environment, str(stdout), str(stderr)))
-    process.start()
-    process.join(1800)
-    assert process.exitcode is not None, f"{code} is not done after half an hour"
-    return process.exitcode
+    own = {"parent": os.getpid(), "group": os.getpgrp(), "environment": handing_over(environment)}
+    request = {"code": code, "words": ["-c"], "folder": str(folder), **own}
+    with open(os.devnull) as nothing, stdout.open("ab") as out, stderr.open("ab") as err:
+        with socket.socket(socket.AF_UNIX) as connection:
+            return ask(connection, address(), request, (nothing.fileno(), out.fileno(), err.fileno()))
 
 
-def work(folder: str, code: str, environment: dict[str, str], stdout: str, stderr: str) -> None:
-    for descriptor, path in ((1, stdout), (2, stderr)):
-        os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), descriptor)
-    os.chdir(folder)
-    os.environ.clear()
-    os.environ.update(environment)
-    sys.path.insert(0, folder)
-    exec(code, {"__name__": "__main__"})  # noqa: S102
+def handing_over(environment: dict[str, str]) -> dict[str, str]:
+    """The environment of a process whose commands of DVC and Tandem are forked."""
+    path = [*path_of(environment), str(HERE / "handover")]  # a test's own sitecustomize.py comes first
+    return environment | {"FORK_SERVER": address(), "PYTHONPATH": os.pathsep.join(path)}
+
+
+def path_of(environment: dict[str, str]) -> list[str]:
+    return [each for each in environment.get("PYTHONPATH", "").split(os.pathsep) if each]
+
+
+@cache
+def address() -> str:
+    """Of the server of this process, which is forked from that of `context`."""
+    name = f"tandem-tests-{os.getpid()}"
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(f"\0{name}")
+        listener.listen(64)
+        context().Process(target=serve, args=(listener, os.getpid()), daemon=True).start()
+    return name
+
+
+def serve(listener: socket.socket, client: int) -> None:
+    """Fork a process for each connection and send its exit status, until the process `client` has ended."""
+    gc.freeze()
+    end = os.pidfd_open(client)
+    running: dict[int, tuple[int, socket.socket]] = {}  # a process's descriptor -> its id and the connection
+    while True:
+        ready, _, _ = select.select([end, listener, *running, *(each for _, each in running.values())], [], [])
+        if end in ready:
+            os._exit(0)
+        for descriptor, (pid, connection) in list(running.items()):
+            if connection in ready and descriptor not in ready:
+                os.kill(pid, received_signal(connection))
+            if descriptor in ready:
+                status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+                with suppress(OSError):  # who asked was killed
+                    connection.sendall(struct.pack("i", status))
+                connection.close()
+                os.close(descriptor)
+                del running[descriptor]
+        if listener in ready:
+            connection, _ = listener.accept()
+            try:
+                _, descriptors, _, _ = socket.recv_fds(connection, 1, 3)
+                [size] = struct.unpack("I", connection.recv(4, socket.MSG_WAITALL))
+                request = json.loads(connection.recv(size, socket.MSG_WAITALL))
+            except (OSError, ValueError, struct.error):  # who asked was killed
+                connection.close()
+                continue
+            if not (pid := os.fork()):
+                for inherited in (end, *running):
+                    os.close(inherited)
+                for each in (listener, connection, *(other for _, other in running.values())):
+                    each.close()
+                work(request, descriptors)
+            for descriptor in descriptors:
+                os.close(descriptor)
+            running[os.pidfd_open(pid)] = pid, connection
+
+
+def received_signal(connection: socket.socket) -> int:
+    """The signal that who asked has got; SIGKILL if it has ended."""
+    with suppress(OSError):
+        if number := connection.recv(1):
+            return number[0]
+    return signal.SIGKILL
+
+
+def work(request: dict, descriptors: list[int]) -> None:
+    """Do what is asked in this process, and end it as Python ends."""
+    status = 1
+    try:
+        for number, descriptor in enumerate(descriptors):
+            os.dup2(descriptor, number)
+            os.close(descriptor)
+        os.chdir(request["folder"])
+        os.environ.clear()
+        os.environ.update(request["environment"])
+        tempfile.tempdir = None
+        own = {"", str(HERE.parent)}  # the code of this repository is not that of the project
+        sys.path[:] = [request["folder"], *path_of(request["environment"]), *(p for p in sys.path if p not in own)]
+        os.getppid, os.getpgrp = lambda: request["parent"], lambda: request["group"]
+        sys.argv, sys.orig_argv = request["words"], [sys.executable, "-m", *request["words"]]
+        sys.is_forked = True
+        for place in path_of(request["environment"]):
+            if (own_start := Path(place) / "sitecustomize.py").exists() and Path(place) != HERE / "handover":
+                runpy.run_path(str(own_start))
+        if "PYTHONUNBUFFERED" in os.environ:
+            sys.stdout.reconfigure(write_through=True)
+        if request["code"]:
+            exec(request["code"], {"__name__": "__main__"})  # noqa: S102
+        else:
+            runpy.run_module(request["words"][0], run_name="__main__", alter_sys=True)
+        status = 0
+    except SystemExit as ending:
+        if isinstance(ending.code, str):
+            print(ending.code, file=sys.stderr)
+        status = ending.code if isinstance(ending.code, int) else int(ending.code is not None)
+    except BaseException:
+        sys.excepthook(*sys.exc_info())
+    finally:
+        multiprocessing.util._exit_function()
+        for stream in (sys.stdout, sys.stderr):
+            stream.flush()
+        os._exit(status)

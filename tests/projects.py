@@ -9,7 +9,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -203,6 +204,11 @@ def run(folder: Path, *command: str, check: bool = True, **extra: str) -> subpro
     return done
 
 
+def shell(folder: Path, command: str, check: bool = True, **extra: str) -> subprocess.CompletedProcess[str]:
+    """A command that a message gave, in a shell. What it starts of DVC and Tandem is forked (tests/forked.py)."""
+    return run(folder, "bash", "-ec", command, check=check, **forked.handing_over(environment(**extra)))
+
+
 def start(folder: Path, *command: str, **extra: str) -> subprocess.Popen[str]:
     """A process of a project, in a session of its own, with its output in one pipe."""
     return subprocess.Popen(
@@ -267,9 +273,17 @@ def python(folder: Path, code: str, check: bool = True, **extra: str) -> subproc
     return subprocess.CompletedProcess(code, status, output)
 
 
+def at_once(work: Callable[[Any], Any], values: Iterable[Any]) -> list[Any]:
+    """`work` of each value, in processes that run at the same time."""
+    forked.address()  # which they share
+    with ThreadPoolExecutor(16) as threads:
+        return list(threads.map(work, values))
+
+
 def dvc(folder: Path, *words: str, check: bool = True, **extra: str) -> subprocess.CompletedProcess[str]:
     needs("dvc")
-    return run(folder, "dvc", *words, check=check, **extra)
+    code = f"import sys; from dvc.cli import main; sys.argv = ['dvc']; sys.exit(main({list(words)}))"
+    return python(folder, code, check=check, **extra)
 
 
 def wait_for(condition: Callable[[], Any], seconds: float = 300.0, what: str = "the condition") -> Any:
@@ -282,24 +296,27 @@ def wait_for(condition: Callable[[], Any], seconds: float = 300.0, what: str = "
     raise AssertionError(f"{what} did not come about within {seconds} s")
 
 
-def held(folder: Path, epoch: int, word: str = "train") -> dict[str, str]:
+def held(folder: Path, epoch: int, word: str = "train", forks: bool = True) -> dict[str, str]:
     """Environment of a training that waits after `epoch` until `folder`/go is there, if `word` is in its command.
 
-    What must happen while it trains then happens on a quick machine and on a busy one.
+    What must happen while it trains then happens on a quick machine and on a busy one. `forks`: it and what starts it
+    are forked processes (tests/forked.py), and not processes from their beginning.
     """
     folder.mkdir()
     (folder / "sitecustomize.py").write_text(f"""
-import builtins, pathlib, sys, time
+import builtins, pathlib, runpy, sys, time
 
 def print_and_wait(*words, print=print, **options):
     print(*words, **options)
     while words and "epoch {epoch}/" in str(words[0]) and not pathlib.Path({str(folder / "go")!r}).exists():
         time.sleep(0.02)
 
+if {forks} and not hasattr(sys, "is_forked"):
+    runpy.run_path({str(forked.HERE / "handover/sitecustomize.py")!r})
 if {word!r} in sys.orig_argv:
     builtins.print = print_and_wait
 """)
-    return {"PYTHONPATH": str(folder)}
+    return {"PYTHONPATH": str(folder), "FORK_SERVER": forked.address()}
 
 
 def wait_until_published(project: Path) -> None:

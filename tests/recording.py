@@ -13,7 +13,7 @@ import pytest
 
 from tandem.runs.connection import make_schema
 from tests import epochs
-from tests.projects import environment, run, start, wait_for
+from tests.projects import environment, python, start, wait_for
 from tests.servers import answers
 
 mlflow = pytest.importorskip("mlflow")
@@ -48,7 +48,8 @@ def runs_of(client: mlflow.MlflowClient, experiment: str = "tiny") -> list:
 
 
 def record(ready: Path, *names: str, wait_seconds: float = 120, **extra: str) -> str:
-    return run(ready, sys.executable, "-c", RECORD, str(wait_seconds), *names, **extra).stdout
+    words = f"import sys; sys.argv = {['-c', str(wait_seconds), *names]}\n"
+    return python(ready, words + RECORD, **extra).stdout
 
 
 def said_of_tracking(output: str) -> str:

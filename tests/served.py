@@ -22,6 +22,7 @@ from typing import Any
 
 import psutil
 
+from tests import forked
 from tests.projects import ROOT as SOURCE
 from tests.projects import commit, copy_workload_code, environment, git, wait_for
 
@@ -164,7 +165,8 @@ class Project:
         (self.root / "behave.json").write_text(json.dumps(stages))
 
     def run(self, *command: str, **environment: str) -> subprocess.CompletedProcess[str]:
-        environment = clean_environment(self.root, **environment)
+        """Until it has ended. What it starts of DVC and Tandem, or is itself, is forked (tests/forked.py)."""
+        environment = forked.handing_over(clean_environment(self.root, **environment))
         pipes: dict[str, Any] = {"capture_output": True, "text": True, "timeout": 1800}
         return subprocess.run([sys.executable, *command], cwd=self.root, env=environment, **pipes)
 

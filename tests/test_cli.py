@@ -20,7 +20,7 @@ from tandem.command import CommandError
 from tandem.files import ROOT
 from tandem.predictor import Predictor
 from tests import forked
-from tests.projects import RUN, TINY, copy_of, dvc, environment, make_project, needs, run, run_path
+from tests.projects import RUN, TINY, copy_of, dvc, environment, make_project, needs, python, run_path
 
 
 def tandem(project: Path, *arguments: str, **extra: str) -> subprocess.CompletedProcess[str]:
@@ -58,7 +58,7 @@ for command in ("", *cli.COMMANDS):
 def test_help_teaches_and_does_nothing(project: Path, tmp_path: Path):
     before = state(project)
     own = {"HOME": str(tmp_path), "XDG_CACHE_HOME": str(tmp_path / "cache")}
-    _, *helps = run(project, sys.executable, "-c", HELP, **own).stdout.split("=" * 40 + "\n")
+    _, *helps = python(project, HELP, **own).stdout.split("=" * 40 + "\n")
     for command, text in zip(("", *COMMANDS), helps, strict=True):
         assert text.startswith(f"usage: tandem {command or 'COMMAND'}")
         if command:
@@ -118,12 +118,29 @@ WRONG_ARGUMENTS = (
 )  # fmt: skip
 
 
+# In one process: exit status and stderr of each command.
+READ_ARGUMENTS = """
+import contextlib, io, json
+from tandem import cli
+found = {}
+for words in COMMANDS:
+    said = io.StringIO()
+    with contextlib.redirect_stderr(said), contextlib.redirect_stdout(io.StringIO()):
+        try:
+            status = cli.main(words.split())
+        except SystemExit as end:
+            status = end.code
+    found[words] = status, said.getvalue()
+print(json.dumps(found))
+"""
+
+
 def test_a_wrong_argument_of_any_command_is_one_sentence_and_exit_status_2(own: Path):
     assert {words.split()[0] for words in WRONG_ARGUMENTS} == {*COMMANDS}
-    found = {words: tandem(own, *words.split()) for words in WRONG_ARGUMENTS}
-    assert {words: done.returncode for words, done in found.items()} == dict.fromkeys(WRONG_ARGUMENTS, 2)
-    for done in found.values():
-        assert done.stderr.startswith("error: ") and len(done.stderr.splitlines()) == 1, done.stderr
+    found = json.loads(python(own, f"COMMANDS = {WRONG_ARGUMENTS}\n{READ_ARGUMENTS}").stdout.splitlines()[-1])
+    assert {words: status for words, (status, _) in found.items()} == dict.fromkeys(WRONG_ARGUMENTS, 2)
+    for _, said in found.values():
+        assert said.startswith("error: ") and len(said.splitlines()) == 1, said
 
 
 def test_bad_data_is_no_wrong_argument(own: Path, tmp_path: Path):

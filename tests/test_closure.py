@@ -3,7 +3,6 @@ else.
 """
 
 import json
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,7 +11,7 @@ import pytest
 from tandem.closure import Code, closure
 from tandem.params.loading import load_workload
 from tandem.params.own_components import modules_of
-from tests.projects import ROOT, commit, copy_of, copy_workload_code, dvc, make_project, run
+from tests.projects import ROOT, commit, copy_of, copy_workload_code, dvc, make_project, stage
 
 WORKLOADS = ("sign", "pen", "price", "rally")
 STAGES = ("preprocess", "preload", "train", "evaluate", "speed")
@@ -88,10 +87,10 @@ def test_dvc_runs_what_an_edit_made_stale(trained: Path, tmp_path: Path):
     unused.write_text(unused.read_text() + "\nX = 1\n")
     used.write_text(used.read_text() + "\n# A remark.\n")
     commit(project)
-    run(project, sys.executable, "-m", "tandem.stage", "hardware")
+    stage(project, "hardware")
     assert not changed(project), "a model that no workload names, and a remark"
     used.write_text(used.read_text() + "\nX = 1\n")
-    run(project, sys.executable, "-m", "tandem.stage", "hardware")
+    stage(project, "hardware")
     assert changed(project) == {"train@tiny-cpu", "replicate@tiny-cpu", "evaluate@tiny-cpu", "speed@tiny"}
 
 

@@ -2,7 +2,6 @@
 
 import re
 import shutil
-import sys
 from pathlib import Path
 
 import pytest
@@ -20,6 +19,7 @@ from tests.projects import (
     reproduce,
     run,
     run_path,
+    stage,
     stages_at_once,
     tandem,
     wait_until_published,
@@ -125,7 +125,7 @@ def test_a_network_with_a_fit_of_its_own_is_fitted_once(prepared: Path, tmp_path
     assert "takes no steps" in checked.stdout, checked.stdout
     reproduce(project, publishes=False)
     (project / "params.yaml").write_text(params.replace("epochs: 1", "epochs: 3"))
-    refused = run(project, sys.executable, "-m", "tandem.stage", "hardware", check=False)
+    refused = stage(project, "hardware", check=False)
     assert "epochs is 3; it must be 1 for net.py:NearestMean" in refused.stdout
 
 

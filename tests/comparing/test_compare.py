@@ -4,7 +4,6 @@ import json
 import shutil
 import socket
 import subprocess
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +12,7 @@ import pytest
 
 from benchmarks.sandbox import free_port
 from tandem.runs.run import open_folder
-from tests.projects import TINY, copy_of, run, stages_at_once, wait_until_published
+from tests.projects import TINY, copy_of, stages_at_once, tandem, wait_until_published
 from tests.recording import server_of
 
 mlflow = pytest.importorskip("mlflow")
@@ -35,8 +34,8 @@ class Machines:
         return open_folder(clone / RUN, seed).timing["mlflow"]["run_id"]
 
     def compare(self, clone: Path, *words: str, check: bool = True, **extra: str) -> subprocess.CompletedProcess[str]:
-        command = (sys.executable, "-m", "tandem.cli", "compare", *words)
-        return run(clone, *command, check=check, **{"MLFLOW_TRACKING_URI": self.uri} | PATIENT | extra)
+        settings = {"MLFLOW_TRACKING_URI": self.uri} | PATIENT | extra
+        return tandem(clone, "compare", *words, check=check, **settings)
 
 
 @pytest.fixture(scope="module")

@@ -119,6 +119,7 @@ def dies(trainer: "Trainer") -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
+@pytest.mark.long  # that a stage leaves no worker: the test above
 def test_no_worker_outlives_a_stage_that_is_killed(ready: Path):
     code = f"""
 from stages.speed import *

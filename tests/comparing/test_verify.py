@@ -22,6 +22,7 @@ from tests.projects import (
     dvc,
     git,
     held,
+    python,
     recorded_runs,
     run,
     run_path,
@@ -227,7 +228,7 @@ def test_what_rounding_cannot_do_is_outside_its_envelope(of_transformer: Path, t
 def test_interrupted_it_leaves_nothing(project: Path, tmp_path: Path) -> None:
     temporary = tmp_path / "temporary"
     temporary.mkdir()
-    extra = held(tmp_path / "held", epoch=1, word=RETRACE)
+    extra = held(tmp_path / "held", epoch=1, word=RETRACE, forks=False)
     process = start(project, sys.executable, "-m", "tandem.cli", "verify", RUN, TMPDIR=str(temporary), **extra)
     try:
         assert process.stdout
@@ -338,7 +339,7 @@ def test_a_name_means_the_run_in_results_then_the_latest_that_is_no_experiment(p
     other = copy_of(project, tmp_path / "other")
 
     def answer(expression: str) -> str:
-        return run(other, sys.executable, "-c", f"from tandem.runs import recorded; print({expression})").stdout.strip()
+        return python(other, f"from tandem.runs import recorded; print({expression})").stdout.strip()
 
     answer("recorded.experiments()")  # the copied store's artifacts are this project's from now on
     client = client_of(other)

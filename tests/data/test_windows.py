@@ -1,5 +1,6 @@
 """Properties of the windows that preprocess cuts from recordings."""
 
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from tandem.params.schema import Columns, SequenceTable, Split, Window
 from tandem.training.batches import load_split
 from tests.data import test_sequences
 from tests.own_tables import people, recording, saved
+from tests.refusals import sentence
 
 DAY = ["sit", None, "walk", "sit", "run", None, "walk", "run", "sit", "walk", "run"]  # three stretches of each
 PARAMS = replace(
@@ -139,6 +141,4 @@ def test_a_label_with_few_stretches_is_reported(tmp_path: Path):
     ],
 )  # fmt: skip
 def test_what_cannot_be_cut_or_split_gets_one_sentence(tmp_path: Path, table: pd.DataFrame, window: Window, words: str):
-    with pytest.raises(ValueError, match=words) as caught:
-        prepared(tmp_path, table, replace(PARAMS, window=window))
-    assert "\n" not in str(caught.value)
+    assert re.search(words, sentence(lambda: prepared(tmp_path, table, replace(PARAMS, window=window))))

@@ -2,13 +2,12 @@
 
 import os
 import shutil
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from tests.projects import ROOT, copy_of, run
+from tests.projects import ROOT, copy_of, python
 
 
 @pytest.mark.parametrize("seconds", ["0", pytest.param("120", marks=pytest.mark.long)])
@@ -19,9 +18,9 @@ def test_every_file_that_is_read_back(trained: Path, tmp_path: Path, saw: Callab
     (project / "docs").mkdir()
     shutil.copy(ROOT / "docs/published.json", project / "docs")
     seed = os.environ.get("HYPOTHESIS_SEED", "0")
-    script = str(ROOT / "tests/fuzz.py")
-    own = {"PYTHONPATH": str(project), "XDG_CACHE_HOME": str(tmp_path / "cache")}
-    done = run(project, sys.executable, script, seed, seconds, check=False, **own)
+    words = [str(ROOT / "tests/fuzz.py"), seed, seconds]
+    code = f"import runpy, sys; sys.argv = {words}; runpy.run_path(sys.argv[0], run_name='__main__')"
+    done = python(project, code, check=False, XDG_CACHE_HOME=str(tmp_path / "cache"))
     assert done.returncode == 0, done.stdout
     number, *sentences = done.stdout.strip().splitlines()
     saw(f"{number}; {next(line.strip() for line in sentences if 'plan.json' in line)}")

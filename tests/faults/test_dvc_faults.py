@@ -4,14 +4,13 @@ import hashlib
 import json
 import re
 import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from tandem.files import sha256_file
-from tests.projects import commit, copy_of, dvc, git, run, run_path, tandem
+from tests.projects import commit, copy_of, dvc, git, run, run_path, shell, tandem
 
 WEIGHTS = run_path("last.safetensors")
 
@@ -59,7 +58,7 @@ def test_a_damaged_object_in_the_cache_is_never_read_as_good(
     saw(message)
     doctor = tandem(project, "doctor", "--no-live", check=False).stdout
     assert f"{cached.relative_to(project)}, from which DVC restores {path}, is damaged" in doctor
-    run(project, "sh", "-c", message.partition("`")[2].partition("`")[0])
+    shell(project, message.partition("`")[2].partition("`")[0])
     assert tandem(project, "repro").returncode == 0
     assert sha256_file(project / path) == sha256
 
@@ -81,18 +80,18 @@ def test_compare_refuses_a_damaged_score(trained: Path, tmp_path: Path, saw: Cal
 def test_a_damaged_index_of_dvcs_own(ready: Path, tmp_path: Path, saw: Callable[[str], None]):
     """DVC's index of the project, in /var/tmp, is overwritten with text; make repro; then the command that it gave"""
     own = {"DVC_SITE_CACHE_DIR": str(tmp_path / "site")}
-    repro = (sys.executable, "-m", "tandem.cli", "repro", "preload@tiny-cpu")
-    run(ready, *repro, **own)
+    repro = ("repro", "preload@tiny-cpu")
+    tandem(ready, *repro, **own)
     indices = list((tmp_path / "site").rglob("cache.db"))
     assert indices
     for index in indices:
         index.write_text("no database at all " * 999)
-    done = run(ready, *repro, check=False, **own)
+    done = tandem(ready, *repro, check=False, **own)
     reason = done.stdout.strip().splitlines()[-1].strip()
     assert done.returncode != 0 and "DVC's index of this project is damaged" in reason
     saw(reason)
     fix = reason.partition("run: ")[2]
-    run(ready, "sh", "-ec", fix.replace("dvc repro", "dvc repro preload@tiny-cpu"), **own)
+    shell(ready, fix.replace("dvc repro", "dvc repro preload@tiny-cpu"), **own)
 
 
 @pytest.mark.case(47)
@@ -148,7 +147,7 @@ def follow_the_advice(project: Path, words: str, saw: Callable[[str], None]) -> 
     reason = done.stdout.strip().splitlines()[-1].strip()
     assert words in reason and ", so DVC cannot read it; run: rm " in reason
     saw(reason)
-    fixed = run(project, "sh", "-c", reason.partition("; run: ")[2].partition(" && git add")[0]).stdout
+    fixed = shell(project, reason.partition("; run: ")[2].partition(" && git add")[0]).stdout
     assert "epoch 1/" not in fixed, "DVC's run-cache has the results"
     assert "train@tiny-cpu " not in tandem(project, "repro").stdout, "nothing is left to do"
 

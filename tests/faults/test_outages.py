@@ -17,13 +17,16 @@ import pytest
 from benchmarks.sandbox import free_port
 from tests.projects import (
     TINY,
+    at_once,
     copy_of,
     held,
+    python,
     recorded_runs,
     run,
     run_path,
+    shell,
     stage,
-    start,
+    tandem,
     unpublished,
     wait_for,
     wait_until_published,
@@ -43,8 +46,6 @@ from tests.served import processes
 from tests.servers import answers
 
 mlflow = pytest.importorskip("mlflow")
-
-SYNC = (sys.executable, "-m", "tandem.cli", "sync")
 
 # Writes one run after another, and publishes each by a process that is killed before the last of so many calls: before
 # the first, the second, ... until it has made them all. Prints how many were killed.
@@ -111,10 +112,10 @@ def test_a_publisher_killed_before_any_of_its_calls_leaves_nothing_out_and_nothi
     ready: Path, saw: Callable[[str], None]
 ):
     """kill -9 of the publisher before each of its calls to MLflow, one run a call; then one sync."""
-    said = run(ready, sys.executable, "-c", KILLED_BEFORE_EACH_CALL).stdout.split()
+    said = python(ready, KILLED_BEFORE_EACH_CALL).stdout.split()
     num_killed = int(said[said.index("killed") + 1])
     assert said[-1] == "0" and num_killed > 5
-    synced = run(ready, *SYNC).stdout
+    synced = tandem(ready, "sync").stdout
     saw(f"{num_killed} times killed; {synced}")
     client = client_of(ready)
     runs = {entry.info.run_name: entry for entry in runs_of(client)}
@@ -163,7 +164,7 @@ print(len(run_dir.publishers), "publishers")
 @pytest.mark.case(35)
 def test_a_killed_publisher_is_started_again(ready: Path, saw: Callable[[str], None]):
     """kill -9 of the publisher while it starts."""
-    assert "2 publishers" in run(ready, sys.executable, "-c", KILLED_PUBLISHER).stdout
+    assert "2 publishers" in python(ready, KILLED_PUBLISHER).stdout
     wait_until_published(ready)
     [entry] = recorded_runs(ready, "tiny")
     assert entry["status"] == "FINISHED" and entry["metrics"]["train/loss"] == 0.5
@@ -175,13 +176,13 @@ def test_a_damaged_run_directory_is_named_and_does_not_stop_the_others(ready: Pa
     """run.json is overwritten while the server is away; then sync."""
     record(ready, "damaged", "whole", MLFLOW_TRACKING_URI="http://127.0.0.1:9")
     (ready / ".tandem/runs/damaged/run.json").write_bytes(bytes(40))
-    refused = run(ready, *SYNC, check=False)
+    refused = tandem(ready, "sync", check=False)
     said = refused.stdout.splitlines()[0]
     saw(said)
     assert refused.returncode == 1 and said.startswith(".tandem/runs/damaged/run.json is damaged (")
     assert statuses(ready) == {"whole": "FINISHED"}
-    run(ready, "bash", "-ec", said.split("`")[1])
-    assert "up to date" in run(ready, *SYNC).stdout
+    shell(ready, said.split("`")[1])
+    assert "up to date" in tandem(ready, "sync").stdout
 
 
 @pytest.mark.case(35)
@@ -190,10 +191,8 @@ def test_two_processes_that_publish_the_same_runs_publish_each_once(ready: Path,
     write = "for number in range(6):\n    with run_dir.recording(str(number), 'train') as run:\n"
     write += "        run.write_info('tiny', str(number), params={'a': 1})\n        run.save_epochs(epochs(3))\n"
     offline = f"{EPOCHS}\nfrom tandem.runs import run_dir\nrun_dir.start_publisher = lambda: None\n"
-    run(ready, sys.executable, "-c", f"{offline}run_dir.WAIT_SECONDS = 0\n{write}")
-    together = [start(ready, *SYNC) for _ in range(3)]
-    outputs = [process.communicate()[0] for process in together]
-    assert not any(process.returncode for process in together), outputs
+    python(ready, f"{offline}run_dir.WAIT_SECONDS = 0\n{write}")
+    at_once(lambda _: tandem(ready, "sync"), range(3))
     assert statuses(ready) == {str(number): "FINISHED" for number in range(6)} and len(runs_of(client_of(ready))) == 6
     assert not unpublished(ready)
     saw("nothing: one waits for the other")
@@ -230,7 +229,7 @@ def test_a_run_that_the_machines_restart_ended_is_killed_and_goes_on_when_its_tr
     assert (entry["id"], entry["status"]) == (first["id"], "RUNNING"), "a second run, though nothing was trained before"
     never_again = tmp_path / "never_again"
     shutil.copytree(project, never_again)
-    saw(run(never_again, *SYNC).stdout)
+    saw(tandem(never_again, "sync").stdout)
     assert [found["status"] for found in recorded_runs(never_again, "tiny")] == ["KILLED"]
     assert [found["status"] for found in recorded_runs(project, "tiny")] == ["RUNNING"], "the copy's is another history"
     done = stage(project, "train", "tiny", "cpu", "0")
@@ -295,7 +294,7 @@ def test_a_server_that_freezes_or_restarts_in_the_middle_costs_nothing_and_no_pa
     uri = f"http://me:pa55word@127.0.0.1:{port}"
     client = mlflow.MlflowClient(f"sqlite:///{tmp_path}/server/mlflow.db")
     num_epochs = lambda entry: client.get_metric_history(entry.info.run_id, "train/loss")  # noqa: E731
-    synced = lambda: run(project, *SYNC, MLFLOW_TRACKING_URI=uri, check=False).stdout  # noqa: E731
+    synced = lambda: tandem(project, "sync", MLFLOW_TRACKING_URI=uri, check=False).stdout  # noqa: E731
     with server_of(tmp_path / "server", port) as send:
         for number, fault in enumerate((signal.SIGSTOP, signal.SIGKILL), 1):
             waiting = held(tmp_path / f"held{number}", 3)
@@ -365,9 +364,9 @@ def test_a_store_whose_disk_is_full_is_named_and_gets_everything_later(
     assert training.returncode == 0 and "Traceback" not in output, output
     full = "MLflow at mlruns/mlflow.db has a full disk; free some space"
     # The training waits neither for a publisher that has given the run's id before, nor long for a slow machine's.
-    saw(wait_for(lambda: full in (text := run(project, *SYNC, check=False).stdout) and text, what=full))
+    saw(wait_for(lambda: full in (text := tandem(project, "sync", check=False).stdout) and text, what=full))
     (small_disk / "filler").unlink()
-    run(project, *SYNC)
+    tandem(project, "sync")
     [entry] = recorded_runs(project, "tiny")
     assert entry["status"] == "FINISHED" and steps_of(project) == [1, 2, 3, 4, 5, 6]
 
@@ -404,13 +403,13 @@ def test_a_deleted_experiment_is_named_with_the_command_that_restores_it(ready: 
     client = client_of(ready)
     client.delete_experiment(client.get_experiment_by_name("tiny").experiment_id)
     output = record(ready, "after")
-    synced = run(ready, *SYNC, check=False)
+    synced = tandem(ready, "sync", check=False)
     assert synced.returncode == 1
     for said in (output, synced.stdout):
         assert "MLflow at mlruns/mlflow.db has the experiment tiny among its deleted ones" in said, said
         assert "mlflow experiments restore --experiment-id" in said
-    run(ready, "bash", "-ec", synced.stdout.splitlines()[0].partition("; run: ")[2])
-    assert "up to date" in run(ready, *SYNC).stdout
+    shell(ready, synced.stdout.splitlines()[0].partition("; run: ")[2])
+    assert "up to date" in tandem(ready, "sync").stdout
     assert statuses(ready) == {"before": "FINISHED", "after": "FINISHED"}
 
 
@@ -421,9 +420,9 @@ def test_a_refused_record_gives_the_reason_of_the_database(ready: Path, table: s
     with closing(sqlite3.connect(ready / "mlruns/mlflow.db")) as database:
         database.execute(refuse)
     record(ready, "refused")
-    said = run(ready, *SYNC, check=False).stdout
+    said = tandem(ready, "sync", check=False).stdout
     assert said.startswith("MLflow at mlruns/mlflow.db refused the record (MlflowException: the quota is used up)")
     with closing(sqlite3.connect(ready / "mlruns/mlflow.db")) as database:
         database.execute("DROP TRIGGER refuse")
-    assert "up to date" in run(ready, *SYNC).stdout
+    assert "up to date" in tandem(ready, "sync").stdout
     assert statuses(ready) == {"refused": "FINISHED"}

@@ -22,6 +22,7 @@ from packaging.utils import canonicalize_name
 
 from flows import doctor
 from tandem.machine import hardware
+from tests import forked
 from tests.projects import ROOT, commit, copy_of, dvc, environment, git, make_project, python, run_path, stage
 from tests.projects import run as run_in
 
@@ -38,8 +39,10 @@ def copy_to(folder: Path) -> Path:
 
 
 def run(project: Path, *arguments: str, python: tuple[str, ...] = (sys.executable, "-m"), **extra: str):
-    command = [*python, "tandem.cli", "doctor", *arguments]
-    return subprocess.run(command, cwd=project, env=environment(**extra), capture_output=True, text=True, timeout=600)
+    command, own = [*python, "tandem.cli", "doctor", *arguments], environment(**extra)
+    if python == (sys.executable, "-m") and "PYTHONPATH" not in extra:  # otherwise what a forked process would not see
+        own = forked.handing_over(own)
+    return subprocess.run(command, cwd=project, env=own, capture_output=True, text=True, timeout=600)
 
 
 def diagnose(project: Path, *arguments: str, **extra: Any) -> list[dict[str, str]]:

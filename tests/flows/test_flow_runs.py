@@ -208,10 +208,11 @@ def test_an_override_is_an_experiment_and_leaves_the_workspace_alone(project: Pr
     named = ["git", "for-each-ref", "--format=%(refname)", "refs/exps"]
     shown = subprocess.run(named, cwd=project.root, capture_output=True, text=True, check=True)
     assert f"/{run['name']}\n" in shown.stdout, "DVC has it as an experiment"
+    log = project.logs(run)
+    assert f"`dvc exp apply {run['name']}`" in log and "<exp>" not in log and "\n\n" not in log, log
 
 
-def test_the_log_of_an_experiment_has_each_error_once_and_a_command_that_can_be_run(project: Project) -> None:
-    """An experiment whose training fails, then one that succeeds."""
+def test_the_log_of_an_experiment_whose_training_fails_has_each_error_once(project: Project) -> None:
     project.behave(train={"say": EPOCH, "fail": "the loss is not a number"})
     git(project.root, "add", "-f", "behave.json")  # otherwise the experiment does not see it
     commit(project.root)
@@ -222,10 +223,6 @@ def test_the_log_of_an_experiment_has_each_error_once_and_a_command_that_can_be_
         commit(project.root)
     log = project.logs(project.latest("pipeline"))
     assert failed.returncode == 1 and log.count("ERROR: failed to reproduce 'train@sign-auto'") == 1, log
-    assert project.run_flow(overrides={"sign.train.epochs": 8}).returncode == 0
-    run = project.latest("pipeline")
-    log = project.logs(run)
-    assert f"`dvc exp apply {run['name']}`" in log and "<exp>" not in log and "\n\n" not in log, log
 
 
 @pytest.mark.case(40)
@@ -499,13 +496,13 @@ def test_the_schedule_makes_runs(project: Project) -> None:
         wait_for(lambda own=own: project.api("POST", "/flow_runs/count", own), what="a run of each schedule")
 
 
-@pytest.mark.parametrize("flow", ["pipeline", pytest.param("verify", marks=pytest.mark.long)])
-def test_of_three_missed_nights_only_the_last_one_runs(project: Project, flow: str) -> None:
+@pytest.mark.parametrize(("flow", "nights"), [("pipeline", 2), pytest.param("verify", 3, marks=pytest.mark.long)])
+def test_of_the_missed_nights_only_the_last_one_runs(project: Project, flow: str, nights: int) -> None:
     """As when `make ui` starts again after a weekend: Prefect's runner takes every run that is late."""
     deployment = project.api("GET", f"/deployments/name/{flow}/{flow}")["id"]
     now = datetime.now(UTC)
-    times = {"start_time": (now - timedelta(days=3)).isoformat(), "end_time": now.isoformat()}
-    project.api("POST", f"/deployments/{deployment}/schedule", {**times, "min_runs": 3})
+    times = {"start_time": (now - timedelta(days=nights)).isoformat(), "end_time": now.isoformat()}
+    project.api("POST", f"/deployments/{deployment}/schedule", {**times, "min_runs": nights})
     body = {
         "deployments": {"id": {"any_": [deployment]}},
         "flow_runs": {"expected_start_time": {"before_": now.isoformat()}},
@@ -513,18 +510,20 @@ def test_of_three_missed_nights_only_the_last_one_runs(project: Project, flow: s
     }
 
     def ended() -> list[dict[str, Any]]:
-        """The three runs, the oldest first, once all have ended."""
+        """The missed runs, the oldest first, once all have ended."""
         runs = [run for run in project.api("POST", "/flow_runs/filter", body) if run["auto_scheduled"]]
         return runs if all(run["end_time"] for run in runs) else []
 
-    *missed, last = wait_for(ended, 600, "the end of three runs")
-    assert [run["state"]["name"] for run in missed] == ["Skipped", "Skipped"]
+    *missed, last = wait_for(ended, 600, "the end of all runs")
+    assert [run["state"]["name"] for run in missed] == ["Skipped"] * (nights - 1)
     assert {run["state"]["type"] for run in missed} == {"CANCELLED"}
     assert all("is due too" in run["state"]["message"] for run in missed)
     assert last["state"]["name"] != "Skipped" and "is due too" not in last["state"]["message"]
     if flow == "pipeline":
         assert last["state"]["type"] == "COMPLETED"
-    # A run that a user creates is never skipped.
+    if nights == 2:
+        return
+    # A run that a user creates is never skipped: those of the other tests are not, and none on this day.
     created = project.create(f"{flow}/{flow}")
     wait_for(lambda: project.api("GET", f"/flow_runs/{created['id']}")["end_time"], 600, "the end of a run")
     assert project.state(created)["name"] != "Skipped"
@@ -591,6 +590,7 @@ sys.exit(main(["ui", "--prefect-port", sys.argv[1], "--mlflow-port", sys.argv[1]
 """
 
 
+@pytest.mark.long  # that a port in use is left: `running_ui`; that it runs once: the test above
 def test_ui_takes_the_next_port_if_another_process_was_faster_and_runs_once(project: Project) -> None:
     stop_ui(project)
     port = random.randrange(30_000, 32_000)

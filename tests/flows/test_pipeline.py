@@ -25,8 +25,10 @@ from tests.projects import (
     reproduce,
     run,
     run_path,
+    shell,
     stage,
     start,
+    tandem,
     unpublished,
     wait_for,
     wait_until_published,
@@ -136,7 +138,7 @@ def test_a_killed_training_gives_the_uninterrupted_result(
 ):
     """kill -9 of dvc in epoch 2 of 3; `dvc repro` again"""
     killed = copy_of(prepared, tmp_path / "project")
-    repro = start_training(killed, **held(tmp_path / "held", 2))
+    repro = start_training(killed, **held(tmp_path / "held", 2, forks=False))
     read_until(repro, "epoch 2/")
     repro.kill()  # dvc alone: its trainer must not go on without it
     read_until(repro, "stopping after this epoch")
@@ -156,7 +158,7 @@ def test_a_change_while_it_trains_is_not_recorded_as_its_result(
 ):
     """params.yaml is edited in epoch 3 of 6"""
     project = copy_of(prepared, tmp_path / "project", TINY.replace("epochs: 3", "epochs: 6"))
-    repro = start_training(project, **held(tmp_path / "held", 3))
+    repro = start_training(project, **held(tmp_path / "held", 3, forks=False))
     read_until(repro, "epoch 3/")
     (project / "params.yaml").write_text(TINY.replace("epochs: 3", "epochs: 5"))
     (tmp_path / "held/go").touch()
@@ -187,7 +189,7 @@ def test_a_loss_that_is_no_number_stops_the_training(ready: Path, saw: Callable[
 def test_ctrl_c_saves_and_exits_non_zero(prepared: Path, tmp_path: Path, saw: Callable[[str], None]):
     """Ctrl+C in epoch 3 of 6 of a training that dvc repro started"""
     project = copy_of(prepared, tmp_path / "project", TINY.replace("epochs: 3", "epochs: 6"))
-    repro = start_training(project, **held(tmp_path / "held", 3))
+    repro = start_training(project, **held(tmp_path / "held", 3, forks=False))
     read_until(repro, "epoch 3/")
     os.killpg(repro.pid, signal.SIGINT)
     (tmp_path / "held/go").touch()
@@ -203,7 +205,7 @@ def test_ctrl_c_saves_and_exits_non_zero(prepared: Path, tmp_path: Path, saw: Ca
 def test_ctrl_c_twice_stops_at_once(prepared: Path, tmp_path: Path, saw: Callable[[str], None]):
     """Ctrl+C twice in epoch 2 of 3 of a training that make repro started"""
     project = copy_of(prepared, tmp_path / "project")
-    repro = start_training(project, MAKE_REPRO, **held(tmp_path / "held", 2))
+    repro = start_training(project, MAKE_REPRO, **held(tmp_path / "held", 2, forks=False))
     read_until(repro, "epoch 2/")
     os.killpg(repro.pid, signal.SIGINT)
     read_until(repro, "stopping after this epoch")
@@ -229,7 +231,7 @@ def test_an_experiment_on_a_missing_gpu_names_the_commands_that_restore_everythi
     command = re.search(r"to restore them, run `(.*?)`", done.stdout)
     assert command and done.stdout.splitlines()[-1] == f"to restore both: {command[1]}", done.stdout
     assert all((project / name).exists() for name in tracked)
-    run(project, "sh", "-c", command[1])
+    shell(project, command[1])
     again = dvc(project, "repro")
     assert "Running stage 'train" not in again.stdout and "Running stage 'evaluate" not in again.stdout, again.stdout
 
@@ -244,7 +246,7 @@ def test_after_a_refused_experiment_the_printed_command_restores_params_yaml(
 ):
     """`dvc exp run -S` with a refused value as long as the old one; then the command that it gave"""
     project = copy_of(trained, tmp_path / "project")
-    run(project, "dvc", "exp", "run", "--queue", "-S", "tiny.train.epochs=3")  # DVC's layout of the file
+    dvc(project, "exp", "run", "--queue", "-S", "tiny.train.epochs=3")  # DVC's layout of the file
     committed = (project / "params.yaml").read_bytes()
     done = dvc(project, "exp", "run", "-S", value, check=False)
     assert done.returncode != 0 and (project / "params.yaml").read_bytes() != committed
@@ -254,7 +256,7 @@ def test_after_a_refused_experiment_the_printed_command_restores_params_yaml(
     assert ("removed results of other devices" in done.stdout and "edit `devices`" in done.stdout) == (
         keys == "devices"
     )
-    run(project, "sh", "-c", command[1])
+    shell(project, command[1])
     assert (project / "params.yaml").read_bytes() == committed
     assert (project / run_path("score.json")).exists()
 
@@ -310,6 +312,6 @@ def test_a_fresh_folder_is_left_clean(trained: Path):
 
 
 def test_a_machine_without_git_trains_the_same(ready: Path, trained: Path, tmp_path: Path):
-    run(ready, *MAKE_REPRO, "train@tiny-cpu", PATH=str(tmp_path / "empty"))
+    tandem(ready, "repro", "train@tiny-cpu", PATH=str(tmp_path / "empty"))
     weights = run_path("last.safetensors")
     assert (ready / weights).read_bytes() == (trained / weights).read_bytes()

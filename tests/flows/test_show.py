@@ -22,6 +22,7 @@ from tests.projects import (
     held,
     read_record,
     run,
+    shell,
     start,
     tandem,
     wait_for,
@@ -130,6 +131,7 @@ def shown_rows(project: Path) -> dict[str, dict[str, object]]:
     return {row["experiment"]: row for row in rows}
 
 
+@pytest.mark.long  # of one that runs, and one that was not compared: the tests below
 def test_an_experiment_without_a_result_has_a_state_and_no_score(project: Path, tmp_path: Path):
     """Refused, running in the workspace and in the queue, killed, waiting."""
     git(project, "checkout", "-q", ".")
@@ -203,7 +205,7 @@ def test_no_row_has_the_score_of_another_training(project: Path):
     assert shown_rows(project)["main"]["state"] == "not compared"
 
     command = more_seeds(["tiny"], ["cpu"]).strip("`").replace("[0,1,2,3,4]", "[0,1]")
-    run(project, "sh", "-c", f"{command} --name seeds")
+    shell(project, f"{command} --name seeds")
     scores = [read_record(project, "score.json", seed=seed)["metrics"]["accuracy"] for seed in (0, 1)]
     row = shown_rows(project)["seeds"]
     assert row["state"] is None and row["score"]["accuracy"] == pytest.approx(sum(scores) / 2)

@@ -15,7 +15,7 @@ from tandem import files
 from tandem.machine import conditions
 from tandem.machine.measure import measure
 from tandem.runs import provenance
-from tests.projects import copy_of, git, manifest_of, read_record, run, run_path
+from tests.projects import NO_PUBLISHER, copy_of, git, manifest_of, read_record, run, run_path
 
 
 def test_it_holds_what_the_files_of_the_run_hold(trained: Path) -> None:
@@ -101,8 +101,8 @@ def test_a_machine_whose_name_is_not_utf8_records_its_trainings(ready: Path) -> 
         pytest.skip("this user, or this container, may not rename a machine")
     name = "socket.sethostname(os.fsdecode(b'h\\xe4st'))"
     code = f"import os, socket, sys; {name}; os.execv(sys.executable, sys.argv[1:])"
-    train = (sys.executable, "-m", "tandem.stage", "train", "tiny", "cpu", "0")
-    run(ready, "unshare", "--uts", sys.executable, "-c", code, *train)
+    train = f"{NO_PUBLISHER}from tandem.stage import main; main(['train', 'tiny', 'cpu', '0'])"
+    run(ready, "unshare", "--uts", sys.executable, "-c", code, sys.executable, "-c", train)
     assert manifest_of(ready)["machine"] == r"h\xe4st"
 
 

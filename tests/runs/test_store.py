@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tandem.runs import store
-from tests.projects import TINY, make_project, run, start, unpublished, wait_until_published
+from tests.projects import TINY, at_once, make_project, python, run, shell, unpublished, wait_until_published
 from tests.recording import RECORD, publish, record, said_of_tracking, statuses
 
 mlflow = pytest.importorskip("mlflow")
@@ -62,10 +62,7 @@ def test_projects_open_one_fresh_store_at_once(
     projects = [make_project(tmp_path / str(number), TINY) for number in range(num_projects)]
     shared = f"sqlite:///{tmp_path}/shared/mlflow.db"
     code = "from tandem.runs.connection import open_client, find_or_create_experiment as f; f(open_client(), 'same')"
-    command = (sys.executable, "-c", code)
-    together = [start(project, *command, MLFLOW_TRACKING_URI=shared) for project in projects * of_each]
-    outputs = [process.communicate()[0] for process in together]
-    assert not any(process.returncode for process in together), outputs
+    at_once(lambda project: python(project, code, MLFLOW_TRACKING_URI=shared), projects * of_each)
     saw("nothing: one of them makes the tables, the others wait")
     client = mlflow.MlflowClient(shared)
     assert sorted(experiment.name for experiment in client.search_experiments()) == ["Default", "same"]
@@ -106,8 +103,8 @@ def test_an_older_store_is_kept_and_the_given_command_upgrades_it(project: Path,
     assert path.read_bytes() == before
     saw(said_of_tracking(output))
     fix, then = re.search(r"run: (.*); then: (.*)", output).groups()
-    run(project, "bash", "-ec", fix)
-    assert "up to date" in run(project, "bash", "-ec", then.replace("python", sys.executable)).stdout
+    shell(project, fix)
+    assert "up to date" in shell(project, then.replace("python", sys.executable)).stdout
     assert statuses(project) == {"new": "FINISHED"}
     with sqlite3.connect(path) as database:
         assert database.execute("SELECT count(*) FROM runs WHERE run_uuid = 'old'").fetchone() == (1,)
@@ -176,9 +173,9 @@ def test_a_damaged_store_is_named_and_the_given_command_mends_it(project: Path, 
     saw(said_of_tracking(output))
     assert path.read_text().startswith("no database")
     fix, then = re.search(r"run: (mv \S+ \S+) .*; then: (.*)", output).groups()
-    again = run(project, "bash", "-c", then.replace("python", sys.executable), check=False)
+    again = shell(project, then.replace("python", sys.executable), check=False)
     assert again.returncode == 1 and fix in again.stdout
-    run(project, "bash", "-ec", f"{fix}; {then.replace('python', sys.executable)}")
+    shell(project, f"{fix}; {then.replace('python', sys.executable)}")
     assert statuses(project) == {"kept": "FINISHED"}
 
 

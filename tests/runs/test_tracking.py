@@ -7,7 +7,6 @@ import re
 import shutil
 import signal
 import socket
-import sys
 import threading
 import time
 import zlib
@@ -29,9 +28,9 @@ from tests.projects import (
     TINY,
     copy_of,
     held,
+    python,
     read_record,
     recorded_runs,
-    run,
     run_path,
     stage,
     stages_at_once,
@@ -44,7 +43,6 @@ from tests.recording import (
     EPOCHS,
     LONG,
     client_of,
-    publish,
     record,
     runs_of,
     said_of_tracking,
@@ -124,7 +122,7 @@ def test_every_page_of_a_model_has_the_lines_that_load_it(trained: Path, tmp_pat
         [lines] = re.findall(r"```python\n(model = .+\n.+)\n```", text)
         code += re.sub(r"^(model\.predict\(.+\))", r"print(list(\1.columns))", lines, flags=re.MULTILINE) + "\n"
     uri = f"sqlite:///{trained}/mlruns/mlflow.db"
-    predicted = run(tmp_path, sys.executable, "-c", code, MLFLOW_TRACKING_URI=uri).stdout.splitlines()
+    predicted = python(tmp_path, code, MLFLOW_TRACKING_URI=uri).stdout.splitlines()
     [file] = (trained / "mlruns/artifacts/tiny/models").glob("*/artifacts/MLmodel")
     signature = json.loads(file.read_text())["signature"]
     inputs, outputs = ([column["name"] for column in json.loads(signature[side])] for side in ("inputs", "outputs"))
@@ -188,9 +186,9 @@ def test_the_alias_is_on_the_best_model_of_those_with_the_same_data(empty_histor
     assert len(client.search_model_versions("name='tandem-tiny'")) == 6
 
 
-def test_an_account_that_may_not_register_models_still_ends_its_run(ready: Path, tmp_path: Path):
+def test_an_account_that_may_not_register_models_still_ends_its_run(ready: Path, server_port: int, closed_port: int):
     """A server with accounts refuses new versions as this door does: EDIT on the experiment, READ on the model."""
-    server = f"http://127.0.0.1:{free_port()}"
+    server = f"http://127.0.0.1:{server_port}"
     refused = {"/api/2.0/mlflow/model-versions/create"}
 
     class Door(BaseHTTPRequestHandler):
@@ -215,14 +213,13 @@ def test_an_account_that_may_not_register_models_still_ends_its_run(ready: Path,
         def log_message(self, *_: object) -> None:
             pass
 
-    closed = f"http://127.0.0.1:{free_port()}"
-    stages_at_once(ready, "train tiny cpu 0", "evaluate tiny cpu", MLFLOW_TRACKING_URI=closed)
-    with server_of(tmp_path / "server", int(server.rpartition(":")[2])), ThreadingHTTPServer(("", 0), Door) as door:
+    closed = f"http://127.0.0.1:{closed_port}"
+    stages_at_once(ready, "train tiny cpu 0", "evaluate tiny cpu", MLFLOW_TRACKING_URI=closed, DVC_EXP_NAME="account")
+    with ThreadingHTTPServer(("", 0), Door) as door:
         threading.Thread(target=door.serve_forever, daemon=True).start()
-        sync = publish(ready, "sync", MLFLOW_TRACKING_URI=f"http://127.0.0.1:{door.server_port}")
-        said = sync.communicate()[0]
-        [entry] = runs_of(mlflow.MlflowClient(server))
+        said = tandem(ready, "sync", MLFLOW_TRACKING_URI=f"http://127.0.0.1:{door.server_port}").stdout
         door.shutdown()
+    [entry] = [run for run in runs_of(mlflow.MlflowClient(server)) if run.info.run_name.startswith("account: ")]
     why = "this account may not add versions to tandem-tiny: it needs EDIT there"
     assert f"warning: the model of run {entry.info.run_id} is not registered; {why}" in said and "up to date" in said
     assert entry.info.status == "FINISHED" and entry.data.tags["tandem.not_registered"] == why
@@ -281,6 +278,15 @@ def test_metrics_arrive_while_it_trains_and_a_killed_run_goes_on_as_one(
     assert finished.data.metrics["time/epoch_seconds"] == timings["epoch_seconds"][-1]
 
 
+@pytest.fixture(scope="module")
+def server_port(empty_history: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
+    """Where a real MLflow server listens; its store is served/mlflow.db."""
+    folder, port = tmp_path_factory.mktemp("served"), free_port()
+    shutil.copy(empty_history, folder)
+    with server_of(folder, port):
+        yield port
+
+
 @pytest.fixture
 def closed_port() -> Iterator[int]:
     """Where nobody listens, and nobody else begins to."""
@@ -336,9 +342,7 @@ def test_a_black_hole_costs_bounded_seconds(ready: Path, saw: Callable[[str], No
 
 
 @pytest.mark.case(53)
-def test_a_server_gets_the_password_and_nobody_sees_it(
-    ready: Path, empty_history: Path, tmp_path: Path, saw: Callable[[str], None]
-):
+def test_a_server_gets_the_password_and_nobody_sees_it(ready: Path, server_port: int, saw: Callable[[str], None]):
     """`http://me:password@host` as the tracking server's address: one that refuses, then sync to one that takes it"""
     headers: list[str | None] = []
 
@@ -362,16 +366,11 @@ def test_a_server_gets_the_password_and_nobody_sees_it(
     assert headers[0] == "Basic " + base64.b64encode(b"me:top secret").decode()
     kept = [path for path in (ready / ".tandem/runs").rglob("*") if path.is_file()]
     shown = output + "".join(path.read_text() for path in kept)
-    port, store_of_server = free_port(), tmp_path / "server/mlflow.db"
-    store_of_server.parent.mkdir()
-    shutil.copy(empty_history, store_of_server)
-    with server_of(store_of_server.parent, port):
-        sync = publish(ready, "sync", MLFLOW_TRACKING_URI=f"http://me:secret@127.0.0.1:{port}")
-        said = sync.communicate()[0]
-    assert said == f"MLflow at http://127.0.0.1:{port}: up to date\n"
+    said = tandem(ready, "sync", MLFLOW_TRACKING_URI=f"http://me:secret@127.0.0.1:{server_port}").stdout
+    assert said == f"MLflow at http://127.0.0.1:{server_port}: up to date\n"
     assert "secret" not in shown + said
-    [entry] = runs_of(mlflow.MlflowClient(f"sqlite:///{store_of_server}"))
-    assert (entry.info.run_name, entry.info.status) == ("kept", "FINISHED")
+    runs = runs_of(mlflow.MlflowClient(f"http://127.0.0.1:{server_port}"))
+    assert [run.info.status for run in runs if run.info.run_name == "kept"] == ["FINISHED"]
 
 
 def test_a_run_that_prefect_started_links_to_its_page_without_the_password(monkeypatch: pytest.MonkeyPatch):
@@ -463,7 +462,7 @@ with run_dir.recording("set-back", "train") as run:
 
 def test_no_run_ends_before_its_start_if_the_clock_is_set_back(ready: Path):
     """While it runs; and between the start of a run whose process was killed and its publication."""
-    run(ready, sys.executable, "-c", CLOCK_SET_BACK)
+    python(ready, CLOCK_SET_BACK)
     killed = ready / ".tandem/runs/killed"
     killed.mkdir()
     started = 1000 * (int(time.time()) + 3600)

@@ -35,7 +35,8 @@ from tests.projects import (
 
 SEEDS = [0, 1, 5]
 PARAMS = TINY.replace("seeds: [0]", f"seeds: {SEEDS}")
-REPLICATE = (sys.executable, "-m", "tandem.stage", "replicate", "tiny", "cpu")
+# Because of -u, only the trainings that it starts are forked (tests/handover).
+REPLICATE = (sys.executable, "-u", "-m", "tandem.stage", "replicate", "tiny", "cpu")
 
 
 @pytest.fixture(scope="module")
