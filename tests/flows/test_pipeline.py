@@ -224,14 +224,15 @@ def test_an_experiment_on_a_missing_gpu_names_the_commands_that_restore_everythi
     project = copy_of(trained, tmp_path / "project")
     shutil.rmtree(project / ".dvc/cache/runs")
     tracked = run(project, "git", "ls-files").stdout.split()
-    done = dvc(project, "exp", "run", "-S", "devices=[cuda]", check=False, CUDA_VISIBLE_DEVICES="")
+    command = (sys.executable, "-m", "dvc", "exp", "run", "-S", "devices=[cuda]")  # a stage waits for the end of DVC
+    done = run(project, *command, check=False, CUDA_VISIBLE_DEVICES="")
     assert done.returncode != 0
     saw(next(line for line in done.stdout.splitlines() if line.startswith("error: ")))
     assert "device 'cuda' is not available: " in done.stdout and "use auto or cpu" in done.stdout
-    command = re.search(r"to restore them, run `(.*?)`", done.stdout)
-    assert command and done.stdout.splitlines()[-1] == f"to restore both: {command[1]}", done.stdout
+    restoring = re.search(r"to restore them, run `(.*?)`", done.stdout)
+    assert restoring and done.stdout.splitlines()[-1] == f"to restore both: {restoring[1]}", done.stdout
     assert all((project / name).exists() for name in tracked)
-    shell(project, command[1])
+    shell(project, restoring[1])
     again = dvc(project, "repro")
     assert "Running stage 'train" not in again.stdout and "Running stage 'evaluate" not in again.stdout, again.stdout
 
