@@ -94,6 +94,7 @@ def open_threads(trainer: Trainer, hardware: dict[str, Any]) -> str:
 
 
 def choose_threads(trainer: Trainer, hardware: dict[str, Any]) -> tuple[Threads, str]:
+    """The threads of a training and a sentence about them."""
     wanted, is_auto = trainer.params.threads, trainer.params.threads == "auto"
     numbers = numbers_of_threads() if wanted == "auto" else [1, wanted]
     most = numbers[-1]
@@ -128,9 +129,8 @@ def why_one_thread(trainer: Trainer, most: int) -> str:
 
 
 def cannot_try(trainer: Trainer) -> bool:
-    """Whether Tandem's own steps are not those of the training, or have to be those of all workers."""
-    is_own = bool(trainer.closed_form) or trainer.has_own_loop
-    return is_own or trainer.workers.count > 1 or trainer.device.type == "cuda"
+    """Whether the training does not take Tandem's own steps on the CPU."""
+    return bool(trainer.closed_form) or trainer.has_own_loop or trainer.device.type == "cuda"
 
 
 def seconds_with_same_bits(trainer: Trainer, numbers: Sequence[int]) -> dict[int, float]:

@@ -49,12 +49,13 @@ def product(left: Tensor, right: Tensor) -> Tensor:
         return left @ right
     least = math.ceil(inner / LONGEST)
     num_parts = next((number for number in range(least, 2 * least) if inner % number == 0), 1)
-    if num_parts > 1 and min(rows, columns) > 1:  # as fast as an undivided product, unlike the parts one by one
-        parts = left.unflatten(1, (num_parts, -1)).transpose(0, 1), right.unflatten(0, (num_parts, -1))
-        return torch.bmm(*parts).sum(0)
-    found = left.new_zeros(rows, columns)
-    add_product(found, left, right)
-    return found
+    if num_parts == 1 or inner == LONGEST + 1 or 1 in (rows, columns):
+        found = left.new_zeros(rows, columns)
+        add_product(found, left, right)
+        return found
+    # All parts at once are as fast as an undivided product.
+    parts = left.unflatten(1, (num_parts, -1)).transpose(0, 1), right.unflatten(0, (num_parts, -1))
+    return torch.bmm(*parts).sum(0)
 
 
 def use_in(model: nn.Module) -> None:
