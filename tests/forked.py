@@ -19,6 +19,7 @@ import sys
 import tempfile
 from contextlib import suppress
 from functools import cache
+from importlib import import_module
 from multiprocessing.context import ForkServerContext
 from pathlib import Path
 
@@ -26,8 +27,9 @@ from tests.handover.forking import ask
 
 # Nothing of this project, which a test may have edited. torch's optimizers import the second.
 IMPORTED = ["torch", "torch._dynamo", "safetensors.torch", "pandas", "scipy.stats", "matplotlib.figure", "jinja2"]
-IMPORTED += ["mlflow", "mlflow.store.model_registry.sqlalchemy_store", "mlflow.store.tracking.sqlalchemy_store"]
-IMPORTED += ["dvc.repo", "dvc.cli", "dvc.commands.repro", "dvc.commands.experiments.run"]
+# For commands and stages only: what these imports free is memory that a test with little memory would find.
+OF_COMMANDS = ["mlflow", "mlflow.store.model_registry.sqlalchemy_store", "mlflow.store.tracking.sqlalchemy_store"]
+OF_COMMANDS += ["dvc.repo", "dvc.cli", "dvc.commands.repro", "dvc.commands.experiments.run"]
 HERE = Path(__file__).resolve().parent
 
 
@@ -70,6 +72,8 @@ def address() -> str:
 
 def serve(listener: socket.socket, client: int) -> None:
     """Fork a process for each connection and send its exit status, until the process `client` has ended."""
+    for name in OF_COMMANDS:
+        import_module(name)
     gc.freeze()
     end = os.pidfd_open(client)
     running: dict[int, tuple[int, socket.socket]] = {}  # a process's descriptor -> its id and the connection
