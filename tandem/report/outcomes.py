@@ -196,7 +196,8 @@ def predicted_numbers(run: Run) -> Chart | None:
     actual, predicted = (np.array([float(each[side]) for each in run.predictions]) for side in LANES)
     if len(actual) < MIN_POINTS:
         return None
-    target = words(run.train["block"]["preprocess"]["columns"]["label"])
+    columns = run.train["block"]["preprocess"].get("columns")  # a source of the workload's own may have none
+    target = words(columns["label"]) if columns else "the target"
     model = run.subject.removeprefix("the ")
     names = {"mean_mae": "training mean", "linear_mae": "linear model"}
     known = {word: value for name, word in names.items() if (value := run.score["metrics"].get(name)) is not None}

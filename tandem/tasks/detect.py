@@ -26,9 +26,10 @@ THRESHOLD = 0.5  # minimum probability at an event's frame
 # With 0 (no reweighting) the model misses rare events; with 1 (equal shares for all classes) it predicts too many.
 WEIGHT_EXPONENT = 0.5
 
-# The search of the threshold baseline, which predicts an event when one feature crosses one threshold. It takes a
-# second or two.
-QUANTILES = (0.02, 0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.98)
+# The search of the threshold baseline, which predicts an event when one feature crosses one threshold. It takes a few
+# seconds. A rare event may need a threshold beyond all of the quantiles, so levels between the extremes are tried too.
+QUANTILES = (0.02, 0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.98, 0.99, 0.995)
+NUM_LEVELS = 20
 NUM_THRESHOLD_STEPS = 10_000
 MAX_THRESHOLD_FEATURES = 16
 
@@ -153,7 +154,9 @@ class Task(tasks.Task):
             for feature in range(min(values.shape[2], MAX_THRESHOLD_FEATURES)):
                 for sign in (1.0, -1.0):
                     own = sign * values[:, :, feature]
-                    for level in np.quantile(own[is_real[rows]], QUANTILES).tolist():
+                    real = own[is_real[rows]]
+                    levels = np.linspace(real.min(), real.max(), NUM_LEVELS + 1, endpoint=False)[1:]
+                    for level in (*np.quantile(real, QUANTILES).tolist(), *levels.tolist()):
                         found = np.argwhere(crossings(own, level) & is_real[rows])
                         f1 = 2 * len(match(events, found, num_steps)) / max(1, len(events) + len(found))
                         if f1 > best:

@@ -108,7 +108,9 @@ def choose_threads(trainer: Trainer, hardware: dict[str, Any]) -> tuple[Threads,
         return Threads([most], changes_bits=most > 1 and most not in seconds), ""
     if len(seconds) > 1:
         start = fastest(seconds)
-        gain = f", with which a step is {seconds[1] / seconds[start]:.2f} times as fast as with 1" if start > 1 else ""
+        times = seconds[1] / seconds[start]
+        is_said = 1 < times <= start  # beside other processes, one step may be disturbed
+        gain = f", with which a step is {times:.2f} times as fast as with 1" if is_said else ""
         return Threads(sorted(seconds), start), (
             f"threads {start} at first{gain}; then the number that is fastest, at most {max(seconds)}: it changes no "
             "bit of the result"

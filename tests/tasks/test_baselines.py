@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from tandem.tasks import open_task
 from tandem.tasks.baselines import Baseline, compare_with_baselines, nearest_neighbours, summaries
 from tandem.tasks.groups import Groups
 from tandem.tasks.statistics import interval_of_gain
@@ -74,3 +75,20 @@ def test_baselines_of_literal_sequences():
     np.testing.assert_allclose(
         summaries(values, np.array([3])), [[3.0, np.sqrt(14 / 3), 1.0, 6.0, 1.0, 6.0, 2.5]], rtol=1e-6
     )
+
+
+def test_the_threshold_of_a_rare_event_is_found():
+    """One step in 200 is far above the others, so no quantile up to 0.98 separates it."""
+    draw = np.random.default_rng(5)
+    values = draw.normal(0, 0.3, (100, 200, 1)).astype(np.float32)
+    targets = np.zeros((100, 200), np.int64)
+    for row, step in enumerate(draw.integers(5, 195, 100)):
+        values[row, step] += 4
+        targets[row, step] = 1
+    parts = {"train": slice(0, 70), "test": slice(70, 100)}
+    arrays = {"values": values, "targets": targets, "lengths": np.full(100, 200)}
+    task = open_task("detect", {"classes": ["none", "spike"], "features": ["x"], "num_per_class": {"train": {}}})
+    mask = np.ones((30, 200), bool)
+    found = task.count_baselines(targets[70:], mask, lambda split, name: arrays[name][parts[split]])
+    counts = found["the best threshold on one feature"]
+    assert np.array_equal(counts, task.counts(targets[70:], targets[70:]))
