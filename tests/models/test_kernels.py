@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+import setuptools  # noqa: F401  (torch.compile imports it, and it must come before Python's own distutils)
 import torch
 from torch import Tensor, nn
 
