@@ -144,7 +144,7 @@ def measure_parts(trainer: Trainer, seconds: float) -> ProbeResult:
 
 @dataclass(frozen=True)
 class ProbePart:
-    """A part that runs in turns, and the trainer whose threads and precision it uses."""
+    """A part that runs in turns, and the trainer whose precision it uses."""
 
     trainer: Trainer
     steps: Steps

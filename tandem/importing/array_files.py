@@ -101,6 +101,9 @@ def open_arrays(path: Path, options: Mapping[str, Any], is_alone: bool) -> Sourc
     masks = [mask_of(array, found, array.values.shape[axes.index("T")]) for array in sequences]
     used = [*sequences, *(column for columns in per_sequence for column in columns.values())]
     unused = [array for array in found if array.word not in ENDS and not any(array is each for each in used)]
+    notes = [("arrays", ", ".join(map(str, sequences)), f"{axes}, {why}")]
+    if unused:
+        notes.append(("not used", ", ".join(map(str, unused)), "neither one number per sequence nor its steps"))
     num_rows = max(1, BLOCK_CELLS // max(1, int(np.prod(shape[1:], dtype=np.int64))))
 
     def blocks() -> Iterator[Block]:
@@ -120,13 +123,7 @@ def open_arrays(path: Path, options: Mapping[str, Any], is_alone: bool) -> Sourc
 
     return as_long_table(
         list(dict.fromkeys(array.path for array in found)),
-        [
-            ("arrays", ", ".join(map(str, sequences)), f"{axes}, {why}"),
-            *(
-                [("not used", ", ".join(map(str, unused)), "neither one number per sequence nor its steps")]
-                * bool(unused)
-            ),
-        ],
+        notes,
         blocks(),
         channel_names(num_channels),
         names,
