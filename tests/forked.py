@@ -126,6 +126,7 @@ def work(request: dict, descriptors: list[int]) -> None:
         for number, descriptor in enumerate(descriptors):
             os.dup2(descriptor, number)
             os.close(descriptor)
+        multiprocessing.current_process().daemon = False  # unlike the server, it may start processes, as `speed` does
         os.chdir(request["folder"])
         os.environ.clear()
         os.environ.update(request["environment"])
