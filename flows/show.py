@@ -29,7 +29,7 @@ from tandem import files
 from tandem.command import CommandError, Result, WrongArgument, aligned, count
 from tandem.machine.hardware import detect_hardware
 from tandem.params.loading import block_in_force, choose_preset, load_params
-from tandem.params.parsing import flatten, nearest
+from tandem.params.parsing import INTRODUCED, flatten, nearest
 from tandem.report.text import format_score
 from tandem.runs.provenance import git
 
@@ -187,7 +187,11 @@ def rows_of(
 
 
 def differing(parameters: dict[str, Any], others: dict[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in parameters.items() if value != others.get(key)}
+    """Return `parameters` that differ from `others`. One that is missing has its default, or is "removed" if it has
+    none.
+    """
+    own, theirs = INTRODUCED | parameters, INTRODUCED | others
+    return {key: own.get(key, "removed") for key in own | theirs if own.get(key) != theirs.get(key)}
 
 
 def recorded_timings(experiment: Experiment) -> dict[str, Any]:

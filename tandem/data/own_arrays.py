@@ -1,5 +1,6 @@
 """What a source of the workload's own returns as Arrays -> the rows of a table, which tandem/data/rows.py checks."""
 
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -36,7 +37,7 @@ def from_arrays(arrays: Arrays, params: OwnSequences, place: str, target_kind: s
     ids = np.arange(num_sequences).astype(np.str_) if arrays.ids is None else read("ids").astype(np.str_)
     if len(np.unique(ids)) < num_sequences:
         raise ValueError(f"{place} returns an id twice in `ids`; every sequence needs its own")
-    features = tuple(map(str, arrays.features)) or tuple(f"x{index}" for index in range(num_features))
+    features = names(arrays, "features", place) or tuple(f"x{index}" for index in range(num_features))
     if len(features) != num_features or len(set(features)) < num_features:
         raise ValueError(
             f"{place} returns {len(set(features))} different names in `features` for {num_features} features"
@@ -44,7 +45,7 @@ def from_arrays(arrays: Arrays, params: OwnSequences, place: str, target_kind: s
     if SPLIT_COLUMN in features:
         raise ValueError(f"{place} returns the feature {SPLIT_COLUMN!r}, a name for train, val or test; rename it")
     sequence, step = np.nonzero(np.arange(num_steps)[None, :] < lengths[:, None])  # (R,)
-    classes = tuple(map(str, arrays.classes)) if target_kind != "number" else ()
+    classes = names(arrays, "classes", place) if target_kind != "number" else ()
     sizes = per_sequence | ({"T": num_steps} if target_kind == "class per step" else {})
     labels = read("labels", "iuf" if target_kind == "number" else "iu" if classes else "iubUSO", sizes)
     labels = labels[sequence, step] if target_kind == "class per step" else labels[sequence]
@@ -67,6 +68,16 @@ def from_arrays(arrays: Arrays, params: OwnSequences, place: str, target_kind: s
     del cells
     allow_missing, groups = params.missing == "interpolate", NO_GROUPS if arrays.groups is None else GROUPS
     return to_sequences(table, columns, params.velocity, allow_missing, target_kind, groups, ids=ids, classes=classes)
+
+
+def names(arrays: Arrays, field: str, place: str) -> tuple[str, ...]:
+    """The names in a field of Arrays. Raises ValueError for one text, whose letters would each be a name."""
+    found = getattr(arrays, field)
+    if found is None:
+        return ()
+    if isinstance(found, str) or not isinstance(found, Iterable):
+        raise ValueError(f"{place} returns {found!r} as {field}; accepted: a list of names")
+    return tuple(map(str, found))
 
 
 def checked(value: Any, place: str, name: str, kinds: str, sizes: dict[str, int | None]) -> np.ndarray:

@@ -207,8 +207,8 @@ def find_horizon(season: int, interval: Interval, num_scored: int, num_train: in
         wanted, why = (max(shorter), "a shorter season") if shorter else (24, "a season would be too far")
     elif season:
         wanted, why = season, "one season"
-    elif interval.unit in USUAL_HORIZONS:
-        wanted, why = USUAL_HORIZONS[interval.unit], f"usual for a {interval.unit.replace('-', ' ')}"
+    elif (unit := "day" if interval.words == "1d" else interval.unit) in USUAL_HORIZONS:
+        wanted, why = USUAL_HORIZONS[unit], f"usual for a {unit.replace('-', ' ')}"
     else:
         wanted, why = max(1, past_without_season(num_train) // 12), "a twelfth of the input steps"
     most = max(1, num_scored // 2)

@@ -9,10 +9,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from tandem.tasks import Evaluation, FittedTask, NewInputs, Read
+from tandem.tasks import Evaluation, FittedTask, NewInputs, Read, described
 from tandem.tasks.baselines import Baseline, compare_with_baselines, nearest_neighbours, num_comparable, sample
 from tandem.tasks.groups import Groups
-from tandem.tasks.scores import macro_f1, precision_recall_f1
+from tandem.tasks.scores import macro_f1, macro_f1_of_sums, precision_recall_f1
 from tandem.tasks.statistics import interval_of_gain
 from tandem.tasks.stretches import Stretches
 
@@ -47,7 +47,15 @@ class Task(FittedTask):
         return SCALES[losses.index(min(losses))]
 
     def score(self, predictions: Tensor, targets: Tensor, mask: Tensor) -> float:
-        return (predictions == targets).float().mean().item()
+        if self.score_name == "accuracy":
+            return (predictions == targets).float().mean().item()
+        found = scores(confusion_matrix(predictions, targets, self.num_outputs))
+        if self.score_name not in found:
+            raise ValueError(
+                f"{described(self)} has the score_name {self.score_name!r}; classify computes {' and '.join(found)}; "
+                "define `score` and `evaluate` for another one"
+            )
+        return found[self.score_name]
 
     def evaluate(self, outputs: Tensor, read: Read) -> Evaluation:
         targets = torch.from_numpy(read("test", "targets"))
@@ -63,20 +71,23 @@ class Task(FittedTask):
         if stretches := Stretches.of(self.summary, read):
             keys, columns = [*keys, "stretch"], [*columns, stretches.names.tolist()]
         wrong = int((predictions != targets).sum())
+        compared_by = self.score_name if self.score_name in metrics else "accuracy"
         groups, baselines = Groups.of_test_split(self.summary, read), []
         for key, (name, baseline_predictions) in self.predict_baselines(targets, read).items():
             found = scores(confusion_matrix(baseline_predictions, targets, self.num_outputs))
             metrics |= {f"{key}_{score}": value for score, value in found.items()}
-            is_right = [(each == targets).double().numpy() for each in (predictions, baseline_predictions)]
             if stretches:
                 voted = stretches.is_right(F.one_hot(baseline_predictions, self.num_outputs).numpy(), targets.numpy())
                 metrics[f"{key}_stretch_accuracy"] = float(voted.mean())
-            baselines.append(Baseline(name, found["accuracy"], interval_of_gain(is_right[0], is_right[1], groups)))
+            gain = self.interval_of_gain(compared_by, predictions, baseline_predictions, targets, groups)
+            baselines.append(Baseline(name, found[compared_by], gain))
         of_stretches = ""
         if stretches:
             found, sentence = stretches.score(shares.numpy(), targets.numpy())
             metrics, of_stretches = metrics | found, f"; {sentence}"
-        compared = compare_with_baselines(metrics["accuracy"], baselines, len(targets), groups, self.subject)
+        compared = compare_with_baselines(metrics[compared_by], baselines, len(targets), groups, self.subject)
+        if compared_by != self.score_name:
+            compared = f"by {compared_by}, {compared}"
         each = [{"class": name, **row} for name, row in zip(self.classes, per_class(confusion), strict=True)]
         return Evaluation(
             metrics,
@@ -104,6 +115,17 @@ class Task(FittedTask):
             "most_frequent": ("the most frequent class", most_frequent),
             "nearest_neighbour": (f"1-NN{sampled}", nearest),
         }
+
+    def interval_of_gain(
+        self, score_name: str, own: Tensor, other: Tensor, targets: Tensor, groups: Groups | None
+    ) -> tuple[float, float] | None:
+        """Return the interval of the gain in accuracy or macro F1 of the predicted classes `own` (N,) over `other`."""
+        if score_name == "accuracy":
+            is_right = [(each == targets).double().numpy() for each in (own, other)]
+            return interval_of_gain(is_right[0], is_right[1], groups)
+        actual, *predicted = (F.one_hot(each, self.num_outputs) for each in (targets, own, other))
+        counts = [torch.stack([actual * each, actual, each], dim=2).double().numpy() for each in predicted]  # (N, C, 3)
+        return interval_of_gain(counts[0], counts[1], groups, macro_f1_of_sums)
 
     def rare_class_report(self, each: list[dict[str, Any]], metrics: dict[str, float]) -> str:
         """The scores of classes that are rare in the test split, which accuracy hides. Empty without such classes."""

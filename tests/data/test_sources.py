@@ -196,7 +196,16 @@ NUMBERS = "np.random.default_rng(seed).normal(size=(40, 6, 2))"
         (f"return Arrays({NUMBERS}, np.arange(40) % 2, lengths=np.full(40, 7))", ["the length 7; accepted: 2 to 6"]),
         (f"return Arrays({NUMBERS} / 0, np.arange(40) % 2)", ["sequence '0', step 0: column 'x", "found inf"]),
         (f"return Arrays({NUMBERS} * np.nan, np.arange(40) % 2)", ["`missing: interpolate`", "found nan"]),
-        (f"return Arrays({NUMBERS}, np.arange(40) % 2, features='a')", ["1 different names in `features` for 2"]),
+        (
+            f"return Arrays({NUMBERS}, np.arange(40) % 2, features='a')",
+            ["source.py:read returns 'a' as features; accepted"],
+        ),
+        (f"return Arrays({NUMBERS}, np.arange(40) % 2, features=['a'])", ["1 different names in `features` for 2"]),
+        (
+            f"return Arrays({NUMBERS}, np.arange(40) % 2, classes=2)",
+            ["returns 2 as classes; accepted: a list of names"],
+        ),
+        (f"return Arrays({NUMBERS}, np.arange(40) % 2, features=None, classes=None)", []),
         (f"return Arrays({NUMBERS}, np.arange(40) % 2, splits=['tset'] * 40)", ["val or test, found tset"]),
         (f"return Arrays({NUMBERS}, np.arange(40) % 2, ids=['a'] * 40)", ["returns an id twice"]),
         (f"return Arrays({NUMBERS}, np.zeros(40, dtype=int), splits=['train'] * 40)", ["no test rows"]),

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from flows.show import differing
 from tandem.messages import more_seeds
 from tandem.runs import provenance
 from tests.projects import (
@@ -239,6 +240,11 @@ def test_a_score_has_the_parameters_that_made_it(project: Path):
     differs = "(train.epochs: 4 before, 3 now; train.learning_rate: 0.01 before, 1e-09 now)"
     assert differs in dvc(project, "repro").stdout
     assert shown_rows(project)["here, now"]["params"] == {}
+
+
+def test_a_parameter_that_was_removed_differs():
+    committed = {"train.epochs": 3, "train.kernels": "torch", "train.model.wide": 2}
+    assert differing({"train.epochs": 3}, committed) == {"train.kernels": "auto", "train.model.wide": "removed"}
 
 
 def test_a_score_without_digests_is_that_of_a_commit_only(project: Path):

@@ -67,6 +67,13 @@ def test_months_get_the_season_window_and_horizon_of_a_year(tmp_path: Path):
     assert planned(tmp_path, table).workload.preprocess.transform == "difference"
 
 
+def test_days_without_a_season_are_forecast_a_week_ahead(tmp_path: Path):
+    walk = np.random.default_rng(0).normal(size=800).cumsum()
+    table = pd.DataFrame({"date": pd.date_range("2020-01-01", periods=800).astype(str), "value": walk})
+    params = planned(tmp_path, table).workload.preprocess
+    assert (params.interval, params.season, params.horizon) == ("1d", None, 7)
+
+
 def test_half_hours_with_a_daily_cycle_are_forecast_a_day_ahead(tmp_path: Path):
     step, draw = np.arange(14 * 48), np.random.default_rng(0)
     sun = np.maximum(0, np.sin(2 * np.pi * step / 48 - 1.5)) * (1 + 0.3 * draw.normal(size=len(step)))

@@ -8,9 +8,11 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from torch.nn import functional as F
 
 from tandem import tasks
 from tandem.files import ROOT
+from tandem.tasks import classify
 from tests.projects import (
     RUN,
     TINY,
@@ -95,6 +97,57 @@ def test_the_example_of_the_documentation_keeps_what_it_does_not_change(prepared
     code = json.loads((project / "results/hardware/code/tiny/train.json").read_text())
     assert {"workloads/tiny/task.py", "tandem/tasks/classify.py", "tandem/tasks/__init__.py"} <= set(code)
     assert "tandem/tasks/detect.py" not in code
+
+
+class MacroF1(classify.Task):
+    score_name = "macro_f1"
+
+
+class Misnamed(classify.Task):
+    score_name = "recall"
+
+
+class Own(classify.Task):
+    score_name = "recall"
+
+    def score(self, predictions, targets, mask):
+        return 0.5
+
+
+@pytest.mark.parametrize(
+    ("kind", "score", "starts", "verdict"),
+    [
+        (classify.Task, 0.7, "the most frequent class reaches 0.9, 1-NN 0.96: ", "does not beat"),
+        (
+            MacroF1,
+            (0.8 + 2 / 7 + 1) / 3,
+            "the most frequent class reaches 0.3158, 1-NN 0.6594: ",
+            "is not clearly better than",
+        ),
+        (Own, 0.5, "by accuracy, the most frequent class reaches 0.9, 1-NN 0.96: ", "does not beat"),
+    ],
+)
+def test_classify_compares_the_score_that_a_task_names(
+    kind: type[classify.Task], score: float, starts: str, verdict: str
+):
+    """1-NN takes the rarest class for the most frequent one; the network takes a third of the most frequent for b."""
+    labels = np.repeat([0, 1, 2], [90, 6, 4])
+    values = np.where(labels == 2, 0, labels)[:, None, None] + np.zeros((100, 2, 1), dtype=np.float32)
+    arrays = {"targets": labels, "values": values, "ids": np.arange(100)}
+    predicted, targets = torch.tensor(np.where(np.arange(100) < 30, 1, labels)), torch.tensor(labels)
+    task = kind({"classes": ["a", "b", "c"]})
+    found = task.evaluate(F.one_hot(predicted).float(), lambda split, name: arrays[name])
+    assert task.score(predicted, targets, torch.empty(0)) == pytest.approx(score)
+    assert found.metrics.get(task.score_name, score) == pytest.approx(score)
+    assert found.sentence.startswith(starts) and f"{verdict} 1-NN (" in found.sentence
+
+
+def test_classify_refuses_a_score_that_it_does_not_compute():
+    task, labels = Misnamed({"classes": ["a", "b"]}), torch.tensor([0, 1])
+    with pytest.raises(
+        ValueError, match="test_tasks.py: Misnamed has the score_name 'recall'; .* accuracy and macro_f1"
+    ):
+        task.score(labels, labels, torch.empty(0))
 
 
 PREDICTS_ONE = "    def predict(self, outputs, mask):\n        return outputs.argmax()[None]\n\n    def score"
