@@ -24,7 +24,8 @@ from tandem.machine import conditions, energy, hardware, sampler
 from tandem.machine.measure import Measurement, measure, sampled
 from tandem.machine.nvml import Gpu
 from tandem.machine.sampler import Readings, SampledWindow, sampling
-from tandem.runs.history import RUN_METRICS, summarize_gpu
+from tandem.runs.history import summarize_gpu
+from tandem.runs.quantities import RUN_METRICS
 from tests.projects import ROOT, python, read_record, unpublished, wait_for
 
 CPU = torch.device("cpu")
@@ -172,7 +173,7 @@ def test_a_training_records_what_its_sampler_read_and_why_there_is_no_energy(rea
     assert record["summary_lines"]["energy"] == f"energy is not measured: {reason}"
     expected = reading(other_processes=1.0)
     assert {name: timings[name] for name in expected} == expected and timings["sampled_seconds"] > 0
-    found = {name: timings[key] for name, key in RUN_METRICS.items()}
+    found = {metric: timings[name] for name, metric in RUN_METRICS.items()}
     metrics = json.loads((kept / "train.end.json").read_text())["metrics"]
     assert metrics == {name: value for name, value in found.items() if value is not None}
     assert not timings["missing_reasons"].keys() & expected.keys()
