@@ -95,9 +95,7 @@ def timing_row(epoch: Epoch, num_samples: int, warmup_epochs: int, is_timed: boo
         **{name: value for name, value in vars(measured).items() if name in EPOCH_METRICS},
         **{name: peak_of(epoch, name) for name in ("peak_allocated_mib", "peak_reserved_mib")},
     }
-    return (
-        row if is_timed else row | dict.fromkeys(name for name in row if name not in ("epoch", "ended_ms", "is_warmup"))
-    )
+    return row if is_timed else row | dict.fromkeys(EPOCH_METRICS)
 
 
 def peak_of(epoch: Epoch, name: str) -> float | None:
