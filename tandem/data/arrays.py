@@ -221,7 +221,7 @@ def make_features(
     `offsets`: the value to subtract from each feature before the cast to float32; None: `offset_of` chooses it. `name`
     of the data and `ids` (N,) are for the error about a sequence without any value.
     """
-    lengths, num_features = is_real.sum(axis=1), len(features)
+    num_features = len(features)
     values = np.zeros((*is_real.shape, num_features * (2 if velocity else 1)), dtype=np.float32)
     num_filled, used_offsets = 0, {}
     for index, feature in enumerate(features):
@@ -232,7 +232,7 @@ def make_features(
         padded = np.zeros(is_real.shape, dtype=np.float32)
         padded[is_real] = cells.astype(np.float32, copy=False)
         if allow_missing:
-            filled, without_any = interpolate(padded, lengths)
+            filled, without_any = interpolate(padded, is_real)
             if len(without_any):
                 raise ValueError(
                     f"{name}: sequence {str(ids[without_any[0]])!r} has no value of {feature!r} at all; leave the "
@@ -259,17 +259,17 @@ def offset_of(numbers: np.ndarray) -> float:
     return low if np.nanstd(numbers, dtype=np.float64) < abs(low + high) / 2 / 4096 else 0.0
 
 
-def interpolate(column: np.ndarray, lengths: np.ndarray) -> tuple[int, np.ndarray]:
-    """Interpolate NaN in one feature's values (N, T) in place: linearly, and with the nearest value at the ends.
+def interpolate(column: np.ndarray, is_real: np.ndarray) -> tuple[int, np.ndarray]:
+    """Interpolate NaN at the real steps of one feature's values (N, T) in place: linearly, and with the nearest value
+    at the ends.
 
     Returns the number of filled cells and the indices of sequences without any value.
     """
     num_steps = column.shape[1]
     steps = np.arange(num_steps)
-    real = steps[None, :] < lengths[:, None]
-    empty = np.isnan(column) & real
+    empty = np.isnan(column) & is_real
     rows = np.flatnonzero(empty.any(axis=1))
-    known = ~empty[rows] & real[rows]
+    known = ~empty[rows] & is_real[rows]
     has_any = known.any(axis=1)
     without_any, rows, known = rows[~has_any], rows[has_any], known[has_any]
     before = np.maximum.accumulate(np.where(known, steps, -1), axis=1)
