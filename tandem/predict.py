@@ -64,11 +64,11 @@ def main(options: Namespace) -> Result:
 
 def read(predictor: "Predictor", path: Path, given: Mapping[str, Any]) -> "pandas.DataFrame":
     """The columns that the model needs. `given`: the options for the shape of the data."""
-    columns = predictor.learned["columns"] if predictor.is_series else vars(predictor.columns())
-    features = columns["features"]
+    from tandem.predictor import needed_columns, sequence_columns  # imports torch
+
+    _, inferred, features = needed_columns(predictor.learned)
     options = {"alone": True, "na": predictor.learned.get("na", ()), "num_channels": len(features), **given}
-    needed = {*features, *((columns["time"], columns["target"]) if predictor.is_series else (columns["step"],))}
-    if needed <= {*names_in(path, options)}:
+    if {*inferred, *features} <= {*names_in(path, options)}:
         options.setdefault("layout", "long")
     try:
         source = shapes.open_path(path, options)
@@ -83,12 +83,13 @@ def read(predictor: "Predictor", path: Path, given: Mapping[str, Any]) -> "panda
     with TemporaryDirectory() as scratch:
         table = trial.make_table("data", source, Path(scratch))
         try:
-            if not source.known:
+            if predictor.is_series or not source.known:
                 return predictor.read(table)
             # The long table has names of its own for the sequence and the step.
             sequence, step = (source.known[key][0] for key in ("sequence", "step"))
             cells = pa.table(read_table(table, [sequence], features, [step]).columns).to_pandas()
-            return cells.rename(columns={sequence: columns["sequence"], step: columns["step"]})
+            columns = sequence_columns(predictor.learned)
+            return cells.rename(columns={sequence: columns.sequence, step: columns.step})
         except ValueError as error:
             shown = f"{path} as one long table" if source.known else str(path)
             raise ValueError(str(error).replace(files.relative(table), shown)) from None
