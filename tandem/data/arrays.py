@@ -161,7 +161,7 @@ class PreparedSequences:
 def target_statistics(name: str, numbers: np.ndarray) -> dict[str, Any]:
     """Name, mean and std of a numeric label. Raises ValueError if all `numbers` are equal (nothing to learn)."""
     mean, std = float(numbers.mean()), float(numbers.std())
-    if std <= 1e-12 * max(1e-300, abs(mean)):
+    if not without_rounding(std, abs(mean)):
         raise ValueError(f"column {name!r} is {mean:g} in every training sequence; regress needs numbers that differ")
     return {"name": name, "mean": mean, "std": std}
 
@@ -177,8 +177,12 @@ def statistics_of(sequences: Sequences, rows: np.ndarray) -> tuple[np.ndarray, n
         deviation = sequences.values[rows[chunk]] - mean.astype(np.float32)
         deviation[after_end[rows[chunk]]] = 0.0
         variance += np.square(deviation).sum(axis=(0, 1), dtype=np.float64) / num_steps
-    std = np.sqrt(variance)
-    return mean, np.where(std > 1e-12 * np.abs(mean), std, 0.0)
+    return mean, without_rounding(np.sqrt(variance), np.abs(mean))
+
+
+def without_rounding(std: ArrayLike, size: ArrayLike) -> np.ndarray:
+    """The deviation (F,), or 0 if it is only the rounding of numbers of this `size`: such a feature is constant."""
+    return np.where(np.asarray(std) > 1e-12 * np.asarray(size), std, 0.0)
 
 
 def divisors(std: ArrayLike) -> np.ndarray:

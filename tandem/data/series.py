@@ -17,9 +17,10 @@ from typing import Any
 
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
+from numpy.typing import ArrayLike
 
 from tandem.data import Arrays
-from tandem.data.arrays import divisors, remarks_about_constants
+from tandem.data.arrays import divisors, remarks_about_constants, without_rounding
 from tandem.data.splits import SPLITS, sizes_of
 from tandem.data.tables import RawTable, find_table, from_frame, raise_if_any, read_numbers, read_table
 from tandem.data.times import SECOND, Steps, clock_change, iso, read_times, steps_for
@@ -199,7 +200,9 @@ def from_table(table: RawTable, params: Series | OwnSeries, path: Path | None) -
         )
     measured = np.where(grid.measured, grid.levels[:, 0], np.nan)
     steps = transform(grid.levels, params.transform)
-    mean, std = statistics_of(steps[:train_end])
+    # A difference is rounded like the levels, a logarithm like their ratio, which is about 1.
+    size = 1.0 if params.transform == "log-return" else np.nanmax(np.abs(grid.levels[:train_end]), axis=0)
+    mean, std = statistics_of(steps[:train_end], size)
     standardized_steps = standardized(steps, mean, std, grid.times)
 
     changes = sliding_window_view(steps[:, 0], params.horizon)
@@ -388,15 +391,15 @@ def choose_windows(grid: Grid, params: Series | OwnSeries) -> tuple[dict[str, np
     return points, counts
 
 
-def statistics_of(steps: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def statistics_of(steps: np.ndarray, size: ArrayLike) -> tuple[np.ndarray, np.ndarray]:
     """Return mean and standard deviation (F,) of the known `steps` of the training period; std is 0 for a constant
-    feature, but 1 for the target, whose unit it is.
+    feature, but 1 for the target, whose unit it is. `size`: see `without_rounding`.
     """
     known = steps[~np.isnan(steps[:, 0])]
     with np.errstate(over="ignore", invalid="ignore"):
-        mean, std = known.mean(axis=0), known.std(axis=0)
-    if_constant = np.arange(len(std)) == 0
-    return mean, np.where(std > 1e-12 * np.maximum(1.0, np.abs(mean)), std, if_constant)
+        mean, std = known.mean(axis=0), without_rounding(known.std(axis=0), size)
+    std[0] = std[0] or 1.0
+    return mean, std
 
 
 def standardized(steps: np.ndarray, mean: np.ndarray, std: np.ndarray, times: np.ndarray) -> np.ndarray:

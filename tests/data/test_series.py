@@ -337,6 +337,18 @@ def test_a_feature_that_is_constant_in_train_is_zero_in_every_split_and_named(tm
     assert series.raw_to_inputs(raw, np.ones((1, 3)), params, found.summary)[0].tolist() == [[[4, 0], [-2, 0]]]
 
 
+def test_small_changes_in_a_large_unit_are_kept_and_rounding_is_not(tmp_path: Path):
+    """As farads: some picofarads. The changes of 1000, 1000.1, 1000.2, ... differ by rounding alone."""
+    params, other = replace(PARAMS, columns=TWO), [3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5, 8]
+    expected = prepared(tmp_path, table(QUARTERS, LEVELS, other), params)
+    small = [[f"{level}e-13" for level in column] for column in (LEVELS, other)]
+    found = prepared(tmp_path, table(QUARTERS, *small), params)
+    for split, part in expected.parts.items():
+        np.testing.assert_allclose(found.parts[split].values, part.values, atol=1e-5)
+    found = prepared(tmp_path, table(QUARTERS, LEVELS, [f"{1000 + step / 1000:.3f}" for step in range(12)]), params)
+    assert found.summary["std"][1] == 0 and found.std[0] == expected.std[0]
+
+
 # Formats and files ----------------------------------------------------------------------------------------------------
 
 
