@@ -61,34 +61,32 @@ def infer(name: str, path: Path, found: Source, options: Mapping[str, Any]) -> t
             has_split = columns.has_split
             del columns
             choices, summary = dry_run(name, path, choices, Path(folder) / "out")
-        except ValueError as error:  # the message must not name the temporary path
-            called = f"{shown} as one long table" if known else shown
-            message = with_own_lines(str(error), path, found).replace(relative(path), called)
+        except ValueError as error:
             # What Tandem chooses is valid, so an option's value is not.
             kind_of_error = WrongArgument if isinstance(error, WrongArgument | InvalidParams) else ValueError
-            raise kind_of_error(with_sequence(message, path, known) if known else message) from None
+            raise kind_of_error(about_source(str(error), path, found)) from None
     return choices, summary, has_split
 
 
-def with_own_lines(message: str, path: Path, found: Source) -> str:
-    """An error about lines of a rewritten table has the lines of the user's file, which may have blank ones."""
-    own_line = found.own_line
-    if own_line is None:
-        return message
+def about_source(message: str, path: Path, found: Source) -> str:
+    """A message about the temporary table `path` as one about the user's data, of which it was made.
 
-    def with_lines(match: re.Match[str]) -> str:
-        return re.sub(r"\d+", lambda line: str(own_line(path, int(line[0]))), match[0])
+    Lines of a rewritten table become those of the user's file, which may have blank ones. A row of a converted table is
+    named with its sequence: the file, or the number of the row.
+    """
+    if own_line := found.own_line:
 
-    return re.sub(r"\blines? \d+(?: and \d+)?", with_lines, message)
+        def with_own(lines: re.Match[str]) -> str:
+            return re.sub(r"\d+", lambda line: str(own_line(path, int(line[0]))), lines[0])
 
-
-def with_sequence(message: str, path: Path, known: Choices) -> str:
-    """An error about a row of a converted table names its sequence too: the file, or the number of the row."""
-    if not (row := re.search(r", row (\d+)", message)):
-        return message
-    column = known["sequence"][0]
-    name = pa.parquet.read_table(path, columns=[column])[column][int(row[1]) - 1]
-    return f"{message[: row.end()]} ({column} {name}){message[row.end() :]}"
+        message = re.sub(r"\blines? \d+(?: and \d+)?", with_own, message)
+    called = f"{found.sources[0]} as one long table" if found.known else str(found.sources[0])
+    message = message.replace(relative(path), called)
+    if found.known and (row := re.search(r", row (\d+)", message)):
+        column = found.known["sequence"][0]
+        name = pa.parquet.read_table(path, columns=[column])[column][int(row[1]) - 1]
+        message = f"{message[: row.end()]} ({column} {name}){message[row.end() :]}"
+    return message
 
 
 def read_columns(path: Path, shown: str, na: tuple[str, ...]) -> TableColumns:

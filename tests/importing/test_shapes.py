@@ -351,6 +351,8 @@ def test_arrays_are_read_in_both_orders_of_axes(tmp_path: Path, axes: str):
     expect(tmp_path / "X.npy")
     np.save(tmp_path / "data_of_mine.npy", np.asfortranarray(array))
     expect(tmp_path / "data_of_mine.npy", "--labels", str(tmp_path / "y.npy"), "--axes", axes)
+    (tmp_path / "data_of_mine.npy").rename(tmp_path / "array.bin")  # known by its first bytes
+    expect(tmp_path / "array.bin", "--labels", str(tmp_path / "y.npy"), "--axes", axes)
 
 
 @pytest.mark.parametrize("axes", ["NTC", "NCT"])
@@ -569,6 +571,7 @@ def written(path: Path, content: str | bytes) -> Path:
     ("make", "options", "words"),
     [
         (lambda at: at / "no.csv", "", "no.csv is not there; give the path of a table"),
+        (lambda at: at / "recordings", "--pattern {label}_*", "recordings is not there; give the path of a table"),
         (lambda at: written(at / "t.csv", b""), "", "is empty"),
         (lambda at: written(at / "t.csv", b"\xff\xfe\x00"), "", "is empty"),
         (lambda at: written(at / "t.csv", b"a,b\0c\n1,2,3\n"), "", "holds zero bytes"),
