@@ -19,7 +19,6 @@ from torch import Tensor
 
 from tandem.data import series
 from tandem.data.arrays import standardize
-from tandem.data.packed import as_arrays
 from tandem.data.rows import NO_EVENT, to_sequences
 from tandem.data.sequences import window_sequences
 from tandem.data.tables import from_frame, read_table, split_column
@@ -109,8 +108,7 @@ class Predictor:
                 f"sequence {name!r} has {sequences.lengths.max()} steps; the model was trained with up to {longest}"
             )
         standardize(sequences.values, sequences.padding_mask, self.learned["mean"], self.learned["std"])
-        tensors = as_arrays(sequences.values, sequences.lengths, sequences.labels)
-        values, mask = (torch.from_numpy(tensors[name]) for name in ("values", "mask"))
+        values, mask = torch.from_numpy(sequences.values), torch.from_numpy(~sequences.padding_mask)
         if not self.task.per_step:
             return values, NewInputs(mask, sequences.ids)
         # A network counts the rows of a sequence; users know the values of the table's own step column.
