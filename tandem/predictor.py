@@ -19,8 +19,8 @@ from torch import Tensor
 
 from tandem.data import series
 from tandem.data.arrays import standardize
-from tandem.data.rows import NO_EVENT, to_sequences
-from tandem.data.sequences import window_sequences
+from tandem.data.rows import NO_EVENT
+from tandem.data.sequences import read_sequences
 from tandem.data.tables import from_frame, read_table, split_column
 from tandem.params import parsing, schema
 from tandem.params.intervals import parse_interval
@@ -94,13 +94,9 @@ class Predictor:
         allow_missing = self.learned.get("missing", "interpolate") == "interpolate"
         rows = from_frame(unlabelled, wanted, "the table", tuple(self.learned.get("na", ())))
         velocity, offsets = self.learned.get("velocity", False), self.learned.get("offsets", {})
-        if given := self.learned.get("window"):
-            window = parsing.parse(schema.Window, given, "window")
-            sequences = window_sequences(
-                rows, columns, window, velocity, allow_missing, is_labelled=False, offsets=offsets
-            )
-        else:
-            sequences = to_sequences(rows, columns, velocity, allow_missing, offsets=offsets)
+        given = self.learned.get("window")
+        window = parsing.parse(schema.Window, given, "window") if given else None
+        sequences = read_sequences(rows, columns, window, velocity, allow_missing, is_labelled=False, offsets=offsets)
         longest = self.about["shape"]["max_steps"]
         if sequences.values.shape[1] > longest:
             name = str(sequences.ids[sequences.lengths.argmax()])
