@@ -21,7 +21,7 @@ from tandem.command import WrongArgument
 from tandem.data import prepare_data, write_prepared
 from tandem.data.packed import pack_splits
 from tandem.data.series import loses_many_windows
-from tandem.data.tables import as_numbers, columns_to_read, is_plain, open_csv, read_table, split_column
+from tandem.data.tables import as_numbers, is_plain, open_csv, read_table, split_column
 from tandem.files import relative
 from tandem.importing import text_tables
 from tandem.importing.columns import Choices, TableColumns, are_codes, kind_of, may_be_codes
@@ -105,7 +105,6 @@ def read_columns(path: Path, shown: str, na: tuple[str, ...]) -> TableColumns:
     except (pa.ArrowException, csv.Error, *text_tables.DAMAGED, UnicodeDecodeError) as error:
         raise ValueError(f"{shown} cannot be read as a table: {one_line(error)}") from None
     names = [column for column in header if column]
-    columns_to_read(shown, header, names)  # raises if a name occurs twice
     split = split_column(names)
     table = read_table(path, (), (), [column for column in names if column != split])
     whole = [column for column, cells in table.columns.items() if may_be_codes(cells)]

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
@@ -553,6 +554,12 @@ def wide_with(folder: Path, column: str, cell: str) -> Path:
     return folder / "t.csv"
 
 
+def with_a_column_twice(path: Path) -> Path:
+    path.parent.mkdir(exist_ok=True)
+    pq.write_table(pa.table([[1.0, 2.0], [0.0, 1.0]], names=["x", "x"]), path)
+    return path
+
+
 def torn(path: Path) -> Path:
     """The file with some bytes changed after its first half."""
     data = path.read_bytes()
@@ -578,6 +585,12 @@ def written(path: Path, content: str | bytes) -> Path:
         (lambda at: written(at / "t.xlsx", b"\xd0\xcf\x11\xe0more"), "", "an Excel file; save the sheet as CSV"),
         (lambda at: written(at / "t.pkl", b"\x80\x04more"), "", "a Python pickle, which is never opened"),
         (lambda at: written(at / "t.parquet", b"clip,frame"), "", "cannot be read"),
+        (lambda at: with_a_column_twice(at / "t.parquet"), "", "t.parquet has 2 columns 'x'; rename all but one"),
+        (
+            lambda at: with_a_column_twice(with_a_column_twice(at / "d/a_1.parquet").with_name("b_1.parquet")).parent,
+            "--pattern {label}_*",
+            "a_1.parquet has 2 columns 'x'; rename all but one",
+        ),
         (lambda at: written(at / "d/x.jpg", "a").parent, "", r"a folder of 1 files \(.jpg\), none a sequence"),
         (flat, "", "nothing says which label the 18 sequences"),
         (flat, "--pattern {label}-*", "does not fit 18 of 18 names"),
