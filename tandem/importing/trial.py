@@ -23,12 +23,11 @@ from tandem.data.packed import pack_splits
 from tandem.data.series import loses_many_windows
 from tandem.data.tables import as_numbers, is_plain, open_csv, read_table, split_column
 from tandem.files import relative
-from tandem.importing import text_tables
 from tandem.importing.columns import Choices, TableColumns, are_codes, kind_of, may_be_codes
 from tandem.importing.infer_schema import infer_schema, preprocess_section
-from tandem.importing.long_table import Source
+from tandem.importing.long_table import Source, open_parquet
 from tandem.params import parsing, schema
-from tandem.params.parsing import InvalidParams, one_line
+from tandem.params.parsing import InvalidParams
 from tandem.progress import ProgressLine
 
 
@@ -94,16 +93,13 @@ def read_columns(path: Path, shown: str, na: tuple[str, ...]) -> TableColumns:
     pandas saves an index that has no name, unless these hold times.
     """
     is_parquet, unread = path.suffix == ".parquet", {}
-    try:
-        if is_parquet:
-            schema = pa.parquet.read_schema(path)
-            header = [field.name for field in schema if is_plain(field.type)]
-            unread = {field.name: str(field.type) for field in schema if not is_plain(field.type)}
-        else:
-            with open_csv(path) as file:
-                header = next(csv.reader(file), [])
-    except (pa.ArrowException, csv.Error, *text_tables.DAMAGED, UnicodeDecodeError) as error:
-        raise ValueError(f"{shown} cannot be read as a table: {one_line(error)}") from None
+    if is_parquet:
+        with open_parquet(path) as parquet:
+            header = [field.name for field in parquet.schema_arrow if is_plain(field.type)]
+            unread = {field.name: str(field.type) for field in parquet.schema_arrow if not is_plain(field.type)}
+    else:
+        with open_csv(path) as file:
+            header = next(csv.reader(file), [])
     names = [column for column in header if column]
     split = split_column(names)
     table = read_table(path, (), (), [column for column in names if column != split])
