@@ -62,11 +62,7 @@ class PreparedSequences:
     label_statistics: dict[str, Any] | None = None  # of numeric labels: name, and mean and std of the training split
 
     def arrays(self, split: str) -> dict[str, np.ndarray]:
-        return self.arrays_of(self.parts[split])
-
-    def arrays_of(self, rows: np.ndarray) -> dict[str, np.ndarray]:
-        """The arrays of the sequences `rows`, in that order."""
-        sequences = self.sequences
+        sequences, rows = self.sequences, self.parts[split]
         together = {
             "stretches": sequences.stretches,
             "groups": sequences.groups,
