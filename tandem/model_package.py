@@ -176,7 +176,7 @@ def example_of(model: dict[str, Any]) -> dict[str, Any]:
     """
     learned = model["preprocessing"]
     texts, steps, features = needed_columns(learned)
-    if "input_steps" in learned:
+    if not steps:  # a series
         data = [[time, *[100.0 + number] * len(features)] for number, time in enumerate(example_times(learned))]
     else:
         mean = dict(zip(learned["features"], learned["mean"], strict=True))

@@ -57,7 +57,7 @@ class Predictor:
 
     @property
     def is_series(self) -> bool:
-        return "input_steps" in self.learned
+        return self.task.target == "window"
 
     def read(self, path: Path) -> pd.DataFrame:
         """Read the columns that the model needs from CSV or Parquet, as preprocess does."""
@@ -124,8 +124,7 @@ def sequence_columns(learned: Mapping[str, Any]) -> schema.Columns:
 
 def needed_columns(learned: Mapping[str, Any]) -> tuple[list[str], list[str], list[str]]:
     """The columns of a table to predict from: text, those whose kind is inferred, and numbers."""
-    if "input_steps" in learned:
-        columns = learned["columns"]
+    if "time" in (columns := learned.get("columns") or {}):  # a series
         return [columns["time"]], [], [columns["target"], *columns["features"]]
     names = sequence_columns(learned)
     ids = [] if names.sequence == NO_GROUPS else [names.sequence]  # none: the table is one recording

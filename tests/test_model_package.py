@@ -99,8 +99,8 @@ def test_the_example_of_one_recording_has_no_column_for_its_name():
 
 
 def test_the_example_for_arrays_has_no_column_for_a_velocity():
-    """The model computes it."""
-    learned = {"features": ["x0", "dx0"], "mean": [1.5, 0.0], "columns": None, "velocity": True}
+    """The model computes it. `input_steps` is a parameter of the source's function, and the data no series."""
+    learned = {"features": ["x0", "dx0"], "mean": [1.5, 0.0], "columns": None, "velocity": True, "input_steps": 9}
     example = example_of({"preprocessing": learned, "shape": {"max_steps": 1}})
     assert example == {"columns": ["sequence", "step", "x0"], "data": [["example", 0, 1.5]]}
 
