@@ -192,7 +192,8 @@ def test_a_forecast_from_a_row_per_sequence_names_the_column_that_is_missing(kin
     lists = pd.read_csv(kinds / "workloads/waves/data/waves.csv").drop(columns="time").apply(lambda cells: [[*cells]])
     lists.to_parquet(tmp_path / "lists.parquet")
     done = tandem(kinds, "predict", "waves", str(tmp_path / "lists.parquet"), check=False)
-    assert done.returncode == 1 and "lists.parquet has no column 'time'; accepted: " in done.stdout, done.stdout
+    words = "lists.parquet as one long table has no column 'time'; accepted: "
+    assert done.returncode == 1 and words in done.stdout, done.stdout
 
 
 @pytest.mark.long
