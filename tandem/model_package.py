@@ -28,8 +28,8 @@ from tandem import files
 from tandem.closure import ROOTS, Code, imported_modules
 from tandem.params.intervals import parse_interval
 from tandem.params.own_components import modules_of
-from tandem.params.schema import NO_GROUPS, Workload
-from tandem.predictor import Predictor
+from tandem.params.schema import Workload
+from tandem.predictor import Predictor, needed_columns
 from tandem.runs import provenance
 
 PREDICTOR = "tandem.predictor"
@@ -175,32 +175,21 @@ def example_of(model: dict[str, Any]) -> dict[str, Any]:
     sequence, or with a series that grows steadily. `model`: the content of model.json.
     """
     learned = model["preprocessing"]
-    if "input_steps" in learned:
-        return example_series(learned)
-    default = {"sequence": "sequence", "step": "step", "features": learned["features"]}  # as in tandem/predictor.py
-    columns = learned.get("columns") or default
-    mean = dict(zip(learned["features"], learned["mean"], strict=True))
-    values = [mean[name] + learned.get("offsets", {}).get(name, 0.0) for name in columns["features"]]
-    window = learned.get("window")
-    num_steps = window["length"] if window else min(model["shape"]["max_steps"], MAX_EXAMPLE_ROWS)
-    ids = [] if columns["sequence"] == NO_GROUPS else [columns["sequence"]]  # none: the table is one recording
-    return {
-        "columns": [*ids, columns["step"], *columns["features"]],
-        "data": [[*["example"] * len(ids), step, *values] for step in range(num_steps)],
-    }
+    texts, steps, features = needed_columns(learned)
+    if not steps:  # a series
+        data = [[time, *[100.0 + number] * len(features)] for number, time in enumerate(example_times(learned))]
+    else:
+        mean = dict(zip(learned["features"], learned["mean"], strict=True))
+        values = [mean[name] + learned.get("offsets", {}).get(name, 0.0) for name in features]
+        window = learned.get("window")
+        num_steps = window["length"] if window else min(model["shape"]["max_steps"], MAX_EXAMPLE_ROWS)
+        data = [[*["example"] * len(texts), step, *values] for step in range(num_steps)]
+    return {"columns": [*texts, *steps, *features], "data": data}
 
 
-def example_series(learned: dict[str, Any]) -> dict[str, Any]:
+def example_times(learned: dict[str, Any]) -> list[str]:
     from tandem.data.times import Steps, iso  # pyarrow takes 0.1 s
 
-    columns, steps = learned["columns"], Steps(parse_interval(learned["interval"]), 0)
+    steps = Steps(parse_interval(learned["interval"]), 0)
     first, _ = steps.points(np.array(["2024-01-01"], "datetime64[ns]").astype(np.int64))
-    numbers = np.arange(learned["input_steps"] + 1)  # one more for the first change
-    names = [columns["target"], *columns["features"]]
-    return {
-        "columns": [columns["time"], *names],
-        "data": [
-            [time, *[100.0 + number] * len(names)]
-            for time, number in zip(iso(steps.times(first + numbers)).tolist(), numbers.tolist(), strict=True)
-        ],
-    }
+    return list(iso(steps.times(first + np.arange(learned["input_steps"] + 1))).tolist())  # one more for the change

@@ -24,8 +24,7 @@ import pyarrow as pa
 from tandem import files
 from tandem.command import Result, WrongArgument
 from tandem.data.tables import ENDINGS, read_table
-from tandem.importing import shapes, text_tables, trial
-from tandem.importing.long_table import open_parquet
+from tandem.importing import shapes, trial
 from tandem.params.loading import load_params, load_workload
 from tandem.runs.inputs import other_parameters
 from tandem.runs.run import open_folder
@@ -64,12 +63,11 @@ def main(options: Namespace) -> Result:
 
 def read(predictor: "Predictor", path: Path, given: Mapping[str, Any]) -> "pandas.DataFrame":
     """The columns that the model needs. `given`: the options for the shape of the data."""
-    columns = predictor.learned["columns"] if predictor.is_series else vars(predictor.columns())
-    features = columns["features"]
+    from tandem.predictor import needed_columns, sequence_columns  # imports torch
+
+    _, inferred, features = needed_columns(predictor.learned)
     options = {"alone": True, "na": predictor.learned.get("na", ()), "num_channels": len(features), **given}
-    needed = {*features, *((columns["time"], columns["target"]) if predictor.is_series else (columns["step"],))}
-    if needed <= {*names_in(path, options)}:
-        options.setdefault("layout", "long")
+    options["needed"] = {*inferred, *features}
     try:
         source = shapes.open_path(path, options)
     except ValueError:
@@ -83,26 +81,15 @@ def read(predictor: "Predictor", path: Path, given: Mapping[str, Any]) -> "panda
     with TemporaryDirectory() as scratch:
         table = trial.make_table("data", source, Path(scratch))
         try:
-            if not source.known:
+            if predictor.is_series or not source.known:
                 return predictor.read(table)
             # The long table has names of its own for the sequence and the step.
             sequence, step = (source.known[key][0] for key in ("sequence", "step"))
             cells = pa.table(read_table(table, [sequence], features, [step]).columns).to_pandas()
-            return cells.rename(columns={sequence: columns["sequence"], step: columns["step"]})
+            columns = sequence_columns(predictor.learned)
+            return cells.rename(columns={sequence: columns.sequence, step: columns.step})
         except ValueError as error:
-            shown = f"{path} as one long table" if source.known else str(path)
-            raise ValueError(str(error).replace(files.relative(table), shown)) from None
-
-
-def names_in(path: Path, options: Mapping[str, Any]) -> Sequence[str]:
-    """The names of a table's columns; none if it is no table."""
-    with suppress(ValueError, OSError):
-        if path.suffix.lower() == ".parquet":
-            with open_parquet(path) as file:
-                return list(file.schema_arrow.names)
-        if path.is_file() and path.suffix.lower() not in (*shapes.ARRAYS, ".ts"):
-            return text_tables.find_format(path, options).names
-    return ()
+            raise ValueError(trial.about_source(str(error), table, source)) from None
 
 
 def requested_device(device: str, requested: Sequence[str]) -> str:

@@ -5,7 +5,9 @@ predictor = mlflow.pyfunc.load_model("runs:/<run id>/model")  # the same
 predictor.predict(table)  # a raw table as in workloads/README.md, labels not needed
 """
 
+from collections.abc import Mapping
 from dataclasses import fields
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +19,8 @@ from torch import Tensor
 
 from tandem.data import series
 from tandem.data.arrays import standardize
-from tandem.data.packed import as_arrays
-from tandem.data.rows import NO_EVENT, to_sequences
-from tandem.data.sequences import window_sequences
+from tandem.data.rows import NO_EVENT
+from tandem.data.sequences import read_sequences
 from tandem.data.tables import from_frame, read_table, split_column
 from tandem.params import parsing, schema
 from tandem.params.intervals import parse_interval
@@ -60,22 +61,16 @@ class Predictor:
 
     def read(self, path: Path) -> pd.DataFrame:
         """Read the columns that the model needs from CSV or Parquet, as preprocess does."""
-        if self.is_series:
-            columns = self.learned["columns"]
-            found = read_table(path, [columns["time"]], [columns["target"], *columns["features"]])
-        else:
-            names = self.columns()
-            ids = [] if names.sequence == NO_GROUPS else [names.sequence]
-            found = read_table(path, ids, names.features, [names.step])
-        return pa.table(found.columns).to_pandas()
+        texts, inferred, numbers = needed_columns(self.learned)
+        return pa.table(read_table(path, texts, numbers, inferred).columns).to_pandas()
 
     def last_window(self, table: pd.DataFrame) -> tuple[Tensor, NewInputs]:
         """Return the values (1, T, F) of a series' last window."""
         known = {f.name: self.learned[f.name] for f in fields(schema.Series) if f.name in self.learned}
         known |= {"source": "series", "table": ""}  # the table is at hand, whatever the source of the training was
         learned = parsing.parse(schema.Series, known, "model")
-        columns, interval = learned.columns, parse_interval(learned.interval)
-        wanted = [columns.time, columns.target, *columns.features]
+        wanted = [*chain(*needed_columns(self.learned))]
+        interval = parse_interval(learned.interval)
         grid = series.to_grid(from_frame(table, wanted, "the table", learned.na), learned, interval)
         needed = learned.input_steps + 1  # one more for the first difference
         if len(grid.times) < needed or not grid.known[-needed:].all():
@@ -93,29 +88,23 @@ class Predictor:
 
     def sequences(self, table: pd.DataFrame) -> tuple[Tensor, NewInputs]:
         """Return the values (N, T, F) of a table's sequences."""
-        columns = self.columns()
+        columns = sequence_columns(self.learned)
         unlabelled = table.drop(columns=split_column(table.columns) or []).assign(**{columns.label: NO_EVENT})
-        ids = [] if columns.sequence == NO_GROUPS else [columns.sequence]  # none: the table is one recording
-        wanted = [*ids, columns.step, *columns.features, columns.label]
+        wanted = [*chain(*needed_columns(self.learned)), columns.label]
         allow_missing = self.learned.get("missing", "interpolate") == "interpolate"
         rows = from_frame(unlabelled, wanted, "the table", tuple(self.learned.get("na", ())))
         velocity, offsets = self.learned.get("velocity", False), self.learned.get("offsets", {})
-        if given := self.learned.get("window"):
-            window = parsing.parse(schema.Window, given, "window")
-            sequences = window_sequences(
-                rows, columns, window, velocity, allow_missing, is_labelled=False, offsets=offsets
-            )
-        else:
-            sequences = to_sequences(rows, columns, velocity, allow_missing, offsets=offsets)
+        given = self.learned.get("window")
+        window = parsing.parse(schema.Window, given, "window") if given else None
+        sequences = read_sequences(rows, columns, window, velocity, allow_missing, is_labelled=False, offsets=offsets)
         longest = self.about["shape"]["max_steps"]
         if sequences.values.shape[1] > longest:
-            name = sequences.ids[sequences.lengths.argmax()]
+            name = str(sequences.ids[sequences.lengths.argmax()])
             raise ValueError(
                 f"sequence {name!r} has {sequences.lengths.max()} steps; the model was trained with up to {longest}"
             )
         standardize(sequences.values, sequences.padding_mask, self.learned["mean"], self.learned["std"])
-        tensors = as_arrays(sequences.values, sequences.lengths, sequences.labels)
-        values, mask = (torch.from_numpy(tensors[name]) for name in ("values", "mask"))
+        values, mask = torch.from_numpy(sequences.values), torch.from_numpy(~sequences.padding_mask)
         if not self.task.per_step:
             return values, NewInputs(mask, sequences.ids)
         # A network counts the rows of a sequence; users know the values of the table's own step column.
@@ -123,13 +112,23 @@ class Predictor:
         by_sequence = {name: part.sort_values().to_numpy() for name, part in groups}
         return values, NewInputs(mask, sequences.ids, [by_sequence[name] for name in sequences.ids])
 
-    def columns(self) -> schema.Columns:
-        """Return the names of the table's columns. Arrays of a source have none, so defaults are used."""
-        features = self.learned["features"]
-        features = features[: len(features) // 2] if self.learned.get("velocity", False) else features
-        of_arrays = {"sequence": "sequence", "step": "step", "features": features, "label": "label"}
-        given = self.learned.get("columns") or of_arrays
-        return schema.Columns(**{**given, "features": tuple(given["features"])})
+
+def sequence_columns(learned: Mapping[str, Any]) -> schema.Columns:
+    """The names of the columns of many sequences. Arrays of a source have none, so defaults are used."""
+    features = learned["features"]
+    features = features[: len(features) // 2] if learned.get("velocity", False) else features
+    of_arrays = {"sequence": "sequence", "step": "step", "features": features, "label": "label"}
+    given = learned.get("columns") or of_arrays
+    return schema.Columns(**{**given, "features": tuple(given["features"])})
+
+
+def needed_columns(learned: Mapping[str, Any]) -> tuple[list[str], list[str], list[str]]:
+    """The columns of a table to predict from: text, those whose kind is inferred, and numbers."""
+    if "time" in (columns := learned.get("columns") or {}):  # a series
+        return [columns["time"]], [], [columns["target"], *columns["features"]]
+    names = sequence_columns(learned)
+    ids = [] if names.sequence == NO_GROUPS else [names.sequence]  # none: the table is one recording
+    return ids, [names.step], [*names.features]
 
 
 def _load_pyfunc(path: str) -> Predictor:

@@ -281,6 +281,9 @@ def test_predict_reads_what_tandem_new_reads(trained: Path, tmp_path: Path):
     with pytest.raises(CommandError, match="give --axes NTC for 2 steps or --axes NCT"):
         predicted("square.npy")
     assert len(predicted("square.npy", axes="NTC")) == len(values)
+    np.save(tmp_path / "long.npy", np.tile(values, (1, 9, 1)))
+    with pytest.raises(ValueError, match=r"^sequence '0' has \d+ steps; the model was trained with up to \d+$"):
+        predicted("long.npy")
 
 
 def test_status_names_what_would_run(trained: Path, tmp_path: Path):

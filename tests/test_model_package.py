@@ -98,6 +98,13 @@ def test_the_example_of_one_recording_has_no_column_for_its_name():
     assert example == {"columns": ["t", "x"], "data": [[0, 1.5], [1, 1.5]]}
 
 
+def test_the_example_for_arrays_has_no_column_for_a_velocity():
+    """The model computes it. `input_steps` is a parameter of the source's function, and the data no series."""
+    learned = {"features": ["x0", "dx0"], "mean": [1.5, 0.0], "columns": None, "velocity": True, "input_steps": 9}
+    example = example_of({"preprocessing": learned, "shape": {"max_steps": 1}})
+    assert example == {"columns": ["sequence", "step", "x0"], "data": [["example", 0, 1.5]]}
+
+
 def test_an_import_that_cannot_be_changed_gets_one_sentence():
     with pytest.raises(ValueError, match="write `from tandem.parts import Whole` on one line"):
         with_own_imports(b"from \\\n    tandem.parts import Whole\n", "p")

@@ -62,11 +62,7 @@ class PreparedSequences:
     label_statistics: dict[str, Any] | None = None  # of numeric labels: name, and mean and std of the training split
 
     def arrays(self, split: str) -> dict[str, np.ndarray]:
-        return self.arrays_of(self.parts[split])
-
-    def arrays_of(self, rows: np.ndarray) -> dict[str, np.ndarray]:
-        """The arrays of the sequences `rows`, in that order."""
-        sequences = self.sequences
+        sequences, rows = self.sequences, self.parts[split]
         together = {
             "stretches": sequences.stretches,
             "groups": sequences.groups,
@@ -161,7 +157,7 @@ class PreparedSequences:
 def target_statistics(name: str, numbers: np.ndarray) -> dict[str, Any]:
     """Name, mean and std of a numeric label. Raises ValueError if all `numbers` are equal (nothing to learn)."""
     mean, std = float(numbers.mean()), float(numbers.std())
-    if std <= 1e-12 * max(1e-300, abs(mean)):
+    if not without_rounding(std, abs(mean)):
         raise ValueError(f"column {name!r} is {mean:g} in every training sequence; regress needs numbers that differ")
     return {"name": name, "mean": mean, "std": std}
 
@@ -177,8 +173,12 @@ def statistics_of(sequences: Sequences, rows: np.ndarray) -> tuple[np.ndarray, n
         deviation = sequences.values[rows[chunk]] - mean.astype(np.float32)
         deviation[after_end[rows[chunk]]] = 0.0
         variance += np.square(deviation).sum(axis=(0, 1), dtype=np.float64) / num_steps
-    std = np.sqrt(variance)
-    return mean, np.where(std > 1e-12 * np.abs(mean), std, 0.0)
+    return mean, without_rounding(np.sqrt(variance), np.abs(mean))
+
+
+def without_rounding(std: ArrayLike, size: ArrayLike) -> np.ndarray:
+    """The deviation (F,), or 0 if it is only the rounding of numbers of this `size`: such a feature is constant."""
+    return np.where(np.asarray(std) > 1e-12 * np.asarray(size), std, 0.0)
 
 
 def divisors(std: ArrayLike) -> np.ndarray:
@@ -221,7 +221,7 @@ def make_features(
     `offsets`: the value to subtract from each feature before the cast to float32; None: `offset_of` chooses it. `name`
     of the data and `ids` (N,) are for the error about a sequence without any value.
     """
-    lengths, num_features = is_real.sum(axis=1), len(features)
+    num_features = len(features)
     values = np.zeros((*is_real.shape, num_features * (2 if velocity else 1)), dtype=np.float32)
     num_filled, used_offsets = 0, {}
     for index, feature in enumerate(features):
@@ -232,7 +232,7 @@ def make_features(
         padded = np.zeros(is_real.shape, dtype=np.float32)
         padded[is_real] = cells.astype(np.float32, copy=False)
         if allow_missing:
-            filled, without_any = interpolate(padded, lengths)
+            filled, without_any = interpolate(padded, is_real)
             if len(without_any):
                 raise ValueError(
                     f"{name}: sequence {str(ids[without_any[0]])!r} has no value of {feature!r} at all; leave the "
@@ -259,17 +259,17 @@ def offset_of(numbers: np.ndarray) -> float:
     return low if np.nanstd(numbers, dtype=np.float64) < abs(low + high) / 2 / 4096 else 0.0
 
 
-def interpolate(column: np.ndarray, lengths: np.ndarray) -> tuple[int, np.ndarray]:
-    """Interpolate NaN in one feature's values (N, T) in place: linearly, and with the nearest value at the ends.
+def interpolate(column: np.ndarray, is_real: np.ndarray) -> tuple[int, np.ndarray]:
+    """Interpolate NaN at the real steps of one feature's values (N, T) in place: linearly, and with the nearest value
+    at the ends.
 
     Returns the number of filled cells and the indices of sequences without any value.
     """
     num_steps = column.shape[1]
     steps = np.arange(num_steps)
-    real = steps[None, :] < lengths[:, None]
-    empty = np.isnan(column) & real
+    empty = np.isnan(column) & is_real
     rows = np.flatnonzero(empty.any(axis=1))
-    known = ~empty[rows] & real[rows]
+    known = ~empty[rows] & is_real[rows]
     has_any = known.any(axis=1)
     without_any, rows, known = rows[~has_any], rows[has_any], known[has_any]
     before = np.maximum.accumulate(np.where(known, steps, -1), axis=1)

@@ -4,7 +4,6 @@ Input: what read(folder, **parameters) returns, a DataFrame or Arrays. Output: s
 `reader` of the params (sequences or series) checks, splits and standardizes it, as it does with a table.
 """
 
-import importlib
 import sys
 import time
 from pathlib import Path
@@ -12,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tandem.data import Arrays, Prepared
+from tandem.data import Arrays, Prepared, source_module
 from tandem.params.schema import OwnSource
 
 if TYPE_CHECKING:
@@ -27,8 +26,7 @@ def prepare(params: OwnSource, folder: Path, target_kind: str) -> Prepared:
     start = time.monotonic()
     found = read(params, folder, {})
     seconds = time.monotonic() - start
-    reader = importlib.import_module(f"tandem.data.{params.reader}")
-    prepared: Prepared = reader.prepare_own(params, found, params.component.place, target_kind)
+    prepared: Prepared = source_module(params.reader).prepare_own(params, found, params.component.place, target_kind)
     if seconds < MAX_SECONDS_TO_REPEAT and not is_same(found, read(params, folder, {})):
         raise ValueError(
             f"{params.component.place} returns other data when it is called again with the same parameters; seed its "

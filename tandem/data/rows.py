@@ -49,20 +49,8 @@ def to_sequences(
         raise ValueError(
             f"{table.name}: sequence {str(ids[short])!r} has {lengths[short]} step; every sequence needs at least 2"
         )
-    # Most tables are sorted. Then the rows need no index.
-    same_sequence = codes[1:] == codes[:-1]
-    is_sorted = bool(((codes[1:] > codes[:-1]) | (same_sequence & (step[1:] > step[:-1]))).all())
-    order = None if is_sorted else np.lexsort((step, codes))
-    if order is not None:
-        step, sorted_codes = step[order], codes[order]
-        same_sequence = sorted_codes[1:] == sorted_codes[:-1]
-        repeats = np.flatnonzero(same_sequence & (step[1:] == step[:-1]))
-        if len(repeats):
-            row = repeats[order[repeats + 1].argmin()]
-            places = table.places(order[row], order[row + 1])
-            sequence = f"{columns.sequence} {ids[sorted_codes[row]]}"
-            raise ValueError(f"{table.name}: {repeated_step(columns.step, sequence, places, len(repeats))}")
-    del step, same_sequence
+    order = order_by_step(table, columns, codes, ids, step)
+    del step
     starts = np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)[:-1]])
     first_rows = starts if order is None else order[starts]
     is_real = np.arange(num_steps)[None, :] < lengths[:, None]  # (N, T)
@@ -113,6 +101,26 @@ def to_sequences(
         table.report,
         group_names=group_names,
     )
+
+
+def order_by_step(
+    table: RawTable, columns: Columns, codes: np.ndarray, names: np.ndarray, step: np.ndarray
+) -> np.ndarray | None:
+    """The indices (R,) that sort the rows by sequence and step; None if they are sorted, as in most tables.
+
+    `codes` (R,) are indices into the sequences' `names`. Raises ValueError if a step repeats in a sequence.
+    """
+    is_same = codes[1:] == codes[:-1]
+    if ((codes[1:] > codes[:-1]) | (is_same & (step[1:] > step[:-1]))).all():
+        return None
+    order = np.lexsort((step, codes))
+    step, codes = step[order], codes[order]
+    if len(repeats := np.flatnonzero((codes[1:] == codes[:-1]) & (step[1:] == step[:-1]))):
+        row = repeats[order[repeats + 1].argmin()]
+        sequence = "the recording" if columns.sequence == NO_GROUPS else f"{columns.sequence} {names[codes[row]]}"
+        places = table.places(order[row], order[row + 1])
+        raise ValueError(f"{table.name}: {repeated_step(columns.step, sequence, places, len(repeats))}")
+    return order
 
 
 def repeated_step(step: str, sequence: str, places: str, num_repeats: int) -> str:

@@ -46,24 +46,26 @@ def prepare(params: SequenceTable, folder: Path, target_kind: str) -> PreparedSe
         texts = [*dict.fromkeys(column for column in texts if column != NO_GROUPS)]
     table = read_table(path, texts, columns.features, inferred, params.na)
     allow_missing = params.missing == "interpolate"
-    if params.window:
-        sequences = window_sequences(table, columns, params.window, params.velocity, allow_missing, params.groups)
-    else:
-        sequences = to_sequences(table, columns, params.velocity, allow_missing, target_kind, params.groups)
+    sequences = read_sequences(
+        table, columns, params.window, params.velocity, allow_missing, target_kind, params.groups
+    )
     return split_and_standardize(sequences, params, table.name, path, columns.label)
 
 
-def window_sequences(
+def read_sequences(
     table: RawTable,
     columns: Columns,
-    window: Window,
+    window: Window | None,
     velocity: bool,
     allow_missing: bool,
+    target_kind: str = "class",
     groups: str = NO_GROUPS,
     is_labelled: bool = True,
     offsets: Mapping[str, float] | None = None,
 ) -> Sequences:
-    """The windows of recordings; the arguments are those of windows.cut and of rows.to_sequences."""
+    """As rows.to_sequences; with a `window`, the windows of recordings. `is_labelled`: see windows.cut."""
+    if not window:
+        return to_sequences(table, columns, velocity, allow_missing, target_kind, groups, offsets)
     found = windows.cut(table, columns, window, groups, allow_missing, is_labelled)
     sequences = to_sequences(
         found.table, found.columns, velocity, allow_missing, groups=found.groups, offsets=offsets, ids=found.ids

@@ -17,9 +17,10 @@ from typing import Any
 
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
+from numpy.typing import ArrayLike
 
 from tandem.data import Arrays
-from tandem.data.arrays import divisors, remarks_about_constants
+from tandem.data.arrays import divisors, remarks_about_constants, without_rounding
 from tandem.data.splits import SPLITS, sizes_of
 from tandem.data.tables import RawTable, find_table, from_frame, raise_if_any, read_numbers, read_table
 from tandem.data.times import SECOND, Steps, clock_change, iso, read_times, steps_for
@@ -48,23 +49,12 @@ class Grid:
 
 
 @dataclass(frozen=True)
-class SeriesPart:
-    """The windows of one split, ordered by time."""
-
-    values: np.ndarray  # (N, T, F) float32, standardized
-    targets: np.ndarray  # (N, H) float32, standardized like feature 0
-    anchors: np.ndarray  # (N,) float64, the target's level at the last input step, in the table's unit
-    ids: np.ndarray  # (N,) text, the time of the last input step, ISO 8601 in UTC
-    seasonal: np.ndarray | None  # (N, H) float64, the target's level one season before each target step
-    first_time: str  # of the targets
-    last_time: str
-
-
-@dataclass(frozen=True)
 class Windows:
     """The windows of all splits (see tandem/data/__init__.py: Prepared)."""
 
-    parts: dict[str, SeriesPart]
+    parts: dict[str, dict[str, np.ndarray]]  # split -> the arrays of its windows, ordered by time
+    first_time: dict[str, str]  # split -> the first time of a target
+    last_time: dict[str, str]
     mean: np.ndarray  # (F,) float64, of the training period
     std: np.ndarray  # (F,) float64, of the training period
     naive_error: float  # of the training period: see `naive_error_of`
@@ -75,15 +65,11 @@ class Windows:
     table: Path | None
 
     def arrays(self, split: str) -> dict[str, np.ndarray]:
-        part = self.parts[split]
-        return {
-            "values": part.values,
-            "lengths": np.full(len(part.ids), part.values.shape[1], dtype=np.int32),
-            "targets": part.targets,
-            "ids": part.ids,
-            "anchors": part.anchors,
-            **({} if part.seasonal is None else {"seasonal": part.seasonal}),
-        }
+        return self.parts[split]
+
+    @property
+    def num_per_split(self) -> dict[str, int]:
+        return {name: len(part["ids"]) for name, part in self.parts.items()}
 
     @property
     def interval(self) -> str:
@@ -91,10 +77,10 @@ class Windows:
 
     @property
     def summary(self) -> dict[str, Any]:
-        params, parts = self.params, self.parts
+        params = self.params
         return {
-            "num_sequences": sum(len(part.ids) for part in parts.values()),
-            "num_per_split": {name: len(part.ids) for name, part in parts.items()},
+            "num_sequences": sum(self.num_per_split.values()),
+            "num_per_split": self.num_per_split,
             "features": list(self.features),
             "mean": self.mean.tolist(),
             "std": self.std.tolist(),
@@ -107,8 +93,8 @@ class Windows:
             "season": params.season,
             "naive_error": self.naive_error,
             "missing": params.missing,
-            "first_time": {name: part.first_time for name, part in parts.items()},
-            "last_time": {name: part.last_time for name, part in parts.items()},
+            "first_time": self.first_time,
+            "last_time": self.last_time,
             **self.counts,
             **({"remarks": list(self.remarks)} if self.remarks else {}),
         }
@@ -131,13 +117,13 @@ class Windows:
             ("num_off_grid_dropped", "times off the grid dropped because a later row stands there", ""),
             ("num_without_offset", "times without an offset, taken as UTC", ""),
         )
-        sizes = ", ".join(f"{name} {len(part.ids):,}" for name, part in self.parts.items())
-        num_windows = sum(len(part.ids) for part in self.parts.values())
+        sizes = ", ".join(f"{name} {num:,}" for name, num in self.num_per_split.items())
+        num_windows = sum(self.num_per_split.values())
         size = f"{num_windows:,} windows of {params.input_steps} steps of {self.interval}, {params.horizon} ahead"
         found = [f"{words}: {counts[count]:,}{more}" for count, words, more in remarks if counts[count]]
         message = "; ".join([f"{size}: {sizes}", *found, *self.remarks])
         if params.missing == "skip" and loses_many_windows(self.summary):
-            lost, kept = counts["num_windows_skipped_per_split"]["train"], len(self.parts["train"].ids)
+            lost, kept = counts["num_windows_skipped_per_split"]["train"], self.num_per_split["train"]
             message += (
                 f"\nwarning: train loses {lost:,} of {lost + kept:,} windows to missing points; `missing: interpolate` "
                 "keeps those whose targets are measured"
@@ -199,7 +185,9 @@ def from_table(table: RawTable, params: Series | OwnSeries, path: Path | None) -
         )
     measured = np.where(grid.measured, grid.levels[:, 0], np.nan)
     steps = transform(grid.levels, params.transform)
-    mean, std = statistics_of(steps[:train_end])
+    # A difference is rounded like the levels, a logarithm like their ratio, which is about 1.
+    size = 1.0 if params.transform == "log-return" else np.nanmax(np.abs(grid.levels[:train_end]), axis=0)
+    mean, std = statistics_of(steps[:train_end], size)
     standardized_steps = standardized(steps, mean, std, grid.times)
 
     changes = sliding_window_view(steps[:, 0], params.horizon)
@@ -212,21 +200,25 @@ def from_table(table: RawTable, params: Series | OwnSeries, path: Path | None) -
     inputs = sliding_window_view(standardized_steps, params.input_steps, axis=0).transpose(0, 2, 1)
     targets = sliding_window_view(standardized_steps[:, 0], params.horizon)
     parts = {
-        name: SeriesPart(
-            values=np.ascontiguousarray(inputs[last - params.input_steps + 1]),
-            targets=np.ascontiguousarray(targets[last + 1]),
-            anchors=grid.levels[last, 0],
-            ids=iso(grid.times[last]),
-            seasonal=seasonal_levels(measured, last, grid.levels[last, 0], params) if params.season else None,
-            first_time=str(iso(grid.times[last[:1] + 1])[0]),
-            last_time=str(iso(grid.times[last[-1:] + params.horizon])[0]),
-        )
+        name: {
+            "values": np.ascontiguousarray(inputs[last - params.input_steps + 1]),  # (N, T, F) float32
+            "lengths": np.full(len(last), params.input_steps, dtype=np.int32),
+            "targets": np.ascontiguousarray(targets[last + 1]),  # (N, H) float32, standardized like feature 0
+            "ids": iso(grid.times[last]),  # the time of the last input step, ISO 8601 in UTC
+            "anchors": grid.levels[last, 0],  # (N,) float64, the target's level at that step, in the table's unit
+        }
         for name, last in points.items()
     }
+    if params.season:
+        for name, last in points.items():
+            parts[name]["seasonal"] = seasonal_levels(measured, last, grid.levels[last, 0], params)
+    first_time = {name: str(iso(grid.times[last[:1] + 1])[0]) for name, last in points.items()}
+    last_time = {name: str(iso(grid.times[last[-1:] + params.horizon])[0]) for name, last in points.items()}
     features = (columns.target, *columns.features)
     naive_error = naive_error_of(measured[:train_end], params.season or 1)
     remarks = (*grid.remarks, *remarks_about_constants(features, std))
-    return Windows(parts, mean, std, naive_error, features, {**grid.counts, **counts}, remarks, params, path)
+    counts = {**grid.counts, **counts}
+    return Windows(parts, first_time, last_time, mean, std, naive_error, features, counts, remarks, params, path)
 
 
 def read_values(table: RawTable, column: str, above_zero: bool) -> np.ndarray:
@@ -388,15 +380,15 @@ def choose_windows(grid: Grid, params: Series | OwnSeries) -> tuple[dict[str, np
     return points, counts
 
 
-def statistics_of(steps: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def statistics_of(steps: np.ndarray, size: ArrayLike) -> tuple[np.ndarray, np.ndarray]:
     """Return mean and standard deviation (F,) of the known `steps` of the training period; std is 0 for a constant
-    feature, but 1 for the target, whose unit it is.
+    feature, but 1 for the target, whose unit it is. `size`: see `without_rounding`.
     """
     known = steps[~np.isnan(steps[:, 0])]
     with np.errstate(over="ignore", invalid="ignore"):
-        mean, std = known.mean(axis=0), known.std(axis=0)
-    if_constant = np.arange(len(std)) == 0
-    return mean, np.where(std > 1e-12 * np.maximum(1.0, np.abs(mean)), std, if_constant)
+        mean, std = known.mean(axis=0), without_rounding(known.std(axis=0), size)
+    std[0] = std[0] or 1.0
+    return mean, std
 
 
 def standardized(steps: np.ndarray, mean: np.ndarray, std: np.ndarray, times: np.ndarray) -> np.ndarray:

@@ -18,14 +18,13 @@ CHUNK_CELLS = 1 << 20  # cells per chunk, because a temporary of the whole array
 
 def sizes_of(shares: Split, num_sequences: int) -> dict[str, int]:
     """Sizes from shares (rounded; the rest goes to train) or from counts, which must sum to `num_sequences`."""
-    wanted = {"train": shares.train, "val": shares.val, "test": shares.test}
-    if all(isinstance(size, int) for size in wanted.values()):
-        if sum(wanted.values()) != num_sequences:
+    if shares.are_counts:
+        if sum(shares.sizes) != num_sequences:
             raise ValueError(
-                f"preprocess.split asks for {shares.train} + {shares.val} + {shares.test} = {sum(wanted.values()):g} "
+                f"preprocess.split asks for {shares.train} + {shares.val} + {shares.test} = {sum(shares.sizes):g} "
                 f"sequences and the data has {num_sequences}; make them equal, or give shares that add up to 1"
             )
-        return {name: int(size) for name, size in wanted.items()}
+        return {name: int(size) for name, size in zip(SPLITS, shares.sizes, strict=True)}
     test = round(shares.test * num_sequences)
     val = round((shares.val + shares.test) * num_sequences) - test
     return {"train": num_sequences - val - test, "val": val, "test": test}

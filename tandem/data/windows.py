@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tandem.data.rows import NO_EVENT, repeated_step
+from tandem.data.rows import NO_EVENT, order_by_step
 from tandem.data.tables import SPLIT_COLUMN, RawTable, factorize, read_numbers
 from tandem.params.schema import NO_GROUPS, Columns, Window
 
@@ -129,18 +129,13 @@ def cut(
 def sort_rows(table: RawTable, columns: Columns) -> SortedRows:
     """Sort the rows by recording and step. Raises ValueError if a step repeats in a recording."""
     recording, names = np.zeros(len(table.columns[columns.step]), dtype=np.int32), np.array([""])
-    has_recordings = columns.sequence != NO_GROUPS
-    if has_recordings:
+    if columns.sequence != NO_GROUPS:
         recording, names = factorize(table, columns.sequence)
     step = read_numbers(table, columns.step, keep_whole=True)
-    order = np.lexsort((step, recording))
+    order = order_by_step(table, columns, recording, names, step)
+    order = np.arange(len(step)) if order is None else order
     step, recording = step[order], recording[order]
     is_new, distance = recording[1:] != recording[:-1], np.diff(step)
-    if len(repeats := np.flatnonzero(~is_new & (distance == 0))):
-        row = repeats[order[repeats + 1].argmin()]
-        places = table.places(order[row], order[row + 1])
-        where = f"{columns.sequence} {names[recording[row]]}" if has_recordings else "the recording"
-        raise ValueError(f"{table.name}: {repeated_step(columns.step, where, places, len(repeats))}")
     usual = 0.0 if is_new.all() else float(np.median(distance[~is_new]))
     return SortedRows(order, recording, names, is_new, ~is_new & (distance > LONG_GAP * usual), usual)
 

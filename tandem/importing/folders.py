@@ -61,8 +61,8 @@ def table_of_labels(folder: Path, found: list[Path]) -> Path | None:
     return next((names[name] for name in TABLES_OF_LABELS if name in names), None)
 
 
-def open_folder(folder: Path, options: Mapping[str, Any]) -> Source:
-    found = files_below(folder)
+def open_folder(folder: Path, found: list[Path], options: Mapping[str, Any]) -> Source:
+    """`found`: the files below `folder`."""
     labels = options.get("labels") or table_of_labels(folder, found)
     if archive := [path for path in found if path.suffix.lower() == ".ts"]:
         raise ValueError(

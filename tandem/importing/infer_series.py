@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 import pandas as pd
 
-from tandem.data.series import forward_filled
+from tandem.data.series import MAX_POINTS_PER_ROW, forward_filled
 from tandem.data.times import DAY, DIGIT_FORMS, SECOND, TIME_FORMS, first_day, steps_for
 from tandem.importing.columns import Choice, Choose, TableColumns, find_features, named
 from tandem.importing.infer_sequences import LABEL_NAMES
@@ -160,7 +160,7 @@ def training_levels(stamps: np.ndarray, values: np.ndarray, interval: Interval) 
         return values
     points, _ = steps_for(stamps, interval).points(stamps)
     points -= points.min()
-    if points.max() > 100 * len(points):  # the dry run reports the error
+    if points.max() > MAX_POINTS_PER_ROW * len(points):  # the dry run reports the error
         return values
     levels = np.full((int(points.max()) + 1, 1), np.nan)
     levels[points, 0] = values

@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet
 
-from tandem.data.tables import SPLIT_COLUMN
+from tandem.data.tables import SPLIT_COLUMN, columns_to_read
 from tandem.importing.columns import Choices
 from tandem.importing.text_tables import Note
 from tandem.params.parsing import one_line
@@ -130,11 +130,12 @@ def blocks_of_files(files: Sequence[SplitFile], read: Callable[[Path], Iterator[
 
 @contextmanager
 def open_parquet(path: Path) -> Iterator[pa.parquet.ParquetFile]:
-    """Raises ValueError if the file is no Parquet or is damaged. It has the file's own columns: pyarrow's read_table
-    would add columns for folders named `a=b`.
+    """Raises ValueError if the file is no Parquet, is damaged, or has a column twice. It has the file's own columns:
+    pyarrow's read_table would add columns for folders named `a=b`.
     """
     try:
         with pa.parquet.ParquetFile(path) as file:
+            columns_to_read(str(path), file.schema_arrow.names, file.schema_arrow.names)
             yield file
     except (pa.ArrowException, OSError) as error:
         raise ValueError(f"{path} cannot be read as Parquet: {one_line(error)}") from None

@@ -45,24 +45,22 @@ def open_path(path: Path, options: Mapping[str, Any]) -> Source:
     """Open the data at `path`. Raises ValueError, in one sentence, for any other content.
 
     `options`: the given options. For a prediction, `num_channels` is the number of the model's features, which shows
-    the axes of arrays; labels are then not needed.
+    the axes of arrays, and `needed` are the columns of a table with a row per step; labels are then not needed.
     """
-    check_uses(path, options)
-    if path.is_dir():
-        return open_dir(path, options)
-    if not path.is_file():
+    if not (path.is_dir() or path.is_file()):
         raise WrongArgument(f"{path} is not there; give the path of a table, an array, or a folder of sequences")
+    kind = kind_of(path)
+    check_uses(path, kind, options)
+    if kind == "a folder":
+        return open_dir(path, options)
     is_alone = bool(options.get("alone"))
     files = [("", path)] if is_alone else train_and_test_files(path) or [("", path)]
-    ending = path.suffix.lower()
-    with path.open("rb") as file:
-        start = file.read(8)
-    if ending == ".ts":
+    if kind == ".ts":
         return ts_files.open_ts(path, files)
-    if ending in ARRAYS or start.startswith(b"\x93NUMPY"):
+    if kind == "arrays":
         return array_files.open_arrays(path, options, is_alone)
     stem = re.sub(ENDING, "", path.name, flags=re.IGNORECASE)
-    if ending == ".parquet" or start.startswith(b"PAR1"):
+    if path.suffix.lower() == ".parquet" or starts_with(path, b"PAR1"):
         frame, text, notes, name = sample_of_parquet(path), None, list[Note](), f"{stem}.parquet"
     else:
         others = (text_tables.find_format(file, options) for _, file in files if file != path)
@@ -76,7 +74,8 @@ def open_path(path: Path, options: Mapping[str, Any]) -> Source:
                 raise
             return Source([path], text.notes, name=name)  # the reader of the table reports the place of the error
     columns = TableColumns(frame, str(path))
-    layout = options.get("layout")
+    needed = options.get("needed")
+    layout = options.get("layout") or ("long" if needed and needed <= {*frame.columns} else None)
     why = "as requested" if layout else wide.is_wide(columns, text is None or text.has_header)
     lists = [] if text is not None or (why and not layout) else wide.list_columns(path)
     if lists and layout != "long" and (layout or not wide.is_long(columns, by_name=False)):
@@ -108,9 +107,8 @@ def open_path(path: Path, options: Mapping[str, Any]) -> Source:
 
 def open_dir(path: Path, options: Mapping[str, Any]) -> Source:
     """A folder with a file per sequence, one table, two tables that belong together, or a table of lists in parts."""
-    found = [
-        file for file in folders.files_below(path) if file.suffix.lower() == ".ts" or recordings.kind_of_file(file)
-    ]
+    every = folders.files_below(path)
+    found = [file for file in every if file.suffix.lower() == ".ts" or recordings.kind_of_file(file)]
     archive = [file for file in found if file.suffix.lower() == ".ts"] or found
     if len(archive) == 1 or (len(archive) == 2 and train_and_test_files(archive[0])):
         return open_path(archive[-1], options)
@@ -121,7 +119,20 @@ def open_dir(path: Path, options: Mapping[str, Any]) -> Source:
         numbers = columns.of_kind("number")  # if each file is a sequence, numbers besides lists belong to a step
         if files[0][0] or len(named(LABEL_NAMES, numbers)) == len(numbers):
             return wide.open_lists(found[0], files, columns, options, note)
-    return folders.open_folder(path, options)
+    return folders.open_folder(path, every, options)
+
+
+def kind_of(path: Path) -> str:
+    if path.is_dir():
+        return "a folder"
+    if (ending := path.suffix.lower()) == ".ts":
+        return ending
+    return "arrays" if ending in ARRAYS or starts_with(path, b"\x93NUMPY") else "a table"
+
+
+def starts_with(path: Path, magic: bytes) -> bool:
+    with path.open("rb") as file:
+        return file.read(len(magic)) == magic
 
 
 # Options that only some shapes have; an option that has no effect is an error.
@@ -136,9 +147,7 @@ USES = {
 }
 
 
-def check_uses(path: Path, options: Mapping[str, Any]) -> None:
-    ending = path.suffix.lower()
-    kind = "a folder" if path.is_dir() else "arrays" if ending in ARRAYS else ".ts" if ending == ".ts" else "a table"
+def check_uses(path: Path, kind: str, options: Mapping[str, Any]) -> None:
     for key, kinds in USES.items():
         if key in options and kind not in kinds:
             raise WrongArgument(f"--{key} is for {' and '.join(kinds)}, and {path} is {kind}; leave it out")

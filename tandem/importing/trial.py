@@ -21,14 +21,13 @@ from tandem.command import WrongArgument
 from tandem.data import prepare_data, write_prepared
 from tandem.data.packed import pack_splits
 from tandem.data.series import loses_many_windows
-from tandem.data.tables import as_numbers, columns_to_read, is_plain, open_csv, read_table, split_column
+from tandem.data.tables import as_numbers, is_plain, open_csv, read_table, split_column
 from tandem.files import relative
-from tandem.importing import text_tables
 from tandem.importing.columns import Choices, TableColumns, are_codes, kind_of, may_be_codes
 from tandem.importing.infer_schema import infer_schema, preprocess_section
-from tandem.importing.long_table import Source
+from tandem.importing.long_table import Source, open_parquet
 from tandem.params import parsing, schema
-from tandem.params.parsing import InvalidParams, one_line
+from tandem.params.parsing import InvalidParams
 from tandem.progress import ProgressLine
 
 
@@ -61,34 +60,32 @@ def infer(name: str, path: Path, found: Source, options: Mapping[str, Any]) -> t
             has_split = columns.has_split
             del columns
             choices, summary = dry_run(name, path, choices, Path(folder) / "out")
-        except ValueError as error:  # the message must not name the temporary path
-            called = f"{shown} as one long table" if known else shown
-            message = with_own_lines(str(error), path, found).replace(relative(path), called)
+        except ValueError as error:
             # What Tandem chooses is valid, so an option's value is not.
             kind_of_error = WrongArgument if isinstance(error, WrongArgument | InvalidParams) else ValueError
-            raise kind_of_error(with_sequence(message, path, known) if known else message) from None
+            raise kind_of_error(about_source(str(error), path, found)) from None
     return choices, summary, has_split
 
 
-def with_own_lines(message: str, path: Path, found: Source) -> str:
-    """An error about lines of a rewritten table has the lines of the user's file, which may have blank ones."""
-    own_line = found.own_line
-    if own_line is None:
-        return message
+def about_source(message: str, path: Path, found: Source) -> str:
+    """A message about the temporary table `path` as one about the user's data, of which it was made.
 
-    def with_lines(match: re.Match[str]) -> str:
-        return re.sub(r"\d+", lambda line: str(own_line(path, int(line[0]))), match[0])
+    Lines of a rewritten table become those of the user's file, which may have blank ones. A row of a converted table is
+    named with its sequence: the file, or the number of the row.
+    """
+    if own_line := found.own_line:
 
-    return re.sub(r"\blines? \d+(?: and \d+)?", with_lines, message)
+        def with_own(lines: re.Match[str]) -> str:
+            return re.sub(r"\d+", lambda line: str(own_line(path, int(line[0]))), lines[0])
 
-
-def with_sequence(message: str, path: Path, known: Choices) -> str:
-    """An error about a row of a converted table names its sequence too: the file, or the number of the row."""
-    if not (row := re.search(r", row (\d+)", message)):
-        return message
-    column = known["sequence"][0]
-    name = pa.parquet.read_table(path, columns=[column])[column][int(row[1]) - 1]
-    return f"{message[: row.end()]} ({column} {name}){message[row.end() :]}"
+        message = re.sub(r"\blines? \d+(?: and \d+)?", with_own, message)
+    called = f"{found.sources[0]} as one long table" if found.known else str(found.sources[0])
+    message = message.replace(relative(path), called)
+    if found.known and (row := re.search(r", row (\d+)", message)):
+        column = found.known["sequence"][0]
+        name = pa.parquet.read_table(path, columns=[column])[column][int(row[1]) - 1]
+        message = f"{message[: row.end()]} ({column} {name}){message[row.end() :]}"
+    return message
 
 
 def read_columns(path: Path, shown: str, na: tuple[str, ...]) -> TableColumns:
@@ -96,18 +93,14 @@ def read_columns(path: Path, shown: str, na: tuple[str, ...]) -> TableColumns:
     pandas saves an index that has no name, unless these hold times.
     """
     is_parquet, unread = path.suffix == ".parquet", {}
-    try:
-        if is_parquet:
-            schema = pa.parquet.read_schema(path)
-            header = [field.name for field in schema if is_plain(field.type)]
-            unread = {field.name: str(field.type) for field in schema if not is_plain(field.type)}
-        else:
-            with open_csv(path) as file:
-                header = next(csv.reader(file), [])
-    except (pa.ArrowException, csv.Error, *text_tables.DAMAGED, UnicodeDecodeError) as error:
-        raise ValueError(f"{shown} cannot be read as a table: {one_line(error)}") from None
+    if is_parquet:
+        with open_parquet(path) as parquet:
+            header = [field.name for field in parquet.schema_arrow if is_plain(field.type)]
+            unread = {field.name: str(field.type) for field in parquet.schema_arrow if not is_plain(field.type)}
+    else:
+        with open_csv(path) as file:
+            header = next(csv.reader(file), [])
     names = [column for column in header if column]
-    columns_to_read(shown, header, names)  # raises if a name occurs twice
     split = split_column(names)
     table = read_table(path, (), (), [column for column in names if column != split])
     whole = [column for column, cells in table.columns.items() if may_be_codes(cells)]

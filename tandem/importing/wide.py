@@ -144,10 +144,8 @@ def open_wide(
     steps = ("steps", f"{len(first)}", f"{shortened(first, 3)}{gap_in(first)}; empty cells at the end of a row end it")
     features = [(stem.strip(" _.-[(") or "value", run) for stem, run in runs.items()]
     notes = [*notes, steps, *parts_notes(files)]
-    if has_header:
-        return row_per_sequence(path, files, text, columns, features, options, notes)
     why = f"column {label} of {len(names)} (--label selects another by its number)"
-    known = ("label", "as requested" if "label" in options else why)
+    known = None if has_header else ("label", "as requested" if "label" in options else why)
     return row_per_sequence(path, files, text, columns, features, options, notes, known)
 
 

@@ -122,11 +122,8 @@ def check_metric(metric: Component, every: list[Component], has_table: bool) -> 
 
 def modules_of(workload: str, block: Workload) -> dict[str, tuple[str, ...]]:
     """The modules of the components that the block of a workload names, by their kind, for tandem/closure.py."""
-    preprocess = block.preprocess
-    reader = f"tandem.data.{getattr(preprocess, 'reader', preprocess.source)}"
-    source: tuple[str, ...] = (reader,)
-    if preprocess.component:
-        source = ("tandem.data.own_source", reader, preprocess.component.module)
+    reader, component = f"tandem.data.{block.preprocess.reader}", block.preprocess.component
+    source = ("tandem.data.own_source", reader, component.module) if component else (reader,)
     metrics = [find("metric", name, workload) for name in block.evaluate.metrics]
     loop = block.train.loop
     requested = {argument for metric in metrics for argument in metric.arguments}

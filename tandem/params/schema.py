@@ -122,6 +122,7 @@ class SequenceKeys(Section):
     per step (detect).
     """
 
+    reader: ClassVar[str] = "sequences"  # the module of tandem/data that takes the data
     na: Unique[StrictStr] = ()  # cells without a number, besides MISSING of tandem/data/tables.py
 
     @model_validator(mode="after")
@@ -142,6 +143,7 @@ class SequenceKeys(Section):
 class SeriesKeys(Section):
     """The keys that every source of one long series has (tandem/data/series.py). It is cut into windows."""
 
+    reader: ClassVar[str] = "series"
     columns: SeriesColumns
     interval: StrictStr  # between two steps, e.g. 15min, 1h, 1d, month (tandem/params/intervals.py)
     transform: Literal["log-return", "difference"]
@@ -197,7 +199,7 @@ class OwnSource(Section):
     """A source in the workload's directory. Its other keys are the parameters of its function (own_components.py)."""
 
     table: ClassVar[None] = None
-    reader: ClassVar[str]  # the module of tandem/data that takes what the function returns
+    reader: ClassVar[str]
     component: ClassVar[Component]
 
     @property
@@ -208,7 +210,6 @@ class OwnSource(Section):
 
 @dataclass(frozen=True, kw_only=True)
 class OwnSequences(OwnSource, SequenceKeys):
-    reader = "sequences"
     source: StrictStr
     columns: Columns | None = None  # of a DataFrame; arrays have none
     split: Split | None = None  # not needed if the data says which sequence is in which split
@@ -220,7 +221,6 @@ class OwnSequences(OwnSource, SequenceKeys):
 
 @dataclass(frozen=True, kw_only=True)
 class OwnSeries(OwnSource, SeriesKeys):
-    reader = "series"
     source: StrictStr
     missing: Literal["skip", "interpolate", "refuse"] = "skip"
     stride: Positive = 1

@@ -138,8 +138,7 @@ class Predictions:
         because the network gets their changes.
         """
         context, params = self.context, self.context.params.preprocess
-        module = getattr(params, "reader", params.source)  # knows the format of the workload's raw data
-        reader = importlib.import_module(f"tandem.data.{module}")
+        reader = importlib.import_module(f"tandem.data.{params.reader}")  # knows the format of the raw data
         given = np.asarray(values), np.asarray(mask, dtype=bool)
         inputs, anchors = reader.raw_to_inputs(*given, params, context.summary)
         mask = np.ones(inputs.shape[:2], dtype=bool) if anchors is not None else given[1]

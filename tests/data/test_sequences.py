@@ -233,7 +233,7 @@ def test_many_copies_are_groups_so_that_intervals_count_each_sequence_once(
     found = prepared(tmp_path, repeated(make_table(), copies))
     assert ("num_groups" in found.summary) == are_groups
     if are_groups:
-        groups = found.arrays_of(np.arange(40))["groups"]
+        groups = found.sequences.groups
         assert all(groups[to] == groups[source] for to, source in copies.items()) and len(set(groups)) == 31
         assert "9 of 40 sequences are copies" in found.message
 

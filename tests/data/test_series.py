@@ -104,21 +104,21 @@ def test_windows_equal_those_computed_by_hand(tmp_path: Path):
     }
     for name, (last, inputs, targets, anchors) in expected.items():
         part = found.parts[name]
-        assert part.values.dtype == part.targets.dtype == np.float32 and part.anchors.dtype == np.float64
-        np.testing.assert_array_equal(part.values[:, :, 0], ((np.array(inputs) - mean) / std).astype(np.float32))
-        np.testing.assert_array_equal(part.targets, ((np.array(targets) - mean) / std).astype(np.float32))
-        assert part.anchors.tolist() == anchors
-        assert part.ids.tolist() == [QUARTERS[point] for point in last]
-        assert (part.first_time, part.last_time) == (QUARTERS[last[0] + 1], QUARTERS[last[-1] + 2])
+        assert part["values"].dtype == part["targets"].dtype == np.float32 and part["anchors"].dtype == np.float64
+        np.testing.assert_array_equal(part["values"][:, :, 0], ((np.array(inputs) - mean) / std).astype(np.float32))
+        np.testing.assert_array_equal(part["targets"], ((np.array(targets) - mean) / std).astype(np.float32))
+        assert part["anchors"].tolist() == anchors
+        assert part["ids"].tolist() == [QUARTERS[point] for point in last]
+        assert found.first_time[name] == QUARTERS[last[0] + 1] and found.last_time[name] == QUARTERS[last[-1] + 2]
     assert found.counts["num_windows_across_boundaries"] == 2 and found.counts["num_windows_skipped"] == 0
 
 
 def test_stride_n_starts_a_window_at_every_nth_point(tmp_path: Path):
     dense = prepared(tmp_path, table(QUARTERS, LEVELS))
     sparse = prepared(tmp_path, table(QUARTERS, LEVELS), replace(PARAMS, stride=3))
-    assert [part.ids.tolist() for part in sparse.parts.values()] == [[QUARTERS[2]], [QUARTERS[5]], [QUARTERS[8]]]
+    assert [part["ids"].tolist() for part in sparse.parts.values()] == [[QUARTERS[2]], [QUARTERS[5]], [QUARTERS[8]]]
     for name in series.SPLITS:
-        np.testing.assert_array_equal(sparse.parts[name].values, dense.parts[name].values[:1])
+        np.testing.assert_array_equal(sparse.parts[name]["values"], dense.parts[name]["values"][:1])
 
 
 @pytest.mark.parametrize("kind", ["difference", "log-return"])
@@ -129,11 +129,11 @@ def test_levels_undo_the_transform(tmp_path: Path, kind: str):
     found = prepared(tmp_path, table(QUARTERS, LEVELS, others), params)
     assert found.features == ("x", "y")
     for part in found.parts.values():
-        last = np.array([QUARTERS.index(name) for name in part.ids])
-        path = levels(part.targets * found.std[0] + found.mean[0], part.anchors, kind)
+        last = np.array([QUARTERS.index(name) for name in part["ids"]])
+        path = levels(part["targets"] * found.std[0] + found.mean[0], part["anchors"], kind)
         np.testing.assert_allclose(path, np.array(LEVELS)[last[:, None] + [1, 2]], rtol=1e-6)
         for number, known in enumerate(np.array([LEVELS, others])):
-            inputs = part.values[:, :, number] * found.std[number] + found.mean[number]
+            inputs = part["values"][:, :, number] * found.std[number] + found.mean[number]
             path = levels(inputs, known[last - 2], kind)
             np.testing.assert_allclose(path, known[last[:, None] + [-1, 0]], rtol=1e-5)
 
@@ -166,16 +166,17 @@ def test_nothing_comes_from_the_future(tmp_path: Path, missing: str, transform: 
     def until_now(windows: Windows) -> dict[str, list[bytes]]:
         known = {}
         for part in windows.parts.values():
-            last = np.array([name.removesuffix("Z") for name in part.ids], dtype="datetime64[s]")
+            last = np.array([name.removesuffix("Z") for name in part["ids"]], dtype="datetime64[s]")
             ends = last + np.timedelta64(3 * 900, "s")
             for index in np.flatnonzero(ends <= now):
-                arrays = (part.values[index], part.targets[index], part.anchors[index])
-                known[str(part.ids[index])] = [array.tobytes() for array in arrays]
+                arrays = (part["values"][index], part["targets"][index], part["anchors"][index])
+                known[str(part["ids"][index])] = [array.tobytes() for array in arrays]
         return known
 
     assert len(until_now(before)) > 80
     assert until_now(before) == until_now(after)
-    assert not np.array_equal(before.parts["test"].targets, after.parts["test"].targets)  # the change itself is seen
+    targets = (each.parts["test"]["targets"] for each in (before, after))
+    assert not np.array_equal(*targets)  # the change itself is seen
 
 
 # The grid -------------------------------------------------------------------------------------------------------------
@@ -280,7 +281,7 @@ def test_skip_leaves_out_every_window_that_touches_a_missing_point(tmp_path: Pat
     """Points 0 to 23 without 4: a window takes the points from last - 2 (for its first difference) to last + 2."""
     times = [f"2024-01-01T{hour:02d}:00Z" for hour in range(24) if hour != 4]
     found = prepared(tmp_path, table(times, list(range(23))), replace(PARAMS, interval="1h"))
-    hours = [int(name[11:13]) for part in found.parts.values() for name in part.ids]
+    hours = [int(name[11:13]) for part in found.parts.values() for name in part["ids"]]
     assert hours == [7, 8, 9, 11, 12, 13, 14, 15, 17, 18, 19, 20, 21]  # 2 to 6 touch it; 10 and 16 cross a boundary
     assert found.counts["num_missing"] == 1 and found.counts["num_windows_skipped"] == 5
     np.testing.assert_array_equal(found.mean, [1])  # not 2, the jump over the gap
@@ -309,14 +310,14 @@ def test_only_measured_rows_are_targets_and_seasons_before_them(tmp_path: Path):
     hour_of = {value: hour for hour, value in level.items()}
     for name, first, end in (("train", 0, 30), ("val", 30, 45), ("test", 45, 60)):
         part = found.parts[name]
-        last = [hours.index(time) for time in part.ids]
+        last = [hours.index(time) for time in part["ids"]]
         is_whole = [hour for hour in range(2, 58) if first <= hour + 1 and hour + 2 < end]
         assert last == [hour for hour in is_whole if not {hour + 1, hour + 2} & {*missing}]
         known_hours += last
-        path = levels(part.targets * found.std[0] + found.mean[0], part.anchors, "difference")
+        path = levels(part["targets"] * found.std[0] + found.mean[0], part["anchors"], "difference")
         np.testing.assert_allclose(path, [[level[hour + 1], level[hour + 2]] for hour in last], rtol=1e-6)
-        assert part.seasonal is not None
-        before = np.array(last)[:, None] + [1, 2] - [[hour_of.get(each, -1) for each in row] for row in part.seasonal]
+        seasonal = [[hour_of.get(each, -1) for each in row] for row in part["seasonal"]]
+        before = np.array(last)[:, None] + [1, 2] - seasonal
         assert (before[np.array(last) > 6] % 3 == 0).all()
     assert {4, 21, 40} & {*known_hours} == {4, 21, 40}  # the last input is filled
     assert found.summary["naive_error"] == 30  # not less, as between equal levels of a gap
@@ -330,11 +331,24 @@ def test_a_feature_that_is_constant_in_train_is_zero_in_every_split_and_named(tm
     target = [*range(6), 8, 7, 12, 11, 15, 9]
     found = prepared(tmp_path, table(QUARTERS, target, [3] * 6 + [900, -7, 0, 3, 5, 1]), params)
     assert found.summary["std"] == [1, 0] and "; constant in train, so 0 in every split: y" in found.message
-    assert not any(part.values[:, :, 1].any() for part in found.parts.values())
-    path = levels(found.parts["test"].targets * found.std[0] + found.mean[0], found.parts["test"].anchors, "difference")
+    assert not any(part["values"][:, :, 1].any() for part in found.parts.values())
+    test = found.parts["test"]
+    path = levels(test["targets"] * found.std[0] + found.mean[0], test["anchors"], "difference")
     np.testing.assert_allclose(path, [[11, 15], [15, 9]], rtol=1e-6)
     raw = np.array([[[7, 5], [12, 900], [11, -3]]])
     assert series.raw_to_inputs(raw, np.ones((1, 3)), params, found.summary)[0].tolist() == [[[4, 0], [-2, 0]]]
+
+
+def test_small_changes_in_a_large_unit_are_kept_and_rounding_is_not(tmp_path: Path):
+    """As farads: some picofarads. The changes of 1000, 1000.1, 1000.2, ... differ by rounding alone."""
+    params, other = replace(PARAMS, columns=TWO), [3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5, 8]
+    expected = prepared(tmp_path, table(QUARTERS, LEVELS, other), params)
+    small = [[f"{level}e-13" for level in column] for column in (LEVELS, other)]
+    found = prepared(tmp_path, table(QUARTERS, *small), params)
+    for split, part in expected.parts.items():
+        np.testing.assert_allclose(found.parts[split]["values"], part["values"], atol=1e-5)
+    found = prepared(tmp_path, table(QUARTERS, LEVELS, [f"{1000 + step / 1000:.3f}" for step in range(12)]), params)
+    assert found.summary["std"][1] == 0 and found.std[0] == expected.std[0]
 
 
 # Formats and files ----------------------------------------------------------------------------------------------------
@@ -385,7 +399,7 @@ def test_no_skill_is_given_where_persistence_makes_no_error(tmp_path: Path, tran
     )
     test = windows.parts["test"]
     task = open_task("forecast", windows.summary)
-    result = task.evaluate(torch.zeros(test.targets.shape), lambda split, name: getattr(windows.parts[split], name))
+    result = task.evaluate(torch.zeros(test["targets"].shape), lambda split, name: windows.parts[split][name])
     assert ("seasonal_naive_mae" in result.metrics) == ("seasonal_naive" in result.predictions[0]) == bool(season)
     if season:
         assert result.metrics["seasonal_naive_mae"] < 1e-6 and "mase" not in result.metrics  # nor has it a scale
@@ -403,9 +417,9 @@ def test_directional_accuracy_of_always_up_is_the_share_of_rises(tmp_path: Path)
     windows = prepared(tmp_path, table(times, levels), replace(PARAMS, horizon=1))
     test = windows.parts["test"]
     task = open_task("forecast", windows.summary)
-    risen = torch.full(test.targets.shape, 9.0)  # standardized: up, every time
-    metrics = task.evaluate(risen, lambda split, name: getattr(windows.parts[split], name)).metrics
-    moved = np.diff(levels)[-len(test.targets) :]
+    risen = torch.full(test["targets"].shape, 9.0)  # standardized: up, every time
+    metrics = task.evaluate(risen, lambda split, name: windows.parts[split][name]).metrics
+    moved = np.diff(levels)[-len(test["targets"]) :]
     assert metrics["always_up_directional_accuracy"] == (moved > 0).sum() / (moved != 0).sum()
     assert metrics["always_up_directional_accuracy"] + metrics["always_down_directional_accuracy"] == pytest.approx(1)
     assert metrics["directional_accuracy"] == metrics["always_up_directional_accuracy"]
@@ -518,4 +532,4 @@ def test_the_price_table_has_the_counts_in_its_readme():
         "num_windows_skipped_per_split": {"train": 582, "val": 231, "test": 86},
         "num_windows_across_boundaries": 0,
     }
-    assert [len(part.values) for part in found.parts.values()] == [5572, 1108, 1251]
+    assert [len(part["values"]) for part in found.parts.values()] == [5572, 1108, 1251]

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
@@ -351,6 +352,8 @@ def test_arrays_are_read_in_both_orders_of_axes(tmp_path: Path, axes: str):
     expect(tmp_path / "X.npy")
     np.save(tmp_path / "data_of_mine.npy", np.asfortranarray(array))
     expect(tmp_path / "data_of_mine.npy", "--labels", str(tmp_path / "y.npy"), "--axes", axes)
+    (tmp_path / "data_of_mine.npy").rename(tmp_path / "array.bin")  # known by its first bytes
+    expect(tmp_path / "array.bin", "--labels", str(tmp_path / "y.npy"), "--axes", axes)
 
 
 @pytest.mark.parametrize("axes", ["NTC", "NCT"])
@@ -551,6 +554,12 @@ def wide_with(folder: Path, column: str, cell: str) -> Path:
     return folder / "t.csv"
 
 
+def with_a_column_twice(path: Path) -> Path:
+    path.parent.mkdir(exist_ok=True)
+    pq.write_table(pa.table([[1.0, 2.0], [0.0, 1.0]], names=["x", "x"]), path)
+    return path
+
+
 def torn(path: Path) -> Path:
     """The file with some bytes changed after its first half."""
     data = path.read_bytes()
@@ -569,12 +578,19 @@ def written(path: Path, content: str | bytes) -> Path:
     ("make", "options", "words"),
     [
         (lambda at: at / "no.csv", "", "no.csv is not there; give the path of a table"),
+        (lambda at: at / "recordings", "--pattern {label}_*", "recordings is not there; give the path of a table"),
         (lambda at: written(at / "t.csv", b""), "", "is empty"),
         (lambda at: written(at / "t.csv", b"\xff\xfe\x00"), "", "is empty"),
         (lambda at: written(at / "t.csv", b"a,b\0c\n1,2,3\n"), "", "holds zero bytes"),
         (lambda at: written(at / "t.xlsx", b"\xd0\xcf\x11\xe0more"), "", "an Excel file; save the sheet as CSV"),
         (lambda at: written(at / "t.pkl", b"\x80\x04more"), "", "a Python pickle, which is never opened"),
         (lambda at: written(at / "t.parquet", b"clip,frame"), "", "cannot be read"),
+        (lambda at: with_a_column_twice(at / "t.parquet"), "", "t.parquet has 2 columns 'x'; rename all but one"),
+        (
+            lambda at: with_a_column_twice(with_a_column_twice(at / "d/a_1.parquet").with_name("b_1.parquet")).parent,
+            "--pattern {label}_*",
+            "a_1.parquet has 2 columns 'x'; rename all but one",
+        ),
         (lambda at: written(at / "d/x.jpg", "a").parent, "", r"a folder of 1 files \(.jpg\), none a sequence"),
         (flat, "", "nothing says which label the 18 sequences"),
         (flat, "--pattern {label}-*", "does not fit 18 of 18 names"),

@@ -22,6 +22,7 @@ from tests.projects import (
     recorded_runs,
     run_path,
     stages_at_once,
+    tandem,
     wait_until_published,
 )
 
@@ -185,6 +186,14 @@ def test_logged_models_predict_from_raw_tables(kinds: Path):
     assert list(found["step_ahead"]) == [1, 2, 3]
     assert list(predicted("waves")["time"]) == ["2025-02-01T00:00:00Z", "2025-03-01T00:00:00Z", "2025-04-01T00:00:00Z"]
     assert list(predicted("spikes").columns) == ["sequence", "step", "predicted", "confidence"]
+
+
+def test_a_forecast_from_a_row_per_sequence_names_the_column_that_is_missing(kinds: Path, tmp_path: Path):
+    lists = pd.read_csv(kinds / "workloads/waves/data/waves.csv").drop(columns="time").apply(lambda cells: [[*cells]])
+    lists.to_parquet(tmp_path / "lists.parquet")
+    done = tandem(kinds, "predict", "waves", str(tmp_path / "lists.parquet"), check=False)
+    words = "lists.parquet as one long table has no column 'time'; accepted: "
+    assert done.returncode == 1 and words in done.stdout, done.stdout
 
 
 @pytest.mark.long
