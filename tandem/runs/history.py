@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from tandem.training.trainer import Epoch
+    from tandem.training.loop import Epoch
 
 # MLflow's metric name -> the field of `timing` in timing.json, for the whole run.
 RUN_METRICS = {

@@ -24,6 +24,7 @@ from tandem.tasks import open_task, ridge
 from tandem.training import closed_form
 from tandem.training.batches import Split
 from tandem.training.context import make_trainer
+from tandem.training.loop import train_epoch
 from tandem.training.trainer import Trainer, snapshot
 from tests.networks import Rocket
 from tests.trainers import SETTINGS
@@ -168,7 +169,7 @@ def trainer_of(found: Any, settings: schema.Train, seed: int = 0) -> Trainer:
 def regressed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Any, Trainer, Any]:
     params, found = prepared(tmp_path_factory.mktemp("waves"))
     trainer = trainer_of(found, ONCE)
-    return params, found, trainer, trainer.epoch()
+    return params, found, trainer, train_epoch(trainer)
 
 
 def test_the_predictor_repeats_the_predictions_of_the_evaluation(regressed: Any, tmp_path: Path):
