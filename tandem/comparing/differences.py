@@ -425,19 +425,10 @@ def by_mcnemar(pairs: Pairs) -> Found:
         return resample_sequences(pairs)
     num = pairs.first.shape[1]
     gained, lost = int((pairs.second > pairs.first).sum()), int((pairs.second < pairs.first).sum())
-    p = mcnemar(gained, lost)
-    low, high = statistics.interval_of_difference(gained, lost, num)
-    if p >= 1 - statistics.LEVEL:  # the exact test is stricter, so the interval is widened to agree with it
-        low, high = min(low, 0.0), max(high, 0.0)
+    p, interval = statistics.mcnemar(gained, lost), statistics.interval_of_difference(gained, lost, num)
+    low, high = statistics.agreeing_with_mcnemar(interval, gained, lost)
     method = f"exact McNemar test, {gained + lost:,} of {num:,} sequences differ"
     return Found(low, high, p, min_detectable_effect_by_mcnemar((gained + lost) / num, num), method)
-
-
-def mcnemar(gained: int, lost: int) -> float:
-    """Return p of the exact test that cases change from wrong to right as often as back (McNemar 1947)."""
-    from scipy.stats import binomtest
-
-    return float(binomtest(gained, gained + lost).pvalue) if gained + lost else 1.0
 
 
 def min_detectable_effect_by_mcnemar(discordant: float, num: int) -> float | None:

@@ -13,7 +13,7 @@ from tandem.tasks import Evaluation, FittedTask, NewInputs, Read, described
 from tandem.tasks.baselines import Baseline, compare_with_baselines, nearest_neighbours, num_comparable, sample
 from tandem.tasks.groups import Groups
 from tandem.tasks.scores import macro_f1, macro_f1_of_sums, precision_recall_f1
-from tandem.tasks.statistics import interval_of_gain
+from tandem.tasks.statistics import agreeing_with_mcnemar, interval_of_gain
 from tandem.tasks.stretches import Stretches
 
 RARE = 0.5  # of the share that a class would have if all were equally frequent
@@ -121,8 +121,11 @@ class Task(FittedTask):
     ) -> tuple[float, float] | None:
         """Return the interval of the gain in accuracy or macro F1 of the predicted classes `own` (N,) over `other`."""
         if score_name == "accuracy":
-            is_right = [(each == targets).double().numpy() for each in (own, other)]
-            return interval_of_gain(is_right[0], is_right[1], groups)
+            right, other_right = ((each == targets).double().numpy() for each in (own, other))
+            found = interval_of_gain(right, other_right, groups)
+            if found is None or groups:
+                return found
+            return agreeing_with_mcnemar(found, int((right > other_right).sum()), int((right < other_right).sum()))
         actual, *predicted = (F.one_hot(each, self.num_outputs) for each in (targets, own, other))
         counts = [torch.stack([actual * each, actual, each], dim=2).double().numpy() for each in predicted]  # (N, C, 3)
         return interval_of_gain(counts[0], counts[1], groups, macro_f1_of_sums)

@@ -57,7 +57,7 @@ class Task(FittedTask):
         baseline_predictions = {
             "mean": np.full(len(actual), known.mean()),
             "median": np.full(len(actual), np.median(known)),
-            "linear": linear_model(read, known),
+            "linear": linear_model(read, known, has_groups=groups is not None),
         }
         model = self.subject.removeprefix("the ")
         every = {model: predicted, **baseline_predictions}
@@ -116,11 +116,11 @@ def errors(predicted: np.ndarray, actual: np.ndarray) -> dict[str, float]:
     }
 
 
-def linear_model(read: Read, known: np.ndarray) -> np.ndarray:
+def linear_model(read: Read, known: np.ndarray, has_groups: bool = False) -> np.ndarray:
     """Return (M,) predictions of a ridge regression on each feature's mean, deviation, extremes, ends and slope.
 
-    Leave-one-out (ridge.py) chooses its strength, on at most MAX_FITTED training sequences. known (N,): the training
-    targets.
+    Leave-one-out (ridge.py) chooses its strength, on at most MAX_FITTED training sequences; of sequences in groups,
+    whole groups are left out. known (N,): the training targets.
     """
     rows = sample(len(known), MAX_FITTED)
     train = torch.from_numpy(summaries(read("train", "values")[rows], read("train", "lengths")[rows]))
@@ -131,5 +131,6 @@ def linear_model(read: Read, known: np.ndarray) -> np.ndarray:
     scale = torch.where(deviation > 1e-9, 1 / deviation, 0.0)
     train, test = (train - mean) * scale, (test - mean) * scale
     targets = torch.from_numpy(known[rows])[:, None]
-    fit = leave_one_out(centred(train @ train.T), targets, train.shape[1])
+    groups = torch.from_numpy(read("train", "groups")[rows]) if has_groups else None
+    fit = leave_one_out(centred(train @ train.T), targets, train.shape[1], groups)
     return (test @ (train.T @ fit.coefficients) + targets.mean())[:, 0].numpy()

@@ -181,6 +181,21 @@ def interval_of_difference(gained: int, lost: int, num: int) -> tuple[float, flo
     return low, high
 
 
+def agreeing_with_mcnemar(interval: tuple[float, float], gained: int, lost: int) -> tuple[float, float]:
+    """Widen the interval of a difference of two accuracies to 0 if McNemar's exact test, which is stricter with few
+    discordant pairs, finds no difference.
+    """
+    low, high = interval
+    return (min(low, 0.0), max(high, 0.0)) if mcnemar(gained, lost) >= 1 - LEVEL else interval
+
+
+def mcnemar(gained: int, lost: int) -> float:
+    """Return p of the exact test that cases change from wrong to right as often as back (McNemar 1947)."""
+    from scipy.special import bdtr
+
+    return min(1.0, 2 * float(bdtr(min(gained, lost), gained + lost, 0.5))) if gained + lost else 1.0
+
+
 def num_resamples(predictions: np.ndarray, mask: np.ndarray) -> int:
     return int(np.clip(MAX_CELLS // max(1, predictions.size + mask.size), MIN_CALLS, MAX_CALLS))
 

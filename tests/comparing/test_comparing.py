@@ -22,7 +22,7 @@ from tandem.params.schema import Evaluate, OwnSequences, OwnSeries, OwnSource, S
 from tandem.report.comparison import score_summary
 from tandem.runs.run import Run
 from tandem.runs.schemas import TrainRecord
-from tandem.tasks import detect
+from tandem.tasks import detect, statistics
 from tandem.tasks.groups import Groups
 from tandem.tasks.scores import macro_f1
 from tandem.tasks.statistics import interval_of_difference
@@ -264,7 +264,7 @@ def test_mcnemar_is_the_exact_one():
     assert found.p == pytest.approx(158 / 4096) and found.verdict == "different"
     assert found.difference == pytest.approx(0.08) and found.low < 0.08 < found.high
     assert "cuda is better than cpu" in found.sentence("cpu", "cuda")
-    assert differences.mcnemar(0, 5) == 2 / 2**5 and differences.mcnemar(0, 0) == differences.mcnemar(3, 3) == 1
+    assert statistics.mcnemar(0, 5) == 2 / 2**5 and statistics.mcnemar(0, 0) == statistics.mcnemar(3, 3) == 1
 
 
 def test_interval_and_exact_test_never_contradict_each_other():
@@ -281,7 +281,7 @@ def test_mcnemar_interval_holds_the_true_difference_and_its_power_is_as_said():
     tables = draw.multinomial(num, [(discordant + seen) / 2, (discordant - seen) / 2, 1 - discordant], size=400)
     intervals = {pair: interval_of_difference(*pair, num) for pair in {(g, lost) for g, lost, _ in tables.tolist()}}
     held = np.mean([intervals[g, lost][0] <= seen <= intervals[g, lost][1] for g, lost, _ in tables.tolist()])
-    found = np.mean([differences.mcnemar(g, lost) < 0.05 for g, lost, _ in tables.tolist()])
+    found = np.mean([statistics.mcnemar(g, lost) < 0.05 for g, lost, _ in tables.tolist()])
     assert 0.92 <= held <= 0.98 and 0.70 <= found <= 0.88
     assert differences.min_detectable_effect_by_mcnemar(0.0, 3) is None  # of three sequences no number is enough
 

@@ -5,6 +5,7 @@ import numpy as np
 from tandem.tasks import open_task
 from tandem.tasks.baselines import Baseline, compare_with_baselines, nearest_neighbours, summaries
 from tandem.tasks.groups import Groups
+from tandem.tasks.regress import linear_model
 from tandem.tasks.statistics import interval_of_gain
 
 
@@ -92,3 +93,20 @@ def test_the_threshold_of_a_rare_event_is_found():
     found = task.count_baselines(targets[70:], mask, lambda split, name: arrays[name][parts[split]])
     counts = found["the best threshold on one feature"]
     assert np.array_equal(counts, task.counts(targets[70:], targets[70:]))
+
+
+def test_the_strength_of_the_linear_baseline_is_chosen_for_new_groups():
+    """The features tell the groups of train apart, and most of the target belongs to the group."""
+    draw, data = np.random.default_rng(0), {}
+    for split, num_groups in (("train", 12), ("test", 40)):
+        groups = np.repeat(np.arange(num_groups), 5)
+        codes, effects = draw.normal(size=(num_groups, 6)), draw.normal(size=num_groups) * 3
+        values = (codes[groups][:, None] + 0.05 * draw.normal(size=(len(groups), 8, 6))).astype(np.float32)
+        data[split] = {"values": values, "lengths": np.full(len(groups), 8), "groups": groups}
+        data[split]["known"] = values[:, :, 0].mean(axis=1) + effects[groups] + 0.1 * draw.normal(size=len(groups))
+
+    def error(has_groups: bool) -> float:
+        predicted = linear_model(lambda split, name: data[split][name], data["train"]["known"], has_groups)
+        return float(np.square(predicted - data["test"]["known"]).mean())
+
+    assert error(has_groups=True) < 0.7 * error(has_groups=False)

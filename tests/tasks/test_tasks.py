@@ -142,6 +142,16 @@ def test_classify_compares_the_score_that_a_task_names(
     assert found.sentence.startswith(starts) and f"{verdict} 1-NN (" in found.sentence
 
 
+@pytest.mark.parametrize(("num_lost", "verdict"), [(4, "the difference is not clear with 96"), (6, "it is worse")])
+def test_a_verdict_on_a_baseline_agrees_with_mcnemar(num_lost: int, verdict: str):
+    """Of 96 sequences, one network loses 4 and the other 6 that the baseline has: p is 0.125 and 0.031."""
+    labels = np.repeat([0, 1], [64, 32])
+    arrays = {"targets": labels, "values": np.zeros((96, 2, 1), dtype=np.float32), "ids": np.arange(96)}
+    outputs = F.one_hot(torch.tensor(np.where(np.arange(96) < num_lost, 1, 0)), 2).float()
+    found = classify.Task({"classes": ["a", "b"]}).evaluate(outputs, lambda split, name: arrays[name])
+    assert f"does not beat the most frequent class ({verdict}" in found.sentence
+
+
 def test_classify_refuses_a_score_that_it_does_not_compute():
     task, labels = Misnamed({"classes": ["a", "b"]}), torch.tensor([0, 1])
     with pytest.raises(
