@@ -98,7 +98,7 @@ def test_the_score_takes_nothing_of_the_gpu(tmp_path: Path, monkeypatch: pytest.
     """Neither memory that may run out nor an operator that has no deterministic kernel there."""
     seen, score = [], classify.Task.score
     monkeypatch.setattr(classify.Task, "score", lambda task, *found: (seen.extend(found), score(task, *found))[1])
-    new_trainer("cuda", "device", tmp_path, EAGER).epoch()
+    train_epoch(new_trainer("cuda", "device", tmp_path, EAGER))
     assert {tensor.device.type for tensor in seen} == {"cpu"}
 
 

@@ -178,11 +178,11 @@ def test_noise_is_called_noise():
 
 
 def test_fits_are_equal_to_the_bit_also_if_trees_grow_in_threads_and_in_parts(monkeypatch: pytest.MonkeyPatch):
-    expected = trainer_of(*few_informative_features()).epoch().digests
-    assert trainer_of(*few_informative_features()).epoch().digests == expected
+    expected = train_epoch(trainer_of(*few_informative_features())).digests
+    assert train_epoch(trainer_of(*few_informative_features())).digests == expected
     monkeypatch.setattr(torch, "get_num_threads", lambda: 2)  # of scikit-learn alone
     monkeypatch.setattr(candidates, "SECONDS_OF_A_PART", 0.0)  # as few trees at a time as there are threads
-    assert trainer_of(*few_informative_features()).epoch().digests == expected
+    assert train_epoch(trainer_of(*few_informative_features())).digests == expected
 
 
 def test_a_restored_or_loaded_network_predicts_the_same_bits_without_scikit_learn(tmp_path: Path):

@@ -228,7 +228,7 @@ def test_a_validation_whose_memory_runs_out_anywhere_goes_on_in_smaller_parts(
 ):
     """Planted, because each needs its memory at another size: more than 20 sequences at a time are too many."""
     settings = replace(SETTINGS, epochs=1)
-    expected = new_trainer("cpu", "device", tmp_path, settings).epoch()
+    expected = train_epoch(new_trainer("cpu", "device", tmp_path, settings))
     trainer, refused = new_trainer("cpu", "device", tmp_path, settings), []
 
     def limited(work: Callable[..., Any], rows: int) -> Callable[..., Any]:
