@@ -32,10 +32,11 @@ from tandem.params.loading import block_in_force, choose_preset, load_params
 from tandem.params.parsing import INTRODUCED, flatten, nearest
 from tandem.report.text import format_score
 from tandem.runs.provenance import git
+from tandem.runs.quantities import TRACKED
 
 SHARED = ("devices", "seeds", "preset")  # parameters that belong to no workload
 SCORES, TIMINGS = "results/scores.json", "results/timings.json"
-MEASURED = {"epoch_seconds": ".3f", "samples_per_second": ",.0f", "vram_peak_mib": ",.0f"}
+STYLES = {"epoch_seconds": ".3f"}  # other measurements are shown as integers
 TITLES = ("experiment", "device", "score", "s/epoch", "samples/s", "VRAM MiB", "differs from the last commit in")
 WORKSPACE, HERE = "workspace", "here, now"  # the working tree, as DVC and as the table call it
 # States of an experiment in which its metrics are those of the commit that it started from.
@@ -93,7 +94,7 @@ def table(workload: str, rows: Sequence[Mapping[str, Any]]) -> str:
             "here, outdated" if row["outdated"] else row["experiment"],
             row["device"],
             row["state"] or format_score(row["score"]),
-            *("-" if row[name] is None else format(row[name], style) for name, style in MEASURED.items()),
+            *("-" if row[key] is None else format(row[key], STYLES.get(key, ",.0f")) for key in TRACKED),
             ", ".join(f"{key}={value}" for key, value in row["params"].items()),
         )
         for row in rows
@@ -150,7 +151,7 @@ def rows_of(
     committed = next((each for each in experiments if each["rev"] != WORKSPACE), experiment)
     theirs, own = (chosen(workload, each) for each in (committed, experiment))
     name = HERE if is_here else experiment["name"] or experiment["rev"][:7]
-    empty = {"score": None, **dict.fromkeys(MEASURED), "params": differing(own, theirs) if experiment["data"] else {}}
+    empty = {"score": None, **dict.fromkeys(TRACKED), "params": differing(own, theirs) if experiment["data"] else {}}
     empty |= {"outdated": False, "changed": [], "update": None}
     if state in WITHOUT_RESULT:
         for requested in own["devices"] or ["-"]:
@@ -181,7 +182,7 @@ def rows_of(
             used = own if "parameters" not in of_row else {key: own[key] for key in SHARED} | of_row["parameters"][0]
             row["params"] = differing(used, theirs)
             measured = {} if MACHINE in changed else times
-            yield {**row, "score": score, **{name: measured.get(name) for name in MEASURED}, "state": None}
+            yield {**row, "score": score, **{key: measured.get(key) for key in TRACKED}, "state": None}
         else:
             yield {**row, "state": NOT_COMPARED}
 

@@ -22,6 +22,7 @@ from tandem.report import comparison, report
 from tandem.report.changes import at_commit, changes, committed_params
 from tandem.report.comparison import ReportSection
 from tandem.runs.inputs import other_parameters
+from tandem.runs.quantities import TRACKED
 from tandem.runs.run import open_folder, seeds_in
 
 # The outputs of a workload's stages on a device from which the score and the times of its row come.
@@ -174,9 +175,7 @@ def timings(row: Mapping[str, Any]) -> dict[str, Any]:
     recognizes a score of another training, and its parameters: those of a commit's params.yaml may be others.
     Measurements that do not exist are left out. DVC's tables leave out lists.
     """
-    measured = {"epoch_seconds": "epoch_seconds", "samples_per_second": "samples_per_second"}
-    measured["vram_peak_mib"] = "peak_allocated_mib"
-    found = {name: row[key] for name, key in measured.items() if row[key] is not None}
+    found = {key: row[name] for key, name in TRACKED.items() if row[name] is not None}
     busy = {"busy": row["busy"]} if row["busy"] else {}
     folder = files.runs_dir(row["workload"], row["requested"])
     rests_on = [f"{name} {dvc_digest(folder / name)}" for name in RESTS_ON]

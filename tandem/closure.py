@@ -25,8 +25,8 @@ from tandem.files import ROOT, STATE, digest, sha256_file, write_json
 # Packages that affect results or timings. Edits of the others change no result: files (atomic writes), params (DVC
 # depends on the values), runs (storing and sending), diagnosis (sentences about speed), flows, and importing.
 COMPUTING = ("data", "tasks", "models", "training", "machine")
-# Stages whose results include figures and sentences.
-SHOWING = {"evaluate": ("report",), "compare": ("report", "comparing"), "speed": ("comparing",)}
+# Stages whose results include figures, sentences and values of several runs.
+SHOWING = {"evaluate": ("report",), "compare": ("report", "comparing", "runs"), "speed": ("comparing",)}
 # Packages and modules that import others by name. Only the modules that the workload names are dependencies.
 REGISTRIES = {
     "tandem.models": "model",

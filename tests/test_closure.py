@@ -62,6 +62,7 @@ def stages_of(*workloads: str) -> set[str]:
         ("tandem/report/outcomes.py", append, {*(f"evaluate@{name}" for name in WORKLOADS), "compare"}),
         ("tandem/report/report.html.j2", lambda text: text + "<!-- -->\n", {"compare"}),
         ("tandem/runs/publisher.py", append, set()),
+        ("tandem/runs/quantities.py", append, {"compare"}),
         ("flows/pipeline.py", append, set()),
         ("tandem/training/device.py", lambda text: text.replace("update the driver, or", "renew it, or"), set()),
         ("tandem/training/inference.py", lambda text: text.replace('"""Passes', '# A remark.\n"""All passes'), set()),
@@ -89,6 +90,14 @@ def test_dvc_runs_what_an_edit_made_stale(trained: Path, tmp_path: Path):
     commit(project)
     stage(project, "hardware")
     assert not changed(project), "a model that no workload names, and a remark"
+    quantities = project / "tandem/runs/quantities.py"
+    text = quantities.read_text()
+    edited = text.replace('"epoch_seconds", "s"', '"epoch_seconds", "sec"').replace('"epoch seconds"', '"time"')
+    assert '"sec"' in edited and '"time"' in edited
+    quantities.write_text(edited)
+    stage(project, "hardware")
+    assert changed(project) == {"compare"}, "a label and a unit"
+    quantities.write_text(text)
     used.write_text(used.read_text() + "\nX = 1\n")
     stage(project, "hardware")
     assert changed(project) == {"train@tiny-cpu", "replicate@tiny-cpu", "evaluate@tiny-cpu", "speed@tiny"}

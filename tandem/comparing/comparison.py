@@ -10,7 +10,7 @@ A speed-up is reported, with an interval, only if the work is the same. Otherwis
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -29,17 +29,12 @@ from tandem.comparing.rerun import Verdict
 from tandem.comparing.speed_up import SpeedUp, unpaired_speed_up
 from tandem.comparing.table import Row, rows_of
 from tandem.machine.conditions import busy
+from tandem.runs.quantities import COMPARED, TIMES
 from tandem.runs.run import Run
 
 # Differences that the descriptions of the sides do not show, so the sentence with the ratio names them.
 NOT_DESCRIBED = ("machine", "step execution", "data location")
-# The fields that a row takes from `timing` in timing.json, and how the values of several seeds are reduced to one.
-REDUCED: dict[str, Callable[[list[float]], float]] = {
-    **dict.fromkeys(("epoch_seconds", "samples_per_second", "train_seconds"), statistics.median),
-    **dict.fromkeys(("epoch_joules", "train_joules"), statistics.median),
-    **dict.fromkeys(("peak_allocated_mib", "peak_reserved_mib", "process_mib", "peak_rss_mib"), max),
-}
-OF_SEED = ("seed", "score", "epoch_seconds", "samples_per_second", "train_seconds", "measured_at", "tracking")
+OF_SEED = ("seed", "score", *TIMES, "measured_at", "tracking")
 
 
 @dataclass(frozen=True)
@@ -87,7 +82,7 @@ class Side:
         rows = [row_of(run) for run in self.runs]
         first, scores = rows[0], [row["score"] for row in rows]
         found = {name: value for name, value in first.items() if name not in ("seed", "tracking")}
-        for name, reduce in REDUCED.items():
+        for name, reduce in COMPARED.items():
             values = [row[name] for row in rows if row[name] is not None]
             found[name] = reduce(values) if values else None
         names = dict.fromkeys(name for row in rows for name in row["metrics"])
@@ -132,7 +127,7 @@ def row_of(run: Run) -> dict[str, Any]:
         "busy": busy(run.timing["conditions"]) if run.is_timed else "",
         "out_of_memory": run.timing["placement"]["out_of_memory"],
         "summary_lines": run.timing.get("summary_lines", {}),
-        **{name: timing.get(name) for name in (*REDUCED, "num_epochs_measured")},
+        **{name: timing.get(name) for name in (*COMPARED, "num_epochs_measured")},
         "missing_reasons": timing.get("missing_reasons", {}),
         "score_name": run.score["score_name"],
         "score": run.test_score,

@@ -20,6 +20,7 @@ from tandem.comparing.comparison import Reference, Side
 from tandem.comparing.differences import margin_of_seeds
 from tandem.comparing.rerun import Envelope, EnvironmentInfo, Verdict, different
 from tandem.params.parsing import differing_names
+from tandem.runs.quantities import QUANTITIES
 from tandem.runs.run import Run
 
 FILE = files.PUBLISHED
@@ -27,10 +28,7 @@ SCHEMA = 2
 # The published parts of a manifest. The others describe where and when the run was made, or how to repeat it.
 KEPT = ("workload", "requested", "device", "seed", "block", "realized", "environment", "hardware", "epochs")
 DIGESTS = ("data", "weights", "predictions")
-TIMED = (
-    "epoch_seconds", "samples_per_second", "train_seconds", "peak_allocated_mib", "peak_rss_mib",
-    "epoch_joules", "train_joules",  # older entries lack these
-)  # fmt: skip
+TIMED = [each.name for each in QUANTITIES if each.kept == "published"]
 Entry = Mapping[str, Any]  # of a workload on one kind of hardware
 
 

@@ -11,6 +11,7 @@ from typing import Any
 from tandem.comparing.comparability import NAMED, Manifest, parameters_of, short, short_hardware
 from tandem.files import digest
 from tandem.params.parsing import differing_names, value_at
+from tandem.runs.quantities import QUANTITIES
 
 # Rows that the table shows even if all sides agree.
 ALWAYS = ("network", "device", "hardware", "machine", "threads", "precision", "commit")
@@ -58,16 +59,6 @@ SHOWN: dict[str, Callable[[Any], Any]] = {
     "packed data": lambda found: found and digest(found),
     "CPU share of other processes": lambda share: "-" if share is None else f"{share:.0%}",
 }
-# Measurement -> path in the manifest, unit.
-MEASURED = {
-    "epoch seconds": ("timing.epoch_seconds", " s"),
-    "samples per second": ("timing.samples_per_second", ""),
-    "training seconds": ("timing.train_seconds", " s"),
-    "joules per epoch": ("timing.epoch_joules", " J"),
-    "VRAM peak, tensors": ("timing.peak_allocated_mib", " MiB"),
-    "VRAM peak, process": ("timing.process_mib", " MiB"),
-    "RAM peak, process": ("timing.peak_rss_mib", " MiB"),
-}
 
 
 def rows_of(sides: Sequence[Sequence[Manifest]]) -> Iterator[Row]:
@@ -80,7 +71,11 @@ def rows_of(sides: Sequence[Sequence[Manifest]]) -> Iterator[Row]:
     for name in dict.fromkeys(name for block in blocks[1:] for name in differing_names(blocks[0], block)):
         if name != "train.model.name":  # it is the network
             yield Row(name, tuple(short(block.get(name, "absent")) for block in blocks))
-    found = [Row(what, tuple(measured(side, *about) for side in sides)) for what, about in MEASURED.items()]
+    found = [
+        Row(each.label, tuple(measured(side, f"timing.{each.name}", f" {each.unit}".rstrip()) for side in sides))
+        for each in QUANTITIES
+        if each.label
+    ]
     names = [value_at(side[0], "result.score_name") for side in sides]
     scores = (
         measured(side, f"result.metrics.{name}", f" ({name})", statistics.mean)

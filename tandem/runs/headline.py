@@ -8,11 +8,12 @@ import json
 import re
 import statistics
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import chain
-from typing import Any, NamedTuple
+from typing import Any
 
 from tandem.messages import more_seeds
+from tandem.runs.quantities import COMPARED, RUN_METRICS
 
 PARENT_TAG = "mlflow.parentRunId"  # MLflow's UI reads this tag
 DESCRIPTION_TAG = "mlflow.note.content"  # MLflow's UI shows this text as the run's description
@@ -21,23 +22,10 @@ NO_VRAM_TAG = "vram.absent"  # why a run has no metrics of VRAM, such as on a CP
 FITTED_TAG = "fitted"  # the name of a model that is fitted without steps
 # In a description, what a user writes below this line stays.
 RULE = "\n\n---\n"
-VRAM, RAM = "vram/peak_allocated_mib_max", "ram/peak_mib_max"
-
-
-class Figure(NamedTuple):
-    metric: str  # its name; "" is the task's score on the test split
-    reduce: Callable[[Sequence[float]], float]  # the values of several seeds to one, as in compare.json
-    unit: str = ""
-
-
-# Tag -> figure. docs/metrics.md defines each metric.
-FIGURES = {
-    "score": Figure("", statistics.fmean),
-    "s/epoch": Figure("time/epoch_seconds_median", statistics.median),
-    "samples/s": Figure("throughput/samples_per_second_median", statistics.median),
-    "peak memory": Figure(VRAM, max, " MiB VRAM"),
-}
-ON_CPU = {"peak memory": Figure(RAM, max, " MiB RAM")}
+# Tag -> quantity (quantities.py), besides the score, whose tag comes first.
+ON_GPU = {"s/epoch": "epoch_seconds", "samples/s": "samples_per_second", "peak memory": "peak_allocated_mib"}
+ON_CPU = ON_GPU | {"peak memory": "peak_rss_mib"}
+UNITS = {"peak_allocated_mib": " MiB VRAM", "peak_rss_mib": " MiB RAM"}
 
 
 def score_metric(metrics: Mapping[str, float]) -> str:
@@ -58,20 +46,21 @@ def write_figures(client: Any, run_id: str, ms: int, runs: Sequence[Any]) -> Non
     from mlflow.entities import Metric, RunTag
 
     present, metrics, tags = client.get_run(run_id).data.metrics, [], []
-    on_gpu = any(VRAM in run.data.metrics for run in runs)
+    on_gpu = any(RUN_METRICS["peak_allocated_mib"] in run.data.metrics for run in runs)
     is_parent = run_id not in {run.info.run_id for run in runs}
-    for title, figure in (FIGURES if on_gpu else FIGURES | ON_CPU).items():
-        name = figure.metric or next((score_metric(run.data.metrics) for run in runs), "")
+    score = next((score_metric(run.data.metrics) for run in runs), "")
+    for title, quantity in {"score": "", **(ON_GPU if on_gpu else ON_CPU)}.items():
+        name, reduce = (RUN_METRICS[quantity], COMPARED[quantity]) if quantity else (score, statistics.fmean)
         values = [run.data.metrics[name] for run in runs if name in run.data.metrics]
-        if not values or (not figure.metric and len(values) < len(runs)):
+        if not values or (not quantity and len(values) < len(runs)):
             continue
-        value = figure.reduce(values)
+        value = reduce(values)
         if is_parent and present.get(name) != value:
             metrics.append(Metric(name, value, ms, 0))
         text = text_of(title, value)
         if len(values) > 1:
             text += f" ({text_of(title, min(values))} to {text_of(title, max(values))})"
-        tags.append(RunTag(title, text + figure.unit))
+        tags.append(RunTag(title, text + UNITS.get(quantity, "")))
     tags += [RunTag(BASELINE_TAG, run.data.tags[BASELINE_TAG]) for run in runs[-1:] if BASELINE_TAG in run.data.tags]
     client.log_batch(run_id, metrics, tags=tags)
     write_description(client, run_id)
@@ -104,7 +93,8 @@ def write_description(client: Any, run_id: str) -> None:
         lines = [f"**{score} {tags['score']}**{model} on the test split{seeds}{baseline}"]
         if "seeds" not in tags:
             more.append(how_to_load(f"runs:/{run_id}/model"))
-        if "seeds" not in tags and PARENT_TAG not in tags and (seconds := data.metrics.get("time/train_seconds")):
+        seconds = data.metrics.get(RUN_METRICS["train_seconds"])
+        if seconds and "seeds" not in tags and PARENT_TAG not in tags:
             command = more_seeds([tags["workload"]], [tags["requested_device"]])
             more_seconds = max(4 * seconds, 1)
             more.append(f"one seed; {command} shows the spread of the score and takes about {more_seconds:,.0f} s")

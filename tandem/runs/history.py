@@ -8,48 +8,15 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
+
+from tandem.runs.quantities import EPOCH_METRICS, QUANTITIES, REDUCE
 
 if TYPE_CHECKING:
     from tandem.training.loop import Epoch
 
-# MLflow's metric name -> the field of `timing` in timing.json, for the whole run.
-RUN_METRICS = {
-    "time/epoch_seconds_median": "epoch_seconds",
-    "time/train_seconds": "train_seconds",
-    "throughput/samples_per_second_median": "samples_per_second",
-    "vram/peak_allocated_mib_max": "peak_allocated_mib",
-    "vram/peak_reserved_mib_max": "peak_reserved_mib",
-    "vram/peak_process_mib_max": "process_mib",
-    "vram/peak_device_mib_max": "device_mib",
-    "gpu/busy_share_mean": "gpu_busy_share",
-    "gpu/power_watts_mean": "power_watts",
-    "energy/epoch_joules_median": "epoch_joules",
-    "energy/train_joules": "train_joules",
-    "cpu/busy_cores_mean": "cpu_share",
-    "cpu/threads_mean": "threads",
-    "cpu/waiting_threads_median": "waiting_threads",
-    "ram/peak_mib_max": "peak_rss_mib",
-}
-# What the sampler reads from the GPU, from the first epoch to the last.
-SAMPLED = ("sampled_seconds", "process_mib", "other_processes", "device_mib", "gpu_busy_share", "power_watts")
-# The measurements of an epoch besides its time: MLflow's metric name -> the field of a Measurement.
-EPOCH_METRICS = {
-    "vram/peak_allocated_mib": "peak_allocated_mib",
-    "vram/peak_reserved_mib": "peak_reserved_mib",
-    "vram/peak_process_mib": "process_mib",
-    "vram/peak_device_mib": "device_mib",
-    "gpu/busy_share": "gpu_busy_share",
-    "gpu/power_watts": "power_watts",
-    "energy/epoch_joules": "energy_joules",
-    "ram/peak_mib": "peak_rss_mib",
-    "cpu/busy_cores": "cpu_share",
-    "cpu/threads": "threads",
-    "cpu/waiting_threads": "waiting_threads",
-}
-PEAKS = ("peak_allocated_mib", "peak_reserved_mib")  # the larger value of training and validation
 NOT_TIMED = "trained together with other seeds, so not measured"  # the stage `replicate`
 
 
@@ -125,15 +92,14 @@ def timing_row(epoch: Epoch, num_samples: int, warmup_epochs: int, is_timed: boo
         "epoch_seconds": measured.seconds,
         "samples_per_second": num_samples / measured.seconds,
         "validation_seconds": epoch.validation.seconds,
-        **{name: getattr(measured, name) for name in EPOCH_METRICS.values()},
-        **{name: peak_of(epoch, name) for name in PEAKS},
+        **{name: value for name, value in vars(measured).items() if name in EPOCH_METRICS},
+        **{name: peak_of(epoch, name) for name in ("peak_allocated_mib", "peak_reserved_mib")},
     }
-    return (
-        row if is_timed else row | dict.fromkeys(name for name in row if name not in ("epoch", "ended_ms", "is_warmup"))
-    )
+    return row if is_timed else row | dict.fromkeys(EPOCH_METRICS)
 
 
 def peak_of(epoch: Epoch, name: str) -> float | None:
+    """Return the larger value of training and validation."""
     peaks = [getattr(part, name) for part in (epoch.training, epoch.validation)]
     return max((peak for peak in peaks if peak is not None), default=None)
 
@@ -146,10 +112,7 @@ def epoch_metrics(history: dict[str, Any], timing: dict[str, Any]) -> dict[str, 
         "train/learning_rate": history.get("learning_rate"),
         "val/loss": history["val_loss"],
         score.replace("val_", "val/", 1): history[score],
-        "time/epoch_seconds": timing["epoch_seconds"],
-        "time/validation_seconds": timing["validation_seconds"],
-        "throughput/samples_per_second": timing["samples_per_second"],
-        **{name: timing[key] for name, key in EPOCH_METRICS.items()},
+        **{metric: timing[name] for name, metric in EPOCH_METRICS.items()},
     }
 
 
@@ -162,22 +125,18 @@ def summarize(timings: list[dict[str, Any]], first_epoch: int = 1) -> dict[str, 
     here = [row for row in timings if row["epoch"] >= first_epoch]
     measured = [row for row in here if not row["is_warmup"] and row["epoch_seconds"] is not None]
     seconds = [row["epoch_seconds"] + row["validation_seconds"] for row in timings if row["epoch_seconds"] is not None]
-
+    of_epochs = {each.name: each.of_run for each in QUANTITIES if each.of_run in REDUCE and not each.is_sampled}
     return {
-        **{name: reduced(name, statistics.median, measured) for name in ("epoch_seconds", "samples_per_second")},
+        **{name: reduced(name, way, measured if way == "median" else here) for name, way in of_epochs.items()},
         "num_epochs_measured": len(measured),
         "num_epochs_warmup": sum(row["is_warmup"] for row in here),
         "train_seconds": sum(seconds) if len(seconds) == len(timings) else None,
-        **{name: reduced(name, max, here) for name in (*PEAKS, "peak_rss_mib")},
-        "cpu_share": reduced("cpu_share", statistics.fmean, here),
-        "threads": reduced("threads", statistics.fmean, here),
-        "waiting_threads": reduced("waiting_threads", statistics.median, measured),
     }
 
 
-def reduced(name: str, reduce: Callable[[Iterable[float]], float], rows: Iterable[Mapping[str, Any]]) -> float | None:
+def reduced(name: str, way: str, rows: Iterable[Mapping[str, Any]]) -> float | None:
     values = [row[name] for row in rows if row[name] is not None]
-    return reduce(values) if values else None
+    return REDUCE[way](values) if values else None
 
 
 def summarize_gpu(parts: Iterable[dict[str, Any]]) -> tuple[dict[str, float | None], dict[str, str]]:
@@ -186,18 +145,17 @@ def summarize_gpu(parts: Iterable[dict[str, Any]]) -> tuple[dict[str, float | No
 
     A value that is missing in one part of a resumed training is missing in the summary. On the CPU all values are None.
     """
-    found, missing_reasons = dict.fromkeys(SAMPLED, None), {}
+    ways = {each.name: each.of_run for each in QUANTITIES if each.is_sampled}
+    found, missing_reasons = dict.fromkeys(ways, None), {}
     parts = [part for part in parts if part]
-    for name in SAMPLED if parts else ():
+    for name, way in ways.items() if parts else ():
         values = [part[name] for part in parts]
         if reasons := [value for value in values if isinstance(value, str)]:
             missing_reasons[name] = reasons[0]
-        elif name.endswith(("mib", "processes")):
-            found[name] = max(values)
-        elif name == "sampled_seconds":
-            found[name] = sum(values)
-        else:
+        elif way == "mean":
             found[name] = statistics.fmean(values, [part["sampled_seconds"] for part in parts])
+        else:
+            found[name] = REDUCE[way](values)
     return found, missing_reasons
 
 

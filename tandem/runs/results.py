@@ -25,7 +25,6 @@ from tandem.runs import provenance, schemas
 from tandem.runs.headline import FITTED_TAG, NO_VRAM_TAG
 from tandem.runs.history import (
     NOT_TIMED,
-    RUN_METRICS,
     Record,
     device_sentence,
     energy_sentence,
@@ -34,6 +33,7 @@ from tandem.runs.history import (
     summarize_energy,
     summarize_gpu,
 )
+from tandem.runs.quantities import RUN_METRICS
 from tandem.runs.run import Run
 from tandem.runs.run_dir import GROUP_TAG, RunDir
 from tandem.runs.schemas import Placement, Realized, TimingRecord, TrainRecord
@@ -233,7 +233,7 @@ def add_records(context: RunContext, timing: TimingRecord, run_dir: RunDir) -> N
 def totals(timing: TimingRecord) -> dict[str, float]:
     """Return the metrics of the whole training that were measured."""
     times = timing["timing"]
-    return {name: times[key] for name, key in RUN_METRICS.items() if times.get(key) is not None}
+    return {metric: times[name] for name, metric in RUN_METRICS.items() if times.get(name) is not None}
 
 
 def why_no_vram(timing: TimingRecord) -> dict[str, str]:

@@ -20,12 +20,14 @@ from typing import Any
 import pytest
 import torch
 
+from tandem import files
 from tandem.machine import conditions, energy, hardware, sampler
 from tandem.machine.measure import Measurement, measure, sampled
 from tandem.machine.nvml import Gpu
 from tandem.machine.sampler import Readings, SampledWindow, sampling
-from tandem.runs.history import RUN_METRICS, summarize_gpu
-from tests.projects import ROOT, python, read_record, unpublished, wait_for
+from tandem.runs.history import summarize_gpu
+from tandem.runs.quantities import RUN_METRICS
+from tests.projects import ROOT, python, read_record, run_path, stage, unpublished, wait_for
 
 CPU = torch.device("cpu")
 
@@ -172,12 +174,34 @@ def test_a_training_records_what_its_sampler_read_and_why_there_is_no_energy(rea
     assert record["summary_lines"]["energy"] == f"energy is not measured: {reason}"
     expected = reading(other_processes=1.0)
     assert {name: timings[name] for name in expected} == expected and timings["sampled_seconds"] > 0
-    found = {name: timings[key] for name, key in RUN_METRICS.items()}
+    found = {metric: timings[name] for name, metric in RUN_METRICS.items()}
     metrics = json.loads((kept / "train.end.json").read_text())["metrics"]
     assert metrics == {name: value for name, value in found.items() if value is not None}
     assert not timings["missing_reasons"].keys() & expected.keys()
     tags = json.loads((kept / "run.json").read_text())["tags"]
     assert tags["not_comparable"] == "other processes on its GPU (1 during the training)"
+
+
+def test_a_new_quantity_is_a_line_and_the_place_that_measures_it(ready: Path):
+    """Then its files, MLflow and the table that compares runs have it."""
+    line = 'Quantity("faults", "faults", "max", "ram/faults", "compared", "page faults"),'
+    for path, before, addition in (
+        ("runs/quantities.py", "QUANTITIES = (", f"    {line}"),
+        ("machine/measure.py", "    seconds: float = 0.0", "    faults: float | None = None"),
+        ("machine/measure.py", "    result.peak_rss_mib = peak_rss_mib()", "    result.faults = 7.5"),
+    ):
+        text = (ready / "tandem" / path).read_text()
+        assert text.count(f"{before}\n") == 1
+        (ready / "tandem" / path).write_text(text.replace(before, f"{before}\n{addition}"))
+    stage(ready, "train", "tiny", "cpu", "0", publishes=False)
+    assert read_record(ready, "timing.json")["timing"]["faults"] == 7.5
+    assert {row["faults"] for row in files.read_numbers(ready / run_path("timings.csv"))} == {7.5}
+    [kept] = unpublished(ready)
+    assert json.loads((kept / "train.end.json").read_text())["metrics"]["ram/faults_max"] == 7.5
+    code = "from pathlib import Path; from tandem.comparing import table; from tandem.runs import run\n"
+    code += "own = [run.open_folder(Path('results/runs/tiny/cpu')).manifest]\n"
+    code += "print(*table.rows_of([own, own]), sep='\\n')"
+    assert "Row(what='page faults', cells=('7.5 faults', '7.5 faults'))" in python(ready, code).stdout.splitlines()
 
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -22,7 +22,7 @@ import pytest
 from benchmarks.sandbox import free_port
 from tandem.diagnosis.probe_result import ProbeResult
 from tandem.runs import headline, provenance, registry, store
-from tandem.runs.history import EPOCH_METRICS, RUN_METRICS
+from tandem.runs.quantities import EPOCH_METRICS, RUN_METRICS
 from tests.projects import (
     ROOT,
     TINY,
@@ -145,8 +145,8 @@ def test_the_same_number_is_the_same_to_the_last_digit_everywhere(trained: Path)
         logged = [metric.value for metric in client.get_metric_history(entry.info.run_id, name)]
         assert logged == column and len(logged) == 3, name
     totals, metrics = read_record(trained, "timing.json")["timing"], read_record(trained, "score.json")["metrics"]
-    for name, key in RUN_METRICS.items():
-        assert entry.data.metrics.get(name) == (totals[key]), name
+    for name, metric in RUN_METRICS.items():
+        assert entry.data.metrics.get(metric) == totals[name], name
     for name, value in metrics.items():
         assert entry.data.metrics[f"test/{name}"] == value, name
     [row] = json.loads((trained / "results/compare/compare.json").read_text())["rows"]
@@ -173,7 +173,7 @@ def test_every_metric_of_every_run_is_explained_on_one_page(trained: Path):
     words: dict[str, Any] = {"memory_mib": dict.fromkeys(("weights", "context"), 1.0), "gains": {"batch 112": 1.2}}
     probe = ProbeResult(**numbers | words | {"missing_reasons": {}})
     of_run = of_training(runs_of(client_of(trained))[0].data.metrics)
-    sent = {*of_run, *RUN_METRICS, *EPOCH_METRICS, *probe.numbers()}
+    sent = {*of_run, *RUN_METRICS.values(), *EPOCH_METRICS.values(), *probe.numbers()}
     assert len(sent) > 50
     assert not [name for name in sent if not any(re.fullmatch(pattern, name) for pattern in patterns)]
 
