@@ -30,9 +30,8 @@ from tandem.tasks import open_task
 from tandem.training import auto
 from tandem.training.batches import TENSORS
 from tandem.training.context import make_trial, read_training
-from tandem.training.device import keep_freed_memory, open_device
+from tandem.training.device import autocast, keep_freed_memory, open_device
 from tandem.training.graphs import NUM_WARMUPS
-from tandem.training.step import autocast
 from tandem.training.trainer import Trainer
 
 PEERS = ("lightning", "accelerate")

@@ -42,8 +42,8 @@ from tandem.params.schema import Model, built_in_attributes
 from tandem.parts import built_in
 from tandem.training.batches import TENSORS, Batch, Split, sequential_indices
 from tandem.training.device import open_device
+from tandem.training.loop import take_eager_steps
 from tandem.training.step import Step
-from tandem.training.trainer import take_eager_steps
 
 Work = Callable[[], int]  # does some work and returns the number of sequences; the device may still be busy
 

@@ -53,6 +53,7 @@ from tandem.training import inference
 from tandem.training.batches import Split, sequential_indices
 from tandem.training.context import make_trainer
 from tandem.training.device import open_device
+from tandem.training.loop import train_epoch
 from tandem.training.saved_network import PREDICTION_BATCH
 
 METHODS = Path(__file__).with_name("peer_methods.py")
@@ -150,7 +151,7 @@ def train(block: Workload, seed: int, prepared: Prepared) -> Trained:
     trainer = make_trainer(splits["train"], splits["val"], settings, shape, task, seed)
     start = time.perf_counter()
     while trainer.epochs_done < settings.epochs:
-        trainer.epoch()
+        train_epoch(trainer)
     seconds = time.perf_counter() - start
     if block.evaluate.weights == "best":
         trainer.model.load_state_dict(trainer.best_weights)

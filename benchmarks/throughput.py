@@ -67,9 +67,8 @@ from tandem.machine.rates import matrix_rate
 from tandem.models import Shape
 from tandem.params.loading import load_workload
 from tandem.params.schema import Augment
-from tandem.training.device import use_tf32
+from tandem.training.device import AUTOCAST, use_tf32
 from tandem.training.oom import free_cache, is_out_of_memory, shorten
-from tandem.training.step import AUTOCAST
 
 PACKAGES = ("torch", *PEERS)
 WORKLOADS = ("sign", "pen", "price", "rally")

@@ -28,6 +28,7 @@ from tandem import files
 from tandem.command import count
 from tandem.machine.hardware import detect_hardware, usable_cores
 from tandem.params.devices import started_by_launcher
+from tandem.training.loop import take_step
 
 if TYPE_CHECKING:
     from tandem.training.trainer import Trainer
@@ -223,11 +224,11 @@ def steps_on(trainer: "Trainer", size: int, rank: int, number: int) -> tuple[Cal
         batch = replace(batch, teacher_targets=batch.targets)
 
     def whole() -> None:
-        step.update(batch)
+        take_step(step, batch)
 
     def alone() -> None:
         with gradient_sync(step.forward, enabled=False):
-            step.update(batch)
+            take_step(step, batch)
 
     return whole, alone
 

@@ -47,8 +47,9 @@ from tandem.stop_signals import GracefulStop, StopSignals
 from tandem.training import auto
 from tandem.training.checkpoint import Checkpoint
 from tandem.training.context import RunContext, open_trainer, stop_on_out_of_memory
+from tandem.training.loop import Epoch, train_epoch
 from tandem.training.oom import OutOfMemory
-from tandem.training.trainer import Epoch, Trainer
+from tandem.training.trainer import Trainer
 from tandem.training.workers import Workers, process_group, workers_sentence
 
 # After an epoch, a checkpoint is saved if the last one is older than CHECKPOINT_SECONDS, and old enough for saving to
@@ -350,7 +351,7 @@ def run_other_worker(workload: str, device: str, seed: str) -> None:
             trainer.use_workers(workers)
             workers.cpu_seconds_of_others()
             while trainer.epochs_done < context.train_params.epochs:
-                trainer.epoch()
+                train_epoch(trainer)
                 if trainer.epochs_done < context.train_params.epochs and workers.any(interruption.stop_requested):
                     return  # interrupted: the first worker saves the checkpoint
             if not Record(**state["record"]).is_finished:

@@ -10,6 +10,7 @@ from tandem.checking import Finding
 from tandem.checking.outputs import OTHER
 from tandem.checking.subject import BATCH_SIZE, ROUNDING, Subject, relative_difference, train
 from tandem.training.context import small_batch_refusal
+from tandem.training.loop import take_step, train_epoch
 
 MAX_NAMED = 4  # parameters
 NUM_GRADIENTS = 3  # steps in which every parameter must get a gradient; a last layer of zeros passes none at first
@@ -35,7 +36,7 @@ def repeatability(subject: Subject) -> Finding:
 def resume(subject: Subject) -> Finding:
     """A training that is resumed after an epoch gives the bits of an uninterrupted one."""
     first, saved = subject.trainer(), io.BytesIO()
-    losses = [first.epoch().train_loss]
+    losses = [train_epoch(first).train_loss]
     torch.save(first.state(), saved)
     saved.seek(0)
     second = subject.trainer()
@@ -67,7 +68,7 @@ def threads(subject: Subject) -> Finding:
     for number in (1, 2):
         with trainer.trial_steps():
             torch.set_num_threads(number)
-            loss = trainer.step.backward(batch)
+            loss = take_step(trainer.step, batch)
             gradients = {
                 name: each.grad.clone() for name, each in trainer.model.named_parameters() if each.grad is not None
             }
@@ -111,7 +112,7 @@ def gradients(subject: Subject) -> Finding:
     left = {name: each for name, each in trainer.model.named_parameters() if each.requires_grad}
     num = len(left)
     for _ in range(NUM_GRADIENTS):
-        trainer.step.update(batch)
+        take_step(trainer.step, batch)
         left = {name: each for name, each in left.items() if each.grad is None or not each.grad.any()}
     if left:
         return Finding(

@@ -37,9 +37,10 @@ from tandem.tasks.groups import name_groups
 from tandem.training import auto, inference
 from tandem.training.batches import sequential_indices
 from tandem.training.context import RunContext, open_trainer
+from tandem.training.loop import Epoch
 from tandem.training.oom import OutOfMemory, translate_oom
 from tandem.training.saved_network import PREDICTION_BATCH
-from tandem.training.trainer import Epoch, Trainer, snapshot
+from tandem.training.trainer import Trainer, snapshot
 
 
 def main(arguments: list[str]) -> int:

@@ -10,7 +10,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 
 from tandem.training.batches import Batch
-from tandem.training.step import autocast
+from tandem.training.device import autocast
 from tandem.training.trainer import Trainer
 
 

@@ -42,10 +42,9 @@ from tandem.machine.interleaving import interleave
 from tandem.machine.measure import gpu_uuid, seconds_of, seconds_per_item, synchronize
 from tandem.machine.rates import host_to_device_rate, matrix_rate, memory_rate
 from tandem.training.batches import Batch
-from tandem.training.device import use_tf32
+from tandem.training.device import AUTOCAST, use_tf32
 from tandem.training.graphs import NUM_WARMUPS, Graphs
 from tandem.training.oom import OomPolicy, is_out_of_memory, shorten
-from tandem.training.step import AUTOCAST
 from tandem.training.threads import Threads
 from tandem.training.trainer import Trainer, realized_precision
 

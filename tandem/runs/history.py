@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from tandem.runs.quantities import EPOCH_METRICS, QUANTITIES, REDUCE
 
 if TYPE_CHECKING:
-    from tandem.training.trainer import Epoch
+    from tandem.training.loop import Epoch
 
 NOT_TIMED = "trained together with other seeds, so not measured"  # the stage `replicate`
 

@@ -24,10 +24,12 @@ from tandem.params.schema import Train
 from tandem.parts import Component, own_line
 from tandem.tasks import Task
 from tandem.training.batches import Batch, Split, batches_of, sequential_indices
+from tandem.training.device import autocast
+from tandem.training.loop import Epoch
 from tandem.training.oom import OutOfMemory
 from tandem.training.random_draws import RandomDraws
-from tandem.training.step import autocast, random_state, set_random_state
-from tandem.training.trainer import Epoch, Trainer
+from tandem.training.step import random_state, set_random_state
+from tandem.training.trainer import Trainer
 
 REASON = "the workload's own training loop takes the steps"
 WITHOUT = (
@@ -223,7 +225,9 @@ class LoopRun:
             raise ValueError(
                 f"epoch {ended.number} ended without its loss; call epoch.log(train_loss=..., learning_rate=...) in it"
             )
-        self._finished = trainer.end_epoch(training, *ended.logged)
+        with measure(trainer.device) as validation:
+            found = trainer.validate()
+        self._finished = trainer.end_epoch(training, validation, *ended.logged, *found)
         ended.val_loss, ended.val_score = self._finished.val_loss, self._finished.val_score
 
     def close(self) -> None:

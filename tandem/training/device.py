@@ -4,6 +4,7 @@ import ctypes
 import os
 import platform
 import resource
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -14,6 +15,7 @@ from tandem.params.schema import Threads
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # malloc.h
 KEPT_BYTES = 32 * 2**20  # the largest value that glibc accepts
 KEPT_BYTES_UNDER_A_LIMIT = 2**16
+AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 def open_device(
@@ -74,6 +76,11 @@ def use_tf32(on: bool) -> None:
     """Allow or forbid TF32 (a 10-bit mantissa) for fp32 products. Has no effect if has_tf32 is false."""
     torch.set_float32_matmul_precision("high" if on else "highest")
     torch.backends.cudnn.allow_tf32 = on
+
+
+def autocast(precision: str, device: torch.device) -> AbstractContextManager[object]:
+    """The context of a forward pass. Weights and sums stay fp32. tf32 needs no context: `use_tf32` switches it."""
+    return torch.autocast(device.type, AUTOCAST[precision]) if precision in AUTOCAST else nullcontext()
 
 
 def device_tags(device: torch.device, hardware: dict[str, Any]) -> dict[str, str]:

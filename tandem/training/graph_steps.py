@@ -3,7 +3,7 @@
     order (N,), random draws, learning rates    copied once per epoch into static tensors (their memory never moves)
     batch_index                                 scalar on the device: the batches of the epoch so far
 
-`take_step` reads the next batch of the order, applies its random draws, sets the learning rate, updates the weights,
+`take_next` reads the next batch of the order, applies its random draws, sets the learning rate, updates the weights,
 adds the loss to `total` and 1 to `batch_index`. It is captured once for full batches and, in the same memory pool, once
 for the smaller last batch. The steps before a capture are taken eagerly and warm the libraries up. If the data does not
 fit on the device, `Split.batches` copies a chunk of a few batches at a time, and the graphs read it from static
@@ -19,6 +19,7 @@ from torch import Tensor
 from tandem.params.schema import Train
 from tandem.training.batches import TENSORS, Batch, Split
 from tandem.training.graphs import NUM_WARMUPS
+from tandem.training.loop import take_step
 from tandem.training.random_draws import RandomDraws
 from tandem.training.step import Step
 
@@ -31,7 +32,7 @@ class GraphSteps:
     """Takes the steps of every epoch as CUDA graphs, and adds their losses to `total`, a scalar on the device.
 
     Requires `step.graphs` and an optimizer whose learning rate is a tensor. The results are bitwise identical to those
-    of trainer.take_eager_steps: tests check this on the CPU, where `take_step` runs uncaptured.
+    of loop.take_eager_steps: tests check this on the CPU, where `take_next` runs uncaptured.
     """
 
     def __init__(self, step: Step, split: Split, params: Train, total: Tensor) -> None:
@@ -86,7 +87,8 @@ class GraphSteps:
 
     def run_step(self, is_full: bool) -> None:
         assert self.step.graphs is not None
-        warm_up, work = partial(self.take_step, self.step, is_full), partial(self.take_step, self.step.update, is_full)
+        update = partial(take_step, self.step)
+        warm_up, work = partial(self.take_next, self.step, is_full), partial(self.take_next, update, is_full)
         self.step.graphs.run(("step", is_full), warm_up, work, NUM_WARMUPS if is_full else NUM_LAST_BATCH_WARMUPS)
 
     def start_epoch(self, random_draws: RandomDraws, rates: Tensor) -> None:
@@ -102,10 +104,10 @@ class GraphSteps:
             if static is not None and drawn is not None:
                 static.copy_(drawn)
 
-    def take_step(self, step: Callable[[Batch], Tensor], is_full: bool) -> None:
+    def take_next(self, step: Callable[[Batch], Tensor], is_full: bool) -> None:
         """Take the next step. This code is captured, so it uses only tensors on the device.
 
-        `step`: the Step in a warm-up, which falls back if memory runs out; its `update` in the capture, which cannot.
+        `step`: the Step in a warm-up, which falls back if memory runs out; `take_step` in the capture, which cannot.
         """
         assert self.random_draws is not None
         rows, positions = self.last_rows, self.last_positions

@@ -6,10 +6,10 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
-from tandem.machine.threads import threads_kept
 from tandem.training.batches import Batch
+from tandem.training.device import autocast
 from tandem.training.oom import OomPolicy, Result
-from tandem.training.step import Loss, autocast
+from tandem.training.step import Loss
 
 
 @torch.no_grad()
@@ -30,9 +30,7 @@ def validate(
 
     def evaluate(part: Batch) -> tuple[Tensor, Tensor]:
         outputs = forward(model, part, precision)
-        with threads_kept(1):  # a mean over all elements depends on the number of threads
-            mean = loss(outputs, part)
-        return mean * len(part), predict(outputs, part.mask)
+        return loss(outputs, part) * len(part), predict(outputs, part.mask)
 
     for batch in batches:
         for summed, predicted in for_each_part(batch, evaluate, oom):

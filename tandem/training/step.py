@@ -8,8 +8,8 @@ graph and replays it (graphs.py): one launch instead of hundreds. `compile` pass
 Mixed precision: Micikevicius et al. 2018, arXiv:1710.03740.
 """
 
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from typing import Any
 from weakref import proxy
@@ -20,24 +20,20 @@ from torch import Tensor, nn
 from tandem.machine.threads import threads_kept
 from tandem.models import kernels
 from tandem.models.kernels import dropout
+from tandem.tasks import Task
 from tandem.training.batches import Batch
 from tandem.training.graphs import CaptureFailed, Graphs
+from tandem.training.loop import take_step
 from tandem.training.oom import OomPolicy, free_cache, is_out_of_memory, shorten
 from tandem.training.workers import ALONE, Workers, gradient_sync
 
 Loss = Callable[[Tensor, Batch], Tensor]  # (outputs, their batch) -> mean over its sequences
-AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}
-
-
-def autocast(precision: str, device: torch.device) -> AbstractContextManager[object]:
-    """The context of a forward pass. Weights and sums stay fp32. tf32 needs no context: `use_tf32` switches it."""
-    return torch.autocast(device.type, AUTOCAST[precision]) if precision in AUTOCAST else nullcontext()
 
 
 class Step:
     """`step(batch)` updates the weights and returns the loss, summed over the sequences, as a scalar on the device.
 
-    If `graphs` is set, `GraphSteps` (graph_steps.py) captures `update` and replays it. `step(batch)` then
+    If `graphs` is set, `GraphSteps` (graph_steps.py) captures `take_step` (loop.py) and replays it. `step(batch)` then
     takes the first steps (warm-ups), those of measurements, and all steps after the graphs are given up.
     """
 
@@ -106,7 +102,7 @@ class Step:
 
         def attempt() -> Tensor:
             try:
-                return self.update(batch)
+                return take_step(self, batch)
             except Exception:
                 self.clear()
                 set_random_state(before, self.device)
@@ -124,25 +120,12 @@ class Step:
         def step() -> None:
             if self.graphs is not None:
                 try:
-                    return self.graphs.run(key, partial(self, batch), partial(self.update, batch))
+                    return self.graphs.run(key, partial(self, batch), partial(take_step, self, batch))
                 except RuntimeError as error:
                     self.give_up_graphs_after(error)
             self(batch)
 
         return step
-
-    def update(self, batch: Batch) -> Tensor:
-        """Compute the gradients and update the weights; return the summed loss.
-
-        The weights change last: if memory runs out before, the step can be repeated.
-        """
-        summed = self.backward(batch)
-        if self.max_grad_norm:
-            self.scaler.unscale_(self.optimizer)
-            nn.utils.clip_grad_norm_(self.parameters, self.max_grad_norm)
-        self.scaler.step(self.optimizer)
-        self.scaler.update()
-        return summed
 
     def clear(self) -> None:
         """Remove what a failed step left behind: gradients, incomplete optimizer states, the scaler's flags."""
@@ -155,28 +138,14 @@ class Step:
         scaler.load_state_dict(self.scaler.state_dict())
         self.scaler = scaler
 
-    def backward(self, batch: Batch) -> Tensor:
-        """Compute the gradients of the batch's mean loss in `grad_accum_steps` micro-batches; return the summed loss.
-
-        With several workers, the mean is over the sequences of all of them. The sum is over those of this worker.
+    @contextmanager
+    def shared(self, part: Batch, is_last: bool) -> Iterator[None]:
+        """In this context, a worker's sequences get the dropout that they would get in the micro-batch of all workers,
+        and the backward pass sums the gradients of all workers after the last part of the batch.
         """
-        self.optimizer.zero_grad(set_to_none=True)
-        total: Tensor | None = None
-        micro_batches = batch.micro_batches(self.grad_accum_steps)
-        for index, part in enumerate(micro_batches, 1):
-            with gradient_sync(self.forward, index == len(micro_batches)), shared_dropout_mask(part):
-                with autocast(self.precision, self.device), kernels.noted_in(self.notes):
-                    outputs = self.forward(*part.inputs())
-                with threads_kept(1):  # a mean over all elements depends on the number of threads
-                    loss = self.loss(outputs.float(), part)
-                # DistributedDataParallel divides by the number of workers; this factor cancels that.
-                weight = part.num_counted / batch.global_size * self.workers.count
-                scaled: Tensor = self.scaler.scale(loss if weight == 1 else loss * weight)
-                scaled.backward()  # type: ignore[no-untyped-call]
-            summed = loss.detach() * part.num_counted
-            total = summed if total is None else total + summed
-        assert total is not None
-        return total
+        mask = [dropout.sharing(share.first, share.global_size) for share in part.shares]
+        with gradient_sync(self.forward, is_last), mask[0] if mask else nullcontext():
+            yield
 
     def use_smaller_micro_batches(self, batch_size: int) -> str:
         if self.grad_accum_steps >= batch_size:
@@ -231,12 +200,12 @@ class Step:
             self.give_up_graphs(self.gave_up_reason)
 
 
-def shared_dropout_mask(part: Batch) -> AbstractContextManager[object]:
-    """In this context, dropout treats a worker's sequences as it would in the micro-batch of all workers."""
-    if not part.shares:
-        return nullcontext()
-    (share,) = part.shares
-    return dropout.sharing(share.first, share.global_size)
+def loss_of(task: Task, label_smoothing: float) -> Loss:
+    def loss(outputs: Tensor, batch: Batch) -> Tensor:
+        with threads_kept(1):  # a mean over all elements depends on the number of threads
+            return task.loss(outputs, batch.targets, batch.mask, label_smoothing)
+
+    return loss
 
 
 def random_state(device: torch.device) -> dict[str, Tensor]:

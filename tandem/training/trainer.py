@@ -1,9 +1,9 @@
 """`Trainer`: trains epoch by epoch and holds all state that a bitwise identical resume needs."""
 
 import copy
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -23,29 +23,23 @@ from tandem.training.closed_form import Fit
 from tandem.training.device import has_tf32, use_tf32
 from tandem.training.graph_steps import GraphSteps
 from tandem.training.graphs import Graphs
+from tandem.training.loop import Epoch, take_steps, train_epoch
 from tandem.training.oom import OomPolicy, advice
 from tandem.training.optimizer import AdamW, learning_rates
 from tandem.training.random_draws import RandomDraws, draw_epoch, sha256_of, uses_teacher_forcing
 from tandem.training.saved_network import PREDICTION_BATCH
-from tandem.training.step import Step, choose_execution_mode, graph_blocker, random_state, set_random_state
+from tandem.training.step import (
+    Step,
+    choose_execution_mode,
+    graph_blocker,
+    loss_of,
+    random_state,
+    set_random_state,
+)
 from tandem.training.threads import Threads
 from tandem.training.workers import ALONE, Workers, own_rows, shares_of
 
 NO_STEPS = "a fit in closed form takes no steps"
-
-
-@dataclass(frozen=True)
-class Epoch:
-    """The result of one epoch. Losses and score are deterministic; measurements are not."""
-
-    number: int  # from 1
-    learning_rate: float | None  # of the epoch's last step; None for a fitted model, which takes no steps
-    train_loss: float
-    val_loss: float
-    val_score: float
-    training: Measurement
-    validation: Measurement
-    digests: dict[str, str]  # sha256 of the final weights, the batch order and the random draws
 
 
 class Trainer:
@@ -74,8 +68,7 @@ class Trainer:
         )
         self.step = Step(
             model,
-            # The lambda avoids `self`: a reference cycle would hold GPU memory until a garbage collection.
-            lambda outputs, batch: task.loss(outputs, batch.targets, batch.mask, params.label_smoothing),
+            loss_of(task, params.label_smoothing),
             self.optimizer,
             max_grad_norm=params.max_grad_norm,
             grad_accum_steps=params.grad_accum_steps,
@@ -115,20 +108,7 @@ class Trainer:
     def train_epochs(self, on_epoch: Callable[[Epoch], None], num_epochs: int | None = None) -> None:
         """Train until `num_epochs` are done (default: all), and call `on_epoch` after each epoch."""
         while self.epochs_done < (num_epochs or self.params.epochs):
-            on_epoch(self.epoch())
-
-    def epoch(self) -> Epoch:
-        """Train and validate for one epoch."""
-        self.begin_epoch()
-        steps, num_sequences = self.training_steps(), 0  # draws the epoch's random numbers; takes no step yet
-        with measure(self.device) as training:
-            for size in steps:  # each iteration takes one optimizer step, and yields its number of sequences
-                num_sequences += size
-            train_loss = self.workers.sum(self.total) / num_sequences
-        if self.step.graphs is not None and training.peak_allocated_mib is not None:
-            # A replay allocates nothing: it uses the graph's own memory, which the capture allocated.
-            self.peak_mib = training.peak_allocated_mib = max(self.peak_mib, training.peak_allocated_mib)
-        return self.end_epoch(training, train_loss, self.last_rate)
+            on_epoch(train_epoch(self))
 
     @property
     def last_rate(self) -> float | None:
@@ -161,7 +141,7 @@ class Trainer:
         Each iteration takes one step, adds its loss to `total` and yields its number of sequences.
         """
         random_draws = self.start_draws()
-        steps = self.fit(self.closed_form, random_draws) if self.closed_form else self.take_steps(random_draws)
+        steps = self.fit(self.closed_form, random_draws) if self.closed_form else take_steps(self, random_draws)
         return self.threads.taking(steps)
 
     def fit(self, closed_form: Fit, random_draws: RandomDraws) -> Iterator[int]:
@@ -170,24 +150,16 @@ class Trainer:
             self.total = closed_form.fit(random_draws.order)
         yield len(self.train_split)
 
-    def take_steps(self, random_draws: RandomDraws) -> Iterator[int]:
-        """Take the epoch's steps as CUDA graphs as far as possible, and the others eagerly."""
+    def replayed_steps(self, random_draws: RandomDraws) -> Iterator[int]:
+        """Take the epoch's steps as CUDA graphs as far as possible."""
         if self.num_fallbacks_at_drop != len(self.oom.fallbacks):
             self.drop_graphs()
-        self.total.zero_()
-        rates = self.epoch_rates
-        num_done = 0
         if self.step.graphs is not None:
             if self.graph_steps is None:
                 self.graph_steps = self.oom.run_with_fallbacks(self.make_graph_steps)
-            for num_sequences in self.graph_steps.steps(random_draws, rates):
-                num_done += 1
-                yield num_sequences
+            yield from self.graph_steps.steps(random_draws, self.epoch_rates)
             if self.step.graphs is None:
                 self.graph_steps = None  # this also frees its chunk of streamed data
-        if num_done < self.steps_per_epoch:
-            batches = self.batches(random_draws, num_done)
-            yield from take_eager_steps(batches, self.step, rates[num_done:].tolist(), self.total)
 
     @property
     def epoch_rates(self) -> torch.Tensor:
@@ -217,22 +189,35 @@ class Trainer:
                 for batch in batches_of(self.train_split, own, num_processed, self.oom, change):
                     yield replace(batch, shares=shares)
 
-    def end_epoch(self, training: Measurement, train_loss: torch.Tensor, learning_rate: float | None) -> Epoch:
-        """Validate after the steps of an epoch.
+    def validate(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return the mean loss over the validation split, a scalar on the device, and the predictions (N, ...)."""
+        rows, num_val = self.workers.part_of(sequential_indices(self.val_split)), len(self.val_split)
+        loss, predictions = inference.validate(
+            self.model,
+            batches_of(self.val_split, rows, PREDICTION_BATCH, self.oom),
+            loss_of(self.task, label_smoothing=0.0),
+            self.task.predict,
+            self.step.precision,
+            self.oom,
+        )
+        return self.workers.mean(loss, num_val), self.workers.gather(predictions, num_val)
 
-        train_loss: mean over the sequences, a scalar that is read from the device here.
+    def end_epoch(
+        self,
+        training: Measurement,
+        validation: Measurement,
+        train_loss: torch.Tensor,
+        learning_rate: float | None,
+        loss: torch.Tensor,
+        predictions: torch.Tensor,
+    ) -> Epoch:
+        """Keep the best weights, and return the result of the epoch.
+
+        train_loss: mean over the sequences, a scalar that is read from the device here, as `loss`, that of validation.
         """
-        with measure(self.device) as validation:
-            rows, num_val = self.workers.part_of(sequential_indices(self.val_split)), len(self.val_split)
-            loss, predictions = inference.validate(
-                self.model,
-                batches_of(self.val_split, rows, PREDICTION_BATCH, self.oom),
-                lambda outputs, batch: self.task.loss(outputs, batch.targets, batch.mask, 0.0),
-                self.task.predict,
-                self.step.precision,
-                self.oom,
-            )
-            loss, predictions = self.workers.mean(loss, num_val), self.workers.gather(predictions, num_val)
+        if self.step.graphs is not None and training.peak_allocated_mib is not None:
+            # A replay allocates nothing: it uses the graph's own memory, which the capture allocated.
+            self.peak_mib = training.peak_allocated_mib = max(self.peak_mib, training.peak_allocated_mib)
         training.threads = self.threads.mean_of_epoch()
         self.epochs_done += 1
         self.verify_device(predictions)
@@ -364,20 +349,6 @@ class Trainer:
             self.optimizer.zero_grad(set_to_none=True)
             if self.device.type == "cuda":
                 torch.cuda.empty_cache()  # otherwise the trials' memory would count as reserved by the training
-
-
-def take_eager_steps(
-    batches: Iterable[Batch], step: Step, rates: Iterable[float], total: torch.Tensor
-) -> Iterator[int]:
-    """Take one step per batch with its learning rate; yield its number of sequences (of all workers).
-
-    Adds the summed loss to `total`, a scalar on the device that is read once per epoch: `.item()` in every step would
-    synchronize in every step.
-    """
-    for batch, rate in zip(batches, rates, strict=False):
-        step.set_rate(rate)
-        total += step(batch)
-        yield batch.global_size
 
 
 def realized_precision(precision: str, device: torch.device) -> str:

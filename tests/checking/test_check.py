@@ -286,8 +286,9 @@ def test_a_failed_capture_names_the_line_that_prevents_it(tmp_path: Path):
     code = """
 from tandem.checking.subject import open_subject
 from tandem.machine.hardware import detect_hardware
+from tandem.training.loop import train_epoch
 trainer = open_subject("ReadsNumber", detect_hardware("cuda")).trainer(step="graph", epochs=4)
-trainer.epoch(), trainer.epoch()
+train_epoch(trainer), train_epoch(trainer)
 print(trainer.no_graph_reasons()["step: graph"])
 """
     done = run(project, sys.executable, "-c", code)

@@ -20,6 +20,7 @@ from tandem.diagnosis.probe_result import GPU_FIELDS, NO_GPU, ProbeResult
 from tandem.machine import rates
 from tandem.params.schema import Augment, Train
 from tandem.training.batches import Split
+from tandem.training.loop import train_epoch
 from tandem.training.step import Step
 from tandem.training.trainer import Trainer
 from tests.networks import GRU
@@ -244,7 +245,7 @@ def test_a_probe_of_a_gpu_has_every_number_or_its_reason_and_leaves_nothing_behi
     names = ("num_kernels", "host_seconds", "device_seconds", "memory_context_mib", "copy_bytes_per_second")
     assert set(names) <= known | {name for name in names if getattr(result, name, None) is not None}
     assert torch.cuda.memory_allocated() <= before + 2**20
-    epochs = [trainer.epoch() for _ in range(2)]
+    epochs = [train_epoch(trainer) for _ in range(2)]
     assert trainer.step.execution_mode == "graph" and trainer.step.graphs.captured
     assert "step: graph" not in trainer.missing_reasons and len({epoch.train_loss for epoch in epochs}) == 2
 
@@ -256,7 +257,7 @@ def test_a_training_with_a_graph_is_probed_with_one_and_captures_its_own():
     found(trainer)
     assert not trainer.step.graphs.captured and not trainer.step.graphs.warmups_done
     untouched = on_gpu(replace(settings, step="graph"), 40)
-    assert trainer.epoch().train_loss == untouched.epoch().train_loss
+    assert train_epoch(trainer).train_loss == train_epoch(untouched).train_loss
 
 
 @pytest.mark.gpu
@@ -291,7 +292,7 @@ def test_memory_is_accounted_for_by_purpose():
 
 def test_the_training_is_left_as_it_was():
     def trained(trainer: Trainer) -> tuple[list[float], list[torch.Tensor]]:
-        losses = [trainer.epoch().train_loss for _ in range(SETTINGS.epochs)]
+        losses = [train_epoch(trainer).train_loss for _ in range(SETTINGS.epochs)]
         return losses, [*trainer.model.state_dict().values(), torch.get_rng_state()]
 
     expected_losses, expected = trained(planted(SETTINGS, 9))

@@ -20,6 +20,7 @@ from tandem.tasks import classify
 from tandem.training import auto
 from tandem.training.checkpoint import Checkpoint
 from tandem.training.graphs import Graphs
+from tandem.training.loop import train_epoch
 from tests import trainers
 from tests.limits import leave_in_gpu
 from tests.networks import GRU, TCN
@@ -97,7 +98,7 @@ def test_the_score_takes_nothing_of_the_gpu(tmp_path: Path, monkeypatch: pytest.
     """Neither memory that may run out nor an operator that has no deterministic kernel there."""
     seen, score = [], classify.Task.score
     monkeypatch.setattr(classify.Task, "score", lambda task, *found: (seen.extend(found), score(task, *found))[1])
-    new_trainer("cuda", "device", tmp_path, EAGER).epoch()
+    train_epoch(new_trainer("cuda", "device", tmp_path, EAGER))
     assert {tensor.device.type for tensor in seen} == {"cpu"}
 
 
@@ -117,7 +118,7 @@ def test_a_resumed_training_gives_the_bits_of_an_uninterrupted_one(settings: Tra
     settings = replace(settings, schedule=schedule)
     weights, losses = trained(settings, tmp_path)
     begun = new_trainer("cuda", "device", tmp_path, settings)
-    begun.epoch(), begun.epoch()
+    train_epoch(begun), train_epoch(begun)
     checkpoint = Checkpoint(tmp_path / "checkpoint.pt", {})
     checkpoint.save(begun.state())
     resumed = new_trainer("cuda", "device", tmp_path, settings)
@@ -144,7 +145,7 @@ def with_room(
     save_file(tensors(4096), folder / "split.safetensors")
     trainer = new_trainer("cuda", "device", folder, settings)
     before = torch.cuda.memory_allocated() / MIB
-    epochs = [trainer.epoch() for _ in range(settings.epochs)]
+    epochs = [train_epoch(trainer) for _ in range(settings.epochs)]
     room = max(epoch.training.peak_allocated_mib for epoch in epochs) - before
     return settings, folder, room, [epoch.train_loss for epoch in epochs]
 
@@ -172,7 +173,7 @@ def test_a_graph_that_leaves_no_room_for_validation_is_let_go_before_anything_el
     settings, folder, room, losses = with_room
     trainer = new_trainer("cuda", "device", folder, replace(settings, epochs=4))
     leave_in_gpu(1.05 * room)
-    trainer.epoch(), trainer.epoch()
+    train_epoch(trainer), train_epoch(trainer)
     if settings.step == "graph":
         assert (
             trainer.oom.fallbacks[-1] == "the CUDA graph of the step is freed, and the next steps are eager"
@@ -187,7 +188,7 @@ def test_streaming_takes_no_more_memory_from_epoch_to_epoch(settings: Train, tmp
     """A stream of its own for each epoch would have memory of its own too, which no other can use."""
     trainer, reserved = new_trainer("cuda", "host", tmp_path, replace(settings, epochs=8)), []
     for _ in range(8):
-        trainer.epoch()
+        train_epoch(trainer)
         reserved.append(torch.cuda.memory_reserved())
     assert reserved[-1] == reserved[2], [size / MIB for size in reserved]
 

@@ -24,6 +24,7 @@ from tandem.tasks import open_task, ridge
 from tandem.training import closed_form
 from tandem.training.batches import Split
 from tandem.training.context import make_trainer
+from tandem.training.loop import train_epoch
 from tandem.training.trainer import Trainer, snapshot
 from tests.networks import Rocket
 from tests.trainers import SETTINGS
@@ -168,7 +169,7 @@ def trainer_of(found: Any, settings: schema.Train, seed: int = 0) -> Trainer:
 def regressed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Any, Trainer, Any]:
     params, found = prepared(tmp_path_factory.mktemp("waves"))
     trainer = trainer_of(found, ONCE)
-    return params, found, trainer, trainer.epoch()
+    return params, found, trainer, train_epoch(trainer)
 
 
 def test_the_predictor_repeats_the_predictions_of_the_evaluation(regressed: Any, tmp_path: Path):
@@ -194,8 +195,8 @@ def test_the_predictor_repeats_the_predictions_of_the_evaluation(regressed: Any,
 
 def test_training_and_restoring_are_bitwise_equal(regressed: Any):
     _, found, trainer, epoch = regressed
-    assert trainer_of(found, ONCE).epoch().digests == epoch.digests
-    assert trainer_of(found, ONCE, seed=1).epoch().digests != epoch.digests
+    assert train_epoch(trainer_of(found, ONCE)).digests == epoch.digests
+    assert train_epoch(trainer_of(found, ONCE, seed=1)).digests != epoch.digests
     fresh = trainer_of(found, ONCE)
     fresh.restore(trainer.state())
     assert fresh.weights_sha256() == trainer.weights_sha256() and fresh.epochs_done == 1
@@ -206,7 +207,7 @@ def test_summed_features_score_like_stored_ones(regressed: Any, monkeypatch: pyt
     _, found, _, epoch = regressed
     monkeypatch.setattr(closed_form, "MAX_KEPT", 10)
     monkeypatch.setattr(closed_form, "NUM_SUMMED", 20)
-    summed = trainer_of(found, replace(ONCE, batch_size=7)).epoch()
+    summed = train_epoch(trainer_of(found, replace(ONCE, batch_size=7)))
     assert summed.val_score == pytest.approx(epoch.val_score, abs=0.1)
     assert summed.val_score > 0.85 and np.isfinite(summed.train_loss)
 

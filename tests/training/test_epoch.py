@@ -18,6 +18,7 @@ from tandem.training import trainer as trainer_module
 from tandem.training.batches import Split
 from tandem.training.graph_steps import GraphSteps
 from tandem.training.graphs import CaptureFailed
+from tandem.training.loop import train_epoch
 from tandem.training.optimizer import learning_rates
 from tandem.training.step import choose_execution_mode
 from tandem.training.trainer import Trainer
@@ -72,7 +73,7 @@ def uncaptured(trainer: Trainer, fails_at: int | None = None) -> Trainer:
 
 def trained(trainer: Trainer) -> tuple[list[float], list[float], dict[str, torch.Tensor]]:
     torch.manual_seed(7)  # dropout
-    epochs = [trainer.epoch() for _ in range(2)]
+    epochs = [train_epoch(trainer) for _ in range(2)]
     assert epochs[-1].learning_rate == float(trainer.optimizer.param_groups[0]["lr"]), "that of the last step"
     return (
         [epoch.train_loss for epoch in epochs],
@@ -126,13 +127,13 @@ def test_a_resumed_training_says_that_its_graph_was_let_go(monkeypatch: pytest.M
     monkeypatch.setattr(trainer_module, "Graphs", lambda _: Uncaptured())
     for let_go in (False, True):
         begun, resumed = (uncaptured(trainer_of("classify", "gru")) for _ in range(2))
-        begun.epoch()
+        train_epoch(begun)
         if let_go:
             begun.oom.add_fallback(begun.step.free_graphs())
         resumed.restore(begun.state())
         expected = ("eager", "memory ran out") if let_go else ("graph", "")
         assert (resumed.step.execution_mode, resumed.step.eager_reason) == expected
-        resumed.epoch()
+        train_epoch(resumed)
         assert (resumed.step.execution_mode, resumed.step.eager_reason) == expected
 
 

@@ -28,9 +28,10 @@ from tandem.runs.history import summarize, timing_row
 from tandem.tasks import classify
 from tandem.training.batches import Batch, Split, load_split
 from tandem.training.device import open_device
+from tandem.training.loop import Epoch, train_epoch
 from tandem.training.oom import OomPolicy, OutOfMemory, is_out_of_memory
 from tandem.training.step import Step
-from tandem.training.trainer import Epoch, Trainer
+from tandem.training.trainer import Trainer
 from tests import forked
 from tests.limits import FREED, MIB, RECOMPUTED, leave, under_a_limit
 from tests.networks import GRU
@@ -227,7 +228,7 @@ def test_a_validation_whose_memory_runs_out_anywhere_goes_on_in_smaller_parts(
 ):
     """Planted, because each needs its memory at another size: more than 20 sequences at a time are too many."""
     settings = replace(SETTINGS, epochs=1)
-    expected = new_trainer("cpu", "device", tmp_path, settings).epoch()
+    expected = train_epoch(new_trainer("cpu", "device", tmp_path, settings))
     trainer, refused = new_trainer("cpu", "device", tmp_path, settings), []
 
     def limited(work: Callable[..., Any], rows: int) -> Callable[..., Any]:
@@ -243,7 +244,7 @@ def test_a_validation_whose_memory_runs_out_anywhere_goes_on_in_smaller_parts(
         trainer.model.forward = limited(trainer.model.forward, 0)
     else:
         monkeypatch.setattr(trainer.task, where, limited(getattr(trainer.task, where), 0))
-    epoch = trainer.epoch()
+    epoch = train_epoch(trainer)
     assert refused == [50, 50, 50, 25] and trainer.oom.num_eval_parts == 4  # freeing and streaming come first
     assert epoch.val_loss == pytest.approx(expected.val_loss, rel=1e-6) and epoch.val_score == expected.val_score
 
@@ -339,7 +340,7 @@ def test_a_gpus_training_goes_on_from_a_state_on_the_cpu_on_either_device(tmp_pa
     whole, losses = finish(new_trainer("cuda", "device", tmp_path, settings))
     for device in ("cuda", "cpu"):
         begun = new_trainer("cuda", "device", tmp_path, settings)
-        begun.epoch(), begun.epoch()
+        train_epoch(begun), train_epoch(begun)
         trainer = new_trainer(device, "device", tmp_path, settings)
         trainer.restore(on_cpu(begun.state()))
         weights, last_losses = finish(trainer)

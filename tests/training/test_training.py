@@ -14,6 +14,7 @@ from tandem.training.batches import Split, sequential_indices
 from tandem.training.checkpoint import Checkpoint
 from tandem.training.context import choose_data_location
 from tandem.training.device import open_device
+from tandem.training.loop import train_epoch
 from tests.trainers import SETTINGS, finish, identity, new_trainer, tensors
 
 
@@ -46,7 +47,7 @@ def test_resumed_equals_uninterrupted(schedule: str, tmp_path: Path):
     settings = replace(SETTINGS, schedule=schedule)
     expected, losses = finish(new_trainer("cpu", "device", tmp_path, settings))
     interrupted = new_trainer("cpu", "device", tmp_path, settings)
-    interrupted.epoch(), interrupted.epoch()
+    train_epoch(interrupted), train_epoch(interrupted)
     checkpoint = Checkpoint(tmp_path / "checkpoint.pt", {})
     checkpoint.save(interrupted.state())
     resumed = new_trainer("cpu", "device", tmp_path, settings)

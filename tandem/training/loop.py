@@ -1,0 +1,105 @@
+"""The training loop: an epoch, its steps, and what a step does to the weights.
+
+`train_epoch` takes the optimizer steps of an epoch, then validates. `take_step` is one step: forward, loss, backward,
+clip, update. Both use the parts of a `Trainer` (trainer.py): its batches, its `Step` with precision and optimizer, and
+its workers. Losses stay on the device until the epoch ends.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from torch import Tensor, nn
+
+from tandem.machine.measure import Measurement, measure
+from tandem.models import kernels
+from tandem.training.batches import Batch
+from tandem.training.device import autocast
+
+if TYPE_CHECKING:
+    from tandem.training.random_draws import RandomDraws
+    from tandem.training.step import Step
+    from tandem.training.trainer import Trainer
+
+
+@dataclass(frozen=True)
+class Epoch:
+    """The result of one epoch. Losses and score are deterministic; measurements are not."""
+
+    number: int  # from 1
+    learning_rate: float | None  # of the epoch's last step; None for a fitted model, which takes no steps
+    train_loss: float
+    val_loss: float
+    val_score: float
+    training: Measurement
+    validation: Measurement
+    digests: dict[str, str]  # sha256 of the final weights, the batch order and the random draws
+
+
+def train_epoch(trainer: Trainer) -> Epoch:
+    """Train and validate for one epoch. Both are measured, and the device is synchronized at both ends of each."""
+    trainer.begin_epoch()
+    steps, num_sequences = trainer.training_steps(), 0  # draws the epoch's random numbers; takes no step yet
+    with measure(trainer.device) as training:
+        for size in steps:  # each iteration takes one optimizer step
+            num_sequences += size
+        train_loss = trainer.workers.sum(trainer.total) / num_sequences
+    with measure(trainer.device) as validation:
+        val_loss, predictions = trainer.validate()
+    return trainer.end_epoch(training, validation, train_loss, trainer.last_rate, val_loss, predictions)
+
+
+def take_steps(trainer: Trainer, random_draws: RandomDraws) -> Iterator[int]:
+    """Take the steps of an epoch as CUDA graphs as far as possible, and the others eagerly. Each iteration takes one
+    step, adds its loss to `trainer.total`, and yields its number of sequences.
+    """
+    num_done = 0
+    trainer.total.zero_()
+    for num_sequences in trainer.replayed_steps(random_draws):
+        num_done += 1
+        yield num_sequences
+    if num_done < trainer.steps_per_epoch:
+        batches, rates = trainer.batches(random_draws, num_done), trainer.epoch_rates[num_done:].tolist()
+        yield from take_eager_steps(batches, trainer.step, rates, trainer.total)
+
+
+def take_eager_steps(batches: Iterable[Batch], step: Step, rates: Iterable[float], total: Tensor) -> Iterator[int]:
+    """Take one step per batch with its learning rate; yield its number of sequences (of all workers).
+
+    Adds the summed loss to `total`, a scalar on the device that is read once per epoch: `.item()` in every step would
+    synchronize in every step.
+    """
+    for batch, rate in zip(batches, rates, strict=False):
+        step.set_rate(rate)
+        total += step(batch)
+        yield batch.global_size
+
+
+def take_step(step: Step, batch: Batch) -> Tensor:
+    """Compute the gradients of the batch's mean loss, in `grad_accum_steps` parts, and update the weights. Return the
+    loss summed over the sequences, a scalar on the device.
+
+    With several workers, the mean is over the sequences of all of them, and the sum over those of this worker. The
+    weights change last: if memory runs out before, the step can be repeated.
+    """
+    step.optimizer.zero_grad(set_to_none=True)
+    total: Any = None
+    parts = batch.micro_batches(step.grad_accum_steps)
+    for part in parts:
+        with step.shared(part, is_last=part is parts[-1]):
+            with autocast(step.precision, step.device), kernels.noted_in(step.notes):
+                outputs = step.forward(*part.inputs()).float()
+            loss = step.loss(outputs, part)
+            # DistributedDataParallel divides by the number of workers; this factor cancels that.
+            weight = part.num_counted / batch.global_size * step.workers.count
+            step.scaler.scale(loss if weight == 1 else loss * weight).backward()
+        summed = loss.detach() * part.num_counted
+        total = summed if total is None else total + summed
+    if step.max_grad_norm:
+        step.scaler.unscale_(step.optimizer)
+        nn.utils.clip_grad_norm_(step.parameters, step.max_grad_norm)
+    step.scaler.step(step.optimizer)
+    step.scaler.update()
+    return total
