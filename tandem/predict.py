@@ -54,6 +54,8 @@ def main(options: Namespace) -> Result:
     predictor = Predictor(folder, weights)
     given = {key: value for key, value in vars(options).items() if value is not None}
     predictions = predictor.predict(read(predictor, options.table, given))
+    for remark in predictor.remarks:
+        print(f"warning: {remark}", file=sys.stderr)
     if options.out is None:
         return Result(predictions.to_csv(index=False).rstrip("\n"), {"predictions": predictions.to_dict("records")})
     predictions.to_csv(options.out, index=False)

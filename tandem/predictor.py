@@ -5,7 +5,7 @@ predictor = mlflow.pyfunc.load_model("runs:/<run id>/model")  # the same
 predictor.predict(table)  # a raw table as in workloads/README.md, labels not needed
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from itertools import chain
 from pathlib import Path
@@ -28,6 +28,8 @@ from tandem.params.schema import NO_GROUPS
 from tandem.tasks import NewInputs, open_task
 from tandem.training.saved_network import PREDICTION_BATCH, load_network
 
+FAR = 10  # standard deviations: a table of degrees Fahrenheit instead of Celsius may be as far
+
 
 class Predictor:
     """Predicts from a raw table with the preprocessing that the model was trained with. Runs on the CPU."""
@@ -35,6 +37,7 @@ class Predictor:
     def __init__(self, folder: Path, weights: str):
         self.network, self.about = load_network(folder, weights)
         self.learned = self.about["preprocessing"]
+        self.remarks: list[str] = []  # about the last table
         summary = {**self.learned, "num_outputs": self.about["shape"]["num_outputs"]}
         self.task = open_task(self.about["task"], summary, self.about.get("workload", ""))
 
@@ -50,6 +53,7 @@ class Predictor:
         Raises ValueError that names the row or sequence if the table is invalid.
         """
         values, new = (self.last_window if self.is_series else self.sequences)(model_input)
+        self.remarks = remarks_about_units(values[new.mask], self.learned["features"])
         with torch.inference_mode():
             batches = (tensor.split(PREDICTION_BATCH) for tensor in (values, new.mask))
             outputs = torch.cat([self.network(*batch) for batch in zip(*batches, strict=True)])
@@ -111,6 +115,16 @@ class Predictor:
         groups = table.groupby(table[columns.sequence].astype(str).str.strip())[columns.step]
         by_sequence = {name: part.sort_values().to_numpy() for name, part in groups}
         return values, NewInputs(mask, sequences.ids, [by_sequence[name] for name in sequences.ids])
+
+
+def remarks_about_units(values: Tensor, features: Sequence[str]) -> list[str]:
+    """Name features that are far from those of train, as in another unit. values (R, F): standardized, of all rows."""
+    return [
+        f"{name} is {distance:,.0f} standard deviations from its mean in the training data (median of {len(values):,} "
+        "values); is it in the same unit?"
+        for name, distance in zip(features, values.abs().median(dim=0).values.tolist(), strict=False)
+        if distance > FAR
+    ]
 
 
 def sequence_columns(learned: Mapping[str, Any]) -> schema.Columns:

@@ -213,6 +213,10 @@ def test_predict_gives_the_predictions_that_evaluate_recorded(trained: Path, tmp
     recorded = pd.read_csv(trained / run_path("predictions.csv"), dtype=str).set_index("sequence")["predicted"]
     assert len(found) == table["sequence"].nunique()
     assert (found.loc[recorded.index] == recorded).all()
+    assert not done.stderr
+    table.assign(x=1000 * table["x"]).to_csv(tmp_path / "new.csv", index=False)
+    done = tandem(trained, "predict", "tiny", str(tmp_path / "new.csv"), "-o", str(tmp_path / "out.csv"))
+    assert "warning: x is " in done.stderr and "is it in the same unit?" in done.stderr and " y is " not in done.stderr
     params = trained / "params.yaml"
     params.write_text(TINY.replace("epochs: 3", "epochs: 4"))  # as after `git stash`, which leaves results/
     try:

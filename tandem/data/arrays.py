@@ -213,11 +213,13 @@ def make_features(
     offsets: Mapping[str, float] | None,
     name: str,
     ids: Sequence[Any] | np.ndarray,
+    times: np.ndarray | None = None,
 ) -> tuple[np.ndarray, int, dict[str, float]]:
     """Return values (N, T, F) float32, zero after a sequence's end, the number of filled cells, and the offsets.
 
     read(index) returns the cells (R,) of a feature at the R real steps, in the order of `is_real` (N, T). `velocity`
-    appends each feature's difference to the previous step, 0 at the first step. `allow_missing`: NaN is interpolated.
+    appends each feature's difference to the previous step, 0 at the first step. `allow_missing`: NaN is interpolated,
+    over `times` (N, T), the step column since a sequence's first row, if they are given; else over the rows.
     `offsets`: the value to subtract from each feature before the cast to float32; None: `offset_of` chooses it. `name`
     of the data and `ids` (N,) are for the error about a sequence without any value.
     """
@@ -232,7 +234,7 @@ def make_features(
         padded = np.zeros(is_real.shape, dtype=np.float32)
         padded[is_real] = cells.astype(np.float32, copy=False)
         if allow_missing:
-            filled, without_any = interpolate(padded, is_real)
+            filled, without_any = interpolate(padded, is_real, times)
             if len(without_any):
                 raise ValueError(
                     f"{name}: sequence {str(ids[without_any[0]])!r} has no value of {feature!r} at all; leave the "
@@ -259,9 +261,9 @@ def offset_of(numbers: np.ndarray) -> float:
     return low if np.nanstd(numbers, dtype=np.float64) < abs(low + high) / 2 / 4096 else 0.0
 
 
-def interpolate(column: np.ndarray, is_real: np.ndarray) -> tuple[int, np.ndarray]:
-    """Interpolate NaN at the real steps of one feature's values (N, T) in place: linearly, and with the nearest value
-    at the ends.
+def interpolate(column: np.ndarray, is_real: np.ndarray, times: np.ndarray | None = None) -> tuple[int, np.ndarray]:
+    """Interpolate NaN at the real steps of one feature's values (N, T) in place: linearly over `times` (N, T), or over
+    the rows if they are None; at the ends with the nearest value.
 
     Returns the number of filled cells and the indices of sequences without any value.
     """
@@ -276,7 +278,9 @@ def interpolate(column: np.ndarray, is_real: np.ndarray) -> tuple[int, np.ndarra
     after = np.minimum.accumulate(np.where(known, steps, num_steps)[:, ::-1], axis=1)[:, ::-1]
     before, after = np.where(before < 0, after, before), np.where(after == num_steps, before, after)
     part, each = column[rows], np.arange(len(rows))[:, None]
-    weight = (steps - before) / np.maximum(after - before, 1)
+    at = np.broadcast_to(steps, column.shape)[rows] if times is None else times[rows]
+    span = at[each, after] - at[each, before]
+    weight = (at - at[each, before]) / np.where(span > 0, span, 1)
     filled = part[each, before] * (1 - weight) + part[each, after] * weight
     column[rows] = np.where(empty[rows], filled, part)
     return int(empty[rows].sum()), without_any

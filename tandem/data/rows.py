@@ -50,10 +50,14 @@ def to_sequences(
             f"{table.name}: sequence {str(ids[short])!r} has {lengths[short]} step; every sequence needs at least 2"
         )
     order = order_by_step(table, columns, codes, ids, step)
-    del step
     starts = np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)[:-1]])
     first_rows = starts if order is None else order[starts]
     is_real = np.arange(num_steps)[None, :] < lengths[:, None]  # (N, T)
+    times = None
+    if allow_missing:
+        ordered, times = step if order is None else step[order], np.zeros(is_real.shape)
+        times[is_real] = ordered - np.repeat(ordered[starts], lengths)
+    del step
 
     def first_of_sequence(column: str, cells: np.ndarray) -> np.ndarray:
         """cells (R,) -> (N,). Raises ValueError if they change within a sequence."""
@@ -85,7 +89,7 @@ def to_sequences(
         return cells if order is None else cells[order]
 
     values, num_filled, used_offsets = make_features(
-        read, is_real, columns.features, velocity, allow_missing, offsets, table.name, ids
+        read, is_real, columns.features, velocity, allow_missing, offsets, table.name, ids, times
     )
     return Sequences(
         values,

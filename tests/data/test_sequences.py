@@ -506,6 +506,23 @@ def test_a_sequence_that_ends_in_zeros_is_no_duplicate_of_a_shorter_one(tmp_path
     assert prepared(tmp_path, pd.concat([table, longer])).summary["num_duplicates"] == 0
 
 
+@pytest.mark.parametrize("is_sorted", [True, False])
+def test_gaps_are_filled_over_the_step_column(tmp_path: Path, is_sorted: bool):
+    """As a wearable that pauses: with the row as the distance, the empty cell would be 51."""
+    steps = [1e9 + part for part in (0, 0.5, 1, 1.5, 100, 101)]
+    table = make_table().assign(step=np.tile(steps, 40))
+    table["x"] = table["step"] - 1e9 + table["sequence"]
+    expected = table["x"].copy()
+    table.loc[3::6, "x"] = np.nan
+    if not is_sorted:
+        table = table.sample(frac=1, random_state=0)
+    found = prepared(tmp_path, table, replace(PARAMS, missing="interpolate", velocity=False))
+    order = np.argsort(found.sequences.ids.astype(int))
+    x = found.sequences.values[order, :, 0].ravel() * found.std[0] + found.mean[0]
+    np.testing.assert_allclose(x, expected, rtol=1e-4, atol=1e-4)
+    assert found.summary["num_filled"] == 40
+
+
 def test_gaps_are_filled_in_a_parquet_file_of_float32(tmp_path: Path):
     """Its cells are used as they lie in the file's buffer, which cannot be written to."""
     table = make_table().astype({"x": np.float32})
