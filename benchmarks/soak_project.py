@@ -20,7 +20,7 @@ import pandas as pd
 import psutil
 
 from benchmarks.sandbox import FOREIGN, Server, commit, copy_project, environment
-from tandem.params.loading import read_yaml
+from tandem.params.reading import read_yaml
 
 EPOCHS = 12
 CHECKPOINT_SECONDS = 0.3

@@ -11,8 +11,9 @@ from typing import Any, NamedTuple
 from tandem.machine.hardware import detect_hardware
 from tandem.messages import shown, similar
 from tandem.params.devices import SINGLE
-from tandem.params.loading import PARAMS, choose_preset, parse_params, preset_changes, read_yaml
+from tandem.params.loading import choose_preset, parse_params, preset_changes
 from tandem.params.parsing import replaced, value_at
+from tandem.params.reading import PARAMS, read_yaml
 from tandem.params.schema import Params
 
 

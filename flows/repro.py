@@ -31,8 +31,9 @@ from tandem import files
 from tandem.command import DONE, FAILED, INTERRUPTED, NO_ANSWER, Result, WrongArgument, aligned
 from tandem.machine.hardware import host_name
 from tandem.messages import more_seeds
-from tandem.params.loading import load_params, read_yaml
+from tandem.params.loading import load_params
 from tandem.params.parsing import nearest
+from tandem.params.reading import read_yaml
 
 LOG = files.STATE / "logs/repro.log"
 # Arguments after which the output is that of `dvc repro`.

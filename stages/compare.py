@@ -16,8 +16,9 @@ from tandem import files
 from tandem.comparing import published
 from tandem.comparing.comparison import Comparison, Side, compare
 from tandem.files import read_json
-from tandem.params.loading import PARAMS, block_in_force, load_params, preset_in_force, read_yaml
+from tandem.params.loading import block_in_force, load_params, preset_in_force
 from tandem.params.parsing import flatten
+from tandem.params.reading import PARAMS, read_yaml
 from tandem.report import comparison, report
 from tandem.report.changes import at_commit, changes, committed_params
 from tandem.report.comparison import ReportSection

@@ -84,7 +84,7 @@ def require_data() -> None:
 
 def restore() -> str:
     """Return how to undo what DVC did before this stage, and print the command after DVC's own error."""
-    from tandem.params.loading import PARAMS, read_yaml
+    from tandem.params.reading import PARAMS, read_yaml
     from tandem.report.changes import committed_params
 
     before, now, command = committed_params(), read_yaml(PARAMS), "git checkout params.yaml"
@@ -161,9 +161,10 @@ def validate(machine: dict[str, Any]) -> dict[str, Any]:
     """
     from tandem.params import loading
     from tandem.params.own_components import modules_of
+    from tandem.params.reading import PARAMS, read_yaml
     from tandem.params.schema import BUILT_IN
 
-    params, raw = loading.load_params(), loading.read_yaml(loading.PARAMS)
+    params, raw = loading.load_params(), read_yaml(PARAMS)
     preset = loading.choose_preset(params.preset, params.presets, machine)
     workloads = {}
     for name in params.workloads:
@@ -187,8 +188,9 @@ def validate(machine: dict[str, Any]) -> dict[str, Any]:
 
 def check_network(workload: str, model: "Part") -> None:
     """Run the network's own `check`."""
-    from tandem.params.loading import PARAMS, line_of
+    from tandem.params.loading import line_of
     from tandem.params.parsing import prefixed
+    from tandem.params.reading import PARAMS
 
     with prefixed(f"params.yaml, line {line_of(PARAMS, [workload, 'train', 'model'])}: {workload}.train.model"):
         model.component.run_check(model.parameters)

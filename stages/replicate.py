@@ -28,7 +28,7 @@ from typing import Any
 from tandem import files
 from tandem.machine.hardware import free_memory_bytes, host_name, usable_cores
 from tandem.params.devices import split_device
-from tandem.params.loading import PARAMS, read_yaml
+from tandem.params.reading import PARAMS, read_yaml
 from tandem.stop_signals import REPLICATE_PID, Forwarding, StopSignals
 
 SHARE_OF_HOST_MEMORY = 0.8  # of what is free

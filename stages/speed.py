@@ -29,7 +29,7 @@ from tandem import files
 from tandem.comparing.speed_up import paired_speed_up, ratio_of_turns
 from tandem.files import hardware_file, read_json
 from tandem.machine.interleaving import interleave
-from tandem.params.loading import load_params, load_workload
+from tandem.params.reading import PARAMS, read_yaml
 from tandem.stop_signals import stop_when_ended
 
 if TYPE_CHECKING:
@@ -70,18 +70,24 @@ class Pair:
 
 
 def main(workload: str) -> None:
-    params = load_params()
-    sides = sides_of(params.devices)
+    params = read_yaml(PARAMS)  # `hardware` has validated it
+    sides = sides_of(params["devices"])
     if len(sides) == 1:
         sentence = f"{workload}: only one kind of device ({sides[0].name}), so no speed-up is measured."
         result = {"workload": workload, "sentence": sentence}
-    elif loop := load_workload(workload).train.loop:
+    elif loop := loop_of(workload):
         reason = f"{loop} takes the steps of {workload}, and a custom loop cannot alternate with another device"
         result = {"workload": workload, "sentence": f"{workload}: {reason}."}
     else:
-        result = compare(workload, sides, params.seeds)
+        result = compare(workload, sides, params["seeds"])
     files.write_json(files.results_dir() / "speed" / f"{workload}.json", result)
     print(result["sentence"] if len(sides) > 1 else f"nothing to do: {result['sentence']}")
+
+
+def loop_of(workload: str) -> str | None:
+    from tandem.params.loading import load_workload  # imports the schema
+
+    return load_workload(workload).train.loop
 
 
 def sides_of(devices: Sequence[str]) -> list[TimedSide]:

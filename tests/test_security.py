@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from flows.plan import make_plan
 from tandem.data.packed import read_array
 from tandem.files import ROOT, sha256_file
-from tandem.params.loading import read_yaml
+from tandem.params.reading import read_yaml
 from tests.data.test_inputs import COMMON, MANY, SEED, typical
 from tests.projects import TINY, dvc, environment, make_project, needs, run, wait_for
 

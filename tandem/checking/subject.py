@@ -14,8 +14,9 @@ from tandem.data import prepare_data
 from tandem.data.packed import as_arrays
 from tandem.files import ROOT, prepared_dir, raw_dir, relative
 from tandem.models import Shape
-from tandem.params.loading import PARAMS, load_workload
+from tandem.params.loading import load_workload
 from tandem.params.own_components import modules_of
+from tandem.params.reading import PARAMS
 from tandem.params.schema import Train, is_closed_form
 from tandem.parts import Part
 from tandem.tasks import Task, open_task

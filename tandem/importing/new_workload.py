@@ -51,6 +51,7 @@ from tandem.importing.long_table import Source
 from tandem.importing.params_block import from_yaml, make_block, with_workload
 from tandem.importing.recipe import model_for, train_settings, training_sentence
 from tandem.params import loading, parsing, schema
+from tandem.params.reading import read_yaml
 from tandem.progress import ProgressLine
 
 NA_HELP = f"cells without a number, besides {', '.join(filter(None, MISSING))}, e.g. --na=-999,missing"
@@ -193,7 +194,7 @@ def check_free(name: str) -> None:
         raise WrongArgument(str(error)) from None
     if name in (*schema.Params.model_fields, "all") or from_yaml(name) != name:
         raise WrongArgument(f"{name!r} means something else in params.yaml; choose another name for the workload")
-    before = loading.read_yaml(files.ROOT / "params.yaml")
+    before = read_yaml(files.ROOT / "params.yaml")
     loading.parse_params(before, files.ROOT / "params.yaml")
     if name in before:
         raise WrongArgument(

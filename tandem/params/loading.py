@@ -3,19 +3,18 @@
 Imports nothing heavy, because flows and a stage that always runs also read params. Every ValueError is one sentence.
 """
 
-import re
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from tandem.command import WrongArgument
-from tandem.files import ROOT, params_file, read_json
+from tandem.files import params_file, read_json
 from tandem.params.own_components import params_type, workload_type
-from tandem.params.parsing import MOVED, InvalidParams, literal, nearest, one_line, parse, prefixed, replaced
+from tandem.params.parsing import MOVED, InvalidParams, literal, nearest, parse, prefixed, replaced
+from tandem.params.reading import PARAMS, read_yaml
 from tandem.params.schema import WITH_OWN_LOOP, Params, Workload
 
-PARAMS = ROOT / "params.yaml"
 # The sections of a workload's block whose values a stage uses. `train` describes the preprocessing in model.json.
 SECTIONS = {
     "preprocess": ("task", "preprocess"),
@@ -24,34 +23,6 @@ SECTIONS = {
     "evaluate": ("evaluate",),
     "speed": ("task", "train"),
 }
-
-
-def read_yaml(path: Path) -> dict[str, Any]:
-    """Read YAML 1.2, as DVC does: 1e-3 is a number there; PyYAML would read it as text."""
-    from ruamel.yaml import YAML
-
-    try:
-        loaded = YAML(typ="safe").load(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        advice = f"restore it (git checkout {path.name})"
-        raise FileNotFoundError(f"{path.name} is missing in {path.parent}; {advice}") from None
-    except OSError:
-        raise
-    except Exception as error:  # ruamel's errors for invalid YAML share no base class
-        raise ValueError(yaml_mistake(path.name, error)) from None
-    if not isinstance(loaded, dict):
-        advice = "it must be a mapping of workloads, devices and one block per workload"
-        raise ValueError(f"{path.name} holds {type(loaded).__name__}; {advice}")
-    return loaded
-
-
-def yaml_mistake(name: str, error: Exception) -> str:
-    """Where and why a file is not valid YAML, in one sentence; the parser's own message quotes lines."""
-    mark = getattr(error, "problem_mark", None) or getattr(error, "context_mark", None)
-    why = getattr(error, "problem", None) or str(error)
-    why = re.sub(r" with value .*", "", one_line(why))  # a duplicate key, quoted with its whole value
-    at = f", line {mark.line + 1}, column {mark.column + 1}" if mark else ""
-    return f"{name}{at}: not valid YAML: {why}; correct it there or in the line before"
 
 
 def parse_params(raw: dict[str, Any], path: Path | None = None) -> Params:

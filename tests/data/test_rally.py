@@ -14,8 +14,9 @@ from tandem.comparing import published
 from tandem.data import own_source, write_arrays
 from tandem.data.arrays import PreparedSequences
 from tandem.files import ROOT, raw_dir, read_json
-from tandem.params.loading import parse_block, read_yaml
+from tandem.params.loading import parse_block
 from tandem.params.parsing import literal
+from tandem.params.reading import read_yaml
 from tandem.params.schema import OwnSource
 from tandem.tasks.detect import Task
 from tandem.training.own_metrics import OwnData

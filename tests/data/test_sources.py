@@ -16,8 +16,9 @@ from tandem.data.arrays import PreparedSequences
 from tandem.data.own_source import prepare
 from tandem.data.splits import SPLITS
 from tandem.files import ROOT
-from tandem.params.loading import parse_block, parse_params, read_yaml
+from tandem.params.loading import parse_block, parse_params
 from tandem.params.parsing import literal
+from tandem.params.reading import read_yaml
 from tandem.runs import schemas
 from tandem.runs.schemas import TimingRecord
 from tests.projects import (

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tandem.files import ROOT
-from tandem.params.loading import read_yaml
+from tandem.params.reading import read_yaml
 from tests.projects import commit, environment, git, make_project, run
 
 

@@ -13,7 +13,8 @@ from flows.plan import form_schema
 from stages.hardware import check_network
 from tandem.closure import check_imports
 from tandem.files import ROOT
-from tandem.params.loading import applicable, load_params, parse_block, read_yaml
+from tandem.params.loading import applicable, load_params, parse_block
+from tandem.params.reading import read_yaml
 from tandem.params.schema import Params
 from tests.projects import MODEL, TINY
 from tests.refusals import sentence

@@ -10,7 +10,8 @@ import pytest
 from ruamel.yaml import YAML
 
 from tandem.files import ROOT
-from tandem.params.loading import choose_preset, load_params, overrides_of, parse_block, parse_params, read_yaml
+from tandem.params.loading import choose_preset, load_params, overrides_of, parse_block, parse_params
+from tandem.params.reading import read_yaml
 from tandem.params.schema import Params
 from tests.projects import MODEL, TINY
 from tests.refusals import sentence
