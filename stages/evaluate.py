@@ -3,7 +3,8 @@
 Reads the weights that `evaluate.weights` names, of each seed, and the packed test split. Writes two folders to
 results/runs/<workload>/<device>/evaluate/. `result` has the same bytes whenever the evaluation is reproduced: for each
 seed, `score.json`, `scores.csv`, `confusion.csv`, `predictions.csv` and their figure `result.png`. `measured` has the
-times (`timing.json`). The results are added to the MLflow runs of the trainings.
+times (`timing.json`). The results are added to the MLflow runs of the trainings; with other settings of `evaluate` than
+a training recorded, to a run of their own.
 """
 
 import os
@@ -26,7 +27,7 @@ from tandem.report.outcomes import outcomes
 from tandem.runs import schemas
 from tandem.runs.headline import BASELINE_TAG
 from tandem.runs.inputs import other_parameters
-from tandem.runs.results import add_training
+from tandem.runs.results import add_training, key_of_evaluation
 from tandem.runs.run import Run, open_folder, seeds_in
 from tandem.runs.run_dir import recording
 from tandem.runs.schemas import EvaluationTiming, ScoreRecord, TaskRecord
@@ -60,7 +61,7 @@ def evaluate_seed(context: RunContext) -> float:
     if others := other_parameters(trained):
         again = f"dvc repro --force {context.stage}@{workload}-{device}"
         raise ValueError(f"{trained.name} was trained with other parameters ({others}); run `{again}`")
-    with recording(trained.timing["run_key"], "evaluate") as run_dir:
+    with recording(key_of_evaluation(context, trained, trained.timing["run_key"]), "evaluate") as run_dir:
         add_training(context, trained, run_dir)
         result, own, measured = evaluate(context, trained)
         paths = write_files(context, trained, result, own, measured)

@@ -20,7 +20,7 @@ from tandem.machine.hardware import host_name
 from tandem.machine.measure import gpu_uuid
 from tandem.models import kernels
 from tandem.params.loading import load_params, preset_in_force
-from tandem.params.parsing import flatten, literal
+from tandem.params.parsing import flatten, literal, recorded_parameters
 from tandem.runs import provenance, schemas
 from tandem.runs.headline import FITTED_TAG, NO_VRAM_TAG
 from tandem.runs.history import (
@@ -252,9 +252,27 @@ def write_mlflow_record(context: RunContext, run_dir: RunDir) -> None:
     schemas.write(path, TimingRecord, {**timing, "mlflow": {"experiment": context.workload, **run_dir.ids}})
 
 
+def key_of_evaluation(context: RunContext, trained: Run, key: str) -> str:
+    """Return the key of the MLflow run (or of its parent) that gets the evaluation: `key`, that of the training, if
+    `evaluate` has the settings that the training recorded, else another one. MLflow changes no parameter of a run, and
+    whoever serves its model expects the same weights.
+    """
+    other = other_settings(context, trained)
+    return files.digest([key, other])[:32] if other else key
+
+
+def other_settings(context: RunContext, trained: Run) -> dict[str, Any]:
+    """Return the settings of `evaluate` in which the evaluation differs from the record of the training."""
+    recorded, settings = (
+        recorded_parameters({"evaluate": literal(evaluate)})
+        for evaluate in (trained.train["block"]["evaluate"], context.params.evaluate)
+    )
+    return {name: value for name, value in settings.items() if value != recorded.get(name)}
+
+
 def add_training(context: RunContext, trained: Run, run_dir: RunDir) -> None:
     """Write the whole training to the run directory of its evaluation. MLflow may lack it: it was trained in another
-    clone, or the store or the run was deleted.
+    clone, the store or the run was deleted, or the evaluation has other settings and so a run of its own.
     """
     try:
         content, source = trained.read(MLFLOW_RECORD)
@@ -265,6 +283,13 @@ def add_training(context: RunContext, trained: Run, run_dir: RunDir) -> None:
     saved = files.parse_json(content, source)
     saved["end"]["metrics"] |= totals(trained.timing)  # an earlier version may have had another name for one of them
     saved["run"]["tags"] |= why_no_vram(trained.timing)
+    if settings := other_settings(context, trained):
+        run = saved["run"]
+        run["params"] |= settings
+        run["tags"][GROUP_TAG] = group = key_of_evaluation(context, trained, run["tags"][GROUP_TAG])
+        run["name"] += f", {', '.join(f'{name}={value}' for name, value in settings.items())}"
+        if run.get("parent"):
+            run["parent"] = {"run_key": group, "name": f"{run['parent']['name']}, evaluated again"}
     run_dir.add_artifact(context.result / "history.csv")
     run_dir.add_artifact(context.measured / "timings.csv")
     add_records(context, trained.timing, run_dir)

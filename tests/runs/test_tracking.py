@@ -399,6 +399,27 @@ def test_a_repeated_evaluation_adds_no_second_point(trained: Path, tmp_path: Pat
     assert len(model.metrics) == len({metric.key for metric in model.metrics})
 
 
+def test_an_evaluation_with_other_settings_has_a_run_and_a_model_of_its_own(trained: Path, tmp_path: Path):
+    """MLflow changes no parameter, and a served model must keep its weights."""
+    project = copy_of(trained, tmp_path / "project", TINY.replace("weights: last", "weights: best"))
+    client = client_of(project)
+    [before] = runs_of(client)
+    model = sorted(path.relative_to(project) for path in (project / "mlruns").rglob("*") if path.is_file())
+    named = evaluate_again(project)
+    runs = {run.info.run_id: run for run in runs_of(client_of(project))}
+    assert runs.keys() == {before.info.run_id, named} and len(runs) == 2
+    assert runs[before.info.run_id].data.metrics == before.data.metrics
+    assert runs[before.info.run_id].data.params == before.data.params
+    assert runs[named].data.params == before.data.params | {"evaluate.weights": "best"}
+    assert runs[named].info.status == "FINISHED" and "weights=best" in runs[named].info.run_name
+    assert len(client.get_metric_history(named, "train/loss")) == 3
+    assert {version.run_id for version in client.search_model_versions("name='tandem-tiny'")} == set(runs)
+    files = [path for path in model if path.suffix in (".safetensors", ".csv", ".json")]
+    assert files and all((project / path).read_bytes() == (trained / path).read_bytes() for path in files)
+    (project / "params.yaml").write_text(TINY)
+    assert evaluate_again(project) == before.info.run_id  # as with the settings of the training
+
+
 def evaluate_again(project: Path) -> str:
     """Evaluate, and return the id of the MLflow run that the stage names."""
     output = stage(project, "evaluate", "tiny", "cpu").stdout
