@@ -76,17 +76,40 @@ def sample(num: int, largest: int) -> np.ndarray:
     return np.sort(np.random.default_rng(0).choice(num, largest, replace=False))
 
 
-def nearest_neighbours(train: np.ndarray, test: np.ndarray) -> np.ndarray:
+def nearest_neighbours(train: np.ndarray, test: np.ndarray, are_same: bool = False) -> np.ndarray:
     """train (N, T, F), test (M, T, F) -> (M,) the index of the nearest training sequence, by Euclidean distance.
 
-    Padding counts as zero, the mean of the training split.
+    Padding counts as zero, the mean of the training split. `are_same`: both are one, and a sequence is not its own
+    neighbour.
     """
     train = train.reshape(len(train), -1)
     # The nearest x minimizes |x - y|^2 / 2 = |x|^2 / 2 - x y + |y|^2 / 2; the last term is the same for all x.
     half_squares = np.square(train).sum(axis=1) / 2
     size = max(1, MAX_CELLS // len(train))
-    parts = [test[start : start + size] for start in range(0, len(test), size)]
-    return np.concatenate([(half_squares - part.reshape(len(part), -1) @ train.T).argmin(axis=1) for part in parts])
+    found = []
+    for start in range(0, len(test), size):
+        part = test[start : start + size]
+        distances = half_squares - part.reshape(len(part), -1) @ train.T
+        if are_same:
+            distances[np.arange(len(part)), start + np.arange(len(part))] = np.inf
+        found.append(distances.argmin(axis=1))
+    return np.concatenate(found)
+
+
+def num_useful_features(train: np.ndarray, labels: np.ndarray, names: Sequence[str]) -> int:
+    """Return how many of the features of train (N, T, F) its nearest neighbours need: all F, or those before the
+    velocities (`dx` of `x`), which are mostly noise in noisy data. Leave-one-out decides; labels (N,).
+    """
+    half = len(names) // 2
+    if list(names) != [*names[:half], *(f"d{name}" for name in names[:half])]:
+        return len(names)
+    rows = sample(len(train), max(100, int((MAX_PRODUCTS / train[0].size) ** 0.5)))
+    train, labels = train[rows], labels[rows]
+    right = {
+        number: (labels[nearest_neighbours(part, part, are_same=True)] == labels).sum()
+        for number, part in ((len(names), train), (half, train[:, :, :half]))
+    }
+    return max(right, key=lambda number: right[number])  # of equal ones the first, with velocities
 
 
 def num_comparable(train: np.ndarray, test: np.ndarray) -> int:

@@ -10,7 +10,14 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from tandem.tasks import Evaluation, FittedTask, NewInputs, Read, described
-from tandem.tasks.baselines import Baseline, compare_with_baselines, nearest_neighbours, num_comparable, sample
+from tandem.tasks.baselines import (
+    Baseline,
+    compare_with_baselines,
+    nearest_neighbours,
+    num_comparable,
+    num_useful_features,
+    sample,
+)
 from tandem.tasks.groups import Groups
 from tandem.tasks.scores import macro_f1, macro_f1_of_sums, precision_recall_f1
 from tandem.tasks.statistics import agreeing_with_mcnemar, interval_of_gain
@@ -110,10 +117,12 @@ class Task(FittedTask):
         rows = sample(len(values), num_comparable(values, test_values))
         sampled = f" (among {len(rows):,} of {len(values):,} training sequences)" if len(rows) < len(values) else ""
         most_frequent = torch.full_like(targets, int(torch.bincount(train_targets).argmax()))
-        nearest = train_targets[rows][nearest_neighbours(values[rows], test_values)]
+        number = num_useful_features(values[rows], train_targets[rows].numpy(), self.summary["features"])
+        nearest = train_targets[rows][nearest_neighbours(values[rows][:, :, :number], test_values[:, :, :number])]
+        which = " without velocities" if number < values.shape[2] else ""
         return {
             "most_frequent": ("the most frequent class", most_frequent),
-            "nearest_neighbour": (f"1-NN{sampled}", nearest),
+            "nearest_neighbour": (f"1-NN{which}{sampled}", nearest),
         }
 
     def interval_of_gain(

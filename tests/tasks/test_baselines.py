@@ -3,7 +3,13 @@
 import numpy as np
 
 from tandem.tasks import open_task
-from tandem.tasks.baselines import Baseline, compare_with_baselines, nearest_neighbours, summaries
+from tandem.tasks.baselines import (
+    Baseline,
+    compare_with_baselines,
+    nearest_neighbours,
+    num_useful_features,
+    summaries,
+)
 from tandem.tasks.groups import Groups
 from tandem.tasks.regress import linear_model
 from tandem.tasks.statistics import interval_of_gain
@@ -110,3 +116,16 @@ def test_the_strength_of_the_linear_baseline_is_chosen_for_new_groups():
         return float(np.square(predicted - data["test"]["known"]).mean())
 
     assert error(has_groups=True) < 0.7 * error(has_groups=False)
+
+
+def test_neighbours_are_found_with_velocities_only_if_these_help():
+    """In white noise on smooth prototypes, velocities are mostly noise; without noise on random levels, they tell."""
+    draw, time = np.random.default_rng(0), np.linspace(0, 3, 40)
+    labels = np.arange(120) % 6
+    waves = np.sin(time * (1 + labels[:, None] / 3))
+    for noise, level, expected in ((1.0, 0.0, 1), (0.0, 5.0, 2)):
+        x = waves + noise * draw.normal(size=waves.shape) + level * draw.normal(size=(120, 1))
+        both = np.stack([x, np.diff(x, axis=1, prepend=x[:, :1])], axis=2)
+        both = ((both - both.mean(axis=(0, 1))) / both.std(axis=(0, 1))).astype(np.float32)
+        assert num_useful_features(both, labels, ["x", "dx"]) == expected
+        assert num_useful_features(both, labels, ["x", "y"]) == 2  # no velocities

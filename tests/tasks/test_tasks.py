@@ -135,7 +135,7 @@ def test_classify_compares_the_score_that_a_task_names(
     values = np.where(labels == 2, 0, labels)[:, None, None] + np.zeros((100, 2, 1), dtype=np.float32)
     arrays = {"targets": labels, "values": values, "ids": np.arange(100)}
     predicted, targets = torch.tensor(np.where(np.arange(100) < 30, 1, labels)), torch.tensor(labels)
-    task = kind({"classes": ["a", "b", "c"]})
+    task = kind({"classes": ["a", "b", "c"], "features": ["x"]})
     found = task.evaluate(F.one_hot(predicted).float(), lambda split, name: arrays[name])
     assert task.score(predicted, targets, torch.empty(0)) == pytest.approx(score)
     assert found.metrics.get(task.score_name, score) == pytest.approx(score)
@@ -148,7 +148,7 @@ def test_a_verdict_on_a_baseline_agrees_with_mcnemar(num_lost: int, verdict: str
     labels = np.repeat([0, 1], [64, 32])
     arrays = {"targets": labels, "values": np.zeros((96, 2, 1), dtype=np.float32), "ids": np.arange(96)}
     outputs = F.one_hot(torch.tensor(np.where(np.arange(96) < num_lost, 1, 0)), 2).float()
-    found = classify.Task({"classes": ["a", "b"]}).evaluate(outputs, lambda split, name: arrays[name])
+    found = classify.Task({"classes": ["a", "b"], "features": ["x"]}).evaluate(outputs, lambda split, name: arrays[name])
     assert f"does not beat the most frequent class ({verdict}" in found.sentence
 
 
