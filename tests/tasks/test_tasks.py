@@ -148,7 +148,9 @@ def test_a_verdict_on_a_baseline_agrees_with_mcnemar(num_lost: int, verdict: str
     labels = np.repeat([0, 1], [64, 32])
     arrays = {"targets": labels, "values": np.zeros((96, 2, 1), dtype=np.float32), "ids": np.arange(96)}
     outputs = F.one_hot(torch.tensor(np.where(np.arange(96) < num_lost, 1, 0)), 2).float()
-    found = classify.Task({"classes": ["a", "b"], "features": ["x"]}).evaluate(outputs, lambda split, name: arrays[name])
+    found = classify.Task({"classes": ["a", "b"], "features": ["x"]}).evaluate(
+        outputs, lambda split, name: arrays[name]
+    )
     assert f"does not beat the most frequent class ({verdict}" in found.sentence
 
 
