@@ -46,6 +46,7 @@ def train_epoch(trainer: Trainer) -> Epoch:
         for size in steps:  # each iteration takes one optimizer step
             num_sequences += size
         train_loss = trainer.workers.sum(trainer.total) / num_sequences
+    trainer.add_memory_of_graphs(training)
     with measure(trainer.device) as validation:
         val_loss, predictions = trainer.validate()
     return trainer.end_epoch(training, validation, train_loss, trainer.last_rate, val_loss, predictions)

@@ -43,7 +43,7 @@ NO_STEPS = "a fit in closed form takes no steps"
 
 
 class Trainer:
-    """Trains `model` with `epoch()`; `state()` and `restore()` save and load everything that an epoch changes."""
+    """Trains `model` (loop.py); `state()` and `restore()` save and load everything that an epoch changes."""
 
     has_own_loop = False  # whether a function of the workload's own takes the steps
 
@@ -189,6 +189,11 @@ class Trainer:
                 for batch in batches_of(self.train_split, own, num_processed, self.oom, change):
                     yield replace(batch, shares=shares)
 
+    def add_memory_of_graphs(self, training: Measurement) -> None:
+        """A replay allocates nothing: it uses the graph's own memory, which the capture allocated."""
+        if self.step.graphs is not None and training.peak_allocated_mib is not None:
+            self.peak_mib = training.peak_allocated_mib = max(self.peak_mib, training.peak_allocated_mib)
+
     def validate(self) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the mean loss over the validation split, a scalar on the device, and the predictions (N, ...)."""
         rows, num_val = self.workers.part_of(sequential_indices(self.val_split)), len(self.val_split)
@@ -215,9 +220,6 @@ class Trainer:
 
         train_loss: mean over the sequences, a scalar that is read from the device here, as `loss`, that of validation.
         """
-        if self.step.graphs is not None and training.peak_allocated_mib is not None:
-            # A replay allocates nothing: it uses the graph's own memory, which the capture allocated.
-            self.peak_mib = training.peak_allocated_mib = max(self.peak_mib, training.peak_allocated_mib)
         training.threads = self.threads.mean_of_epoch()
         self.epochs_done += 1
         self.verify_device(predictions)
