@@ -3,8 +3,8 @@
 Reads the weights that `evaluate.weights` names, of each seed, and the packed test split. Writes two folders to
 results/runs/<workload>/<device>/evaluate/. `result` has the same bytes whenever the evaluation is reproduced: for each
 seed, `score.json`, `scores.csv`, `confusion.csv`, `predictions.csv` and their figure `result.png`. `measured` has the
-times (`timing.json`). The results are added to the MLflow runs of the trainings; with other settings of `evaluate` than
-a training recorded, to a run of their own.
+times (`timing.json`). The results are added to the MLflow runs of the trainings; with other weights than a training
+recorded, to a run of their own.
 """
 
 import os

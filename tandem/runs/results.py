@@ -20,7 +20,7 @@ from tandem.machine.hardware import host_name
 from tandem.machine.measure import gpu_uuid
 from tandem.models import kernels
 from tandem.params.loading import load_params, preset_in_force
-from tandem.params.parsing import flatten, literal, recorded_parameters
+from tandem.params.parsing import differing_names, flatten, literal, recorded_parameters
 from tandem.runs import provenance, schemas
 from tandem.runs.headline import FITTED_TAG, NO_VRAM_TAG
 from tandem.runs.history import (
@@ -262,12 +262,15 @@ def key_of_evaluation(context: RunContext, trained: Run, key: str) -> str:
 
 
 def other_settings(context: RunContext, trained: Run) -> dict[str, Any]:
-    """Return the settings of `evaluate` in which the evaluation differs from the record of the training."""
+    """Return the settings of `evaluate` in which the evaluation differs from the record of the training. Metrics of the
+    workload's own change no other result, so they are added to the same run.
+    """
     recorded, settings = (
         recorded_parameters({"evaluate": literal(evaluate)})
         for evaluate in (trained.train["block"]["evaluate"], context.params.evaluate)
     )
-    return {name: value for name, value in settings.items() if value != recorded.get(name)}
+    differing = differing_names(recorded, settings)
+    return {name: settings[name] for name in differing if name != "evaluate.metrics"}
 
 
 def add_training(context: RunContext, trained: Run, run_dir: RunDir) -> None:
