@@ -101,7 +101,7 @@ def cells(row: Row) -> dict[str, Cell]:
         epoch_details.append(f"{row['epoch_joules']:,.4g} J")
     if row["busy"]:
         epoch_details += ["busy machine", row["busy"]]
-    threads = "1 thread, " if row["threads"] == 1 else f"{row['threads']} threads, "
+    threads = {None: "", 1: "1 thread, "}.get(row["threads"], f"{row['threads']} threads, ")
     training_details = [f"{row['train_joules']:,.4g} J"] if row["train_joules"] is not None else []
     if "total_seconds" in (together := row["replicates"]):
         concurrently = f", {together['num_at_once']} at a time" if together["num_at_once"] > 1 else ""
