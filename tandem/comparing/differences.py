@@ -425,8 +425,8 @@ def by_mcnemar(pairs: Pairs) -> Found:
         return resample_sequences(pairs)
     num = pairs.first.shape[1]
     gained, lost = int((pairs.second > pairs.first).sum()), int((pairs.second < pairs.first).sum())
-    p, interval = statistics.mcnemar(gained, lost), statistics.interval_of_difference(gained, lost, num)
-    low, high = statistics.agreeing_with_mcnemar(interval, gained, lost)
+    p = statistics.mcnemar(gained, lost)
+    low, high = statistics.agreeing_with(p, statistics.interval_of_difference(gained, lost, num))
     method = f"exact McNemar test, {gained + lost:,} of {num:,} sequences differ"
     return Found(low, high, p, min_detectable_effect_by_mcnemar((gained + lost) / num, num), method)
 

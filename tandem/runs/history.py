@@ -1,6 +1,6 @@
 """The record of a training: its epochs so far, and the table rows, totals, MLflow metrics and sentences made of them.
 
-The functions take epochs as `Trainer.epoch` returns them and return plain dictionaries. This module opens no file and
+The functions take epochs as `train_epoch` returns them and return plain dictionaries. This module opens no file and
 does not import torch. history.csv, timings.csv, timing.json and MLflow get each number from here, so they agree.
 """
 

@@ -20,7 +20,7 @@ from tandem.tasks.baselines import (
 )
 from tandem.tasks.groups import Groups
 from tandem.tasks.scores import macro_f1, macro_f1_of_sums, precision_recall_f1
-from tandem.tasks.statistics import agreeing_with_mcnemar, interval_of_gain
+from tandem.tasks.statistics import agreeing_with, interval_of_gain, mcnemar
 from tandem.tasks.stretches import Stretches
 
 RARE = 0.5  # of the share that a class would have if all were equally frequent
@@ -117,8 +117,9 @@ class Task(FittedTask):
         rows = sample(len(values), num_comparable(values, test_values))
         sampled = f" (among {len(rows):,} of {len(values):,} training sequences)" if len(rows) < len(values) else ""
         most_frequent = torch.full_like(targets, int(torch.bincount(train_targets).argmax()))
-        number = num_useful_features(values[rows], train_targets[rows].numpy(), self.summary["features"])
-        nearest = train_targets[rows][nearest_neighbours(values[rows][:, :, :number], test_values[:, :, :number])]
+        known, labels = values[rows], train_targets[rows]
+        number = num_useful_features(known, labels.numpy(), self.summary["features"])
+        nearest = labels[nearest_neighbours(known[:, :, :number], test_values[:, :, :number])]
         which = " without velocities" if number < values.shape[2] else ""
         return {
             "most_frequent": ("the most frequent class", most_frequent),
@@ -134,7 +135,7 @@ class Task(FittedTask):
             found = interval_of_gain(right, other_right, groups)
             if found is None or groups:
                 return found
-            return agreeing_with_mcnemar(found, int((right > other_right).sum()), int((right < other_right).sum()))
+            return agreeing_with(mcnemar(int((right > other_right).sum()), int((right < other_right).sum())), found)
         actual, *predicted = (F.one_hot(each, self.num_outputs) for each in (targets, own, other))
         counts = [torch.stack([actual * each, actual, each], dim=2).double().numpy() for each in predicted]  # (N, C, 3)
         return interval_of_gain(counts[0], counts[1], groups, macro_f1_of_sums)

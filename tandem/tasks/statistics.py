@@ -181,12 +181,10 @@ def interval_of_difference(gained: int, lost: int, num: int) -> tuple[float, flo
     return low, high
 
 
-def agreeing_with_mcnemar(interval: tuple[float, float], gained: int, lost: int) -> tuple[float, float]:
-    """Widen the interval of a difference of two accuracies to 0 if McNemar's exact test, which is stricter with few
-    discordant pairs, finds no difference.
-    """
+def agreeing_with(p: float, interval: tuple[float, float]) -> tuple[float, float]:
+    """Widen the interval of a difference to 0 if an exact test, which is stricter, finds no difference (`p`)."""
     low, high = interval
-    return (min(low, 0.0), max(high, 0.0)) if mcnemar(gained, lost) >= 1 - LEVEL else interval
+    return (min(low, 0.0), max(high, 0.0)) if p >= 1 - LEVEL else interval
 
 
 def mcnemar(gained: int, lost: int) -> float:

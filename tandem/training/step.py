@@ -9,7 +9,7 @@ Mixed precision: Micikevicius et al. 2018, arXiv:1710.03740.
 """
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from typing import Any
 from weakref import proxy
@@ -143,8 +143,11 @@ class Step:
         """In this context, a worker's sequences get the dropout that they would get in the micro-batch of all workers,
         and the backward pass sums the gradients of all workers after the last part of the batch.
         """
-        mask = [dropout.sharing(share.first, share.global_size) for share in part.shares]
-        with gradient_sync(self.forward, is_last), mask[0] if mask else nullcontext():
+        sharing: AbstractContextManager[object] = nullcontext()
+        if part.shares:
+            (share,) = part.shares
+            sharing = dropout.sharing(share.first, share.global_size)
+        with gradient_sync(self.forward, is_last), sharing:
             yield
 
     def use_smaller_micro_batches(self, batch_size: int) -> str:
@@ -201,6 +204,10 @@ class Step:
 
 
 def loss_of(task: Task, label_smoothing: float) -> Loss:
+    """Return the task's loss of a batch. It holds no trainer: a reference cycle would hold GPU memory until a garbage
+    collection.
+    """
+
     def loss(outputs: Tensor, batch: Batch) -> Tensor:
         with threads_kept(1):  # a mean over all elements depends on the number of threads
             return task.loss(outputs, batch.targets, batch.mask, label_smoothing)

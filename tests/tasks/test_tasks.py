@@ -1,4 +1,6 @@
-"""Tasks in a workload's directory: trained, compared, drawn, applied, and what a mistake says."""
+"""Tasks in a workload's directory: trained, compared, drawn, applied, and what a mistake says; the score by which
+classify, and a task derived from it, is compared with the baselines.
+"""
 
 import json
 import re
