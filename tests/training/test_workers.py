@@ -327,9 +327,10 @@ def checkpoint_is_there(project: Path, kind: str = "cpu") -> bool:
 
 def interrupt(project: Path, device: str, kind: str, folder: Path) -> None:
     """Start a training on `device` (of `kind`), and Ctrl+C it after its second epoch; all of its workers end."""
-    training = start(project, device, **held(folder, epoch=2))
+    training = start(project, device, **held(folder, epoch=2, forks=False))
     wait_for(lambda: checkpoint_is_there(project, kind))
     processes = psutil.Process(training.pid).children()
+    assert processes or device[0] != "2"
     training.send_signal(signal.SIGINT)
     (folder / "go").touch()
     output, _ = training.communicate()
@@ -357,7 +358,7 @@ def test_a_killed_worker_costs_nothing_but_time(kind: str, rank: int, request: p
     project, device = request.getfixturevalue(PROJECTS[kind]), f"2x{kind}"
     stage(project, "train", "tiny", device, "0")
     expected = results(project, device)
-    training = start(project, device, **held(tmp_path / "held", epoch=2))
+    training = start(project, device, **held(tmp_path / "held", epoch=2, forks=False))
     wait_for(lambda: checkpoint_is_there(project, kind))
     workers_under(training.pid)[rank].kill()
     (tmp_path / "held/go").touch()
@@ -387,9 +388,10 @@ def test_an_interrupted_training_goes_on_with_another_number_of_workers(
 
 @pytest.mark.long
 def test_a_killed_launcher_leaves_no_worker_behind(several: Path, tmp_path: Path):
-    training = start(several, "2xcpu", **held(tmp_path / "held", epoch=2))
+    training = start(several, "2xcpu", **held(tmp_path / "held", epoch=2, forks=False))
     wait_for(lambda: checkpoint_is_there(several))
     workers = workers_under(training.pid)
+    assert len(workers) == 2
     training.kill()
     training.wait()  # its death is what the workers are told of
     (tmp_path / "held/go").touch()
@@ -439,7 +441,7 @@ def test_two_machines_train_what_one_does_and_go_on_where_a_worker_was_killed(
     projects = [
         copy_of(several, tmp_path / name, (several / "params.yaml").read_text()) for name in ("first", "second")
     ]
-    variables = held(tmp_path / "held", epoch=2)
+    variables = held(tmp_path / "held", epoch=2, forks=False)
     trainings = [
         start(
             project, "2xcpu", inside=f"ip netns exec {name}",
