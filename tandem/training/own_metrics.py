@@ -26,7 +26,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tandem.data import source_module
 from tandem.files import raw_dir
 from tandem.params.parsing import nearest
 from tandem.params.schema import OwnSource
@@ -139,7 +138,8 @@ class Predictions:
         because the network gets their changes.
         """
         context, params = self.context, self.context.params.preprocess
-        reader = source_module(params.reader)  # knows the format of the raw data
+        # By name: with an import of `tandem.data`, evaluate would be repeated after each change of a source
+        reader = importlib.import_module(f"tandem.data.{params.reader}")  # knows the format of the raw data
         given = np.asarray(values), np.asarray(mask, dtype=bool)
         inputs, anchors = reader.raw_to_inputs(*given, params, context.summary)
         mask = np.ones(inputs.shape[:2], dtype=bool) if anchors is not None else given[1]
