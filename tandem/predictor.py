@@ -19,7 +19,7 @@ from torch import Tensor
 
 from tandem.data import series
 from tandem.data.arrays import standardize
-from tandem.data.rows import NO_EVENT
+from tandem.data.rows import NO_EVENT, OTHER_RATE
 from tandem.data.sequences import read_sequences
 from tandem.data.tables import from_frame, read_table, split_column
 from tandem.params import parsing, schema
@@ -52,8 +52,9 @@ class Predictor:
 
         Raises ValueError that names the row or sequence if the table is invalid.
         """
+        self.remarks = []
         values, new = (self.last_window if self.is_series else self.sequences)(model_input)
-        self.remarks = remarks_about_units(values[new.mask], self.learned["features"])
+        self.remarks += remarks_about_units(values[new.mask], self.learned["features"])
         with torch.inference_mode():
             batches = (tensor.split(PREDICTION_BATCH) for tensor in (values, new.mask))
             outputs = torch.cat([self.network(*batch) for batch in zip(*batches, strict=True)])
@@ -101,6 +102,12 @@ class Predictor:
         given = self.learned.get("window")
         window = parsing.parse(schema.Window, given, "window") if given else None
         sequences = read_sequences(rows, columns, window, velocity, allow_missing, is_labelled=False, offsets=offsets)
+        usual, learned = sequences.usual_step, self.learned.get("usual_step", 1.0)
+        if max(usual, learned) > OTHER_RATE * min(usual, learned):
+            self.remarks.append(
+                f"the rows are {usual:.3g} apart in {columns.step!r}, those of the training data {learned:.3g}; are "
+                "they recorded at the same rate?"
+            )
         longest = self.about["shape"]["max_steps"]
         if sequences.values.shape[1] > longest:
             name = str(sequences.ids[sequences.lengths.argmax()])

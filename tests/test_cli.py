@@ -217,6 +217,10 @@ def test_predict_gives_the_predictions_that_evaluate_recorded(trained: Path, tmp
     table.assign(x=1000 * table["x"]).to_csv(tmp_path / "new.csv", index=False)
     done = tandem(trained, "predict", "tiny", str(tmp_path / "new.csv"), "-o", str(tmp_path / "out.csv"))
     assert "warning: x is " in done.stderr and "is it in the same unit?" in done.stderr and " y is " not in done.stderr
+    table.assign(step=2 * table["step"]).to_csv(tmp_path / "new.csv", index=False)
+    done = tandem(trained, "predict", "tiny", str(tmp_path / "new.csv"), "-o", str(tmp_path / "out.csv"))
+    assert "warning: the rows are 2 apart in 'step', those of the training data 1; are they recorded at" in done.stderr
+    table.to_csv(tmp_path / "new.csv", index=False)
     params = trained / "params.yaml"
     params.write_text(TINY.replace("epochs: 3", "epochs: 4"))  # as after `git stash`, which leaves results/
     try:

@@ -33,6 +33,7 @@ class Sequences:
     stretches: np.ndarray | None = None  # (N,) text: if the sequences are windows, the stretch of each (windows.py)
     group_names: np.ndarray | None = None  # (N,) text: the values of the column of `groups`
     unit: str = ""  # what stays in one split, for messages: "stretch", "recording", or a column's name
+    usual_step: float = 1.0  # the distance of two rows in the step column; seconds if that has times
 
     @property
     def has_label_per_step(self) -> bool:
@@ -125,6 +126,7 @@ class PreparedSequences:
             "max_steps": int(sequences.lengths.max()),
             **group_fields,
             **({"window_groups": sequences.unit} if sequences.unit else {}),
+            **({"usual_step": sequences.usual_step} if sequences.usual_step != 1 else {}),
             **({"offsets": dict(sequences.offsets)} if sequences.offsets else {}),
             **({"remarks": list(sequences.remarks)} if sequences.remarks else {}),
         }

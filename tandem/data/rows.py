@@ -18,6 +18,7 @@ from tandem.data.tables import SPLIT_COLUMN, SPLIT_WORDS, RawTable, factorize, r
 from tandem.params.schema import NO_GROUPS, Columns
 
 NO_EVENT = "none"  # the label of a step without an event; an empty cell means the same
+OTHER_RATE = 1.5  # times as long from row to row: recorded at another rate
 
 
 def to_sequences(
@@ -40,6 +41,7 @@ def to_sequences(
     """
     codes, distinct = factorize(table, columns.sequence)
     ids = distinct if ids is None else ids
+    has_times = pa.types.is_temporal(table.columns[columns.step].type)
     step = read_numbers(table, columns.step, keep_whole=True)
     num_sequences = len(ids)
     lengths = np.bincount(codes, minlength=num_sequences).astype(np.int32)
@@ -53,10 +55,12 @@ def to_sequences(
     starts = np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)[:-1]])
     first_rows = starts if order is None else order[starts]
     is_real = np.arange(num_steps)[None, :] < lengths[:, None]  # (N, T)
-    times = None
+    times, step = None, step if order is None else step[order]
     if allow_missing:
-        ordered, times = step if order is None else step[order], np.zeros(is_real.shape)
-        times[is_real] = ordered - np.repeat(ordered[starts], lengths)
+        times = np.zeros(is_real.shape)
+        times[is_real] = step - np.repeat(step[starts], lengths)
+    distances = (step[starts + lengths - 1] - step[starts]) / (lengths - 1) / (1e9 if has_times else 1)  # (N,)
+    table.remarks.extend(remarks_about_rates(distances, "s" if has_times else columns.step))
     del step
 
     def first_of_sequence(column: str, cells: np.ndarray) -> np.ndarray:
@@ -104,7 +108,19 @@ def to_sequences(
         used_offsets,
         table.report,
         group_names=group_names,
+        usual_step=float(np.median(distances)),
     )
+
+
+def remarks_about_rates(distances: np.ndarray, unit: str) -> list[str]:
+    """distances (N,): from row to row of a sequence, on average."""
+    low, high = np.quantile(distances, [0.1, 0.9])
+    if high < OTHER_RATE * low:
+        return []
+    return [
+        f"the rows of a sequence are {low:.3g} to {high:.3g} {unit} apart; a network gets rows without their times, so "
+        "resample recordings of different rates to one rate"
+    ]
 
 
 def order_by_step(

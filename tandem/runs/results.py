@@ -43,7 +43,7 @@ from tandem.training.trainer import Trainer, snapshot
 
 MLFLOW_RECORD = "mlflow.json"
 # Values that preprocessing learned from the data. New tables must be preprocessed with them.
-LEARNED = ("features", "classes", "num_per_class", "mean", "std", "offsets", "target")
+LEARNED = ("features", "classes", "num_per_class", "mean", "std", "offsets", "usual_step", "target")
 
 
 def entries_at_start(trainer: Trainer) -> dict[str, Any]:

@@ -523,6 +523,23 @@ def test_gaps_are_filled_over_the_step_column(tmp_path: Path, is_sorted: bool):
     assert found.summary["num_filled"] == 40
 
 
+@pytest.mark.parametrize("times", [False, True])
+def test_recordings_of_different_rates_are_named(tmp_path: Path, times: bool):
+    """A network gets rows without their times. The first 20 sequences have 20 Hz, the others 20, then 10 Hz."""
+    table = make_table(40)
+    for slower, remark in ((1, None), (2, "the rows of a sequence are 0.05 to 0.1 s? apart")):
+        seconds = 0.05 * table["step"] * np.where(table["sequence"] < 20, 1, slower)
+        step = pd.Timestamp("2024-05-01") + pd.to_timedelta(seconds, "s") if times else seconds
+        found = prepared(tmp_path, table.assign(step=step))
+        assert found.summary["usual_step"] == pytest.approx(0.05 * (1 + slower) / 2)
+        remarks = found.summary.get("remarks", [])
+        if remark is None:
+            assert not remarks
+        else:
+            assert re.match(remark if times else remark.replace("s?", "step"), remarks[0]), remarks
+    assert "usual_step" not in prepared(tmp_path, table).summary
+
+
 def test_gaps_are_filled_in_a_parquet_file_of_float32(tmp_path: Path):
     """Its cells are used as they lie in the file's buffer, which cannot be written to."""
     table = make_table().astype({"x": np.float32})
