@@ -195,8 +195,7 @@ class Training:
         self.saved_at, self.save_seconds = time.monotonic(), 0.0
         prefix = f"seed {context.seed}, " if context.is_replicate else ""
         self.progress = Progress(context.workload, context.train_params.epochs, trainer.epochs_done, prefix)
-        if trainer.closed_form:
-            trainer.closed_form.on_progress = self.progress.show_fit
+        trainer.on_progress = self.progress.show_fit
         # At once: the training may fail afterwards.
         trainer.oom.on_fallback = lambda fallbacks: self.run_dir.add_tags(memory_tags(fallbacks))
 
@@ -292,7 +291,7 @@ def choose_settings(context: RunContext, trainer: Trainer, record: Record) -> No
     """Before the first epoch: choose what is `auto`, find the bottleneck, and record both."""
     num_parameters = sum(parameter.numel() for parameter in trainer.model.parameters())
     model, epochs = context.params.train.model.name, context.train_params.epochs
-    duration = "fit it to" if trainer.closed_form else f"train on, {epochs} epoch{'s' * (epochs > 1)}"
+    duration = "fit it to" if trainer.is_fitted else f"train on, {epochs} epoch{'s' * (epochs > 1)}"
     if not context.is_replicate:
         print(
             f"{context.workload} on {context.hardware['name']}: {model} with {num_parameters:,} parameters, "

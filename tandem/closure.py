@@ -24,7 +24,7 @@ from tandem.files import ROOT, STATE, digest, sha256_file, write_json
 
 # Packages that affect results or timings. Edits of the others change no result: files (atomic writes), params (DVC
 # depends on the values), runs (storing and sending), diagnosis (sentences about speed), flows, and importing.
-COMPUTING = ("data", "tasks", "models", "training", "machine")
+COMPUTING = ("data", "tasks", "models", "fitted", "training", "machine")
 # Stages whose results include figures, sentences and values of several runs.
 SHOWING = {"evaluate": ("report",), "compare": ("report", "comparing", "runs"), "speed": ("comparing",)}
 # Packages and modules that import others by name. Only the modules that the workload names are dependencies.
@@ -35,7 +35,7 @@ REGISTRIES = {
     "tandem.training.own_metrics": "metric",
 }
 # Components that a stage imports by name, in addition to what its modules import.
-NAMED_BY_STAGE = {"train": ("loop",)}
+NAMED_BY_STAGE = {"train": ("loop", "trainer"), "speed": ("trainer",)}
 # Directories with code, and those whose code others import.
 PLACES = ("stages", "tandem", "workloads")
 ROOTS = ("tandem", "workloads")

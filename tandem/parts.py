@@ -42,9 +42,9 @@ Fraction = Annotated[float, Field(strict=True, ge=0, le=0.999)]
 
 @dataclass(frozen=True)
 class Kind:
-    """A kind of component. A built-in one is the class `attribute` of a module in tandem/<package>/."""
+    """A kind of component. A built-in one is the class `attribute` of a module in one of `packages` of tandem/."""
 
-    package: str = ""  # without one, there is no built-in component
+    packages: tuple[str, ...] = ()  # without one, there is no built-in component
     attribute: str = ""
     passed: str = ""  # what Tandem passes as the first parameter; without it all are passed, and there are no keys
     tables: tuple[str, ...] = ()  # built-in names that are no component
@@ -54,8 +54,8 @@ class Kind:
 
 
 KINDS = {
-    "model": Kind("models", "Network", passed="shape"),  # Network(shape, ...)
-    "task": Kind("tasks", "Task"),  # Task(summary)
+    "model": Kind(("models", "fitted"), "Network", passed="shape"),  # Network(shape, ...)
+    "task": Kind(("tasks",), "Task"),  # Task(summary)
     "source": Kind(passed="folder", tables=("sequences", "series"), is_function=True),  # read(folder, ...)
     "metric": Kind(arguments=("predictions", "targets", "mask"), optional=("predict", "source")),
     "loop": Kind(arguments=("run", "model", "train", "val")),
@@ -236,12 +236,13 @@ def missing_import(path: Path, module: str) -> ValueError:
 
 @cache
 def built_in(kind: str) -> dict[str, Component]:
-    """The built-in components of a kind: every module of its package that has its class."""
-    package, attribute = KINDS[kind].package, KINDS[kind].attribute
-    found = {}
-    for path in sorted((ROOT / "tandem" / package).glob("[a-z]*.py")) if package else ():
+    """The built-in components of a kind, by name: every module of its packages that has its class."""
+    attribute, found = KINDS[kind].attribute, {}
+    paths = [path for package in KINDS[kind].packages for path in (ROOT / "tandem" / package).glob("[a-z]*.py")]
+    for path in sorted(paths, key=lambda path: path.stem):
         if f"class {attribute}:" in (text := path.read_text(encoding="utf-8")) or f"class {attribute}(" in text:
-            found[path.stem] = read_component(kind, path.stem, f"tandem.{package}.{path.stem}", attribute, path)
+            module = f"tandem.{path.parent.name}.{path.stem}"
+            found[path.stem] = read_component(kind, path.stem, module, attribute, path)
     return found
 
 

@@ -3,7 +3,9 @@ else.
 """
 
 import json
+import shutil
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,11 +13,25 @@ import pytest
 from tandem.closure import Code, closure
 from tandem.params.loading import load_workload
 from tandem.params.own_components import modules_of
-from tests.projects import ROOT, commit, copy_of, copy_workload_code, dvc, make_project, stage
+from tests.networks import Rocket
+from tests.projects import (
+    ROOT,
+    commit,
+    copy_of,
+    copy_workload_code,
+    dvc,
+    make_project,
+    python,
+    reproduce,
+    run_path,
+    stage,
+)
 
 WORKLOADS = ("sign", "pen", "price", "rally")
 STAGES = ("preprocess", "preload", "train", "evaluate", "speed")
 THROUGH_THE_MODEL = ("train", "evaluate", "speed")
+# Nothing that the core imports; `tandem predict` reads data as `tandem new` does.
+REMOVABLE = ("fitted", "importing", "checking", "predict.py")
 
 
 @pytest.fixture(scope="module")
@@ -59,6 +75,7 @@ def stages_of(*workloads: str) -> set[str]:
         ("workloads/rally/source.py", append, {"preprocess@rally", "evaluate@rally"}),
         ("tandem/data/series.py", append, {"preprocess@price"}),
         ("tandem/training/step.py", append, stages_of(*WORKLOADS)),
+        ("tandem/fitted/trainer.py", append, set()),
         ("tandem/report/outcomes.py", append, {*(f"evaluate@{name}" for name in WORKLOADS), "compare"}),
         ("tandem/report/report.html.j2", lambda text: text + "<!-- -->\n", {"compare"}),
         ("tandem/runs/publisher.py", append, set()),
@@ -106,3 +123,27 @@ def test_dvc_runs_what_an_edit_made_stale(trained: Path, tmp_path: Path):
 def changed(project: Path) -> set[str]:
     """The stages whose own dependencies changed, as `dvc status` has it; hardware always runs."""
     return set(json.loads(dvc(project, "status", "--json").stdout)) - {"stages/dvc.yaml:hardware"}
+
+
+def test_packages_that_the_core_does_not_need_can_be_removed(tmp_path: Path):
+    """A workload is prepared, trained and evaluated, and every committed one is still valid."""
+    project = make_project(tmp_path / "project")
+    for name in REMOVABLE:
+        path = project / "tandem" / name
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
+    reproduce(project, publishes=False)
+    assert (project / run_path("score.json")).exists()
+    shutil.copy(ROOT / "params.yaml", project)
+    copy_workload_code(project)
+    python(project, "from tandem.params.loading import load_params; load_params()")
+
+
+def test_a_fitted_network_makes_its_trainer_a_dependency(project: Path):
+    """It is imported by name, and only for such a network."""
+    block = load_workload("sign")
+    fitted = replace(block, train=replace(block.train, model=Rocket(name="rocket")))
+    names = {name: closure("train", modules_of("sign", each)) for name, each in (("gru", block), ("rocket", fitted))}
+    trainer, network = "tandem/fitted/trainer.py", "tandem/fitted/rocket.py"
+    assert {trainer, network, "tandem/fitted/closed_form.py"} <= {*names["rocket"]}
+    assert not {trainer, network} & {*names["gru"]}
+    assert trainer not in closure("evaluate", modules_of("sign", fitted))

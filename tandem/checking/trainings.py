@@ -19,7 +19,7 @@ NUM_GRADIENTS = 3  # steps in which every parameter must get a gradient; a last 
 def repeatability(subject: Subject) -> Finding:
     """The network takes the smallest batch of the real training, and two short trainings give the same bits."""
     trainer = subject.trainer()
-    if not trainer.closed_form:
+    if not trainer.is_fitted:
         refusal = small_batch_refusal(trainer.model, trainer.train_split, subject.num_sequences, subject.settings)
         if refusal:
             return Finding("fail", refusal)

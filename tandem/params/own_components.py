@@ -12,7 +12,17 @@ from typing import Any, Literal, get_type_hints
 from pydantic import create_model
 
 from tandem.params.parsing import InvalidParams, dotted, value_at
-from tandem.params.schema import TASKS, OwnSequences, OwnSeries, OwnSource, Params, Train, Workload
+from tandem.params.schema import (
+    FITTED_TRAINER,
+    TASKS,
+    OwnSequences,
+    OwnSeries,
+    OwnSource,
+    Params,
+    Train,
+    Workload,
+    is_closed_form,
+)
 from tandem.params.task_attributes import attributes_of
 from tandem.parts import KINDS, Component, Whole, built_in, find
 
@@ -130,6 +140,7 @@ def modules_of(workload: str, block: Workload) -> dict[str, tuple[str, ...]]:
     return {
         "loop": (find("loop", loop, workload).module,) if loop else (),
         "model": (block.train.model.component.module,),
+        "trainer": (FITTED_TRAINER,) if is_closed_form(block.train.model) else (),
         "task": (find("task", block.task, workload).module,),
         "source": source,
         "metric": (

@@ -360,6 +360,9 @@ class Train(Section):
             require(f"augment.{key}", getattr(self.augment, key), (0,), why)
 
 
+FITTED_TRAINER = "tandem.fitted.trainer"  # by name: without this package, the other networks train as before
+
+
 def require(key: str, value: Any, accepted: tuple[Any, ...], why: str) -> None:
     """Raises ValueError unless `value` is one of `accepted`."""
     if value not in accepted:
@@ -377,7 +380,7 @@ def check_workers(device: str, workload: str, train: Train) -> None:
 
 
 def is_closed_form(model: Part) -> bool:
-    """Whether one epoch fits the network, without steps (tandem/training/closed_form.py)."""
+    """Whether one epoch fits the network, without steps (FITTED_TRAINER)."""
     return has_fitted_head(model) or "fit" in model.component.methods
 
 

@@ -101,7 +101,7 @@ def write_results(
         print(f"warning: busy machine: {busy}; the recorded times are longer than on an idle one", flush=True)
 
     if not context.is_replicate:
-        how = "to fit" if trainer.closed_form else f"per epoch (median of {times['num_epochs_measured']})"
+        how = "to fit" if trainer.is_fitted else f"per epoch (median of {times['num_epochs_measured']})"
         print(
             f"{times['epoch_seconds']:.3f} s {how}, "
             f"{times['samples_per_second']:,.0f} samples/s, {times['train_seconds']:.1f} s in total"
@@ -163,7 +163,7 @@ def realized_settings(trainer: Trainer) -> Realized:
     }
     if trainer.threads.kept:
         found["threads"] = trainer.threads.kept
-    if not trainer.closed_form:  # a fitted model takes no steps
+    if not trainer.is_fitted:
         found["step"] = trainer.step.execution_mode
     return found
 
@@ -178,7 +178,7 @@ def timing_record(context: RunContext, trainer: Trainer, record: Record) -> Timi
     if context.is_replicate:
         missing_reasons = {name: NOT_TIMED for name, value in times.items() if value is None} | missing_reasons
     epochs, used = trainer.epochs_done, {**times, "num_kernels": record.probe.get("num_kernels")}
-    when = "the fit" if trainer.closed_form else "the epoch" if epochs == 1 else f"all {epochs} epochs"
+    when = "the fit" if trainer.is_fitted else "the epoch" if epochs == 1 else f"all {epochs} epochs"
     record.summary_lines["device"] = device_sentence(context.kind, when, used, context.num_workers)
     model: Any = trainer.model
     if hasattr(model, "describe_selection"):
@@ -349,7 +349,7 @@ def write_run_info(
             "mlflow.source.type": "LOCAL",
             "workload": context.workload,
             "requested_device": context.device,
-            **({FITTED_TAG: context.params.train.model.name} if trainer.closed_form else {}),
+            **({FITTED_TAG: context.params.train.model.name} if trainer.is_fitted else {}),
             **record.bound,  # no parameters: the page that compares runs would begin with the differing advice
             GROUP_TAG: group,
             **{name: value for name, value in git.items() if name != "git.dirty"},

@@ -161,7 +161,7 @@ class Task:
 
 
 class FittedTask(Task):
-    """A task whose model can be fitted in closed form (tandem/training/closed_form.py)."""
+    """A task whose model can be fitted in closed form (tandem/fitted/closed_form.py)."""
 
     def encoded(self, targets: "Tensor") -> "Tensor":
         """Return (B, C) float: the least-squares targets."""

@@ -32,7 +32,7 @@ class Task(FittedTask):
     smooths_labels = True
     paired = "correct"
     baselines = {"most_frequent": "always the most frequent class", "nearest_neighbour": "1-NN"}
-    usual_model = "model_selection"
+    usual_model = "conv_gru"
     usual_label_smoothing = 0.1
 
     def loss(self, outputs: Tensor, targets: Tensor, mask: Tensor, label_smoothing: float) -> Tensor:

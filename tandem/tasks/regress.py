@@ -25,7 +25,7 @@ class Task(FittedTask):
     charts = ("predicted_numbers",)
     zero = "the mean of what is predicted"
     baselines = {"mean": "always the mean", "median": "always the median", "linear": "a linear model"}
-    usual_model = "model_selection"
+    usual_model = "conv_gru"
 
     def __init__(self, summary: dict[str, Any]) -> None:
         super().__init__(summary)

@@ -29,7 +29,6 @@ from tandem.machine.rates import has_cores
 from tandem.params.parsing import flatten
 from tandem.training import inference
 from tandem.training.batches import sequential_indices
-from tandem.training.closed_form import OwnFit
 from tandem.training.graphs import NUM_WARMUPS
 from tandem.training.oom import free_cache, is_out_of_memory
 from tandem.training.random_draws import sha256_of
@@ -76,7 +75,7 @@ def resolve(trainer: Trainer, hardware: dict[str, Any]) -> dict[str, str]:
     `hardware` is the hardware (tandem/machine/hardware.py). All other state of the trainer stays bitwise the same.
     """
     sentences = {}
-    if trainer.params.precision == "auto" and not trainer.closed_form:
+    if trainer.params.precision == "auto":
         if trainer.params.threads == "auto" and trainer.device.type == "cpu":
             torch.set_num_threads(numbers_of_threads()[-1])
         precision, sentences["precision"] = choose_precision(trainer, hardware)
@@ -100,7 +99,7 @@ def choose_threads(trainer: Trainer, hardware: dict[str, Any]) -> tuple[Threads,
     most = numbers[-1]
     if is_auto and (why := why_one_thread(trainer, most)):
         return Threads([1]), f"threads 1: {why}"
-    if trainer.closed_form and not isinstance(trainer.closed_form, OwnFit):
+    if trainer.ignores_threads:
         number = most if not is_auto or has_cores(most) else 1
         return Threads([number]), f"threads {number}: the number changes no bit of this fit"
     seconds = {} if most == 1 or cannot_try(trainer) else seconds_with_same_bits(trainer, numbers)
@@ -132,7 +131,7 @@ def why_one_thread(trainer: Trainer, most: int) -> str:
 
 def cannot_try(trainer: Trainer) -> bool:
     """Whether the training does not take Tandem's own steps on the CPU."""
-    return bool(trainer.closed_form) or trainer.has_own_loop or trainer.device.type == "cuda"
+    return trainer.is_fitted or trainer.has_own_loop or trainer.device.type == "cuda"
 
 
 def seconds_with_same_bits(trainer: Trainer, numbers: Sequence[int]) -> dict[int, float]:

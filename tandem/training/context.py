@@ -12,6 +12,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from importlib import import_module
 from inspect import signature
 from pathlib import Path
 from typing import Any
@@ -34,8 +35,6 @@ from tandem.parts import Component, find
 from tandem.tasks import Read, Task, check_loss, open_task
 from tandem.training import auto
 from tandem.training.batches import Split, load_split
-from tandem.training.candidates import fit_of
-from tandem.training.closed_form import OwnFit
 from tandem.training.custom_loop import LoopTrainer
 from tandem.training.device import open_device
 from tandem.training.oom import OomPolicy, OutOfMemory, advice, is_out_of_memory, shorten, translate_oom
@@ -140,8 +139,8 @@ class RunContext:
         """Return `read`, with val in the split train if the evaluated weights of `model` were fitted to both. A
         baseline must know as much as the model.
         """
-        is_refitted = fit_of(model) not in (None, OwnFit) and self.params.evaluate.weights == "last"
-        if not (is_refitted or hasattr(model, "fit_initial")):
+        knows_val = self.params.evaluate.weights == "last" and hasattr(model, "last_weights_know_val")
+        if not (knows_val or hasattr(model, "fit_initial")):
             return self.read
         splits = {"train": ("train", "val")}
         return lambda split, name: np.concatenate([self.read(each, name) for each in splits.get(split, (split,))])
@@ -211,7 +210,7 @@ def open_trainer(context: RunContext, saved: dict[str, Any], workers: Workers = 
         trainer = make_trainer(train, val, settings, context.shape, context.task, context.seed, loop)
         if settings.model.name not in schema.BUILT_IN:
             check_outputs(trainer.model, train, context.shape, settings.model.name)
-            if not (loop or trainer.closed_form or workers.count > 1):
+            if not (loop or trainer.is_fitted or workers.count > 1):
                 if refusal := small_batch_refusal(trainer.model, train, len(train), settings):
                     raise ValueError(refusal)
         if restored:
@@ -248,6 +247,9 @@ def make_trainer(
     model = model.to(train.device)
     if loop:
         return LoopTrainer(model, train, val, settings, task, seed, loop)
+    if schema.is_closed_form(settings.model):
+        trainer: Trainer = import_module(schema.FITTED_TRAINER).FittedTrainer(model, train, val, settings, task, seed)
+        return trainer
     return Trainer(model, train, val, settings, task, seed)
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from tandem.machine.measure import Measurement, measure
+from tandem.machine.measure import Measurement
 from tandem.machine.threads import threads_kept
 from tandem.models import kernels
 from tandem.models.kernels import ordered
@@ -18,8 +18,6 @@ from tandem.params.schema import Train
 from tandem.tasks import Task, score_of
 from tandem.training import inference
 from tandem.training.batches import Batch, Split, batches_of, sequential_indices
-from tandem.training.candidates import fit_of
-from tandem.training.closed_form import Fit
 from tandem.training.device import has_tf32, use_tf32
 from tandem.training.graph_steps import GraphSteps
 from tandem.training.graphs import Graphs
@@ -39,24 +37,20 @@ from tandem.training.step import (
 from tandem.training.threads import Threads
 from tandem.training.workers import ALONE, Workers, own_rows, shares_of
 
-NO_STEPS = "a fit in closed form takes no steps"
-
 
 class Trainer:
     """Trains `model` (loop.py); `state()` and `restore()` save and load everything that an epoch changes."""
 
     has_own_loop = False  # whether a function of the workload's own takes the steps
+    is_fitted = False  # whether one epoch fits the model, without steps
+    ignores_threads = False  # whether no number of threads changes a bit, without a trial
 
     def __init__(self, model: nn.Module, train: Split, val: Split, params: Train, task: Task, seed: int = 0):
         self.model, self.train_split, self.val_split, self.params = model, train, val, params
         self.task, self.device = task, train.device
         self.oom = OomPolicy(model, (train, val), advice(self.device, params.precision))
-        fit = fit_of(model)
-        self.closed_form = fit(model, task, train, val, self.oom, params.batch_size) if fit else None
-        starts_in_fp32 = params.precision == "auto" or self.closed_form is not None
-        requested_mode = "eager" if self.closed_form else params.step
-        precision = "fp32" if starts_in_fp32 else realized_precision(params.precision, self.device)
-        mode, reason = choose_execution_mode(requested_mode, self.device, precision, model)
+        precision = realized_precision("fp32" if params.precision == "auto" else params.precision, self.device)
+        mode, reason = choose_execution_mode(params.step, self.device, precision, model)
         self.optimizer = AdamW(
             # A model that fits itself may have buffers alone, and AdamW refuses an empty list.
             [*model.parameters()] or [nn.Parameter(torch.zeros(0, device=self.device))],
@@ -96,9 +90,11 @@ class Trainer:
         self.peak_mib = 0.0  # highest memory peak of any epoch so far
         self.workers = ALONE
         self.missing_reasons: dict[str, str] = {}  # what could not be measured in the last epoch, and why
-        self.probe_blocker = NO_STEPS if self.closed_form else ""
+        self.probe_blocker = ""  # why the steps cannot be measured before the training
         self.threads = Threads([1 if params.threads == "auto" else params.threads])  # `auto`: tandem/training/auto.py
         self.notes: dict[str, str] = {}  # sentences for Record.summary_lines
+        # Gets the number done, the number of all, and what they are, while an epoch without steps runs.
+        self.on_progress: Callable[[int, int, str], None] = lambda num_done, num_all, unit: None
 
     def use_workers(self, workers: Workers) -> None:
         """Train together with other workers from now on. They must have opened identical trainers."""
@@ -113,8 +109,7 @@ class Trainer:
     @property
     def last_rate(self) -> float | None:
         """The learning rate of the epoch's last step; None if it takes no steps."""
-        last_step = (self.epochs_done + 1) * self.steps_per_epoch - 1
-        return None if self.closed_form else float(self.rates[last_step])
+        return float(self.epoch_rates[-1])
 
     def begin_epoch(self) -> None:
         if self.device.type == "cuda":
@@ -141,14 +136,11 @@ class Trainer:
         Each iteration takes one step, adds its loss to `total` and yields its number of sequences.
         """
         random_draws = self.start_draws()
-        steps = self.fit(self.closed_form, random_draws) if self.closed_form else take_steps(self, random_draws)
-        return self.threads.taking(steps)
+        return self.threads.taking(self.steps_of(random_draws))
 
-    def fit(self, closed_form: Fit, random_draws: RandomDraws) -> Iterator[int]:
-        """Fit the model in closed form: the only step of such an epoch."""
-        with kernels.noted_in(self.step.notes):
-            self.total = closed_form.fit(random_draws.order)
-        yield len(self.train_split)
+    def steps_of(self, random_draws: RandomDraws) -> Iterator[int]:
+        """The steps with these draws; a `FittedTrainer` (tandem/fitted) has others."""
+        return take_steps(self, random_draws)
 
     def replayed_steps(self, random_draws: RandomDraws) -> Iterator[int]:
         """Take the epoch's steps as CUDA graphs as far as possible."""
@@ -227,13 +219,7 @@ class Trainer:
         weights = snapshot(self.model)
         if val_loss < self.best_loss:
             self.best_loss, self.best_weights = val_loss, weights
-        if self.closed_form:
-            with measure(self.device) as refit:
-                self.closed_form.refit()
-            training.add(refit)
-            weights = snapshot(self.model)
-        no_steps = {name: NO_STEPS for name in ("learning_rate", "step") if self.closed_form}
-        self.missing_reasons = {**training.missing_reasons, **self.no_graph_reasons(), **no_steps}
+        self.missing_reasons = {**training.missing_reasons, **self.no_graph_reasons()}
         return Epoch(
             self.epochs_done,
             learning_rate,

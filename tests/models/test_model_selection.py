@@ -11,14 +11,14 @@ from safetensors.torch import save
 from sklearn.ensemble import ExtraTreesClassifier
 
 from tandem import files
+from tandem.fitted import candidates, closed_form
+from tandem.fitted.candidates import is_clear
+from tandem.fitted.quant import Forest, intervals
 from tandem.models import Shape
-from tandem.models.quant import Forest, intervals
 from tandem.params.schema import Augment
 from tandem.tasks import open_task
 from tandem.tasks.groups import Groups
-from tandem.training import candidates, closed_form
 from tandem.training.batches import Split
-from tandem.training.candidates import is_clear
 from tandem.training.context import make_trainer
 from tandem.training.loop import train_epoch
 from tandem.training.trainer import Trainer, snapshot
@@ -147,7 +147,7 @@ def test_labels_of_a_single_group_are_judged_by_val_alone():
     for groups, num_judged in (([0] * num_others, 0), ([0] * 80 + [1] * 80, num_others)):
         own = torch.tensor([9] * 40 + groups)
         trainer = trainer_of(values, torch.arange(len(values)) % 2, own)
-        fits = trainer.closed_form.fits.values()  # type: ignore[union-attr]
+        fits = trainer.fit.fits.values()  # type: ignore[union-attr]
         train_epoch(trainer)
         assert {len(fit.held_out[1]) for fit in fits} == {40 + num_judged}
     assert closed_form.can_be_judged(torch.tensor([0, 0, 1, 1]), torch.tensor([5, 7, 7, 7])).tolist() == [
@@ -162,7 +162,7 @@ def test_a_gain_in_few_of_the_groups_is_not_clear():
     assert is_clear(1 + gains, 2.0, people) and not is_clear(1 + gains, 2.0, Groups(people.names % 5))
     values, classes, person = windows_of_people(20)
     trainer = trainer_of(values, classes, person)
-    fits = trainer.closed_form.fits.values()  # type: ignore[union-attr]
+    fits = trainer.fit.fits.values()  # type: ignore[union-attr]
     train_epoch(trainer)
     groups = closed_form.groups_held_out(trainer.train_split, trainer.val_split)
     assert groups and {len(fit.held_out[1]) for fit in fits} == {len(groups.names)}

@@ -13,15 +13,15 @@ from safetensors.torch import save
 
 from tandem import data
 from tandem.data.packed import as_arrays
-from tandem.models import Shape, minirocket
-from tandem.models.hydra import Hydra
-from tandem.models.minirocket import MiniRocket
+from tandem.fitted import closed_form, minirocket
+from tandem.fitted.hydra import Hydra
+from tandem.fitted.minirocket import MiniRocket
+from tandem.models import Shape
 from tandem.params import schema
 from tandem.params.parsing import parse
 from tandem.params.schema import Augment
 from tandem.predictor import Predictor
 from tandem.tasks import open_task, ridge
-from tandem.training import closed_form
 from tandem.training.batches import Split
 from tandem.training.context import make_trainer
 from tandem.training.loop import train_epoch

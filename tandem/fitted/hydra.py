@@ -17,7 +17,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor, nn
 
-from tandem.models.minirocket import LENGTH, draw_channels, shifted, summed_channels, with_zero_channel
+from tandem.fitted.minirocket import LENGTH, draw_channels, shifted, summed_channels, with_zero_channel
 
 NUM_COMPETING = 8
 GROUPS_AT_ONCE = 8  # so that the responses to a long sequence stay in the CPU's cache

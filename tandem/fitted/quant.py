@@ -7,7 +7,7 @@ quantiles; the mean is subtracted from every second one. The intervals are those
 padding is zero. If the lengths differ, the features also are the length, and the same quantiles of the sequences
 stretched to the longest one's length.
 
-tandem/training/candidates.py grows the trees with scikit-learn. Here they are tensors: prediction needs only torch. It
+tandem/fitted/candidates.py grows the trees with scikit-learn. Here they are tensors: prediction needs only torch. It
 runs on the CPU for every device, because a tree compares with thresholds, and other kernels round to another side.
 
 Shapes: B sequences, T steps, F features of the data, P quantiles, C outputs, M nodes of all trees.

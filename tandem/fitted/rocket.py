@@ -1,7 +1,7 @@
 """Pooled fixed convolutions and a linear layer: the features of MiniRocket and HYDRA with one closed-form fit.
 
 The two feature sets together are more accurate than either alone (Dempster, Schmidt and Webb 2023, arXiv:2203.13652,
-section 4). tandem/training/closed_form.py computes them once per sequence, standardizes them by the training split, and
+section 4). tandem/fitted/closed_form.py computes them once per sequence, standardizes them by the training split, and
 fits a ridge regression in closed form: one epoch, no learning rate. `forward` has the usual interface, so evaluation,
 the predictor and GPU code treat the network like any other.
 """
@@ -13,9 +13,9 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
+from tandem.fitted.hydra import Hydra
+from tandem.fitted.minirocket import MiniRocket
 from tandem.models import Shape
-from tandem.models.hydra import Hydra
-from tandem.models.minirocket import MiniRocket
 from tandem.parts import Whole
 
 # Size of the largest tensor of a pass: small enough for the CPU's cache, large enough to keep a GPU busy.
@@ -27,6 +27,7 @@ RARITY_EXPONENT = 4  # from HYDRA's authors: a count that is nearly always zero 
 class FittedHead(nn.Module, ABC):
     """Features of a sequence, standardized, and a linear layer: `forward(values (B, T, F), mask (B, T))` -> (B, C)."""
 
+    last_weights_know_val = True  # `last.safetensors` is fitted to train and val
     mean: Tensor
     scale: Tensor
 

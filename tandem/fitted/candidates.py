@@ -1,4 +1,4 @@
-"""Fits every candidate of a network and selects one by held-out errors (tandem/models/model_selection.py).
+"""Fits every candidate of a network and selects one by held-out errors (tandem/fitted/model_selection.py).
 
 All candidates are judged on the same sequences, which no fit saw: the training sequences, left out one at a time
 (ridge) or out of the bag (forest), and those of val. With more than MAX_KEPT sequences, only val judges.
@@ -24,16 +24,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from tandem.fitted import closed_form
+from tandem.fitted.closed_form import ClosedForm, Fit, OwnFit
 from tandem.tasks import FittedTask
 from tandem.tasks.groups import Groups
 from tandem.tasks.statistics import jackknife_error
-from tandem.training import closed_form
 from tandem.training.batches import Split, sequential_indices
-from tandem.training.closed_form import ClosedForm, Fit, OwnFit
 
 if TYPE_CHECKING:
-    from tandem.models.model_selection import Network
-    from tandem.models.quant import Forest
+    from tandem.fitted.model_selection import Network
+    from tandem.fitted.quant import Forest
 
 NUM_STANDARD_ERRORS = 1.0
 NUM_STANDARD_ERRORS_OVER_CONSTANT = 2.0  # more than 1, because the best of three candidates is compared
@@ -88,13 +88,11 @@ class Selection(Fit):
         return self.task.score(self.task.predict(outputs, mask), targets, mask)
 
 
-def fit_of(model: Any) -> type[Fit] | None:
-    """How to fit a model without steps; None if it takes steps."""
+def fit_of(model: Any) -> type[Fit]:
+    """How to fit a model."""
     if hasattr(model, "fit"):
         return OwnFit
-    if getattr(model, "is_fitted_in_closed_form", False):
-        return Selection if hasattr(model, "candidates") else ClosedForm
-    return None
+    return Selection if hasattr(model, "candidates") else ClosedForm
 
 
 def errors_of(outputs: Tensor, encoded: Tensor, targets: Tensor) -> Tensor:

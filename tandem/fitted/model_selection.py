@@ -4,7 +4,7 @@
 - `raw`: a ridge regression on the values themselves;
 - `forest`: extremely randomized trees on quantiles over intervals (quant.py).
 
-tandem/training/candidates.py fits all three and selects one.
+tandem/fitted/candidates.py fits all three and selects one.
 """
 
 from typing import Annotated, Any
@@ -13,8 +13,9 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from tandem.models import Shape, rocket
-from tandem.models.quant import Forest
+from tandem.fitted import rocket
+from tandem.fitted.quant import Forest
+from tandem.models import Shape
 from tandem.parts import Whole
 
 NAMES = {
@@ -31,6 +32,7 @@ class Network(nn.Module):
 
     tasks = ("classify", "regress")
     is_fitted_in_closed_form = True
+    last_weights_know_val = True
     selected: Tensor  # the candidate's number
     held_out_scores: Tensor  # of the candidates, NaN if it was not fitted, and of a constant prediction
     beats_constant: Tensor

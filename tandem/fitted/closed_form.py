@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from tandem.models.rocket import COLUMNS
+from tandem.fitted.rocket import COLUMNS
 from tandem.tasks import FittedTask
 from tandem.tasks.groups import Groups
 from tandem.tasks.ridge import Primal, centred, leave_one_out
@@ -36,7 +36,7 @@ from tandem.training.inference import for_each_part
 from tandem.training.oom import OomPolicy
 
 if TYPE_CHECKING:
-    from tandem.models.rocket import FittedHead
+    from tandem.fitted.rocket import FittedHead
 
 MAX_KEPT = 4096  # with more, a decomposition of the products takes minutes
 NUM_SAMPLE = 2048  # training sequences for the biases and, if not all features are kept, for mean and deviation

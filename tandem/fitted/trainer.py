@@ -1,0 +1,51 @@
+"""`FittedTrainer`: a `Trainer` whose only epoch fits the model, without steps."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+from torch import nn
+
+from tandem.fitted.candidates import fit_of
+from tandem.fitted.closed_form import OwnFit
+from tandem.machine.measure import Measurement, measure
+from tandem.models import kernels
+from tandem.params.schema import Train
+from tandem.tasks import Task
+from tandem.training.batches import Split
+from tandem.training.loop import Epoch
+from tandem.training.random_draws import RandomDraws
+from tandem.training.trainer import Trainer
+
+NO_STEPS = "a fit in closed form takes no steps"
+
+
+class FittedTrainer(Trainer):
+    """A Trainer whose epoch is a `Fit` (closed_form.py): first to train, and after the validation to train and val."""
+
+    is_fitted = True
+
+    def __init__(self, model: nn.Module, train: Split, val: Split, params: Train, task: Task, seed: int = 0) -> None:
+        super().__init__(model, train, val, replace(params, precision="fp32", step="eager"), task, seed)
+        self.fit = fit_of(model)(model, task, train, val, self.oom, params.batch_size)
+        self.ignores_threads = not isinstance(self.fit, OwnFit)
+        self.probe_blocker = NO_STEPS
+
+    @property
+    def last_rate(self) -> None:
+        return None
+
+    def steps_of(self, random_draws: RandomDraws) -> Iterator[int]:
+        """Fit the model: the only step of its epoch."""
+        self.fit.on_progress = self.on_progress
+        with kernels.noted_in(self.step.notes):
+            self.total = self.fit.fit(random_draws.order)
+        yield len(self.train_split)
+
+    def end_epoch(self, training: Measurement, validation: Measurement, *others: Any) -> Epoch:
+        epoch = super().end_epoch(training, validation, *others)
+        with measure(self.device) as refit:
+            self.fit.refit()
+        training.add(refit)
+        self.missing_reasons |= dict.fromkeys(("learning_rate", "step"), NO_STEPS)
+        return replace(epoch, digests={**epoch.digests, "weights_sha256": self.weights_sha256()})
