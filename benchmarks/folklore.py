@@ -13,7 +13,6 @@ without its warm-up.
 
 import argparse
 import gc
-import itertools
 import math
 import os
 import statistics
@@ -42,7 +41,6 @@ from tandem.params.schema import Model, built_in_attributes
 from tandem.parts import built_in
 from tandem.training.batches import TENSORS, Batch, Split, sequential_indices
 from tandem.training.device import open_device
-from tandem.training.loop import take_eager_steps
 from tandem.training.step import Step
 
 Work = Callable[[], int]  # does some work and returns the number of sequences; the device may still be busy
@@ -135,9 +133,14 @@ class Training:
         return loss
 
     def on(self, batches: Iterable[Batch]) -> int:
-        """Train on `batches` with the project's loop; return the number of sequences of an epoch."""
+        """Train on `batches` with the project's steps, as its loop does; return their number of sequences."""
         self.model.train()
-        return sum(take_eager_steps(batches, self.step, itertools.repeat(1e-3), self.total))
+        num_sequences = 0
+        for batch in batches:
+            self.step.set_rate(1e-3)
+            self.total.add_(self.step(batch))
+            num_sequences += batch.global_size
+        return num_sequences
 
     def epoch(self) -> int:
         return self.on(self.batches())

@@ -83,14 +83,14 @@ def trainer_on(
 
     from tandem import models
     from tandem.tasks import open_task
-    from tandem.training.trainer import Trainer
+    from tandem.training.context import trainer_class
 
     torch.set_num_threads(1)
     torch.manual_seed(0)
     task, (_, num_steps, features) = open_task(task_name, SUMMARIES[task_name]), split.tensors["values"].shape
     shape = models.Shape(features, task.num_outputs, num_steps, task.per_step)
     model = models.build(settings.model, shape) if model is None else model
-    return Trainer(model.to(split.device), split, split, settings, task, seed)
+    return trainer_class(settings.model)(model.to(split.device), split, split, settings, task, seed)
 
 
 def new_trainer(device: str, data_location: str, folder: Path, settings: Train = SETTINGS) -> "Trainer":

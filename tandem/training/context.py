@@ -31,7 +31,7 @@ from tandem.params import schema
 from tandem.params.devices import split_device
 from tandem.params.loading import load_params, load_workload
 from tandem.params.schema import Threads, Train, Workload
-from tandem.parts import Component, find
+from tandem.parts import Component, Part, find
 from tandem.tasks import Read, Task, check_loss, open_task
 from tandem.training import auto
 from tandem.training.batches import Split, load_split
@@ -221,7 +221,7 @@ def open_trainer(context: RunContext, saved: dict[str, Any], workers: Workers = 
         set_min_grad_accum_steps(trainer, int(os.environ.get(MIN_GRAD_ACCUM_STEPS, "1")))
         if context.train_params.step != "eager":
             carrier = "gloo cannot be captured" if device.type == "cpu" else "capturing nccl is untested"
-            trainer.step.eager_reason = f"several workers take their steps eagerly ({carrier})"
+            trainer.step.take_eagerly(f"several workers take their steps eagerly ({carrier})")
     return trainer
 
 
@@ -247,10 +247,15 @@ def make_trainer(
     model = model.to(train.device)
     if loop:
         return LoopTrainer(model, train, val, settings, task, seed, loop)
-    if schema.is_closed_form(settings.model):
-        trainer: Trainer = import_module(schema.FITTED_TRAINER).FittedTrainer(model, train, val, settings, task, seed)
-        return trainer
-    return Trainer(model, train, val, settings, task, seed)
+    return trainer_class(settings.model)(model, train, val, settings, task, seed)
+
+
+def trainer_class(model: Part) -> type[Trainer]:
+    """What trains a network: `FittedTrainer`, imported by name, if it is fitted without steps."""
+    if not schema.is_closed_form(model):
+        return Trainer
+    found: type[Trainer] = import_module(schema.FITTED_TRAINER).FittedTrainer
+    return found
 
 
 def check_outputs(model: Any, train: Split, shape: Shape, name: str) -> None:

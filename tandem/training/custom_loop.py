@@ -60,7 +60,8 @@ class LoopTrainer(Trainer):
         self, model: nn.Module, train: Split, val: Split, params: Train, task: Task, seed: int, loop: Component
     ) -> None:
         super().__init__(model, train, val, replace(params, step="eager"), task, seed)
-        self.step.eager_reason = self.probe_blocker = REASON
+        self.step.take_eagerly(REASON)
+        self.probe_blocker = REASON
         self.notes["loop"] = f"{loop.name} takes the steps, {WITHOUT}"
         first, *others = self.oom.advice
         self.oom.advice = [first, "lower train.batch_size", *others]

@@ -32,7 +32,7 @@ class GraphSteps:
     """Takes the steps of every epoch as CUDA graphs, and adds their losses to `total`, a scalar on the device.
 
     Requires `step.graphs` and an optimizer whose learning rate is a tensor. The results are bitwise identical to those
-    of loop.take_eager_steps: tests check this on the CPU, where `take_next` runs uncaptured.
+    of eager steps: tests check this on the CPU, where `take_next` runs uncaptured.
     """
 
     def __init__(self, step: Step, split: Split, params: Train, total: Tensor) -> None:
@@ -68,7 +68,7 @@ class GraphSteps:
         """
         oom, num_fallbacks = self.step.oom, len(self.step.oom.fallbacks)
         oom.run_with_fallbacks(lambda: self.start_epoch(random_draws, rates))
-        # Used only if the data is streamed; resident data has no chunks.
+        # Of streamed data; resident data has no chunks, and this iterator is then not used.
         chunks = self.split.batches(random_draws.order, self.batches_per_chunk * self.params.batch_size)
         for index in range(self.num_batches):
             if len(oom.fallbacks) > num_fallbacks:
@@ -104,10 +104,10 @@ class GraphSteps:
             if static is not None and drawn is not None:
                 static.copy_(drawn)
 
-    def take_next(self, step: Callable[[Batch], Tensor], is_full: bool) -> None:
+    def take_next(self, update: Callable[[Batch], Tensor], is_full: bool) -> None:
         """Take the next step. This code is captured, so it uses only tensors on the device.
 
-        `step`: the Step in a warm-up, which falls back if memory runs out; `take_step` in the capture, which cannot.
+        `update`: the Step in a warm-up, which falls back if memory runs out; `take_step` in the capture, which cannot.
         """
         assert self.random_draws is not None
         rows, positions = self.last_rows, self.last_positions
@@ -120,5 +120,5 @@ class GraphSteps:
         batch = self.random_draws.apply_to(Batch(values, mask, targets, rows), self.params)
         for group in self.step.optimizer.param_groups:
             group["lr"].copy_(self.rates.index_select(0, self.batch_index).squeeze(0))
-        self.total += step(batch)
+        self.total.add_(update(batch))
         self.batch_index += 1

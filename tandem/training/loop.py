@@ -7,7 +7,7 @@ its workers. Losses stay on the device until the epoch ends.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -43,8 +43,8 @@ def train_epoch(trainer: Trainer) -> Epoch:
     trainer.begin_epoch()
     steps, num_sequences = trainer.training_steps(), 0  # draws the epoch's random numbers; takes no step yet
     with measure(trainer.device) as training:
-        for size in steps:  # each iteration takes one optimizer step
-            num_sequences += size
+        for num_taken in steps:  # each iteration takes one optimizer step
+            num_sequences += num_taken
         train_loss = trainer.workers.sum(trainer.total) / num_sequences
     trainer.add_memory_of_graphs(training)
     with measure(trainer.device) as validation:
@@ -53,28 +53,25 @@ def train_epoch(trainer: Trainer) -> Epoch:
 
 
 def take_steps(trainer: Trainer, random_draws: RandomDraws) -> Iterator[int]:
-    """Take the steps of an epoch as CUDA graphs as far as possible, and the others eagerly. Each iteration takes one
-    step, adds its loss to `trainer.total`, and yields its number of sequences.
+    """Take the steps of an epoch: as CUDA graphs as far as possible, and the others eagerly. Each iteration takes one
+    step and yields its number of sequences (of all workers).
+
+    The losses are added to `trainer.total`, a scalar on the device that is read once per epoch: `.item()` in every step
+    would synchronize in every step.
     """
-    num_done = 0
+    step, rates, num_done = trainer.step, trainer.epoch_rates, 0
     trainer.total.zero_()
-    for num_sequences in trainer.replayed_steps(random_draws):
-        num_done += 1
-        yield num_sequences
-    if num_done < trainer.steps_per_epoch:
-        batches, rates = trainer.batches(random_draws, num_done), trainer.epoch_rates[num_done:].tolist()
-        yield from take_eager_steps(batches, trainer.step, rates, trainer.total)
-
-
-def take_eager_steps(batches: Iterable[Batch], step: Step, rates: Iterable[float], total: Tensor) -> Iterator[int]:
-    """Take one step per batch with its learning rate; yield its number of sequences (of all workers).
-
-    Adds the summed loss to `total`, a scalar on the device that is read once per epoch: `.item()` in every step would
-    synchronize in every step.
-    """
-    for batch, rate in zip(batches, rates, strict=False):
+    if graph_steps := trainer.open_graph_steps():
+        for num_sequences in graph_steps.steps(random_draws, rates):
+            num_done += 1
+            yield num_sequences
+        del graph_steps
+        trainer.close_graph_steps()
+    if num_done == trainer.steps_per_epoch:
+        return
+    for batch, rate in zip(trainer.batches(random_draws, num_done), rates[num_done:].tolist(), strict=True):
         step.set_rate(rate)
-        total += step(batch)
+        trainer.total.add_(step(batch))
         yield batch.global_size
 
 
@@ -82,8 +79,8 @@ def take_step(step: Step, batch: Batch) -> Tensor:
     """Compute the gradients of the batch's mean loss, in `grad_accum_steps` parts, and update the weights. Return the
     loss summed over the sequences, a scalar on the device.
 
-    With several workers, the mean is over the sequences of all of them, and the sum over those of this worker. The
-    weights change last: if memory runs out before, the step can be repeated.
+    With several workers, the gradients are those of the mean over the sequences of all workers; the returned sum is
+    over this worker's. The weights change in the last lines, so the caller may repeat a step that fails before.
     """
     step.optimizer.zero_grad(set_to_none=True)
     total: Any = None
@@ -93,7 +90,7 @@ def take_step(step: Step, batch: Batch) -> Tensor:
             with autocast(step.precision, step.device), kernels.noted_in(step.notes):
                 outputs = step.forward(*part.inputs()).float()
             loss = step.loss(outputs, part)
-            # DistributedDataParallel divides by the number of workers; this factor cancels that.
+            # DistributedDataParallel averages over the workers; this factor makes it a sum.
             weight = part.num_counted / batch.global_size * step.workers.count
             step.scaler.scale(loss if weight == 1 else loss * weight).backward()
         summed = loss.detach() * part.num_counted

@@ -33,8 +33,8 @@ Loss = Callable[[Tensor, Batch], Tensor]  # (outputs, their batch) -> mean over 
 class Step:
     """`step(batch)` updates the weights and returns the loss, summed over the sequences, as a scalar on the device.
 
-    If `graphs` is set, `GraphSteps` (graph_steps.py) captures `take_step` (loop.py) and replays it. `step(batch)` then
-    takes the first steps (warm-ups), those of measurements, and all steps after the graphs are given up.
+    With `graphs`, `GraphSteps` (graph_steps.py) captures `take_step` (loop.py) and replays it; `step(batch)` takes the
+    warm-ups. Without, or after the graphs are given up, `step(batch)` takes every step.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class Step:
         self.oom.free_graphs = lambda: step.free_graphs()
         self.workers = ALONE
         self.may_fall_back = True  # whether an OOM error may change how the training continues
-        self.eager_reason = eager_reason  # why no graph is captured, also on a CPU; empty for `eager` and `compile`
+        self.eager_reason = eager_reason  # why no graph is captured, also on a CPU; empty if params.yaml asks for none
         self.gave_up_reason = ""  # why the training stopped using its graph; checkpoints contain it
         self.forward: Callable[..., Tensor] = model
         self.is_compiled = execution_mode == "compile"
@@ -165,9 +165,22 @@ class Step:
         self.optimizer.zero_grad(set_to_none=True)  # the gradients are in the graph's memory
         return "the CUDA graph of the step is freed, and the next steps are eager"
 
+    def take_eagerly(self, reason: str) -> None:
+        self.graphs, self.eager_reason = None, reason
+
     def give_up_graphs(self, reason: str) -> None:
         """Take eager steps in the rest of the training, also after a resume."""
-        self.graphs, self.eager_reason, self.gave_up_reason = None, reason, reason
+        self.take_eagerly(reason)
+        self.gave_up_reason = reason
+
+    def drop_graphs(self) -> None:
+        """Drop the captured graphs, because their tensors have moved. Later steps capture new ones if possible."""
+        if self.graphs is None:
+            return
+        if reason := graph_blocker(self.device, self.precision, self.model):
+            self.take_eagerly(reason)
+        else:
+            self.graphs, self.eager_reason = Graphs(self.device), ""
 
     def give_up_graphs_after(self, error: RuntimeError) -> None:
         """Take eager steps after a failed capture, or if the graphs left too little memory. No step is lost.

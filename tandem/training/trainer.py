@@ -20,7 +20,6 @@ from tandem.training import inference
 from tandem.training.batches import Batch, Split, batches_of, sequential_indices
 from tandem.training.device import has_tf32, use_tf32
 from tandem.training.graph_steps import GraphSteps
-from tandem.training.graphs import Graphs
 from tandem.training.loop import Epoch, take_steps, train_epoch
 from tandem.training.oom import OomPolicy, advice
 from tandem.training.optimizer import AdamW, learning_rates
@@ -29,7 +28,6 @@ from tandem.training.saved_network import PREDICTION_BATCH
 from tandem.training.step import (
     Step,
     choose_execution_mode,
-    graph_blocker,
     loss_of,
     random_state,
     set_random_state,
@@ -108,13 +106,13 @@ class Trainer:
 
     @property
     def last_rate(self) -> float | None:
-        """The learning rate of the epoch's last step; None if it takes no steps."""
+        """The learning rate of the epoch's last step; None in a `FittedTrainer`, which takes no steps."""
         return float(self.epoch_rates[-1])
 
     def begin_epoch(self) -> None:
         if self.device.type == "cuda":
-            # Setting the state of torch's generator, even to itself, restarts cuDNN's dropout between RNN layers.
-            # A resume sets it. Every epoch sets it too, so a resumed training draws the same dropout as any other.
+            # A resume must set the state of torch's generator, which restarts cuDNN's dropout between RNN layers. Every
+            # epoch sets it too, so an uninterrupted training draws the same dropout.
             set_random_state(random_state(self.device), self.device)
         if self.workers.count > 1:
             self.synchronize_workers()
@@ -142,24 +140,25 @@ class Trainer:
         """The steps with these draws; a `FittedTrainer` (tandem/fitted) has others."""
         return take_steps(self, random_draws)
 
-    def replayed_steps(self, random_draws: RandomDraws) -> Iterator[int]:
-        """Take the epoch's steps as CUDA graphs as far as possible."""
+    def open_graph_steps(self) -> GraphSteps | None:
+        """What takes the epoch's steps as CUDA graphs; None if they are eager."""
         if self.num_fallbacks_at_drop != len(self.oom.fallbacks):
             self.drop_graphs()
-        if self.step.graphs is not None:
-            if self.graph_steps is None:
-                self.graph_steps = self.oom.run_with_fallbacks(self.make_graph_steps)
-            yield from self.graph_steps.steps(random_draws, self.epoch_rates)
-            if self.step.graphs is None:
-                self.graph_steps = None  # this also frees its chunk of streamed data
+        if self.step.graphs is not None and self.graph_steps is None:
+            self.graph_steps = self.oom.run_with_fallbacks(
+                lambda: GraphSteps(self.step, self.train_split, self.params, self.total)
+            )
+        return self.graph_steps
+
+    def close_graph_steps(self) -> None:
+        """Free the chunk of streamed data, if the graphs have been given up."""
+        if self.step.graphs is None:
+            self.graph_steps = None
 
     @property
     def epoch_rates(self) -> torch.Tensor:
         """The learning rates (steps_per_epoch,) of the next epoch."""
         return self.rates[self.epochs_done * self.steps_per_epoch :][: self.steps_per_epoch]
-
-    def make_graph_steps(self) -> GraphSteps:
-        return GraphSteps(self.step, self.train_split, self.params, self.total)
 
     def batches(self, random_draws: RandomDraws, num_done: int = 0) -> Iterator[Batch]:
         """The epoch's batches after the first `num_done`."""
@@ -248,10 +247,7 @@ class Trainer:
     def drop_graphs(self) -> None:
         """Drop the captured graphs, because their tensors have moved. Later steps capture new ones if possible."""
         self.graph_steps, self.num_fallbacks_at_drop = None, len(self.oom.fallbacks)
-        if self.step.graphs is not None:
-            reason = graph_blocker(self.device, self.step.precision, self.model)
-            self.step.graphs = None if reason else Graphs(self.device)
-            self.step.eager_reason = reason
+        self.step.drop_graphs()
 
     def no_graph_reasons(self) -> dict[str, str]:
         """The reason why steps are not captured, although params.yaml or `auto` on this device asks for a graph."""
@@ -333,7 +329,7 @@ class Trainer:
             with threads_kept():
                 yield
         finally:
-            self.restore(before)  # captures graphs anew
+            self.restore(before)  # also drops the graphs; later steps capture again
             self.optimizer.zero_grad(set_to_none=True)
             if self.device.type == "cuda":
                 torch.cuda.empty_cache()  # otherwise the trials' memory would count as reserved by the training

@@ -14,7 +14,7 @@ from tandem.models.seq2seq import ManualLSTM
 from tandem.params import schema
 from tandem.params.schema import Augment
 from tandem.training import graph_steps
-from tandem.training import trainer as trainer_module
+from tandem.training import step as step_module
 from tandem.training.batches import Split
 from tandem.training.graph_steps import GraphSteps
 from tandem.training.graphs import CaptureFailed
@@ -123,8 +123,8 @@ def test_where_a_capture_fails_the_plain_loop_takes_the_steps_that_are_left(fail
 
 def test_a_resumed_training_says_that_its_graph_was_let_go(monkeypatch: pytest.MonkeyPatch):
     """Also one that has nothing left to train."""
-    monkeypatch.setattr(trainer_module, "graph_blocker", lambda *_: "")
-    monkeypatch.setattr(trainer_module, "Graphs", lambda _: Uncaptured())
+    monkeypatch.setattr(step_module, "graph_blocker", lambda *_: "")
+    monkeypatch.setattr(step_module, "Graphs", lambda _: Uncaptured())
     for let_go in (False, True):
         begun, resumed = (uncaptured(trainer_of("classify", "gru")) for _ in range(2))
         train_epoch(begun)
@@ -148,8 +148,8 @@ def test_where_memory_runs_out_beside_a_graph_it_is_said_why_steps_are_taken_eag
             self.captured = {"a graph": None} if has_captured else {}
             raise torch.OutOfMemoryError("CUDA out of memory. Planted")
 
-    monkeypatch.setattr(trainer_module, "graph_blocker", lambda *_: "")
-    monkeypatch.setattr(trainer_module, "Graphs", lambda _: NoRoom())
+    monkeypatch.setattr(step_module, "graph_blocker", lambda *_: "")
+    monkeypatch.setattr(step_module, "Graphs", lambda _: NoRoom())
     other = uncaptured(trainer_of("classify", "gru"))
     other.step.graphs = NoRoom()
     assert_equal_bits(trainer_of("classify", "gru"), other)
