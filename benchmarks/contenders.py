@@ -99,7 +99,7 @@ def contenders(case: Case, device: str) -> tuple[dict[str, Contender], str]:
 def choose_precision(trainer: Trainer, device: str) -> tuple[str, str]:
     """The choice of `precision: auto` without a cached choice."""
     uses = {name: partial(trainer.set_precision, name) for name in auto.precisions(trainer.device)}
-    return auto.explained(auto.measure("precision", trainer, detect_hardware(device), uses), "chosen by measuring")
+    return auto.explained(auto.time_choices("precision", trainer, detect_hardware(device), uses), "chosen by measuring")
 
 
 def open_trainer(case: Case, contender: Contender, device: str) -> Trainer:
@@ -196,7 +196,7 @@ def refuse_another_way(trainer: Trainer) -> None:
 
 
 def floor(trainer: Trainer, tick: StepTimer, contender: Contender) -> None:
-    batch = trainer.one_batch(trainer.params.batch_size)
+    batch = trainer.one_batch(trainer.settings.batch_size)
     while True:
         trainer.step(batch)
         tick()
@@ -204,7 +204,7 @@ def floor(trainer: Trainer, tick: StepTimer, contender: Contender) -> None:
 
 def graph_floor(trainer: Trainer, tick: StepTimer, contender: Contender) -> None:
     """The captured step alone, on one batch, without making batches."""
-    step = trainer.step.repeated(trainer.one_batch(trainer.params.batch_size))
+    step = trainer.step.repeated(trainer.one_batch(trainer.settings.batch_size))
     for _ in range(NUM_WARMUPS + 1):
         step()
     refuse_another_way(trainer)
@@ -220,15 +220,15 @@ def loader(trainer: Trainer, num_workers: int = 0) -> Any:
     # fork: the default of a loader on Linux, but not in a process that a fork server started.
     more = {"persistent_workers": True, "multiprocessing_context": "fork"} if num_workers else {}
     return DataLoader(
-        TensorDataset(*tensors), trainer.params.batch_size, shuffle=True, num_workers=num_workers,
+        TensorDataset(*tensors), trainer.settings.batch_size, shuffle=True, num_workers=num_workers,
         pin_memory=trainer.device.type == "cuda", **more,
     )  # fmt: skip
 
 
 def loss_of(trainer: Trainer, model: nn.Module, tensors: list[torch.Tensor]) -> torch.Tensor:
     values, mask, targets = tensors
-    teacher_targets = [targets] if hasattr(trainer.params.model, "teacher_forcing") else []
-    return trainer.task.loss(model(values, mask, *teacher_targets), targets, mask, trainer.params.label_smoothing)
+    teacher_targets = [targets] if hasattr(trainer.settings.model, "teacher_forcing") else []
+    return trainer.task.loss(model(values, mask, *teacher_targets), targets, mask, trainer.settings.label_smoothing)
 
 
 def usual_step(
@@ -239,8 +239,8 @@ def usual_step(
     with autocast(contender.precision, trainer.device):
         loss = loss_of(trainer, trainer.model, batch)
     loss.backward()
-    if trainer.params.max_grad_norm:
-        nn.utils.clip_grad_norm_(trainer.model.parameters(), trainer.params.max_grad_norm)
+    if trainer.settings.max_grad_norm:
+        nn.utils.clip_grad_norm_(trainer.model.parameters(), trainer.settings.max_grad_norm)
     optimizer.step()
     return loss.detach()
 
@@ -249,7 +249,7 @@ def plain(
     trainer: Trainer, tick: StepTimer, contender: Contender, num_workers: int = 0, own_network: bool = False
 ) -> None:
     device = trainer.device
-    optimizer = torch.optim.AdamW(trainer.model.parameters(), lr=trainer.params.learning_rate)
+    optimizer = torch.optim.AdamW(trainer.model.parameters(), lr=trainer.settings.learning_rate)
     batches = loader(trainer, num_workers)
     while True:
         total = 0.0
@@ -261,9 +261,9 @@ def plain(
 
 def plain_tuned(trainer: Trainer, tick: StepTimer, contender: Contender) -> None:
     keep_freed_memory()
-    device, size = trainer.device, trainer.params.batch_size
+    device, size = trainer.device, trainer.settings.batch_size
     tensors = [trainer.train_split.tensors[name] for name in TENSORS]  # on the device
-    optimizer = torch.optim.AdamW(trainer.model.parameters(), lr=trainer.params.learning_rate, fused=True)
+    optimizer = torch.optim.AdamW(trainer.model.parameters(), lr=trainer.settings.learning_rate, fused=True)
     while True:
         total = torch.zeros((), device=device)
         for rows in torch.randperm(len(tensors[0]), device=device).split(size):
@@ -278,15 +278,15 @@ def accelerate(trainer: Trainer, tick: StepTimer, contender: Contender) -> None:
 
     helper = Accelerator(cpu=trainer.device.type == "cpu")
     model, optimizer, batches = helper.prepare(
-        trainer.model, torch.optim.AdamW(trainer.model.parameters(), lr=trainer.params.learning_rate), loader(trainer)
+        trainer.model, torch.optim.AdamW(trainer.model.parameters(), lr=trainer.settings.learning_rate), loader(trainer)
     )
     while True:
         for tensors in batches:
             optimizer.zero_grad()
             loss = loss_of(trainer, model, tensors)
             helper.backward(loss)
-            if trainer.params.max_grad_norm:
-                helper.clip_grad_norm_(model.parameters(), trainer.params.max_grad_norm)
+            if trainer.settings.max_grad_norm:
+                helper.clip_grad_norm_(model.parameters(), trainer.settings.max_grad_norm)
             optimizer.step()
             tick()
 
@@ -298,12 +298,12 @@ class Resident:
         self.trainer = trainer
 
     def __len__(self) -> int:
-        return len(self.trainer.train_split) // self.trainer.params.batch_size
+        return len(self.trainer.train_split) // self.trainer.settings.batch_size
 
     def __iter__(self) -> Iterator[list[torch.Tensor]]:
         split = self.trainer.train_split
         order = torch.randperm(len(split), generator=self.trainer.generator)
-        for batch in split.batches(order, self.trainer.params.batch_size):
+        for batch in split.batches(order, self.trainer.settings.batch_size):
             yield [batch.values, batch.mask, batch.targets]
 
 
@@ -323,7 +323,7 @@ def lightning(trainer: Trainer, tick: StepTimer, contender: Contender, tuned: bo
 
         def configure_optimizers(self) -> torch.optim.Optimizer:
             return torch.optim.AdamW(
-                self.parameters(), lr=trainer.params.learning_rate, **({"fused": True} if tuned else {})
+                self.parameters(), lr=trainer.settings.learning_rate, **({"fused": True} if tuned else {})
             )
 
         def on_train_batch_end(self, *_: Any) -> None:
@@ -343,7 +343,7 @@ def lightning(trainer: Trainer, tick: StepTimer, contender: Contender, tuned: bo
         accelerator="gpu" if trainer.device.type == "cuda" else "cpu",
         devices=1,
         max_epochs=-1,
-        gradient_clip_val=trainer.params.max_grad_norm or None,
+        gradient_clip_val=trainer.settings.max_grad_norm or None,
         precision="bf16-mixed" if contender.precision == "bf16" else None,
         barebones=tuned,
     )

@@ -147,7 +147,7 @@ def changed(trainer: Any, changes: Mapping[str, Any]) -> Any:
     for part in model.modules():
         if isinstance(part, torch.nn.RNNBase):
             part.flatten_parameters()  # the copied weights are not contiguous: cuDNN would gather them in every step
-    return Trainer(model, trainer.train_split, trainer.val_split, replace(trainer.params, **changes), trainer.task)
+    return Trainer(model, trainer.train_split, trainer.val_split, replace(trainer.settings, **changes), trainer.task)
 
 
 def gains(fits: dict[str, Any], rounds: int, seconds: float) -> dict[str, list[float]]:

@@ -220,7 +220,7 @@ def steps_on(trainer: "Trainer", size: int, rank: int, number: int) -> tuple[Cal
     rows = (torch.arange(size) % len(split))[places_of(shares)]
     batch = next(split.batches(rows, len(rows)))
     batch = replace(batch, shares=shares if number > 1 else ())
-    if uses_teacher_forcing(trainer.params.model):
+    if uses_teacher_forcing(trainer.settings.model):
         batch = replace(batch, teacher_targets=batch.targets)
 
     def whole() -> None:

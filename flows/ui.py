@@ -72,10 +72,10 @@ def main(options: Namespace) -> Result:
             raise CommandError(f"already running: {running['prefect']} and {running['mlflow']}")
         if process is not None:
             raise CommandError(f"another `tandem ui` (process {process}) is starting here; wait for its addresses")
-        return serve(*ports)
+        return run_servers(*ports)
 
 
-def serve(*ports: int) -> Result:
+def run_servers(*ports: int) -> Result:
     for number in ENDING:
         signal.signal(number, signal.default_int_handler)
     servers: list[Server] = []

@@ -1,4 +1,1 @@
-"""The pipeline's stages, one module each. tandem/stage.py calls the `main(...)` of the stage that dvc.yaml names.
-
-other_seeds.py is a part of `replicate`.
-"""
+"""The pipeline's stages, one module each. tandem/stage.py calls the `main(...)` of the stage that dvc.yaml names."""

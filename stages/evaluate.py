@@ -29,7 +29,7 @@ from tandem.runs.headline import BASELINE_TAG
 from tandem.runs.inputs import other_parameters
 from tandem.runs.results import add_training, key_of_evaluation
 from tandem.runs.run import Run, open_folder, seeds_in
-from tandem.runs.run_dir import recording
+from tandem.runs.run_dir import open_run_dir
 from tandem.runs.schemas import EvaluationTiming, ScoreRecord, TaskRecord
 from tandem.tasks import Evaluation, Task, check_evaluation
 from tandem.tasks.groups import name_groups
@@ -61,7 +61,7 @@ def evaluate_seed(context: RunContext) -> float:
     if others := other_parameters(trained):
         again = f"dvc repro --force {context.stage}@{workload}-{device}"
         raise ValueError(f"{trained.name} was trained with other parameters ({others}); run `{again}`")
-    with recording(key_of_evaluation(context, trained, trained.timing["run_key"]), "evaluate") as run_dir:
+    with open_run_dir(key_of_evaluation(context, trained, trained.timing["run_key"]), "evaluate") as run_dir:
         add_training(context, trained, run_dir)
         result, own, measured = evaluate(context, trained)
         paths = write_files(context, trained, result, own, measured)
@@ -74,7 +74,7 @@ def evaluate_seed(context: RunContext) -> float:
             run_dir.add_tags({BASELINE_TAG: baseline})
         for path in paths:
             run_dir.add_artifact(path, "" if path.name == "score.json" else "evaluation")
-        write_model(run_dir.folder / "artifacts/model", context.result, workload, context.params)
+        write_model(run_dir.folder / "artifacts/model", context.result, workload, context.block)
         run_dir.add_model(validation_score(context, trained), context.summary["sha256"], why_not_registered())
     found = run_dir.ids.get("run_id", "not known yet")
     score = result.metrics[context.task.score_name]
@@ -98,7 +98,7 @@ def evaluate(context: RunContext, trained: Run) -> tuple[Evaluation, OwnScores, 
     task.subject = trained.subject
     split = context.open_split("test", device)
     oom = OomPolicy(splits=[split], advice=advice(device))
-    weights = context.params.evaluate.weights
+    weights = context.block.evaluate.weights
     with translate_oom(oom):
         model, _ = load_network(context.result, weights)
         model.to(device)
@@ -143,7 +143,7 @@ def validation_score(context: RunContext, trained: Run) -> float:
     not.
     """
     rows = trained.table("history")
-    row = rows[-1] if context.params.evaluate.weights == "last" else min(rows, key=lambda row: float(row["val_loss"]))
+    row = rows[-1] if context.block.evaluate.weights == "last" else min(rows, key=lambda row: float(row["val_loss"]))
     return float(row[f"val_{context.task.score_name}"])
 
 
@@ -165,9 +165,9 @@ def write_files(
         "schema": schemas.SCHEMA,
         "score_name": context.task.score_name,
         "metrics": result.metrics,
-        "weights": context.params.evaluate.weights,
-        "evaluate": literal(context.params.evaluate),
-        "task": TaskRecord(**context.params.task_attributes.recorded),  # type: ignore[typeddict-item]
+        "weights": context.block.evaluate.weights,
+        "evaluate": literal(context.block.evaluate),
+        "task": TaskRecord(**context.block.task_attributes.recorded),  # type: ignore[typeddict-item]
         "sentence": "; ".join(filter(None, (result.sentence, own.sentence))),
         "train_sha256": files.digest(trained.train),
         "files": {path.name: files.sha256_file(path) for path in tables},

@@ -242,10 +242,10 @@ class TimedTraining:
         from tandem.training.oom import translate_oom
 
         self.context = RunContext.of(self.workload, self.side.device, self.seed)
-        settings = replace(self.context.params.train, **self.side.changes)
+        settings = replace(self.context.block.train, **self.side.changes)
         self.requested = {"precision": settings.precision}
         known = {name: value for name, value in chosen.items() if self.requested[name] == "auto"}
-        self.context = replace(self.context, params=replace(self.context.params, train=replace(settings, **known)))
+        self.context = replace(self.context, block=replace(self.context.block, train=replace(settings, **known)))
         self.trainer = open_trainer(self.context, {"trainer": None})
         with translate_oom(self.trainer.oom):
             auto.resolve(self.trainer, self.context.hardware)
@@ -278,7 +278,7 @@ class TimedTraining:
 
         trainer, start = self.trainer, time.perf_counter()
         # The smaller last batch is captured as a CUDA graph too, after as many warm-ups.
-        num_epochs = max(trainer.params.warmup_epochs, NUM_WARMUPS + 1 if trainer.step.graphs else 0)
+        num_epochs = max(trainer.settings.warmup_epochs, NUM_WARMUPS + 1 if trainer.step.graphs else 0)
         left = num_epochs * trainer.steps_per_epoch
         while left > 0 and time.perf_counter() - start < self.length.warmup_seconds:
             self.take(1)

@@ -41,7 +41,7 @@ from tandem.runs.history import NOT_TIMED, Record, history_row, memory_tags, tim
 from tandem.runs.inputs import Inputs, read_inputs
 from tandem.runs.results import entries_at_end, entries_at_start, write_mlflow_record, write_results, write_run_info
 from tandem.runs.run import Run, open_folder
-from tandem.runs.run_dir import RunDir, recording
+from tandem.runs.run_dir import RunDir, open_run_dir
 from tandem.runs.terminal import Progress
 from tandem.stop_signals import GracefulStop, StopSignals
 from tandem.training import auto
@@ -65,7 +65,7 @@ def main(workload: str, device: str, *seeds: str) -> None:
     with process_group(device, first.num_workers, first.kind) as workers, GracefulStop() as interruption:
         for context in contexts:
             try:
-                with opened(context, interruption, workers) as training:
+                with open_training(context, interruption, workers) as training:
                     training.train(workers)
             except (ValueError, OSError, OutOfMemory) as error:
                 if not context.is_replicate:
@@ -82,10 +82,10 @@ def open_context(workload: str, device: str, seed: int) -> RunContext:
     context = RunContext.of(workload, device, seed)
     if not context.is_replicate:
         return context
-    changes = {"probe": False, "precision": first_seed(context).train["realized"]["precision"]}
+    overrides = {"probe": False, "precision": first_seed(context).train["realized"]["precision"]}
     if context.num_workers == 1:
-        changes["threads"] = 1
-    return replace(context, changes=changes)
+        overrides["threads"] = 1
+    return replace(context, overrides=overrides)
 
 
 def first_seed(context: RunContext) -> Run:
@@ -93,7 +93,7 @@ def first_seed(context: RunContext) -> Run:
 
 
 @contextmanager
-def opened(context: RunContext, interruption: GracefulStop, workers: Workers) -> Iterator["Training"]:
+def open_training(context: RunContext, interruption: GracefulStop, workers: Workers) -> Iterator["Training"]:
     """Yield the training, with its checkpoint locked and its run recorded.
 
     If the body raises no error, the training has ended after it, and its checkpoint waits for DVC or is removed.
@@ -105,7 +105,7 @@ def opened(context: RunContext, interruption: GracefulStop, workers: Workers) ->
         workers.require_same(inputs.values)
         state = open_state(context, checkpoint)
         workers.broadcast(state)
-        with recording(state["record"]["run_key"], "train") as run_dir:
+        with open_run_dir(state["record"]["run_key"], "train") as run_dir:
             yield Training(context, state, inputs, checkpoint, run_dir, interruption)
     write_mlflow_record(context, run_dir)
     if "DVC_STAGE" in os.environ:
@@ -122,7 +122,7 @@ def checkpoint_of(context: RunContext, inputs: dict[str, Any]) -> Checkpoint:
     """
     if context.is_replicate:
         inputs = {**inputs, "stage": context.stage}
-    if context.num_workers == 1 or context.params.train.scaling != "strong":
+    if context.num_workers == 1 or context.block.train.scaling != "strong":
         return Checkpoint.of(context.workload, context.device, inputs)
     kind = split_device(context.device)[1]
     return Checkpoint.of(context.workload, kind, {**inputs, "hardware": detect_hardware(kind)})
@@ -139,7 +139,7 @@ def open_state(context: RunContext, checkpoint: Checkpoint) -> dict[str, Any]:
     if saved and record:
         epochs_done = saved["trainer"]["epochs_done"] if saved["trainer"] else 0
         written = ": training is complete, the results are written again" if record.is_finished else ""
-        print(f"{message}, epoch {epochs_done} of {context.train_params.epochs}{written}", flush=True)
+        print(f"{message}, epoch {epochs_done} of {context.settings.epochs}{written}", flush=True)
         return saved
     if message:
         print(message, flush=True)
@@ -194,7 +194,7 @@ class Training:
         self.meter = Meter(gpu_uuid(trainer.device))
         self.saved_at, self.save_seconds = time.monotonic(), 0.0
         prefix = f"seed {context.seed}, " if context.is_replicate else ""
-        self.progress = Progress(context.workload, context.train_params.epochs, trainer.epochs_done, prefix)
+        self.progress = Progress(context.workload, context.settings.epochs, trainer.epochs_done, prefix)
         trainer.on_progress = self.progress.show_fit
         # At once: the training may fail afterwards.
         trainer.oom.on_fallback = lambda fallbacks: self.run_dir.add_tags(memory_tags(fallbacks))
@@ -222,13 +222,13 @@ class Training:
         self.check_finite(epoch)
         self.record.history.append(history_row(epoch, score_name))
         self.record.digests.append(epoch.digests)
-        warmup_epochs = self.context.train_params.warmup_epochs
+        warmup_epochs = self.context.settings.warmup_epochs
         self.record.timings.append(timing_row(epoch, num_sequences, warmup_epochs, not self.context.is_replicate))
         self.record.missing_reasons = self.trainer.missing_reasons
-        self.record.kernels = sorted({*self.record.kernels, *self.trainer.step.notes})
+        self.record.kernels = sorted({*self.record.kernels, *self.trainer.step.kernels_used})
         self.add_readings()
         self.check_inputs()
-        if epoch.number < self.context.train_params.epochs:
+        if epoch.number < self.context.settings.epochs:
             self.save_if_due(epoch.number)
 
     def add_readings(self) -> None:
@@ -290,7 +290,7 @@ class Training:
 def choose_settings(context: RunContext, trainer: Trainer, record: Record) -> None:
     """Before the first epoch: choose what is `auto`, find the bottleneck, and record both."""
     num_parameters = sum(parameter.numel() for parameter in trainer.model.parameters())
-    model, epochs = context.params.train.model.name, context.train_params.epochs
+    model, epochs = context.block.train.model.name, context.settings.epochs
     duration = "fit it to" if trainer.is_fitted else f"train on, {epochs} epoch{'s' * (epochs > 1)}"
     if not context.is_replicate:
         print(
@@ -302,7 +302,7 @@ def choose_settings(context: RunContext, trainer: Trainer, record: Record) -> No
     start = time.monotonic()
     notes = auto.resolve(trainer, context.hardware)
     auto_seconds = time.monotonic() - start
-    notes |= trainer.notes
+    notes |= trainer.sentences
     print(*notes.values(), sep="\n", end="\n" if notes else "", flush=True)
     for reason in trainer.no_graph_reasons().values():
         print(f"steps are taken eagerly instead of captured as a CUDA graph: {reason}", flush=True)
@@ -312,7 +312,7 @@ def choose_settings(context: RunContext, trainer: Trainer, record: Record) -> No
 
 def find_bottleneck(trainer: Trainer, record: Record, auto_seconds: float) -> None:
     """If params.yaml enables the probe, record the bottleneck of a training step and the advice for it."""
-    if not trainer.params.probe:
+    if not trainer.settings.probe:
         return
     found = trainer.probe_blocker or probe.probe(trainer, auto_seconds)
     if isinstance(found, str):
@@ -334,7 +334,7 @@ def connect_workers(context: RunContext, trainer: Trainer, record: Record, worke
     if changed := record.set_num_workers(workers.count):
         print(changed, flush=True)
     if workers.count > 1:
-        record.summary_lines["workers"] = workers_sentence(workers, context.kind, trainer.params, context.params.train)
+        record.summary_lines["workers"] = workers_sentence(workers, context.kind, trainer.settings, context.block.train)
         print(record.summary_lines["workers"], flush=True)
 
 
@@ -349,9 +349,9 @@ def run_other_worker(workload: str, device: str, seed: str) -> None:
             trainer.set_precision(workers.broadcast())
             trainer.use_workers(workers)
             workers.cpu_seconds_of_others()
-            while trainer.epochs_done < context.train_params.epochs:
+            while trainer.epochs_done < context.settings.epochs:
                 train_epoch(trainer)
-                if trainer.epochs_done < context.train_params.epochs and workers.any(interruption.stop_requested):
+                if trainer.epochs_done < context.settings.epochs and workers.any(interruption.stop_requested):
                     return  # interrupted: the first worker saves the checkpoint
             if not Record(**state["record"]).is_finished:
                 workers.cpu_seconds_of_others()

@@ -150,10 +150,10 @@ def replacing(path: Path, is_durable: bool = True, num_bytes: int | None = None,
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         yield temporary
         if is_durable:
-            sync(temporary)
+            flush_to_disk(temporary)
         os.replace(temporary, path)
         if is_durable:
-            sync(path.parent)
+            flush_to_disk(path.parent)
     except OSError as error:
         if error.errno in UNWRITABLE and error.filename in (None, str(temporary), str(path), str(path.parent)):
             raise unwritable(path, error, num_bytes, kept) from error
@@ -170,7 +170,7 @@ def require_writable(folder: Path) -> None:
     (folder / ".writable").unlink()
 
 
-def sync(path: Path) -> None:
+def flush_to_disk(path: Path) -> None:
     """Write a file's content or a folder's entries to the disk; otherwise a power cut may lose a renamed file."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
@@ -227,7 +227,7 @@ def damaged(source: str, why: str, mend: str = MAKES_ANEW) -> ValueError:
     return ValueError(f"{source} is damaged ({why}); {mend}")
 
 
-class Read(dict[str, Any]):
+class JsonObject(dict[str, Any]):
     """An object of a JSON file. A missing key raises ValueError that names the file."""
 
     source: str
@@ -237,11 +237,11 @@ class Read(dict[str, Any]):
         raise damaged(self.source, f"it has no {key!r}", self.mend)
 
 
-def parse_json(content: bytes | str, source: str, mend: str = MAKES_ANEW) -> Read:
+def parse_json(content: bytes | str, source: str, mend: str = MAKES_ANEW) -> JsonObject:
     """Parse `content` as a JSON object. Raises ValueError that names `source` if it is not one."""
 
-    def as_read(pairs: dict[str, Any]) -> Read:
-        found = Read(pairs)
+    def as_read(pairs: dict[str, Any]) -> JsonObject:
+        found = JsonObject(pairs)
         found.source, found.mend = source, mend
         return found
 
@@ -249,7 +249,7 @@ def parse_json(content: bytes | str, source: str, mend: str = MAKES_ANEW) -> Rea
         found = json.loads(content, object_hook=as_read)
     except (ValueError, RecursionError) as error:
         raise damaged(source, str(error), mend) from None
-    if not isinstance(found, Read):
+    if not isinstance(found, JsonObject):
         raise damaged(source, f"it holds {type(found).__name__} instead of an object", mend)
     return found
 

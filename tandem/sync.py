@@ -12,13 +12,13 @@ from argparse import Namespace
 
 from tandem.command import DONE, FAILED, Result
 from tandem.files import relative
-from tandem.runs.publisher import sync
+from tandem.runs.publisher import publish_waiting
 from tandem.runs.run_dir import RUNS
 from tandem.runs.store import shown, tracking_uri
 
 
 def main(options: Namespace) -> Result:
-    problems, store = sync(), shown(tracking_uri())
+    problems, store = publish_waiting(), shown(tracking_uri())
     kept = f"{len(problems)} runs are kept in {relative(RUNS)}" if problems else "up to date"
     text = "\n".join([*dict.fromkeys(problems), f"MLflow at {store}: {kept}"])
     return Result(text, {"mlflow": store, "kept": problems}, FAILED if problems else DONE)

@@ -28,7 +28,7 @@ import json, sys
 from tandem.runs import run_dir
 run_dir.WAIT_SECONDS = float(sys.argv[1])
 for name in sys.argv[2:]:
-    with run_dir.recording(name, "train") as run:
+    with run_dir.open_run_dir(name, "train") as run:
         run.write_info("tiny", name, params={{"a": 1}})
         run.save_epochs(epochs(1))
     print(json.dumps(run.ids))

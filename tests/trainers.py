@@ -113,6 +113,6 @@ def new_trainer(device: str, data_location: str, folder: Path, settings: Train =
 def finish(trainer: "Trainer") -> tuple[dict[str, "Tensor"], list[float]]:
     """Train to the end: the weights, and the training loss of each epoch."""
     losses = []
-    while trainer.epochs_done < trainer.params.epochs:
+    while trainer.epochs_done < trainer.settings.epochs:
         losses.append(train_epoch(trainer).train_loss)
     return {name: tensor.cpu() for name, tensor in trainer.model.state_dict().items()}, losses

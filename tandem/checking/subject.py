@@ -96,7 +96,7 @@ def parts_of(settings: Train) -> int:
 def train(trainer: Trainer) -> tuple[list[float], dict[str, Tensor]]:
     """Train to the end. Returns the training loss of each epoch and the final weights."""
     losses = []
-    while trainer.epochs_done < trainer.params.epochs:
+    while trainer.epochs_done < trainer.settings.epochs:
         losses.append(train_epoch(trainer).train_loss)
     return losses, snapshot(trainer.model)
 

@@ -81,8 +81,8 @@ def retrain(context: RunContext, perturbation: int | None, options: Namespace) -
         title = f"{context.workload}, seed {context.seed}" + (
             "" if perturbation is None else f", perturbation {perturbation}"
         )
-        epochs, seconds = run_epochs(context, trainer, options.epochs or context.train_params.epochs, title)
-        is_whole = trainer.epochs_done == context.train_params.epochs
+        epochs, seconds = run_epochs(context, trainer, options.epochs or context.settings.epochs, title)
+        is_whole = trainer.epochs_done == context.settings.epochs
         if is_whole:  # the digests of the files that `train` would write
             last = {"best": trainer.best_weights, "last": snapshot(trainer.model)}
             weights |= {name: hashlib.sha256(save(tensors)).hexdigest() for name, tensors in last.items()}
@@ -112,7 +112,7 @@ def run_epochs(
 ) -> tuple[list[dict[str, Any]], list[float]]:
     """The manifest's rows of the first `num_epochs`, and their seconds."""
     rows, seconds = [], []
-    num_epochs = min(num_epochs, context.train_params.epochs)
+    num_epochs = min(num_epochs, context.settings.epochs)
     progress = Progress(title, num_epochs, 0)
 
     def note(epoch: Epoch) -> None:
@@ -138,10 +138,8 @@ def predict(context: RunContext, trainer: Trainer) -> dict[str, Any]:
     """The test split's predictions and metrics, as in `evaluate`, without the workload's own metrics."""
     device = context.open_device(1)  # as `evaluate`: one thread, and fp32 whatever the training's precision
     split = context.open_split("test", device)
-    model = models.build(context.params.train.model, context.shape)
-    model.load_state_dict(
-        trainer.best_weights if context.params.evaluate.weights == "best" else snapshot(trainer.model)
-    )
+    model = models.build(context.block.train.model, context.shape)
+    model.load_state_dict(trainer.best_weights if context.block.evaluate.weights == "best" else snapshot(trainer.model))
     batches = split.batches(sequential_indices(split), PREDICTION_BATCH)
     outputs = inference.predict_outputs(model.to(device), batches).cpu()
     evaluated = context.task.evaluate(outputs, context.read_known(model))

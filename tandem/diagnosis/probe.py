@@ -45,7 +45,7 @@ from tandem.training.batches import Batch
 from tandem.training.device import AUTOCAST, use_tf32
 from tandem.training.graphs import NUM_WARMUPS, Graphs
 from tandem.training.oom import OomPolicy, is_out_of_memory, shorten
-from tandem.training.threads import Threads
+from tandem.training.threads import ThreadTuner
 from tandem.training.trainer import Trainer, realized_precision
 
 BUDGET_SECONDS = 1.0  # for all turns together
@@ -79,7 +79,7 @@ def probe(trainer: Trainer, auto_seconds: float = 0.0) -> ProbeResult | str:
 
 def measure_parts(trainer: Trainer, seconds: float) -> ProbeResult:
     now, device = variant(trainer, {}), trainer.device
-    batch = now.one_batch(trainer.params.batch_size)
+    batch = now.one_batch(trainer.settings.batch_size)
     parts = {
         "loop": ProbePart(now, epochs(now.training_steps)),
         "batches": ProbePart(now, map(len, epochs(now.training_batches))),
@@ -104,13 +104,14 @@ def measure_parts(trainer: Trainer, seconds: float) -> ProbeResult:
     # The share of the loop that grows with the batch. A GPU may compute a larger one in the same time.
     growing = 0.0 if is_cuda else max(fastest["step"] - fastest["single"] / num, 0.0)
     growing /= fastest["step"] + fastest["batches"]
+    sizes = {name: part.trainer.settings.batch_size for name, part in tried.items()}
     gains = {
         name: min(
             statistics.median(loop / other for loop, other in zip(turns["loop"], turns[name], strict=True)),
             fastest["loop"] / fastest[name],
-            1 / (growing + (1 - growing) * num / size) if (size := part.trainer.params.batch_size) > num else math.inf,
+            1 / (growing + (1 - growing) * num / size) if size > num else math.inf,
         )
-        for name, part in tried.items()
+        for name, size in sizes.items()
     }
     longer = [loop - step for loop, step in zip(turns["loop"], turns["step"], strict=True)]
     data, step, wait = (
@@ -182,7 +183,7 @@ def repeated(trainer: Trainer, batch: Batch) -> Steps:
 
 def alternatives(trainer: Trainer) -> dict[str, Changes]:
     """Return settings that could make this training faster, by a name for the change."""
-    params, device, precision = trainer.params, trainer.device, trainer.step.precision
+    params, device, precision = trainer.settings, trainer.device, trainer.step.precision
     if params.step == "compile":  # another batch size or precision would need another compilation
         return {}
     sizes = (2 * params.batch_size, 8 * params.batch_size)
@@ -201,10 +202,10 @@ def variant(trainer: Trainer, changes: Changes) -> Trainer:
     If memory runs out, the variant raises and does not use a fallback, so a trial does not change the training.
     """
     other = copy.copy(trainer)
-    other.params = replace(trainer.params, **changes)
-    other.steps_per_epoch = -(-len(trainer.train_split) // other.params.batch_size)
+    other.settings = replace(trainer.settings, **changes)
+    other.steps_per_epoch = -(-len(trainer.train_split) // other.settings.batch_size)
     other.graph_steps = None
-    other.threads = Threads([trainer.threads.number])
+    other.threads = ThreadTuner([trainer.threads.number])
     step = other.step = copy.copy(trainer.step)
     step.grad_accum_steps = changes.get("grad_accum_steps", step.grad_accum_steps)
     if "precision" in changes:
@@ -231,7 +232,7 @@ def start_alternative(trainer: Trainer, changes: Changes, now: float) -> ProbePa
         other = variant(trainer, changes)
         part = ProbePart(other, epochs(other.training_steps))
         seconds = part.warm_up()
-        is_long = now * other.params.batch_size > LONGEST_SECONDS / HOPELESS
+        is_long = now * other.settings.batch_size > LONGEST_SECONDS / HOPELESS
         for _ in range(0 if is_long else NUM_TRIES - 1):
             if seconds > HOPELESS * now:
                 seconds = min(seconds, part.turn(0.0))
@@ -246,7 +247,7 @@ def measure_streaming(trainer: Trainer) -> dict[str, float | str]:
         where = "the device is the CPU" if trainer.device.type == "cpu" else "the data is already on the GPU"
         names = ("gather_seconds", "copy_bytes_per_second", "pinned_bytes_per_second")
         return {"copy_seconds": 0.0, **dict.fromkeys(names, f"no copy to a device: {where}")}
-    split, device, size = trainer.train_split, trainer.device, trainer.params.batch_size
+    split, device, size = trainer.train_split, trainer.device, trainer.settings.batch_size
     rows = torch.randperm(len(split))[:size]
     buffers = split.buffers(len(rows))
 

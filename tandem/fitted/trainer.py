@@ -25,9 +25,9 @@ class FittedTrainer(Trainer):
 
     is_fitted = True
 
-    def __init__(self, model: nn.Module, train: Split, val: Split, params: Train, task: Task, seed: int = 0) -> None:
-        super().__init__(model, train, val, replace(params, precision="fp32", step="eager"), task, seed)
-        self.fit = fit_of(model)(model, task, train, val, self.oom, params.batch_size)
+    def __init__(self, model: nn.Module, train: Split, val: Split, settings: Train, task: Task, seed: int = 0) -> None:
+        super().__init__(model, train, val, replace(settings, precision="fp32", step="eager"), task, seed)
+        self.fit = fit_of(model)(model, task, train, val, self.oom, settings.batch_size)
         self.ignores_threads = not isinstance(self.fit, OwnFit)
         self.probe_blocker = NO_STEPS
 
@@ -38,7 +38,7 @@ class FittedTrainer(Trainer):
     def steps_of(self, random_draws: RandomDraws) -> Iterator[int]:
         """Fit the model: the only step of its epoch."""
         self.fit.on_progress = self.on_progress
-        with kernels.noted_in(self.step.notes):
+        with kernels.noted_in(self.step.kernels_used):
             self.total = self.fit.fit(random_draws.order)
         yield len(self.train_split)
 

@@ -10,7 +10,7 @@ import torch
 
 from tandem.machine.interleaving import interleave
 from tandem.machine.measure import free_bytes, synchronize
-from tandem.machine.threads import threads_kept
+from tandem.machine.threads import num_threads
 
 # Large enough to make a GPU's launch times negligible; a CPU would take seconds for this size.
 MATRIX_SIZE = {"cpu": 1024, "cuda": 4096}
@@ -102,6 +102,6 @@ def has_cores(threads: int) -> bool:
         square @ square
         return time.perf_counter() - start
 
-    with threads_kept():
+    with num_threads(torch.get_num_threads()):
         seconds = interleave({number: partial(product, number) for number in (1, threads)}, rounds=5)
     return statistics.median(seconds[1]) > THREADS_GAIN * statistics.median(seconds[threads])

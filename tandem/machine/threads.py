@@ -7,12 +7,11 @@ import torch
 
 
 @contextmanager
-def threads_kept(number: int | None = None) -> Iterator[None]:
-    """Restore torch's number of threads after the body. `number`, if given, is set before the body."""
+def num_threads(number: int) -> Iterator[None]:
+    """Use this number of threads in the body, and the former one after it."""
     before = torch.get_num_threads()
+    torch.set_num_threads(number)
     try:
-        if number is not None:
-            torch.set_num_threads(number)
         yield
     finally:
         torch.set_num_threads(before)

@@ -73,7 +73,7 @@ Name = Annotated[StrictStr, AfterValidator(check_name)]
 Device = Annotated[StrictStr, AfterValidator(check_device)]  # auto, cpu, cuda, or several workers: 2xcpu
 Table = Annotated[StrictStr, AfterValidator(check_table)]
 AtLeastTwo = Annotated[int, Field(strict=True, ge=2, le=MAX_WHOLE)]
-Threads = Annotated[int, Field(strict=True, ge=1, le=512)] | Literal["auto"]
+NumThreads = Annotated[int, Field(strict=True, ge=1, le=512)] | Literal["auto"]
 
 
 @dataclass(frozen=True)
@@ -315,7 +315,7 @@ class Train(Section):
     schedule: Annotated[Literal["cosine", "one-cycle"], usual("one-cycle")]
     max_grad_norm: Annotated[Real, usual(1.0)]
     label_smoothing: Annotated[Fraction, usual(0.0)]
-    threads: Annotated[Threads, usual("auto")]  # of the CPU; auto: the fastest number at the moment
+    threads: Annotated[NumThreads, usual("auto")]  # of the CPU; auto: the fastest number at the moment
     deterministic: Annotated[StrictBool, usual(True)]
     # For several workers. strong: they share the batch. weak: each has a whole batch, and the learning rate grows with
     # their number (Goyal et al. 2017, arXiv:1706.02677), or with its square root (Krizhevsky 2014, arXiv:1404.5997).

@@ -291,7 +291,7 @@ class Publication:
             self.client.log_batch(self.run_id, metrics=metrics[start : start + MOST_METRICS])
 
 
-def sync() -> list[str]:
+def publish_waiting() -> list[str]:
     """Publish the directories that no stage is writing. Returns an error message for each one that failed."""
     waiting = [folder for folder in run_dirs() if not run_dir.has_writer(folder)]
     if not waiting:
@@ -303,7 +303,7 @@ def sync() -> list[str]:
     return [sentence(problem) for folder in waiting if (problem := Publication(folder, client).publish())]
 
 
-def serve(dvc_process: Any = None) -> None:
+def publish_until_idle(dvc_process: Any = None) -> None:
     """Publish until `dvc_process` (psutil.Process) has ended; without it, until no stage has run for IDLE_SECONDS.
 
     Ends only when it has tried to publish every directory after its stage had ended.
@@ -362,7 +362,7 @@ def open_own_store() -> int:
         return 1
     if uri:
         os.environ["MLFLOW_TRACKING_URI"] = uri
-    sync()
+    publish_waiting()
     return 0
 
 
@@ -374,7 +374,7 @@ def main(arguments: list[str]) -> None:
     for leftover in run_dir.RUNS.glob(".*"):  # of a process that was killed while it removed a directory
         shutil.rmtree(leftover, ignore_errors=True)
     pids = [int(pid) for pid in arguments if psutil.pid_exists(int(pid))]
-    serve(psutil.Process(pids[0]) if pids else None)
+    publish_until_idle(psutil.Process(pids[0]) if pids else None)
     sys.stdout.flush()
     # Python's normal exit takes a second with mlflow loaded, and more on a busy machine. A stage that starts meanwhile
     # would find the lock held and start no publisher.

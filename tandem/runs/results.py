@@ -120,9 +120,9 @@ def train_record(context: RunContext, trainer: Trainer, record: Record, inputs: 
     realized = realized_settings(trainer)
     if record.workers:
         realized["workers"] = record.workers[max(record.workers)]
-    if context.train_params.batch_size != context.params.train.batch_size:  # `scaling: weak-...` changed both
-        realized["batch_size"] = context.train_params.batch_size
-        realized["learning_rate"] = context.train_params.learning_rate
+    if context.settings.batch_size != context.block.train.batch_size:  # `scaling: weak-...` changed both
+        realized["batch_size"] = context.settings.batch_size
+        realized["learning_rate"] = context.settings.learning_rate
     losses = ("epoch", "learning_rate", "train_loss", "val_loss", f"val_{context.task.score_name}")
     model: Any = trainer.model
     selection: Any = {"selection": model.selection()} if hasattr(model, "selection") else {}
@@ -133,7 +133,7 @@ def train_record(context: RunContext, trainer: Trainer, record: Record, inputs: 
         "device": context.kind,
         "seed": context.seed,
         "preset": preset_in_force(load_params(), context.workload),
-        "block": literal(context.params),
+        "block": literal(context.block),
         "realized": realized,
         **selection,
         "digests": {
@@ -267,7 +267,7 @@ def other_settings(context: RunContext, trained: Run) -> dict[str, Any]:
     """
     recorded, settings = (
         recorded_parameters({"evaluate": literal(evaluate)})
-        for evaluate in (trained.train["block"]["evaluate"], context.params.evaluate)
+        for evaluate in (trained.train["block"]["evaluate"], context.block.evaluate)
     )
     differing = differing_names(recorded, settings)
     return {name: settings[name] for name in differing if name != "evaluate.metrics"}
@@ -303,13 +303,13 @@ def add_training(context: RunContext, trained: Run, run_dir: RunDir) -> None:
 def model_document(context: RunContext) -> dict[str, Any]:
     """Return the content of model.json: how to build the network and how to preprocess a new table for it."""
     learned = {name: context.summary[name] for name in LEARNED if name in context.summary}
-    params = asdict(context.params.preprocess)
+    params = asdict(context.block.preprocess)
     if not params.get("window", True):  # without recordings, model.json does not name the key
         del params["window"]
     return {
-        "model": literal(context.params.train.model),
+        "model": literal(context.block.train.model),
         "shape": asdict(context.shape),
-        "task": context.params.task,
+        "task": context.block.task,
         "workload": context.workload,
         "preprocessing": {**params, **learned},
     }
@@ -329,7 +329,7 @@ def write_run_info(
         name=f"{name}-{time.strftime('%m%d-%H%M%S')}",
         # Values in which two runs may differ are also parameters, because MLflow's compare page shows no tags.
         params={
-            **flatten(context.params),
+            **flatten(context.block),
             **{name: about[name] for name in ("device", "device.name", "torch")},
             "preset": preset_in_force(load_params(), context.workload),
             "seed": context.seed,
@@ -349,7 +349,7 @@ def write_run_info(
             "mlflow.source.type": "LOCAL",
             "workload": context.workload,
             "requested_device": context.device,
-            **({FITTED_TAG: context.params.train.model.name} if trainer.is_fitted else {}),
+            **({FITTED_TAG: context.block.train.model.name} if trainer.is_fitted else {}),
             **record.bound,  # no parameters: the page that compares runs would begin with the differing advice
             GROUP_TAG: group,
             **{name: value for name, value in git.items() if name != "git.dirty"},
@@ -374,7 +374,7 @@ def data_sha256(context: RunContext) -> str:
 
 def dataset_of(context: RunContext) -> dict[str, Any]:
     """The fields of mlflow.entities.Dataset."""
-    summary, params = context.summary, context.params.preprocess
+    summary, params = context.summary, context.block.preprocess
     source = params.component.path if params.component else files.raw_dir(context.workload) / params.table
     profile = {"num_sequences": summary["num_sequences"], "features": summary["features"]}
     if "classes" in summary:

@@ -31,7 +31,7 @@ TRAININGS = ("train", "replicate")  # the stages whose outputs are trainings
 BY_SEED = ("train/result", "train/measured", "replicate/result", "replicate/measured", "evaluate/result")
 FLAT = ("", "evaluation")
 # Takes a file name; returns the content and the source (for messages). Raises FileNotFoundError.
-Read = Callable[[str], tuple[bytes, str]]
+ReadFile = Callable[[str], tuple[bytes, str]]
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class Run:
     train: TrainRecord
     timing: TimingRecord
     score: ScoreRecord | None  # None: not evaluated
-    read: Read = field(repr=False, compare=False)
+    read: ReadFile = field(repr=False, compare=False)
     run_id: str | None = None  # MLflow's; None if the run was read from files
 
     @property
@@ -189,7 +189,7 @@ def seeds_in(folder: Path) -> dict[int, str]:
     return found
 
 
-def open_run(name: str, read: Read, run_id: str | None = None) -> Run:
+def open_run(name: str, read: ReadFile, run_id: str | None = None) -> Run:
     """Open the run whose files `read` returns. Raises ValueError if it has no records or they are damaged."""
     records: list[Any] = []
     for file, kind in (("train.json", TrainRecord), ("timing.json", TimingRecord), ("score.json", ScoreRecord)):

@@ -158,7 +158,7 @@ def has_mlflow() -> bool:
 
 
 @contextmanager
-def recording(run_key: str, stage: str) -> Iterator[RunDir]:
+def open_run_dir(run_key: str, stage: str) -> Iterator[RunDir]:
     """Open the run directory while `stage` (train or evaluate) writes it, and record how the stage ends."""
     folder = RUNS / run_key
     with write_lock(folder):
@@ -167,18 +167,18 @@ def recording(run_key: str, stage: str) -> Iterator[RunDir]:
             print(f"tracking: {moved}", flush=True)
         for name in (f"{stage}.end.json", "published.json"):  # from an earlier start of this stage
             (folder / name).unlink(missing_ok=True)
-        run, status = RunDir(folder), "FAILED"
+        run_dir, status = RunDir(folder), "FAILED"
         try:
-            yield run
+            yield run_dir
             status = "FINISHED"
         except (KeyboardInterrupt, SystemExit):  # several workers end with SystemExit to be restarted
             status = "KILLED"
             raise
         finally:
-            if "name" in run.about:
-                run.end = run.ended(status)
-                write_json(folder / f"{stage}.end.json", run.end)
-                run.wait_for_ids()
+            if "name" in run_dir.about:
+                run_dir.end = run_dir.ended(status)
+                write_json(folder / f"{stage}.end.json", run_dir.end)
+                run_dir.wait_for_ids()
 
 
 @contextmanager

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
-Read = Callable[[str, str], Any]  # (split, name) -> that numpy array, as preprocess wrote it
+ReadArray = Callable[[str, str], Any]  # (split, name) -> that numpy array, as preprocess wrote it
 
 
 @dataclass(frozen=True)
@@ -107,7 +107,7 @@ class Task:
         each = zip(predictions.split(1), targets.split(1), mask.split(1), strict=True)
         return [float(self.score(*one)) for one in each]
 
-    def evaluate(self, outputs: "Tensor", read: Read) -> Evaluation:
+    def evaluate(self, outputs: "Tensor", read: ReadArray) -> Evaluation:
         """Score `outputs` for the test split. `read` returns the arrays that preprocess wrote for it.
 
         The column `score` of the predictions has `unit_scores`.

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from tandem.tasks import Evaluation, FittedTask, NewInputs, Read, described
+from tandem.tasks import Evaluation, FittedTask, NewInputs, ReadArray, described
 from tandem.tasks.baselines import (
     Baseline,
     compare_with_baselines,
@@ -64,7 +64,7 @@ class Task(FittedTask):
             )
         return found[self.score_name]
 
-    def evaluate(self, outputs: Tensor, read: Read) -> Evaluation:
+    def evaluate(self, outputs: Tensor, read: ReadArray) -> Evaluation:
         targets = torch.from_numpy(read("test", "targets"))
         no_mask = torch.empty(0)
         predictions = self.predict(outputs, no_mask)
@@ -110,7 +110,7 @@ class Task(FittedTask):
         confidence = outputs.softmax(dim=1).amax(dim=1).numpy()
         return {**super().tabulate(outputs, new), "confidence": confidence}
 
-    def predict_baselines(self, targets: Tensor, read: Read) -> dict[str, tuple[str, Tensor]]:
+    def predict_baselines(self, targets: Tensor, read: ReadArray) -> dict[str, tuple[str, Tensor]]:
         """Return two baselines that need no training: key -> (name, predicted classes (N,))."""
         train_targets = torch.from_numpy(read("train", "targets"))
         values, test_values = (read(split, "values") for split in ("train", "test"))

@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from tandem import tasks
-from tandem.tasks import Evaluation, NewInputs, Read
+from tandem.tasks import Evaluation, NewInputs, ReadArray
 from tandem.tasks.baselines import Baseline, compare_with_baselines, sample
 from tandem.tasks.groups import Groups
 from tandem.tasks.scores import macro_f1, macro_f1_of_sums, match_steps, precision_recall_f1
@@ -92,7 +92,7 @@ class Task(tasks.Task):
         names, sums = self.classes[1:], counts.sum(axis=0).tolist()
         return [{"class": name, **precision_recall_f1(*row)} for name, row in zip(names, sums, strict=True)]
 
-    def evaluate(self, outputs: Tensor, read: Read) -> Evaluation:
+    def evaluate(self, outputs: Tensor, read: ReadArray) -> Evaluation:
         targets, lengths = torch.from_numpy(read("test", "targets")), torch.from_numpy(read("test", "lengths"))
         mask = torch.arange(targets.shape[1])[None, :] < lengths[:, None]
         probabilities = outputs.softmax(dim=2)
@@ -135,7 +135,7 @@ class Task(tasks.Task):
             "confidence": outputs.softmax(dim=2).numpy()[rows, steps, numbers],
         }
 
-    def count_baselines(self, actual: np.ndarray, mask: np.ndarray, read: Read) -> dict[str, np.ndarray]:
+    def count_baselines(self, actual: np.ndarray, mask: np.ndarray, read: ReadArray) -> dict[str, np.ndarray]:
         """Return the counts of two detectors that need no training.
 
         The first predicts each class when one feature crosses one threshold, both chosen on training sequences. The

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from tandem import tasks
-from tandem.tasks import Evaluation, NewInputs, Read
+from tandem.tasks import Evaluation, NewInputs, ReadArray
 from tandem.tasks.statistics import interval_of_skill
 
 # Relative to the error of other steps, a smaller error is rounding: the targets are stored as 32-bit floats.
@@ -71,7 +71,7 @@ class Task(tasks.Task):
         predicted = self.levels(outputs.numpy(), new.anchors)[0]
         return {"time": new.times, "step_ahead": np.arange(1, len(predicted) + 1), "predicted": predicted}
 
-    def evaluate(self, outputs: Tensor, read: Read) -> Evaluation:
+    def evaluate(self, outputs: Tensor, read: ReadArray) -> Evaluation:
         anchors, targets = read("test", "anchors"), read("test", "targets")
         linear = linear_forecast(read("train", "values"), read("train", "targets"), read("test", "values"))
         actual = self.levels(targets, anchors)

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from tandem.tasks import Evaluation, Read
+from tandem.tasks import Evaluation, ReadArray
 
 # For every interval. With five groups, a gain in all of them has a probability of 2/32 by chance, more than 5%.
 MIN_GROUPS = 6
@@ -25,7 +25,7 @@ class Groups:
     num_known: int = 0  # of the groups, which train or val has too, because the data's own split says so
 
     @classmethod
-    def of_test_split(cls, summary: Mapping[str, Any], read: Read) -> "Groups | None":
+    def of_test_split(cls, summary: Mapping[str, Any], read: ReadArray) -> "Groups | None":
         """Return None if the data has no groups. `summary`: preprocess's."""
         if "num_groups" not in summary:
             return None
@@ -74,7 +74,7 @@ class Groups:
         return sums
 
 
-def name_groups(found: Evaluation, summary: Mapping[str, Any], read: Read) -> Evaluation:
+def name_groups(found: Evaluation, summary: Mapping[str, Any], read: ReadArray) -> Evaluation:
     """Add the group of each sequence to the predictions, as the data names it. Trainings are compared by it later."""
     if "num_groups" in summary:
         names = dict(zip(map(str, read("test", "ids").tolist()), read("test", "group_names").tolist(), strict=True))

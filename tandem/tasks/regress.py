@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tandem.tasks import Evaluation, FittedTask, Read
+from tandem.tasks import Evaluation, FittedTask, ReadArray
 from tandem.tasks.baselines import MAX_FITTED, Baseline, compare_with_baselines, sample, summaries
 from tandem.tasks.groups import Groups
 from tandem.tasks.ridge import centred, leave_one_out
@@ -50,7 +50,7 @@ class Task(FittedTask):
     def to_units(self, values: np.ndarray, anchors: np.ndarray | None = None) -> np.ndarray:
         return values.astype(np.float64) * self.std + self.mean
 
-    def evaluate(self, outputs: Tensor, read: Read) -> Evaluation:
+    def evaluate(self, outputs: Tensor, read: ReadArray) -> Evaluation:
         targets, ids = read("test", "targets"), read("test", "ids").tolist()
         actual, predicted = self.to_units(targets), self.to_units(outputs[:, 0].numpy())
         known, groups = self.to_units(read("train", "targets")), Groups.of_test_split(self.summary, read)
@@ -116,7 +116,7 @@ def errors(predicted: np.ndarray, actual: np.ndarray) -> dict[str, float]:
     }
 
 
-def linear_model(read: Read, known: np.ndarray, has_groups: bool = False) -> np.ndarray:
+def linear_model(read: ReadArray, known: np.ndarray, has_groups: bool = False) -> np.ndarray:
     """Return (M,) predictions of a ridge regression on each feature's mean, deviation, extremes, ends and slope.
 
     Leave-one-out (ridge.py) chooses its strength, on at most MAX_FITTED training sequences; of sequences in groups,

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from tandem.tasks import Read
+from tandem.tasks import ReadArray
 from tandem.tasks.groups import Groups
 from tandem.tasks.statistics import interval_of_share
 
@@ -24,7 +24,7 @@ class Stretches:
     unit: str  # what a group is: the column of people or recordings, or `stretch`
 
     @classmethod
-    def of(cls, summary: Mapping[str, Any], read: Read) -> "Stretches | None":
+    def of(cls, summary: Mapping[str, Any], read: ReadArray) -> "Stretches | None":
         """Return the stretches of the test split; None if its sequences are no windows."""
         groups, unit = Groups.of_test_split(summary, read), summary.get("window_groups")
         return cls(read("test", "stretches"), groups, unit) if groups and unit else None

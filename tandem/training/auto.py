@@ -33,7 +33,7 @@ from tandem.training.graphs import NUM_WARMUPS
 from tandem.training.oom import free_cache, is_out_of_memory
 from tandem.training.random_draws import sha256_of
 from tandem.training.saved_network import PREDICTION_BATCH
-from tandem.training.threads import Threads
+from tandem.training.threads import ThreadTuner
 from tandem.training.trainer import Trainer, realized_precision, snapshot
 
 PRECISIONS = {"cpu": ("fp32", "bf16"), "cuda": ("fp32", "tf32", "bf16")}
@@ -75,8 +75,8 @@ def resolve(trainer: Trainer, hardware: dict[str, Any]) -> dict[str, str]:
     `hardware` is the hardware (tandem/machine/hardware.py). All other state of the trainer stays bitwise the same.
     """
     sentences = {}
-    if trainer.params.precision == "auto":
-        if trainer.params.threads == "auto" and trainer.device.type == "cpu":
+    if trainer.settings.precision == "auto":
+        if trainer.settings.threads == "auto" and trainer.device.type == "cpu":
             torch.set_num_threads(numbers_of_threads()[-1])
         precision, sentences["precision"] = choose_precision(trainer, hardware)
         trainer.set_precision(precision)
@@ -89,33 +89,33 @@ def open_threads(trainer: Trainer, hardware: dict[str, Any]) -> str:
     """Set the threads of a training that starts or resumes. Returns a sentence about `auto`, else nothing."""
     trainer.threads, sentence = choose_threads(trainer, hardware)
     torch.set_num_threads(trainer.threads.number)
-    return sentence if trainer.params.threads == "auto" else ""
+    return sentence if trainer.settings.threads == "auto" else ""
 
 
-def choose_threads(trainer: Trainer, hardware: dict[str, Any]) -> tuple[Threads, str]:
+def choose_threads(trainer: Trainer, hardware: dict[str, Any]) -> tuple[ThreadTuner, str]:
     """The threads of a training and a sentence about them."""
-    wanted, is_auto = trainer.params.threads, trainer.params.threads == "auto"
+    wanted, is_auto = trainer.settings.threads, trainer.settings.threads == "auto"
     numbers = numbers_of_threads() if wanted == "auto" else [1, wanted]
     most = numbers[-1]
     if is_auto and (why := why_one_thread(trainer, most)):
-        return Threads([1]), f"threads 1: {why}"
+        return ThreadTuner([1]), f"threads 1: {why}"
     if trainer.ignores_threads:
         number = most if not is_auto or has_cores(most) else 1
-        return Threads([number]), f"threads {number}: the number changes no bit of this fit"
+        return ThreadTuner([number]), f"threads {number}: the number changes no bit of this fit"
     seconds = {} if most == 1 or cannot_try(trainer) else seconds_with_same_bits(trainer, numbers)
     if not is_auto:
-        return Threads([most], changes_bits=most > 1 and most not in seconds), ""
+        return ThreadTuner([most], changes_bits=most > 1 and most not in seconds), ""
     if len(seconds) > 1:
         start = fastest(seconds)
         times = seconds[1] / seconds[start]
         is_said = 1 < times <= start  # beside other processes, one step may be disturbed
         gain = f", with which a step is {times:.2f} times as fast as with 1" if is_said else ""
-        return Threads(sorted(seconds), start), (
+        return ThreadTuner(sorted(seconds), start), (
             f"threads {start} at first{gain}; then the number that is fastest, at most {max(seconds)}: it changes no "
             "bit of the result"
         )
     number, sentence = choose_kept_threads(trainer, hardware, numbers)
-    return Threads([number], changes_bits=number > 1), (
+    return ThreadTuner([number], changes_bits=number > 1), (
         f"{sentence}; it is kept, because another number would change the last bits of the result (see `tandem check`)"
     )
 
@@ -124,7 +124,7 @@ def why_one_thread(trainer: Trainer, most: int) -> str:
     """Why a training uses one thread without trying others; empty if it tries them."""
     if trainer.device.type == "cuda":
         return "the GPU computes, and one thread launches its work"
-    if trainer.params.step == "compile":
+    if trainer.settings.step == "compile":
         return "torch.compile would compile again for each number of threads"
     return "only one core is usable" if most == 1 else ""
 
@@ -140,7 +140,7 @@ def seconds_with_same_bits(trainer: Trainer, numbers: Sequence[int]) -> dict[int
     Tries a full batch, the smaller last one of an epoch and a part of the validation, because a product is divided
     among threads by its sizes.
     """
-    params, found, expected = trainer.params, {}, ""
+    params, found, expected = trainer.settings, {}, ""
     batch, last = trainer.one_batch(params.batch_size), len(trainer.train_split) % params.batch_size
     val = next(trainer.val_split.batches(sequential_indices(trainer.val_split)[:PREDICTION_BATCH], PREDICTION_BATCH))
     for number in numbers:
@@ -192,7 +192,7 @@ def choose_kept_threads(trainer: Trainer, hardware: dict[str, Any], numbers: Seq
 
 def choose_precision(trainer: Trainer, hardware: dict[str, Any]) -> tuple[Any, str]:
     """The precision and a sentence about the choice."""
-    key = key_of("precision", trainer, hardware, {"threads": trainer.params.threads})
+    key = key_of("precision", trainer, hardware, {"threads": trainer.settings.threads})
     if known := cached_choices().get(key):
         return explained(known, "as chosen before")
     device, names = trainer.device, precisions(trainer.device)
@@ -227,7 +227,7 @@ def measure_and_store(
     begin = time.perf_counter()
     while True:
         waited, start = waited_seconds() or 0.0, time.perf_counter()
-        choice = measure(setting, trainer, hardware, {value: partial(use, value) for value in values})
+        choice = time_choices(setting, trainer, hardware, {value: partial(use, value) for value in values})
         end = time.perf_counter()
         if trainer.device.type == "cuda" or (waited_seconds() or 0.0) - waited <= MAX_WAITED * (end - start):
             break
@@ -244,14 +244,14 @@ def explained(choice: Choice, how: str) -> tuple[Any, str]:
     return choice.value, f"{choice.setting} {choice.value}, {how} ({choice.sentence()})"
 
 
-def measure(
+def time_choices(
     setting: str, trainer: Trainer, hardware: dict[str, Any], uses: Mapping[Any, Callable[[], object]]
 ) -> Choice:
     """Choose the fastest value. `uses` maps each value to a function that makes the next steps use it.
 
     That is the first value, unless a later one is MIN_GAIN times as fast as the best before it.
     """
-    seconds = seconds_with(uses, trainer)
+    seconds, name = seconds_with(uses, trainer), trainer.settings.model.name
     first = next(iter(seconds))
     batch = " x ".join(map(str, shapes(trainer)[0]))
     num_parameters = sum(parameter.numel() for parameter in trainer.model.parameters())
@@ -259,7 +259,7 @@ def measure(
         setting,
         fastest(seconds),
         gains=[[value, seconds[first] / each] for value, each in seconds.items()],
-        about=f"{trainer.params.model.name} with {num_parameters:,} parameters, batches of {batch}, {hardware['name']}",
+        about=f"{name} with {num_parameters:,} parameters, batches of {batch}, {hardware['name']}",
         measured_at=time.strftime("%Y-%m-%dT%H:%M:%S%z"),
     )
 
@@ -267,13 +267,13 @@ def measure(
 def shapes(trainer: Trainer) -> list[list[int]]:
     """The shapes of a full batch's values and targets."""
     split = trainer.train_split
-    size = min(trainer.params.batch_size, len(split))
+    size = min(trainer.settings.batch_size, len(split))
     return [[size, *split.tensors[name].shape[1:]] for name in ("values", "targets")]
 
 
 def seconds_with(uses: Mapping[Any, Callable[[], object]], trainer: Trainer) -> dict[Any, float]:
     """Value -> seconds of a training step, the minimum over some rounds. Does not change the trainer."""
-    batch = trainer.one_batch(trainer.params.batch_size)
+    batch = trainer.one_batch(trainer.settings.batch_size)
     turn_seconds = BUDGET_SECONDS / NUM_ROUNDS / len(uses)
 
     def turn(use: Callable[[], object], step: Callable[[], None]) -> float:
@@ -303,7 +303,7 @@ def key_of(setting: str, trainer: Trainer, hardware: dict[str, Any], others: dic
 
     `others` contains the values of the other settings that `auto` may choose.
     """
-    params = trainer.params
+    params = trainer.settings
     about = {
         "setting": setting,
         **{name: value for name, value in flatten(params).items() if name.startswith("model.")},

@@ -30,9 +30,9 @@ from tandem.models import Shape, kernels
 from tandem.params import schema
 from tandem.params.devices import split_device
 from tandem.params.loading import load_params, load_workload
-from tandem.params.schema import Threads, Train, Workload
+from tandem.params.schema import NumThreads, Train, Workload
 from tandem.parts import Component, Part, find
-from tandem.tasks import Read, Task, check_loss, open_task
+from tandem.tasks import ReadArray, Task, check_loss, open_task
 from tandem.training import auto
 from tandem.training.batches import Split, load_split
 from tandem.training.custom_loop import LoopTrainer
@@ -52,22 +52,22 @@ class RunContext:
     workload: str
     device: str  # as in params.yaml: auto, cpu, cuda, or several workers such as 2xcpu
     seed: int
-    params: Workload
+    block: Workload  # of params.yaml
     hardware: dict[str, Any]  # of the device
     plan: dict[str, Any]
     summary: dict[str, Any]
     stage: str = "train"  # or replicate: the stage whose output is the training
-    changes: Mapping[str, Any] = field(default_factory=dict)  # to the training settings of params.yaml
+    overrides: Mapping[str, Any] = field(default_factory=dict)  # to the training settings of params.yaml
 
     @classmethod
     def of(cls, workload: str, device: str, seed: int) -> RunContext:
-        params = load_workload(workload)
-        require_usable_workers(workload, device, params.train)
+        block = load_workload(workload)
+        require_usable_workers(workload, device, block.train)
         return cls(
             workload,
             device,
             seed,
-            params,
+            block,
             read_json(hardware_file(device)),
             read_json(packed_dir(workload, device) / "plan.json"),
             read_json(prepared_dir(workload) / "summary.json"),
@@ -99,7 +99,7 @@ class RunContext:
 
     @property
     def task(self) -> Task:
-        return open_task(self.params.task, self.summary, self.workload)
+        return open_task(self.block.task, self.summary, self.workload)
 
     @property
     def shape(self) -> Shape:
@@ -110,15 +110,15 @@ class RunContext:
         return split_device(self.device)[0]
 
     @property
-    def train_params(self) -> Train:
+    def settings(self) -> Train:
         """The training settings in force, scaled to the number of workers."""
-        return scaled(replace(self.params.train, **self.changes), self.num_workers)
+        return scaled(replace(self.block.train, **self.overrides), self.num_workers)
 
-    def open_device(self, threads: Threads, precision: str = "fp32", index: int = 0) -> torch.device:
+    def open_device(self, threads: NumThreads, precision: str = "fp32", index: int = 0) -> torch.device:
         if self.kind == "cuda":
             require_same_gpu(self.hardware)
-        kernels.allow(self.train_params.kernels == "auto")  # also where a trained network is evaluated
-        return open_device(self.hardware, threads, self.train_params.deterministic, precision, index)
+        kernels.allow(self.settings.kernels == "auto")  # also where a trained network is evaluated
+        return open_device(self.hardware, threads, self.settings.deterministic, precision, index)
 
     def open_split(self, name: str, device: torch.device) -> Split:
         """The packed split, still in its file. Raises ValueError if the file is not the one that preload wrote."""
@@ -135,11 +135,11 @@ class RunContext:
         """An array of the prepared data. Raises ValueError if the file is not the one that preprocess wrote."""
         return read_array(prepared_dir(self.workload), split, name, self.summary)
 
-    def read_known(self, model: nn.Module) -> Read:
+    def read_known(self, model: nn.Module) -> ReadArray:
         """Return `read`, with val in the split train if the evaluated weights of `model` were fitted to both. A
         baseline must know as much as the model.
         """
-        knows_val = self.params.evaluate.weights == "last" and hasattr(model, "last_weights_know_val")
+        knows_val = self.block.evaluate.weights == "last" and hasattr(model, "last_weights_know_val")
         if not (knows_val or hasattr(model, "fit_initial")):
             return self.read
         splits = {"train": ("train", "val")}
@@ -197,7 +197,7 @@ def open_trainer(context: RunContext, saved: dict[str, Any], workers: Workers = 
     A resumed training keeps a number of threads on which its result depends. With several workers, the caller must
     still call `Trainer.use_workers`.
     """
-    settings, restored = context.train_params, saved["trainer"]
+    settings, restored = context.settings, saved["trainer"]
     if restored and restored["threads"]:
         settings = replace(settings, threads=restored["threads"])
     if workers.count > 1:
@@ -219,7 +219,7 @@ def open_trainer(context: RunContext, saved: dict[str, Any], workers: Workers = 
             trainer.oom.make_resident()  # copies both splits to the device
     if workers.count > 1:
         set_min_grad_accum_steps(trainer, int(os.environ.get(MIN_GRAD_ACCUM_STEPS, "1")))
-        if context.train_params.step != "eager":
+        if context.settings.step != "eager":
             carrier = "gloo cannot be captured" if device.type == "cpu" else "capturing nccl is untested"
             trainer.step.take_eagerly(f"several workers take their steps eagerly ({carrier})")
     return trainer
@@ -314,7 +314,7 @@ def smallest_part(num: int, batch_size: int, num_parts: int) -> int:
 
 def threads_of_each(context: RunContext, workers: Workers) -> int:
     """Threads per worker. `auto` divides this machine's cores among its CPU workers; a GPU worker gets one thread."""
-    threads = context.train_params.threads
+    threads = context.settings.threads
     if threads != "auto":
         return threads
     return max(1, int(usable_cores()) // workers.local_count) if context.kind == "cpu" else 1
@@ -325,7 +325,7 @@ def set_min_grad_accum_steps(trainer: Trainer, min_steps: int) -> None:
     if trainer.step.grad_accum_steps < min_steps:
         trainer.step.grad_accum_steps = min_steps
         trainer.oom.add_fallback(
-            f"a batch of {trainer.params.batch_size} is trained on in {min_steps} parts by all workers"
+            f"a batch of {trainer.settings.batch_size} is trained on in {min_steps} parts by all workers"
         )
 
 
@@ -341,7 +341,7 @@ def stop_on_out_of_memory(trainer: Trainer) -> Iterator[None]:
             yield
     except OutOfMemory as error:
         num_parts, workers = 2 * trainer.step.grad_accum_steps, trainer.workers
-        if workers.count == 1 or num_parts * workers.count > trainer.params.batch_size:
+        if workers.count == 1 or num_parts * workers.count > trainer.settings.batch_size:
             raise
         print(f"worker {workers.rank}: {error}".partition(" and no fallback")[0], file=sys.stderr, flush=True)
         raise SystemExit(OUT_OF_MEMORY_STATUS) from None

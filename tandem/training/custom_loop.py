@@ -57,12 +57,12 @@ class LoopTrainer(Trainer):
     has_own_loop = True
 
     def __init__(
-        self, model: nn.Module, train: Split, val: Split, params: Train, task: Task, seed: int, loop: Component
+        self, model: nn.Module, train: Split, val: Split, settings: Train, task: Task, seed: int, loop: Component
     ) -> None:
-        super().__init__(model, train, val, replace(params, step="eager"), task, seed)
+        super().__init__(model, train, val, replace(settings, step="eager"), task, seed)
         self.step.take_eagerly(REASON)
         self.probe_blocker = REASON
-        self.notes["loop"] = f"{loop.name} takes the steps, {WITHOUT}"
+        self.sentences["loop"] = f"{loop.name} takes the steps, {WITHOUT}"
         first, *others = self.oom.advice
         self.oom.advice = [first, "lower train.batch_size", *others]
         self.loop, self.function = loop, loop.load()
@@ -72,7 +72,7 @@ class LoopTrainer(Trainer):
         self.random_draws: RandomDraws | None = None  # of the current epoch
 
     def train_epochs(self, on_epoch: Callable[[Epoch], None], num_epochs: int | None = None) -> None:
-        run, size = LoopRun(self, on_epoch, num_epochs or self.params.epochs), self.params.batch_size
+        run, size = LoopRun(self, on_epoch, num_epochs or self.settings.epochs), self.settings.batch_size
         train = Batches(self.train_split, size, self.drawn_batches)
         order = sequential_indices(self.val_split)
         val = Batches(self.val_split, size, lambda: batches_of(self.val_split, order, size, self.oom))
@@ -152,7 +152,7 @@ class LoopRun:
     """What a function gets of its training."""
 
     def __init__(self, trainer: LoopTrainer, on_epoch: Callable[[Epoch], None], num_epochs: int) -> None:
-        self.params = trainer.params  # the block `train` of params.yaml
+        self.params = trainer.settings  # the block `train` of params.yaml
         self.device, self.seed, self.task = trainer.device, trainer.seed, trainer.task
         self._trainer, self._on_epoch, self._num_epochs = trainer, on_epoch, num_epochs
         self._random = random_state(trainer.device)  # for the first epoch
@@ -206,10 +206,10 @@ class LoopRun:
                 f"run.epoch() was called in epoch {self._current.number}, which has not ended; do not nest it, and do "
                 "not catch its errors"
             )
-        if trainer.epochs_done == trainer.params.epochs:
+        if trainer.epochs_done == trainer.settings.epochs:
             raise ValueError(
                 f"run.epoch() was called for epoch {trainer.epochs_done + 1}, but train.epochs is "
-                f"{trainer.params.epochs}; use the epochs of run.remaining_epochs()"
+                f"{trainer.settings.epochs}; use the epochs of run.remaining_epochs()"
             )
         self.is_stopped = self.is_stopped or trainer.epochs_done == self._num_epochs
         self._record()
@@ -219,7 +219,7 @@ class LoopRun:
             self._check_states()
         trainer.begin_epoch()
         self._current = LoopEpoch(trainer.epochs_done + 1)
-        with measure(trainer.device) as training, kernels.noted_in(trainer.step.notes):
+        with measure(trainer.device) as training, kernels.noted_in(trainer.step.kernels_used):
             yield self._current
         ended, self._current, trainer.random_draws = self._current, None, None
         if ended.logged is None:
@@ -237,7 +237,7 @@ class LoopRun:
         self._record()
         if trainer.epochs_done < self._num_epochs or self._current:
             raise ValueError(
-                f"it returned after {trainer.epochs_done} of {trainer.params.epochs} epochs (train.epochs); "
+                f"it returned after {trainer.epochs_done} of {trainer.settings.epochs} epochs (train.epochs); "
                 "use all epochs of run.remaining_epochs()"
             )
 

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from tandem.machine.hardware import host_name
-from tandem.params.schema import Threads
+from tandem.params.schema import NumThreads
 
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # malloc.h
 KEPT_BYTES = 32 * 2**20  # the largest value that glibc accepts
@@ -19,7 +19,7 @@ AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 def open_device(
-    hardware: dict[str, Any], threads: Threads, deterministic: bool, precision: str = "fp32", index: int = 0
+    hardware: dict[str, Any], threads: NumThreads, deterministic: bool, precision: str = "fp32", index: int = 0
 ) -> torch.device:
     """The torch device of `hardware` (tandem/machine/hardware.py). Sets threads and numerics of this process.
 

@@ -35,9 +35,9 @@ class GraphSteps:
     of eager steps: tests check this on the CPU, where `take_next` runs uncaptured.
     """
 
-    def __init__(self, step: Step, split: Split, params: Train, total: Tensor) -> None:
-        device, size = step.device, params.batch_size
-        self.step, self.split, self.params, self.total = step, split, params, total
+    def __init__(self, step: Step, split: Split, settings: Train, total: Tensor) -> None:
+        device, size = step.device, settings.batch_size
+        self.step, self.split, self.settings, self.total = step, split, settings, total
         self.num_full_batches, self.last_batch_size = divmod(len(split), size)
         self.num_batches = self.num_full_batches + bool(self.last_batch_size)
         self.batch_index = torch.zeros(1, dtype=torch.int64, device=device)
@@ -69,7 +69,7 @@ class GraphSteps:
         oom, num_fallbacks = self.step.oom, len(self.step.oom.fallbacks)
         oom.run_with_fallbacks(lambda: self.start_epoch(random_draws, rates))
         # Of streamed data; resident data has no chunks, and this iterator is then not used.
-        chunks = self.split.batches(random_draws.order, self.batches_per_chunk * self.params.batch_size)
+        chunks = self.split.batches(random_draws.order, self.batches_per_chunk * self.settings.batch_size)
         for index in range(self.num_batches):
             if len(oom.fallbacks) > num_fallbacks:
                 return
@@ -83,7 +83,7 @@ class GraphSteps:
             except RuntimeError as error:
                 self.step.give_up_graphs_after(error)
                 return
-            yield self.params.batch_size if is_full else self.last_batch_size
+            yield self.settings.batch_size if is_full else self.last_batch_size
 
     def run_step(self, is_full: bool) -> None:
         assert self.step.graphs is not None
@@ -117,7 +117,7 @@ class GraphSteps:
             )
         source = self.chunk or self.split.tensors
         values, mask, targets = (source[name].index_select(0, positions) for name in TENSORS)
-        batch = self.random_draws.apply_to(Batch(values, mask, targets, rows), self.params)
+        batch = self.random_draws.apply_to(Batch(values, mask, targets, rows), self.settings)
         for group in self.step.optimizer.param_groups:
             group["lr"].copy_(self.rates.index_select(0, self.batch_index).squeeze(0))
         self.total.add_(update(batch))

@@ -87,7 +87,7 @@ def take_step(step: Step, batch: Batch) -> Tensor:
     parts = batch.micro_batches(step.grad_accum_steps)
     for part in parts:
         with step.shared(part, is_last=part is parts[-1]):
-            with autocast(step.precision, step.device), kernels.noted_in(step.notes):
+            with autocast(step.precision, step.device), kernels.noted_in(step.kernels_used):
                 outputs = step.forward(*part.inputs()).float()
             loss = step.loss(outputs, part)
             # DistributedDataParallel averages over the workers; this factor makes it a sum.
@@ -97,7 +97,7 @@ def take_step(step: Step, batch: Batch) -> Tensor:
         total = summed if total is None else total + summed
     if step.max_grad_norm:
         step.scaler.unscale_(step.optimizer)
-        nn.utils.clip_grad_norm_(step.parameters, step.max_grad_norm)
+        nn.utils.clip_grad_norm_(step.weights, step.max_grad_norm)
     step.scaler.step(step.optimizer)
     step.scaler.update()
     return total

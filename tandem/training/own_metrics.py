@@ -73,7 +73,7 @@ def score(context: RunContext, outputs: Tensor, outputs_of: Outputs, known: Mapp
 
     Raises ValueError with the file and the line if a metric fails, or returns something other than finite numbers.
     """
-    components = [find("metric", name, context.workload) for name in context.params.evaluate.metrics]
+    components = [find("metric", name, context.workload) for name in context.block.evaluate.metrics]
     if not components:
         return OwnScores({}, {}, "")
     mask = np.asarray(np.arange(context.summary["max_steps"]) < context.read("test", "lengths")[:, None])
@@ -83,7 +83,7 @@ def score(context: RunContext, outputs: Tensor, outputs_of: Outputs, known: Mapp
     groups = Groups.of_test_split(context.summary, context.read)
     requested = {
         "predict": Predictions(context, outputs_of),
-        "source": OwnData(context.workload, context.params.preprocess),  # type: ignore[arg-type]
+        "source": OwnData(context.workload, context.block.preprocess),  # type: ignore[arg-type]
     }
     metrics: dict[str, float] = {}
     higher_is_better: dict[str, bool] = {}
@@ -137,7 +137,7 @@ class Predictions:
         """values (N, T, F) as in the raw data, mask (N, T), true for real steps. A forecast takes levels (N, T + 1, F),
         because the network gets their changes.
         """
-        context, params = self.context, self.context.params.preprocess
+        context, params = self.context, self.context.block.preprocess
         # By name: with an import of `tandem.data`, evaluate would be repeated after each change of a source
         reader = importlib.import_module(f"tandem.data.{params.reader}")  # knows the format of the raw data
         given = np.asarray(values), np.asarray(mask, dtype=bool)

@@ -45,11 +45,11 @@ class RandomDraws:
         moved = (None if each is None else each.to(device) for each in (self.augment, self.teacher_forcing_mask))
         return RandomDraws(self.order, *moved)
 
-    def apply_to(self, batch: Batch, params: Train) -> Batch:
+    def apply_to(self, batch: Batch, settings: Train) -> Batch:
         """Return the batch with augmentation and, for a network with teacher forcing, the decoder's inputs."""
         if self.augment is not None:
             rows = self.augment.index_select(0, batch.rows)
-            batch = replace(batch, values=augmented(batch.values, batch.mask, rows, params.augment))
+            batch = replace(batch, values=augmented(batch.values, batch.mask, rows, settings.augment))
         if self.teacher_forcing_mask is not None:
             teacher_forcing_mask = self.teacher_forcing_mask.index_select(0, batch.rows)
             batch = replace(batch, teacher_targets=torch.where(teacher_forcing_mask, batch.targets, torch.nan))
@@ -64,14 +64,14 @@ def sha256_of(tensors: Iterable[Tensor]) -> str:
     return digest.hexdigest()
 
 
-def draw_epoch(generator: Generator, split: Split, params: Train, epoch: int) -> RandomDraws:
+def draw_epoch(generator: Generator, split: Split, settings: Train, epoch: int) -> RandomDraws:
     """Draw the random numbers of `epoch` (from 0) on the CPU: every device and data location has identical batches."""
-    order, config = torch.randperm(len(split), generator=generator), params.augment
+    order, config = torch.randperm(len(split), generator=generator), settings.augment
     for_augment, teacher_forcing_mask = None, None
     if config.mix or config.shift or config.warp:
         for_augment = draw_augmentation(generator, len(split), config)
-    if uses_teacher_forcing(params.model):
-        share = teacher_share(params.model.teacher_forcing, epoch, params.epochs)
+    if uses_teacher_forcing(settings.model):
+        share = teacher_share(settings.model.teacher_forcing, epoch, settings.epochs)
         teacher_forcing_mask = torch.rand(len(split), split.tensors["targets"].shape[1], generator=generator) < share
     return RandomDraws(order, for_augment, teacher_forcing_mask)
 

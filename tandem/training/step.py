@@ -17,7 +17,7 @@ from weakref import proxy
 import torch
 from torch import Tensor, nn
 
-from tandem.machine.threads import threads_kept
+from tandem.machine.threads import num_threads
 from tandem.models import kernels
 from tandem.models.kernels import dropout
 from tandem.tasks import Task
@@ -52,7 +52,7 @@ class Step:
         oom: OomPolicy | None = None,
     ) -> None:
         self.model, self.loss, self.optimizer = model, loss, optimizer
-        self.parameters = list(model.parameters())
+        self.weights = list(model.parameters())
         self.max_grad_norm, self.grad_accum_steps, self.precision = max_grad_norm, grad_accum_steps, precision
         self.device = device
         # Disabled (a no-op) without fp16. Checkpoints contain its state.
@@ -66,7 +66,7 @@ class Step:
         self.gave_up_reason = ""  # why the training stopped using its graph; checkpoints contain it
         self.forward: Callable[..., Tensor] = model
         self.is_compiled = execution_mode == "compile"
-        self.notes_of: dict[str, set[str]] = {}  # precision -> the kernels that its forward passes chose
+        self.kernels_used_in: dict[str, set[str]] = {}  # precision -> the kernels that its forward passes chose
         if execution_mode == "compile":
             for function in (kernels.choose, kernels.note):  # called while the network is traced, not in every step
                 torch.compiler.assume_constant_result(function)
@@ -79,9 +79,9 @@ class Step:
         return "graph" if self.graphs else "compile" if self.is_compiled else "eager"
 
     @property
-    def notes(self) -> set[str]:
+    def kernels_used(self) -> set[str]:
         """The kernels that training steps chose in the present precision: `auto` also tries others."""
-        return self.notes_of.setdefault(self.precision, set())
+        return self.kernels_used_in.setdefault(self.precision, set())
 
     def use_workers(self, workers: Workers) -> None:
         """Sum the gradients of all workers in every later step. If one worker runs out of memory, all end."""
@@ -222,7 +222,7 @@ def loss_of(task: Task, label_smoothing: float) -> Loss:
     """
 
     def loss(outputs: Tensor, batch: Batch) -> Tensor:
-        with threads_kept(1):  # a mean over all elements depends on the number of threads
+        with num_threads(1):  # a mean over all elements depends on the number of threads
             return task.loss(outputs, batch.targets, batch.mask, label_smoothing)
 
     return loss

@@ -20,7 +20,7 @@ NUM_USUAL = 4  # turns whose median is the usual speed: beside other processes, 
 FIRST_WAIT, LONGEST_WAIT, MIN_RATIO = 2.0, 30.0, 20.0
 
 
-class Threads:
+class ThreadTuner:
     """Takes steps with the number of `numbers` that is fastest at the moment.
 
     `changes_bits`: whether another number would give another result; then there is only one.

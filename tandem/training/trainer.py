@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from tandem.machine.measure import Measurement
-from tandem.machine.threads import threads_kept
+from tandem.machine.threads import num_threads
 from tandem.models import kernels
 from tandem.models.kernels import ordered
 from tandem.params.schema import Train
@@ -32,7 +32,7 @@ from tandem.training.step import (
     random_state,
     set_random_state,
 )
-from tandem.training.threads import Threads
+from tandem.training.threads import ThreadTuner
 from tandem.training.workers import ALONE, Workers, own_rows, shares_of
 
 
@@ -43,27 +43,27 @@ class Trainer:
     is_fitted = False  # whether one epoch fits the model, without steps
     ignores_threads = False  # whether no number of threads changes a bit, without a trial
 
-    def __init__(self, model: nn.Module, train: Split, val: Split, params: Train, task: Task, seed: int = 0):
-        self.model, self.train_split, self.val_split, self.params = model, train, val, params
+    def __init__(self, model: nn.Module, train: Split, val: Split, settings: Train, task: Task, seed: int = 0):
+        self.model, self.train_split, self.val_split, self.settings = model, train, val, settings
         self.task, self.device = task, train.device
-        self.oom = OomPolicy(model, (train, val), advice(self.device, params.precision))
-        precision = realized_precision("fp32" if params.precision == "auto" else params.precision, self.device)
-        mode, reason = choose_execution_mode(params.step, self.device, precision, model)
+        self.oom = OomPolicy(model, (train, val), advice(self.device, settings.precision))
+        precision = realized_precision("fp32" if settings.precision == "auto" else settings.precision, self.device)
+        mode, reason = choose_execution_mode(settings.step, self.device, precision, model)
         self.optimizer = AdamW(
             # A model that fits itself may have buffers alone, and AdamW refuses an empty list.
             [*model.parameters()] or [nn.Parameter(torch.zeros(0, device=self.device))],
             # A CUDA graph reads a tensor at every replay. A Python number would keep its value from the capture.
-            lr=torch.tensor(params.learning_rate, device=self.device) if mode == "graph" else params.learning_rate,
-            weight_decay=params.weight_decay,
+            lr=torch.tensor(settings.learning_rate, device=self.device) if mode == "graph" else settings.learning_rate,
+            weight_decay=settings.weight_decay,
             fused=True,
             capturable=mode == "graph",
         )
         self.step = Step(
             model,
-            loss_of(task, params.label_smoothing),
+            loss_of(task, settings.label_smoothing),
             self.optimizer,
-            max_grad_norm=params.max_grad_norm,
-            grad_accum_steps=params.grad_accum_steps,
+            max_grad_norm=settings.max_grad_norm,
+            grad_accum_steps=settings.grad_accum_steps,
             precision=precision,
             execution_mode=mode,
             eager_reason=reason,
@@ -71,11 +71,11 @@ class Trainer:
             oom=self.oom,
         )
         use_tf32(self.step.precision == "tf32")
-        kernels.allow(params.kernels == "auto")
-        if self.device.type == "cpu" and params.kernels == "auto" and mode != "compile":
+        kernels.allow(settings.kernels == "auto")
+        if self.device.type == "cpu" and settings.kernels == "auto" and mode != "compile":
             ordered.use_in(model)
-        self.steps_per_epoch = -(-len(train) // params.batch_size)
-        self.rates = learning_rates(params, self.steps_per_epoch * params.epochs)
+        self.steps_per_epoch = -(-len(train) // settings.batch_size)
+        self.rates = learning_rates(settings, self.steps_per_epoch * settings.epochs)
         self.total = torch.zeros((), device=self.device)  # loss of the current epoch, summed over its sequences
         self.graph_steps: GraphSteps | None = None
         self.num_fallbacks_at_drop = 0  # number of OOM fallbacks when the graphs were last dropped
@@ -89,8 +89,8 @@ class Trainer:
         self.workers = ALONE
         self.missing_reasons: dict[str, str] = {}  # what could not be measured in the last epoch, and why
         self.probe_blocker = ""  # why the steps cannot be measured before the training
-        self.threads = Threads([1 if params.threads == "auto" else params.threads])  # `auto`: tandem/training/auto.py
-        self.notes: dict[str, str] = {}  # sentences for Record.summary_lines
+        self.threads = ThreadTuner([1 if settings.threads == "auto" else settings.threads])  # auto.py sets another
+        self.sentences: dict[str, str] = {}  # sentences for Record.summary_lines
         # Gets the number done, the number of all, and what they are, while an epoch without steps runs.
         self.on_progress: Callable[[int, int, str], None] = lambda num_done, num_all, unit: None
 
@@ -101,7 +101,7 @@ class Trainer:
 
     def train_epochs(self, on_epoch: Callable[[Epoch], None], num_epochs: int | None = None) -> None:
         """Train until `num_epochs` are done (default: all), and call `on_epoch` after each epoch."""
-        while self.epochs_done < (num_epochs or self.params.epochs):
+        while self.epochs_done < (num_epochs or self.settings.epochs):
             on_epoch(train_epoch(self))
 
     @property
@@ -146,7 +146,7 @@ class Trainer:
             self.drop_graphs()
         if self.step.graphs is not None and self.graph_steps is None:
             self.graph_steps = self.oom.run_with_fallbacks(
-                lambda: GraphSteps(self.step, self.train_split, self.params, self.total)
+                lambda: GraphSteps(self.step, self.train_split, self.settings, self.total)
             )
         return self.graph_steps
 
@@ -162,17 +162,17 @@ class Trainer:
 
     def batches(self, random_draws: RandomDraws, num_done: int = 0) -> Iterator[Batch]:
         """The epoch's batches after the first `num_done`."""
-        random_draws, size = self.oom.run_with_fallbacks(lambda: random_draws.to(self.device)), self.params.batch_size
-        order, change = random_draws.order[num_done * size :], partial(random_draws.apply_to, params=self.params)
+        random_draws, size = self.oom.run_with_fallbacks(lambda: random_draws.to(self.device)), self.settings.batch_size
+        order, change = random_draws.order[num_done * size :], partial(random_draws.apply_to, settings=self.settings)
         if self.workers.count == 1:
             return batches_of(self.train_split, order, size, self.oom, change)
         return self.own_shares(order, change)
 
     def own_shares(self, order: torch.Tensor, change: Callable[[Batch], Batch]) -> Iterator[Batch]:
         """This worker's share of every batch of `order`: first the full batches, then the smaller last one."""
-        last_batch_size = len(order) % self.params.batch_size
+        last_batch_size = len(order) % self.settings.batch_size
         full, last = order.split([len(order) - last_batch_size, last_batch_size])
-        for rows, size in ((full, self.params.batch_size), (last, last_batch_size)):
+        for rows, size in ((full, self.settings.batch_size), (last, last_batch_size)):
             if len(rows):
                 shares = shares_of(size, self.step.grad_accum_steps, self.workers.rank, self.workers.count)
                 own = own_rows(rows, size, shares)
@@ -252,7 +252,9 @@ class Trainer:
     def no_graph_reasons(self) -> dict[str, str]:
         """The reason why steps are not captured, although params.yaml or `auto` on this device asks for a graph."""
         reason = self.step.eager_reason
-        return {"step: graph": reason} if reason and (self.device.type == "cuda" or self.params.step == "graph") else {}
+        return (
+            {"step: graph": reason} if reason and (self.device.type == "cuda" or self.settings.step == "graph") else {}
+        )
 
     def start_draws(self) -> RandomDraws:
         """The next epoch's random draws, whose digests are recorded. Puts the model into training mode."""
@@ -262,7 +264,7 @@ class Trainer:
         return random_draws
 
     def draw(self) -> RandomDraws:
-        return draw_epoch(self.generator, self.train_split, self.params, self.epochs_done)
+        return draw_epoch(self.generator, self.train_split, self.settings, self.epochs_done)
 
     def training_batches(self) -> Iterator[Batch]:
         """The next epoch's batches, for steps without a CUDA graph."""
@@ -274,7 +276,7 @@ class Trainer:
         """
         rows = torch.arange(min(size, len(self.train_split)))
         batch = next(self.train_split.batches(rows, size))
-        return replace(batch, teacher_targets=batch.targets) if uses_teacher_forcing(self.params.model) else batch
+        return replace(batch, teacher_targets=batch.targets) if uses_teacher_forcing(self.settings.model) else batch
 
     def weights_sha256(self) -> str:
         return sha256_of(snapshot(self.model).values())
@@ -326,7 +328,7 @@ class Trainer:
         """Steps taken in this context leave no trace in the training, its number of threads or its memory."""
         before = copy.deepcopy(self.state())
         try:
-            with threads_kept():
+            with num_threads(torch.get_num_threads()):
                 yield
         finally:
             self.restore(before)  # also drops the graphs; later steps capture again

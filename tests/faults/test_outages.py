@@ -152,7 +152,7 @@ KILLED_PUBLISHER = f"""
 from tandem.runs import run_dir
 from tandem.runs.publisher import Publication
 run_dir.start_publisher()
-with run_dir.recording("key", "train") as run:
+with run_dir.open_run_dir("key", "train") as run:
     run.write_info("tiny", "one", params={{"a": 1}})
     run_dir.publishers[0].kill()
     run_dir.publishers[0].wait()
@@ -188,7 +188,7 @@ def test_a_damaged_run_directory_is_named_and_does_not_stop_the_others(ready: Pa
 @pytest.mark.case(35)
 def test_two_processes_that_publish_the_same_runs_publish_each_once(ready: Path, saw: Callable[[str], None]):
     """Six runs wait for their server; then sync, three times at once."""
-    write = "for number in range(6):\n    with run_dir.recording(str(number), 'train') as run:\n"
+    write = "for number in range(6):\n    with run_dir.open_run_dir(str(number), 'train') as run:\n"
     write += "        run.write_info('tiny', str(number), params={'a': 1})\n        run.save_epochs(epochs(3))\n"
     offline = f"{EPOCHS}\nfrom tandem.runs import run_dir\nrun_dir.start_publisher = lambda: None\n"
     python(ready, f"{offline}run_dir.WAIT_SECONDS = 0\n{write}")

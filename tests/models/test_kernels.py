@@ -256,14 +256,14 @@ def test_a_training_notes_the_kernels_that_its_steps_took(changes: dict[str, Any
     split = Split(tensors(num_steps=num_steps), torch.device("cpu"))
     trainer = trainer_on(split, replace(SETTINGS, **{"epochs": 2, **changes}))
     finish(trainer)
-    assert kernels.described(trainer.step.notes) == expected
+    assert kernels.described(trainer.step.kernels_used) == expected
 
 
 def test_a_network_without_these_operations_says_torchs_kernels():
     split = Split(tensors(), torch.device("cpu"))
     trainer = trainer_on(split, SETTINGS, model=Pooled())
     finish(trainer)
-    assert kernels.described(trainer.step.notes) == "torch's kernels"
+    assert kernels.described(trainer.step.kernels_used) == "torch's kernels"
 
 
 def test_what_auto_tries_is_not_what_the_training_took(tmp_path, monkeypatch: pytest.MonkeyPatch):
@@ -275,8 +275,8 @@ def test_what_auto_tries_is_not_what_the_training_took(tmp_path, monkeypatch: py
     auto.resolve(trainer, hardware)
     trainer.set_precision("fp32")
     finish(trainer)
-    assert "torch's GRU" in trainer.step.notes_of["bf16"]
-    assert kernels.described(trainer.step.notes) == "Tandem's GRU, Tandem's dropout"
+    assert "torch's GRU" in trainer.step.kernels_used_in["bf16"]
+    assert kernels.described(trainer.step.kernels_used) == "Tandem's GRU, Tandem's dropout"
 
 
 def test_without_kernels_the_losses_are_the_same_up_to_rounding_and_other_dropout():
@@ -294,5 +294,5 @@ def test_on_a_gpu_the_notes_are_not_those_of_a_cpu(model: Any, expected: str):
     split = Split({name: each.cuda() for name, each in full_tensors(9).items()}, torch.device("cuda"))
     trainer = trainer_on(split, replace(SETTINGS, model=model, step="auto", epochs=2, batch_size=8))
     finish(trainer)
-    notes = kernels.described(trainer.step.notes)
+    notes = kernels.described(trainer.step.kernels_used)
     assert expected in notes and "Tandem's" not in notes

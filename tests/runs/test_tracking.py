@@ -480,7 +480,7 @@ CLOCK_SET_BACK = f"""
 {EPOCHS}
 import time
 from tandem.runs import run_dir
-with run_dir.recording("set-back", "train") as run:
+with run_dir.open_run_dir("set-back", "train") as run:
     run.write_info("tiny", "set back", params={{"a": 1}})
     run.save_epochs(epochs(1))
     now = time.time

@@ -177,7 +177,7 @@ def one_step(share: float | None) -> dict[str, Any]:
     except OutOfMemory as error:
         found = {"error": str(error)}
     under_a_limit()
-    weights = [parameter.double().abs().sum().item() for parameter in step.parameters]
+    weights = [parameter.double().abs().sum().item() for parameter in step.weights]
     return {**found, "weights": weights, "parts": step.grad_accum_steps, "actions": step.oom.fallbacks}
 
 

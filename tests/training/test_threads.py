@@ -18,7 +18,7 @@ from tandem.params.schema import Augment
 from tandem.training import auto
 from tandem.training.batches import Split
 from tandem.training.loop import train_epoch
-from tandem.training.threads import Threads
+from tandem.training.threads import ThreadTuner
 from tandem.training.trainer import Trainer
 from tests.models.test_models import COMBINATIONS, CONFIGS
 from tests.trainers import SETTINGS, finish, tensors, trainer_on
@@ -72,7 +72,7 @@ def trained(task: str, model: str, num: int, steps: int, precision: str = "fp32"
     return trainer_on(Split(tensors(num, steps, task), torch.device("cpu")), settings, task)
 
 
-class Alternating(Threads):
+class Alternating(ThreadTuner):
     """Takes another number after every step."""
 
     def add(self, size: int, seconds: float) -> None:
@@ -103,7 +103,7 @@ def test_a_fit_has_the_bits_of_one_thread(model: str):
     found = []
     for number in (1, 3):
         trainer = trained("classify", model, 60, 30)
-        trainer.threads = Threads([number])
+        trainer.threads = ThreadTuner([number])
         found.append([*finish(trainer)[0].values()])
     assert are_equal(*found)
 
@@ -153,7 +153,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     return now
 
 
-def seconds_until(threads: Threads, clock: list[float], num_steps: int, step: Callable[[int], float]) -> float:
+def seconds_until(threads: ThreadTuner, clock: list[float], num_steps: int, step: Callable[[int], float]) -> float:
     """The planted seconds of some steps."""
     start = clock[0]
 
@@ -178,7 +178,7 @@ def seconds_until(threads: Threads, clock: list[float], num_steps: int, step: Ca
 )
 def test_steps_take_the_fastest_number(step_seconds: float, speeds: dict[int, float], best: int, clock: list[float]):
     for start in (min(speeds), max(speeds)):
-        threads = Threads(list(speeds), start)
+        threads = ThreadTuner(list(speeds), start)
         num_steps = round(120 / step_seconds)
         spent = seconds_until(threads, clock, num_steps, lambda number: step_seconds / speeds[number])
         assert threads.best == best
@@ -186,7 +186,7 @@ def test_steps_take_the_fastest_number(step_seconds: float, speeds: dict[int, fl
 
 
 def test_the_number_follows_processes_that_come_and_go(clock: list[float]):
-    threads = Threads([1, 2])
+    threads = ThreadTuner([1, 2])
     idle, busy = {1: 0.03, 2: 0.02}, {1: 0.036, 2: 0.15}
     for seconds in (idle, busy, idle, busy, idle):
         least = min(seconds.values())
@@ -196,7 +196,7 @@ def test_the_number_follows_processes_that_come_and_go(clock: list[float]):
 
 
 def test_speeds_that_vary_beside_other_processes_cost_little(clock: list[float]):
-    draw, threads = torch.Generator().manual_seed(0), Threads([1, 2])
+    draw, threads = torch.Generator().manual_seed(0), ThreadTuner([1, 2])
 
     def seconds(number: int) -> float:
         return {1: 0.04, 2: 0.12}[number] * torch.randn(1, generator=draw).mul(0.5).exp().item()
@@ -209,7 +209,7 @@ def test_an_epoch_says_how_many_threads_it_used(clock: list[float]):
     threads = Alternating([1, 2])
     seconds_until(threads, clock, 100, lambda number: 0.03 if number == 1 else 0.01)
     assert threads.mean_of_epoch() == 1.0  # `Alternating` counts nothing
-    threads = Threads([1, 2])
+    threads = ThreadTuner([1, 2])
     seconds_until(threads, clock, 300, lambda number: 0.03 if number == 1 else 0.02)
     assert 1.5 < threads.mean_of_epoch() < 2.0 and threads.mean_of_epoch() == 2.0
 
@@ -220,7 +220,7 @@ def test_a_resumed_training_may_use_another_number():
     expected = finish(trainer_on(split, settings))
     begun = trainer_on(split, settings)
     accepted = list(auto.seconds_with_same_bits(begun, NUMBERS))
-    begun.threads = Threads(accepted[-1:])
+    begun.threads = ThreadTuner(accepted[-1:])
     train_epoch(begun)
     state = begun.state()
     assert state["threads"] is None

@@ -125,7 +125,7 @@ def first_gradients(trainer: Trainer) -> Tensor:
 def finish(trainer: Trainer) -> tuple[list[float], str]:
     """The losses and scores of the epochs that are left, and the digest of the weights after them."""
     found = []
-    while trainer.epochs_done < trainer.params.epochs:
+    while trainer.epochs_done < trainer.settings.epochs:
         epoch = train_epoch(trainer)
         found += [epoch.train_loss, epoch.val_loss, epoch.val_score]
     return found, trainer.weights_sha256()

@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from tandem.machine.threads import threads_kept
+from tandem.machine.threads import num_threads
 
 LONGEST = 383  # inner dimension that MKL does not divide; 384 it divides among eight threads
 
@@ -33,7 +33,7 @@ def add_product(target: Tensor, left: Tensor, right: Tensor, factor: float = 1) 
     if not is_divided(inner, *target.shape):
         torch.addmm(target, left, right, alpha=factor, out=target)
     elif inner == LONGEST + 1 or 1 in target.shape:  # 384 in two parts would have other bits than on one thread
-        with threads_kept(1):
+        with num_threads(1):
             torch.addmm(target, left, right, alpha=factor, out=target)
     else:
         length = math.ceil(inner / math.ceil(inner / LONGEST))
@@ -118,7 +118,7 @@ class OrderedLayerNorm(torch.autograd.Function):
             return torch.ops.aten.native_layer_norm_backward(gradient, x, ctx.shape, mean, rstd, weight, bias, wanted)
 
         of_x = gradients(True, False, False)[0]
-        with threads_kept(1):
+        with num_threads(1):
             _, of_weight, of_bias = gradients(False, True, True)
         return of_x, None, of_weight, of_bias, None
 
@@ -158,6 +158,6 @@ class OrderedConv1d(torch.autograd.Function):
             )
 
         of_x = gradients(True, False, False)[0] if needs_x else None
-        with threads_kept(1):
+        with num_threads(1):
             _, of_weight, of_bias = gradients(False, True, needs_bias)
         return of_x, of_weight, of_bias, None
