@@ -45,7 +45,7 @@ ifdef OWN
 	$(BIN)/uv pip install --no-deps --python $(BIN)/python --requirement $(OWN)
 	@$(BIN)/uv pip check --quiet --python $(BIN)/python || { echo 'error: add to $(OWN) what its packages need' >&2; exit 1; }
 endif
-	@$(BIN)/python -m tandem.plots_page
+	@$(BIN)/python -m flows.plots_page
 	@install -m 755 tandem/command.sh $(BIN)/tandem
 	@touch $@
 

@@ -33,8 +33,7 @@ try:
     from packaging.requirements import Requirement
     from packaging.utils import canonicalize_name
 
-    from flows import ui
-    from tandem import damaged_files
+    from flows import damaged_files, ui
     from tandem.files import FULL, HOME, ROOT, relative
     from tandem.machine import hardware, nvml
     from tandem.runs import provenance, store

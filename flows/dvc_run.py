@@ -35,8 +35,8 @@ from dvc.stage.cache import RunCacheNotFoundError, StageCache, _get_stage_hash
 from dvc.stage.exceptions import StageFileDoesNotExistError, StageNotFound
 from dvc.ui import ui
 
+from flows.damaged_files import explain
 from flows.events import Event, Outcome
-from tandem.damaged_files import explain
 from tandem.runs.run_dir import DVC_PID
 from tandem.stage import LAST_ERROR
 

@@ -18,9 +18,9 @@ import torch
 from tandem import files
 from tandem.machine.hardware import host_name
 from tandem.machine.measure import measure
-from tandem.model_package import write_model
 from tandem.params.parsing import literal
 from tandem.params.reading import PARAMS, read_yaml
+from tandem.predicting.model_package import write_model
 from tandem.report import drawing
 from tandem.report.changes import committed_params
 from tandem.report.outcomes import outcomes

@@ -27,7 +27,8 @@ from tandem.files import HOME, ROOT, relative, workload_dir
 from tandem.messages import nearest, one_line
 
 CHECK_SECONDS = 10.0
-# A model in MLflow contains this module and the components in a package of another name (tandem/model_package.py).
+# A model in MLflow contains this module and the components in a package of another name
+# (tandem/predicting/model_package.py).
 PREFIX = __name__.removesuffix("tandem.parts")
 MAX_WHOLE = 2**63 - 1  # the largest value that tensors and databases can store
 

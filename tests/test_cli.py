@@ -14,11 +14,11 @@ import pandas as pd
 import pytest
 
 from flows import repro
-from tandem import predict
 from tandem.cli import COMMANDS, parse
 from tandem.command import CommandError
 from tandem.files import ROOT
-from tandem.predictor import Predictor
+from tandem.predicting import command as predict_command
+from tandem.predicting.predictor import Predictor
 from tests import forked
 from tests.projects import RUN, TINY, copy_of, dvc, environment, make_project, needs, python, run_path
 
@@ -273,7 +273,7 @@ def test_predict_reads_what_tandem_new_reads(trained: Path, tmp_path: Path):
     assert len(expected) == len(values) and expected.nunique() > 1
 
     def predicted(name: str, **options: str) -> list[str]:
-        return list(predictor.predict(predict.read(predictor, tmp_path / name, options))["predicted"])
+        return list(predictor.predict(predict_command.read(predictor, tmp_path / name, options))["predicted"])
 
     tables = ("t.csv", "t.csv.bz2", "semicolons.csv", "t.tsv", "wide.csv", "lists.parquet", "files")
     assert {name: predicted(name) for name in tables} == dict.fromkeys(tables, list(expected))

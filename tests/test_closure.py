@@ -31,7 +31,7 @@ WORKLOADS = ("sign", "pen", "price", "rally")
 STAGES = ("preprocess", "preload", "train", "evaluate", "speed")
 THROUGH_THE_MODEL = ("train", "evaluate", "speed")
 # Nothing that the core imports; `tandem predict` reads data as `tandem new` does.
-REMOVABLE = ("fitted", "importing", "checking", "predict.py")
+REMOVABLE = ("fitted", "importing", "checking", "predicting/command.py")
 
 
 @pytest.fixture(scope="module")

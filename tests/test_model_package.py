@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tandem.model_package import example_of, with_own_imports
+from tandem.predicting.model_package import example_of, with_own_imports
 from tests.projects import commit, copy_of, read_record, stages_at_once, tandem, wait_until_published
 from tests.tasks.test_tasks import CLOSENESS
 from tests.test_parts import HELPER, NET, OWN

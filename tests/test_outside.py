@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tandem import plots_page
+from flows import plots_page
 from tests.conftest import CHROMIUM
 from tests.projects import ROOT, copy_of, needs, run
 

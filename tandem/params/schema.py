@@ -266,7 +266,7 @@ def check_model(model: Part) -> Part:
 
 if TYPE_CHECKING:
     Model = Part
-elif not BUILT_IN:  # a model in MLflow with a network of the workload's own (tandem/model_package.py)
+elif not BUILT_IN:  # a model in MLflow with a network of the workload's own (tandem/predicting/model_package.py)
     Model = Any
 else:
     Model = Annotated[

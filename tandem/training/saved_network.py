@@ -1,5 +1,5 @@
 """A trained network, read from its files. Whatever this module imports is in every model in MLflow
-(tandem/model_package.py), so it imports little.
+(tandem/predicting/model_package.py), so it imports little.
 """
 
 from pathlib import Path

@@ -20,7 +20,7 @@ from tandem.models import Shape
 from tandem.params import schema
 from tandem.params.parsing import parse
 from tandem.params.schema import Augment
-from tandem.predictor import Predictor
+from tandem.predicting.predictor import Predictor
 from tandem.tasks import open_task, ridge
 from tandem.training.batches import Split
 from tandem.training.context import make_trainer

@@ -1,6 +1,6 @@
 """Write the page in which `dvc plots` draws, and have DVC use it: DVC's own page loads vega's scripts from a CDN.
 
-`make setup` runs `python -m tandem.plots_page`. The page lies in the environment, and only this clone's DVC uses it.
+`make setup` runs `python -m flows.plots_page`. The page lies in the environment, and only this clone's DVC uses it.
 """
 
 import subprocess

@@ -29,10 +29,10 @@ from tandem.closure import ROOTS, Code, imported_modules
 from tandem.params.intervals import parse_interval
 from tandem.params.own_components import modules_of
 from tandem.params.schema import Workload
-from tandem.predictor import Predictor, needed_columns
+from tandem.predicting.predictor import Predictor, needed_columns
 from tandem.runs import provenance
 
-PREDICTOR = "tandem.predictor"
+PREDICTOR = "tandem.predicting.predictor"
 LOADER = f'''"""The code of a model that Tandem trained, for MLflow."""
 
 from .{PREDICTOR} import _load_pyfunc as _load_pyfunc

@@ -32,7 +32,7 @@ from tandem.runs.run import open_folder
 if TYPE_CHECKING:
     import pandas
 
-    from tandem.predictor import Predictor
+    from tandem.predicting.predictor import Predictor
 
 
 def add_arguments(parser: ArgumentParser) -> None:
@@ -49,7 +49,7 @@ def main(options: Namespace) -> Result:
             print(f"warning: this model was trained with other parameters: {others}", file=sys.stderr)
     if not options.table.exists():
         raise WrongArgument(f"there is no table {options.table}")
-    from tandem.predictor import Predictor  # imports torch
+    from tandem.predicting.predictor import Predictor  # imports torch
 
     predictor = Predictor(folder, weights)
     given = {key: value for key, value in vars(options).items() if value is not None}
@@ -65,7 +65,7 @@ def main(options: Namespace) -> Result:
 
 def read(predictor: "Predictor", path: Path, given: Mapping[str, Any]) -> "pandas.DataFrame":
     """The columns that the model needs. `given`: the options for the shape of the data."""
-    from tandem.predictor import needed_columns, sequence_columns  # imports torch
+    from tandem.predicting.predictor import needed_columns, sequence_columns  # imports torch
 
     _, inferred, features = needed_columns(predictor.learned)
     options = {"alone": True, "na": predictor.learned.get("na", ()), "num_channels": len(features), **given}
