@@ -246,7 +246,7 @@ class TimedTraining:
         self.requested = {"precision": settings.precision}
         known = {name: value for name, value in chosen.items() if self.requested[name] == "auto"}
         self.context = replace(self.context, block=replace(self.context.block, train=replace(settings, **known)))
-        self.trainer = open_trainer(self.context, {"trainer": None})
+        self.trainer = open_trainer(self.context, None)
         with translate_oom(self.trainer.oom):
             auto.resolve(self.trainer, self.context.hardware)
         if self.side.adapt is not None:

@@ -167,7 +167,7 @@ class Training:
 
     def train(self, workers: Workers) -> None:
         """Train to the last epoch, and write the results."""
-        trainer = self.trainer = open_trainer(self.context, self.state, workers)
+        trainer = self.trainer = open_trainer(self.context, self.state["trainer"], workers)
         with stop_on_out_of_memory(trainer):
             self.begin(workers)
             if not self.record.is_finished:
@@ -344,7 +344,7 @@ def run_other_worker(workload: str, device: str, seed: str) -> None:
     with process_group(device, context.num_workers, context.kind) as workers, StopSignals() as interruption:
         workers.require_same(read_inputs(workload, device, context.seed))
         state = workers.broadcast()
-        trainer = open_trainer(context, state, workers)
+        trainer = open_trainer(context, state["trainer"], workers)
         with stop_on_out_of_memory(trainer):
             trainer.set_precision(workers.broadcast())
             trainer.use_workers(workers)

@@ -72,7 +72,7 @@ def parse(arguments: list[str]) -> Namespace:
 
 def retrain(context: RunContext, perturbation: int | None, options: Namespace) -> dict[str, Any]:
     """One training, opened and run as `train` does."""
-    trainer = open_trainer(context, {"trainer": None})
+    trainer = open_trainer(context, None)
     with translate_oom(trainer.oom):
         auto.resolve(trainer, context.hardware)
         weights = {"initial": trainer.weights_sha256()}

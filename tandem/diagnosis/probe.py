@@ -212,16 +212,9 @@ def variant(trainer: Trainer, changes: Changes) -> Trainer:
         step.precision = changes["precision"]
         step.scaler = torch.amp.GradScaler(step.device.type, enabled=False)  # none of the alternatives is fp16
     step.graphs = Graphs(step.device) if step.graphs else None  # a captured graph includes its settings
-    step.may_fall_back = False
-    step.oom = other.oom = NoFallbacks()
+    step.oom = other.oom = OomPolicy()
+    step.oom.may_fall_back = False
     return other
-
-
-class NoFallbacks(OomPolicy):
-    """Raises the out-of-memory error and uses no fallback."""
-
-    def run_with_fallbacks(self, work: Callable[[], Result], *fallbacks: Callable[[], str]) -> Result:
-        return work()
 
 
 def start_alternative(trainer: Trainer, changes: Changes, now: float) -> ProbePart | str:

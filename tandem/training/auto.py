@@ -13,6 +13,7 @@ changes it. Its key contains the hardware, so machines that share a home folder 
 import json
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -281,20 +282,16 @@ def seconds_with(uses: Mapping[Any, Callable[[], object]], trainer: Trainer) -> 
         return seconds_of(step, trainer.device, turn_seconds)
 
     trainer.model.train()
-    may_fall_back = trainer.step.may_fall_back
-    with trainer.trial_steps():
-        if trainer.device.type == "cuda":  # an OOM error in a trial must not drop the training's own graph
-            trainer.step.may_fall_back = False
-        try:
-            steps = {value: trainer.step.repeated(batch) for value in uses}
-            for value, use in uses.items() if trainer.device.type == "cuda" else ():
-                use()
-                for _ in range(NUM_WARMUPS + 1):  # load the GPU's libraries and capture the step
-                    steps[value]()
-            turns = {value: partial(turn, use, steps[value]) for value, use in uses.items()}
-            found = interleave(turns, NUM_ROUNDS, longest_seconds=BUDGET_SECONDS)
-        finally:
-            trainer.step.may_fall_back = may_fall_back
+    is_cuda = trainer.device.type == "cuda"
+    # An OOM error in a trial must not drop the training's own graph.
+    with trainer.trial_steps(), trainer.oom.raising() if is_cuda else nullcontext():
+        steps = {value: trainer.step.repeated(batch) for value in uses}
+        for value, use in uses.items() if is_cuda else ():
+            use()
+            for _ in range(NUM_WARMUPS + 1):  # load the GPU's libraries and capture the step
+                steps[value]()
+        turns = {value: partial(turn, use, steps[value]) for value, use in uses.items()}
+        found = interleave(turns, NUM_ROUNDS, longest_seconds=BUDGET_SECONDS)
     return {value: min(seconds) for value, seconds in found.items()}
 
 

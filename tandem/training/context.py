@@ -190,16 +190,15 @@ def choose_data_location(wanted: str, needed_bytes: int, free_bytes: float, devi
     return wanted if wanted != "auto" else "device" if needed_bytes <= room else "host"
 
 
-def open_trainer(context: RunContext, saved: dict[str, Any], workers: Workers = ALONE) -> Trainer:
-    """Open the training of `context`. `saved` is the state that it begins with, from a checkpoint or of a new training,
-    whose "trainer" is None.
+def open_trainer(context: RunContext, state: dict[str, Any] | None, workers: Workers = ALONE) -> Trainer:
+    """Open the training of `context`. `state`: that of its Trainer in a checkpoint; None for a new training.
 
     A resumed training keeps a number of threads on which its result depends. With several workers, the caller must
     still call `Trainer.use_workers`.
     """
-    settings, restored = context.settings, saved["trainer"]
-    if restored and restored["threads"]:
-        settings = replace(settings, threads=restored["threads"])
+    settings = context.settings
+    if state and state["threads"]:
+        settings = replace(settings, threads=state["threads"])
     if workers.count > 1:
         settings = replace(settings, threads=threads_of_each(context, workers), step="eager")
     device = context.open_device(settings.threads, settings.precision, workers.local_rank)
@@ -213,9 +212,9 @@ def open_trainer(context: RunContext, saved: dict[str, Any], workers: Workers = 
             if not (loop or trainer.is_fitted or workers.count > 1):
                 if refusal := small_batch_refusal(trainer.model, train, len(train), settings):
                     raise ValueError(refusal)
-        if restored:
-            trainer.restore(restored)
-        if data_location == "device" and not (restored and restored["oom"]["data_location"] == "host"):
+        if state:
+            trainer.restore(state)
+        if data_location == "device" and not (state and state["oom"]["data_location"] == "host"):
             trainer.oom.make_resident()  # copies both splits to the device
     if workers.count > 1:
         set_min_grad_accum_steps(trainer, int(os.environ.get(MIN_GRAD_ACCUM_STEPS, "1")))
@@ -370,6 +369,6 @@ def make_trial(
     """A training on `tensors` for measurements. A step raises if memory runs out, instead of taking a fallback."""
     split = Split({name: tensor.to(device) for name, tensor in tensors.items()}, device)
     trainer = make_trainer(split, split, settings, shape, task)
-    trainer.step.may_fall_back = False
+    trainer.oom.may_fall_back = False
     trainer.model.train()
     return trainer

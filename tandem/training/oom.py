@@ -89,7 +89,7 @@ class OomPolicy:
         self.fallbacks: list[str] = []  # the fallbacks taken, as sentences
         self.num_eval_parts = 1  # number of parts in which a batch is evaluated, without gradients
         self.has_freed = self.recomputes = False
-        self.enabled = True  # False: `run_with_fallbacks` raises the first error
+        self.may_fall_back = True  # False: errors are raised, because a trial must not change the training
         # Of all splits: `device`, or `host` (their files).
         self.data_location = "device" if any(split.data_location == "device" for split in splits) else "host"
         self.free_graphs: Callable[[], str] = lambda: ""  # `Step` replaces it
@@ -105,7 +105,7 @@ class OomPolicy:
             try:
                 return work()
             except Exception as error:
-                if isinstance(error, OutOfMemory) or not self.enabled or not is_out_of_memory(error):
+                if isinstance(error, OutOfMemory) or not self.may_fall_back or not is_out_of_memory(error):
                     raise
                 failed = shorten(error)
             # This runs outside the `except`, because the error references the tensors of the failed pass.
@@ -116,6 +116,15 @@ class OomPolicy:
                     break
             else:
                 raise OutOfMemory(failed, self.fallbacks, self.advice)
+
+    @contextmanager
+    def raising(self) -> Iterator[None]:
+        """In the body, raise an out-of-memory error instead of taking a fallback."""
+        before, self.may_fall_back = self.may_fall_back, False
+        try:
+            yield
+        finally:
+            self.may_fall_back = before
 
     def add_fallback(self, done: str) -> None:
         """Record and print a fallback. The training notices it by the length of `fallbacks`."""

@@ -61,7 +61,6 @@ class Step:
         step = proxy(self)  # avoids a reference cycle, which would hold GPU memory until a garbage collection
         self.oom.free_graphs = lambda: step.free_graphs()
         self.workers = ALONE
-        self.may_fall_back = True  # whether an OOM error may change how the training continues
         self.eager_reason = eager_reason  # why no graph is captured, also on a CPU; empty if params.yaml asks for none
         self.gave_up_reason = ""  # why the training stopped using its graph; checkpoints contain it
         self.forward: Callable[..., Tensor] = model
@@ -83,9 +82,14 @@ class Step:
         """The kernels that training steps chose in the present precision: `auto` also tries others."""
         return self.kernels_used_in.setdefault(self.precision, set())
 
+    @property
+    def may_fall_back(self) -> bool:
+        """Whether a lack of memory may change how steps are taken. If one of several workers lacks it, all end."""
+        return self.oom.may_fall_back and self.workers.count == 1
+
     def use_workers(self, workers: Workers) -> None:
-        """Sum the gradients of all workers in every later step. If one worker runs out of memory, all end."""
-        self.workers, self.may_fall_back = workers, False
+        """Sum the gradients of all workers in every later step."""
+        self.workers = workers
         self.forward = workers.wrap(self.model, self.device)
 
     def set_rate(self, rate: float) -> None:
