@@ -12,7 +12,7 @@ from tandem.machine.hardware import detect_hardware
 from tandem.messages import shown, similar
 from tandem.params.devices import SINGLE
 from tandem.params.loading import choose_preset, parse_params, preset_changes
-from tandem.params.parsing import replaced, value_at
+from tandem.params.parsing import literal, replaced, value_at
 from tandem.params.reading import PARAMS, read_yaml
 from tandem.params.schema import Params
 
@@ -42,16 +42,18 @@ def make_plan(choices: dict[str, Any], overrides: dict[str, Any], force: bool, n
     if values or "seeds" in chosen or any(not set(names) <= set(items[key]) for key, names in chosen.items()):
         # The params of an experiment define its graph, so they select the stages instead of targets.
         values |= chosen
-        changed = override(raw, values)
+        complete = raw | {name: literal(block) for name, block in params.blocks.items()}  # with the defaults
+        changed = override(raw, complete, values)
         wanted = parse_params(changed)
         require_devices(wanted.devices)
         in_force = choose_preset(wanted.preset, wanted.presets, detect_hardware("auto"))
         set_by = {f"{name}.{key}" for name in wanted.workloads for key in preset_changes(changed, name, in_force)}
         if without_effect := [key for key in overrides if key in set_by]:
             raise ValueError(f"{without_effect[0]} is given in overrides, but preset {in_force} sets it; remove one")
-        overridden = {key: (old, value) for key, value in values.items() if (old := value_at(raw, key)) != value}
+        overridden = {key: (old, value) for key, value in values.items() if (old := value_at(complete, key)) != value}
         experiment = re.sub(r"[^A-Za-z0-9-]+", "-", name).strip("-") or "run"
-        sets = [word for key, value in values.items() for word in ("--set-param", f"{key}={hydra(value)}")]
+        names = {key: key if value_at(raw, key) is not None else f"++{key}" for key in values}  # ++: adds a key
+        sets = [word for key, value in values.items() for word in ("--set-param", f"{names[key]}={hydra(value)}")]
         return RunPlan([["exp", "run", "--temp", "--name", experiment, *flags, *sets]], experiment, overridden)
     require_devices(params.devices)
     if not chosen:
@@ -77,14 +79,17 @@ def require_devices(devices: Iterable[str]) -> None:
         detect_hardware(device)
 
 
-def override(raw: dict[str, Any], values: dict[str, Any]) -> dict[str, Any]:
-    """A copy of params.yaml's content with `values` replaced. Raises ValueError for an unknown name."""
+def override(raw: dict[str, Any], complete: dict[str, Any], values: dict[str, Any]) -> dict[str, Any]:
+    """A copy of params.yaml's content with `values` replaced. `complete`: the content with all defaults. Raises
+    ValueError for an unknown name.
+    """
+    known = dotted(complete)
 
     def unknown(name: str) -> str:
-        hint = similar(name, dotted(raw)) or "; name a key of params.yaml, such as sign.train.epochs"
+        hint = similar(name, known) or "; name a key of params.yaml, such as sign.train.epochs"
         return f"overrides names {name!r}, which params.yaml does not have{hint}"
 
-    changed: dict[str, Any] = replaced(raw, values, unknown)
+    changed: dict[str, Any] = replaced(raw, values, known, unknown)
     return changed
 
 
@@ -131,6 +136,7 @@ def form_schema(raw: dict[str, Any]) -> dict[str, Any]:
     properties["devices"]["items"]["enum"] = list(dict.fromkeys((*SINGLE, *params.devices)))
     properties["preset"]["enum"] = ["none", "auto", *params.presets]
     example = f'{{"{params.workloads[0]}.train.epochs": 5}}'
+    complete = raw | {name: literal(block) for name, block in params.blocks.items()}  # with the defaults
     properties["overrides"] = {
         "title": "Overrides",
         "description": f"Values that replace params.yaml's in this run only, such as {example}. "
@@ -138,7 +144,7 @@ def form_schema(raw: dict[str, Any]) -> dict[str, Any]:
         "type": "object",
         # Below `then`, so that the UI shows one editor instead of a field for each name.
         "if": {},
-        "then": {"properties": {name: {} for name in dotted(raw)}, "additionalProperties": False},
+        "then": {"properties": {name: {} for name in dotted(complete)}, "additionalProperties": False},
     }
     properties["force"] = {
         "title": "Force",

@@ -15,7 +15,7 @@ from tandem.importing.infer_series import NO_SEASON, OF_SERIES, find_times, infe
 from tandem.importing.infer_windows import infer_recordings
 from tandem.params import schema
 from tandem.params.parsing import nearest
-from tandem.params.schema import NO_GROUPS, usual_values
+from tandem.params.schema import NO_GROUPS
 
 
 def preprocess_section(table: str, choices: Choices) -> dict[str, Any]:
@@ -24,7 +24,6 @@ def preprocess_section(table: str, choices: Choices) -> dict[str, Any]:
     kind: Any = schema.Series if is_for_series(values["task"]) else schema.SequenceTable
     features = values["features"]
     section = {
-        **usual_values(kind),
         **values,
         "source": "series" if kind is schema.Series else "sequences",
         "table": table,
@@ -34,7 +33,9 @@ def preprocess_section(table: str, choices: Choices) -> dict[str, Any]:
     }
     if section.get("season") == NO_SEASON:  # params.yaml then has no such key
         del section["season"]
-    return {field.name: section[field.name] for field in fields(kind) if field.name in section}
+    return {
+        each.name: section[each.name] for each in fields(kind) if section.get(each.name, each.default) != each.default
+    }
 
 
 def is_for_series(task: str) -> bool:

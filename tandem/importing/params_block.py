@@ -14,6 +14,8 @@ from tandem.importing.recipe import CLOSED_FORM
 from tandem.params import loading, schema
 from tandem.params.schema import usual_values
 
+DEFAULTS = {each.name: each.default for each in fields(schema.Train)}  # MISSING: a key that a block must have
+VARIED = ("precision", "step", "threads")
 MAX_IN_BRACES = 66  # characters of a mapping, as Python writes it
 # The comment after a key of the block.
 COMMENTS = {
@@ -38,13 +40,15 @@ OF_CLOSED_FORM = {
 
 
 def make_block(name: str, headline: str, task: str, preprocess: dict[str, Any], settings: dict[str, Any]) -> str:
-    """The workload's block of params.yaml; keys without a setting get their default value."""
-    usual = {**usual_values(schema.Train), **settings}
+    """The workload's block of params.yaml, without what is a default, except for what people vary."""
+    train = {**{key: DEFAULTS[key] for key in VARIED}, **usual_values(schema.Train), **settings}
     block = {
         "task": task,
         "preprocess": preprocess,
         "preload": usual_values(schema.Preload),
-        "train": {field.name: usual[field.name] for field in fields(schema.Train) if field.name in usual},
+        "train": {
+            key: train[key] for key in DEFAULTS if key in train and (key in VARIED or train[key] != DEFAULTS[key])
+        },
         "evaluate": {**usual_values(schema.Evaluate), "weights": schema.built_in_attributes(task).usual_weights},
     }
     text = to_yaml({name: block})

@@ -13,7 +13,7 @@ from tandem.files import params_file, read_json
 from tandem.params.own_components import params_type, workload_type
 from tandem.params.parsing import MOVED, InvalidParams, literal, nearest, parse, prefixed, replaced
 from tandem.params.reading import PARAMS, read_yaml
-from tandem.params.schema import WITH_OWN_LOOP, Params, Workload
+from tandem.params.schema import OPTIONAL, WITH_OWN_LOOP, Params, Workload
 
 # The sections of a workload's block whose values a stage uses. `train` describes the preprocessing in model.json.
 SECTIONS = {
@@ -66,7 +66,9 @@ def parse_workload(name: str, block: Any, overrides: dict[str, Any]) -> Workload
 
 def changed(name: str, block: Any, overrides: dict[str, Any]) -> Any:
     advice = "; write a name of its block, such as train.batch_size, or override it for other workloads only"
-    return replaced(block, overrides, lambda unknown: f"{name} has no {unknown!r}{MOVED.get(unknown, advice)}")
+    return replaced(
+        block, overrides, OPTIONAL, lambda unknown: f"{name} has no {unknown!r}{MOVED.get(unknown, advice)}"
+    )
 
 
 parse_block = prefixed("params.yaml")(parse_workload)

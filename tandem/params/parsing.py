@@ -6,7 +6,7 @@ import copy
 import json
 import re
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import fields, is_dataclass
 from functools import cache
@@ -205,8 +205,10 @@ def value_at(nested: Any, name: str) -> Any:
     return nested
 
 
-def replaced(nested: Any, overrides: dict[str, Any], complain: Callable[[str], str]) -> Any:
-    """A copy of `nested` with the dotted `overrides`. Raises ValueError(complain(name)) for an unknown name."""
+def replaced(nested: Any, overrides: dict[str, Any], optional: Container[str], complain: Callable[[str], str]) -> Any:
+    """A copy of `nested` with the dotted `overrides`. Raises ValueError(complain(name)) for a name that is neither in
+    `nested` nor `optional`.
+    """
     if not overrides or not isinstance(nested, dict):
         return nested
     changed = copy.deepcopy(nested)
@@ -214,8 +216,10 @@ def replaced(nested: Any, overrides: dict[str, Any], complain: Callable[[str], s
         *parents, last = str(name).split(".")
         section: Any = changed
         for parent in parents:
+            if isinstance(section, dict) and name in optional:
+                section.setdefault(parent, {})
             section = section.get(parent) if isinstance(section, dict) else None
-        if not isinstance(section, dict) or last not in section:
+        if not isinstance(section, dict) or not (last in section or name in optional):
             raise ValueError(complain(name))
         section[last] = value
     return changed

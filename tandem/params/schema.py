@@ -1,4 +1,4 @@
-"""params.yaml as dataclasses that pydantic validates: every key with its type, limits and usual value, and the valid
+"""params.yaml as dataclasses that pydantic validates: every key with its type, limits and default, and the valid
 combinations.
 
 The types are strict: neither text nor `true` is a number. A key without a default is required. The message about a
@@ -7,7 +7,7 @@ DVC depends on the values in params.yaml, not on this file.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import MISSING, dataclass, fields
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self, TypeVar, Union, get_type_hints
 
@@ -54,7 +54,7 @@ def check_table(name: str) -> str:
 
 
 def usual(value: Any) -> Any:
-    """Mark the usual value of a key. It is not a default."""
+    """Mark the usual value of a key that params.yaml must have: dvc.yaml names its section, or people vary it."""
     return Field(examples=[value])
 
 
@@ -176,12 +176,12 @@ class SequenceTable(TableSource, SequenceKeys):
     table: Table
     columns: Columns
     split: Split
-    seed: Annotated[Whole, usual(0)]
-    velocity: Annotated[StrictBool, usual(False)]
-    missing: Annotated[Literal["refuse", "interpolate"], usual("refuse")]
+    seed: Whole = 0
+    velocity: StrictBool = False
+    missing: Literal["refuse", "interpolate"] = "refuse"
     # A column such as the person or device. All sequences with one value stay on one side of the split: scikit-learn's
     # `groups`.
-    groups: Annotated[StrictStr, usual(NO_GROUPS)]
+    groups: StrictStr = NO_GROUPS
     # For recordings with a label in each row (tandem/data/windows.py). `columns.sequence` then tells the recordings
     # apart; it is `none` if the table is a single one. None: every sequence has one label.
     window: Window | None = None
@@ -191,8 +191,8 @@ class SequenceTable(TableSource, SequenceKeys):
 class Series(TableSource, SeriesKeys):
     source: Literal["series"]
     table: Table
-    missing: Annotated[Literal["skip", "interpolate", "refuse"], usual("skip")]
-    stride: Annotated[Positive, usual(1)]
+    missing: Literal["skip", "interpolate", "refuse"] = "skip"
+    stride: Positive = 1
 
 
 class OwnSource(Section):
@@ -285,10 +285,10 @@ class Augment(Section):
 
     # The number of features that are mixed together, such as 2 for x and y of a point; it divides the number of
     # features.
-    coupled_features: Annotated[Positive, usual(1)]
-    mix: Annotated[Real, usual(0.0)]  # of each entry added to the identity matrix that maps coupled features
-    shift: Annotated[Real, usual(0.0)]  # of a constant added to each coordinate, in training standard deviations
-    warp: Annotated[Real, usual(0.0)]  # of the relative change of speed within a sequence
+    coupled_features: Positive = 1
+    mix: Real = 0.0  # of each entry added to the identity matrix that maps coupled features
+    shift: Real = 0.0  # of a constant added to each coordinate, in training standard deviations
+    warp: Real = 0.0  # of the relative change of speed within a sequence
 
 
 # Settings of Tandem's own steps, with the values that they must have if a loop of the workload's own takes the steps.
@@ -299,24 +299,24 @@ WITH_OWN_LOOP: dict[str, tuple[Any, ...]] = {
 }
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Train(Section):
     model: Model
-    augment: Annotated[Augment, usual(usual_values(Augment))]
+    augment: Augment = Augment()
     epochs: Positive
     warmup_epochs: Annotated[Whole, usual(1)]
     batch_size: Positive
-    grad_accum_steps: Annotated[Positive, usual(1)]  # parts of a batch, to save memory; the step stays the same
-    precision: Annotated[Literal["fp32", "tf32", "bf16", "fp16", "auto"], usual("fp32")]
-    step: Annotated[Literal["auto", "eager", "graph", "compile"], usual("auto")]
-    probe: Annotated[StrictBool, usual(True)]  # find the bottleneck before the first epoch, in a second or two
+    grad_accum_steps: Positive = 1  # parts of a batch, to save memory; the step stays the same
+    precision: Literal["fp32", "tf32", "bf16", "fp16", "auto"] = "fp32"
+    step: Literal["auto", "eager", "graph", "compile"] = "auto"
+    probe: StrictBool = True  # find the bottleneck before the first epoch, in a second or two
     learning_rate: Annotated[float, Field(strict=True, gt=0, le=10)]
-    weight_decay: Annotated[float, Field(strict=True, ge=0, le=100, examples=[0.01])]
-    schedule: Annotated[Literal["cosine", "one-cycle"], usual("one-cycle")]
-    max_grad_norm: Annotated[Real, usual(1.0)]
-    label_smoothing: Annotated[Fraction, usual(0.0)]
-    threads: Annotated[NumThreads, usual("auto")]  # of the CPU; auto: the fastest number at the moment
-    deterministic: Annotated[StrictBool, usual(True)]
+    weight_decay: Annotated[float, Field(strict=True, ge=0, le=100)] = 0.01
+    schedule: Literal["cosine", "one-cycle"] = "one-cycle"
+    max_grad_norm: Real = 1.0  # 0: no clipping
+    label_smoothing: Fraction = 0.0
+    threads: NumThreads = "auto"  # of the CPU; auto: the fastest number at the moment
+    deterministic: StrictBool = True
     # For several workers. strong: they share the batch. weak: each has a whole batch, and the learning rate grows with
     # their number (Goyal et al. 2017, arXiv:1706.02677), or with its square root (Krizhevsky 2014, arXiv:1404.5997).
     scaling: Literal["strong", "weak-linear", "weak-sqrt"] = "strong"
@@ -470,6 +470,20 @@ def mismatch(task: str, key: str, value: str, what: str, accepted: Sequence[str]
         f"task is {task!r} and {key} is {value!r}, which do not go together; "
         f"{what} for {task}: {', '.join(accepted)}; tasks for {value}: {', '.join(others)}"
     )
+
+
+# The dotted names, in a block, of the keys that params.yaml may leave out.
+OPTIONAL = {
+    f"{section}.{each.name}"
+    for section, kinds in {
+        "preprocess": (SequenceTable, Series),
+        "train": (Train,),
+        "train.augment": (Augment,),
+    }.items()
+    for kind in kinds
+    for each in fields(kind)
+    if each.default is not MISSING
+}
 
 
 class Params(BaseModel):

@@ -1,11 +1,17 @@
 """What a choice in Prefect's form becomes: a plan of DVC commands, or a sentence that names the mistake."""
 
 import re
+import shutil
+from pathlib import Path
 from typing import Any
 
 import pytest
+from dvc.exceptions import InvalidArgumentError
+from dvc.utils.hydra import apply_overrides
 
 from flows.plan import make_plan
+from tandem.params.loading import load_params
+from tandem.params.reading import PARAMS
 
 
 @pytest.mark.parametrize(
@@ -41,7 +47,7 @@ FORM = {"workloads": ["rally", "sign", "pen", "price"], "devices": ["auto"], "se
         ({"workloads": ["sign"]}, {}, True,
          [["repro", "--force", "evaluate@sign-auto"], ["repro", "--single-item", "compare"]]),
         ({"devices": ["cpu"]}, {"sign.train.schedule": "cosine"}, False,
-         [[*EXPERIMENT, 'sign.train.schedule="cosine"', "--set-param", 'devices=["cpu"]']]),
+         [[*EXPERIMENT, '++sign.train.schedule="cosine"', "--set-param", 'devices=["cpu"]']]),
     ],
 )  # fmt: skip
 def test_a_choice_becomes_targets_and_a_new_value_an_experiment(
@@ -49,3 +55,15 @@ def test_a_choice_becomes_targets_and_a_new_value_an_experiment(
 ) -> None:
     plan = make_plan(choices, overrides, force, "calm-fox")
     assert plan.commands == commands and plan.experiment == ("calm-fox" if commands[0][0] == "exp" else None)
+
+
+def test_an_override_of_a_default_is_one_that_dvc_takes(tmp_path: Path) -> None:
+    """params.yaml does not have the key; DVC refuses a new one without `++`."""
+    plan = make_plan({}, {"sign.train.schedule": "cosine"}, False, "calm-fox")
+    assert plan.overridden == {"sign.train.schedule": ("one-cycle", "cosine")}
+    path = tmp_path / "params.yaml"
+    shutil.copy(PARAMS, path)
+    with pytest.raises(InvalidArgumentError):
+        apply_overrides(path, ["sign.train.schedule=cosine"])
+    apply_overrides(path, [plan.commands[0][-1]])
+    assert load_params(path).blocks["sign"].train.schedule == "cosine"
