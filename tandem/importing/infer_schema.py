@@ -33,9 +33,9 @@ def preprocess_section(table: str, choices: Choices) -> dict[str, Any]:
     }
     if section.get("season") == NO_SEASON:  # params.yaml then has no such key
         del section["season"]
-    return {
-        each.name: section[each.name] for each in fields(kind) if section.get(each.name, each.default) != each.default
-    }
+    defaults = {each.name: each.default for each in fields(kind)}
+    keys = ("source", "table", *(key for key in defaults if key not in ("source", "table")))
+    return {key: section[key] for key in keys if section.get(key, defaults[key]) != defaults[key]}
 
 
 def is_for_series(task: str) -> bool:

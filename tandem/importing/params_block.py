@@ -32,8 +32,7 @@ COMMENTS = {
 }
 OF_CLOSED_FORM = {
     "epochs": "fitted in closed form",
-    "precision": "not used in closed form; neither are step, probe and the keys from learning_rate to max_grad_norm",
-    "step": "",
+    "learning_rate": "not used in closed form",
     "probe": "",
     "evaluate": "last: fitted to train and val; best: fitted to train",
 }
@@ -41,18 +40,19 @@ OF_CLOSED_FORM = {
 
 def make_block(name: str, headline: str, task: str, preprocess: dict[str, Any], settings: dict[str, Any]) -> str:
     """The workload's block of params.yaml, without what is a default, except for what people vary."""
-    train = {**{key: DEFAULTS[key] for key in VARIED}, **usual_values(schema.Train), **settings}
+    is_closed_form = settings["model"]["name"] in CLOSED_FORM
+    varied = ("threads",) if is_closed_form else VARIED
+    train = {**{key: DEFAULTS[key] for key in varied}, **usual_values(schema.Train), **settings}
     block = {
         "task": task,
         "preprocess": preprocess,
         "preload": usual_values(schema.Preload),
         "train": {
-            key: train[key] for key in DEFAULTS if key in train and (key in VARIED or train[key] != DEFAULTS[key])
+            key: train[key] for key in DEFAULTS if key in train and (key in varied or train[key] != DEFAULTS[key])
         },
         "evaluate": {**usual_values(schema.Evaluate), "weights": schema.built_in_attributes(task).usual_weights},
     }
     text = to_yaml({name: block})
-    is_closed_form = settings["model"]["name"] in CLOSED_FORM
     for key, comment in {**COMMENTS, **(OF_CLOSED_FORM if is_closed_form else {})}.items():
         text = re.sub(rf"^( {{2,4}}{key}:.*)", rf"\1 # {comment}" if comment else r"\1", text, flags=re.MULTILINE)
     return f"# {headline}\n{text}"
