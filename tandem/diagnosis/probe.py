@@ -42,7 +42,7 @@ from tandem.machine.interleaving import interleave
 from tandem.machine.measure import gpu_uuid, seconds_of, seconds_per_item, synchronize
 from tandem.machine.rates import host_to_device_rate, matrix_rate, memory_rate
 from tandem.training.batches import Batch
-from tandem.training.device import AUTOCAST, use_tf32
+from tandem.training.device import AUTOCAST, emulates_bf16, use_precision
 from tandem.training.graphs import NUM_WARMUPS, Graphs
 from tandem.training.oom import OomPolicy, is_out_of_memory, shorten
 from tandem.training.threads import ThreadTuner
@@ -165,7 +165,7 @@ class ProbePart:
 
 def apply_settings(trainer: Trainer) -> None:
     """Apply the trainer's process-wide settings."""
-    use_tf32(trainer.step.precision == "tf32")
+    use_precision(trainer.step.precision, trainer.device)
 
 
 def epochs(following: Callable[[], Iterator[Result]]) -> Iterator[Result]:
@@ -189,7 +189,8 @@ def alternatives(trainer: Trainer) -> dict[str, Changes]:
     sizes = (2 * params.batch_size, 8 * params.batch_size)
     found: list[Changes] = [{"batch_size": size} for size in sizes if size <= len(trainer.train_split)]
     if params.precision != "auto":  # `auto` has just chosen by measuring
-        others = [name for name in PRECISIONS[device.type] if name != precision]
+        left_out = (precision, "bf16") if emulates_bf16(device) else (precision,)
+        others = [name for name in PRECISIONS[device.type] if name not in left_out]
         found += [{"precision": name} for name in others if realized_precision(name, device) == name]
     if trainer.step.grad_accum_steps > 1:
         found.append({"grad_accum_steps": 1})
@@ -287,7 +288,16 @@ def measure_on_gpu(step: Callable[[], Any], device: torch.device) -> dict[str, f
 
 
 def gpu_activities(step: Callable[[], Any], device: torch.device) -> list[tuple[str, float, float]]:
-    """Return name, start and end in microseconds of all GPU activities in one step."""
+    """Return name, start and end in microseconds of all GPU activities in one step.
+
+    A profiler that stays attached slows all later launches by 10 to 20% (pytorch/pytorch#146604, #144455). torch
+    detaches it if TEARDOWN_CUPTI says so, which crashes with CUDA graphs before CUDA 12.6 (pytorch/pytorch#112507).
+    """
+    if tuple(map(int, str(torch.version.cuda).split(".")[:2])) < (12, 6):
+        raise RuntimeError(
+            f"it would slow the training down with CUDA {torch.version.cuda} (12.6 or newer detaches it)"
+        )
+    os.environ.setdefault("TEARDOWN_CUPTI", "1")
     os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # suppresses two lines that the profiler prints at its start
     synchronize(device)
     with profile(activities=[ProfilerActivity.CUDA]) as seen:

@@ -18,6 +18,8 @@ from tandem.machine.conditions import waited_seconds
 from tandem.machine.hardware import free_memory_bytes
 from tandem.machine.sampler import SampledWindow, sampling
 
+MIN_CALLS = 2  # that are timed on a GPU, also if one takes longer than the budget
+
 
 @dataclass
 class Measurement:
@@ -102,16 +104,26 @@ def seconds_of(work: Callable[[], Any], device: torch.device, budget: float) -> 
 def seconds_per_item(work: Callable[[], int], device: torch.device, budget: float) -> float:
     """Mean seconds per item; `work` returns its number of items. The device is synchronized at both ends.
 
-    The first call does not count: it may still choose kernels, and the caches contain data of earlier work.
+    The first call does not count: it may still choose kernels, and the caches contain data of earlier work. On a GPU
+    the second call tells how many calls fit into the budget: calls return before the GPU has done their work, so the
+    host's clock alone would queue hundreds of them, and the last synchronization would wait for all.
     """
     work()
     synchronize(device)
-    count, start = 0, time.perf_counter()
+    start = time.perf_counter()
+    if device.type == "cuda":
+        work()
+        synchronize(device)
+        num = max(MIN_CALLS, int(budget / (time.perf_counter() - start)))
+        start = time.perf_counter()
+        count = sum(work() for _ in range(num))
+        synchronize(device)
+        return (time.perf_counter() - start) / count
+    count = 0
     while True:
         count += work()
-        if time.perf_counter() - start > budget:
-            synchronize(device)
-            return (time.perf_counter() - start) / count
+        if (seconds := time.perf_counter() - start) > budget:
+            return seconds / count
 
 
 def synchronize(device: torch.device) -> None:

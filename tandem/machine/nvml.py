@@ -7,6 +7,7 @@ without its library.
 
 import os
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from functools import cache
 from typing import Any
 
@@ -80,11 +81,18 @@ class Gpu:
             raise LookupError("the driver does not report memory per process (WSL and some containers)")
         return int(own[0].usedGpuMemory)
 
+    def used_bytes(self) -> int:
+        """Memory of all processes. The first version of NVML's call counts the driver's reserve as used."""
+        version = getattr(self.nvml, "nvmlMemory_v2", None)  # of pynvml 11.5 and newer
+        with suppress(Exception):  # the driver is older than the call
+            return int(self.nvml.nvmlDeviceGetMemoryInfo(self.handle, version).used)
+        return int(self.nvml.nvmlDeviceGetMemoryInfo(self.handle).used)
+
 
 QUANTITIES: dict[str, Callable[[Gpu], float]] = {
     "process_mib": lambda gpu: gpu.process_bytes() / 2**20,
     "other_processes": lambda gpu: count_others(process.pid for process in gpu.listed),  # from the call for process_mib
-    "device_mib": lambda gpu: gpu.nvml.nvmlDeviceGetMemoryInfo(gpu.handle).used / 2**20,
+    "device_mib": lambda gpu: gpu.used_bytes() / 2**20,
     "gpu_busy_share": lambda gpu: gpu.nvml.nvmlDeviceGetUtilizationRates(gpu.handle).gpu / 100,
     "power_watts": lambda gpu: gpu.nvml.nvmlDeviceGetPowerUsage(gpu.handle) / 1000,
     "energy_joules": lambda gpu: gpu.nvml.nvmlDeviceGetTotalEnergyConsumption(gpu.handle) / 1000,

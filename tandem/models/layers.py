@@ -21,7 +21,7 @@ class Dropout(nn.Dropout):
 
 
 def run_recurrent(stack: nn.Module, x: Tensor, state: Any = None) -> Any:
-    """Returns `stack(x, state)`, in fp32 if autocast to bf16 is harmful or impossible.
+    """Returns `stack(x, state)`, in fp32 or TF32 if autocast to bf16 is harmful or impossible.
 
     On CUDA, torch passes fp16 to cuDNN's recurrent layers even if autocast requests bf16 (ATen,
     cudnn/AutocastRNN.cpp), and fp16 without loss scaling loses small gradients. On a CPU without AVX-512, oneDNN has no
@@ -30,7 +30,7 @@ def run_recurrent(stack: nn.Module, x: Tensor, state: Any = None) -> Any:
     library = CUDNN if x.is_cuda and torch.backends.cudnn.is_acceptable(x) else TORCH
     operation = getattr(stack, "mode", "recurrent layer")  # GRU or LSTM
     if x.is_cuda and torch.is_autocast_enabled("cuda") and torch.get_autocast_dtype("cuda") == torch.bfloat16:
-        note(library, f"{operation} in fp32")
+        note(library, f"{operation} in {'tf32' if torch.backends.cudnn.allow_tf32 else 'fp32'}")
         return in_fp32(stack, x, state)
     if not x.is_cuda and torch.is_autocast_enabled("cpu"):
         try:

@@ -30,6 +30,7 @@ from tandem.machine.rates import has_cores
 from tandem.params.parsing import flatten
 from tandem.training import inference
 from tandem.training.batches import sequential_indices
+from tandem.training.device import emulates_bf16
 from tandem.training.graphs import NUM_WARMUPS
 from tandem.training.oom import free_cache, is_out_of_memory
 from tandem.training.random_draws import sha256_of
@@ -208,7 +209,8 @@ def choose_precision(trainer: Trainer, hardware: dict[str, Any]) -> tuple[Any, s
 
 def precisions(device: torch.device) -> list[str]:
     """The precisions to try on the device."""
-    return [name for name in PRECISIONS[device.type] if realized_precision(name, device) == name]
+    names = [name for name in PRECISIONS[device.type] if realized_precision(name, device) == name]
+    return [name for name in names if not (name == "bf16" and emulates_bf16(device))]
 
 
 def measure_and_store(

@@ -27,27 +27,29 @@ def open_device(
     RNNs use it by default), so that CPU and GPU compute the same. `precision` tf32 turns it on if the device has it.
     `threads` auto is one thread until auto.py chooses. Raises ValueError if torch cannot use the driver's GPU.
     """
-    # cuBLAS reads this variable when CUDA starts; without it, cuDNN's RNNs are not deterministic.
-    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    if deterministic:  # cuBLAS reads this variable when CUDA starts; without it, cuDNN's RNNs are not deterministic
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     torch.set_num_threads(1 if threads == "auto" else threads)
     torch.set_deterministic_debug_mode("error" if deterministic else "default")
     # torch would fill every new tensor with NaN to expose reads of uninitialized memory: 3 to 9% of a step here.
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
     keep_freed_memory()
     torch.backends.cudnn.benchmark = not deterministic
-    use_tf32(precision == "tf32" and hardware["kind"] == "cuda")
     if hardware["kind"] == "cpu" and precision == "fp16":
         raise ValueError(
             "train.precision is 'fp16', which needs a GPU; on the CPU accepted: fp32, bf16, tf32 (computed as fp32)"
         )
     if hardware["kind"] == "cpu":
+        use_precision(precision, torch.device("cpu"))
         return torch.device("cpu")
     if not torch.cuda.is_available():
         raise ValueError(
             f"the driver shows {hardware['name']} but torch {torch.__version__} (CUDA {torch.version.cuda}) cannot use "
             f"it with driver {hardware['driver']}; update the driver, or use cpu in params.yaml's devices"
         )
-    return torch.device("cuda", index)
+    device = torch.device("cuda", index)
+    use_precision(precision, device)
+    return device
 
 
 def keep_freed_memory() -> None:
@@ -72,14 +74,22 @@ def has_tf32(device: torch.device) -> bool:
         return torch.cuda.is_tf32_supported()
 
 
-def use_tf32(on: bool) -> None:
-    """Allow or forbid TF32 (a 10-bit mantissa) for fp32 products. Has no effect if has_tf32 is false."""
-    torch.set_float32_matmul_precision("high" if on else "highest")
-    torch.backends.cudnn.allow_tf32 = on
+def use_precision(precision: str, device: torch.device) -> None:
+    """Allow or forbid TF32 (a 10-bit mantissa) in this process: with tf32 for all fp32 products, with bf16 for cuDNN's
+    recurrent layers, which do not compute in bf16 (tandem/models/layers.py).
+    """
+    is_possible = has_tf32(device)
+    torch.set_float32_matmul_precision("high" if is_possible and precision == "tf32" else "highest")
+    torch.backends.cudnn.allow_tf32 = is_possible and precision in ("tf32", "bf16")
+
+
+def emulates_bf16(device: torch.device) -> bool:
+    """Whether a GPU has no bf16 (before Ampere), which torch then computes through fp32: correct, and slow."""
+    return device.type == "cuda" and not torch.cuda.is_bf16_supported(including_emulation=False)
 
 
 def autocast(precision: str, device: torch.device) -> AbstractContextManager[object]:
-    """The context of a forward pass. Weights and sums stay fp32. tf32 needs no context: `use_tf32` switches it."""
+    """The context of a forward pass. Weights and sums stay fp32. tf32 needs no context: `use_precision` switches it."""
     return torch.autocast(device.type, AUTOCAST[precision]) if precision in AUTOCAST else nullcontext()
 
 

@@ -23,6 +23,8 @@ from typing import Any, Protocol, TypeVar
 import torch
 from torch import Tensor, nn
 
+from tandem.training.device import emulates_bf16
+
 Result = TypeVar("Result")
 CLOSE_OTHERS = "close other programs that use the memory (`make doctor` lists commands) and run the same command again"
 SMALLER = "lower train.model.hidden_size or the length of the sequences"
@@ -68,7 +70,7 @@ class OutOfMemory(ValueError, MemoryError):
 def advice(device: torch.device, precision: str = "") -> list[str]:
     """What the user can do, cheapest first. `precision`: the training's, if there is one."""
     left = [CLOSE_OTHERS]
-    if precision in ("fp32", "tf32"):
+    if precision in ("fp32", "tf32") and not emulates_bf16(device):
         left.append("set train.precision to bf16")
     left.append(SMALLER)
     if device.type != "cpu":

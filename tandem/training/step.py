@@ -255,8 +255,6 @@ def choose_execution_mode(requested: str, device: torch.device, precision: str, 
 def graph_blocker(device: torch.device, precision: str, model: nn.Module) -> str:
     if device.type != "cuda":
         return "CUDA graphs need a CUDA device"
-    if precision == "fp16":
-        return "fp16 skips steps if gradients overflow, which cannot be captured"
     if getattr(model, "checkpoint_activations", False):
         return "recomputing activations resets the random state, which cannot be captured"
     rnns = [each for each in model.modules() if isinstance(each, nn.RNNBase)]

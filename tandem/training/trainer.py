@@ -18,7 +18,7 @@ from tandem.params.schema import Train
 from tandem.tasks import Task, score_of
 from tandem.training import inference
 from tandem.training.batches import Batch, Split, batches_of, sequential_indices
-from tandem.training.device import has_tf32, use_tf32
+from tandem.training.device import emulates_bf16, has_tf32, use_precision
 from tandem.training.graph_steps import GraphSteps
 from tandem.training.loop import Epoch, take_steps, train_epoch
 from tandem.training.oom import OomPolicy, advice
@@ -70,7 +70,7 @@ class Trainer:
             device=self.device,
             oom=self.oom,
         )
-        use_tf32(self.step.precision == "tf32")
+        use_precision(self.step.precision, self.device)
         kernels.allow(settings.kernels == "auto")
         if self.device.type == "cpu" and settings.kernels == "auto" and mode != "compile":
             ordered.use_in(model)
@@ -91,6 +91,8 @@ class Trainer:
         self.probe_blocker = ""  # why the steps cannot be measured before the training
         self.threads = ThreadTuner([1 if settings.threads == "auto" else settings.threads])  # auto.py sets another
         self.sentences: dict[str, str] = {}  # sentences for Record.summary_lines
+        if precision == "bf16" and emulates_bf16(self.device):
+            self.sentences["bf16"] = "this GPU has no bf16, and torch emulates it slowly; fp16 is its half precision"
         # Gets the number done, the number of all, and what they are, while an epoch without steps runs.
         self.on_progress: Callable[[int, int, str], None] = lambda num_done, num_all, unit: None
 
@@ -284,7 +286,7 @@ class Trainer:
     def set_precision(self, name: str) -> None:
         """Change the precision of the next steps to fp32, tf32 or bf16; fp16 needs a loss scaler from the start."""
         self.step.precision = realized_precision(name, self.device)
-        use_tf32(self.step.precision == "tf32")
+        use_precision(self.step.precision, self.device)
 
     def state(self) -> dict[str, Any]:
         return {

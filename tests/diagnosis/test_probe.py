@@ -4,6 +4,7 @@ No test reads the wall clock, on which a busy neighbour counts: time is this thr
 (`delay`), or planted alone (`virtual`), which makes every number exact. Tests on a GPU read the real clock.
 """
 
+import contextlib
 import os
 import time
 from dataclasses import replace
@@ -258,6 +259,24 @@ def test_a_training_with_a_graph_is_probed_with_one_and_captures_its_own():
     assert not trainer.step.graphs.captured and not trainer.step.graphs.warmups_done
     untouched = on_gpu(replace(settings, step="graph"), 40)
     assert train_epoch(trainer).train_loss == train_epoch(untouched).train_loss
+
+
+@pytest.mark.gpu
+def test_a_profile_between_two_captures_changes_no_bit():
+    """torch's profiler is attached and detached while a graph is replayed before and after."""
+
+    def trained(*, profiled: bool) -> list[float]:
+        trainer = on_gpu(replace(SETTINGS, model=SMALL, augment=NONE, batch_size=16, step="graph"), 40)
+        losses = [train_epoch(trainer).train_loss]
+        if profiled:
+            batch = trainer.one_batch(16)
+            with trainer.trial_steps():
+                with contextlib.suppress(RuntimeError):  # CUDA before 12.6: nothing is profiled
+                    probing.gpu_activities(trainer.step.repeated(batch), trainer.device)
+            assert not trainer.step.graphs.captured
+        return [*losses, *(train_epoch(trainer).train_loss for _ in range(2))]
+
+    assert trained(profiled=True) == trained(profiled=False)
 
 
 @pytest.mark.gpu

@@ -21,6 +21,7 @@ from tandem.training import auto
 from tandem.training.checkpoint import Checkpoint
 from tandem.training.graphs import Graphs
 from tandem.training.loop import train_epoch
+from tandem.training.trainer import Trainer
 from tests import trainers
 from tests.limits import leave_in_gpu
 from tests.networks import GRU, TCN
@@ -37,7 +38,10 @@ EAGER, CAPTURED = (replace(SETTINGS, model=GRU_WITH_DROPOUT, step=step) for step
 LAYERS = SETTINGS  # two of them, with dropout between them
 OWN_NETWORK = TCN(name="net.py:TCN", channels=8, num_blocks=2, dropout=0.3)
 OWN = replace(CAPTURED, model=OWN_NETWORK)
-STEPS = pytest.mark.parametrize("settings", [EAGER, CAPTURED, LAYERS, OWN], ids=["eager", "graph", "layers", "own"])
+HALF = replace(CAPTURED, precision="fp16")
+STEPS = pytest.mark.parametrize(
+    "settings", [EAGER, CAPTURED, LAYERS, OWN, HALF], ids=["eager", "graph", "layers", "own", "fp16"]
+)
 MIB = 2**20
 
 
@@ -68,6 +72,26 @@ def test_captured_equals_eager_with_the_same_dropout(model: Any, grad_accum_step
     trainer = new_trainer("cuda", "device", tmp_path, captured)
     assert_close(finish(trainer), trained(eager, tmp_path))
     assert trainer.step.graphs.captured.keys() == {("step", True), ("step", False)}  # the ragged batch too
+
+
+def test_captured_steps_in_fp16_skip_what_overflows_as_eager_ones_do(tmp_path: Path):
+    """A replay decides on the device whether its gradients overflow; the loss scale changes there too."""
+    found = []
+    for settings in (replace(EAGER, precision="fp16"), HALF):
+        trainer = new_trainer("cuda", "device", tmp_path, replace(settings, max_grad_norm=0.5))
+        epochs = [train_epoch(trainer).train_loss for _ in range(2)]
+        trainer.step.scaler.update(new_scale=2.0**40)  # the next steps overflow, until the scale has been halved often
+        scale, steps_before = trainer.step.scaler.get_scale(), step_of(trainer)
+        epochs += [train_epoch(trainer).train_loss for _ in range(2)]
+        assert trainer.step.scaler.get_scale() < scale and step_of(trainer) < steps_before + 2 * trainer.steps_per_epoch
+        found.append((epochs, trainer.step.scaler.get_scale(), step_of(trainer)))
+    assert trainer.step.graphs.captured
+    assert found[0][0] == pytest.approx(found[1][0], rel=1e-2) and found[0][1:] == found[1][1:]
+
+
+def step_of(trainer: Trainer) -> int:
+    """The number of steps that changed the weights."""
+    return int(next(iter(trainer.optimizer.state.values()))["step"])
 
 
 def test_a_capture_that_fails_leaves_an_eager_training_with_the_same_dropout_and_keeps_no_memory(

@@ -268,6 +268,20 @@ def test_clocks_that_somebody_set_are_no_throttling():
 
 
 @pytest.mark.gpu
+def test_a_turn_queues_only_the_work_that_fits_into_it():
+    """Calls return before the GPU has done their work: by the host's clock, a turn would queue hundreds of them."""
+    code = """
+import torch
+from tandem.machine.measure import seconds_of
+calls, device = [], torch.device("cuda", 0)
+matrix = torch.ones(64, 64, device=device)
+seconds = seconds_of(lambda: calls.append(matrix + matrix), device, 0.02)
+assert len(calls) == 4 or seconds * (len(calls) - 2) < 0.04, (seconds, len(calls))
+"""
+    python(ROOT, code, FAKE_CUDA_OP_US="3000")  # where the card is a simulated one; others ignore it
+
+
+@pytest.mark.gpu
 def test_a_region_on_a_gpu_has_every_reading_or_its_reason():
     device = torch.device("cuda", 0)
     with measure(device) as found:

@@ -183,7 +183,7 @@ def test_auto_is_a_graph_wherever_nothing_forbids_it():
     model, gpu = torch.nn.Linear(2, 2), torch.device("cuda", 0)
     assert choose_execution_mode("auto", gpu, "bf16", model) == ("graph", "")
     assert choose_execution_mode("auto", CPU, "fp32", model) == ("eager", "CUDA graphs need a CUDA device")
-    assert choose_execution_mode("auto", gpu, "fp16", model)[0] == "eager"
+    assert choose_execution_mode("auto", gpu, "fp16", model) == ("graph", "")
     recurrent = torch.nn.GRU(2, 2, num_layers=2, dropout=0.1)
     assert choose_execution_mode("graph", gpu, "fp32", recurrent)[0] == "eager"
     by_hand = ManualLSTM(2, 2, num_layers=2, dropout=0.1, batch_first=True)  # draws as torch does
