@@ -242,7 +242,7 @@ TRAIN = f"""
 import json, sys, time
 from pathlib import Path
 from stages import train
-from tandem.runs import run_dir
+from tandem.tracking import run_dir
 
 run_dir.start_publisher, run_dir.WAIT_SECONDS = lambda: None, 0.0
 saves, save = [], train.Training.save
@@ -349,7 +349,7 @@ def memory_mib(pid: int) -> float:
     with suppress(psutil.NoSuchProcess):
         for process in (root := psutil.Process(pid), *root.children(recursive=True)):
             with suppress(psutil.NoSuchProcess, psutil.AccessDenied):
-                if "tandem.runs.publisher" not in process.cmdline():
+                if "tandem.tracking.publisher" not in process.cmdline():
                     total += process.memory_full_info().pss
     return total / 2**20
 
@@ -577,7 +577,7 @@ def prefect_requests() -> Requests:
 def mlflow_requests() -> Requests:
     from mlflow.entities import Metric
 
-    from tandem.runs import recorded
+    from tandem.tracking import recorded
 
     client: Any = recorded.open_store()
     run = client.create_run(client.create_experiment(f"benchmark-{uuid.uuid4().hex}")).info.run_id

@@ -35,7 +35,7 @@ SAME = (
 )  # fmt: skip
 # Identifies a process by a word of its command; the first match counts.
 PROCESSES = {
-    "publisher": "tandem.runs.publisher", "trainer": "tandem.stage train", "evaluation": "tandem.stage evaluate",
+    "publisher": "tandem.tracking.publisher", "trainer": "tandem.stage train", "evaluation": "tandem.stage evaluate",
     "another stage": "tandem.stage", "flow": "flows.pipeline",
     "make repro": "tandem.cli repro ", "dvc": "repro",  # and flows.dvc_run
 }  # fmt: skip
@@ -81,7 +81,7 @@ class Project:
         shorten(self.path, workload)
         commit(self.path)
         self.succeed("dvc", "repro", f"preload@{workload}-cpu")
-        self.succeed(sys.executable, "-m", "tandem.runs.publisher", "open")
+        self.succeed(sys.executable, "-m", "tandem.tracking.publisher", "open")
 
     def hashes(self) -> dict[str, str]:
         paths = sorted({path for pattern in SAME for path in self.path.glob(pattern)})

@@ -33,8 +33,8 @@ from tandem.command import Result, WrongArgument
 from tandem.comparing.comparison import Comparison, Judgement, Side
 from tandem.comparing.comparison import compare as compare_sides
 from tandem.report.comparison import details
-from tandem.runs import recorded
 from tandem.runs.run import Run
+from tandem.tracking import recorded
 
 MAX_TAG = 250  # characters
 

@@ -36,7 +36,8 @@ try:
     from flows import damaged_files, ui
     from tandem.files import FULL, HOME, ROOT, relative
     from tandem.machine import hardware, nvml
-    from tandem.runs import provenance, store
+    from tandem.runs import provenance
+    from tandem.tracking import store
 except ImportError as error:
     missing = f"{error}; the locked packages are not installed for {sys.executable}; run: make -B setup"
     raise CommandError(missing) from None

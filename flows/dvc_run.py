@@ -37,8 +37,8 @@ from dvc.ui import ui
 
 from flows.damaged_files import explain
 from flows.events import Event, Outcome
-from tandem.runs.run_dir import DVC_PID
 from tandem.stage import LAST_ERROR
+from tandem.tracking.run_dir import DVC_PID
 
 logger = logging.getLogger("dvc")
 FAILED, INTERRUPTED, REFUSED_ARGUMENTS = 255, 252, 254  # DVC's exit statuses
@@ -58,7 +58,7 @@ def run(arguments: list[str], on_event: Callable[[Event], object], log_level: st
     """Run `dvc <arguments>` (`repro` or `exp run --temp`) and return its exit status."""
     os.environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}"  # `python`
     os.environ["DVC_NO_ANALYTICS"] = "true"
-    os.environ[DVC_PID] = str(os.getpid())  # the publisher (tandem/runs/publisher.py) ends with this process
+    os.environ[DVC_PID] = str(os.getpid())  # the publisher (tandem/tracking/publisher.py) ends with this process
     os.environ["TANDEM_RUN"] = os.urandom(6).hex()  # distinguishes errors of this run's stages from older ones
     for name in ("DVC_ROOT", "DVC_STAGE"):  # set if a stage calls this
         os.environ.pop(name, None)

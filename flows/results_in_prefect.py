@@ -17,8 +17,8 @@ from flows.plan import RunPlan
 from flows.ui import running_servers
 from tandem import files
 from tandem.messages import shown
-from tandem.runs.headline import view_state
-from tandem.runs.store import VIEW, VIEW_TAG, run_page, runs_page
+from tandem.tracking.headline import view_state
+from tandem.tracking.store import VIEW, VIEW_TAG, run_page, runs_page
 
 Row = dict[str, Any]
 PREFECT_LINKS = (

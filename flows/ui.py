@@ -135,11 +135,11 @@ def start_all(servers: list[Server], prefect_port: int, mlflow_port: int) -> boo
     servers.append(start("Prefect's server", command, f"{prefect}/api/health"))
     # MLflow's server would create the schema in place, without the lock that trainings use.
     try:
-        processes.output_of(sys.executable, "-m", "tandem.runs.publisher", "open")
+        processes.output_of(sys.executable, "-m", "tandem.tracking.publisher", "open")
     except CommandError as error:
         raise CommandError(f"MLflow's store cannot be opened: {error}") from None
     stored = [f"sqlite:///{files.MLRUNS}/mlflow.db", f"{files.MLRUNS.as_uri()}/artifacts"]
-    command = ["tandem.runs.mlflow_server", HOST, str(mlflow_port), *stored]
+    command = ["tandem.tracking.mlflow_server", HOST, str(mlflow_port), *stored]
     servers.append(start("MLflow's server", command, f"{mlflow}/health"))
     if not is_ready(servers[0]):
         return False

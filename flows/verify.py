@@ -40,8 +40,9 @@ from tandem.comparing import published, rerun
 from tandem.comparing.published import FILE, SCHEMA
 from tandem.comparing.rerun import Verdict
 from tandem.params.loading import load_params
-from tandem.runs import provenance, recorded
+from tandem.runs import provenance
 from tandem.runs.run import Run, open_folder, seeds_in
+from tandem.tracking import recorded
 
 QUICK_EPOCHS = 3
 

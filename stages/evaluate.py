@@ -25,14 +25,14 @@ from tandem.report import drawing
 from tandem.report.changes import committed_params
 from tandem.report.outcomes import outcomes
 from tandem.runs import schemas
-from tandem.runs.headline import BASELINE_TAG
 from tandem.runs.inputs import other_parameters
-from tandem.runs.results import add_training, key_of_evaluation
 from tandem.runs.run import Run, open_folder, seeds_in
-from tandem.runs.run_dir import open_run_dir
 from tandem.runs.schemas import EvaluationTiming, ScoreRecord, TaskRecord
 from tandem.tasks import Evaluation, Task, check_evaluation
 from tandem.tasks.groups import name_groups
+from tandem.tracking.headline import BASELINE_TAG
+from tandem.tracking.results import add_training, key_of_evaluation
+from tandem.tracking.run_dir import open_run_dir
 from tandem.training import inference, own_metrics
 from tandem.training.batches import Split, batches_of, sequential_indices
 from tandem.training.checkpoint import folder_of, remove_stored

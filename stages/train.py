@@ -39,11 +39,11 @@ from tandem.params.devices import split_device
 from tandem.params.loading import load_params
 from tandem.runs.history import NOT_TIMED, Record, history_row, memory_tags, timing_row
 from tandem.runs.inputs import Inputs, read_inputs
-from tandem.runs.results import entries_at_end, entries_at_start, write_mlflow_record, write_results, write_run_info
 from tandem.runs.run import Run, open_folder
-from tandem.runs.run_dir import RunDir, open_run_dir
 from tandem.runs.terminal import Progress
 from tandem.stop_signals import GracefulStop, StopSignals
+from tandem.tracking.results import entries_at_end, entries_at_start, write_mlflow_record, write_results, write_run_info
+from tandem.tracking.run_dir import RunDir, open_run_dir
 from tandem.training import auto
 from tandem.training.checkpoint import Checkpoint
 from tandem.training.context import RunContext, open_trainer, stop_on_out_of_memory

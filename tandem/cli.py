@@ -33,7 +33,7 @@ COMMANDS = {
     "compare": Command("flows.compare", "compare recorded runs: score, speed, what differs"),
     "verify": Command("flows.verify", "repeat a recorded run, or compare yours with the published ones"),
     "predict": Command("tandem.predicting.command", "apply a trained model to a new table"),
-    "sync": Command("tandem.runs.sync", "publish runs that MLflow's server did not receive"),
+    "sync": Command("tandem.tracking.sync", "publish runs that MLflow's server did not receive"),
     "show": Command("flows.show", "list results and experiments"),
     "doctor": Command("flows.doctor", "check this machine and project"),
     "ui": Command("flows.ui", "run Prefect and MLflow on this machine until Ctrl+C"),

@@ -23,7 +23,8 @@ from typing import Any
 from tandem.files import ROOT, STATE, digest, sha256_file, write_json
 
 # Packages that affect results or timings. Edits of the others change no result: files (atomic writes), params (DVC
-# depends on the values), runs (storing and sending), diagnosis (sentences about speed), flows, and importing.
+# depends on the values), runs and tracking (files that exist are not written again), diagnosis (sentences about speed),
+# flows, and importing.
 COMPUTING = ("data", "tasks", "models", "fitted", "training", "machine")
 # Stages whose results include figures, sentences and values of several runs.
 SHOWING = {"evaluate": ("report",), "compare": ("report", "comparing", "runs"), "speed": ("comparing",)}

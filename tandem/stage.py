@@ -88,7 +88,7 @@ def run(stage: str, item: list[str]) -> None:
     if stage in RECORDED:
         if sys.stdout.isatty():
             print(f"{stage} {' '.join(item)}: loading torch", flush=True)  # takes seconds
-        from tandem.runs.run_dir import start_publisher
+        from tandem.tracking.run_dir import start_publisher
 
         start_publisher()  # it imports mlflow while this process imports torch
     # The imports live as long as the stage; garbage collection of them would take 0.4 s.

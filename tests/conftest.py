@@ -166,7 +166,7 @@ def empty_history(tmp_path_factory: pytest.TempPathFactory) -> Path:
     needs("mlflow")
 
     def make(folder: Path) -> None:
-        code = "from tandem.runs.connection import open_client; open_client()"
+        code = "from tandem.tracking.connection import open_client; open_client()"
         python(ROOT, code, MLFLOW_TRACKING_URI=f"sqlite:///{folder}/mlflow.db")
 
     return shared(tmp_path_factory, "history", make) / "mlflow.db"

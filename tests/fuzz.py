@@ -22,8 +22,8 @@ from tandem.comparing import published
 from tandem.params.loading import load_params, load_workload
 from tandem.params.own_components import modules_of
 from tandem.params.parsing import one_line
-from tandem.runs import run_dir
 from tandem.stage import LAST_ERROR
+from tandem.tracking import run_dir
 from tandem.training import auto, checkpoint
 from tandem.training.context import RunContext
 from tandem.training.saved_network import load_network

@@ -222,7 +222,9 @@ def is_gone(process: psutil.Process) -> bool:
 
 
 # A stage waits for the ids of its run from MLflow, which take seconds, and longer where the store is not made yet.
-NO_PUBLISHER = "from tandem.runs import run_dir; run_dir.start_publisher, run_dir.WAIT_SECONDS = lambda: None, 0.0\n"
+NO_PUBLISHER = (
+    "from tandem.tracking import run_dir; run_dir.start_publisher, run_dir.WAIT_SECONDS = lambda: None, 0.0\n"
+)
 
 
 def stage(

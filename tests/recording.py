@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tandem.runs.connection import make_schema
+from tandem.tracking.connection import make_schema
 from tests import epochs
 from tests.projects import environment, python, start, wait_for
 from tests.servers import answers
@@ -25,7 +25,7 @@ EPOCHS = Path(epochs.__file__).read_text(encoding="utf-8")
 RECORD = f"""
 {EPOCHS}
 import json, sys
-from tandem.runs import run_dir
+from tandem.tracking import run_dir
 run_dir.WAIT_SECONDS = float(sys.argv[1])
 for name in sys.argv[2:]:
     with run_dir.open_run_dir(name, "train") as run:
@@ -62,7 +62,7 @@ def statuses(ready: Path) -> dict[str, str]:
 
 
 def publish(ready: Path, command: str, **extra: str) -> subprocess.Popen[str]:
-    module = {"sync": ("tandem.cli", "sync"), "open": ("tandem.runs.publisher", "open")}[command]
+    module = {"sync": ("tandem.cli", "sync"), "open": ("tandem.tracking.publisher", "open")}[command]
     return start(ready, sys.executable, "-m", *module, **extra)
 
 

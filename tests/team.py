@@ -129,7 +129,7 @@ class Team:
         """Every training in MLflow: its id, status, host and Prefect flow run."""
         code = """
 import json
-from tandem.runs import recorded
+from tandem.tracking import recorded
 found = recorded.search(recorded.experiments("tiny"), most=5000)
 print(json.dumps([{"id": each.info.run_id, "status": each.info.status, **each.data.tags} for each in found]))
 """

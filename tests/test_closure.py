@@ -78,7 +78,7 @@ def stages_of(*workloads: str) -> set[str]:
         ("tandem/fitted/trainer.py", append, set()),
         ("tandem/report/outcomes.py", append, {*(f"evaluate@{name}" for name in WORKLOADS), "compare"}),
         ("tandem/report/report.html.j2", lambda text: text + "<!-- -->\n", {"compare"}),
-        ("tandem/runs/publisher.py", append, set()),
+        ("tandem/tracking/publisher.py", append, set()),
         ("tandem/runs/quantities.py", append, {"compare"}),
         ("flows/pipeline.py", append, set()),
         ("tandem/training/device.py", lambda text: text.replace("update the driver, or", "renew it, or"), set()),

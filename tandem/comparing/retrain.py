@@ -31,9 +31,9 @@ from torch import nn
 from tandem import files, models
 from tandem.runs import provenance
 from tandem.runs.history import history_row
-from tandem.runs.results import realized_settings
 from tandem.runs.terminal import Progress
 from tandem.tasks.groups import name_groups
+from tandem.tracking.results import realized_settings
 from tandem.training import auto, inference
 from tandem.training.batches import sequential_indices
 from tandem.training.context import RunContext, open_trainer

@@ -1,1 +1,1 @@
-"""Records of a training during and after it: rows and totals, the run directory, and what MLflow gets of it."""
+"""A run as data: its rows and totals, the files with their keys, inputs and versions, and reading them again."""

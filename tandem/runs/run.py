@@ -1,7 +1,7 @@
 """One recorded run: a training, and its evaluation if there is one.
 
 `open_folder` opens a run from its files: results/runs/<workload>/<device>/ with the files of every seed, a copy of it
-from another machine, or a copy of a run's artifacts in MLflow. tandem/runs/recorded.py finds runs by name and opens
+from another machine, or a copy of a run's artifacts in MLflow. tandem/tracking/recorded.py finds runs by name and opens
 them from MLflow. All code that compares, shows, verifies or reports runs uses `Run`. This module imports neither torch
 nor mlflow.
 

@@ -339,7 +339,7 @@ def test_a_name_means_the_run_in_results_then_the_latest_that_is_no_experiment(p
     other = copy_of(project, tmp_path / "other")
 
     def answer(expression: str) -> str:
-        return python(other, f"from tandem.runs import recorded; print({expression})").stdout.strip()
+        return python(other, f"from tandem.tracking import recorded; print({expression})").stdout.strip()
 
     answer("recorded.experiments()")  # the copied store's artifacts are this project's from now on
     client = client_of(other)

@@ -54,9 +54,9 @@ KILLED_BEFORE_EACH_CALL = f"""
 import os, shutil, signal
 from mlflow import MlflowClient
 from tandem.files import write_json
-from tandem.runs import run_dir
-from tandem.runs.publisher import Publication
-from tandem.runs.connection import open_client
+from tandem.tracking import run_dir
+from tandem.tracking.publisher import Publication
+from tandem.tracking.connection import open_client
 
 run_dir.start_publisher = lambda: None  # nobody else publishes
 CALLS = (
@@ -149,8 +149,8 @@ def test_a_publisher_killed_before_any_of_its_calls_leaves_nothing_out_and_nothi
 # A small run whose publisher is killed at once.
 KILLED_PUBLISHER = f"""
 {EPOCHS}
-from tandem.runs import run_dir
-from tandem.runs.publisher import Publication
+from tandem.tracking import run_dir
+from tandem.tracking.publisher import Publication
 run_dir.start_publisher()
 with run_dir.open_run_dir("key", "train") as run:
     run.write_info("tiny", "one", params={{"a": 1}})
@@ -190,7 +190,7 @@ def test_two_processes_that_publish_the_same_runs_publish_each_once(ready: Path,
     """Six runs wait for their server; then sync, three times at once."""
     write = "for number in range(6):\n    with run_dir.open_run_dir(str(number), 'train') as run:\n"
     write += "        run.write_info('tiny', str(number), params={'a': 1})\n        run.save_epochs(epochs(3))\n"
-    offline = f"{EPOCHS}\nfrom tandem.runs import run_dir\nrun_dir.start_publisher = lambda: None\n"
+    offline = f"{EPOCHS}\nfrom tandem.tracking import run_dir\nrun_dir.start_publisher = lambda: None\n"
     python(ready, f"{offline}run_dir.WAIT_SECONDS = 0\n{write}")
     at_once(lambda _: tandem(ready, "sync"), range(3))
     assert statuses(ready) == {str(number): "FINISHED" for number in range(6)} and len(runs_of(client_of(ready))) == 6
@@ -217,7 +217,7 @@ def test_a_run_that_the_machines_restart_ended_is_killed_and_goes_on_when_its_tr
     both = [training.pid]
     try:
         wait_for(lambda: recorded_runs(project, "tiny")[0]["status"] == "RUNNING", what="the run in MLflow, again")
-        both += [publisher.pid for publisher in processes(project, "tandem.runs.publisher")]
+        both += [publisher.pid for publisher in processes(project, "tandem.tracking.publisher")]
         assert len(both) == 2
         wait_for(lambda: list((project / ".tandem/checkpoints").rglob("*.previous.pt")), what="a checkpoint")
     finally:
@@ -276,7 +276,7 @@ def test_a_copied_project_keeps_to_itself(trained: Path, tmp_path: Path, saw: Ca
     # An experiment that somebody has put elsewhere stays there.
     elsewhere = client.create_experiment("elsewhere", "file:///data/mine/artifacts")
     moved = project.rename(tmp_path / "moved")
-    assert "copied or moved from" in run(moved, sys.executable, "-m", "tandem.runs.publisher", "open").stdout
+    assert "copied or moved from" in run(moved, sys.executable, "-m", "tandem.tracking.publisher", "open").stdout
     assert client_of(moved).get_experiment(elsewhere).artifact_location == "file:///data/mine/artifacts"
 
 

@@ -4,7 +4,7 @@ import os
 import sys
 
 KNOWN = ("dvc", "flows.dvc_run", "tandem.cli", "tandem.comparing.retrain", "tandem.diagnosis.gru_step")
-KNOWN += ("tandem.runs.publisher", "tandem.stage")
+KNOWN += ("tandem.tracking.publisher", "tandem.stage")
 words, code = [word for word in sys.orig_argv[1:] if word != "-P"], ""
 if os.path.basename(words[0] if words else "") == "dvc":
     words = ["dvc", *words[1:]]

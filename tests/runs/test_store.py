@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tandem.runs import store
+from tandem.tracking import store
 from tests.projects import TINY, at_once, make_project, python, run, shell, unpublished, wait_until_published
 from tests.recording import RECORD, publish, record, said_of_tracking, statuses
 
@@ -61,7 +61,9 @@ def test_projects_open_one_fresh_store_at_once(
     """Two projects, and two processes of each of eight, open one SQLite file that is not there yet."""
     projects = [make_project(tmp_path / str(number), TINY) for number in range(num_projects)]
     shared = f"sqlite:///{tmp_path}/shared/mlflow.db"
-    code = "from tandem.runs.connection import open_client, find_or_create_experiment as f; f(open_client(), 'same')"
+    code = (
+        "from tandem.tracking.connection import open_client, find_or_create_experiment as f; f(open_client(), 'same')"
+    )
     at_once(lambda project: python(project, code, MLFLOW_TRACKING_URI=shared), projects * of_each)
     saw("nothing: one of them makes the tables, the others wait")
     client = mlflow.MlflowClient(shared)
@@ -137,7 +139,7 @@ class SlowImport:
         while name == "mlflow" and not pathlib.Path({str(go_on)!r}).exists():
             time.sleep(0.05)
 
-if "tandem.runs.publisher" in sys.orig_argv:
+if "tandem.tracking.publisher" in sys.orig_argv:
     sys.meta_path.insert(0, SlowImport())
 """)
     output = record(ready, "slow", wait_seconds=2, PYTHONPATH=str(tmp_path))

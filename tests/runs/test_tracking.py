@@ -21,8 +21,9 @@ import pytest
 
 from benchmarks.sandbox import free_port
 from tandem.diagnosis.probe_result import ProbeResult
-from tandem.runs import headline, provenance, registry, store
+from tandem.runs import provenance
 from tandem.runs.quantities import EPOCH_METRICS, RUN_METRICS
+from tandem.tracking import headline, registry, store
 from tests.projects import (
     ROOT,
     TINY,
@@ -479,7 +480,7 @@ def test_a_deleted_model_is_registered_again_by_the_next_evaluation(trained: Pat
 CLOCK_SET_BACK = f"""
 {EPOCHS}
 import time
-from tandem.runs import run_dir
+from tandem.tracking import run_dir
 with run_dir.open_run_dir("set-back", "train") as run:
     run.write_info("tiny", "set back", params={{"a": 1}})
     run.save_epochs(epochs(1))

@@ -13,7 +13,7 @@ from typing import Any
 import psutil
 import pytest
 
-from tandem.runs.headline import write_parent_figures
+from tandem.tracking.headline import write_parent_figures
 from tests.projects import (
     MODEL,
     TINY,

@@ -29,10 +29,10 @@ from tandem.command import WrongArgument
 from tandem.files import runs_dir
 from tandem.messages import nearest, without_password
 from tandem.params.loading import load_params
-from tandem.runs import connection
-from tandem.runs.headline import PARENT_TAG, write_description
 from tandem.runs.run import Run, open_folder, open_run, seeds_in
-from tandem.runs.store import database_file, shown, tracking_uri
+from tandem.tracking import connection
+from tandem.tracking.headline import PARENT_TAG, write_description
+from tandem.tracking.store import database_file, shown, tracking_uri
 
 RUN_ID = re.compile(r"[0-9a-f]{6,32}")  # of MLflow, or its beginning
 ID_LENGTH = 32

@@ -22,7 +22,6 @@ from tandem.models import kernels
 from tandem.params.loading import load_params, preset_in_force
 from tandem.params.parsing import differing_names, flatten, literal, recorded_parameters
 from tandem.runs import provenance, schemas
-from tandem.runs.headline import FITTED_TAG, NO_VRAM_TAG
 from tandem.runs.history import (
     NOT_TIMED,
     Record,
@@ -35,8 +34,9 @@ from tandem.runs.history import (
 )
 from tandem.runs.quantities import RUN_METRICS
 from tandem.runs.run import Run
-from tandem.runs.run_dir import GROUP_TAG, RunDir
 from tandem.runs.schemas import Placement, Realized, TimingRecord, TrainRecord
+from tandem.tracking.headline import FITTED_TAG, NO_VRAM_TAG
+from tandem.tracking.run_dir import GROUP_TAG, RunDir
 from tandem.training.context import RunContext
 from tandem.training.device import device_tags
 from tandem.training.trainer import Trainer, snapshot

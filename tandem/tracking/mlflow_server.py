@@ -1,4 +1,6 @@
-"""`python -m tandem.runs.mlflow_server HOST PORT STORE ARTIFACTS`: MLflow's server, with other defaults in the browser.
+"""MLflow's server, with other defaults in the browser.
+
+    python -m tandem.tracking.mlflow_server HOST PORT STORE ARTIFACTS
 
 A new browser would show MLflow's pages for language models, an assistant, a notice about telemetry, and a table of runs
 without any metric. The first page sets what a user can also set by hand: the pages for trainings, no assistant, no
@@ -18,7 +20,7 @@ from mlflow.server import constants
 from mlflow.server.handlers import initialize_backend_stores
 from starlette.middleware.base import RequestResponseEndpoint
 
-from tandem.runs.headline import TABLE
+from tandem.tracking.headline import TABLE
 
 PAGE = Path(mlflow.server.__file__).parent / "js/build/index.html"
 

@@ -1,6 +1,6 @@
 """Connects to MLflow's store, and explains why a store does not answer.
 
-tandem/runs/store.py decides which store is used. If it is a SQLite file, this module creates its tables.
+tandem/tracking/store.py decides which store is used. If it is a SQLite file, this module creates its tables.
 """
 
 import gc
@@ -14,8 +14,8 @@ from urllib.parse import unquote, urlsplit
 
 from tandem.files import FULL, MLRUNS, locked
 from tandem.messages import without_password
-from tandem.runs import headline, store
-from tandem.runs.store import shown, tracking_uri
+from tandem.tracking import headline, store
+from tandem.tracking.store import shown, tracking_uri
 
 # Exceptions, also as causes of others, that mean that no server answered; the most specific first.
 UNREACHABLE = {

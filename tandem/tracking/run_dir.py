@@ -1,6 +1,6 @@
 """The directory of a run in progress, `.tandem/runs/<run key>/`: what MLflow gets of a training and its evaluation.
 
-The stages write it. The publisher (tandem/runs/publisher.py), a process of its own, publishes it and removes it when
+The stages write it. The publisher (publisher.py), a process of its own, publishes it and removes it when
 the stage has ended. It is outside every DVC output, because DVC deletes outputs before a stage runs. Writing it needs
 neither mlflow nor a server. Only at its end does a stage wait for the store, at most WAIT_SECONDS. Imports neither
 mlflow nor torch.
@@ -31,13 +31,13 @@ from typing import Any
 from tandem import files
 from tandem.files import HOME, ROOT, STATE, read_json, relative, write_json
 from tandem.runs.history import Record
-from tandem.runs.store import shown, tracking_uri, update_artifact_locations
+from tandem.tracking.store import shown, tracking_uri, update_artifact_locations
 
 RUNS = STATE / "runs"
 STAGES = ("train", "evaluate")  # each writes its end to <stage>.end.json
 GROUP_TAG = "tandem.group"  # on runs that differ only in their seed: the run key of their parent run
 WAIT_SECONDS = 30.0  # timeout for MLflow's ids at the end of a stage
-PUBLISHER = "tandem.runs.publisher"
+PUBLISHER = "tandem.tracking.publisher"
 PUBLISHER_LOG = RUNS / "publisher.log"
 DVC_PID = "TANDEM_DVC_PID"  # the process that runs DVC; set by `make repro` and the flows
 publishers: list["subprocess.Popen[bytes]"] = []  # started by this process

@@ -1,7 +1,7 @@
-"""The publisher: one process per project that publishes run directories (tandem/runs/run_dir.py) in MLflow.
+"""The publisher: one process per project that publishes run directories (tandem/tracking/run_dir.py) in MLflow.
 
-    python -m tandem.runs.publisher [PID]    ends with process PID, or when no stage has run for IDLE_SECONDS
-    python -m tandem.runs.publisher open     creates the project's own store if there is none, publishes once, and ends
+    python -m tandem.tracking.publisher [PID]    ends with process PID, or when no stage has run for IDLE_SECONDS
+    python -m tandem.tracking.publisher open     creates the project's own store if there is none, and publishes once
 
 `run_dir.start_publisher` starts the first, `tandem ui` the second. One process imports mlflow for all stages of a
 `dvc repro`, so no stage spends time on the import.
@@ -22,12 +22,19 @@ from pathlib import Path
 from typing import Any
 
 from tandem.files import HOME, STATE, locked, read_json, read_numbers, relative, write_json
-from tandem.runs import headline, registry, run_dir
-from tandem.runs.connection import explain, find_or_create_experiment, import_mlflow, make_tables, open_client, sentence
-from tandem.runs.headline import PARENT_TAG
 from tandem.runs.history import epoch_metrics
-from tandem.runs.run_dir import GROUP_TAG, STAGES, run_dirs
-from tandem.runs.store import shown, tracking_uri
+from tandem.tracking import headline, registry, run_dir
+from tandem.tracking.connection import (
+    explain,
+    find_or_create_experiment,
+    import_mlflow,
+    make_tables,
+    open_client,
+    sentence,
+)
+from tandem.tracking.headline import PARENT_TAG
+from tandem.tracking.run_dir import GROUP_TAG, STAGES, run_dirs
+from tandem.tracking.store import shown, tracking_uri
 
 IDLE_SECONDS = 10.0
 POLL_SECONDS = 0.1

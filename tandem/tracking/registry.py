@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from tandem.files import digest
-from tandem.runs.headline import DESCRIPTION_TAG, how_to_load
+from tandem.tracking.headline import DESCRIPTION_TAG, how_to_load
 
 ALIAS = "best"
 SCORE_TAG, DATA_TAG = "val_score", "split.sha256"  # tags of a version

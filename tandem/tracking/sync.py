@@ -12,9 +12,9 @@ from argparse import Namespace
 
 from tandem.command import DONE, FAILED, Result
 from tandem.files import relative
-from tandem.runs.publisher import publish_waiting
-from tandem.runs.run_dir import RUNS
-from tandem.runs.store import shown, tracking_uri
+from tandem.tracking.publisher import publish_waiting
+from tandem.tracking.run_dir import RUNS
+from tandem.tracking.store import shown, tracking_uri
 
 
 def main(options: Namespace) -> Result:
