@@ -9,10 +9,13 @@ import math
 import os
 import platform
 import re
+import sys
+from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from tandem.files import read_json, user_cache_dir, write_json
 from tandem.machine import nvml
 from tandem.params.devices import split_device
 
@@ -24,6 +27,7 @@ VARIABLES = (
     "NVIDIA_TF32_OVERRIDE", "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE", "CUDA_LAUNCH_BLOCKING",
 )  # fmt: skip
 CONTROL_GROUPS = Path("/sys/fs/cgroup")
+ASK_TORCH = "import torch; print(getattr(torch._C, '_cuda_getArchFlags', str)() or '')"
 COMPUTE_CAPABILITY_MAJOR, COMPUTE_CAPABILITY_MINOR = 75, 76  # CUdevice_attribute
 
 
@@ -177,6 +181,41 @@ def read_text(path: str | Path) -> str:
         return ""
 
 
+def torch_architectures() -> list[str]:
+    """The GPU architectures that the installed torch has kernels for (sm_75) or code to compile (compute_120); empty if
+    it does not say. A child process asks torch once per installation, because this module does not import it.
+    """
+    spec = importlib.util.find_spec("torch")
+    if spec is None or spec.origin is None:
+        return []
+    installed = [spec.origin, os.stat(Path(spec.origin).with_name("version.py")).st_mtime_ns]
+    path = user_cache_dir() / "torch_architectures.json"
+    with suppress(OSError, ValueError):
+        if (cached := read_json(path))["torch"] == installed:
+            return list(cached["architectures"])
+    import subprocess  # here, because this runs once
+
+    asked = subprocess.run([sys.executable, "-c", ASK_TORCH], capture_output=True, text=True, check=False)
+    if asked.returncode:
+        return []
+    found = asked.stdout.split()
+    with suppress(OSError):
+        write_json(path, {"torch": installed, "architectures": found}, is_durable=False)
+    return found
+
+
+def has_kernels(capability: tuple[int, int], architectures: Iterable[str]) -> bool:
+    """Whether one of torch's architectures serves a GPU: kernels serve the same major version and at least their minor
+    one, and code to compile every later version. This is torch's own rule (torch.cuda._check_capability).
+    """
+    for name in architectures:
+        kind, _, digits = name.rstrip("af").partition("_")
+        own = divmod(int(digits), 10)
+        if own <= capability and (kind == "compute" or own[0] == capability[0]):
+            return True
+    return False
+
+
 def detect_gpu(torch_cuda: str | None) -> tuple[dict[str, Any] | None, str]:
     """The GPU that torch calls cuda:0, or None and the reason why CUDA is not available.
 
@@ -213,6 +252,12 @@ def detect_gpu(torch_cuda: str | None) -> tuple[dict[str, Any] | None, str]:
     for attribute in (COMPUTE_CAPABILITY_MAJOR, COMPUTE_CAPABILITY_MINOR):
         driver.cuDeviceGetAttribute(ctypes.byref(number), attribute, device)
         capability.append(number.value)
+    known = torch_architectures()
+    if known and not has_kernels((capability[0], capability[1]), known):
+        return None, (
+            f"this torch has no kernels for {name.value.decode()} (compute capability {capability[0]}.{capability[1]}; "
+            f"it has {', '.join(known)}); install a torch that was built for it, usually an older one"
+        )
     return {
         "name": name.value.decode(),
         "count": count.value,

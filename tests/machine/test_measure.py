@@ -258,6 +258,28 @@ def test_a_drivers_own_trouble_is_not_blamed_on_hidden_gpus(monkeypatch: pytest.
     assert hardware.detect_gpu("13.2") == (None, why)
 
 
+def test_a_gpu_is_used_only_if_torch_has_kernels_for_it():
+    """As torch decides it: kernels serve later minor versions, and code to compile (PTX) everything later."""
+    wheel = ["sm_75", "sm_80", "sm_86", "sm_90", "sm_100", "sm_120"]
+    expected = {(7, 0): False, (7, 5): True, (8, 6): True, (8, 9): True, (9, 0): True, (10, 3): True, (12, 1): True}
+    assert {each: hardware.has_kernels(each, wheel) for each in expected} == expected
+    assert not hardware.has_kernels((13, 0), wheel) and hardware.has_kernels((13, 0), [*wheel, "compute_120"])
+    assert not hardware.has_kernels((8, 0), ["sm_86"]) and hardware.has_kernels((9, 0), ["sm_90a"])
+
+
+@pytest.mark.gpu
+def test_a_gpu_that_torch_has_no_kernels_for_is_not_chosen():
+    """With a simulated card; a real one keeps its capability, and the second line then holds for it."""
+    code = """
+from tandem.machine.hardware import detect_hardware, has_kernels, torch_architectures
+found = detect_hardware("auto")
+assert found["kind"] == "cuda" or "has no kernels for Fake GPU 7.0" in found["why_not_cuda"], found
+assert found["kind"] == "cpu" or has_kernels(tuple(map(int, found["capability"].split("."))), torch_architectures())
+print(found["kind"])
+"""
+    assert python(ROOT, code, FAKE_CUDA_CAPABILITY="7.0").stdout.split()[-1] in ("cpu", "cuda")
+
+
 def test_clocks_that_somebody_set_are_no_throttling():
     import pynvml
 
