@@ -2,8 +2,9 @@
 
 A piece is one or more commands, each a process with a time limit. Their output goes to <out>/<piece>.txt as it is
 printed, their exit statuses to <out>/<piece>.json. If a piece fails, its last lines are shown and the others continue.
-Finished work is not repeated; a piece that failed or was interrupted resumes at the command where it stopped, and a
-training at its checkpoint. Without a GPU, its pieces are skipped, with the reason; the CPU's are measured.
+Finished work is not repeated; a piece that failed, or that the time ended, resumes at the command where it stopped, and
+a training at its checkpoint. After the speed of `sign`, three sentences answer whether the GPU is used, how much faster
+it is, and what limits it. Without a GPU, its pieces are skipped, with the reason; the CPU's are measured.
 
 The trainings run in a copy of the project, <out>/project, so that this project's results and history do not change.
 `--list` ends with the required packages: no DVC, no Prefect, no MLflow (the run directories stay in the copy's
@@ -37,6 +38,7 @@ from benchmarks.markdown import header, row
 from benchmarks.sandbox import shorten
 from flows.processes import stop
 from tandem.command import DONE, FAILED, Result, WrongArgument
+from tandem.comparing.speed_up import SpeedUp
 from tandem.files import ROOT, locked, read_json, relative, write_json
 from tandem.machine.hardware import detect_hardware
 from tandem.params.loading import load_params
@@ -51,6 +53,9 @@ NEEDED = {
 # Copied into the copy.
 PARTS = ("benchmarks", "flows", "stages", "tandem", "workloads", "params.yaml", "pyproject.toml")
 SEED = 0  # of the trainings
+SEEDS = [0, 1, 2]  # of the pairs that measure the speed-up: three give an interval
+FIRST = ("device", "prepare")  # other pieces need what they make
+CORE_TESTS = "tests/gpu/test_gpu.py"
 GRACE_SECONDS = 15.0  # for a process to stop: a training saves a checkpoint
 TELLING = ("tandem", "floor", "tandem graph", "graph floor", "lightning tuned", "plain tuned")
 SHOWN_LINES = 15
@@ -124,7 +129,7 @@ def pieces(out: Path, quick: bool) -> list[Piece]:
         return sorted(path.relative_to(ROOT).as_posix() for path in found)
 
     # Each test file is a command, so that an interrupted piece resumes at its file.
-    gpu_tests = ["tests/gpu/test_gpu.py"] if quick else files_with("gpu")
+    gpu_tests = [name for name in files_with("gpu") if name != CORE_TESTS]
 
     def throughput(name: str, device: str, size: str, *more: str) -> tuple[str, ...]:
         rounds = ("--rounds", "2", "--seconds", "0.1") if quick else ("--rounds", "5", "--seconds", "1")
@@ -151,24 +156,24 @@ def pieces(out: Path, quick: bool) -> list[Piece]:
         Piece("prepare", "convert the tables for the trainings", prepare, 240, needs_gpu=False),
         *trainings("sign"),
         Piece("speed", "speed-up over this machine's CPU: sign, in alternation",
-              (("-m", "tandem.stage", "speed", "sign"),), 180),
+              (("-m", "tandem.stage", "speed", "sign"),), 240),
+        Piece("core", "the most important tests: bits, captures, streaming, resumes",
+              (tests("gpu and not gpu_time", CORE_TESTS, *(("-k", "same_bits") if quick else ())),), 180,
+              in_copy=False),
+        *(piece for name in workloads if name != "sign" for piece in trainings(name)),
+        *(Piece(f"speed-{name}", f"speed-up over this machine's CPU: {name}",
+                (("-m", "tandem.stage", "speed", name),), 240) for name in workloads if name != "sign"),
+        Piece("compare", "the comparison of both devices", (("-m", "tandem.stage", "compare"),), 60, needs_gpu=False),
         Piece("graph", "a captured step compared with an eager one: sign",
               (throughput("graph", "cuda", "guides", "--contenders", "tandem", "tandem graph", "--workloads", "sign"),),
               120),
-        Piece("capture", "tests: a failed capture, dropout, captured equals eager",
-              (tests("gpu", "tests/gpu/test_gpu.py", "-k", "capture"),), 180, in_copy=False),
         Piece("guides", "throughput at the guides' sizes, main contenders",
               (throughput("guides", "cuda", "guides", "--contenders", *TELLING),), 420),
-        Piece("tests", "every test that needs a GPU",
-              tuple(tests("gpu and not gpu_time", name, *(("-k", "same_bits") if quick else ()))
-                    for name in gpu_tests), 540, in_copy=False, are_independent=True),
+        Piece("tests", "every other test that needs a GPU",
+              tuple(tests("gpu and not gpu_time", name)
+                    for name in (gpu_tests[:1] if quick else gpu_tests)), 540, in_copy=False, are_independent=True),
         Piece("tests-time", "the tests of speed", (tests("gpu_time", *files_with("gpu_time")),), 300,
               in_copy=False),
-        *(piece for name in workloads if name != "sign" for piece in trainings(name)),
-        Piece("compare", "speed-up of the other workloads, and the comparison",
-              (*(("-m", "tandem.stage", "speed", name) for name in workloads if name != "sign"),
-               ("-m", "tandem.stage", "compare")),
-              300, needs_gpu=False),
         Piece("advice", "the probe's predictions compared with measured gains",
               (("-m", "benchmarks.costs", "advice", "--device", "cuda",
                 *(few or ("--rounds", "3", "--seconds", "1"))),), 300),
@@ -235,15 +240,16 @@ def copy_project(folder: Path, quick: bool, with_gpu: bool) -> None:
             shutil.copy(source, target)
     yaml = YAML()
     params = yaml.load(ROOT / "params.yaml")
-    params["devices"], params["seeds"] = ["cuda", "cpu"] if with_gpu else ["cpu"], [SEED]
+    params["devices"], params["seeds"] = ["cuda", "cpu"] if with_gpu else ["cpu"], [SEED] if quick else SEEDS
     if quick:
         shorten(params, epochs=2, warmup_epochs=1, probe=False)
     yaml.dump(params, folder / "params.yaml")
 
 
 def run_all(chosen: Sequence[Piece], out: Path, no_gpu: str, seconds: float, again: bool) -> None:
-    end = time.monotonic() + seconds
-    for number, piece in enumerate(chosen, 1):
+    """Run the pieces in their order, but those that the time has ended before after the others."""
+    end, delayed = time.monotonic() + seconds, {piece.name for piece in chosen if is_delayed(out, piece)}
+    for number, piece in enumerate(sorted(chosen, key=lambda piece: piece.name in delayed), 1):
         title = f"[{number}/{len(chosen)}] {piece.name}"
         if about_of(out, piece)["state"] == "done" and not again:
             print(f"{title}: done before", flush=True)
@@ -258,6 +264,28 @@ def run_all(chosen: Sequence[Piece], out: Path, no_gpu: str, seconds: float, aga
             return
         print(f"{title}: {piece.about} (at most {min(left, piece.seconds) / 60:.0f} min)", flush=True)
         print(f"    {run_piece(piece, out, min(left, piece.seconds), again)}", flush=True)
+        if piece.name == "speed":
+            print(*answer(out / "project/results"), sep="\n", flush=True)
+
+
+def is_delayed(out: Path, piece: Piece) -> bool:
+    return piece.name not in FIRST and about_of(out, piece)["state"] == "unfinished"
+
+
+def answer(results: Path) -> list[str]:
+    """Whether the GPU is used, how much faster it is, and what limits it, after `sign` on both devices; empty if one of
+    the measurements is missing.
+    """
+    try:
+        lines = open_folder(results / "runs/sign/cuda/train/result" / str(SEED)).timing["summary_lines"]
+        speed = read_json(results / "speed/sign.json")
+    except (OSError, ValueError):
+        return []
+    fast = speed["sentence"]
+    if "speed_up" in speed:
+        fast = f"sign: {SpeedUp(**speed['speed_up']).sentence(*speed['sides'])}"
+    bound = [f"sign: {lines['bound']}"] if "bound" in lines else []
+    return ["", f"sign: {lines['device']}", fast, *bound, ""]
 
 
 def why_not(piece: Piece, no_gpu: str) -> str:
@@ -270,6 +298,7 @@ def run_piece(piece: Piece, out: Path, seconds: float, again: bool) -> str:
     done = [] if again or not path.exists() else read_json(path)["commands"]
     end, mode = time.monotonic() + seconds, "a" if done else "w"
     failed: list[str] = []
+    is_over = False
     known = {each["command"] for each in done}
     with text.open(mode, encoding="utf-8") as output:
         for arguments in piece.commands:
@@ -277,17 +306,21 @@ def run_piece(piece: Piece, out: Path, seconds: float, again: bool) -> str:
                 continue
             start = time.monotonic()
             status = run(arguments, out / "project" if piece.in_copy else ROOT, output, end - start)
+            if status is None:
+                is_over = True
+                break
             if status != 0:
-                how = "its time was over" if status is None else f"exit status {status}"
-                failed.append(f"`{shown(arguments)}`: {how}")
-                if status is None or not piece.are_independent:
+                failed.append(f"`{shown(arguments)}`: exit status {status}")
+                if not piece.are_independent:
                     break
                 continue
             done.append({"command": shown(arguments), "seconds": time.monotonic() - start})
             write_json(path, {"state": "unfinished", "reason": "", "commands": done})
     about = {"measured_at": time.strftime("%Y-%m-%d %H:%M"), "commit": commit()}
-    state, reason = ("failed", "; ".join(failed)) if failed else ("done", "")
+    state, reason = ("failed", "; ".join(failed)) if failed else ("unfinished" if is_over else "done", "")
     write_json(path, {"state": state, "reason": reason, "commands": done, **about})
+    if state == "unfinished":
+        return "its time is over: unfinished; a later call goes on here"
     if not failed:
         return f"done in {sum(each['seconds'] for each in done):.0f} s"
     last = text.read_text(encoding="utf-8", errors="replace").splitlines()[-SHOWN_LINES:]
