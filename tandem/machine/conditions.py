@@ -17,17 +17,13 @@ from typing import Any
 import psutil
 
 from tandem.machine.hardware import cpu_quota, read_text
-from tandem.machine.nvml import count_others, find_gpu
+from tandem.machine.nvml import count_others, find_gpu, throttle_reasons
 
 TAKEN_SHARE = 0.10  # of all cores' time during a training: if other processes used more, its times are not reliable
 # Threads of a training that wait for a core, in the median epoch: 0.003 on an idle machine, 0.3 and more beside another
 # process. Such a process need not use much: OpenMP's threads spin while one of them waits.
 MAX_WAITING_THREADS = 0.1
 PUBLISHER_SECONDS = 5.0  # processor time of Tandem's publisher, which imports mlflow during the first training
-# Reasons for lower GPU clocks that are not throttling: idleness and settings.
-IDLE_REASONS = (
-    "GpuIdle", "ApplicationsClocksSetting", "UserDefinedClocks", "None", "DisplayClockSetting", "SyncBoost", "All",
-)  # fmt: skip
 
 
 def read(gpu_uuid: str | None = None) -> dict[str, Any]:
@@ -137,14 +133,6 @@ def read_gpu(uuid: str) -> dict[str, Any]:
         with suppress(Exception):  # some fail under MIG, on WSL and in some containers
             found[name] = ask()
     return found
-
-
-def throttle_reasons(nvml: Any, handle: Any) -> list[str]:
-    """NVML's names of the reasons why the GPU runs below its possible clocks."""
-    bits = nvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle)
-    prefix = "nvmlClocksThrottleReason"
-    names = {name.removeprefix(prefix): getattr(nvml, name) for name in dir(nvml) if name.startswith(prefix)}
-    return sorted(name for name, bit in names.items() if bits & bit and name not in IDLE_REASONS)
 
 
 def other_gpu_processes(gpu_uuid: str | None) -> int:

@@ -33,6 +33,8 @@ class Measurement:
     other_processes: float | None = None  # number of other processes on this GPU; largest sample
     gpu_busy_share: float | None = None  # share of the time in which a kernel ran; mean of the samples
     power_watts: float | None = None  # mean of the samples
+    sm_mhz: float | None = None  # clock of the GPU's processors; mean of the samples
+    throttled_share: float | None = None  # of the samples in which heat or the power limit lowered its clocks
     energy_joules: float | None = None  # of the whole device, including that of other processes (energy.py)
     peak_rss_mib: float | None = None  # of this process since it started
     cpu_share: float | None = None  # CPU seconds of this process per second: 1.0 means one busy core

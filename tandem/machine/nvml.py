@@ -13,6 +13,11 @@ from typing import Any
 
 from tandem.machine.sampler import Readings
 
+# Reasons for lower clocks that are not throttling: idleness and settings.
+IDLE_REASONS = (
+    "GpuIdle", "ApplicationsClocksSetting", "UserDefinedClocks", "None", "DisplayClockSetting", "SyncBoost", "All",
+)  # fmt: skip
+
 
 def start() -> Any:
     """Initialize NVML. Returns the module pynvml."""
@@ -29,6 +34,14 @@ def find_gpu(uuid: str) -> tuple[Any, Any]:
         return nvml, nvml.nvmlDeviceGetHandleByUUID(uuid)
     except Exception:
         return nvml, nvml.nvmlDeviceGetHandleByUUID(uuid.replace("GPU-", "MIG-"))
+
+
+def throttle_reasons(nvml: Any, handle: Any) -> list[str]:
+    """NVML's names of the reasons why the GPU runs below its possible clocks."""
+    bits = nvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle)
+    prefix = "nvmlClocksThrottleReason"
+    names = {name.removeprefix(prefix): getattr(nvml, name) for name in dir(nvml) if name.startswith(prefix)}
+    return sorted(name for name, bit in names.items() if bits & bit and name not in IDLE_REASONS)
 
 
 def count_others(pids: Iterable[int]) -> int:
@@ -95,6 +108,8 @@ QUANTITIES: dict[str, Callable[[Gpu], float]] = {
     "device_mib": lambda gpu: gpu.used_bytes() / 2**20,
     "gpu_busy_share": lambda gpu: gpu.nvml.nvmlDeviceGetUtilizationRates(gpu.handle).gpu / 100,
     "power_watts": lambda gpu: gpu.nvml.nvmlDeviceGetPowerUsage(gpu.handle) / 1000,
+    "sm_mhz": lambda gpu: gpu.nvml.nvmlDeviceGetClockInfo(gpu.handle, gpu.nvml.NVML_CLOCK_SM),
+    "throttled_share": lambda gpu: bool(throttle_reasons(gpu.nvml, gpu.handle)),
     "energy_joules": lambda gpu: gpu.nvml.nvmlDeviceGetTotalEnergyConsumption(gpu.handle) / 1000,
 }
 NOT_SAMPLED = ("energy_joules",)  # a counter, which energy.py reads at the ends of a region

@@ -38,6 +38,8 @@ QUANTITIES = (
     Quantity("sampled_seconds", "s", "sum", is_sampled=True),
     Quantity("gpu_busy_share", "", "mean", "gpu/busy_share", is_sampled=True),
     Quantity("power_watts", "W", "mean", "gpu/power_watts", is_sampled=True),
+    Quantity("sm_mhz", "MHz", "mean", "gpu/sm_mhz", is_sampled=True),
+    Quantity("throttled_share", "", "mean", "gpu/throttled_share", is_sampled=True),
     Quantity("peak_rss_mib", "MiB", "max", "ram/peak_mib", "published", "RAM peak, process"),
     Quantity("cpu_share", "cores", "mean", "cpu/busy_cores"),
     Quantity("threads", "threads", "mean", "cpu/threads"),

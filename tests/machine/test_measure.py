@@ -21,9 +21,9 @@ import pytest
 import torch
 
 from tandem import files
-from tandem.machine import conditions, energy, hardware, sampler
+from tandem.machine import energy, hardware, sampler
 from tandem.machine.measure import Measurement, measure, sampled
-from tandem.machine.nvml import Gpu
+from tandem.machine.nvml import Gpu, throttle_reasons
 from tandem.machine.sampler import Readings, SampledWindow, sampling
 from tandem.runs.history import summarize_gpu
 from tandem.runs.quantities import RUN_METRICS
@@ -77,7 +77,8 @@ class Scripted:
 
 
 def reading(process_mib: float = 100.0, **quantities: float | str) -> Readings:
-    usual = {"other_processes": 0.0, "device_mib": 900.0, "gpu_busy_share": 0.5, "power_watts": 200.0}
+    usual = {"other_processes": 0.0, "device_mib": 900.0, "gpu_busy_share": 0.5, "power_watts": 200.0, "sm_mhz": 1410.0}
+    usual["throttled_share"] = 0.0
     return {"process_mib": process_mib, **usual, **quantities}
 
 
@@ -108,6 +109,8 @@ def test_a_window_has_the_largest_memory_and_the_mean_of_averages(monkeypatch: p
         "device_mib": 900.0,
         "gpu_busy_share": pytest.approx(0.3),
         "power_watts": 150.0,
+        "sm_mhz": 1410.0,
+        "throttled_share": 0.0,
     }
 
 
@@ -217,6 +220,7 @@ def test_a_gpu_that_nvml_does_not_know_has_no_reading():
 
 def test_every_quantity_has_the_unit_of_its_name():
     class Nvml:
+        nvmlClocksThrottleReasonSwPowerCap = 4
         answers: dict[str, Any] = {
             "nvmlDeviceGetComputeRunningProcesses": [
                 SimpleNamespace(pid=pid, usedGpuMemory=3 * 2**20) for pid in (os.getpid(), -1)
@@ -224,16 +228,19 @@ def test_every_quantity_has_the_unit_of_its_name():
             "nvmlDeviceGetMemoryInfo": SimpleNamespace(used=5 * 2**20),
             "nvmlDeviceGetUtilizationRates": SimpleNamespace(gpu=25, memory=99),
             "nvmlDeviceGetPowerUsage": 70_500,
+            "nvmlDeviceGetClockInfo": 1_410,
+            "nvmlDeviceGetCurrentClocksThrottleReasons": 4,
             "nvmlDeviceGetTotalEnergyConsumption": 1_234_500,
         }
 
         def __getattr__(self, name: str) -> Callable[[object], Any]:
-            return lambda handle: self.answers[name]
+            return lambda handle, *clock: self.answers[name]
 
     gpu = Gpu("")
     gpu.unavailable, gpu.nvml, gpu.handle = "", Nvml(), object()
     expected = {"process_mib": 3.0, "other_processes": 1.0, "device_mib": 5.0}
-    assert gpu.read() == {**expected, "gpu_busy_share": 0.25, "power_watts": 70.5}
+    clocks = {"sm_mhz": 1410.0, "throttled_share": 1.0}
+    assert gpu.read() == {**expected, **clocks, "gpu_busy_share": 0.25, "power_watts": 70.5}
     assert gpu.ask("energy_joules") == 1234.5
     Nvml.answers["nvmlDeviceGetComputeRunningProcesses"] = [SimpleNamespace(pid=os.getpid(), usedGpuMemory=None)]
     assert str(gpu.read()["process_mib"]).startswith("the driver does not report memory per process")
@@ -286,7 +293,7 @@ def test_clocks_that_somebody_set_are_no_throttling():
     bits = pynvml.nvmlClocksThrottleReasonApplicationsClocksSetting | pynvml.nvmlClocksThrottleReasonSwPowerCap
     found = {name: getattr(pynvml, name) for name in dir(pynvml) if name.startswith("nvmlClocksThrottleReason")}
     nvml = SimpleNamespace(**found, nvmlDeviceGetCurrentClocksThrottleReasons=lambda handle: bits)
-    assert conditions.throttle_reasons(nvml, None) == ["SwPowerCap"]
+    assert throttle_reasons(nvml, None) == ["SwPowerCap"]
 
 
 @pytest.mark.gpu
