@@ -23,9 +23,9 @@ class StageLines:
     """Within the `with` block, writes standard output and standard error to `log`, also those of child processes.
 
     The terminal gets a line when a stage ends: its name, its seconds and the beginning of the last line that it
-    printed; none if that says NOTHING. While a stage
-    runs, a terminal shows its newest line and the seconds in one line that is overwritten; another output gets the
-    lines of its progress. Both get the lines of NOTICES.
+    printed. It gets none if that line begins with NOTHING. While a stage runs, a terminal shows its newest line and the
+    seconds in one line that is overwritten; another output gets the lines of its progress. Both get the lines of
+    NOTICES.
     """
 
     def __init__(self, log: Path) -> None:

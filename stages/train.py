@@ -94,9 +94,9 @@ def first_seed(context: RunContext) -> Run:
 
 @contextmanager
 def open_training(context: RunContext, interruption: GracefulStop, workers: Workers) -> Iterator["Training"]:
-    """Yield the training, with its checkpoint locked and its run recorded.
+    """Yield the training, with its checkpoint locked and its run directory open.
 
-    If the body raises no error, the training has ended after it, and its checkpoint waits for DVC or is removed.
+    After a body without an error, write mlflow.json; under DVC mark the checkpoint as ended, else remove it.
     """
     inputs = Inputs(context.workload, context.device, context.seed, context.summary.get("table_sha256"))
     checkpoint = checkpoint_of(context, inputs.values)

@@ -17,7 +17,7 @@ from tandem.report.text import score_text, seconds, words
 Row = Mapping[str, Any]
 KINDS = {"cpu": "CPU", "cuda": "GPU", "published": "published"}
 NUM_PUBLISHED_COLOURS = 4  # of drawing.DEVICE_COLOURS
-COLUMNS = {  # of compare.md
+COLUMNS = {  # of compare.md; the report shows those that report.py selects
     "workload": "workload",
     "device": "device",
     "score": "test score",

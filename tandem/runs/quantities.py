@@ -12,8 +12,8 @@ from typing import NamedTuple
 class Quantity(NamedTuple):
     name: str  # in timing.json, and in timings.csv if each epoch has it
     unit: str  # shown after a value; the label of samples_per_second has it
-    # The run's value is the `median` of the epochs after warm-up, the `max` or `mean` of all, or it is computed
-    # `elsewhere` (history.py) and epochs have none. `none`: only epochs have one.
+    # How the run's value follows from the epochs'. `median`: of those after warm-up. `max`, `mean`, `sum`: of all.
+    # `elsewhere`: history.py computes it, and epochs have none. `none`: only epochs have one.
     of_run: str
     metric: str = ""  # MLflow's name; that of the run ends in `of_run` if epochs have one too
     kept: str = ""  # `compared`: in compare.json too; `published`: also in docs/published.json

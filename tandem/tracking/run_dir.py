@@ -70,7 +70,8 @@ class RunDir:
         write_json(self.folder / "run.json", self.about)
 
     def save_epochs(self, record: Record) -> None:
-        """Save the epochs of `record`. Call this only after a checkpoint or the results contain them.
+        """Save the epochs of `record` for the publisher. Call this only after a checkpoint or the results contain them.
+
 
         The publisher waits for a new timings.csv, so that file is written last.
         """

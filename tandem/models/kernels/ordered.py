@@ -59,7 +59,9 @@ def product(left: Tensor, right: Tensor) -> Tensor:
 
 
 def use_in(model: nn.Module) -> None:
-    """Let the network's layers of the types below compute with these operations. Their parameters stay."""
+    """Let the network's layers of the types below compute with these operations, by replacing the classes of its
+    modules. Their parameters stay.
+    """
     for module in model.modules():
         if own := {nn.Linear: Linear, nn.LayerNorm: LayerNorm, nn.Conv1d: Conv1d}.get(type(module)):
             module.__class__ = own
