@@ -72,7 +72,6 @@ class RunDir:
     def save_epochs(self, record: Record) -> None:
         """Save the epochs of `record` for the publisher. Call this only after a checkpoint or the results contain them.
 
-
         The publisher waits for a new timings.csv, so that file is written last.
         """
         for name, rows in (("history", record.history), ("timings", record.timings)):

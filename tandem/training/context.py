@@ -12,6 +12,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from importlib import import_module
 from inspect import signature
 from pathlib import Path
@@ -88,16 +89,16 @@ class RunContext:
     def measured(self) -> Path:
         return self.output(self.stage, "measured")
 
-    def output(self, stage: str, kind: str) -> Path:
-        """The folder of this seed in an output of a stage. `kind`: result or measured."""
-        return seed_dir(self.workload, self.device, stage, kind, self.seed)
+    def output(self, stage: str, folder: str) -> Path:
+        """The folder of this seed in an output of a stage. `folder`: result or measured."""
+        return seed_dir(self.workload, self.device, stage, folder, self.seed)
 
     @property
     def is_replicate(self) -> bool:
         """Whether the training has another seed than the first one: it shares the device and is not measured."""
         return self.stage == "replicate"
 
-    @property
+    @cached_property
     def task(self) -> Task:
         return open_task(self.block.task, self.summary, self.workload)
 
