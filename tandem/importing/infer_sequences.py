@@ -117,7 +117,41 @@ def find_groups(columns: TableColumns, sequence: str, taken: Sequence[str]) -> C
             none = f"{column!r} has {num} values, too few to keep each on one side of three splits"
             continue
         return column, f"by its name; {what_groups_do(num, columns.has_split)}"
+    for column in (shared := shared_columns(columns, sequence, taken)):
+        if label_follows(columns, taken[-1], column) and not are_too_few(columns.frame[column], columns.splits):
+            num = columns.num_distinct(column)
+            return column, f"{taken[-1]!r} follows it; {what_groups_do(num, columns.has_split)}"
+    if shared:
+        none += (
+            f"; several sequences share a value of {shared[0]!r}: if it is who or what was recorded, give "
+            f"--groups {shlex.quote(shared[0])}"
+        )
     return NO_GROUPS, none
+
+
+def shared_columns(columns: TableColumns, sequence: str, taken: Sequence[str]) -> list[str]:
+    """Columns without a name of people, labels or steps that are constant within each sequence, and equal in several."""
+    first, num_sequences = columns.firsts(sequence), columns.num_distinct(sequence)
+    candidates = columns.of_kind("text", "whole", exclude=taken)
+    candidates = [
+        each for each in candidates if each not in named((*LABEL_NAMES, *STEP_NAMES, *GROUP_NAMES), candidates)
+    ]
+    found = []
+    for column in candidates:
+        cells = columns.frame[column].to_numpy()
+        is_constant = ((cells == cells[first]) | (pd.isna(cells) & pd.isna(cells[first]))).all()
+        if is_constant and 2 <= columns.num_distinct(column) <= num_sequences / 2:
+            found.append(column)
+    return found
+
+
+def label_follows(columns: TableColumns, label: str, column: str) -> bool:
+    """Whether each value of `column` has one label, and most labels several values: other sequences of the same value
+    tell a sequence's label. Another name of the label has as many values as the label itself.
+    """
+    pairs = columns.frame[[column, label]].drop_duplicates()
+    per_value, per_label = pairs[column].value_counts(), pairs[label].value_counts()
+    return bool(per_value.max() == 1 and len(per_value) >= 2 * len(per_label))
 
 
 def are_too_few(names: Sequence[Any] | pd.Series, splits: Sequence[Any] | pd.Series | None) -> bool:
