@@ -30,6 +30,7 @@ from tandem.command import CommandError, Result, WrongArgument, aligned, count
 from tandem.machine.hardware import detect_hardware
 from tandem.params.loading import block_in_force, choose_preset, load_params
 from tandem.params.parsing import INTRODUCED, flatten, nearest
+from tandem.params.schema import with_defaults
 from tandem.report.text import format_score
 from tandem.runs.provenance import git
 from tandem.runs.quantities import TRACKED
@@ -179,7 +180,8 @@ def rows_of(
         }
         of_row = recorded.get(requested, {})
         if is_compared(workload, requested, experiment, of_row.get("rests_on")):
-            used = own if "parameters" not in of_row else {key: own[key] for key in SHARED} | of_row["parameters"][0]
+            made = with_defaults(*of_row["parameters"]) if "parameters" in of_row else {}
+            used = {key: own[key] for key in SHARED} | made if made else own
             row["params"] = differing(used, theirs)
             measured = {} if MACHINE in changed else times
             yield {**row, "score": score, **{key: measured.get(key) for key in TRACKED}, "state": None}
@@ -222,7 +224,7 @@ def chosen(workload: str, experiment: Experiment) -> dict[str, Any]:
     with suppress(ValueError, LookupError, TypeError, AttributeError):  # of an experiment that was refused
         preset = choose_preset(params["preset"], params["presets"], this_machine())
         block = block_in_force(params, workload, preset)
-    return {key: params.get(key) for key in SHARED} | flatten(block)
+    return {key: params.get(key) for key in SHARED} | with_defaults(flatten(block))
 
 
 @cache

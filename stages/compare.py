@@ -19,6 +19,7 @@ from tandem.files import read_json
 from tandem.params.loading import block_in_force, load_params, preset_in_force
 from tandem.params.parsing import flatten
 from tandem.params.reading import PARAMS, read_yaml
+from tandem.params.schema import with_defaults
 from tandem.report import comparison, report
 from tandem.report.changes import at_commit, changes, committed_params
 from tandem.report.comparison import ReportSection
@@ -182,7 +183,7 @@ def timings(row: Mapping[str, Any]) -> dict[str, Any]:
     rests_on = [f"{name} {dvc_digest(folder / name)}" for name in RESTS_ON]
     own = {"device": row["device"], "hardware": row["device_name"], **busy}
     block = block_in_force(read_yaml(PARAMS), row["workload"], preset_in_force(load_params(), row["workload"]))
-    return {**found, **own, "rests_on": rests_on, "parameters": [flatten(block)]}
+    return {**found, **own, "rests_on": rests_on, "parameters": [with_defaults(flatten(block))]}
 
 
 def dvc_digest(folder: Path) -> str:

@@ -82,7 +82,7 @@ def padding(subject: Subject) -> Finding:
 
 
 def batch_independence(subject: Subject) -> Finding:
-    """In eval mode, the output of a sequence does not depend on the other sequences in the batch."""
+    """In eval mode, the output of a sequence depends neither on the other sequences in the batch nor on its place."""
     network, (values, mask) = subject.network(), subject.inputs()
     half, expected = max(1, len(values) // 2), outputs_of(network, values, mask)
     of_last_batch = subject.num_sequences % subject.settings.batch_size or len(values)
@@ -91,9 +91,17 @@ def batch_independence(subject: Subject) -> Finding:
     found += [outputs_of(network, values[:size], mask[:size]) for size in (half, of_last_batch)]
     moved = [relative_difference(outputs, expected[: len(outputs)]) for outputs in found]
     summary = f"other sequences in the batch change an output by {max(moved):.2g} of the largest one"
-    if all(each <= ROUNDING for each in moved):  # false for NaN
-        return Finding("pass", f"{summary}, which is rounding")
-    return Finding("fail", f"in eval mode {summary}, so predictions depend on the batch size")
+    if not all(each <= ROUNDING for each in moved):  # true for NaN
+        return Finding("fail", f"in eval mode {summary}, so predictions depend on the batch size")
+    reversed_batch = outputs_of(network, values.flip(0), mask.flip(0)).flip(0)
+    by_place = relative_difference(reversed_batch, expected)
+    if not by_place <= ROUNDING:
+        return Finding(
+            "fail",
+            f"in eval mode the place of a sequence in the batch changes its output by {by_place:.2g} of the largest "
+            "one, so predictions depend on the order of the sequences; the first dimension is the batch (B, T, F)",
+        )
+    return Finding("pass", f"{summary}, and its place by {by_place:.2g}, which is rounding")
 
 
 def devices(subject: Subject) -> Finding:

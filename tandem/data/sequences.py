@@ -23,6 +23,7 @@ from tandem.data.arrays import (
     standardize,
     statistics_of,
     target_statistics,
+    without_rounding,
 )
 from tandem.data.own_arrays import from_arrays
 from tandem.data.rows import alike_labels, to_sequences
@@ -117,7 +118,10 @@ def split_and_standardize(
     standardize(sequences.values, sequences.padding_mask, mean, std)
     remarks = (*sequences.remarks, *remarks_about_constants(sequences.features, std))
     sequences = replace(sequences, remarks=remarks)
-    label_statistics = target_statistics(label, sequences.labels[parts["train"]]) if sequences.has_number else None
+    label_statistics = None
+    if sequences.has_number:
+        label_statistics = target_statistics(label, sequences.labels[parts["train"]])
+        check_numbers_of_test(label, sequences.labels[parts["test"]])
     return PreparedSequences(sequences, duplicates, parts, mean, std, table, label_statistics)
 
 
@@ -154,6 +158,14 @@ def raw_to_inputs(
     )
     standardize(found, ~mask, summary["mean"], summary["std"])
     return found, None
+
+
+def check_numbers_of_test(label: str, numbers: np.ndarray) -> None:
+    if not without_rounding(numbers.std(), abs(numbers.mean())):
+        raise ValueError(
+            f"column {label!r} is {numbers[0]:g} in every test sequence, so there is no score: R2 is the share of the "
+            "variance that is predicted; move others to test, or change preprocess.split"
+        )
 
 
 def check_any_feature_changes(name: str, sequences: Sequences, num_features: int) -> None:

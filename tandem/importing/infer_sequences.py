@@ -130,7 +130,7 @@ def find_groups(columns: TableColumns, sequence: str, taken: Sequence[str]) -> C
 
 
 def shared_columns(columns: TableColumns, sequence: str, taken: Sequence[str]) -> list[str]:
-    """Columns without a name of people, labels or steps that are constant within each sequence, and equal in several."""
+    """Columns that are constant in each sequence and equal in several, unless named like people, labels or steps."""
     first, num_sequences = columns.firsts(sequence), columns.num_distinct(sequence)
     candidates = columns.of_kind("text", "whole", exclude=taken)
     candidates = [

@@ -6,7 +6,7 @@ missing key suggests its usual value, and `tandem new` writes it. flows/plan.py 
 DVC depends on the values in params.yaml, not on this file.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self, TypeVar, Union, get_type_hints
@@ -24,7 +24,7 @@ from pydantic import (
 from tandem.messages import nearest, shown
 from tandem.params.devices import split_device
 from tandem.params.intervals import parse_interval
-from tandem.params.parsing import MAX_WHOLE, check_name
+from tandem.params.parsing import MAX_WHOLE, check_name, flatten, literal
 from tandem.params.task_attributes import TaskAttributes, attributes_of
 from tandem.parts import Component, Fraction, Part, Positive, Real, Section, Whole, built_in
 
@@ -484,6 +484,16 @@ OPTIONAL = {
     for each in fields(kind)
     if each.default is not MISSING
 }
+
+
+def with_defaults(parameters: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the dotted parameters of a block (see `flatten`) with the defaults of the keys that it leaves out."""
+    kinds = {"preprocess": Series if parameters.get("preprocess.source") == "series" else SequenceTable, "train": Train}
+    defaults = {
+        section: {each.name: literal(each.default) for each in fields(kind) if each.default is not MISSING}
+        for section, kind in kinds.items()
+    }
+    return {**flatten(defaults), **parameters}
 
 
 class Params(BaseModel):

@@ -8,6 +8,7 @@ from ruamel.yaml import YAML
 
 from tandem import files
 from tandem.params.parsing import differing_names
+from tandem.params.schema import with_defaults
 from tandem.report.text import format_score
 from tandem.runs.provenance import git
 
@@ -57,8 +58,10 @@ def changed_params(row_before: dict[str, Any], row_now: dict[str, Any]) -> str:
     """` (train.epochs: 100 before, 3 now)`, from two rows of timings.json. Empty if the parameters are equal, or if an
     earlier version, or nobody, recorded those of the last commit.
     """
-    before, now = (dict(*row.get("parameters", ())) for row in (row_before, row_now))
-    names = differing_names(before, now) if before else []
+    if "parameters" not in row_before or "parameters" not in row_now:
+        return ""
+    before, now = (with_defaults(*row["parameters"]) for row in (row_before, row_now))
+    names = differing_names(before, now)
     found = [f"{name}: {before.get(name, 'absent')} before, {now.get(name, 'absent')} now" for name in names]
     more = [f"{len(found) - MAX_SHOWN} more"] if len(found) > MAX_SHOWN else []
     return f" ({'; '.join(found[:MAX_SHOWN] + more)})" if found else ""

@@ -98,6 +98,11 @@ PLANTED: dict[str, tuple[str, str, list[str], dict[str, str]]] = {
         fault("found = Good.pooled(self, values, mask)\n"
               "        return found * (1.0 if len(found) % 8 == 0 else 2.0)", method="pooled"),
     ),
+    "EncodesTheBatch": (
+        "batch independence", "fail", ["the place of a sequence in the batch", "(B, T, F)"],
+        fault("found = Good.pooled(self, values, mask)\n        return found + self.positions[: len(found)]",
+              "self.register_buffer('positions', torch.randn(500, 32))", "pooled"),
+    ),
     "NotRepeatable": (
         "repeatability", "fail", ["the loss of epoch 1"],
         fault("found = Good.forward(self, values, mask)\n"

@@ -1,5 +1,6 @@
 """What git keeps of the results, and how it stands beside one's own: DVC's own commands, and flows/show.py."""
 
+import copy
 import json
 import re
 import shutil
@@ -9,8 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from flows.show import differing
+from flows.show import WORKSPACE, chosen, differing
 from tandem.messages import more_seeds
+from tandem.params.parsing import flatten
+from tandem.report.changes import changed_params
 from tandem.runs import provenance
 from tests.projects import (
     ROOT,
@@ -136,7 +139,7 @@ def shown_rows(project: Path) -> dict[str, dict[str, object]]:
 def test_an_experiment_without_a_result_has_a_state_and_no_score(project: Path, tmp_path: Path):
     """Refused, running in the workspace and in the queue, killed, waiting."""
     git(project, "checkout", "-q", ".")
-    waiting = held(tmp_path / "held", 1)
+    waiting = held(tmp_path / "held", 1, forks=False)  # `dvc queue kill` signals a process group
 
     def queue(name: str, value: str) -> None:
         dvc(project, "exp", "run", "--queue", "--name", name, "-S", value)
@@ -245,6 +248,21 @@ def test_a_score_has_the_parameters_that_made_it(project: Path):
 def test_a_parameter_that_was_removed_differs():
     committed = {"train.epochs": 3, "train.kernels": "torch", "train.model.wide": 2}
     assert differing({"train.epochs": 3}, committed) == {"train.kernels": "auto", "train.model.wide": "removed"}
+
+
+def test_a_key_that_is_written_with_its_default_differs_in_nothing():
+    """Neither from a block without it, nor from the record of a score."""
+    short = {"tiny": {"task": "classify", "preprocess": {"source": "sequences"}, "train": {"epochs": 3}}}
+    written = copy.deepcopy(short)
+    written["tiny"]["train"] |= {"schedule": "one-cycle", "kernels": "auto", "augment": {"mix": 0.0}}
+    written["tiny"]["preprocess"] |= {"seed": 0, "window": None}
+    own, other = ({"rev": WORKSPACE, "data": {"params": {"params.yaml": {"data": each}}}} for each in (short, written))
+    assert differing(chosen("tiny", own), chosen("tiny", other)) == {}
+    other["data"]["params"]["params.yaml"]["data"]["tiny"]["train"]["schedule"] = "cosine"
+    assert differing(chosen("tiny", other), chosen("tiny", own)) == {"train.schedule": "cosine"}
+    longer = {**written["tiny"], "train": {"epochs": 4}}
+    rows = ({"parameters": [flatten(block)]} for block in (short["tiny"], longer))
+    assert changed_params(*rows) == " (train.epochs: 3 before, 4 now)"
 
 
 def test_a_score_without_digests_is_that_of_a_commit_only(project: Path):
