@@ -18,6 +18,8 @@ from tandem.data.tables import SPLIT_COLUMN, SPLIT_WORDS, RawTable, factorize, r
 from tandem.params.schema import NO_GROUPS, Columns
 
 NO_EVENT = "none"  # the label of a step without an event; an empty cell means the same
+GOES_BACK = "goes back"  # in a remark that `tandem predict` shows too
+SHORTEST_IN_ORDER = 3  # rows of a sequence that may be in any order by chance
 OTHER_RATE = 1.5  # times as long from row to row: recorded at another rate
 
 
@@ -52,6 +54,7 @@ def to_sequences(
             f"{table.name}: sequence {str(ids[short])!r} has {lengths[short]} step; every sequence needs at least 2"
         )
     order = order_by_step(table, columns, codes, ids, step)
+    wraps = [] if order is None else remarks_about_wraps(codes, step, columns.step)
     starts = np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)[:-1]])
     first_rows = starts if order is None else order[starts]
     is_real = np.arange(num_steps)[None, :] < lengths[:, None]  # (N, T)
@@ -60,7 +63,7 @@ def to_sequences(
         times = np.zeros(is_real.shape)
         times[is_real] = step - np.repeat(step[starts], lengths)
     distances = (step[starts + lengths - 1] - step[starts]) / (lengths - 1) / (1e9 if has_times else 1)  # (N,)
-    table.remarks.extend(remarks_about_rates(distances, "s" if has_times else columns.step))
+    table.remarks.extend(wraps or remarks_about_rates(distances, "s" if has_times else columns.step))
     del step
 
     def first_of_sequence(column: str, cells: np.ndarray) -> np.ndarray:
@@ -110,6 +113,22 @@ def to_sequences(
         group_names=group_names,
         usual_step=float(np.median(distances)),
     )
+
+
+def remarks_about_wraps(codes: np.ndarray, step: np.ndarray, name: str) -> list[str]:
+    """A remark if the rows of each sequence are in order but for one step back: sorted, its end comes before its
+    beginning. codes (R,): the sequence of each row; step (R,), both in the order of the table.
+    """
+    is_same = codes[1:] == codes[:-1]
+    num_back = np.bincount(codes[1:][is_same & (step[1:] < step[:-1])], minlength=int(codes.max()) + 1)
+    is_together = np.count_nonzero(~is_same) == len(num_back) - 1
+    if not is_together or num_back.max() != 1 or np.bincount(codes)[num_back == 1].min() <= SHORTEST_IN_ORDER:
+        return []
+    num = int(num_back.sum())
+    return [
+        f"{name!r} {GOES_BACK} once in {num:,} of {len(num_back):,} sequences, and rows are sorted by it: if it is a "
+        "counter that began again, or a local time when the clock was set back, number the rows instead"
+    ]
 
 
 def remarks_about_rates(distances: np.ndarray, unit: str) -> list[str]:

@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tandem.data.rows import NO_EVENT, order_by_step
+from tandem.data.rows import NO_EVENT, order_by_step, remarks_about_wraps
 from tandem.data.tables import SPLIT_COLUMN, RawTable, factorize, read_numbers
 from tandem.params.schema import NO_GROUPS, Columns, Window
 
@@ -43,6 +43,7 @@ class SortedRows:
     is_new: np.ndarray  # (R - 1,) whether the next row is of another recording
     is_gap: np.ndarray  # (R - 1,) whether the next row is of the same recording, but much later
     usual_step: float  # the median distance of two rows
+    remarks: list[str]
 
 
 @dataclass(frozen=True)
@@ -97,6 +98,7 @@ def cut(
         f"{len(rows.names):,} recording{'s' * (len(rows.names) != 1)}, {len(np.unique(stretch)):,} stretches of one "
         f"label, {words_of(window, seconds)}{'' if table.split else f'; those of one {unit} are in one split'}",
         *remarks_about_lost_rows(rows, stretches, window),
+        *rows.remarks,
     ]
     if num := np.count_nonzero(~has_values):
         remarks.append(f"{num:,} windows are left out: a feature has no value in them")
@@ -133,11 +135,12 @@ def sort_rows(table: RawTable, columns: Columns) -> SortedRows:
         recording, names = factorize(table, columns.sequence)
     step = read_numbers(table, columns.step, keep_whole=True)
     order = order_by_step(table, columns, recording, names, step)
+    remarks = [] if order is None else remarks_about_wraps(recording, step, columns.step)
     order = np.arange(len(step)) if order is None else order
     step, recording = step[order], recording[order]
     is_new, distance = recording[1:] != recording[:-1], np.diff(step)
     usual = 0.0 if is_new.all() else float(np.median(distance[~is_new]))
-    return SortedRows(order, recording, names, is_new, ~is_new & (distance > LONG_GAP * usual), usual)
+    return SortedRows(order, recording, names, is_new, ~is_new & (distance > LONG_GAP * usual), usual, remarks)
 
 
 def find_stretches(

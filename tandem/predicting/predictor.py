@@ -19,7 +19,7 @@ from torch import Tensor
 
 from tandem.data import series
 from tandem.data.arrays import standardize
-from tandem.data.rows import NO_EVENT, OTHER_RATE
+from tandem.data.rows import GOES_BACK, NO_EVENT, OTHER_RATE
 from tandem.data.sequences import read_sequences
 from tandem.data.tables import from_frame, read_table, split_column
 from tandem.params import parsing, schema
@@ -102,6 +102,7 @@ class Predictor:
         given = self.learned.get("window")
         window = parsing.parse(schema.Window, given, "window") if given else None
         sequences = read_sequences(rows, columns, window, velocity, allow_missing, is_labelled=False, offsets=offsets)
+        self.remarks += [remark for remark in sequences.remarks if GOES_BACK in remark]
         usual, learned = sequences.usual_step, self.learned.get("usual_step", 1.0)
         if max(usual, learned) > OTHER_RATE * min(usual, learned):
             self.remarks.append(

@@ -523,6 +523,18 @@ def test_gaps_are_filled_over_the_step_column(tmp_path: Path, is_sorted: bool):
     assert found.summary["num_filled"] == 40
 
 
+def test_a_step_that_goes_back_once_is_named(tmp_path: Path):
+    """A counter that begins again, or a local time when the clock is set back: sorted, the end comes first."""
+    table = make_table(40, lengths=(8,))
+    wrapped = table.assign(step=(table["step"] + 250 + 2 * (table["sequence"] < 10)) % 256)
+    remarks = prepared(tmp_path, wrapped).summary["remarks"]
+    assert len(remarks) == 1 and remarks[0].startswith("'step' goes back once in 40 of 40 sequences"), remarks
+    few = table.assign(step=np.where(table["sequence"] < 3, (table["step"] + 4) % 8, table["step"]))
+    assert "once in 3 of 40 sequences" in prepared(tmp_path, few).summary["remarks"][0]
+    for other in (table, table.iloc[::-1], table.sample(frac=1, random_state=0)):
+        assert "remarks" not in prepared(tmp_path, other).summary
+
+
 @pytest.mark.parametrize("times", [False, True])
 def test_recordings_of_different_rates_are_named(tmp_path: Path, times: bool):
     """A network gets rows without their times. The first 20 sequences have 20 Hz, the others 20, then 10 Hz."""
