@@ -190,7 +190,7 @@ def latest_of_name(workload: str, device: str, seed: str | None, *clauses: str) 
     common = ["attributes.status = 'FINISHED'", IS_TRAINING, *([f"params.seed = '{seed}'"] if seed else []), *clauses]
     either = (f"tags.requested_device = '{device}'", f"params.device = '{device}'")
     found = [entry for of_device in either for entry in search(ids, of_device, *common, most=1)]
-    return sorted(found, key=lambda entry: -entry.info.start_time)[:1]
+    return sorted(found, key=lambda entry: -(entry.info.end_time or entry.info.start_time))[:1]
 
 
 def available_runs() -> str:
