@@ -144,11 +144,11 @@ def open_store() -> Any:
     return connection.open_client()
 
 
-def search(experiments: list[str], *clauses: str, most: int = NUM_SEARCHED) -> list[Any]:
-    """Return the runs that meet all clauses, newest first."""
+def search(experiments: list[str], *clauses: str, most: int = NUM_SEARCHED, by: str = "start_time") -> list[Any]:
+    """Return the runs that meet all clauses, the latest first `by` start_time or end_time."""
     if not experiments:
         return []
-    order = ["attributes.start_time DESC"]
+    order = [f"attributes.{by} DESC"]
     query = " and ".join(clauses)
     return list(ask_store(lambda client: client.search_runs(experiments, query, max_results=most, order_by=order)))
 
@@ -189,8 +189,8 @@ def latest_of_name(workload: str, device: str, seed: str | None, *clauses: str) 
     ids = experiments(workload)
     common = ["attributes.status = 'FINISHED'", IS_TRAINING, *([f"params.seed = '{seed}'"] if seed else []), *clauses]
     either = (f"tags.requested_device = '{device}'", f"params.device = '{device}'")
-    found = [entry for of_device in either for entry in search(ids, of_device, *common, most=1)]
-    return sorted(found, key=lambda entry: -(entry.info.end_time or entry.info.start_time))[:1]
+    found = [entry for of_device in either for entry in search(ids, of_device, *common, most=1, by="end_time")]
+    return sorted(found, key=lambda entry: -entry.info.end_time)[:1]
 
 
 def available_runs() -> str:
