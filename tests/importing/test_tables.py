@@ -744,3 +744,19 @@ def test_a_number_that_may_mean_missing_is_named(tmp_path: Path):
         assert "may mean missing" not in "".join(new_workload.summary_lines(plan))
     plan = planned(saved(table.assign(f0=np.arange(len(table)) % 100), tmp_path / "t.csv"))
     assert "may mean missing" not in "".join(new_workload.summary_lines(plan)), "99 is one of its numbers"
+
+
+def test_a_shared_column_that_the_label_follows_is_the_group_whatever_its_name(tmp_path: Path):
+    """Other sequences of the same value tell the label: split at random, the score would be one for known values."""
+    labels = ["ab"[number // 6 % 2] for number in range(60)]
+    table = clips(labels, num_features=2)
+    number = table["clip"].str[1:].astype(int)
+    for column, values, groups, words in (
+        ("pid", number // 6, "pid", "'label' follows it; each of its 10 values stays in one split"),
+        ("code", number // 6 % 2, "none", "no column is named"),  # a second name of the label
+        ("batch", number % 5, "none", "several sequences share a value of 'batch'"),  # the label varies within it
+    ):
+        (path := tmp_path / f"{column}.csv").write_text(table.assign(**{column: values}).to_csv(index=False))
+        plan = planned(path, "--label", "label")
+        assert chosen(plan)["groups"] == groups, column
+        assert words in next(reason for key, _, reason in plan.choices if key == "groups"), column
