@@ -228,6 +228,12 @@ def test_predict_gives_the_predictions_that_evaluate_recorded(trained: Path, tmp
     finally:
         params.write_text(TINY)
     assert "warning: this model was trained with other parameters: train.epochs 3, not 4" in done.stderr
+    params.write_text(TINY.replace("weights: last", "weights: best"))  # `evaluate` has not run since
+    try:
+        found = python(trained, "from tandem.predicting.command import model_of; print(model_of('tiny')[1])").stdout
+    finally:
+        params.write_text(TINY)
+    assert found == "last\n", "the weights that are scored in results/"
     for arguments, words in (
         (("tinny", "new.csv"), "did you mean 'tiny'?"),
         (("tiny@cuda", "new.csv"), "has no model; params.yaml has `devices: [cpu]`; add cuda there and run"),

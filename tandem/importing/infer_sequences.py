@@ -146,12 +146,12 @@ def shared_columns(columns: TableColumns, sequence: str, taken: Sequence[str]) -
 
 
 def label_follows(columns: TableColumns, label: str, column: str) -> bool:
-    """Whether each value of `column` has one label, and most labels several values: other sequences of the same value
-    tell a sequence's label. Another name of the label has as many values as the label itself.
+    """Whether each value of `column` has one label, and each label enough values for three splits: other sequences of
+    the same value tell a sequence's label. Another name of the label has one value for each, kinds of it a few.
     """
     pairs = columns.frame[[column, label]].drop_duplicates()
     per_value, per_label = pairs[column].value_counts(), pairs[label].value_counts()
-    return bool(per_value.max() == 1 and len(per_value) >= 2 * len(per_label))
+    return bool(per_value.max() == 1 and per_label.min() >= 3)
 
 
 def are_too_few(names: Sequence[Any] | pd.Series, splits: Sequence[Any] | pd.Series | None) -> bool:

@@ -106,7 +106,8 @@ def requested_device(device: str, requested: Sequence[str]) -> str:
 def model_of(name: str) -> tuple[Path, str]:
     """The folder of the model's files, and the name of its weights."""
     workload, _, device = name.partition("@")
-    params, weights = load_params(), load_workload(workload).evaluate.weights
+    params = load_params()
+    weights: str = load_workload(workload).evaluate.weights
     device = requested_device(device, params.devices)
     folder = files.seed_dir(workload, device, "train", "result", params.seeds[0])
     if not (folder / "model.json").is_file():
@@ -116,4 +117,7 @@ def model_of(name: str) -> tuple[Path, str]:
             here = f"params.yaml has `devices: [{', '.join(params.devices)}]`"
             raise WrongArgument(f"{problem}; {here}; add {device} there and run `dvc repro`, or name {names}")
         raise ValueError(f"{problem}; train it with `dvc repro`, or name another device of params.yaml: {names}")
+    with suppress(ValueError, OSError):  # a model without its record predicts too
+        if score := open_folder(folder).score:
+            weights = score["weights"]  # those that `evaluate` has scored, whatever params.yaml says since
     return folder, weights

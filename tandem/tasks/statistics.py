@@ -242,4 +242,5 @@ def interval_of_metric(
         return f"the metric fails in {num_drawn - len(found):,} of {num_drawn:,} resamples"
     if min(found) == max(found):
         return "it is the same in all resamples"
-    return percentiles(found, student_tail(groups.freedom) if groups else TAIL)
+    low, high = percentiles(found, student_tail(groups.freedom) if groups else TAIL)
+    return (low, high) if low < high else "it is the same in nearly all resamples"

@@ -88,6 +88,7 @@ class Split:
     device: torch.device
     path: Path | None = None  # the packed file that contains the tensors
     data_location: str = "device"  # of `tensors`: `device`, or `host` (memory-mapped from the file)
+    num_velocities: int = 0  # the last features of `values` that preprocess.velocity appended
     groups: torch.Tensor | None = None  # (N,) int64 on the CPU: equal for sequences of one group; None: no groups
 
     def __len__(self) -> int:
@@ -179,7 +180,7 @@ def load_split(path: Path, device: torch.device) -> Split:
     """Open the packed split at `path`. Its batches are read from the file until `make_resident` is called."""
     tensors = memory_mapped(path)
     groups = tensors.pop("groups").to(torch.int64, copy=True) if "groups" in tensors else None
-    return Split(tensors, device, path, "host", groups)
+    return Split(tensors, device, path, "host", groups=groups)
 
 
 def batches_of(

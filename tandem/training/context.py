@@ -123,7 +123,10 @@ class RunContext:
 
     def open_split(self, name: str, device: torch.device) -> Split:
         """The packed split, still in its file. Raises ValueError if the file is not the one that preload wrote."""
-        return load_split(packed_file(self.workload, self.device, name, self.plan), device)
+        split = load_split(packed_file(self.workload, self.device, name, self.plan), device)
+        has_velocity = getattr(self.block.preprocess, "velocity", False)
+        split.num_velocities = len(self.summary["features"]) // 2 if has_velocity else 0
+        return split
 
     def data_location(self, device: torch.device) -> str:
         """`device` or `host`. Raises ValueError if params.yaml requires `device` and the data does not fit."""

@@ -98,7 +98,9 @@ def score(context: RunContext, outputs: Tensor, outputs_of: Outputs, known: Mapp
         found = numbers_of(component, returned)
         ends: tuple[float, float] | str = ""  # or why there is no interval
         if not given and not isinstance(returned, Mapping):
-            block_size = round(len(mask) ** 0.5) if anchors is not None else 1  # neighbouring windows share their steps
+            block_size = 1
+            if anchors is not None:  # neighbouring windows share their steps (see interval_of_skill)
+                block_size = max(1, round(len(mask) ** 0.5), targets.shape[1])
             expected = seconds * num_resamples(predictions, mask)
             if expected > SLOW_SECONDS and not (groups and groups.shortage):
                 print(

@@ -34,6 +34,7 @@ class RandomDraws:
     order: Tensor  # (N,) int64, the sequences in the order of the batches
     augment: Tensor | None  # (N, k) input of `augmented`
     teacher_forcing_mask: Tensor | None  # (N, H) bool; True: the decoder's input is the true value
+    num_velocities: int = 0  # the last features of the split that are differences of the others
 
     def digests(self) -> dict[str, str]:
         """sha256 of the order and of the other random numbers. They must be on the CPU."""
@@ -42,14 +43,18 @@ class RandomDraws:
 
     def to(self, device: torch.device) -> "RandomDraws":
         """Copy to `device`, except the order: the CPU splits it into batches."""
-        moved = (None if each is None else each.to(device) for each in (self.augment, self.teacher_forcing_mask))
-        return RandomDraws(self.order, *moved)
+        augment, teacher_forcing_mask = (
+            None if each is None else each.to(device) for each in (self.augment, self.teacher_forcing_mask)
+        )
+        return replace(self, augment=augment, teacher_forcing_mask=teacher_forcing_mask)
 
     def apply_to(self, batch: Batch, settings: Train) -> Batch:
         """Return the batch with augmentation and, for a network with teacher forcing, the decoder's inputs."""
         if self.augment is not None:
             rows = self.augment.index_select(0, batch.rows)
-            batch = replace(batch, values=augmented(batch.values, batch.mask, rows, settings.augment))
+            batch = replace(
+                batch, values=augmented(batch.values, batch.mask, rows, settings.augment, self.num_velocities)
+            )
         if self.teacher_forcing_mask is not None:
             teacher_forcing_mask = self.teacher_forcing_mask.index_select(0, batch.rows)
             batch = replace(batch, teacher_targets=torch.where(teacher_forcing_mask, batch.targets, torch.nan))
@@ -73,7 +78,7 @@ def draw_epoch(generator: Generator, split: Split, settings: Train, epoch: int) 
     if uses_teacher_forcing(settings.model):
         share = teacher_share(settings.model.teacher_forcing, epoch, settings.epochs)
         teacher_forcing_mask = torch.rand(len(split), split.tensors["targets"].shape[1], generator=generator) < share
-    return RandomDraws(order, for_augment, teacher_forcing_mask)
+    return RandomDraws(order, for_augment, teacher_forcing_mask, split.num_velocities)
 
 
 def uses_teacher_forcing(model: Part) -> bool:
@@ -96,10 +101,11 @@ def draw_augmentation(generator: Generator, num_sequences: int, config: Augment)
     return torch.randn(num_sequences, size * size + size + NUM_WARPS, generator=generator)
 
 
-def augmented(values: Tensor, mask: Tensor, numbers: Tensor, config: Augment) -> Tensor:
+def augmented(values: Tensor, mask: Tensor, numbers: Tensor, config: Augment, num_velocities: int = 0) -> Tensor:
     """values (B, T, F), mask (B, T), numbers (B, k) -> (B, T, F); padding stays zero.
 
-    Raises ValueError if `coupled_features` does not divide F.
+    All groups of coupled features are changed alike. The last `num_velocities` features are differences: a shift does
+    not change them, and a warp scales them by the speed. Raises ValueError if `coupled_features` does not divide F.
     """
     num_sequences, num_steps, num_features = values.shape
     group = config.coupled_features
@@ -107,20 +113,19 @@ def augmented(values: Tensor, mask: Tensor, numbers: Tensor, config: Augment) ->
         raise ValueError(f"augment.coupled_features must divide the number of features, got {group} and {num_features}")
     matrix, offset, speed = numbers.split([group**2, group, NUM_WARPS], dim=1)
     if config.warp:
-        values = warp_time(values, mask, config.warp * speed, group)
+        values = warp_time(values, mask, config.warp * speed, num_velocities)
     if config.mix:
         maps = torch.eye(group, device=values.device) + config.mix * matrix.view(-1, group, group)
         grouped = values.reshape(num_sequences, -1, group)  # (B, T * F / group, group)
         values = (grouped @ maps).view(num_sequences, num_steps, num_features)
     if config.shift:
-        offsets = values.new_zeros(num_sequences, 1, num_features)
-        offsets[:, 0, :group] = config.shift * offset
-        values = values + offsets
+        offsets = (config.shift * offset).repeat(1, (num_features - num_velocities) // group)
+        values = values + torch.nn.functional.pad(offsets, (0, num_velocities)).unsqueeze(1)
     return values.masked_fill(~mask.unsqueeze(-1), 0.0)
 
 
-def warp_time(values: Tensor, mask: Tensor, speed: Tensor, group: int) -> Tensor:
-    """Resample each sequence at a speed that varies around 1, with fixed ends, and scale differences by the speed."""
+def warp_time(values: Tensor, mask: Tensor, speed: Tensor, num_velocities: int) -> Tensor:
+    """Resample each sequence at a speed that varies around 1, with fixed ends, and scale velocities by the speed."""
     num_steps = values.shape[1]
     last = (mask.sum(dim=1, keepdim=True) - 1).clamp(min=1)  # (B, 1): index of the last real step
     phase = math.pi * torch.arange(num_steps, device=values.device) / last  # (B, T): 0 to pi
@@ -134,7 +139,8 @@ def warp_time(values: Tensor, mask: Tensor, speed: Tensor, group: int) -> Tensor
     weight = (position - before).unsqueeze(-1)
     warped = torch.lerp(at(values, before), at(values, after), weight)
     rate = (1.0 + (speed.unsqueeze(1) * angles.cos()).sum(dim=-1)).clamp(min=0.0).unsqueeze(-1)
-    return torch.cat([warped[..., :group], warped[..., group:] * rate], dim=-1)
+    first = values.shape[-1] - num_velocities
+    return torch.cat([warped[..., :first], warped[..., first:] * rate], dim=-1)
 
 
 def at(values: Tensor, steps: Tensor) -> Tensor:

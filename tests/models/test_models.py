@@ -218,6 +218,24 @@ def test_augmentation_mixes_positions_and_velocities_alike():
     torch.testing.assert_close(mixed[:, 1:, :2] - mixed[:, :-1, :2], mixed[:, 1:, 2:])
 
 
+def test_augmentation_changes_all_groups_alike_and_only_velocities_by_the_speed():
+    """Two points (x, y) without velocities: both are shifted, and a warp leaves what is constant in time constant."""
+    draw = torch.Generator().manual_seed(0)
+    values, mask = torch.randn(5, 8, 4, generator=draw), torch.ones(5, 8, dtype=torch.bool)
+    values[..., 2:] = values[:, :1, 2:]
+    off = Augment(coupled_features=2)
+    draws = draw_augmentation(draw, 5, off)
+    shifted = augmented(values, mask, draws, replace(off, shift=0.5)) - values
+    torch.testing.assert_close(shifted[..., :2], shifted[..., 2:])
+    assert (shifted.abs() > 0).all()
+    warped = augmented(values, mask, draws, replace(off, warp=0.5))
+    torch.testing.assert_close(warped[..., 2:], values[..., 2:])
+    assert not torch.equal(warped[..., :2], values[..., :2])
+    as_velocities = augmented(values, mask, draws, replace(off, warp=0.5, shift=0.5), num_velocities=2)
+    assert (as_velocities[..., 2:] - values[..., 2:]).abs().max() > 0.1
+    torch.testing.assert_close(as_velocities[..., :2], warped[..., :2] + shifted[..., :2])
+
+
 def test_a_group_that_does_not_divide_the_features_is_refused():
     values, mask, _ = batch("classify")
     config = Augment(coupled_features=3, mix=0.1, shift=0.0, warp=0.0)

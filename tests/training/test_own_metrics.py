@@ -218,6 +218,12 @@ def test_an_interval_is_seeded_covers_the_mean_and_is_bounded():
     same = np.zeros(400)  # a mean that never changes does not prove that there is no spread
     assert statistics.interval_of_metric(mean, same, same, mask, 1) == "it is the same in all resamples"
 
+    def recall(predictions: np.ndarray, targets: np.ndarray, mask: np.ndarray) -> float:
+        return float(np.mean(predictions[targets == 1] == 1)) if (targets == 1).any() else 0.0
+
+    few = np.array([0, 0, 0, 0, 0, 1, 1, 1, 1])  # all are right, and a resample without the class has a recall of 0
+    assert statistics.interval_of_metric(recall, few, few, mask[:9], 1) == "it is the same in nearly all resamples"
+
 
 def test_an_interval_counts_each_group_once():
     """Ten equal sequences of a group prove no more than one of them, and five groups prove nothing."""
