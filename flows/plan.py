@@ -42,7 +42,7 @@ def make_plan(choices: dict[str, Any], overrides: dict[str, Any], force: bool, n
     if values or "seeds" in chosen or any(not set(names) <= set(items[key]) for key, names in chosen.items()):
         # The params of an experiment define its graph, so they select the stages instead of targets.
         values |= chosen
-        complete = raw | {name: literal(block) for name, block in params.blocks.items()}  # with the defaults
+        complete = with_all_keys(raw, params)
         changed = override(raw, complete, values)
         wanted = parse_params(changed)
         require_devices(wanted.devices)
@@ -60,6 +60,11 @@ def make_plan(choices: dict[str, Any], overrides: dict[str, Any], force: bool, n
         return RunPlan([["repro", *flags]], None, {})
     targets = evaluations(chosen.get("workloads", params.workloads), chosen.get("devices", params.devices))
     return RunPlan([["repro", *flags, *targets], ["repro", "--single-item", "compare"]], None, {})
+
+
+def with_all_keys(raw: dict[str, Any], params: Params) -> dict[str, Any]:
+    """params.yaml's content, with the defaults of the keys that its blocks leave out."""
+    return raw | {name: literal(block) for name, block in params.blocks.items()}
 
 
 def evaluations(workloads: Iterable[str], devices: Iterable[str]) -> list[str]:
@@ -136,7 +141,7 @@ def form_schema(raw: dict[str, Any]) -> dict[str, Any]:
     properties["devices"]["items"]["enum"] = list(dict.fromkeys((*SINGLE, *params.devices)))
     properties["preset"]["enum"] = ["none", "auto", *params.presets]
     example = f'{{"{params.workloads[0]}.train.epochs": 5}}'
-    complete = raw | {name: literal(block) for name, block in params.blocks.items()}  # with the defaults
+    complete = with_all_keys(raw, params)
     properties["overrides"] = {
         "title": "Overrides",
         "description": f"Values that replace params.yaml's in this run only, such as {example}. "

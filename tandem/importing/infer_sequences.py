@@ -77,9 +77,8 @@ def find_changing(columns: TableColumns, sequence: str, taken: Sequence[str]) ->
     numeric, first = columns.numeric(exclude=taken), columns.firsts(sequence)
     why_not = {}
     for column in numeric:
-        values, words = columns.frame[column].to_numpy(), words_of(column)
-        differs = (values != values[first]) & ~(pd.isna(values) & pd.isna(values[first]))
-        if not differs.any():
+        words = words_of(column)
+        if not changes(columns, column, first).any():
             is_same = columns.num_distinct(column) < 2
             why_not[column] = "never changes" if is_same else "constant within every sequence"
         elif columns.kinds[column] == "whole" and words & {*LABEL_NAMES[:3]}:
@@ -95,6 +94,12 @@ def find_changing(columns: TableColumns, sequence: str, taken: Sequence[str]) ->
             f"{columns.name} has no feature that changes within a sequence: {left}; --features takes one anyway"
         )
     return found, why
+
+
+def changes(columns: TableColumns, column: str, first: np.ndarray) -> np.ndarray:
+    """(R,) whether a row's cell differs from that of its sequence's first row (`first`); two empty cells are equal."""
+    cells = columns.frame[column].to_numpy()
+    return np.asarray((cells != cells[first]) & ~(pd.isna(cells) & pd.isna(cells[first])))
 
 
 def orders_too(columns: TableColumns, sequence: str, step: str, column: str) -> bool:
@@ -131,18 +136,11 @@ def find_groups(columns: TableColumns, sequence: str, taken: Sequence[str]) -> C
 
 def shared_columns(columns: TableColumns, sequence: str, taken: Sequence[str]) -> list[str]:
     """Columns that are constant in each sequence and equal in several, unless named like people, labels or steps."""
-    first, num_sequences = columns.firsts(sequence), columns.num_distinct(sequence)
+    first, most = columns.firsts(sequence), columns.num_distinct(sequence) / 2
     candidates = columns.of_kind("text", "whole", exclude=taken)
-    candidates = [
-        each for each in candidates if each not in named((*LABEL_NAMES, *STEP_NAMES, *GROUP_NAMES), candidates)
-    ]
-    found = []
-    for column in candidates:
-        cells = columns.frame[column].to_numpy()
-        is_constant = ((cells == cells[first]) | (pd.isna(cells) & pd.isna(cells[first]))).all()
-        if is_constant and 2 <= columns.num_distinct(column) <= num_sequences / 2:
-            found.append(column)
-    return found
+    others = named((*LABEL_NAMES, *STEP_NAMES, *GROUP_NAMES), candidates)
+    shared = [each for each in candidates if each not in others and 2 <= columns.num_distinct(each) <= most]
+    return [column for column in shared if not changes(columns, column, first).any()]
 
 
 def label_follows(columns: TableColumns, label: str, column: str) -> bool:

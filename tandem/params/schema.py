@@ -472,28 +472,25 @@ def mismatch(task: str, key: str, value: str, what: str, accepted: Sequence[str]
     )
 
 
-# The dotted names, in a block, of the keys that params.yaml may leave out.
-OPTIONAL = {
-    f"{section}.{each.name}"
-    for section, kinds in {
-        "preprocess": (SequenceTable, Series),
-        "train": (Train,),
-        "train.augment": (Augment,),
-    }.items()
-    for kind in kinds
-    for each in fields(kind)
-    if each.default is not MISSING
-}
+def defaults_of(kind: Any) -> dict[str, Any]:
+    """The keys of a section that params.yaml may leave out, with their defaults."""
+    return {each.name: literal(each.default) for each in fields(kind) if each.default is not MISSING}
+
+
+# The dotted names of these keys in a block.
+TYPES_OF_SECTIONS = (
+    ("preprocess", SequenceTable),
+    ("preprocess", Series),
+    ("train", Train),
+    ("train.augment", Augment),
+)
+OPTIONAL = {f"{section}.{key}" for section, kind in TYPES_OF_SECTIONS for key in defaults_of(kind)}
 
 
 def with_defaults(parameters: Mapping[str, Any]) -> dict[str, Any]:
     """Return the dotted parameters of a block (see `flatten`) with the defaults of the keys that it leaves out."""
-    kinds = {"preprocess": Series if parameters.get("preprocess.source") == "series" else SequenceTable, "train": Train}
-    defaults = {
-        section: {each.name: literal(each.default) for each in fields(kind) if each.default is not MISSING}
-        for section, kind in kinds.items()
-    }
-    return {**flatten(defaults), **parameters}
+    source = Series if parameters.get("preprocess.source") == "series" else SequenceTable
+    return {**flatten({"preprocess": defaults_of(source), "train": defaults_of(Train)}), **parameters}
 
 
 class Params(BaseModel):
