@@ -42,11 +42,11 @@ from tandem.machine.interleaving import interleave
 from tandem.machine.measure import gpu_uuid, seconds_of, seconds_per_item, synchronize
 from tandem.machine.rates import host_to_device_rate, matrix_rate, memory_rate
 from tandem.training.batches import Batch
-from tandem.training.device import AUTOCAST, emulates_bf16, use_precision
+from tandem.training.device import AUTOCAST, use_precision
 from tandem.training.graphs import NUM_WARMUPS, Graphs
 from tandem.training.oom import OomPolicy, is_out_of_memory, shorten
 from tandem.training.threads import ThreadTuner
-from tandem.training.trainer import Trainer, realized_precision
+from tandem.training.trainer import Trainer, is_native
 
 BUDGET_SECONDS = 1.0  # for all turns together
 TURN_SECONDS = 0.02  # per part: many short turns, because disturbances come in bursts
@@ -189,9 +189,8 @@ def alternatives(trainer: Trainer) -> dict[str, Changes]:
     sizes = (2 * params.batch_size, 8 * params.batch_size)
     found: list[Changes] = [{"batch_size": size} for size in sizes if size <= len(trainer.train_split)]
     if params.precision != "auto":  # `auto` has just chosen by measuring
-        left_out = (precision, "bf16") if emulates_bf16(device) else (precision,)
-        others = [name for name in PRECISIONS[device.type] if name not in left_out]
-        found += [{"precision": name} for name in others if realized_precision(name, device) == name]
+        others = [name for name in PRECISIONS[device.type] if name != precision]
+        found += [{"precision": name} for name in others if is_native(name, device)]
     if trainer.step.grad_accum_steps > 1:
         found.append({"grad_accum_steps": 1})
     return {f"{key.removesuffix('_size')} {value}": change for change in found for key, value in change.items()}

@@ -39,9 +39,17 @@ def find_gpu(uuid: str) -> tuple[Any, Any]:
 def throttle_reasons(nvml: Any, handle: Any) -> list[str]:
     """NVML's names of the reasons why the GPU runs below its possible clocks."""
     bits = nvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle)
+    return sorted(name for name, bit in throttle_bits().items() if bits & bit)
+
+
+@cache
+def throttle_bits() -> dict[str, int]:
+    """NVML's name of each reason and its bit. Cached, because the sampler asks in every reading."""
+    import pynvml
+
     prefix = "nvmlClocksThrottleReason"
-    names = {name.removeprefix(prefix): getattr(nvml, name) for name in dir(nvml) if name.startswith(prefix)}
-    return sorted(name for name, bit in names.items() if bits & bit and name not in IDLE_REASONS)
+    found = {name.removeprefix(prefix): getattr(pynvml, name) for name in dir(pynvml) if name.startswith(prefix)}
+    return {name: bit for name, bit in found.items() if name not in IDLE_REASONS}
 
 
 def count_others(pids: Iterable[int]) -> int:

@@ -30,13 +30,12 @@ from tandem.machine.rates import has_cores
 from tandem.params.parsing import flatten
 from tandem.training import inference
 from tandem.training.batches import sequential_indices
-from tandem.training.device import emulates_bf16
 from tandem.training.graphs import NUM_WARMUPS
 from tandem.training.oom import free_cache, is_out_of_memory
 from tandem.training.random_draws import sha256_of
 from tandem.training.saved_network import PREDICTION_BATCH
 from tandem.training.threads import ThreadTuner
-from tandem.training.trainer import Trainer, realized_precision, snapshot
+from tandem.training.trainer import Trainer, is_native, snapshot
 
 PRECISIONS = {"cpu": ("fp32", "bf16"), "cuda": ("fp32", "tf32", "bf16")}
 MIN_GAIN = 1.15
@@ -209,8 +208,7 @@ def choose_precision(trainer: Trainer, hardware: dict[str, Any]) -> tuple[Any, s
 
 def precisions(device: torch.device) -> list[str]:
     """The precisions to try on the device."""
-    names = [name for name in PRECISIONS[device.type] if realized_precision(name, device) == name]
-    return [name for name in names if not (name == "bf16" and emulates_bf16(device))]
+    return [name for name in PRECISIONS[device.type] if is_native(name, device)]
 
 
 def measure_and_store(

@@ -344,6 +344,12 @@ def realized_precision(precision: str, device: torch.device) -> str:
     return "fp32" if precision == "tf32" and not has_tf32(device) else precision
 
 
+def is_native(precision: str, device: torch.device) -> bool:
+    """Whether a device computes in a precision itself, so that it may be faster than fp32."""
+    is_emulated = precision == "bf16" and emulates_bf16(device)
+    return realized_precision(precision, device) == precision and not is_emulated
+
+
 def snapshot(model: nn.Module) -> dict[str, torch.Tensor]:
     """A copy of the weights on the CPU."""
     return {name: tensor.detach().to("cpu", copy=True).contiguous() for name, tensor in model.state_dict().items()}
