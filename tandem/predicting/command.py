@@ -27,7 +27,7 @@ from tandem.data.tables import ENDINGS, read_table
 from tandem.importing import shapes, trial
 from tandem.params.loading import load_params, load_workload
 from tandem.runs.inputs import other_parameters
-from tandem.runs.run import open_folder
+from tandem.runs.run import Run, open_folder
 
 if TYPE_CHECKING:
     import pandas
@@ -43,9 +43,9 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 def main(options: Namespace) -> Result:
-    folder, weights = model_of(options.name)
-    with suppress(ValueError, OSError):  # a model without its record predicts too
-        if others := other_parameters(open_folder(folder)):
+    folder, weights, run = model_of(options.name)
+    with suppress(ValueError, OSError):  # of parameters that are no longer valid
+        if run and (others := other_parameters(run)):
             print(f"warning: this model was trained with other parameters: {others}", file=sys.stderr)
     if not options.table.exists():
         raise WrongArgument(f"there is no table {options.table}")
@@ -103,8 +103,8 @@ def requested_device(device: str, requested: Sequence[str]) -> str:
     return used[0] if used else device
 
 
-def model_of(name: str) -> tuple[Path, str]:
-    """The folder of the model's files, and the name of its weights."""
+def model_of(name: str) -> tuple[Path, str, Run | None]:
+    """The folder of the model's files, the name of its weights, and its run; None without a record of it."""
     workload, _, device = name.partition("@")
     params = load_params()
     weights: str = load_workload(workload).evaluate.weights
@@ -117,7 +117,9 @@ def model_of(name: str) -> tuple[Path, str]:
             here = f"params.yaml has `devices: [{', '.join(params.devices)}]`"
             raise WrongArgument(f"{problem}; {here}; add {device} there and run `dvc repro`, or name {names}")
         raise ValueError(f"{problem}; train it with `dvc repro`, or name another device of params.yaml: {names}")
-    with suppress(ValueError, OSError):  # a model without its record predicts too
-        if score := open_folder(folder).score:
-            weights = score["weights"]  # those that `evaluate` has scored, whatever params.yaml says since
-    return folder, weights
+    try:
+        run = open_folder(folder)
+    except (ValueError, OSError):  # a model without its record predicts too
+        return folder, weights, None
+    # Those that `evaluate` has scored, whatever params.yaml says since.
+    return folder, run.score["weights"] if run.score else weights, run
