@@ -10,6 +10,7 @@ import pandas as pd
 
 from tandem import cli
 from tandem.importing import new_workload
+from tests import refusals
 
 
 def planned(table: Path, *options: str, name: str = "mine") -> new_workload.WorkloadPlan:
@@ -70,3 +71,31 @@ def people(num: int, labels: list[Any], **options: Any) -> pd.DataFrame:
     return pd.concat(
         [recording(labels, seed=seed, subject=f"p{seed}", **options) for seed in range(num)], ignore_index=True
     )
+
+
+LABELS = ["a", "b", "c"] * 8
+
+
+def table_with(**columns: Any) -> pd.DataFrame:
+    """Clips, with further columns or other cells. A function gets the number of the clip of each row."""
+    table = clips(LABELS)
+    number = pd.factorize(table["clip"])[0]
+    return table.assign(**{name: cells(number) if callable(cells) else cells for name, cells in columns.items()})
+
+
+def with_cells(column: str, *cells: Any) -> pd.DataFrame:
+    """Clips with the text of some cells of a column replaced, each in another clip."""
+    table = clips(LABELS).astype({column: object})
+    table.loc[table.groupby("clip").head(2).groupby("clip").tail(1).index[: len(cells)], column] = cells
+    return table.astype({column: str})
+
+
+def refusal(path: Path, *options: str) -> str:
+    return refusals.sentence(lambda: planned(path, *options))
+
+
+def remarks(plan: new_workload.WorkloadPlan) -> str:
+    """What the command prints of cells that are read in another way than they are written."""
+    found = "; ".join(plan.summary.get("remarks", ()))
+    assert found in "; ".join(line.split("  remark    ")[-1] for line in new_workload.summary_lines(plan))
+    return found

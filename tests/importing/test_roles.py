@@ -1,0 +1,259 @@
+"""Which columns are the label, the ids, the step, the groups and the split; two possible readings are a question."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from tandem.importing import new_workload
+from tests import refusals
+from tests.own_tables import (
+    LABELS,
+    chosen,
+    clips,
+    planned,
+    refusal,
+    remarks,
+    saved,
+    series,
+    table_with,
+)
+
+ENDINGS = pytest.mark.parametrize("ending", ["csv", "parquet"])
+
+
+def test_a_wrong_label_in_one_row_does_not_make_another_column_the_label(tmp_path: Path):
+    table = table_with(boxer=lambda number: np.array(["ann", "bob", "cem"])[number % 3]).rename(
+        columns={"label": "punch"}
+    )
+    table.loc[20, "punch"] = "z"
+    table["punch"] = table.pop("punch")  # the last column
+    assert "'punch' changes within a sequence" in refusal(saved(table, tmp_path / "t.csv"))
+
+
+PEOPLE = [f"p{number % 8}" for number in range(24)]
+PER_CLIP = np.random.default_rng(3).uniform(1, 9, 24).round(3)
+
+
+def unlabelled(**per_clip: Any) -> pd.DataFrame:
+    """Clips without a column called label; each argument has a value for each of the 24 clips."""
+    table = table_with(**{name: np.asarray(cells).__getitem__ for name, cells in per_clip.items()})
+    return table.drop(columns="label")
+
+
+@pytest.mark.parametrize(
+    ("per_clip", "readings"),
+    [
+        ({"person": PEOPLE, "speed": PER_CLIP}, {"speed": "regress", "person": "classify"}),
+        ({"speed": PER_CLIP, "device": PEOPLE}, {"speed": "regress", "device": "classify"}),
+        ({"person": np.arange(24) % 8, "speed": PER_CLIP}, {"speed": "regress", "person": "classify"}),
+        ({"person": PEOPLE, "age": 20.5 + np.arange(24) % 8}, {"age": "regress", "person": "classify"}),
+        ({"person": PEOPLE, "grade": np.arange(24) % 5}, {"grade": "classify", "person": "classify"}),
+        (
+            {"person": PEOPLE, "grade": np.arange(24) % 5, "take": np.arange(24) // 8},
+            {"grade": "classify", "take": "classify", "person": "classify"},
+        ),
+        ({"person": PEOPLE, "sex": ["f", "m"] * 12, "speed": PER_CLIP}, {"sex": "classify", "speed": "regress"}),
+        ({"driver": PEOPLE, "speed": PER_CLIP}, {"driver": "classify", "speed": "regress"}),
+    ],
+)
+def test_two_columns_that_could_be_the_label_are_a_question(
+    tmp_path: Path, per_clip: dict[str, Any], readings: dict[str, str]
+):
+    path = saved(unlabelled(**per_clip), tmp_path / "t.csv")
+    assert re.findall(r"--label (\w+) \((\w+):", refusals.question(lambda: planned(path))) == [*readings.items()]
+    for label, task in readings.items():  # each option answers the question
+        params = planned(path, "--label", label).workload
+        assert (params.task, params.preprocess.columns.label) == (task, label)
+
+
+@pytest.mark.parametrize("options", ["--task regress", "--groups person"])
+def test_other_options_answer_which_column_is_the_label(tmp_path: Path, options: str):
+    path = saved(unlabelled(person=PEOPLE, speed=PER_CLIP), tmp_path / "t.csv")
+    plan = planned(path, *options.split())
+    assert (plan.workload.task, plan.workload.preprocess.columns.label) == ("regress", "speed")
+    assert plan.workload.preprocess.groups == "person"
+    assert planned(path, "--task", "classify").workload.preprocess.columns.label == "person"
+
+
+def test_a_label_that_varies_within_people_comes_before_their_properties(tmp_path: Path):
+    signs, ages = ["a", "b", "c"] * 8, 20.5 + np.arange(24) % 8
+    table = unlabelled(person=PEOPLE, sign=signs, sex=["f", "m"] * 12, age=ages)
+    plan = planned(saved(table, tmp_path / "t.csv"))
+    assert (plan.workload.preprocess.columns.label, plan.workload.preprocess.groups) == ("sign", "person")
+    table = unlabelled(person=PEOPLE)
+    assert planned(saved(table, tmp_path / "t.csv")).workload.preprocess.columns.label == "person"
+
+
+def test_a_label_of_a_series_is_refused_with_what_to_name(tmp_path: Path):
+    table = saved(series(kind="a"), tmp_path / "t.csv")
+    assert "every time in 'time' occurs once" in refusal(table, "--label", "value")
+
+
+def test_a_series_of_numbers_in_another_notation_is_refused_with_their_conversion(tmp_path: Path):
+    table = saved(series()[["time"]].assign(revenue="1.100,50"), tmp_path / "t.parquet")
+    for options in ((), ("--target", "revenue")):
+        assert "write table['revenue'] = table['revenue'].str.replace('.', '')" in refusal(table, *options)
+
+
+@ENDINGS
+def test_white_space_around_a_label_makes_no_class(tmp_path: Path, ending: str):
+    """Also if only some rows of a sequence have it."""
+    table = clips(LABELS)
+    table.loc[table["clip"] == "c003", "label"] = "a "
+    table.loc[8:9, "label"] += "\t"
+    plan = planned(saved(table, tmp_path / f"t.{ending}"))
+    assert plan.summary["classes"] == ["a", "b", "c"]
+    assert f"white space is stripped from {(table.label.str.len() > 1).sum()} cells of column 'label'" in remarks(plan)
+
+
+def test_labels_that_differ_only_in_case_or_white_space_are_named(tmp_path: Path):
+    names = np.array(["walk", "Walk", "stand up", "standup"])
+    plan = planned(saved(table_with(label=lambda number: names[number % 4]), tmp_path / "t.csv"))
+    assert "differ only in case or white space: 'Walk' and 'walk'; 'stand up' and 'standup'" in remarks(plan)
+    rare = table_with(label=lambda number: np.where(number == 3, "A", np.array(LABELS)[number]))
+    assert "class 'A' has 1 sequences" in (said := refusal(saved(rare, tmp_path / "t.csv")))
+    assert "(it differs from 'a' only in case or white space)" in said
+
+
+@ENDINGS
+@pytest.mark.parametrize("name", ["split", "Split", "SPLIT", " split"])
+def test_a_split_column_counts_however_it_is_spelled(tmp_path: Path, name: str, ending: str):
+    words = np.array(["Train", "train ", "TEST", "validation"])
+    table = table_with(**{name: lambda number: words[number // 3 % 4]})
+    plan = planned(saved(table, tmp_path / f"t.{ending}"))
+    assert plan.summary["num_per_split"] == {"train": 12, "val": 6, "test": 6}
+    assert f"column {name!r} decides the split ('TEST', 'Train', 'train ', 'validation')" in remarks(plan)
+    assert name not in chosen(plan)["features"] and "own column" in plan.block
+
+
+def test_a_split_column_in_the_usual_spelling_needs_no_remark(tmp_path: Path):
+    table = table_with(split=lambda number: np.array(["train", "val", "test"])[number // 3 % 3])
+    assert remarks(planned(saved(table, tmp_path / "t.csv"))) == ""
+    wrong = table.rename(columns={"split": "Split"}).replace({"Split": {"val": "fold 3"}})
+    assert "column 'Split' must be train, val or test, found fold 3" in refusal(saved(wrong, tmp_path / "t.csv"))
+
+
+APART = lambda number: np.array(["train", "val", "test"])[number % 8 // 3]  # noqa: E731 of eight people
+
+
+@pytest.mark.parametrize(
+    ("columns", "groups"),
+    [
+        ({"person": lambda number: number % 8, "split": APART}, "person"),
+        (
+            {"person": lambda number: number % 8, "split": lambda number: np.array(["train", "test"])[number % 2]},
+            "person",
+        ),
+        (
+            {"person": lambda number: number % 2, "split": lambda number: np.array(["train", "test"])[number % 2]},
+            "person",
+        ),
+        ({"person": lambda number: number % 2, "split": APART}, "none"),  # both are in each split
+        ({"group": lambda number: number // 8 % 2, "person": lambda number: number % 8, "split": APART}, "person"),
+        ({"group": lambda number: number // 8 % 2, "person": lambda number: number % 8}, "person"),
+    ],
+)
+def test_a_split_column_hides_no_groups(tmp_path: Path, columns: dict[str, Any], groups: str):
+    table = table_with(**columns, label=lambda number: np.array(LABELS)[number // 8])
+    plan = planned(saved(table, tmp_path / "t.csv"))
+    assert chosen(plan)["groups"] == groups and ("num_groups" in plan.summary) == (groups != "none")
+    crossing = re.findall(
+        r"by the table's own column, with (\d+) of the groups in", str(new_workload.summary_lines(plan))
+    )
+    assert crossing == [str(num) for num in [plan.summary.get("num_groups_across_splits", 0)] if num]
+
+
+@pytest.mark.parametrize("name", ["set", "Partition"])
+def test_a_column_of_train_and_test_with_another_name_is_pointed_out(tmp_path: Path, name: str):
+    words = np.array(["Train", "valid", "test"])
+    table = table_with(**{name: lambda number: words[number // 3 % 3]}).drop(columns="label")
+    table["kind"] = table["clip"].map(dict(zip(sorted(set(table["clip"])), LABELS, strict=True)))
+    plan = planned(saved(table, tmp_path / "t.csv"))
+    assert plan.workload.preprocess.columns.label == "kind"
+    assert f"{name} (train and test by its words; call it `split`" in str(new_workload.summary_lines(plan))
+
+
+def trials(order: str = "person", owner: str = "person") -> pd.DataFrame:
+    """Four people with twelve trials each, numbered from 1, with one clock."""
+    table = clips(["a", "b", "c"] * 16).assign(time=lambda table: table.index * 0.5)
+    number = table.pop("clip").str[1:].astype(int)
+    table = table.assign(trial=number % 12 + 1, person="p" + (number // 12).astype(str)).drop(columns="frame")
+    table = table.sample(frac=1, random_state=0) if order == "none" else table.sort_values(order, kind="stable")
+    return table.rename(columns={"person": owner})
+
+
+@pytest.mark.parametrize(
+    ("order", "owner"),
+    [("person", "person"), ("trial", "person"), ("none", "person"), ("none", "device"), ("person", "file")],
+)
+def test_ids_that_restart_are_a_question(tmp_path: Path, order: str, owner: str):
+    table = trials(order, owner)
+    path = saved(table, tmp_path / "t.csv")
+    said = refusals.question(lambda: planned(path), f"'trial' may count the sequences of each '{owner}'")
+    assert planned(path, "--sequence", "trial").summary["num_sequences"] == 12
+    [(joined, code)] = re.findall(r"table\['(\w+)'\] = (table.*)", said)
+    table[joined] = eval(code, {"table": table})  # noqa: S307
+    assert planned(saved(table, path)).summary["num_sequences"] == 48
+
+
+def test_a_column_that_changes_within_sequences_is_no_question(tmp_path: Path):
+    half = {"player": lambda number: pd.Series(number).groupby(number).cumcount() % 2}  # take turns
+    one = {"person": lambda number: np.where(np.arange(len(number)) == 1, 9, number // 3)}  # a mistake
+    days = {"day": lambda number: pd.Series(number).groupby(number).cumcount() // 3}
+    phases = {"phase_id": days["day"]}
+    for columns in (half, one, days, phases):
+        table = table_with(**columns)
+        table = table.sample(frac=1, random_state=0) if columns is phases else table
+        plan = planned(saved(table, tmp_path / "t.csv"))
+        assert plan.summary["num_sequences"] == 24 and chosen(plan)["groups"] == "none"
+
+
+@pytest.mark.parametrize(("column", "is_feature"), [("t", True), ("time", False), ("time_left", False)])
+def test_a_reading_that_is_called_like_a_step_is_a_feature(tmp_path: Path, column: str, is_feature: bool):
+    table = table_with()
+    cells = {"t": table["f0"] + table.index / 1e6, "time": table["frame"] * 0.5, "time_left": 9.5 - table["frame"]}
+    plan = planned(saved(table.assign(**{column: cells[column]}), tmp_path / "t.csv"), "--step", "frame")
+    assert (column in plan.workload.preprocess.columns.features) == is_feature
+    if not is_feature:
+        assert f"{column} (orders the rows too)" in str(new_workload.summary_lines(plan))
+
+
+@pytest.mark.parametrize(
+    "ids",
+    [
+        lambda number: [str(10**19 + each) for each in number.tolist()],
+        lambda number: [f"{'0' * (each % 2)}{each // 2 + 1}" for each in number.tolist()],  # 1, 01, 2, 02
+    ],
+)
+def test_ids_are_text(tmp_path: Path, ids: Any):
+    path = saved(table_with(clip=ids), tmp_path / "t.csv")
+    plan = planned(path)
+    assert chosen(plan)["sequence"] == "clip" and plan.summary["num_sequences"] == 24
+    for number in range(24):
+        folder = tmp_path / "files" / f"{LABELS[number]}"
+        folder.mkdir(parents=True, exist_ok=True)
+        one = clips(["a"], seed=number).assign(person=ids(np.array([number // 2]))[0])
+        one[["f0", "f1", "person"]].to_csv(folder / f"{number}.csv", index=False)
+    plan = planned(tmp_path / "files")
+    assert plan.workload.preprocess.groups == "person" and sum(plan.summary["num_groups"].values()) == 12
+
+
+def test_a_shared_column_that_the_label_follows_is_the_group_whatever_its_name(tmp_path: Path):
+    """Other sequences of the same value tell the label: split at random, the score would be one for known values."""
+    labels = ["ab"[number // 6 % 2] for number in range(60)]
+    table = clips(labels, num_features=2)
+    number = table["clip"].str[1:].astype(int)
+    for column, values, groups, words in (
+        ("pid", number // 6, "pid", "'label' follows it; each of its 10 values stays in one split"),
+        ("code", number // 6 % 2, "none", "no column is named"),  # a second name of the label
+        ("subtype", number // 6 % 4, "none", "no column is named"),  # kinds of it, too few for three splits
+        ("batch", number % 5, "none", "several sequences share a value of 'batch'"),  # the label varies within it
+    ):
+        (path := tmp_path / f"{column}.csv").write_text(table.assign(**{column: values}).to_csv(index=False))
+        plan = planned(path, "--label", "label")
+        assert chosen(plan)["groups"] == groups, column
+        assert words in next(reason for key, _, reason in plan.choices if key == "groups"), column
