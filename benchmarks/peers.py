@@ -156,7 +156,7 @@ def train(block: Workload, seed: int, prepared: Prepared) -> Trained:
     if block.evaluate.weights == "best":
         trainer.model.load_state_dict(trainer.best_weights)
     batches = splits["test"].batches(sequential_indices(splits["test"]), PREDICTION_BATCH)
-    outputs = inference.predict_outputs(trainer.model, batches)
+    outputs = inference.predict_outputs(trainer.model, batches, trainer.oom)
     targets, mask = (torch.from_numpy(inputs[name]) for name in ("targets", "mask"))  # of test, the last one
     score = task.score(task.predict(outputs, mask), targets, mask)
     metrics = task.evaluate(outputs, lambda split, name: arrays[split][name]).metrics

@@ -329,7 +329,7 @@ def find_bottleneck(trainer: Trainer, record: Record, auto_seconds: float) -> No
 def connect_workers(context: RunContext, trainer: Trainer, record: Record, workers: Workers) -> None:
     """Connect the other workers, if any, to this training, and print a description of them."""
     if workers.count > 1:
-        workers.broadcast(trainer.step.precision)
+        workers.broadcast(trainer.execution.precision)
         trainer.use_workers(workers)
     if changed := record.set_num_workers(workers.count):
         print(changed, flush=True)
@@ -346,7 +346,7 @@ def run_other_worker(workload: str, device: str, seed: str) -> None:
         state = workers.broadcast()
         trainer = open_trainer(context, state["trainer"], workers)
         with stop_on_out_of_memory(trainer):
-            trainer.set_precision(workers.broadcast())
+            trainer.oom.use(replace(trainer.execution, precision=workers.broadcast()))
             trainer.use_workers(workers)
             workers.cpu_seconds_of_others()
             while trainer.epochs_done < context.settings.epochs:

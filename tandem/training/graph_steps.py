@@ -36,8 +36,10 @@ class GraphSteps:
     """
 
     def __init__(self, step: Step, split: Split, settings: Train, total: Tensor) -> None:
-        device, size = step.device, settings.batch_size
+        device, size = step.execution.device, settings.batch_size
+        assert step.graphs is not None
         self.step, self.split, self.settings, self.total = step, split, settings, total
+        self.graphs = step.graphs  # the step has others as soon as it is executed in another way
         self.num_full_batches, self.last_batch_size = divmod(len(split), size)
         self.num_batches = self.num_full_batches + bool(self.last_batch_size)
         self.batch_index = torch.zeros(1, dtype=torch.int64, device=device)
@@ -64,14 +66,13 @@ class GraphSteps:
     def steps(self, random_draws: RandomDraws, rates: Tensor) -> Iterator[int]:
         """Take the steps of an epoch with the learning rates (num_batches,); yield the number of sequences of each.
 
-        If a capture fails or memory runs out, the iterator ends early: the caller takes the other steps without graphs.
+        If a capture fails or a fallback is taken, the iterator ends early: the caller takes the other steps eagerly.
         """
-        oom, num_fallbacks = self.step.oom, len(self.step.oom.fallbacks)
-        oom.run_with_fallbacks(lambda: self.start_epoch(random_draws, rates))
+        self.step.oom.run_with_fallbacks(lambda: self.start_epoch(random_draws, rates))
         # Of streamed data; resident data has no chunks, and this iterator is then not used.
         chunks = self.split.batches(random_draws.order, self.batches_per_chunk * self.settings.batch_size)
         for index in range(self.num_batches):
-            if len(oom.fallbacks) > num_fallbacks:
+            if self.graphs is not self.step.graphs:
                 return
             is_full = index < self.num_full_batches
             try:
@@ -81,22 +82,21 @@ class GraphSteps:
                         static[: len(sent)].copy_(getattr(sent, name))
                 self.run_step(is_full)
             except RuntimeError as error:
-                self.step.give_up_graphs_after(error)
+                self.step.give_up_graph(error)
                 return
             yield self.settings.batch_size if is_full else self.last_batch_size
 
     def run_step(self, is_full: bool) -> None:
-        assert self.step.graphs is not None
         update = partial(take_step, self.step)
         warm_up, work = partial(self.take_next, self.step, is_full), partial(self.take_next, update, is_full)
-        self.step.graphs.run(("step", is_full), warm_up, work, NUM_WARMUPS if is_full else NUM_LAST_BATCH_WARMUPS)
+        self.graphs.run(("step", is_full), warm_up, work, NUM_WARMUPS if is_full else NUM_LAST_BATCH_WARMUPS)
 
     def start_epoch(self, random_draws: RandomDraws, rates: Tensor) -> None:
         self.order.copy_(random_draws.order)
         self.rates.copy_(rates)
         self.batch_index.zero_()
         if self.random_draws is None:
-            self.random_draws = random_draws.to(self.step.device)
+            self.random_draws = random_draws.to(self.step.execution.device)
         for static, drawn in (
             (self.random_draws.augment, random_draws.augment),
             (self.random_draws.teacher_forcing_mask, random_draws.teacher_forcing_mask),

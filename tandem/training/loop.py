@@ -40,16 +40,17 @@ class Epoch:
 
 def train_epoch(trainer: Trainer) -> Epoch:
     """Train and validate for one epoch. Both are measured, and the device is synchronized at both ends of each."""
-    trainer.begin_epoch()
-    steps, num_sequences = trainer.training_steps(), 0  # draws the epoch's random numbers; takes no step yet
-    with measure(trainer.device) as training:
-        for num_taken in steps:  # each iteration takes one optimizer step
-            num_sequences += num_taken
-        train_loss = trainer.workers.sum(trainer.total) / num_sequences
-    trainer.add_memory_of_graphs(training)
-    with measure(trainer.device) as validation:
-        val_loss, predictions = trainer.validate()
-    return trainer.end_epoch(training, validation, train_loss, trainer.last_rate, val_loss, predictions)
+    with trainer.execution.active():
+        trainer.begin_epoch()
+        steps, num_sequences = trainer.training_steps(), 0  # draws the epoch's random numbers; takes no step yet
+        with measure(trainer.device) as training:
+            for num_taken in steps:  # each iteration takes one optimizer step
+                num_sequences += num_taken
+            train_loss = trainer.workers.sum(trainer.total) / num_sequences
+        trainer.add_memory_of_graphs(training)
+        with measure(trainer.device) as validation:
+            val_loss, predictions = trainer.validate()
+        return trainer.end_epoch(training, validation, train_loss, trainer.last_rate, val_loss, predictions)
 
 
 def take_steps(trainer: Trainer, random_draws: RandomDraws) -> Iterator[int]:
@@ -66,7 +67,7 @@ def take_steps(trainer: Trainer, random_draws: RandomDraws) -> Iterator[int]:
             num_done += 1
             yield num_sequences
         del graph_steps
-        trainer.close_graph_steps()
+        trainer.open_graph_steps()  # frees those that have been given up
     if num_done == trainer.steps_per_epoch:
         return
     for batch, rate in zip(trainer.batches(random_draws, num_done), rates[num_done:].tolist(), strict=True):
@@ -84,10 +85,10 @@ def take_step(step: Step, batch: Batch) -> Tensor:
     """
     step.optimizer.zero_grad(set_to_none=True)
     total: Any = None
-    parts = batch.micro_batches(step.grad_accum_steps)
+    parts = batch.micro_batches(step.execution.grad_accum_steps)
     for part in parts:
         with step.shared(part, is_last=part is parts[-1]):
-            with autocast(step.precision, step.device), kernels.noted_in(step.kernels_used):
+            with autocast(step.execution.precision, step.execution.device), kernels.noted_in(step.kernels_used):
                 outputs = step.forward(*part.inputs()).float()
             loss = step.loss(outputs, part)
             # DistributedDataParallel averages over the workers; this factor makes it a sum.

@@ -28,8 +28,10 @@ from tandem.runs.history import summarize, timing_row
 from tandem.tasks import classify
 from tandem.training.batches import Batch, Split, load_split
 from tandem.training.device import open_device
+from tandem.training.execution import requested
 from tandem.training.loop import Epoch, train_epoch
-from tandem.training.oom import OomPolicy, OutOfMemory, is_out_of_memory
+from tandem.training.memory_errors import is_out_of_memory
+from tandem.training.oom import OomPolicy, OutOfMemory
 from tandem.training.step import Step
 from tandem.training.trainer import Trainer
 from tests import forked
@@ -83,18 +85,13 @@ def random_batch(num_sequences: int, num_steps: int) -> Batch:
     return Batch(torch.randn(num_sequences, num_steps, 4, generator=draw), mask, rows % 3, rows)
 
 
-def step_of(model: torch.nn.Module, **changed: Any) -> Step:
+def step_of(model: torch.nn.Module, max_grad_norm: float = 1.0, **changed: Any) -> Step:
     task = classify.Task({"classes": ["a", "b", "c"]})
-    settings = {
-        "max_grad_norm": 1.0,
-        "grad_accum_steps": 1,
-        "precision": "fp32",
-        "execution_mode": "eager",
-        "device": CPU,
-        **changed,
-    }
     optimizer = torch.optim.AdamW(model.parameters(), fused=True)
-    return Step(model, lambda outputs, batch: task.loss(outputs, batch.targets, batch.mask, 0.0), optimizer, **settings)
+    oom = OomPolicy(replace(requested(SETTINGS, CPU, model), **changed), model)
+    return Step(
+        model, lambda outputs, batch: task.loss(outputs, batch.targets, batch.mask, 0.0), optimizer, oom, max_grad_norm
+    )
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -121,7 +118,7 @@ def train_on(path: str, at_load: float | None, at_first_step: float | None) -> d
         if number == 0 and at_first_step is not None:
             leave(at_first_step)
         trainer.step(batch)
-    return {"weights": digest(network), "parts": trainer.step.grad_accum_steps, "actions": trainer.oom.fallbacks}
+    return {"weights": digest(network), "parts": trainer.execution.grad_accum_steps, "actions": trainer.oom.fallbacks}
 
 
 @pytest.fixture(scope="module")
@@ -178,7 +175,7 @@ def one_step(share: float | None) -> dict[str, Any]:
         found = {"error": str(error)}
     under_a_limit()
     weights = [parameter.double().abs().sum().item() for parameter in step.weights]
-    return {**found, "weights": weights, "parts": step.grad_accum_steps, "actions": step.oom.fallbacks}
+    return {**found, "weights": weights, "parts": step.execution.grad_accum_steps, "actions": step.oom.fallbacks}
 
 
 @pytest.mark.case(20)
@@ -245,7 +242,7 @@ def test_a_validation_whose_memory_runs_out_anywhere_goes_on_in_smaller_parts(
     else:
         monkeypatch.setattr(trainer.task, where, limited(getattr(trainer.task, where), 0))
     epoch = train_epoch(trainer)
-    assert refused == [50, 50, 50, 25] and trainer.oom.num_eval_parts == 4  # freeing and streaming come first
+    assert refused == [50, 50, 50, 25] and trainer.execution.num_eval_parts == 4  # freeing and streaming come first
     assert epoch.val_loss == pytest.approx(expected.val_loss, rel=1e-6) and epoch.val_score == expected.val_score
 
 
