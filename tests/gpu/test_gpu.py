@@ -204,11 +204,8 @@ def test_a_graph_that_leaves_no_room_for_validation_is_let_go_before_anything_el
             and len(trainer.oom.fallbacks) <= 2
         )
         assert trainer.no_graph_reasons() == {"step: graph": "memory ran out"}
-    assert (trainer.execution.grad_accum_steps, trainer.execution.num_eval_parts, trainer.execution.data_location) == (
-        1,
-        1,
-        "device",
-    )
+    now = trainer.execution
+    assert (now.grad_accum_steps, now.num_eval_parts, now.data_location) == (1, 1, "device")
 
 
 @STEPS
