@@ -219,6 +219,33 @@ def test_a_step_in_fp16_that_fails_at_its_very_end_is_taken_again_with_the_same_
     assert weights[0] == weights[1]
 
 
+@pytest.mark.parametrize("fails_at", [0, 6, 7], ids=["first", "middle", "smaller"])
+@pytest.mark.parametrize("where", ["forward", "backward"])
+def test_a_step_whose_memory_runs_out_once_is_taken_again_with_the_same_bits(
+    where: str, fails_at: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """Planted: dropout draws the same again, and no gradient and no loss counts twice."""
+    expected = finish(new_trainer("cpu", "device", tmp_path, SETTINGS))
+    trainer, steps = new_trainer("cpu", "device", tmp_path, SETTINGS), iter(range(10**9))
+
+    def planted(work: Callable[..., Any]) -> Callable[..., Any]:
+        def run(*arguments: Any) -> Any:
+            found = work(*arguments)
+            if torch.is_grad_enabled() and next(steps) == fails_at:
+                raise torch.OutOfMemoryError("CUDA out of memory. Planted")
+            return found
+
+        return run
+
+    if where == "forward":
+        trainer.step.forward = planted(trainer.step.forward)
+    else:
+        monkeypatch.setattr(torch.Tensor, "backward", planted(torch.Tensor.backward))
+    weights, losses = finish(trainer)
+    assert trainer.oom.fallbacks == [FREED] and losses == expected[1]
+    assert all(torch.equal(weights[name], expected[0][name]) for name in weights)
+
+
 @pytest.mark.parametrize("where", ["forward", "loss", "predict"])
 def test_a_validation_whose_memory_runs_out_anywhere_goes_on_in_smaller_parts(
     where: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
