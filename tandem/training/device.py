@@ -11,7 +11,7 @@ import torch
 
 from tandem.machine.hardware import host_name
 from tandem.params.schema import NumThreads
-from tandem.training.execution import Execution, realized_precision, set_switches
+from tandem.training.execution import Execution, realized_precision
 
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # malloc.h
 KEPT_BYTES = 32 * 2**20  # the largest value that glibc accepts
@@ -50,7 +50,7 @@ def open_device(
             f"it with driver {hardware['driver']}; update the driver, or use cpu in params.yaml's devices"
         )
     device = torch.device("cpu") if hardware["kind"] == "cpu" else torch.device("cuda", index)
-    set_switches(*Execution(device, precision, deterministic=deterministic, kernels=kernels).switches)
+    Execution(device, precision, deterministic=deterministic, kernels=kernels).switches.set()
     return device
 
 

@@ -5,9 +5,12 @@ of memory, and `merged` that to a resume. None of them changes anything: `OomPol
 into force. The number of threads is not part of it, because it changes during a training and changes no bit.
 """
 
+from __future__ import annotations
+
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import torch
 from torch import nn
@@ -16,6 +19,33 @@ from tandem.models import kernels
 from tandem.params.schema import Train
 
 RECOMPUTING = "recomputing activations resets the random state, which cannot be captured"
+
+
+class Switches(NamedTuple):
+    """What torch and Tandem's kernels keep for the whole process. Nothing else sets it."""
+
+    matmul_precision: str
+    cudnn_tf32: bool
+    deterministic: int  # 2: an operation that is not deterministic is an error
+    cudnn_benchmark: bool
+    own_kernels: bool
+
+    @classmethod
+    def now(cls) -> Switches:
+        return cls(
+            torch.get_float32_matmul_precision(),
+            torch.backends.cudnn.allow_tf32,
+            torch.get_deterministic_debug_mode(),
+            torch.backends.cudnn.benchmark,
+            kernels.are_allowed(),
+        )
+
+    def set(self) -> None:
+        torch.set_float32_matmul_precision(self.matmul_precision)
+        torch.backends.cudnn.allow_tf32 = self.cudnn_tf32
+        torch.set_deterministic_debug_mode(self.deterministic)
+        torch.backends.cudnn.benchmark = self.cudnn_benchmark
+        kernels.allow(self.own_kernels)
 
 
 @dataclass(frozen=True)
@@ -34,49 +64,28 @@ class Execution:
     num_workers: int = 1
 
     @property
-    def switches(self) -> tuple[str, bool, int, bool, bool]:
-        """The values of `switches`. TF32 has a 10-bit mantissa: with tf32 it is allowed for all fp32 products, with
-        bf16 for cuDNN's recurrent layers, which do not compute in bf16 (tandem/models/layers.py).
+    def switches(self) -> Switches:
+        """TF32 has a 10-bit mantissa: with tf32 it is allowed for all fp32 products, with bf16 for cuDNN's recurrent
+        layers, which do not compute in bf16 (tandem/models/layers.py).
         """
         may_use_tf32 = has_tf32(self.device)
-        return (
-            "high" if may_use_tf32 and self.precision == "tf32" else "highest",
-            may_use_tf32 and self.precision in ("tf32", "bf16"),
-            2 if self.deterministic else 0,
-            not self.deterministic,
-            self.kernels == "auto",
+        return Switches(
+            matmul_precision="high" if may_use_tf32 and self.precision == "tf32" else "highest",
+            cudnn_tf32=may_use_tf32 and self.precision in ("tf32", "bf16"),
+            deterministic=2 if self.deterministic else 0,
+            cudnn_benchmark=not self.deterministic,
+            own_kernels=self.kernels == "auto",
         )
 
     @contextmanager
     def active(self) -> Iterator[None]:
         """In the body, the switches of this process are those of this execution."""
-        before = switches()
-        set_switches(*self.switches)
+        before = Switches.now()
+        self.switches.set()
         try:
             yield
         finally:
-            set_switches(*before)
-
-
-def switches() -> tuple[str, bool, int, bool, bool]:
-    """What torch and the kernels keep for the whole process. It is set only by `set_switches`."""
-    return (
-        torch.get_float32_matmul_precision(),
-        torch.backends.cudnn.allow_tf32,
-        torch.get_deterministic_debug_mode(),
-        torch.backends.cudnn.benchmark,
-        kernels.are_allowed(),
-    )
-
-
-def set_switches(
-    matmul_precision: str, cudnn_tf32: bool, deterministic: int, cudnn_benchmark: bool, own_kernels: bool
-) -> None:
-    torch.set_float32_matmul_precision(matmul_precision)
-    torch.backends.cudnn.allow_tf32 = cudnn_tf32
-    torch.set_deterministic_debug_mode(deterministic)
-    torch.backends.cudnn.benchmark = cudnn_benchmark
-    kernels.allow(own_kernels)
+            before.set()
 
 
 def has_tf32(device: torch.device) -> bool:

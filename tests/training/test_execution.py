@@ -11,7 +11,7 @@ import torch
 
 from tandem.models import kernels
 from tandem.training.device import open_device
-from tandem.training.execution import RECOMPUTING, Execution, cheaper, merged, switches
+from tandem.training.execution import RECOMPUTING, Execution, Switches, cheaper, merged
 from tandem.training.loop import train_epoch
 from tandem.training.trainer import Trainer
 from tests.trainers import SETTINGS, identity, new_trainer, trainer_on
@@ -101,14 +101,14 @@ def test_a_resume_keeps_what_memory_has_run_out_with_and_takes_the_rest_anew(
 
 def test_switches_are_those_of_the_execution_in_its_body_alone():
     open_device(identity("cpu"), threads=1, deterministic=True)
-    before = switches()
+    before = Switches.now()
     with Execution(CPU, kernels="torch", deterministic=False).active():
         assert not kernels.are_allowed() and torch.get_deterministic_debug_mode() == 0
         with pytest.raises(ZeroDivisionError), Execution(CPU).active():
             assert kernels.are_allowed() and torch.get_deterministic_debug_mode() == 2
             1 / 0  # noqa: B018
         assert not kernels.are_allowed()
-    assert switches() == before
+    assert Switches.now() == before
 
 
 def epoch_of(trainer: Trainer) -> float:
@@ -122,8 +122,8 @@ def test_trainings_that_alternate_in_a_process_have_the_bits_that_each_has_alone
     alone = [new_trainer("cpu", "host", tmp_path, settings) for settings in each]
     expected = [[epoch_of(trainer) for _ in range(2)] for trainer in alone]
     with Execution(CPU, kernels="torch", deterministic=False).active():  # another surrounding
-        before = switches()
+        before = Switches.now()
         both = [trainer_on(trainer.train_split, trainer.settings) for trainer in alone]
         losses = [[epoch_of(trainer) for trainer in both] for _ in range(2)]
-        assert switches() == before
+        assert Switches.now() == before
     assert [list(of_one) for of_one in zip(*losses, strict=True)] == expected and expected[0] != expected[1]
