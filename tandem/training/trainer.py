@@ -107,6 +107,10 @@ class Trainer:
         other.threads = ThreadTuner([self.threads.number])
         return other
 
+    def observe(self, on_progress: Callable[[int, int, str], None], on_fallback: Callable[[list[str]], object]) -> None:
+        """Call `on_progress` while an epoch without steps runs, and `on_fallback` after each fallback."""
+        self.on_progress, self.oom.on_fallback = on_progress, on_fallback
+
     def train_epochs(self, on_epoch: Callable[[Epoch], None], num_epochs: int | None = None) -> None:
         """Train until `num_epochs` are done (default: all), and call `on_epoch` after each epoch."""
         while self.epochs_done < (num_epochs or self.settings.epochs):
