@@ -7,8 +7,9 @@ its workers. Losses stay on the device until the epoch ends.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from torch import Tensor, nn
@@ -36,6 +37,7 @@ class Epoch:
     training: Measurement
     validation: Measurement
     digests: dict[str, str]  # sha256 of the final weights, the batch order and the random draws
+    scalars: dict[str, float] = field(default_factory=dict)  # what else it measured; tandem/runs/quantities.py
 
 
 def train_epoch(trainer: Trainer) -> Epoch:
@@ -62,6 +64,7 @@ def take_steps(trainer: Trainer, random_draws: RandomDraws) -> Iterator[int]:
     """
     step, rates, num_done = trainer.step, trainer.epoch_rates, 0
     trainer.total.zero_()
+    trainer.norms.fill_(math.nan)
     if graph_steps := trainer.open_graph_steps():
         for num_sequences in graph_steps.steps(random_draws, rates):
             num_done += 1
@@ -72,13 +75,15 @@ def take_steps(trainer: Trainer, random_draws: RandomDraws) -> Iterator[int]:
         return
     for batch, rate in zip(trainer.batches(random_draws, num_done), rates[num_done:].tolist(), strict=True):
         step.set_rate(rate)
-        trainer.total.add_(step(batch))
+        trainer.total.add_(step(batch, trainer.norms[num_done : num_done + 1]))
+        num_done += 1
         yield batch.global_size
 
 
-def take_step(step: Step, batch: Batch) -> Tensor:
+def take_step(step: Step, batch: Batch, norm: Tensor | None = None) -> Tensor:
     """Compute the gradients of the batch's mean loss, in `grad_accum_steps` parts, and update the weights. Return the
-    loss summed over the sequences, a scalar on the device.
+    loss summed over the sequences, a scalar on the device. `norm` (1,), if given, gets the norm of the gradients before
+    they are clipped.
 
     With several workers, the gradients are those of the mean over the sequences of all workers; the returned sum is
     over this worker's. The weights change in the last lines, so the caller may repeat a step that fails before.
@@ -98,7 +103,9 @@ def take_step(step: Step, batch: Batch) -> Tensor:
         total = summed if total is None else total + summed
     if step.max_grad_norm:
         step.scaler.unscale_(step.optimizer)
-        nn.utils.clip_grad_norm_(step.weights, step.max_grad_norm)
+        found = nn.utils.clip_grad_norm_(step.weights, step.max_grad_norm)
+        if norm is not None:
+            norm.copy_(found)
     step.scaler.step(step.optimizer)
     step.scaler.update()
     return total

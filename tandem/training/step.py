@@ -81,13 +81,13 @@ class Step:
             else:
                 group["lr"] = rate
 
-    def __call__(self, batch: Batch) -> Tensor:
+    def __call__(self, batch: Batch, norm: Tensor | None = None) -> Tensor:
         """Take an eager or compiled step. If memory runs out, take a fallback and repeat the step."""
         before = random_state(self.execution.device)
 
         def attempt() -> Tensor:
             try:
-                return take_step(self, batch)
+                return take_step(self, batch, norm)
             except Exception:
                 self.clear()
                 set_random_state(before, self.execution.device)

@@ -1,10 +1,12 @@
 """`Trainer`: trains epoch by epoch and holds all state that a bitwise identical resume needs."""
 
 import copy
+import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
+from statistics import fmean
 from typing import Any
 
 import torch
@@ -60,6 +62,8 @@ class Trainer:
             ordered.use_in(model)
         self.rates = learning_rates(settings, self.steps_per_epoch * settings.epochs)
         self.total = torch.zeros((), device=self.device)  # loss of the current epoch, summed over its sequences
+        # Of the gradients in each of the epoch's steps, before clipping; NaN where they are not clipped.
+        self.norms = torch.full((self.steps_per_epoch,), math.nan, device=self.device)
         self.graph_steps: GraphSteps | None = None
         # The generator is on the CPU, so CPU and GPU runs see the same batches and the same augmentation.
         self.generator = torch.Generator().manual_seed(seed)
@@ -104,6 +108,7 @@ class Trainer:
         other.settings = replace(self.settings, batch_size=batch_size or self.settings.batch_size)
         other.step = self.step.trial(replace(self.execution, **changes))
         other.oom, other.graph_steps = other.step.oom, None
+        other.norms = self.norms.new_full((other.steps_per_epoch,), math.nan)
         other.threads = ThreadTuner([self.threads.number])
         return other
 
@@ -158,7 +163,7 @@ class Trainer:
             self.graph_steps = None  # frees the chunk of streamed data
         elif self.graph_steps is None or self.graph_steps.graphs is not self.step.graphs:
             self.graph_steps = self.oom.run_with_fallbacks(
-                lambda: GraphSteps(self.step, self.train_split, self.settings, self.total)
+                lambda: GraphSteps(self.step, self.train_split, self.settings, self.total, self.norms)
             )
         return self.graph_steps
 
@@ -225,7 +230,8 @@ class Trainer:
         weights = snapshot(self.model)
         if val_loss < self.best_loss:
             self.best_loss, self.best_weights = val_loss, weights
-        self.missing_reasons = {**training.missing_reasons, **self.no_graph_reasons()}
+        scalars, no_scalars = self.gradient_norms()
+        self.missing_reasons = {**training.missing_reasons, **self.no_graph_reasons(), **no_scalars}
         return Epoch(
             self.epochs_done,
             learning_rate,
@@ -238,7 +244,18 @@ class Trainer:
             training,
             validation,
             {"weights_sha256": sha256_of(weights.values()), **self.digests},
+            scalars,
         )
+
+    def gradient_norms(self) -> tuple[dict[str, float], dict[str, str]]:
+        """Mean and maximum over the epoch's steps, without those that fp16 skipped, or why there are none."""
+        norms = [norm for norm in self.norms.tolist() if math.isfinite(norm)]
+        if norms:
+            return {"gradient_norm": fmean(norms), "max_gradient_norm": max(norms)}, {}
+        reason = "the gradients of all steps overflowed in fp16"
+        if not self.settings.max_grad_norm:
+            reason = "train.max_grad_norm is 0, so gradients are not clipped and their norm is not computed"
+        return {}, dict.fromkeys(("gradient_norm", "max_gradient_norm"), self.probe_blocker or reason)
 
     def verify_device(self, outputs: torch.Tensor) -> None:
         """Raises RuntimeError if a parameter, the data or an output is not on the training's device.

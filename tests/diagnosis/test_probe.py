@@ -152,10 +152,10 @@ def test_every_setting_that_could_help_is_tried_as_it_would_run(monkeypatch: pyt
     settings = replace(SETTINGS, model=SMALL, batch_size=8, grad_accum_steps=4)
     ran, step = [], Step.__call__
 
-    def watch(self: Step, batch):
+    def watch(self: Step, batch, *arguments):
         if len(batch) > 1:  # the single sequence, whose step shows what a step costs whatever is in it
             ran.append((len(batch), self.execution.grad_accum_steps, self.execution.precision))
-        return step(self, batch)
+        return step(self, batch, *arguments)
 
     monkeypatch.setattr(Step, "__call__", watch)
     result = found(planted(settings, 5))

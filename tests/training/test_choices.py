@@ -128,9 +128,9 @@ def test_the_training_goes_on_as_if_nothing_had_been_measured(
     settings, threads = replace(SETTINGS, epochs=2), torch.get_num_threads()
     measured = new_trainer("cpu", "device", tmp_path, replace(settings, threads="auto", precision="auto"))
 
-    def take_step_slowly(step: Any, batch: Any) -> torch.Tensor:  # the real step; planted is only how long it takes
+    def take_step_slowly(*arguments: Any) -> torch.Tensor:  # the real step; planted is only how long it takes
         machine.seconds += 0.1 / torch.get_num_threads()
-        return take_step(step, batch)
+        return take_step(*arguments)
 
     monkeypatch.setattr("tandem.training.step.take_step", take_step_slowly)
     before = measured.state()

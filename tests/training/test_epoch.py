@@ -71,12 +71,13 @@ def uncaptured(trainer: Trainer, fails_at: int | None = None) -> Trainer:
     return trainer
 
 
-def trained(trainer: Trainer) -> tuple[list[float], list[float], dict[str, torch.Tensor]]:
+def trained(trainer: Trainer) -> tuple[list[Any], list[float], dict[str, torch.Tensor]]:
     torch.manual_seed(7)  # dropout
     epochs = [train_epoch(trainer) for _ in range(2)]
     assert epochs[-1].learning_rate == float(trainer.optimizer.param_groups[0]["lr"]), "that of the last step"
+    assert all(0 < epoch.scalars["gradient_norm"] <= epoch.scalars["max_gradient_norm"] for epoch in epochs)
     return (
-        [epoch.train_loss for epoch in epochs],
+        [(epoch.train_loss, epoch.scalars) for epoch in epochs],
         [epoch.learning_rate for epoch in epochs],
         trainer.model.state_dict(),
     )
@@ -84,7 +85,8 @@ def trained(trainer: Trainer) -> tuple[list[float], list[float], dict[str, torch
 
 def assert_equal_bits(one: Trainer, other: Trainer) -> None:
     (losses, rates, weights), (other_losses, other_rates, other_weights) = trained(one), trained(other)
-    assert losses == other_losses and rates == other_rates
+    assert losses == other_losses  # and the norms of the gradients
+    assert rates == other_rates
     for name, tensor in weights.items():
         assert torch.equal(tensor, other_weights[name]), name
 
@@ -108,7 +110,9 @@ def test_an_epoch_streamed_in_chunks_gives_the_bits_of_the_plain_loop(
     batch_bytes = 2 * sum(tensor[:1].nbytes for tensor in streamed.train_split.tensors.values())
     monkeypatch.setattr(graph_steps, "CHUNK_BYTES", num_batches * batch_bytes)
     uncaptured(streamed)
-    streamed.graph_steps = GraphSteps(streamed.step, streamed.train_split, streamed.settings, streamed.total)
+    streamed.graph_steps = GraphSteps(
+        streamed.step, streamed.train_split, streamed.settings, streamed.total, streamed.norms
+    )
     assert streamed.graph_steps.batches_per_chunk == min(num_batches, 2)  # a twelfth of 25
     monkeypatch.undo()
     assert_equal_bits(plain, streamed)
