@@ -223,7 +223,10 @@ def open_trainer(context: RunContext, state: dict[str, Any] | None, workers: Wor
         if data_location == "device" and not (state and state["oom"]["execution"]["data_location"] == "host"):
             trainer.oom.make_resident()  # copies both splits to the device
     if workers.count > 1:
-        set_min_grad_accum_steps(trainer, int(os.environ.get(MIN_GRAD_ACCUM_STEPS, "1")))
+        num_parts = int(os.environ.get(MIN_GRAD_ACCUM_STEPS, "1"))  # more than 1: a worker has run out of memory
+        if trainer.execution.grad_accum_steps < num_parts:
+            sentence = f"a batch of {settings.batch_size} is trained on in {num_parts} parts by all workers"
+            trainer.oom.fall_back(replace(trainer.execution, grad_accum_steps=num_parts), sentence)
         if context.settings.step != "eager":
             carrier = "gloo cannot be captured" if device.type == "cpu" else "capturing nccl is untested"
             reason = f"several workers take their steps eagerly ({carrier})"
@@ -324,15 +327,6 @@ def threads_of_each(context: RunContext, workers: Workers) -> int:
     if threads != "auto":
         return threads
     return max(1, int(usable_cores()) // workers.local_count) if context.kind == "cpu" else 1
-
-
-def set_min_grad_accum_steps(trainer: Trainer, min_steps: int) -> None:
-    """Train each batch in at least `min_steps` parts, because one of several workers ran out of memory."""
-    if trainer.execution.grad_accum_steps < min_steps:
-        trainer.oom.fall_back(
-            replace(trainer.execution, grad_accum_steps=min_steps),
-            f"a batch of {trainer.settings.batch_size} is trained on in {min_steps} parts by all workers",
-        )
 
 
 @contextmanager
