@@ -241,8 +241,9 @@ def explained(choice: Choice, how: str) -> tuple[Any, str]:
 
 def time_choices(setting: str, trainer: Trainer, hardware: dict[str, Any], values: Sequence[Any]) -> Choice:
     """Choose the fastest value: the first one, unless a later one is MIN_GAIN times as fast as the best before it."""
-    seconds, name = seconds_with(setting, trainer, values), trainer.settings.model.name
-    first = next(iter(seconds))
+    with trainer.trial_steps():  # ends after `seconds_with` has freed its graphs
+        seconds = seconds_with(setting, trainer, values)
+    name, first = trainer.settings.model.name, next(iter(seconds))
     batch = " x ".join(map(str, shapes(trainer)[0]))
     num_parameters = sum(parameter.numel() for parameter in trainer.model.parameters())
     return Choice(
@@ -262,7 +263,7 @@ def shapes(trainer: Trainer) -> list[list[int]]:
 
 
 def seconds_with(setting: str, trainer: Trainer, values: Sequence[Any]) -> dict[Any, float]:
-    """Value -> seconds of a training step, the minimum over some rounds. Does not change the trainer."""
+    """Value -> seconds of a training step, the minimum over some rounds."""
     batch, device = trainer.one_batch(trainer.settings.batch_size), trainer.device
     turn_seconds = BUDGET_SECONDS / NUM_ROUNDS / len(values)
     changes = {value: {} if setting == "threads" else {setting: value} for value in values}
@@ -275,15 +276,13 @@ def seconds_with(setting: str, trainer: Trainer, values: Sequence[Any]) -> dict[
         with trials[value].execution.active():
             return seconds_of(steps[value], device, turn_seconds)
 
-    with trainer.trial_steps():
-        trainer.model.train()
-        for value in values if device.type == "cuda" else ():
-            with trials[value].execution.active():
-                for _ in range(NUM_WARMUPS + 1):  # load the GPU's libraries and capture the step
-                    steps[value]()
-        found = interleave(
-            {value: partial(turn, value) for value in values}, NUM_ROUNDS, longest_seconds=BUDGET_SECONDS
-        )
+    trainer.model.train()
+    for value in values if device.type == "cuda" else ():
+        with trials[value].execution.active():
+            for _ in range(NUM_WARMUPS + 1):  # load the GPU's libraries and capture the step
+                steps[value]()
+    turns = {value: partial(turn, value) for value in values}
+    found = interleave(turns, NUM_ROUNDS, longest_seconds=BUDGET_SECONDS)
     return {value: min(seconds) for value, seconds in found.items()}
 
 
