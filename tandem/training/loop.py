@@ -1,8 +1,8 @@
 """The training loop: an epoch, its steps, and what a step does to the weights.
 
 `train_epoch` takes the optimizer steps of an epoch, then validates. `take_step` is one step: forward, loss, backward,
-clip, update. Both use the parts of a `Trainer` (trainer.py): its batches, its `Step` with precision and optimizer, and
-its workers. Losses stay on the device until the epoch ends.
+clip, update. Both use the parts of a `Trainer` (trainer.py): its batches, its `Step` with loss and optimizer, its
+workers, and its `Execution`, which says how. Losses stay on the device until the epoch ends.
 """
 
 from __future__ import annotations
