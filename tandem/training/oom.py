@@ -8,9 +8,9 @@
 5. Recompute activations instead of storing them, if the model supports it (Chen et al. 2016, arXiv:1604.06174).
 6. Raise `OutOfMemory`, which lists what the user can do, in the recommended order.
 
-`cheaper` (execution.py) is this order; `OomPolicy` puts what it returns into force. A fallback stays active for the rest
-of the training. It is printed, saved in the checkpoint and tagged in MLflow. The weights change only at the end of a
-step, so a step that ran out of memory can be repeated.
+`cheaper` (execution.py) has this order; `OomPolicy` puts what it returns into force. A fallback stays active for the
+rest of the training. It is printed, saved in the checkpoint and tagged in MLflow. The weights change only at the end of
+a step, so a step that ran out of memory can be repeated.
 """
 
 from collections.abc import Callable, Iterator, Sequence
