@@ -16,15 +16,12 @@ from argparse import ArgumentParser, Namespace
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 
-import torch
-
 from tandem.checking import Finding, outputs, trainings
 from tandem.checking.subject import CURRENT, Subject, open_subject, prepared_state
 from tandem.command import DONE, FAILED, NO_ANSWER, CommandError, Result
 from tandem.machine.hardware import detect_hardware
 from tandem.params.loading import load_workload
 from tandem.params.parsing import one_line
-from tandem.training.execution import Execution
 from tandem.training.graphs import with_line
 from tandem.training.memory_errors import is_out_of_memory
 from tandem.training.oom import OomPolicy, translate_oom
@@ -81,7 +78,7 @@ def main(options: Namespace) -> Result:
 def check_workload(workload: str, devices: Sequence[str] | None = None) -> Iterator[Finding]:
     """Yield the findings on each of `devices` (None: all available)."""
     for device in devices or dict.fromkeys(("cpu", detect_hardware("auto")["kind"])):
-        with translate_oom(OomPolicy(Execution(torch.device("cpu")))):
+        with translate_oom(OomPolicy()):
             yield from run_checks(open_subject(workload, detect_hardware(device)))
 
 

@@ -88,6 +88,9 @@ class Execution:
             before.set()
 
 
+ON_CPU = Execution(torch.device("cpu"))
+
+
 def has_tf32(device: torch.device) -> bool:
     if device.type == "cpu":
         return False

@@ -42,9 +42,10 @@ def validate(
 
 
 @torch.no_grad()
-def predict_outputs(model: nn.Module, batches: Iterator[Batch], oom: OomPolicy) -> Tensor:
+def predict_outputs(model: nn.Module, batches: Iterator[Batch], oom: OomPolicy | None = None) -> Tensor:
     """Returns the model's outputs (N, ...) for all sequences, in the batches' order, on the device."""
     model.eval()
+    oom = oom or OomPolicy()
     outputs = [for_each_part(batch, partial(forward, model), oom) for batch in batches]
     return oom.concatenate([part for parts in outputs for part in parts])
 

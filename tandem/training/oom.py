@@ -22,7 +22,7 @@ import torch
 from torch import Tensor, nn
 
 from tandem.training.device import emulates_bf16
-from tandem.training.execution import Execution, cheaper, merged, without_graph
+from tandem.training.execution import ON_CPU, Execution, cheaper, merged, without_graph
 from tandem.training.graphs import CaptureFailed, Graphs
 from tandem.training.memory_errors import free_cache, is_out_of_memory, shorten
 
@@ -65,7 +65,7 @@ class OomPolicy:
 
     def __init__(
         self,
-        execution: Execution,
+        execution: Execution = ON_CPU,
         model: nn.Module | None = None,
         splits: Sequence[Data] = (),
         advice: Sequence[str] = (CLOSE_OTHERS, SMALLER),
