@@ -4,8 +4,11 @@ R rows of the table, N sequences, T steps of the longest one, F features. Time a
 loop runs over rows or sequences.
 """
 
+import hashlib
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -18,6 +21,8 @@ from tandem.data.tables import SPLIT_COLUMN, SPLIT_WORDS, RawTable, factorize, r
 from tandem.params.schema import NO_GROUPS, Columns
 
 NO_EVENT = "none"  # the label of a step without an event; an empty cell means the same
+REFUSE, MASK = "refuse", "mask"  # values of preprocess.missing
+SEEN = " seen"  # at the end of the name of a feature that says where another one has a value
 GOES_BACK = "goes back"  # in a remark that `tandem predict` shows too
 SHORTEST_IN_ORDER = 3  # rows of a sequence that may be in any order by chance
 OTHER_RATE = 1.5  # times as long from row to row: recorded at another rate
@@ -33,13 +38,15 @@ def to_sequences(
     offsets: Mapping[str, float] | None = None,
     ids: np.ndarray | None = None,
     classes: Sequence[str] = (),
+    masked: Sequence[str] = (),
 ) -> Sequences:
     """Check the table and convert it to padded arrays. Sequences are ordered by id, and their rows by step.
 
     `velocity`, `allow_missing` and `offsets` are those of `make_features`. `target_kind`: `Task.target`. `groups`: the
     column whose values tell which sequences must stay in one split. `ids` (N,): if given, the column of the
-    sequence has indices into it. `classes`: if given, the column of the label has indices into it. Removes the columns
-    from `table`. Raises ValueError with the row's place.
+    sequence has indices into it. `classes`: if given, the column of the label has indices into it. `masked`: features
+    for each of which another one says where it has a value. Removes the columns from `table`. Raises ValueError with
+    the row's place.
     """
     codes, distinct = factorize(table, columns.sequence)
     ids = distinct if ids is None else ids
@@ -90,14 +97,22 @@ def to_sequences(
         group_names = group_values.astype(np.str_)[group_ids]
     del row_labels
 
+    is_seen = {name: is_given(table, name) for name in masked}
+
     def read(index: int) -> np.ndarray:
         hint = "" if allow_missing else " (`missing: interpolate` fills empty cells)"
-        cells = read_numbers(table, columns.features[index], allow_missing, hint, keep_whole=True)
+        if index < len(columns.features):
+            cells = read_numbers(table, columns.features[index], allow_missing, hint, keep_whole=True)
+        else:
+            cells = is_seen[masked[index - len(columns.features)]].astype(np.float32)
         return cells if order is None else cells[order]
 
-    values, num_filled, used_offsets = make_features(
-        read, is_real, columns.features, velocity, allow_missing, offsets, table.name, ids, times
-    )
+    features = columns.features + tuple(f"{name}{SEEN}" for name in masked)
+    values, num_filled, used_offsets = make_features(read, is_real, features, velocity, allow_missing, offsets, times)
+    for without in np.flatnonzero(np.isnan(values[:, 0, : len(columns.features)]).all(axis=1))[:1]:
+        raise ValueError(
+            f"{table.name}: sequence {str(ids[without])!r} has no value of any feature; leave it out, or give it some"
+        )
     return Sequences(
         values,
         lengths,
@@ -105,7 +120,7 @@ def to_sequences(
         ids.astype(np.str_),
         splits,
         tuple(names.tolist()),
-        columns.features + (tuple(f"d{name}" for name in columns.features) if velocity else ()),
+        features + (tuple(f"d{name}" for name in features) if velocity else ()),
         num_filled,
         group_ids,
         used_offsets,
@@ -113,6 +128,21 @@ def to_sequences(
         group_names=group_names,
         usual_step=float(np.median(distances)),
     )
+
+
+def find_masked(table: RawTable, features: Sequence[str]) -> tuple[str, ...]:
+    """The first of each group of features that are missing in the same rows, as the points of a hand are."""
+    found: dict[bytes, str] = {}
+    for name in features:
+        if not (given := is_given(table, name)).all():
+            found.setdefault(hashlib.sha256(np.packbits(given).tobytes()).digest(), name)
+    return tuple(found.values())
+
+
+def is_given(table: RawTable, feature: str) -> np.ndarray:
+    """(R,) whether the feature has a value. Leaves the column in the table."""
+    alone = replace(table, columns={feature: table.columns[feature]}, missing=Counter())
+    return ~np.isnan(read_numbers(alone, feature, allow_missing=True, keep_whole=True))
 
 
 def remarks_about_wraps(codes: np.ndarray, step: np.ndarray, name: str) -> list[str]:

@@ -20,13 +20,14 @@ from tandem.data.arrays import (
     Sequences,
     make_features,
     remarks_about_constants,
+    remarks_about_unseen,
     standardize,
     statistics_of,
     target_statistics,
     without_rounding,
 )
 from tandem.data.own_arrays import from_arrays
-from tandem.data.rows import alike_labels, to_sequences
+from tandem.data.rows import MASK, REFUSE, SEEN, alike_labels, find_masked, to_sequences
 from tandem.data.splits import SPLITS, duplicate_groups, grouped, merged_groups, sizes_of, stratified
 from tandem.data.tables import RawTable, find_table, from_frame, read_table
 from tandem.params.schema import NO_GROUPS, Columns, OwnSequences, SequenceTable, Window
@@ -46,9 +47,16 @@ def prepare(params: SequenceTable, folder: Path, target_kind: str) -> PreparedSe
     if params.window:  # the column of the groups may also be that of the recordings
         texts = [*dict.fromkeys(column for column in texts if column != NO_GROUPS)]
     table = read_table(path, texts, columns.features, inferred, params.na)
-    allow_missing = params.missing == "interpolate"
+    masked = find_masked(table, columns.features) if params.missing == MASK else ()
     sequences = read_sequences(
-        table, columns, params.window, params.velocity, allow_missing, target_kind, params.groups
+        table,
+        columns,
+        params.window,
+        params.velocity,
+        params.missing != REFUSE,
+        target_kind,
+        params.groups,
+        masked=masked,
     )
     return split_and_standardize(sequences, params, table.name, path, columns.label)
 
@@ -63,13 +71,14 @@ def read_sequences(
     groups: str = NO_GROUPS,
     is_labelled: bool = True,
     offsets: Mapping[str, float] | None = None,
+    masked: Sequence[str] = (),
 ) -> Sequences:
     """As rows.to_sequences; with a `window`, the windows of recordings. `is_labelled`: see windows.cut."""
     if not window:
-        return to_sequences(table, columns, velocity, allow_missing, target_kind, groups, offsets)
+        return to_sequences(table, columns, velocity, allow_missing, target_kind, groups, offsets, masked=masked)
     found = windows.cut(table, columns, window, groups, allow_missing, is_labelled)
     sequences = to_sequences(
-        found.table, found.columns, velocity, allow_missing, groups=found.groups, offsets=offsets, ids=found.ids
+        found.table, found.columns, velocity, allow_missing, "class", found.groups, offsets, found.ids, masked=masked
     )
     return replace(sequences, stretches=found.stretches, unit=found.unit)
 
@@ -88,8 +97,10 @@ def prepare_own(params: OwnSequences, found: Any, place: str, target_kind: str) 
     if params.groups != NO_GROUPS:
         wanted.append(params.groups)
     table = from_frame(found, wanted, name, params.na)
-    allow_missing = params.missing == "interpolate"
-    sequences = to_sequences(table, columns, params.velocity, allow_missing, target_kind, params.groups)
+    masked = find_masked(table, columns.features) if params.missing == MASK else ()
+    sequences = to_sequences(
+        table, columns, params.velocity, params.missing != REFUSE, target_kind, params.groups, masked=masked
+    )
     return split_and_standardize(sequences, params, name, None, columns.label)
 
 
@@ -99,7 +110,7 @@ def split_and_standardize(
     """Split `sequences`, and standardize them in place by the training split's statistics. `label`: the
     name of a numeric label.
     """
-    num_features = len(sequences.features) // (2 if params.velocity else 1)  # without their velocities
+    num_features = len(without_velocities(sequences.features, params.velocity))
     check_any_feature_changes(name, sequences, num_features)
     duplicates = duplicate_groups(sequences.values[:, :, :num_features], sequences.lengths)
     parts = split(sequences, duplicates, params)
@@ -115,8 +126,9 @@ def split_and_standardize(
             remarks=(*sequences.remarks, remark),
         )
     mean, std = statistics_of(sequences, parts["train"])
+    unseen = remarks_about_unseen(sequences.is_unseen[:, :num_features], sequences.features[:num_features])
     standardize(sequences.values, sequences.padding_mask, mean, std)
-    remarks = (*sequences.remarks, *remarks_about_constants(sequences.features, std))
+    remarks = (*sequences.remarks, *unseen, *remarks_about_constants(sequences.features, std))
     sequences = replace(sequences, remarks=remarks)
     label_statistics = None
     if sequences.has_number:
@@ -132,8 +144,9 @@ def raw_to_inputs(
 
     `summary` is preprocess's summary.json. Raises ValueError if the values do not fit.
     """
-    num_inputs = len(summary["features"])
-    num_features = num_inputs // (2 if params.velocity else 1)
+    features = [*without_velocities(summary["features"], params.velocity)]
+    masked = masked_of(features, params.missing)
+    num_features = len(features) - len(masked)
     if values.ndim != 3 or values.shape[2] != num_features or mask.shape != values.shape[:2]:
         raise ValueError(
             f"predict got values of shape {values.shape} and a mask of shape {mask.shape}; accepted: (N, T, "
@@ -144,20 +157,27 @@ def raw_to_inputs(
             f"predict got sequences of {values.shape[1]} steps; the network was trained with up to "
             f"{summary['max_steps']}"
         )
-    if params.missing != "interpolate" and np.isnan(values[mask]).any():
+    if params.missing == REFUSE and np.isnan(values[mask]).any():
         raise ValueError("predict got values that are NaN; set preprocess.missing to interpolate, or fill them in")
-    found, _, _ = make_features(
-        lambda index: values[:, :, index][mask],
-        mask,
-        summary["features"][:num_features],
-        params.velocity,
-        params.missing == "interpolate",
-        summary.get("offsets", {}),
-        "predict got values",
-        range(len(values)),
-    )
+
+    def read(index: int) -> np.ndarray:
+        if index < num_features:
+            return values[:, :, index][mask]
+        return (~np.isnan(values[:, :, features.index(masked[index - num_features])][mask])).astype(np.float32)
+
+    offsets = summary.get("offsets", {})
+    found, _, _ = make_features(read, mask, features, params.velocity, params.missing != REFUSE, offsets)
     standardize(found, ~mask, summary["mean"], summary["std"])
     return found, None
+
+
+def without_velocities(features: Sequence[str], velocity: bool) -> Sequence[str]:
+    return features[: len(features) // 2] if velocity else features
+
+
+def masked_of(features: Sequence[str], missing: str) -> tuple[str, ...]:
+    """The argument `masked` of to_sequences that led to `features`, which have no velocities."""
+    return tuple(name.removesuffix(SEEN) for name in features if missing == MASK and name.endswith(SEEN))
 
 
 def check_numbers_of_test(label: str, numbers: np.ndarray) -> None:

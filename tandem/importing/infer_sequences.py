@@ -39,9 +39,7 @@ def infer_sequences(columns: TableColumns, choose: Choose, options: Mapping[str,
     choose("groups", lambda: find_groups(columns, sequence, (sequence, step, label)))
     taken = (sequence, step, label)
     features = choose("features", lambda: find_changing(columns, sequence, taken))
-    num_empty = sum(int(columns.numbers(column).isna().sum()) for column in features)
-    gaps = f"{num_empty:,} of {len(columns.frame) * len(features):,} cells are empty"
-    choose("missing", lambda: ("interpolate", gaps) if num_empty else ("refuse", "no cell is empty"))
+    choose("missing", lambda: find_missing(columns, sequence, features))
 
 
 def without_step(columns: TableColumns, sequence: str) -> str:
@@ -100,6 +98,31 @@ def changes(columns: TableColumns, column: str, first: np.ndarray) -> np.ndarray
     """(R,) whether a row's cell differs from that of its sequence's first row (`first`); two empty cells are equal."""
     cells = columns.frame[column].to_numpy()
     return np.asarray((cells != cells[first]) & ~(pd.isna(cells) & pd.isna(cells[first])))
+
+
+def find_missing(columns: TableColumns, sequence: str, features: Sequence[str]) -> Choice:
+    """mask if features are missing together, such as the points of a hand, and some sequences never have them."""
+    codes, patterns, num_empty = columns.codes(sequence), set[bytes](), 0
+    is_never, lengths = np.zeros(codes.max() + 1, dtype=bool), np.bincount(codes)
+    for column in features:
+        is_empty = columns.numbers(column).isna().to_numpy()
+        if num := int(is_empty.sum()):
+            num_empty += num
+            patterns.add(np.packbits(is_empty).tobytes())
+            is_never |= np.bincount(codes, is_empty) == lengths
+    if not num_empty:
+        return "refuse", "no cell is empty"
+    gaps = f"{num_empty:,} of {len(columns.frame) * len(features):,} cells are empty"
+    if not is_never.any():
+        return "interpolate", gaps
+    gaps += f", and {is_never.sum():,} of {len(lengths):,} sequences never have some of the features"
+    if 2 * len(patterns) <= len(features):
+        num = len(patterns)
+        return (
+            "mask",
+            f"{gaps}, so {num} column{'s say' if num > 1 else ' says'} what was seen (or --missing interpolate)",
+        )
+    return "interpolate", f"{gaps} (--missing mask adds columns that say what was seen)"
 
 
 def orders_too(columns: TableColumns, sequence: str, step: str, column: str) -> bool:

@@ -117,7 +117,9 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--features", metavar="A,B,C", type=lambda text: text.split(","), help="default: all other numeric columns"
     )
-    parser.add_argument("--missing", choices=("refuse", "interpolate", "skip"), help="what to do with empty cells")
+    parser.add_argument(
+        "--missing", choices=("refuse", "interpolate", "mask", "skip"), help="what to do with empty cells"
+    )
     parser.add_argument("--na", metavar="A,B,C", type=lambda text: text.split(","), help=NA_HELP)
     parser.add_argument("--model", help=f"{', '.join(schema.BUILT_IN)}; default: by the task and the size of the data")
     parser.add_argument("--epochs", type=int, help="default: by the size of the data")

@@ -178,7 +178,7 @@ class SequenceTable(TableSource, SequenceKeys):
     split: Split
     seed: Whole = 0
     velocity: StrictBool = False
-    missing: Literal["refuse", "interpolate"] = "refuse"
+    missing: Literal["refuse", "interpolate", "mask"] = "refuse"
     # A column such as the person or device. All sequences with one value stay on one side of the split: scikit-learn's
     # `groups`.
     groups: StrictStr = NO_GROUPS
@@ -215,7 +215,7 @@ class OwnSequences(OwnSource, SequenceKeys):
     split: Split | None = None  # not needed if the data says which sequence is in which split
     seed: Whole = 0  # of the random split; the function receives it too if it has a parameter of this name
     velocity: StrictBool = False
-    missing: Literal["refuse", "interpolate"] = "refuse"
+    missing: Literal["refuse", "interpolate", "mask"] = "refuse"
     groups: StrictStr = NO_GROUPS
 
 

@@ -523,6 +523,57 @@ def test_gaps_are_filled_over_the_step_column(tmp_path: Path, is_sorted: bool):
     assert found.summary["num_filled"] == 40
 
 
+def with_hands() -> pd.DataFrame:
+    """Two hands: in sequences 0 to 9 the left one is never seen, in 10 to 19 the right one not in the first steps."""
+    table = make_table().rename(columns={"x": "left_x", "y": "left_y"})
+    table[["right_x", "right_y"]] = make_table(seed=1)[["x", "y"]].to_numpy()
+    table.loc[table["sequence"] < 10, ["left_x", "left_y"]] = np.nan
+    table.loc[table["sequence"].between(10, 19) & (table["step"] < 3), ["right_x", "right_y"]] = np.nan
+    return table
+
+
+HANDS = replace(
+    PARAMS, columns=replace(PARAMS.columns, features=("left_x", "left_y", "right_x", "right_y")), missing="mask"
+)
+
+
+def test_a_feature_that_a_sequence_never_has_is_the_mean_of_train(tmp_path: Path):
+    """The mean and the deviation are those of the sequences that have it. The velocity is a feature like others."""
+    table = with_hands()
+    found = prepared(tmp_path, table, replace(HANDS, missing="interpolate"))
+    order = np.argsort(found.sequences.ids.astype(int))
+    values = found.sequences.values[order]
+    assert not values[:10][:, :, [0, 1, 4, 5]].any() and values[10:, :, :2].any(axis=(1, 2)).all()
+    train = table["sequence"].isin(found.sequences.ids[found.parts["train"]].astype(int))
+    np.testing.assert_allclose(found.mean[:2], table.loc[train, ["left_x", "left_y"]].mean(), rtol=1e-5)
+    np.testing.assert_allclose(found.std[:2], table.loc[train, ["left_x", "left_y"]].std(ddof=0), rtol=1e-5)
+    assert found.summary["num_filled"] == 60  # of the right hand
+    remark = "10 of 40 sequences never have a value of left_x, left_y; it is the mean of train there (0)"
+    assert found.summary["remarks"] == [remark]
+    table.loc[table["sequence"] == 3, ["right_x", "right_y"]] = np.nan
+    with pytest.raises(ValueError, match="sequence '3' has no value of any feature; leave it out"):
+        prepared(tmp_path, table, HANDS)
+
+
+@pytest.mark.parametrize("velocity", [False, True])
+def test_a_mask_says_which_features_were_seen_also_in_new_data(tmp_path: Path, velocity: bool):
+    """One column for each group of features that are missing in the same rows."""
+    table = with_hands()
+    found = prepared(tmp_path, table, replace(HANDS, velocity=velocity))
+    features = [*HANDS.columns.features, "left_x seen", "right_x seen"]
+    assert found.summary["features"] == features + [f"d{name}" for name in features] * velocity
+    order = np.argsort(found.sequences.ids.astype(int))
+    masks = (found.sequences.values * found.std + found.mean)[order][:, :, 4:6].reshape(-1, 2)
+    np.testing.assert_allclose(masks, table[["left_x", "right_x"]].notna(), atol=1e-5)
+    plain = prepared(tmp_path, table, replace(HANDS, velocity=velocity, missing="interpolate"))
+    np.testing.assert_array_equal(plain.sequences.values[:, :, :4], found.sequences.values[:, :, :4])
+
+    raw = np.stack([table[name].to_numpy().reshape(40, 6) for name in HANDS.columns.features], axis=2)
+    params = replace(HANDS, velocity=velocity)
+    again, _ = source_module("sequences").raw_to_inputs(raw, np.ones((40, 6), dtype=bool), params, found.summary)
+    np.testing.assert_allclose(again, found.sequences.values[order], atol=1e-6)
+
+
 def test_a_step_that_goes_back_once_is_named(tmp_path: Path):
     """A counter that begins again, or a local time when the clock is set back: sorted, the end comes first."""
     table = make_table(40, lengths=(8,))
