@@ -203,7 +203,7 @@ def divisors(std: ArrayLike) -> np.ndarray:
     return np.where(np.asarray(std) == 0, np.inf, std)
 
 
-def remarks_about_unseen(is_unseen: np.ndarray, features: Sequence[str]) -> tuple[str, ...]:
+def remarks_about_unseen(is_unseen: np.ndarray, features: tuple[str, ...]) -> tuple[str, ...]:
     """is_unseen (N, F)."""
     names = [features[index] for index in np.flatnonzero(is_unseen.any(axis=0))]
     num = int(is_unseen.any(axis=1).sum())

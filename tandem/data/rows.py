@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 
 from tandem.data.arrays import Sequences, make_features
 from tandem.data.splits import SPLITS
-from tandem.data.tables import SPLIT_COLUMN, SPLIT_WORDS, RawTable, factorize, raise_if_any, read_numbers
+from tandem.data.tables import SPLIT_COLUMN, SPLIT_WORDS, RawTable, factorize, raise_if_any, read_numbers, value_type
 from tandem.params.schema import NO_GROUPS, Columns
 
 NO_EVENT = "none"  # the label of a step without an event; an empty cell means the same
@@ -53,14 +53,14 @@ def to_sequences(
     has_times = pa.types.is_temporal(table.columns[columns.step].type)
     step = read_numbers(table, columns.step, keep_whole=True)
     num_sequences = len(ids)
-    lengths = np.bincount(codes, minlength=num_sequences).astype(np.int32)
+    order, repeats = order_by_step(table, columns, codes, ids, step)
+    lengths = np.bincount(codes if order is None else codes[order], minlength=num_sequences).astype(np.int32)
     num_steps = int(lengths.max())
     if lengths.min() < 2:
         short = int(lengths.argmin())
         raise ValueError(
             f"{table.name}: sequence {str(ids[short])!r} has {lengths[short]} step; every sequence needs at least 2"
         )
-    order = order_by_step(table, columns, codes, ids, step)
     wraps = [] if order is None else remarks_about_wraps(codes, step, columns.step)
     starts = np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)[:-1]])
     first_rows = starts if order is None else order[starts]
@@ -70,6 +70,7 @@ def to_sequences(
         times = np.zeros(is_real.shape)
         times[is_real] = step - np.repeat(step[starts], lengths)
     distances = (step[starts + lengths - 1] - step[starts]) / (lengths - 1) / (1e9 if has_times else 1)  # (N,)
+    table.remarks.extend(repeats)
     table.remarks.extend(wraps or remarks_about_rates(distances, "s" if has_times else columns.step))
     del step
 
@@ -174,22 +175,40 @@ def remarks_about_rates(distances: np.ndarray, unit: str) -> list[str]:
 
 def order_by_step(
     table: RawTable, columns: Columns, codes: np.ndarray, names: np.ndarray, step: np.ndarray
-) -> np.ndarray | None:
-    """The indices (R,) that sort the rows by sequence and step; None if they are sorted, as in most tables.
+) -> tuple[np.ndarray | None, list[str]]:
+    """The indices that sort the rows by sequence and step, without those that repeat another one in all columns of the
+    table, and a remark about these. None if the rows are sorted, as in most tables.
 
-    `codes` (R,) are indices into the sequences' `names`. Raises ValueError if a step repeats in a sequence.
+    `codes` (R,) are indices into the sequences' `names`. Raises ValueError if a step repeats in a sequence in rows that
+    differ.
     """
     is_same = codes[1:] == codes[:-1]
     if ((codes[1:] > codes[:-1]) | (is_same & (step[1:] > step[:-1]))).all():
-        return None
+        return None, []
     order = np.lexsort((step, codes))
     step, codes = step[order], codes[order]
-    if len(repeats := np.flatnonzero((codes[1:] == codes[:-1]) & (step[1:] == step[:-1]))):
-        row = repeats[order[repeats + 1].argmin()]
+    repeats = np.flatnonzero((codes[1:] == codes[:-1]) & (step[1:] == step[:-1]))
+    if not len(repeats):
+        return order, []
+    are_equal = np.ones(len(repeats), dtype=bool)
+    for cells in table.columns.values():
+        are_equal &= equal_cells(cells, order[repeats], order[repeats + 1])
+    wrong = repeats if are_equal.all() else repeats[~are_equal]
+    row = wrong[order[wrong + 1].argmin()]
+    places = table.places(order[row], order[row + 1])
+    if not are_equal.all():
         sequence = "the recording" if columns.sequence == NO_GROUPS else f"{columns.sequence} {names[codes[row]]}"
-        places = table.places(order[row], order[row + 1])
-        raise ValueError(f"{table.name}: {repeated_step(columns.step, sequence, places, len(repeats))}")
-    return order
+        raise ValueError(f"{table.name}: {repeated_step(columns.step, sequence, places, len(wrong))}")
+    what = "1 row that repeats another one is" if len(wrong) == 1 else f"{len(wrong):,} rows that repeat others are"
+    return np.delete(order, repeats + 1), [f"{what} left out: {places} are equal"]
+
+
+def equal_cells(cells: pa.ChunkedArray, first: np.ndarray, second: np.ndarray) -> np.ndarray:
+    """Whether the cells of two lists of rows are equal; two empty cells are."""
+    values = cells.unify_dictionaries()
+    one, other = (values.take(pa.array(rows)).cast(value_type(cells.type)) for rows in (first, second))
+    are_empty = pc.and_(*(pc.is_null(each, nan_is_null=True) for each in (one, other)))
+    return np.asarray(pc.fill_null(pc.or_kleene(pc.equal(one, other), are_empty), False))
 
 
 def repeated_step(step: str, sequence: str, places: str, num_repeats: int) -> str:

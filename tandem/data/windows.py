@@ -37,7 +37,7 @@ class Windows:
 class SortedRows:
     """The rows of a table, sorted by recording and step."""
 
-    order: np.ndarray  # (R,) their indices in the table
+    order: np.ndarray  # (R,) their indices in the table, without repeated rows
     recording: np.ndarray  # (R,) indices into `names`
     names: np.ndarray  # of the recordings
     is_new: np.ndarray  # (R - 1,) whether the next row is of another recording
@@ -133,8 +133,8 @@ def sort_rows(table: RawTable, columns: Columns) -> SortedRows:
     if columns.sequence != NO_GROUPS:
         recording, names = factorize(table, columns.sequence)
     step = read_numbers(table, columns.step, keep_whole=True)
-    order = order_by_step(table, columns, recording, names, step)
-    remarks = [] if order is None else remarks_about_wraps(recording, step, columns.step)
+    order, remarks = order_by_step(table, columns, recording, names, step)
+    remarks += [] if order is None else remarks_about_wraps(recording, step, columns.step)
     order = np.arange(len(step)) if order is None else order
     step, recording = step[order], recording[order]
     is_new, distance = recording[1:] != recording[:-1], np.diff(step)
@@ -147,7 +147,7 @@ def find_stretches(
 ) -> Stretches:
     """A stretch ends with its recording, at a gap, and where the label, the group or the split changes."""
     keys = [factorize(table, key)[0] for key in (groups, SPLIT_COLUMN) if key in table.columns]
-    has_label = np.ones(len(rows.order), dtype=bool)
+    has_label = np.ones(rows.order.max() + 1, dtype=bool)
     if is_labelled:
         labels, classes = factorize(table, columns.label, empty=NO_EVENT)
         has_label = classes.astype(np.str_)[labels] != NO_EVENT

@@ -131,9 +131,9 @@ class TableColumns:
     def repeats(self, column: str) -> bool:
         return self.num_distinct(column) < max(2, 0.95 * len(self.frame))
 
-    def is_together(self, column: str) -> bool:
-        """Whether equal cells are in adjacent rows."""
-        codes = self.codes(column)
+    def is_together(self, column: str, order: np.ndarray | None = None) -> bool:
+        """Whether equal cells are in adjacent rows, in the order of the file or in `order` (R,)."""
+        codes = self.codes(column) if order is None else self.codes(column)[order]
         return int((codes[1:] != codes[:-1]).sum()) + 1 == self.num_distinct(column)
 
 

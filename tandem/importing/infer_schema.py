@@ -10,7 +10,7 @@ from typing import Any
 from tandem.command import WrongArgument
 from tandem.importing import recipe
 from tandem.importing.columns import Choice, Choices, NotFound, TableColumns, named, shortened
-from tandem.importing.infer_sequences import OF_SEQUENCES, SEQUENCE_NAMES, find_ids, infer_sequences
+from tandem.importing.infer_sequences import OF_SEQUENCES, SEQUENCE_NAMES, find_ids, infer_sequences, labelled_ids
 from tandem.importing.infer_series import NO_SEASON, OF_SERIES, find_times, infer_series
 from tandem.importing.infer_windows import infer_recordings
 from tandem.params import schema
@@ -75,7 +75,8 @@ def infer_schema(columns: TableColumns, options: Mapping[str, Any], known: Choic
             "--time and --target for one series (forecast)"
         )
     times = find_times(columns)
-    is_series = times and not columns.repeats(times[0]) and not named(SEQUENCE_NAMES, find_ids(columns))
+    is_series = times and not columns.repeats(times[0])
+    is_series = is_series and not named(SEQUENCE_NAMES, find_ids(columns)) and not labelled_ids(columns)
     if not of_series:
         known = {**known, **infer_recordings(columns, options, known, bool(is_series))}
     if "window" in known and known["sequence"][0] == NO_GROUPS:

@@ -21,6 +21,7 @@ GROUP_NAMES = (
 )
 GROUP_NAMES += "machine engine unit site".split()
 GROUP_NAMES = [*GROUP_NAMES, *(f"{name}s" for name in GROUP_NAMES), "day"]
+CALENDAR_NAMES = "date period month quarter year week weekday day hour season".split()
 COUNTING_NAMES = "row index id number nr no".split()
 MOST_REPEATS = 0.5  # the share of rows up to which a repeated step is a mistake, such as an id that occurs twice
 MISTAKEN_SHARE = 0.05  # of the sequences, in which a label may change by mistake
@@ -250,13 +251,37 @@ def repeats_of(columns: TableColumns, sequence: str, step: str, largest_share: f
 def find_ids(columns: TableColumns) -> list[str]:
     """Repeating columns: first by name, then with equal cells in adjacent rows, then text, then more distinct ids."""
     candidates = columns.of_kind("text", "whole", "time")
-    names, ranked = named(SEQUENCE_NAMES, candidates), []
+    names, ranked, labelled = named(SEQUENCE_NAMES, candidates), [], labelled_ids(columns)
     for column in candidates:
         num, is_named, is_together = columns.num_distinct(column), column in names, columns.is_together(column)
-        if 2 <= num <= len(columns.frame) / 2 and (is_named or is_together or columns.kinds[column] == "text"):
+        is_likely = is_named or is_together or columns.kinds[column] == "text" or column in labelled
+        if 2 <= num <= len(columns.frame) / 2 and is_likely:
             # Of two matching names (trial, sample), the sequence id has its equal cells in adjacent rows.
             ranked.append((not is_named, not is_together, names.index(column) if is_named else -num, column))
     return [column for *_, column in sorted(ranked)]
+
+
+def labelled_ids(columns: TableColumns) -> list[str]:
+    """The ids of labelled sequences, whatever their names: the rows of each value are together, in the file or in the
+    order of their times, and another text column, or one called label, has one word there. No days, months and so on.
+    """
+    steps = [
+        name for name in named(STEP_NAMES, columns.of_kind("time", "whole", "number")) if not columns.repeats(name)
+    ]
+    orders = [np.arange(len(columns.frame)), *(np.argsort(columns.numbers(step), kind="stable") for step in steps)]
+    candidates = columns.of_kind("text", "whole")
+    candidates = [name for name in candidates if name not in named(CALENDAR_NAMES, candidates)]
+    candidates = [name for name in candidates if any(columns.is_together(name, order) for order in orders)]
+    labels = {*columns.of_kind("text"), *named(LABEL_NAMES[:3], columns.of_kind("whole", "flag"))}
+    num = {name: columns.num_distinct(name) for name in {*candidates, *labels}}
+    found = []
+    for name in candidates:
+        for label in labels:
+            if name != label and 2 <= num[label] <= num[name] / 2 <= len(columns.frame) / 8:
+                if len(columns.frame[[name, label]].drop_duplicates()) == num[name]:
+                    found.append(name)
+                    break
+    return found
 
 
 def find_steps(columns: TableColumns, sequence: str, of: Sequence[str] | None = None) -> Iterator[Choice]:

@@ -124,7 +124,7 @@ class Predictor:
             return values, NewInputs(mask, sequences.ids)
         # A network counts the rows of a sequence; users know the values of the table's own step column.
         groups = table.groupby(table[columns.sequence].astype(str).str.strip())[columns.step]
-        by_sequence = {name: part.sort_values().to_numpy() for name, part in groups}
+        by_sequence = {name: np.unique(part) for name, part in groups}
         return values, NewInputs(mask, sequences.ids, [by_sequence[name] for name in sequences.ids])
 
 

@@ -153,7 +153,7 @@ def test_options_override_what_is_inferred(tmp_path: Path):
         (lambda t: t, "--label label --target f0", ["--label, --target do not go together"]),
         (lambda t: t, "--model seq2seq", ["'seq2seq'", "do not go together"]),
         (lambda t: t, "--epochs 0", ["epochs is 0", "at least 1"]),
-        (lambda t: t, "--missing skip", ["preprocess.missing is 'skip'", "accepted: interpolate, refuse"]),
+        (lambda t: t, "--missing skip", ["preprocess.missing is 'skip'", "accepted: interpolate, mask, refuse"]),
     ],
 )  # fmt: skip
 def test_a_mistake_gets_one_sentence(tmp_path: Path, change: Any, options: str, words: list[str]):
