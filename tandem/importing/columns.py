@@ -116,9 +116,13 @@ class TableColumns:
         cells, place = self.frame[column].dropna().astype(str), f"table[{column!r}]"
         dates = cells[cells.str.fullmatch(ODD_DATE)]
         if len(dates) > 0.9 * len(cells):
-            convert, is_year_first = f"{place} = pandas.to_datetime({place}", re.match(r"\d{4}", dates.iloc[0])
-            convert += ")" if is_year_first else ", dayfirst=True), without dayfirst if the month comes first"
-            return f"dates like {dates.iloc[0]!r}; write them as 2024-03-01: {convert}"
+            convert, asked = f"{place} = pandas.to_datetime({place}", ""
+            if re.match(r"\d{4}", dates.iloc[0]):
+                convert += ")"
+            else:
+                convert += ", dayfirst=True), without dayfirst if the month comes first"
+                asked = "of a text table, --dayfirst yes or --dayfirst no says what comes first; else "
+            return f"dates like {dates.iloc[0]!r}; {asked}write them as 2024-03-01: {convert}"
         units = cells.str.extract(f"^{number_signs.WITH_UNIT}$")[1].dropna()
         with_unit, end = (" with a unit", f".str.removesuffix({units.iloc[0]!r})") if len(units) else ("", "")
         cell, ways = number_signs.conversions(cells)

@@ -18,9 +18,9 @@ from typing import Any
 
 import pandas as pd
 
-from tandem.command import WrongArgument
+from tandem.command import NO_ANSWER, CommandError, WrongArgument
 from tandem.data.tables import is_plain
-from tandem.importing import array_files, folders, recordings, text_tables, ts_files, wide
+from tandem.importing import array_files, date_signs, folders, recordings, text_tables, ts_files, wide
 from tandem.importing.columns import TableColumns, named
 from tandem.importing.infer_sequences import LABEL_NAMES
 from tandem.importing.long_table import Source, SplitFile, open_parquet
@@ -38,6 +38,7 @@ def add_arguments(group: Any) -> None:
     group.add_argument("--axes", choices=("NTC", "NCT", "TC", "CT", "T", "C"), help=AXES_HELP)
     group.add_argument("--encoding", help="encoding of a text table, e.g. windows-1252")
     group.add_argument("--decimal", choices=SIGNS, help="the decimal sign of a text table")
+    group.add_argument("--dayfirst", choices=("yes", "no"), help="whether 01/02/2024 is the first of February")
     group.add_argument("--thousands", choices=SIGNS, help="the sign between thousands in a text table")
 
 
@@ -65,6 +66,8 @@ def open_path(path: Path, options: Mapping[str, Any]) -> Source:
     else:
         others = (text_tables.find_format(file, options) for _, file in files if file != path)
         text = text_tables.with_notation(text_tables.find_format(path, options), options, others)
+        for column in (options.get("needed") or {*()}) & {*text.unclear}:
+            raise CommandError(date_signs.question(str(path), column, text.unclear[column]), NO_ANSWER)
         name = f"{stem}.csv" if text.is_ready and not text.compression else f"{stem}.csv.gz"
         try:
             frame, notes = text_tables.read_sample(text), text.notes
@@ -144,6 +147,7 @@ USES = {
     "encoding": ("a table", "a folder"),
     "decimal": ("a table", "a folder"),
     "thousands": ("a table", "a folder"),
+    "dayfirst": ("a table", "a folder"),
 }
 
 

@@ -16,6 +16,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import islice, pairwise
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -29,6 +30,7 @@ from tandem.data import tables
 from tandem.data.tables import MISSING, as_numbers, cast_or_none, is_number
 from tandem.data.times import PERIOD_FORMS, YEAR_FORM, first_day
 from tandem.importing import number_signs
+from tandem.importing.date_signs import DateCells, as_iso
 from tandem.importing.number_signs import DECIMAL, THOUSANDS, ColumnCells, Notation
 from tandem.params.parsing import one_line
 from tandem.progress import ProgressLine
@@ -75,6 +77,7 @@ class TextTable:
     names_index: bool = False  # the header omits the first column's name; `names` includes one
     na: tuple[str, ...] = ()  # cells without a number, besides MISSING
     notation: Notation = Notation()
+    unclear: Mapping[str, str] = field(default_factory=dict)  # columns of dates of which the day or the month is first
 
     @property
     def is_ready(self) -> bool:
@@ -86,7 +89,7 @@ class TextTable:
 
 def sniff(path: Path, options: Mapping[str, Any]) -> TextTable:
     """Detect the format of the text of `path` and the notation of its numbers. `options`: the given options, of which
-    `encoding`, `na`, `decimal` and `thousands` count.
+    `encoding`, `na`, `decimal`, `thousands` and `dayfirst` count.
 
     Raises ValueError if it is no text, and as `with_notation` does.
     """
@@ -159,14 +162,22 @@ def with_notation(table: TextTable, options: Mapping[str, Any], others: Iterable
     if len(given) == 2 and len({*given.values()}) == 1:
         both = f"--decimal and --thousands are both {given[DECIMAL]!r}"
         raise WrongArgument(f"{both}, and a sign has one meaning; give one")
-    columns = {name: ColumnCells() for name in table.names}
+    columns, dates = {name: ColumnCells() for name in table.names}, {name: DateCells() for name in table.names}
     for each in (table, *others):
         with suppress(ValueError):  # a row with too many cells: the reader of the file reports it
             for name, cells in text_columns(each):
                 columns[name].add(cells, str(each.path), name, table.na)
+                dates[name].add(cells)
     notation = number_signs.find_notation(columns, table.delimiter, given)
-    note = [("numbers", notation.words, notation.reason)] if notation.words else []
-    return replace(table, notation=notation, notes=[*table.notes, *note])
+    notes = [("numbers", notation.words, notation.reason)] if notation.words else []
+    convert = dict(notation.columns)
+    for name, found in dates.items():
+        if form := found.form(day_first := options.get("dayfirst")):
+            convert[name] = partial(as_iso, form=form)
+            notes.append(("dates", f"{name}: {found.example} is {found.iso(form)}", found.reason(day_first)))
+    unclear = {name: found.example for name, found in dates.items() if found.is_open and name not in convert}
+    notation = replace(notation, columns=convert)
+    return replace(table, notation=notation, notes=[*table.notes, *notes], unclear=unclear)
 
 
 def text_columns(table: TextTable) -> Iterator[tuple[str, pa.Array]]:
@@ -323,7 +334,7 @@ def with_numbers(table: TextTable, block: pa.Table, types: Mapping[str, pa.DataT
     kinds = types or {}
     for place, name in enumerate(block.column_names):
         if name in table.notation.columns:
-            cells = number_signs.converted(block[place], *table.notation.columns[name])
+            cells = table.notation.columns[name](block[place])
             if kinds.get(name) != pa.string():
                 cells = inferred(cells, table.na) if name not in kinds else as_floats(cells, name, table)
             block = block.set_column(place, name, cells)
@@ -331,9 +342,11 @@ def with_numbers(table: TextTable, block: pa.Table, types: Mapping[str, pa.DataT
 
 
 def inferred(cells: pa.ChunkedArray, na: Sequence[str]) -> pa.ChunkedArray:
-    """Text as whole numbers, else as numbers, else as it is."""
+    """Text as whole numbers, else as numbers or times, else as it is."""
     numbers, _ = as_numbers(cells, na)
-    return cells if numbers is None else cast_or_none(numbers, pa.int64()) or numbers
+    if numbers is None:
+        return cast_or_none(cells, pa.timestamp("ns")) or cells
+    return cast_or_none(numbers, pa.int64()) or numbers
 
 
 def as_floats(cells: pa.ChunkedArray, name: str, table: TextTable) -> pa.ChunkedArray:

@@ -186,8 +186,12 @@ def test_ids_second_labels_and_constants_are_no_features(tmp_path: Path):
         (clips(["a", "b", "c"] * 8).assign(f0=1.0, f1=2.0), ["no feature that changes", "f0 (never changes)"]),
         (series(value=[1.0] * 299 + [1e39]), ["line 301", "'value'", "4e+18", "1e+39"]),
         (
-            clips(["a", "b"] * 8).assign(frame=lambda t: t.frame.map(lambda n: f"{n + 1:02}.03.2024")),
-            ["'frame' holds dates like '01.03.2024'", "pandas.to_datetime(table['frame'], dayfirst=True)"],
+            clips(["a", "b"] * 8).assign(frame=lambda t: t.frame.map(lambda n: f"{n + 1:02}/03/2024")),
+            [
+                "'frame' holds dates like '01/03/2024'",
+                "--dayfirst yes",
+                "pandas.to_datetime(table['frame'], dayfirst=True)",
+            ],
         ),
         (
             pd.DataFrame({"gesture": ["a", "b"] * 9, "mean": np.random.default_rng(0).normal(size=18), "peak": 1.5}),
