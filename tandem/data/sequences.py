@@ -18,6 +18,7 @@ from tandem.data import Arrays, windows
 from tandem.data.arrays import (
     PreparedSequences,
     Sequences,
+    listed,
     make_features,
     remarks_about_constants,
     remarks_about_unseen,
@@ -35,6 +36,7 @@ from tandem.params.schema import NO_GROUPS, Columns, OwnSequences, SequenceTable
 # A larger share of copies among the sequences makes intervals too narrow. In simulations of random labels, a test made
 # 3% false claims without copies, 13% with one copy of each sequence, and 48% with seven.
 MAX_COPIES = 0.2
+OMIT = "omit"
 
 
 def prepare(params: SequenceTable, folder: Path, target_kind: str) -> PreparedSequences:
@@ -110,12 +112,19 @@ def split_and_standardize(
     """Split `sequences`, and standardize them in place by the training split's statistics. `label`: the
     name of a numeric label.
     """
+    rare = find_rare(sequences, params)
+    if params.rare_classes == OMIT and rare:
+        sequences, rare = without_classes(sequences, rare), []
     num_features = len(without_velocities(sequences.features, params.velocity))
     check_any_feature_changes(name, sequences, num_features)
     duplicates = duplicate_groups(sequences.values[:, :, :num_features], sequences.lengths)
-    parts = split(sequences, duplicates, params)
+    parts = split(sequences, duplicates, params, rare)
     if sequences.stretches is not None:
         sequences = replace(sequences, remarks=(*sequences.remarks, *unscored_labels(sequences, parts["test"])))
+    if rare:
+        names = listed([str(sequences.classes[code]) for code in rare])
+        remark = f"no score covers the classes with fewer than {len(SPLITS)} sequences, which are in train: {names}"
+        sequences = replace(sequences, remarks=(*sequences.remarks, remark))
     copies, num = len(duplicates) - len(np.unique(duplicates)), len(duplicates)
     if sequences.groups is None and copies > MAX_COPIES * num:
         remark = f"{copies:,} of {num:,} sequences are copies; an interval of a score counts equal ones as one group"
@@ -199,8 +208,37 @@ def check_any_feature_changes(name: str, sequences: Sequences, num_features: int
         )
 
 
-def split(sequences: Sequences, duplicates: np.ndarray, params: SequenceTable | OwnSequences) -> dict[str, np.ndarray]:
-    """Return the sorted sequence indices of train, val and test. duplicates (N,): equal for equal sequences.
+def find_rare(sequences: Sequences, params: SequenceTable | OwnSequences) -> list[int]:
+    """The classes with fewer sequences than splits, if each sequence has a class and goes to a split at random."""
+    is_drawn = sequences.splits is None and sequences.groups is None
+    if params.rare_classes is None or not is_drawn or sequences.has_label_per_step or sequences.has_number:
+        return []
+    return np.flatnonzero(np.bincount(sequences.labels, minlength=len(sequences.classes)) < len(SPLITS)).tolist()
+
+
+def without_classes(sequences: Sequences, omitted: list[int]) -> Sequences:
+    is_kept = ~np.isin(sequences.labels, omitted)
+    lengths, num = sequences.lengths[is_kept], int((~is_kept).sum())
+    kept = [code for code in range(len(sequences.classes)) if code not in omitted]
+    if len(kept) < 2:
+        return sequences  # the check of the sizes says what is missing
+    remark = f"{num:,} sequence{'s' * (num > 1)} left out, of classes with fewer than {len(SPLITS)}: "
+    return replace(
+        sequences,
+        values=sequences.values[is_kept, : lengths.max()],
+        lengths=lengths,
+        labels=np.searchsorted(kept, sequences.labels[is_kept]),
+        ids=sequences.ids[is_kept],
+        classes=tuple(sequences.classes[code] for code in kept),
+        remarks=(*sequences.remarks, remark + listed([str(sequences.classes[code]) for code in omitted])),
+    )
+
+
+def split(
+    sequences: Sequences, duplicates: np.ndarray, params: SequenceTable | OwnSequences, rare: Sequence[int] = ()
+) -> dict[str, np.ndarray]:
+    """Return the sorted sequence indices of train, val and test. duplicates (N,): equal for equal sequences. `rare`:
+    the classes that are in train only.
 
     The data's own split takes precedence. If it has no val rows, val is drawn from its train rows. Without it, the
     split is random: see splits.stratified, and splits.grouped for `preprocess.groups`.
@@ -236,8 +274,10 @@ def split(sequences: Sequences, duplicates: np.ndarray, params: SequenceTable | 
 
     if sequences.splits is None:
         if has_class and sequences.groups is None:
-            check_class_sizes(sequences, sum(size > 0 for size in sizes.values()))
-        parts = split_rows(np.arange(len(sequences.ids)), sizes)
+            check_class_sizes(sequences, sum(size > 0 for size in sizes.values()), rare)
+        is_rare = np.isin(labels, rare) & has_class
+        parts = split_rows(np.flatnonzero(~is_rare), {**sizes, "train": sizes["train"] - int(is_rare.sum())})
+        parts["train"] = np.sort(np.concatenate([parts["train"], np.flatnonzero(is_rare)]))
         check_no_split_is_empty(sequences, parts, sizes, duplicates)
     else:
         parts = {name: np.flatnonzero(sequences.splits == name) for name in SPLITS}
@@ -333,13 +373,16 @@ def check_no_split_is_empty(
             )
 
 
-def check_class_sizes(sequences: Sequences, num_splits: int) -> None:
+def check_class_sizes(sequences: Sequences, num_splits: int, rare: Sequence[int]) -> None:
     counts = np.bincount(sequences.labels, minlength=len(sequences.classes))
+    counts[[*rare]] = num_splits
     if counts.min() < num_splits:
         smallest = int(counts.argmin())
+        are_whole = all(isinstance(name, int) for name in sequences.classes)
         raise ValueError(
             f"class {sequences.classes[smallest]!r} has {counts[smallest]} sequences and {num_splits} splits want at "
-            "least one each; add sequences of it, or leave the class out"
+            "least one each; add sequences of it, or leave the class out (`rare_classes: omit` in preprocess)"
+            f"{', or predict the number with task regress (--task regress)' * are_whole}"
             f"{hint_of_alike(str(sequences.classes[smallest]), sequences.classes)}"
         )
 

@@ -8,7 +8,8 @@ import numpy as np
 import pandas as pd
 
 from tandem.command import NO_ANSWER, CommandError
-from tandem.data.rows import NO_EVENT, repeated_step
+from tandem.data.rows import NO_EVENT, alike_labels, repeated_step
+from tandem.data.splits import SPLITS
 from tandem.importing.columns import Choice, Choose, NotFound, TableColumns, find_features, named, shortened, words_of
 from tandem.params.schema import NO_GROUPS
 
@@ -24,6 +25,7 @@ GROUP_NAMES = [*GROUP_NAMES, *(f"{name}s" for name in GROUP_NAMES), "day"]
 CALENDAR_NAMES = "date period month quarter year week weekday day hour season".split()
 COUNTING_NAMES = "row index id number nr no".split()
 MOST_REPEATS = 0.5  # the share of rows up to which a repeated step is a mistake, such as an id that occurs twice
+MOST_RARE = 10  # of more whole numbers, some in fewer sequences than splits, each is rarely a class
 MISTAKEN_SHARE = 0.05  # of the sequences, in which a label may change by mistake
 OF_SEQUENCES = ("sequence", "step", "label")  # options that only this kind of table has
 
@@ -36,8 +38,11 @@ def infer_sequences(columns: TableColumns, choose: Choose, options: Mapping[str,
     label = choose("label", lambda: find_label(columns, sequence, step, options))
     if columns.frame[label].nunique(dropna=False) < 2:
         raise ValueError(f"{columns.name}: {label!r} holds one value only; a label needs two; --label names another")
-    choose("task", lambda: find_task(columns, sequence, step, label))
-    choose("groups", lambda: find_groups(columns, sequence, (sequence, step, label)))
+    task = choose("task", lambda: find_task(columns, sequence, step, label))
+    groups = choose("groups", lambda: find_groups(columns, sequence, (sequence, step, label)))
+    is_drawn = task == "classify" and groups == NO_GROUPS and not columns.has_split
+    if is_drawn and (rare := rare_classes(columns, sequence, label, "keep_rare" in options)):
+        choose("rare_classes", lambda: rare)
     taken = (sequence, step, label)
     features = choose("features", lambda: find_changing(columns, sequence, taken))
     choose("missing", lambda: find_missing(columns, sequence, features))
@@ -369,6 +374,27 @@ def find_label(columns: TableColumns, sequence: str, step: str, options: Mapping
     return likely[-1], why if likely == found else f"it varies within {people[0]!r}; {why}"
 
 
+def labels_of(columns: TableColumns, sequence: str, label: str) -> pd.Series:
+    """How many sequences have each label."""
+    return columns.frame[label].iloc[np.unique(columns.firsts(sequence))].value_counts()
+
+
+def rare_classes(columns: TableColumns, sequence: str, label: str, are_kept: bool) -> Choice | None:
+    """What to do with classes that have fewer sequences than splits, if less than half of the sequences have such."""
+    counts = labels_of(columns, sequence, label)
+    rare = counts[counts < len(SPLITS)]
+    names, num = [f"{name} ({num:,})" for name, num in rare.items()], int(rare.sum())
+    if not names or len(counts) - len(rare) < 2 or 2 * num > counts.sum():
+        return None
+    if any(rare.index.isin(alike).any() for alike in alike_labels([*counts.index])):  # one may be a slip of another
+        return None
+    what = f"{num:,} sequence{'s' * (num > 1)} of {len(rare):,} class{'es' * (len(rare) > 1)} that have too few"
+    number = ", --task regress predicts the number" * (columns.kinds[label] == "whole")
+    if are_kept:
+        return "train", f"{what} are in train only, so no score covers them: {shortened(names)}"
+    return "omit", f"{what} are left out: {shortened(names)} (--keep-rare puts them into train{number})"
+
+
 def varies(columns: TableColumns, column: str, group: str, first: np.ndarray) -> bool:
     """Whether two sequences of one person or device have different values. `first` (R,): each sequence's first row."""
     rows = np.unique(first)
@@ -396,7 +422,8 @@ def find_task(columns: TableColumns, sequence: str, step: str, label: str) -> Ch
     changes = events.groupby(columns.codes(sequence)).transform("nunique") > 1
     if not changes.any():
         num, num_sequences = columns.num_distinct(label), columns.num_distinct(sequence)
-        is_many = num > max(20, num_sequences / 3) and not named(LABEL_NAMES[:3], [label])
+        are_rare = num > MOST_RARE and labels_of(columns, sequence, label).min() < len(SPLITS)
+        is_many = (num > max(20, num_sequences / 3) or are_rare) and not named(LABEL_NAMES[:3], [label])
         if columns.kinds[label] == "number" or (columns.kinds[label] == "whole" and is_many):
             why = f"{label!r} is a number with {num:,} values, one per sequence (--task classify: its classes)"
             return "regress", why

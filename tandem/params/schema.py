@@ -123,6 +123,8 @@ class SequenceKeys(Section):
     """
 
     reader: ClassVar[str] = "sequences"  # the module of tandem/data that takes the data
+    # Classes with fewer sequences than splits: left out, or in train only. None: an error.
+    rare_classes: Literal["omit", "train"] | None = None
     na: Unique[StrictStr] = ()  # cells without a number, besides MISSING of tandem/data/tables.py
 
     @model_validator(mode="after")
