@@ -11,6 +11,7 @@ If the path is one of two files (_TRAIN and _TEST), both are read and define the
 """
 
 import re
+import shlex
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
@@ -91,7 +92,11 @@ def open_path(path: Path, options: Mapping[str, Any]) -> Source:
         return wide.open_wide(path, files, text, columns, options, [*notes, note])
     if text is not None and not text.has_header:
         shown = ", ".join(map(str, frame.iloc[:1, :4].to_numpy().ravel())) or "empty"
-        raise ValueError(f"{path} has no header (its first row is {shown}); write the columns' names there")
+        names, sign = ",".join("ABCDEFGHIJ"[: len(frame.columns)]), text.delimiter
+        raise ValueError(
+            f"{path} has no header (its first row is {shown}); write the columns' names there: (echo "
+            f"'{names.replace(',', sign)}'; cat {shlex.quote(str(path))}) > new.csv, with your names for A, B and so on"
+        )
     if text is None and layout != "long" and not wide.is_long(columns):
         wide.check_not_nested(path)
     if len(files) > 1:
