@@ -17,8 +17,9 @@ GROUPS = "Arrays.groups"
 
 def from_arrays(arrays: Arrays, params: OwnSequences, place: str, target_kind: str) -> Sequences:
     """Check the arrays of a source of the workload's own, and convert them. A ValueError begins with `place`."""
-    if params.columns or params.groups != NO_GROUPS or params.na:
+    if params.columns or params.groups != NO_GROUPS or params.na or params.categories:
         key = "columns" if params.columns else "na" if params.na else "groups"
+        key = "categories" if params.categories else key
         more = "; return the groups in Arrays.groups" if key == "groups" else ""
         raise ValueError(f"preprocess has `{key}`, and {place} returns Arrays, which have no columns; remove it{more}")
     values = checked(arrays.values, place, "values", "fiu", {"N": None, "T": None, "F": None})

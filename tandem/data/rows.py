@@ -15,14 +15,15 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tandem.data.arrays import Sequences, make_features
+from tandem.data.arrays import Sequences, listed, make_features
 from tandem.data.splits import SPLITS
 from tandem.data.tables import SPLIT_COLUMN, SPLIT_WORDS, RawTable, factorize, raise_if_any, read_numbers, value_type
-from tandem.params.schema import NO_GROUPS, Columns
+from tandem.params.schema import NO_GROUPS, Columns, columns_of
 
 NO_EVENT = "none"  # the label of a step without an event; an empty cell means the same
 REFUSE, MASK = "refuse", "mask"  # values of preprocess.missing
 SEEN = " seen"  # at the end of the name of a feature that says where another one has a value
+UNKNOWN = "words that are no categories"  # in a remark that `tandem predict` shows too
 GOES_BACK = "goes back"  # in a remark that `tandem predict` shows too
 SHORTEST_IN_ORDER = 3  # rows of a sequence that may be in any order by chance
 OTHER_RATE = 1.5  # times as long from row to row: recorded at another rate
@@ -129,6 +130,20 @@ def to_sequences(
         group_names=group_names,
         usual_step=float(np.median(distances)),
     )
+
+
+def with_categories(table: RawTable, columns: Columns, categories: Sequence[str]) -> Columns:
+    """`columns` with the features `categories`, such as `mode=low`, which are made of the table's columns of text. An
+    empty cell, or a word that is not among them, is none of them; a remark names such words.
+    """
+    for column in columns_of(categories):
+        cells = pc.fill_null(pc.utf8_trim_whitespace(table.take(column).cast(pa.string())), "")
+        words = [name.partition("=")[2] for name in categories if columns_of([name]) == [column]]
+        for word in words:
+            table.columns[f"{column}={word}"] = pc.equal(cells, word).cast(pa.int8())
+        if others := sorted({*pc.unique(cells).to_pylist()} - {*words, ""}):
+            table.remarks.append(f"{column!r} holds {UNKNOWN}: {listed(others)}")
+    return replace(columns, features=columns.features + tuple(categories))
 
 
 def find_masked(table: RawTable, features: Sequence[str]) -> tuple[str, ...]:

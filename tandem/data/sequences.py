@@ -28,10 +28,10 @@ from tandem.data.arrays import (
     without_rounding,
 )
 from tandem.data.own_arrays import from_arrays
-from tandem.data.rows import MASK, REFUSE, SEEN, alike_labels, find_masked, to_sequences
+from tandem.data.rows import MASK, REFUSE, SEEN, alike_labels, find_masked, to_sequences, with_categories
 from tandem.data.splits import SPLITS, duplicate_groups, grouped, merged_groups, sizes_of, stratified
 from tandem.data.tables import RawTable, find_table, from_frame, read_table
-from tandem.params.schema import NO_GROUPS, Columns, OwnSequences, SequenceTable, Window
+from tandem.params.schema import NO_GROUPS, Columns, OwnSequences, SequenceTable, Window, columns_of
 
 # A larger share of copies among the sequences makes intervals too narrow. In simulations of random labels, a test made
 # 3% false claims without copies, 13% with one copy of each sequence, and 48% with seven.
@@ -48,7 +48,9 @@ def prepare(params: SequenceTable, folder: Path, target_kind: str) -> PreparedSe
         texts.append(params.groups)
     if params.window:  # the column of the groups may also be that of the recordings
         texts = [*dict.fromkeys(column for column in texts if column != NO_GROUPS)]
+    texts += [column for column in columns_of(params.categories) if column not in texts]
     table = read_table(path, texts, columns.features, inferred, params.na)
+    columns = with_categories(table, columns, params.categories)
     masked = find_masked(table, columns.features) if params.missing == MASK else ()
     sequences = read_sequences(
         table,
@@ -98,7 +100,9 @@ def prepare_own(params: OwnSequences, found: Any, place: str, target_kind: str) 
     wanted = [columns.sequence, columns.label, columns.step, *columns.features]
     if params.groups != NO_GROUPS:
         wanted.append(params.groups)
+    wanted += [column for column in columns_of(params.categories) if column not in wanted]
     table = from_frame(found, wanted, name, params.na)
+    columns = with_categories(table, columns, params.categories)
     masked = find_masked(table, columns.features) if params.missing == MASK else ()
     sequences = to_sequences(
         table, columns, params.velocity, params.missing != REFUSE, target_kind, params.groups, masked=masked

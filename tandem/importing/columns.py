@@ -206,14 +206,21 @@ def shortened(names: Sequence[str], most: int = 8) -> str:
 
 
 def find_features(
-    columns: TableColumns, found: list[str], taken: Sequence[str], why_not: Mapping[str, str] | None = None
+    columns: TableColumns,
+    found: list[str],
+    taken: Sequence[str],
+    why_not: Mapping[str, str] | None = None,
+    hints: Mapping[str, str] | None = None,
 ) -> Choice:
-    """The columns of `found` whose values change. `why_not`: further columns to exclude, with the reason."""
+    """The columns of `found` whose values change. `why_not`: further columns to exclude, with the reason. `hints`: what
+    to say of columns without numbers instead of their kind.
+    """
     dropped = {column: "never changes" for column in found if columns.num_distinct(column) < 2} | dict(why_not or {})
     kept, known = [column for column in found if column not in dropped], {*found, *taken}
     odd = columns.of_kind("odd", exclude=[*known])
     others = [f"{column} ({columns.advice(column)})" for column in odd]
-    others += [f"{column} ({kind})" for column, kind in columns.kinds.items() if column not in {*known, *odd}]
+    kinds = columns.kinds | dict(hints or {})
+    others += [f"{column} ({kind})" for column, kind in kinds.items() if column not in {*known, *odd}]
     others += [f"{column} ({dropped[column]})" for column in found if column in dropped]
     chooses = "; --features includes them" if dropped else ""
     return kept, "all other numeric columns" + (f"; excluded: {shortened(others)}{chooses}" if others else "")

@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from tandem.command import NO_ANSWER, CommandError
+from tandem.command import NO_ANSWER, CommandError, WrongArgument
 from tandem.data.rows import NO_EVENT, alike_labels, repeated_step
 from tandem.data.splits import SPLITS
 from tandem.importing.columns import Choice, Choose, NotFound, TableColumns, find_features, named, shortened, words_of
-from tandem.params.schema import NO_GROUPS
+from tandem.params.schema import NO_GROUPS, columns_of
 
 # Columns whose name contains one of these words come first, in the order of the words.
 SEQUENCE_NAMES = "sequence seq series trial recording session clip track episode case sample id".split()
@@ -25,6 +25,7 @@ GROUP_NAMES = [*GROUP_NAMES, *(f"{name}s" for name in GROUP_NAMES), "day"]
 CALENDAR_NAMES = "date period month quarter year week weekday day hour season".split()
 COUNTING_NAMES = "row index id number nr no".split()
 MOST_REPEATS = 0.5  # the share of rows up to which a repeated step is a mistake, such as an id that occurs twice
+FEW_WORDS, MOST_WORDS = 10, 50  # of a column whose words may become features
 MOST_RARE = 10  # of more whole numbers, some in fewer sequences than splits, each is rarely a class
 MISTAKEN_SHARE = 0.05  # of the sequences, in which a label may change by mistake
 OF_SEQUENCES = ("sequence", "step", "label")  # options that only this kind of table has
@@ -43,7 +44,9 @@ def infer_sequences(columns: TableColumns, choose: Choose, options: Mapping[str,
     is_drawn = task == "classify" and groups == NO_GROUPS and not columns.has_split
     if is_drawn and (rare := rare_classes(columns, sequence, label, "keep_rare" in options)):
         choose("rare_classes", lambda: rare)
-    taken = (sequence, step, label)
+    taken = (sequence, step, label, *columns_of(options.get("categories", ())))
+    if "categories" in options:
+        choose("categories", lambda: ([], ""))
     features = choose("features", lambda: find_changing(columns, sequence, taken))
     choose("missing", lambda: find_missing(columns, sequence, features))
 
@@ -91,7 +94,10 @@ def find_changing(columns: TableColumns, sequence: str, taken: Sequence[str]) ->
             why_not[column] = "counts the rows"
         elif words & {*STEP_NAMES} and orders_too(columns, sequence, taken[1], column):
             why_not[column] = "orders the rows too"
-    found, why = find_features(columns, numeric, taken, why_not)
+    few = [name for name in columns.of_kind("text", exclude=taken) if columns.num_distinct(name) <= FEW_WORDS]
+    few = [name for name in few if changes(columns, name, first).any()]
+    hints = {name: f"text; --categories {shlex.quote(name)} adds a feature for each word" for name in few}
+    found, why = find_features(columns, numeric, taken, why_not, hints)
     if not found:
         left = shortened([f"{column} ({reason})" for column, reason in why_not.items()])
         raise ValueError(
@@ -129,6 +135,17 @@ def find_missing(columns: TableColumns, sequence: str, features: Sequence[str]) 
             f"{gaps}, so {num} column{'s say' if num > 1 else ' says'} what was seen (or --missing interpolate)",
         )
     return "interpolate", f"{gaps} (--missing mask adds columns that say what was seen)"
+
+
+def find_categories(columns: TableColumns, names: Sequence[str]) -> list[str]:
+    """A feature for each word of the columns `names`."""
+    found = list[str]()
+    for name in names:
+        words = sorted({str(cell).strip() for cell in columns.frame[name].dropna().unique()} - {""})
+        if len(words) > MOST_WORDS:
+            raise WrongArgument(f"--categories names {name!r}, which has {len(words):,} values; accepted: {MOST_WORDS}")
+        found += [f"{name}={word}" for word in words]
+    return found
 
 
 def orders_too(columns: TableColumns, sequence: str, step: str, column: str) -> bool:
@@ -314,7 +331,8 @@ def find_label(columns: TableColumns, sequence: str, step: str, options: Mapping
 
     Raises CommandError if columns of two kinds could be the label.
     """
-    taken, task = (sequence, step, options.get("groups"), *options.get("features", ())), options.get("task")
+    others_taken = (*options.get("features", ()), *columns_of(options.get("categories", ())))
+    taken, task = (sequence, step, options.get("groups"), *others_taken), options.get("task")
     kinds = (("text", "flag"), ("whole",), ("number",))
     texts, whole, numbers = (columns.of_kind(*each, exclude=taken) for each in kinds)
     texts = [] if task == "regress" else texts

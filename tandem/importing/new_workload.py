@@ -129,6 +129,9 @@ def add_arguments(parser: ArgumentParser) -> None:
     many.add_argument("--label", metavar="COLUMN", help="the class of the sequence, or the event of the row")
     many.add_argument("--window", metavar="STEPS", type=int, dest="window_length", help="cut recordings into windows")
     many.add_argument("--stride", metavar="STEPS", type=int, help="from the start of a window to the next one's")
+    many.add_argument(
+        "--categories", metavar="A,B", type=lambda text: text.split(","), help="columns of words that become features"
+    )
     many.add_argument("--keep-rare", action="store_true", default=None, help="classes with 1 or 2 sequences: in train")
     many.add_argument("--groups", metavar="COLUMN", help="each of its values stays in one split; or none")
     shape = parser.add_argument_group("the shape of the data, if the detection is wrong")

@@ -36,6 +36,8 @@ INTRODUCED = {
     "preprocess.groups": "none",
     "preprocess.window": "none",
     "preprocess.season": "none",
+    "preprocess.categories": "none",
+    "preprocess.rare_classes": "none",
     "train.scaling": "strong",
     "train.loop": "none",
     "train.kernels": "auto",

@@ -123,6 +123,8 @@ class SequenceKeys(Section):
     """
 
     reader: ClassVar[str] = "sequences"  # the module of tandem/data that takes the data
+    # Features from columns of text: `mode=low` is 1 in the rows in which the column `mode` holds `low`, else 0.
+    categories: Unique[StrictStr] = ()
     # Classes with fewer sequences than splits: left out, or in train only. None: an error.
     rare_classes: Literal["omit", "train"] | None = None
     na: Unique[StrictStr] = ()  # cells without a number, besides MISSING of tandem/data/tables.py
@@ -136,6 +138,9 @@ class SequenceKeys(Section):
             if groups != NO_GROUPS and groups in columns.features:
                 raise ValueError(f"groups is {groups!r}, which is among the features; it cannot be both")
             check_columns({key: getattr(columns, key) for key in ("sequence", "step", "label")}, columns.features)
+            check_columns({"label": columns.label}, columns_of(self.categories))
+        if odd := next((name for name in self.categories if "=" not in name), None):
+            raise ValueError(f"categories names {odd!r}; accepted: a column and one of its words, such as mode=low")
         if split:
             check_split(split)
         return self
@@ -229,6 +234,11 @@ class OwnSeries(OwnSource, SeriesKeys):
 
 
 Preprocess = Annotated[SequenceTable | Series, Field(discriminator="source")]
+
+
+def columns_of(categories: Sequence[str]) -> list[str]:
+    """The columns of text from which features are made."""
+    return [*dict.fromkeys(name.partition("=")[0] for name in categories)]
 
 
 def check_columns(roles: dict[str, str], features: Sequence[str]) -> None:

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from tandem.data import series
 from tandem.data.arrays import standardize
-from tandem.data.rows import GOES_BACK, NO_EVENT, OTHER_RATE, REFUSE
+from tandem.data.rows import GOES_BACK, NO_EVENT, OTHER_RATE, REFUSE, UNKNOWN, with_categories
 from tandem.data.sequences import masked_of, read_sequences, without_velocities
 from tandem.data.tables import from_frame, read_table, split_column
 from tandem.params import parsing, schema
@@ -102,10 +102,11 @@ class Predictor:
         offsets = self.learned.get("offsets", {})
         given = self.learned.get("window")
         window = parsing.parse(schema.Window, given, "window") if given else None
+        columns = with_categories(rows, columns, self.learned.get("categories", ()))
         sequences = read_sequences(
             rows, columns, window, velocity, allow_missing, is_labelled=False, offsets=offsets, masked=masked
         )
-        self.remarks += [remark for remark in sequences.remarks if GOES_BACK in remark]
+        self.remarks += [remark for remark in sequences.remarks if GOES_BACK in remark or UNKNOWN in remark]
         usual, learned = sequences.usual_step, self.learned.get("usual_step", 1.0)
         if max(usual, learned) > OTHER_RATE * min(usual, learned):
             self.remarks.append(
@@ -152,8 +153,9 @@ def needed_columns(learned: Mapping[str, Any]) -> tuple[list[str], list[str], li
     if "time" in (columns := learned.get("columns") or {}):  # a series
         return [columns["time"]], [], [columns["target"], *columns["features"]]
     names = sequence_columns(learned)
-    ids = [] if names.sequence == NO_GROUPS else [names.sequence]  # none: the table is one recording
-    return ids, [names.step], [*names.features]
+    texts = [] if names.sequence == NO_GROUPS else [names.sequence]  # none: the table is one recording
+    texts += [name for name in schema.columns_of(learned.get("categories", ())) if name not in texts]
+    return texts, [names.step], [*names.features]
 
 
 def _load_pyfunc(path: str) -> Predictor:

@@ -574,6 +574,24 @@ def test_a_mask_says_which_features_were_seen_also_in_new_data(tmp_path: Path, v
     np.testing.assert_allclose(again, found.sequences.values[order], atol=1e-6)
 
 
+def test_words_of_a_column_are_features(tmp_path: Path):
+    """An empty cell is none of them, and neither is a word that is not listed, which is named."""
+    table = make_table().assign(mode=np.random.default_rng(0).choice(["low", "mid", " high", "off", ""], 240))
+    params = replace(PARAMS, categories=("mode=low", "mode=mid", "mode=high"), velocity=False)
+    found = prepared(tmp_path, table, params)
+    assert found.summary["features"] == ["x", "y", "mode=low", "mode=mid", "mode=high"]
+    order = np.argsort(found.sequences.ids.astype(int))
+    cells = (found.sequences.values * found.std + found.mean)[order][:, :, 2:].reshape(-1, 3)
+    expected = [table["mode"].str.strip() == word for word in ("low", "mid", "high")]
+    np.testing.assert_allclose(cells.T, expected, atol=1e-6)
+    assert "'mode' holds words that are no categories: off" in found.message
+    plain = prepared(tmp_path, table, replace(PARAMS, velocity=False))
+    np.testing.assert_array_equal(plain.sequences.values, found.sequences.values[:, :, :2])
+    numbers = prepared(tmp_path, table.assign(mode=table.index % 3), replace(params, categories=("mode=0", "mode=2")))
+    cells = (numbers.sequences.values * numbers.std + numbers.mean)[order][:, :, 2:].reshape(-1, 2)
+    np.testing.assert_allclose(cells, np.stack([table.index % 3 == 0, table.index % 3 == 2], 1), atol=1e-6)
+
+
 def test_a_step_that_goes_back_once_is_named(tmp_path: Path):
     """A counter that begins again, or a local time when the clock is set back: sorted, the end comes first."""
     table = make_table(40, lengths=(8,))

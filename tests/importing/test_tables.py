@@ -688,6 +688,20 @@ def test_many_whole_numbers_are_numbers_to_predict_or_the_option_is_named(tmp_pa
     assert classes.workload.task == "classify" and len(classes.summary["classes"]) == 60
 
 
+def test_a_column_of_a_few_words_is_named_with_its_option_and_becomes_features(tmp_path: Path):
+    table = clips(LABELS)
+    table["mode"] = np.random.default_rng(0).choice(["low", "mid", "high"], len(table))
+    table = table.assign(note=[f"n{row}" for row in range(len(table))], sex=np.where(table["clip"] < "c012", "f", "m"))
+    path = saved(table, tmp_path / "t.csv")
+    why = reasons(planned(path))["features"]
+    assert "mode (text; --categories mode adds a feature for each word), note (text), sex (text)" in why
+    plan = planned(path, "--categories", "mode")
+    assert plan.workload.preprocess.categories == ("mode=high", "mode=low", "mode=mid")
+    assert plan.summary["features"] == ["f0", "f1", "mode=high", "mode=low", "mode=mid", *plan.summary["features"][5:]]
+    assert "has 154 values; accepted: 50" in refusal(path, "--categories", "note")
+    assert "has no column 'mood'; did you mean 'mode'" in refusal(path, "--categories", "mood")
+
+
 def test_an_id_that_two_sequences_have_is_named_as_a_repeated_step(tmp_path: Path):
     table = clips(LABELS)
     table["label"] = np.where(pd.factorize(table["clip"])[0] < 12, "a", "b")
