@@ -17,9 +17,8 @@ GROUPS = "Arrays.groups"
 
 def from_arrays(arrays: Arrays, params: OwnSequences, place: str, target_kind: str) -> Sequences:
     """Check the arrays of a source of the workload's own, and convert them. A ValueError begins with `place`."""
-    if params.columns or params.groups != NO_GROUPS or params.na or params.categories:
-        key = "columns" if params.columns else "na" if params.na else "groups"
-        key = "categories" if params.categories else key
+    given = {"columns": params.columns, "na": params.na, "categories": params.categories, "rate": params.rate}
+    if key := next((name for name, value in given.items() if value), "groups" * (params.groups != NO_GROUPS)):
         more = "; return the groups in Arrays.groups" if key == "groups" else ""
         raise ValueError(f"preprocess has `{key}`, and {place} returns Arrays, which have no columns; remove it{more}")
     values = checked(arrays.values, place, "values", "fiu", {"N": None, "T": None, "F": None})

@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tandem.data.arrays import Sequences, listed, make_features
+from tandem.data.resampling import resampling
 from tandem.data.splits import SPLITS
 from tandem.data.tables import SPLIT_COLUMN, SPLIT_WORDS, RawTable, factorize, raise_if_any, read_numbers, value_type
 from tandem.params.schema import NO_GROUPS, Columns, columns_of
@@ -40,14 +41,15 @@ def to_sequences(
     ids: np.ndarray | None = None,
     classes: Sequence[str] = (),
     masked: Sequence[str] = (),
+    rate: float | None = None,
 ) -> Sequences:
     """Check the table and convert it to padded arrays. Sequences are ordered by id, and their rows by step.
 
     `velocity`, `allow_missing` and `offsets` are those of `make_features`. `target_kind`: `Task.target`. `groups`: the
     column whose values tell which sequences must stay in one split. `ids` (N,): if given, the column of the
     sequence has indices into it. `classes`: if given, the column of the label has indices into it. `masked`: features
-    for each of which another one says where it has a value. Removes the columns from `table`. Raises ValueError with
-    the row's place.
+    for each of which another one says where it has a value. `rate`: of rows for each unit of the step column, or
+    second; None: as they are. Removes the columns from `table`. Raises ValueError with the row's place.
     """
     codes, distinct = factorize(table, columns.sequence)
     ids = distinct if ids is None else ids
@@ -56,24 +58,31 @@ def to_sequences(
     num_sequences = len(ids)
     order, repeats = order_by_step(table, columns, codes, ids, step)
     lengths = np.bincount(codes if order is None else codes[order], minlength=num_sequences).astype(np.int32)
-    num_steps = int(lengths.max())
-    if lengths.min() < 2:
-        short = int(lengths.argmin())
-        raise ValueError(
-            f"{table.name}: sequence {str(ids[short])!r} has {lengths[short]} step; every sequence needs at least 2"
-        )
+    check_lengths(lengths, ids, table.name)
     wraps = [] if order is None else remarks_about_wraps(codes, step, columns.step)
     starts = np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)[:-1]])
     first_rows = starts if order is None else order[starts]
-    is_real = np.arange(num_steps)[None, :] < lengths[:, None]  # (N, T)
-    times, step = None, step if order is None else step[order]
+    step = step if order is None else step[order]
+    unit, per_unit = ("s", 1e9) if has_times else (columns.step, 1)
+    distances = (step[starts + lengths - 1] - step[starts]) / (lengths - 1) / per_unit  # (N,)
+    since_first = step - np.repeat(step[starts], lengths) if allow_missing or rate else None  # (R,)
+    del step
+    table.remarks.extend(repeats)
+    resampled = None
+    if rate and since_first is not None:
+        low, high = 1 / distances.max(), 1 / distances.min()
+        table.remarks.append(f"rows at {rate:g} per {unit}, made of {low:.3g} to {high:.3g} per {unit}")
+        resampled = resampling(since_first, lengths, per_unit / rate)
+        lengths, since_first, distances = resampled.lengths, resampled.times, np.array([1 / rate])
+        check_lengths(lengths, ids, f"{table.name}, at {rate:g} rows per {unit}")
+    else:
+        can_resample = ids is distinct and target_kind != "class per step"
+        table.remarks.extend(wraps or remarks_about_rates(distances, unit, can_resample))
+    is_real = np.arange(lengths.max())[None, :] < lengths[:, None]  # (N, T)
+    times = None
     if allow_missing:
         times = np.zeros(is_real.shape)
-        times[is_real] = step - np.repeat(step[starts], lengths)
-    distances = (step[starts + lengths - 1] - step[starts]) / (lengths - 1) / (1e9 if has_times else 1)  # (N,)
-    table.remarks.extend(repeats)
-    table.remarks.extend(wraps or remarks_about_rates(distances, "s" if has_times else columns.step))
-    del step
+        times[is_real] = since_first
 
     def first_of_sequence(column: str, cells: np.ndarray) -> np.ndarray:
         """cells (R,) -> (N,). Raises ValueError if they change within a sequence."""
@@ -82,6 +91,8 @@ def to_sequences(
 
     row_labels, names = read_labels(table, columns.label, target_kind, classes)
     if target_kind == "class per step":
+        if resampled:
+            raise ValueError(f"preprocess.rate is {rate:g}; accepted for one label per sequence, and detect has others")
         labels = np.zeros(is_real.shape, dtype=row_labels.dtype)
         labels[is_real] = row_labels if order is None else row_labels[order]
     else:
@@ -107,7 +118,11 @@ def to_sequences(
             cells = read_numbers(table, columns.features[index], allow_missing, hint, keep_whole=True)
         else:
             cells = is_seen[masked[index - len(columns.features)]].astype(np.float32)
-        return cells if order is None else cells[order]
+        cells = cells if order is None else cells[order]
+        if resampled is None:
+            return cells
+        cells = resampled.apply(cells)
+        return cells if index < len(columns.features) else (cells >= 0.5).astype(np.float32)
 
     features = columns.features + tuple(f"{name}{SEEN}" for name in masked)
     values, num_filled, used_offsets = make_features(read, is_real, features, velocity, allow_missing, offsets, times)
@@ -130,6 +145,14 @@ def to_sequences(
         group_names=group_names,
         usual_step=float(np.median(distances)),
     )
+
+
+def check_lengths(lengths: np.ndarray, ids: np.ndarray, name: str) -> None:
+    if lengths.min() < 2:
+        short = int(lengths.argmin())
+        raise ValueError(
+            f"{name}: sequence {str(ids[short])!r} has {lengths[short]} step; every sequence needs at least 2"
+        )
 
 
 def with_categories(table: RawTable, columns: Columns, categories: Sequence[str]) -> Columns:
@@ -177,14 +200,16 @@ def remarks_about_wraps(codes: np.ndarray, step: np.ndarray, name: str) -> list[
     ]
 
 
-def remarks_about_rates(distances: np.ndarray, unit: str) -> list[str]:
-    """distances (N,): from row to row of a sequence, on average."""
+def remarks_about_rates(distances: np.ndarray, unit: str, can_resample: bool) -> list[str]:
+    """distances (N,): from row to row of a sequence, on average. `can_resample`: whether `rate` is accepted."""
     low, high = np.quantile(distances, [0.1, 0.9])
     if high < OTHER_RATE * low:
         return []
     return [
-        f"the rows of a sequence are {low:.3g} to {high:.3g} {unit} apart; a network gets rows without their times, so "
-        "resample recordings of different rates to one rate"
+        f"the rows of a sequence are {low:.3g} to {high:.3g} {unit} apart, {1 / high:.3g} to {1 / low:.3g} in one; a "
+        "network gets rows without their times, so resample recordings of different rates to one rate"
+        + f" (--rate {1 / np.median(distances):.3g}, or rate in preprocess)"
+        * can_resample
     ]
 
 

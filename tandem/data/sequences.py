@@ -61,6 +61,7 @@ def prepare(params: SequenceTable, folder: Path, target_kind: str) -> PreparedSe
         target_kind,
         params.groups,
         masked=masked,
+        rate=params.rate,
     )
     return split_and_standardize(sequences, params, table.name, path, columns.label)
 
@@ -76,10 +77,13 @@ def read_sequences(
     is_labelled: bool = True,
     offsets: Mapping[str, float] | None = None,
     masked: Sequence[str] = (),
+    rate: float | None = None,
 ) -> Sequences:
     """As rows.to_sequences; with a `window`, the windows of recordings. `is_labelled`: see windows.cut."""
     if not window:
-        return to_sequences(table, columns, velocity, allow_missing, target_kind, groups, offsets, masked=masked)
+        return to_sequences(
+            table, columns, velocity, allow_missing, target_kind, groups, offsets, masked=masked, rate=rate
+        )
     found = windows.cut(table, columns, window, groups, allow_missing, is_labelled)
     sequences = to_sequences(
         found.table, found.columns, velocity, allow_missing, "class", found.groups, offsets, found.ids, masked=masked
@@ -104,8 +108,16 @@ def prepare_own(params: OwnSequences, found: Any, place: str, target_kind: str) 
     table = from_frame(found, wanted, name, params.na)
     columns = with_categories(table, columns, params.categories)
     masked = find_masked(table, columns.features) if params.missing == MASK else ()
-    sequences = to_sequences(
-        table, columns, params.velocity, params.missing != REFUSE, target_kind, params.groups, masked=masked
+    sequences = read_sequences(
+        table,
+        columns,
+        None,
+        params.velocity,
+        params.missing != REFUSE,
+        target_kind,
+        params.groups,
+        masked=masked,
+        rate=params.rate,
     )
     return split_and_standardize(sequences, params, name, None, columns.label)
 

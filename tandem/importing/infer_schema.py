@@ -78,9 +78,8 @@ def infer_schema(columns: TableColumns, options: Mapping[str, Any], known: Choic
         if column not in usable:
             raise WrongArgument(f"{columns.name} has no column {column!r}{nearest(column, usable)}")
     of_series = [key for key in options if key in OF_SERIES or (key == "task" and is_for_series(options[key]))]
-    of_sequences = [
-        key for key in options if key in (*OF_SEQUENCES, "groups", "categories", "task") and key not in of_series
-    ]
+    for_sequences = (*OF_SEQUENCES, "groups", "categories", "rate", "task")
+    of_sequences = [key for key in options if key in for_sequences and key not in of_series]
     if of_sequences and of_series:
         flags = ", ".join(f"--{key}" for key in (*of_sequences, *of_series)).replace("_", "-")
         raise WrongArgument(

@@ -47,6 +47,8 @@ def infer_sequences(columns: TableColumns, choose: Choose, options: Mapping[str,
     taken = (sequence, step, label, *columns_of(options.get("categories", ())))
     if "categories" in options:
         choose("categories", lambda: ([], ""))
+    if "rate" in options:
+        choose("rate", lambda: (None, ""))
     features = choose("features", lambda: find_changing(columns, sequence, taken))
     choose("missing", lambda: find_missing(columns, sequence, features))
 

@@ -132,6 +132,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     many.add_argument(
         "--categories", metavar="A,B", type=lambda text: text.split(","), help="columns of words that become features"
     )
+    many.add_argument("--rate", type=float, help="resample to so many rows for each second, or unit of the step")
     many.add_argument("--keep-rare", action="store_true", default=None, help="classes with 1 or 2 sequences: in train")
     many.add_argument("--groups", metavar="COLUMN", help="each of its values stays in one split; or none")
     shape = parser.add_argument_group("the shape of the data, if the detection is wrong")

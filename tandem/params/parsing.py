@@ -38,6 +38,7 @@ INTRODUCED = {
     "preprocess.season": "none",
     "preprocess.categories": "none",
     "preprocess.rare_classes": "none",
+    "preprocess.rate": "none",
     "train.scaling": "strong",
     "train.loop": "none",
     "train.kernels": "auto",

@@ -123,6 +123,8 @@ class SequenceKeys(Section):
     """
 
     reader: ClassVar[str] = "sequences"  # the module of tandem/data that takes the data
+    # Rows for each unit of the step column, or for each second if it has times. None: the rows as they are.
+    rate: Annotated[float, Field(strict=True, gt=0)] | None = None
     # Features from columns of text: `mode=low` is 1 in the rows in which the column `mode` holds `low`, else 0.
     categories: Unique[StrictStr] = ()
     # Classes with fewer sequences than splits: left out, or in train only. None: an error.
@@ -141,6 +143,8 @@ class SequenceKeys(Section):
             check_columns({"label": columns.label}, columns_of(self.categories))
         if odd := next((name for name in self.categories if "=" not in name), None):
             raise ValueError(f"categories names {odd!r}; accepted: a column and one of its words, such as mode=low")
+        if self.rate and getattr(self, "window", None):
+            raise ValueError(f"rate is {self.rate:g}, and windows are cut of the rows as they are; remove one of both")
         if split:
             check_split(split)
         return self

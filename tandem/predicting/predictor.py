@@ -104,7 +104,15 @@ class Predictor:
         window = parsing.parse(schema.Window, given, "window") if given else None
         columns = with_categories(rows, columns, self.learned.get("categories", ()))
         sequences = read_sequences(
-            rows, columns, window, velocity, allow_missing, is_labelled=False, offsets=offsets, masked=masked
+            rows,
+            columns,
+            window,
+            velocity,
+            allow_missing,
+            is_labelled=False,
+            offsets=offsets,
+            masked=masked,
+            rate=self.learned.get("rate"),
         )
         self.remarks += [remark for remark in sequences.remarks if GOES_BACK in remark or UNKNOWN in remark]
         usual, learned = sequences.usual_step, self.learned.get("usual_step", 1.0)

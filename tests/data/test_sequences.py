@@ -22,7 +22,7 @@ from tandem.data.tables import find_table, from_frame
 from tandem.files import raw_dir
 from tandem.params.loading import load_workload
 from tandem.params.parsing import parse
-from tandem.params.schema import Columns, SequenceTable, Split
+from tandem.params.schema import Columns, SequenceTable, Split, Window
 from tests.refusals import sentence
 
 PARAMS = SequenceTable(
@@ -618,7 +618,60 @@ def test_recordings_of_different_rates_are_named(tmp_path: Path, times: bool):
             assert not remarks
         else:
             assert re.match(remark if times else remark.replace("s?", "step"), remarks[0]), remarks
+            assert "apart, 10 to 20 in one;" in remarks[0] and remarks[0].endswith(
+                "(--rate 13.3, or rate in preprocess)"
+            )
     assert "usual_step" not in prepared(tmp_path, table).summary
+
+
+def waves(rates: tuple[int, ...], num: int = 40) -> tuple[pd.DataFrame, np.ndarray]:
+    """Three seconds of a sine in each sequence, at the rates in turn; and its phases."""
+    phases, parts = np.random.default_rng(0).uniform(0, 6, num), []
+    for number, rate in enumerate(np.resize(rates, num)):
+        step = np.arange(3 * rate + 1) / rate
+        part = {
+            "sequence": number,
+            "step": step,
+            "x": np.sin(2 * step + phases[number]),
+            "y": step,
+            "label": number % 2,
+        }
+        parts.append(pd.DataFrame(part))
+    return pd.concat(parts, ignore_index=True), phases
+
+
+@pytest.mark.parametrize("times", [False, True])
+def test_recordings_of_different_rates_are_resampled_to_one(tmp_path: Path, times: bool):
+    """Means of the rows around a time where there are more, straight lines where there are fewer."""
+    table, phases = waves((10, 20, 40))
+    if times:
+        table["step"] = pd.Timestamp("2024-05-01") + pd.to_timedelta(table["step"], "s")
+    table.loc[[5, 100], "x"] = np.nan
+    params = replace(PARAMS, rate=20.0, velocity=False, missing="interpolate")
+    found = prepared(tmp_path, table.sample(frac=1, random_state=0), params)
+    assert (found.sequences.lengths == 61).all() and found.sequences.usual_step == 0.05
+    assert f"rows at 20 per {'s' if times else 'step'}, made of 10 to 40 per" in found.message
+    order = np.argsort(found.sequences.ids.astype(int))
+    x, y = (found.sequences.values[order] * found.std + found.mean).transpose(2, 0, 1)
+    steps = np.arange(61) / 20
+    np.testing.assert_allclose(x, np.sin(2 * steps + phases[:, None]), atol=0.02)
+    np.testing.assert_allclose(y[:, 1:-1], np.tile(steps[1:-1], (40, 1)), atol=1e-5)
+    same, _ = waves((20,))
+    kept = prepared(tmp_path, same, params).sequences.values
+    np.testing.assert_allclose(kept, prepared(tmp_path, same, replace(params, rate=None)).sequences.values, atol=1e-6)
+
+
+def test_a_rate_that_cannot_be_is_refused(tmp_path: Path):
+    table, _ = waves((20,))
+    with pytest.raises(ValueError, match="at 0.3 rows per step: sequence '0' has 1 step; every sequence needs"):
+        prepared(tmp_path, table, replace(PARAMS, rate=0.3))
+    table["label"] = np.where(table["step"] == 1, "hit", "none")
+    table.to_csv(tmp_path / "table.csv", index=False)
+    with pytest.raises(ValueError, match="preprocess.rate is 20; accepted for one label per sequence"):
+        source_module("sequences").prepare(replace(PARAMS, rate=20.0), tmp_path, "class per step")
+    keys = {"columns": PARAMS.columns, "split": PARAMS.split, "window": Window(10, 5), "rate": 20.0}
+    with pytest.raises(ValueError, match="rate is 20, and windows are cut of the rows as they are"):
+        SequenceTable(source="sequences", table="t.csv", **keys).check()
 
 
 def test_gaps_are_filled_in_a_parquet_file_of_float32(tmp_path: Path):
