@@ -408,11 +408,11 @@ def rare_classes(columns: TableColumns, sequence: str, label: str, are_kept: boo
         return None
     if any(rare.index.isin(alike).any() for alike in alike_labels([*counts.index])):  # one may be a slip of another
         return None
-    what = f"{num:,} sequence{'s' * (num > 1)} of {len(rare):,} class{'es' * (len(rare) > 1)} that have too few"
+    what = f"{num:,} sequence{'s' * (num > 1)} of {len(rare):,} class{'es' * (len(rare) > 1)} with too few"
     number = ", --task regress predicts the number" * (columns.kinds[label] == "whole")
     if are_kept:
-        return "train", f"{what} are in train only, so no score covers them: {shortened(names)}"
-    return "omit", f"{what} are left out: {shortened(names)} (--keep-rare puts them into train{number})"
+        return "train", f"in train only, so no score covers them: {what}, {shortened(names)}"
+    return "omit", f"left out: {what}, {shortened(names)} (--keep-rare puts them into train{number})"
 
 
 def varies(columns: TableColumns, column: str, group: str, first: np.ndarray) -> bool:
@@ -447,7 +447,9 @@ def find_task(columns: TableColumns, sequence: str, step: str, label: str) -> Ch
         if columns.kinds[label] == "number" or (columns.kinds[label] == "whole" and is_many):
             why = f"{label!r} is a number with {num:,} values, one per sequence (--task classify: its classes)"
             return "regress", why
-        return "classify", f"{label!r} is constant within every sequence"
+        is_number = columns.kinds[label] == "whole" and num > MOST_RARE
+        number = " (--task regress predicts the number)" * is_number
+        return "classify", f"{label!r} is constant within every sequence{number}"
     most = events.mode()[0]
     if most == "" or (events == NO_EVENT).any():
         share = 1 - events.isin(("", NO_EVENT)).mean()

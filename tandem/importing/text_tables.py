@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
-from itertools import islice, pairwise
+from itertools import accumulate, islice, pairwise
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -279,8 +279,9 @@ def find_delimiter(text: str) -> tuple[str, list[list[str]]]:
             best = (",", rows)
         widths = [len(row) for row in rows]
         width = max(set(widths), key=widths.count, default=0)
-        even = widths.count(width) / max(1, len(widths))
-        if rows and len(rows[0]) > 1 and even * width > most and (even > 0.9 or delimiter == ","):
+        above = widths.index(width) if delimiter in "\t;|" and rows else 0  # lines about the data, in which it is not
+        even = widths.count(width) / max(1, len(widths) - above)
+        if rows and len(rows[above]) > 1 and even * width > most and (even > 0.9 or delimiter == ","):
             best, most = (delimiter, rows), even * width * (2 if delimiter == "," else 1)
     return best
 
@@ -329,11 +330,19 @@ def joined_names(rows: Sequence[Sequence[str]]) -> tuple[tuple[str, ...], list[i
     others = [number for number in range(len(rows)) if number not in index]
     distinct = [number for number in others if len({*map(str.strip, rows[number])}) == len(rows[number])]
     taken = distinct[:1] or others
-    cells_of = zip(*(rows[number] for number in taken), strict=True)
-    names = [cells[0] if len(taken) == 1 else " ".join(dict.fromkeys(filter(None, cells))) for cells in cells_of]
+    *above, last = (rows[number] for number in taken)
+    names = [*last]
+    if above:  # a name above several columns may be written once
+        filled = [[*accumulate(map(str.strip, row), or_left)] for row in above]
+        cells_of = zip(*filled, map(str.strip, last), strict=True)
+        names = [" ".join(dict.fromkeys(filter(None, cells))) for cells in cells_of]
     if index:
         names[0] = rows[index[-1]][0]
     return tuple(names), taken + index
+
+
+def or_left(left: str, own: str) -> str:
+    return own or left
 
 
 def num_raw_rows(text: str, delimiter: str, num: int) -> int:

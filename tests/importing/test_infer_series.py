@@ -107,6 +107,13 @@ def test_a_series_that_cannot_be_forecast_is_refused(tmp_path: Path):
     assert plan.workload.task == "forecast" and plan.summary["num_grid_points"] == 36
 
 
+def test_a_column_that_counts_the_rows_is_neither_target_nor_feature(tmp_path: Path):
+    table = pd.DataFrame({"month": pd.period_range("1991-01", periods=60, freq="M").astype(str), "record": range(60)})
+    plan = planned(tmp_path, table.assign(sales=sales(60), stock=sales(60)[::-1]))
+    columns = plan.workload.preprocess.columns
+    assert (columns.target, columns.features) == ("sales", ("stock",))
+
+
 def test_chance_is_rarely_taken_for_a_season():
     """Random walks and noise of 40 to 700 points; at most a few of 200."""
     draw, found = np.random.default_rng(0), 0

@@ -491,6 +491,9 @@ def test_a_line_of_units_above_a_series_and_below_lines_about_it(tmp_path: Path)
     path.write_text("# station 7\n# by A, B\n\n" + path.read_text())
     plan = planned(path)
     assert plan.summary["sha256"] == plain.summary["sha256"]
+    tabs = with_lines(tmp_path / "u.csv", series(), 0).read_text().replace(",", "\t")
+    (tmp_path / "u.csv").write_text("Instrument: A B\nDate: today, at 9\nSerial: 1\n\n" + tabs)
+    assert planned(tmp_path / "u.csv").summary["sha256"] == plain.summary["sha256"]
     assert ("header", "2 lines left out: # station 7, # by A, B", "before the header") in plan.source.notes
     path.write_text(path.read_text().replace(",", ";"))
     assert planned(path).summary["sha256"] == plain.summary["sha256"]
@@ -519,6 +522,7 @@ def quotes(*header: str) -> str:
         (["Price,Close,High,Low,Open", "Ticker,A,A,A,A", "Date,,,,"], "Date Close High Low Open"),
         (["Price,Close,High,Close,High", "Ticker,A,A,B,B", "Date,,,,"], "Date,Close A,High A,Close B,High B"),
         ([",f,f,g,g", ",mean,std,mean,std", "day,,,,"], "day,f mean,f std,g mean,g std"),
+        (["day,left,,right,", ",x,y,x,y"], "day,left x,left y,right x,right y"),
         (["TOA5,CR1,CR1,12,x,y,z", "TIMESTAMP,RECORD,Air,RH,P", "TS,RN,C,%,kPa", ",,Avg,Smp,Smp"],
          "TIMESTAMP RECORD Air RH P"),
         (["TOA5,CR1,CR1,12,Table", "TIMESTAMP,RECORD,Air,RH,P", "TS,RN,C,%,kPa", ",,Avg,Smp,Smp"],
@@ -654,7 +658,7 @@ def test_a_class_with_too_few_sequences_is_left_out_or_in_train(tmp_path: Path):
     plan = planned(path)
     assert plan.summary["classes"] == ["a", "b", "c"] and plan.summary["num_sequences"] == 24
     assert "3 sequences left out, of classes with fewer than 3: odd, rare" in remarks(plan)
-    assert "3 sequences of 2 classes that have too few are left out: odd (2), rare (1)" in reasons(plan)["rare_classes"]
+    assert "left out: 3 sequences of 2 classes with too few, odd (2), rare (1)" in reasons(plan)["rare_classes"]
     without = planned(saved(clips(LABELS), tmp_path / "t.csv"))
     assert without.summary["sha256"] == plan.summary["sha256"]
     assert without.workload.preprocess.rare_classes is None
