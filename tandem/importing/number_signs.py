@@ -82,10 +82,10 @@ class ColumnCells:
         numbers, is_number = cells, matches(cells, NUMBER)
         if is_number.true_count < len(cells):
             marked = cells.filter(matches(cells, MARKED))
-            for mark in MARKS:
+            for mark in MARKS if len(marked) else ():
                 for found in marked.filter(pc.match_substring_regex(marked, mark))[:1]:
                     self.marks.setdefault(mark, found.as_py())
-            numbers = pc.replace_substring_regex(cells, f"^{MARKED}$", r"\1\2")
+            numbers = pc.replace_substring_regex(cells, f"^{MARKED}$", r"\1\2") if len(marked) else cells
             is_number = matches(numbers, NUMBER)
         if 2 * is_number.true_count <= len(cells):
             numbers = pc.replace_substring_regex(numbers, f"^{WITH_UNIT}$", r"\1")

@@ -147,32 +147,20 @@ def find_format(path: Path, options: Mapping[str, Any]) -> TextTable:
         raise ValueError(f"the lines of {path} end with a semicolon; {mended} > new.csv writes them without it")
     if delimiter != ",":
         notes.append(("cells", f"between {DELIMITERS[delimiter]}", "detected in the first rows"))
-    first, end = find_header(rows)
-    names, named_by = joined_names(rows[first:end])
-    has_header, names = is_header(rows[first:]), tuple(name.strip() if delimiter != "," else name for name in names)
-    if not has_header:
-        names = tuple(str(number) for number in range(1, len(rows[0]) + 1))
-    others = {place: rows[place] for place in range(end) if place - first not in named_by}
-    for where, are_here in (
-        ("before the header", range(first)),
-        ("text where the columns have numbers", range(first, end)),
-    ):
-        if left := [" ".join(filter(None, map(str.strip, row))) for place, row in others.items() if place in are_here]:
-            lines = f"{len(left)} line{'s' * (len(left) > 1)} left out: {shortened(left, 4)}"
-            notes.append(("header", lines, where))
-    if len(named_by) > 1:
-        notes.append(("header", shortened(names), f"the names of {len(named_by)} lines, joined"))
+    has_header, names, num_rows, of_header = read_header(rows)
+    names = tuple(name.strip() if delimiter != "," else name for name in names)
+    notes += of_header
     times = Counter(names)
     if again := next((name for name in names if name and times[name] > 1), None):
         raise ValueError(f"{path} has {times[again]} columns {again!r}; rename all but one")
-    if names_index := has_header and not names[0].strip() and are_times(rows[end:]):
+    if names_index := has_header and not names[0].strip() and are_times(rows[num_rows:]):
         name = "time" if "time" not in names else "saved index"
         names = (name, *names[1:])
         notes.append(("index", name, "the first column, which has no name and contains times: a pandas index"))
     na = tuple(options.get("na", ()))
-    num_skipped = num_raw_rows(text, delimiter, end) if end > 1 else int(has_header)
+    skipped = num_raw_rows(text, delimiter, num_rows) if has_header else 0
     return TextTable(
-        path, compression, encoding, delimiter, names, has_header, notes, names_index, na, num_skipped=num_skipped
+        path, compression, encoding, delimiter, names, has_header, notes, names_index, na, num_skipped=skipped
     )
 
 
@@ -284,6 +272,25 @@ def find_delimiter(text: str) -> tuple[str, list[list[str]]]:
         if rows and len(rows[above]) > 1 and even * width > most and (even > 0.9 or delimiter == ","):
             best, most = (delimiter, rows), even * width * (2 if delimiter == "," else 1)
     return best
+
+
+def read_header(rows: Sequence[Sequence[str]]) -> tuple[bool, tuple[str, ...], int, list[Note]]:
+    """Whether there is one; the names of the columns, or 1, 2, 3 and so on; the number of rows above the data; and what
+    was left out or joined.
+    """
+    first, end = find_header(rows)
+    if not is_header(rows[first:]):
+        return False, tuple(str(number) for number in range(1, len(rows[0]) + 1)), 0, []
+    names, named_by = joined_names(rows[first:end])
+    notes = list[Note]()
+    parts = {"before the header": range(first), "text where the columns have numbers": range(first, end)}
+    for why, places in parts.items():
+        left = [" ".join(filter(None, map(str.strip, rows[n]))) for n in places if n - first not in named_by]
+        if left:
+            notes.append(("header", f"{len(left)} line{'s' * (len(left) > 1)} left out: {shortened(left, 4)}", why))
+    if len(named_by) > 1:
+        notes.append(("header", shortened(names), f"the names of {len(named_by)} lines, joined"))
+    return True, names, end, notes
 
 
 def find_header(rows: Sequence[Sequence[str]]) -> tuple[int, int]:

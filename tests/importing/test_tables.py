@@ -491,6 +491,8 @@ def test_a_line_of_units_above_a_series_and_below_lines_about_it(tmp_path: Path)
     path.write_text("# station 7\n# by A, B\n\n" + path.read_text())
     plan = planned(path)
     assert plan.summary["sha256"] == plain.summary["sha256"]
+    (tmp_path / "u.csv").write_text("\n\n" + series().to_csv(index=False))
+    assert planned(tmp_path / "u.csv").summary["sha256"] == plain.summary["sha256"]
     tabs = with_lines(tmp_path / "u.csv", series(), 0).read_text().replace(",", "\t")
     (tmp_path / "u.csv").write_text("Instrument: A B\nDate: today, at 9\nSerial: 1\n\n" + tabs)
     assert planned(tmp_path / "u.csv").summary["sha256"] == plain.summary["sha256"]
