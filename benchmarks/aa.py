@@ -20,10 +20,10 @@ A planted difference is found if the interval excludes 1 on the correct side. Th
 are most useful when spread over hours and loads. The file has every trial with all its turns. Packed data is required:
 run `dvc repro preload` first.
 
-In a null trial, the label belongs to the person and is random, so no network can know it for a new person, and each
-claim ("beats", "is worse", "they differ") is false. Each table is trained with the block that `tandem new` writes and
-with a GRU; each is compared with its two baselines as `evaluate` does, and both with each other as `compare` does. The
-column "over sequences" has the claims of the same predictions if their groups are ignored.
+In a null trial, the label is random, of a person or of a sequence, so no network can know it, and each
+claim ("beats", "is worse", "they differ") is false. Each table is trained with `--model fitted` and with a GRU; each is
+compared with its two baselines as `evaluate` does, the GRU with the fitted model too, and both with each other as
+`compare` does. The column "over sequences" has the claims of the same predictions if their groups are ignored.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import statistics
 import tempfile
 import time
@@ -43,7 +44,7 @@ import numpy as np
 import pandas as pd
 
 from benchmarks.markdown import header, row
-from benchmarks.peers import train
+from benchmarks.peers import split_of, train
 from stages.speed import Length, TimedSide, measure_pairs
 from tandem import cli
 from tandem.comparing.differences import difference
@@ -51,9 +52,11 @@ from tandem.comparing.speed_up import SpeedUp, paired_speed_up, ratio_of_turns
 from tandem.data import prepare_data
 from tandem.data.arrays import PreparedSequences
 from tandem.files import ROOT, hardware_file, read_json
+from tandem.fitted import baseline
 from tandem.importing import new_workload
+from tandem.models import Shape
 from tandem.params.loading import load_params
-from tandem.tasks import open_task
+from tandem.tasks import Fitted, open_task
 from tandem.tasks.groups import name_groups
 
 if TYPE_CHECKING:
@@ -61,7 +64,8 @@ if TYPE_CHECKING:
 
 ENOUGH = 40  # trials of a training against itself
 BOUND = 0.05  # the probability that a count this large is chance
-NULL_PEOPLE = (30, 80)  # of a null table; with 30, fewer than six are in the test split
+# Of a null table. 0: each sequence has a label of its own. With 30, fewer than six are in the test split.
+NULL_PEOPLE = (0, 30, 80)
 
 
 def a_tenth_more(trainer: Trainer) -> None:
@@ -222,59 +226,73 @@ def null_trials(num_tables: int) -> Iterator[dict[str, Any]]:
 
 
 def random_people(num_people: int, seed: int) -> pd.DataFrame:
-    """Eight sequences of each person around levels of their own; half of the people are sick, at random."""
-    draw = np.random.default_rng(seed)
-    labels = draw.permutation(np.repeat(["healthy", "sick"], num_people // 2))
-    levels, parts = draw.normal(size=(num_people, 3)) * 2, []
-    for person in range(num_people):
-        for clip in range(8):
+    """Eight sequences of each person around levels of their own; half of the people are sick, at random.
+
+    Without people, 160 sequences that have a label each.
+    """
+    draw, num_clips = np.random.default_rng(seed), 8 if num_people else 1
+    num = num_people or 160
+    labels = draw.permutation(np.repeat(["healthy", "sick"], num // 2))
+    levels, parts = draw.normal(size=(num, 3)) * 2, []
+    for person in range(num):
+        for clip in range(num_clips):
             part = pd.DataFrame(levels[person] + 0.3 * draw.normal(size=(20, 3)), columns=list("xyz"))
             names = {"person": f"p{person:02}", "clip": f"p{person}c{clip}", "t": range(20), "label": labels[person]}
             parts.append(part.assign(**names))
-    return pd.concat(parts)
+    table = pd.concat(parts)
+    return table if num_people else table.drop(columns="person")
 
 
 def null_trial(people: pd.DataFrame, folder: Path, name: str) -> dict[str, Any]:
     """The number of claims over groups and over sequences, each with the number of comparisons."""
     path, claims, over_sequences, sides = folder / "people.csv", 0, 0, list[Any]()
     people.to_csv(path, index=False)
-    for model in ([], ["--model", "gru", "--epochs", "10"]):
+    has_people = "person" in people
+    for words in (["--model", "fitted"], ["--model", "gru", "--epochs", "10"]):
         scratch = folder / f"scratch{len(sides)}"
         scratch.mkdir()
-        plan = new_workload.make_plan(cli.parse("new", new_workload, ("people", str(path), *model)), scratch)
+        plan = new_workload.make_plan(cli.parse("new", new_workload, ("people", str(path), *words)), scratch)
         prepared = prepare_data(plan.workload.preprocess, folder, "class")
-        assert isinstance(prepared, PreparedSequences) and prepared.sequences.groups is not None
+        assert isinstance(prepared, PreparedSequences)
         summary, trained = prepared.summary, train(plan.workload, 0, prepared)
         task, outputs = trained.task, trained.outputs
 
         def read(split: str, array: str, prepared: PreparedSequences = prepared) -> Any:
             return prepared.arrays(split)[array]
 
-        result = name_groups(task.evaluate(outputs, read), summary, read)
+        if sides:  # the network, which is compared with the fitted model
+            known, judges, test = (split_of(prepared.arrays(split)) for split in ("train", "val", "test"))
+            model = baseline.fit(known, judges, test, Shape.of(dict(summary), task), task, lambda *_: None)
+            task.fitted = Fitted(model.outputs, model.about)
+        result = task.evaluate(outputs, read)
+        if has_people:
+            result = name_groups(result, summary, read)
         claims += num_claims(result.sentence)
         ungrouped = {key: value for key, value in summary.items() if key != "num_groups"}
-        over_sequences += num_claims(open_task("classify", ungrouped).evaluate(outputs, read).sentence)
+        alone = open_task("classify", ungrouped)
+        alone.fitted = task.fitted
+        over_sequences += num_claims(alone.evaluate(outputs, read).sentence)
         sides.append({0: result.predictions})
     first, second = sides
-    claims += difference("correct", first, second, has_groups=True).verdict == "different"
+    claims += difference("correct", first, second, has_groups=has_people).verdict == "different"
     over_sequences += difference("correct", first, second).verdict == "different"
-    num_groups = summary["num_groups"]
-    print(
-        f"table {name}, {people['person'].nunique()} people, {num_groups['test']} in test: {claims} claims", flush=True
-    )
+    num = people["person"].nunique() if has_people else 0
+    num_test = summary["num_groups"]["test"] if has_people else 0
+    print(f"table {name}, {num} people, {num_test} in test: {claims} claims", flush=True)
     return {
-        "people": people["person"].nunique(),
-        "test_people": num_groups["test"],
+        "people": num,
+        "test_people": num_test,
         "claims": claims,
         "over_sequences": over_sequences,
-        "comparisons": 2 * len(task.baselines) + 1,
+        "comparisons": 2 * len(task.baselines),  # the fitted model is compared with two, the network with three
     }
 
 
 def num_claims(sentence: str) -> int:
-    """How many baselines the sentence calls beaten, or better than the network."""
+    """How many baselines, with the fitted model, the sentence calls beaten or better."""
+    of_fitted = bool(re.search(r"beats the fitted model|the fitted model \([^)]*\) beats", sentence))
     beaten = sentence.partition(": the network beats ")[2].partition(", does not")[0].partition(", is not")[0]
-    return sentence.count("it is worse") + (2 if beaten.startswith("both") else bool(beaten))
+    return of_fitted + sentence.count("it is worse") + (2 if beaten.startswith("both") else bool(beaten))
 
 
 def null_table(trials: list[dict[str, Any]]) -> str:

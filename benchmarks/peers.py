@@ -26,7 +26,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -141,12 +141,8 @@ def train(block: Workload, seed: int, prepared: Prepared) -> Trained:
     settings = replace(block.train, precision="fp32", threads=1, probe=False)
     arrays = {split: prepared.arrays(split) for split in ("train", "val", "test")}
     task = open_task(block.task, dict(prepared.summary))
-    device = open_device({"kind": "cpu"}, settings.threads, settings.deterministic)
-    splits = {}
-    for name, part in arrays.items():
-        inputs = as_arrays(part["values"], part["lengths"], part["targets"])
-        groups = torch.from_numpy(part["groups"].astype(np.int64)) if "groups" in part else None
-        splits[name] = Split({key: torch.from_numpy(array) for key, array in inputs.items()}, device, groups=groups)
+    open_device({"kind": "cpu"}, settings.threads, settings.deterministic)
+    splits = {name: split_of(part) for name, part in arrays.items()}
     shape = Shape.of(dict(prepared.summary), task)
     trainer = make_trainer(splits["train"], splits["val"], settings, shape, task, seed)
     start = time.perf_counter()
@@ -157,10 +153,18 @@ def train(block: Workload, seed: int, prepared: Prepared) -> Trained:
         trainer.model.load_state_dict(trainer.best_weights)
     batches = splits["test"].batches(sequential_indices(splits["test"]), PREDICTION_BATCH)
     outputs = inference.predict_outputs(trainer.model, batches)
-    targets, mask = (torch.from_numpy(inputs[name]) for name in ("targets", "mask"))  # of test, the last one
+    targets, mask = (splits["test"].tensors[name] for name in ("targets", "mask"))
     score = task.score(task.predict(outputs, mask), targets, mask)
     metrics = task.evaluate(outputs, lambda split, name: arrays[split][name]).metrics
     return Trained(task, trainer.model, outputs, score, metrics, seconds)
+
+
+def split_of(arrays: Mapping[str, Any]) -> Split:
+    """The arrays of a split that preprocess writes, on the CPU."""
+    inputs = as_arrays(arrays["values"], arrays["lengths"], arrays["targets"])
+    groups = torch.from_numpy(arrays["groups"].astype(np.int64)) if "groups" in arrays else None
+    tensors = {key: torch.from_numpy(array) for key, array in inputs.items()}
+    return Split(tensors, torch.device("cpu"), groups=groups)
 
 
 def compare_sequences(block: Workload, raw: Path, seeds: range, python: str | None) -> tuple[Any, ...]:

@@ -135,7 +135,7 @@ def recorded(num_commits: int) -> tuple[Status, list[Experiment]]:
 
 def changed_inputs(workload: str, device: str, status: Mapping[str, Sequence[Any]]) -> list[str]:
     """What has changed of the inputs of the workspace's result."""
-    own = re.compile(rf"preprocess@{workload}|(preload|train|replicate|evaluate)@{workload}-{device}")
+    own = re.compile(rf"(preprocess|baseline)@{workload}|(preload|train|replicate|evaluate)@{workload}-{device}")
     found = {kind for stage, changes in status.items() if own.fullmatch(stage) for kind in kinds_of_changes(changes)}
     return [kind for kind in dict.fromkeys(KINDS.values()) if kind in found]
 

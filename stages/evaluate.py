@@ -1,6 +1,7 @@
 """Score the trained models on the test split: `python -m tandem.stage evaluate WORKLOAD DEVICE`.
 
-Reads the weights that `evaluate.weights` names, of each seed, and the packed test split. Writes two folders to
+Reads the weights that `evaluate.weights` names, of each seed, the packed test split, and what the fitted model of the
+stage `baseline` predicts for it. Writes two folders to
 results/runs/<workload>/<device>/evaluate/. `result` has the same bytes whenever the evaluation is reproduced: for each
 seed, `score.json`, `scores.csv`, `confusion.csv`, `predictions.csv` and their figure `result.png`. `measured` has the
 times (`timing.json`). The results are added to the MLflow runs of the trainings; with other weights than a training
@@ -13,6 +14,7 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import torch
 
 from tandem import files
@@ -27,8 +29,8 @@ from tandem.report.outcomes import outcomes
 from tandem.runs import schemas
 from tandem.runs.inputs import other_parameters
 from tandem.runs.run import Run, open_folder, seeds_in
-from tandem.runs.schemas import EvaluationTiming, ScoreRecord, TaskRecord
-from tandem.tasks import Evaluation, Task, check_evaluation
+from tandem.runs.schemas import BaselineRecord, EvaluationTiming, ScoreRecord, TaskRecord
+from tandem.tasks import Evaluation, Fitted, Task, check_evaluation
 from tandem.tasks.groups import name_groups
 from tandem.tracking.headline import BASELINE_TAG
 from tandem.tracking.results import add_training, key_of_evaluation
@@ -95,7 +97,7 @@ def strongest_baseline(task: Task, metrics: dict[str, float]) -> str:
 def evaluate(context: RunContext, trained: Run) -> tuple[Evaluation, OwnScores, EvaluationTiming]:
     """Return the result on the test split, what the workload's own metrics add to it, and the measurements."""
     device, task = context.open_device(1), context.task  # the bits of one thread, on any machine
-    task.subject = trained.subject
+    task.subject, task.fitted = trained.subject, read_fitted(context.workload)
     split = context.open_split("test", device)
     oom = OomPolicy(splits=[split], advice=advice(device))
     weights = context.block.evaluate.weights
@@ -128,6 +130,20 @@ def evaluate(context: RunContext, trained: Run) -> tuple[Evaluation, OwnScores, 
         "out_of_memory": oom.fallbacks,
     }
     return result, own, timing
+
+
+def read_fitted(workload: str) -> Fitted | None:
+    """What the stage `baseline` wrote; None if it says why there is no fitted model."""
+    folder, stage = files.baseline_dir(workload) / "result", f"baseline@{workload}"
+    path = folder / "baseline.json"
+    again = f"make it again with `dvc repro --force {stage}`"
+    if not path.exists():
+        raise ValueError(f"{files.relative(path)} is missing; {again}")
+    record = schemas.read(path.read_bytes(), files.relative(path), BaselineRecord, again)
+    if record["reason"]:
+        return None
+    [(name, sha256)] = record["files"].items()
+    return Fitted(torch.from_numpy(np.load(files.verified(folder / name, sha256, stage))), record["about"])
 
 
 def why_not_registered() -> str:

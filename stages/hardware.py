@@ -44,7 +44,14 @@ RESTORE = (
 )
 DVC_ENDS_WITHIN = 60.0  # seconds after this stage
 OWN = "workloads/"  # files of the workloads
-PER_WORKLOAD = ("preprocess", "preload", "train", "evaluate", "speed")  # `replicate` runs the code of `train`
+PER_WORKLOAD = (
+    "preprocess",
+    "baseline",
+    "preload",
+    "train",
+    "evaluate",
+    "speed",
+)  # `replicate` runs the code of `train`
 VALIDATED = files.STATE / "validated.json"  # what the last valid params.yaml requests, with the digest of `inputs`
 # The files that decide whether params.yaml is valid, and what it requests.
 INPUTS = ("params.yaml", "stages/hardware.py", "tandem/*.py", "tandem/params/*.py", "tandem/models/*.py",

@@ -36,7 +36,9 @@ REGISTRIES = {
     "tandem.training.own_metrics": "metric",
 }
 # Components that a stage imports by name, in addition to what its modules import.
-NAMED_BY_STAGE = {"train": ("loop", "trainer"), "speed": ("trainer",)}
+NAMED_BY_STAGE = {"baseline": ("baseline",), "train": ("loop", "trainer"), "speed": ("trainer",)}
+# Components of the workload that a stage does not use, although it imports their package.
+UNUSED_BY_STAGE: Mapping[str, Sequence[str]] = {"baseline": ("model",)}
 # Directories with code, and those whose code others import.
 PLACES = ("stages", "tandem", "workloads")
 ROOTS = ("tandem", "workloads")
@@ -52,6 +54,7 @@ def closure(stage: str, named: Mapping[str, Sequence[str]], code: Code | None = 
     """
     code = code or Code()
     found: dict[str, str] = {}
+    named = {**named, **dict.fromkeys(UNUSED_BY_STAGE.get(stage, ()), ())}
     own = (named.get(kind, ()) for kind in NAMED_BY_STAGE.get(stage, ()))
     starts = [f"stages.{stage}", *chain.from_iterable(own)]
     for module in imported_modules(starts, named, code, COMPUTING + SHOWING.get(stage, ())):

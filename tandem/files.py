@@ -57,6 +57,11 @@ def seed_dir(workload: str, device: str, stage: str, kind: str, seed: int) -> Pa
     return runs_dir(workload, device) / stage / kind / str(seed)
 
 
+def baseline_dir(workload: str) -> Path:
+    """The fitted model that every network is compared with (stages/baseline.py): folders `result` and `measured`."""
+    return ROOT / "results" / "baseline" / workload
+
+
 def preload_file(workload: str, device: str) -> Path:
     """The measurements of preload; one file for all seeds, because they share the data."""
     return ROOT / "results" / "preload" / workload / f"{device}.json"

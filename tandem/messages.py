@@ -52,7 +52,7 @@ def more_seeds(workloads: Iterable[str] = (), devices: Iterable[str] = ()) -> st
     command = "dvc exp run -S 'seeds=[0,1,2,3,4]'"
     devices, stages = list(devices), []
     for workload in workloads:
-        stages.append(f"preprocess@{workload}")
+        stages += [f"preprocess@{workload}", f"baseline@{workload}"]
         for device in devices:
             stages += [f"{stage}@{workload}-{device}" for stage in ("preload", "train", "replicate", "evaluate")]
         stages.append(f"speed@{workload}")

@@ -20,6 +20,7 @@ from tandem.stop_signals import REPLICATE_PID, stop_when_dvc_ends, stop_when_end
 STAGES = {
     "hardware": (),
     "preprocess": ("workload",),
+    "baseline": ("workload",),
     "preload": ("workload", "device"),
     "speed": ("workload",),
     "train": ("workload", "device"),

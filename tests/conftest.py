@@ -178,7 +178,7 @@ def prepared(empty_history: Path, tmp_path_factory: pytest.TempPathFactory) -> P
 
     def make(folder: Path) -> None:
         make_project(folder)
-        dvc(folder, "repro", "preload@tiny-cpu")
+        dvc(folder, "repro", "preload@tiny-cpu", "baseline@tiny")
         shutil.copy(empty_history, folder / "mlruns")
 
     return shared(tmp_path_factory, "prepared", make)

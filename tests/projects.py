@@ -248,6 +248,7 @@ def reproduce(folder: Path, workload: str = "tiny", publishes: bool = True) -> N
     every = [
         "hardware",
         f"preprocess {workload}",
+        f"baseline {workload}",
         f"preload {workload} cpu",
         f"train {workload} cpu 0",
         f"replicate {workload} cpu",

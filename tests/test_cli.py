@@ -245,6 +245,14 @@ def test_predict_gives_the_predictions_that_evaluate_recorded(trained: Path, tmp
     finally:
         params.write_text(TINY)
     assert found == "last\n", "the weights that are scored in results/"
+    weights = trained / RUN / "last.safetensors"
+    kept = weights.read_bytes()
+    weights.write_bytes(kept[:-4] + bytes(4))  # the last weight becomes 0
+    try:
+        done = tandem(trained, "predict", "tiny", str(tmp_path / "new.csv"))
+    finally:
+        weights.write_bytes(kept)
+    assert done.returncode == 1 and "last.safetensors is altered (its sha256 is not the recorded one)" in done.stderr
     for arguments, words in (
         (("tinny", "new.csv"), "did you mean 'tiny'?"),
         (("tiny@cuda", "new.csv"), "has no model; params.yaml has `devices: [cpu]`; add cuda there and run"),

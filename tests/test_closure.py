@@ -28,8 +28,10 @@ from tests.projects import (
 )
 
 WORKLOADS = ("sign", "pen", "price", "rally")
-STAGES = ("preprocess", "preload", "train", "evaluate", "speed")
+STAGES = ("preprocess", "baseline", "preload", "train", "evaluate", "speed")
 THROUGH_THE_MODEL = ("train", "evaluate", "speed")
+SCORED = ("sign", "pen", "rally")  # tasks that import scores.py
+FITTED = {"baseline@sign", "baseline@pen"}
 # Nothing that the core imports; `tandem predict` reads data as `tandem new` does.
 REMOVABLE = ("fitted", "importing", "checking", "predicting/command.py")
 
@@ -70,12 +72,13 @@ def stages_of(*workloads: str) -> set[str]:
 @pytest.mark.parametrize(
     ("file", "edit", "stale"),
     [
-        ("tandem/tasks/scores.py", append, stages_of("sign", "pen", "rally") | {"compare"}),
+        ("tandem/tasks/scores.py", append, {*stages_of(*SCORED), *(f"baseline@{name}" for name in SCORED), "compare"}),
         ("tandem/models/kernels/attention.py", append, stages_of("pen")),
         ("workloads/rally/source.py", append, {"preprocess@rally", "evaluate@rally"}),
         ("tandem/data/series.py", append, {"preprocess@price"}),
-        ("tandem/training/step.py", append, stages_of(*WORKLOADS)),
+        ("tandem/training/step.py", append, stages_of(*WORKLOADS) | FITTED),
         ("tandem/fitted/trainer.py", append, set()),
+        ("tandem/fitted/quant.py", append, FITTED),
         ("tandem/report/outcomes.py", append, {*(f"evaluate@{name}" for name in WORKLOADS), "compare"}),
         ("tandem/report/report.html.j2", lambda text: text + "<!-- -->\n", {"compare"}),
         ("tandem/tracking/publisher.py", append, set()),
@@ -132,7 +135,7 @@ def test_packages_that_the_core_does_not_need_can_be_removed(tmp_path: Path):
         path = project / "tandem" / name
         shutil.rmtree(path) if path.is_dir() else path.unlink()
     reproduce(project, publishes=False)
-    assert (project / run_path("score.json")).exists()
+    assert "fitted_accuracy" not in (project / run_path("score.json")).read_text()
     shutil.copy(ROOT / "params.yaml", project)
     copy_workload_code(project)
     python(project, "from tandem.params.loading import load_params; load_params()")

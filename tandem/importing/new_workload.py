@@ -49,12 +49,16 @@ from tandem.importing.infer_schema import choice_rows, preprocess_section
 from tandem.importing.infer_series import NO_SEASON
 from tandem.importing.long_table import Source
 from tandem.importing.params_block import from_yaml, make_block, with_workload
-from tandem.importing.recipe import model_for, train_settings, training_sentence
+from tandem.importing.recipe import FITTED, model_for, train_settings, training_sentence
 from tandem.params import loading, parsing, schema
 from tandem.params.reading import read_yaml
 from tandem.progress import ProgressLine
 
 NA_HELP = f"cells without a number, besides {', '.join(filter(None, MISSING))}, e.g. --na=-999,missing"
+MODEL_HELP = (
+    f"{', '.join(schema.BUILT_IN)}; {FITTED}: the best of three models without steps (docs/recipes.md); default: a "
+    "network, by the task and the size of the data"
+)
 HEADLINE_END = "default settings (docs/own-data.md)"
 README = """\
 # {plan.name}: add a short description
@@ -121,7 +125,7 @@ def add_arguments(parser: ArgumentParser) -> None:
         "--missing", choices=("refuse", "interpolate", "mask", "skip"), help="what to do with empty cells"
     )
     parser.add_argument("--na", metavar="A,B,C", type=lambda text: text.split(","), help=NA_HELP)
-    parser.add_argument("--model", help=f"{', '.join(schema.BUILT_IN)}; default: by the task and the size of the data")
+    parser.add_argument("--model", help=MODEL_HELP)
     parser.add_argument("--epochs", type=int, help="default: by the size of the data")
     many = parser.add_argument_group("many sequences")
     many.add_argument("--sequence", metavar="COLUMN", help="which sequence a row belongs to")
@@ -163,14 +167,15 @@ def make_plan(options: Namespace, scratch: Path) -> WorkloadPlan:
     Raises ValueError, in one sentence, for every error.
     """
     name, path = options.name, options.table
-    if options.model and options.model not in schema.BUILT_IN:
-        raise WrongArgument(f"--model is {options.model!r}{parsing.nearest(options.model, schema.BUILT_IN)}")
+    if options.model and options.model not in (accepted := (FITTED, *schema.BUILT_IN)):
+        raise WrongArgument(f"--model is {options.model!r}{parsing.nearest(options.model, accepted)}")
     given = {key: value for key, value in vars(options).items() if value is not None}
     found = shapes.open_path(path, given)
     table = trial.make_table(name, found, scratch)
     choices, summary, has_split = trial.infer(name, table, found, given)
     task = choices["task"][0]
-    choices["model"] = (options.model, "as requested") if options.model else model_for(task, summary)
+    requested = "model_selection" if options.model == FITTED else options.model
+    choices["model"] = (requested, "as requested") if requested else model_for(task, summary)
     model = choices["model"][0]
     settings = train_settings(task, model, summary, options.epochs)
     section = preprocess_section(table.name, choices)

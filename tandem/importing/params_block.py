@@ -42,6 +42,7 @@ def make_block(name: str, headline: str, task: str, preprocess: dict[str, Any], 
     """The workload's block of params.yaml, without what is a default, except for what people vary."""
     is_closed_form = settings["model"]["name"] in CLOSED_FORM
     varied = ("threads",) if is_closed_form else VARIED
+    weights = "last" if is_closed_form else schema.built_in_attributes(task).usual_weights
     train = {**{key: DEFAULTS[key] for key in varied}, **usual_values(schema.Train), **settings}
     block = {
         "task": task,
@@ -50,7 +51,7 @@ def make_block(name: str, headline: str, task: str, preprocess: dict[str, Any], 
         "train": {
             key: train[key] for key in DEFAULTS if key in train and (key in varied or train[key] != DEFAULTS[key])
         },
-        "evaluate": {**usual_values(schema.Evaluate), "weights": schema.built_in_attributes(task).usual_weights},
+        "evaluate": {**usual_values(schema.Evaluate), "weights": weights},
     }
     text = to_yaml({name: block})
     for key, comment in {**COMMENTS, **(OF_CLOSED_FORM if is_closed_form else {})}.items():

@@ -12,7 +12,8 @@ from tandem.params import schema
 from tandem.params.parsing import literal
 
 CLOSED_FORM = ("rocket", "model_selection")  # of tandem/fitted
-# With few steps to convolve and many training sequences, a network is better (docs/recipes.md).
+FITTED = "fitted"  # `--model fitted`: model_selection, with which the stage `baseline` compares a network
+# With few steps to convolve and many training sequences, a transformer is better (docs/recipes.md).
 FEW_STEPS, MANY_SEQUENCES = 16, 2000
 # From this many sequences on, the ridge uses the features' Gram matrix, which grows with the number of features.
 TOO_MANY_TO_KEEP = 8000
@@ -23,12 +24,11 @@ SPLIT = {"train": 0.7, "val": 0.15, "test": 0.15}
 def model_for(task: str, summary: dict[str, Any]) -> tuple[str, str]:
     """The default model for a task and the size of its data, and the reason."""
     num, num_steps = summary["num_per_split"]["train"], summary["max_steps"]
-    if "model_selection" not in schema.models_for(task, schema.built_in_attributes(task)):
-        return schema.built_in_attributes(task).usual_model, f"the default for {task}"
-    if num >= MANY_SEQUENCES and num_steps <= FEW_STEPS:
+    attributes = schema.built_in_attributes(task)
+    if attributes.target in ("class", "number") and num >= MANY_SEQUENCES and num_steps <= FEW_STEPS:
         why = f"{num:,} training sequences of {num_steps} steps: few steps to convolve, enough to learn from"
         return "transformer", why
-    return "model_selection", f"the default for {task}: fixed convolutions, raw values or a forest, by held-out errors"
+    return attributes.usual_model, f"the default for {task}"
 
 
 def has_velocity(features: Sequence[str], model: str = "") -> bool:

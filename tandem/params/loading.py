@@ -95,7 +95,10 @@ def preset_in_force(params: Params, workload: str) -> str:
 def in_force(block: Workload, preset: str) -> dict[str, dict[str, Any]]:
     """Return the content of each stage's `params_file`. The record of a training names the preset."""
     values = {stage: {name: literal(getattr(block, name)) for name in names} for stage, names in SECTIONS.items()}
-    return values | {"train": {"preset": preset, **values["train"]}}
+    return values | {
+        "train": {"preset": preset, **values["train"]},
+        "baseline": {"task": block.task, "fits": not block.no_fit_reason},
+    }
 
 
 def with_preset(params: Params, name: str, preset: str) -> Workload:

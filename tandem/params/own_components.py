@@ -13,6 +13,7 @@ from pydantic import create_model
 
 from tandem.params.parsing import InvalidParams, dotted, value_at
 from tandem.params.schema import (
+    FITTED_BASELINE,
     FITTED_TRAINER,
     TASKS,
     OwnSequences,
@@ -140,6 +141,7 @@ def modules_of(workload: str, block: Workload) -> dict[str, tuple[str, ...]]:
     return {
         "loop": (find("loop", loop, workload).module,) if loop else (),
         "model": (block.train.model.component.module,),
+        "baseline": () if block.no_fit_reason else (FITTED_BASELINE,),
         "trainer": (FITTED_TRAINER,) if is_closed_form(block.train.model) else (),
         "task": (find("task", block.task, workload).module,),
         "source": source,

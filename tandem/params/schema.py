@@ -8,6 +8,7 @@ DVC depends on the values in params.yaml, not on this file.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields
+from importlib.util import find_spec
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self, TypeVar, Union, get_type_hints
 
@@ -376,7 +377,8 @@ class Train(Section):
             require(f"augment.{key}", getattr(self.augment, key), (0,), why)
 
 
-FITTED_TRAINER = "tandem.fitted.trainer"  # by name: without this package, the other networks train as before
+# By name: without this package, the other networks train as before.
+FITTED_TRAINER, FITTED_BASELINE = "tandem.fitted.trainer", "tandem.fitted.baseline"
 
 
 def require(key: str, value: Any, accepted: tuple[Any, ...], why: str) -> None:
@@ -453,6 +455,21 @@ class Workload(Section):
     def task_attributes(self) -> TaskAttributes:
         return attributes_of(self.task_class)
 
+    @property
+    def has_fitted_targets(self) -> bool:
+        """Whether the task says what to fit in closed form: the class with its loss has `encoded` too."""
+        methods = self.task_class.methods
+        return methods.get("encoded") == methods["loss"]
+
+    @property
+    def no_fit_reason(self) -> str:
+        """Why no fitted model is compared with the network (stages/baseline.py); empty if one is."""
+        if is_closed_form(self.train.model):
+            return f"the workload's own model, {self.train.model.name}, is fitted"
+        if not self.has_fitted_targets:
+            return f"none exists for the task {self.task}"
+        return "" if find_spec(FITTED_BASELINE.rpartition(".")[0]) else "this project has no folder tandem/fitted"
+
     @model_validator(mode="after")
     def check(self) -> Self:
         """Check that the task matches the source of data, the model, and the augmentation."""
@@ -466,8 +483,7 @@ class Workload(Section):
         model, network = train.model.name, train.model.component
         if not is_for(network, task, attributes):
             raise mismatch(task, "train.model.name", model, "models", models_for(task, attributes), tasks_of(network))
-        methods = self.task_class.methods
-        if has_fitted_head(train.model) and methods.get("encoded") != methods["loss"]:
+        if has_fitted_head(train.model) and not self.has_fitted_targets:
             raise ValueError(
                 f"train.model.name is {model!r}, which is fitted in closed form, without the loss of {task}; use "
                 "another network, or define `encoded` and `scale_of` beside `loss` (tandem/tasks/__init__.py)"

@@ -122,5 +122,8 @@ def model_of(name: str) -> tuple[Path, str, Run | None]:
         run = open_folder(folder)
     except (ValueError, OSError):  # a model without its record predicts too
         return folder, weights, None
-    # Those that `evaluate` has scored, whatever params.yaml says since.
-    return folder, run.score["weights"] if run.score else weights, run
+    if run.score:
+        weights = run.score["weights"]  # those that `evaluate` has scored, whatever params.yaml says since
+    for file in (f"{weights}.safetensors", "model.json"):
+        run.open(file)  # raises ValueError if it is not the recorded one
+    return folder, weights, run

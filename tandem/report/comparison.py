@@ -172,9 +172,11 @@ def seconds_of_more_seeds(rows: Sequence[Row]) -> float | None:
 
 
 def unbeaten_baselines(row: Row) -> list[str]:
-    """Return a sentence only if the model does not beat a baseline."""
-    unbeaten = [f"{name} ({score_text(value)})" for name, value in baselines(row) if row["score"] <= value]
-    return [f"Does not beat {' or '.join(unbeaten)}"] if unbeaten else []
+    """Return a sentence about the baselines with a higher score, and one about those with the same."""
+    known, own = [(f"{name} ({score_text(value)})", value) for name, value in baselines(row)], row["score"]
+    higher, equal = [text for text, value in known if own < value], [text for text, value in known if own == value]
+    found = [f"Does not beat {' or '.join(higher)}"] if higher else []
+    return [*found, f"As good as {' and '.join(equal)}"] if equal else found
 
 
 def compare_with_zero(row: Row) -> list[str]:

@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 
 NOT_TIMED = "trained together with other seeds, so not measured"  # the stage `replicate`
 
+# The validation loss has risen: by this factor since its lowest value, in the first part of the epochs.
+RISEN, LATEST_BEST = 1.1, 0.75
+
 
 @dataclass
 class Record:
@@ -203,6 +206,24 @@ def device_sentence(kind: str, when: str, result: dict[str, Any], num_workers: i
     whose = ["measured on the first worker's GPU"] if num_workers > 1 and kind == "cuda" and found else []
     where = f"parameters, batches and outputs were on {kind} in {when}"
     return ", ".join([where, *whose, *found])
+
+
+def overfitting_sentence(history: list[dict[str, Any]], weights: str) -> str:
+    """Return that the validation got worse while the training loss fell; empty if it did not. `weights`: last or best,
+    those that `evaluate` scores.
+    """
+    lowest, last = min(history, key=lambda row: float(row["val_loss"])), history[-1]
+    then, now = ({name: float(value) for name, value in row.items()} for row in (lowest, last))
+    score = next(name for name in now if name.startswith("val_") and name != "val_loss")
+    is_early = then["epoch"] <= LATEST_BEST * len(history) and now["train_loss"] < then["train_loss"]
+    if not (is_early and now["val_loss"] > RISEN * then["val_loss"] and now[score] < then[score]):
+        return ""
+    scored = f"of epoch {then['epoch']:.0f}" if weights == "best" else "of the last epoch (evaluate.weights)"
+    return (
+        f"the validation loss is lowest after epoch {then['epoch']:.0f} of {len(history)} ({then['val_loss']:.4g}) and "
+        f"then rises to {now['val_loss']:.4g}, while the training loss falls: the network memorizes; the weights "
+        f"{scored} are scored"
+    )
 
 
 def memory_tags(actions: list[str]) -> dict[str, str]:

@@ -1,8 +1,9 @@
-"""The three records of a run, and functions that write and read them.
+"""The records of a run and of the model that it is compared with, and functions that write and read them.
 
     train.json    what was trained and what came out. The bytes are equal whenever the training is reproduced
     timing.json   what was measured, and where, when and on what
     score.json    the result on the test split. The bytes are equal whenever the evaluation is reproduced
+    baseline.json the fitted model that the network is compared with; its outputs are beside it
 
 Each record has a version (`schema`) and the sha256 of its own content, because DVC does not check the files that it
 restores from its cache. `train` writes train.json and timing.json, `evaluate` writes score.json and a timing.json of
@@ -130,6 +131,26 @@ class EvaluationTiming(TypedDict):
     samples_per_second: float
     num_samples: int
     out_of_memory: list[str]
+
+
+@with_config(STRICT)
+class BaselineRecord(TypedDict):
+    """The fitted model that the network is compared with, or the reason why there is none (stages/baseline.py)."""
+
+    schema: Literal[2]
+    reason: str  # empty if there is one
+    about: NotRequired[str]  # what was fitted to how many sequences
+    selected: NotRequired[str]  # the candidate of tandem/fitted/model_selection.py
+    held_out: NotRequired[dict[str, float]]  # the candidates' scores on sequences that they did not learn from
+    files: dict[str, str]
+
+
+@with_config(STRICT)
+class BaselineTiming(TypedDict):
+    schema: Literal[2]
+    machine: str
+    measured_at: str
+    seconds: float  # to read the data, fit, and predict the test split, on one thread
 
 
 def write(path: Path, kind: type[T], record: T) -> None:

@@ -47,6 +47,14 @@ class NewInputs:
     times: np.ndarray = field(default_factory=lambda: np.empty(0))  # (H,) the times ahead, as text
 
 
+@dataclass(frozen=True)
+class Fitted:
+    """A model that was fitted to the training split without a network (stages/baseline.py)."""
+
+    outputs: "Tensor"  # (N, C) for the test split
+    about: str  # what it is, and how many sequences it was fitted to
+
+
 class Task:
     """The base of all tasks. A task from scratch has `score_name`, `loss` and `score`."""
 
@@ -70,6 +78,7 @@ class Task:
 
     num_outputs: int
     subject: str = "the network"  # what `evaluate` scores, in its sentence; another one for a fitted model
+    fitted: Fitted | None = None  # what `evaluate` compares it with, besides the baselines that need no training
 
     def __init__(self, summary: dict[str, Any]) -> None:
         """`summary`: the content of preprocess's summary.json. `tandem predict` has classes, features, mean, std,

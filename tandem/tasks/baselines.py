@@ -1,5 +1,7 @@
-"""Baselines for a network's score that need no training. `evaluate` computes them from the arrays that preprocess
-wrote.
+"""Baselines for a network's score, and the sentences that compare it with them.
+
+Those that need no training are computed by `evaluate`, from the arrays that preprocess wrote. The fitted model comes
+from the stage `baseline`.
 
 Shapes: values (N, T, F) float32, zero after a sequence's end; lengths (N,).
 """
@@ -42,8 +44,7 @@ def compare_with_baselines(
         return f"{', '.join(words)}, {subject} {own:.4g}: the data cannot tell which is better ({groups.shortage})"
     beaten = [each.name for each in baselines if own > each.score and each.gain and each.gain[0] > 0]
     verdicts = [
-        f"{'is not clearly better than' if own > each.score else 'does not beat'} {each.name} "
-        f"({rejection_reason(own, each, cases, groups)})"
+        f"{relation(own, each)} {each.name} ({rejection_reason(own, each, cases, groups)})"
         for each in baselines
         if each.name not in beaten
     ]
@@ -52,6 +53,38 @@ def compare_with_baselines(
     of_groups = f" (by a 95% interval over {groups})" if groups else ""
     verdicts = [f"beats {' and '.join(beaten)}{of_groups}", *verdicts] if beaten else verdicts
     return f"{', '.join(words)}: {subject} {', '.join(verdicts)}"
+
+
+def relation(own: float, other: Baseline) -> str:
+    if other.gain == (0, 0) and own == other.score:
+        return "is exactly as good as"
+    return "is not clearly better than" if own > other.score else "does not beat"
+
+
+def compare_with_fitted(
+    own: float, fitted: Baseline, about: str, num: int, groups: Groups | None = None, subject: str = "the network"
+) -> str:
+    """Return one of three sentences: `subject` is better than the fitted model, worse, or no difference is detected.
+
+    Both learned from the training split; `about` says what the fitted model is.
+    """
+    cases = str(groups) if groups else f"{num:,} test sequences"
+    scores = f"{fitted.score:.4g}; {about}"
+    if groups and groups.shortage:
+        return f"the data cannot tell whether {subject} or the fitted model ({scores}) is better ({groups.shortage})"
+    if not fitted.gain:
+        return f"no difference from the fitted model ({scores}) is detected: {cases} are too few for an interval"
+    low, high = fitted.gain
+    if low == high == own - fitted.score == 0:
+        return f"{subject} is exactly as good as the fitted model ({scores})"
+    interval = f"95% interval of the gain {low:+.2g} to {high:+.2g}{f' over {groups}' if groups else ''}"
+    if low > 0 and own > fitted.score:
+        return f"{subject} beats the fitted model ({scores}; {interval})"
+    if high < 0 and own < fitted.score:
+        return (
+            f"the fitted model ({scores}) beats {subject} ({interval}), so this data needs neither a network nor a GPU"
+        )
+    return f"no difference between {subject} and the fitted model ({scores}) is detected with {cases} ({interval})"
 
 
 def rejection_reason(own: float, other: Baseline, cases: str, groups: Groups | None) -> str:

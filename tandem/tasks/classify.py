@@ -13,6 +13,7 @@ from tandem.tasks import Evaluation, FittedTask, NewInputs, ReadArray, described
 from tandem.tasks.baselines import (
     Baseline,
     compare_with_baselines,
+    compare_with_fitted,
     nearest_neighbours,
     num_comparable,
     num_useful_features,
@@ -31,7 +32,11 @@ class Task(FittedTask):
     score_name = "accuracy"
     smooths_labels = True
     paired = "correct"
-    baselines = {"most_frequent": "always the most frequent class", "nearest_neighbour": "1-NN"}
+    baselines = {
+        "most_frequent": "always the most frequent class",
+        "nearest_neighbour": "1-NN",
+        "fitted": "the fitted model",
+    }
     usual_model = "conv_gru"
     usual_label_smoothing = 0.1
 
@@ -92,7 +97,14 @@ class Task(FittedTask):
         if stretches:
             found, sentence = stretches.score(shares.numpy(), targets.numpy())
             metrics, of_stretches = metrics | found, f"; {sentence}"
+        if self.fitted:
+            *baselines, of_fitted = baselines
         compared = compare_with_baselines(metrics[compared_by], baselines, len(targets), groups, self.subject)
+        if self.fitted:
+            about = self.fitted.about
+            compared += "; " + compare_with_fitted(
+                metrics[compared_by], of_fitted, about, len(targets), groups, self.subject
+            )
         if compared_by != self.score_name:
             compared = f"by {compared_by}, {compared}"
         each = [{"class": name, **row} for name, row in zip(self.classes, per_class(confusion), strict=True)]
@@ -111,7 +123,9 @@ class Task(FittedTask):
         return {**super().tabulate(outputs, new), "confidence": confidence}
 
     def predict_baselines(self, targets: Tensor, read: ReadArray) -> dict[str, tuple[str, Tensor]]:
-        """Return two baselines that need no training: key -> (name, predicted classes (N,))."""
+        """Return two baselines that need no training, and the fitted model if there is one: key -> (name, predicted
+        classes (N,)).
+        """
         train_targets = torch.from_numpy(read("train", "targets"))
         values, test_values = (read(split, "values") for split in ("train", "test"))
         rows = sample(len(values), num_comparable(values, test_values))
@@ -121,10 +135,13 @@ class Task(FittedTask):
         number = num_useful_features(known, labels.numpy(), self.summary["features"])
         nearest = labels[nearest_neighbours(known[:, :, :number], test_values[:, :, :number])]
         which = " without velocities" if number < values.shape[2] else ""
-        return {
+        found = {
             "most_frequent": ("the most frequent class", most_frequent),
             "nearest_neighbour": (f"1-NN{which}{sampled}", nearest),
         }
+        if self.fitted:
+            found["fitted"] = "the fitted model", self.predict(self.fitted.outputs, torch.empty(0))
+        return found
 
     def interval_of_gain(
         self, score_name: str, own: Tensor, other: Tensor, targets: Tensor, groups: Groups | None

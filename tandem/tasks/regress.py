@@ -12,7 +12,14 @@ import torch
 from torch import Tensor
 
 from tandem.tasks import Evaluation, FittedTask, ReadArray
-from tandem.tasks.baselines import MAX_FITTED, Baseline, compare_with_baselines, sample, summaries
+from tandem.tasks.baselines import (
+    MAX_FITTED,
+    Baseline,
+    compare_with_baselines,
+    compare_with_fitted,
+    sample,
+    summaries,
+)
 from tandem.tasks.groups import Groups
 from tandem.tasks.ridge import centred, leave_one_out
 from tandem.tasks.statistics import interval_of_gain
@@ -24,8 +31,14 @@ class Task(FittedTask):
     paired = "errors"
     charts = ("predicted_numbers",)
     zero = "the mean of what is predicted"
-    baselines = {"mean": "always the mean", "median": "always the median", "linear": "a linear model"}
+    baselines = {
+        "mean": "always the mean",
+        "median": "always the median",
+        "linear": "a linear model",
+        "fitted": "the fitted model",
+    }
     usual_model = "conv_gru"
+    usual_weights = "best"  # with few sequences, the last epochs memorize (docs/recipes.md)
 
     def __init__(self, summary: dict[str, Any]) -> None:
         super().__init__(summary)
@@ -59,6 +72,8 @@ class Task(FittedTask):
             "median": np.full(len(actual), np.median(known)),
             "linear": linear_model(read, known, has_groups=groups is not None),
         }
+        if self.fitted:
+            baseline_predictions["fitted"] = self.to_units(self.fitted.outputs[:, 0].numpy())
         model = self.subject.removeprefix("the ")
         every = {model: predicted, **baseline_predictions}
         found = {name: errors(each, actual) for name, each in every.items()}
@@ -68,12 +83,16 @@ class Task(FittedTask):
         }
         for name in baseline_predictions:
             metrics |= {f"{name}_{key}": value for key, value in found[name].items()}
-        baselines = [
-            Baseline(word, found[name]["r2"], gain_over(baseline_predictions[name], predicted, actual, groups))
-            for name, word in self.baselines.items()
-        ]
-        compared = compare_with_baselines(metrics["r2"], baselines, len(actual), groups, self.subject)
-        baseline_errors = ", ".join(f"{word} {found[name]['mae']:.4g}" for name, word in self.baselines.items())
+        baselines = {
+            name: Baseline(self.baselines[name], found[name]["r2"], gain_over(each, predicted, actual, groups))
+            for name, each in baseline_predictions.items()
+        }
+        of_fitted = baselines.pop("fitted", None)
+        compared = compare_with_baselines(metrics["r2"], [*baselines.values()], len(actual), groups, self.subject)
+        if self.fitted and of_fitted:
+            about = self.fitted.about
+            compared += "; " + compare_with_fitted(metrics["r2"], of_fitted, about, len(actual), groups, self.subject)
+        baseline_errors = ", ".join(f"{self.baselines[name]} {found[name]['mae']:.4g}" for name in baseline_predictions)
         return Evaluation(
             metrics,
             f"{compared}; MAE of {self.target_name} {metrics['mae']:.4g} ({baseline_errors}), "

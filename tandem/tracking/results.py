@@ -28,6 +28,7 @@ from tandem.runs.history import (
     device_sentence,
     energy_sentence,
     memory_tags,
+    overfitting_sentence,
     summarize,
     summarize_energy,
     summarize_gpu,
@@ -185,6 +186,9 @@ def timing_record(context: RunContext, trainer: Trainer, record: Record) -> Timi
         record.summary_lines["model_selection"] = model.describe_selection(context.task.score_name)
         print(record.summary_lines["model_selection"], flush=True)
     record.summary_lines["energy"] = energy_sentence(energy_summary, missing_energy, energy.METHOD)
+    if sentence := overfitting_sentence(record.history, context.block.evaluate.weights):
+        record.summary_lines["overfitting"] = sentence
+        print(sentence, flush=True)
     if trainer.oom.fallbacks:
         record.summary_lines["out_of_memory"] = f"memory ran out: {', then '.join(trainer.oom.fallbacks)}"
     for reason in trainer.no_graph_reasons().values():

@@ -269,6 +269,15 @@ def test_every_obstacle_of_a_gpu_is_reported_with_its_fix(
     assert found.status == status and (status == "ok" or (found.why and found.fix))
 
 
+def test_a_driver_that_moves_memory_to_the_machine_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hardware, "detect_gpu", lambda torch_cuda: (USABLE, ""))
+    monkeypatch.setitem(sys.modules, "pynvml", fake_nvml("not found"))
+    for release, is_named in (("6.6.87.2-microsoft-standard-WSL2", True), ("6.1.0-38-amd64", False)):
+        monkeypatch.setattr(doctor.platform, "release", lambda release=release: release)
+        found = [finding for finding in doctor.gpu() if "may use the machine's memory" in finding.what]
+        assert bool(found) == is_named and all(each.status == "warning" and each.fix for each in found)
+
+
 @pytest.mark.parametrize(
     ("changed", "status"),
     [({}, "ok"), ({"seconds": 2.0}, "warning"), ({"norm": float("nan")}, "problem"), ({"devices": ["cpu"]}, "problem")],

@@ -32,7 +32,7 @@ pytestmark = pytest.mark.gpu
 BOTH = TINY.replace("devices: [cpu]", "devices: [cpu, cuda]").replace("step: eager", "step: auto")
 BOTH = BOTH.replace("epochs: 3", "epochs: 4")
 PROBED = BOTH.replace("probe: false", "probe: true")
-PREPARED = ("hardware", "preprocess tiny", "preload tiny cpu", "preload tiny cuda")
+PREPARED = ("hardware", "preprocess tiny", "baseline tiny", "preload tiny cpu", "preload tiny cuda")
 # Whether this process has a context on a GPU, which NVML would list it for: the driver knows, torch only of its own.
 HAS_CONTEXT = """
 import ctypes

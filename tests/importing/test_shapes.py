@@ -200,7 +200,7 @@ def test_a_row_per_step_is_seen_even_if_the_first_sequence_is_longer_than_the_ro
     labels = steps["case"].map(lambda case: "ab"[case % 2])
     pd.concat([steps, features], axis=1).assign(label=labels).to_parquet(tmp_path / "long.parquet")
     _, found = planned(tmp_path / "long.parquet")
-    assert found.sequences.values.shape == (6, num_steps, 6)
+    assert found.sequences.values.shape == (6, num_steps, 12), "with velocities"
 
 
 # Lists in cells -------------------------------------------------------------------------------------------------------
@@ -432,7 +432,7 @@ def test_a_folder_of_arrays_of_equal_shape_has_a_row_per_step_only_if_time_is_lo
             (tmp_path / name / LABELS[number]).mkdir(parents=True, exist_ok=True)
             each = each[:, : 20 - number % 3] if name == "varied" else each
             np.save(tmp_path / name / LABELS[number] / f"r{number}.npy", each)
-    assert planned(tmp_path / "long")[1].sequences.values.shape == (18, 20, 8)
+    assert planned(tmp_path / "long")[1].sequences.values.shape == (18, 20, 16), "with velocities"
     assert "give --axes TC for 8 steps or --axes CT for 20 steps" in question(tmp_path / "wide")
     for name, options in (("wide", ("--axes", "CT")), ("varied", ())):
         assert planned(tmp_path / name, *options)[1].sequences.values.shape == (18, 20, 8)

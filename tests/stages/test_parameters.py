@@ -27,7 +27,7 @@ class Net(nn.Module):
 SIZED = TINY.replace(MODEL, "{name: 'net.py:Net', size: 4}")
 # A second workload, `other`, with the same table.
 BOTH = TINY.replace("[tiny]", "[tiny, other]") + TINY[TINY.index("tiny:") :].replace("tiny:", "other:", 1)
-COMPUTED = ("preprocess", "preload", "train", "replicate", "evaluate", "speed")
+COMPUTED = ("preprocess", "baseline", "preload", "train", "replicate", "evaluate", "speed")
 
 
 def with_net(folder: Path) -> Path:
@@ -98,7 +98,15 @@ def test_a_training_with_other_parameters_is_neither_evaluated_nor_compared(trai
     project = copy_of(trained, tmp_path / "project", BOTH)
     (project / "workloads/other/data").mkdir(parents=True)
     (project / "workloads/other/data/table.csv").write_bytes((project / "workloads/tiny/data/table.csv").read_bytes())
-    every = ("hardware", "preprocess other", "preload other cpu", "train other cpu 0", "evaluate other cpu", "compare")
+    every = (
+        "hardware",
+        "preprocess other",
+        "baseline other",
+        "preload other cpu",
+        "train other cpu 0",
+        "evaluate other cpu",
+        "compare",
+    )
     stages_at_once(project, *every, publishes=False)
     git(project, "add", "-f", "results/scores.json", "results/timings.json")
     commit(project)

@@ -6,6 +6,7 @@ from tandem.tasks import open_task
 from tandem.tasks.baselines import (
     Baseline,
     compare_with_baselines,
+    compare_with_fitted,
     nearest_neighbours,
     num_useful_features,
     summaries,
@@ -25,6 +26,31 @@ def test_a_baseline_is_beaten_where_the_test_split_can_tell():
     assert "does not beat 1-NN (it is worse: " in compare_with_baselines(0.5, [worse], 45)
     unknown = nearest._replace(gain=None)
     assert "2 test sequences are too few" in compare_with_baselines(0.66, [unknown], 2)
+
+
+def test_the_fitted_model_is_better_worse_or_not_told_apart():
+    fitted, about = Baseline("the fitted model", 0.8, (0.02, 0.1)), "trees, fitted to 60 training sequences"
+
+    def found(own: float, gain: tuple[float, float] | None, groups: Groups | None = None) -> str:
+        return compare_with_fitted(own, fitted._replace(gain=gain), about, 45, groups)
+
+    assert found(0.9, (0.02, 0.1)).startswith(f"the network beats the fitted model (0.8; {about}; 95% interval")
+    worse = found(0.7, (-0.2, -0.02))
+    assert worse.startswith("the fitted model (0.8") and worse.endswith(
+        "so this data needs neither a network nor a GPU"
+    )
+    for gain in ((-0.02, 0.1), (-0.1, 0.02), None):
+        assert found(0.82, gain).startswith("no difference") and "beat" not in found(0.82, gain)
+    assert found(0.8, (0, 0)).startswith("the network is exactly as good as the fitted model")
+    few = Groups(np.repeat(np.arange(5), 4))
+    assert "cannot tell" in found(0.9, None, few) and "beats" not in found(0.9, None, few)
+
+
+def test_an_equal_score_is_called_equal():
+    same = Baseline("1-NN", 1.0, (0, 0))
+    assert "is exactly as good as 1-NN (both are right for the same sequences)" in compare_with_baselines(
+        1.0, [same], 14
+    )
 
 
 def test_a_gain_of_accuracy_is_from_minus_1_to_1():

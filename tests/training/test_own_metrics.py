@@ -159,7 +159,14 @@ def test_a_metric_scores_new_data_of_the_source(tmp_path: Path):
     (project / "workloads/tiny/source.py").write_text(SOURCE)
     (project / "workloads/tiny/metrics.py").write_text(SHIFTED)
     commit(project)
-    stages = ("hardware", "preprocess tiny", "preload tiny cpu", "train tiny cpu 0", "evaluate tiny cpu")
+    stages = (
+        "hardware",
+        "preprocess tiny",
+        "baseline tiny",
+        "preload tiny cpu",
+        "train tiny cpu 0",
+        "evaluate tiny cpu",
+    )
     stages_at_once(project, *stages, publishes=False)
     metrics = read_record(project, "score.json")["metrics"]
     assert metrics["same_at_shift_5"] == 1.0 and metrics["same_at_shift_50"] < 1.0
@@ -178,7 +185,14 @@ def test_groups_of_a_source_are_in_the_predictions_and_behind_every_interval(tmp
     project = make_project(tmp_path / "project", params)
     metric = "def right(predictions, targets, mask):\n    return (predictions > 0).sum() / mask.sum()\n"
     (project / "workloads/tiny/metrics.py").write_text(metric)
-    stages = ("hardware", "preprocess tiny", "preload tiny cpu", "train tiny cpu 0", "evaluate tiny cpu")
+    stages = (
+        "hardware",
+        "preprocess tiny",
+        "baseline tiny",
+        "preload tiny cpu",
+        "train tiny cpu 0",
+        "evaluate tiny cpu",
+    )
     for source, groups in ((SOURCE, 0), (SOURCE.replace("labels, lengths,", "labels, lengths, groups=rows % 30,"), 10)):
         (project / "workloads/tiny/source.py").write_text(source)
         commit(project)
