@@ -366,8 +366,8 @@ def test_new_data_is_prepared_as_the_training_data_was(tmp_path: Path):
     keys = "    missing: mask\n    rate: 20\n    categories: [mode=high, mode=low]\n    rare_classes: omit\n"
     params = TINY.replace("features: [x, y]", "features: [x, y, z]").replace("    missing: refuse\n", keys)
     project = make_project(tmp_path / "project", params, table)
-    every = ("hardware", "preprocess tiny", "preload tiny cpu", "train tiny cpu 0", "evaluate tiny cpu")
-    stages_at_once(project, *every, publishes=False)
+    before = ("hardware", "preprocess tiny", "baseline tiny", "preload tiny cpu")
+    stages_at_once(project, *before, "train tiny cpu 0", "evaluate tiny cpu", publishes=False)
     learned = json.loads((project / RUN / "model.json").read_text())["preprocessing"]
     assert learned["features"][:6] == ["x", "y", "z", "mode=high", "mode=low", "x seen"]
     expected = pd.read_csv(project / run_path("predictions.csv"))
