@@ -11,7 +11,6 @@ import traceback
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field, replace
-from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -98,8 +97,8 @@ def contenders(case: Case, device: str) -> tuple[dict[str, Contender], str]:
 
 def choose_precision(trainer: Trainer, device: str) -> tuple[str, str]:
     """The choice of `precision: auto` without a cached choice."""
-    uses = {name: partial(trainer.set_precision, name) for name in auto.precisions(trainer.device)}
-    return auto.explained(auto.time_choices("precision", trainer, detect_hardware(device), uses), "chosen by measuring")
+    names, hardware = auto.precisions(trainer.device), detect_hardware(device)
+    return auto.explained(auto.time_choices("precision", trainer, hardware, names), "chosen by measuring")
 
 
 def open_trainer(case: Case, contender: Contender, device: str) -> Trainer:
@@ -120,8 +119,8 @@ def open_trainer(case: Case, contender: Contender, device: str) -> Trainer:
 def as_torch_comes(contender: Contender, threads: int, device: str) -> torch.device:
     """Undo Tandem's own settings (tandem/training/device.py)."""
     torch.set_num_threads(threads)
-    if contender.precision == "tf32":
-        torch.set_float32_matmul_precision("high")  # torch's default for cuDNN
+    torch.set_float32_matmul_precision("high" if contender.precision == "tf32" else "highest")
+    torch.backends.cudnn.allow_tf32 = contender.precision in ("tf32", "bf16")
     return torch.device("cpu") if device == "cpu" else torch.device("cuda", 0)
 
 
@@ -191,8 +190,8 @@ def tandem(trainer: Trainer, tick: StepTimer, contender: Contender) -> None:
 
 
 def refuse_another_way(trainer: Trainer) -> None:
-    if trainer.step.eager_reason:
-        raise RuntimeError(f"step: graph was not possible: {trainer.step.eager_reason}")
+    if trainer.execution.eager_reason:
+        raise RuntimeError(f"step: graph was not possible: {trainer.execution.eager_reason}")
 
 
 def floor(trainer: Trainer, tick: StepTimer, contender: Contender) -> None:

@@ -41,6 +41,8 @@ from tandem.params.schema import Model, built_in_attributes
 from tandem.parts import built_in
 from tandem.training.batches import TENSORS, Batch, Split, sequential_indices
 from tandem.training.device import open_device
+from tandem.training.execution import Execution
+from tandem.training.oom import OomPolicy
 from tandem.training.step import Step
 
 Work = Callable[[], int]  # does some work and returns the number of sequences; the device may still be busy
@@ -106,16 +108,8 @@ class Training:
         self.split, self.batch_size = Split(random_tensors(data, device), device), batch_size
         self.model: nn.Module = models.build(config, data.shape).to(device)
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-3, fused=True)
-        self.step = Step(
-            self.model,
-            self.keep_loss,
-            self.optimizer,
-            max_grad_norm=1.0,
-            grad_accum_steps=1,
-            precision="fp32",
-            execution_mode="eager",
-            device=device,
-        )
+        oom = OomPolicy(Execution(device), self.model)
+        self.step = Step(self.model, self.keep_loss, self.optimizer, oom, max_grad_norm=1.0)
         self.last_loss = torch.empty(0)
         self.total = torch.zeros((), device=device)
         self.order = torch.Generator().manual_seed(0)

@@ -20,7 +20,8 @@ from torch import nn
 from benchmarks.folklore import device_of
 from benchmarks.markdown import header, row
 from tandem.machine.rates import best_seconds, host_to_device_rate, matrix_rate, memory_rate
-from tandem.training.device import device_tags, has_tf32, use_precision
+from tandem.training.device import device_tags
+from tandem.training.execution import Execution, has_tf32
 
 NUM_LAUNCHES = 200  # in a row, to exceed the clock's resolution
 SEQUENCES, STEPS, FEATURES, HIDDEN = 32, 20, 64, 128  # of the GRU, as in a guide
@@ -81,9 +82,8 @@ def captured(work: Callable[[], Any]) -> Callable[[], None]:
 def rates(device: torch.device) -> dict[str, str]:
     found = {"product of matrices, fp32": flops(matrix_rate(device))}
     if has_tf32(device):
-        use_precision("tf32", device)
-        found["product of matrices, tf32"] = flops(matrix_rate(device))
-        use_precision("fp32", device)
+        with Execution(device, "tf32").active():
+            found["product of matrices, tf32"] = flops(matrix_rate(device))
     found["product of matrices, bf16"] = flops(matrix_rate(device, torch.bfloat16))
     found["copy within the device, read and written"] = f"{memory_rate(device) / 1e9:,.1f} GB/s"
     if device.type == "cuda":

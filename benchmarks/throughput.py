@@ -67,8 +67,9 @@ from tandem.machine.rates import matrix_rate
 from tandem.models import Shape
 from tandem.params.loading import load_workload
 from tandem.params.schema import Augment
-from tandem.training.device import AUTOCAST, use_precision
-from tandem.training.oom import free_cache, is_out_of_memory, shorten
+from tandem.training.device import AUTOCAST
+from tandem.training.execution import Execution
+from tandem.training.memory_errors import free_cache, is_out_of_memory, shorten
 
 PACKAGES = ("torch", *PEERS)
 WORKLOADS = ("sign", "pen", "price", "rally")
@@ -244,9 +245,9 @@ def flop_per_sample(case: Case, device: str) -> float:
 
 def peak_of(of_precision: str, threads: int, device: torch.device) -> float:
     """FLOP/s of a large matrix product."""
-    use_precision(of_precision, device)
     torch.set_num_threads(threads)
-    return matrix_rate(device, AUTOCAST.get(of_precision, torch.float32))
+    with Execution(device, of_precision).active():
+        return matrix_rate(device, AUTOCAST.get(of_precision, torch.float32))
 
 
 # Measurement.

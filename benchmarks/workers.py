@@ -216,7 +216,7 @@ def steps_on(trainer: "Trainer", size: int, rank: int, number: int) -> tuple[Cal
     if rank >= number:
         return (lambda: None), (lambda: None)
     split, step = trainer.train_split, trainer.step
-    shares = shares_of(size, step.grad_accum_steps, rank, number)
+    shares = shares_of(size, step.execution.grad_accum_steps, rank, number)
     rows = (torch.arange(size) % len(split))[places_of(shares)]
     batch = next(split.batches(rows, len(rows)))
     batch = replace(batch, shares=shares if number > 1 else ())

@@ -39,6 +39,7 @@ from tandem.training import inference, own_metrics
 from tandem.training.batches import Split, batches_of, sequential_indices
 from tandem.training.checkpoint import folder_of, remove_stored
 from tandem.training.context import RunContext
+from tandem.training.execution import Execution
 from tandem.training.oom import OomPolicy, advice, translate_oom
 from tandem.training.own_metrics import OwnScores
 from tandem.training.saved_network import PREDICTION_BATCH, load_network
@@ -99,7 +100,7 @@ def evaluate(context: RunContext, trained: Run) -> tuple[Evaluation, OwnScores, 
     device, task = context.open_device(1), context.task  # the bits of one thread, on any machine
     task.subject, task.fitted = trained.subject, read_fitted(context.workload)
     split = context.open_split("test", device)
-    oom = OomPolicy(splits=[split], advice=advice(device))
+    oom = OomPolicy(Execution(device), splits=[split], advice=advice(device))
     weights = context.block.evaluate.weights
     with translate_oom(oom):
         model, _ = load_network(context.result, weights)

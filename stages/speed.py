@@ -264,8 +264,8 @@ class TimedTraining:
             "kind": self.context.kind,
             "device_name": self.context.hardware["name"],
             "threads": trainer.threads.number,
-            "precision": trainer.step.precision,
-            "step": trainer.step.execution_mode,
+            "precision": trainer.execution.precision,
+            "step": trainer.execution.step,
             "requested": self.requested,
             "out_of_memory": trainer.oom.fallbacks,
             "other_processes": other_gpu_processes(gpu_uuid(trainer.device)),
@@ -305,7 +305,7 @@ class TimedTraining:
         from tandem.training.oom import translate_oom
 
         trainer, count, seconds = self.trainer, 0, 0.0
-        with translate_oom(trainer.oom):
+        with translate_oom(trainer.oom), trainer.execution.active():
             while num_steps:
                 synchronize(trainer.device)
                 start = time.perf_counter()

@@ -16,13 +16,11 @@ For several workers (device 2xcpu), tandem/training/launcher.py starts the proce
 a training in one process; the others run `run_other_worker`.
 """
 
-import math
 import os
-import sys
 import time
 import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -31,31 +29,23 @@ import torch
 from tandem import files
 from tandem.command import sentence_of
 from tandem.diagnosis import probe
-from tandem.machine.energy import Meter
 from tandem.machine.hardware import detect_hardware
-from tandem.machine.measure import gpu_uuid, sampled
-from tandem.machine.sampler import SampledWindow
 from tandem.params.devices import split_device
 from tandem.params.loading import load_params
-from tandem.runs.history import NOT_TIMED, Record, history_row, memory_tags, timing_row
+from tandem.runs.history import Record
 from tandem.runs.inputs import Inputs, read_inputs
 from tandem.runs.run import Run, open_folder
-from tandem.runs.terminal import Progress
 from tandem.stop_signals import GracefulStop, StopSignals
-from tandem.tracking.results import entries_at_end, entries_at_start, write_mlflow_record, write_results, write_run_info
+from tandem.tracking.recorder import Recorder
+from tandem.tracking.results import entries_at_start, write_mlflow_record, write_results, write_run_info
 from tandem.tracking.run_dir import RunDir, open_run_dir
 from tandem.training import auto
 from tandem.training.checkpoint import Checkpoint
 from tandem.training.context import RunContext, open_trainer, stop_on_out_of_memory
-from tandem.training.loop import Epoch, train_epoch
+from tandem.training.loop import train_epoch
 from tandem.training.oom import OutOfMemory
 from tandem.training.trainer import Trainer
 from tandem.training.workers import Workers, process_group, workers_sentence
-
-# After an epoch, a checkpoint is saved if the last one is older than CHECKPOINT_SECONDS, and old enough for saving to
-# take at most CHECKPOINT_SHARE of the time.
-CHECKPOINT_SHARE = 0.01
-CHECKPOINT_SECONDS = 10.0
 
 
 def main(workload: str, device: str, *seeds: str) -> None:
@@ -65,14 +55,34 @@ def main(workload: str, device: str, *seeds: str) -> None:
     with process_group(device, first.num_workers, first.kind) as workers, GracefulStop() as interruption:
         for context in contexts:
             try:
-                with open_training(context, interruption, workers) as training:
-                    training.train(workers)
+                train(context, workers, interruption)
             except (ValueError, OSError, OutOfMemory) as error:
                 if not context.is_replicate:
                     raise
                 errors.append(f"seed {context.seed}: {sentence_of(error)}")
     if errors:
         raise ValueError("; ".join(errors))
+
+
+def train(context: RunContext, workers: Workers, interruption: GracefulStop) -> None:
+    """Train to the last epoch, from a checkpoint if there is one, and write the results."""
+    inputs = Inputs(context.workload, context.device, context.seed, context.summary.get("table_sha256"))
+    with opened(context, inputs, workers) as (checkpoint, state, run_dir):
+        record, trainer = Record(**state["record"]), open_trainer(context, state["trainer"], workers)
+        with stop_on_out_of_memory(trainer):
+            if not trainer.epochs_done:
+                choose_settings(context, trainer, record)
+            elif not record.is_finished:
+                auto.open_threads(trainer, context.hardware)
+            connect_workers(context, trainer, record, workers)
+            write_run_info(context, trainer, record, inputs.values, run_dir)
+            if record.history:  # the run directory may have been removed, or the process killed before it wrote these
+                run_dir.save_epochs(record)
+            if not record.is_finished:
+                recorder = Recorder(context, trainer, record, inputs, checkpoint, run_dir, interruption)
+                with recorder.recording():
+                    trainer.train_epochs(recorder.record_epoch)
+            write_results(context, trainer, record, inputs.values, run_dir)
 
 
 def open_context(workload: str, device: str, seed: int) -> RunContext:
@@ -93,12 +103,13 @@ def first_seed(context: RunContext) -> Run:
 
 
 @contextmanager
-def open_training(context: RunContext, interruption: GracefulStop, workers: Workers) -> Iterator["Training"]:
-    """Yield the training, with its checkpoint locked and its run directory open.
+def opened(
+    context: RunContext, inputs: Inputs, workers: Workers
+) -> Iterator[tuple[Checkpoint, dict[str, Any], RunDir]]:
+    """Yield the training's checkpoint, locked, its state, and its run directory.
 
     After a body without an error, write mlflow.json; under DVC mark the checkpoint as ended, else remove it.
     """
-    inputs = Inputs(context.workload, context.device, context.seed, context.summary.get("table_sha256"))
     checkpoint = checkpoint_of(context, inputs.values)
     files.require_writable(context.result)
     with checkpoint.locked():
@@ -106,7 +117,7 @@ def open_training(context: RunContext, interruption: GracefulStop, workers: Work
         state = open_state(context, checkpoint)
         workers.broadcast(state)
         with open_run_dir(state["record"]["run_key"], "train") as run_dir:
-            yield Training(context, state, inputs, checkpoint, run_dir, interruption)
+            yield checkpoint, state, run_dir
     write_mlflow_record(context, run_dir)
     if "DVC_STAGE" in os.environ:
         checkpoint.mark_ended(context.measured.parent)  # the DVC output with the folders of all seeds
@@ -146,145 +157,6 @@ def open_state(context: RunContext, checkpoint: Checkpoint) -> dict[str, Any]:
     state = {"trainer": None, "record": vars(Record(uuid.uuid4().hex))}
     checkpoint.save(state)  # a training that is killed in its first epoch keeps its MLflow run
     return state
-
-
-class Training:
-    """One training: its trainer and its record. It shows its progress and saves its checkpoints."""
-
-    def __init__(
-        self,
-        context: RunContext,
-        state: dict[str, Any],
-        inputs: Inputs,
-        checkpoint: Checkpoint,
-        run_dir: RunDir,
-        interruption: GracefulStop,
-    ) -> None:
-        self.context, self.state, self.inputs = context, state, inputs
-        self.checkpoint, self.run_dir, self.interruption = checkpoint, run_dir, interruption
-        self.record = Record(**state["record"])
-        self.readings = SampledWindow({})
-
-    def train(self, workers: Workers) -> None:
-        """Train to the last epoch, and write the results."""
-        trainer = self.trainer = open_trainer(self.context, self.state["trainer"], workers)
-        with stop_on_out_of_memory(trainer):
-            self.begin(workers)
-            if not self.record.is_finished:
-                sampling = nullcontext(SampledWindow({})) if self.context.is_replicate else sampled(trainer.device)
-                with sampling as self.readings:
-                    trainer.train_epochs(self.record_epoch)
-            self.end()
-
-    def begin(self, workers: Workers) -> None:
-        """Before the first epoch: choose settings, and write what is trained."""
-        context, trainer, record = self.context, self.trainer, self.record
-        if not trainer.epochs_done:
-            choose_settings(context, trainer, record)
-        elif not record.is_finished:
-            auto.open_threads(trainer, context.hardware)
-        connect_workers(context, trainer, record, workers)
-        self.cpu_seconds_of_others = -workers.cpu_seconds_of_others()  # the reading before; `end` adds the one after
-        write_run_info(context, trainer, record, self.inputs.values, self.run_dir)
-        if record.history:  # the run directory may have been removed, or the process killed before it wrote these rows
-            self.run_dir.save_epochs(record)
-        if record.is_finished:
-            return
-        self.first_epoch_here = trainer.epochs_done + 1  # of the epochs that this process trains
-        self.meter = Meter(gpu_uuid(trainer.device))
-        self.saved_at, self.save_seconds = time.monotonic(), 0.0
-        prefix = f"seed {context.seed}, " if context.is_replicate else ""
-        self.progress = Progress(context.workload, context.settings.epochs, trainer.epochs_done, prefix)
-        trainer.on_progress = self.progress.show_fit
-        # At once: the training may fail afterwards.
-        trainer.oom.on_fallback = lambda fallbacks: self.run_dir.add_tags(memory_tags(fallbacks))
-
-    def end(self) -> None:
-        """After the last epoch: complete the record, and write the results."""
-        context, trainer, record = self.context, self.trainer, self.record
-        if not record.is_finished:
-            self.progress.close()
-            self.add_readings()  # with the sampler's last reading
-            self.cpu_seconds_of_others += trainer.workers.cpu_seconds_of_others()
-            trainer.workers.close()
-            record.at_end = entries_at_end(trainer, record, self.cpu_seconds_of_others)
-            self.save_last()
-        write_results(context, trainer, record, self.inputs.values, self.run_dir)
-
-    def record_epoch(self, epoch: Epoch) -> None:
-        """Record `epoch`, check the inputs, and save a checkpoint if one is due.
-
-        Raises ValueError if a loss is not finite or an input has changed, and KeyboardInterrupt, after saving, if the
-        user has interrupted the training.
-        """
-        score_name, num_sequences = self.context.task.score_name, len(self.trainer.train_split)
-        self.progress.show(epoch, score_name, num_sequences)
-        self.check_finite(epoch)
-        self.record.history.append(history_row(epoch, score_name))
-        self.record.digests.append(epoch.digests)
-        warmup_epochs = self.context.settings.warmup_epochs
-        self.record.timings.append(timing_row(epoch, num_sequences, warmup_epochs, not self.context.is_replicate))
-        self.record.missing_reasons = self.trainer.missing_reasons
-        self.record.kernels = sorted({*self.record.kernels, *self.trainer.step.kernels_used})
-        self.add_readings()
-        self.check_inputs()
-        if epoch.number < self.context.settings.epochs:
-            self.save_if_due(epoch.number)
-
-    def add_readings(self) -> None:
-        """Record the energy and the GPU sampler's readings of the epochs that this process has trained."""
-        self.record.energy[self.first_epoch_here] = NOT_TIMED if self.context.is_replicate else self.meter.joules()
-        self.record.sampled[self.first_epoch_here] = self.readings.totals()
-
-    def check_finite(self, epoch: Epoch) -> None:
-        losses = {"training": epoch.train_loss, "validation": epoch.val_loss}
-        if bad := [name for name, loss in losses.items() if not math.isfinite(loss)]:
-            where = files.relative(self.checkpoint.path)
-            kept = f"; the last good checkpoint is kept in {where}" if self.checkpoint.path.exists() else ""
-            raise ValueError(
-                f"the {bad[0]} loss is {losses[bad[0]]} in epoch {epoch.number}{kept}; "
-                "try a smaller train.learning_rate, or train.max_grad_norm 1.0"
-            )
-
-    def check_inputs(self) -> None:
-        """Raise ValueError if an input changed: DVC would record the new one (treeverse/dvc#11058)."""
-        changed = self.inputs.lasting_changes()
-        if not changed:
-            return
-        workload, packed = self.context.workload, files.packed_dir(self.context.workload, self.context.device)
-        if not any(files.relative(packed) in words for words in changed):
-            self.save()  # not if the packed data changed, because this epoch may have read the new data
-        where = files.relative(self.checkpoint.path)
-        raise ValueError(
-            f"{' and '.join(changed)} of {workload} changed during the training, so a result would match neither "
-            f"version; the checkpoint is kept ({where}): undo the change and run again to resume from it, or run "
-            "`dvc repro` again to train with the current files"
-        )
-
-    def save_if_due(self, epochs_done: int) -> None:
-        is_old = time.monotonic() - self.saved_at > max(CHECKPOINT_SECONDS, self.save_seconds / CHECKPOINT_SHARE)
-        # All workers stop after the same epoch.
-        is_interrupted = self.trainer.workers.any(self.interruption.stop_requested)
-        if is_old or epochs_done == 1 or is_interrupted:
-            self.save()
-        if is_interrupted:
-            where = files.relative(self.checkpoint.path)
-            print(f"interrupted after epoch {epochs_done}, saved in {where}; run again to resume", flush=True)
-            raise KeyboardInterrupt
-
-    def save_last(self) -> None:
-        """Save the last checkpoint. If this fails, print a warning: the results are still written."""
-        try:
-            self.save()
-        except OSError as error:
-            print(f"warning: {error}", file=sys.stderr, flush=True)
-
-    def save(self) -> None:
-        start = time.monotonic()
-        self.checkpoint.save({"trainer": self.trainer.state(), "record": vars(self.record)})
-        self.run_dir.save_epochs(self.record)
-        self.saved_at = time.monotonic()
-        self.save_seconds = self.saved_at - start
 
 
 def choose_settings(context: RunContext, trainer: Trainer, record: Record) -> None:
@@ -329,7 +201,7 @@ def find_bottleneck(trainer: Trainer, record: Record, auto_seconds: float) -> No
 def connect_workers(context: RunContext, trainer: Trainer, record: Record, workers: Workers) -> None:
     """Connect the other workers, if any, to this training, and print a description of them."""
     if workers.count > 1:
-        workers.broadcast(trainer.step.precision)
+        workers.broadcast(trainer.execution.precision)
         trainer.use_workers(workers)
     if changed := record.set_num_workers(workers.count):
         print(changed, flush=True)
@@ -346,12 +218,13 @@ def run_other_worker(workload: str, device: str, seed: str) -> None:
         state = workers.broadcast()
         trainer = open_trainer(context, state["trainer"], workers)
         with stop_on_out_of_memory(trainer):
-            trainer.set_precision(workers.broadcast())
+            trainer.oom.use(replace(trainer.execution, precision=workers.broadcast()))
             trainer.use_workers(workers)
+            if Record(**state["record"]).is_finished:
+                return
             workers.cpu_seconds_of_others()
             while trainer.epochs_done < context.settings.epochs:
                 train_epoch(trainer)
                 if trainer.epochs_done < context.settings.epochs and workers.any(interruption.stop_requested):
                     return  # interrupted: the first worker saves the checkpoint
-            if not Record(**state["record"]).is_finished:
-                workers.cpu_seconds_of_others()
+            workers.cpu_seconds_of_others()

@@ -15,7 +15,7 @@ def under_a_limit() -> None:
 
 def leave(mib: float) -> None:
     """From here on this process can allocate so much more. None of it is left over from before."""
-    from tandem.training.oom import free_cache
+    from tandem.training.memory_errors import free_cache
 
     free_cache()
     resource.setrlimit(resource.RLIMIT_DATA, (data_bytes() + int(mib * MIB), resource.RLIM_INFINITY))
@@ -30,7 +30,7 @@ def leave_in_gpu(mib: float) -> None:
     """As `leave`, of the card's memory."""
     import torch
 
-    from tandem.training.oom import free_cache
+    from tandem.training.memory_errors import free_cache
 
     free_cache()
     total = torch.cuda.get_device_properties(0).total_memory

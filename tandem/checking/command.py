@@ -23,7 +23,8 @@ from tandem.machine.hardware import detect_hardware
 from tandem.params.loading import load_workload
 from tandem.params.parsing import one_line
 from tandem.training.graphs import with_line
-from tandem.training.oom import OomPolicy, is_out_of_memory, translate_oom
+from tandem.training.memory_errors import is_out_of_memory
+from tandem.training.oom import OomPolicy, translate_oom
 
 MAX_CHARACTERS = 300  # of an error's message
 

@@ -6,7 +6,7 @@ from torch import Tensor, nn
 from tandem.checking import Finding
 from tandem.checking.subject import DEVICE_ROUNDING, ROUNDING, Subject, outputs_of, relative_difference
 from tandem.training.graphs import with_line
-from tandem.training.oom import is_out_of_memory, shorten
+from tandem.training.memory_errors import is_out_of_memory, shorten
 
 GARBAGE = 123.0  # a value in the padding that no standardized data has
 OTHER = -3.0  # factor of the sequences that are replaced in a batch

@@ -71,7 +71,7 @@ class Subject:
 
     def network(self) -> nn.Module:
         """A new network in eval mode. Zero weights, which could hide what an output depends on, get small values."""
-        network = self.trainer(precision="fp32").model.eval()  # fp32 also turns TF32 off
+        network = self.trainer().model.eval()
         for parameter in network.parameters():
             if not parameter.any():
                 nn.init.normal_(parameter, std=SMALL)
@@ -122,7 +122,7 @@ def open_subject(workload: str, identity: dict[str, Any]) -> Subject:
     settings = block.train
     if identity["kind"] == "cpu" and settings.precision == "fp16":
         settings = replace(settings, precision="fp32")
-    device = open_device(identity, settings.threads, settings.deterministic, settings.precision)
+    device = open_device(identity, settings.threads, settings.deterministic, kernels=settings.kernels)
     if prepared_state(workload) == CURRENT:
         tensors, shape, task = read_training(workload)
     else:

@@ -112,7 +112,8 @@ def gradients(subject: Subject) -> Finding:
     left = {name: each for name, each in trainer.model.named_parameters() if each.requires_grad}
     num = len(left)
     for _ in range(NUM_GRADIENTS):
-        take_step(trainer.step, batch)
+        with trainer.execution.active():
+            take_step(trainer.step, batch)
         left = {name: each for name, each in left.items() if each.grad is None or not each.grad.any()}
     if left:
         return Finding(

@@ -37,8 +37,9 @@ from tandem.tracking.results import realized_settings
 from tandem.training import auto, inference
 from tandem.training.batches import sequential_indices
 from tandem.training.context import RunContext, open_trainer
+from tandem.training.execution import Execution
 from tandem.training.loop import Epoch
-from tandem.training.oom import OutOfMemory, translate_oom
+from tandem.training.oom import OomPolicy, OutOfMemory, translate_oom
 from tandem.training.saved_network import PREDICTION_BATCH
 from tandem.training.trainer import Trainer, snapshot
 
@@ -97,7 +98,7 @@ def retrain(context: RunContext, perturbation: int | None, options: Namespace) -
         "environment": provenance.environment(context.hardware),
         "realized": {
             **realized_settings(trainer),
-            "data_location": trainer.oom.data_location,
+            "data_location": trainer.execution.data_location,
             "out_of_memory": trainer.oom.fallbacks,
         },
         "weights": weights,
@@ -141,7 +142,7 @@ def predict(context: RunContext, trainer: Trainer) -> dict[str, Any]:
     model = models.build(context.block.train.model, context.shape)
     model.load_state_dict(trainer.best_weights if context.block.evaluate.weights == "best" else snapshot(trainer.model))
     batches = split.batches(sequential_indices(split), PREDICTION_BATCH)
-    outputs = inference.predict_outputs(model.to(device), batches).cpu()
+    outputs = inference.predict_outputs(model.to(device), batches, OomPolicy(Execution(device))).cpu()
     evaluated = context.task.evaluate(outputs, context.read_known(model))
     result = name_groups(evaluated, context.summary, context.read)
     with TemporaryDirectory() as folder:

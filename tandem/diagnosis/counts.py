@@ -57,7 +57,7 @@ def memory_needs(trainer: Trainer, batch: Batch) -> dict[str, float]:
     """Return the MiB that training needs, by purpose, counted from the tensors, on any device."""
     weights = list(trainer.model.parameters())
     with saved_for_backward([*weights, *batch.inputs(), batch.targets]) as saved:
-        with autocast(trainer.step.precision, trainer.device):
+        with autocast(trainer.execution.precision, trainer.device):
             outputs = trainer.model(*batch.inputs())
             trainer.task.loss(outputs.float(), batch.targets, batch.mask, 0.0)
     states = [value for state in trainer.optimizer.state.values() for value in state.values()]
@@ -68,7 +68,7 @@ def memory_needs(trainer: Trainer, batch: Batch) -> dict[str, float]:
         "weights": num_bytes(weights),
         "gradients": num_bytes(weights),
         "optimizer": num_bytes(states),
-        "activations": sum(saved.values()) / trainer.step.grad_accum_steps,
+        "activations": sum(saved.values()) / trainer.execution.grad_accum_steps,
         "data": sum(num_bytes(tensors.values()) for tensors in on_device),
     }
     return {name: count / 2**20 for name, count in in_bytes.items()}

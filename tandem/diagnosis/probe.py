@@ -20,13 +20,12 @@ the quotient of the fastest turns if that is less, because other processes may d
 larger batch gains at most what does not grow with it. FLOP are counted, not timed (counts.py).
 """
 
-import copy
 import math
 import os
 import statistics
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
 
@@ -42,11 +41,10 @@ from tandem.machine.interleaving import interleave
 from tandem.machine.measure import gpu_uuid, seconds_of, seconds_per_item, synchronize
 from tandem.machine.rates import host_to_device_rate, matrix_rate, memory_rate
 from tandem.training.batches import Batch
-from tandem.training.device import AUTOCAST, use_precision
-from tandem.training.graphs import NUM_WARMUPS, Graphs
-from tandem.training.oom import OomPolicy, is_out_of_memory, shorten
-from tandem.training.threads import ThreadTuner
-from tandem.training.trainer import Trainer, is_native
+from tandem.training.device import AUTOCAST, is_native
+from tandem.training.graphs import NUM_WARMUPS
+from tandem.training.memory_errors import is_out_of_memory, shorten
+from tandem.training.trainer import Trainer
 
 BUDGET_SECONDS = 1.0  # for all turns together
 TURN_SECONDS = 0.02  # per part: many short turns, because disturbances come in bursts
@@ -59,7 +57,7 @@ NUM_TRIES = 3  # attempts before it counts as too slow: a first attempt may be d
 PRECISIONS = {"cpu": ("fp32", "bf16"), "cuda": ("tf32", "bf16")}  # to try
 
 Result = TypeVar("Result")
-Changes = dict[str, Any]  # settings of params.yaml's `train`
+Changes = dict[str, Any]  # arguments of `Trainer.alternative`
 Steps = Iterator[int]  # each `next` runs some work and returns its number of sequences
 
 
@@ -78,7 +76,7 @@ def probe(trainer: Trainer, auto_seconds: float = 0.0) -> ProbeResult | str:
 
 
 def measure_parts(trainer: Trainer, seconds: float) -> ProbeResult:
-    now, device = variant(trainer, {}), trainer.device
+    now, device = trainer.alternative(), trainer.device
     batch = now.one_batch(trainer.settings.batch_size)
     parts = {
         "loop": ProbePart(now, epochs(now.training_steps)),
@@ -119,7 +117,6 @@ def measure_parts(trainer: Trainer, seconds: float) -> ProbeResult:
     )
 
     device_bytes = torch.cuda.get_device_properties(device).total_memory if is_cuda else memory_limit_bytes()
-    apply_settings(now)
     alone: dict[str, Any] = {**measure_streaming(trainer), **measure_on_gpu(now.step.repeated(batch), device)}
     missing_reasons = {name: value for name, value in (alone | started).items() if isinstance(value, str)}
     measured: dict[str, Any] = {name: None if isinstance(value, str) else value for name, value in alone.items()}
@@ -131,7 +128,7 @@ def measure_parts(trainer: Trainer, seconds: float) -> ProbeResult:
         step_seconds=step,
         overhead_seconds=statistics.median(turns["single"]),
         flop_per_second=count_flop(trainer, batch) / step,
-        peak_flop_per_second=matrix_rate(device, AUTOCAST.get(now.step.precision, torch.float32)),
+        peak_flop_per_second=matrix_rate(device, AUTOCAST.get(now.execution.precision, torch.float32)),
         data_bytes_per_second=2 * batch.num_bytes / data,  # read from the data's memory and written
         peak_data_bytes_per_second=memory_rate(trainer.train_split.tensors["values"].device),
         memory_mib=memory_needs(now, batch) | ({} if context is None else {"context": context}),
@@ -144,28 +141,23 @@ def measure_parts(trainer: Trainer, seconds: float) -> ProbeResult:
 
 @dataclass(frozen=True)
 class ProbePart:
-    """A part that runs in turns, and the trainer whose precision it uses."""
+    """A part that runs in turns, and the trainer whose execution it has."""
 
     trainer: Trainer
     steps: Steps
 
     def warm_up(self) -> float:
         """Run steps until kernels are chosen and a graph is captured. Returns the seconds per sequence of one step."""
-        apply_settings(self.trainer)
-        # Twice, because the smaller last batch is captured as well, in the second epoch.
-        for _ in range(2 * (NUM_WARMUPS + 1) if self.trainer.device.type == "cuda" else 0):
-            next(self.steps)
+        with self.trainer.execution.active():
+            # Twice, because the smaller last batch is captured as well, in the second epoch.
+            for _ in range(2 * (NUM_WARMUPS + 1) if self.trainer.device.type == "cuda" else 0):
+                next(self.steps)
         return self.turn(0.0)
 
     def turn(self, seconds: float) -> float:
         """Run one turn. Returns its seconds per sequence."""
-        apply_settings(self.trainer)
-        return seconds_per_item(partial(next, self.steps), self.trainer.device, seconds)
-
-
-def apply_settings(trainer: Trainer) -> None:
-    """Apply the trainer's process-wide settings."""
-    use_precision(trainer.step.precision, trainer.device)
+        with self.trainer.execution.active():
+            return seconds_per_item(partial(next, self.steps), self.trainer.device, seconds)
 
 
 def epochs(following: Callable[[], Iterator[Result]]) -> Iterator[Result]:
@@ -183,7 +175,7 @@ def repeated(trainer: Trainer, batch: Batch) -> Steps:
 
 def alternatives(trainer: Trainer) -> dict[str, Changes]:
     """Return settings that could make this training faster, by a name for the change."""
-    params, device, precision = trainer.settings, trainer.device, trainer.step.precision
+    params, device, precision = trainer.settings, trainer.device, trainer.execution.precision
     if params.step == "compile":  # another batch size or precision would need another compilation
         return {}
     sizes = (2 * params.batch_size, 8 * params.batch_size)
@@ -191,30 +183,9 @@ def alternatives(trainer: Trainer) -> dict[str, Changes]:
     if params.precision != "auto":  # `auto` has just chosen by measuring
         others = [name for name in PRECISIONS[device.type] if name != precision]
         found += [{"precision": name} for name in others if is_native(name, device)]
-    if trainer.step.grad_accum_steps > 1:
+    if trainer.execution.grad_accum_steps > 1:
         found.append({"grad_accum_steps": 1})
     return {f"{key.removesuffix('_size')} {value}": change for change in found for key, value in change.items()}
-
-
-def variant(trainer: Trainer, changes: Changes) -> Trainer:
-    """Return `trainer` with other settings. It shares data, weights, optimizer and generator.
-
-    If memory runs out, the variant raises and does not use a fallback, so a trial does not change the training.
-    """
-    other = copy.copy(trainer)
-    other.settings = replace(trainer.settings, **changes)
-    other.steps_per_epoch = -(-len(trainer.train_split) // other.settings.batch_size)
-    other.graph_steps = None
-    other.threads = ThreadTuner([trainer.threads.number])
-    step = other.step = copy.copy(trainer.step)
-    step.grad_accum_steps = changes.get("grad_accum_steps", step.grad_accum_steps)
-    if "precision" in changes:
-        step.precision = changes["precision"]
-        step.scaler = torch.amp.GradScaler(step.device.type, enabled=False)  # none of the alternatives is fp16
-    step.graphs = Graphs(step.device) if step.graphs else None  # a captured graph includes its settings
-    step.oom = other.oom = OomPolicy()
-    step.oom.may_fall_back = False
-    return other
 
 
 def start_alternative(trainer: Trainer, changes: Changes, now: float) -> ProbePart | str:
@@ -222,7 +193,7 @@ def start_alternative(trainer: Trainer, changes: Changes, now: float) -> ProbePa
     if changes.get("batch_size", 0) * now > LONGEST_SECONDS:
         return f"not tried: its step would take more than {LONGEST_SECONDS} s"
     try:
-        other = variant(trainer, changes)
+        other = trainer.alternative(**changes)
         part = ProbePart(other, epochs(other.training_steps))
         seconds = part.warm_up()
         is_long = now * other.settings.batch_size > LONGEST_SECONDS / HOPELESS

@@ -88,14 +88,15 @@ def history_row(epoch: Epoch, score: str) -> dict[str, Any]:
 def timing_row(epoch: Epoch, num_samples: int, warmup_epochs: int, is_timed: bool = True) -> dict[str, Any]:
     """A row of timings.csv. Without `is_timed`, it has the time of day and no measurement."""
     measured = epoch.training
+    values = {**vars(measured), **epoch.scalars}
     row = {
         "epoch": epoch.number,
         "ended_ms": int(time.time() * 1000),  # since 1970; MLflow's timestamp of the epoch
         "is_warmup": int(epoch.number <= warmup_epochs),
+        **{name: values.get(name) for name in EPOCH_METRICS},
         "epoch_seconds": measured.seconds,
         "samples_per_second": num_samples / measured.seconds,
         "validation_seconds": epoch.validation.seconds,
-        **{name: value for name, value in vars(measured).items() if name in EPOCH_METRICS},
         **{name: peak_of(epoch, name) for name in ("peak_allocated_mib", "peak_reserved_mib")},
     }
     return row if is_timed else row | dict.fromkeys(EPOCH_METRICS)
@@ -115,7 +116,7 @@ def epoch_metrics(history: dict[str, Any], timing: dict[str, Any]) -> dict[str, 
         "train/learning_rate": history.get("learning_rate"),
         "val/loss": history["val_loss"],
         score.replace("val_", "val/", 1): history[score],
-        **{metric: timing[name] for name, metric in EPOCH_METRICS.items()},
+        **{metric: timing.get(name) for name, metric in EPOCH_METRICS.items()},  # an earlier version has fewer
     }
 
 

@@ -1,6 +1,7 @@
 """The measured quantities of a training, a line for each. Its records, MLflow's metrics and tables of runs use them.
 
-A new one is a line in QUANTITIES and the place that measures it: a field of `Measurement` (tandem/machine/measure.py).
+A new one is a line in QUANTITIES and the place that measures it: a field of `Measurement` (tandem/machine/measure.py),
+or an entry of `Epoch.scalars` (tandem/training/loop.py).
 No training depends on this module, so another label or unit trains nothing again. It does not import torch.
 """
 
@@ -42,6 +43,8 @@ QUANTITIES = (
     Quantity("throttled_share", "", "mean", "gpu/throttled_share", is_sampled=True),
     Quantity("peak_rss_mib", "MiB", "max", "ram/peak_mib", "published", "RAM peak, process"),
     Quantity("cpu_share", "cores", "mean", "cpu/busy_cores"),
+    Quantity("gradient_norm", "", "none", "train/gradient_norm"),
+    Quantity("max_gradient_norm", "", "none", "train/max_gradient_norm"),
     Quantity("threads", "threads", "mean", "cpu/threads"),
     Quantity("waiting_threads", "threads", "median", "cpu/waiting_threads"),
 )

@@ -159,13 +159,13 @@ def train_record(context: RunContext, trainer: Trainer, record: Record, inputs: 
 
 def realized_settings(trainer: Trainer) -> Realized:
     found: Realized = {
-        "precision": trainer.step.precision,
-        "grad_accum_steps": trainer.step.grad_accum_steps,
+        "precision": trainer.execution.precision,
+        "grad_accum_steps": trainer.execution.grad_accum_steps,
     }
     if trainer.threads.kept:
         found["threads"] = trainer.threads.kept
     if not trainer.is_fitted:
-        found["step"] = trainer.step.execution_mode
+        found["step"] = trainer.execution.step
     return found
 
 
@@ -195,9 +195,9 @@ def timing_record(context: RunContext, trainer: Trainer, record: Record) -> Timi
         record.summary_lines["step"] = f"steps were taken eagerly instead of captured as a CUDA graph: {reason}"
     # The maximum of all readings; and in the median epoch.
     seen = {name: times[name] for name in ("other_processes", "waiting_threads")}
-    placement: Placement = {"data_location": trainer.oom.data_location, "out_of_memory": trainer.oom.fallbacks}
-    if trainer.step.eager_reason:
-        placement["graph_blocker"] = trainer.step.eager_reason
+    placement: Placement = {"data_location": trainer.execution.data_location, "out_of_memory": trainer.oom.fallbacks}
+    if trainer.execution.eager_reason:
+        placement["graph_blocker"] = trainer.execution.eager_reason
     if record.workers_from_epoch:
         placement["workers_from_epoch"] = record.workers_from_epoch
     return {
@@ -346,7 +346,7 @@ def write_run_info(
             "code.sha256": files.digest(inputs["code"])[:16],
             "environment.sha256": files.digest(provenance.environment())[:16],
             "num_parameters": sum(parameter.numel() for parameter in trainer.model.parameters()),
-            "data_location": trainer.oom.data_location,
+            "data_location": trainer.execution.data_location,
         },
         tags={
             **{name: about[name] for name in ("device", "device.name", "host")},

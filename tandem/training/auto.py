@@ -12,9 +12,8 @@ changes it. Its key contains the hardware, so machines that share a home folder 
 
 import json
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -30,12 +29,13 @@ from tandem.machine.rates import has_cores
 from tandem.params.parsing import flatten
 from tandem.training import inference
 from tandem.training.batches import sequential_indices
+from tandem.training.device import is_native
 from tandem.training.graphs import NUM_WARMUPS
-from tandem.training.oom import free_cache, is_out_of_memory
+from tandem.training.memory_errors import free_cache, is_out_of_memory
 from tandem.training.random_draws import sha256_of
 from tandem.training.saved_network import PREDICTION_BATCH
 from tandem.training.threads import ThreadTuner
-from tandem.training.trainer import Trainer, is_native, snapshot
+from tandem.training.trainer import Trainer, snapshot
 
 PRECISIONS = {"cpu": ("fp32", "bf16"), "cuda": ("fp32", "tf32", "bf16")}
 MIN_GAIN = 1.15
@@ -80,7 +80,7 @@ def resolve(trainer: Trainer, hardware: dict[str, Any]) -> dict[str, str]:
         if trainer.settings.threads == "auto" and trainer.device.type == "cpu":
             torch.set_num_threads(numbers_of_threads()[-1])
         precision, sentences["precision"] = choose_precision(trainer, hardware)
-        trainer.set_precision(precision)
+        trainer.oom.use(replace(trainer.execution, precision=precision))
     if sentence := open_threads(trainer, hardware):
         sentences["threads"] = sentence
     return sentences
@@ -88,8 +88,8 @@ def resolve(trainer: Trainer, hardware: dict[str, Any]) -> dict[str, str]:
 
 def open_threads(trainer: Trainer, hardware: dict[str, Any]) -> str:
     """Set the threads of a training that starts or resumes. Returns a sentence about `auto`, else nothing."""
-    trainer.threads, sentence = choose_threads(trainer, hardware)
-    torch.set_num_threads(trainer.threads.number)
+    threads, sentence = choose_threads(trainer, hardware)
+    trainer.use_threads(threads)
     return sentence if trainer.settings.threads == "auto" else ""
 
 
@@ -153,7 +153,7 @@ def seconds_with_same_bits(trainer: Trainer, numbers: Sequence[int]) -> dict[int
             losses.append(trainer.step(batch))
             seconds = time.perf_counter() - start
             with torch.no_grad():
-                outputs = inference.forward(trainer.model.eval(), val, trainer.step.precision)
+                outputs = inference.forward(trainer.model.eval(), val, trainer.execution.precision)
             digest_of_trial = sha256_of([*snapshot(trainer.model).values(), torch.stack(losses), outputs])
         expected = expected or digest_of_trial
         if digest_of_trial == expected:
@@ -180,7 +180,7 @@ def numbers_of_threads() -> list[int]:
 
 def choose_kept_threads(trainer: Trainer, hardware: dict[str, Any], numbers: Sequence[int]) -> tuple[Any, str]:
     """The number of threads of a training whose bits depend on it, and a sentence about the choice."""
-    key = key_of("threads", trainer, hardware, {"precision": trainer.step.precision})
+    key = key_of("threads", trainer, hardware, {"precision": trainer.execution.precision})
     if known := cached_choices().get(key):
         return explained(known, "as chosen before")
     end = time.perf_counter() + PATIENCE_SECONDS
@@ -188,7 +188,7 @@ def choose_kept_threads(trainer: Trainer, hardware: dict[str, Any], numbers: Seq
         if time.perf_counter() >= end:
             return 1, "threads 1: other processes use the cores, so more threads gain nothing; not cached"
         time.sleep(0.1)
-    return measure_and_store(key, "threads", trainer, hardware, torch.set_num_threads, numbers)
+    return measure_and_store(key, "threads", trainer, hardware, numbers)
 
 
 def choose_precision(trainer: Trainer, hardware: dict[str, Any]) -> tuple[Any, str]:
@@ -196,14 +196,7 @@ def choose_precision(trainer: Trainer, hardware: dict[str, Any]) -> tuple[Any, s
     key = key_of("precision", trainer, hardware, {"threads": trainer.settings.threads})
     if known := cached_choices().get(key):
         return explained(known, "as chosen before")
-    device, names = trainer.device, precisions(trainer.device)
-    try:
-        return measure_and_store(key, "precision", trainer, hardware, trainer.set_precision, names)
-    except (RuntimeError, MemoryError) as error:
-        if device.type == "cpu" or not is_out_of_memory(error):
-            raise
-    free_cache()  # outside the `except`, because the error references the tensors of the trial
-    return names[0], f"precision {names[0]}: memory ran out while other precisions were tried; not cached"
+    return measure_and_store(key, "precision", trainer, hardware, precisions(trainer.device))
 
 
 def precisions(device: torch.device) -> list[str]:
@@ -212,12 +205,7 @@ def precisions(device: torch.device) -> list[str]:
 
 
 def measure_and_store(
-    key: str,
-    setting: str,
-    trainer: Trainer,
-    hardware: dict[str, Any],
-    use: Callable[[Any], object],
-    values: Sequence[Any],
+    key: str, setting: str, trainer: Trainer, hardware: dict[str, Any], values: Sequence[Any]
 ) -> tuple[Any, str]:
     """Choose the fastest of `values`, and store it if no other work took cores meanwhile.
 
@@ -228,16 +216,22 @@ def measure_and_store(
     begin = time.perf_counter()
     while True:
         waited, start = waited_seconds() or 0.0, time.perf_counter()
-        choice = time_choices(setting, trainer, hardware, {value: partial(use, value) for value in values})
+        try:
+            choice = time_choices(setting, trainer, hardware, values)
+        except (RuntimeError, MemoryError) as error:
+            if not is_out_of_memory(error):
+                raise
+            break
         end = time.perf_counter()
         if trainer.device.type == "cuda" or (waited_seconds() or 0.0) - waited <= MAX_WAITED * (end - start):
-            break
+            try:
+                return explained(store_choice(key, choice), "chosen by measuring")
+            except OSError as error:
+                return explained(choice, f"chosen by measuring; not cached: {error}")
         if end - begin > PATIENCE_SECONDS:
             return explained(choice, "chosen by measuring; not cached, because other processes use some cores")
-    try:
-        return explained(store_choice(key, choice), "chosen by measuring")
-    except OSError as error:
-        return explained(choice, f"chosen by measuring; not cached: {error}")
+    free_cache()  # outside the `except`, because the error references the tensors of the trial
+    return values[0], f"{setting} {values[0]}: memory ran out while others were tried; not cached"
 
 
 def explained(choice: Choice, how: str) -> tuple[Any, str]:
@@ -245,15 +239,11 @@ def explained(choice: Choice, how: str) -> tuple[Any, str]:
     return choice.value, f"{choice.setting} {choice.value}, {how} ({choice.sentence()})"
 
 
-def time_choices(
-    setting: str, trainer: Trainer, hardware: dict[str, Any], uses: Mapping[Any, Callable[[], object]]
-) -> Choice:
-    """Choose the fastest value. `uses` maps each value to a function that makes the next steps use it.
-
-    That is the first value, unless a later one is MIN_GAIN times as fast as the best before it.
-    """
-    seconds, name = seconds_with(uses, trainer), trainer.settings.model.name
-    first = next(iter(seconds))
+def time_choices(setting: str, trainer: Trainer, hardware: dict[str, Any], values: Sequence[Any]) -> Choice:
+    """Choose the fastest value: the first one, unless a later one is MIN_GAIN times as fast as the best before it."""
+    with trainer.trial_steps():  # ends after `seconds_with` has freed its graphs
+        seconds = seconds_with(setting, trainer, values)
+    name, first = trainer.settings.model.name, next(iter(seconds))
     batch = " x ".join(map(str, shapes(trainer)[0]))
     num_parameters = sum(parameter.numel() for parameter in trainer.model.parameters())
     return Choice(
@@ -272,26 +262,27 @@ def shapes(trainer: Trainer) -> list[list[int]]:
     return [[size, *split.tensors[name].shape[1:]] for name in ("values", "targets")]
 
 
-def seconds_with(uses: Mapping[Any, Callable[[], object]], trainer: Trainer) -> dict[Any, float]:
-    """Value -> seconds of a training step, the minimum over some rounds. Does not change the trainer."""
-    batch = trainer.one_batch(trainer.settings.batch_size)
-    turn_seconds = BUDGET_SECONDS / NUM_ROUNDS / len(uses)
+def seconds_with(setting: str, trainer: Trainer, values: Sequence[Any]) -> dict[Any, float]:
+    """Value -> seconds of a training step, the minimum over some rounds."""
+    batch, device = trainer.one_batch(trainer.settings.batch_size), trainer.device
+    turn_seconds = BUDGET_SECONDS / NUM_ROUNDS / len(values)
+    changes = {value: {} if setting == "threads" else {setting: value} for value in values}
+    trials = {value: trainer.step.trial(replace(trainer.execution, **changes[value])) for value in values}
+    steps = {value: trial.repeated(batch) for value, trial in trials.items()}
 
-    def turn(use: Callable[[], object], step: Callable[[], None]) -> float:
-        use()
-        return seconds_of(step, trainer.device, turn_seconds)
+    def turn(value: Any) -> float:
+        if setting == "threads":
+            torch.set_num_threads(value)
+        with trials[value].execution.active():
+            return seconds_of(steps[value], device, turn_seconds)
 
     trainer.model.train()
-    is_cuda = trainer.device.type == "cuda"
-    # An OOM error in a trial must not drop the training's own graph.
-    with trainer.trial_steps(), trainer.oom.raising() if is_cuda else nullcontext():
-        steps = {value: trainer.step.repeated(batch) for value in uses}
-        for value, use in uses.items() if is_cuda else ():
-            use()
+    for value in values if device.type == "cuda" else ():
+        with trials[value].execution.active():
             for _ in range(NUM_WARMUPS + 1):  # load the GPU's libraries and capture the step
                 steps[value]()
-        turns = {value: partial(turn, use, steps[value]) for value, use in uses.items()}
-        found = interleave(turns, NUM_ROUNDS, longest_seconds=BUDGET_SECONDS)
+    turns = {value: partial(turn, value) for value in values}
+    found = interleave(turns, NUM_ROUNDS, longest_seconds=BUDGET_SECONDS)
     return {value: min(seconds) for value, seconds in found.items()}
 
 
@@ -305,7 +296,7 @@ def key_of(setting: str, trainer: Trainer, hardware: dict[str, Any], others: dic
         "setting": setting,
         **{name: value for name, value in flatten(params).items() if name.startswith("model.")},
         **{name: getattr(params, name) for name in ("grad_accum_steps", "deterministic", "kernels")},
-        "step": trainer.step.execution_mode,
+        "step": trainer.execution.step,
         **others,
         "shapes": shapes(trainer),
         "code": [sha256_file(path) for path in sorted((ROOT / "tandem" / "models").rglob("*.py"))],

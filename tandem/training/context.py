@@ -27,7 +27,7 @@ from tandem.data.packed import read_array, read_arrays
 from tandem.files import hardware_file, packed_dir, packed_file, prepared_dir, read_json, seed_dir
 from tandem.machine.hardware import detect_hardware, require_same_gpu, usable_cores
 from tandem.machine.measure import free_bytes
-from tandem.models import Shape, kernels
+from tandem.models import Shape
 from tandem.params import schema
 from tandem.params.devices import split_device
 from tandem.params.loading import load_params, load_workload
@@ -38,7 +38,9 @@ from tandem.training import auto
 from tandem.training.batches import Split, load_split
 from tandem.training.custom_loop import LoopTrainer
 from tandem.training.device import open_device
-from tandem.training.oom import OomPolicy, OutOfMemory, advice, is_out_of_memory, shorten, translate_oom
+from tandem.training.execution import Execution
+from tandem.training.memory_errors import is_out_of_memory, shorten
+from tandem.training.oom import OomPolicy, OutOfMemory, advice, translate_oom
 from tandem.training.trainer import Trainer
 from tandem.training.workers import ALONE, MIN_GRAD_ACCUM_STEPS, OUT_OF_MEMORY_STATUS, Workers
 
@@ -118,8 +120,8 @@ class RunContext:
     def open_device(self, threads: NumThreads, precision: str = "fp32", index: int = 0) -> torch.device:
         if self.kind == "cuda":
             require_same_gpu(self.hardware)
-        kernels.allow(self.settings.kernels == "auto")  # also where a trained network is evaluated
-        return open_device(self.hardware, threads, self.settings.deterministic, precision, index)
+        settings = self.settings
+        return open_device(self.hardware, threads, settings.deterministic, precision, index, settings.kernels)
 
     def open_split(self, name: str, device: torch.device) -> Split:
         """The packed split, still in its file. Raises ValueError if the file is not the one that preload wrote."""
@@ -206,7 +208,7 @@ def open_trainer(context: RunContext, state: dict[str, Any] | None, workers: Wor
     if workers.count > 1:
         settings = replace(settings, threads=threads_of_each(context, workers), step="eager")
     device = context.open_device(settings.threads, settings.precision, workers.local_rank)
-    with translate_oom(OomPolicy(advice=advice(device, settings.precision))):
+    with translate_oom(OomPolicy(Execution(device), advice=advice(device, settings.precision))):
         data_location = context.data_location(device)
         train, val = (context.open_split(name, device) for name in ("train", "val"))
         loop = find("loop", settings.loop, context.workload) if settings.loop else None
@@ -218,13 +220,17 @@ def open_trainer(context: RunContext, state: dict[str, Any] | None, workers: Wor
                     raise ValueError(refusal)
         if state:
             trainer.restore(state)
-        if data_location == "device" and not (state and state["oom"]["data_location"] == "host"):
+        if data_location == "device" and not (state and state["oom"]["execution"]["data_location"] == "host"):
             trainer.oom.make_resident()  # copies both splits to the device
     if workers.count > 1:
-        set_min_grad_accum_steps(trainer, int(os.environ.get(MIN_GRAD_ACCUM_STEPS, "1")))
+        num_parts = int(os.environ.get(MIN_GRAD_ACCUM_STEPS, "1"))  # more than 1: a worker has run out of memory
+        if trainer.execution.grad_accum_steps < num_parts:
+            sentence = f"a batch of {settings.batch_size} is trained on in {num_parts} parts by all workers"
+            trainer.oom.fall_back(replace(trainer.execution, grad_accum_steps=num_parts), sentence)
         if context.settings.step != "eager":
             carrier = "gloo cannot be captured" if device.type == "cpu" else "capturing nccl is untested"
-            trainer.step.take_eagerly(f"several workers take their steps eagerly ({carrier})")
+            reason = f"several workers take their steps eagerly ({carrier})"
+            trainer.oom.use(replace(trainer.execution, eager_reason=reason))
     return trainer
 
 
@@ -323,15 +329,6 @@ def threads_of_each(context: RunContext, workers: Workers) -> int:
     return max(1, int(usable_cores()) // workers.local_count) if context.kind == "cpu" else 1
 
 
-def set_min_grad_accum_steps(trainer: Trainer, min_steps: int) -> None:
-    """Train each batch in at least `min_steps` parts, because one of several workers ran out of memory."""
-    if trainer.step.grad_accum_steps < min_steps:
-        trainer.step.grad_accum_steps = min_steps
-        trainer.oom.add_fallback(
-            f"a batch of {trainer.settings.batch_size} is trained on in {min_steps} parts by all workers"
-        )
-
-
 @contextmanager
 def stop_on_out_of_memory(trainer: Trainer) -> Iterator[None]:
     """If the body runs out of memory, raise OutOfMemory; one of several workers exits, and the launcher restarts all of
@@ -343,7 +340,7 @@ def stop_on_out_of_memory(trainer: Trainer) -> Iterator[None]:
         with translate_oom(trainer.oom):
             yield
     except OutOfMemory as error:
-        num_parts, workers = 2 * trainer.step.grad_accum_steps, trainer.workers
+        num_parts, workers = 2 * trainer.execution.grad_accum_steps, trainer.workers
         if workers.count == 1 or num_parts * workers.count > trainer.settings.batch_size:
             raise
         print(f"worker {workers.rank}: {error}".partition(" and no fallback")[0], file=sys.stderr, flush=True)
@@ -353,7 +350,9 @@ def stop_on_out_of_memory(trainer: Trainer) -> Iterator[None]:
 def open_prepared(workload: str, device: str) -> Trainer:
     """A trial training of the workload on `device` (cpu or cuda), with the prepared data resident on the device."""
     settings, hardware = load_workload(workload).train, detect_hardware(device)
-    where = open_device(hardware, settings.threads, settings.deterministic, settings.precision)
+    where = open_device(
+        hardware, settings.threads, settings.deterministic, settings.precision, kernels=settings.kernels
+    )
     trainer = make_trial(*read_training(workload), settings, where)
     auto.resolve(trainer, hardware)
     return trainer
@@ -372,7 +371,6 @@ def make_trial(
 ) -> Trainer:
     """A training on `tensors` for measurements. A step raises if memory runs out, instead of taking a fallback."""
     split = Split({name: tensor.to(device) for name, tensor in tensors.items()}, device)
-    trainer = make_trainer(split, split, settings, shape, task)
-    trainer.oom.may_fall_back = False
+    trainer = make_trainer(split, split, settings, shape, task).alternative()
     trainer.model.train()
     return trainer

@@ -60,7 +60,7 @@ class LoopTrainer(Trainer):
         self, model: nn.Module, train: Split, val: Split, settings: Train, task: Task, seed: int, loop: Component
     ) -> None:
         super().__init__(model, train, val, replace(settings, step="eager"), task, seed)
-        self.step.take_eagerly(REASON)
+        self.oom.use(replace(self.execution, eager_reason=REASON))
         self.probe_blocker = REASON
         self.sentences["loop"] = f"{loop.name} takes the steps, {WITHOUT}"
         first, *others = self.oom.advice
@@ -80,8 +80,9 @@ class LoopTrainer(Trainer):
         torch.manual_seed(self.seed)
         seed_python_and_numpy(f"{self.seed}")
         try:
-            self.function(run, self.model, train, val)
-            run.close()
+            with self.execution.active():
+                self.function(run, self.model, train, val)
+                run.close()
         except BaseException as error:
             if isinstance(error, ValueError) and not (run.is_stopped or isinstance(error, OutOfMemory)):
                 # The last line of the loop's directory that led to it: a stage shows no traceback.
@@ -167,7 +168,7 @@ class LoopRun:
 
     def autocast(self) -> AbstractContextManager[object]:
         """The context of a forward pass in `train.precision`."""
-        return autocast(self._trainer.step.precision, self.device)
+        return autocast(self._trainer.execution.precision, self.device)
 
     def remaining_epochs(self) -> range:
         """The numbers of the epochs to train, from 1; a resumed training begins with a later one."""

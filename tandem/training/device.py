@@ -11,6 +11,7 @@ import torch
 
 from tandem.machine.hardware import host_name
 from tandem.params.schema import NumThreads
+from tandem.training.execution import Execution, realized_precision
 
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # malloc.h
 KEPT_BYTES = 32 * 2**20  # the largest value that glibc accepts
@@ -19,36 +20,37 @@ AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 def open_device(
-    hardware: dict[str, Any], threads: NumThreads, deterministic: bool, precision: str = "fp32", index: int = 0
+    hardware: dict[str, Any],
+    threads: NumThreads,
+    deterministic: bool,
+    precision: str = "fp32",
+    index: int = 0,
+    kernels: str = "auto",
 ) -> torch.device:
-    """The torch device of `hardware` (tandem/machine/hardware.py). Sets threads and numerics of this process.
+    """The torch device of `hardware` (tandem/machine/hardware.py). Sets threads and switches of this process.
 
     `index` selects one of several GPUs. With `precision` fp32, TF32 is off for matrix products and for cuDNN (whose
     RNNs use it by default), so that CPU and GPU compute the same. `precision` tf32 turns it on if the device has it.
-    `threads` auto is one thread until auto.py chooses. Raises ValueError if torch cannot use the driver's GPU.
+    A training's own `Execution` is in force while it trains; these switches hold outside. `threads` auto is one thread
+    until auto.py chooses. Raises ValueError if torch cannot use the driver's GPU.
     """
     if deterministic:  # cuBLAS reads this variable when CUDA starts; without it, cuDNN's RNNs are not deterministic
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     torch.set_num_threads(1 if threads == "auto" else threads)
-    torch.set_deterministic_debug_mode("error" if deterministic else "default")
     # torch would fill every new tensor with NaN to expose reads of uninitialized memory: 3 to 9% of a step here.
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
     keep_freed_memory()
-    torch.backends.cudnn.benchmark = not deterministic
     if hardware["kind"] == "cpu" and precision == "fp16":
         raise ValueError(
             "train.precision is 'fp16', which needs a GPU; on the CPU accepted: fp32, bf16, tf32 (computed as fp32)"
         )
-    if hardware["kind"] == "cpu":
-        use_precision(precision, torch.device("cpu"))
-        return torch.device("cpu")
-    if not torch.cuda.is_available():
+    if hardware["kind"] == "cuda" and not torch.cuda.is_available():
         raise ValueError(
             f"the driver shows {hardware['name']} but torch {torch.__version__} (CUDA {torch.version.cuda}) cannot use "
             f"it with driver {hardware['driver']}; update the driver, or use cpu in params.yaml's devices"
         )
-    device = torch.device("cuda", index)
-    use_precision(precision, device)
+    device = torch.device("cpu") if hardware["kind"] == "cpu" else torch.device("cuda", index)
+    Execution(device, precision, deterministic=deterministic, kernels=kernels).switches.set()
     return device
 
 
@@ -67,29 +69,19 @@ def keep_freed_memory() -> None:
     mallopt(M_TRIM_THRESHOLD, KEPT_BYTES_UNDER_A_LIMIT if is_limited else 2**31 - 1)
 
 
-def has_tf32(device: torch.device) -> bool:
-    if device.type == "cpu":
-        return False
-    with torch.cuda.device(device):
-        return torch.cuda.is_tf32_supported()
-
-
-def use_precision(precision: str, device: torch.device) -> None:
-    """Allow or forbid TF32 (a 10-bit mantissa) in this process: with tf32 for all fp32 products, with bf16 for cuDNN's
-    recurrent layers, which do not compute in bf16 (tandem/models/layers.py).
-    """
-    is_possible = has_tf32(device)
-    torch.set_float32_matmul_precision("high" if is_possible and precision == "tf32" else "highest")
-    torch.backends.cudnn.allow_tf32 = is_possible and precision in ("tf32", "bf16")
-
-
 def emulates_bf16(device: torch.device) -> bool:
     """Whether a GPU has no bf16 (before Ampere), which torch then computes through fp32: correct, and slow."""
     return device.type == "cuda" and not torch.cuda.is_bf16_supported(including_emulation=False)
 
 
+def is_native(precision: str, device: torch.device) -> bool:
+    """Whether a device computes in a precision itself, so that it may be faster than fp32."""
+    is_emulated = precision == "bf16" and emulates_bf16(device)
+    return realized_precision(precision, device) == precision and not is_emulated
+
+
 def autocast(precision: str, device: torch.device) -> AbstractContextManager[object]:
-    """The context of a forward pass. Weights and sums stay fp32. tf32 needs no context: `use_precision` switches it."""
+    """The context of a forward pass. Weights and sums stay fp32. tf32 needs none: it is a switch (execution.py)."""
     return torch.autocast(device.type, AUTOCAST[precision]) if precision in AUTOCAST else nullcontext()
 
 

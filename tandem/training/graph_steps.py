@@ -4,10 +4,10 @@
     batch_index                                 scalar on the device: the batches of the epoch so far
 
 `take_next` reads the next batch of the order, applies its random draws, sets the learning rate, updates the weights,
-adds the loss to `total` and 1 to `batch_index`. It is captured once for full batches and, in the same memory pool, once
-for the smaller last batch. The steps before a capture are taken eagerly and warm the libraries up. If the data does not
-fit on the device, `Split.batches` copies a chunk of a few batches at a time, and the graphs read it from static
-tensors.
+adds the loss to `total` and 1 to `batch_index`, and keeps the norm of the gradients. It is captured once for full
+batches and, in the same memory pool, once for the smaller last batch. The steps before a capture are taken eagerly and
+warm the libraries up. If the data does not fit on the device, `Split.batches` copies a chunk of a few batches at a
+time, and the graphs read it from static tensors.
 """
 
 from collections.abc import Callable, Iterator
@@ -29,18 +29,23 @@ NUM_LAST_BATCH_WARMUPS = 1  # the warm-ups of the full batches have already init
 
 
 class GraphSteps:
-    """Takes the steps of every epoch as CUDA graphs, and adds their losses to `total`, a scalar on the device.
+    """Takes the steps of every epoch as CUDA graphs, adds their losses to `total`, a scalar on the device, and keeps
+    their gradients' norms in `norms` (num_batches,).
 
     Requires `step.graphs` and an optimizer whose learning rate is a tensor. The results are bitwise identical to those
     of eager steps: tests check this on the CPU, where `take_next` runs uncaptured.
     """
 
-    def __init__(self, step: Step, split: Split, settings: Train, total: Tensor) -> None:
-        device, size = step.device, settings.batch_size
+    def __init__(self, step: Step, split: Split, settings: Train, total: Tensor, norms: Tensor) -> None:
+        device, size = step.execution.device, settings.batch_size
+        assert step.graphs is not None
         self.step, self.split, self.settings, self.total = step, split, settings, total
+        self.graphs = step.graphs  # the step has others as soon as it is executed in another way
         self.num_full_batches, self.last_batch_size = divmod(len(split), size)
         self.num_batches = self.num_full_batches + bool(self.last_batch_size)
         self.batch_index = torch.zeros(1, dtype=torch.int64, device=device)
+        self.norms, self.norm = norms, torch.full((1,), torch.nan, device=device)
+        self.indices = torch.arange(self.num_batches, device=device)
         self.rates = torch.zeros(self.num_batches, device=device)
         self.order = torch.zeros(len(split), dtype=torch.int64, device=device)
         full, self.last_rows = self.order.split([self.num_full_batches * size, self.last_batch_size])
@@ -56,7 +61,7 @@ class GraphSteps:
                 name: torch.empty((self.batches_per_chunk * size, *each.shape[1:]), dtype=each.dtype, device=device)
                 for name, each in split.tensors.items()
             }
-            indices = torch.arange(self.num_batches, device=device).unsqueeze(1) % self.batches_per_chunk
+            indices = self.indices.unsqueeze(1) % self.batches_per_chunk
             positions = indices * size + torch.arange(size, device=device)
             self.full_positions = positions[: self.num_full_batches]
             self.last_positions = positions[-1, : self.last_batch_size]
@@ -64,14 +69,13 @@ class GraphSteps:
     def steps(self, random_draws: RandomDraws, rates: Tensor) -> Iterator[int]:
         """Take the steps of an epoch with the learning rates (num_batches,); yield the number of sequences of each.
 
-        If a capture fails or memory runs out, the iterator ends early: the caller takes the other steps without graphs.
+        If a capture fails or a fallback is taken, the iterator ends early: the caller takes the other steps eagerly.
         """
-        oom, num_fallbacks = self.step.oom, len(self.step.oom.fallbacks)
-        oom.run_with_fallbacks(lambda: self.start_epoch(random_draws, rates))
+        self.step.oom.run_with_fallbacks(lambda: self.start_epoch(random_draws, rates))
         # Of streamed data; resident data has no chunks, and this iterator is then not used.
         chunks = self.split.batches(random_draws.order, self.batches_per_chunk * self.settings.batch_size)
         for index in range(self.num_batches):
-            if len(oom.fallbacks) > num_fallbacks:
+            if self.graphs is not self.step.graphs:
                 return
             is_full = index < self.num_full_batches
             try:
@@ -81,22 +85,21 @@ class GraphSteps:
                         static[: len(sent)].copy_(getattr(sent, name))
                 self.run_step(is_full)
             except RuntimeError as error:
-                self.step.give_up_graphs_after(error)
+                self.step.give_up_graph(error)
                 return
             yield self.settings.batch_size if is_full else self.last_batch_size
 
     def run_step(self, is_full: bool) -> None:
-        assert self.step.graphs is not None
         update = partial(take_step, self.step)
         warm_up, work = partial(self.take_next, self.step, is_full), partial(self.take_next, update, is_full)
-        self.step.graphs.run(("step", is_full), warm_up, work, NUM_WARMUPS if is_full else NUM_LAST_BATCH_WARMUPS)
+        self.graphs.run(("step", is_full), warm_up, work, NUM_WARMUPS if is_full else NUM_LAST_BATCH_WARMUPS)
 
     def start_epoch(self, random_draws: RandomDraws, rates: Tensor) -> None:
         self.order.copy_(random_draws.order)
         self.rates.copy_(rates)
         self.batch_index.zero_()
         if self.random_draws is None:
-            self.random_draws = random_draws.to(self.step.device)
+            self.random_draws = random_draws.to(self.step.execution.device)
         for static, drawn in (
             (self.random_draws.augment, random_draws.augment),
             (self.random_draws.teacher_forcing_mask, random_draws.teacher_forcing_mask),
@@ -104,7 +107,7 @@ class GraphSteps:
             if static is not None and drawn is not None:
                 static.copy_(drawn)
 
-    def take_next(self, update: Callable[[Batch], Tensor], is_full: bool) -> None:
+    def take_next(self, update: Callable[[Batch, Tensor], Tensor], is_full: bool) -> None:
         """Take the next step. This code is captured, so it uses only tensors on the device.
 
         `update`: the Step in a warm-up, which falls back if memory runs out; `take_step` in the capture, which cannot.
@@ -120,5 +123,6 @@ class GraphSteps:
         batch = self.random_draws.apply_to(Batch(values, mask, targets, rows), self.settings)
         for group in self.step.optimizer.param_groups:
             group["lr"].copy_(self.rates.index_select(0, self.batch_index).squeeze(0))
-        self.total.add_(update(batch))
+        self.total.add_(update(batch, self.norm))
+        torch.where(self.indices == self.batch_index, self.norm, self.norms, out=self.norms)
         self.batch_index += 1

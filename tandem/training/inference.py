@@ -53,8 +53,7 @@ def predict_outputs(model: nn.Module, batches: Iterator[Batch], oom: OomPolicy |
 def for_each_part(batch: Batch, compute: Callable[[Batch], Result], oom: OomPolicy) -> list[Result]:
     """Return the result of `compute` for the batch, or for each of its parts if memory has run out."""
     return oom.run_with_fallbacks(
-        lambda: [compute(part) for part in batch.micro_batches(oom.num_eval_parts)],
-        lambda: oom.use_smaller_eval_batches(len(batch)),
+        lambda: [compute(part) for part in batch.micro_batches(oom.execution.num_eval_parts)], "evaluation", len(batch)
     )
 
 

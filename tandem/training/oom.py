@@ -8,49 +8,31 @@
 5. Recompute activations instead of storing them, if the model supports it (Chen et al. 2016, arXiv:1604.06174).
 6. Raise `OutOfMemory`, which lists what the user can do, in the recommended order.
 
-A fallback stays active for the rest of the training. It is printed, saved in the checkpoint and tagged in MLflow. The
-weights change only at the end of a step, so a step that ran out of memory can be repeated.
+`cheaper` (execution.py) has this order; `OomPolicy` puts what it returns into force. A fallback stays active for the
+rest of the training. It is printed, saved in the checkpoint and tagged in MLflow. The weights change only at the end of
+a step, so a step that ran out of memory can be repeated.
 """
 
-import copy
-import ctypes
-import errno
-import gc
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import asdict, replace
 from typing import Any, Protocol, TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from tandem.training.device import emulates_bf16
+from tandem.training.execution import ON_CPU, Execution, cheaper, merged, without_graph
+from tandem.training.graphs import CaptureFailed, Graphs
+from tandem.training.memory_errors import free_cache, is_out_of_memory, shorten
 
 Result = TypeVar("Result")
 CLOSE_OTHERS = "close other programs that use the memory (`make doctor` lists commands) and run the same command again"
 SMALLER = "lower train.model.hidden_size or the length of the sequences"
-ONEDNN = "could not create a primitive"  # the whole message; for an unsupported primitive, oneDNN's message is longer
-# Messages of the CPU allocator, C++, mmap, the CUDA driver and its libraries. torch's own error is a class.
-MESSAGES = (
-    "DefaultCPUAllocator: can't allocate memory",
-    "std::bad_alloc",
-    "unable to mmap",
-    "CUDA error: out of memory",
-    "CUDA driver error: out of memory",
-    "CUBLAS_STATUS_ALLOC_FAILED",
-    "CUDNN_STATUS_ALLOC_FAILED",
-    "ALLOCATION_FAILED",  # cuDNN 9: CUDNN_STATUS_INTERNAL_ERROR_{HOST,DEVICE}_ALLOCATION_FAILED
-    "when calling `cublasCreate",  # if the GPU is full, cuBLAS says that it is not initialized
-    "Cuda failure 2 'out of memory'",  # nccl
-)
-# torch's message if no cuDNN algorithm for a convolution could run: no memory, or a broken installation.
-NO_ENGINE = "unable to find an engine to execute this computation"
-NEARLY_FULL_BYTES = 256 * 2**20  # free memory of a GPU that cuDNN may need for its kernels
 
 
 class Data(Protocol):
     """Data that the fallbacks move: a Split (batches.py)."""
-
-    data_location: str
 
     @property
     def num_bytes_in_file(self) -> int: ...
@@ -79,29 +61,28 @@ def advice(device: torch.device, precision: str = "") -> list[str]:
 
 
 class OomPolicy:
-    """Takes the fallbacks of one training or evaluation and records them."""
+    """The present execution of a training or an evaluation. If memory runs out, it puts a cheaper one into force."""
 
     def __init__(
         self,
+        execution: Execution = ON_CPU,
         model: nn.Module | None = None,
         splits: Sequence[Data] = (),
         advice: Sequence[str] = (CLOSE_OTHERS, SMALLER),
+        may_fall_back: bool = True,
     ) -> None:
+        self.execution = execution
         self.model, self.splits, self.advice = model, splits, advice
+        self.may_fall_back = may_fall_back  # False: errors are raised, because a trial must not change the training
         self.fallbacks: list[str] = []  # the fallbacks taken, as sentences
-        self.num_eval_parts = 1  # number of parts in which a batch is evaluated, without gradients
-        self.has_freed = self.recomputes = False
-        self.may_fall_back = True  # False: errors are raised, because a trial must not change the training
-        # Of all splits: `device`, or `host` (their files).
-        self.data_location = "device" if any(split.data_location == "device" for split in splits) else "host"
-        self.free_graphs: Callable[[], str] = lambda: ""  # `Step` replaces it
+        self.has_freed = False
+        self.graphs = Graphs(execution.device) if execution.step == "graph" else None
         self.on_fallback: Callable[[list[str]], object] = lambda fallbacks: None  # called after each fallback
 
-    def run_with_fallbacks(self, work: Callable[[], Result], *fallbacks: Callable[[], str]) -> Result:
+    def run_with_fallbacks(self, work: Callable[[], Result], kind: str = "data", batch_size: int = 0) -> Result:
         """Call `work` and return its result. If memory runs out, take one fallback and call `work` again.
 
-        The common fallbacks come first, then `fallbacks`. A fallback returns a sentence about what it did, or "" if it
-        has nothing left to do. Raises OutOfMemory after the last one.
+        `kind`, `batch_size`: of the work, for `cheaper`. Raises OutOfMemory after the last fallback.
         """
         while True:
             try:
@@ -112,84 +93,97 @@ class OomPolicy:
                 failed = shorten(error)
             # This runs outside the `except`, because the error references the tensors of the failed pass.
             free_cache()
-            for fallback in (self.retry_after_freeing, self.free_graphs, self.release_to_host, *fallbacks):
-                if done := fallback():
-                    self.add_fallback(done)
-                    break
-            else:
+            if not self.has_freed:
+                self.has_freed = True
+                self.add_fallback("freed the cached memory of the allocators")
+                continue
+            found = cheaper(
+                self.execution,
+                kind,
+                batch_size,
+                has_graph=self.has_graph,
+                data_bytes=sum(split.num_bytes_in_file for split in self.splits),
+                can_recompute=hasattr(self.model, "checkpoint_activations"),
+            )
+            if not found:
                 raise OutOfMemory(failed, self.fallbacks, self.advice)
+            self.fall_back(*found)
 
-    @contextmanager
-    def raising(self) -> Iterator[None]:
-        """In the body, raise an out-of-memory error instead of taking a fallback."""
-        before, self.may_fall_back = self.may_fall_back, False
-        try:
-            yield
-        finally:
-            self.may_fall_back = before
+    @property
+    def has_graph(self) -> bool:
+        """Whether a graph is captured, which holds memory of its own."""
+        return self.graphs is not None and bool(self.graphs.captured)
+
+    def fall_back(self, execution: Execution, sentence: str) -> None:
+        self.use(execution)
+        self.add_fallback(sentence)
+
+    def use(self, execution: Execution) -> None:
+        """Execute the next steps like this. Data, model and graphs follow."""
+        before, self.execution = self.execution, execution
+        if execution.data_location == "host":
+            for split in self.splits:
+                split.release_to_host()
+        if execution.recomputes and hasattr(self.model, "checkpoint_activations"):
+            setattr(self.model, "checkpoint_activations", True)  # noqa: B010  (a Module's attributes are Tensors to mypy)
+        if execution != before:
+            self.drop_graphs()
+
+    def drop_graphs(self) -> None:
+        """Free the captured graphs, which fix how a step is executed and where its tensors are. Later steps capture new
+        ones if their execution says so.
+        """
+        if self.graphs is not None:
+            self.graphs.captured.clear()  # a method of `graphs` may still be running
+            if self.model is not None:
+                self.model.zero_grad()  # the gradients are in the graph's memory
+        self.graphs = Graphs(self.execution.device) if self.execution.step == "graph" else None
+
+    def give_up_graph(self, error: RuntimeError) -> None:
+        """Take eager steps after a failed capture, or if the graph left too little memory.
+
+        Raises `error` if it has another cause, or if memory ran out and `may_fall_back` is false.
+        """
+        is_memory = is_out_of_memory(error)
+        if not isinstance(error, CaptureFailed) and not (is_memory and self.may_fall_back):
+            raise error
+        eager, sentence = without_graph(self.execution, "" if is_memory and self.has_graph else shorten(error))
+        if is_memory:
+            self.fall_back(eager, sentence)
+            free_cache()
+        else:
+            self.use(eager)
+            if self.may_fall_back:
+                print(f"steps are taken eagerly instead of captured as a CUDA graph: {error}", flush=True)
 
     def add_fallback(self, done: str) -> None:
-        """Record and print a fallback. The training notices it by the length of `fallbacks`."""
+        """Record and print a fallback."""
         self.fallbacks.append(done)
         print(f"out of memory: {done}", flush=True)
         self.on_fallback(self.fallbacks)
 
-    def retry_after_freeing(self) -> str:
-        """Count the retry after `free_cache` as the first fallback."""
-        if self.has_freed:
-            return ""
-        self.has_freed = True
-        return "freed the cached memory of the allocators"
-
-    def release_to_host(self) -> str:
-        size = sum(split.num_bytes_in_file for split in self.splits)
-        if self.data_location == "host" or not size:
-            return ""
-        self.data_location = "host"
-        for split in self.splits:
-            split.release_to_host()
-        return f"the data ({size / 2**20:,.1f} MiB) is read from its file batch by batch instead of held in memory"
-
-    def use_smaller_eval_batches(self, batch_size: int) -> str:
-        if self.num_eval_parts >= batch_size:
-            return ""
-        self.num_eval_parts = min(2 * self.num_eval_parts, batch_size)
-        return f"a batch of {batch_size} is evaluated in {self.num_eval_parts} parts"
-
     def concatenate(self, parts: list[Tensor]) -> Tensor:
         return parts[0] if len(parts) == 1 else self.run_with_fallbacks(lambda: torch.cat(parts))
 
-    def recompute_activations(self) -> str:
-        if getattr(self.model, "checkpoint_activations", True):  # not supported by the model, or already on
-            return ""
-        self.recomputes = True
-        setattr(self.model, "checkpoint_activations", True)  # noqa: B010  (a Module's attributes are Tensors to mypy)
-        return "activations are recomputed instead of stored"
-
     def make_resident(self) -> None:
         """Copy the splits to the device. If they do not fit, they stay in their files."""
-        self.data_location = "device"
+        self.use(replace(self.execution, data_location="device"))
 
         def copy_all() -> None:
-            if self.data_location == "device":
+            if self.execution.data_location == "device":
                 for split in self.splits:
                     split.make_resident()
 
         self.run_with_fallbacks(copy_all)
 
     def state(self) -> dict[str, Any]:
-        kept = ("fallbacks", "num_eval_parts", "has_freed", "data_location", "recomputes")
-        return copy.deepcopy({name: getattr(self, name) for name in kept})
+        return {"execution": asdict(self.execution), "fallbacks": [*self.fallbacks], "has_freed": self.has_freed}
 
     def restore(self, state: dict[str, Any]) -> None:
         """Take the fallbacks in `state`, in addition to those already taken."""
         self.fallbacks = [*state["fallbacks"], *(done for done in self.fallbacks if done not in state["fallbacks"])]
-        self.num_eval_parts = max(self.num_eval_parts, state["num_eval_parts"])
         self.has_freed = self.has_freed or state["has_freed"]
-        if state["data_location"] == "host":
-            self.release_to_host()
-        if state["recomputes"]:
-            self.recompute_activations()
+        self.use(merged(Execution(**state["execution"]), self.execution))
 
 
 @contextmanager
@@ -201,36 +195,3 @@ def translate_oom(oom: OomPolicy) -> Iterator[None]:
         if isinstance(error, OutOfMemory) or not is_out_of_memory(error):
             raise
         raise OutOfMemory(shorten(error), oom.fallbacks, oom.advice) from None
-
-
-def is_out_of_memory(error: Exception) -> bool:
-    """torch's CUDA error has its own class; this function recognizes the others by their message."""
-    if isinstance(error, torch.OutOfMemoryError | MemoryError):
-        return True
-    if isinstance(error, OSError):
-        return error.errno == errno.ENOMEM
-    message = str(error)
-    if not isinstance(error, RuntimeError):
-        return False
-    if NO_ENGINE in message:
-        return lacked_gpu_memory()
-    return message.strip() == ONEDNN or any(word in message for word in MESSAGES)
-
-
-def lacked_gpu_memory() -> bool:
-    """Whether torch's allocator has run out of GPU memory in this process, or little GPU memory is free."""
-    if not torch.cuda.is_initialized():
-        return False
-    return torch.cuda.memory_stats().get("num_ooms", 0) > 0 or torch.cuda.mem_get_info()[0] < NEARLY_FULL_BYTES
-
-
-def shorten(error: Exception) -> str:
-    return " ".join(str(error).split())[:160] or type(error).__name__
-
-
-def free_cache() -> None:
-    """Return unused memory to the GPU and to the system."""
-    gc.collect()
-    if torch.cuda.is_initialized():
-        torch.cuda.empty_cache()
-    ctypes.CDLL(None).malloc_trim(0)  # glibc's

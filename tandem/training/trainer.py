@@ -1,10 +1,12 @@
 """`Trainer`: trains epoch by epoch and holds all state that a bitwise identical resume needs."""
 
 import copy
+import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
+from statistics import fmean
 from typing import Any
 
 import torch
@@ -12,26 +14,20 @@ from torch import nn
 
 from tandem.machine.measure import Measurement
 from tandem.machine.threads import num_threads
-from tandem.models import kernels
 from tandem.models.kernels import ordered
 from tandem.params.schema import Train
 from tandem.tasks import Task, score_of
 from tandem.training import inference
 from tandem.training.batches import Batch, Split, batches_of, sequential_indices
-from tandem.training.device import emulates_bf16, has_tf32, use_precision
+from tandem.training.device import emulates_bf16
+from tandem.training.execution import Execution, requested
 from tandem.training.graph_steps import GraphSteps
 from tandem.training.loop import Epoch, take_steps, train_epoch
 from tandem.training.oom import OomPolicy, advice
 from tandem.training.optimizer import AdamW, learning_rates
 from tandem.training.random_draws import RandomDraws, draw_epoch, sha256_of, uses_teacher_forcing
 from tandem.training.saved_network import PREDICTION_BATCH
-from tandem.training.step import (
-    Step,
-    choose_execution_mode,
-    loss_of,
-    random_state,
-    set_random_state,
-)
+from tandem.training.step import Step, loss_of, random_state, set_random_state
 from tandem.training.threads import ThreadTuner
 from tandem.training.workers import ALONE, Workers, own_rows, shares_of
 
@@ -46,39 +42,29 @@ class Trainer:
     def __init__(self, model: nn.Module, train: Split, val: Split, settings: Train, task: Task, seed: int = 0):
         self.model, self.train_split, self.val_split, self.settings = model, train, val, settings
         self.task, self.device = task, train.device
-        self.oom = OomPolicy(model, (train, val), advice(self.device, settings.precision))
-        precision = realized_precision("fp32" if settings.precision == "auto" else settings.precision, self.device)
-        mode, reason = choose_execution_mode(settings.step, self.device, precision, model)
+        is_resident = any(split.data_location == "device" for split in (train, val))
+        execution = requested(settings, self.device, model)
+        execution = replace(execution, data_location="device" if is_resident else "host")
+        is_graph = execution.step == "graph"
+        self.oom = OomPolicy(execution, model, (train, val), advice(self.device, settings.precision))
         self.optimizer = AdamW(
             # A model that fits itself may have buffers alone, and AdamW refuses an empty list.
             [*model.parameters()] or [nn.Parameter(torch.zeros(0, device=self.device))],
             # A CUDA graph reads a tensor at every replay. A Python number would keep its value from the capture.
-            lr=torch.tensor(settings.learning_rate, device=self.device) if mode == "graph" else settings.learning_rate,
+            lr=torch.tensor(settings.learning_rate, device=self.device) if is_graph else settings.learning_rate,
             weight_decay=settings.weight_decay,
             fused=True,
-            capturable=mode == "graph",
+            capturable=is_graph,
         )
-        self.step = Step(
-            model,
-            loss_of(task, settings.label_smoothing),
-            self.optimizer,
-            max_grad_norm=settings.max_grad_norm,
-            grad_accum_steps=settings.grad_accum_steps,
-            precision=precision,
-            execution_mode=mode,
-            eager_reason=reason,
-            device=self.device,
-            oom=self.oom,
-        )
-        use_precision(self.step.precision, self.device)
-        kernels.allow(settings.kernels == "auto")
-        if self.device.type == "cpu" and settings.kernels == "auto" and mode != "compile":
+        loss = loss_of(task, settings.label_smoothing)
+        self.step = Step(model, loss, self.optimizer, self.oom, settings.max_grad_norm)
+        if self.device.type == "cpu" and settings.kernels == "auto" and execution.step != "compile":
             ordered.use_in(model)
-        self.steps_per_epoch = -(-len(train) // settings.batch_size)
         self.rates = learning_rates(settings, self.steps_per_epoch * settings.epochs)
         self.total = torch.zeros((), device=self.device)  # loss of the current epoch, summed over its sequences
+        # Of the gradients in each of the epoch's steps, before clipping; NaN where they are not clipped.
+        self.norms = torch.full((self.steps_per_epoch,), math.nan, device=self.device)
         self.graph_steps: GraphSteps | None = None
-        self.num_fallbacks_at_drop = 0  # number of OOM fallbacks when the graphs were last dropped
         # The generator is on the CPU, so CPU and GPU runs see the same batches and the same augmentation.
         self.generator = torch.Generator().manual_seed(seed)
         self.digests: dict[str, str] = {}  # of the current epoch's random draws
@@ -91,15 +77,44 @@ class Trainer:
         self.probe_blocker = ""  # why the steps cannot be measured before the training
         self.threads = ThreadTuner([1 if settings.threads == "auto" else settings.threads])  # auto.py sets another
         self.sentences: dict[str, str] = {}  # sentences for Record.summary_lines
-        if precision == "bf16" and emulates_bf16(self.device):
+        if execution.precision == "bf16" and emulates_bf16(self.device):
             self.sentences["bf16"] = "this GPU has no bf16, and torch emulates it slowly; fp16 is its half precision"
         # Gets the number done, the number of all, and what they are, while an epoch without steps runs.
         self.on_progress: Callable[[int, int, str], None] = lambda num_done, num_all, unit: None
+
+    @property
+    def execution(self) -> Execution:
+        """How steps are executed now. `oom` replaces it."""
+        return self.oom.execution
+
+    @property
+    def steps_per_epoch(self) -> int:
+        return -(-len(self.train_split) // self.settings.batch_size)
 
     def use_workers(self, workers: Workers) -> None:
         """Train together with other workers from now on. They must have opened identical trainers."""
         self.workers = workers
         self.step.use_workers(workers)
+
+    def use_threads(self, threads: ThreadTuner) -> None:
+        self.threads = threads
+        torch.set_num_threads(threads.number)
+
+    def alternative(self, batch_size: int | None = None, **changes: Any) -> "Trainer":
+        """This training with another batch size or other fields of its execution, for measurements. Data, weights,
+        optimizer and generator are the same. If memory runs out, its steps raise instead of taking a fallback.
+        """
+        other = copy.copy(self)
+        other.settings = replace(self.settings, batch_size=batch_size or self.settings.batch_size)
+        other.step = self.step.trial(replace(self.execution, **changes))
+        other.oom, other.graph_steps = other.step.oom, None
+        other.norms = self.norms.new_full((other.steps_per_epoch,), math.nan)
+        other.threads = ThreadTuner([self.threads.number])
+        return other
+
+    def observe(self, on_progress: Callable[[int, int, str], None], on_fallback: Callable[[list[str]], object]) -> None:
+        """Call `on_progress` while an epoch without steps runs, and `on_fallback` after each fallback."""
+        self.on_progress, self.oom.on_fallback = on_progress, on_fallback
 
     def train_epochs(self, on_epoch: Callable[[Epoch], None], num_epochs: int | None = None) -> None:
         """Train until `num_epochs` are done (default: all), and call `on_epoch` after each epoch."""
@@ -144,18 +159,13 @@ class Trainer:
 
     def open_graph_steps(self) -> GraphSteps | None:
         """What takes the epoch's steps as CUDA graphs; None if they are eager."""
-        if self.num_fallbacks_at_drop != len(self.oom.fallbacks):
-            self.drop_graphs()
-        if self.step.graphs is not None and self.graph_steps is None:
+        if self.step.graphs is None:
+            self.graph_steps = None  # frees the chunk of streamed data
+        elif self.graph_steps is None or self.graph_steps.graphs is not self.step.graphs:
             self.graph_steps = self.oom.run_with_fallbacks(
-                lambda: GraphSteps(self.step, self.train_split, self.settings, self.total)
+                lambda: GraphSteps(self.step, self.train_split, self.settings, self.total, self.norms)
             )
         return self.graph_steps
-
-    def close_graph_steps(self) -> None:
-        """Free the chunk of streamed data, if the graphs have been given up."""
-        if self.step.graphs is None:
-            self.graph_steps = None
 
     @property
     def epoch_rates(self) -> torch.Tensor:
@@ -176,7 +186,7 @@ class Trainer:
         full, last = order.split([len(order) - last_batch_size, last_batch_size])
         for rows, size in ((full, self.settings.batch_size), (last, last_batch_size)):
             if len(rows):
-                shares = shares_of(size, self.step.grad_accum_steps, self.workers.rank, self.workers.count)
+                shares = shares_of(size, self.execution.grad_accum_steps, self.workers.rank, self.workers.count)
                 own = own_rows(rows, size, shares)
                 num_processed = sum(share.num_processed for share in shares)
                 for batch in batches_of(self.train_split, own, num_processed, self.oom, change):
@@ -195,7 +205,7 @@ class Trainer:
             batches_of(self.val_split, rows, PREDICTION_BATCH, self.oom),
             loss_of(self.task, label_smoothing=0.0),
             self.task.predict,
-            self.step.precision,
+            self.execution.precision,
             self.oom,
         )
         return self.workers.mean(loss, num_val), self.workers.gather(predictions, num_val)
@@ -220,7 +230,8 @@ class Trainer:
         weights = snapshot(self.model)
         if val_loss < self.best_loss:
             self.best_loss, self.best_weights = val_loss, weights
-        self.missing_reasons = {**training.missing_reasons, **self.no_graph_reasons()}
+        scalars, no_scalars = self.gradient_norms()
+        self.missing_reasons = {**training.missing_reasons, **self.no_graph_reasons(), **no_scalars}
         return Epoch(
             self.epochs_done,
             learning_rate,
@@ -233,7 +244,18 @@ class Trainer:
             training,
             validation,
             {"weights_sha256": sha256_of(weights.values()), **self.digests},
+            scalars,
         )
+
+    def gradient_norms(self) -> tuple[dict[str, float], dict[str, str]]:
+        """Mean and maximum over the epoch's steps, without those that fp16 skipped, or why there are none."""
+        norms = [norm for norm in self.norms.tolist() if math.isfinite(norm)]
+        if norms:
+            return {"gradient_norm": fmean(norms), "max_gradient_norm": max(norms)}, {}
+        reason = "the gradients of all steps overflowed in fp16"
+        if not self.settings.max_grad_norm:
+            reason = "train.max_grad_norm is 0, so gradients are not clipped and their norm is not computed"
+        return {}, dict.fromkeys(("gradient_norm", "max_gradient_norm"), self.probe_blocker or reason)
 
     def verify_device(self, outputs: torch.Tensor) -> None:
         """Raises RuntimeError if a parameter, the data or an output is not on the training's device.
@@ -246,14 +268,9 @@ class Trainer:
             lie_on = ", ".join(sorted(devices))
             raise RuntimeError(f"this training runs on {self.device.type}, but tensors lie on {lie_on}")
 
-    def drop_graphs(self) -> None:
-        """Drop the captured graphs, because their tensors have moved. Later steps capture new ones if possible."""
-        self.graph_steps, self.num_fallbacks_at_drop = None, len(self.oom.fallbacks)
-        self.step.drop_graphs()
-
     def no_graph_reasons(self) -> dict[str, str]:
         """The reason why steps are not captured, although params.yaml or `auto` on this device asks for a graph."""
-        reason = self.step.eager_reason
+        reason = self.execution.eager_reason
         return (
             {"step: graph": reason} if reason and (self.device.type == "cuda" or self.settings.step == "graph") else {}
         )
@@ -283,19 +300,13 @@ class Trainer:
     def weights_sha256(self) -> str:
         return sha256_of(snapshot(self.model).values())
 
-    def set_precision(self, name: str) -> None:
-        """Change the precision of the next steps to fp32, tf32 or bf16; fp16 needs a loss scaler from the start."""
-        self.step.precision = realized_precision(name, self.device)
-        use_precision(self.step.precision, self.device)
-
     def state(self) -> dict[str, Any]:
         return {
             "model": self.model.state_dict(),
             "best_weights": self.best_weights,
             "best_loss": self.best_loss,
             "optimizer": self.optimizer.state_dict(),
-            "precision": self.step.precision,
-            "step": self.step.state(),
+            "scaler": self.step.scaler.state_dict(),
             "oom": self.oom.state(),
             "threads": self.threads.kept,
             "generator": self.generator.get_state(),
@@ -318,9 +329,8 @@ class Trainer:
             is_tensor = isinstance(rate, torch.Tensor)
             group["lr"] = rate.fill_(float(group["lr"])) if is_tensor else float(group["lr"])
             group["capturable"] = is_tensor
-        self.drop_graphs()  # existing graphs use the optimizer's old tensors
-        self.set_precision(state["precision"])
-        self.step.restore(state["step"])
+        self.oom.drop_graphs()  # they use the optimizer's old tensors
+        self.step.scaler.load_state_dict(state["scaler"])
         self.generator.set_state(state["generator"].cpu())
         set_random_state(state["torch_rng"], self.device)
         self.epochs_done = state["epochs_done"]
@@ -330,24 +340,13 @@ class Trainer:
         """Steps taken in this context leave no trace in the training, its number of threads or its memory."""
         before = copy.deepcopy(self.state())
         try:
-            with num_threads(torch.get_num_threads()):
+            with num_threads(torch.get_num_threads()), self.execution.active():
                 yield
         finally:
             self.restore(before)  # also drops the graphs; later steps capture again
             self.optimizer.zero_grad(set_to_none=True)
             if self.device.type == "cuda":
                 torch.cuda.empty_cache()  # otherwise the trials' memory would count as reserved by the training
-
-
-def realized_precision(precision: str, device: torch.device) -> str:
-    """The realized precision: fp32 for tf32 on a device without TF32 (a CPU, or a GPU older than Ampere)."""
-    return "fp32" if precision == "tf32" and not has_tf32(device) else precision
-
-
-def is_native(precision: str, device: torch.device) -> bool:
-    """Whether a device computes in a precision itself, so that it may be faster than fp32."""
-    is_emulated = precision == "bf16" and emulates_bf16(device)
-    return realized_precision(precision, device) == precision and not is_emulated
 
 
 def snapshot(model: nn.Module) -> dict[str, torch.Tensor]:

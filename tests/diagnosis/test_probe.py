@@ -152,10 +152,10 @@ def test_every_setting_that_could_help_is_tried_as_it_would_run(monkeypatch: pyt
     settings = replace(SETTINGS, model=SMALL, batch_size=8, grad_accum_steps=4)
     ran, step = [], Step.__call__
 
-    def watch(self: Step, batch):
+    def watch(self: Step, batch, *arguments):
         if len(batch) > 1:  # the single sequence, whose step shows what a step costs whatever is in it
-            ran.append((len(batch), self.grad_accum_steps, self.precision))
-        return step(self, batch)
+            ran.append((len(batch), self.execution.grad_accum_steps, self.execution.precision))
+        return step(self, batch, *arguments)
 
     monkeypatch.setattr(Step, "__call__", watch)
     result = found(planted(settings, 5))
@@ -247,7 +247,7 @@ def test_a_probe_of_a_gpu_has_every_number_or_its_reason_and_leaves_nothing_behi
     assert set(names) <= known | {name for name in names if getattr(result, name, None) is not None}
     assert torch.cuda.memory_allocated() <= before + 2**20
     epochs = [train_epoch(trainer) for _ in range(2)]
-    assert trainer.step.execution_mode == "graph" and trainer.step.graphs.captured
+    assert trainer.execution.step == "graph" and trainer.step.graphs.captured
     assert "step: graph" not in trainer.missing_reasons and len({epoch.train_loss for epoch in epochs}) == 2
 
 

@@ -48,7 +48,7 @@ MIB = 2**20
 def trained(settings: Train, folder: Path, data_location: str = "device") -> tuple[dict[str, Tensor], list[float]]:
     trainer = new_trainer("cuda", data_location, folder, settings)
     found = finish(trainer)
-    assert trainer.step.eager_reason == ""
+    assert trainer.execution.eager_reason == ""
     return found
 
 
@@ -112,7 +112,7 @@ def test_a_capture_that_fails_leaves_an_eager_training_with_the_same_dropout_and
     monkeypatch.setattr(classify.Task, "loss", refuses_capture)
     trainer = new_trainer("cuda", "device", tmp_path, CAPTURED)
     found = finish(trainer)
-    assert "capture" in trainer.step.eager_reason
+    assert "capture" in trainer.execution.eager_reason
     assert_close(found, expected)
     assert torch.nn.functional.dropout(torch.ones(1000, device="cuda"), 0.5).sum().item() > 0
     assert torch.cuda.memory_allocated() < large
@@ -185,7 +185,7 @@ def test_a_training_on_a_card_too_small_for_it_says_what_it_does_and_comes_to_ne
     leave_in_gpu(share * room)
     _, found = finish(trainer)
     assert trainer.oom.fallbacks, f"{share:.0%} of {room:,.0f} MiB was enough"
-    assert share > 0.5 or trainer.step.grad_accum_steps > 1
+    assert share > 0.5 or trainer.execution.grad_accum_steps > 1
     saw("; ".join(trainer.oom.fallbacks))
     assert found == pytest.approx(losses, rel=1e-3)
 
@@ -204,7 +204,8 @@ def test_a_graph_that_leaves_no_room_for_validation_is_let_go_before_anything_el
             and len(trainer.oom.fallbacks) <= 2
         )
         assert trainer.no_graph_reasons() == {"step: graph": "memory ran out"}
-    assert (trainer.step.grad_accum_steps, trainer.oom.num_eval_parts, trainer.oom.data_location) == (1, 1, "device")
+    now = trainer.execution
+    assert (now.grad_accum_steps, now.num_eval_parts, now.data_location) == (1, 1, "device")
 
 
 @STEPS
@@ -220,12 +221,13 @@ def test_streaming_takes_no_more_memory_from_epoch_to_epoch(settings: Train, tmp
 def test_a_precision_is_chosen_by_captured_steps_not_by_their_warm_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """The first steps on a GPU load libraries and are captured: timed, they would decide, and the choice is kept."""
     trainer = new_trainer("cuda", "device", tmp_path, replace(CAPTURED, precision="auto"))
-    seen, seconds_of = [], auto.seconds_of
+    captured, seen, capture, seconds_of = [], [], Graphs.capture, auto.seconds_of
 
     def watched(*arguments: Any) -> float:
-        seen.append(len(trainer.step.graphs.captured))
+        seen.append(len(captured))
         return seconds_of(*arguments)
 
+    monkeypatch.setattr(Graphs, "capture", lambda *arguments: (captured.append(1), capture(*arguments))[1])
     monkeypatch.setattr(auto, "seconds_of", watched)
     monkeypatch.setattr(auto, "cached_choices", dict)
     monkeypatch.setattr(auto, "store_choice", lambda key, choice: choice)
@@ -238,18 +240,19 @@ def test_a_trial_of_a_precision_that_lacks_memory_leaves_the_training_its_graph(
 ):
     """Planted: the graph of the second precision does not fit beside that of the first."""
     trainer = new_trainer("cuda", "device", tmp_path, replace(CAPTURED, precision="auto"))
-    capture = Graphs.capture
+    captured, capture = [], Graphs.capture
 
     def second_is_too_large(graphs: Graphs, work: Any) -> Any:
-        if graphs.captured:
+        if captured:
             raise torch.OutOfMemoryError("planted")
+        captured.append(graphs)
         return capture(graphs, work)
 
     with monkeypatch.context() as patched:
         patched.setattr(Graphs, "capture", second_is_too_large)
         patched.setattr(auto, "cached_choices", dict)
         precision, sentence = auto.choose_precision(trainer, identity("cuda"))
-    assert precision == "fp32" and "memory ran out while other precisions were tried" in sentence
-    trainer.set_precision(precision)
+    assert precision == "fp32" and "memory ran out while others were tried" in sentence
+    trainer.oom.use(replace(trainer.execution, precision=precision))
     finish(trainer)
-    assert trainer.step.execution_mode == "graph" and not trainer.oom.fallbacks and not trainer.no_graph_reasons()
+    assert trainer.execution.step == "graph" and not trainer.oom.fallbacks and not trainer.no_graph_reasons()

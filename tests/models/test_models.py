@@ -15,6 +15,8 @@ from tandem.params.schema import MODELS, Augment
 from tandem.tasks import classify, detect, open_task
 from tandem.tasks.statistics import interval_of_skill
 from tandem.training.batches import Batch
+from tandem.training.execution import Execution
+from tandem.training.oom import OomPolicy
 from tandem.training.random_draws import augmented, draw_augmentation, teacher_share
 from tandem.training.step import Step
 from tests import forked
@@ -320,11 +322,8 @@ def test_a_step_of_every_combination_can_be_captured(task_name: str, model_name:
             model,
             lambda outputs, batch, task=task: task.loss(outputs, batch.targets, batch.mask, 0.0),
             torch.optim.AdamW(model.parameters(), lr=rate, fused=True, capturable=True),
+            OomPolicy(Execution(device, step=execution_mode), model),
             max_grad_norm=1.0,
-            grad_accum_steps=1,
-            precision="fp32",
-            execution_mode=execution_mode,
-            device=device,
         )
         one = Batch(values, mask, targets, rows, teacher_targets)
         take = step.repeated(one)
@@ -334,6 +333,6 @@ def test_a_step_of_every_combination_can_be_captured(task_name: str, model_name:
                 outputs = model(*one.inputs()).float()
                 losses[execution_mode].append(step.loss(outputs, one).item())
             take()
-        assert step.execution_mode == execution_mode and (step.graphs is None or len(step.graphs.captured) == 1)
+        assert step.execution.step == execution_mode and (step.graphs is None or len(step.graphs.captured) == 1)
     assert losses["graph"] == pytest.approx(losses["eager"], rel=1e-3)
     assert dropout or losses["graph"][-1] < losses["graph"][0]

@@ -112,11 +112,11 @@ def test_precision_is_chosen_on_all_cores_and_threads_in_this_precision(machine:
 
     trainer = planted(machine, speed, replace(AUTO, precision="auto"))
     sentences = auto.resolve(trainer, detect_hardware("cpu"))
-    assert (trainer.threads.number, trainer.step.precision) == (2, "bf16")
+    assert (trainer.threads.number, trainer.execution.precision) == (2, "bf16")
     assert "bf16: 2.00 times as fast as fp32" in sentences["precision"]
     slow = planted(machine, speed, replace(AUTO, threads=1, precision="auto"))
     auto.resolve(slow, detect_hardware("cpu"))
-    assert slow.step.precision == "fp32" and len(auto.cached_choices()) == 3
+    assert slow.execution.precision == "fp32" and len(auto.cached_choices()) == 3
 
 
 def test_the_training_goes_on_as_if_nothing_had_been_measured(
@@ -128,15 +128,15 @@ def test_the_training_goes_on_as_if_nothing_had_been_measured(
     settings, threads = replace(SETTINGS, epochs=2), torch.get_num_threads()
     measured = new_trainer("cpu", "device", tmp_path, replace(settings, threads="auto", precision="auto"))
 
-    def take_step_slowly(step: Any, batch: Any) -> torch.Tensor:  # the real step; planted is only how long it takes
+    def take_step_slowly(*arguments: Any) -> torch.Tensor:  # the real step; planted is only how long it takes
         machine.seconds += 0.1 / torch.get_num_threads()
-        return take_step(step, batch)
+        return take_step(*arguments)
 
     monkeypatch.setattr("tandem.training.step.take_step", take_step_slowly)
     before = measured.state()
     drawn, weights = torch.get_rng_state(), {name: each.clone() for name, each in before["model"].items()}
     auto.resolve(measured, detect_hardware("cpu"))
-    assert (measured.threads.number, measured.step.precision) == (2, "fp32")
+    assert (measured.threads.number, measured.execution.precision) == (2, "fp32")
     after = measured.state()
     assert torch.equal(torch.get_rng_state(), drawn) and torch.equal(after["generator"], before["generator"])
     assert is_equal(after["model"], weights)
@@ -176,7 +176,7 @@ def test_a_busy_machine_takes_one_thread_and_keeps_nothing(machine: SimpleNamesp
     machine.num_free, machine.num_disturbed = 1, math.inf
     trainer = planted(machine, speeds(1.0, 1.9, 3.5, in_bf16=2.0), replace(AUTO, precision="auto"))
     sentences = auto.resolve(trainer, detect_hardware("cpu"))
-    assert (trainer.threads.number, trainer.step.precision) == (1, "bf16")
+    assert (trainer.threads.number, trainer.execution.precision) == (1, "bf16")
     assert "other processes use the cores" in sentences["threads"] and "not cached" in sentences["precision"]
     assert auto.cached_choices() == {}
 
@@ -223,7 +223,7 @@ from tandem.stage import main
 from tandem.training import auto, trainer
 auto.usable_cores, auto.has_cores, auto.waited_seconds = lambda: 2.0, lambda threads: True, lambda: 0.0
 auto.seconds_with_same_bits = lambda trainer, numbers: {{1: 1.0}}
-auto.seconds_with = lambda uses, trainer: {{value: 1.0 if value == {fastest} else 2.0 for value in uses}}
+auto.seconds_with = lambda _, trainer, values: {{value: 1.0 if value == {fastest} else 2.0 for value in values}}
 train_epoch = trainer.train_epoch
 def interrupted(training):
     if training.epochs_done == {epochs}:

@@ -13,14 +13,13 @@ import torch
 from tandem.models.seq2seq import ManualLSTM
 from tandem.params import schema
 from tandem.params.schema import Augment
-from tandem.training import graph_steps
-from tandem.training import step as step_module
+from tandem.training import graph_steps, oom
 from tandem.training.batches import Split
+from tandem.training.execution import choose_step, without_graph
 from tandem.training.graph_steps import GraphSteps
 from tandem.training.graphs import CaptureFailed
 from tandem.training.loop import train_epoch
 from tandem.training.optimizer import learning_rates
-from tandem.training.step import choose_execution_mode
 from tandem.training.trainer import Trainer
 from tests.networks import GRU, ConvGRU, Seq2Seq, TeacherForcing
 from tests.trainers import SETTINGS, TRANSFORMER, tensors, trainer_on
@@ -67,16 +66,18 @@ def uncaptured(trainer: Trainer, fails_at: int | None = None) -> Trainer:
     """The training as a GPU would do it, without its graphs."""
     for group in trainer.optimizer.param_groups:
         group["lr"] = torch.tensor(group["lr"])
-    trainer.step.graphs = Uncaptured(fails_at)  # type: ignore[assignment]
+    trainer.oom.execution = replace(trainer.execution, step="graph", eager_reason="")
+    trainer.oom.graphs = Uncaptured(fails_at)  # type: ignore[assignment]
     return trainer
 
 
-def trained(trainer: Trainer) -> tuple[list[float], list[float], dict[str, torch.Tensor]]:
+def trained(trainer: Trainer) -> tuple[list[Any], list[float], dict[str, torch.Tensor]]:
     torch.manual_seed(7)  # dropout
     epochs = [train_epoch(trainer) for _ in range(2)]
     assert epochs[-1].learning_rate == float(trainer.optimizer.param_groups[0]["lr"]), "that of the last step"
+    assert all(0 < epoch.scalars["gradient_norm"] <= epoch.scalars["max_gradient_norm"] for epoch in epochs)
     return (
-        [epoch.train_loss for epoch in epochs],
+        [(epoch.train_loss, epoch.scalars) for epoch in epochs],
         [epoch.learning_rate for epoch in epochs],
         trainer.model.state_dict(),
     )
@@ -84,7 +85,8 @@ def trained(trainer: Trainer) -> tuple[list[float], list[float], dict[str, torch
 
 def assert_equal_bits(one: Trainer, other: Trainer) -> None:
     (losses, rates, weights), (other_losses, other_rates, other_weights) = trained(one), trained(other)
-    assert losses == other_losses and rates == other_rates
+    assert losses == other_losses  # and the norms of the gradients
+    assert rates == other_rates
     for name, tensor in weights.items():
         assert torch.equal(tensor, other_weights[name]), name
 
@@ -108,7 +110,9 @@ def test_an_epoch_streamed_in_chunks_gives_the_bits_of_the_plain_loop(
     batch_bytes = 2 * sum(tensor[:1].nbytes for tensor in streamed.train_split.tensors.values())
     monkeypatch.setattr(graph_steps, "CHUNK_BYTES", num_batches * batch_bytes)
     uncaptured(streamed)
-    streamed.graph_steps = GraphSteps(streamed.step, streamed.train_split, streamed.settings, streamed.total)
+    streamed.graph_steps = GraphSteps(
+        streamed.step, streamed.train_split, streamed.settings, streamed.total, streamed.norms
+    )
     assert streamed.graph_steps.batches_per_chunk == min(num_batches, 2)  # a twelfth of 25
     monkeypatch.undo()
     assert_equal_bits(plain, streamed)
@@ -118,23 +122,22 @@ def test_an_epoch_streamed_in_chunks_gives_the_bits_of_the_plain_loop(
 def test_where_a_capture_fails_the_plain_loop_takes_the_steps_that_are_left(fails_at: int):
     other = uncaptured(trainer_of("classify", "gru"), fails_at)
     assert_equal_bits(trainer_of("classify", "gru"), other)
-    assert other.step.execution_mode == "eager" and other.step.eager_reason == "the capture failed: planted"
+    assert other.execution.step == "eager" and other.execution.eager_reason == "the capture failed: planted"
 
 
 def test_a_resumed_training_says_that_its_graph_was_let_go(monkeypatch: pytest.MonkeyPatch):
     """Also one that has nothing left to train."""
-    monkeypatch.setattr(step_module, "graph_blocker", lambda *_: "")
-    monkeypatch.setattr(step_module, "Graphs", lambda _: Uncaptured())
+    monkeypatch.setattr(oom, "Graphs", lambda _: Uncaptured())
     for let_go in (False, True):
         begun, resumed = (uncaptured(trainer_of("classify", "gru")) for _ in range(2))
         train_epoch(begun)
         if let_go:
-            begun.oom.add_fallback(begun.step.free_graphs())
+            begun.oom.fall_back(*without_graph(begun.execution))
         resumed.restore(begun.state())
         expected = ("eager", "memory ran out") if let_go else ("graph", "")
-        assert (resumed.step.execution_mode, resumed.step.eager_reason) == expected
+        assert (resumed.execution.step, resumed.execution.eager_reason) == expected
         train_epoch(resumed)
-        assert (resumed.step.execution_mode, resumed.step.eager_reason) == expected
+        assert (resumed.execution.step, resumed.execution.eager_reason) == expected
 
 
 @pytest.mark.parametrize("has_captured", [True, False])
@@ -148,16 +151,15 @@ def test_where_memory_runs_out_beside_a_graph_it_is_said_why_steps_are_taken_eag
             self.captured = {"a graph": None} if has_captured else {}
             raise torch.OutOfMemoryError("CUDA out of memory. Planted")
 
-    monkeypatch.setattr(step_module, "graph_blocker", lambda *_: "")
-    monkeypatch.setattr(step_module, "Graphs", lambda _: NoRoom())
+    monkeypatch.setattr(oom, "Graphs", lambda _: NoRoom())
     other = uncaptured(trainer_of("classify", "gru"))
-    other.step.graphs = NoRoom()
+    other.oom.graphs = NoRoom()
     assert_equal_bits(trainer_of("classify", "gru"), other)
     let_go, reason = "the CUDA graph of the step is freed, and the next steps are eager", "CUDA out of memory. Planted"
     given_up = "the step is taken eagerly instead of captured as a CUDA graph"
     assert other.oom.fallbacks == [let_go if has_captured else given_up]
-    assert other.step.execution_mode == "eager"
-    assert other.step.eager_reason == ("memory ran out" if has_captured else f"the capture failed: {reason}")
+    assert other.execution.step == "eager"
+    assert other.execution.eager_reason == ("memory ran out" if has_captured else f"the capture failed: {reason}")
 
 
 @pytest.mark.parametrize("num_steps", [1, 2, 3, 7, 30, 1000])
@@ -181,12 +183,12 @@ def test_the_table_holds_the_rates_of_torchs_schedulers(schedule: str, num_steps
 
 def test_auto_is_a_graph_wherever_nothing_forbids_it():
     model, gpu = torch.nn.Linear(2, 2), torch.device("cuda", 0)
-    assert choose_execution_mode("auto", gpu, "bf16", model) == ("graph", "")
-    assert choose_execution_mode("auto", CPU, "fp32", model) == ("eager", "CUDA graphs need a CUDA device")
-    assert choose_execution_mode("auto", gpu, "fp16", model) == ("graph", "")
+    assert choose_step("auto", gpu, model) == ("graph", "")
+    assert choose_step("auto", CPU, model) == ("eager", "CUDA graphs need a CUDA device")
+    assert choose_step("auto", gpu, model) == ("graph", "")
     recurrent = torch.nn.GRU(2, 2, num_layers=2, dropout=0.1)
-    assert choose_execution_mode("graph", gpu, "fp32", recurrent)[0] == "eager"
+    assert choose_step("graph", gpu, recurrent)[0] == "eager"
     by_hand = ManualLSTM(2, 2, num_layers=2, dropout=0.1, batch_first=True)  # draws as torch does
-    assert choose_execution_mode("graph", gpu, "fp32", by_hand) == ("graph", "")
+    assert choose_step("graph", gpu, by_hand) == ("graph", "")
     model.checkpoint_activations = True
-    assert "recomputing activations" in choose_execution_mode("auto", gpu, "fp32", model)[1]
+    assert "recomputing activations" in choose_step("auto", gpu, model)[1]

@@ -28,8 +28,10 @@ from tandem.runs.history import summarize, timing_row
 from tandem.tasks import classify
 from tandem.training.batches import Batch, Split, load_split
 from tandem.training.device import open_device
+from tandem.training.execution import Execution, requested
 from tandem.training.loop import Epoch, train_epoch
-from tandem.training.oom import OomPolicy, OutOfMemory, is_out_of_memory
+from tandem.training.memory_errors import is_out_of_memory
+from tandem.training.oom import OomPolicy, OutOfMemory
 from tandem.training.step import Step
 from tandem.training.trainer import Trainer
 from tests import forked
@@ -83,18 +85,13 @@ def random_batch(num_sequences: int, num_steps: int) -> Batch:
     return Batch(torch.randn(num_sequences, num_steps, 4, generator=draw), mask, rows % 3, rows)
 
 
-def step_of(model: torch.nn.Module, **changed: Any) -> Step:
+def step_of(model: torch.nn.Module, max_grad_norm: float = 1.0, **changed: Any) -> Step:
     task = classify.Task({"classes": ["a", "b", "c"]})
-    settings = {
-        "max_grad_norm": 1.0,
-        "grad_accum_steps": 1,
-        "precision": "fp32",
-        "execution_mode": "eager",
-        "device": CPU,
-        **changed,
-    }
     optimizer = torch.optim.AdamW(model.parameters(), fused=True)
-    return Step(model, lambda outputs, batch: task.loss(outputs, batch.targets, batch.mask, 0.0), optimizer, **settings)
+    oom = OomPolicy(replace(requested(SETTINGS, CPU, model), **changed), model)
+    return Step(
+        model, lambda outputs, batch: task.loss(outputs, batch.targets, batch.mask, 0.0), optimizer, oom, max_grad_norm
+    )
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -121,7 +118,7 @@ def train_on(path: str, at_load: float | None, at_first_step: float | None) -> d
         if number == 0 and at_first_step is not None:
             leave(at_first_step)
         trainer.step(batch)
-    return {"weights": digest(network), "parts": trainer.step.grad_accum_steps, "actions": trainer.oom.fallbacks}
+    return {"weights": digest(network), "parts": trainer.execution.grad_accum_steps, "actions": trainer.oom.fallbacks}
 
 
 @pytest.fixture(scope="module")
@@ -178,7 +175,7 @@ def one_step(share: float | None) -> dict[str, Any]:
         found = {"error": str(error)}
     under_a_limit()
     weights = [parameter.double().abs().sum().item() for parameter in step.weights]
-    return {**found, "weights": weights, "parts": step.grad_accum_steps, "actions": step.oom.fallbacks}
+    return {**found, "weights": weights, "parts": step.execution.grad_accum_steps, "actions": step.oom.fallbacks}
 
 
 @pytest.mark.case(20)
@@ -222,6 +219,33 @@ def test_a_step_in_fp16_that_fails_at_its_very_end_is_taken_again_with_the_same_
     assert weights[0] == weights[1]
 
 
+@pytest.mark.parametrize("fails_at", [0, 6, 7], ids=["first", "middle", "smaller"])
+@pytest.mark.parametrize("where", ["forward", "backward"])
+def test_a_step_whose_memory_runs_out_once_is_taken_again_with_the_same_bits(
+    where: str, fails_at: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """Planted: dropout draws the same again, and no gradient and no loss counts twice."""
+    expected = finish(new_trainer("cpu", "device", tmp_path, SETTINGS))
+    trainer, steps = new_trainer("cpu", "device", tmp_path, SETTINGS), iter(range(10**9))
+
+    def planted(work: Callable[..., Any]) -> Callable[..., Any]:
+        def run(*arguments: Any) -> Any:
+            found = work(*arguments)
+            if torch.is_grad_enabled() and next(steps) == fails_at:
+                raise torch.OutOfMemoryError("CUDA out of memory. Planted")
+            return found
+
+        return run
+
+    if where == "forward":
+        trainer.step.forward = planted(trainer.step.forward)
+    else:
+        monkeypatch.setattr(torch.Tensor, "backward", planted(torch.Tensor.backward))
+    weights, losses = finish(trainer)
+    assert trainer.oom.fallbacks == [FREED] and losses == expected[1]
+    assert all(torch.equal(weights[name], expected[0][name]) for name in weights)
+
+
 @pytest.mark.parametrize("where", ["forward", "loss", "predict"])
 def test_a_validation_whose_memory_runs_out_anywhere_goes_on_in_smaller_parts(
     where: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -245,7 +269,7 @@ def test_a_validation_whose_memory_runs_out_anywhere_goes_on_in_smaller_parts(
     else:
         monkeypatch.setattr(trainer.task, where, limited(getattr(trainer.task, where), 0))
     epoch = train_epoch(trainer)
-    assert refused == [50, 50, 50, 25] and trainer.oom.num_eval_parts == 4  # freeing and streaming come first
+    assert refused == [50, 50, 50, 25] and trainer.execution.num_eval_parts == 4  # freeing and streaming come first
     assert epoch.val_loss == pytest.approx(expected.val_loss, rel=1e-6) and epoch.val_score == expected.val_score
 
 
@@ -265,16 +289,18 @@ def test_a_validation_whose_memory_runs_out_anywhere_goes_on_in_smaller_parts(
     ids=str,
 )
 def test_fallbacks_answer_the_lack_of_memory_of_every_library_and_nothing_else(error: Exception, is_lack: bool):
-    tried = []
+    errors = iter([error])
 
-    def work() -> None:
-        if not tried:
-            raise error
+    def work() -> str:
+        for each in errors:
+            raise each
+        return "done"
 
+    oom = OomPolicy(Execution(CPU))
     assert is_out_of_memory(error) == is_lack
     with nullcontext() if is_lack else pytest.raises(type(error)):
-        OomPolicy().run_with_fallbacks(work, lambda: tried.append(1) or "tried")
-    assert bool(tried) == is_lack
+        assert oom.run_with_fallbacks(work) == "done"
+    assert oom.fallbacks == ([FREED] if is_lack else [])
 
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -10,6 +10,7 @@ import torch
 
 from stages.preload import measure_load
 from tandem.machine import rates
+from tandem.runs.history import timing_row
 from tandem.training.batches import Split, sequential_indices
 from tandem.training.checkpoint import Checkpoint
 from tandem.training.context import choose_data_location
@@ -103,13 +104,34 @@ def test_bf16_trains_too_and_fp16_wants_a_gpu(tmp_path: Path):
         open_device(identity("cpu"), 1, True, "fp16")
 
 
+def test_an_epoch_has_the_norm_of_its_gradients_or_the_reason_why_not(tmp_path: Path):
+    one_step = replace(SETTINGS, epochs=1, batch_size=64, max_grad_norm=1e9)  # not clipped, so the gradients stay
+    trainer = new_trainer("cpu", "device", tmp_path, one_step)
+    epoch = train_epoch(trainer)
+    norm = torch.cat([each.grad.flatten() for each in trainer.model.parameters()]).norm().item()
+    assert epoch.scalars == {"gradient_norm": pytest.approx(norm), "max_gradient_norm": pytest.approx(norm)}
+    row = timing_row(epoch, 50, 1)
+    assert row["gradient_norm"] == epoch.scalars["gradient_norm"] and list(row)[:4] == [
+        "epoch",
+        "ended_ms",
+        "is_warmup",
+        "epoch_seconds",
+    ]
+    unclipped = new_trainer("cpu", "device", tmp_path, replace(one_step, max_grad_norm=0.0))
+    epoch = train_epoch(unclipped)
+    assert epoch.scalars == {} and timing_row(epoch, 50, 1)["gradient_norm"] is None
+    assert "train.max_grad_norm is 0" in unclipped.missing_reasons["gradient_norm"]
+
+
 def test_tf32_on_a_cpu_is_computed_and_recorded_as_fp32(tmp_path: Path):
     """Recorded as asked, a CPU's run would seem to agree with a GPU's in tf32."""
     _, losses = finish(new_trainer("cpu", "device", tmp_path, replace(SETTINGS, precision="fp32")))
     trainer = new_trainer("cpu", "device", tmp_path, replace(SETTINGS, precision="tf32"))
-    assert trainer.step.precision == trainer.state()["precision"] == "fp32"
-    trainer.set_precision("tf32")  # of a checkpoint that an older version, or a GPU, has saved
-    assert trainer.step.precision == "fp32" and torch.get_float32_matmul_precision() == "highest"
+    state = trainer.state()
+    assert trainer.execution.precision == state["oom"]["execution"]["precision"] == "fp32"
+    state["oom"]["execution"]["precision"] = "tf32"  # of a checkpoint that a GPU has saved
+    trainer.restore(state)
+    assert trainer.execution.precision == "fp32" and torch.get_float32_matmul_precision() == "highest"
     assert finish(trainer)[1] == losses
 
 

@@ -23,6 +23,10 @@ def allow(are_allowed: bool) -> None:
     _are_allowed = are_allowed
 
 
+def are_allowed() -> bool:
+    return _are_allowed
+
+
 def choose(operation: str, is_supported: bool) -> bool:
     """Whether to use Tandem's kernel for `operation`. Notes it, if it is used."""
     if is_supported and _are_allowed:

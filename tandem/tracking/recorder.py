@@ -1,0 +1,143 @@
+"""Shows and records the epochs of a training while it runs, and saves its checkpoints."""
+
+import math
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from tandem import files
+from tandem.machine.energy import Meter
+from tandem.machine.measure import gpu_uuid, sampled
+from tandem.machine.sampler import SampledWindow
+from tandem.runs.history import NOT_TIMED, Record, history_row, memory_tags, timing_row
+from tandem.runs.inputs import Inputs
+from tandem.runs.terminal import Progress
+from tandem.stop_signals import GracefulStop
+from tandem.tracking.results import entries_at_end
+from tandem.tracking.run_dir import RunDir
+from tandem.training.checkpoint import Checkpoint
+from tandem.training.context import RunContext
+from tandem.training.loop import Epoch
+from tandem.training.trainer import Trainer
+
+# After an epoch, a checkpoint is saved if the last one is older than CHECKPOINT_SECONDS, and old enough for saving to
+# take at most CHECKPOINT_SHARE of the time.
+CHECKPOINT_SHARE = 0.01
+CHECKPOINT_SECONDS = 10.0
+
+
+class Recorder:
+    """What a training in progress shows, records and saves. `trainer` passes each epoch to `record_epoch`."""
+
+    def __init__(
+        self,
+        context: RunContext,
+        trainer: Trainer,
+        record: Record,
+        inputs: Inputs,
+        checkpoint: Checkpoint,
+        run_dir: RunDir,
+        interruption: GracefulStop,
+    ) -> None:
+        self.context, self.trainer, self.record, self.inputs = context, trainer, record, inputs
+        self.checkpoint, self.run_dir, self.interruption = checkpoint, run_dir, interruption
+        self.first_epoch_here = trainer.epochs_done + 1  # of the epochs that this process trains
+        self.meter, self.readings = Meter(gpu_uuid(trainer.device)), SampledWindow({})
+        self.saved_at, self.save_seconds = time.monotonic(), 0.0
+        prefix = f"seed {context.seed}, " if context.is_replicate else ""
+        self.progress = Progress(context.workload, context.settings.epochs, trainer.epochs_done, prefix)
+        # The tags at once: the training may fail after a fallback.
+        trainer.observe(self.progress.show_fit, lambda fallbacks: run_dir.add_tags(memory_tags(fallbacks)))
+
+    @contextmanager
+    def recording(self) -> Iterator[None]:
+        """Sample the device in the body, which trains to the last epoch. Then complete the record and save it."""
+        workers = self.trainer.workers
+        cpu_seconds_before = workers.cpu_seconds_of_others()
+        if self.context.is_replicate:
+            yield
+        else:
+            with sampled(self.trainer.device) as self.readings:
+                yield
+        self.progress.close()
+        self.add_readings()  # with the sampler's last reading
+        cpu_seconds = workers.cpu_seconds_of_others() - cpu_seconds_before
+        workers.close()
+        self.record.at_end = entries_at_end(self.trainer, self.record, cpu_seconds)
+        self.save_last()
+
+    def record_epoch(self, epoch: Epoch) -> None:
+        """Record `epoch`, check the inputs, and save a checkpoint if one is due.
+
+        Raises ValueError if a loss is not finite or an input has changed, and KeyboardInterrupt, after saving, if the
+        user has interrupted the training.
+        """
+        score_name, num_sequences = self.context.task.score_name, len(self.trainer.train_split)
+        self.progress.show(epoch, score_name, num_sequences)
+        self.check_finite(epoch)
+        self.record.history.append(history_row(epoch, score_name))
+        self.record.digests.append(epoch.digests)
+        warmup_epochs = self.context.settings.warmup_epochs
+        self.record.timings.append(timing_row(epoch, num_sequences, warmup_epochs, not self.context.is_replicate))
+        self.record.missing_reasons = self.trainer.missing_reasons
+        self.record.kernels = sorted({*self.record.kernels, *self.trainer.step.kernels_used})
+        self.add_readings()
+        self.check_inputs()
+        if epoch.number < self.context.settings.epochs:
+            self.save_if_due(epoch.number)
+
+    def add_readings(self) -> None:
+        """Record the energy and the GPU sampler's readings of the epochs that this process has trained."""
+        self.record.energy[self.first_epoch_here] = NOT_TIMED if self.context.is_replicate else self.meter.joules()
+        self.record.sampled[self.first_epoch_here] = self.readings.totals()
+
+    def check_finite(self, epoch: Epoch) -> None:
+        losses = {"training": epoch.train_loss, "validation": epoch.val_loss}
+        if bad := [name for name, loss in losses.items() if not math.isfinite(loss)]:
+            where = files.relative(self.checkpoint.path)
+            kept = f"; the last good checkpoint is kept in {where}" if self.checkpoint.path.exists() else ""
+            raise ValueError(
+                f"the {bad[0]} loss is {losses[bad[0]]} in epoch {epoch.number}{kept}; "
+                "try a smaller train.learning_rate, or train.max_grad_norm 1.0"
+            )
+
+    def check_inputs(self) -> None:
+        """Raise ValueError if an input changed: DVC would record the new one (treeverse/dvc#11058)."""
+        changed = self.inputs.lasting_changes()
+        if not changed:
+            return
+        workload, packed = self.context.workload, files.packed_dir(self.context.workload, self.context.device)
+        if not any(files.relative(packed) in words for words in changed):
+            self.save()  # not if the packed data changed, because this epoch may have read the new data
+        where = files.relative(self.checkpoint.path)
+        raise ValueError(
+            f"{' and '.join(changed)} of {workload} changed during the training, so a result would match neither "
+            f"version; the checkpoint is kept ({where}): undo the change and run again to resume from it, or run "
+            "`dvc repro` again to train with the current files"
+        )
+
+    def save_if_due(self, epochs_done: int) -> None:
+        is_old = time.monotonic() - self.saved_at > max(CHECKPOINT_SECONDS, self.save_seconds / CHECKPOINT_SHARE)
+        # All workers stop after the same epoch.
+        is_interrupted = self.trainer.workers.any(self.interruption.stop_requested)
+        if is_old or epochs_done == 1 or is_interrupted:
+            self.save()
+        if is_interrupted:
+            where = files.relative(self.checkpoint.path)
+            print(f"interrupted after epoch {epochs_done}, saved in {where}; run again to resume", flush=True)
+            raise KeyboardInterrupt
+
+    def save_last(self) -> None:
+        """Save the last checkpoint. If this fails, print a warning: the results are still written."""
+        try:
+            self.save()
+        except OSError as error:
+            print(f"warning: {error}", file=sys.stderr, flush=True)
+
+    def save(self) -> None:
+        start = time.monotonic()
+        self.checkpoint.save({"trainer": self.trainer.state(), "record": vars(self.record)})
+        self.run_dir.save_epochs(self.record)
+        self.saved_at = time.monotonic()
+        self.save_seconds = self.saved_at - start

@@ -1,0 +1,195 @@
+"""How the steps of a training are executed, as one immutable value, and the functions that make another of it.
+
+`requested` is what params.yaml asks for on a device. auto.py replaces the precision, `cheaper` is the answer to a lack
+of memory, and `merged` that to a resume. None of them changes anything: `OomPolicy.use` (oom.py) puts an `Execution`
+into force. The number of threads is not part of it, because it changes during a training and changes no bit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import torch
+from torch import nn
+
+from tandem.models import kernels
+from tandem.params.schema import Train
+
+RECOMPUTING = "recomputing activations resets the random state, which cannot be captured"
+
+
+class Switches(NamedTuple):
+    """What torch and Tandem's kernels keep for the whole process. Nothing else sets it."""
+
+    matmul_precision: str
+    cudnn_tf32: bool
+    deterministic: int  # 2: an operation that is not deterministic is an error
+    cudnn_benchmark: bool
+    own_kernels: bool
+
+    @classmethod
+    def now(cls) -> Switches:
+        return cls(
+            torch.get_float32_matmul_precision(),
+            torch.backends.cudnn.allow_tf32,
+            torch.get_deterministic_debug_mode(),
+            torch.backends.cudnn.benchmark,
+            kernels.are_allowed(),
+        )
+
+    def set(self) -> None:
+        torch.set_float32_matmul_precision(self.matmul_precision)
+        torch.backends.cudnn.allow_tf32 = self.cudnn_tf32
+        torch.set_deterministic_debug_mode(self.deterministic)
+        torch.backends.cudnn.benchmark = self.cudnn_benchmark
+        kernels.allow(self.own_kernels)
+
+
+@dataclass(frozen=True)
+class Execution:
+    device: torch.device
+    precision: str = "fp32"  # in which forward and backward pass compute: fp32, tf32, bf16 or fp16
+    step: str = "eager"  # or graph (captured as a CUDA graph and replayed), or compile (by torch.compile)
+    eager_reason: str = ""  # why steps are no graphs, also on a CPU; empty if params.yaml asks for none
+    gave_up_graph: bool = False  # whether this reason stays, also after a resume
+    grad_accum_steps: int = 1  # number of micro-batches of a batch
+    data_location: str = "host"  # of all splits: device, or host (their files)
+    recomputes: bool = False  # whether activations are recomputed in the backward pass instead of stored
+    num_eval_parts: int = 1  # number of parts in which a batch is evaluated, without gradients
+    kernels: str = "auto"  # or torch: none of Tandem's own
+    deterministic: bool = True
+    num_workers: int = 1
+
+    @property
+    def switches(self) -> Switches:
+        """TF32 has a 10-bit mantissa: with tf32 it is allowed for all fp32 products, with bf16 for cuDNN's recurrent
+        layers, which do not compute in bf16 (tandem/models/layers.py).
+        """
+        may_use_tf32 = has_tf32(self.device)
+        return Switches(
+            matmul_precision="high" if may_use_tf32 and self.precision == "tf32" else "highest",
+            cudnn_tf32=may_use_tf32 and self.precision in ("tf32", "bf16"),
+            deterministic=2 if self.deterministic else 0,
+            cudnn_benchmark=not self.deterministic,
+            own_kernels=self.kernels == "auto",
+        )
+
+    @contextmanager
+    def active(self) -> Iterator[None]:
+        """In the body, the switches of this process are those of this execution."""
+        before = Switches.now()
+        self.switches.set()
+        try:
+            yield
+        finally:
+            before.set()
+
+
+ON_CPU = Execution(torch.device("cpu"))
+
+
+def has_tf32(device: torch.device) -> bool:
+    if device.type == "cpu":
+        return False
+    with torch.cuda.device(device):
+        return torch.cuda.is_tf32_supported()
+
+
+def realized_precision(precision: str, device: torch.device) -> str:
+    """The realized precision: fp32 for tf32 on a device without TF32 (a CPU, or a GPU older than Ampere)."""
+    return "fp32" if precision == "tf32" and not has_tf32(device) else precision
+
+
+def requested(settings: Train, device: torch.device, model: nn.Module) -> Execution:
+    """What params.yaml asks for, as far as it is possible on the device. `auto` is fp32 until auto.py has chosen."""
+    step, reason = choose_step(settings.step, device, model)
+    return Execution(
+        device,
+        realized_precision("fp32" if settings.precision == "auto" else settings.precision, device),
+        step,
+        reason,
+        grad_accum_steps=settings.grad_accum_steps,
+        recomputes=getattr(model, "checkpoint_activations", False),
+        kernels=settings.kernels,
+        deterministic=settings.deterministic,
+    )
+
+
+def choose_step(wanted: str, device: torch.device, model: nn.Module) -> tuple[str, str]:
+    """How steps are taken for `wanted` (train.step in params.yaml), and the reason if a graph is not possible."""
+    if wanted not in ("auto", "graph"):
+        return wanted, ""
+    reason = graph_blocker(device, model)
+    return ("eager" if reason else "graph"), reason
+
+
+def graph_blocker(device: torch.device, model: nn.Module) -> str:
+    if device.type != "cuda":
+        return "CUDA graphs need a CUDA device"
+    if getattr(model, "checkpoint_activations", False):
+        return RECOMPUTING
+    rnns = [each for each in model.modules() if isinstance(each, nn.RNNBase)]
+    if any(rnn.num_layers > 1 and rnn.dropout > 0 and not hasattr(rnn, "uses_torch_dropout") for rnn in rnns):
+        return "cuDNN does not expose the random state of dropout between the layers of an RNN"
+    return ""
+
+
+def without_graph(now: Execution, failed_capture: str = "") -> tuple[Execution, str]:
+    """Eager steps for the rest of the training, because memory ran out or a capture failed, and a sentence about it."""
+    reason, sentence = "memory ran out", "the CUDA graph of the step is freed, and the next steps are eager"
+    if failed_capture:
+        reason = f"the capture failed: {failed_capture}"
+        sentence = "the step is taken eagerly instead of captured as a CUDA graph"
+    return replace(now, step="eager", eager_reason=reason, gave_up_graph=True), sentence
+
+
+def cheaper(
+    now: Execution, work: str, batch_size: int, *, has_graph: bool, data_bytes: int, can_recompute: bool
+) -> tuple[Execution, str] | None:
+    """An execution that needs less memory, and a sentence about the change; None if there is none.
+
+    `work`: what memory ran out in: data (a batch of the training), step, or evaluation; `batch_size`: of the step or
+    evaluation. `has_graph`: whether a graph is captured; `data_bytes`: of the data that is also in files.
+    """
+    if now.step == "graph" and has_graph:
+        return without_graph(now)
+    if now.data_location == "device" and data_bytes:
+        streamed = "is read from its file batch by batch instead of held in memory"
+        return replace(now, data_location="host"), f"the data ({data_bytes / 2**20:,.1f} MiB) {streamed}"
+    if work == "evaluation" and now.num_eval_parts < batch_size:
+        num_parts = min(2 * now.num_eval_parts, batch_size)
+        sentence = f"a batch of {batch_size} is evaluated in {num_parts} parts"
+        return replace(now, num_eval_parts=num_parts), sentence
+    if work == "step" and now.grad_accum_steps < batch_size:
+        num_parts = min(2 * now.grad_accum_steps, batch_size)
+        sentence = f"a batch of {batch_size} is trained on in {num_parts} parts"
+        return replace(now, grad_accum_steps=num_parts), sentence
+    if work == "step" and can_recompute and not now.recomputes:
+        if now.step == "graph":
+            now = replace(now, step="eager", eager_reason=RECOMPUTING)
+        return replace(now, recomputes=True), "activations are recomputed instead of stored"
+    return None
+
+
+def merged(stored: Execution, requested: Execution) -> Execution:
+    """The execution of a training that resumes from a checkpoint with `stored`, where a new one would have `requested`.
+
+    It keeps what memory has run out with, and the precision, which changes results. Device, workers and kernels are
+    those of the new process.
+    """
+    found = replace(
+        requested,
+        precision=realized_precision(stored.precision, requested.device),
+        grad_accum_steps=max(stored.grad_accum_steps, requested.grad_accum_steps),
+        data_location="host" if "host" in (stored.data_location, requested.data_location) else "device",
+        recomputes=stored.recomputes or requested.recomputes,
+        num_eval_parts=max(stored.num_eval_parts, requested.num_eval_parts),
+    )
+    if found.step != "graph":
+        return found
+    if stored.gave_up_graph:
+        return replace(found, step="eager", eager_reason=stored.eager_reason, gave_up_graph=True)
+    return replace(found, step="eager", eager_reason=RECOMPUTING) if found.recomputes else found

@@ -1,0 +1,129 @@
+"""How steps are executed is one value; less memory, a resume and a measurement make others of it by rules that are
+tables here.
+"""
+
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from tandem.models import kernels
+from tandem.training.device import open_device
+from tandem.training.execution import RECOMPUTING, Execution, Switches, cheaper, merged
+from tandem.training.loop import train_epoch
+from tandem.training.trainer import Trainer
+from tests.trainers import SETTINGS, identity, new_trainer, trainer_on
+
+CPU, GPU = torch.device("cpu"), torch.device("cuda", 0)
+NOW = Execution(CPU)
+FREED_GRAPH = "the CUDA graph of the step is freed, and the next steps are eager"
+STREAMED = "the data (3.0 MiB) is read from its file batch by batch instead of held in memory"
+RECOMPUTED = "activations are recomputed instead of stored"
+
+
+def changed(before: Execution, after: Execution) -> dict[str, Any]:
+    pairs = ((each.name, getattr(before, each.name), getattr(after, each.name)) for each in fields(Execution))
+    return {name: new for name, old, new in pairs if new != old}
+
+
+@pytest.mark.parametrize(
+    ("work", "expected"),
+    [
+        ("data", []),
+        ("evaluation", ["a batch of 5 is evaluated in 2 parts", "a batch of 5 is evaluated in 4 parts"]),
+        ("step", ["a batch of 5 is trained on in 2 parts", "a batch of 5 is trained on in 4 parts"]),
+    ],
+)
+def test_less_memory_is_needed_step_by_step_until_nothing_is_left(work: str, expected: list[str]):
+    """The captured graph goes first, then the data; both cost no bit."""
+    if expected:
+        expected = [*expected, expected[-1].replace("4", "5")]
+    now, sentences = Execution(GPU, step="graph", data_location="device"), []
+    while found := cheaper(now, work, 5, has_graph=not sentences, data_bytes=3 * 2**20, can_recompute=True):
+        assert len(sentences) < 9 and found[0] != now
+        now, sentence = found
+        sentences.append(sentence)
+    assert sentences == [FREED_GRAPH, STREAMED, *expected, *[RECOMPUTED] * (work == "step")]
+    assert (now.step, now.eager_reason, now.gave_up_graph) == ("eager", "memory ran out", True)
+
+
+def test_what_is_not_there_is_not_given_up():
+    """No graph is captured, no data is in a file, and the network cannot recompute."""
+    now = Execution(GPU, step="graph", data_location="device", grad_accum_steps=5)
+    nothing = {"has_graph": False, "data_bytes": 0, "can_recompute": False}
+    assert all(cheaper(now, work, 5, **nothing) is None for work in ("data", "step"))
+    recomputing, _ = cheaper(now, "step", 5, **{**nothing, "can_recompute": True}) or (None, "")
+    assert changed(now, recomputing) == {"recomputes": True, "step": "eager", "eager_reason": RECOMPUTING}
+
+
+# (what the checkpoint has, what the new process asks for, what of that changes)
+RESUMES: list[tuple[dict[str, Any], dict[str, Any], dict[str, Any]]] = [
+    ({}, {}, {}),
+    ({"precision": "bf16"}, {}, {"precision": "bf16"}),  # `auto` chose it
+    ({"precision": "tf32"}, {}, {}),  # a CPU has none
+    ({"grad_accum_steps": 4}, {"grad_accum_steps": 2}, {"grad_accum_steps": 4}),
+    ({"grad_accum_steps": 2}, {"grad_accum_steps": 4}, {}),
+    ({"data_location": "host"}, {"data_location": "device"}, {"data_location": "host"}),
+    ({"data_location": "device"}, {"data_location": "host"}, {}),
+    ({"recomputes": True}, {}, {"recomputes": True}),
+    ({"recomputes": True}, {"step": "compile"}, {"recomputes": True}),
+    (
+        {"recomputes": True, "step": "eager", "eager_reason": RECOMPUTING},
+        {"step": "graph"},
+        {"recomputes": True, "step": "eager", "eager_reason": RECOMPUTING},
+    ),
+    ({"num_eval_parts": 8}, {"num_eval_parts": 2}, {"num_eval_parts": 8}),
+    ({"step": "graph"}, {"step": "eager", "eager_reason": "no GPU"}, {}),
+    ({"step": "eager", "eager_reason": "no GPU"}, {"step": "graph"}, {}),
+    (
+        {"step": "eager", "eager_reason": "memory ran out", "gave_up_graph": True},
+        {"step": "graph"},
+        {"step": "eager", "eager_reason": "memory ran out", "gave_up_graph": True},
+    ),
+    ({"eager_reason": "memory ran out", "gave_up_graph": True}, {"eager_reason": "no GPU"}, {}),
+    ({"kernels": "torch", "deterministic": False, "num_workers": 2}, {}, {}),
+    ({"num_workers": 2}, {"num_workers": 3}, {}),
+    ({"device": torch.device("cuda", 1)}, {}, {}),
+]
+
+
+@pytest.mark.parametrize(("stored", "asked", "expected"), RESUMES, ids=str)
+def test_a_resume_keeps_what_memory_has_run_out_with_and_takes_the_rest_anew(
+    stored: dict[str, Any], asked: dict[str, Any], expected: dict[str, Any]
+):
+    requested = replace(NOW, **asked)
+    found = merged(replace(NOW, **stored), requested)
+    assert changed(requested, found) == expected
+    assert merged(found, requested) == found == merged(found, found)
+
+
+def test_switches_are_those_of_the_execution_in_its_body_alone():
+    open_device(identity("cpu"), threads=1, deterministic=True)
+    before = Switches.now()
+    with Execution(CPU, kernels="torch", deterministic=False).active():
+        assert not kernels.are_allowed() and torch.get_deterministic_debug_mode() == 0
+        with pytest.raises(ZeroDivisionError), Execution(CPU).active():
+            assert kernels.are_allowed() and torch.get_deterministic_debug_mode() == 2
+            1 / 0  # noqa: B018
+        assert not kernels.are_allowed()
+    assert Switches.now() == before
+
+
+def epoch_of(trainer: Trainer) -> float:
+    torch.manual_seed(trainer.epochs_done)  # dropout
+    return train_epoch(trainer).train_loss
+
+
+def test_trainings_that_alternate_in_a_process_have_the_bits_that_each_has_alone(tmp_path: Path):
+    """A training changes nothing of the process, neither when it is made nor for longer than an epoch."""
+    each = [replace(SETTINGS, kernels=name, epochs=2) for name in ("auto", "torch")]
+    alone = [new_trainer("cpu", "host", tmp_path, settings) for settings in each]
+    expected = [[epoch_of(trainer) for _ in range(2)] for trainer in alone]
+    with Execution(CPU, kernels="torch", deterministic=False).active():  # another surrounding
+        before = Switches.now()
+        both = [trainer_on(trainer.train_split, trainer.settings) for trainer in alone]
+        losses = [[epoch_of(trainer) for trainer in both] for _ in range(2)]
+        assert Switches.now() == before
+    assert [list(of_one) for of_one in zip(*losses, strict=True)] == expected and expected[0] != expected[1]
