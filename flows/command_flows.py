@@ -17,7 +17,7 @@ from flows import compare as comparing
 from flows import verify as verifying
 from flows.flow_runs import one_at_a_time, skipped_state
 from tandem.params.loading import load_params
-from tandem.report.comparison import details
+from tandem.report.layout import details
 from tandem.stop_signals import stop_when_ended
 
 MAX_MESSAGE = 200  # characters of a state's message; the artifact has the full text

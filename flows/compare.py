@@ -32,7 +32,7 @@ from typing import Any
 from tandem.command import Result, WrongArgument
 from tandem.comparing.comparison import Comparison, Judgement, Side
 from tandem.comparing.comparison import compare as compare_sides
-from tandem.report.comparison import details
+from tandem.report.layout import details
 from tandem.runs.run import Run
 from tandem.tracking import recorded
 

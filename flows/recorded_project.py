@@ -17,12 +17,12 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from flows import processes
 from tandem.comparing import rerun
 from tandem.comparing.rerun import Verdict
 from tandem.files import ROOT, raw_dir, read_json, sha256_file, write_json
+from tandem.runs.run import Run
 
 # The caller's environment variables that describe the project and must not reach the copy.
 FOREIGN = ("DVC_", "TANDEM_", "GIT_DIR", "GIT_INDEX_FILE", "GIT_WORK_TREE", "GIT_OBJECT_DIRECTORY", "GIT_PREFIX")
@@ -38,14 +38,12 @@ class Stopped(ValueError):
 
 
 @contextmanager
-def checkout(
-    manifest: dict[str, Any], threads: int | None = None, device: str | None = None
-) -> Iterator[RecordedProject]:
+def checkout(run: Run, threads: int | None = None, device: str | None = None) -> Iterator[RecordedProject]:
     """Yield the project of a run. `threads` and `device` replace the recorded ones. It is removed at the end.
 
     Raises Stopped if the commit or the patch is unavailable.
     """
-    tree = manifest["tree"]
+    tree = run.timing["tree"]
     commit, patch = tree["commit"], tree["patch"]
     if commit is None:
         raise Stopped("not verifiable", "no commit was recorded", tree["missing_reason"])
@@ -62,7 +60,7 @@ def checkout(
             options = ("--binary", "--index", "--whitespace=nowarn")
             git("apply", *options, cwd=worktree, content=patch.encode(), failure="the patch does not apply")
         prefix = git("rev-parse", "--show-prefix").decode().strip()  # of a project in a subfolder
-        yield RecordedProject(worktree / prefix, manifest, threads, device or manifest["requested"])
+        yield RecordedProject(worktree / prefix, run, threads, device or run.train["requested"])
     finally:
         git("worktree", "remove", "--force", str(worktree))
         shutil.rmtree(folder, ignore_errors=True)
@@ -89,7 +87,7 @@ def own_environment() -> dict[str, str]:
 @dataclass(frozen=True)
 class RecordedProject:
     folder: Path
-    manifest: dict[str, Any]
+    recorded: Run
     threads: int | None  # replaces the recorded number
     device: str
 
@@ -98,27 +96,29 @@ class RecordedProject:
 
         Raises Stopped if the data or the code is not the recorded one.
         """
-        source = self.place_table() if self.manifest["digests"]["data"]["table"] else self.place_files()
-        block, realized = copy.deepcopy(self.manifest["block"]), self.manifest["realized"]
+        source = self.place_table() if self.recorded.train["digests"]["data"]["table"] else self.place_files()
+        block, realized = copy.deepcopy(self.recorded.block), self.recorded.realized
         block["train"] |= {name: realized[name] for name in ("threads", "precision", "step") if name in realized}
         if self.threads:
             block["train"]["threads"] = self.threads
-        workload = self.manifest["workload"]
-        params = {"workloads": [workload], "devices": [self.device], "seeds": [self.manifest["seed"]]}
+        workload = self.recorded.workload
+        params = {"workloads": [workload], "devices": [self.device], "seeds": [self.recorded.seed]}
         write_json(self.folder / "params.yaml", {**params, "preset": "none", "presets": {}, workload: block})
         for stage in (["hardware"], ["preprocess", workload], ["preload", workload, self.device]):
             print(*stage, flush=True)
             self.run("tandem.stage", *stage)
         code = read_json(self.folder / f"results/hardware/code/{workload}/train.json")
-        if changed := [name for name, sha256 in self.manifest["digests"]["code"].items() if code.get(name) != sha256]:
+        recorded = self.recorded.train["digests"]["code"]
+        if changed := [name for name, sha256 in recorded.items() if code.get(name) != sha256]:
             why = f"{', '.join(changed)} differ"
             raise Stopped("not verifiable", "the code differs from the commit with its patch", why)
         return source
 
     def place_table(self) -> str:
         """Copy the raw table from the workspace or DVC, unless the commit has it. Returns its source."""
-        sha256 = self.manifest["digests"]["data"]["table"]
-        workload, table = self.manifest["workload"], self.manifest["block"]["preprocess"]["table"]
+        sha256 = self.recorded.train["digests"]["data"]["table"]
+        assert sha256
+        workload, table = self.recorded.workload, self.recorded.block["preprocess"]["table"]
         relative, present = Path("workloads", workload, "data", table), raw_dir(workload) / table
         target = self.folder / relative
         if target.is_file() and sha256_file(target) == sha256:
@@ -141,14 +141,14 @@ class RecordedProject:
         from dvc.exceptions import DvcException
 
         try:
-            DVCFileSystem(str(ROOT), rev=self.manifest["tree"]["commit"]).get_file(str(relative), str(target))
+            DVCFileSystem(str(ROOT), rev=self.recorded.timing["tree"]["commit"]).get_file(str(relative), str(target))
         except (OSError, DvcException):
             return False
         return True
 
     def place_files(self) -> str:
         """Copy the files for the run's own source that the commit does not hold. `other_data` checks their result."""
-        folder, copied = raw_dir(self.manifest["workload"]), []
+        folder, copied = raw_dir(self.recorded.workload), []
         for path in sorted(each for each in folder.rglob("*") if each.is_file()):
             target = self.folder / path.relative_to(ROOT)
             if not target.exists():
@@ -160,34 +160,34 @@ class RecordedProject:
 
     def other_data(self) -> list[str]:
         """The outputs of preprocess and preload that differ from the run's training data."""
-        workload, found = self.manifest["workload"], []
-        for name, file in (
-            ("prepared", f"data/prepared/{workload}/summary.json"),
-            ("packed", f"data/packed/{workload}/{self.device}/plan.json"),
+        workload, digests, found = self.recorded.workload, self.recorded.train["digests"]["data"], []
+        for name, recorded, file in (
+            ("prepared", digests["prepared"], f"data/prepared/{workload}/summary.json"),
+            ("packed", digests["packed"], f"data/packed/{workload}/{self.device}/plan.json"),
         ):
-            recorded, here = self.manifest["digests"]["data"][name], read_json(self.folder / file)["sha256"]
+            here = read_json(self.folder / file)["sha256"]
             if others := [part for part in sorted({*recorded, *here}) if recorded.get(part) != here.get(part)]:
                 found.append(f"{', '.join(others)} ({name}) differ, although the table is the same")
         return found
 
     def rerun(
         self, seeds: Sequence[int], num_epochs: int | None, perturbations: Sequence[int] = (), evaluate: bool = False
-    ) -> list[dict[str, Any]]:
-        """The manifests of these trainings. `perturbations`: seeds for the perturbed initial weights."""
+    ) -> list[Run]:
+        """These trainings, repeated. `perturbations`: seeds for the perturbed initial weights."""
         if not seeds:
             return []
         out = self.folder.parent / "reruns.json"
-        epochs = f"{num_epochs or self.manifest['block']['train']['epochs']} epochs"
+        epochs = f"{num_epochs or self.recorded.block['train']['epochs']} epochs"
         moved = f", {len(perturbations)} times with weights perturbed by one unit in the last place"
         print(f"training: seed {', '.join(map(str, seeds))}, {epochs}{moved if perturbations else ''}", flush=True)
         self.run(
             "tandem.comparing.retrain",
-            *(self.manifest["workload"], self.device, *map(str, seeds), f"--out={out}"),
+            *(self.recorded.workload, self.device, *map(str, seeds), f"--out={out}"),
             *([f"--epochs={num_epochs}"] if num_epochs else []),
             *(["--perturb", *map(str, perturbations)] if perturbations else []),
             *(["--evaluate"] if evaluate else []),
         )
-        return [rerun.as_manifest(each) for each in json.loads(out.read_text(encoding="utf-8"))]
+        return [rerun.open_rerun(each, self.recorded) for each in json.loads(out.read_text(encoding="utf-8"))]
 
     def run(self, module: str, *words: str) -> None:
         """Run `python -m <module> <words>` and wait. Raises Stopped if it fails."""

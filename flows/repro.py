@@ -137,7 +137,7 @@ def results(
     `workloads`: only these, with their baselines.
     """
     from tandem.report.changes import changes
-    from tandem.report.comparison import first_verdicts, seconds_of_more_seeds
+    from tandem.report.layout import first_verdicts, seconds_of_more_seeds
 
     try:
         compared = json.loads(path.read_text(encoding="utf-8"))

@@ -27,7 +27,6 @@ Exit status and verdict:
 """
 
 import signal
-import statistics
 import time
 from argparse import ArgumentParser, Namespace
 from dataclasses import dataclass, replace
@@ -106,80 +105,68 @@ def verify(run: str, quick: bool, threads: int | None = None, device: str | None
 
 
 def judge(found: Run, quick: bool, threads: int | None, device: str | None, notes: list[str]) -> Verdict:
-    manifest = found.manifest
-    refuse_other_environment(manifest)
-    with checkout(manifest, threads, device) as project:
+    refuse_other_environment(found)
+    with checkout(found, threads, device) as project:
         notes.append(f"data: {project.prepare()}")
         if data := project.other_data():
             return Verdict("different", "data", "; ".join(data))
-        num_epochs = min(QUICK_EPOCHS, len(manifest["epochs"])) if quick else None
-        (again,) = project.rerun([manifest["seed"]], num_epochs, evaluate=not quick)
-        notes += [compared(manifest, again), times(manifest, again)]
-        environment = rerun.environment_of(manifest, again)
-        verdict = rerun.judge_bitwise(manifest, again, environment)
+        num_epochs = min(QUICK_EPOCHS, len(found.train["epochs"])) if quick else None
+        (again,) = project.rerun([found.seed], num_epochs, evaluate=not quick)
+        notes += [compared(found, again), times(found, again)]
+        environment = rerun.environment_of(found, again)
+        verdict = rerun.judge_bitwise(found, again, environment)
         return verdict or judge_rounding(found, project, again, environment, num_epochs)
 
 
 def judge_rounding(
     found: Run,
     project: RecordedProject,
-    again: dict[str, Any],
+    again: Run,
     environment: rerun.EnvironmentInfo,
     num_epochs: int | None,
 ) -> Verdict:
     """The verdict if the bits may differ: from trainings with perturbed weights, then from other seeds' scores."""
-    manifest, seed = found.manifest, found.seed
-    is_whole, horizon = num_epochs is None, 0
+    seed, is_whole, horizon = found.seed, num_epochs is None, 0
     num_seeds = rerun.NUM_SEEDS_OF_MARGIN if is_whole else rerun.NUM_SEEDS
     seeds = [(seed + number) % 2**63 for number in range(1, num_seeds + 1)]
-    others: list[dict[str, Any]] = []
-    if rerun.may_round(manifest, again):
+    others: list[Run] = []
+    if rerun.may_round(found, again):
         perturbed = project.rerun([seed], num_epochs, perturbations=range(1, rerun.NUM_PERTURBED + 1))
         others = project.rerun(seeds[: rerun.NUM_SEEDS], num_epochs, evaluate=is_whole)
         envelope = rerun.measure_envelope(again, perturbed, others)
-        if verdict := rerun.within(manifest, again, environment, envelope):
+        if verdict := rerun.within(found, again, environment, envelope):
             return verdict
         horizon = envelope.horizon
     if is_whole:
         others += project.rerun(seeds[len(others) :], num_epochs, evaluate=True)
-    predictions = recorded_predictions(found) if is_whole else None
-    return rerun.judge_final_scores(manifest, predictions, again, others, environment, horizon)
+    return rerun.judge_final_scores(found, again, others, environment, horizon)
 
 
-def recorded_predictions(found: Run) -> list[dict[str, str]] | None:
-    """The recorded predictions; None if they are not available."""
-    try:
-        return found.predictions or None
-    except ValueError:
-        return None
-
-
-def refuse_other_environment(manifest: dict[str, Any]) -> None:
-    wanted, here = manifest["environment"]["requirements_sha256"], provenance.environment()["requirements_sha256"]
+def refuse_other_environment(run: Run) -> None:
+    wanted, here = (each["requirements_sha256"] for each in (run.timing["environment"], provenance.environment()))
     if wanted != here:
         raise Stopped(
             "not verifiable",
             "another environment",
             f"requirements.txt, with requirements.own.txt if there is one, has sha256 {str(here)[:12]} here, but "
-            f"{str(wanted)[:12]} in the run; clone the project, check out {manifest['tree']['commit']}, run "
+            f"{str(wanted)[:12]} in the run; clone the project, check out {run.timing['tree']['commit']}, run "
             "`make setup` and verify the run in that clone, by its folder or its MLflow run id",
         )
 
 
-def compared(manifest: dict[str, Any], again: dict[str, Any]) -> str:
-    what = f"losses, weights, order and draws of {rerun.epochs_compared(manifest, again)}"
-    return f"compared: {what}" + (", predictions" if again["predictions"] else ", no predictions")
+def compared(found: Run, again: Run) -> str:
+    what = f"losses, weights, order and draws of {rerun.epochs_compared(found, again)}"
+    return f"compared: {what}" + (", predictions" if again.score else ", no predictions")
 
 
-def times(manifest: dict[str, Any], again: dict[str, Any]) -> str:
+def times(found: Run, again: Run) -> str:
     """The recorded and the new time of an epoch, after the warm-up."""
-    seconds = again["epoch_seconds"][manifest["block"]["train"]["warmup_epochs"] :]
-    now = f"{statistics.median(seconds):.3g} s" if seconds else "not measured after warm-up"
-    before = manifest["timing"]["epoch_seconds"]
+    before, now = (run.timing["timing"]["epoch_seconds"] for run in (found, again))
+    text = "not measured after warm-up" if now is None else f"{now:.3g} s"
     if before is None:
-        return f"epoch time (not verified): {now} here, not measured by the recorded run"
-    where = f"on {manifest['machine']}, {manifest['measured_at'][:16].replace('T', ' ')}"
-    return f"epoch time (not verified): {now} here, {before:.3g} s recorded {where}"
+        return f"epoch time (not verified): {text} here, not measured by the recorded run"
+    where = f"on {found.timing['machine']}, {found.timing['measured_at'][:16].replace('T', ' ')}"
+    return f"epoch time (not verified): {text} here, {before:.3g} s recorded {where}"
 
 
 # `tandem verify published` takes seconds. With --write, it trains each workload a few more times, to measure the effect
@@ -209,10 +196,10 @@ def verdict_of(workload: str, entries: list[dict[str, Any]]) -> Verdict:
     """
     runs = {run.seed: run for run in own_runs(workload)}
     judged = []
-    for entry in entries:
-        if run := runs.get(entry["seed"]):
-            distance = published.distance(entry, run.manifest)
-            judged.append((published.judge(entry, run), distance, published.is_same_processor(entry, run.manifest)))
+    for each in map(published.open_entry, entries):
+        if run := runs.get(each.run.seed):
+            distance, is_own = published.distance(each, run), published.is_same_processor(each, run)
+            judged.append((published.judge(each, run), distance, is_own))
     if not judged:
         step = f"`dvc repro` trains and evaluates it with seed {entries[0]['seed']}"
         return Verdict("not verifiable", "no results here", step)
@@ -239,15 +226,19 @@ def write_published() -> Result:
         if not runs:
             raise ValueError(f"results/ has no evaluated run of {workload}; run `dvc repro` first")
         entry = published.entry_of(runs, perturbed(runs[0]))
-        others = [each for each in known.get(workload, []) if rerun.environment_of(each, entry).hardware]
+        others = [
+            each
+            for each in known.get(workload, [])
+            if rerun.environment_of(published.open_entry(each).run, runs[0]).hardware
+        ]
         known[workload] = [*others, entry]
         files.write_json(FILE, {"schema": SCHEMA, "workloads": {name: known[name] for name in sorted(known)}})
         print(f"{workload}: published in {files.relative(FILE)}", flush=True)
     return Result("", {"published": list(load_params().workloads), "file": files.relative(FILE)})
 
 
-def perturbed(run: Run) -> list[dict[str, Any]]:
+def perturbed(run: Run) -> list[Run]:
     """Train the run again several times, each with its initial weights perturbed by one unit in the last place."""
-    with checkout(run.manifest) as project:
+    with checkout(run) as project:
         project.prepare()
         return project.rerun([run.seed], None, perturbations=range(1, rerun.NUM_PERTURBED + 1))

@@ -20,9 +20,8 @@ from tandem.params.loading import block_in_force, load_params, preset_in_force
 from tandem.params.parsing import flatten
 from tandem.params.reading import PARAMS, read_yaml
 from tandem.params.schema import with_defaults
-from tandem.report import comparison, report
+from tandem.report import layout, report
 from tandem.report.changes import at_commit, changes, committed_params
-from tandem.report.comparison import ReportSection
 from tandem.runs.inputs import other_parameters
 from tandem.runs.quantities import TRACKED
 from tandem.runs.run import open_folder, seeds_in
@@ -46,36 +45,31 @@ def main() -> None:
             "results/runs has no evaluated run of params.yaml's workloads, devices and parameters; run `dvc repro`"
         )
     comparisons = [compared(workload, sides) for workload, sides in by_workload.items()]
-    rows = [side.row for sides in by_workload.values() for side in sides]
-    verdicts = [sentence for each in comparisons for sentence in comparison.sentences(each)]
+    every = [side for each in comparisons for side in each.sides]
+    verdicts = [sentence for each in comparisons for sentence in each.sentences]
     left_out = [f"{each['workload']} on {each['requested']} is left out: {each['reason']}" for each in outdated]
     verdicts += [f"{sentence}." for sentence in left_out]
-    if alone := [each.workload for each in comparisons if not comparison.sentences(each)]:
+    if alone := [each.workload for each in comparisons if not each.sentences]:
         verdicts.append(f"{', '.join(alone)}: measured on one kind of device; nothing to compare with.")
-    sections = [
-        ReportSection(
-            [*({**side.row, "run": side.runs[0]} for side in sides), *(known.row for known in each.references)], each
-        )
-        for each, sides in zip(comparisons, by_workload.values(), strict=True)
-    ]
-    short = {each.comparison.workload: comparison.verdict(each) for each in sections}
-    folder = files.compare_dir()
+    short = {each.workload: each.summaries for each in comparisons}
+    folder, rows = files.compare_dir(), [side.row for side in every]
     content = {"rows": rows, "outdated": outdated, "verdicts": verdicts, "short_verdicts": short}
     files.write_json(folder / "compare.json", content)
-    files.write_text(folder / "compare.md", comparison.summary(rows, verdicts))
-    write_tracked(by_workload, comparisons, params.workloads, {each["workload"] for each in outdated})
-    report.write_report(files.results_dir() / "report.html", sections, outdated)
-    print(*comparison.score_table(rows), *comparison.first_verdicts(short), *left_out, *changes(by_workload), sep="\n")
+    files.write_text(folder / "compare.md", layout.summary(every, verdicts))
+    write_tracked(comparisons, params.workloads, {each["workload"] for each in outdated})
+    report.write_report(files.results_dir() / "report.html", comparisons, outdated)
+    print(*layout.score_table(every), *layout.first_verdicts(short), *left_out, *changes(by_workload), sep="\n")
     print("full results: results/report.html, results/compare/compare.md")
 
 
 def outdated_row(side: Side, differing: str) -> dict[str, str]:
     """What compare.json says of a side whose runs have other parameters than those in force."""
-    run, again = side.manifest, f"`tandem repro {side.manifest['workload']}` runs it with the current ones"
+    run = side.runs[0]
+    again = f"`tandem repro {run.workload}` runs it with the current ones"
     return {
-        "workload": run["workload"],
-        "requested": run["requested"],
-        "device": f"{side.name} ({run['hardware']['name']})",
+        "workload": run.workload,
+        "requested": run.train["requested"],
+        "device": f"{side.name} ({run.timing['hardware']['name']})",
         "reason": f"it has other parameters ({differing}); {again}",
     }
 
@@ -117,17 +111,13 @@ def compared(workload: str, sides: Sequence[Side]) -> Comparison:
     kinds = list(by_kind.values())
     if len(kinds) > 1:
         taken_in_turns = files.results_dir() / "speed" / f"{workload}.json"
-        return compare(workload, kinds, read_json(taken_in_turns) if taken_in_turns.exists() else None)
+        found = compare(workload, kinds, read_json(taken_in_turns) if taken_in_turns.exists() else None)
+        return replace(found, sides=tuple(sides))
     references, reason = published.references(published_entries().get(workload, []), kinds[0].runs)
-    return replace(compare(workload, kinds), references=references, no_reference=reason)
+    return Comparison(workload, tuple(sides), (), references, reason)
 
 
-def write_tracked(
-    by_workload: Mapping[str, Sequence[Side]],
-    comparisons: Sequence[Comparison],
-    order: Sequence[str],
-    outdated: Collection[str],
-) -> None:
+def write_tracked(comparisons: Sequence[Comparison], order: Sequence[str], outdated: Collection[str]) -> None:
     """Write the small files that git tracks: the results of the last run before a commit, on the machine that
     timings.json names. What is published is in docs/published.json alone.
 
@@ -137,14 +127,14 @@ def write_tracked(
     folder = files.results_dir()
     before, now = committed_params(), read_yaml(PARAMS)
     changed = {name for name in order if any(before.get(key) != now[key] for key in (name, "preset", "presets"))}
-    others = [name for name in order if name not in {*by_workload, *outdated, *changed}]
-    rows = {name: {side.row["requested"]: side.row for side in sides} for name, sides in by_workload.items()}
+    rows = {each.workload: {side.row["requested"]: side.row for side in each.sides} for each in comparisons}
+    others = [name for name in order if name not in {*rows, *outdated, *changed}]
     for name, reduce in (("scores", scores), ("timings", timings)):
         content = {workload: {device: reduce(row) for device, row in own.items()} for workload, own in rows.items()}
         committed = json.loads(at_commit(f"results/{name}.json") or "{}")
         kept = {workload: committed[workload] for workload in others if workload in committed}
         files.write_json(folder / f"{name}.json", content | kept)
-    runs = [("own", run) for sides in by_workload.values() for side in sides for run in side.runs]
+    runs = [("own", run) for each in comparisons for side in each.sides for run in side.runs]
     # The published runs on the most similar hardware.
     runs += [("published", run) for each in comparisons for known in each.references[:1] for run in known.side.runs]
     losses, seconds = list[dict[str, Any]](), list[dict[str, Any]]()

@@ -2,7 +2,7 @@
 
 import difflib
 import reprlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 MAX_LETTERS = 1000  # of a message, which may quote a whole file
@@ -20,6 +20,11 @@ def shown(value: Any) -> str:
     short = reprlib.Repr()
     short.maxstring = short.maxother = short.maxlong = 200
     return short.repr(value)
+
+
+def joined(parts: Sequence[str]) -> str:
+    """Return `a, b and c`."""
+    return " and ".join(filter(None, (", ".join(parts[:-1]), parts[-1])))
 
 
 def similar(name: Any, known: Iterable[str], cutoff: float = 0.6) -> str:

@@ -1,6 +1,4 @@
-"""Decides whether the times of two recorded runs may be compared, and lists the differences between their manifests.
-
-A manifest is the record of one training, a plain dict (`Run.manifest` in tandem/runs/run.py).
+"""Decides whether the times of two recorded runs may be compared, and lists the differences between their records.
 
 A different torch release refuses the comparison; a different driver, cuDNN or Python does not. A torch release changes
 kernels of the CPU and of the GPU alike, so a ratio across two releases compares releases as much as devices, and one
@@ -16,8 +14,7 @@ from typing import Any
 
 from tandem.machine.conditions import others_on_gpu, taken_by_others
 from tandem.params.parsing import differing_names, recorded_parameters, value_at
-
-Manifest = Mapping[str, Any]
+from tandem.runs.run import Run
 
 NOT_RECORDED = "not recorded"
 # The differences that are allowed, in the order of the sentence: name -> path in the manifest.
@@ -33,10 +30,10 @@ NAMED = {
     "data location": "realized.data_location",
     "seed": "seed",
 }
-ABSENT = {"workers": "1", "environment variables": "none"}  # what it means that a manifest lacks the value
+ABSENT = {"workers": "1", "environment variables": "none"}  # what it means that a run lacks the value
 MAX_LISTED = 4  # parameters or files that are listed; the others are only counted
 MAX_LETTERS, DIGEST_LETTERS = 48, 8
-# Parameters that do not define the work. For most of them the manifest has the result of the choice (`realized`). The
+# Parameters that do not define the work. For most of them the run has the result of the choice (`realized`). The
 # seed decides which numbers are drawn, not how much is computed.
 CHOICES = ("threads", "precision", "step", "kernels", "grad_accum_steps", "probe", "seed")
 # Differences between the seeds of one side: those that refuse the comparison, and those that are only noted because
@@ -66,8 +63,8 @@ class Comparability:
     notes: tuple[str, ...]  # possible influences on the times: versions, and the machine's state during training
 
 
-def compare_sides(sides: Mapping[str, Sequence[Manifest]]) -> Comparability:
-    """Compare two sides. Each has one manifest per seed, and the manifests of a side must agree among themselves."""
+def compare_sides(sides: Mapping[str, Sequence[Run]]) -> Comparability:
+    """Compare two sides. Each has one run per seed, and the runs of a side must agree among themselves."""
     (_, (first, *_)), (_, (second, *_)) = sides.items()
     refusals = [f"different {each}" for each in refusing(first, second)]
     notes = [f"different {each}" for each in of_environment(first, second)]
@@ -76,81 +73,71 @@ def compare_sides(sides: Mapping[str, Sequence[Manifest]]) -> Comparability:
             named = list(naming(own, other))
             of_device = (each for each in named if each.what in OF_A_SIDE)
             refusals += [f"the runs of {name} differ in {each}" for each in (*refusing(own, other), *of_device)]
-            if is_timed(other):
+            if other.is_timed:
                 notes += [f"the runs of {name} differ in {each}" for each in named if each.what in OF_AUTO]
-        for manifest in filter(is_timed, (own, *others)):
-            if actions := manifest["realized"]["out_of_memory"]:
-                refusals.append(f"memory ran out while training on {manifest['device']} ({short('; '.join(actions))})")
-            if shared := others_on_gpu(manifest["conditions"]):
+        for run in (each for each in (own, *others) if each.is_timed):
+            if actions := run.realized["out_of_memory"]:
+                refusals.append(f"memory ran out while training on {run.device} ({short('; '.join(actions))})")
+            if shared := others_on_gpu(run.timing["conditions"]):
                 refusals.append(f"{name}: {shared}")
-            notes += conditions_of(manifest, name)
+            notes += conditions_of(run, name)
     notes += of_settings({name: runs[0] for name, runs in sides.items()})
     return Comparability(tuple(dict.fromkeys(refusals)), tuple(naming(first, second)), tuple(dict.fromkeys(notes)))
 
 
-def is_timed(manifest: Manifest) -> bool:
-    """Whether the training ran alone and was measured, as replicates are not."""
-    return value_at(manifest, "timing.epoch_seconds") is not None
-
-
-def refusing(first: Manifest, second: Manifest) -> Iterator[Mismatch]:
+def refusing(first: Run, second: Run) -> Iterator[Mismatch]:
     yield from differing(first, second, "workload", "workload")
     yield from of_data(first, second)
     yield from of_group([train_parameters(each) for each in (first, second)], "{}", "parameters")
     for name in ("precision", "grad_accum_steps"):
         yield from differing(first, second, name, f"realized.{name}")
     yield from differing(first, second, "global batch size", "realized.batch_size", absent="as in params.yaml")
-    yield from of_group([each["digests"]["code"] for each in (first, second)], "code: {}", "files")
-    releases = [manifest["environment"]["versions"]["torch"].partition("+")[0] for manifest in (first, second)]
+    yield from of_group([each.train["digests"]["code"] for each in (first, second)], "code: {}", "files")
+    releases = [run.value("environment.versions.torch").partition("+")[0] for run in (first, second)]
     if releases[0] != releases[1]:
         yield Mismatch("torch", *releases)
 
 
-def naming(first: Manifest, second: Manifest) -> Iterator[Mismatch]:
+def naming(first: Run, second: Run) -> Iterator[Mismatch]:
     for what, path in NAMED.items():
         yield from differing(first, second, what, path, ABSENT.get(what, NOT_RECORDED))
 
 
-def of_environment(first: Manifest, second: Manifest) -> Iterator[Mismatch]:
+def of_environment(first: Run, second: Run) -> Iterator[Mismatch]:
     yield from differing(first, second, "commit", "tree.commit")
     yield from differing(first, second, "patch of uncommitted changes", "tree.patch_sha256", absent="none")
     yield from differing(first, second, "locked packages", "environment.requirements_sha256")
-    versions = [manifest["environment"]["versions"] for manifest in (first, second)]
+    versions = [run.timing["environment"]["versions"] for run in (first, second)]
     # A CPU has no driver and no cuDNN, so only versions that both recorded are compared. torch is among the refusals.
     for name in sorted((versions[0].keys() & versions[1].keys()) - {"torch"}):
         shown = {"cudnn": "cuDNN", "python": "Python"}.get(name, name)
         yield from differing(first, second, shown, f"environment.versions.{name}")
 
 
-def of_data(first: Manifest, second: Manifest) -> Iterator[Mismatch]:
+def of_data(first: Run, second: Run) -> Iterator[Mismatch]:
     """Yield only the first cause of different data: the raw table, the sequences of the splits, or the preparation."""
     # Data from a source of the workload's own has no table, and may have no files of sequence ids.
     found = list(differing(first, second, "data: raw table", "digests.data.table"))
-    divisions = [division(manifest) for manifest in (first, second)]
+    divisions = [division(run) for run in (first, second)]
     if not found and divisions[0] != divisions[1]:
         found = [Mismatch("data: sequences of the splits", *map(short, divisions))]
-    packed = [manifest["digests"]["data"]["packed"] for manifest in (first, second)]
+    packed = [run.train["digests"]["data"]["packed"] for run in (first, second)]
     yield from found or of_group(packed, "data: packed {} split", "splits")
 
 
-def division(manifest: Manifest) -> list[str] | None:
+def division(run: Run) -> list[str] | None:
     """Return the digests of the sequence ids in each split; None if the data has no such files."""
-    prepared = manifest["digests"]["data"]["prepared"]
+    prepared = run.train["digests"]["data"]["prepared"]
     return [prepared[name][:DIGEST_LETTERS] for name in sorted(prepared) if name.endswith("/ids.npy")] or None
 
 
-def parameters_of(manifest: Manifest) -> dict[str, Any]:
-    return recorded_parameters(manifest["block"])
+def parameters_of(run: Run) -> dict[str, Any]:
+    return recorded_parameters(run.block)
 
 
-def train_parameters(manifest: Manifest) -> dict[str, Any]:
-    found = parameters_of(manifest).items()
+def train_parameters(run: Run) -> dict[str, Any]:
+    found = parameters_of(run).items()
     return {name.removeprefix("train."): value for name, value in found if name.startswith("train.")}
-
-
-def has_groups(manifest: Manifest) -> bool:
-    """Whether the test sequences have groups, from a column of the table or from a source of the workload's own."""
-    return "test/groups.npy" in manifest["digests"]["data"]["prepared"]
 
 
 def of_group(both: Sequence[Mapping[str, Any]], form: str, many: str) -> Iterator[Mismatch]:
@@ -165,22 +152,22 @@ def of_group(both: Sequence[Mapping[str, Any]], form: str, many: str) -> Iterato
 # The machine's state in `conditions` (tandem/machine/conditions.py): before, after, between.
 
 
-def of_settings(sides: Mapping[str, Manifest]) -> Iterator[str]:
+def of_settings(sides: Mapping[str, Run]) -> Iterator[str]:
     """Yield settings that differ between two sides with the same hardware."""
     first, second = sides.values()
-    if value_at(first, "hardware.name") != value_at(second, "hardware.name"):
+    if first.value("hardware.name") != second.value("hardware.name"):
         return
     for what, path in SETTINGS.items():
-        values = [value_at(manifest, f"conditions.before.{path}") for manifest in (first, second)]
+        values = [run.value(f"conditions.before.{path}") for run in (first, second)]
         if None not in values and values[0] != values[1]:
             shown = (f"{short(value)} for {side}" for side, value in zip(sides, values, strict=True))
             yield f"{what} differs: {', '.join(shown)}"
 
 
-def conditions_of(manifest: Manifest, label: str) -> Iterator[str]:
+def conditions_of(run: Run, label: str) -> Iterator[str]:
     """Yield the problems of one side's machine."""
-    before, after = (manifest["conditions"][when] for when in ("before", "after"))
-    for phrase in taken_by_others(manifest["conditions"]):
+    before, after = (run.timing["conditions"][when] for when in ("before", "after"))
+    for phrase in taken_by_others(run.timing["conditions"]):
         yield f"{label}: {phrase} during the training"
     throttled = [value_at(reading, "gpu.throttled_by") for reading in (before, after)]
     if reasons := dict.fromkeys(short(reason) for reason in throttled if reason):
@@ -194,15 +181,15 @@ def conditions_of(manifest: Manifest, label: str) -> Iterator[str]:
 # Sides in words.
 
 
-def hardware_and_settings(manifest: Manifest, threads: int | None = None) -> str:
+def hardware_and_settings(run: Run, threads: int | None = None) -> str:
     """Return e.g. `cuda: NVIDIA H100, cuDNN's GRU, 1 process` or `cpu: AMD EPYC 9654, 16 threads, Tandem's GRU`.
 
     `threads`: the timed number of threads, if it differs from the training's.
     """
-    device, kernels, name = manifest["device"], manifest["kernels"], short_hardware(manifest["hardware"]["name"])
+    device, kernels, name = run.device, run.timing["kernels"], short_hardware(run.timing["hardware"]["name"])
     if device != "cpu":
         return f"{device}: {name}, {kernels}, 1 process"
-    threads = threads or manifest["threads"]
+    threads = threads or run.threads
     return f"{device}: {name}, {threads} thread{'s' * (threads != 1)}, {kernels}"
 
 
@@ -218,10 +205,10 @@ def short_hardware(name: str) -> str:
     return f"{bare} {family.group()}" if is_hidden and family else bare
 
 
-def best_threads(manifest: Manifest) -> str:
+def best_threads(run: Run) -> str:
     """Return why a CPU's number of threads may not be its best one; empty if it is, and for other devices."""
-    threads, cores = manifest["block"]["train"]["threads"], manifest["hardware"]["cpu"]["cores"]
-    if manifest["device"] != "cpu" or threads == "auto" or cores == 1:
+    threads, cores = run.block["train"]["threads"], run.timing["hardware"]["cpu"]["cores"]
+    if run.device != "cpu" or threads == "auto" or cores == 1:
         return ""
     return (
         f"the CPU used {threads} of {cores:g} cores, because params.yaml sets threads: {threads}; `threads: auto` "
@@ -229,11 +216,9 @@ def best_threads(manifest: Manifest) -> str:
     )
 
 
-def differing(
-    first: Manifest, second: Manifest, what: str, path: str, absent: str = NOT_RECORDED
-) -> Iterator[Mismatch]:
+def differing(first: Run, second: Run, what: str, path: str, absent: str = NOT_RECORDED) -> Iterator[Mismatch]:
     """Yield a mismatch if the values differ."""
-    pair = [value_at(manifest, path) for manifest in (first, second)]
+    pair = [run.value(path) for run in (first, second)]
     if pair[0] != pair[1]:
         yield Mismatch(what, *(absent if value is None else short(value) for value in pair))
 

@@ -1,8 +1,8 @@
 """Builds the `Comparison` of one workload's recorded runs: differences, speed, scores and notes.
 
 The input is runs of one or several sides and, if available, the speed measured by the stage `speed`. The first side is
-the baseline of the others. `tandem.report.comparison` shows the result as Markdown, also for a terminal, and as short
-texts, `tandem.report.report` as HTML.
+the baseline of the others. All sentences are made here: `sentences`, and `summaries` with the same in a few words.
+`tandem.report.layout` shows them as Markdown, also for a terminal, `tandem.report.report` as HTML.
 
 A speed-up is reported, with an interval, only if the work is the same. Otherwise the sentence names the differences.
 """
@@ -10,7 +10,7 @@ A speed-up is reported, with an interval, only if the work is the same. Otherwis
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -18,14 +18,13 @@ from typing import Any
 from tandem.comparing import differences
 from tandem.comparing.comparability import (
     Comparability,
-    Manifest,
     best_threads,
     compare_sides,
     hardware_and_settings,
-    has_groups,
+    short_hardware,
 )
 from tandem.comparing.differences import Difference, Rows, mean_and_range
-from tandem.comparing.rerun import Verdict
+from tandem.comparing.rerun import STATUS, Envelope, Verdict
 from tandem.comparing.speed_up import SpeedUp, unpaired_speed_up
 from tandem.comparing.table import Row, rows_of
 from tandem.machine.conditions import busy
@@ -34,7 +33,21 @@ from tandem.runs.run import Run
 
 # Differences that the descriptions of the sides do not show, so the sentence with the ratio names them.
 NOT_DESCRIBED = ("machine", "step execution", "data location")
-OF_SEED = ("seed", "score", *TIMES, "measured_at", "tracking")
+# The values of a row of compare.json that come from the first run: name -> path in its manifest.
+OF_FIRST = {
+    **{name: name for name in ("workload", "requested", "device", "threads", "measured_at")},
+    "task": "block.task",
+    "model": "block.train.model.name",
+    "device_name": "hardware.name",
+    "torch": "hardware.torch",
+    "precision": "realized.precision",
+    "measured_on": "machine",
+    "out_of_memory": "realized.out_of_memory",
+    "num_epochs_measured": "timing.num_epochs_measured",
+    "score_name": "result.score_name",
+}
+PUBLISHED = "published"  # the name of a side of published runs
+KINDS = {"cpu": "CPU", "cuda": "GPU"}  # of devices, in summaries
 
 
 @dataclass(frozen=True)
@@ -46,8 +59,9 @@ class Side:
     replicates: Mapping[str, Any] = field(default_factory=dict)  # measured of them together (stages/replicate.py)
 
     @property
-    def manifest(self) -> Manifest:
-        return self.runs[0].manifest
+    def kind(self) -> str:
+        """The name in summaries."""
+        return KINDS.get(self.name, self.name)
 
     @property
     def epoch_seconds(self) -> list[float]:
@@ -79,64 +93,76 @@ class Side:
 
         `runs` has the values of each seed. All other values come from the first run.
         """
-        rows = [row_of(run) for run in self.runs]
-        first, scores = rows[0], [row["score"] for row in rows]
-        found = {name: value for name, value in first.items() if name not in ("seed", "tracking")}
-        for name, reduce in COMPARED.items():
-            values = [row[name] for row in rows if row[name] is not None]
-            found[name] = reduce(values) if values else None
-        names = dict.fromkeys(name for row in rows for name in row["metrics"])
-        found |= {
-            "seeds": [row["seed"] for row in rows],
-            "runs": [{name: row[name] for name in OF_SEED} for row in rows],
+        first, scores = self.runs[0], [run.test_score for run in self.runs]
+        timings = [run.timing["timing"] for run in self.runs]
+        metrics = [run.score["metrics"] for run in self.runs if run.score]
+        sentence = first.value("result.sentence") or ""
+        if len(scores) > 1:
+            sentence = (
+                f"{self.score_name} {statistics.fmean(scores):.4f} on average over {len(scores)} seeds "
+                f"({min(scores):.4f} to {max(scores):.4f}), which change the weights, the order and the random draws "
+                f"but not the split; seed {first.seed}: {sentence}"
+            )
+        return {
+            **{name: first.value(path) for name, path in OF_FIRST.items()},
+            **{name: reduced(reduce, [timing.get(name) for timing in timings]) for name, reduce in COMPARED.items()},
+            "is_fitted": first.is_fitted,
+            "why_not_cuda": first.value("hardware.why_not_cuda") or "",
+            "commit": commit_of(first.timing.get("tree", {})),
+            "summary_lines": first.timing.get("summary_lines", {}),
+            "missing_reasons": timings[0].get("missing_reasons", {}),
+            "zero": first.task_attributes["zero"],
+            "baselines": first.task_attributes["baselines"],
+            "seeds": [run.seed for run in self.runs],
+            "runs": [values_of_seed(run) for run in self.runs],
             "replicates": dict(self.replicates),
-            "busy": next((row["busy"] for row in rows if row["busy"]), ""),
+            "busy": next(filter(None, (busy(run.timing["conditions"]) for run in self.runs if run.is_timed)), ""),
             "score": statistics.fmean(scores),
             "score_lowest": min(scores),
             "score_highest": max(scores),
-            "metrics": {name: mean_of(row["metrics"].get(name) for row in rows) for name in names},
+            "metrics": {
+                name: mean_of([own.get(name) for own in metrics])
+                for name in dict.fromkeys(name for own in metrics for name in own)
+            },
+            "sentence": sentence,
         }
-        if len(rows) > 1:
-            found["sentence"] = (
-                f"{found['score_name']} {found['score']:.4f} on average over {len(scores)} seeds ({min(scores):.4f}"
-                f" to {max(scores):.4f}), which change the weights, the order and the random draws but not the split; "
-                f"seed {first['seed']}: {first['sentence']}"
-            )
+
+    @property
+    def baselines(self) -> list[tuple[str, float]]:
+        """The baselines of the score, strongest first."""
+        metrics, names = self.row["metrics"], self.row["baselines"]
+        known = [(name, metrics.get(f"{key}_{self.score_name}")) for key, name in names.items()]
+        return sorted(((name, value) for name, value in known if value is not None), key=lambda each: -each[1])
+
+    @property
+    def summaries(self) -> list[str]:
+        """What the score is worth: compared with what a score of 0 stands for, if `evaluate` gives the score's interval
+        (a forecast's score is the share of persistence's error that it removes); and the baselines that it does not
+        beat.
+        """
+        found, score = list[str](), self.row["score"]
+        low, high = (self.row["metrics"].get(f"{self.score_name}_{end}") for end in ("low", "high"))
+        if low is not None and high is not None and self.row["zero"]:
+            message = "Better than" if low > 0 else "Worse than" if high < 0 else "Not clearly different from"
+            found.append(f"{message} {self.row['zero'].partition(':')[0]} (95% interval {low:+.4f} to {high:+.4f})")
+        known = [(f"{name} ({value:.4f})", value) for name, value in self.baselines]
+        if higher := [text for text, value in known if score < value]:
+            found.append(f"Does not beat {' or '.join(higher)}")
+        if equal := [text for text, value in known if score == value]:
+            found.append(f"As good as {' and '.join(equal)}")
         return found
 
 
-def row_of(run: Run) -> dict[str, Any]:
-    assert run.score
-    hardware, block, timing = run.timing["hardware"], run.train["block"], run.timing["timing"]
-    return {
-        "workload": run.workload,
-        "requested": run.train["requested"],
-        "seed": run.seed,
-        "task": block["task"],
-        "model": block["train"]["model"]["name"],
-        "is_fitted": run.is_fitted,
-        "device": run.device,
-        "device_name": hardware["name"],
-        "why_not_cuda": hardware.get("why_not_cuda", ""),
-        "commit": commit_of(run.timing.get("tree", {})),
-        "torch": hardware["torch"],
-        "precision": run.train["realized"]["precision"],
-        "threads": run.threads,
-        "measured_at": run.timing["measured_at"],
-        "measured_on": run.timing["machine"],
-        "busy": busy(run.timing["conditions"]) if run.is_timed else "",
-        "out_of_memory": run.timing["placement"]["out_of_memory"],
-        "summary_lines": run.timing.get("summary_lines", {}),
-        **{name: timing.get(name) for name in (*COMPARED, "num_epochs_measured")},
-        "missing_reasons": timing.get("missing_reasons", {}),
-        "score_name": run.score["score_name"],
-        "score": run.test_score,
-        "zero": run.task_attributes["zero"],
-        "baselines": run.task_attributes["baselines"],
-        "sentence": run.score.get("sentence", ""),
-        "metrics": run.score["metrics"],
-        "tracking": run.timing.get("mlflow", {}),
-    }
+def values_of_seed(run: Run) -> dict[str, Any]:
+    times = {name: run.timing["timing"].get(name) for name in TIMES}
+    measured = {"measured_at": run.timing["measured_at"], "tracking": run.timing.get("mlflow", {})}
+    return {"seed": run.seed, "score": run.test_score, **times, **measured}
+
+
+def reduced(reduce: Callable[[Sequence[float]], float], values: Iterable[float | None]) -> float | None:
+    """Reduce the values of the seeds that have one."""
+    known = [value for value in values if value is not None]
+    return reduce(known) if known else None
 
 
 def commit_of(tree: Mapping[str, Any]) -> str:
@@ -144,24 +170,27 @@ def commit_of(tree: Mapping[str, Any]) -> str:
     return f"{tree['commit'][:7]}{' with edits' if tree['patch'] else ''}" if tree.get("commit") else ""
 
 
-def mean_of(values: Iterable[float | None]) -> float | None:
+def mean_of(values: Sequence[float | None]) -> float | None:
     """Return None if a value is missing: a mean over the other seeds would be a different quantity."""
-    found = list(values)
-    known = [value for value in found if value is not None]
-    return statistics.fmean(known) if len(known) == len(found) else None
+    return None if None in values else reduced(statistics.fmean, values)
 
 
 @dataclass(frozen=True)
 class Reference:
-    """A published training on the same data and with the same parameters as one's own."""
+    """Published trainings of a workload on one kind of hardware."""
 
     side: Side
-    verdict: Verdict | None  # of one's own run with `seed`; None if there is none
-    seed: int  # of the published weights and losses
+    run: Run  # of the seed whose weights and losses are published
+    envelope: Envelope  # of that run
+    verdict: Verdict | None = None  # on one's own run with that seed; None if there is none
 
-    @property
-    def row(self) -> dict[str, Any]:
-        return {**self.side.row, "css": "published"}
+    def summary(self, hardware: str, reason: str = "") -> str:
+        """`hardware`: ` of <its name>` if there are several."""
+        if self.verdict is None:
+            return f"Published run{hardware}: no verdict, because no run here has its seed {self.run.seed}"
+        seed = f"seed {self.run.seed}" if len(self.side.runs) > 1 else ""
+        details = ": ".join(filter(None, (seed, reason)))
+        return f"Published run{hardware}: {self.verdict}{f' ({details})' if details else ''}"
 
 
 @dataclass(frozen=True)
@@ -177,10 +206,19 @@ class Judgement:
     scores: str
     notes: tuple[str, ...]
 
+    @property
+    def summaries(self) -> tuple[str, str]:
+        """The speed and the scores in a few words."""
+        names, refusals = (self.first.kind, self.second.kind), self.comparability.refusals
+        speed = f"Speeds are not comparable: {refusals[0]}" if refusals else "No speed-up is reported"
+        if self.speed_up:
+            speed = self.speed_up.summary(*names)
+        return speed, self.difference.summary(*names) if self.difference else "Scores are not compared"
+
 
 @dataclass(frozen=True)
 class Comparison:
-    """One workload's sides, each compared with the first one."""
+    """One workload's sides, compared with the first one and with the published runs."""
 
     workload: str
     sides: tuple[Side, ...]
@@ -191,12 +229,26 @@ class Comparison:
     @cached_property
     def rows(self) -> list[Row]:
         """The recorded values of all sides."""
-        return list(rows_of([[run.manifest for run in side.runs] for side in self.sides]))
+        return list(rows_of([side.runs for side in self.sides]))
 
     @property
     def sentences(self) -> list[str]:
         every = [(found.speed, found.scores, *found.notes) for found in self.judgements]
-        return list(dict.fromkeys(f"{self.workload}: {sentence}" for found in every for sentence in found))
+        unique = dict.fromkeys(sentence for found in every for sentence in found)
+        published = (f"{each[0].lower()}{each[1:]}." for each in self.on_published(has_reasons=True))
+        return [f"{self.workload}: {sentence}" for sentence in (*unique, *published)]
+
+    @property
+    def summaries(self) -> list[str]:
+        """The verdicts in a few words: on the published runs, on the other sides, and on the score of the first one."""
+        judged = (summary for found in self.judgements for summary in found.summaries)
+        return [*self.on_published(), *judged, *self.sides[0].summaries]
+
+    def on_published(self, has_reasons: bool = False) -> Iterator[str]:
+        """Yield the verdict on each published run, the strongest first."""
+        for each in sorted(self.references, key=lambda each: each.verdict.rank if each.verdict else len(STATUS)):
+            hardware = f" of {short_hardware(each.run.timing['hardware']['name'])}" * (len(self.references) > 1)
+            yield each.summary(hardware, each.verdict.sentence if has_reasons and each.verdict else "")
 
 
 def compare(workload: str, sides: Sequence[Side], speed: Mapping[str, Any] | None = None) -> Comparison:
@@ -208,7 +260,7 @@ def compare(workload: str, sides: Sequence[Side], speed: Mapping[str, Any] | Non
 
 
 def judge(first: Side, second: Side, speed: Mapping[str, Any] | None = None) -> Judgement:
-    found = compare_sides({side.name: [run.manifest for run in side.runs] for side in (first, second)})
+    found = compare_sides({side.name: side.runs for side in (first, second)})
     scores, difference = compare_scores(first, second)
     speed_up = None
     if found.refusals:
@@ -227,7 +279,7 @@ def judge(first: Side, second: Side, speed: Mapping[str, Any] | None = None) -> 
         except ValueError as error:
             fast = f"no speed-up is reported: {error}"
     # When the sides alternate, the CPU uses its fastest number of threads, whatever the trainings used.
-    of_threads = () if speed else filter(None, map(best_threads, (first.manifest, second.manifest)))
+    of_threads = () if speed else filter(None, map(best_threads, (first.runs[0], second.runs[0])))
     notes = tuple(f"{note}." for note in (*of_threads, *found.notes))
     return Judgement(first, second, found, speed_up, difference, f"{fast}.", f"{scores}.", notes)
 
@@ -236,7 +288,7 @@ def speed_sentence(
     first: Side, second: Side, found: Comparability, speed_up: SpeedUp, speed: Mapping[str, Any] | None
 ) -> str:
     timed = speed["about"] if speed else {first.name: {}, second.name: {}}
-    sides = [hardware_and_settings(side.manifest, timed[side.name].get("threads")) for side in (first, second)]
+    sides = [hardware_and_settings(side.runs[0], timed[side.name].get("threads")) for side in (first, second)]
     differing = [f"{each.what} ({each.second} vs {each.first})" for each in found.named]
     others = " and ".join(each for each in differing if each.startswith(NOT_DESCRIBED))
     other_differences = f"; they also differ in {others}" if others else ""
@@ -274,7 +326,7 @@ def compare_scores(first: Side, second: Side) -> tuple[str, Difference | None]:
         if paired != (other := second.runs[0].task_attributes["paired"]):
             raise ValueError(f"{first.name} is compared by {paired}, {second.name} by {other}")
         scores = [list(differences.measured_scores(paired, side).values()) for side in pair]
-        grouped = any(has_groups(side.manifest) for side in (first, second))
+        grouped = any(side.runs[0].has_groups for side in (first, second))
         found = differences.difference(paired, *pair, differences.margin_of_seeds(*scores), name, grouped)
     except ValueError as error:
         return f"{first.scores}, {second.scores}; the scores are not compared, because {error}", None

@@ -124,6 +124,20 @@ class Difference(Found):
         found = f"{self.signed(self.difference)} ({self.interval}{method})"
         return f"{sides}: {found}. {self.conclusion(first, second)}{self.num_seeds_note}"
 
+    def summary(self, first: str, second: str) -> str:
+        """Return the sentence in a few words."""
+        if self.is_equal:
+            return f"Scores equal in all {self.num_units:,} {self.unit}"
+        if self.low is None or self.high is None:
+            return f"{self.measure}: {second} {self.signed(self.difference)}, {self.interval}"
+        if self.verdict == "different":
+            better = second if (self.difference > 0) == self.is_larger_better else first
+            by, low, high = (self.number(abs(value)) for value in (self.difference, self.low, self.high))
+            low, high = (low, high) if self.difference > 0 else (high, low)
+            return f"{better} better in {self.measure} by {by} (95% interval {low} to {high}{self.over_groups})"
+        message = "No difference that matters" if self.verdict == "equivalent" else "No difference detected"
+        return f"{message} in {self.measure}: {second} {self.signed(self.difference)} ({self.interval})"
+
     def conclusion(self, first: str, second: str) -> str:
         if self.low is None:
             return "Without an interval, neither a difference nor equality is shown"

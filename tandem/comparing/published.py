@@ -1,8 +1,8 @@
 """Compares one's own runs with the results that are published with the project.
 
-For each workload and kind of hardware, docs/published.json contains the score and training time of every seed, and one
-reference run: the keys of its manifest that say what was trained and what came out, and the effect of rounding on its
-losses (`envelope`). `read` returns that content; the results are verdicts as in tandem/comparing/rerun.py. With the git
+For each workload and kind of hardware, docs/published.json has an entry: the score and training time of every seed, and
+one reference run: what its records say of what was trained and what came out, and the effect of rounding on its losses
+(`envelope`). `open_entry` makes runs of it; the results are verdicts as in tandem/comparing/rerun.py. With the git
 repository alone, a user can check whether their results are the published ones.
 """
 
@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 from tandem import files
 from tandem.comparing import rerun
-from tandem.comparing.comparability import Manifest, of_data, parameters_of
-from tandem.comparing.comparison import Reference, Side
+from tandem.comparing.comparability import of_data, parameters_of
+from tandem.comparing.comparison import PUBLISHED, Reference, Side
 from tandem.comparing.differences import margin_of_seeds
 from tandem.comparing.rerun import Envelope, EnvironmentInfo, Verdict, different
 from tandem.params.parsing import differing_names
@@ -25,11 +25,10 @@ from tandem.runs.run import Run
 
 FILE = files.PUBLISHED
 SCHEMA = 2
-# The published parts of a manifest. The others describe where and when the run was made, or how to repeat it.
+# What an entry has of the reference run's manifest: what was trained and what came out, not where, when and how fast.
 KEPT = ("workload", "requested", "device", "seed", "block", "realized", "environment", "hardware", "epochs")
 DIGESTS = ("data", "weights", "predictions")
 TIMED = [each.name for each in QUANTITIES if each.kept == "published"]
-Entry = Mapping[str, Any]  # of a workload on one kind of hardware
 
 
 def read() -> dict[str, list[dict[str, Any]]]:
@@ -43,71 +42,72 @@ def read() -> dict[str, list[dict[str, Any]]]:
     return dict(content["workloads"])
 
 
-def entry_of(runs: Sequence[Run], perturbed: Sequence[Manifest]) -> dict[str, Any]:
+def entry_of(runs: Sequence[Run], perturbed: Sequence[Run]) -> dict[str, Any]:
     """Return the published entry of evaluated runs, one per seed.
 
     The first is the reference run. `perturbed`: reruns of it from weights perturbed by one unit in the last place.
     """
-    first, *others = (run.manifest for run in runs)
-    envelope = rerun.measure_envelope(first, perturbed, others)
+    first, *others = runs
+    assert first.score
     return {
-        **{name: first[name] for name in KEPT},
-        "digests": {name: first["digests"][name] for name in DIGESTS},
-        "envelope": asdict(envelope),
-        "score_name": first["result"]["score_name"],
+        **{name: first.manifest[name] for name in KEPT},
+        "digests": {name: first.manifest["digests"][name] for name in DIGESTS},
+        "envelope": asdict(rerun.measure_envelope(first, perturbed, others)),
+        "score_name": first.score["score_name"],
         "scores": {str(run.seed): run.test_score for run in runs},
         "timings": {str(run.seed): {name: run.timing["timing"].get(name) for name in TIMED} for run in runs},
     }
 
 
-def side_of(entry: Entry) -> Side:
-    """Return a published entry as a side. Of its runs, only the reference run has epochs."""
+def open_entry(entry: Mapping[str, Any]) -> Reference:
+    """Return an entry of docs/published.json as runs, without a verdict. Only the reference run has epochs."""
+    runs = [run_of(entry, int(seed), score) for seed, score in entry["scores"].items()]
+    (reference,) = (run for run in runs if run.seed == entry["seed"])
+    return Reference(Side(PUBLISHED, tuple(runs)), reference, Envelope(**entry["envelope"]))
 
-    def run_of(seed: str, score: float) -> Run:
-        known = entry.get("timings", {}).get(seed, {})
-        train: Any = {name: entry[name] for name in ("workload", "requested", "device", "block", "realized")}
-        train |= {"seed": int(seed), "epochs": entry["epochs"] if int(seed) == entry["seed"] else []}
-        timing: Any = {
-            "hardware": entry["hardware"],
-            "machine": "",
-            "measured_at": "",
-            "conditions": {"before": {}, "after": {}, "between": {}},
-            "placement": {"out_of_memory": entry["realized"]["out_of_memory"]},
-            "timing": known,
-        }
-        result: Any = {"score_name": entry["score_name"], "metrics": {entry["score_name"]: score}}
-        return Run("published", train, timing, result, no_file)
 
-    return Side("published", tuple(run_of(seed, score) for seed, score in entry["scores"].items()))
+def run_of(entry: Mapping[str, Any], seed: int, score: float) -> Run:
+    is_reference = seed == entry["seed"]
+    train: Any = {name: entry[name] for name in ("workload", "requested", "device", "block", "realized", "digests")}
+    train |= {"seed": seed, "epochs": entry["epochs"] if is_reference else [], "files": {}}
+    timing: Any = {
+        **{name: entry[name] for name in ("hardware", "environment")},
+        **{"machine": "", "measured_at": "", "conditions": {"before": {}, "after": {}, "between": {}}},
+        **{"placement": {}, "files": {}, "timing": entry.get("timings", {}).get(str(seed), {})},
+    }
+    predictions = {"predictions.csv": entry["digests"]["predictions"]} if is_reference else {}
+    name = entry["score_name"]
+    result: Any = {"score_name": name, "metrics": {name: score}, "files": predictions}
+    return Run(PUBLISHED, train, timing, result, no_file)
 
 
 def no_file(name: str) -> tuple[bytes, str]:
     raise FileNotFoundError(name)
 
 
-def references(entries: Sequence[Entry], own: Sequence[Run]) -> tuple[tuple[Reference, ...], str]:
+def references(entries: Sequence[Mapping[str, Any]], own: Sequence[Run]) -> tuple[tuple[Reference, ...], str]:
     """Return the references comparable with one's own runs, most similar first; if there are none, also the reason."""
     found, reasons = [], []
-    manifest = own[0].manifest
-    for entry in sorted(entries, key=lambda entry: distance(entry, manifest)):
-        if changed_parameters := parameters(entry, manifest):
+    for each in sorted(map(open_entry, entries), key=lambda each: distance(each, own[0])):
+        if changed_parameters := parameters(each.run, own[0]):
             more = f" and {len(changed_parameters) - 3} more" if len(changed_parameters) > 3 else ""
             reasons.append(f"published with other parameters ({', '.join(changed_parameters[:3])}{more})")
-        reasons += (other := list(map(str, of_data(entry, manifest))))
+        reasons += (other := list(map(str, of_data(each.run, own[0]))))
         if not changed_parameters and not other:
-            verdict = next((judge(entry, run) for run in own if run.seed == entry["seed"]), None)
-            found.append(Reference(side_of(entry), verdict, entry["seed"]))
+            verdict = next((judge(each, run) for run in own if run.seed == each.run.seed), None)
+            found.append(replace(each, verdict=verdict))
     return tuple(found), "" if found else "; ".join(dict.fromkeys(reasons)) or "no published result exists"
 
 
-def distance(published: Entry, own: Manifest) -> tuple[int, ...]:
+def distance(published: Reference, own: Run) -> tuple[int, ...]:
     """Return a sort key: smaller if hardware and settings differ less. Of other processors or GPUs, those of the same
     vendor come first, then of the same family, then of the same model.
     """
-    environment = rerun.environment_of(published, own)
-    kinds = [kind_of_processor(manifest["hardware"]["name"]) for manifest in (published, own)]
+    environment = rerun.environment_of(published.run, own)
+    kinds = [kind_of_processor(run.timing["hardware"]["name"]) for run in (published.run, own)]
     differing = (there != here for there, here in zip(*kinds, strict=True))
-    return published["device"] != own["device"], *differing, bool(environment.hardware), len(environment.differences)
+    num_differences = len(environment.differences)
+    return published.run.device != own.device, *differing, bool(environment.hardware), num_differences
 
 
 def kind_of_processor(name: str) -> tuple[str, ...]:
@@ -117,34 +117,31 @@ def kind_of_processor(name: str) -> tuple[str, ...]:
     return (vendor[0] if vendor else "", *(numbers.groups() if numbers else ("", "")), name)
 
 
-def is_same_processor(published: Entry, own: Manifest) -> bool:
-    return bool(published["hardware"]["name"] == own["hardware"]["name"])
+def is_same_processor(published: Reference, own: Run) -> bool:
+    return bool(published.run.timing["hardware"]["name"] == own.timing["hardware"]["name"])
 
 
-def judge(published: Entry, own: Run) -> Verdict:
+def judge(published: Reference, own: Run) -> Verdict:
     """Return the verdict on whether one's own run agrees with the published one."""
-    found = own.manifest
-    if changed_parameters := parameters(published, found):
-        return Verdict(
-            "not verifiable", "other parameters", f"the published values of {', '.join(changed_parameters)} differ"
-        )
-    if other := list(of_data(published, found)):
+    there = published.run
+    if changed_parameters := parameters(there, own):
+        differing = f"the published values of {', '.join(changed_parameters)} differ"
+        return Verdict("not verifiable", "other parameters", differing)
+    if other := list(of_data(there, own)):
         return Verdict("different", "data", "; ".join(map(str, other)))
-    environment = rerun.environment_of(published, found)
-    if verdict := rerun.judge_bitwise(published, found, environment):
+    environment = rerun.environment_of(there, own)
+    if verdict := rerun.judge_bitwise(there, own, environment):
         return verdict
-    if rerun.may_round(published, found):
-        if verdict := rerun.within(published, found, environment, Envelope(**published["envelope"])):
-            return verdict
+    if rerun.may_round(there, own) and (verdict := rerun.within(there, own, environment, published.envelope)):
+        return verdict
     return judge_score(published, own, environment)
 
 
-def judge_score(published: Entry, own: Run, environment: EnvironmentInfo) -> Verdict:
+def judge_score(published: Reference, own: Run, environment: EnvironmentInfo) -> Verdict:
     """Judge by the difference of the scores and the margin from the published seeds."""
-    name, seed = published["score_name"], str(published["seed"])
-    here, there = own.test_score, published["scores"][seed]
-    margin = margin_of_seeds(list(published["scores"].values()))
-    seen = f"{name} {here:.4f} here, {there:.4f} published"
+    here, there = own.test_score, published.run.test_score
+    margin = margin_of_seeds([run.test_score for run in published.side.runs])
+    seen = f"{published.side.score_name} {here:.4f} here, {there:.4f} published"
     if margin is None:
         return Verdict("inconclusive", sentence=f"{seen}; five published seeds are needed to judge the difference")
     limit = f"{margin.value:.4f} ({margin.reason})"
@@ -154,13 +151,12 @@ def judge_score(published: Entry, own: Run, environment: EnvironmentInfo) -> Ver
     return Verdict("statistically compatible", sentence=sentence)
 
 
-def parameters(published: Entry, own: Manifest) -> list[str]:
+def parameters(published: Run, own: Run) -> list[str]:
     """Return the dotted names of the parameters that differ. Values that `auto` chose are not parameters.
 
     Metrics of the workload's own change no other result, and `preprocess` none if it makes the same data.
     """
     names = differing_names(*map(parameters_of, (published, own)))
-    is_same_data = published["digests"]["data"]["prepared"] == own["digests"]["data"]["prepared"]
-    return [
-        name for name in names if name != "evaluate.metrics" and not (is_same_data and name.startswith("preprocess."))
-    ]
+    prepared = [run.train["digests"]["data"]["prepared"] for run in (published, own)]
+    left_out = ("evaluate.metrics", *(["preprocess."] if prepared[0] == prepared[1] else []))
+    return [name for name in names if not name.startswith(left_out)]

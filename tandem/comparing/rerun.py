@@ -1,5 +1,5 @@
-"""Judges whether a recorded run and a rerun of the same training agree. It compares their manifests (`as_manifest`
-makes one of the output of tandem/comparing/retrain.py) and returns a verdict; docs/comparing.md has their rules.
+"""Judges whether a recorded run and a rerun of the same training agree, and returns a verdict; docs/comparing.md has
+the rules. `open_rerun` makes a run of the output of tandem/comparing/retrain.py.
 
 No tolerance is a fixed constant. The effect of rounding is measured: the training is repeated a few times with every
 initial weight perturbed by one unit in the last place. The spread between different trainings is measured with other
@@ -16,9 +16,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tandem import files
-from tandem.comparing.comparability import Manifest, has_groups
-from tandem.comparing.differences import Rows, difference, margin_of_seeds, measured_scores
+from tandem.comparing.differences import difference, margin_of_seeds, measured_scores
+from tandem.runs.run import Run
 
 STATUS = {
     "bit-equal": 0,
@@ -84,31 +83,33 @@ class EnvironmentInfo:
         return [*self.versions, *self.hardware, *self.settings]
 
 
-def as_manifest(output: Mapping[str, Any]) -> dict[str, Any]:
-    """Return one training in the output of tandem/comparing/retrain.py with the keys of a manifest. `predictions`: the
-    rows of predictions.csv; empty if the test split was not predicted.
+def open_rerun(output: Mapping[str, Any], recorded: Run) -> Run:
+    """Return one training in the output of tandem/comparing/retrain.py as a run. What it lacks is as in `recorded`. It
+    is evaluated if the test split was predicted.
     """
-    digests, predicted = {"weights": output["weights"]}, output["predictions"]
-    return {
-        **output,
-        "digests": digests | ({"predictions": predicted["sha256"]} if predicted else {}),
-        "predictions": files.parse_rows(predicted["csv"].encode(), "predictions.csv") if predicted else [],
-    }
+    seconds = output["epoch_seconds"][recorded.block["train"]["warmup_epochs"] :]
+    files: dict[str, Any] = {"files": {}}
+    train: Any = {**recorded.train, **output, **files}
+    train["digests"] = {**recorded.train["digests"], "weights": output["weights"]}
+    timing: Any = {**recorded.timing, **output, **files, "placement": {}}
+    timing["timing"] = {"epoch_seconds": statistics.median(seconds) if seconds else None}
+    predicted = output["predictions"]
+    score: Any = {**(recorded.score or {}), "files": {"predictions.csv": predicted["sha256"]}} if predicted else None
+    return Run("rerun", train, timing, score, lambda name: (predicted["csv"].encode(), name))
 
 
-def environment_of(manifest: Manifest, found: Manifest) -> EnvironmentInfo:
-    hardware, here = manifest["hardware"], found["hardware"]
+def environment_of(recorded: Run, here: Run) -> EnvironmentInfo:
+    both = recorded.timing["hardware"], here.timing["hardware"]
     # On a CPU, the hardware's name is the processor's.
-    is_cpu = hardware.get("kind") == "cpu" == here.get("kind")
-    processors = () if is_cpu else differing({"processor": hardware["cpu"]["name"]}, {"processor": here["cpu"]["name"]})
-    realized, again = manifest["realized"], found["realized"]
+    is_cpu = all(hardware.get("kind") == "cpu" for hardware in both)
+    processors = [{"processor": hardware["cpu"]["name"]} for hardware in both]
     # After an out-of-memory error, the remaining steps ran differently.
-    memory = ["yes" if of.get("out_of_memory") else "no" for of in (realized, again)]
+    memory = ["yes" if run.realized.get("out_of_memory") else "no" for run in (recorded, here)]
     lost = (f"out of memory: {memory[1]} here, {memory[0]} recorded",) if "yes" in memory else ()
     return EnvironmentInfo(
-        tuple(differing(manifest["environment"]["versions"], found["environment"]["versions"])),
-        (*differing(hardware, here, HARDWARE), *processors),
-        (*differing(realized, again, SETTINGS), *lost),
+        tuple(differing(recorded.timing["environment"]["versions"], here.timing["environment"]["versions"])),
+        (*differing(*both, HARDWARE), *(() if is_cpu else differing(processors[0], processors[1]))),
+        (*differing(recorded.realized, here.realized, SETTINGS), *lost),
     )
 
 
@@ -132,63 +133,56 @@ def different(cause: str, sentence: str, environment: EnvironmentInfo) -> Verdic
 # Bitwise comparison.
 
 
-def judge_bitwise(manifest: Manifest, found: Manifest, environment: EnvironmentInfo) -> Verdict | None:
+def judge_bitwise(recorded: Run, here: Run, environment: EnvironmentInfo) -> Verdict | None:
     """Return a verdict if all bits are equal, or must be, or the inputs differ; None if rounding must be considered."""
-    if inputs := different_inputs(manifest, found):
+    if inputs := different_inputs(recorded, here):
         return different(*inputs, environment)
-    if seen := different_bits(manifest, found):
+    if seen := different_bits(recorded, here):
         return None if environment.differences else different(*seen, environment)
-    what = f"losses, weights and draws of {epochs_compared(manifest, found)}"
-    has_predictions = "predictions" in found["digests"] and "predictions" in manifest["digests"]
+    what = f"losses, weights and draws of {epochs_compared(recorded, here)}"
+    has_predictions = all("predictions.csv" in run.digests for run in (recorded, here))
     return Verdict("bit-equal", sentence=what + (", and the predictions" if has_predictions else ""))
 
 
-def epochs_compared(manifest: Manifest, found: Manifest) -> str:
-    num, whole = len(found["epochs"]), len(manifest["epochs"])
+def epochs_compared(recorded: Run, here: Run) -> str:
+    num, whole = len(here.train["epochs"]), len(recorded.train["epochs"])
     return f"all {num} epochs" if num == whole else f"the first {num} of {whole} epochs"
 
 
-def different_inputs(manifest: Manifest, found: Manifest) -> tuple[str, str] | None:
+def different_inputs(recorded: Run, here: Run) -> tuple[str, str] | None:
     """Return (cause, sentence) if the initial weights or the random draws differ: rounding never changes these."""
-    initial = manifest["digests"]["weights"]["initial"], found["digests"]["weights"]["initial"]
+    initial = [run.train["digests"]["weights"]["initial"] for run in (recorded, here)]
     if initial[0] != initial[1]:
         return "initial weights", f"sha256 {initial[1][:12]} here, {initial[0][:12]} recorded"
-    for recorded, here in pairs(manifest, found):
+    for before, now in epochs_of_both(recorded, here):
         for name, what in (("order_sha256", "the order of the sequences"), ("draws_sha256", "the random changes")):
-            if recorded[name] != here[name]:
-                return "draws", f"{what} in epoch {recorded['epoch']}"
-        rates = recorded.get("learning_rate", 0.0), here.get("learning_rate", 0.0)  # a fitted model has none
+            if before[name] != now[name]:
+                return "draws", f"{what} in epoch {before['epoch']}"
+        rates = before.get("learning_rate", 0.0), now.get("learning_rate", 0.0)  # a fitted model has none
         if abs(rates[0] - rates[1]) > unit(rates[0]):
-            return (
-                f"epoch {recorded['epoch']}",
-                f"the learning rate ends at {rates[1]:.6g} here, {rates[0]:.6g} recorded",
-            )
+            return f"epoch {before['epoch']}", f"the learning rate ends at {rates[1]:.6g} here, {rates[0]:.6g} recorded"
     return None
 
 
-def different_bits(manifest: Manifest, found: Manifest) -> tuple[str, str] | None:
+def different_bits(recorded: Run, here: Run) -> tuple[str, str] | None:
     """Return (cause, sentence) for the first digest or loss that differs."""
-    for recorded, here in pairs(manifest, found):
-        if recorded == here:
+    for before, now in epochs_of_both(recorded, here):
+        if before == now:
             continue
-        names = [name for name in recorded if recorded[name] != here.get(name)]
-        losses = ", ".join(
-            f"{name} {here[name]!r} here, {recorded[name]!r} recorded" for name in names if name in LOSSES
-        )
-        return f"epoch {recorded['epoch']}", losses or f"{', '.join(names)} differ, but the losses are equal"
-    recorded_digests, digests = manifest["digests"], found["digests"]
-    for name, digest in digests["weights"].items():
-        if digest != recorded_digests["weights"][name]:
+        names = [name for name in before if before[name] != now.get(name)]
+        losses = ", ".join(f"{name} {now[name]!r} here, {before[name]!r} recorded" for name in names if name in LOSSES)
+        return f"epoch {before['epoch']}", losses or f"{', '.join(names)} differ, but the losses are equal"
+    for name, digest in here.train["digests"]["weights"].items():
+        if digest != recorded.train["digests"]["weights"][name]:
             return "tensor", f"{name}.safetensors differs, but the weights of each epoch are equal"
-    both = [own["predictions"] for own in (recorded_digests, digests) if "predictions" in own]
-    if len(set(both)) > 1:
+    if len({run.digests["predictions.csv"] for run in (recorded, here) if "predictions.csv" in run.digests}) > 1:
         return "predictions", "predictions.csv differs, but the weights are equal"
     return None
 
 
-def pairs(manifest: Manifest, found: Manifest) -> Iterator[tuple[Mapping[str, Any], Mapping[str, Any]]]:
+def epochs_of_both(recorded: Run, here: Run) -> Iterator[tuple[Any, Any]]:
     """Yield the epochs that both have."""
-    return zip(manifest["epochs"], found["epochs"], strict=False)
+    return zip(recorded.train["epochs"], here.train["epochs"], strict=False)
 
 
 def unit(value: float) -> float:
@@ -208,21 +202,22 @@ class Envelope:
     num_perturbed: int
 
 
-def measure_envelope(found: Manifest, perturbed: Sequence[Manifest], others: Sequence[Manifest]) -> Envelope:
-    """Measure the envelope. `found` is the rerun, `perturbed` are reruns from perturbed weights, `others` have other
+def measure_envelope(run: Run, perturbed: Sequence[Run], others: Sequence[Run]) -> Envelope:
+    """Measure the envelope of `run`. `perturbed` are reruns from perturbed weights, `others` have other
     seeds.
 
     A deviation grows over the epochs, but a few perturbed trainings may agree by chance in one epoch, so each epoch
     takes the largest deviation so far. For the same reason, the seeds' range in an epoch is the median over that epoch
     and two on each side.
     """
-    num = len(found["epochs"])
-    ranges = {loss: [spread_of([found, *others], epoch, loss) for epoch in range(num)] for loss in LOSSES}
+    num = len(run.train["epochs"])
+    ranges = {loss: [spread_of([run, *others], epoch, loss) for epoch in range(num)] for loss in LOSSES}
     largest, allowed, horizon = dict.fromkeys(LOSSES, 0.0), [], 0
-    for epoch, row in enumerate(found["epochs"]):
+    for epoch in range(num):
         for loss in LOSSES:
-            deviations = [abs(each["epochs"][epoch][loss] - row[loss]) for each in perturbed]
-            largest[loss] = max(largest[loss], unit(row[loss]), *deviations)
+            value = loss_of(run, epoch, loss)
+            deviations = [abs(loss_of(each, epoch, loss) - value) for each in perturbed]
+            largest[loss] = max(largest[loss], unit(value), *deviations)
         allowed.append({loss: MULTIPLE * largest[loss] for loss in LOSSES})
         spread = {loss: statistics.median(ranges[loss][max(0, epoch - 2) : epoch + 3]) for loss in LOSSES}
         if horizon == epoch and all(allowed[epoch][loss] <= SHARE_OF_SPREAD * spread[loss] for loss in LOSSES):
@@ -230,40 +225,44 @@ def measure_envelope(found: Manifest, perturbed: Sequence[Manifest], others: Seq
     return Envelope(allowed, horizon, len(perturbed))
 
 
-def spread_of(runs: Sequence[Manifest], epoch: int, loss: str) -> float:
-    values = [run["epochs"][epoch][loss] for run in runs]
-    return float(max(values) - min(values))
+def spread_of(runs: Sequence[Run], epoch: int, loss: str) -> float:
+    values = [loss_of(run, epoch, loss) for run in runs]
+    return max(values) - min(values)
 
 
-def may_round(manifest: Manifest, found: Manifest) -> bool:
+def loss_of(run: Run, epoch: int, loss: str) -> float:
+    return float(run.train["epochs"][epoch][loss])
+
+
+def may_round(recorded: Run, here: Run) -> bool:
     """Whether rounding can explain a difference. It cannot if the precisions differ (a CPU has no TF32), or if the
     devices differ and the model has dropout, because each device draws it from its own generator.
     """
-    if manifest["realized"]["precision"] != found["realized"]["precision"]:
+    if recorded.realized["precision"] != here.realized["precision"]:
         return False
-    return manifest["device"] == found["device"] or not manifest["block"]["train"]["model"].get("dropout")
+    return recorded.device == here.device or not recorded.block["train"]["model"].get("dropout")
 
 
-def within(manifest: Manifest, found: Manifest, environment: EnvironmentInfo, envelope: Envelope) -> Verdict | None:
+def within(recorded: Run, here: Run, environment: EnvironmentInfo, envelope: Envelope) -> Verdict | None:
     """Return a verdict for the losses against the envelope; None if the horizon ends before the training and the losses
     agree up to it.
     """
-    compared = list(pairs(manifest, found))
-    for (recorded, here), allowed in zip(compared[: envelope.horizon], envelope.allowed, strict=False):
+    compared = list(epochs_of_both(recorded, here))
+    for (before, now), allowed in zip(compared[: envelope.horizon], envelope.allowed, strict=False):
         for loss in LOSSES:
-            off = abs(recorded[loss] - here[loss])
+            off = abs(before[loss] - now[loss])
             if off > allowed[loss]:
-                seen = f"{loss} {here[loss]:.6g} here, {recorded[loss]:.6g} recorded"
+                seen = f"{loss} {now[loss]:.6g} here, {before[loss]:.6g} recorded"
                 why = f"a difference of {off:.2g}; rounding explains at most {allowed[loss]:.2g}"
-                return different(f"epoch {recorded['epoch']}", f"{seen}: {why}", environment)
+                return different(f"epoch {before['epoch']}", f"{seen}: {why}", environment)
     if envelope.horizon < len(compared):
         return None
     share = max(
-        abs(recorded[loss] - here[loss]) / allowed[loss]
-        for (recorded, here), allowed in zip(compared, envelope.allowed, strict=True)
+        abs(before[loss] - now[loss]) / allowed[loss]
+        for (before, now), allowed in zip(compared, envelope.allowed, strict=True)
         for loss in LOSSES
     )
-    seen = f"the losses of {epochs_compared(manifest, found)} differ by at most {share:.0%} of what rounding explains"
+    seen = f"the losses of {epochs_compared(recorded, here)} differ by at most {share:.0%} of what rounding explains"
     perturbed = f"measured with {envelope.num_perturbed} perturbed trainings"
     sentence = f"{seen}, {perturbed}; other differences: {'; '.join(environment.differences)}"
     return Verdict("within rounding", sentence=sentence)
@@ -273,32 +272,31 @@ def within(manifest: Manifest, found: Manifest, environment: EnvironmentInfo, en
 
 
 def judge_final_scores(
-    manifest: Manifest,
-    recorded: Rows | None,
-    found: Manifest,
-    others: Sequence[Manifest],
-    environment: EnvironmentInfo,
-    horizon: int,
+    recorded: Run, here: Run, others: Sequence[Run], environment: EnvironmentInfo, horizon: int
 ) -> Verdict:
-    """Judge by the test scores. `recorded`: the rows of the recorded predictions; None if they are not available.
+    """Judge by the test scores.
 
     The margin is twice the seeds' standard deviation (differences.margin_of_seeds). The verdict is "different" only if
     the whole interval lies outside the margin: two networks that rounding has driven apart differ as much as two seeds,
     and a test for any difference cannot distinguish these cases.
     """
-    beyond = (
-        f"the losses after epoch {horizon} of {len(found['epochs'])} show no more than rounding, so the scores decide"
-        if horizon
-        else "the losses cannot be compared within rounding, so the scores decide"
-    )
-    if recorded is None or not found["predictions"]:
-        missing = "the recorded predictions are missing" if recorded is None else "the test split was not predicted"
+    beyond = "the losses cannot be compared within rounding, so the scores decide"
+    if horizon:
+        num_epochs = len(here.train["epochs"])
+        beyond = f"the losses after epoch {horizon} of {num_epochs} show no more than rounding, so the scores decide"
+    try:
+        rows = recorded.predictions
+    except ValueError:  # they are missing or altered
+        rows = []
+    if not (here.predictions and rows):
+        missing = "the recorded predictions are missing" if here.predictions else "the test split was not predicted"
         return Verdict("inconclusive", sentence=f"{beyond}, but {missing}")
-    paired, score_name = manifest["result"]["paired"], manifest["result"]["score_name"]
-    sides = {run["seed"]: run["predictions"] for run in (found, *others)}
+    assert recorded.score
+    paired, score_name = recorded.task_attributes["paired"], recorded.score["score_name"]
+    sides = {run.seed: run.predictions for run in (here, *others)}
     margin = margin_of_seeds(list(measured_scores(paired, sides).values()))
-    seed = found["seed"]
-    seen = difference(paired, {seed: recorded}, {seed: sides[seed]}, margin, score_name, has_groups(manifest))
+    seed = here.seed
+    seen = difference(paired, {seed: rows}, {seed: sides[seed]}, margin, score_name, recorded.has_groups)
     sentence = f"{beyond}: {seen.sentence('the record', 'this machine')}"
     if seen.verdict in ("equal", "equivalent"):
         return Verdict("statistically compatible", sentence=sentence)

@@ -2,7 +2,7 @@
 FILE [--epochs K] [--perturb I...] [--evaluate]`.
 
 Reads params.yaml and the outputs of hardware, preprocess and preload, as `train` does. Writes only FILE, a JSON list
-with a dictionary for each training, with the manifest's keys where it has them (`manifest` in tandem/runs/run.py):
+with a dictionary for each training, of which `open_rerun` (tandem/comparing/rerun.py) makes a run:
 
     workload, requested, device, seed, hardware, environment
     perturbation     None, or the seed of the generator that perturbed the initial weights
@@ -111,7 +111,7 @@ def retrain(context: RunContext, perturbation: int | None, options: Namespace) -
 def run_epochs(
     context: RunContext, trainer: Trainer, num_epochs: int, title: str
 ) -> tuple[list[dict[str, Any]], list[float]]:
-    """The manifest's rows of the first `num_epochs`, and their seconds."""
+    """The rows of train.json for the first `num_epochs`, and their seconds."""
     rows, seconds = [], []
     num_epochs = min(num_epochs, context.settings.epochs)
     progress = Progress(title, num_epochs, 0)
@@ -148,7 +148,7 @@ def predict(context: RunContext, trainer: Trainer) -> dict[str, Any]:
     with TemporaryDirectory() as folder:
         path = Path(folder) / "predictions.csv"
         files.write_table(path, result.predictions)
-        return {"csv": path.read_text(encoding="utf-8"), "sha256": files.sha256_file(path), "metrics": result.metrics}
+        return {"csv": path.read_bytes().decode(), "sha256": files.sha256_file(path), "metrics": result.metrics}
 
 
 if __name__ == "__main__":

@@ -8,10 +8,11 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tandem.comparing.comparability import NAMED, Manifest, parameters_of, short, short_hardware
+from tandem.comparing.comparability import NAMED, parameters_of, short, short_hardware
 from tandem.files import digest
-from tandem.params.parsing import differing_names, value_at
+from tandem.params.parsing import differing_names
 from tandem.runs.quantities import QUANTITIES
+from tandem.runs.run import Run
 
 # Rows that the table shows even if all sides agree.
 ALWAYS = ("network", "device", "hardware", "machine", "threads", "precision", "commit")
@@ -61,8 +62,8 @@ SHOWN: dict[str, Callable[[Any], Any]] = {
 }
 
 
-def rows_of(sides: Sequence[Sequence[Manifest]]) -> Iterator[Row]:
-    """`sides`: for each side its manifests, one per seed."""
+def rows_of(sides: Sequence[Sequence[Run]]) -> Iterator[Row]:
+    """`sides`: for each side its runs, one per seed."""
     for what in FACTS:
         row = Row(what, tuple(over_seeds(what, side) for side in sides))
         if row.differs or what in ALWAYS:
@@ -76,7 +77,7 @@ def rows_of(sides: Sequence[Sequence[Manifest]]) -> Iterator[Row]:
         for each in QUANTITIES
         if each.label
     ]
-    names = [value_at(side[0], "result.score_name") for side in sides]
+    names = [side[0].value("result.score_name") for side in sides]
     scores = (
         measured(side, f"result.metrics.{name}", f" ({name})", statistics.mean)
         for side, name in zip(sides, names, strict=True)
@@ -85,9 +86,9 @@ def rows_of(sides: Sequence[Sequence[Manifest]]) -> Iterator[Row]:
     yield from (row for row in found if set(row.cells) != {"-"})
 
 
-def own_metrics(sides: Sequence[Sequence[Manifest]]) -> Iterator[Row]:
+def own_metrics(sides: Sequence[Sequence[Run]]) -> Iterator[Row]:
     """The metrics that the workloads add to those of their task, with their intervals if there is one seed."""
-    higher = {name: best for side in sides for name, best in (value_at(side[0], "result.own_metrics") or {}).items()}
+    higher = {name: best for side in sides for name, best in (side[0].value("result.own_metrics") or {}).items()}
     for name, is_better in higher.items():
         cells = []
         for side in sides:
@@ -97,18 +98,18 @@ def own_metrics(sides: Sequence[Sequence[Manifest]]) -> Iterator[Row]:
         yield Row(name if is_better else f"{name} (lower is better)", tuple(cells))
 
 
-def over_seeds(what: str, side: Sequence[Manifest]) -> str:
+def over_seeds(what: str, side: Sequence[Run]) -> str:
     """The value that the side's runs share, or the value of each run."""
-    found = [value_at(manifest, FACTS[what]) for manifest in side]
+    found = [run.value(FACTS[what]) for run in side]
     values = dict.fromkeys(SHOWN[what](value) if what in SHOWN else value for value in found)
     return ", ".join(str(value) if " " in str(value) else short(value) for value in values)
 
 
 def measured(
-    side: Sequence[Manifest], path: str, unit: str, center: Callable[[list[Any]], float] = statistics.median
+    side: Sequence[Run], path: str, unit: str, center: Callable[[list[Any]], float] = statistics.median
 ) -> str:
     """A measurement; for several seeds the median, or `center`, and the range."""
-    known = [value for own in side if isinstance(value := value_at(own, path), int | float)]
+    known = [value for run in side if isinstance(value := run.value(path), int | float)]
     if not known:
         return "-"
     middle = f"{center(known):,.4g}{unit}"

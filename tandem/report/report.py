@@ -1,11 +1,10 @@
 """results/report.html: all runs in one file that needs no network, no script and no other file.
 
-Takes a `comparison.ReportSection` for each workload and fills in report.html.j2. Equal input gives equal bytes.
+Takes a `Comparison` for each workload and fills in report.html.j2. Equal input gives equal bytes.
 """
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from functools import cache
 from itertools import islice
 from pathlib import Path
@@ -15,13 +14,28 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 
 from tandem import files
-from tandem.report import answers, charts, comparison, drawing
-from tandem.report.comparison import ReportSection
+from tandem.comparing.answers import answers
+from tandem.comparing.comparison import PUBLISHED, Comparison
+from tandem.report import charts, drawing, layout
+from tandem.report.layout import Shown
 from tandem.report.outcomes import outcomes
 from tandem.report.text import number, words
 
+# Terms in the order of the legend. The report explains those that it uses.
+TERMS = {
+    "bit-equal": "all losses, weights and predictions have the same bits",
+    "within rounding": "the losses differ by no more than rounding explains, which was measured",
+    "statistically compatible": "the scores differ by no more than the spread over seeds",
+    "published": "results of the named machine that come with the project (docs/published.json)",
+    "skill": "the share of the error of the forecast “nothing changes” that is removed; 0 is no better, 1 is perfect",
+    "event F1": "the harmonic mean of the found share of the events and the true share of the found ones",
+    "1-NN": "each sequence gets the class of the most similar training sequence",
+    "persistence": "the forecast that nothing changes",
+    "fp32": "numbers of 32 bits",
+}
 
-def write_report(path: Path, sections: Sequence[ReportSection], outdated: Sequence[Mapping[str, str]] = ()) -> None:
+
+def write_report(path: Path, comparisons: Sequence[Comparison], outdated: Sequence[Mapping[str, str]] = ()) -> None:
     """Write the report to `path`. Any text may come from a user's data.
 
     `outdated`: workload, device and reason of runs that are left out (stages/compare.py).
@@ -34,31 +48,46 @@ def write_report(path: Path, sections: Sequence[ReportSection], outdated: Sequen
         lstrip_blocks=True,
     )
     environment.filters |= {"number": number, "words": words, "svg_address": cache(drawing.svg_address)}
-    environment.filters |= {"explained": answers.explained, "code": with_code, "capitalized": charts.capitalized}
-    rows, hardware = comparison.named([row for section in sections for row in section.rows])
-    labelled = iter(rows)
-    shown = [replace(section, rows=list(islice(labelled, len(section.rows)))) for section in sections]
+    environment.filters |= {"explained": explained, "code": with_code, "capitalized": charts.capitalized}
+    every = [[*each.sides, *(known.side for known in each.references)] for each in comparisons]
+    labelled, hardware = layout.labelled([side for sides in every for side in sides])
+    of_all = iter(labelled)
+    own = [each for each in labelled if each.side.name != PUBLISHED]
     alone: dict[str, list[str]] = {}  # reason -> workloads with nothing to compare with
-    for own in (section.comparison for section in shown):
-        if not own.judgements and not own.references:
-            alone.setdefault(own.no_reference, []).append(own.workload)
+    for each in comparisons:
+        if not each.judgements and not each.references:
+            alone.setdefault(each.no_reference, []).append(each.workload)
     with drawing.chart_style():
-        pages = [page(section) for section in shown]
+        pages = [page(each, list(islice(of_all, len(sides)))) for each, sides in zip(comparisons, every, strict=True)]
         template = environment.get_template("report.html.j2")
         content = dict(
-            rows=[row for section in shown for row in section.own],
-            columns={name: comparison.COLUMNS[name] for name in ("score", "epoch", "rate", "training", "memory")},
+            rows=[each.row for each in own],
+            columns={name: layout.COLUMNS[name] for name in ("score", "epoch", "rate", "training", "memory")},
             hardware=hardware,
             pages=pages,
             outdated=outdated,
             alone=alone,
-            seconds_of_more_seeds=comparison.seconds_of_more_seeds([row for section in shown for row in section.own]),
+            seconds_of_more_seeds=layout.seconds_of_more_seeds([each.row for each in own]),
             has_verdicts=any(page["verdict"] for page in pages),
-            answers=answers.answers(shown),
-            times=[hour(row["measured_at"]) for section in shown for row in section.own],
+            answers=answers(comparisons),
+            times=[hour(each.row["measured_at"]) for each in own],
         )
-        text = template.render(content, legend=answers.legend(template.render(content, legend={})))
+        text = template.render(content, legend=legend(template.render(content, legend={})))
     files.write_text(path, text)
+
+
+def explained(text: object) -> Markup:
+    """Return `text` as HTML in which each of TERMS shows its meaning when the pointer is on it."""
+
+    def with_title(match: re.Match[str]) -> str:
+        return f'<abbr title="{escape(TERMS[match[0]])}">{match[0]}</abbr>'
+
+    return Markup(re.sub("|".join(map(re.escape, TERMS)), with_title, str(escape(text))))
+
+
+def legend(text: str) -> dict[str, str]:
+    """Return the terms that occur in the text of the report, with their meaning."""
+    return {term: meaning for term, meaning in TERMS.items() if term in text}
 
 
 def hour(time: str) -> str:
@@ -71,21 +100,21 @@ def with_code(text: str) -> Markup:
     return Markup(re.sub("`([^`]*)`", r"<code>\1</code>", str(escape(text))))
 
 
-def page(section: ReportSection) -> dict[str, Any]:
-    """Return one workload as the template takes it."""
-    rows = section.own
-    first, label = rows[0], f", {rows[0]['label']}" if len(rows) > 1 else ""
-    of_training = [charts.scores(section.rows), charts.losses(rows), charts.validation(rows)]
-    of_training += [charts.over_time(row) for row in rows]
-    names = dict.fromkeys(name for row in rows for name in row["metrics"])
-    metrics = [{"metric": words(name), **{row["label"]: row["metrics"].get(name) for row in rows}} for name in names]
+def page(comparison: Comparison, shown: Sequence[Shown]) -> dict[str, Any]:
+    """Return one workload as the template takes it. `shown`: one's own sides, then the published ones."""
+    own = shown[: len(comparison.sides)]
+    run, label = own[0].side.runs[0], f", {own[0].label}" if len(own) > 1 else ""
+    of_training = [charts.scores(shown), charts.losses(own), charts.validation(own), *map(charts.over_time, own)]
+    names = dict.fromkeys(name for each in own for name in each.row["metrics"])
+    metrics = [{"metric": words(name), **{each.label: each.row["metrics"].get(name) for each in own}} for name in names]
     return {
-        "section": section,
-        "lines": [(row["colour"], comparison.cells(row)) for row in section.rows],
-        "baseline": comparison.baseline(first),
-        "verdict": comparison.verdict(section),
-        "sentences": comparison.sentences(section.comparison),
+        "workload": comparison.workload,
+        "own": own,
+        "lines": [(each.colour, layout.cells(each)) for each in shown],
+        "baseline": layout.baseline(own[0].side),
+        "verdict": comparison.summaries,
+        "sentences": comparison.sentences,
         # The predictions are those of the first device and seed.
-        "charts": [*filter(None, of_training), *outcomes(first["run"], f"{label}{charts.first_seed(rows)}")],
-        "tables": {"Metrics": metrics, f"Scores in detail{label}": first["run"].table("scores")},
+        "charts": [*filter(None, of_training), *outcomes(run, f"{label}{charts.first_seed(own)}")],
+        "tables": {"Metrics": metrics, f"Scores in detail{label}": run.table("scores")},
     }

@@ -1,6 +1,6 @@
 """Formats the values of a recorded run as text for people."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 
@@ -29,11 +29,6 @@ def score_text(value: float) -> str:
 
 def counted(count: int, one: str, many: str | None = None) -> str:
     return f"{count:,} {one if count == 1 else many or one + 's'}"
-
-
-def joined(parts: Sequence[str]) -> str:
-    """Return `a, b and c`."""
-    return " and ".join(filter(None, (", ".join(parts[:-1]), parts[-1])))
 
 
 WORDS = {"mae": "MAE", "rmse": "RMSE", "f1": "F1", "r2": "R2", "num": "number of"}

@@ -2,8 +2,9 @@
 
 `open_folder` opens a run from its files: results/runs/<workload>/<device>/ with the files of every seed, a copy of it
 from another machine, or a copy of a run's artifacts in MLflow. tandem/tracking/recorded.py finds runs by name and opens
-them from MLflow. All code that compares, shows, verifies or reports runs uses `Run`. This module imports neither torch
-nor mlflow.
+them from MLflow. Published runs and reruns (published.py and rerun.py in tandem/comparing) are a `Run` too; their
+records have what is known. All code that compares, shows, verifies or reports runs uses `Run`. This module imports
+neither torch nor mlflow.
 
     train/result/<seed>/         the first seed: train.json, model.json, history.csv, weights
     train/measured/<seed>/       timing.json, timings.csv, mlflow.json
@@ -22,6 +23,7 @@ from typing import Any
 
 from tandem import files
 from tandem.command import WrongArgument
+from tandem.params.parsing import value_at
 from tandem.params.task_attributes import recorded_attributes
 from tandem.runs import schemas
 from tandem.runs.schemas import ScoreRecord, TimingRecord, TrainRecord
@@ -89,26 +91,36 @@ class Run:
         return self.train["realized"].get("threads") if observed is None else round(observed)
 
     @cached_property
+    def block(self) -> dict[str, Any]:
+        """The workload's block of params.yaml in force. Its `evaluate` may be newer than the training."""
+        evaluated = {"evaluate": self.score["evaluate"]} if self.score and "evaluate" in self.score else {}
+        return {**self.train["block"], **evaluated}
+
+    @property
+    def realized(self) -> dict[str, Any]:
+        """The settings in force, where the data was, and the fallbacks."""
+        return {**self.train["realized"], **self.timing["placement"]}
+
+    @property
+    def has_groups(self) -> bool:
+        """Whether the test sequences have groups, from a column of the table or from a source of the workload's own."""
+        return "test/groups.npy" in self.train["digests"]["data"]["prepared"]
+
+    @cached_property
     def manifest(self) -> dict[str, Any]:
-        """Everything needed to compare the run with a run from any machine, or to reproduce it. It has the keys of the
-        records, with all settings in `realized`, all digests in `digests`, and the score in `result`.
+        """The three records as one, in which dotted paths name values: all that makes a run comparable and repeatable.
+        It has all settings in `realized`, all digests in `digests`, and the score in `result`.
         """
-        own = ("schema", "files", "placement", "mlflow", "probe", "not_probed", "summary_lines")
-        records = {**self.train, **self.timing}
-        found: dict[str, Any] = {name: value for name, value in records.items() if name not in own}
-        found["realized"] = {**self.train["realized"], **self.timing["placement"]}
+        found: dict[str, Any] = {**self.train, **self.timing, "block": self.block, "realized": self.realized}
         found["threads"] = self.threads
         if self.score:
-            found["digests"] = {**self.train["digests"], "predictions": self.score["files"]["predictions.csv"]}
-            if "evaluate" in self.score:  # it may be newer than the training
-                found["block"] = {**self.train["block"], "evaluate": self.score["evaluate"]}
-            found["result"] = {
-                name: self.score[name]
-                for name in ("score_name", "metrics", "weights", "own_metrics")
-                if name in self.score
-            }
-            found["result"]["paired"] = self.task_attributes["paired"]
+            found["digests"] = {**self.train["digests"], "predictions": self.digests.get("predictions.csv")}
+            found["result"] = self.score
         return found
+
+    def value(self, path: str) -> Any:
+        """The value in the manifest with this dotted path; None if the records lack it."""
+        return value_at(self.manifest, path)
 
     @cached_property
     def task_attributes(self) -> dict[str, Any]:

@@ -1,0 +1,64 @@
+"""The first sentences of the report, which answer what its reader asks: which device was used and why, whether a
+speed-up was measured, and whether the results repeat.
+"""
+
+from collections.abc import Iterator, Sequence
+
+from tandem.comparing.comparability import short_hardware
+from tandem.comparing.comparison import KINDS, Comparison
+from tandem.comparing.rerun import STATUS
+from tandem.messages import joined
+
+BOTH_DEVICES = "`dvc exp run -S 'devices=[cpu,cuda]' -S 'seeds=[0,1,2,3,4]'`"
+# Verdicts on published results, of several workloads and of one.
+REPEATED = {
+    "bit-equal": ("repeat the published results bit for bit", "repeats the published result bit for bit"),
+    "within rounding": (
+        "agree with the published results within rounding",
+        "agrees with the published result within rounding",
+    ),
+    "statistically compatible": (
+        "have scores that are statistically compatible with the published ones",
+        "has a score that is statistically compatible with the published one",
+    ),
+    "inconclusive": ("have too few published seeds to be judged", "has too few published seeds to be judged"),
+    "different": ("differ from the published results", "differs from the published result"),
+    "": ("have no published results to repeat", "has no published result to repeat"),
+}
+
+
+def answers(comparisons: Sequence[Comparison]) -> list[str]:
+    return [devices(comparisons), speed(comparisons), "; ".join(repeated(comparisons)) + "."]
+
+
+def devices(comparisons: Sequence[Comparison]) -> str:
+    runs = [side.runs[0] for each in comparisons for side in each.sides]
+    names = {run.device: short_hardware(run.timing["hardware"]["name"]) for run in runs}
+    used = joined([f"the {KINDS.get(kind, kind)} ({name})" for kind, name in sorted(names.items())])
+    why = runs[0].timing["hardware"].get("why_not_cuda") if set(names) == {"cpu"} else ""
+    reason = f", because PyTorch can use no GPU here: {why}" if why else ""
+    return f"Trained on {used}{reason}."
+
+
+def speed(comparisons: Sequence[Comparison]) -> str:
+    """Whether one device was found to be faster than the other."""
+    found = [f"{each.workload}: {judged.summaries[0]}" for each in comparisons for judged in each.judgements]
+    if found:
+        return f"Speed of the devices: {'; '.join(found)}."
+    (kind, *_) = {side.kind for each in comparisons for side in each.sides}
+    return (
+        f"Whether a GPU is faster was not measured, because only the {kind} was used; on a machine "
+        f"with a GPU, {BOTH_DEVICES} measures it."
+    )
+
+
+def repeated(comparisons: Sequence[Comparison]) -> Iterator[str]:
+    """Say which workloads repeat the published results, by the strongest verdict on each."""
+    by_verdict: dict[str, list[str]] = {}
+    for each in comparisons:
+        verdicts = [known.verdict.name for known in each.references if known.verdict]
+        best = min(verdicts, key=list(STATUS).index, default="")
+        by_verdict.setdefault(best if best in REPEATED else "", []).append(each.workload)
+    for verdict in sorted(by_verdict, key=list(REPEATED).index):
+        workloads = by_verdict[verdict]
+        yield f"{joined(workloads)} {REPEATED[verdict][len(workloads) == 1]}"

@@ -1,0 +1,190 @@
+"""Tables of comparisons: Markdown for a terminal and for compare.md, and cells for the report.
+
+Hardware has short names, and each full name appears once.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tandem.comparing.comparability import short_hardware
+from tandem.comparing.comparison import KINDS, PUBLISHED, Comparison, Side
+from tandem.report.text import score_text, seconds, words
+
+NUM_PUBLISHED_COLOURS = 4  # of drawing.DEVICE_COLOURS
+COLUMNS = {  # of compare.md; the report shows those that report.py selects
+    "workload": "workload",
+    "device": "device",
+    "score": "test score",
+    "epoch": "seconds per epoch",
+    "rate": "samples/s",
+    "training": "training (s)",
+    "memory": "peak memory",
+    "measured": "measured",
+}
+
+
+@dataclass(frozen=True)
+class Cell:
+    text: str
+    details: tuple[str, ...] = ()  # the lines below the text
+
+
+@dataclass(frozen=True)
+class Hardware:
+    """A device with its short name in tables and charts."""
+
+    css: str
+    label: str
+    name: str
+
+
+@dataclass(frozen=True)
+class Shown:
+    """A side as tables and charts show it."""
+
+    side: Side
+    label: str
+    colour: str
+
+    @property
+    def row(self) -> dict[str, Any]:
+        return self.side.row
+
+
+def labelled(sides: Sequence[Side]) -> tuple[list[Shown], list[Hardware]]:
+    """Return the sides with a label and a colour, and the hardware that they stand for.
+
+    Labels are `CPU`, or `CPU 1` and `CPU 2` if sides come from two machines. Published machines differ in colour.
+    """
+    found: dict[tuple[str, str], Hardware] = {}
+    for kind in sorted({side.name: None for side in sides}, key=lambda kind: kind == PUBLISHED):
+        names = list(dict.fromkeys(side.row["device_name"] for side in sides if side.name == kind))
+        here = {each.name: f"the same as {each.label}" for each in found.values()}
+        for index, name in enumerate(names, 1):
+            label = KINDS.get(kind, kind) if len(names) == 1 else f"{KINDS.get(kind, kind)} {index}"
+            shown = here.get(name, short_hardware(name)) if kind == PUBLISHED else name
+            number = (index - 1) % NUM_PUBLISHED_COLOURS + 1
+            css = f"{kind}-{number}" if kind == PUBLISHED and number > 1 else kind
+            found[kind, name] = Hardware(css, label, shown)
+    hardware = [found[side.name, side.row["device_name"]] for side in sides]
+    # `cpu` and `auto` may be the same device.
+    num = Counter((side.row["workload"], each.label) for side, each in zip(sides, hardware, strict=True))
+    labels = [
+        f"{each.label} ({side.row['requested']})" if num[side.row["workload"], each.label] > 1 else each.label
+        for side, each in zip(sides, hardware, strict=True)
+    ]
+    colours = [each.css for each in hardware]
+    return [Shown(*each) for each in zip(sides, labels, colours, strict=True)], list(found.values())
+
+
+def cells(shown: Shown) -> dict[str, Cell]:
+    """Return the cells of a side, one for each of COLUMNS."""
+    row = shown.row
+    num_seeds, score_details, epoch_details = len(row["seeds"]), [words(row["score_name"])], []
+    if num_seeds > 1:
+        lowest, highest = score_text(row["score_lowest"]), score_text(row["score_highest"])
+        score_details += [f"mean of {num_seeds} seeds", f"{lowest} to {highest}"]
+        if len(timed := [run["epoch_seconds"] for run in row["runs"] if run["epoch_seconds"] is not None]) > 1:
+            epoch_details = [f"median of {len(timed)} processes", f"{seconds(min(timed))} to {seconds(max(timed))}"]
+    if row["is_fitted"]:
+        epoch_details.append("one fit, no epochs")
+    if row["epoch_joules"] is not None:
+        epoch_details.append(f"{row['epoch_joules']:,.4g} J")
+    if row["busy"]:
+        epoch_details += ["busy machine", row["busy"]]
+    threads = {None: "", 1: "1 thread, "}.get(row["threads"], f"{row['threads']} threads, ")
+    training_details = [f"{row['train_joules']:,.4g} J"] if row["train_joules"] is not None else []
+    if "total_seconds" in (together := row["replicates"]):
+        concurrently = f", {together['num_at_once']} at a time" if together["num_at_once"] > 1 else ""
+        training_details.append(f"{together['num_seeds']} more seeds: {together['total_seconds']:,.0f} s{concurrently}")
+    return {
+        "workload": Cell(row["workload"], (f"{row['task']}, {'fitted ' * row['is_fitted']}{row['model']}",)),
+        "device": Cell(shown.label, (f"{threads if row['device'] == 'cpu' else ''}{row['precision']}",)),
+        "score": Cell(score_text(row["score"]), tuple(score_details)),
+        "epoch": measured(shown, "epoch_seconds", seconds, *epoch_details),
+        "rate": measured(shown, "samples_per_second", "{:,.0f}".format),
+        "training": measured(shown, "train_seconds", "{:,.1f}".format, *training_details),
+        "memory": memory(shown),
+        "measured": Cell(row["measured_at"][:10], (f"{row['measured_at'][11:16]} on {row['measured_on']}",)),
+    }
+
+
+def measured(shown: Shown, name: str, show: Callable[[float], str], *details: str) -> Cell:
+    """Return the cell of a measurement, or why there is none."""
+    value = shown.row[name]
+    return Cell("", (missing_reason(shown, name),)) if value is None else Cell(show(value), details)
+
+
+def missing_reason(shown: Shown, name: str) -> str:
+    known = "not published" if shown.side.name == PUBLISHED else "no reason is recorded"
+    return str(shown.row["missing_reasons"].get(name, known))
+
+
+def memory(shown: Shown) -> Cell:
+    """Return the peak of the device's own memory; for a CPU, of the process."""
+    name, kind = "peak_allocated_mib", "MiB of VRAM"
+    if shown.row["device"] == "cpu":
+        name, kind = "peak_rss_mib", "MiB of RAM"
+    if (value := shown.row[name]) is None:
+        return Cell("" if shown.side.name == PUBLISHED else "not measured", (missing_reason(shown, name),))
+    return Cell(f"{value:,.0f}", (kind,))
+
+
+def baseline(side: Side) -> Cell:
+    """Return the strongest baseline of the score, with the others as details."""
+    if found := side.baselines:
+        (name, value), *others = found
+        return Cell(score_text(value), (name, *(f"{each}: {score_text(other)}" for each, other in others)))
+    return Cell("0", (side.row["zero"],)) if side.row["zero"] else Cell("")
+
+
+def seconds_of_more_seeds(rows: Sequence[Mapping[str, Any]]) -> float | None:
+    """Return from rows of compare.json the seconds of four more seeds, one after the other; None if there are several
+    seeds already. On a CPU with several cores it takes less.
+    """
+    if any(len(row["seeds"]) > 1 for row in rows):
+        return None
+    return 4 * sum(row["train_seconds"] or 0.0 for row in rows)
+
+
+def score_table(sides: Sequence[Side]) -> list[str]:
+    """Return the lines of the table of compare.md."""
+    lines = [list(COLUMNS.values())]
+    for found in map(cells, labelled(sides)[0]):
+        lines.append([" ".join((found[name].text, ", ".join(found[name].details))).strip() for name in COLUMNS])
+    return table(lines)
+
+
+def first_verdicts(short_verdicts: Mapping[str, Sequence[str]]) -> list[str]:
+    """Return a line for each workload: the first of its verdicts in a few words."""
+    return [f"{workload}: {found[0]}" for workload, found in short_verdicts.items() if found]
+
+
+def summary(sides: Sequence[Side], verdicts: Sequence[str]) -> str:
+    """Return compare.md: the hardware, the table, the verdicts, then the remarks on each run."""
+    shown, hardware = labelled(sides)
+    # The bottleneck of the training, the purposes of its memory, the use of its device.
+    remarks = [
+        f"- {each.row['workload']} on {each.label}: {each.row['sentence']}"
+        + "".join(f"\n  - {line}" for line in each.row["summary_lines"].values())
+        for each in shown
+    ]
+    named_once = "; ".join(f"{each.label}: {each.name}" for each in hardware)
+    return "\n".join([named_once, "", *score_table(sides), "", *(f"- {each}" for each in verdicts), *remarks]) + "\n"
+
+
+def details(found: Comparison) -> str:
+    """Return the recorded values of all sides as a table, with `*` at those that differ, and the sentences."""
+    lines = [("", found.workload, *(side.name for side in found.sides))]
+    lines += [("*" if row.differs else "", row.what, *row.cells) for row in found.rows]
+    return "\n".join([*table(lines), "", *(f"- {sentence}" for sentence in found.sentences)])
+
+
+def table(lines: Sequence[Sequence[str]]) -> list[str]:
+    """Return a Markdown table that is also readable in a terminal. The first line is its header."""
+    escaped = [[cell.replace("|", r"\|") for cell in line] for line in lines]
+    widths = [max(3, *map(len, column)) for column in zip(*escaped, strict=True)]
+    found = [f"| {' | '.join(cell.ljust(n) for cell, n in zip(line, widths, strict=True))} |" for line in escaped]
+    return [found[0], f"|{'|'.join('-' * (width + 2) for width in widths)}|", *found[1:]]
