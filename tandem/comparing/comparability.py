@@ -44,13 +44,18 @@ SETTINGS = {"cpu governor": "cpu_governor", "power limit watts": "gpu.power_limi
 
 
 @dataclass(frozen=True)
-class Mismatch:
+class Row:
+    """A recorded value of two or more sides."""
+
     what: str
-    first: str  # both values as shown in a sentence
-    second: str
+    cells: tuple[str, ...]  # the value as shown, one for each side
+
+    @property
+    def differs(self) -> bool:
+        return len(set(self.cells)) > 1
 
     def __str__(self) -> str:
-        return f"{self.what} ({self.first} vs {self.second})"
+        return f"{self.what} ({' vs '.join(self.cells)})"
 
 
 @dataclass(frozen=True)
@@ -59,7 +64,7 @@ class Comparability:
 
     # The work differs, memory ran out (the fallbacks slow down the steps after it), or a GPU was shared.
     refusals: tuple[str, ...]
-    named: tuple[Mismatch, ...]  # the subject of the comparison, and differences that are reported with the ratio
+    named: tuple[Row, ...]  # the subject of the comparison, and differences that are reported with the ratio
     notes: tuple[str, ...]  # possible influences on the times: versions, and the machine's state during training
 
 
@@ -85,7 +90,7 @@ def compare_sides(sides: Mapping[str, Sequence[Run]]) -> Comparability:
     return Comparability(tuple(dict.fromkeys(refusals)), tuple(naming(first, second)), tuple(dict.fromkeys(notes)))
 
 
-def refusing(first: Run, second: Run) -> Iterator[Mismatch]:
+def refusing(first: Run, second: Run) -> Iterator[Row]:
     yield from differing(first, second, "workload", "workload")
     yield from of_data(first, second)
     yield from of_group([train_parameters(each) for each in (first, second)], "{}", "parameters")
@@ -95,15 +100,15 @@ def refusing(first: Run, second: Run) -> Iterator[Mismatch]:
     yield from of_group([each.train["digests"]["code"] for each in (first, second)], "code: {}", "files")
     releases = [run.value("environment.versions.torch").partition("+")[0] for run in (first, second)]
     if releases[0] != releases[1]:
-        yield Mismatch("torch", *releases)
+        yield Row("torch", tuple(releases))
 
 
-def naming(first: Run, second: Run) -> Iterator[Mismatch]:
+def naming(first: Run, second: Run) -> Iterator[Row]:
     for what, path in NAMED.items():
         yield from differing(first, second, what, path, ABSENT.get(what, NOT_RECORDED))
 
 
-def of_environment(first: Run, second: Run) -> Iterator[Mismatch]:
+def of_environment(first: Run, second: Run) -> Iterator[Row]:
     yield from differing(first, second, "commit", "tree.commit")
     yield from differing(first, second, "patch of uncommitted changes", "tree.patch_sha256", absent="none")
     yield from differing(first, second, "locked packages", "environment.requirements_sha256")
@@ -114,13 +119,13 @@ def of_environment(first: Run, second: Run) -> Iterator[Mismatch]:
         yield from differing(first, second, shown, f"environment.versions.{name}")
 
 
-def of_data(first: Run, second: Run) -> Iterator[Mismatch]:
+def of_data(first: Run, second: Run) -> Iterator[Row]:
     """Yield only the first cause of different data: the raw table, the sequences of the splits, or the preparation."""
     # Data from a source of the workload's own has no table, and may have no files of sequence ids.
     found = list(differing(first, second, "data: raw table", "digests.data.table"))
     divisions = [division(run) for run in (first, second)]
     if not found and divisions[0] != divisions[1]:
-        found = [Mismatch("data: sequences of the splits", *map(short, divisions))]
+        found = [Row("data: sequences of the splits", tuple(map(short, divisions)))]
     packed = [run.train["digests"]["data"]["packed"] for run in (first, second)]
     yield from found or of_group(packed, "data: packed {} split", "splits")
 
@@ -140,13 +145,13 @@ def train_parameters(run: Run) -> dict[str, Any]:
     return {name.removeprefix("train."): value for name, value in found if name.startswith("train.")}
 
 
-def of_group(both: Sequence[Mapping[str, Any]], form: str, many: str) -> Iterator[Mismatch]:
+def of_group(both: Sequence[Mapping[str, Any]], form: str, many: str) -> Iterator[Row]:
     """Yield the values in which two groups differ. `form`: a value's name; `many`: the name of several values."""
     names = [name for name in differing_names(*both) if name not in CHOICES]
     for name in names[:MAX_LISTED]:
-        yield Mismatch(form.format(name), *(short(own.get(name, "absent")) for own in both))
+        yield Row(form.format(name), tuple(short(own.get(name, "absent")) for own in both))
     if len(names) > MAX_LISTED:
-        yield Mismatch(form.format(f"{len(names) - MAX_LISTED} more {many}"), "one value", "another")
+        yield Row(form.format(f"{len(names) - MAX_LISTED} more {many}"), ("one value", "another"))
 
 
 # The machine's state in `conditions` (tandem/machine/conditions.py): before, after, between.
@@ -216,11 +221,11 @@ def best_threads(run: Run) -> str:
     )
 
 
-def differing(first: Run, second: Run, what: str, path: str, absent: str = NOT_RECORDED) -> Iterator[Mismatch]:
-    """Yield a mismatch if the values differ."""
+def differing(first: Run, second: Run, what: str, path: str, absent: str = NOT_RECORDED) -> Iterator[Row]:
+    """Yield the values if they differ."""
     pair = [run.value(path) for run in (first, second)]
     if pair[0] != pair[1]:
-        yield Mismatch(what, *(absent if value is None else short(value) for value in pair))
+        yield Row(what, tuple(absent if value is None else short(value) for value in pair))
 
 
 def short(value: Any) -> str:

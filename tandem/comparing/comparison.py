@@ -11,13 +11,14 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
 from tandem.comparing import differences
 from tandem.comparing.comparability import (
     Comparability,
+    Row,
     best_threads,
     compare_sides,
     hardware_and_settings,
@@ -26,7 +27,7 @@ from tandem.comparing.comparability import (
 from tandem.comparing.differences import Difference, Rows, mean_and_range
 from tandem.comparing.rerun import STATUS, Envelope, Verdict
 from tandem.comparing.speed_up import SpeedUp, unpaired_speed_up
-from tandem.comparing.table import Row, rows_of
+from tandem.comparing.table import rows_of
 from tandem.machine.conditions import busy
 from tandem.runs.quantities import COMPARED, TIMES
 from tandem.runs.run import Run
@@ -114,7 +115,16 @@ class Side:
             "zero": first.task_attributes["zero"],
             "baselines": first.task_attributes["baselines"],
             "seeds": [run.seed for run in self.runs],
-            "runs": [values_of_seed(run) for run in self.runs],
+            "runs": [
+                {
+                    "seed": run.seed,
+                    "score": run.test_score,
+                    **{name: run.timing["timing"].get(name) for name in TIMES},
+                    "measured_at": run.timing["measured_at"],
+                    "tracking": run.timing.get("mlflow", {}),
+                }
+                for run in self.runs
+            ],
             "replicates": dict(self.replicates),
             "busy": next(filter(None, (busy(run.timing["conditions"]) for run in self.runs if run.is_timed)), ""),
             "score": statistics.fmean(scores),
@@ -151,12 +161,6 @@ class Side:
         if equal := [text for text, value in known if score == value]:
             found.append(f"As good as {' and '.join(equal)}")
         return found
-
-
-def values_of_seed(run: Run) -> dict[str, Any]:
-    times = {name: run.timing["timing"].get(name) for name in TIMES}
-    measured = {"measured_at": run.timing["measured_at"], "tracking": run.timing.get("mlflow", {})}
-    return {"seed": run.seed, "score": run.test_score, **times, **measured}
 
 
 def reduced(reduce: Callable[[Sequence[float]], float], values: Iterable[float | None]) -> float | None:
@@ -289,8 +293,8 @@ def speed_sentence(
 ) -> str:
     timed = speed["about"] if speed else {first.name: {}, second.name: {}}
     sides = [hardware_and_settings(side.runs[0], timed[side.name].get("threads")) for side in (first, second)]
-    differing = [f"{each.what} ({each.second} vs {each.first})" for each in found.named]
-    others = " and ".join(each for each in differing if each.startswith(NOT_DESCRIBED))
+    differing = (replace(each, cells=each.cells[::-1]) for each in found.named if each.what in NOT_DESCRIBED)
+    others = " and ".join(map(str, differing))
     other_differences = f"; they also differ in {others}" if others else ""
     return f"{speed_up.sentence(first.name, second.name)}. {sides[1]} vs {sides[0]}{other_differences}"
 

@@ -5,10 +5,9 @@ A row is shown if the sides differ in it, if it is always of interest, or if it 
 
 import statistics
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
-from tandem.comparing.comparability import NAMED, parameters_of, short, short_hardware
+from tandem.comparing.comparability import NAMED, Row, parameters_of, short, short_hardware
 from tandem.files import digest
 from tandem.params.parsing import differing_names
 from tandem.runs.quantities import QUANTITIES
@@ -16,16 +15,6 @@ from tandem.runs.run import Run
 
 # Rows that the table shows even if all sides agree.
 ALWAYS = ("network", "device", "hardware", "machine", "threads", "precision", "commit")
-
-
-@dataclass(frozen=True)
-class Row:
-    what: str
-    cells: tuple[str, ...]  # one for each side
-
-    @property
-    def differs(self) -> bool:
-        return len(set(self.cells)) > 1
 
 
 # Name -> path in the manifest.

@@ -64,19 +64,18 @@ def labelled(sides: Sequence[Side]) -> tuple[list[Shown], list[Hardware]]:
         here = {each.name: f"the same as {each.label}" for each in found.values()}
         for index, name in enumerate(names, 1):
             label = KINDS.get(kind, kind) if len(names) == 1 else f"{KINDS.get(kind, kind)} {index}"
-            shown = here.get(name, short_hardware(name)) if kind == PUBLISHED else name
+            full = here.get(name, short_hardware(name)) if kind == PUBLISHED else name
             number = (index - 1) % NUM_PUBLISHED_COLOURS + 1
             css = f"{kind}-{number}" if kind == PUBLISHED and number > 1 else kind
-            found[kind, name] = Hardware(css, label, shown)
+            found[kind, name] = Hardware(css, label, full)
     hardware = [found[side.name, side.row["device_name"]] for side in sides]
-    # `cpu` and `auto` may be the same device.
     num = Counter((side.row["workload"], each.label) for side, each in zip(sides, hardware, strict=True))
-    labels = [
-        f"{each.label} ({side.row['requested']})" if num[side.row["workload"], each.label] > 1 else each.label
-        for side, each in zip(sides, hardware, strict=True)
-    ]
-    colours = [each.css for each in hardware]
-    return [Shown(*each) for each in zip(sides, labels, colours, strict=True)], list(found.values())
+    shown = []
+    for side, each in zip(sides, hardware, strict=True):
+        # `cpu` and `auto` may be the same device.
+        requested = f" ({side.row['requested']})" if num[side.row["workload"], each.label] > 1 else ""
+        shown.append(Shown(side, f"{each.label}{requested}", each.css))
+    return shown, list(found.values())
 
 
 def cells(shown: Shown) -> dict[str, Cell]:

@@ -19,7 +19,6 @@ from tandem.comparing.differences import MEASURES, Margin, Pairs, difference, ma
 from tandem.comparing.table import rows_of
 from tandem.params.parsing import INTRODUCED
 from tandem.params.schema import Evaluate, OwnSequences, OwnSeries, OwnSource, SequenceTable, Series, Train
-from tandem.report.comparison import score_summary
 from tandem.runs.run import Run
 from tandem.runs.schemas import TrainRecord
 from tandem.tasks import detect, statistics
@@ -98,7 +97,7 @@ def run_of(manifest: dict[str, Any], predictions: list[dict[str, Any]] | None = 
     timing: Any = {name: value for name, value in manifest.items() if name not in (*train, "result")} | {"files": {}}
     train["realized"] = {name: value for name, value in manifest["realized"].items() if name not in placed}
     timing["placement"] = {name: manifest["realized"][name] for name in placed}
-    timing["timing"] = dict(timing["timing"])
+    timing["timing"] = {"threads": manifest["threads"], **timing["timing"]}
     if predictions is None:
         return Run("a run", train, timing, None, no_file)
     table = io.StringIO()
@@ -111,6 +110,10 @@ def run_of(manifest: dict[str, Any], predictions: list[dict[str, Any]] | None = 
     return Run("a run", train, timing, score, lambda name: (content, name))
 
 
+def comparability(sides: dict[str, list[dict[str, Any]]]) -> Comparability:
+    return compare_sides({name: list(map(run_of, manifests)) for name, manifests in sides.items()})
+
+
 def no_file(name: str) -> tuple[bytes, str]:
     raise FileNotFoundError(name)
 
@@ -118,8 +121,8 @@ def no_file(name: str) -> tuple[bytes, str]:
 def test_a_record_without_a_key_means_the_value_that_the_key_had_when_it_was_introduced():
     complete = changed(CPU, **{"block.train.scaling": "strong", "block.train.loop": None})
     weak = changed(CPU, **{"block.train.scaling": "weak-linear"})
-    assert compare_sides({"old": [CPU], "new": [complete]}).refusals == ()
-    assert compare_sides({"old": [CPU], "new": [weak]}).refusals == ("different scaling (strong vs weak-linear)",)
+    assert comparability({"old": [CPU], "new": [complete]}).refusals == ()
+    assert comparability({"old": [CPU], "new": [weak]}).refusals == ("different scaling (strong vs weak-linear)",)
 
 
 # These keys were required before they got a default, so every record has them.
@@ -144,7 +147,7 @@ def is_left_out(kind: type, key: Field[Any]) -> bool:
 
 def compare_manifests(first: dict[str, Any], second: dict[str, Any]) -> Comparability:
     names = [first["device"], second["device"]] if first["device"] != second["device"] else ["the first", "the second"]
-    return compare_sides({names[0]: [first], names[1]: [second]})
+    return comparability({names[0]: [first], names[1]: [second]})
 
 
 def judge(runs: dict[str, list[Run]], speed: dict[str, Any] | None = None) -> Judgement:
@@ -242,14 +245,14 @@ def test_environment_and_conditions_are_notes_and_no_reasons(changes: dict[str, 
 
 def test_the_runs_of_a_side_must_be_repetitions_of_each_other():
     seeds = [changed(GPU, seed=seed) for seed in range(3)]
-    assert compare_sides({"cpu": [CPU], "cuda": seeds}).refusals == ()
+    assert comparability({"cpu": [CPU], "cuda": seeds}).refusals == ()
     other = changed(GPU, seed=3, hardware={**GPU["hardware"], "name": "NVIDIA L4"}, **{"block.train.batch_size": 8})
-    assert compare_sides({"cpu": [CPU], "cuda": [*seeds, other]}).refusals == (
+    assert comparability({"cpu": [CPU], "cuda": [*seeds, other]}).refusals == (
         "the runs of cuda differ in batch_size (56 vs 8)",
         "the runs of cuda differ in hardware (NVIDIA H100 vs NVIDIA L4)",
     )
     # `auto` measures in every process: that it chose otherwise in one is no other work.
-    found = compare_sides({"cpu": [CPU, changed(CPU, threads=8)], "cuda": seeds})
+    found = comparability({"cpu": [CPU, changed(CPU, threads=8)], "cuda": seeds})
     assert found.refusals == () and "differ in threads (16 vs 8)" in found.notes[0]
 
 
@@ -417,7 +420,7 @@ def test_without_enough_groups_nothing_is_claimed(first: list[dict[str, Any]], r
     found = judge(runs)
     assert reason in found.scores and found.difference.verdict == "inconclusive"
     assert "neither a difference nor equality is shown" in found.scores
-    assert reason in score_summary(found, "cpu", "cuda")
+    assert reason in found.difference.summary("cpu", "cuda")
     same = judge({"cpu": runs["cpu"], "cuda": [run_of(changed(GPU, **prepared), first)]})
     assert same.difference.verdict == "equal"
     without = {name: [run_of(changed(own[0].manifest, **{"digests.data.prepared": {}}), own[0].predictions)]
@@ -537,7 +540,8 @@ def test_a_side_with_more_seeds_than_the_other_names_those_that_are_compared():
         {name: runs[: 3 if name == "cpu" else 1] for name, runs in sides("1" * 20, "0" * 20, "1" * 20).items()}
     )
     assert "accuracy 1.0000 on cpu, seed 0, 0.9500 on cuda: -0.0500" in found.scores
-    rows = rows_of([[changed(CPU, **{"result.metrics.accuracy": score}) for score in (0.5, 0.5, 0.8)], [CPU]])
+    manifests = [changed(CPU, **{"result.metrics.accuracy": score}) for score in (0.5, 0.5, 0.8)]
+    rows = rows_of([[run_of(each, classified("1")) for each in own] for own in (manifests, [CPU])])
     score = next(row for row in rows if row.what == "score")
     assert score.cells[0] == "0.6 (accuracy) (0.5 to 0.8, 3 seeds)", "the mean, as everywhere else"
 
@@ -559,7 +563,7 @@ def test_runs_that_took_no_turns_are_compared_by_their_epochs_and_that_is_said()
     runs = sides("11", "11", "11")
     for side in runs.values():  # the same scatter on both: logs of -s, 0, s
         for run, factor in zip(side, (0.9, 1.0, 1 / 0.9), strict=True):
-            run.manifest["timing"]["epoch_seconds"] *= factor  # type: ignore[index]
+            run.timing["timing"]["epoch_seconds"] *= factor
     half = 2.776445 * math.log(1 / 0.9) * (2 / 3) ** 0.5  # Student's t with 4 degrees
     low, high = 8 * math.exp(-half), 8 * math.exp(half)
     found = judge(runs)

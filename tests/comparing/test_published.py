@@ -10,7 +10,7 @@ import pytest
 from tandem import files
 from tandem.comparing import published
 from tandem.files import ROOT
-from tandem.report import comparison
+from tandem.report import layout
 from tandem.runs import schemas
 from tandem.runs.schemas import TimingRecord
 from tests import tables
@@ -90,7 +90,7 @@ def test_every_place_shows_the_same_published_numbers() -> None:
     tables_of = {name: files.parse_rows(content, name) for name, content in tracked.items()}
     for workload, entries in published.read().items():
         (entry,) = (each for each in entries if each["hardware"]["name"] == tables.MACHINE)
-        shown = comparison.cells({**published.side_of(entry).row, "label": "published", "css": "published"})
+        shown = layout.cells(layout.Shown(published.open_entry(entry).side, "published", "published"))
         line = next(line for line in readme.splitlines() if line.startswith(f"| `{workload}`"))
         assert line.endswith(f"| {shown['epoch'].text} | {shown['rate'].text} |")
         rows = {name: [row for row in table if (row["workload"], row["run"]) == (workload, "published")]

@@ -12,7 +12,8 @@ import pytest
 from tandem.comparing import rerun
 from tandem.files import sha256_file
 from tandem.runs import provenance
-from tandem.runs.run import open_folder
+from tandem.runs.run import Run, open_folder
+from tests.comparing.test_comparing import make_manifest, run_of
 from tests.projects import (
     MODEL,
     RUN,
@@ -96,9 +97,8 @@ def project(trained: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 )
 def test_rounding_is_asked_where_both_draw_and_round_alike(model: dict, device: str, precision: str, may: bool) -> None:
     """A device's own generator draws the dropout, and TF32 rounds 8,192 times as coarsely as fp32."""
-    recorded = {"device": "cuda", "realized": {"precision": precision}, "block": {"train": {"model": model}}}
-    again = {"device": device, "realized": {"precision": "fp32"}}
-    assert rerun.may_round(recorded, again) is may
+    changes = {"realized.precision": precision, "block.train.model": model}
+    assert rerun.may_round(run_of(make_manifest("cuda", **changes)), run_of(make_manifest(device))) is may
 
 
 def test_a_run_made_again_is_bit_equal_and_nothing_of_the_project_changes(project: Path, tmp_path: Path) -> None:
@@ -256,11 +256,14 @@ def retracing(temporary: Path) -> list[str]:
 # The verdict's arithmetic, on numbers that say by themselves what is right.
 
 
-def trained_again(losses: list[float], seed: int = 0, predicted: str = "") -> dict:
-    rows = [{"sequence": str(number), "actual": str(number % 2), "predicted": guess, "confidence": "0.9"}
-            for number, guess in enumerate(predicted)]  # fmt: skip
+def trained_again(losses: list[float], seed: int = 0, predicted: str = "", size: int = 0) -> Run:
+    """`size`: the number of sequences in a group, if there are groups."""
+    rows = [{"sequence": str(number), "actual": str(number % 2), "predicted": guess, "confidence": "0.9",
+             **({"group": str(number // size)} if size else {})} for number, guess in enumerate(predicted)]  # fmt: skip
     epochs = [{"epoch": number, **dict.fromkeys(rerun.LOSSES, loss)} for number, loss in enumerate(losses, 1)]
-    return {"seed": seed, "epochs": epochs, "predictions": rows}
+    prepared = {"test/groups.npy": "9" * 64} if size else {}
+    changes = {"seed": seed, "epochs": epochs, "digests.data.prepared": prepared}
+    return run_of(make_manifest("cpu", **changes), rows or None)
 
 
 def test_the_horizon_ends_where_rounding_nears_what_another_seed_does() -> None:
@@ -300,19 +303,12 @@ def wrong_in(count: int, start: int = 0) -> str:
 def test_beyond_the_horizon_the_scores_decide_against_the_seeds_margin(recorded: str | None, verdict: str) -> None:
     exact = trained_again([1.0], predicted=wrong_in(10))
     others = [trained_again([1.0], seed, wrong_in(count)) for seed, count in ((1, 6), (2, 8), (3, 12), (4, 20))]
-    rows = trained_again([1.0], predicted=recorded)["predictions"] if recorded else None
-    manifest = scored()
-    found = rerun.judge_final_scores(manifest, rows, exact, others, rerun.EnvironmentInfo(), horizon=0)
+    before = trained_again([1.0], predicted=recorded or "")
+    found = rerun.judge_final_scores(before, exact, others, rerun.EnvironmentInfo(), horizon=0)
     assert str(found) == verdict, found.sentence
     other = rerun.EnvironmentInfo(versions=("torch 3 here, 2 recorded",))
     if found.name == "different":
-        assert rerun.judge_final_scores(manifest, rows, exact, others, other, horizon=0).cause == "environment"
-
-
-def scored(*prepared: str) -> dict:
-    """`prepared`: the files that preprocess wrote."""
-    digests = {"data": {"prepared": dict.fromkeys(prepared, "9" * 64)}}
-    return {"result": {"score_name": "accuracy", "paired": "correct"}, "digests": digests}
+        assert rerun.judge_final_scores(before, exact, others, other, horizon=0).cause == "environment"
 
 
 @pytest.mark.parametrize(
@@ -320,17 +316,9 @@ def scored(*prepared: str) -> dict:
 )
 def test_people_decide_whether_the_endpoints_differ(size: int, verdict: str) -> None:
     """150 wrong sequences are those of 150 people, of four, or of two."""
-
-    def named(found: dict) -> dict:
-        rows = [{**row, "group": str(number // size)} for number, row in enumerate(found["predictions"])]
-        return {**found, "predictions": rows}
-
-    exact = named(trained_again([1.0], predicted=wrong_in(10)))
-    others = [named(trained_again([1.0], seed, wrong_in(count))) for seed, count in ((1, 6), (2, 8), (3, 12), (4, 20))]
-    rows = named(trained_again([1.0], predicted=wrong_in(150)))["predictions"]
-    judged = rerun.judge_final_scores(
-        scored("test/groups.npy"), rows, exact, others, rerun.EnvironmentInfo(), horizon=0
-    )
+    recorded, exact = (trained_again([1.0], 0, wrong_in(count), size) for count in (150, 10))
+    others = [trained_again([1.0], seed, wrong_in(count), size) for seed, count in ((1, 6), (2, 8), (3, 12), (4, 20))]
+    judged = rerun.judge_final_scores(recorded, exact, others, rerun.EnvironmentInfo(), horizon=0)
     assert str(judged) == verdict, judged.sentence
     assert ("test groups" in judged.sentence) and ("no 95% interval: 4 test groups" in judged.sentence) == (size == 100)
 

@@ -202,7 +202,7 @@ def test_a_new_quantity_is_a_line_and_the_place_that_measures_it(ready: Path):
     [kept] = unpublished(ready)
     assert json.loads((kept / "train.end.json").read_text())["metrics"]["ram/faults_max"] == 7.5
     code = "from pathlib import Path; from tandem.comparing import table; from tandem.runs import run\n"
-    code += "own = [run.open_folder(Path('results/runs/tiny/cpu')).manifest]\n"
+    code += "own = [run.open_folder(Path('results/runs/tiny/cpu'))]\n"
     code += "print(*table.rows_of([own, own]), sep='\\n')"
     assert "Row(what='page faults', cells=('7.5 faults', '7.5 faults'))" in python(ready, code).stdout.splitlines()
 

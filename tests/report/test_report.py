@@ -7,6 +7,7 @@ import io
 import re
 import subprocess
 from collections.abc import Sequence
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -15,11 +16,11 @@ import pytest
 
 from flows import repro
 from tandem.comparing.comparison import Comparison, Reference, Side, compare
-from tandem.comparing.published import side_of
-from tandem.report import comparison, report
-from tandem.report.comparison import ReportSection
+from tandem.comparing.published import open_entry
+from tandem.report import layout, report
+from tandem.report.layout import Shown
 from tandem.runs.run import Run
-from tests.comparing.test_comparing import SPEED, classified, make_manifest, run_of, sides
+from tests.comparing.test_comparing import SPEED, changed, classified, make_manifest, run_of, sides
 from tests.conftest import CHROMIUM
 
 NASTY = '<b>&"$x$_\u624b'
@@ -27,8 +28,10 @@ REASON = "the device is the CPU: there is no VRAM"
 VOID = {"meta", "img", "br"}
 
 
-def make_run(task: str = "classify", num_epochs: int = 12, **tables: list[dict[str, Any]]) -> Run:
-    """An evaluated run with these tables."""
+def make_run(
+    task: str = "classify", num_epochs: int = 12, of: Run | None = None, **tables: list[dict[str, Any]]
+) -> Run:
+    """An evaluated run with these tables. It has the records of `of`."""
     history = [
         {"epoch": n, "learning_rate": 0.01, "train_loss": 2 / n, "val_loss": 2.2 / n, "val_accuracy": 1 - 0.9 / n}
         for n in range(1, num_epochs + 1)
@@ -41,11 +44,12 @@ def make_run(task: str = "classify", num_epochs: int = 12, **tables: list[dict[s
         writer.writerows(rows)
         return file.getvalue().encode(), name
 
-    block = {"task": task, "preprocess": {"columns": {"target": NASTY, "label": NASTY}}}
-    metrics = {"mae": 1.0, "mean_mae": 2.0, "linear_mae": 3.0}
-    train = {"workload": "one", "block": block, "realized": {"step": "eager"}, "files": {}}
-    score = {"metrics": metrics, "files": {}}
-    return Run("a run", train, {"files": {}}, score, read)  # type: ignore[arg-type]
+    if of is None:
+        columns = {"columns": {"target": NASTY, "label": NASTY}}
+        metrics = {"accuracy": 0.5, "mae": 1.0, "mean_mae": 2.0, "linear_mae": 3.0}
+        changes = {"block.task": task, "block.preprocess": columns, "result.metrics": metrics}
+        of = run_of(make_manifest("cpu", **changes), classified("1"))
+    return replace(of, score={**of.score, "files": {}}, read=read)  # type: ignore[typeddict-item]
 
 
 SCORES = [{"class": NASTY, "f1": 0.5, "num_true": 12}, {"class": "circle", "f1": 1.0, "num_true": None}]
@@ -56,8 +60,10 @@ CONFUSION = [
 ]
 
 
-def make_row(workload: str = "sign", device: str = "cpu", score: float = 0.97, seeds: int = 1) -> dict[str, Any]:
-    """A row as `compare` hands it to the report and to the summary."""
+def make_side(
+    workload: str = "sign", device: str = "cpu", score: float = 0.97, seeds: int = 1, epochs: int = 12, **changes: Any
+) -> Side:
+    """Evaluated trainings as `compare` hands them to the report. `changes`: of a manifest, by dotted path."""
     unmeasured = {"missing_reasons": {"peak_allocated_mib": REASON}} if device == "cpu" else {}
     timing = {
         "samples_per_second": 1564.5,
@@ -66,7 +72,7 @@ def make_row(workload: str = "sign", device: str = "cpu", score: float = 0.97, s
         "peak_allocated_mib": None if device == "cpu" else 212.4,
         **unmeasured,
     }
-    changes = {
+    described = {
         "workload": workload,
         "machine": "desk",
         "measured_at": "2026-11-21T06:19:40+0000",
@@ -79,27 +85,29 @@ def make_row(workload: str = "sign", device: str = "cpu", score: float = 0.97, s
     for seed in range(seeds):
         metrics = {"accuracy": score + 0.004 * seed, "loss": 0.2}
         of_seed = {"seed": seed, "timing": {**timing, "epoch_seconds": 0.25 + 0.01 * seed}, "result.metrics": metrics}
-        runs.append(run_of(make_manifest(device, **changes, **of_seed), classified("1")))
-    return {**Side(device, tuple(runs)).row, "run": make_run(scores=SCORES, confusion=CONFUSION)}
+        run = run_of(changed(make_manifest(device, **described, **of_seed), **changes), classified("1"))
+        runs.append(make_run(num_epochs=epochs, of=run, scores=SCORES, confusion=CONFUSION))
+    return Side(device, tuple(runs))
 
 
-def alone(*rows: dict[str, Any], references: Sequence[Reference] = (), why: str = "") -> ReportSection:
+def alone(side: Side, references: Sequence[Reference] = (), why: str = "") -> Comparison:
     """A workload on one kind of device."""
-    found = Comparison(rows[0]["workload"], (), (), tuple(references), why)
-    return ReportSection([*rows, *(each.row for each in references)], found)
+    return Comparison(side.runs[0].workload, (side,), (), tuple(references), why)
 
 
-def side_by_side(workload: str = "sign", seeds: int = 1, speed: dict[str, Any] = SPEED) -> ReportSection:
-    """A CPU and a GPU that alternated."""
-    rows = [make_row(workload, device, seeds=seeds) for device in ("cpu", "cuda")]
+def side_by_side(workload: str = "sign", seeds: int = 1, speed: dict[str, Any] = SPEED) -> Comparison:
+    """A CPU and a GPU that alternated. Their scores are compared on other predictions than the report's tables show."""
     both = [Side(name, tuple(runs)) for name, runs in sides(*["1" * 20] * seeds).items()]
-    return ReportSection(rows, compare(workload, both, speed))
+    shown = tuple(make_side(workload, device, seeds=seeds) for device in ("cpu", "cuda"))
+    return replace(compare(workload, both, speed), sides=shown)
 
 
 def published(machine: str = "elsewhere") -> Reference:
     seconds = {"0": 0.3, "1": 0.4, "2": 0.5}
     entry = {
         **{"workload": "sign", "requested": "cpu", "device": "cpu", "seed": 0, "epochs": []},
+        **{"digests": {"predictions": "0" * 64}, "environment": {"versions": {}}},
+        "envelope": {"allowed": [], "horizon": 0, "num_perturbed": 4},
         "block": {"task": "classify", "train": {"model": {"name": "gru"}}},
         "realized": {"threads": 1, "precision": "fp32", "out_of_memory": []},
         "hardware": {"name": f"{NASTY} {machine}", "torch": "2.11.0"},
@@ -107,7 +115,7 @@ def published(machine: str = "elsewhere") -> Reference:
         "scores": {"0": 0.95, "1": 0.96, "2": 0.97},
         "timings": {seed: {"epoch_seconds": each, "samples_per_second": 900.0} for seed, each in seconds.items()},
     }
-    return Reference(side_of(entry), None, seed=0)
+    return open_entry(entry)
 
 
 class Page(HTMLParser):
@@ -136,15 +144,15 @@ class Page(HTMLParser):
         return [attributes for name, attributes in self.tags if name == tag]
 
 
-def page_of(path: Path, *sections: ReportSection) -> Page:
-    report.write_report(path, sections)
+def page_of(path: Path, *comparisons: Comparison) -> Page:
+    report.write_report(path, comparisons)
     return Page(path.read_text(encoding="utf-8"))
 
 
 @pytest.fixture(scope="module")
 def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("report") / "report.html"
-    price = {**make_row("price", score=-0.02), "run": make_run()}
+    price = make_side("price", score=-0.02)
     report.write_report(path, [side_by_side(NASTY), alone(price, why="no published result exists")])
     return path
 
@@ -174,8 +182,8 @@ def test_a_name_cannot_break_the_report(written: Path, page: Page):
 
 
 def test_the_first_sentences_say_which_device_and_whether_it_was_faster_and_whether_it_repeats(tmp_path: Path):
-    row = {**make_row(), "why_not_cuda": "no driver"}
-    text = page_of(tmp_path / "cpu.html", alone(row)).text.partition("test score")[0]
+    without_gpu = make_side(**{"hardware.why_not_cuda": "no driver"})
+    text = page_of(tmp_path / "cpu.html", alone(without_gpu)).text.partition("test score")[0]
     for words in (
         "because PyTorch can use no GPU here: no driver.",
         "Whether a GPU is faster was not measured, because only the CPU was used",
@@ -188,7 +196,7 @@ def test_the_first_sentences_say_which_device_and_whether_it_was_faster_and_whet
 
 
 def test_the_terms_of_the_page_are_explained_below_its_table(tmp_path: Path):
-    text = page_of(tmp_path / "terms.html", alone(make_row(), references=[published()])).text
+    text = page_of(tmp_path / "terms.html", alone(make_side(), references=[published()])).text
     assert "results of the named machine that come with the project" in text
     assert "the forecast that nothing changes" not in text  # the page has no forecast
 
@@ -197,49 +205,51 @@ def test_a_value_that_was_not_measured_is_absent_with_its_reason(page: Page):
     for measured in ("-0.0200", "212", "1,564", "0.250", "Measured 2026-11-21 06:19 +0000 on desk", "commit aaaaaaa"):
         assert measured in page.text
     assert page.text.count("there is one kind of device and no published result exists") == 1
-    without = {**make_row(device="cuda"), "peak_allocated_mib": None, "missing_reasons": {"peak_allocated_mib": REASON}}
-    assert comparison.memory(without) == comparison.Cell("not measured", (REASON,))
+    unmeasured = {"timing.peak_allocated_mib": None, "timing.missing_reasons": {"peak_allocated_mib": REASON}}
+    without = Shown(make_side(device="cuda", **unmeasured), "GPU", "cuda")
+    assert layout.memory(without) == layout.Cell("not measured", (REASON,))
 
 
 def test_joules_stand_beside_seconds():
-    cells = comparison.cells({**make_row(), "label": "CPU", "epoch_joules": 12.5, "train_joules": 1234.0})
-    assert cells["epoch"] == comparison.Cell("0.250", ("12.5 J",))
-    assert cells["training"] == comparison.Cell("10.9", ("1,234 J",))
+    side = make_side(**{"timing.epoch_joules": 12.5, "timing.train_joules": 1234.0})
+    cells = layout.cells(Shown(side, "CPU", "cpu"))
+    assert cells["epoch"] == layout.Cell("0.250", ("12.5 J",))
+    assert cells["training"] == layout.Cell("10.9", ("1,234 J",))
 
 
 def test_the_verdict_states_the_ratio_with_its_interval():
-    assert comparison.verdict(side_by_side(seeds=3)) == [
+    assert side_by_side(seeds=3).summaries == [
         "GPU 8.10 times as fast as CPU (95% interval 7.60 to 8.60)",
         "CPU better in accuracy by 0.0500 (95% interval 0.0141 to 0.0859)",
     ]
     slower = {**SPEED, "speed_up": {"ratio": 0.5, "low": 0.4, "high": 1.25, "num_pairs": 5}}
-    [speed, _] = comparison.verdict(side_by_side(speed=slower))
+    [speed, _] = side_by_side(speed=slower).summaries
     assert speed == "No difference in speed detected: 2.00 (95% interval 0.80 to 2.50)"
 
 
 def test_a_busy_machine_is_named_beside_the_seconds_per_epoch(tmp_path: Path):
-    idle = make_row()
-    row = {**idle, "busy": "other processes used 73% of the cores"}
-    assert not idle["busy"] and "busy" not in page_of(tmp_path / "idle.html", alone(idle)).text
-    first_screen = page_of(tmp_path / "busy.html", alone(row)).text.partition("Test accuracy")[0]
-    assert "0.250busy machineother processes used 73% of the cores" in first_screen
-    of_terminal = ["\n".join(repro.table_of([each], {})) for each in (idle, row)]
-    assert "; busy: other processes used 73% of the cores" in of_terminal[1] and "busy" not in of_terminal[0]
+    idle, busy = make_side(), make_side(**{"conditions.between.others_share": 0.73})
+    assert not idle.row["busy"] and "busy" not in page_of(tmp_path / "idle.html", alone(idle)).text
+    first_screen = page_of(tmp_path / "busy.html", alone(busy)).text.partition("Test accuracy")[0]
+    assert "0.250busy machineother processes used 73% of the CPU time" in first_screen
+    of_terminal = ["\n".join(repro.table_of([each.row], {})) for each in (idle, busy)]
+    assert "; busy: other processes used 73% of the CPU time" in of_terminal[1] and "busy" not in of_terminal[0]
 
 
 def test_a_published_run_stands_beside_ones_own(tmp_path: Path):
-    text = page_of(tmp_path / "r.html", alone(make_row(), references=[published()])).text
+    text = page_of(tmp_path / "r.html", alone(make_side(), references=[published()])).text
     assert text.count(f"{NASTY} elsewhere") == 1 and "0.300 to 0.500" in text
     assert "published 0.9600 (0.9500 to 0.9700 over 3 seeds)" in text
 
 
 def test_the_same_input_gives_the_same_report_and_four_workloads_take_less_than_a_megabyte(tmp_path: Path):
-    section = side_by_side(seeds=5)
+    found = side_by_side(seeds=5)
     many = [{"actual": str(n % 30), "predicted": str(n * n % 30)} for n in range(900)]
-    for row in section.rows:
-        row["run"] = make_run(num_epochs=300, confusion=many)
+    of_sides = [[make_run(num_epochs=300, of=run, confusion=many) for run in side.runs] for side in found.sides]
+    shown = [Side(name, tuple(runs)) for name, runs in zip(("cpu", "cuda"), of_sides, strict=True)]
+    found = replace(found, sides=tuple(shown))
     for name in ("first", "second"):
-        report.write_report(tmp_path / name, [section])
+        report.write_report(tmp_path / name, [found])
     assert (tmp_path / "first").read_bytes() == (tmp_path / "second").read_bytes()
     assert (tmp_path / "first").stat().st_size < 250_000
 
@@ -248,8 +258,8 @@ def test_the_same_input_gives_the_same_report_and_four_workloads_take_less_than_
 @pytest.mark.parametrize("width", [390, 1280])
 def test_a_telephone_and_a_laptop_show_the_whole_report(tmp_path: Path, width: int):
     """Nothing makes the page wider, folded parts opened, and every figure is shown."""
-    busy = "other processes used 64% of the CPU time, on average 0.89 of its threads waited for a core"
-    of_busy = alone({**make_row("price"), "busy": busy}, references=[published()])
+    busy = {"conditions.between": {"others_share": 0.64, "waiting_threads": 0.89}}
+    of_busy = alone(make_side("price", **busy), references=[published()])
     report.write_report(tmp_path / "r.html", [side_by_side(seeds=5), of_busy])
     content = re.sub(r"<meta http-equiv[^>]*>", "", (tmp_path / "r.html").read_text(encoding="utf-8"))
     frame = (
