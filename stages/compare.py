@@ -31,10 +31,11 @@ RESTS_ON = ("evaluate/result", "replicate/measured", "train/measured")
 
 
 def main() -> None:
-    params = load_params()
-    by_workload: dict[str, list[Side]] = {}
+    params, by_workload = load_params(), dict[str, list[Side]]()
+    known = published.read() if published.FILE.exists() else {}
     outdated = list[dict[str, str]]()
-    for workload in own_first(params.workloads):
+    # The workloads without published results, which are a user's own, come before the bundled ones.
+    for workload in sorted(params.workloads, key=lambda workload: workload in known):
         for side in evaluated(workload, params.devices, params.seeds):
             if differing := next(filter(None, map(other_parameters, side.runs)), ""):
                 outdated.append(outdated_row(side, differing))
@@ -44,7 +45,7 @@ def main() -> None:
         raise ValueError(
             "results/runs has no evaluated run of params.yaml's workloads, devices and parameters; run `dvc repro`"
         )
-    comparisons = [compared(workload, sides) for workload, sides in by_workload.items()]
+    comparisons = [compared(workload, sides, known.get(workload, [])) for workload, sides in by_workload.items()]
     every = [side for each in comparisons for side in each.sides]
     verdicts = [sentence for each in comparisons for sentence in each.sentences]
     left_out = [f"{each['workload']} on {each['requested']} is left out: {each['reason']}" for each in outdated]
@@ -74,16 +75,6 @@ def outdated_row(side: Side, differing: str) -> dict[str, str]:
     }
 
 
-def own_first(workloads: Iterable[str]) -> list[str]:
-    """Return the workloads without published results, which are a user's own, before the bundled ones."""
-    known = published_entries()
-    return sorted(workloads, key=lambda workload: workload in known)
-
-
-def published_entries() -> dict[str, list[dict[str, Any]]]:
-    return published.read() if published.FILE.exists() else {}
-
-
 def evaluated(workload: str, devices: Iterable[str], seeds: Iterable[int]) -> list[Side]:
     """Open the evaluated runs, a side for each device. Raises ValueError if a file of a run is altered."""
     found = []
@@ -101,9 +92,9 @@ def evaluated(workload: str, devices: Iterable[str], seeds: Iterable[int]) -> li
     return found
 
 
-def compared(workload: str, sides: Sequence[Side]) -> Comparison:
+def compared(workload: str, sides: Sequence[Side], entries: Sequence[Mapping[str, Any]]) -> Comparison:
     """Compare the kinds of device that a workload was trained on. For each kind, the first device of params.yaml
-    counts. A single kind is compared with the published runs.
+    counts. A single kind is compared with the published runs, of which `entries` are those of the workload.
     """
     by_kind: dict[str, Side] = {}
     for side in sides:
@@ -113,7 +104,7 @@ def compared(workload: str, sides: Sequence[Side]) -> Comparison:
         taken_in_turns = files.results_dir() / "speed" / f"{workload}.json"
         found = compare(workload, kinds, read_json(taken_in_turns) if taken_in_turns.exists() else None)
         return replace(found, sides=tuple(sides))
-    references, reason = published.references(published_entries().get(workload, []), kinds[0].runs)
+    references, reason = published.references(entries, kinds[0].runs)
     return Comparison(workload, tuple(sides), (), references, reason)
 
 

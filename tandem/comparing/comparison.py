@@ -58,6 +58,8 @@ class Side:
     name: str
     runs: tuple[Run, ...]
     replicates: Mapping[str, Any] = field(default_factory=dict)  # measured of them together (stages/replicate.py)
+    label: str = ""  # in tables and charts of several sides, with a colour; tandem/report/layout.py chooses them
+    colour: str = ""
 
     @property
     def kind(self) -> str:

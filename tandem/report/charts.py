@@ -10,18 +10,18 @@ from typing import Any
 
 from matplotlib.axes import Axes
 
+from tandem.comparing.comparison import Side
 from tandem.comparing.differences import mean_and_range
 from tandem.report.drawing import DEVICE_COLOURS, FEW_POINTS, Chart, chart, plain, whole_numbers
-from tandem.report.layout import Shown
 from tandem.report.text import counted, score_text, words
 
 MIN_EPOCHS = 3  # fewer do not make a curve
 MAX_LABEL = 20  # characters
 
 
-def scores(sides: Sequence[Shown]) -> Chart | None:
+def scores(sides: Sequence[Side]) -> Chart | None:
     """Return the test score of every seed, for every device and the published runs; None for a single score."""
-    values = [[run.test_score for run in each.side.runs] for each in sides]
+    values = [[run.test_score for run in each.runs] for each in sides]
     if sum(map(len, values)) == 1:
         return None
     said = (f"{each.label} {mean_and_range(own)}" for each, own in zip(sides, values, strict=True))
@@ -43,49 +43,49 @@ def scores(sides: Sequence[Shown]) -> Chart | None:
         axes.grid(axis="x", alpha=0.3)
 
     sentence = f"{'; '.join(said)}.{f' The dashed line is {floor}.' if is_below else ''}"
-    title, left = f"Test {words(sides[0].side.score_name)} of each seed", 0.15 + 0.08 * max(map(len, labels))
+    title, left = f"Test {words(sides[0].score_name)} of each seed", 0.15 + 0.08 * max(map(len, labels))
     return chart(title, sentence, draw, height=0.15 + 0.3 * len(sides), left=left, bottom=0.25)
 
 
-def losses(sides: Sequence[Shown]) -> Chart | None:
-    def sentence_of(shown: Shown) -> str:
-        epochs, validated = epochs_of(shown, "val_loss")
-        _, trained = epochs_of(shown, "train_loss")
+def losses(sides: Sequence[Side]) -> Chart | None:
+    def sentence_of(side: Side) -> str:
+        epochs, validated = epochs_of(side, "val_loss")
+        _, trained = epochs_of(side, "train_loss")
         if not trained or not validated:
             return "no finite loss is recorded"
         lowest = min(validated)
         return (
             f"training loss goes from {trained[0]:.3g} to {trained[-1]:.3g} in "
-            f"{counted(len(history_of(shown)), 'epoch')}; validation loss is lowest in epoch "
+            f"{counted(len(side.runs[0].epochs('history')), 'epoch')}; validation loss is lowest in epoch "
             f"{epochs[validated.index(lowest)]:g} ({lowest:.3g}) and {validated[-1]:.3g} at the end"
         )
 
-    def draw(axes: Axes, shown: Shown, style: dict[str, Any]) -> None:
-        axes.plot(*epochs_of(shown, "train_loss"), label=f"train, {plain(shown.label, 48)}", **style)
-        axes.plot(*epochs_of(shown, "val_loss"), "--", label=f"val, {plain(shown.label, 48)}", **style)
+    def draw(axes: Axes, side: Side, style: dict[str, Any]) -> None:
+        axes.plot(*epochs_of(side, "train_loss"), label=f"train, {plain(side.label, 48)}", **style)
+        axes.plot(*epochs_of(side, "val_loss"), "--", label=f"val, {plain(side.label, 48)}", **style)
 
     return curves("Loss", sides, sentence_of, draw)
 
 
-def validation(sides: Sequence[Shown]) -> Chart | None:
+def validation(sides: Sequence[Side]) -> Chart | None:
     """Return the validation score over the epochs, and the test score at the end."""
-    name = sides[0].side.score_name
+    name = sides[0].score_name
 
-    def sentence_of(shown: Shown) -> str:
-        epochs, values = epochs_of(shown, f"val_{name}")
+    def sentence_of(side: Side) -> str:
+        epochs, values = epochs_of(side, f"val_{name}")
         if not values:
             return "no validation score is recorded"
         best = max(values)
         return (
             f"validation {words(name)} is highest in epoch {epochs[values.index(best)]:g} ({score_text(best)}) and "
-            f"{score_text(values[-1])} at the end; test {words(name)} is {score_text(shown.side.runs[0].test_score)}"
+            f"{score_text(values[-1])} at the end; test {words(name)} is {score_text(side.runs[0].test_score)}"
         )
 
-    def draw(axes: Axes, shown: Shown, style: dict[str, Any]) -> None:
-        label, test = plain(shown.label, 48), shown.side.runs[0].test_score
-        axes.plot(*epochs_of(shown, f"val_{name}"), label=f"val, {label}", **style)
+    def draw(axes: Axes, side: Side, style: dict[str, Any]) -> None:
+        label, test = plain(side.label, 48), side.runs[0].test_score
+        axes.plot(*epochs_of(side, f"val_{name}"), label=f"val, {label}", **style)
         diamond: dict[str, Any] = {"color": style["color"], "markeredgecolor": "black", "zorder": 3}
-        axes.plot(history_of(shown)[-1]["epoch"], test, "D", label=f"test {score_text(test)}, {label}", **diamond)
+        axes.plot(history_of(side)[-1]["epoch"], test, "D", label=f"test {score_text(test)}, {label}", **diamond)
 
     return curves(capitalized(f"{words(name)} over the epochs"), sides, sentence_of, draw)
 
@@ -100,9 +100,9 @@ OVER_TIME = {
 }
 
 
-def over_time(shown: Shown) -> Chart | None:
+def over_time(side: Side) -> Chart | None:
     """Return a training's seconds, use of its processor and GPU, and memory in every epoch, below each other."""
-    rows = shown.side.runs[0].epochs("timings")
+    rows = side.runs[0].epochs("timings")
     epochs: list[Any] = [each["epoch"] for each in rows]
     columns: dict[str, list[Any]] = {name: [each.get(name) for each in rows] for name in OVER_TIME}
     measured = {name: values for name, values in columns.items() if values and None not in values}
@@ -112,7 +112,7 @@ def over_time(shown: Shown) -> Chart | None:
     def draw(*every: Axes) -> None:
         for axes, (name, values) in zip(every, measured.items(), strict=True):
             marker = "." if len(epochs) <= FEW_POINTS else ""
-            axes.plot(epochs, values, color=DEVICE_COLOURS[shown.side.name], linewidth=1.2, marker=marker)
+            axes.plot(epochs, values, color=DEVICE_COLOURS[side.name], linewidth=1.2, marker=marker)
             axes.set_ylim(bottom=0)
             axes.set_title(OVER_TIME[name], fontsize=8, loc="left", pad=3)
             axes.grid(alpha=0.3)
@@ -120,32 +120,32 @@ def over_time(shown: Shown) -> Chart | None:
         whole_numbers(every[-1])
 
     ends = [f"{OVER_TIME[name]} {min(values):,.4g} to {max(values):,.4g}" for name, values in measured.items()]
-    title = f"Over time{first_seed([shown])}, {shown.label}"
+    title = f"Over time{first_seed([side])}, {side.label}"
     sentence = f"In {counted(len(rows), 'epoch')}: {'; '.join(ends)}."
     return chart(title, sentence, draw, num=len(measured), height=0.75 * len(measured), top=0.25)
 
 
 def curves(
     title: str,
-    sides: Sequence[Shown],
-    sentence_of: Callable[[Shown], str],
-    draw: Callable[[Axes, Shown, dict[str, Any]], None],
+    sides: Sequence[Side],
+    sentence_of: Callable[[Side], str],
+    draw: Callable[[Axes, Side, dict[str, Any]], None],
 ) -> Chart | None:
     """Return a chart with the curves of every device; None if all trainings have one epoch. The curves nearly
     coincide; a wider line stays visible below the other.
     """
-    num_epochs = max(len(history_of(shown)) for shown in sides)
+    num_epochs = max(len(history_of(side)) for side in sides)
     if num_epochs <= 1:
         return None
-    said = (f"{shown.label}, {sentence_of(shown)}" if len(sides) > 1 else sentence_of(shown) for shown in sides)
+    said = (f"{side.label}, {sentence_of(side)}" if len(sides) > 1 else sentence_of(side) for side in sides)
     title, sentence = f"{title}{first_seed(sides)}", f"{'. '.join(map(capitalized, said))}."
     if num_epochs < MIN_EPOCHS:
         return Chart(title, sentence)
 
     def draw_all(axes: Axes) -> None:
-        for index, shown in enumerate(sides):
-            style = {"color": DEVICE_COLOURS[shown.side.name], "linewidth": 1.5 if index == len(sides) - 1 else 3.5}
-            draw(axes, shown, style | {"marker": "." if num_epochs <= FEW_POINTS else ""})
+        for index, side in enumerate(sides):
+            style = {"color": DEVICE_COLOURS[side.name], "linewidth": 1.5 if index == len(sides) - 1 else 3.5}
+            draw(axes, side, style | {"marker": "." if num_epochs <= FEW_POINTS else ""})
         axes.set_xlabel("epoch")
         axes.grid(alpha=0.3)
         whole_numbers(axes)
@@ -153,20 +153,20 @@ def curves(
     return chart(title, sentence, draw_all)
 
 
-def history_of(shown: Shown) -> list[dict[str, Any]]:
-    return shown.side.runs[0].epochs("history")
+def history_of(side: Side) -> list[Any]:
+    return list(side.runs[0].epochs("history"))
 
 
-def epochs_of(shown: Shown, key: str) -> tuple[list[float], list[float]]:
+def epochs_of(side: Side, key: str) -> tuple[list[float], list[float]]:
     """Return epochs and finite values of a column of history.csv: a training that diverges has non-finite losses."""
-    rows = history_of(shown)
+    rows = history_of(side)
     present = [(row["epoch"], row[key]) for row in rows if row.get(key) is not None and math.isfinite(row[key])]
     return [epoch for epoch, _ in present], [value for _, value in present]
 
 
-def first_seed(sides: Sequence[Shown]) -> str:
+def first_seed(sides: Sequence[Side]) -> str:
     """Return the seed of the curves as text if there are several: curves show the first seed."""
-    return f", seed {sides[0].side.runs[0].seed}" if len(sides[0].side.runs) > 1 else ""
+    return f", seed {sides[0].runs[0].seed}" if len(sides[0].runs) > 1 else ""
 
 
 def capitalized(sentence: str) -> str:

@@ -5,7 +5,7 @@ Hardware has short names, and each full name appears once.
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from tandem.comparing.comparability import short_hardware
@@ -40,20 +40,7 @@ class Hardware:
     name: str
 
 
-@dataclass(frozen=True)
-class Shown:
-    """A side as tables and charts show it."""
-
-    side: Side
-    label: str
-    colour: str
-
-    @property
-    def row(self) -> dict[str, Any]:
-        return self.side.row
-
-
-def labelled(sides: Sequence[Side]) -> tuple[list[Shown], list[Hardware]]:
+def labelled(sides: Sequence[Side]) -> tuple[list[Side], list[Hardware]]:
     """Return the sides with a label and a colour, and the hardware that they stand for.
 
     Labels are `CPU`, or `CPU 1` and `CPU 2` if sides come from two machines. Published machines differ in colour.
@@ -74,13 +61,13 @@ def labelled(sides: Sequence[Side]) -> tuple[list[Shown], list[Hardware]]:
     for side, each in zip(sides, hardware, strict=True):
         # `cpu` and `auto` may be the same device.
         requested = f" ({side.row['requested']})" if num[side.row["workload"], each.label] > 1 else ""
-        shown.append(Shown(side, f"{each.label}{requested}", each.css))
+        shown.append(replace(side, label=f"{each.label}{requested}", colour=each.css))
     return shown, list(found.values())
 
 
-def cells(shown: Shown) -> dict[str, Cell]:
+def cells(side: Side) -> dict[str, Cell]:
     """Return the cells of a side, one for each of COLUMNS."""
-    row = shown.row
+    row = side.row
     num_seeds, score_details, epoch_details = len(row["seeds"]), [words(row["score_name"])], []
     if num_seeds > 1:
         lowest, highest = score_text(row["score_lowest"]), score_text(row["score_highest"])
@@ -100,34 +87,34 @@ def cells(shown: Shown) -> dict[str, Cell]:
         training_details.append(f"{together['num_seeds']} more seeds: {together['total_seconds']:,.0f} s{concurrently}")
     return {
         "workload": Cell(row["workload"], (f"{row['task']}, {'fitted ' * row['is_fitted']}{row['model']}",)),
-        "device": Cell(shown.label, (f"{threads if row['device'] == 'cpu' else ''}{row['precision']}",)),
+        "device": Cell(side.label, (f"{threads if row['device'] == 'cpu' else ''}{row['precision']}",)),
         "score": Cell(score_text(row["score"]), tuple(score_details)),
-        "epoch": measured(shown, "epoch_seconds", seconds, *epoch_details),
-        "rate": measured(shown, "samples_per_second", "{:,.0f}".format),
-        "training": measured(shown, "train_seconds", "{:,.1f}".format, *training_details),
-        "memory": memory(shown),
+        "epoch": measured(side, "epoch_seconds", seconds, *epoch_details),
+        "rate": measured(side, "samples_per_second", "{:,.0f}".format),
+        "training": measured(side, "train_seconds", "{:,.1f}".format, *training_details),
+        "memory": memory(side),
         "measured": Cell(row["measured_at"][:10], (f"{row['measured_at'][11:16]} on {row['measured_on']}",)),
     }
 
 
-def measured(shown: Shown, name: str, show: Callable[[float], str], *details: str) -> Cell:
+def measured(side: Side, name: str, show: Callable[[float], str], *details: str) -> Cell:
     """Return the cell of a measurement, or why there is none."""
-    value = shown.row[name]
-    return Cell("", (missing_reason(shown, name),)) if value is None else Cell(show(value), details)
+    value = side.row[name]
+    return Cell("", (missing_reason(side, name),)) if value is None else Cell(show(value), details)
 
 
-def missing_reason(shown: Shown, name: str) -> str:
-    known = "not published" if shown.side.name == PUBLISHED else "no reason is recorded"
-    return str(shown.row["missing_reasons"].get(name, known))
+def missing_reason(side: Side, name: str) -> str:
+    known = "not published" if side.name == PUBLISHED else "no reason is recorded"
+    return str(side.row["missing_reasons"].get(name, known))
 
 
-def memory(shown: Shown) -> Cell:
+def memory(side: Side) -> Cell:
     """Return the peak of the device's own memory; for a CPU, of the process."""
     name, kind = "peak_allocated_mib", "MiB of VRAM"
-    if shown.row["device"] == "cpu":
+    if side.row["device"] == "cpu":
         name, kind = "peak_rss_mib", "MiB of RAM"
-    if (value := shown.row[name]) is None:
-        return Cell("" if shown.side.name == PUBLISHED else "not measured", (missing_reason(shown, name),))
+    if (value := side.row[name]) is None:
+        return Cell("" if side.name == PUBLISHED else "not measured", (missing_reason(side, name),))
     return Cell(f"{value:,.0f}", (kind,))
 
 

@@ -15,9 +15,8 @@ from markupsafe import Markup, escape
 
 from tandem import files
 from tandem.comparing.answers import answers
-from tandem.comparing.comparison import PUBLISHED, Comparison
+from tandem.comparing.comparison import PUBLISHED, Comparison, Side
 from tandem.report import charts, drawing, layout
-from tandem.report.layout import Shown
 from tandem.report.outcomes import outcomes
 from tandem.report.text import number, words
 
@@ -52,7 +51,7 @@ def write_report(path: Path, comparisons: Sequence[Comparison], outdated: Sequen
     every = [[*each.sides, *(known.side for known in each.references)] for each in comparisons]
     labelled, hardware = layout.labelled([side for sides in every for side in sides])
     of_all = iter(labelled)
-    own = [each for each in labelled if each.side.name != PUBLISHED]
+    own = [each for each in labelled if each.name != PUBLISHED]
     alone: dict[str, list[str]] = {}  # reason -> workloads with nothing to compare with
     for each in comparisons:
         if not each.judgements and not each.references:
@@ -100,10 +99,10 @@ def with_code(text: str) -> Markup:
     return Markup(re.sub("`([^`]*)`", r"<code>\1</code>", str(escape(text))))
 
 
-def page(comparison: Comparison, shown: Sequence[Shown]) -> dict[str, Any]:
+def page(comparison: Comparison, shown: Sequence[Side]) -> dict[str, Any]:
     """Return one workload as the template takes it. `shown`: one's own sides, then the published ones."""
     own = shown[: len(comparison.sides)]
-    run, label = own[0].side.runs[0], f", {own[0].label}" if len(own) > 1 else ""
+    run, label = own[0].runs[0], f", {own[0].label}" if len(own) > 1 else ""
     of_training = [charts.scores(shown), charts.losses(own), charts.validation(own), *map(charts.over_time, own)]
     names = dict.fromkeys(name for each in own for name in each.row["metrics"])
     metrics = [{"metric": words(name), **{each.label: each.row["metrics"].get(name) for each in own}} for name in names]
@@ -111,7 +110,7 @@ def page(comparison: Comparison, shown: Sequence[Shown]) -> dict[str, Any]:
         "workload": comparison.workload,
         "own": own,
         "lines": [(each.colour, layout.cells(each)) for each in shown],
-        "baseline": layout.baseline(own[0].side),
+        "baseline": layout.baseline(own[0]),
         "verdict": comparison.summaries,
         "sentences": comparison.sentences,
         # The predictions are those of the first device and seed.

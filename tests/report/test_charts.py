@@ -1,5 +1,6 @@
 """The charts of trainings and of predictions: they hold for few and for many classes and epochs, and for any name."""
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -7,7 +8,6 @@ import pytest
 
 from tandem.report import charts, drawing
 from tandem.report.drawing import Chart
-from tandem.report.layout import Shown
 from tandem.report.outcomes import outcomes, with_gaps
 from tests.report.test_report import CONFUSION, NASTY, SCORES, make_run, make_side
 
@@ -30,16 +30,16 @@ AHEAD = [
 
 def every_chart() -> dict[str, list[Chart | None]]:
     sides = [
-        Shown(make_side(device=device, seeds=seeds), f"GPU {seeds} {NASTY}", device)
+        replace(make_side(device=device, seeds=seeds), label=f"GPU {seeds} {NASTY}", colour=device)
         for device, seeds in (("cpu", 3), ("cuda", 1))
     ]
     many = [{"actual": f"{NASTY} {n % 31}", "predicted": f"{NASTY} {n * n % 31}"} for n in range(900)]
-    huge = Shown(make_side(score=-1e5), sides[0].label, "cpu")
+    huge = replace(make_side(score=-1e5), label=sides[0].label, colour="cpu")
     numbers = [{"sequence": str(n), "actual": str(n * n), "predicted": str(900 - n)} for n in range(30)]
     classes = [event("1", n, n, f"{NASTY} {n}") for n in range(40)]
     return {
         "of trainings": [charts.scores([*sides, huge]), charts.losses(sides)],
-        "of epochs": [charts.validation(sides), charts.validation([Shown(make_side(epochs=3), NASTY, "cpu")])],
+        "of epochs": [charts.validation(sides), charts.validation([make_side(epochs=3)])],
         "of classes": [*outcomes(make_run(scores=SCORES, confusion=CONFUSION)), *outcomes(make_run(confusion=many))],
         "of forecasts": [*outcomes(make_run("forecast", predictions=FORECASTS, scores=AHEAD))],
         "of events": [
@@ -66,7 +66,7 @@ def test_no_chart_is_cut_at_its_edges(kind: str):
 @pytest.mark.parametrize("task", ["classify", "detect", "forecast", "regress"])
 def test_too_little_to_draw_gives_no_chart(task: str):
     assert outcomes(make_run(task)) == []
-    short, single = ([Shown(make_side(epochs=num_epochs), "CPU", "cpu")] for num_epochs in (2, 1))
+    short, single = ([make_side(epochs=num_epochs)] for num_epochs in (2, 1))
     for curves in (charts.losses, charts.validation):
         found = curves(short)
         assert found and found.figure is None

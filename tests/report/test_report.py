@@ -18,7 +18,6 @@ from flows import repro
 from tandem.comparing.comparison import Comparison, Reference, Side, compare
 from tandem.comparing.published import open_entry
 from tandem.report import layout, report
-from tandem.report.layout import Shown
 from tandem.runs.run import Run
 from tests.comparing.test_comparing import SPEED, changed, classified, make_manifest, run_of, sides
 from tests.conftest import CHROMIUM
@@ -206,13 +205,13 @@ def test_a_value_that_was_not_measured_is_absent_with_its_reason(page: Page):
         assert measured in page.text
     assert page.text.count("there is one kind of device and no published result exists") == 1
     unmeasured = {"timing.peak_allocated_mib": None, "timing.missing_reasons": {"peak_allocated_mib": REASON}}
-    without = Shown(make_side(device="cuda", **unmeasured), "GPU", "cuda")
+    without = make_side(device="cuda", **unmeasured)
     assert layout.memory(without) == layout.Cell("not measured", (REASON,))
 
 
 def test_joules_stand_beside_seconds():
     side = make_side(**{"timing.epoch_joules": 12.5, "timing.train_joules": 1234.0})
-    cells = layout.cells(Shown(side, "CPU", "cpu"))
+    cells = layout.cells(side)
     assert cells["epoch"] == layout.Cell("0.250", ("12.5 J",))
     assert cells["training"] == layout.Cell("10.9", ("1,234 J",))
 
