@@ -6,7 +6,6 @@ Takes a `Comparison` for each workload and fills in report.html.j2. Equal input 
 import re
 from collections.abc import Mapping, Sequence
 from functools import cache
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -48,16 +47,15 @@ def write_report(path: Path, comparisons: Sequence[Comparison], outdated: Sequen
     )
     environment.filters |= {"number": number, "words": words, "svg_address": cache(drawing.svg_address)}
     environment.filters |= {"explained": explained, "code": with_code, "capitalized": charts.capitalized}
-    every = [[*each.sides, *(known.side for known in each.references)] for each in comparisons]
-    labelled, hardware = layout.labelled([side for sides in every for side in sides])
-    of_all = iter(labelled)
+    every = [side for each in comparisons for side in (*each.sides, *(known.side for known in each.references))]
+    labelled, hardware = layout.labelled(every)
     own = [each for each in labelled if each.name != PUBLISHED]
     alone: dict[str, list[str]] = {}  # reason -> workloads with nothing to compare with
     for each in comparisons:
         if not each.judgements and not each.references:
             alone.setdefault(each.no_reference, []).append(each.workload)
     with drawing.chart_style():
-        pages = [page(each, list(islice(of_all, len(sides)))) for each, sides in zip(comparisons, every, strict=True)]
+        pages = [page(each, labelled) for each in comparisons]
         template = environment.get_template("report.html.j2")
         content = dict(
             rows=[each.row for each in own],
@@ -99,9 +97,10 @@ def with_code(text: str) -> Markup:
     return Markup(re.sub("`([^`]*)`", r"<code>\1</code>", str(escape(text))))
 
 
-def page(comparison: Comparison, shown: Sequence[Side]) -> dict[str, Any]:
-    """Return one workload as the template takes it. `shown`: one's own sides, then the published ones."""
-    own = shown[: len(comparison.sides)]
+def page(comparison: Comparison, labelled: Sequence[Side]) -> dict[str, Any]:
+    """Return one workload as the template takes it. `labelled`: the sides of all workloads."""
+    shown = [side for side in labelled if side.runs[0].workload == comparison.workload]
+    own = [side for side in shown if side.name != PUBLISHED]
     run, label = own[0].runs[0], f", {own[0].label}" if len(own) > 1 else ""
     of_training = [charts.scores(shown), charts.losses(own), charts.validation(own), *map(charts.over_time, own)]
     names = dict.fromkeys(name for each in own for name in each.row["metrics"])

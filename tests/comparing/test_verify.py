@@ -306,6 +306,8 @@ def test_beyond_the_horizon_the_scores_decide_against_the_seeds_margin(recorded:
     before = trained_again([1.0], predicted=recorded or "")
     found = rerun.judge_final_scores(before, exact, others, rerun.EnvironmentInfo(), horizon=0)
     assert str(found) == verdict, found.sentence
+    quick = rerun.judge_final_scores(before, trained_again([1.0]), [], rerun.EnvironmentInfo(), horizon=0)
+    assert quick.name == "inconclusive" and quick.sentence.endswith("but the test split was not predicted")
     other = rerun.EnvironmentInfo(versions=("torch 3 here, 2 recorded",))
     if found.name == "different":
         assert rerun.judge_final_scores(before, exact, others, other, horizon=0).cause == "environment"
