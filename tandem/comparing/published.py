@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict, fields, replace
 from typing import Any
 
 from tandem import files
@@ -25,7 +25,7 @@ from tandem.runs.run import Run
 
 FILE = files.PUBLISHED
 SCHEMA = 2
-# What an entry has of the reference run's manifest: what was trained and what came out, not where, when and how fast.
+# What an entry has of the reference run's manifest. The rest says when it was made, and how to repeat it.
 KEPT = ("workload", "requested", "device", "seed", "block", "realized", "environment", "hardware", "epochs")
 DIGESTS = ("data", "weights", "predictions")
 TIMED = [each.name for each in QUANTITIES if each.kept == "published"]
@@ -61,24 +61,24 @@ def entry_of(runs: Sequence[Run], perturbed: Sequence[Run]) -> dict[str, Any]:
 
 def open_entry(entry: Mapping[str, Any]) -> Reference:
     """Return an entry of docs/published.json as runs, without a verdict. Only the reference run has epochs."""
-    runs = [run_of(entry, int(seed), score) for seed, score in entry["scores"].items()]
-    (reference,) = (run for run in runs if run.seed == entry["seed"])
-    return Reference(Side(PUBLISHED, tuple(runs)), reference, Envelope(**entry["envelope"]))
+    runs = [run_of(entry, seed) for seed in entry["scores"]]
+    envelope = Envelope(*(entry["envelope"][each.name] for each in fields(Envelope)))
+    return Reference(Side(PUBLISHED, tuple(runs)), run_of(entry, str(entry["seed"])), envelope)
 
 
-def run_of(entry: Mapping[str, Any], seed: int, score: float) -> Run:
-    is_reference = seed == entry["seed"]
+def run_of(entry: Mapping[str, Any], seed: str) -> Run:
+    is_reference = seed == str(entry["seed"])
     train: Any = {name: entry[name] for name in ("workload", "requested", "device", "block", "realized", "digests")}
-    train |= {"seed": seed, "epochs": entry["epochs"] if is_reference else [], "files": {}}
+    train |= {"seed": int(seed), "epochs": entry["epochs"] if is_reference else [], "files": {}}
     timing: Any = {
         **{name: entry[name] for name in ("hardware", "environment")},
         **{"machine": "", "measured_at": "", "conditions": {"before": {}, "after": {}, "between": {}}},
-        **{"placement": {}, "files": {}, "timing": entry.get("timings", {}).get(str(seed), {})},
+        **{"placement": {}, "files": {}, "timing": entry.get("timings", {}).get(seed, {})},
     }
     predictions = {"predictions.csv": entry["digests"]["predictions"]} if is_reference else {}
     name = entry["score_name"]
-    result: Any = {"score_name": name, "metrics": {name: score}, "files": predictions}
-    return Run(PUBLISHED, train, timing, result, no_file)
+    score: Any = {"score_name": name, "metrics": {name: entry["scores"][seed]}, "files": predictions}
+    return Run(PUBLISHED, train, timing, score, no_file)
 
 
 def no_file(name: str) -> tuple[bytes, str]:

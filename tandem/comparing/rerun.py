@@ -88,10 +88,10 @@ def open_rerun(output: Mapping[str, Any], recorded: Run) -> Run:
     is evaluated if the test split was predicted.
     """
     seconds = output["epoch_seconds"][recorded.block["train"]["warmup_epochs"] :]
-    files: dict[str, Any] = {"files": {}}
-    train: Any = {**recorded.train, **output, **files}
-    train["digests"] = {**recorded.train["digests"], "weights": output["weights"]}
-    timing: Any = {**recorded.timing, **output, **files, "placement": {}}
+    train: Any = {**recorded.train, **{name: output[name] for name in ("device", "seed", "realized", "epochs")}}
+    train |= {"digests": {**recorded.train["digests"], "weights": output["weights"]}, "files": {}}
+    timing: Any = {**recorded.timing, **{name: output[name] for name in ("hardware", "environment")}}
+    timing |= {"placement": {}, "files": {}}  # `realized` has the placement
     timing["timing"] = {"epoch_seconds": statistics.median(seconds) if seconds else None}
     predicted = output["predictions"]
     score: Any = {**(recorded.score or {}), "files": {"predictions.csv": predicted["sha256"]}} if predicted else None
@@ -238,9 +238,9 @@ def may_round(recorded: Run, here: Run) -> bool:
     """Whether rounding can explain a difference. It cannot if the precisions differ (a CPU has no TF32), or if the
     devices differ and the model has dropout, because each device draws it from its own generator.
     """
-    if recorded.realized["precision"] != here.realized["precision"]:
+    if recorded.train["realized"]["precision"] != here.train["realized"]["precision"]:
         return False
-    return recorded.device == here.device or not recorded.block["train"]["model"].get("dropout")
+    return recorded.device == here.device or not recorded.train["block"]["train"]["model"].get("dropout")
 
 
 def within(recorded: Run, here: Run, environment: EnvironmentInfo, envelope: Envelope) -> Verdict | None:
