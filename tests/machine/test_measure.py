@@ -204,7 +204,7 @@ def test_a_new_quantity_is_a_line_and_the_place_that_measures_it(ready: Path):
     code = "from pathlib import Path; from tandem.comparing import table; from tandem.runs import run\n"
     code += "own = [run.open_folder(Path('results/runs/tiny/cpu'))]\n"
     code += "print(*table.rows_of([own, own]), sep='\\n')"
-    assert "Row(what='page faults', cells=('7.5 faults', '7.5 faults'))" in python(ready, code).stdout.splitlines()
+    assert "page faults (7.5 faults vs 7.5 faults)" in python(ready, code).stdout.splitlines()
 
 
 # ---------------------------------------------------------------------------------------------------------------------
