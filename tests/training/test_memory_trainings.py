@@ -55,7 +55,7 @@ TOO_LITTLE_FOR_A_SEQUENCE = 6
 def prepared(folder: Path, params: str, num_sequences: int, num_steps: int) -> Path:
     """A project whose training on `auto` can start."""
     project = make_project(folder, params, make_table(num_sequences, num_steps))
-    stages_at_once(project, "hardware", "preprocess tiny", "preload tiny auto")
+    stages_at_once(project, "hardware", "preprocess tiny", "preload tiny auto", "baseline tiny")
     return project
 
 
