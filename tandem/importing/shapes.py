@@ -47,7 +47,8 @@ def open_path(path: Path, options: Mapping[str, Any]) -> Source:
     """Open the data at `path`. Raises ValueError, in one sentence, for any other content.
 
     `options`: the given options. For a prediction, `num_channels` is the number of the model's features, which shows
-    the axes of arrays, and `needed` are the columns of a table with a row per step; labels are then not needed.
+    the axes of arrays, `needed` are the columns of a table with a row per step, and `times` those that may have times;
+    labels are then not needed.
     """
     if not (path.is_dir() or path.is_file()):
         raise WrongArgument(f"{path} is not there; give the path of a table, an array, or a folder of sequences")
@@ -67,7 +68,7 @@ def open_path(path: Path, options: Mapping[str, Any]) -> Source:
     else:
         others = (text_tables.find_format(file, options) for _, file in files if file != path)
         text = text_tables.with_notation(text_tables.find_format(path, options), options, others)
-        for column in (options.get("needed") or {*()}) & {*text.unclear}:
+        for column in {*options.get("times", ())} & {*text.unclear}:
             raise CommandError(date_signs.question(str(path), column, text.unclear[column]), NO_ANSWER)
         name = f"{stem}.csv" if text.is_ready and not text.compression else f"{stem}.csv.gz"
         try:

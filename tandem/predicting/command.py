@@ -69,7 +69,7 @@ def read(predictor: "Predictor", path: Path, given: Mapping[str, Any]) -> "panda
 
     texts, inferred, features = needed_columns(predictor.learned)
     options = {"alone": True, "na": predictor.learned.get("na", ()), "num_channels": len(features), **given}
-    options["needed"] = {*inferred, *features}
+    options |= {"needed": {*inferred, *features}, "times": {*texts, *inferred}}
     try:
         source = shapes.open_path(path, options)
     except ValueError:

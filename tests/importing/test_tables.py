@@ -427,7 +427,7 @@ def test_whether_day_or_month_comes_first_is_asked_for_if_no_cell_shows_it(tmp_p
     path = saved(prices("%d/%m/%Y", "MS", 59)[0], tmp_path / "t.csv")
     assert "dates like '01/12/2026'; of a text table, --dayfirst yes or --dayfirst no says what comes" in refusal(path)
     assert planned(path, "--dayfirst", "yes").workload.preprocess.interval == "month"
-    options = {"needed": {"Date", "Price"}}
+    options = {"needed": {"Price"}, "times": {"Date"}}  # as of tandem predict
     asked = refusals.question(lambda: shapes.open_path(path, options))
     assert "'01/12/2026'; --dayfirst yes reads it as 2026-12-01, --dayfirst no as 2026-01-12" in asked
     assert shapes.open_path(path, {**options, "dayfirst": "no"}).notes[-2][1] == "Date: 01/12/2026 is 2026-01-12"
