@@ -117,7 +117,7 @@ def open_trainer(case: Case, contender: Contender, device: str) -> Trainer:
 
 
 def as_torch_comes(contender: Contender, threads: int, device: str) -> torch.device:
-    """Undo Tandem's own settings (tandem/training/device.py)."""
+    """Undo Tandem's own settings (tandem/training/device.py), except for TF32, which is the same for all contenders."""
     torch.set_num_threads(threads)
     torch.set_float32_matmul_precision("high" if contender.precision == "tf32" else "highest")
     torch.backends.cudnn.allow_tf32 = contender.precision in ("tf32", "bf16")

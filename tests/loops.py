@@ -55,6 +55,35 @@ def restless(run, model, train, val):
         torch.randn(2)
 
 
+def hasty(run, model, train, val):
+    """It takes two batches of an epoch, as someone does who forgets a `break`."""
+    optimizer = torch.optim.SGD(model.parameters(), lr=run.params.learning_rate)
+    run.state(optimizer=optimizer)
+    for _ in run.remaining_epochs():
+        with run.epoch() as epoch:
+            for number, batch in enumerate(train, 1):
+                loss = run.loss(model(*batch.inputs()), batch)
+                optimizer.zero_grad()
+                loss.backward()
+                optimizer.step()
+                if number == 2:
+                    break
+            epoch.log(train_loss=loss.detach(), learning_rate=optimizer.param_groups[0]["lr"])
+
+
+def unseen(run, model, train, val):
+    """It takes its sequences from the tensors, so nobody can count them."""
+    optimizer = torch.optim.SGD(model.parameters(), lr=run.params.learning_rate)
+    run.state(optimizer=optimizer)
+    for _ in run.remaining_epochs():
+        with run.epoch() as epoch:
+            loss = model(train.tensors["values"], train.tensors["mask"]).square().mean()
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            epoch.log(train_loss=loss.detach(), learning_rate=0.1)
+
+
 def log(epoch):
     epoch.log(train_loss=1.0, learning_rate=0.0)
 

@@ -27,6 +27,10 @@ def chosen(plan: new_workload.WorkloadPlan) -> dict[str, str]:
     return {key: value for key, value, _ in plan.choices}
 
 
+def reasons(plan: new_workload.WorkloadPlan) -> dict[str, str]:
+    return {key: why for key, _, why in plan.choices}
+
+
 def clips(labels: list[Any], lengths: tuple[int, int] = (5, 9), num_features: int = 2, seed: int = 0) -> pd.DataFrame:
     """One sequence per label, of different lengths, each feature a random walk."""
     draw = np.random.default_rng(seed)

@@ -20,7 +20,18 @@ from tandem.files import ROOT
 from tandem.predicting import command as predict_command
 from tandem.predicting.predictor import Predictor
 from tests import forked
-from tests.projects import RUN, TINY, copy_of, dvc, environment, make_project, needs, python, run_path
+from tests.projects import (
+    RUN,
+    TINY,
+    copy_of,
+    dvc,
+    environment,
+    make_project,
+    needs,
+    python,
+    run_path,
+    stages_at_once,
+)
 
 
 def tandem(project: Path, *arguments: str, **extra: str) -> subprocess.CompletedProcess[str]:
@@ -333,3 +344,41 @@ def test_status_names_another_machine_once_for_each_workload(trained: Path, tmp_
     (project / "params.yaml").write_text(TINY.replace("[cpu]", "[cpu, auto]"))  # another device is no other machine
     lines = tandem(project, "status").stdout.splitlines()
     assert "train@tiny-auto: has not run here" in lines and not [line for line in lines if "another machine" in line]
+
+
+def test_new_data_is_prepared_as_the_training_data_was(tmp_path: Path):
+    """Features that are never seen, words, other rates, a class that is left out, rows twice: the predictions for the
+    test sequences are those of `evaluate`.
+    """
+    draw, parts = np.random.default_rng(0), []
+    for number in range(40):
+        rate = (10, 20)[number % 2]
+        time = np.arange(2 * rate) / rate
+        x = np.sin(time * (1 + number // 2 % 2) + draw.normal())
+        part = {"sequence": f"s{number}", "step": time, "x": x, "y": draw.normal(size=len(time)), "z": 1 - x}
+        label = "rare" if number == 39 else ("slow", "fast")[number // 2 % 2]
+        parts.append(pd.DataFrame({**part, "mode": draw.choice(["low", "high"], len(time)), "label": label}))
+        if number % 5 == 0:
+            parts[-1][["x", "z"]] = np.nan
+    table = pd.concat(parts, ignore_index=True)
+    table.loc[[3, 70, 200], ["x", "z"]] = np.nan
+    table = pd.concat([table, table.iloc[[8, 9]]])
+    keys = "    missing: mask\n    rate: 20\n    categories: [mode=high, mode=low]\n    rare_classes: omit\n"
+    params = TINY.replace("features: [x, y]", "features: [x, y, z]").replace("    missing: refuse\n", keys)
+    project = make_project(tmp_path / "project", params, table)
+    before = ("hardware", "preprocess tiny", "baseline tiny", "preload tiny cpu")
+    stages_at_once(project, *before, "train tiny cpu 0", "evaluate tiny cpu", publishes=False)
+    learned = json.loads((project / RUN / "model.json").read_text())["preprocessing"]
+    assert learned["features"][:6] == ["x", "y", "z", "mode=high", "mode=low", "x seen"]
+    expected = pd.read_csv(project / run_path("predictions.csv"))
+    assert len(expected) and set(learned["classes"]) == {"slow", "fast"}
+    table[table["sequence"].isin(expected["sequence"])].drop(columns="label").to_csv(project / "new.csv", index=False)
+    done = tandem(project, "predict", "tiny", "new.csv", "-o", "out.csv")
+    assert done.returncode == 0 and "warning" not in done.stderr, done.stderr
+    found = pd.read_csv(project / "out.csv")
+    both = found.merge(expected, on="sequence", suffixes=("", "_expected"))
+    assert len(both) == len(expected) and (both["predicted"] == both["predicted_expected"]).all()
+    np.testing.assert_allclose(both["confidence"], both["confidence_expected"], atol=1e-5)
+    new = pd.read_csv(project / "new.csv").replace({"mode": {"low": "middle"}})
+    new.to_csv(project / "new.csv", index=False)
+    assert "'mode' holds words that are no categories: middle" in tandem(project, "predict", "tiny", "new.csv").stderr

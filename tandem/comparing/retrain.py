@@ -119,7 +119,7 @@ def run_epochs(
     def note(epoch: Epoch) -> None:
         rows.append({**history_row(epoch, context.task.score_name), **epoch.digests})
         seconds.append(epoch.training.seconds)
-        progress.show(epoch, context.task.score_name, len(trainer.train_split))
+        progress.show(epoch, context.task.score_name, trainer.num_sequences)
 
     trainer.train_epochs(note, num_epochs)
     progress.close()

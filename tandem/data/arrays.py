@@ -49,6 +49,11 @@ class Sequences:
         """(N, T) bool: True after a sequence's end."""
         return np.arange(self.values.shape[1])[None, :] >= self.lengths[:, None]
 
+    @property
+    def is_unseen(self) -> np.ndarray:
+        """(N, F) bool: True for a feature that a sequence never has. Until `standardize` it is NaN in all its steps."""
+        return np.isnan(self.values[:, 0])
+
 
 @dataclass(frozen=True)
 class PreparedSequences:
@@ -165,17 +170,25 @@ def target_statistics(name: str, numbers: np.ndarray) -> dict[str, Any]:
 
 
 def statistics_of(sequences: Sequences, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Mean and standard deviation (F,) over the real steps of the sequences `rows`; 0 for a constant feature."""
-    num_steps = int(sequences.lengths[rows].sum())
-    mean, variance = np.zeros((2, len(sequences.features)))
-    after_end = sequences.padding_mask
+    """Mean and standard deviation (F,) over the real steps of the sequences `rows`, without NaN; 0 for a constant."""
+    num_features = len(sequences.features)
+    num_steps, (mean, variance) = np.zeros(num_features, dtype=np.int64), np.zeros((2, num_features))
+    after_end, is_unseen = sequences.padding_mask, sequences.is_unseen
+    for index in range(num_features):
+        num_steps[index] = max(1, sequences.lengths[rows[~is_unseen[rows, index]]].sum())
     for chunk in chunks(len(rows), sequences.values):  # padding is zero, so it does not change a sum
-        mean += sequences.values[rows[chunk]].sum(axis=(0, 1), dtype=np.float64) / num_steps
+        mean += without_nan(sequences.values[rows[chunk]]).sum(axis=(0, 1), dtype=np.float64) / num_steps
     for chunk in chunks(len(rows), sequences.values):
-        deviation = sequences.values[rows[chunk]] - mean.astype(np.float32)
+        deviation = without_nan(sequences.values[rows[chunk]] - mean.astype(np.float32))
         deviation[after_end[rows[chunk]]] = 0.0
         variance += np.square(deviation).sum(axis=(0, 1), dtype=np.float64) / num_steps
     return mean, without_rounding(np.sqrt(variance), np.abs(mean))
+
+
+def without_nan(array: np.ndarray) -> np.ndarray:
+    """`array`, in which NaN is replaced by 0."""
+    array[np.isnan(array)] = 0.0
+    return array
 
 
 def without_rounding(std: ArrayLike, size: ArrayLike) -> np.ndarray:
@@ -190,19 +203,33 @@ def divisors(std: ArrayLike) -> np.ndarray:
     return np.where(np.asarray(std) == 0, np.inf, std)
 
 
+def remarks_about_unseen(is_unseen: np.ndarray, features: tuple[str, ...]) -> tuple[str, ...]:
+    """is_unseen (N, F)."""
+    names = [features[index] for index in np.flatnonzero(is_unseen.any(axis=0))]
+    num = int(is_unseen.any(axis=1).sum())
+    words = f"{num:,} of {len(is_unseen):,} sequences never have a value of {listed(names)}"
+    return (f"{words}; it is the mean of train there (0)",) if names else ()
+
+
+def listed(names: Sequence[str]) -> str:
+    return ", ".join(names[:8]) + (f" and {len(names) - 8:,} more" if names[8:] else "")
+
+
 def remarks_about_constants(features: Sequence[str], std: np.ndarray) -> tuple[str, ...]:
     names = [name for name, deviation in zip(features, std, strict=True) if deviation == 0]
-    more = f" and {len(names) - 8:,} more" if names[8:] else ""
-    return (f"constant in train, so 0 in every split: {', '.join(names[:8])}{more}",) if names else ()
+    return (f"constant in train, so 0 in every split: {listed(names)}",) if names else ()
 
 
 def standardize(values: np.ndarray, padding_mask: np.ndarray, mean: ArrayLike, std: ArrayLike) -> None:
-    """Standardize values (N, T, F) in place; the padding, where padding_mask (N, T) is true, stays zero."""
+    """Standardize values (N, T, F) in place. NaN becomes 0, the mean; the padding, where padding_mask (N, T) is true,
+    stays 0.
+    """
     mean, divisor = np.asarray(mean, dtype=np.float32), divisors(std).astype(np.float32)
     for chunk in chunks(len(values), values):
         part = values[chunk]
         part -= mean
         part /= divisor
+        without_nan(part)
         part[padding_mask[chunk]] = 0.0
 
 
@@ -213,17 +240,15 @@ def make_features(
     velocity: bool,
     allow_missing: bool,
     offsets: Mapping[str, float] | None,
-    name: str,
-    ids: Sequence[Any] | np.ndarray,
     times: np.ndarray | None = None,
 ) -> tuple[np.ndarray, int, dict[str, float]]:
     """Return values (N, T, F) float32, zero after a sequence's end, the number of filled cells, and the offsets.
 
     read(index) returns the cells (R,) of a feature at the R real steps, in the order of `is_real` (N, T). `velocity`
     appends each feature's difference to the previous step, 0 at the first step. `allow_missing`: NaN is interpolated,
-    over `times` (N, T), the step column since a sequence's first row, if they are given; else over the rows.
-    `offsets`: the value to subtract from each feature before the cast to float32; None: `offset_of` chooses it. `name`
-    of the data and `ids` (N,) are for the error about a sequence without any value.
+    over `times` (N, T), the step column since a sequence's first row, if they are given; else over the rows. A feature
+    that a sequence never has stays NaN in all its steps. `offsets`: the value to subtract from each feature before the
+    cast to float32; None: `offset_of` chooses it.
     """
     num_features = len(features)
     values = np.zeros((*is_real.shape, num_features * (2 if velocity else 1)), dtype=np.float32)
@@ -235,18 +260,15 @@ def make_features(
             cells = cells - (np.int64(offset) if cells.dtype == np.int64 else offset)  # int64: exact
         padded = np.zeros(is_real.shape, dtype=np.float32)
         padded[is_real] = cells.astype(np.float32, copy=False)
+        without_any = np.zeros(0, dtype=np.int64)
         if allow_missing:
             filled, without_any = interpolate(padded, is_real, times)
-            if len(without_any):
-                raise ValueError(
-                    f"{name}: sequence {str(ids[without_any[0]])!r} has no value of {feature!r} at all; leave the "
-                    "sequence out, or give it one"
-                )
             num_filled += filled
         values[:, :, index] = padded
         if velocity:
             # The difference between the padding and the last value is not a velocity.
             values[:, 1:, num_features + index] = np.where(is_real[:, 1:], padded[:, 1:] - padded[:, :-1], 0.0)
+            values[without_any, 0, num_features + index] = np.nan
     return values, num_filled, used_offsets
 
 

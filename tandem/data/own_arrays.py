@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from tandem.data import Arrays
 from tandem.data.arrays import Sequences
-from tandem.data.rows import to_sequences
+from tandem.data.rows import MASK, REFUSE, find_masked, to_sequences
 from tandem.data.tables import SPLIT_COLUMN, RawTable
 from tandem.params.schema import NO_GROUPS, Columns, OwnSequences
 
@@ -17,8 +17,8 @@ GROUPS = "Arrays.groups"
 
 def from_arrays(arrays: Arrays, params: OwnSequences, place: str, target_kind: str) -> Sequences:
     """Check the arrays of a source of the workload's own, and convert them. A ValueError begins with `place`."""
-    if params.columns or params.groups != NO_GROUPS or params.na:
-        key = "columns" if params.columns else "na" if params.na else "groups"
+    given = {"columns": params.columns, "na": params.na, "categories": params.categories, "rate": params.rate}
+    if key := next((name for name, value in given.items() if value), "groups" * (params.groups != NO_GROUPS)):
         more = "; return the groups in Arrays.groups" if key == "groups" else ""
         raise ValueError(f"preprocess has `{key}`, and {place} returns Arrays, which have no columns; remove it{more}")
     values = checked(arrays.values, place, "values", "fiu", {"N": None, "T": None, "F": None})
@@ -66,8 +66,11 @@ def from_arrays(arrays: Arrays, params: OwnSequences, place: str, target_kind: s
         split=SPLIT_COLUMN,
     )
     del cells
-    allow_missing, groups = params.missing == "interpolate", NO_GROUPS if arrays.groups is None else GROUPS
-    return to_sequences(table, columns, params.velocity, allow_missing, target_kind, groups, ids=ids, classes=classes)
+    allow_missing, groups = params.missing != REFUSE, NO_GROUPS if arrays.groups is None else GROUPS
+    masked = find_masked(table, features) if params.missing == MASK else ()
+    return to_sequences(
+        table, columns, params.velocity, allow_missing, target_kind, groups, ids=ids, classes=classes, masked=masked
+    )
 
 
 def names(arrays: Arrays, field: str, place: str) -> tuple[str, ...]:

@@ -4,20 +4,27 @@ R rows of the table, N sequences, T steps of the longest one, F features. Time a
 loop runs over rows or sequences.
 """
 
+import hashlib
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tandem.data.arrays import Sequences, make_features
+from tandem.data.arrays import Sequences, listed, make_features
+from tandem.data.resampling import resampling
 from tandem.data.splits import SPLITS
-from tandem.data.tables import SPLIT_COLUMN, SPLIT_WORDS, RawTable, factorize, raise_if_any, read_numbers
-from tandem.params.schema import NO_GROUPS, Columns
+from tandem.data.tables import SPLIT_COLUMN, SPLIT_WORDS, RawTable, factorize, raise_if_any, read_numbers, value_type
+from tandem.params.schema import NO_GROUPS, Columns, columns_of
 
 NO_EVENT = "none"  # the label of a step without an event; an empty cell means the same
+REFUSE, MASK = "refuse", "mask"  # values of preprocess.missing
+SEEN = " seen"  # at the end of the name of a feature that says where another one has a value
+UNKNOWN = "words that are no categories"  # in a remark that `tandem predict` shows too
 GOES_BACK = "goes back"  # in a remark that `tandem predict` shows too
 SHORTEST_IN_ORDER = 3  # rows of a sequence that may be in any order by chance
 OTHER_RATE = 1.5  # times as long from row to row: recorded at another rate
@@ -33,38 +40,49 @@ def to_sequences(
     offsets: Mapping[str, float] | None = None,
     ids: np.ndarray | None = None,
     classes: Sequence[str] = (),
+    masked: Sequence[str] = (),
+    rate: float | None = None,
 ) -> Sequences:
     """Check the table and convert it to padded arrays. Sequences are ordered by id, and their rows by step.
 
     `velocity`, `allow_missing` and `offsets` are those of `make_features`. `target_kind`: `Task.target`. `groups`: the
     column whose values tell which sequences must stay in one split. `ids` (N,): if given, the column of the
-    sequence has indices into it. `classes`: if given, the column of the label has indices into it. Removes the columns
-    from `table`. Raises ValueError with the row's place.
+    sequence has indices into it. `classes`: if given, the column of the label has indices into it. `masked`: features
+    for each of which another one says where it has a value. `rate`: of rows for each unit of the step column, or
+    second; None: as they are. Removes the columns from `table`. Raises ValueError with the row's place.
     """
     codes, distinct = factorize(table, columns.sequence)
     ids = distinct if ids is None else ids
     has_times = pa.types.is_temporal(table.columns[columns.step].type)
     step = read_numbers(table, columns.step, keep_whole=True)
     num_sequences = len(ids)
-    lengths = np.bincount(codes, minlength=num_sequences).astype(np.int32)
-    num_steps = int(lengths.max())
-    if lengths.min() < 2:
-        short = int(lengths.argmin())
-        raise ValueError(
-            f"{table.name}: sequence {str(ids[short])!r} has {lengths[short]} step; every sequence needs at least 2"
-        )
-    order = order_by_step(table, columns, codes, ids, step)
+    order, repeats = order_by_step(table, columns, codes, ids, step)
+    lengths = np.bincount(codes if order is None else codes[order], minlength=num_sequences).astype(np.int32)
+    check_lengths(lengths, ids, table.name)
     wraps = [] if order is None else remarks_about_wraps(codes, step, columns.step)
     starts = np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)[:-1]])
     first_rows = starts if order is None else order[starts]
-    is_real = np.arange(num_steps)[None, :] < lengths[:, None]  # (N, T)
-    times, step = None, step if order is None else step[order]
+    step = step if order is None else step[order]
+    unit, per_unit = ("s", 1e9) if has_times else (columns.step, 1)
+    distances = (step[starts + lengths - 1] - step[starts]) / (lengths - 1) / per_unit  # (N,)
+    since_first = step - np.repeat(step[starts], lengths) if allow_missing or rate else None  # (R,)
+    del step
+    table.remarks.extend(repeats)
+    resampled = None
+    if rate and since_first is not None:
+        low, high = 1 / distances.max(), 1 / distances.min()
+        table.remarks.append(f"rows at {rate:g} per {unit}, made of {low:.3g} to {high:.3g} per {unit}")
+        resampled = resampling(since_first, lengths, per_unit / rate)
+        lengths, since_first, distances = resampled.lengths, resampled.times, np.array([1 / rate])
+        check_lengths(lengths, ids, f"{table.name}, at {rate:g} rows per {unit}")
+    else:
+        can_resample = ids is distinct and target_kind != "class per step"
+        table.remarks.extend(wraps or remarks_about_rates(distances, unit, can_resample))
+    is_real = np.arange(lengths.max())[None, :] < lengths[:, None]  # (N, T)
+    times = None
     if allow_missing:
         times = np.zeros(is_real.shape)
-        times[is_real] = step - np.repeat(step[starts], lengths)
-    distances = (step[starts + lengths - 1] - step[starts]) / (lengths - 1) / (1e9 if has_times else 1)  # (N,)
-    table.remarks.extend(wraps or remarks_about_rates(distances, "s" if has_times else columns.step))
-    del step
+        times[is_real] = since_first
 
     def first_of_sequence(column: str, cells: np.ndarray) -> np.ndarray:
         """cells (R,) -> (N,). Raises ValueError if they change within a sequence."""
@@ -73,6 +91,8 @@ def to_sequences(
 
     row_labels, names = read_labels(table, columns.label, target_kind, classes)
     if target_kind == "class per step":
+        if resampled:
+            raise ValueError(f"preprocess.rate is {rate:g}; accepted for one label per sequence, and detect has others")
         labels = np.zeros(is_real.shape, dtype=row_labels.dtype)
         labels[is_real] = row_labels if order is None else row_labels[order]
     else:
@@ -90,14 +110,26 @@ def to_sequences(
         group_names = group_values.astype(np.str_)[group_ids]
     del row_labels
 
+    is_seen = {name: is_given(table, name) for name in masked}
+
     def read(index: int) -> np.ndarray:
         hint = "" if allow_missing else " (`missing: interpolate` fills empty cells)"
-        cells = read_numbers(table, columns.features[index], allow_missing, hint, keep_whole=True)
-        return cells if order is None else cells[order]
+        if index < len(columns.features):
+            cells = read_numbers(table, columns.features[index], allow_missing, hint, keep_whole=True)
+        else:
+            cells = is_seen[masked[index - len(columns.features)]].astype(np.float32)
+        cells = cells if order is None else cells[order]
+        if resampled is None:
+            return cells
+        cells = resampled.apply(cells)
+        return cells if index < len(columns.features) else (cells >= 0.5).astype(np.float32)
 
-    values, num_filled, used_offsets = make_features(
-        read, is_real, columns.features, velocity, allow_missing, offsets, table.name, ids, times
-    )
+    features = columns.features + tuple(f"{name}{SEEN}" for name in masked)
+    values, num_filled, used_offsets = make_features(read, is_real, features, velocity, allow_missing, offsets, times)
+    for without in np.flatnonzero(np.isnan(values[:, 0, : len(columns.features)]).all(axis=1))[:1]:
+        raise ValueError(
+            f"{table.name}: sequence {str(ids[without])!r} has no value of any feature; leave it out, or give it some"
+        )
     return Sequences(
         values,
         lengths,
@@ -105,7 +137,7 @@ def to_sequences(
         ids.astype(np.str_),
         splits,
         tuple(names.tolist()),
-        columns.features + (tuple(f"d{name}" for name in columns.features) if velocity else ()),
+        features + (tuple(f"d{name}" for name in features) if velocity else ()),
         num_filled,
         group_ids,
         used_offsets,
@@ -113,6 +145,43 @@ def to_sequences(
         group_names=group_names,
         usual_step=float(np.median(distances)),
     )
+
+
+def check_lengths(lengths: np.ndarray, ids: np.ndarray, name: str) -> None:
+    if lengths.min() < 2:
+        short = int(lengths.argmin())
+        raise ValueError(
+            f"{name}: sequence {str(ids[short])!r} has {lengths[short]} step; every sequence needs at least 2"
+        )
+
+
+def with_categories(table: RawTable, columns: Columns, categories: Sequence[str]) -> Columns:
+    """`columns` with the features `categories`, such as `mode=low`, which are made of the table's columns of text. An
+    empty cell, or a word that is not among them, is none of them; a remark names such words.
+    """
+    for column in columns_of(categories):
+        cells = pc.fill_null(pc.utf8_trim_whitespace(table.take(column).cast(pa.string())), "")
+        words = [name.partition("=")[2] for name in categories if columns_of([name]) == [column]]
+        for word in words:
+            table.columns[f"{column}={word}"] = pc.equal(cells, word).cast(pa.int8())
+        if others := sorted({*pc.unique(cells).to_pylist()} - {*words, ""}):
+            table.remarks.append(f"{column!r} holds {UNKNOWN}: {listed(others)}")
+    return replace(columns, features=columns.features + tuple(categories))
+
+
+def find_masked(table: RawTable, features: Sequence[str]) -> tuple[str, ...]:
+    """The first of each group of features that are missing in the same rows, as the points of a hand are."""
+    found: dict[bytes, str] = {}
+    for name in features:
+        if not (given := is_given(table, name)).all():
+            found.setdefault(hashlib.sha256(np.packbits(given).tobytes()).digest(), name)
+    return tuple(found.values())
+
+
+def is_given(table: RawTable, feature: str) -> np.ndarray:
+    """(R,) whether the feature has a value. Leaves the column in the table."""
+    alone = replace(table, columns={feature: table.columns[feature]}, missing=Counter())
+    return ~np.isnan(read_numbers(alone, feature, allow_missing=True, keep_whole=True))
 
 
 def remarks_about_wraps(codes: np.ndarray, step: np.ndarray, name: str) -> list[str]:
@@ -131,35 +200,55 @@ def remarks_about_wraps(codes: np.ndarray, step: np.ndarray, name: str) -> list[
     ]
 
 
-def remarks_about_rates(distances: np.ndarray, unit: str) -> list[str]:
-    """distances (N,): from row to row of a sequence, on average."""
+def remarks_about_rates(distances: np.ndarray, unit: str, can_resample: bool) -> list[str]:
+    """distances (N,): from row to row of a sequence, on average. `can_resample`: whether `rate` is accepted."""
     low, high = np.quantile(distances, [0.1, 0.9])
     if high < OTHER_RATE * low:
         return []
     return [
-        f"the rows of a sequence are {low:.3g} to {high:.3g} {unit} apart; a network gets rows without their times, so "
-        "resample recordings of different rates to one rate"
+        f"the rows of a sequence are {low:.3g} to {high:.3g} {unit} apart, {1 / high:.3g} to {1 / low:.3g} in one; a "
+        "network gets rows without their times, so resample recordings of different rates to one rate"
+        + f" (--rate {1 / np.median(distances):.3g}, or rate in preprocess)"
+        * can_resample
     ]
 
 
 def order_by_step(
     table: RawTable, columns: Columns, codes: np.ndarray, names: np.ndarray, step: np.ndarray
-) -> np.ndarray | None:
-    """The indices (R,) that sort the rows by sequence and step; None if they are sorted, as in most tables.
+) -> tuple[np.ndarray | None, list[str]]:
+    """The indices that sort the rows by sequence and step, without those that repeat another one in all columns of the
+    table, and a remark about these. None if the rows are sorted, as in most tables.
 
-    `codes` (R,) are indices into the sequences' `names`. Raises ValueError if a step repeats in a sequence.
+    `codes` (R,) are indices into the sequences' `names`. Raises ValueError if a step repeats in a sequence in rows that
+    differ.
     """
     is_same = codes[1:] == codes[:-1]
     if ((codes[1:] > codes[:-1]) | (is_same & (step[1:] > step[:-1]))).all():
-        return None
+        return None, []
     order = np.lexsort((step, codes))
     step, codes = step[order], codes[order]
-    if len(repeats := np.flatnonzero((codes[1:] == codes[:-1]) & (step[1:] == step[:-1]))):
-        row = repeats[order[repeats + 1].argmin()]
+    repeats = np.flatnonzero((codes[1:] == codes[:-1]) & (step[1:] == step[:-1]))
+    if not len(repeats):
+        return order, []
+    are_equal = np.ones(len(repeats), dtype=bool)
+    for cells in table.columns.values():
+        are_equal &= equal_cells(cells, order[repeats], order[repeats + 1])
+    wrong = repeats if are_equal.all() else repeats[~are_equal]
+    row = wrong[order[wrong + 1].argmin()]
+    places = table.places(order[row], order[row + 1])
+    if not are_equal.all():
         sequence = "the recording" if columns.sequence == NO_GROUPS else f"{columns.sequence} {names[codes[row]]}"
-        places = table.places(order[row], order[row + 1])
-        raise ValueError(f"{table.name}: {repeated_step(columns.step, sequence, places, len(repeats))}")
-    return order
+        raise ValueError(f"{table.name}: {repeated_step(columns.step, sequence, places, len(wrong))}")
+    what = "1 row that repeats another one is" if len(wrong) == 1 else f"{len(wrong):,} rows that repeat others are"
+    return np.delete(order, repeats + 1), [f"{what} left out: {places} are equal"]
+
+
+def equal_cells(cells: pa.ChunkedArray, first: np.ndarray, second: np.ndarray) -> np.ndarray:
+    """Whether the cells of two lists of rows are equal; two empty cells are."""
+    values = cells.unify_dictionaries()
+    one, other = (values.take(pa.array(rows)).cast(value_type(cells.type)) for rows in (first, second))
+    are_empty = pc.and_(*(pc.is_null(each, nan_is_null=True) for each in (one, other)))
+    return np.asarray(pc.fill_null(pc.or_kleene(pc.equal(one, other), are_empty), False))
 
 
 def repeated_step(step: str, sequence: str, places: str, num_repeats: int) -> str:

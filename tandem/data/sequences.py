@@ -18,22 +18,25 @@ from tandem.data import Arrays, windows
 from tandem.data.arrays import (
     PreparedSequences,
     Sequences,
+    listed,
     make_features,
     remarks_about_constants,
+    remarks_about_unseen,
     standardize,
     statistics_of,
     target_statistics,
     without_rounding,
 )
 from tandem.data.own_arrays import from_arrays
-from tandem.data.rows import alike_labels, to_sequences
+from tandem.data.rows import MASK, REFUSE, SEEN, alike_labels, find_masked, to_sequences, with_categories
 from tandem.data.splits import SPLITS, duplicate_groups, grouped, merged_groups, sizes_of, stratified
 from tandem.data.tables import RawTable, find_table, from_frame, read_table
-from tandem.params.schema import NO_GROUPS, Columns, OwnSequences, SequenceTable, Window
+from tandem.params.schema import NO_GROUPS, Columns, OwnSequences, SequenceTable, Window, columns_of
 
 # A larger share of copies among the sequences makes intervals too narrow. In simulations of random labels, a test made
 # 3% false claims without copies, 13% with one copy of each sequence, and 48% with seven.
 MAX_COPIES = 0.2
+OMIT = "omit"
 
 
 def prepare(params: SequenceTable, folder: Path, target_kind: str) -> PreparedSequences:
@@ -45,10 +48,20 @@ def prepare(params: SequenceTable, folder: Path, target_kind: str) -> PreparedSe
         texts.append(params.groups)
     if params.window:  # the column of the groups may also be that of the recordings
         texts = [*dict.fromkeys(column for column in texts if column != NO_GROUPS)]
+    texts += [column for column in columns_of(params.categories) if column not in texts]
     table = read_table(path, texts, columns.features, inferred, params.na)
-    allow_missing = params.missing == "interpolate"
+    columns = with_categories(table, columns, params.categories)
+    masked = find_masked(table, columns.features) if params.missing == MASK else ()
     sequences = read_sequences(
-        table, columns, params.window, params.velocity, allow_missing, target_kind, params.groups
+        table,
+        columns,
+        params.window,
+        params.velocity,
+        params.missing != REFUSE,
+        target_kind,
+        params.groups,
+        masked=masked,
+        rate=params.rate,
     )
     return split_and_standardize(sequences, params, table.name, path, columns.label)
 
@@ -63,13 +76,17 @@ def read_sequences(
     groups: str = NO_GROUPS,
     is_labelled: bool = True,
     offsets: Mapping[str, float] | None = None,
+    masked: Sequence[str] = (),
+    rate: float | None = None,
 ) -> Sequences:
     """As rows.to_sequences; with a `window`, the windows of recordings. `is_labelled`: see windows.cut."""
     if not window:
-        return to_sequences(table, columns, velocity, allow_missing, target_kind, groups, offsets)
+        return to_sequences(
+            table, columns, velocity, allow_missing, target_kind, groups, offsets, masked=masked, rate=rate
+        )
     found = windows.cut(table, columns, window, groups, allow_missing, is_labelled)
     sequences = to_sequences(
-        found.table, found.columns, velocity, allow_missing, groups=found.groups, offsets=offsets, ids=found.ids
+        found.table, found.columns, velocity, allow_missing, "class", found.groups, offsets, found.ids, masked=masked
     )
     return replace(sequences, stretches=found.stretches, unit=found.unit)
 
@@ -87,9 +104,21 @@ def prepare_own(params: OwnSequences, found: Any, place: str, target_kind: str) 
     wanted = [columns.sequence, columns.label, columns.step, *columns.features]
     if params.groups != NO_GROUPS:
         wanted.append(params.groups)
+    wanted += [column for column in columns_of(params.categories) if column not in wanted]
     table = from_frame(found, wanted, name, params.na)
-    allow_missing = params.missing == "interpolate"
-    sequences = to_sequences(table, columns, params.velocity, allow_missing, target_kind, params.groups)
+    columns = with_categories(table, columns, params.categories)
+    masked = find_masked(table, columns.features) if params.missing == MASK else ()
+    sequences = read_sequences(
+        table,
+        columns,
+        None,
+        params.velocity,
+        params.missing != REFUSE,
+        target_kind,
+        params.groups,
+        masked=masked,
+        rate=params.rate,
+    )
     return split_and_standardize(sequences, params, name, None, columns.label)
 
 
@@ -99,12 +128,19 @@ def split_and_standardize(
     """Split `sequences`, and standardize them in place by the training split's statistics. `label`: the
     name of a numeric label.
     """
-    num_features = len(sequences.features) // (2 if params.velocity else 1)  # without their velocities
+    rare = find_rare(sequences, params)
+    if params.rare_classes == OMIT and rare:
+        sequences, rare = without_classes(sequences, rare), []
+    num_features = len(without_velocities(sequences.features, params.velocity))
     check_any_feature_changes(name, sequences, num_features)
     duplicates = duplicate_groups(sequences.values[:, :, :num_features], sequences.lengths)
-    parts = split(sequences, duplicates, params)
+    parts = split(sequences, duplicates, params, rare)
     if sequences.stretches is not None:
         sequences = replace(sequences, remarks=(*sequences.remarks, *unscored_labels(sequences, parts["test"])))
+    if rare:
+        names = listed([str(sequences.classes[code]) for code in rare])
+        remark = f"no score covers the classes with fewer than {len(SPLITS)} sequences, which are in train: {names}"
+        sequences = replace(sequences, remarks=(*sequences.remarks, remark))
     copies, num = len(duplicates) - len(np.unique(duplicates)), len(duplicates)
     if sequences.groups is None and copies > MAX_COPIES * num:
         remark = f"{copies:,} of {num:,} sequences are copies; an interval of a score counts equal ones as one group"
@@ -115,8 +151,9 @@ def split_and_standardize(
             remarks=(*sequences.remarks, remark),
         )
     mean, std = statistics_of(sequences, parts["train"])
+    unseen = remarks_about_unseen(sequences.is_unseen[:, :num_features], sequences.features[:num_features])
     standardize(sequences.values, sequences.padding_mask, mean, std)
-    remarks = (*sequences.remarks, *remarks_about_constants(sequences.features, std))
+    remarks = (*sequences.remarks, *unseen, *remarks_about_constants(sequences.features, std))
     sequences = replace(sequences, remarks=remarks)
     label_statistics = None
     if sequences.has_number:
@@ -132,8 +169,9 @@ def raw_to_inputs(
 
     `summary` is preprocess's summary.json. Raises ValueError if the values do not fit.
     """
-    num_inputs = len(summary["features"])
-    num_features = num_inputs // (2 if params.velocity else 1)
+    features = [*without_velocities(summary["features"], params.velocity)]
+    masked = masked_of(features, params.missing)
+    num_features = len(features) - len(masked)
     if values.ndim != 3 or values.shape[2] != num_features or mask.shape != values.shape[:2]:
         raise ValueError(
             f"predict got values of shape {values.shape} and a mask of shape {mask.shape}; accepted: (N, T, "
@@ -144,20 +182,27 @@ def raw_to_inputs(
             f"predict got sequences of {values.shape[1]} steps; the network was trained with up to "
             f"{summary['max_steps']}"
         )
-    if params.missing != "interpolate" and np.isnan(values[mask]).any():
+    if params.missing == REFUSE and np.isnan(values[mask]).any():
         raise ValueError("predict got values that are NaN; set preprocess.missing to interpolate, or fill them in")
-    found, _, _ = make_features(
-        lambda index: values[:, :, index][mask],
-        mask,
-        summary["features"][:num_features],
-        params.velocity,
-        params.missing == "interpolate",
-        summary.get("offsets", {}),
-        "predict got values",
-        range(len(values)),
-    )
+
+    def read(index: int) -> np.ndarray:
+        if index < num_features:
+            return values[:, :, index][mask]
+        return (~np.isnan(values[:, :, features.index(masked[index - num_features])][mask])).astype(np.float32)
+
+    offsets = summary.get("offsets", {})
+    found, _, _ = make_features(read, mask, features, params.velocity, params.missing != REFUSE, offsets)
     standardize(found, ~mask, summary["mean"], summary["std"])
     return found, None
+
+
+def without_velocities(features: Sequence[str], velocity: bool) -> Sequence[str]:
+    return features[: len(features) // 2] if velocity else features
+
+
+def masked_of(features: Sequence[str], missing: str) -> tuple[str, ...]:
+    """The argument `masked` of to_sequences that led to `features`, which have no velocities."""
+    return tuple(name.removesuffix(SEEN) for name in features if missing == MASK and name.endswith(SEEN))
 
 
 def check_numbers_of_test(label: str, numbers: np.ndarray) -> None:
@@ -179,8 +224,37 @@ def check_any_feature_changes(name: str, sequences: Sequences, num_features: int
         )
 
 
-def split(sequences: Sequences, duplicates: np.ndarray, params: SequenceTable | OwnSequences) -> dict[str, np.ndarray]:
-    """Return the sorted sequence indices of train, val and test. duplicates (N,): equal for equal sequences.
+def find_rare(sequences: Sequences, params: SequenceTable | OwnSequences) -> list[int]:
+    """The classes with fewer sequences than splits, if each sequence has a class and goes to a split at random."""
+    is_drawn = sequences.splits is None and sequences.groups is None
+    if params.rare_classes is None or not is_drawn or sequences.has_label_per_step or sequences.has_number:
+        return []
+    return np.flatnonzero(np.bincount(sequences.labels, minlength=len(sequences.classes)) < len(SPLITS)).tolist()
+
+
+def without_classes(sequences: Sequences, omitted: list[int]) -> Sequences:
+    is_kept = ~np.isin(sequences.labels, omitted)
+    lengths, num = sequences.lengths[is_kept], int((~is_kept).sum())
+    kept = [code for code in range(len(sequences.classes)) if code not in omitted]
+    if len(kept) < 2:
+        return sequences  # the check of the sizes says what is missing
+    remark = f"{num:,} sequence{'s' * (num > 1)} left out, of classes with fewer than {len(SPLITS)}: "
+    return replace(
+        sequences,
+        values=sequences.values[is_kept, : lengths.max()],
+        lengths=lengths,
+        labels=np.searchsorted(kept, sequences.labels[is_kept]),
+        ids=sequences.ids[is_kept],
+        classes=tuple(sequences.classes[code] for code in kept),
+        remarks=(*sequences.remarks, remark + listed([str(sequences.classes[code]) for code in omitted])),
+    )
+
+
+def split(
+    sequences: Sequences, duplicates: np.ndarray, params: SequenceTable | OwnSequences, rare: Sequence[int] = ()
+) -> dict[str, np.ndarray]:
+    """Return the sorted sequence indices of train, val and test. duplicates (N,): equal for equal sequences. `rare`:
+    the classes that are in train only.
 
     The data's own split takes precedence. If it has no val rows, val is drawn from its train rows. Without it, the
     split is random: see splits.stratified, and splits.grouped for `preprocess.groups`.
@@ -216,8 +290,10 @@ def split(sequences: Sequences, duplicates: np.ndarray, params: SequenceTable | 
 
     if sequences.splits is None:
         if has_class and sequences.groups is None:
-            check_class_sizes(sequences, sum(size > 0 for size in sizes.values()))
-        parts = split_rows(np.arange(len(sequences.ids)), sizes)
+            check_class_sizes(sequences, sum(size > 0 for size in sizes.values()), rare)
+        is_rare = np.isin(labels, rare) & has_class
+        parts = split_rows(np.flatnonzero(~is_rare), {**sizes, "train": sizes["train"] - int(is_rare.sum())})
+        parts["train"] = np.sort(np.concatenate([parts["train"], np.flatnonzero(is_rare)]))
         check_no_split_is_empty(sequences, parts, sizes, duplicates)
     else:
         parts = {name: np.flatnonzero(sequences.splits == name) for name in SPLITS}
@@ -313,13 +389,16 @@ def check_no_split_is_empty(
             )
 
 
-def check_class_sizes(sequences: Sequences, num_splits: int) -> None:
+def check_class_sizes(sequences: Sequences, num_splits: int, rare: Sequence[int]) -> None:
     counts = np.bincount(sequences.labels, minlength=len(sequences.classes))
+    counts[[*rare]] = num_splits
     if counts.min() < num_splits:
         smallest = int(counts.argmin())
+        are_whole = all(isinstance(name, int) for name in sequences.classes)
         raise ValueError(
             f"class {sequences.classes[smallest]!r} has {counts[smallest]} sequences and {num_splits} splits want at "
-            "least one each; add sequences of it, or leave the class out"
+            "least one each; add sequences of it, or leave the class out (`rare_classes: omit` in preprocess)"
+            f"{', or predict the number with task regress (--task regress)' * are_whole}"
             f"{hint_of_alike(str(sequences.classes[smallest]), sequences.classes)}"
         )
 

@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tandem.data.rows import NO_EVENT, order_by_step, remarks_about_wraps
+from tandem.data.rows import NO_EVENT, is_given, order_by_step, remarks_about_wraps
 from tandem.data.tables import SPLIT_COLUMN, RawTable, factorize, read_numbers
 from tandem.params.schema import NO_GROUPS, Columns, Window
 
@@ -37,7 +37,7 @@ class Windows:
 class SortedRows:
     """The rows of a table, sorted by recording and step."""
 
-    order: np.ndarray  # (R,) their indices in the table
+    order: np.ndarray  # (R,) their indices in the table, without repeated rows
     recording: np.ndarray  # (R,) indices into `names`
     names: np.ndarray  # of the recordings
     is_new: np.ndarray  # (R - 1,) whether the next row is of another recording
@@ -64,7 +64,7 @@ def cut(
 ) -> Windows:
     """Cut the rows of `table` into windows. `groups`: the column of people, or NO_GROUPS to group by stretch.
 
-    `allow_missing`: leave out windows without any value of a feature. `is_labelled`: false for a table to predict from,
+    `allow_missing`: leave out windows without a value of any feature. `is_labelled`: false for a table to predict from,
     in which only gaps end a stretch. The order of the rows has no effect. Raises ValueError if no window is left.
     """
     cells = dict(table.columns)  # the functions that check a column remove it from the table
@@ -73,16 +73,15 @@ def cut(
     stretch = np.repeat(np.arange(len(stretches.first)), stretches.num_windows)  # (N,)
     first_window = np.cumsum(stretches.num_windows) - stretches.num_windows  # (S,)
     first = stretches.first[stretch] + window.stride * (np.arange(len(stretch)) - first_window[stretch])
-    has_values = np.ones(len(first), dtype=bool)
+    has_values = np.full(len(first), not allow_missing)
     for feature in columns.features if allow_missing else ():
-        is_known = ~np.isnan(read_numbers(table, feature, allow_missing)[rows.order])
-        num_known = np.concatenate([[0], np.cumsum(is_known)])
-        has_values &= num_known[first + window.length] > num_known[first]
+        num_known = np.concatenate([[0], np.cumsum(is_given(table, feature)[rows.order])])
+        has_values |= num_known[first + window.length] > num_known[first]
     stretch, first = stretch[has_values], first[has_values]
     if not len(first):
         longest = stretches.length[stretches.has_label].max(initial=0)
         raise ValueError(
-            f"{table.name}: no window of {window.length:,} rows with one label and a value of every feature is left "
+            f"{table.name}: no window of {window.length:,} rows with one label and a value is left "
             f"(the longest stretch has {longest:,} rows); choose a shorter one (preprocess.window.length, or --window)"
         )
 
@@ -101,7 +100,7 @@ def cut(
         *rows.remarks,
     ]
     if num := np.count_nonzero(~has_values):
-        remarks.append(f"{num:,} windows are left out: a feature has no value in them")
+        remarks.append(f"{num:,} windows are left out: no feature has a value in them")
 
     def names_at(places: np.ndarray) -> np.ndarray:
         """The recording and the step of some of the sorted rows."""
@@ -134,8 +133,8 @@ def sort_rows(table: RawTable, columns: Columns) -> SortedRows:
     if columns.sequence != NO_GROUPS:
         recording, names = factorize(table, columns.sequence)
     step = read_numbers(table, columns.step, keep_whole=True)
-    order = order_by_step(table, columns, recording, names, step)
-    remarks = [] if order is None else remarks_about_wraps(recording, step, columns.step)
+    order, remarks = order_by_step(table, columns, recording, names, step)
+    remarks += [] if order is None else remarks_about_wraps(recording, step, columns.step)
     order = np.arange(len(step)) if order is None else order
     step, recording = step[order], recording[order]
     is_new, distance = recording[1:] != recording[:-1], np.diff(step)
@@ -148,7 +147,7 @@ def find_stretches(
 ) -> Stretches:
     """A stretch ends with its recording, at a gap, and where the label, the group or the split changes."""
     keys = [factorize(table, key)[0] for key in (groups, SPLIT_COLUMN) if key in table.columns]
-    has_label = np.ones(len(rows.order), dtype=bool)
+    has_label = np.ones(rows.order.max() + 1, dtype=bool)
     if is_labelled:
         labels, classes = factorize(table, columns.label, empty=NO_EVENT)
         has_label = classes.astype(np.str_)[labels] != NO_EVENT

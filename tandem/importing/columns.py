@@ -116,9 +116,13 @@ class TableColumns:
         cells, place = self.frame[column].dropna().astype(str), f"table[{column!r}]"
         dates = cells[cells.str.fullmatch(ODD_DATE)]
         if len(dates) > 0.9 * len(cells):
-            convert, is_year_first = f"{place} = pandas.to_datetime({place}", re.match(r"\d{4}", dates.iloc[0])
-            convert += ")" if is_year_first else ", dayfirst=True), without dayfirst if the month comes first"
-            return f"dates like {dates.iloc[0]!r}; write them as 2024-03-01: {convert}"
+            convert, asked = f"{place} = pandas.to_datetime({place}", ""
+            if re.match(r"\d{4}", dates.iloc[0]):
+                convert += ")"
+            else:
+                convert += ", dayfirst=True), without dayfirst if the month comes first"
+                asked = "of a text table, --dayfirst yes or --dayfirst no says what comes first; else "
+            return f"dates like {dates.iloc[0]!r}; {asked}write them as 2024-03-01: {convert}"
         units = cells.str.extract(f"^{number_signs.WITH_UNIT}$")[1].dropna()
         with_unit, end = (" with a unit", f".str.removesuffix({units.iloc[0]!r})") if len(units) else ("", "")
         cell, ways = number_signs.conversions(cells)
@@ -131,9 +135,9 @@ class TableColumns:
     def repeats(self, column: str) -> bool:
         return self.num_distinct(column) < max(2, 0.95 * len(self.frame))
 
-    def is_together(self, column: str) -> bool:
-        """Whether equal cells are in adjacent rows."""
-        codes = self.codes(column)
+    def is_together(self, column: str, order: np.ndarray | None = None) -> bool:
+        """Whether equal cells are in adjacent rows, in the order of the file or in `order` (R,)."""
+        codes = self.codes(column) if order is None else self.codes(column)[order]
         return int((codes[1:] != codes[:-1]).sum()) + 1 == self.num_distinct(column)
 
 
@@ -202,14 +206,21 @@ def shortened(names: Sequence[str], most: int = 8) -> str:
 
 
 def find_features(
-    columns: TableColumns, found: list[str], taken: Sequence[str], why_not: Mapping[str, str] | None = None
+    columns: TableColumns,
+    found: list[str],
+    taken: Sequence[str],
+    why_not: Mapping[str, str] | None = None,
+    hints: Mapping[str, str] | None = None,
 ) -> Choice:
-    """The columns of `found` whose values change. `why_not`: further columns to exclude, with the reason."""
+    """The columns of `found` whose values change. `why_not`: further columns to exclude, with the reason. `hints`: what
+    to say of columns without numbers instead of their kind.
+    """
     dropped = {column: "never changes" for column in found if columns.num_distinct(column) < 2} | dict(why_not or {})
     kept, known = [column for column in found if column not in dropped], {*found, *taken}
     odd = columns.of_kind("odd", exclude=[*known])
     others = [f"{column} ({columns.advice(column)})" for column in odd]
-    others += [f"{column} ({kind})" for column, kind in columns.kinds.items() if column not in {*known, *odd}]
+    kinds = columns.kinds | dict(hints or {})
+    others += [f"{column} ({kind})" for column, kind in kinds.items() if column not in {*known, *odd}]
     others += [f"{column} ({dropped[column]})" for column in found if column in dropped]
     chooses = "; --features includes them" if dropped else ""
     return kept, "all other numeric columns" + (f"; excluded: {shortened(others)}{chooses}" if others else "")

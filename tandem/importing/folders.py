@@ -5,8 +5,10 @@ The label is the folder's name, a part of the file's name (`--pattern '{label}_{
 (`--labels`), or a column of the files.
 """
 
+import json
 import os
 import re
+import shlex
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -70,6 +72,7 @@ def open_folder(folder: Path, found: list[Path], options: Mapping[str, Any]) -> 
         )
     if labels is not None:
         found = [path for path in found if path.resolve() != labels.resolve()]
+    check_not_a_file_per_channel(folder, found)
     endings = Counter(ending_of(path) for path in found if kind_of_file(path))
     if not endings:
         shown = ", ".join(sorted({path.suffix or path.name for path in found})[:8]) or "no file"
@@ -134,6 +137,35 @@ def open_folder(folder: Path, found: list[Path], options: Mapping[str, Any]) -> 
         step=(reader.step, reader.why_step),
         choices=choices,
     )
+
+
+def check_not_a_file_per_channel(folder: Path, found: Sequence[Path]) -> None:
+    """Raises ValueError if the files of a folder have a row for each sequence, its steps in columns, and those beside
+    the folder a cell for each sequence, as in UCI HAR: y_train.txt, subject_train.txt and Inertial Signals/*.txt.
+    """
+    arrays = list[str]()
+    for labels in found:
+        named_as = re.fullmatch(r"(?:y|labels?)(_train|_test)?\.txt", labels.name, re.IGNORECASE)
+        channels = [path for path in found if path.parent.parent == labels.parent and path.suffix == labels.suffix]
+        if named_as and len(channels) > 1 and len({num_lines(path) for path in (labels, *channels)}) == 1:
+            split, beside = named_as[1] or "", [path for path in found if path.parent == labels.parent]
+            people = [path for path in beside if path.stem.removesuffix(split).lower() in GROUP_NAMES]
+            arrays.append(f"X{split}=stack({json.dumps(str(channels[0].parent))})")
+            arrays += [f"y{split}=read({json.dumps(str(labels))})"]
+            arrays += [f"{path.stem}=read({json.dumps(str(path))})" for path in people]
+    if arrays:
+        code = (
+            "import numpy as np; from pathlib import Path; read = np.loadtxt; stack = lambda at: "
+            f'np.stack([*map(read, sorted(Path(at).glob("*.txt")))], 1); np.savez("new.npz", {", ".join(arrays)})'
+        )
+        raise ValueError(
+            f"{folder} has a file for each channel, with a row for each sequence; python -c {shlex.quote(code)} writes "
+            "them as new.npz; give that with --axes NCT"
+        )
+
+
+def num_lines(path: Path) -> int:
+    return path.read_bytes().count(b"\n")
 
 
 def axes_of_files(

@@ -10,7 +10,14 @@ from typing import Any
 from tandem.command import WrongArgument
 from tandem.importing import recipe
 from tandem.importing.columns import Choice, Choices, NotFound, TableColumns, named, shortened
-from tandem.importing.infer_sequences import OF_SEQUENCES, SEQUENCE_NAMES, find_ids, infer_sequences
+from tandem.importing.infer_sequences import (
+    OF_SEQUENCES,
+    SEQUENCE_NAMES,
+    find_categories,
+    find_ids,
+    infer_sequences,
+    labelled_ids,
+)
 from tandem.importing.infer_series import NO_SEASON, OF_SERIES, find_times, infer_series
 from tandem.importing.infer_windows import infer_recordings
 from tandem.params import schema
@@ -50,7 +57,10 @@ def choice_rows(choices: Choices) -> list[tuple[str, str, str]]:
     if "window" in choices:
         window, why_window = choices["window"]
         shown["window"] = (f"{window['length']:,} steps every {window['stride']:,}", why_window)
-    return [(key, ", ".join(value) if key == "na" else str(value), why) for key, (value, why) in shown.items()]
+    return [
+        (key, shortened(value) if key in ("na", "categories") else str(value), why)
+        for key, (value, why) in shown.items()
+    ]
 
 
 def infer_schema(columns: TableColumns, options: Mapping[str, Any], known: Choices | None = None) -> Choices:
@@ -61,21 +71,26 @@ def infer_schema(columns: TableColumns, options: Mapping[str, Any], known: Choic
     """
     known = known or {}
     given = [options[key] for key in (*OF_SEQUENCES, "time", "target", "groups") if key in options]
+    given += options.get("categories", ())
     given = [column for column in given if column != NO_GROUPS or column == options.get("label")]
     usable = columns.of_kind("whole", "number", "flag", "time", "text", "odd")
     for column in (*given, *options.get("features", ())):
         if column not in usable:
             raise WrongArgument(f"{columns.name} has no column {column!r}{nearest(column, usable)}")
     of_series = [key for key in options if key in OF_SERIES or (key == "task" and is_for_series(options[key]))]
-    of_sequences = [key for key in options if key in (*OF_SEQUENCES, "groups", "task") and key not in of_series]
+    for_sequences = (*OF_SEQUENCES, "groups", "categories", "rate", "task")
+    of_sequences = [key for key in options if key in for_sequences and key not in of_series]
     if of_sequences and of_series:
         flags = ", ".join(f"--{key}" for key in (*of_sequences, *of_series)).replace("_", "-")
         raise WrongArgument(
             f"{flags} do not go together: --sequence, --step and --label are for many sequences (classify, detect), "
             "--time and --target for one series (forecast)"
         )
+    if "categories" in options:
+        options = {**options, "categories": find_categories(columns, options["categories"])}
     times = find_times(columns)
-    is_series = times and not columns.repeats(times[0]) and not named(SEQUENCE_NAMES, find_ids(columns))
+    is_series = times and not columns.repeats(times[0])
+    is_series = is_series and not named(SEQUENCE_NAMES, find_ids(columns)) and not labelled_ids(columns)
     if not of_series:
         known = {**known, **infer_recordings(columns, options, known, bool(is_series))}
     if "window" in known and known["sequence"][0] == NO_GROUPS:

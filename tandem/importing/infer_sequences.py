@@ -7,10 +7,11 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from tandem.command import NO_ANSWER, CommandError
-from tandem.data.rows import NO_EVENT, repeated_step
+from tandem.command import NO_ANSWER, CommandError, WrongArgument
+from tandem.data.rows import NO_EVENT, alike_labels, repeated_step
+from tandem.data.splits import SPLITS
 from tandem.importing.columns import Choice, Choose, NotFound, TableColumns, find_features, named, shortened, words_of
-from tandem.params.schema import NO_GROUPS
+from tandem.params.schema import NO_GROUPS, columns_of
 
 # Columns whose name contains one of these words come first, in the order of the words.
 SEQUENCE_NAMES = "sequence seq series trial recording session clip track episode case sample id".split()
@@ -21,8 +22,11 @@ GROUP_NAMES = (
 )
 GROUP_NAMES += "machine engine unit site".split()
 GROUP_NAMES = [*GROUP_NAMES, *(f"{name}s" for name in GROUP_NAMES), "day"]
+CALENDAR_NAMES = "date period month quarter year week weekday day hour season".split()
 COUNTING_NAMES = "row index id number nr no".split()
 MOST_REPEATS = 0.5  # the share of rows up to which a repeated step is a mistake, such as an id that occurs twice
+FEW_WORDS, MOST_WORDS = 10, 50  # of a column whose words may become features
+MOST_RARE = 10  # of more whole numbers, some in fewer sequences than splits, each is rarely a class
 MISTAKEN_SHARE = 0.05  # of the sequences, in which a label may change by mistake
 OF_SEQUENCES = ("sequence", "step", "label")  # options that only this kind of table has
 
@@ -35,13 +39,18 @@ def infer_sequences(columns: TableColumns, choose: Choose, options: Mapping[str,
     label = choose("label", lambda: find_label(columns, sequence, step, options))
     if columns.frame[label].nunique(dropna=False) < 2:
         raise ValueError(f"{columns.name}: {label!r} holds one value only; a label needs two; --label names another")
-    choose("task", lambda: find_task(columns, sequence, step, label))
-    choose("groups", lambda: find_groups(columns, sequence, (sequence, step, label)))
-    taken = (sequence, step, label)
+    task = choose("task", lambda: find_task(columns, sequence, step, label))
+    groups = choose("groups", lambda: find_groups(columns, sequence, (sequence, step, label)))
+    is_drawn = task == "classify" and groups == NO_GROUPS and not columns.has_split
+    if is_drawn and (rare := rare_classes(columns, sequence, label, "keep_rare" in options)):
+        choose("rare_classes", lambda: rare)
+    taken = (sequence, step, label, *columns_of(options.get("categories", ())))
+    if "categories" in options:
+        choose("categories", lambda: ([], ""))
+    if "rate" in options:
+        choose("rate", lambda: (None, ""))
     features = choose("features", lambda: find_changing(columns, sequence, taken))
-    num_empty = sum(int(columns.numbers(column).isna().sum()) for column in features)
-    gaps = f"{num_empty:,} of {len(columns.frame) * len(features):,} cells are empty"
-    choose("missing", lambda: ("interpolate", gaps) if num_empty else ("refuse", "no cell is empty"))
+    choose("missing", lambda: find_missing(columns, sequence, features))
 
 
 def without_step(columns: TableColumns, sequence: str) -> str:
@@ -87,7 +96,10 @@ def find_changing(columns: TableColumns, sequence: str, taken: Sequence[str]) ->
             why_not[column] = "counts the rows"
         elif words & {*STEP_NAMES} and orders_too(columns, sequence, taken[1], column):
             why_not[column] = "orders the rows too"
-    found, why = find_features(columns, numeric, taken, why_not)
+    few = [name for name in columns.of_kind("text", exclude=taken) if columns.num_distinct(name) <= FEW_WORDS]
+    few = [name for name in few if changes(columns, name, first).any()]
+    hints = {name: f"text; --categories {shlex.quote(name)} adds a feature for each word" for name in few}
+    found, why = find_features(columns, numeric, taken, why_not, hints)
     if not found:
         left = shortened([f"{column} ({reason})" for column, reason in why_not.items()])
         raise ValueError(
@@ -100,6 +112,42 @@ def changes(columns: TableColumns, column: str, first: np.ndarray) -> np.ndarray
     """(R,) whether a row's cell differs from that of its sequence's first row (`first`); two empty cells are equal."""
     cells = columns.frame[column].to_numpy()
     return np.asarray((cells != cells[first]) & ~(pd.isna(cells) & pd.isna(cells[first])))
+
+
+def find_missing(columns: TableColumns, sequence: str, features: Sequence[str]) -> Choice:
+    """mask if features are missing together, such as the points of a hand, and some sequences never have them."""
+    codes, patterns, num_empty = columns.codes(sequence), set[bytes](), 0
+    is_never, lengths = np.zeros(codes.max() + 1, dtype=bool), np.bincount(codes)
+    for column in features:
+        is_empty = columns.numbers(column).isna().to_numpy()
+        if num := int(is_empty.sum()):
+            num_empty += num
+            patterns.add(np.packbits(is_empty).tobytes())
+            is_never |= np.bincount(codes, is_empty) == lengths
+    if not num_empty:
+        return "refuse", "no cell is empty"
+    gaps = f"{num_empty:,} of {len(columns.frame) * len(features):,} cells are empty"
+    if not is_never.any():
+        return "interpolate", gaps
+    gaps += f", and {is_never.sum():,} of {len(lengths):,} sequences never have some of the features"
+    if 2 * len(patterns) <= len(features):
+        num = len(patterns)
+        return (
+            "mask",
+            f"{gaps}, so {num} column{'s say' if num > 1 else ' says'} what was seen (or --missing interpolate)",
+        )
+    return "interpolate", f"{gaps} (--missing mask adds columns that say what was seen)"
+
+
+def find_categories(columns: TableColumns, names: Sequence[str]) -> list[str]:
+    """A feature for each word of the columns `names`."""
+    found = list[str]()
+    for name in names:
+        words = sorted({str(cell).strip() for cell in columns.frame[name].dropna().unique()} - {""})
+        if len(words) > MOST_WORDS:
+            raise WrongArgument(f"--categories names {name!r}, which has {len(words):,} values; accepted: {MOST_WORDS}")
+        found += [f"{name}={word}" for word in words]
+    return found
 
 
 def orders_too(columns: TableColumns, sequence: str, step: str, column: str) -> bool:
@@ -227,13 +275,37 @@ def repeats_of(columns: TableColumns, sequence: str, step: str, largest_share: f
 def find_ids(columns: TableColumns) -> list[str]:
     """Repeating columns: first by name, then with equal cells in adjacent rows, then text, then more distinct ids."""
     candidates = columns.of_kind("text", "whole", "time")
-    names, ranked = named(SEQUENCE_NAMES, candidates), []
+    names, ranked, labelled = named(SEQUENCE_NAMES, candidates), [], labelled_ids(columns)
     for column in candidates:
         num, is_named, is_together = columns.num_distinct(column), column in names, columns.is_together(column)
-        if 2 <= num <= len(columns.frame) / 2 and (is_named or is_together or columns.kinds[column] == "text"):
+        is_likely = is_named or is_together or columns.kinds[column] == "text" or column in labelled
+        if 2 <= num <= len(columns.frame) / 2 and is_likely:
             # Of two matching names (trial, sample), the sequence id has its equal cells in adjacent rows.
             ranked.append((not is_named, not is_together, names.index(column) if is_named else -num, column))
     return [column for *_, column in sorted(ranked)]
+
+
+def labelled_ids(columns: TableColumns) -> list[str]:
+    """The ids of labelled sequences, whatever their names: the rows of each value are together, in the file or in the
+    order of their times, and another text column, or one called label, has one word there. No days, months and so on.
+    """
+    steps = [
+        name for name in named(STEP_NAMES, columns.of_kind("time", "whole", "number")) if not columns.repeats(name)
+    ]
+    orders = [np.arange(len(columns.frame)), *(np.argsort(columns.numbers(step), kind="stable") for step in steps)]
+    candidates = columns.of_kind("text", "whole")
+    candidates = [name for name in candidates if name not in named(CALENDAR_NAMES, candidates)]
+    candidates = [name for name in candidates if any(columns.is_together(name, order) for order in orders)]
+    labels = {*columns.of_kind("text"), *named(LABEL_NAMES[:3], columns.of_kind("whole", "flag"))}
+    num = {name: columns.num_distinct(name) for name in {*candidates, *labels}}
+    found = []
+    for name in candidates:
+        for label in labels:
+            if name != label and 2 <= num[label] <= num[name] / 2 <= len(columns.frame) / 8:
+                if len(columns.frame[[name, label]].drop_duplicates()) == num[name]:
+                    found.append(name)
+                    break
+    return found
 
 
 def find_steps(columns: TableColumns, sequence: str, of: Sequence[str] | None = None) -> Iterator[Choice]:
@@ -261,7 +333,8 @@ def find_label(columns: TableColumns, sequence: str, step: str, options: Mapping
 
     Raises CommandError if columns of two kinds could be the label.
     """
-    taken, task = (sequence, step, options.get("groups"), *options.get("features", ())), options.get("task")
+    others_taken = (*options.get("features", ()), *columns_of(options.get("categories", ())))
+    taken, task = (sequence, step, options.get("groups"), *others_taken), options.get("task")
     kinds = (("text", "flag"), ("whole",), ("number",))
     texts, whole, numbers = (columns.of_kind(*each, exclude=taken) for each in kinds)
     texts = [] if task == "regress" else texts
@@ -321,6 +394,27 @@ def find_label(columns: TableColumns, sequence: str, step: str, options: Mapping
     return likely[-1], why if likely == found else f"it varies within {people[0]!r}; {why}"
 
 
+def labels_of(columns: TableColumns, sequence: str, label: str) -> pd.Series:
+    """How many sequences have each label."""
+    return columns.frame[label].iloc[np.unique(columns.firsts(sequence))].value_counts()
+
+
+def rare_classes(columns: TableColumns, sequence: str, label: str, are_kept: bool) -> Choice | None:
+    """What to do with classes that have fewer sequences than splits, if less than half of the sequences have such."""
+    counts = labels_of(columns, sequence, label)
+    rare = counts[counts < len(SPLITS)]
+    names, num = [f"{name} ({num:,})" for name, num in rare.items()], int(rare.sum())
+    if not names or len(counts) - len(rare) < 2 or 2 * num > counts.sum():
+        return None
+    if any(rare.index.isin(alike).any() for alike in alike_labels([*counts.index])):  # one may be a slip of another
+        return None
+    what = f"{num:,} sequence{'s' * (num > 1)} of {len(rare):,} class{'es' * (len(rare) > 1)} with too few"
+    number = ", --task regress predicts the number" * (columns.kinds[label] == "whole")
+    if are_kept:
+        return "train", f"in train only, so no score covers them: {what}, {shortened(names)}"
+    return "omit", f"left out: {what}, {shortened(names)} (--keep-rare puts them into train{number})"
+
+
 def varies(columns: TableColumns, column: str, group: str, first: np.ndarray) -> bool:
     """Whether two sequences of one person or device have different values. `first` (R,): each sequence's first row."""
     rows = np.unique(first)
@@ -348,11 +442,14 @@ def find_task(columns: TableColumns, sequence: str, step: str, label: str) -> Ch
     changes = events.groupby(columns.codes(sequence)).transform("nunique") > 1
     if not changes.any():
         num, num_sequences = columns.num_distinct(label), columns.num_distinct(sequence)
-        is_many = num > max(20, num_sequences / 3) and not named(LABEL_NAMES[:3], [label])
+        are_rare = num > MOST_RARE and labels_of(columns, sequence, label).min() < len(SPLITS)
+        is_many = (num > max(20, num_sequences / 3) or are_rare) and not named(LABEL_NAMES[:3], [label])
         if columns.kinds[label] == "number" or (columns.kinds[label] == "whole" and is_many):
             why = f"{label!r} is a number with {num:,} values, one per sequence (--task classify: its classes)"
             return "regress", why
-        return "classify", f"{label!r} is constant within every sequence"
+        is_number = columns.kinds[label] == "whole" and num > MOST_RARE
+        number = " (--task regress predicts the number)" * is_number
+        return "classify", f"{label!r} is constant within every sequence{number}"
     most = events.mode()[0]
     if most == "" or (events == NO_EVENT).any():
         share = 1 - events.isin(("", NO_EVENT)).mean()

@@ -56,6 +56,7 @@ def infer_series(columns: TableColumns, choose: Choose) -> None:
     numeric = columns.of_kind("whole", "number", "flag", exclude=taken)
     labels = named(LABEL_NAMES[:3], columns.of_kind("whole", "flag", exclude=taken))
     why_not = dict.fromkeys(labels, "a label, by its name")
+    why_not |= {name: "counts the rows" for name in numeric if counts_rows(columns, name)}
     features = choose("features", lambda: find_features(columns, numeric, taken, why_not))
     stamps = stamps_of(columns, time)
     interval = parse_interval(choose("interval", lambda: find_interval(columns, time, stamps)))
@@ -91,9 +92,13 @@ def find_times(columns: TableColumns) -> list[str]:
 def find_target(columns: TableColumns, numeric: list[str]) -> Choice:
     if names := named(TARGET_NAMES, numeric):
         return max(names, key=numeric.index), "by its name (--target selects another)"
-    numeric = [column for column in numeric if columns.kinds[column] != "flag"] or numeric
+    numeric = [name for name in numeric if columns.kinds[name] != "flag" and not counts_rows(columns, name)] or numeric
     first = f"the first of {len(numeric)} numeric columns (--target selects another)"
     return numeric[0], first if numeric[1:] else "the only numeric column"
+
+
+def counts_rows(columns: TableColumns, column: str) -> bool:
+    return bool(columns.kinds[column] == "whole" and (np.abs(np.diff(columns.numbers(column))) == 1).all())
 
 
 def are_dates_without_time(columns: TableColumns, time: str) -> bool:

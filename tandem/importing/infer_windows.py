@@ -20,6 +20,7 @@ from tandem.importing.infer_sequences import (
     find_groups,
     find_ids,
     find_steps,
+    labelled_ids,
     what_groups_do,
 )
 from tandem.params.schema import NO_GROUPS
@@ -107,8 +108,10 @@ def find_groups_of_recordings(columns: TableColumns, recording: str, taken: Sequ
 
 def has_clips(columns: TableColumns, label: str, recording: str) -> bool:
     """Whether another column is the id of sequences with one label each."""
-    for name in find_ids(columns):
-        if name not in (label, recording) and (named(SEQUENCE_NAMES, [name]) or columns.is_together(name)):
+    ids = find_ids(columns)
+    likely = {*named(SEQUENCE_NAMES, ids), *labelled_ids(columns)}
+    for name in ids:
+        if name not in (label, recording) and (name in likely or columns.is_together(name)):
             if (columns.frame.groupby(columns.codes(name))[label].nunique() < 2).all():
                 return True
     return False

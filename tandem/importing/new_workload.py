@@ -121,7 +121,9 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--features", metavar="A,B,C", type=lambda text: text.split(","), help="default: all other numeric columns"
     )
-    parser.add_argument("--missing", choices=("refuse", "interpolate", "skip"), help="what to do with empty cells")
+    parser.add_argument(
+        "--missing", choices=("refuse", "interpolate", "mask", "skip"), help="what to do with empty cells"
+    )
     parser.add_argument("--na", metavar="A,B,C", type=lambda text: text.split(","), help=NA_HELP)
     parser.add_argument("--model", help=MODEL_HELP)
     parser.add_argument("--epochs", type=int, help="default: by the size of the data")
@@ -131,6 +133,11 @@ def add_arguments(parser: ArgumentParser) -> None:
     many.add_argument("--label", metavar="COLUMN", help="the class of the sequence, or the event of the row")
     many.add_argument("--window", metavar="STEPS", type=int, dest="window_length", help="cut recordings into windows")
     many.add_argument("--stride", metavar="STEPS", type=int, help="from the start of a window to the next one's")
+    many.add_argument(
+        "--categories", metavar="A,B", type=lambda text: text.split(","), help="columns of words that become features"
+    )
+    many.add_argument("--rate", type=float, help="resample to so many rows for each second, or unit of the step")
+    many.add_argument("--keep-rare", action="store_true", default=None, help="classes with 1 or 2 sequences: in train")
     many.add_argument("--groups", metavar="COLUMN", help="each of its values stays in one split; or none")
     shape = parser.add_argument_group("the shape of the data, if the detection is wrong")
     shapes.add_arguments(shape)

@@ -2,11 +2,12 @@
 
 `1,014` has two readings. `0,5` and `1,014,145` have one, and so have the other cells of their column. Such a column
 decides for the table. What it does not decide is a question to the user. Spaces and apostrophes between digits
-(`1 014`, `1'014`) separate thousands.
+(`1 014`, `1'014`) separate thousands. A currency before a number and % after it are left out; K, M and B multiply it.
 """
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -38,6 +39,12 @@ def number_form(decimal: str, thousands: str) -> str:
 
 
 NUMBER = number_form(".,", "".join(BETWEEN))
+# What may stand before and after a number that is read: $1,164.50, 1.2%, 432.5K.
+CURRENCY = "$\u20ac\u00a3\u00a5"
+MARKED = rf"([+-]?)(?:[{CURRENCY}]\s?)?({NUMBER})(?:\s?[%KkMB{CURRENCY}])?"
+POWERS = {"[Kk]": "e3", "M": "e6", "B": "e9"}
+MARKS = {"%$": "without %", f"[{CURRENCY}]": "without the currency"}
+MARKS |= {f"{letter}$": f"{letter.strip('[k]')} as 1{power}" for letter, power in POWERS.items()}
 WITH_UNIT = rf"({NUMBER})(\s?[^\d\s.,]{{1,6}})"
 
 
@@ -57,6 +64,7 @@ class ColumnCells:
     num: int = 0
     num_numbers: int = 0
     has_unit: bool = False  # such a column stays text, but shows what a sign means
+    marks: dict[str, str] = field(default_factory=dict)  # by key of MARKS, a cell that has it
     spaced: str = ""  # which of the space and the apostrophe separate thousands
     # By sign, the first cell in which it can only be decimal, can only separate thousands, may be both (`1,014`).
     certain: dict[str, dict[str, Example]] = field(default_factory=lambda: {DECIMAL: {}, THOUSANDS: {}})
@@ -72,8 +80,15 @@ class ColumnCells:
             self.num_numbers += len(cells)
             return
         numbers, is_number = cells, matches(cells, NUMBER)
+        if is_number.true_count < len(cells):
+            marked = cells.filter(matches(cells, MARKED))
+            for mark in MARKS if len(marked) else ():
+                for found in marked.filter(pc.match_substring_regex(marked, mark))[:1]:
+                    self.marks.setdefault(mark, found.as_py())
+            numbers = pc.replace_substring_regex(cells, f"^{MARKED}$", r"\1\2") if len(marked) else cells
+            is_number = matches(numbers, NUMBER)
         if 2 * is_number.true_count <= len(cells):
-            numbers = pc.replace_substring_regex(cells, f"^{WITH_UNIT}$", r"\1")
+            numbers = pc.replace_substring_regex(numbers, f"^{WITH_UNIT}$", r"\1")
             self.has_unit |= matches(numbers, NUMBER).true_count > is_number.true_count
             is_number = matches(numbers, NUMBER)
         self.num += len(cells)
@@ -130,7 +145,7 @@ Shown = dict[str, dict[str, ColumnCells]]  # by sign and meaning, the first colu
 class Notation:
     """How the numbers of a table are written."""
 
-    columns: Mapping[str, tuple[str, str]] = field(default_factory=dict)  # to convert: the arguments of number_form
+    columns: Mapping[str, Callable[[pa.ChunkedArray], pa.ChunkedArray]] = field(default_factory=dict)  # that convert
     words: str = ""  # what the command says of it, if a cell has two readings or is converted
     reason: str = ""
 
@@ -184,9 +199,9 @@ def find_notation(columns: Mapping[str, ColumnCells], delimiter: str, given: Map
     """
     numeric = {name: cells for name, cells in columns.items() if 2 * cells.num_numbers > cells.num}
     shown = certain_columns(numeric.values(), delimiter)
-    found, notes = dict[str, tuple[str, str]](), dict[str, str]()
+    found, notes = dict[str, Callable[[pa.ChunkedArray], pa.ChunkedArray]](), dict[str, str]()
     for name, cells in numeric.items():
-        if cells.has_unit:
+        if cells.has_unit or (cells.marks and cells.num_numbers < cells.num):
             continue
         thousands = cells.spaced
         for sign in filter(cells.has, SIGNS):
@@ -207,8 +222,11 @@ def find_notation(columns: Mapping[str, ColumnCells], delimiter: str, given: Map
                 notes.setdefault(NAMES[meaning].format(SIGNS[sign]), why + other)
         for sign in cells.spaced:
             notes.setdefault(NAMES[THOUSANDS].format({" ": "space", "'": "apostrophe"}[sign]), f"in column {name!r}")
-        if thousands or cells.has(","):
-            found[name] = ("".join(sign for sign in SIGNS if sign not in thousands), thousands)
+        for mark, cell in cells.marks.items():
+            notes.setdefault(MARKS[mark], f"column {name!r} holds {cell!r}")
+        if thousands or cells.has(",") or cells.marks:
+            decimal = "".join(sign for sign in SIGNS if sign not in thousands)
+            found[name] = partial(converted, decimal=decimal, thousands=thousands)
     return Notation(found, " and ".join(notes), "; ".join(dict.fromkeys(notes.values())))
 
 
@@ -228,12 +246,16 @@ def two_signs(sign: str) -> str:
 
 
 def converted(cells: pa.ChunkedArray, decimal: str, thousands: str) -> pa.ChunkedArray:
-    """Text with the numbers of a column of Notation as preprocess reads them: 1.164,5 as 1164.5."""
-    plain = pc.utf8_trim_whitespace(cells)
+    """Text with the numbers of a column of Notation as preprocess reads them: 1.164,5 as 1164.5, 432.5K as 432.5e3."""
+    texts = pc.utf8_trim_whitespace(cells)
+    plain, power = pc.replace_substring_regex(texts, f"^{MARKED}$", r"\1\2"), pa.scalar("")
+    for letter, each in POWERS.items():
+        power = pc.if_else(pc.match_substring_regex(texts, f"{letter}$"), each, power)
     is_number = matches(plain, number_form(decimal, thousands))
     if thousands:
         plain = pc.replace_substring_regex(plain, f"[{''.join(BETWEEN[sign] for sign in thousands)}]", "")
-    return pc.if_else(is_number, pc.replace_substring(plain, ",", "."), cells)
+    plain = pc.binary_join_element_wise(pc.replace_substring(plain, ",", "."), power, "")
+    return pc.if_else(is_number, plain, cells)
 
 
 def conversions(texts: Collection[str]) -> tuple[str, list[tuple[str, str]]]:

@@ -11,6 +11,7 @@ If the path is one of two files (_TRAIN and _TEST), both are read and define the
 """
 
 import re
+import shlex
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
@@ -18,9 +19,9 @@ from typing import Any
 
 import pandas as pd
 
-from tandem.command import WrongArgument
+from tandem.command import NO_ANSWER, CommandError, WrongArgument
 from tandem.data.tables import is_plain
-from tandem.importing import array_files, folders, recordings, text_tables, ts_files, wide
+from tandem.importing import array_files, date_signs, folders, recordings, text_tables, ts_files, wide
 from tandem.importing.columns import TableColumns, named
 from tandem.importing.infer_sequences import LABEL_NAMES
 from tandem.importing.long_table import Source, SplitFile, open_parquet
@@ -38,6 +39,7 @@ def add_arguments(group: Any) -> None:
     group.add_argument("--axes", choices=("NTC", "NCT", "TC", "CT", "T", "C"), help=AXES_HELP)
     group.add_argument("--encoding", help="encoding of a text table, e.g. windows-1252")
     group.add_argument("--decimal", choices=SIGNS, help="the decimal sign of a text table")
+    group.add_argument("--dayfirst", choices=("yes", "no"), help="whether 01/02/2024 is the first of February")
     group.add_argument("--thousands", choices=SIGNS, help="the sign between thousands in a text table")
 
 
@@ -65,6 +67,8 @@ def open_path(path: Path, options: Mapping[str, Any]) -> Source:
     else:
         others = (text_tables.find_format(file, options) for _, file in files if file != path)
         text = text_tables.with_notation(text_tables.find_format(path, options), options, others)
+        for column in (options.get("needed") or {*()}) & {*text.unclear}:
+            raise CommandError(date_signs.question(str(path), column, text.unclear[column]), NO_ANSWER)
         name = f"{stem}.csv" if text.is_ready and not text.compression else f"{stem}.csv.gz"
         try:
             frame, notes = text_tables.read_sample(text), text.notes
@@ -88,7 +92,11 @@ def open_path(path: Path, options: Mapping[str, Any]) -> Source:
         return wide.open_wide(path, files, text, columns, options, [*notes, note])
     if text is not None and not text.has_header:
         shown = ", ".join(map(str, frame.iloc[:1, :4].to_numpy().ravel())) or "empty"
-        raise ValueError(f"{path} has no header (its first row is {shown}); write the columns' names there")
+        names, sign = ",".join("ABCDEFGHIJ"[: len(frame.columns)]), text.delimiter
+        raise ValueError(
+            f"{path} has no header (its first row is {shown}); write the columns' names there: (echo "
+            f"'{names.replace(',', sign)}'; cat {shlex.quote(str(path))}) > new.csv, with your names for A, B and so on"
+        )
     if text is None and layout != "long" and not wide.is_long(columns):
         wide.check_not_nested(path)
     if len(files) > 1:
@@ -144,6 +152,7 @@ USES = {
     "encoding": ("a table", "a folder"),
     "decimal": ("a table", "a folder"),
     "thousands": ("a table", "a folder"),
+    "dayfirst": ("a table", "a folder"),
 }
 
 

@@ -11,12 +11,14 @@ import gzip
 import io
 import lzma
 import re
+import shlex
 import zipfile
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
-from itertools import islice, pairwise
+from functools import partial
+from itertools import accumulate, islice, pairwise
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -29,7 +31,9 @@ from tandem.data import tables
 from tandem.data.tables import MISSING, as_numbers, cast_or_none, is_number
 from tandem.data.times import PERIOD_FORMS, YEAR_FORM, first_day
 from tandem.importing import number_signs
-from tandem.importing.number_signs import DECIMAL, THOUSANDS, ColumnCells, Notation
+from tandem.importing.columns import shortened
+from tandem.importing.date_signs import DateCells, as_iso, formats_of
+from tandem.importing.number_signs import DECIMAL, MARKED, THOUSANDS, ColumnCells, Notation
 from tandem.params.parsing import one_line
 from tandem.progress import ProgressLine
 
@@ -75,18 +79,20 @@ class TextTable:
     names_index: bool = False  # the header omits the first column's name; `names` includes one
     na: tuple[str, ...] = ()  # cells without a number, besides MISSING
     notation: Notation = Notation()
+    num_skipped: int = 1  # rows before those of the data, with blank ones: usually the header
+    unclear: Mapping[str, str] = field(default_factory=dict)  # columns of dates of which the day or the month is first
 
     @property
     def is_ready(self) -> bool:
         """Whether preprocess reads it directly, once the name's ending states the compression."""
         is_plain = self.compression in ("", "gzip") and self.encoding in ("utf-8", "utf-8-sig")
-        is_named = self.has_header and not self.names_index
+        is_named = self.has_header and not self.names_index and self.num_skipped == 1
         return is_plain and self.delimiter == "," and is_named and not self.notation.columns
 
 
 def sniff(path: Path, options: Mapping[str, Any]) -> TextTable:
     """Detect the format of the text of `path` and the notation of its numbers. `options`: the given options, of which
-    `encoding`, `na`, `decimal` and `thousands` count.
+    `encoding`, `na`, `decimal`, `thousands` and `dayfirst` count.
 
     Raises ValueError if it is no text, and as `with_notation` does.
     """
@@ -130,23 +136,32 @@ def find_format(path: Path, options: Mapping[str, Any]) -> TextTable:
         if re.match(rf"\s*{beginning}", text, re.IGNORECASE):
             raise ValueError(f"{path} is {what}")
     delimiter, rows = find_delimiter(text)
+    if remarks := re.match(r"(#.*\n|[^\S\n]*\n)+", text):  # numpy writes the header itself like a remark
+        of_rest, rest = find_delimiter(text[remarks.end() :])
+        if rest and is_header(rest):
+            delimiter, rows = of_rest, [*([line] for line in remarks[0].splitlines() if line.strip()), *rest]
     if not rows:
         raise ValueError(f"{path} is empty; it must hold a header and at least one row")
+    if delimiter != ";" and sum(row[-1].rstrip().endswith(";") for row in rows) > 0.9 * len(rows):
+        mended = f"sed 's/;[[:space:]]*$//' {shlex.quote(str(path))}"
+        raise ValueError(f"the lines of {path} end with a semicolon; {mended} > new.csv writes them without it")
     if delimiter != ",":
         notes.append(("cells", f"between {DELIMITERS[delimiter]}", "detected in the first rows"))
-    has_header = is_header(rows)
-    names = tuple(name.strip() if delimiter != "," else name for name in rows[0])
-    if not has_header:
-        names = tuple(str(number) for number in range(1, len(rows[0]) + 1))
+    has_header, names, num_rows, of_header = read_header(rows)
+    names = tuple(name.strip() if delimiter != "," else name for name in names)
+    notes += of_header
     times = Counter(names)
     if again := next((name for name in names if name and times[name] > 1), None):
         raise ValueError(f"{path} has {times[again]} columns {again!r}; rename all but one")
-    if names_index := has_header and not names[0].strip() and are_times(rows[1:]):
+    if names_index := has_header and not names[0].strip() and are_times(rows[num_rows:]):
         name = "time" if "time" not in names else "saved index"
         names = (name, *names[1:])
         notes.append(("index", name, "the first column, which has no name and contains times: a pandas index"))
     na = tuple(options.get("na", ()))
-    return TextTable(path, compression, encoding, delimiter, names, has_header, notes, names_index, na)
+    skipped = num_raw_rows(text, delimiter, num_rows) if has_header else 0
+    return TextTable(
+        path, compression, encoding, delimiter, names, has_header, notes, names_index, na, num_skipped=skipped
+    )
 
 
 def with_notation(table: TextTable, options: Mapping[str, Any], others: Iterable[TextTable] = ()) -> TextTable:
@@ -159,14 +174,22 @@ def with_notation(table: TextTable, options: Mapping[str, Any], others: Iterable
     if len(given) == 2 and len({*given.values()}) == 1:
         both = f"--decimal and --thousands are both {given[DECIMAL]!r}"
         raise WrongArgument(f"{both}, and a sign has one meaning; give one")
-    columns = {name: ColumnCells() for name in table.names}
+    columns, dates = {name: ColumnCells() for name in table.names}, {name: DateCells() for name in table.names}
     for each in (table, *others):
         with suppress(ValueError):  # a row with too many cells: the reader of the file reports it
             for name, cells in text_columns(each):
                 columns[name].add(cells, str(each.path), name, table.na)
+                dates[name].add(cells)
     notation = number_signs.find_notation(columns, table.delimiter, given)
-    note = [("numbers", notation.words, notation.reason)] if notation.words else []
-    return replace(table, notation=notation, notes=[*table.notes, *note])
+    notes = [("numbers", notation.words, notation.reason)] if notation.words else []
+    convert = dict(notation.columns)
+    for name, found in dates.items():
+        if form := found.form(day_first := options.get("dayfirst")):
+            convert[name] = partial(as_iso, form=form)
+            notes.append(("dates", f"{name}: {found.example} is {found.iso(form)}", found.reason(day_first)))
+    unclear = {name: found.example for name, found in dates.items() if found.is_open and name not in convert}
+    notation = replace(notation, columns=convert)
+    return replace(table, notation=notation, notes=[*table.notes, *notes], unclear=unclear)
 
 
 def text_columns(table: TextTable) -> Iterator[tuple[str, pa.Array]]:
@@ -244,10 +267,96 @@ def find_delimiter(text: str) -> tuple[str, list[list[str]]]:
             best = (",", rows)
         widths = [len(row) for row in rows]
         width = max(set(widths), key=widths.count, default=0)
-        even = widths.count(width) / max(1, len(widths))
-        if rows and len(rows[0]) > 1 and even * width > most and (even > 0.9 or delimiter == ","):
+        above = widths.index(width) if delimiter in "\t;|" and rows else 0  # lines about the data, in which it is not
+        even = widths.count(width) / max(1, len(widths) - above)
+        if rows and len(rows[above]) > 1 and even * width > most and (even > 0.9 or delimiter == ","):
             best, most = (delimiter, rows), even * width * (2 if delimiter == "," else 1)
     return best
+
+
+def read_header(rows: Sequence[Sequence[str]]) -> tuple[bool, tuple[str, ...], int, list[Note]]:
+    """Whether there is one; the names of the columns, or 1, 2, 3 and so on; the number of rows above the data; and what
+    was left out or joined.
+    """
+    first, end = find_header(rows)
+    if not is_header(rows[first:]):
+        return False, tuple(str(number) for number in range(1, len(rows[0]) + 1)), 0, []
+    names, named_by = joined_names(rows[first:end])
+    notes = list[Note]()
+    parts = {"before the header": range(first), "text where the columns have numbers": range(first, end)}
+    for why, places in parts.items():
+        left = [" ".join(filter(None, map(str.strip, rows[n]))) for n in places if n - first not in named_by]
+        if left:
+            notes.append(("header", f"{len(left)} line{'s' * (len(left) > 1)} left out: {shortened(left, 4)}", why))
+    if len(named_by) > 1:
+        notes.append(("header", shortened(names), f"the names of {len(named_by)} lines, joined"))
+    return True, names, end, notes
+
+
+def find_header(rows: Sequence[Sequence[str]]) -> tuple[int, int]:
+    """The first row of the header, and the first of the data. Before the header may be lines about the data, which have
+    another number of cells, and in it lines with units or further names: text where the columns have numbers or times.
+    """
+    widths = [len(row) for row in rows]
+    width = max(set(widths), key=widths.count)
+    start = widths.index(width)
+    if start and (len(set(widths[start:])) > 1 or not is_header(rows[start:])):
+        start = 0  # a row of another length is a mistake, which the reader of the file names
+    below = rows[start + 1 + (len(rows) - start) // 2 :]
+    if set(widths[start:]) != {width} or len(below) < 2:
+        return start, start + 1
+    values = [place for place in range(width) if all(is_value(row[place]) or not row[place].strip() for row in below)]
+    values = [place for place in values if any(row[place].strip() for row in below)]
+    end = start + 1
+    while values and end < len(rows) - len(below) and is_above_values(rows[end], values):
+        end += 1
+    return start, end
+
+
+def is_value(cell: str) -> bool:
+    cell = cell.strip()
+    is_time = re.match(r"\d{4}-\d\d-\d\d", cell) or first_day(cell, PERIOD_FORMS) or any(formats_of(cell))
+    return bool(is_time or re.fullmatch(f"{NUMBER}|{MARKED}", cell))
+
+
+def is_above_values(row: Sequence[str], values: Sequence[int]) -> bool:
+    """Whether a row belongs to the header: where the columns have numbers or times, it has text or nothing."""
+    cells = [row[place].strip() for place in values]
+    is_name_of_index = bool(row[0].strip()) and not any(cell.strip() for cell in row[1:])
+    has_text = 2 * len([*filter(None, cells)]) >= len(values) or is_name_of_index
+    return has_text and not any(is_value(cell) for cell in cells if cell)
+
+
+def joined_names(rows: Sequence[Sequence[str]]) -> tuple[tuple[str, ...], list[int]]:
+    """The names of the columns from the rows of a header, and the numbers of the rows that have them: the first one in
+    which no name repeats, else all. A last row with a single cell names the first column, as pandas writes it.
+    """
+    index = [
+        number for number, row in enumerate(rows) if number and row[0].strip() and not any(map(str.strip, row[1:]))
+    ]
+    others = [number for number in range(len(rows)) if number not in index]
+    distinct = [number for number in others if len({*map(str.strip, rows[number])}) == len(rows[number])]
+    taken = distinct[:1] or others
+    *above, last = (rows[number] for number in taken)
+    names = [*last]
+    if above:  # a name above several columns may be written once
+        filled = [[*accumulate(map(str.strip, row), or_left)] for row in above]
+        cells_of = zip(*filled, map(str.strip, last), strict=True)
+        names = [" ".join(dict.fromkeys(filter(None, cells))) for cells in cells_of]
+    if index:
+        names[0] = rows[index[-1]][0]
+    return tuple(names), taken + index
+
+
+def or_left(left: str, own: str) -> str:
+    return own or left
+
+
+def num_raw_rows(text: str, delimiter: str, num: int) -> int:
+    """The number of rows up to the first `num` that are not blank, with the blank ones."""
+    reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, skipinitialspace=delimiter == " ")
+    filled = (number for number, row in enumerate(reader, 1) if any(map(str.strip, row)))
+    return next(islice(filled, num - 1, None))
 
 
 def is_header(rows: Sequence[Sequence[str]]) -> bool:
@@ -308,7 +417,7 @@ def read_whole(table: TextTable, texts: Sequence[str] = ()) -> pa.Table:
         as_text = dict.fromkeys((*texts, *table.notation.columns), pa.string())
         read, parse, convert = csv_options(table, column_types=as_text)
         read.use_threads = False
-        if table.has_header:
+        if table.has_header and table.num_skipped == 1:
             read.column_names, read.skip_rows_after_names = [], 0
         data = pa.BufferReader(file.read())  # pyarrow reads a Python file object under its lock: four times slower
         return with_numbers(table, pa.csv.read_csv(data, read, parse, convert), dict.fromkeys(texts, pa.string()))
@@ -323,7 +432,7 @@ def with_numbers(table: TextTable, block: pa.Table, types: Mapping[str, pa.DataT
     kinds = types or {}
     for place, name in enumerate(block.column_names):
         if name in table.notation.columns:
-            cells = number_signs.converted(block[place], *table.notation.columns[name])
+            cells = table.notation.columns[name](block[place])
             if kinds.get(name) != pa.string():
                 cells = inferred(cells, table.na) if name not in kinds else as_floats(cells, name, table)
             block = block.set_column(place, name, cells)
@@ -331,9 +440,11 @@ def with_numbers(table: TextTable, block: pa.Table, types: Mapping[str, pa.DataT
 
 
 def inferred(cells: pa.ChunkedArray, na: Sequence[str]) -> pa.ChunkedArray:
-    """Text as whole numbers, else as numbers, else as it is."""
+    """Text as whole numbers, else as numbers or times, else as it is."""
     numbers, _ = as_numbers(cells, na)
-    return cells if numbers is None else cast_or_none(numbers, pa.int64()) or numbers
+    if numbers is None:
+        return cast_or_none(cells, pa.timestamp("ns")) or cells
+    return cast_or_none(numbers, pa.int64()) or numbers
 
 
 def as_floats(cells: pa.ChunkedArray, name: str, table: TextTable) -> pa.ChunkedArray:
@@ -365,7 +476,7 @@ def csv_options(table: TextTable, newlines_in_values: bool = False, **convert: A
         block_size=BLOCK_BYTES,
         encoding="utf8" if table.encoding == "utf-8-sig" or table.delimiter == " " else table.encoding,
         column_names=table.names,
-        skip_rows_after_names=int(table.has_header),
+        skip_rows_after_names=table.num_skipped,
     )
     delimiter = "\t" if table.delimiter == " " else table.delimiter
     parse = pa.csv.ParseOptions(delimiter=delimiter, newlines_in_values=newlines_in_values)
@@ -388,12 +499,17 @@ def why_unreadable(error: Exception, table: TextTable) -> str:
 
 def own_line(table: TextTable, written: Path, line: int) -> int:
     """The line of the file of `table` that became `line` of the rewritten table; blank lines make a difference."""
-    row = next(number for number, (own, _) in enumerate(tables.csv_rows(written)) if own == line)
+    row = next(number for number, (own, _) in enumerate(tables.csv_rows(written)) if own == line)  # 0: the header
     with opened(table.path, table.compression) as (file, _):
         text = io.TextIOWrapper(file, table.encoding, newline="")
         reader = csv.reader(text, delimiter=table.delimiter)
-        lines = (reader.line_num for cells in reader if (any(cells) if table.delimiter == " " else cells))
-        return next(islice(lines, row, None))
+        numbered = ((number, reader.line_num, cells) for number, cells in enumerate(reader))
+        lines = (
+            line
+            for number, line, cells in numbered
+            if number >= table.num_skipped - (row == 0) and (any(cells) if table.delimiter == " " else cells)
+        )
+        return next(islice(lines, max(row - 1, 0), None))
 
 
 def rewrite(table: TextTable, target: Path) -> None:

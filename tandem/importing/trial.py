@@ -13,6 +13,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet
@@ -111,7 +112,11 @@ def read_columns(path: Path, shown: str, na: tuple[str, ...]) -> TableColumns:
     table.columns.clear()
     saved = [column for column in frame.columns if re.match("Unnamed: |__index_level_", column)]
     frame = frame.drop(columns=[column for column in saved if kind_of(frame[column]) != "time"])
-    return TableColumns(frame, shown, unread, table.places)
+    rows = np.flatnonzero(
+        ~pd.util.hash_pandas_object(frame, index=False).duplicated()
+    )  # preprocess leaves out the others
+    frame = frame if len(rows) == len(frame) else frame.iloc[rows].reset_index(drop=True)
+    return TableColumns(frame, shown, unread, lambda first, second: table.places(int(rows[first]), int(rows[second])))
 
 
 def plain_cells(cells: pa.ChunkedArray, na: tuple[str, ...]) -> pa.ChunkedArray:

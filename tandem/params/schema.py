@@ -124,6 +124,12 @@ class SequenceKeys(Section):
     """
 
     reader: ClassVar[str] = "sequences"  # the module of tandem/data that takes the data
+    # Rows for each unit of the step column, or for each second if it has times. None: the rows as they are.
+    rate: Annotated[float, Field(strict=True, gt=0)] | None = None
+    # Features from columns of text: `mode=low` is 1 in the rows in which the column `mode` holds `low`, else 0.
+    categories: Unique[StrictStr] = ()
+    # Classes with fewer sequences than splits: left out, or in train only. None: an error.
+    rare_classes: Literal["omit", "train"] | None = None
     na: Unique[StrictStr] = ()  # cells without a number, besides MISSING of tandem/data/tables.py
 
     @model_validator(mode="after")
@@ -135,6 +141,11 @@ class SequenceKeys(Section):
             if groups != NO_GROUPS and groups in columns.features:
                 raise ValueError(f"groups is {groups!r}, which is among the features; it cannot be both")
             check_columns({key: getattr(columns, key) for key in ("sequence", "step", "label")}, columns.features)
+            check_columns({"label": columns.label}, columns_of(self.categories))
+        if odd := next((name for name in self.categories if "=" not in name), None):
+            raise ValueError(f"categories names {odd!r}; accepted: a column and one of its words, such as mode=low")
+        if self.rate and getattr(self, "window", None):
+            raise ValueError(f"rate is {self.rate:g}, and windows are cut of the rows as they are; remove one of both")
         if split:
             check_split(split)
         return self
@@ -179,7 +190,7 @@ class SequenceTable(TableSource, SequenceKeys):
     split: Split
     seed: Whole = 0
     velocity: StrictBool = False
-    missing: Literal["refuse", "interpolate"] = "refuse"
+    missing: Literal["refuse", "interpolate", "mask"] = "refuse"
     # A column such as the person or device. All sequences with one value stay on one side of the split: scikit-learn's
     # `groups`.
     groups: StrictStr = NO_GROUPS
@@ -216,7 +227,7 @@ class OwnSequences(OwnSource, SequenceKeys):
     split: Split | None = None  # not needed if the data says which sequence is in which split
     seed: Whole = 0  # of the random split; the function receives it too if it has a parameter of this name
     velocity: StrictBool = False
-    missing: Literal["refuse", "interpolate"] = "refuse"
+    missing: Literal["refuse", "interpolate", "mask"] = "refuse"
     groups: StrictStr = NO_GROUPS
 
 
@@ -228,6 +239,11 @@ class OwnSeries(OwnSource, SeriesKeys):
 
 
 Preprocess = Annotated[SequenceTable | Series, Field(discriminator="source")]
+
+
+def columns_of(categories: Sequence[str]) -> list[str]:
+    """The columns of text from which features are made."""
+    return [*dict.fromkeys(name.partition("=")[0] for name in categories)]
 
 
 def check_columns(roles: dict[str, str], features: Sequence[str]) -> None:

@@ -67,7 +67,7 @@ def read(predictor: "Predictor", path: Path, given: Mapping[str, Any]) -> "panda
     """The columns that the model needs. `given`: the options for the shape of the data."""
     from tandem.predicting.predictor import needed_columns, sequence_columns  # imports torch
 
-    _, inferred, features = needed_columns(predictor.learned)
+    texts, inferred, features = needed_columns(predictor.learned)
     options = {"alone": True, "na": predictor.learned.get("na", ()), "num_channels": len(features), **given}
     options["needed"] = {*inferred, *features}
     try:
@@ -87,8 +87,9 @@ def read(predictor: "Predictor", path: Path, given: Mapping[str, Any]) -> "panda
                 return predictor.read(table)
             # The long table has names of its own for the sequence and the step.
             sequence, step = (source.known[key][0] for key in ("sequence", "step"))
-            cells = pa.table(read_table(table, [sequence], features, [step]).columns).to_pandas()
             columns = sequence_columns(predictor.learned)
+            of_text = [sequence, *(name for name in texts if name != columns.sequence)]
+            cells = pa.table(read_table(table, of_text, features, [step]).columns).to_pandas()
             return cells.rename(columns={sequence: columns.sequence, step: columns.step})
         except ValueError as error:
             raise ValueError(trial.about_source(str(error), table, source)) from None

@@ -183,7 +183,8 @@ def example_of(model: dict[str, Any]) -> dict[str, Any]:
         values = [mean[name] + learned.get("offsets", {}).get(name, 0.0) for name in features]
         window = learned.get("window")
         num_steps = window["length"] if window else min(model["shape"]["max_steps"], MAX_EXAMPLE_ROWS)
-        data = [[*["example"] * len(texts), step, *values] for step in range(num_steps)]
+        numbers = [step / rate for step in range(num_steps)] if (rate := learned.get("rate")) else range(num_steps)
+        data = [[*["example"] * len(texts), step, *values] for step in numbers]
     return {"columns": [*texts, *steps, *features], "data": data}
 
 

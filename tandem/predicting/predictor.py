@@ -19,8 +19,8 @@ from torch import Tensor
 
 from tandem.data import series
 from tandem.data.arrays import standardize
-from tandem.data.rows import GOES_BACK, NO_EVENT, OTHER_RATE
-from tandem.data.sequences import read_sequences
+from tandem.data.rows import GOES_BACK, NO_EVENT, OTHER_RATE, REFUSE, UNKNOWN, with_categories
+from tandem.data.sequences import masked_of, read_sequences, without_velocities
 from tandem.data.tables import from_frame, read_table, split_column
 from tandem.params import parsing, schema
 from tandem.params.intervals import parse_interval
@@ -96,13 +96,25 @@ class Predictor:
         columns = sequence_columns(self.learned)
         unlabelled = table.drop(columns=split_column(table.columns) or []).assign(**{columns.label: NO_EVENT})
         wanted = [*chain(*needed_columns(self.learned)), columns.label]
-        allow_missing = self.learned.get("missing", "interpolate") == "interpolate"
+        velocity, allow_missing = self.learned.get("velocity", False), self.learned.get("missing") != REFUSE
+        masked = masked_of(without_velocities(self.learned["features"], velocity), self.learned.get("missing", ""))
         rows = from_frame(unlabelled, wanted, "the table", tuple(self.learned.get("na", ())))
-        velocity, offsets = self.learned.get("velocity", False), self.learned.get("offsets", {})
+        offsets = self.learned.get("offsets", {})
         given = self.learned.get("window")
         window = parsing.parse(schema.Window, given, "window") if given else None
-        sequences = read_sequences(rows, columns, window, velocity, allow_missing, is_labelled=False, offsets=offsets)
-        self.remarks += [remark for remark in sequences.remarks if GOES_BACK in remark]
+        columns = with_categories(rows, columns, self.learned.get("categories", ()))
+        sequences = read_sequences(
+            rows,
+            columns,
+            window,
+            velocity,
+            allow_missing,
+            is_labelled=False,
+            offsets=offsets,
+            masked=masked,
+            rate=self.learned.get("rate"),
+        )
+        self.remarks += [remark for remark in sequences.remarks if GOES_BACK in remark or UNKNOWN in remark]
         usual, learned = sequences.usual_step, self.learned.get("usual_step", 1.0)
         if max(usual, learned) > OTHER_RATE * min(usual, learned):
             self.remarks.append(
@@ -121,7 +133,7 @@ class Predictor:
             return values, NewInputs(mask, sequences.ids)
         # A network counts the rows of a sequence; users know the values of the table's own step column.
         groups = table.groupby(table[columns.sequence].astype(str).str.strip())[columns.step]
-        by_sequence = {name: part.sort_values().to_numpy() for name, part in groups}
+        by_sequence = {name: np.unique(part) for name, part in groups}
         return values, NewInputs(mask, sequences.ids, [by_sequence[name] for name in sequences.ids])
 
 
@@ -137,8 +149,8 @@ def remarks_about_units(values: Tensor, features: Sequence[str]) -> list[str]:
 
 def sequence_columns(learned: Mapping[str, Any]) -> schema.Columns:
     """The names of the columns of many sequences. Arrays of a source have none, so defaults are used."""
-    features = learned["features"]
-    features = features[: len(features) // 2] if learned.get("velocity", False) else features
+    features = without_velocities(learned["features"], learned.get("velocity", False))
+    features = features[: len(features) - len(masked_of(features, learned.get("missing", "")))]
     of_arrays = {"sequence": "sequence", "step": "step", "features": features, "label": "label"}
     given = learned.get("columns") or of_arrays
     return schema.Columns(**{**given, "features": tuple(given["features"])})
@@ -149,8 +161,9 @@ def needed_columns(learned: Mapping[str, Any]) -> tuple[list[str], list[str], li
     if "time" in (columns := learned.get("columns") or {}):  # a series
         return [columns["time"]], [], [columns["target"], *columns["features"]]
     names = sequence_columns(learned)
-    ids = [] if names.sequence == NO_GROUPS else [names.sequence]  # none: the table is one recording
-    return ids, [names.step], [*names.features]
+    texts = [] if names.sequence == NO_GROUPS else [names.sequence]  # none: the table is one recording
+    texts += [name for name in schema.columns_of(learned.get("categories", ())) if name not in texts]
+    return texts, [names.step], [*names.features]
 
 
 def _load_pyfunc(path: str) -> Predictor:

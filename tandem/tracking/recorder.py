@@ -73,7 +73,7 @@ class Recorder:
         Raises ValueError if a loss is not finite or an input has changed, and KeyboardInterrupt, after saving, if the
         user has interrupted the training.
         """
-        score_name, num_sequences = self.context.task.score_name, len(self.trainer.train_split)
+        score_name, num_sequences = self.context.task.score_name, self.trainer.num_sequences
         self.progress.show(epoch, score_name, num_sequences)
         self.check_finite(epoch)
         self.record.history.append(history_row(epoch, score_name))
@@ -81,6 +81,7 @@ class Recorder:
         warmup_epochs = self.context.settings.warmup_epochs
         self.record.timings.append(timing_row(epoch, num_sequences, warmup_epochs, not self.context.is_replicate))
         self.record.missing_reasons = self.trainer.missing_reasons
+        self.record.summary_lines |= self.trainer.sentences
         self.record.kernels = sorted({*self.record.kernels, *self.trainer.step.kernels_used})
         self.add_readings()
         self.check_inputs()

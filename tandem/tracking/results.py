@@ -308,8 +308,9 @@ def model_document(context: RunContext) -> dict[str, Any]:
     """Return the content of model.json: how to build the network and how to preprocess a new table for it."""
     learned = {name: context.summary[name] for name in LEARNED if name in context.summary}
     params = asdict(context.block.preprocess)
-    if not params.get("window", True):  # without recordings, model.json does not name the key
-        del params["window"]
+    for key in ("window", "rare_classes", "categories", "rate"):  # model.json names them only if they are in use
+        if not params.get(key, True):
+            del params[key]
     return {
         "model": literal(context.block.train.model),
         "shape": asdict(context.shape),

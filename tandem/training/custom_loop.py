@@ -70,6 +70,7 @@ class LoopTrainer(Trainer):
         self.states: dict[str, Stateful] = {}  # what the function has registered
         self.restored: dict[str, Any] = {}  # the states of these objects in the checkpoint
         self.random_draws: RandomDraws | None = None  # of the current epoch
+        self.num_taken = 0  # sequences of the epoch's batches
 
     def train_epochs(self, on_epoch: Callable[[Epoch], None], num_epochs: int | None = None) -> None:
         run, size = LoopRun(self, on_epoch, num_epochs or self.settings.epochs), self.settings.batch_size
@@ -96,12 +97,28 @@ class LoopTrainer(Trainer):
     def begin_epoch(self) -> None:
         super().begin_epoch()
         seed_python_and_numpy(f"{self.seed} {self.epochs_done}")
-        self.random_draws = self.start_draws()
+        self.random_draws, self.num_taken = self.start_draws(), 0
+
+    @property
+    def num_sequences(self) -> int:
+        """A loop that reads `train.tensors` itself takes no batches; then each training sequence counts once."""
+        return self.num_taken or super().num_sequences
 
     def drawn_batches(self) -> Iterator[Batch]:
         if self.random_draws is None:
             raise ValueError("the batches of `train` were read outside `with run.epoch():`, which draws their order")
-        return self.batches(self.random_draws)
+        for batch in self.batches(self.random_draws):
+            self.num_taken += len(batch)
+            yield batch
+
+    def remark_on_sequences(self) -> None:
+        """Say in the first epoch if samples/s does not count each training sequence once, or cannot tell."""
+        num = len(self.train_split)
+        if self.num_taken != num:
+            taken = f"the loop's batches of an epoch have {self.num_taken:,} sequences, and train has {num:,}"
+            counted = "these" if self.num_taken else "each training sequence once"
+            self.sentences["sequences"] = f"{taken}; samples/s counts {counted}"
+            print(f"warning: {self.sentences['sequences']}", flush=True)
 
     def state(self) -> dict[str, Any]:
         return {**super().state(), "loop": {name: each.state_dict() for name, each in self.states.items()}}
@@ -223,6 +240,8 @@ class LoopRun:
         with measure(trainer.device) as training, kernels.noted_in(trainer.step.kernels_used):
             yield self._current
         ended, self._current, trainer.random_draws = self._current, None, None
+        if trainer.epochs_done == 0:
+            trainer.remark_on_sequences()
         if ended.logged is None:
             raise ValueError(
                 f"epoch {ended.number} ended without its loss; call epoch.log(train_loss=..., learning_rate=...) in it"

@@ -91,6 +91,11 @@ class Trainer:
     def steps_per_epoch(self) -> int:
         return -(-len(self.train_split) // self.settings.batch_size)
 
+    @property
+    def num_sequences(self) -> int:
+        """Number of sequences that the epoch's steps took."""
+        return len(self.train_split)
+
     def use_workers(self, workers: Workers) -> None:
         """Train together with other workers from now on. They must have opened identical trainers."""
         self.workers = workers

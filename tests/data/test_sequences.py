@@ -22,7 +22,7 @@ from tandem.data.tables import find_table, from_frame
 from tandem.files import raw_dir
 from tandem.params.loading import load_workload
 from tandem.params.parsing import parse
-from tandem.params.schema import Columns, SequenceTable, Split
+from tandem.params.schema import Columns, SequenceTable, Split, Window
 from tests.refusals import sentence
 
 PARAMS = SequenceTable(
@@ -523,6 +523,75 @@ def test_gaps_are_filled_over_the_step_column(tmp_path: Path, is_sorted: bool):
     assert found.summary["num_filled"] == 40
 
 
+def with_hands() -> pd.DataFrame:
+    """Two hands: in sequences 0 to 9 the left one is never seen, in 10 to 19 the right one not in the first steps."""
+    table = make_table().rename(columns={"x": "left_x", "y": "left_y"})
+    table[["right_x", "right_y"]] = make_table(seed=1)[["x", "y"]].to_numpy()
+    table.loc[table["sequence"] < 10, ["left_x", "left_y"]] = np.nan
+    table.loc[table["sequence"].between(10, 19) & (table["step"] < 3), ["right_x", "right_y"]] = np.nan
+    return table
+
+
+HANDS = replace(
+    PARAMS, columns=replace(PARAMS.columns, features=("left_x", "left_y", "right_x", "right_y")), missing="mask"
+)
+
+
+def test_a_feature_that_a_sequence_never_has_is_the_mean_of_train(tmp_path: Path):
+    """The mean and the deviation are those of the sequences that have it. The velocity is a feature like others."""
+    table = with_hands()
+    found = prepared(tmp_path, table, replace(HANDS, missing="interpolate"))
+    order = np.argsort(found.sequences.ids.astype(int))
+    values = found.sequences.values[order]
+    assert not values[:10][:, :, [0, 1, 4, 5]].any() and values[10:, :, :2].any(axis=(1, 2)).all()
+    train = table["sequence"].isin(found.sequences.ids[found.parts["train"]].astype(int))
+    np.testing.assert_allclose(found.mean[:2], table.loc[train, ["left_x", "left_y"]].mean(), rtol=1e-5)
+    np.testing.assert_allclose(found.std[:2], table.loc[train, ["left_x", "left_y"]].std(ddof=0), rtol=1e-5)
+    assert found.summary["num_filled"] == 60  # of the right hand
+    remark = "10 of 40 sequences never have a value of left_x, left_y; it is the mean of train there (0)"
+    assert found.summary["remarks"] == [remark]
+    table.loc[table["sequence"] == 3, ["right_x", "right_y"]] = np.nan
+    with pytest.raises(ValueError, match="sequence '3' has no value of any feature; leave it out"):
+        prepared(tmp_path, table, HANDS)
+
+
+@pytest.mark.parametrize("velocity", [False, True])
+def test_a_mask_says_which_features_were_seen_also_in_new_data(tmp_path: Path, velocity: bool):
+    """One column for each group of features that are missing in the same rows."""
+    table = with_hands()
+    found = prepared(tmp_path, table, replace(HANDS, velocity=velocity))
+    features = [*HANDS.columns.features, "left_x seen", "right_x seen"]
+    assert found.summary["features"] == features + [f"d{name}" for name in features] * velocity
+    order = np.argsort(found.sequences.ids.astype(int))
+    masks = (found.sequences.values * found.std + found.mean)[order][:, :, 4:6].reshape(-1, 2)
+    np.testing.assert_allclose(masks, table[["left_x", "right_x"]].notna(), atol=1e-5)
+    plain = prepared(tmp_path, table, replace(HANDS, velocity=velocity, missing="interpolate"))
+    np.testing.assert_array_equal(plain.sequences.values[:, :, :4], found.sequences.values[:, :, :4])
+
+    raw = np.stack([table[name].to_numpy().reshape(40, 6) for name in HANDS.columns.features], axis=2)
+    params = replace(HANDS, velocity=velocity)
+    again, _ = source_module("sequences").raw_to_inputs(raw, np.ones((40, 6), dtype=bool), params, found.summary)
+    np.testing.assert_allclose(again, found.sequences.values[order], atol=1e-6)
+
+
+def test_words_of_a_column_are_features(tmp_path: Path):
+    """An empty cell is none of them, and neither is a word that is not listed, which is named."""
+    table = make_table().assign(mode=np.random.default_rng(0).choice(["low", "mid", " high", "off", ""], 240))
+    params = replace(PARAMS, categories=("mode=low", "mode=mid", "mode=high"), velocity=False)
+    found = prepared(tmp_path, table, params)
+    assert found.summary["features"] == ["x", "y", "mode=low", "mode=mid", "mode=high"]
+    order = np.argsort(found.sequences.ids.astype(int))
+    cells = (found.sequences.values * found.std + found.mean)[order][:, :, 2:].reshape(-1, 3)
+    expected = [table["mode"].str.strip() == word for word in ("low", "mid", "high")]
+    np.testing.assert_allclose(cells.T, expected, atol=1e-6)
+    assert "'mode' holds words that are no categories: off" in found.message
+    plain = prepared(tmp_path, table, replace(PARAMS, velocity=False))
+    np.testing.assert_array_equal(plain.sequences.values, found.sequences.values[:, :, :2])
+    numbers = prepared(tmp_path, table.assign(mode=table.index % 3), replace(params, categories=("mode=0", "mode=2")))
+    cells = (numbers.sequences.values * numbers.std + numbers.mean)[order][:, :, 2:].reshape(-1, 2)
+    np.testing.assert_allclose(cells, np.stack([table.index % 3 == 0, table.index % 3 == 2], 1), atol=1e-6)
+
+
 def test_a_step_that_goes_back_once_is_named(tmp_path: Path):
     """A counter that begins again, or a local time when the clock is set back: sorted, the end comes first."""
     table = make_table(40, lengths=(8,))
@@ -549,7 +618,60 @@ def test_recordings_of_different_rates_are_named(tmp_path: Path, times: bool):
             assert not remarks
         else:
             assert re.match(remark if times else remark.replace("s?", "step"), remarks[0]), remarks
+            assert "apart, 10 to 20 in one;" in remarks[0] and remarks[0].endswith(
+                "(--rate 13.3, or rate in preprocess)"
+            )
     assert "usual_step" not in prepared(tmp_path, table).summary
+
+
+def waves(rates: tuple[int, ...], num: int = 40) -> tuple[pd.DataFrame, np.ndarray]:
+    """Three seconds of a sine in each sequence, at the rates in turn; and its phases."""
+    phases, parts = np.random.default_rng(0).uniform(0, 6, num), []
+    for number, rate in enumerate(np.resize(rates, num)):
+        step = np.arange(3 * rate + 1) / rate
+        part = {
+            "sequence": number,
+            "step": step,
+            "x": np.sin(2 * step + phases[number]),
+            "y": step,
+            "label": number % 2,
+        }
+        parts.append(pd.DataFrame(part))
+    return pd.concat(parts, ignore_index=True), phases
+
+
+@pytest.mark.parametrize("times", [False, True])
+def test_recordings_of_different_rates_are_resampled_to_one(tmp_path: Path, times: bool):
+    """Means of the rows around a time where there are more, straight lines where there are fewer."""
+    table, phases = waves((10, 20, 40))
+    if times:
+        table["step"] = pd.Timestamp("2024-05-01") + pd.to_timedelta(table["step"], "s")
+    table.loc[[5, 100], "x"] = np.nan
+    params = replace(PARAMS, rate=20.0, velocity=False, missing="interpolate")
+    found = prepared(tmp_path, table.sample(frac=1, random_state=0), params)
+    assert (found.sequences.lengths == 61).all() and found.sequences.usual_step == 0.05
+    assert f"rows at 20 per {'s' if times else 'step'}, made of 10 to 40 per" in found.message
+    order = np.argsort(found.sequences.ids.astype(int))
+    x, y = (found.sequences.values[order] * found.std + found.mean).transpose(2, 0, 1)
+    steps = np.arange(61) / 20
+    np.testing.assert_allclose(x, np.sin(2 * steps + phases[:, None]), atol=0.02)
+    np.testing.assert_allclose(y[:, 1:-1], np.tile(steps[1:-1], (40, 1)), atol=1e-5)
+    same, _ = waves((20,))
+    kept = prepared(tmp_path, same, params).sequences.values
+    np.testing.assert_allclose(kept, prepared(tmp_path, same, replace(params, rate=None)).sequences.values, atol=1e-6)
+
+
+def test_a_rate_that_cannot_be_is_refused(tmp_path: Path):
+    table, _ = waves((20,))
+    with pytest.raises(ValueError, match="at 0.3 rows per step: sequence '0' has 1 step; every sequence needs"):
+        prepared(tmp_path, table, replace(PARAMS, rate=0.3))
+    table["label"] = np.where(table["step"] == 1, "hit", "none")
+    table.to_csv(tmp_path / "table.csv", index=False)
+    with pytest.raises(ValueError, match="preprocess.rate is 20; accepted for one label per sequence"):
+        source_module("sequences").prepare(replace(PARAMS, rate=20.0), tmp_path, "class per step")
+    keys = {"columns": PARAMS.columns, "split": PARAMS.split, "window": Window(10, 5), "rate": 20.0}
+    with pytest.raises(ValueError, match="rate is 20, and windows are cut of the rows as they are"):
+        SequenceTable(source="sequences", table="t.csv", **keys).check()
 
 
 def test_gaps_are_filled_in_a_parquet_file_of_float32(tmp_path: Path):

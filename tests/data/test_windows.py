@@ -114,11 +114,19 @@ def test_a_gap_in_time_ends_a_stretch(tmp_path: Path):
     assert all((np.diff(each, axis=1) == 1).all() for each in (rows, *rest.values()))
 
 
-def test_windows_without_any_value_of_a_feature_are_left_out(tmp_path: Path):
+def test_windows_without_any_value_are_left_out(tmp_path: Path):
+    """Those without a value of one feature are not: it gets the mean of train."""
     table = recording(DAY)
+    params = replace(PARAMS, missing="interpolate", columns=replace(PARAMS.columns, features=("x", "y")))
+    whole = prepared(tmp_path, table, params)
     table.loc[table.index[table["activity"] == "run"][:25], "x"] = np.nan
-    found = prepared(tmp_path, table, replace(PARAMS, missing="interpolate"))
-    assert "4 windows are left out: a feature has no value in them" in found.message
+    found = prepared(tmp_path, table, params)
+    assert "4 of 90 sequences never have a value of x" in found.message
+    assert len(found.sequences.ids) == len(whole.sequences.ids) == 90
+    table.loc[table.index[table["activity"] == "run"][:25], "y"] = np.nan
+    found = prepared(tmp_path, table, params)
+    assert "4 windows are left out: no feature has a value in them" in found.message
+    assert len(found.sequences.ids) == 86
     assert all(np.isfinite(found.arrays(split)["values"]).all() for split in found.parts)
 
 

@@ -102,7 +102,16 @@ def test_a_series_that_cannot_be_forecast_is_refused(tmp_path: Path):
     with pytest.raises(ValueError, match="season is 30 and the training time has 25 points, so no season comes again"):
         planned(tmp_path, table, "--season", "30")
     with pytest.raises(ValueError, match="the times in 'month' repeat .36 in 72 rows. and nothing tells"):
-        planned(tmp_path, pd.concat([table, table]))
+        planned(tmp_path, pd.concat([table, table.assign(sales=sales(36)[::-1])]))
+    plan = planned(tmp_path, pd.concat([table, table]))  # twice the same
+    assert plan.workload.task == "forecast" and plan.summary["num_grid_points"] == 36
+
+
+def test_a_column_that_counts_the_rows_is_neither_target_nor_feature(tmp_path: Path):
+    table = pd.DataFrame({"month": pd.period_range("1991-01", periods=60, freq="M").astype(str), "record": range(60)})
+    plan = planned(tmp_path, table.assign(sales=sales(60), stock=sales(60)[::-1]))
+    columns = plan.workload.preprocess.columns
+    assert (columns.target, columns.features) == ("sales", ("stock",))
 
 
 def test_chance_is_rarely_taken_for_a_season():

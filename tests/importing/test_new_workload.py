@@ -153,7 +153,7 @@ def test_options_override_what_is_inferred(tmp_path: Path):
         (lambda t: t, "--label label --target f0", ["--label, --target do not go together"]),
         (lambda t: t, "--model seq2seq", ["'seq2seq'", "do not go together"]),
         (lambda t: t, "--epochs 0", ["epochs is 0", "at least 1"]),
-        (lambda t: t, "--missing skip", ["preprocess.missing is 'skip'", "accepted: interpolate, refuse"]),
+        (lambda t: t, "--missing skip", ["preprocess.missing is 'skip'", "accepted: interpolate, mask, refuse"]),
     ],
 )  # fmt: skip
 def test_a_mistake_gets_one_sentence(tmp_path: Path, change: Any, options: str, words: list[str]):
@@ -186,8 +186,12 @@ def test_ids_second_labels_and_constants_are_no_features(tmp_path: Path):
         (clips(["a", "b", "c"] * 8).assign(f0=1.0, f1=2.0), ["no feature that changes", "f0 (never changes)"]),
         (series(value=[1.0] * 299 + [1e39]), ["line 301", "'value'", "4e+18", "1e+39"]),
         (
-            clips(["a", "b"] * 8).assign(frame=lambda t: t.frame.map(lambda n: f"{n + 1:02}.03.2024")),
-            ["'frame' holds dates like '01.03.2024'", "pandas.to_datetime(table['frame'], dayfirst=True)"],
+            clips(["a", "b"] * 8).assign(frame=lambda t: t.frame.map(lambda n: f"{n + 1:02}/03/2024")),
+            [
+                "'frame' holds dates like '01/03/2024'",
+                "--dayfirst yes",
+                "pandas.to_datetime(table['frame'], dayfirst=True)",
+            ],
         ),
         (
             pd.DataFrame({"gesture": ["a", "b"] * 9, "mean": np.random.default_rng(0).normal(size=18), "peak": 1.5}),

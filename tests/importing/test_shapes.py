@@ -435,7 +435,7 @@ def test_a_folder_of_arrays_of_equal_shape_has_a_row_per_step_only_if_time_is_lo
     assert planned(tmp_path / "long")[1].sequences.values.shape == (18, 20, 16), "with velocities"
     assert "give --axes TC for 8 steps or --axes CT for 20 steps" in question(tmp_path / "wide")
     for name, options in (("wide", ("--axes", "CT")), ("varied", ())):
-        assert planned(tmp_path / name, *options)[1].sequences.values.shape == (18, 20, 8)
+        assert planned(tmp_path / name, *options)[1].sequences.values.shape == (18, 20, 16)
 
 
 def test_arrays_of_train_and_test_are_the_split(tmp_path: Path):

@@ -3,7 +3,9 @@ says why not.
 """
 
 import re
+import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +18,7 @@ from tandem.command import CommandError
 from tandem.data import source_module
 from tandem.data.rows import to_sequences
 from tandem.data.tables import from_frame, read_table
-from tandem.importing import new_workload, text_tables
+from tandem.importing import new_workload, shapes, text_tables
 from tandem.importing.columns import TableColumns
 from tests import refusals
 from tests.own_tables import (
@@ -24,7 +26,9 @@ from tests.own_tables import (
     chosen,
     clips,
     parsed,
+    people,
     planned,
+    reasons,
     refusal,
     remarks,
     saved,
@@ -62,6 +66,34 @@ def test_na_adds_spellings_of_missing_numbers(tmp_path: Path, ending: str):
     plan = planned(path, "--na=-999,broken")
     assert plan.summary["num_filled"] == 4 and plan.workload.preprocess.na == ("-999", "broken")
     assert "cells that count as missing: -999 (2), NA (1), broken (1)" in remarks(plan)
+
+
+def with_hands(num_points: int = 21) -> pd.DataFrame:
+    """Two hands: in a third of the clips the left one is never seen, in others the right one for ten frames."""
+    table = clips(LABELS, lengths=(20, 30), num_features=6 * num_points)
+    number, points = pd.factorize(table["clip"])[0], [f"f{index}" for index in range(6 * num_points)]
+    table.loc[number % 3 == 0, points[: 3 * num_points]] = np.nan
+    table.loc[(number % 3 == 1) & table["frame"].between(5, 14), points[3 * num_points :]] = np.nan
+    return table.rename(columns={name: f"kp{place}" for place, name in enumerate(points)})
+
+
+@ENDINGS
+def test_keypoints_of_a_hand_that_is_never_seen_are_masked(tmp_path: Path, ending: str):
+    path = saved(with_hands(), tmp_path / f"t.{ending}")
+    plan = planned(path)
+    assert plan.summary["features"][-2:] == ["kp0 seen", "kp63 seen"] and len(plan.summary["features"]) == 128
+    [(_, missing, why)] = [choice for choice in plan.choices if choice[0] == "missing"]
+    assert missing == "mask" and "8 of 24 sequences never have some of the features, so 2 columns say" in why
+    assert planned(path, "--missing", "interpolate").summary["features"] == plan.summary["features"][:-2]
+    table = with_hands()
+    arrays = np.full((24, 30, 126), np.nan)
+    for number, (_, clip) in enumerate(table.groupby("clip")):
+        arrays[number, : len(clip)] = clip.filter(like="kp")
+    np.savez(tmp_path / "t.npz", X=arrays, y=LABELS)
+    assert planned(tmp_path / "t.npz", "--axes", "NTC").summary["num_filled"] == plan.summary["num_filled"]
+    one = table.assign(kp0=table["kp0"].where(table["frame"] != 7))[["clip", "frame", "kp0", "kp99", "label"]]
+    choice = next(each for each in planned(saved(one, path)).choices if each[0] == "missing")
+    assert choice[1] == "interpolate" and "(--missing mask adds columns that say what was seen)" in choice[2]
 
 
 def test_words_for_a_missing_number_in_a_series_and_a_wide_table(tmp_path: Path):
@@ -218,7 +250,7 @@ def test_one_certain_column_decides_for_the_table(tmp_path: Path, beside: list[s
     columns = {"beside": beside, "x": OPEN} if is_first else {"x": OPEN, "beside": beside}
     path = text_table(tmp_path / "t.csv", ";", **columns)
     if expected is QUESTION:
-        assert "column 'x' holds '1,014'" in question(path)
+        assert re.search("column '(x|beside)' holds '1,0(14|20%)'", question(path))
     else:
         assert numbers_of(path)["x"] == expected
 
@@ -306,7 +338,7 @@ def test_an_error_names_the_line_of_the_users_file(tmp_path: Path):
     text = "\n".join(["clip;frame;x;label", "", *rows[:5], "", "", *rows[5:]])
     (path := tmp_path / "t.csv").write_text(text)
     assert f"{path}, line {text.splitlines().index(rows[9]) + 1}: " in refusal(path)
-    rows[9], rows[10] = "c2;2;3,5;c", "c2;2;3,5;c"
+    rows[9], rows[10] = "c2;2;3,5;c", "c2;2;3,4;c"
     text = "\n".join(["clip;frame;x;label", "", *rows])
     path.write_text(text)
     assert "lines 12 and 13" in refusal(path)
@@ -340,10 +372,213 @@ def test_the_advice_for_numbers_reads_them_as_the_rule_does(cells: list[str], re
 def test_the_advice_for_dates_converts_them(tmp_path: Path, form: str):
     days = pd.date_range("2024-01-01", periods=300, freq="D")
     table = pd.DataFrame({"time": days.strftime(form), "value": np.arange(300) ** 0.5})
-    said = refusal(saved(table, tmp_path / "t.csv"))
+    said = refusal(saved(table, tmp_path / "t.parquet"))
     assert ("table['time'] = pandas.to_datetime(table['time'])" in said) == form.startswith("%Y")
     assert ("(table['time'], dayfirst=True), without dayfirst if" in said) != form.startswith("%Y")
     assert (pd.to_datetime(table["time"], dayfirst=form.startswith("%d")) == days).all()
+
+
+def prices(form: str, freq: str = "B", num: int = 300) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Prices as a web page shows them, the newest first; and what they mean."""
+    draw, days = np.random.default_rng(0), pd.date_range("2022-01-03", periods=num, freq=freq)
+    true = pd.DataFrame({"Date": days, "Price": (15000 * np.exp(0.01 * draw.normal(size=num).cumsum())).round(2)})
+    true["Vol."] = draw.integers(20, 300, num) * 10.0 ** draw.integers(4, 6, num)
+    true["Change %"] = draw.normal(size=num).round(2)
+    shown = pd.DataFrame({"Date": days.strftime(form), "Price": [f"{each:,.2f}" for each in true["Price"]]})
+    shown["Vol."] = [f"{each / 1e3:.2f}K" if each < 1e6 else f"{each / 1e6:.2f}M" for each in true["Vol."]]
+    shown["Change %"] = [f"{each:.2f}%" for each in true["Change %"]]
+    return shown[::-1], true
+
+
+DATES = (
+    "%d/%m/%Y",
+    "%m/%d/%Y",
+    "%m-%d-%Y",
+    "%d.%m.%Y",
+    "%Y/%m/%d",
+    "%b %d, %Y",
+    "%B %d, %Y",
+    "%d-%b-%Y",
+    "%m/%d/%Y 09:30",
+)
+
+
+@pytest.mark.parametrize("form", [*DATES, "%d.%m.%Y 14:05:06", "%m/%d/%Y 02:05 PM"])
+def test_prices_as_a_web_page_shows_them_are_read(tmp_path: Path, form: str):
+    shown, true = prices(form)
+    shown.loc[7, "Vol."] = "-"
+    plan = planned(saved(shown, tmp_path / "t.csv"), "--missing", "interpolate")
+    columns = plan.workload.preprocess.columns
+    assert (columns.target, columns.features) == ("Price", ("Vol.", "Change %"))
+    assert plan.workload.preprocess.interval == "business-day" and plan.summary["num_grid_points"] == 300
+    notes = {what: value for what, value, _ in plan.source.notes}
+    assert notes["numbers"] == "commas between thousands and K as 1e3 and M as 1e6 and without %"
+    assert "Date: " in notes["dates"]
+    plan.source.write(tmp_path / "again.csv.gz")
+    again = pd.read_csv(tmp_path / "again.csv.gz", na_values="-")[::-1].reset_index(drop=True)
+    assert np.isnan(again.loc[7, "Vol."])
+    again.loc[7, "Vol."] = true.loc[7, "Vol."]
+    assert (pd.to_datetime(again["Date"]).dt.normalize() == true["Date"]).all()
+    np.testing.assert_allclose(again.drop(columns="Date"), true.drop(columns="Date"), rtol=1e-12)
+
+
+def test_whether_day_or_month_comes_first_is_asked_for_if_no_cell_shows_it(tmp_path: Path):
+    """No day is above 12 in the firsts of months. Each answer reads them so, also for a prediction."""
+    path = saved(prices("%d/%m/%Y", "MS", 59)[0], tmp_path / "t.csv")
+    assert "dates like '01/12/2026'; of a text table, --dayfirst yes or --dayfirst no says what comes" in refusal(path)
+    assert planned(path, "--dayfirst", "yes").workload.preprocess.interval == "month"
+    options = {"needed": {"Date", "Price"}}
+    asked = refusals.question(lambda: shapes.open_path(path, options))
+    assert "'01/12/2026'; --dayfirst yes reads it as 2026-12-01, --dayfirst no as 2026-01-12" in asked
+    assert shapes.open_path(path, {**options, "dayfirst": "no"}).notes[-2][1] == "Date: 01/12/2026 is 2026-01-12"
+    assert "Date" not in shapes.open_path(path, {"needed": {"Price"}}).notes[-2][1]
+
+
+@pytest.mark.parametrize(
+    ("cells", "expected"),
+    [
+        (["$1,164.50", "-$3.25", "$983.00"], [1164.5, -3.25, 983]),
+        (["1.164,50 \u20ac", "3,25 \u20ac", "-983,00 \u20ac"], [1164.5, 3.25, -983]),
+        (["\u00a3 12", "\u00a313", "14"], [12, 13, 14]),
+        (["1.5k", "2 M", "0.25B"], [1.5e3, 2e6, 0.25e9]),
+        (["12 %", "+1.5%", "-0.25%"], [12, 1.5, -0.25]),
+        (["5 kg", "6 kg", "7 kg"], None),  # another unit
+        (["5K", "6M", "7 minutes"], None),
+    ],
+)
+def test_marks_around_numbers_are_read(tmp_path: Path, cells: list[str], expected: list[float] | None):
+    path = text_table(tmp_path / "t.csv", ";", n=["0", "1", "2"], x=cells)
+    found = numbers_of(path).get("x")
+    assert (found is None) == (expected is None)
+    if expected:
+        np.testing.assert_allclose(found, expected)
+
+
+# Lines before the data ------------------------------------------------------------------------------------------------
+
+UNITS = {
+    "in each column": "id,s,m/s2,g,class",
+    "only of numbers": ",s,m/s2,m/s2,",
+    "not of all numbers": ",,[m/s^2],[m/s^2],",
+}
+
+
+def with_lines(path: Path, table: pd.DataFrame, place: int, *lines: str) -> Path:
+    """A table with more lines at a place, 0 for the first."""
+    text = table.to_csv(index=False).splitlines()
+    path.write_text("\n".join([*text[:place], *lines, *text[place:], ""]))
+    return path
+
+
+@pytest.mark.parametrize("units", UNITS)
+def test_a_line_of_units_is_left_out_and_named(tmp_path: Path, units: str):
+    table = clips(LABELS)
+    plan = planned(path := with_lines(tmp_path / "t.csv", table, 1, UNITS[units]))
+    assert plan.summary["sha256"] == planned(saved(table, tmp_path / "plain.csv")).summary["sha256"]
+    shown = " ".join(filter(None, UNITS[units].split(",")))
+    note = ("header", f"1 line left out: {shown}", "text where the columns have numbers")
+    assert note in plan.source.notes
+    table = table.astype({"f0": object})
+    table.loc[9, "f0"] = "left"
+    assert f"{path}, line 12: " in refusal(with_lines(path, table, 1, UNITS[units]))
+
+
+def test_a_line_of_units_above_a_series_and_below_lines_about_it(tmp_path: Path):
+    """Also with semicolons and with a blank line."""
+    plain = planned(saved(series(), tmp_path / "plain.csv"))
+    path = with_lines(tmp_path / "t.csv", series(), 1, "UTC,MW")
+    assert planned(path).summary["sha256"] == plain.summary["sha256"]
+    path.write_text("# station 7\n# by A, B\n\n" + path.read_text())
+    plan = planned(path)
+    assert plan.summary["sha256"] == plain.summary["sha256"]
+    (tmp_path / "u.csv").write_text("\n\n" + series().to_csv(index=False))
+    assert planned(tmp_path / "u.csv").summary["sha256"] == plain.summary["sha256"]
+    tabs = with_lines(tmp_path / "u.csv", series(), 0).read_text().replace(",", "\t")
+    (tmp_path / "u.csv").write_text("Instrument: A B\nDate: today, at 9\nSerial: 1\n\n" + tabs)
+    assert planned(tmp_path / "u.csv").summary["sha256"] == plain.summary["sha256"]
+    assert ("header", "2 lines left out: # station 7, # by A, B", "before the header") in plan.source.notes
+    path.write_text(path.read_text().replace(",", ";"))
+    assert planned(path).summary["sha256"] == plain.summary["sha256"]
+
+
+@pytest.mark.parametrize("line", ["c000,0,left,0.5,a", "c000,0,NA,?,a", "c000,0,,,a", "c000,left,0.1,0.2,a"])
+def test_a_first_row_of_data_is_no_line_of_units(tmp_path: Path, line: str):
+    path = with_lines(tmp_path / "t.csv", clips(LABELS).drop(index=0), 1, line)
+    try:
+        assert sum(planned(path).summary["num_filled"] for _ in range(1)) == 2
+    except ValueError as error:
+        assert "left" in line and "line 2: " in str(error) and "found left" in str(error)
+
+
+def quotes(*header: str) -> str:
+    """Rows of days and four numbers below a header."""
+    days = pd.date_range("2022-01-03", periods=200, freq="B").strftime("%Y-%m-%d")
+    numbers = 100 + np.random.default_rng(0).normal(size=(200, 4)).cumsum(axis=0)
+    rows = [",".join([day, *(f"{each:.4f}" for each in row)]) for day, row in zip(days, numbers, strict=True)]
+    return "\n".join([*header, *rows, ""])
+
+
+@pytest.mark.parametrize(
+    ("header", "names"),
+    [
+        (["Price,Close,High,Low,Open", "Ticker,A,A,A,A", "Date,,,,"], "Date Close High Low Open"),
+        (["Price,Close,High,Close,High", "Ticker,A,A,B,B", "Date,,,,"], "Date,Close A,High A,Close B,High B"),
+        ([",f,f,g,g", ",mean,std,mean,std", "day,,,,"], "day,f mean,f std,g mean,g std"),
+        (["day,left,,right,", ",x,y,x,y"], "day,left x,left y,right x,right y"),
+        (["TOA5,CR1,CR1,12,x,y,z", "TIMESTAMP,RECORD,Air,RH,P", "TS,RN,C,%,kPa", ",,Avg,Smp,Smp"],
+         "TIMESTAMP RECORD Air RH P"),
+        (["TOA5,CR1,CR1,12,Table", "TIMESTAMP,RECORD,Air,RH,P", "TS,RN,C,%,kPa", ",,Avg,Smp,Smp"],
+         "TIMESTAMP RECORD Air RH P"),
+    ],
+)  # fmt: skip
+def test_a_header_of_several_lines_is_read(tmp_path: Path, header: list[str], names: str):
+    """As pandas writes columns of two levels, as yfinance does, and as loggers write TOA5."""
+    (path := tmp_path / "t.csv").write_text(quotes(*header))
+    columns = names.split("," if "," in names else None)
+    plain = tmp_path / "plain.csv"
+    plain.write_text(quotes(",".join(columns)))
+    plan, expected = planned(path), planned(plain)
+    assert plan.workload == replace_table(expected, plan) and plan.summary["sha256"] == expected.summary["sha256"]
+    assert plan.workload.preprocess.columns.time == columns[0]
+
+
+def replace_table(plan: new_workload.WorkloadPlan, other: new_workload.WorkloadPlan) -> Any:
+    """The workload of `plan` with the name of the other one's table."""
+    preprocess = replace(plan.workload.preprocess, table=other.workload.preprocess.table)
+    return replace(plan.workload, preprocess=preprocess)
+
+
+def mended(said: str, folder: Path, form: str) -> None:
+    """Run the line that a message has, found by the regular expression `form`."""
+    [line] = re.findall(form, said)
+    subprocess.run(["bash", "-c", line], cwd=folder, check=True)
+
+
+def test_the_line_that_a_refusal_has_makes_the_table(tmp_path: Path):
+    """Without a header; with a semicolon at the end of each line; with a file for each channel."""
+    table = clips(LABELS)
+    expected = planned(saved(table, tmp_path / "t.csv")).summary["sha256"]
+    table.to_csv(path := tmp_path / "no header.csv", index=False, header=False)
+    mended(refusal(path).replace("A,B,C,D,E", "clip,frame,f0,f1,label"), tmp_path, r"\(echo .* new\.csv")
+    assert planned(tmp_path / "new.csv").summary["sha256"] == expected
+    path.write_text(table.to_csv(index=False).replace("\n", ";\n"))
+    mended(refusal(path), tmp_path, r"sed .* new\.csv")
+    assert planned(tmp_path / "new.csv").summary["sha256"] == expected
+
+    draw = np.random.default_rng(0)
+    arrays = {}
+    for split, num in (("test", 20), ("train", 40)):
+        (at := tmp_path / "har" / split / "Inertial Signals").mkdir(parents=True)
+        arrays[f"X_{split}"] = draw.normal(size=(num, 2, 30)).round(3)
+        arrays |= {f"y_{split}": np.arange(num) % 3, f"subject_{split}": np.arange(num) // 5 + len(arrays)}
+        for place, channel in enumerate(("acc_x", "acc_y")):
+            np.savetxt(at / f"{channel}_{split}.txt", arrays[f"X_{split}"][:, place], fmt="%.3f")
+        for key in ("y", "subject"):
+            np.savetxt(at.parent / f"{key}_{split}.txt", arrays[f"{key}_{split}"], fmt="%d")
+    np.savez(tmp_path / "har.npz", **arrays)
+    mended(refusal(tmp_path / "har"), tmp_path, r"python -c .*(?= writes them)")
+    found, expected = (planned(tmp_path / name, "--axes", "NCT") for name in ("new.npz", "har.npz"))
+    assert found.summary["sha256"] == expected.summary["sha256"] and found.workload.preprocess.groups == "subject"
 
 
 # Steps, times and series ----------------------------------------------------------------------------------------------
@@ -359,6 +594,118 @@ def test_a_repeated_step_is_named_with_its_lines(tmp_path: Path, background: str
     for options in ([], ["--sequence", "clip", "--step", "frame"]):
         said = refusal(saved(table, tmp_path / "t.csv"), *options)
         assert f"'frame' repeats in clip {table['clip'][6]}, lines 7 and 8;" in said and "replace(" not in said
+
+
+@ENDINGS
+def test_equal_repeated_rows_are_left_out_and_named(tmp_path: Path, ending: str):
+    """As a logger that was copied twice; also with an empty cell, and in recordings."""
+    for table in (clips(LABELS), with_cells("f0", ""), people(6, ["sit", "walk", "run"]).drop(columns="time")):
+        plan = planned(saved(table, tmp_path / f"t.{ending}"))
+        twice = pd.concat([table, table.iloc[[5, 6, 40]]])
+        again = planned(saved(twice, tmp_path / f"t.{ending}"))
+        assert (again.workload, again.summary["sha256"]) == (plan.workload, plan.summary["sha256"])
+        places = f"lines 7 and {len(table) + 2}" if ending == "csv" else f"rows 6 and {len(table) + 1}"
+        assert f"3 rows that repeat others are left out: {places} are equal" in remarks(again)
+    twice = pd.concat([table := clips(LABELS), table.iloc[[5]].assign(f1=0)])
+    assert f"'frame' repeats in clip {table['clip'][5]}" in refusal(saved(twice, tmp_path / f"t.{ending}"))
+
+
+def log_of_records(unit: str, num: int = 30) -> pd.DataFrame:
+    """A log of gestures, one after another, in which no time repeats."""
+    table = clips(["push", "swipe", "twist"] * (num // 3), lengths=(20, 40))
+    record = pd.factorize(table["clip"])[0]
+    milliseconds = 1_700_000_000_000 + 20 * np.arange(len(table)) + 5000 * record
+    times: Any = milliseconds * {"ms": 1, "us": 1000, "ns": 1_000_000}.get(unit, 1)
+    if unit == "iso":
+        times = pd.to_datetime(milliseconds, unit="ms").strftime("%Y-%m-%d %H:%M:%S.%f")
+    elif unit == "s":
+        times = milliseconds / 1000
+    return pd.DataFrame(
+        {"record": record, "timestamp_ms": times, "x": table["f0"], "y": table["f1"], "gesture": table["label"]}
+    )
+
+
+@pytest.mark.parametrize("unit", ["ms", "us", "ns", "s", "iso"])
+def test_a_log_of_records_is_sequences_whatever_its_columns_are_called(tmp_path: Path, unit: str):
+    expected = {
+        "task": "classify",
+        "sequence": "record",
+        "step": "timestamp_ms",
+        "label": "gesture",
+        "features": "x, y",
+    }
+    table = log_of_records(unit)
+    plan = planned(saved(table, tmp_path / "t.csv"))
+    assert expected.items() <= chosen(plan).items() and plan.summary["num_sequences"] == 30
+    shuffled = planned(saved(table.sample(frac=1, random_state=0), tmp_path / "t.csv"))
+    assert shuffled.summary["sha256"] == plan.summary["sha256"]
+    named = table.rename(columns={"record": "n", "timestamp_ms": "clock", "gesture": "what"})
+    found = chosen(planned(saved(named, tmp_path / "t.csv")))
+    assert (found["task"], found["sequence"], found["label"]) == ("classify", "n", "what")
+
+
+def test_words_that_come_again_make_no_sequences_of_a_series(tmp_path: Path):
+    """A day of the week has one word of a second column too, and so have a month and a stretch of days."""
+    times = pd.date_range("2024-01-01", periods=400, freq="D")
+    table = pd.DataFrame({"when": times.strftime("%Y-%m-%d"), "value": np.random.default_rng(0).normal(size=400)})
+    table["name"], table["month"] = times.day_name(), times.month_name()
+    table["kind"] = np.where(times.day_of_week < 5, "work", "rest")
+    table["season"] = np.where(times.month < 7, "spring", "autumn")
+    assert planned(saved(table, tmp_path / "t.csv")).workload.task == "forecast"
+
+
+def test_a_class_with_too_few_sequences_is_left_out_or_in_train(tmp_path: Path):
+    labels = [*LABELS, "rare", "odd", "odd"]
+    path = saved(clips(labels), tmp_path / "t.csv")
+    plan = planned(path)
+    assert plan.summary["classes"] == ["a", "b", "c"] and plan.summary["num_sequences"] == 24
+    assert "3 sequences left out, of classes with fewer than 3: odd, rare" in remarks(plan)
+    assert "left out: 3 sequences of 2 classes with too few, odd (2), rare (1)" in reasons(plan)["rare_classes"]
+    without = planned(saved(clips(LABELS), tmp_path / "t.csv"))
+    assert without.summary["sha256"] == plan.summary["sha256"]
+    assert without.workload.preprocess.rare_classes is None
+
+    plan = planned(saved(clips(labels), path), "--keep-rare")
+    assert plan.summary["classes"] == ["a", "b", "c", "odd", "rare"]
+    per_class = plan.summary["num_per_class"]
+    assert per_class["train"] | {"odd": 2, "rare": 1} == per_class["train"]
+    assert sum(per_class[split][name] for split in ("val", "test") for name in ("odd", "rare")) == 0
+    assert "no score covers the classes with fewer than 3 sequences, which are in train: odd, rare" in remarks(plan)
+    assert "'A' has 1 sequences" in refusal(saved(clips([*LABELS, "A"]), path))  # a slip of a
+    grouped = clips(labels).assign(person=lambda table: pd.factorize(table["clip"])[0] // 3)
+    assert planned(saved(grouped, path)).workload.preprocess.rare_classes is None  # groups place it
+    assert "class 'a' has 1 sequences" in refusal(saved(clips([*"abcdefgh"]), path))
+
+
+@pytest.mark.parametrize(("num", "high"), [(60, 60), (120, 60), (300, 60), (60, 12)])
+def test_many_whole_numbers_are_numbers_to_predict_or_the_option_is_named(tmp_path: Path, num: int, high: int):
+    """An age that several sequences share; but 60 signs of five clips each are classes."""
+    ages = np.random.default_rng(0).integers(0, high, num).tolist()
+    table = clips(ages)
+    plan = planned(saved(table.rename(columns={"label": "age"}), tmp_path / "t.csv"))
+    assert plan.workload.task == "regress" and plan.workload.preprocess.columns.label == "age"
+    path = saved(table, tmp_path / "t.csv")  # a column called label is one
+    try:
+        assert "--task regress predicts the number" in reasons(planned(path))["rare_classes"]
+    except ValueError as error:
+        assert "or predict the number with task regress (--task regress)" in str(error)
+    assert planned(path, "--task", "regress").workload.task == "regress"
+    classes = planned(saved(clips([*range(60)] * 5).rename(columns={"label": "sign"}), path))
+    assert classes.workload.task == "classify" and len(classes.summary["classes"]) == 60
+
+
+def test_a_column_of_a_few_words_is_named_with_its_option_and_becomes_features(tmp_path: Path):
+    table = clips(LABELS)
+    table["mode"] = np.random.default_rng(0).choice(["low", "mid", "high"], len(table))
+    table = table.assign(note=[f"n{row}" for row in range(len(table))], sex=np.where(table["clip"] < "c012", "f", "m"))
+    path = saved(table, tmp_path / "t.csv")
+    why = reasons(planned(path))["features"]
+    assert "mode (text; --categories mode adds a feature for each word), note (text), sex (text)" in why
+    plan = planned(path, "--categories", "mode")
+    assert plan.workload.preprocess.categories == ("mode=high", "mode=low", "mode=mid")
+    assert plan.summary["features"] == ["f0", "f1", "mode=high", "mode=low", "mode=mid", *plan.summary["features"][5:]]
+    assert "has 154 values; accepted: 50" in refusal(path, "--categories", "note")
+    assert "has no column 'mood'; did you mean 'mode'" in refusal(path, "--categories", "mood")
 
 
 def test_an_id_that_two_sequences_have_is_named_as_a_repeated_step(tmp_path: Path):

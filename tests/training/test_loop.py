@@ -75,6 +75,27 @@ def test_a_loop_that_takes_the_built_in_steps_gives_the_same_bits(tmp_path: Path
     assert example == pytest.approx(losses, rel=1e-5), "torch's scheduler computes the rates in float64"
 
 
+@pytest.mark.parametrize(
+    ("name", "num", "words"),
+    [
+        ("exact", 50, ""),
+        (
+            "hasty",
+            2 * SETTINGS.batch_size,
+            f"have {2 * SETTINGS.batch_size} sequences, and train has 50; samples/s counts these",
+        ),
+        ("unseen", 50, "have 0 sequences, and train has 50; samples/s counts each training sequence once"),
+    ],
+)
+def test_samples_per_second_counts_the_sequences_of_the_batches(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, num: int, words: str
+):
+    trainer = loop_trainer(name, folder=tmp_path)
+    trained(trainer)
+    assert trainer.num_sequences == num and words in trainer.sentences.get("sequences", "")
+    assert capsys.readouterr().out.count("the loop's batches") == bool(words)
+
+
 @pytest.mark.parametrize("name", ["plain_torch", "restless"])
 def test_a_resumed_loop_is_an_uninterrupted_one(tmp_path: Path, name: str):
     import torch
