@@ -35,7 +35,8 @@ PARAMS = ALONE.replace("seeds: [0]", f"seeds: {SEEDS}")
 def ready(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Trained with the first seed."""
     project = make_project(tmp_path_factory.mktemp("seeds") / "project", PARAMS)
-    stages_at_once(project, "hardware", "preprocess tiny", "preload tiny cuda", "train tiny cuda 0", publishes=False)
+    before = ("hardware", "preprocess tiny", "preload tiny cuda", "baseline tiny")
+    stages_at_once(project, *before, "train tiny cuda 0", publishes=False)
     return project
 
 
