@@ -245,6 +245,14 @@ def test_predict_gives_the_predictions_that_evaluate_recorded(trained: Path, tmp
     finally:
         params.write_text(TINY)
     assert found == "last\n", "the weights that are scored in results/"
+    scored = trained / run_path("score.json")
+    kept = scored.read_bytes()
+    scored.unlink()  # as after `dvc repro train@tiny-cpu`
+    try:
+        done = tandem(trained, "predict", "tiny", str(tmp_path / "new.csv"))
+    finally:
+        scored.write_bytes(kept)
+    assert "warning: this model has no score yet; `tandem repro tiny` evaluates it" in done.stderr
     weights = trained / RUN / "last.safetensors"
     kept = weights.read_bytes()
     weights.write_bytes(kept[:-4] + bytes(4))  # the last weight becomes 0

@@ -161,7 +161,7 @@ class Side:
         if higher := [text for text, value in known if score < value]:
             found.append(f"Does not beat {' or '.join(higher)}")
         if equal := [text for text, value in known if score == value]:
-            found.append(f"As good as {' and '.join(equal)}")
+            found.append(f"The same score as {' and '.join(equal)}")
         return found
 
 

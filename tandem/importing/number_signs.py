@@ -39,9 +39,9 @@ def number_form(decimal: str, thousands: str) -> str:
 
 
 NUMBER = number_form(".,", "".join(BETWEEN))
-# What may stand before and after a number that is read: $1,164.50, 1.2%, 432.5K.
+# What may stand before and after a number that is read: $1,164.50, 1.2%, 432.5K. After a space, K is the kelvin.
 CURRENCY = "$\u20ac\u00a3\u00a5"
-MARKED = rf"([+-]?)(?:[{CURRENCY}]\s?)?({NUMBER})(?:\s?[%KkMB{CURRENCY}])?"
+MARKED = rf"([+-]?)(?:[{CURRENCY}]\s?)?({NUMBER})(?:\s?[%MB{CURRENCY}]|[Kk])?"
 POWERS = {"[Kk]": "e3", "M": "e6", "B": "e9"}
 MARKS = {"%$": "without %", f"[{CURRENCY}]": "without the currency"}
 MARKS |= {f"{letter}$": f"{letter.strip('[k]')} as 1{power}" for letter, power in POWERS.items()}
@@ -65,6 +65,8 @@ class ColumnCells:
     num_numbers: int = 0
     has_unit: bool = False  # such a column stays text, but shows what a sign means
     marks: dict[str, str] = field(default_factory=dict)  # by key of MARKS, a cell that has it
+    num_percent: int = 0
+    currencies: set[str] = field(default_factory=set)
     spaced: str = ""  # which of the space and the apostrophe separate thousands
     # By sign, the first cell in which it can only be decimal, can only separate thousands, may be both (`1,014`).
     certain: dict[str, dict[str, Example]] = field(default_factory=lambda: {DECIMAL: {}, THOUSANDS: {}})
@@ -85,6 +87,8 @@ class ColumnCells:
             for mark in MARKS if len(marked) else ():
                 for found in marked.filter(pc.match_substring_regex(marked, mark))[:1]:
                     self.marks.setdefault(mark, found.as_py())
+            self.num_percent += pc.match_substring(marked, "%").true_count if len(marked) else 0
+            self.currencies |= {sign for sign in CURRENCY if pc.any(pc.match_substring(marked, sign)).as_py()}
             numbers = pc.replace_substring_regex(cells, f"^{MARKED}$", r"\1\2") if len(marked) else cells
             is_number = matches(numbers, NUMBER)
         if 2 * is_number.true_count <= len(cells):
@@ -111,6 +115,11 @@ class ColumnCells:
                     examples[sign] = Example(path, column, shown.filter(mask)[0].as_py())
             self.add_sizes(sign, pc.replace_substring(signed.filter(is_open), sign, ""))
         self.add_sizes("", numbers.filter(matches(numbers, r"[+-]?\d+")))
+
+    @property
+    def has_several_units(self) -> bool:
+        """Whether some numbers are in % and others are not, or in several currencies."""
+        return 0 < self.num_percent < self.num_numbers or len(self.currencies) > 1
 
     def add_sizes(self, sign: str, digits: pa.Array) -> None:
         if len(digits) and not any(self.certain.values()):
@@ -201,7 +210,7 @@ def find_notation(columns: Mapping[str, ColumnCells], delimiter: str, given: Map
     shown = certain_columns(numeric.values(), delimiter)
     found, notes = dict[str, Callable[[pa.ChunkedArray], pa.ChunkedArray]](), dict[str, str]()
     for name, cells in numeric.items():
-        if cells.has_unit or (cells.marks and cells.num_numbers < cells.num):
+        if cells.has_unit or cells.has_several_units or (cells.marks and cells.num_numbers < cells.num):
             continue
         thousands = cells.spaced
         for sign in filter(cells.has, SIGNS):

@@ -47,6 +47,9 @@ def main(options: Namespace) -> Result:
     with suppress(ValueError, OSError):  # of parameters that are no longer valid
         if run and (others := other_parameters(run)):
             print(f"warning: this model was trained with other parameters: {others}", file=sys.stderr)
+    if run and not run.score:
+        print(f"warning: this model has no score yet; `tandem repro {options.name.partition('@')[0]}` evaluates it",
+              file=sys.stderr)  # fmt: skip
     if not options.table.exists():
         raise WrongArgument(f"there is no table {options.table}")
     from tandem.predicting.predictor import Predictor  # imports torch

@@ -81,9 +81,7 @@ def compare_with_fitted(
     if low > 0 and own > fitted.score:
         return f"{subject} beats the fitted model ({scores}; {interval})"
     if high < 0 and own < fitted.score:
-        return (
-            f"the fitted model ({scores}) beats {subject} ({interval}), so this data needs neither a network nor a GPU"
-        )
+        return f"the fitted model ({scores}) beats {subject} as it was trained ({interval}); it needs no GPU"
     return f"no difference between {subject} and the fitted model ({scores}) is detected with {cases} ({interval})"
 
 

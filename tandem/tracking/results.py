@@ -188,7 +188,7 @@ def timing_record(context: RunContext, trainer: Trainer, record: Record) -> Timi
     record.summary_lines["energy"] = energy_sentence(energy_summary, missing_energy, energy.METHOD)
     if sentence := overfitting_sentence(record.history, context.block.evaluate.weights):
         record.summary_lines["overfitting"] = sentence
-        print(sentence, flush=True)
+        print(f"warning: {sentence}", flush=True)
     if trainer.oom.fallbacks:
         record.summary_lines["out_of_memory"] = f"memory ran out: {', then '.join(trainer.oom.fallbacks)}"
     for reason in trainer.no_graph_reasons().values():

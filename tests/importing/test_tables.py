@@ -443,6 +443,9 @@ def test_whether_day_or_month_comes_first_is_asked_for_if_no_cell_shows_it(tmp_p
         (["1.5k", "2 M", "0.25B"], [1.5e3, 2e6, 0.25e9]),
         (["12 %", "+1.5%", "-0.25%"], [12, 1.5, -0.25]),
         (["5 kg", "6 kg", "7 kg"], None),  # another unit
+        (["292.75 K", "293.1 K", "291.5 K"], None),  # kelvin
+        (["1.6%", "0.016", "1.7%"], None),  # two units, of which nobody knows which is meant
+        (["$1.79", "\u20ac1.61", "$1.85"], None),
         (["5K", "6M", "7 minutes"], None),
     ],
 )

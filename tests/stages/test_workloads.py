@@ -101,7 +101,7 @@ def spikes() -> pd.DataFrame:
 
 
 # As `dvc repro` runs them, without thirteen times the imports.
-ITEMS = {"preprocess": "", "preload": "cpu", "train": "cpu 0", "evaluate": "cpu", "speed": ""}
+ITEMS = {"preprocess": "", "baseline": "", "preload": "cpu", "train": "cpu 0", "evaluate": "cpu", "speed": ""}
 EVERY_STAGE = [f"{name} {workload} {item}" for workload in ("waves", "spikes") for name, item in ITEMS.items()]
 
 

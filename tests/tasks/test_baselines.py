@@ -37,7 +37,7 @@ def test_the_fitted_model_is_better_worse_or_not_told_apart():
     assert found(0.9, (0.02, 0.1)).startswith(f"the network beats the fitted model (0.8; {about}; 95% interval")
     worse = found(0.7, (-0.2, -0.02))
     assert worse.startswith("the fitted model (0.8") and worse.endswith(
-        "so this data needs neither a network nor a GPU"
+        "as it was trained (95% interval of the gain -0.2 to -0.02); it needs no GPU"
     )
     for gain in ((-0.02, 0.1), (-0.1, 0.02), None):
         assert found(0.82, gain).startswith("no difference") and "beat" not in found(0.82, gain)
