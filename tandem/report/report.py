@@ -28,6 +28,7 @@ TERMS = {
     "skill": "the share of the error of the forecast “nothing changes” that is removed; 0 is no better, 1 is perfect",
     "event F1": "the harmonic mean of the found share of the events and the true share of the found ones",
     "1-NN": "each sequence gets the class of the most similar training sequence",
+    "the fitted model": "the best of random convolutions, raw values and trees, fitted to train without a network",
     "persistence": "the forecast that nothing changes",
     "fp32": "numbers of 32 bits",
 }
