@@ -187,14 +187,29 @@ def process_group(device: str, count: int, kind: str) -> Iterator[Workers]:
 
 @contextmanager
 def lost_workers_noticed() -> Iterator[None]:
-    """Exit if another worker has ended. The launcher restarts all workers or prints why not."""
+    """Exit if another worker has ended. The launcher restarts all workers or prints why not.
+
+    Raises ValueError if nccl itself has failed: a restart would fail again.
+    """
     try:
         yield
     except RuntimeError as error:
+        if cause := nccl_failure(str(error)):
+            raise ValueError(f"nccl, which sums the gradients of the GPUs, has failed: {cause}") from None
         if not isinstance(error, dist.DistError) and not LOST_MESSAGES.search(str(error)):
             raise
         print(f"another worker has ended ({one_line(error)[:120]})", file=sys.stderr, flush=True)
         raise SystemExit(LOST_WORKER_STATUS) from None
+
+
+def nccl_failure(message: str) -> str:
+    """Return nccl's own error with the next step; empty if the message is another one, or says that a worker ended."""
+    if not re.search("nccl(System|UnhandledCuda|Internal|Invalid)", message):  # ncclRemoteError: a worker ended
+        return ""
+    error, _, cause = message.partition("Last error:")
+    has_no_room = "/dev/shm" in cause or "shared memory" in cause
+    step = "make /dev/shm larger (docker run --shm-size=1g)" if has_no_room else "NCCL_DEBUG=INFO shows more"
+    return f"{one_line(cause or error)}; {step}"
 
 
 def gradient_sync(model: Any, enabled: bool) -> AbstractContextManager[object]:

@@ -539,3 +539,33 @@ def test_gpus_whose_memory_runs_out_all_take_smaller_parts(on_gpus: Path):
     assert re.search(r"all 2 workers resume from the last checkpoint, with batches in \d+ parts", output), output
     _, manifest = results(on_gpus, "2xcuda")
     assert any("by all workers" in action for action in manifest["realized"]["out_of_memory"])
+
+
+NCCL = (
+    "NCCL error in: ProcessGroupNCCL.cpp:94, {kind} error (run with NCCL_DEBUG=INFO for details), NCCL version 2.28.9\n"
+    "nccl{name}: System call (e.g. socket, malloc) or external library call failed or device error.\nLast error:\n{cause}"
+)
+
+
+@pytest.mark.parametrize(
+    ("name", "cause", "words"),
+    [
+        (
+            "SystemError",
+            "Error while creating shared memory segment /dev/shm/nccl-8c (size 9637888), error: No space left on device",
+            "No space left on device; make /dev/shm larger (docker run --shm-size=1g)",
+        ),
+        ("UnhandledCudaError", "Cuda failure 1 'invalid argument'", "'invalid argument'; NCCL_DEBUG=INFO shows more"),
+        ("RemoteError", "socketProgress: Connection closed by remote peer", ""),
+    ],
+)
+def test_an_error_of_nccl_itself_is_said_and_not_repeated(
+    capsys: pytest.CaptureFixture[str], name: str, cause: str, words: str
+):
+    error = dist.DistBackendError(NCCL.format(kind="unhandled system", name=name, cause=cause))
+    with pytest.raises(ValueError if words else SystemExit) as found, lost_workers_noticed():
+        raise error
+    if words:
+        assert words in str(found.value) and "\n" not in str(found.value)
+    else:
+        assert found.value.code == LOST_WORKER_STATUS and "another worker has ended" in capsys.readouterr().err
