@@ -225,7 +225,8 @@ def find_sequence(columns: TableColumns) -> Choice:
             raise NotFound(repeated_times(columns, times[0]))
         raise NotFound(
             f"{columns.shown} has no column that tells sequences apart, nor one of times that differ; name them: "
-            "--sequence and --step for many sequences, --time for one series"
+            "--sequence and --step for many sequences, --time for one series; to a recording whose rows are in order, "
+            "add a column that counts them: table['step'] = range(len(table))"
         )
     column, step = next(((name, step) for name in ids for step, _ in find_steps(columns, name)), (ids[0], None))
     for group in restarting_in(columns, column, step):

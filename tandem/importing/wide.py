@@ -7,23 +7,33 @@ column of lists has an entry for each step: numbers are a feature, words may be 
 """
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from decimal import Decimal
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tandem.command import WrongArgument
+from tandem.command import NO_ANSWER, CommandError, WrongArgument
 from tandem.data.tables import is_plain
 from tandem.importing import text_tables
 from tandem.importing.array_files import word_and_split
 from tandem.importing.columns import Choice, TableColumns, named, shortened
-from tandem.importing.infer_sequences import LABEL_NAMES, SEQUENCE_NAMES, STEP_NAMES, find_ids, find_steps
+from tandem.importing.infer_sequences import (
+    CALENDAR_NAMES,
+    GROUP_NAMES,
+    LABEL_NAMES,
+    SEQUENCE_NAMES,
+    STEP_NAMES,
+    find_ids,
+    find_steps,
+)
 from tandem.importing.infer_series import find_times
 from tandem.importing.long_table import (
     BLOCK_CELLS,
@@ -36,11 +46,13 @@ from tandem.importing.long_table import (
     parts_notes,
     real_steps,
 )
-from tandem.importing.text_tables import Note, TextTable
+from tandem.importing.text_tables import FEWEST_RISING, Note, TextTable
 
 # Names of numbered columns: stem and number.
 WHOLE, DECIMAL = (rf"(.*?)[ _.\-\[(]*({number})[\])]?" for number in (r"\d{1,9}", r"\d{1,9}\.\d{1,9}"))
 FEWEST_STEPS = 4  # numbered columns of one name that make a table one row per sequence
+MOST_RISING = 0.9  # the share of rows above which a time goes on: it may start again in each recording
+FAR_FEWER = 4  # times fewer stretches of a label than by chance
 
 
 def numbered(names: Sequence[str]) -> dict[str, list[str]]:
@@ -77,23 +89,97 @@ def gap_in(run: Sequence[str]) -> str:
     return f"; {run[wide[0]]} is followed by {run[wide[0] + 1]}, read as the next step" if wide else ""
 
 
-def is_wide(columns: TableColumns, has_header: bool) -> str:
-    """Why the table looks like one row per sequence; empty if it does not."""
+def is_wide(columns: TableColumns, has_header: bool, label: str | None, whole: Callable[[str], pd.Series]) -> str:
+    """Why the table looks like one row per sequence; empty if it does not. `label`: as requested; `whole`: the cells of
+    a column in all rows.
+
+    Raises CommandError if the rows may be the steps of a recording: a time goes on from row to row, or a label that
+    stays the same for many rows returns. With both, they are steps.
+    """
     numeric = {*columns.of_kind("whole", "number", "other")}
     if columns.frame.empty:
         return ""
     if not has_header:
-        return "it has no header, and its rows are numbers" if len(numeric) >= FEWEST_STEPS else ""
+        if len(numeric) < FEWEST_STEPS:
+            return ""
+        if found := next((name for name in [*columns.kinds][:3] if goes_on(columns, name)), None):
+            raise CommandError(
+                f"{columns.shown}: column {found} increases from row to row, so a row may be a step of a recording, "
+                "for which --layout long needs a header; --layout wide reads each row as a sequence",
+                NO_ANSWER,
+            )
+        return "it has no header, and its rows are numbers"
     steps = numbered([name for name in columns.frame.columns if name in numeric])
     num_steps = sum(map(len, steps.values()))
     if num_steps * 2 < len(columns.frame.columns):
         return ""
     of_steps = {name for run in steps.values() for name in run}
-    others = [name for name in columns.kinds if name not in of_steps]
-    if is_long(TableColumns(columns.frame[[*others]], columns.name)):
+    others = TableColumns(columns.frame[[name for name in columns.kinds if name not in of_steps]], columns.name)
+    if is_long(others):
         return ""
+    time = next((name for name in times_of_rows(others) if name != label and goes_on(others, name)), None)
+    labels = labels_of_rows(others, label)
+    returning = next((name for name in labels if returns(others.frame[name], partial(whole, name))), None)
+    if time and returning:
+        return ""
+    if time or returning:
+        why = f"{returning!r} stays the same for many rows and returns" if returning else f"{time!r} goes on"
+        raise CommandError(
+            f"{columns.shown}: {why}, so a row may be a step of a recording; --layout long reads it as a step, "
+            "--layout wide as a sequence",
+            NO_ANSWER,
+        )
     [first, *_] = steps.values()
     return f"{shortened(first, 3)} are numbered, and no column shows which rows belong together"
+
+
+def times_of_rows(others: TableColumns) -> Iterator[str]:
+    """The columns besides the steps that may be times: by name, or numbers that are no count, as ids are."""
+    candidates = others.of_kind("time", "whole", "number")
+    names = named([name for name in STEP_NAMES if name != "index"], candidates)
+    for name in candidates:
+        if name not in named((*SEQUENCE_NAMES, *LABEL_NAMES), [name]) or others.kinds[name] == "time":
+            distances = others.numbers(name).diff().dropna()
+            if name in names or others.kinds[name] != "whole" or (distances.nunique() == 1 != distances.iloc[0]):
+                yield name
+
+
+def goes_on(columns: TableColumns, name: str) -> bool:
+    """Whether the numbers or times of nearly all rows are above those of the row before, in the whole table or for each
+    value of its first column, whose rows are together.
+    """
+    if columns.kinds[name] not in ("time", "whole", "number"):
+        return False
+    rises, [first, *_] = np.diff(columns.numbers(name)) > 0, columns.kinds
+    codes = columns.codes(first)
+    own = rises[codes[1:] == codes[:-1]] if columns.is_together(first) else rises
+    return any(len(each) >= FEWEST_RISING and each.mean() > MOST_RISING for each in (rises, own))
+
+
+def labels_of_rows(others: TableColumns, label: str | None) -> list[str]:
+    """The columns that may be the label: as requested, by name, or not named like people, ids or days."""
+    found = others.of_kind("text", "flag", "whole")
+    if label in found:
+        return [str(label)]
+    ids = {*named((*GROUP_NAMES, *SEQUENCE_NAMES, *CALENDAR_NAMES), found)}
+    return named(LABEL_NAMES, found) or [name for name in found if name not in ids]
+
+
+def returns(sample: pd.Series, whole: Callable[[], pd.Series]) -> bool:
+    """Whether equal cells stand together in far fewer stretches than by chance, and some value has several of these.
+    In a table that is sorted by class, each has one. `sample`: of the first rows, which may show a part only.
+    """
+
+    def counts(cells: pd.Series) -> tuple[int, int, float]:
+        codes = pd.factorize(cells, use_na_sentinel=False)[0]
+        shares = np.bincount(codes) / len(codes)
+        return 1 + np.count_nonzero(np.diff(codes)), len(shares), (1 + len(codes) * (1 - (shares**2).sum())) / FAR_FEWER
+
+    num, num_distinct, most = counts(sample)
+    if num > max(num_distinct, most):
+        return False
+    num, num_distinct, most = counts(whole())
+    return num_distinct < num <= most
 
 
 def is_long(others: TableColumns, by_name: bool = True) -> bool:
