@@ -28,6 +28,7 @@ MOST_REPEATS = 0.5  # the share of rows up to which a repeated step is a mistake
 FEW_WORDS, MOST_WORDS = 10, 50  # of a column whose words may become features
 MOST_RARE = 10  # of more whole numbers, some in fewer sequences than splits, each is rarely a class
 MISTAKEN_SHARE = 0.05  # of the sequences, in which a label may change by mistake
+FAR_FEWER = 4  # times fewer stretches of equal labels than by chance
 OF_SEQUENCES = ("sequence", "step", "label")  # options that only this kind of table has
 
 
@@ -112,6 +113,14 @@ def changes(columns: TableColumns, column: str, first: np.ndarray) -> np.ndarray
     """(R,) whether a row's cell differs from that of its sequence's first row (`first`); two empty cells are equal."""
     cells = columns.frame[column].to_numpy()
     return np.asarray((cells != cells[first]) & ~(pd.isna(cells) & pd.isna(cells[first])))
+
+
+def in_stretches(cells: pd.Series) -> tuple[bool, bool]:
+    """Whether each value is in one stretch of rows, and whether there are far fewer stretches than by chance."""
+    codes = pd.factorize(cells, use_na_sentinel=False)[0]
+    num, counts = 1 + np.count_nonzero(np.diff(codes)), np.bincount(codes)
+    by_chance = 1 + len(codes) - (counts**2).sum() / len(codes)
+    return bool(num == len(counts)), bool(num <= by_chance / FAR_FEWER)
 
 
 def find_missing(columns: TableColumns, sequence: str, features: Sequence[str]) -> Choice:

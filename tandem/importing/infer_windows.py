@@ -54,7 +54,7 @@ def infer_recordings(columns: TableColumns, options: Mapping[str, Any], known: C
             "step": step,
             "label": label,
             "task": ("classify", f"{label[0]!r} stays the same for {typical:,.0f} rows at a time (the median)"),
-            "groups": find_groups_of_recordings(own, recording, (recording, step[0], label[0])),
+            "groups": known.get("groups") or find_groups_of_recordings(own, recording, (recording, step[0], label[0])),
             "window": find_window(seconds, stretches, options),
         }
     if is_requested:

@@ -33,6 +33,7 @@ from tandem.importing.infer_sequences import (
     STEP_NAMES,
     find_ids,
     find_steps,
+    in_stretches,
 )
 from tandem.importing.infer_series import find_times
 from tandem.importing.long_table import (
@@ -52,7 +53,6 @@ from tandem.importing.text_tables import FEWEST_RISING, Note, TextTable
 WHOLE, DECIMAL = (rf"(.*?)[ _.\-\[(]*({number})[\])]?" for number in (r"\d{1,9}", r"\d{1,9}\.\d{1,9}"))
 FEWEST_STEPS = 4  # numbered columns of one name that make a table one row per sequence
 MOST_RISING = 0.9  # the share of rows above which a time goes on: it may start again in each recording
-FAR_FEWER = 4  # times fewer stretches of a label than by chance
 
 
 def numbered(names: Sequence[str]) -> dict[str, list[str]]:
@@ -166,20 +166,14 @@ def labels_of_rows(others: TableColumns, label: str | None) -> list[str]:
 
 
 def returns(sample: pd.Series, whole: Callable[[], pd.Series]) -> bool:
-    """Whether equal cells stand together in far fewer stretches than by chance, and some value has several of these.
-    In a table that is sorted by class, each has one. `sample`: of the first rows, which may show a part only.
+    """Whether equal cells stand together, and some value in several stretches. In a table that is sorted by class, each
+    has one. `sample`: of the first rows, which may show a part only.
     """
-
-    def counts(cells: pd.Series) -> tuple[int, int, float]:
-        codes = pd.factorize(cells, use_na_sentinel=False)[0]
-        shares = np.bincount(codes) / len(codes)
-        return 1 + np.count_nonzero(np.diff(codes)), len(shares), (1 + len(codes) * (1 - (shares**2).sum())) / FAR_FEWER
-
-    num, num_distinct, most = counts(sample)
-    if num > max(num_distinct, most):
+    is_sorted, is_together = in_stretches(sample)
+    if not (is_sorted or is_together):
         return False
-    num, num_distinct, most = counts(whole())
-    return num_distinct < num <= most
+    is_sorted, is_together = in_stretches(whole())
+    return is_together and not is_sorted
 
 
 def is_long(others: TableColumns, by_name: bool = True) -> bool:

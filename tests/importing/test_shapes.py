@@ -344,6 +344,42 @@ def write_files(folder: Path, name: Callable[[int], str], header: bool = True) -
     return folder
 
 
+def write_recordings(folder: Path, name: Callable[[int, int], str], column: str) -> Path:
+    """Four folders with three files, whose rows have a label that changes."""
+    for person in range(4):
+        for number in range(3):
+            table = numbered_recording().rename(columns={"class": column})
+            table["channel1"] += np.random.default_rng(3 * person + number).normal(size=len(table)).round(3)
+            table.insert(0, "time", range(len(table)))
+            (path := folder / name(person, number)).parent.mkdir(parents=True, exist_ok=True)
+            table.to_parquet(path) if path.suffix == ".parquet" else table.to_csv(path, index=False, sep="\t")
+    return folder
+
+
+@pytest.mark.parametrize("column", ["class", "label", "Activity"])
+@pytest.mark.parametrize("name", ["0{}/{}_raw.txt", "s{}/run{}.parquet", "made/P{}/{}.txt"])
+def test_a_label_that_changes_within_files_comes_before_numbered_folders(tmp_path: Path, name: str, column: str):
+    """The number of a person once was the class, and the label of each row was left out."""
+    plan = own_tables.planned(write_recordings(tmp_path / "d", name.format, column))
+    params = plan.workload.preprocess
+    assert (params.columns.label, params.groups) == (column, "folder1")
+    assert sum(plan.summary["num_groups"].values()) == 4 and len(plan.summary["classes"]) == 3
+
+
+def test_a_label_within_files_and_one_of_folders_is_a_question(tmp_path: Path):
+    words = ["ann", "bob", "cid", "dan"]
+    folder = write_recordings(tmp_path / "d", lambda person, number: f"{words[person]}/{number}.txt", "class")
+    assert "give --label class if it is the label, or --label label if the folders' names, such as 'ann'" in question(
+        folder
+    )
+    assert own_tables.planned(folder, "--label", "class").workload.preprocess.groups == "folder1"
+    assert own_tables.planned(folder, "--label", "label").summary["classes"] == words
+    for path in folder.glob("*/*.txt"):  # a label that is the same in each file leaves the folder's
+        table = pd.read_csv(path, sep="\t")
+        table.assign(**{"class": 1 + "012".index(path.stem)}).to_csv(path, index=False, sep="\t")
+    assert own_tables.planned(folder).summary["classes"] == words
+
+
 @pytest.mark.parametrize("ending", ["csv", "txt", "csv.gz", "parquet", "npy"])
 def test_a_folder_of_files_labelled_by_their_folders(tmp_path: Path, ending: str):
     folder = write_files(tmp_path / "data", lambda number: f"{LABELS[number]}/r_{number:02}.{ending}")
