@@ -10,6 +10,7 @@ import pandas as pd
 from tandem.command import NO_ANSWER, CommandError, WrongArgument
 from tandem.data.rows import NO_EVENT, alike_labels, repeated_step
 from tandem.data.splits import SPLITS
+from tandem.data.tables import MISSING
 from tandem.importing.columns import Choice, Choose, NotFound, TableColumns, find_features, named, shortened, words_of
 from tandem.params.schema import NO_GROUPS, columns_of
 
@@ -468,13 +469,36 @@ def find_task(columns: TableColumns, sequence: str, step: str, label: str) -> Ch
         return "classify", f"{label!r} is constant within most sequences"
     if mistake := repeats_of(columns, sequence, step):  # the label may change because two sequences have one id
         raise ValueError(mistake)
-    share = (events == most).mean()
-    why = (
-        f"{columns.name}: {label!r} changes within a sequence, so it must be empty or {NO_EVENT!r} where nothing "
-        f"happens, and is {most!r} in {share:.1%} of the rows; name another column with --label"
+    share, name = (events == most).mean(), shlex.quote(label)
+    why = f"{columns.name}: {label!r} changes within a sequence ({sequence!r})"
+    stretches, _ = stretches_of(columns, sequence, step, label)
+    lengths = stretches["length"][stretches["label"] != ""]
+    if stretches["length"][stretches["label"] != most].median() > 1:
+        raise ValueError(
+            f"{why} and stays the same for {lengths.median():,.0f} rows at a time (the median); --sequence "
+            f"{shlex.quote(sequence)} --label {name} --window {lengths.quantile(0.1):.0f} cuts windows of one label; "
+            "or name another column with --label"
+        )
+    why += (
+        f", so it must be empty or {NO_EVENT!r} where nothing happens, and is {most!r} in {share:.1%} of the rows; "
+        "name another column with --label"
     )
     if share >= 0.5:
         background = columns.frame[label][events == most].iloc[:1].tolist()[0]
         replaced = f"table[{label!r}].replace({background!r}, {NO_EVENT!r})"
         why += f", or save the table again after table[{label!r}] = {replaced}"
     raise ValueError(why)
+
+
+def stretches_of(columns: TableColumns, recording: str, step: str, label: str) -> tuple[pd.DataFrame, float]:
+    """A row for each stretch: recording, label (empty if there is none), and `length`, its number of rows. Also the
+    median distance of two steps in a recording.
+    """
+    labels = columns.frame[label].astype("string").fillna("").str.strip()
+    labels = labels.where(~labels.isin(MISSING), "")
+    rows = pd.DataFrame({"recording": columns.codes(recording), "label": labels, "step": columns.numbers(step)})
+    rows = rows.sort_values(["recording", "step"])
+    keys = rows[["recording", "label"]]
+    starts = np.flatnonzero((keys != keys.shift()).any(axis=1))
+    distance = rows["step"].diff()[rows["recording"].diff() == 0].median()
+    return keys.iloc[starts].assign(length=np.diff([*starts, len(rows)])), float(distance)

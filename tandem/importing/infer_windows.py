@@ -7,11 +7,9 @@ table of events most rows have none, and in a series it changes a few times at m
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-import numpy as np
 import pandas as pd
 
 from tandem.command import WrongArgument
-from tandem.data.tables import MISSING
 from tandem.importing.columns import Choice, Choices, TableColumns, named
 from tandem.importing.infer_sequences import (
     GROUP_NAMES,
@@ -21,6 +19,7 @@ from tandem.importing.infer_sequences import (
     find_ids,
     find_steps,
     labelled_ids,
+    stretches_of,
     what_groups_do,
 )
 from tandem.params.schema import NO_GROUPS
@@ -115,20 +114,6 @@ def has_clips(columns: TableColumns, label: str, recording: str) -> bool:
             if (columns.frame.groupby(columns.codes(name))[label].nunique() < 2).all():
                 return True
     return False
-
-
-def stretches_of(columns: TableColumns, recording: str, step: str, label: str) -> tuple[pd.DataFrame, float]:
-    """A row for each stretch: recording, label (empty if there is none), and `length`, its number of rows. Also the
-    median distance of two steps in a recording.
-    """
-    labels = columns.frame[label].astype("string").fillna("").str.strip()
-    labels = labels.where(~labels.isin(MISSING), "")
-    rows = pd.DataFrame({"recording": columns.codes(recording), "label": labels, "step": columns.numbers(step)})
-    rows = rows.sort_values(["recording", "step"])
-    keys = rows[["recording", "label"]]
-    starts = np.flatnonzero((keys != keys.shift()).any(axis=1))
-    distance = rows["step"].diff()[rows["recording"].diff() == 0].median()
-    return keys.iloc[starts].assign(length=np.diff([*starts, len(rows)])), float(distance)
 
 
 def are_recorded(stretches: pd.DataFrame, is_series: bool, is_requested: bool) -> bool:
