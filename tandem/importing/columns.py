@@ -187,6 +187,11 @@ def named(names: Sequence[str], columns: Iterable[str]) -> list[str]:
     return list(dict.fromkeys(column for name in names for column in words if name in words[column]))
 
 
+def is_id(column: str) -> bool:
+    """Whether its name ends in id, as activity_id and eventID do, which may be a label or count."""
+    return bool(re.search(r"(?<![a-z])id$|(?<=[a-z])(Id|ID)$", column))
+
+
 def may_be_codes(cells: pa.ChunkedArray) -> bool:
     """Whether the numbers of a text table may have been codes such as 01, or had more digits than a number holds."""
     if pa.types.is_floating(cells.type):

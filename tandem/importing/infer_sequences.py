@@ -11,7 +11,17 @@ from tandem.command import NO_ANSWER, CommandError, WrongArgument
 from tandem.data.rows import NO_EVENT, alike_labels, repeated_step
 from tandem.data.splits import SPLITS
 from tandem.data.tables import MISSING
-from tandem.importing.columns import Choice, Choose, NotFound, TableColumns, find_features, named, shortened, words_of
+from tandem.importing.columns import (
+    Choice,
+    Choose,
+    NotFound,
+    TableColumns,
+    find_features,
+    is_id,
+    named,
+    shortened,
+    words_of,
+)
 from tandem.params.schema import NO_GROUPS, columns_of
 
 # Columns whose name contains one of these words come first, in the order of the words.
@@ -359,8 +369,10 @@ def find_label(columns: TableColumns, sequence: str, step: str, options: Mapping
         return num_changing <= (MISTAKEN_SHARE * num_sequences if columns.kinds[column] == "text" else 0)
 
     numbers = [column for column in numbers if is_constant(column)]
-    if names := named(LABEL_NAMES, (*texts, *whole, *numbers)):
-        return names[0], "by its name"
+    names = named(LABEL_NAMES, (*texts, *whole, *numbers))
+    for name in names:
+        if not is_id(name):
+            return name, "by its name"
 
     def few(found: Sequence[str]) -> list[str]:
         found = [column for column in found if 2 <= columns.num_distinct(column) <= num_sequences / 3]
@@ -375,6 +387,12 @@ def find_label(columns: TableColumns, sequence: str, step: str, options: Mapping
 
     other_texts, other_whole, amounts = ([name for name in each if name not in ids] for each in (texts, whole, numbers))
     classes, codes = few(other_texts), few(other_whole)
+    if names and (others := [*classes, *other_texts, *codes]):  # `names` may be ids, or codes of classes
+        if coded := few(names):
+            readings = dict.fromkeys([*coded[:1], *others[:3]])
+            raise CommandError(which_label(columns, [*readings], sequence, step), NO_ANSWER)
+    elif names:
+        return names[0], "by its name"
     amounts += [name for name in other_whole if name not in codes and is_constant(name)]
     amounts = [name for name in amounts if columns.num_distinct(name) > 1 and not (task == "classify" and recognizable)]
     found = (amounts or codes) if task == "regress" else classes or other_texts or codes or amounts

@@ -10,7 +10,7 @@ from typing import Any
 import pandas as pd
 
 from tandem.command import WrongArgument
-from tandem.importing.columns import Choice, Choices, TableColumns, named
+from tandem.importing.columns import Choice, Choices, TableColumns, is_id, named
 from tandem.importing.infer_sequences import (
     GROUP_NAMES,
     SEQUENCE_NAMES,
@@ -68,6 +68,11 @@ def likely_columns(columns: TableColumns, options: Mapping[str, Any], known: Cho
     """The column of the label, and that of the recordings or NO_GROUPS for a single one; the likeliest first."""
     given = [options["sequence"]] if "sequence" in options else [known["sequence"][0]] if "sequence" in known else []
     by_name = named(RECORDED_NAMES.split(), columns.of_kind("text", "whole", "flag"))
+    # A name that ends in id is a label if its values come again, and nothing else is one.
+    known_words = columns.of_kind("text", "flag", exclude=named((*GROUP_NAMES, *SEQUENCE_NAMES), columns.kinds))
+    if known_words or not all(map(is_id, by_name)):
+        by_name = [name for name in by_name if not is_id(name)]
+    by_name = [name for name in by_name if not is_id(name) or not columns.is_together(name)]
     # Of several recordings, other text may be the label too: a label comes again, unlike an id.
     ids = named((*GROUP_NAMES, *SEQUENCE_NAMES), columns.kinds)
     others = [name for name in columns.of_kind("text", exclude=[*by_name, *ids]) if not columns.is_together(name)]

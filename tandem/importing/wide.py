@@ -119,6 +119,8 @@ def is_wide(columns: TableColumns, has_header: bool, label: str | None, whole: C
         return ""
     time = next((name for name in times_of_rows(others) if name != label and goes_on(others, name)), None)
     labels = labels_of_rows(others, label)
+    if time and others.kinds[time] == "time" and others.numbers(time).diff().median() >= 1:  # as of a row per recording
+        time = time if any(any(in_stretches(others.frame[name])) for name in labels) else None
     returning = next((name for name in labels if returns(others.frame[name], partial(whole, name))), None)
     if time and returning:
         return ""
