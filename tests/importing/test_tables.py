@@ -3,6 +3,7 @@ says why not.
 """
 
 import re
+import shlex
 import subprocess
 import sys
 from dataclasses import replace
@@ -106,6 +107,29 @@ def test_words_for_a_missing_number_in_a_series_and_a_wide_table(tmp_path: Path)
     wide.loc[3, "x_2"], wide.loc[4, ["x_6", "x_7"]] = "NULL", "gone"
     plan = planned(saved(wide, tmp_path / "t.csv"), "--na", "gone")
     assert (plan.summary["num_filled"], plan.summary["min_steps"]) == (1, 6)
+
+
+@pytest.mark.parametrize("word", ["--", "#DIV/0!", "no data", "bad"])
+@pytest.mark.parametrize("kind", ["clips", "series", "semicolons", "wide"])
+def test_an_error_about_a_cell_names_the_option_that_reads_it_as_missing(tmp_path: Path, word: str, kind: str):
+    """--na=-- was as good as none: argparse drops it."""
+    path, options = tmp_path / "t.csv", ()
+    if kind == "wide":
+        wide = pd.DataFrame(np.random.default_rng(0).normal(size=(24, 8)).round(3)).add_prefix("x_").astype(object)
+        wide.loc[5, "x_3"] = word
+        wide.assign(label=LABELS).to_csv(path, index=False)
+        options = ("--layout", "wide")
+    elif kind == "series":
+        table = series().astype({"value": object})
+        table.loc[[5, 9], "value"] = word
+        saved(table, path)
+    else:
+        with_cells("f0", word, word).to_csv(path, index=False, sep=";" if kind == "semicolons" else ",")
+    said = refusal(path, *options)
+    option = shlex.split(re.search(r"--na=('.*?'|\S+)", said)[0])[0]
+    assert option == f"--na={word}" and "means that there is none" in said
+    plan = planned(path, option, *options)
+    assert plan.summary.get("num_filled", plan.summary.get("num_missing")) in (1, 2)
 
 
 def test_a_table_is_read_for_predictions_as_it_was_for_the_training(tmp_path: Path):
