@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 from tandem.data.tables import SPLIT_WORDS, split_column
 from tandem.data.times import PERIOD_FORMS, first_day
 from tandem.importing import number_signs
+from tandem.importing.date_signs import formats_of
 from tandem.params.schema import NO_GROUPS
 
 Choice = tuple[Any, str]  # (value, reason)
@@ -25,6 +26,7 @@ Choices = dict[str, Choice]  # by key: the task, and the columns, gaps and steps
 
 # Text that means a date but cannot be parsed as one.
 ODD_DATE = r"\d{1,2}[./-]\d{1,2}[./-]\d{2,4}.*|\d{4}[./]\d{1,2}[./]\d{1,2}.*"
+TIME_OF_DAY = r"([01]?\d|2[0-3])[.:][0-5]\d([.:][0-5]\d)?"
 FEWEST_MARKERS = 3  # cells with a number far from all others before it is taken for a mark of missing ones
 
 
@@ -114,6 +116,9 @@ class TableColumns:
     def advice(self, column: str) -> str:
         """How to write the dates or numbers of an odd column, with one of its cells."""
         cells, place = self.frame[column].dropna().astype(str), f"table[{column!r}]"
+        for date in self.of_kind("time", "odd", exclude=[column]):
+            if (joined := self.with_times_of_day(date)) and cells.str.fullmatch(TIME_OF_DAY).all():
+                return f"times of day like {cells.iloc[0]!r}; {joined}"
         dates = cells[cells.str.fullmatch(ODD_DATE)]
         if len(dates) > 0.9 * len(cells):
             convert, asked = f"{place} = pandas.to_datetime({place}", ""
@@ -122,12 +127,29 @@ class TableColumns:
             else:
                 convert += ", dayfirst=True), without dayfirst if the month comes first"
                 asked = "of a text table, --dayfirst yes or --dayfirst no says what comes first; else "
+                asked = (
+                    asked
+                    if any(formats_of(dates.iloc[0]))
+                    else "this form, as with a year of two digits, is not read; "
+                )
             return f"dates like {dates.iloc[0]!r}; {asked}write them as 2024-03-01: {convert}"
         units = cells.str.extract(f"^{number_signs.WITH_UNIT}$")[1].dropna()
         with_unit, end = (" with a unit", f".str.removesuffix({units.iloc[0]!r})") if len(units) else ("", "")
         cell, ways = number_signs.conversions(cells)
         writes = " or ".join(f"{place} = {place}{end}{code}.astype(float){words}" for code, words in ways)
         return f"numbers{with_unit} like {cell!r}; write {writes}"
+
+    def with_times_of_day(self, date: str) -> str:
+        """What joins a column of dates with one of times of day; empty if there is none."""
+        for name in self.of_kind("text", "odd", exclude=[date]):
+            cells = self.frame[name].dropna().astype(str)
+            if len(cells) and cells.str.fullmatch(TIME_OF_DAY).all():
+                texts = f"table[{date!r}].astype(str) + ' ' + table[{name!r}].astype(str).str.replace('.', ':')"
+                return (
+                    f"join them with the dates: table['time'] = pandas.to_datetime({texts}), with dayfirst=True if "
+                    "01/02/2024 is the first of February"
+                )
+        return ""
 
     def num_distinct(self, column: str) -> int:
         return int(self.frame[column].nunique())

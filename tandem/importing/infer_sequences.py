@@ -86,6 +86,8 @@ def without_step(columns: TableColumns, sequence: str) -> str:
 
 
 def repeated_times(columns: TableColumns, time: str) -> str:
+    if joined := columns.with_times_of_day(time):
+        return f"{columns.shown}: the dates in {time!r} repeat, and another column has times of day; {joined}"
     return (
         f"{columns.shown}: the times in {time!r} repeat ({columns.num_distinct(time):,} in {len(columns.frame):,} "
         "rows) and nothing tells sequences apart; of several series in one table keep the rows of one, or name "

@@ -882,3 +882,23 @@ def test_a_number_that_may_mean_missing_is_named(tmp_path: Path):
         assert "may mean missing" not in "".join(new_workload.summary_lines(plan))
     plan = planned(saved(table.assign(f0=np.arange(len(table)) % 100), tmp_path / "t.csv"))
     assert "may mean missing" not in "".join(new_workload.summary_lines(plan)), "99 is one of its numbers"
+
+
+@pytest.mark.parametrize("form, of_day", [("%d/%m/%Y", "%H.%M.%S"), ("%Y-%m-%d", "%H:%M:%S"), ("%m/%d/%Y", "%H:%M")])
+def test_a_date_and_a_time_of_day_are_joined_by_the_line_of_the_error(tmp_path: Path, form: str, of_day: str):
+    hours = pd.Series(pd.date_range("2024-01-14", periods=300, freq="h"))
+    table = series().drop(columns="time").assign(Date=hours.dt.strftime(form), Time=hours.dt.strftime(of_day))
+    said = refusal(text_table(tmp_path / "t.csv", ";", **table))
+    code = re.search(r"table\['time'\] = (.*?)\), with dayfirst=True if", said)[1]
+    table["time"] = eval(f"{code}, dayfirst={form.startswith('%d')})", {"pandas": pd, "table": table})  # noqa: S307
+    assert (table["time"] == hours).all()
+    assert planned(saved(table.drop(columns=["Date", "Time"]), tmp_path / "t.csv")).workload.task == "forecast"
+
+
+@pytest.mark.parametrize("form", ["%d.%m.%y", "%m/%d/%y", "%d-%m-%y %H:%M"])
+def test_years_of_two_digits_are_said_to_be_unread(tmp_path: Path, form: str):
+    days = pd.Series(pd.date_range("2024-01-14", periods=300))
+    path = text_table(tmp_path / "t.csv", ";", date=days.dt.strftime(form), value=range(300))
+    for options in ((), ("--dayfirst", "yes")):
+        said = refusal(path, *options)
+        assert "a year of two digits, is not read; write them as 2024-03-01" in said and "--dayfirst" not in said
