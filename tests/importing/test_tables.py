@@ -2,6 +2,7 @@
 says why not.
 """
 
+import csv
 import re
 import shlex
 import subprocess
@@ -902,3 +903,17 @@ def test_years_of_two_digits_are_said_to_be_unread(tmp_path: Path, form: str):
     for options in ((), ("--dayfirst", "yes")):
         said = refusal(path, *options)
         assert "a year of two digits, is not read; write them as 2024-03-01" in said and "--dayfirst" not in said
+
+
+@pytest.mark.parametrize("sep", [" ", "\t", ",", ";"])
+def test_row_names_of_r_get_a_name_by_the_line_of_the_error(tmp_path: Path, sep: str):
+    table = clips(LABELS)
+    table.index += 1
+    lines = table.to_csv(sep=sep, quoting=csv.QUOTE_NONNUMERIC).splitlines(keepends=True)
+    path = tmp_path / "it is r.txt"
+    path.write_text("".join([lines[0].removeprefix(f'""{sep}'), *lines[1:]]))
+    said = refusal(path)
+    [command] = re.findall(r"sed .*? > new.csv", said)
+    subprocess.run(command, shell=True, check=True, cwd=tmp_path)  # noqa: S602
+    plan = planned(tmp_path / "new.csv")
+    assert plan.workload.preprocess.columns.features == ("f0", "f1") and plan.summary["num_sequences"] == len(LABELS)
