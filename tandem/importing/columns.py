@@ -116,9 +116,12 @@ class TableColumns:
     def advice(self, column: str) -> str:
         """How to write the dates or numbers of an odd column, with one of its cells."""
         cells, place = self.frame[column].dropna().astype(str), f"table[{column!r}]"
-        for date in self.of_kind("time", "odd", exclude=[column]):
-            if (joined := self.with_times_of_day(date)) and cells.str.fullmatch(TIME_OF_DAY).all():
-                return f"times of day like {cells.iloc[0]!r}; {joined}"
+        for date in self.of_kind("time", "odd", exclude=[column]) if cells.str.fullmatch(TIME_OF_DAY).all() else ():
+            joined = f"table[{date!r}].astype(str) + ' ' + {place}.str.replace('.', ':')"
+            return (
+                f"times of day like {cells.iloc[0]!r}; join them with the dates: table['time'] = pandas.to_datetime("
+                f"{joined}), with dayfirst=True if 01/02/2024 is the first of February"
+            )
         dates = cells[cells.str.fullmatch(ODD_DATE)]
         if len(dates) > 0.9 * len(cells):
             convert, asked = f"{place} = pandas.to_datetime({place}", ""
@@ -138,18 +141,6 @@ class TableColumns:
         cell, ways = number_signs.conversions(cells)
         writes = " or ".join(f"{place} = {place}{end}{code}.astype(float){words}" for code, words in ways)
         return f"numbers{with_unit} like {cell!r}; write {writes}"
-
-    def with_times_of_day(self, date: str) -> str:
-        """What joins a column of dates with one of times of day; empty if there is none."""
-        for name in self.of_kind("text", "odd", exclude=[date]):
-            cells = self.frame[name].dropna().astype(str)
-            if len(cells) and cells.str.fullmatch(TIME_OF_DAY).all():
-                texts = f"table[{date!r}].astype(str) + ' ' + table[{name!r}].astype(str).str.replace('.', ':')"
-                return (
-                    f"join them with the dates: table['time'] = pandas.to_datetime({texts}), with dayfirst=True if "
-                    "01/02/2024 is the first of February"
-                )
-        return ""
 
     def num_distinct(self, column: str) -> int:
         return int(self.frame[column].nunique())

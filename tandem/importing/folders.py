@@ -254,11 +254,9 @@ def columns_of_files(
         if all(re.fullmatch(NUMBERED, name) for name in columns["label"]):
             columns = columns_of_folders(folder, ids, is_label=False) | of_names | of_table
         elif own != "label":
-            raise CommandError(
-                f"{folder}: the column {own!r} changes within the files; give --label {shlex.quote(own)} if it is the "
-                f"label, or --label label if the folders' names, such as {columns['label'][0]!r}, are",
-                NO_ANSWER,
-            )
+            why = f"{folder}: the column {own!r} changes within the files; give --label {shlex.quote(own)}"
+            names = f"if it is the label, or --label label if the folders' names, such as {columns['label'][0]!r}, are"
+            raise CommandError(f"{why} {names}", NO_ANSWER)
     if above := [name for name in columns if name.startswith("folder")]:
         notes.append(("columns", ", ".join(above), "the names of the other folders"))
     if split := split_column(columns):

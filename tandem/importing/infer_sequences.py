@@ -86,8 +86,6 @@ def without_step(columns: TableColumns, sequence: str) -> str:
 
 
 def repeated_times(columns: TableColumns, time: str) -> str:
-    if joined := columns.with_times_of_day(time):
-        return f"{columns.shown}: the dates in {time!r} repeat, and another column has times of day; {joined}"
     return (
         f"{columns.shown}: the times in {time!r} repeat ({columns.num_distinct(time):,} in {len(columns.frame):,} "
         "rows) and nothing tells sequences apart; of several series in one table keep the rows of one, or name "
@@ -372,9 +370,8 @@ def find_label(columns: TableColumns, sequence: str, step: str, options: Mapping
 
     numbers = [column for column in numbers if is_constant(column)]
     names = named(LABEL_NAMES, (*texts, *whole, *numbers))
-    for name in names:
-        if not is_id(name):
-            return name, "by its name"
+    if plain := [name for name in names if not is_id(name)]:
+        return plain[0], "by its name"
 
     def few(found: Sequence[str]) -> list[str]:
         found = [column for column in found if 2 <= columns.num_distinct(column) <= num_sequences / 3]
@@ -391,8 +388,8 @@ def find_label(columns: TableColumns, sequence: str, step: str, options: Mapping
     classes, codes = few(other_texts), few(other_whole)
     if names and (others := [*classes, *other_texts, *codes]):  # `names` may be ids, or codes of classes
         if coded := few(names):
-            readings = dict.fromkeys([*coded[:1], *others[:3]])
-            raise CommandError(which_label(columns, [*readings], sequence, step), NO_ANSWER)
+            readings = [*dict.fromkeys([*coded[:1], *others[:3]])]
+            raise CommandError(which_label(columns, readings, sequence, step), NO_ANSWER)
     elif names:
         return names[0], "by its name"
     amounts += [name for name in other_whole if name not in codes and is_constant(name)]
@@ -494,15 +491,11 @@ def find_task(columns: TableColumns, sequence: str, step: str, label: str) -> Ch
     stretches, _ = stretches_of(columns, sequence, step, label)
     lengths = stretches["length"][stretches["label"] != ""]
     if stretches["length"][stretches["label"] != most].median() > 1:
-        raise ValueError(
-            f"{why} and stays the same for {lengths.median():,.0f} rows at a time (the median); --sequence "
-            f"{shlex.quote(sequence)} --label {name} --window {lengths.quantile(0.1):.0f} cuts windows of one label; "
-            "or name another column with --label"
-        )
-    why += (
-        f", so it must be empty or {NO_EVENT!r} where nothing happens, and is {most!r} in {share:.1%} of the rows; "
-        "name another column with --label"
-    )
+        windows = f"--sequence {shlex.quote(sequence)} --label {name} --window {lengths.quantile(0.1):.0f}"
+        why += f" and stays the same for {lengths.median():,.0f} rows at a time (the median)"
+        raise ValueError(f"{why}; {windows} cuts windows of one label; or name another column with --label")
+    why += f", so it must be empty or {NO_EVENT!r} where nothing happens, and is {most!r} in {share:.1%} of the rows"
+    why += "; name another column with --label"
     if share >= 0.5:
         background = columns.frame[label][events == most].iloc[:1].tolist()[0]
         replaced = f"table[{label!r}].replace({background!r}, {NO_EVENT!r})"

@@ -69,12 +69,10 @@ def likely_columns(columns: TableColumns, options: Mapping[str, Any], known: Cho
     given = [options["sequence"]] if "sequence" in options else [known["sequence"][0]] if "sequence" in known else []
     by_name = named(RECORDED_NAMES.split(), columns.of_kind("text", "whole", "flag"))
     # A name that ends in id is a label if its values come again, and nothing else is one.
-    known_words = columns.of_kind("text", "flag", exclude=named((*GROUP_NAMES, *SEQUENCE_NAMES), columns.kinds))
-    if known_words or not all(map(is_id, by_name)):
-        by_name = [name for name in by_name if not is_id(name)]
-    by_name = [name for name in by_name if not is_id(name) or not columns.is_together(name)]
-    # Of several recordings, other text may be the label too: a label comes again, unlike an id.
     ids = named((*GROUP_NAMES, *SEQUENCE_NAMES), columns.kinds)
+    others = [*columns.of_kind("text", "flag", exclude=ids), *(name for name in by_name if not is_id(name))]
+    by_name = [name for name in by_name if not is_id(name) or not (others or columns.is_together(name))]
+    # Of several recordings, other text may be the label too: a label comes again, unlike an id.
     others = [name for name in columns.of_kind("text", exclude=[*by_name, *ids]) if not columns.is_together(name)]
     for label in [options["label"]] if "label" in options else [*by_name, *others]:
         why = "by its name" if label in by_name else "text that changes within the recordings"

@@ -55,9 +55,7 @@ from tandem.params.reading import read_yaml
 from tandem.progress import ProgressLine
 
 NA_HELP = f"cells without a number, besides {', '.join(filter(None, MISSING))}, e.g. --na=-999,missing"
-NO_NUMBER = (
-    r"must hold (?:finite )?numbers\b.*, found '?(?!-?inf)([^',;()]+?)'?(?: in line \d+| \(.*)?; "  # and the cell
-)
+NO_NUMBER = r"must hold (?:finite )?numbers\b.*, found '?(?!-?inf)([^',;()]+?)'?(?: in line \d+| \(.*)?; "
 MODEL_HELP = (
     f"{', '.join(schema.BUILT_IN)}; {FITTED}: the best of three models without steps (docs/recipes.md); default: a "
     "network, by the task and the size of the data"
@@ -182,12 +180,6 @@ def make_plan(options: Namespace, scratch: Path) -> WorkloadPlan:
         if cell := re.search(NO_NUMBER, str(error)):
             also = shlex.quote(",".join([*given.get("na", ()), cell[1]]))
             raise ValueError(f"{error}, or give --na={also} if {cell[1]} means that there is none") from None
-        if time := re.search(r"column '(.*)' holds time(?:32|64)", str(error)):
-            joined = f"table['Date'].astype(str) + ' ' + table[{time[1]!r}].astype(str)"
-            raise ValueError(
-                f"{error}; if 'Date' holds the dates, after table['time'] = pandas.to_datetime({joined}), with "
-                "dayfirst=True if 01/02/2024 is the first of February"
-            ) from None
         raise
     task = choices["task"][0]
     requested = "model_selection" if options.model == FITTED else options.model

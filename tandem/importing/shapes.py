@@ -82,8 +82,8 @@ def open_path(path: Path, options: Mapping[str, Any]) -> Source:
     needed = options.get("needed")
     are_steps = bool({"window_length", "stride"} & {*options}) or options.get("step") in frame.columns
     layout = options.get("layout") or ("long" if are_steps or (needed and needed <= {*frame.columns}) else None)
-    has_header, asked = text is None or text.has_header, options.get("label")
-    why = "as requested" if layout else wide.is_wide(columns, has_header, asked, partial(column_of, path, text))
+    given = (text is None or text.has_header, options.get("label"), partial(column_of, path, text))
+    why = "as requested" if layout else wide.is_wide(columns, *given)
     lists = [] if text is not None or (why and not layout) else wide.list_columns(path)
     if lists and layout != "long" and (layout or not wide.is_long(columns, by_name=False)):
         reason = "as requested" if layout else "its cells are lists (--layout long: a row per step)"

@@ -67,8 +67,7 @@ def infer(name: str, path: Path, found: Source, options: Mapping[str, Any]) -> t
             kind_of_error = WrongArgument if isinstance(error, WrongArgument | InvalidParams) else ValueError
             message = about_source(str(error), path, found)
             if "label" in choices and "label" not in options and re.search(r"\b(label|class)\b", message):
-                label, why = choices["label"]
-                message += f"; the label is {label!r} ({why}), and --label names another"
+                message += "; the label is {!r} ({}), and --label names another".format(*choices["label"])
             raise kind_of_error(message) from None
     return choices, summary, has_split
 

@@ -10,7 +10,6 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from decimal import Decimal
-from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -22,19 +21,10 @@ import pyarrow.compute as pc
 
 from tandem.command import NO_ANSWER, CommandError, WrongArgument
 from tandem.data.tables import is_plain
-from tandem.importing import text_tables
+from tandem.importing import infer_sequences, text_tables
 from tandem.importing.array_files import word_and_split
 from tandem.importing.columns import Choice, TableColumns, named, shortened
-from tandem.importing.infer_sequences import (
-    CALENDAR_NAMES,
-    GROUP_NAMES,
-    LABEL_NAMES,
-    SEQUENCE_NAMES,
-    STEP_NAMES,
-    find_ids,
-    find_steps,
-    in_stretches,
-)
+from tandem.importing.infer_sequences import LABEL_NAMES, SEQUENCE_NAMES, STEP_NAMES, find_ids, find_steps, in_stretches
 from tandem.importing.infer_series import find_times
 from tandem.importing.long_table import (
     BLOCK_CELLS,
@@ -52,6 +42,7 @@ from tandem.importing.text_tables import FEWEST_RISING, Note, TextTable
 # Names of numbered columns: stem and number.
 WHOLE, DECIMAL = (rf"(.*?)[ _.\-\[(]*({number})[\])]?" for number in (r"\d{1,9}", r"\d{1,9}\.\d{1,9}"))
 FEWEST_STEPS = 4  # numbered columns of one name that make a table one row per sequence
+NO_TIMES, TIMES = (*SEQUENCE_NAMES, *LABEL_NAMES), [name for name in STEP_NAMES if name != "index"]
 MOST_RISING = 0.9  # the share of rows above which a time goes on: it may start again in each recording
 
 
@@ -93,8 +84,8 @@ def is_wide(columns: TableColumns, has_header: bool, label: str | None, whole: C
     """Why the table looks like one row per sequence; empty if it does not. `label`: as requested; `whole`: the cells of
     a column in all rows.
 
-    Raises CommandError if the rows may be the steps of a recording: a time goes on from row to row, or a label that
-    stays the same for many rows returns. With both, they are steps.
+    If a time goes on from row to row and a label stays the same for many rows and returns, they are steps of a
+    recording. Raises CommandError if only one of the two shows it.
     """
     numeric = {*columns.of_kind("whole", "number", "other")}
     if columns.frame.empty:
@@ -103,11 +94,9 @@ def is_wide(columns: TableColumns, has_header: bool, label: str | None, whole: C
         if len(numeric) < FEWEST_STEPS:
             return ""
         if found := next((name for name in [*columns.kinds][:3] if goes_on(columns, name)), None):
-            raise CommandError(
-                f"{columns.shown}: column {found} increases from row to row, so a row may be a step of a recording, "
-                "for which --layout long needs a header; --layout wide reads each row as a sequence",
-                NO_ANSWER,
-            )
+            why = f"column {found} increases from row to row, so a row may be a step of a recording"
+            options = "for which --layout long needs a header; --layout wide reads each row as a sequence"
+            raise CommandError(f"{columns.shown}: {why}, {options}", NO_ANSWER)
         return "it has no header, and its rows are numbers"
     steps = numbered([name for name in columns.frame.columns if name in numeric])
     num_steps = sum(map(len, steps.values()))
@@ -118,19 +107,20 @@ def is_wide(columns: TableColumns, has_header: bool, label: str | None, whole: C
     if is_long(others):
         return ""
     time = next((name for name in times_of_rows(others) if name != label and goes_on(others, name)), None)
-    labels = labels_of_rows(others, label)
-    if time and others.kinds[time] == "time" and others.numbers(time).diff().median() >= 1:  # as of a row per recording
-        time = time if any(any(in_stretches(others.frame[name])) for name in labels) else None
-    returning = next((name for name in labels if returns(others.frame[name], partial(whole, name))), None)
-    if time and returning:
-        return ""
-    if time or returning:
+    kept = others.of_kind("text", "flag", "whole")
+    ids = named((*infer_sequences.GROUP_NAMES, *SEQUENCE_NAMES, *infer_sequences.CALENDAR_NAMES), kept)
+    labels = [name for name in kept if name == label] or named(LABEL_NAMES, kept)
+    labels = labels or [name for name in kept if name not in ids]
+    together = [name for name in labels if any(in_stretches(others.frame[name]))]
+    if time and not together and others.kinds[time] == "time" and others.numbers(time).diff().median() >= 1:
+        time = None  # of a row per recording
+    returning = next((name for name in together if in_stretches(whole(name)) == (False, True)), None)
+    if bool(time) != bool(returning):
         why = f"{returning!r} stays the same for many rows and returns" if returning else f"{time!r} goes on"
-        raise CommandError(
-            f"{columns.shown}: {why}, so a row may be a step of a recording; --layout long reads it as a step, "
-            "--layout wide as a sequence",
-            NO_ANSWER,
-        )
+        why += ", so a row may be a step of a recording; --layout long reads it as a step, --layout wide as a sequence"
+        raise CommandError(f"{columns.shown}: {why}", NO_ANSWER)
+    if time:
+        return ""
     [first, *_] = steps.values()
     return f"{shortened(first, 3)} are numbered, and no column shows which rows belong together"
 
@@ -138,44 +128,20 @@ def is_wide(columns: TableColumns, has_header: bool, label: str | None, whole: C
 def times_of_rows(others: TableColumns) -> Iterator[str]:
     """The columns besides the steps that may be times: by name, or numbers that are no count, as ids are."""
     candidates = others.of_kind("time", "whole", "number")
-    names = named([name for name in STEP_NAMES if name != "index"], candidates)
-    for name in candidates:
-        if name not in named((*SEQUENCE_NAMES, *LABEL_NAMES), [name]) or others.kinds[name] == "time":
-            distances = others.numbers(name).diff().dropna()
-            if name in names or others.kinds[name] != "whole" or (distances.nunique() == 1 != distances.iloc[0]):
-                yield name
+    for name in [each for each in candidates if others.kinds[each] == "time" or not named(NO_TIMES, [each])]:
+        distances = others.numbers(name).diff().dropna()
+        if named(TIMES, [name]) or others.kinds[name] != "whole" or (distances.nunique() == 1 != distances.iloc[0]):
+            yield name
 
 
 def goes_on(columns: TableColumns, name: str) -> bool:
-    """Whether the numbers or times of nearly all rows are above those of the row before, in the whole table or for each
-    value of its first column, whose rows are together.
-    """
+    """Whether nearly all cells are above the one before, in the whole table or for each value of its first column."""
     if columns.kinds[name] not in ("time", "whole", "number"):
         return False
     rises, [first, *_] = np.diff(columns.numbers(name)) > 0, columns.kinds
     codes = columns.codes(first)
     own = rises[codes[1:] == codes[:-1]] if columns.is_together(first) else rises
     return any(len(each) >= FEWEST_RISING and each.mean() > MOST_RISING for each in (rises, own))
-
-
-def labels_of_rows(others: TableColumns, label: str | None) -> list[str]:
-    """The columns that may be the label: as requested, by name, or not named like people, ids or days."""
-    found = others.of_kind("text", "flag", "whole")
-    if label in found:
-        return [str(label)]
-    ids = {*named((*GROUP_NAMES, *SEQUENCE_NAMES, *CALENDAR_NAMES), found)}
-    return named(LABEL_NAMES, found) or [name for name in found if name not in ids]
-
-
-def returns(sample: pd.Series, whole: Callable[[], pd.Series]) -> bool:
-    """Whether equal cells stand together, and some value in several stretches. In a table that is sorted by class, each
-    has one. `sample`: of the first rows, which may show a part only.
-    """
-    is_sorted, is_together = in_stretches(sample)
-    if not (is_sorted or is_together):
-        return False
-    is_sorted, is_together = in_stretches(whole())
-    return is_together and not is_sorted
 
 
 def is_long(others: TableColumns, by_name: bool = True) -> bool:

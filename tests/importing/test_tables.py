@@ -885,7 +885,7 @@ def test_a_number_that_may_mean_missing_is_named(tmp_path: Path):
     assert "may mean missing" not in "".join(new_workload.summary_lines(plan)), "99 is one of its numbers"
 
 
-@pytest.mark.parametrize("form, of_day", [("%d/%m/%Y", "%H.%M.%S"), ("%Y-%m-%d", "%H:%M:%S"), ("%m/%d/%Y", "%H:%M")])
+@pytest.mark.parametrize("form, of_day", [("%d/%m/%Y", "%H.%M.%S"), ("%Y-%m-%d", "%H.%M.%S"), ("%m/%d/%Y", "%H.%M.%S")])
 def test_a_date_and_a_time_of_day_are_joined_by_the_line_of_the_error(tmp_path: Path, form: str, of_day: str):
     hours = pd.Series(pd.date_range("2024-01-14", periods=300, freq="h"))
     table = series().drop(columns="time").assign(Date=hours.dt.strftime(form), Time=hours.dt.strftime(of_day))
