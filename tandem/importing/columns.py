@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 from tandem.data.tables import SPLIT_WORDS, split_column
 from tandem.data.times import PERIOD_FORMS, first_day
 from tandem.importing import number_signs
+from tandem.importing.date_signs import formats_of
 from tandem.params.schema import NO_GROUPS
 
 Choice = tuple[Any, str]  # (value, reason)
@@ -25,6 +26,7 @@ Choices = dict[str, Choice]  # by key: the task, and the columns, gaps and steps
 
 # Text that means a date but cannot be parsed as one.
 ODD_DATE = r"\d{1,2}[./-]\d{1,2}[./-]\d{2,4}.*|\d{4}[./]\d{1,2}[./]\d{1,2}.*"
+TIME_OF_DAY = r"([01]?\d|2[0-3])[.:][0-5]\d([.:][0-5]\d)?"
 FEWEST_MARKERS = 3  # cells with a number far from all others before it is taken for a mark of missing ones
 
 
@@ -114,6 +116,12 @@ class TableColumns:
     def advice(self, column: str) -> str:
         """How to write the dates or numbers of an odd column, with one of its cells."""
         cells, place = self.frame[column].dropna().astype(str), f"table[{column!r}]"
+        for date in self.of_kind("time", "odd", exclude=[column]) if cells.str.fullmatch(TIME_OF_DAY).all() else ():
+            joined = f"table[{date!r}].astype(str) + ' ' + {place}.str.replace('.', ':')"
+            return (
+                f"times of day like {cells.iloc[0]!r}; join them with the dates: table['time'] = pandas.to_datetime("
+                f"{joined}), with dayfirst=True if 01/02/2024 is the first of February"
+            )
         dates = cells[cells.str.fullmatch(ODD_DATE)]
         if len(dates) > 0.9 * len(cells):
             convert, asked = f"{place} = pandas.to_datetime({place}", ""
@@ -122,6 +130,11 @@ class TableColumns:
             else:
                 convert += ", dayfirst=True), without dayfirst if the month comes first"
                 asked = "of a text table, --dayfirst yes or --dayfirst no says what comes first; else "
+                asked = (
+                    asked
+                    if any(formats_of(dates.iloc[0]))
+                    else "this form, as with a year of two digits, is not read; "
+                )
             return f"dates like {dates.iloc[0]!r}; {asked}write them as 2024-03-01: {convert}"
         units = cells.str.extract(f"^{number_signs.WITH_UNIT}$")[1].dropna()
         with_unit, end = (" with a unit", f".str.removesuffix({units.iloc[0]!r})") if len(units) else ("", "")
@@ -185,6 +198,11 @@ def named(names: Sequence[str], columns: Iterable[str]) -> list[str]:
     """The columns whose name contains one of the words `names`, in the order of these words."""
     words = {column: words_of(column) for column in columns}
     return list(dict.fromkeys(column for name in names for column in words if name in words[column]))
+
+
+def is_id(column: str) -> bool:
+    """Whether its name ends in id, as activity_id and eventID do, which may be a label or count."""
+    return bool(re.search(r"(?<![a-z])id$|(?<=[a-z])(Id|ID)$", column))
 
 
 def may_be_codes(cells: pa.ChunkedArray) -> bool:

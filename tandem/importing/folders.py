@@ -39,6 +39,7 @@ from tandem.importing.text_tables import Note
 from tandem.params.parsing import nearest
 
 MOST_COORDINATES = 4
+NUMBERED = r"\D*\d+"  # s01
 TABLES_OF_LABELS = ("labels", "label", "metadata", "meta", "annotations", "classes", "index")
 
 
@@ -98,14 +99,19 @@ def open_folder(folder: Path, found: list[Path], options: Mapping[str, Any]) -> 
         ids = [*members]
     if left:
         notes.append(("excluded", shortened(left, 4), f"{len(left):,} files that are not {ending}"))
-    of_files, label, why = columns_of_files(folder, ids, options, labels, notes)
-    reader = Reader(paths, options, [*of_files], axes)
+    reader = Reader(paths, options, axes)
+    own = next(iter(reader.labels), None) if not {"label", "num_channels"} & {*options} else None
+    of_files, label, why = columns_of_files(folder, ids, options, labels, notes, own)
+    if again := [name for name in reader.names if name in of_files or name == "sequence"]:
+        raise ValueError(f"{paths[0]} has a column {again[0]!r}, which the folder or its labels give too; rename it")
     notes += reader.form.notes if reader.form else []
     choices = {"groups": found_groups} if (found_groups := groups_of(of_files, len(ids))) else {}
     if label:
         choices["label"] = (label, why)
-    elif not {"label", "num_channels"} & {*options} and not any(
-        pa.types.is_string(kind) for kind in reader.types.values()
+    elif (
+        not own
+        and not {"label", "num_channels"} & {*options}
+        and not any(pa.types.is_string(kind) for kind in reader.types.values())
     ):
         raise ValueError(
             f"nothing says which label the {len(ids):,} sequences of {folder} have: put them into a folder for each "
@@ -225,9 +231,13 @@ def groups_of(of_files: Mapping[str, Any], num_files: int) -> Choice | None:
 
 
 def columns_of_files(
-    folder: Path, ids: list[str], options: Mapping[str, Any], labels: Path | None, notes: list[Note]
+    folder: Path, ids: list[str], options: Mapping[str, Any], labels: Path | None, notes: list[Note], own: str | None
 ) -> tuple[dict[str, Any], str | None, str]:
-    """The values of each file from its folders, name and table of labels; the label's column; the reason."""
+    """The values of each file from its folders, name and table of labels; the label's column; the reason. `own`: a
+    column of the files that changes within them and is called like a label.
+
+    Raises CommandError if `own` and the names of folders that are not just numbered could both be the label.
+    """
     pattern, asked = options.get("pattern"), options.get("label")
     of_table = columns_of_table(ids, labels, options) if labels else {}
     of_names = columns_of_names(ids, pattern) if pattern else {}
@@ -240,6 +250,13 @@ def columns_of_files(
     label_of_table = asked if asked in of_table else next(iter(named(LABEL_NAMES, of_table)), None)
     is_given = label_of_table or "label" in of_names or asked not in (None, "label")
     columns = columns_of_folders(folder, ids, not is_given) | of_names | of_table
+    if own and not is_given and "label" in columns:
+        if all(re.fullmatch(NUMBERED, name) for name in columns["label"]):
+            columns = columns_of_folders(folder, ids, is_label=False) | of_names | of_table
+        elif own != "label":
+            why = f"{folder}: the column {own!r} changes within the files; give --label {shlex.quote(own)}"
+            names = f"if it is the label, or --label label if the folders' names, such as {columns['label'][0]!r}, are"
+            raise CommandError(f"{why} {names}", NO_ANSWER)
     if above := [name for name in columns if name.startswith("folder")]:
         notes.append(("columns", ", ".join(above), "the names of the other folders"))
     if split := split_column(columns):
@@ -271,7 +288,7 @@ def columns_of_folders(folder: Path, ids: list[str], is_label: bool) -> dict[str
         else:
             levels.append(level)
     # Of two levels of folders the last is the label, unless only its names are numbered (s01, s02).
-    words = [number for number, level in enumerate(levels) if not all(re.fullmatch(r"\D*\d+", name) for name in level)]
+    words = [number for number, level in enumerate(levels) if not all(re.fullmatch(NUMBERED, name) for name in level)]
     label = (words or [*range(len(levels))])[-1] if levels and is_label else None
     for number, level in enumerate(levels):
         columns["label" if number == label else f"folder{number + 1}"] = level

@@ -10,7 +10,18 @@ import pandas as pd
 from tandem.command import NO_ANSWER, CommandError, WrongArgument
 from tandem.data.rows import NO_EVENT, alike_labels, repeated_step
 from tandem.data.splits import SPLITS
-from tandem.importing.columns import Choice, Choose, NotFound, TableColumns, find_features, named, shortened, words_of
+from tandem.data.tables import MISSING
+from tandem.importing.columns import (
+    Choice,
+    Choose,
+    NotFound,
+    TableColumns,
+    find_features,
+    is_id,
+    named,
+    shortened,
+    words_of,
+)
 from tandem.params.schema import NO_GROUPS, columns_of
 
 # Columns whose name contains one of these words come first, in the order of the words.
@@ -28,6 +39,7 @@ MOST_REPEATS = 0.5  # the share of rows up to which a repeated step is a mistake
 FEW_WORDS, MOST_WORDS = 10, 50  # of a column whose words may become features
 MOST_RARE = 10  # of more whole numbers, some in fewer sequences than splits, each is rarely a class
 MISTAKEN_SHARE = 0.05  # of the sequences, in which a label may change by mistake
+FAR_FEWER = 4  # times fewer stretches of equal labels than by chance
 OF_SEQUENCES = ("sequence", "step", "label")  # options that only this kind of table has
 
 
@@ -112,6 +124,14 @@ def changes(columns: TableColumns, column: str, first: np.ndarray) -> np.ndarray
     """(R,) whether a row's cell differs from that of its sequence's first row (`first`); two empty cells are equal."""
     cells = columns.frame[column].to_numpy()
     return np.asarray((cells != cells[first]) & ~(pd.isna(cells) & pd.isna(cells[first])))
+
+
+def in_stretches(cells: pd.Series) -> tuple[bool, bool]:
+    """Whether each value is in one stretch of rows, and whether there are far fewer stretches than by chance."""
+    codes = pd.factorize(cells, use_na_sentinel=False)[0]
+    num, counts = 1 + np.count_nonzero(np.diff(codes)), np.bincount(codes)
+    by_chance = 1 + len(codes) - (counts**2).sum() / len(codes)
+    return bool(num == len(counts)), bool(num <= by_chance / FAR_FEWER)
 
 
 def find_missing(columns: TableColumns, sequence: str, features: Sequence[str]) -> Choice:
@@ -225,7 +245,8 @@ def find_sequence(columns: TableColumns) -> Choice:
             raise NotFound(repeated_times(columns, times[0]))
         raise NotFound(
             f"{columns.shown} has no column that tells sequences apart, nor one of times that differ; name them: "
-            "--sequence and --step for many sequences, --time for one series"
+            "--sequence and --step for many sequences, --time for one series; to a recording whose rows are in order, "
+            "add a column that counts them: table['step'] = range(len(table))"
         )
     column, step = next(((name, step) for name in ids for step, _ in find_steps(columns, name)), (ids[0], None))
     for group in restarting_in(columns, column, step):
@@ -348,8 +369,9 @@ def find_label(columns: TableColumns, sequence: str, step: str, options: Mapping
         return num_changing <= (MISTAKEN_SHARE * num_sequences if columns.kinds[column] == "text" else 0)
 
     numbers = [column for column in numbers if is_constant(column)]
-    if names := named(LABEL_NAMES, (*texts, *whole, *numbers)):
-        return names[0], "by its name"
+    names = named(LABEL_NAMES, (*texts, *whole, *numbers))
+    if plain := [name for name in names if not is_id(name)]:
+        return plain[0], "by its name"
 
     def few(found: Sequence[str]) -> list[str]:
         found = [column for column in found if 2 <= columns.num_distinct(column) <= num_sequences / 3]
@@ -364,6 +386,12 @@ def find_label(columns: TableColumns, sequence: str, step: str, options: Mapping
 
     other_texts, other_whole, amounts = ([name for name in each if name not in ids] for each in (texts, whole, numbers))
     classes, codes = few(other_texts), few(other_whole)
+    if names and (others := [*classes, *other_texts, *codes]):  # `names` may be ids, or codes of classes
+        if coded := few(names):
+            readings = [*dict.fromkeys([*coded[:1], *others[:3]])]
+            raise CommandError(which_label(columns, readings, sequence, step), NO_ANSWER)
+    elif names:
+        return names[0], "by its name"
     amounts += [name for name in other_whole if name not in codes and is_constant(name)]
     amounts = [name for name in amounts if columns.num_distinct(name) > 1 and not (task == "classify" and recognizable)]
     found = (amounts or codes) if task == "regress" else classes or other_texts or codes or amounts
@@ -458,13 +486,32 @@ def find_task(columns: TableColumns, sequence: str, step: str, label: str) -> Ch
         return "classify", f"{label!r} is constant within most sequences"
     if mistake := repeats_of(columns, sequence, step):  # the label may change because two sequences have one id
         raise ValueError(mistake)
-    share = (events == most).mean()
-    why = (
-        f"{columns.name}: {label!r} changes within a sequence, so it must be empty or {NO_EVENT!r} where nothing "
-        f"happens, and is {most!r} in {share:.1%} of the rows; name another column with --label"
-    )
+    share, name = (events == most).mean(), shlex.quote(label)
+    why = f"{columns.name}: {label!r} changes within a sequence ({sequence!r})"
+    stretches, _ = stretches_of(columns, sequence, step, label)
+    lengths = stretches["length"][stretches["label"] != ""]
+    if stretches["length"][stretches["label"] != most].median() > 1:
+        windows = f"--sequence {shlex.quote(sequence)} --label {name} --window {lengths.quantile(0.1):.0f}"
+        why += f" and stays the same for {lengths.median():,.0f} rows at a time (the median)"
+        raise ValueError(f"{why}; {windows} cuts windows of one label; or name another column with --label")
+    why += f", so it must be empty or {NO_EVENT!r} where nothing happens, and is {most!r} in {share:.1%} of the rows"
+    why += "; name another column with --label"
     if share >= 0.5:
         background = columns.frame[label][events == most].iloc[:1].tolist()[0]
         replaced = f"table[{label!r}].replace({background!r}, {NO_EVENT!r})"
         why += f", or save the table again after table[{label!r}] = {replaced}"
     raise ValueError(why)
+
+
+def stretches_of(columns: TableColumns, recording: str, step: str, label: str) -> tuple[pd.DataFrame, float]:
+    """A row for each stretch: recording, label (empty if there is none), and `length`, its number of rows. Also the
+    median distance of two steps in a recording.
+    """
+    labels = columns.frame[label].astype("string").fillna("").str.strip()
+    labels = labels.where(~labels.isin(MISSING), "")
+    rows = pd.DataFrame({"recording": columns.codes(recording), "label": labels, "step": columns.numbers(step)})
+    rows = rows.sort_values(["recording", "step"])
+    keys = rows[["recording", "label"]]
+    starts = np.flatnonzero((keys != keys.shift()).any(axis=1))
+    distance = rows["step"].diff()[rows["recording"].diff() == 0].median()
+    return keys.iloc[starts].assign(length=np.diff([*starts, len(rows)])), float(distance)

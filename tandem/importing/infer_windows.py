@@ -7,12 +7,10 @@ table of events most rows have none, and in a series it changes a few times at m
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-import numpy as np
 import pandas as pd
 
 from tandem.command import WrongArgument
-from tandem.data.tables import MISSING
-from tandem.importing.columns import Choice, Choices, TableColumns, named
+from tandem.importing.columns import Choice, Choices, TableColumns, is_id, named
 from tandem.importing.infer_sequences import (
     GROUP_NAMES,
     SEQUENCE_NAMES,
@@ -21,6 +19,7 @@ from tandem.importing.infer_sequences import (
     find_ids,
     find_steps,
     labelled_ids,
+    stretches_of,
     what_groups_do,
 )
 from tandem.params.schema import NO_GROUPS
@@ -54,7 +53,7 @@ def infer_recordings(columns: TableColumns, options: Mapping[str, Any], known: C
             "step": step,
             "label": label,
             "task": ("classify", f"{label[0]!r} stays the same for {typical:,.0f} rows at a time (the median)"),
-            "groups": find_groups_of_recordings(own, recording, (recording, step[0], label[0])),
+            "groups": known.get("groups") or find_groups_of_recordings(own, recording, (recording, step[0], label[0])),
             "window": find_window(seconds, stretches, options),
         }
     if is_requested:
@@ -69,8 +68,11 @@ def likely_columns(columns: TableColumns, options: Mapping[str, Any], known: Cho
     """The column of the label, and that of the recordings or NO_GROUPS for a single one; the likeliest first."""
     given = [options["sequence"]] if "sequence" in options else [known["sequence"][0]] if "sequence" in known else []
     by_name = named(RECORDED_NAMES.split(), columns.of_kind("text", "whole", "flag"))
-    # Of several recordings, other text may be the label too: a label comes again, unlike an id.
+    # A name that ends in id is a label if its values come again, and nothing else is one.
     ids = named((*GROUP_NAMES, *SEQUENCE_NAMES), columns.kinds)
+    others = [*columns.of_kind("text", "flag", exclude=ids), *(name for name in by_name if not is_id(name))]
+    by_name = [name for name in by_name if not is_id(name) or not (others or columns.is_together(name))]
+    # Of several recordings, other text may be the label too: a label comes again, unlike an id.
     others = [name for name in columns.of_kind("text", exclude=[*by_name, *ids]) if not columns.is_together(name)]
     for label in [options["label"]] if "label" in options else [*by_name, *others]:
         why = "by its name" if label in by_name else "text that changes within the recordings"
@@ -115,20 +117,6 @@ def has_clips(columns: TableColumns, label: str, recording: str) -> bool:
             if (columns.frame.groupby(columns.codes(name))[label].nunique() < 2).all():
                 return True
     return False
-
-
-def stretches_of(columns: TableColumns, recording: str, step: str, label: str) -> tuple[pd.DataFrame, float]:
-    """A row for each stretch: recording, label (empty if there is none), and `length`, its number of rows. Also the
-    median distance of two steps in a recording.
-    """
-    labels = columns.frame[label].astype("string").fillna("").str.strip()
-    labels = labels.where(~labels.isin(MISSING), "")
-    rows = pd.DataFrame({"recording": columns.codes(recording), "label": labels, "step": columns.numbers(step)})
-    rows = rows.sort_values(["recording", "step"])
-    keys = rows[["recording", "label"]]
-    starts = np.flatnonzero((keys != keys.shift()).any(axis=1))
-    distance = rows["step"].diff()[rows["recording"].diff() == 0].median()
-    return keys.iloc[starts].assign(length=np.diff([*starts, len(rows)])), float(distance)
 
 
 def are_recorded(stretches: pd.DataFrame, is_series: bool, is_requested: bool) -> bool:

@@ -55,6 +55,7 @@ from tandem.params.reading import read_yaml
 from tandem.progress import ProgressLine
 
 NA_HELP = f"cells without a number, besides {', '.join(filter(None, MISSING))}, e.g. --na=-999,missing"
+NO_NUMBER = r"must hold (?:finite )?numbers\b.*, found '?(?!-?inf)([^',;()]+?)'?(?: in line \d+| \(.*)?; "
 MODEL_HELP = (
     f"{', '.join(schema.BUILT_IN)}; {FITTED}: the best of three models without steps (docs/recipes.md); default: a "
     "network, by the task and the size of the data"
@@ -169,10 +170,17 @@ def make_plan(options: Namespace, scratch: Path) -> WorkloadPlan:
     name, path = options.name, options.table
     if options.model and options.model not in (accepted := (FITTED, *schema.BUILT_IN)):
         raise WrongArgument(f"--model is {options.model!r}{parsing.nearest(options.model, accepted)}")
+    options.na = ["--"] if options.na == [] else options.na  # argparse drops it from --na=--
     given = {key: value for key, value in vars(options).items() if value is not None}
-    found = shapes.open_path(path, given)
-    table = trial.make_table(name, found, scratch)
-    choices, summary, has_split = trial.infer(name, table, found, given)
+    try:
+        found = shapes.open_path(path, given)
+        table = trial.make_table(name, found, scratch)
+        choices, summary, has_split = trial.infer(name, table, found, given)
+    except ValueError as error:
+        if cell := re.search(NO_NUMBER, str(error)):
+            also = shlex.quote(",".join([*given.get("na", ()), cell[1]]))
+            raise ValueError(f"{error}, or give --na={also} if {cell[1]} means that there is none") from None
+        raise
     task = choices["task"][0]
     requested = "model_selection" if options.model == FITTED else options.model
     choices["model"] = (requested, "as requested") if requested else model_for(task, summary)

@@ -16,13 +16,14 @@ import pyarrow.compute as pc
 from tandem.importing import text_tables
 from tandem.importing.array_files import arrays_of, as_plain_type, channel_names
 from tandem.importing.columns import are_codes, may_be_codes, named
-from tandem.importing.infer_sequences import LABEL_NAMES, STEP_NAMES
+from tandem.importing.infer_sequences import LABEL_NAMES, STEP_NAMES, in_stretches
 from tandem.importing.long_table import open_parquet
 from tandem.importing.text_tables import TextTable
 from tandem.params.parsing import one_line
 
 KINDS = {".csv": "text", ".tsv": "text", ".txt": "text", ".dat": "text", ".parquet": "parquet", ".npy": "npy"}
 ENDING = re.compile(r"(\.[^.]*)?(?:\.(?:gz|bz2|xz))?$", re.IGNORECASE)
+OF_ROWS = "label class category activity gesture action behavior behaviour exercise posture stage state".split()
 NUM_SAMPLED = 10  # files sampled to determine the kinds of the columns
 
 
@@ -78,15 +79,11 @@ def sample_of(paths: Sequence[Path]) -> Sequence[Path]:
 class Reader:
     """Reads one file after another with the same columns and kinds, which a sample of the files determines."""
 
-    def __init__(self, paths: Sequence[Path], options: Mapping[str, Any], taken: Sequence[str], axes: str):
+    def __init__(self, paths: Sequence[Path], options: Mapping[str, Any], axes: str):
         sampled, self.axes = sample_of(paths), axes
         self.form = form_of_all(sampled[0], paths, options) if kind_of_file(paths[0]) == "text" else None
         first = read_file(sampled[0], self.form, axes=axes)
         self.names = first.column_names
-        if again := [name for name in self.names if name in taken or name == "sequence"]:
-            raise ValueError(
-                f"{sampled[0]} has a column {again[0]!r}, which the folder or its labels give too; rename it"
-            )
         samples = [first, *(self.checked(read_file(path, self.form, axes=axes), path) for path in sampled[1:])]
         whole = [name for name in self.names if self.form and all(may_be_codes(part[name]) for part in samples)]
         literal = [read_file(path, self.form, texts=whole) for path in sampled] if whole else []
@@ -99,6 +96,11 @@ class Reader:
             self.step, self.why_step = rising[0], "it increases from row to row in the files"
         elif distinct := [name for name in found if orders(name, samples)]:
             self.step, self.why_step = distinct[0], "by its name; no value repeats within a file"
+
+        # Columns called like a label that stay the same for many rows, and change within most files.
+        called = [name for name in named(OF_ROWS, self.names) if not pa.types.is_floating(samples[0][name].type)]
+        changing = {name: [in_stretches(part[name].to_pandas()) for part in samples] for name in called}
+        self.labels = [name for name, found in changing.items() if 2 * sum(each[1] for each in found) > len(found)]
 
     def checked(self, table: pa.Table, path: Path) -> pa.Table:
         if odd := sorted(set(table.column_names) ^ set(self.names))[:4]:

@@ -80,8 +80,10 @@ def open_path(path: Path, options: Mapping[str, Any]) -> Source:
             return Source([path], text.notes, name=name)  # the reader of the table reports the place of the error
     columns = TableColumns(frame, str(path))
     needed = options.get("needed")
-    layout = options.get("layout") or ("long" if needed and needed <= {*frame.columns} else None)
-    why = "as requested" if layout else wide.is_wide(columns, text is None or text.has_header)
+    are_steps = bool({"window_length", "stride"} & {*options}) or options.get("step") in frame.columns
+    layout = options.get("layout") or ("long" if are_steps or (needed and needed <= {*frame.columns}) else None)
+    given = (text is None or text.has_header, options.get("label"), partial(column_of, path, text))
+    why = "as requested" if layout else wide.is_wide(columns, *given)
     lists = [] if text is not None or (why and not layout) else wide.list_columns(path)
     if lists and layout != "long" and (layout or not wide.is_long(columns, by_name=False)):
         reason = "as requested" if layout else "its cells are lists (--layout long: a row per step)"
@@ -168,6 +170,14 @@ def sample_of_parquet(path: Path) -> pd.DataFrame:
         names = [field.name for field in file.schema_arrow if is_plain(field.type)]
         batch = next(file.iter_batches(batch_size=text_tables.NUM_SAMPLED, columns=names), None)
         return pd.DataFrame(columns=names) if batch is None else batch.to_pandas()
+
+
+def column_of(path: Path, text: text_tables.TextTable | None, name: str) -> pd.Series:
+    """A column of all rows. `text`: the format of `path`; None: Parquet."""
+    if text is None:
+        with open_parquet(path) as file:
+            return file.read([name])[name].to_pandas()
+    return pd.concat([block[name].to_pandas() for _, block in text_tables.read_blocks(text, {})])
 
 
 def train_and_test_files(path: Path) -> list[SplitFile]:

@@ -145,6 +145,13 @@ def find_format(path: Path, options: Mapping[str, Any]) -> TextTable:
     if delimiter != ";" and sum(row[-1].rstrip().endswith(";") for row in rows) > 0.9 * len(rows):
         mended = f"sed 's/;[[:space:]]*$//' {shlex.quote(str(path))}"
         raise ValueError(f"the lines of {path} end with a semicolon; {mended} > new.csv writes them without it")
+    has_row_names = {len(row) - 1 for row in rows[1:]} == {len(rows[0])} and any(row[-1].strip() for row in rows[1:])
+    if has_row_names and len(rows) > 2 and is_header(rows[:1]) and not is_header(rows[1:]):
+        mended = f"sed {shlex.quote(f'1s/^/row{delimiter}/')} {shlex.quote(str(path))}"
+        raise ValueError(
+            f"the lines of {path} have a cell more than the header, such as the row names of R's write.table; {mended} "
+            "> new.csv gives these a name"
+        )
     if delimiter != ",":
         notes.append(("cells", f"between {DELIMITERS[delimiter]}", "detected in the first rows"))
     has_header, names, num_rows, of_header = read_header(rows)

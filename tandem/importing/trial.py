@@ -53,6 +53,7 @@ def infer(name: str, path: Path, found: Source, options: Mapping[str, Any]) -> t
         ProgressLine(f"inspecting {shown}", 3, "steps") as progress,
         np.errstate(all="ignore"),  # preprocess names a number that is too large
     ):
+        choices: Choices = {}
         try:
             columns = read_columns(path, shown, tuple(options.get("na", ())))
             progress.at(1)
@@ -64,7 +65,10 @@ def infer(name: str, path: Path, found: Source, options: Mapping[str, Any]) -> t
         except ValueError as error:
             # What Tandem chooses is valid, so an option's value is not.
             kind_of_error = WrongArgument if isinstance(error, WrongArgument | InvalidParams) else ValueError
-            raise kind_of_error(about_source(str(error), path, found)) from None
+            message = about_source(str(error), path, found)
+            if "label" in choices and "label" not in options and re.search(r"\b(label|class)\b", message):
+                message += "; the label is {!r} ({}), and --label names another".format(*choices["label"])
+            raise kind_of_error(message) from None
     return choices, summary, has_split
 
 

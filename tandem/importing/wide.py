@@ -7,7 +7,7 @@ column of lists has an entry for each step: numbers are a feature, words may be 
 """
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from decimal import Decimal
 from itertools import pairwise
@@ -15,15 +15,16 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tandem.command import WrongArgument
+from tandem.command import NO_ANSWER, CommandError, WrongArgument
 from tandem.data.tables import is_plain
-from tandem.importing import text_tables
+from tandem.importing import infer_sequences, text_tables
 from tandem.importing.array_files import word_and_split
 from tandem.importing.columns import Choice, TableColumns, named, shortened
-from tandem.importing.infer_sequences import LABEL_NAMES, SEQUENCE_NAMES, STEP_NAMES, find_ids, find_steps
+from tandem.importing.infer_sequences import LABEL_NAMES, SEQUENCE_NAMES, STEP_NAMES, find_ids, find_steps, in_stretches
 from tandem.importing.infer_series import find_times
 from tandem.importing.long_table import (
     BLOCK_CELLS,
@@ -36,11 +37,13 @@ from tandem.importing.long_table import (
     parts_notes,
     real_steps,
 )
-from tandem.importing.text_tables import Note, TextTable
+from tandem.importing.text_tables import FEWEST_RISING, Note, TextTable
 
 # Names of numbered columns: stem and number.
 WHOLE, DECIMAL = (rf"(.*?)[ _.\-\[(]*({number})[\])]?" for number in (r"\d{1,9}", r"\d{1,9}\.\d{1,9}"))
 FEWEST_STEPS = 4  # numbered columns of one name that make a table one row per sequence
+NO_TIMES, TIMES = (*SEQUENCE_NAMES, *LABEL_NAMES), [name for name in STEP_NAMES if name != "index"]
+MOST_RISING = 0.9  # the share of rows above which a time goes on: it may start again in each recording
 
 
 def numbered(names: Sequence[str]) -> dict[str, list[str]]:
@@ -77,23 +80,68 @@ def gap_in(run: Sequence[str]) -> str:
     return f"; {run[wide[0]]} is followed by {run[wide[0] + 1]}, read as the next step" if wide else ""
 
 
-def is_wide(columns: TableColumns, has_header: bool) -> str:
-    """Why the table looks like one row per sequence; empty if it does not."""
+def is_wide(columns: TableColumns, has_header: bool, label: str | None, whole: Callable[[str], pd.Series]) -> str:
+    """Why the table looks like one row per sequence; empty if it does not. `label`: as requested; `whole`: the cells of
+    a column in all rows.
+
+    If a time goes on from row to row and a label stays the same for many rows and returns, they are steps of a
+    recording. Raises CommandError if only one of the two shows it.
+    """
     numeric = {*columns.of_kind("whole", "number", "other")}
     if columns.frame.empty:
         return ""
     if not has_header:
-        return "it has no header, and its rows are numbers" if len(numeric) >= FEWEST_STEPS else ""
+        if len(numeric) < FEWEST_STEPS:
+            return ""
+        if found := next((name for name in [*columns.kinds][:3] if goes_on(columns, name)), None):
+            why = f"column {found} increases from row to row, so a row may be a step of a recording"
+            options = "for which --layout long needs a header; --layout wide reads each row as a sequence"
+            raise CommandError(f"{columns.shown}: {why}, {options}", NO_ANSWER)
+        return "it has no header, and its rows are numbers"
     steps = numbered([name for name in columns.frame.columns if name in numeric])
     num_steps = sum(map(len, steps.values()))
     if num_steps * 2 < len(columns.frame.columns):
         return ""
     of_steps = {name for run in steps.values() for name in run}
-    others = [name for name in columns.kinds if name not in of_steps]
-    if is_long(TableColumns(columns.frame[[*others]], columns.name)):
+    others = TableColumns(columns.frame[[name for name in columns.kinds if name not in of_steps]], columns.name)
+    if is_long(others):
+        return ""
+    time = next((name for name in times_of_rows(others) if name != label and goes_on(others, name)), None)
+    kept = others.of_kind("text", "flag", "whole")
+    ids = named((*infer_sequences.GROUP_NAMES, *SEQUENCE_NAMES, *infer_sequences.CALENDAR_NAMES), kept)
+    labels = [name for name in kept if name == label] or named(LABEL_NAMES, kept)
+    labels = labels or [name for name in kept if name not in ids]
+    together = [name for name in labels if any(in_stretches(others.frame[name]))]
+    if time and not together and others.kinds[time] == "time" and others.numbers(time).diff().median() >= 1:
+        time = None  # of a row per recording
+    returning = next((name for name in together if in_stretches(whole(name)) == (False, True)), None)
+    if bool(time) != bool(returning):
+        why = f"{returning!r} stays the same for many rows and returns" if returning else f"{time!r} goes on"
+        why += ", so a row may be a step of a recording; --layout long reads it as a step, --layout wide as a sequence"
+        raise CommandError(f"{columns.shown}: {why}", NO_ANSWER)
+    if time:
         return ""
     [first, *_] = steps.values()
     return f"{shortened(first, 3)} are numbered, and no column shows which rows belong together"
+
+
+def times_of_rows(others: TableColumns) -> Iterator[str]:
+    """The columns besides the steps that may be times: by name, or numbers that are no count, as ids are."""
+    candidates = others.of_kind("time", "whole", "number")
+    for name in [each for each in candidates if others.kinds[each] == "time" or not named(NO_TIMES, [each])]:
+        distances = others.numbers(name).diff().dropna()
+        if named(TIMES, [name]) or others.kinds[name] != "whole" or (distances.nunique() == 1 != distances.iloc[0]):
+            yield name
+
+
+def goes_on(columns: TableColumns, name: str) -> bool:
+    """Whether nearly all cells are above the one before, in the whole table or for each value of its first column."""
+    if columns.kinds[name] not in ("time", "whole", "number"):
+        return False
+    rises, [first, *_] = np.diff(columns.numbers(name)) > 0, columns.kinds
+    codes = columns.codes(first)
+    own = rises[codes[1:] == codes[:-1]] if columns.is_together(first) else rises
+    return any(len(each) >= FEWEST_RISING and each.mean() > MOST_RISING for each in (rises, own))
 
 
 def is_long(others: TableColumns, by_name: bool = True) -> bool:

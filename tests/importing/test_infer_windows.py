@@ -1,5 +1,7 @@
 """Recordings with a label in each row: what is taken for one, and what is not."""
 
+import re
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +10,7 @@ import pandas as pd
 import pytest
 
 from tests.data.test_windows import DAY
-from tests.own_tables import chosen, clips, people, planned, recording, saved, series
+from tests.own_tables import chosen, clips, people, planned, recording, refusal, saved, series
 from tests.refusals import sentence
 
 
@@ -96,3 +98,21 @@ def test_other_tables_are_no_recordings(tmp_path: Path, table: pd.DataFrame, tas
 def test_options_of_recordings_are_refused_for_other_tables(tmp_path: Path, options: Any):
     path = saved(clips(["a", "b", "c"] * 8), tmp_path / "t.csv")
     sentence(lambda: planned(path, *options), "is no recording with a label in each row")
+
+
+@pytest.mark.parametrize("ids, label", [("subject", "trial type"), ("clip", "phase")])
+def test_a_label_that_stays_the_same_for_some_rows_is_never_called_an_event(tmp_path: Path, ids: str, label: str):
+    """Replacing a label by `none`, as the error once advised, made a wrong task of it."""
+    table = people(5, ["go", "stop"] * 8, lengths=(10, 13)).drop(columns="row")
+    table = table.rename(columns={"subject": ids, "activity": label})
+    path = saved(table, tmp_path / "t.csv")
+    said = refusal(path, "--label", label, "--sequence", ids)
+    assert "stays the same for 11 rows" in said and "none" not in said
+    options = shlex.split(re.search(r"--sequence .* --window \d+", said)[0])
+    plan = planned(path, *options)
+    assert plan.workload.task == "classify" and plan.summary["num_sequences"] >= 80
+    single = table.assign(**{label: np.where(np.arange(len(table)) % 9 == 4, "hit", "rest")})
+    said = refusal(saved(single, path), "--label", label, "--sequence", ids)
+    assert f"table['{label}'].replace('rest', 'none')" in said and "--window" not in said
+    saved(single.assign(**{label: single[label].replace("rest", "none")}), path)
+    assert planned(path, "--label", label, "--sequence", ids).workload.task == "detect"

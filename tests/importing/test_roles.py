@@ -257,3 +257,31 @@ def test_a_shared_column_that_the_label_follows_is_the_group_whatever_its_name(t
         plan = planned(path, "--label", "label")
         assert chosen(plan)["groups"] == groups, column
         assert words in next(reason for key, _, reason in plan.choices if key == "groups"), column
+
+
+@pytest.mark.parametrize("label", ["is_fall", "sport", "event"])
+@pytest.mark.parametrize("ids", ["event_id", "activityID", "GestureId"])
+def test_a_name_that_ends_in_id_is_no_label_beside_another(tmp_path: Path, ids: str, label: str):
+    """Once each sequence was a class of its own, and the error did not name the column."""
+    cells = [True, False] if label == "is_fall" else ["run", "ride"]
+    table = table_with(mark=lambda number: np.array(cells)[number % 2]).drop(columns="label")
+    table["clip"] = pd.factorize(table["clip"])[0] + 900
+    table["frame"] += 100 * table["clip"]  # goes on, as the time of one recording does
+    plan = planned(saved(table.rename(columns={"clip": ids, "mark": label}), tmp_path / "t.csv"))
+    columns = plan.workload.preprocess.columns
+    assert (columns.sequence, columns.label, plan.summary["num_sequences"]) == (ids, label, 24)
+
+
+def test_codes_of_classes_called_id_are_the_label_or_asked_about(tmp_path: Path):
+    table = table_with(activity_id=lambda number: number % 3).drop(columns="label")
+    assert chosen(planned(saved(table, tmp_path / "t.csv")))["label"] == "activity_id"
+    table = table.assign(side=table["clip"].map(lambda clip: "lr"[int(clip[1:]) % 2]))
+    said = refusals.question(lambda: planned(saved(table, tmp_path / "t.csv")))
+    assert "--label activity_id (classify" in said and "--label side (classify" in said
+
+
+def test_an_error_about_classes_names_the_column_that_was_inferred(tmp_path: Path):
+    table = clips([*"a" * 20, "b", "b"])
+    said = refusal(saved(table, tmp_path / "t.csv"))
+    assert "the label is 'label' (by its name), and --label names another" in said
+    assert "and --label names another" not in refusal(tmp_path / "t.csv", "--label", "label")

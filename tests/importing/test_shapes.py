@@ -203,6 +203,93 @@ def test_a_row_per_step_is_seen_even_if_the_first_sequence_is_longer_than_the_ro
     assert found.sequences.values.shape == (6, num_steps, 12), "with velocities"
 
 
+def numbered_recording(num_channels: int = 4, stretch: int = 40, names: str = "channel") -> pd.DataFrame:
+    """A class per row, in stretches, of which each class has several; the numbered columns are channels."""
+    classes = np.repeat([0, 1, 0, 2] * 6, stretch)
+    draw = np.random.default_rng(0)
+    values = draw.normal(size=(len(classes), num_channels)).round(3)
+    table = pd.DataFrame(values, columns=[f"{names}{number}" for number in range(1, num_channels + 1)])
+    return table.assign(**{"class": classes})
+
+
+RISING: dict[str, tuple[str, Callable[[int], Any]]] = {
+    "counted from 1": ("time", lambda num: range(1, num + 1)),
+    "frames": ("frame", lambda num: range(num)),
+    "times": ("Timestamp", lambda num: pd.date_range("2024-03-01", periods=num, freq="20ms")),
+    "a name that is no English word": ("Zeit", lambda num: np.arange(num) / 64),
+    "milliseconds": ("ms", lambda num: np.arange(num) * 4),
+}
+
+
+@pytest.mark.parametrize("kind", RISING)
+@pytest.mark.parametrize("stretch, ending", [(40, "csv"), (400, "csv"), (40, "parquet")])
+def test_numbered_channels_of_a_recording_are_no_steps(tmp_path: Path, kind: str, stretch: int, ending: str):
+    """Neighbouring rows of it once were sequences, in train and test. 400: the first rows show two classes."""
+    table, (name, times), path = numbered_recording(stretch=stretch), RISING[kind], tmp_path / f"t.{ending}"
+    table.insert(0, name, times(len(table)))
+    table.to_parquet(path) if ending == "parquet" else table.to_csv(path, index=False)
+    columns = own_tables.planned(path).workload.preprocess.columns
+    assert (columns.sequence, columns.step, columns.label) == ("none", name, "class")
+    assert columns.features == ("channel1", "channel2", "channel3", "channel4")
+
+
+BOTH = "--layout long reads it as a step, --layout wide as a sequence"
+
+
+@pytest.mark.parametrize("stretch", [40, 1100])  # 1100: the first rows show one class
+def test_numbered_channels_without_a_time_or_without_stretches_are_asked_about(tmp_path: Path, stretch: int):
+    table, path = numbered_recording(stretch=stretch, names="emg_"), tmp_path / "t.csv"
+    people = np.arange(len(table)) // (len(table) // 6)
+    draw = np.random.default_rng(0)
+    mixed = table.assign(**{"class": draw.permutation(table["class"].to_numpy())})
+    words = table.assign(**{"class": table["class"].map(["rest", "fist", "flex"].__getitem__)})
+    for asked in (table, words, table.assign(subject=people), mixed.assign(frame=range(len(table)))):
+        asked.to_csv(path, index=False)
+        assert BOTH in question(path)
+        assert own_tables.planned(path, "--layout", "wide").summary["max_steps"] == 4
+    words.assign(step=range(len(table))).to_csv(path, index=False)
+    assert own_tables.planned(path).workload.preprocess.columns.step == "step"
+    words.rename(columns={"class": "pose"}).assign(no=range(len(table))).to_csv(path, index=False)
+    assert BOTH in question(path)
+
+
+@pytest.mark.parametrize("is_sorted", [False, True])
+@pytest.mark.parametrize("header", [True, False])
+def test_a_row_per_sequence_needs_no_option_sorted_by_class_or_not(tmp_path: Path, is_sorted: bool, header: bool):
+    classes = np.random.default_rng(0).permutation(np.repeat([1, 2, 3], [900, 300, 60]))
+    values = pd.DataFrame(np.random.default_rng(1).normal(size=(len(classes), 6)).round(3)).add_prefix("x")
+    values.insert(0, "class", np.sort(classes) if is_sorted else classes)
+    if header:
+        values.insert(0, "id", range(len(values)))
+    values.to_csv(tmp_path / "t.csv", index=False, header=header)
+    summary = own_tables.planned(tmp_path / "t.csv").summary
+    assert (summary["num_sequences"], summary["max_steps"], len(summary["classes"])) == (1260, 6, 3)
+
+
+@pytest.mark.parametrize(
+    "of_row, column",
+    [
+        (lambda row: [1714644000 + 60 * row, 20.1, 50.2, row % 2], 1),
+        (lambda row: [1 + row // 50, 1 + row % 50, 0.0012, 100.0, 518.67], 2),  # a unit and its cycle
+        (lambda row: [1 + row // 9, 1 + row % 9, 0.0012, 100.0, 518.67], 2),
+        (lambda row: [f"2024-03-01 00:{row // 60:02}:{row % 60:02}", 20.1, 50.2, 1.5, row // 30 % 3], 1),
+        (lambda row: [row // 40 % 3, f"{row / 64:.4f}", 20.1, 50.2], 2),
+    ],
+)
+def test_rows_without_a_header_that_go_on_are_asked_about(tmp_path: Path, of_row: Callable[[int], Any], column: int):
+    rows = [[*of_row(row)] for row in range(180)]
+    for place in range(2, len(rows[0])):  # readings
+        if isinstance(rows[0][place], float):
+            noise = np.random.default_rng(place).normal(size=len(rows)).round(3)
+            for row, value in zip(rows, noise, strict=True):
+                row[place] += value
+    pd.DataFrame(rows).to_csv(tmp_path / "t.csv", index=False, header=False)
+    said = question(tmp_path / "t.csv")
+    assert f"column {column} increases from row to row" in said and "--layout wide" in said
+    with pytest.raises(ValueError, match="write the columns' names there"):
+        planned(tmp_path / "t.csv", "--layout", "long")
+
+
 # Lists in cells -------------------------------------------------------------------------------------------------------
 
 
@@ -255,6 +342,42 @@ def write_files(folder: Path, name: Callable[[int], str], header: bool = True) -
             sep = "\t" if ".txt" in path.name else ","
             pd.DataFrame(values, columns=["x", "y"]).to_csv(path, index=False, header=header, sep=sep)
     return folder
+
+
+def write_recordings(folder: Path, name: Callable[[int, int], str], column: str) -> Path:
+    """Four folders with three files, whose rows have a label that changes."""
+    for person in range(4):
+        for number in range(3):
+            table = numbered_recording().rename(columns={"class": column})
+            table["channel1"] += np.random.default_rng(3 * person + number).normal(size=len(table)).round(3)
+            table.insert(0, "time", range(len(table)))
+            (path := folder / name(person, number)).parent.mkdir(parents=True, exist_ok=True)
+            table.to_parquet(path) if path.suffix == ".parquet" else table.to_csv(path, index=False, sep="\t")
+    return folder
+
+
+@pytest.mark.parametrize("column", ["class", "label", "Activity"])
+@pytest.mark.parametrize("name", ["0{}/{}_raw.txt", "s{}/run{}.parquet", "made/P{}/{}.txt"])
+def test_a_label_that_changes_within_files_comes_before_numbered_folders(tmp_path: Path, name: str, column: str):
+    """The number of a person once was the class, and the label of each row was left out."""
+    plan = own_tables.planned(write_recordings(tmp_path / "d", name.format, column))
+    params = plan.workload.preprocess
+    assert (params.columns.label, params.groups) == (column, "folder1")
+    assert sum(plan.summary["num_groups"].values()) == 4 and len(plan.summary["classes"]) == 3
+
+
+def test_a_label_within_files_and_one_of_folders_is_a_question(tmp_path: Path):
+    words = ["ann", "bob", "cid", "dan"]
+    folder = write_recordings(tmp_path / "d", lambda person, number: f"{words[person]}/{number}.txt", "class")
+    assert "give --label class if it is the label, or --label label if the folders' names, such as 'ann'" in question(
+        folder
+    )
+    assert own_tables.planned(folder, "--label", "class").workload.preprocess.groups == "folder1"
+    assert own_tables.planned(folder, "--label", "label").summary["classes"] == words
+    for path in folder.glob("*/*.txt"):  # a label that is the same in each file leaves the folder's
+        table = pd.read_csv(path, sep="\t")
+        table.assign(**{"class": 1 + "012".index(path.stem)}).to_csv(path, index=False, sep="\t")
+    assert own_tables.planned(folder).summary["classes"] == words
 
 
 @pytest.mark.parametrize("ending", ["csv", "txt", "csv.gz", "parquet", "npy"])

@@ -2,7 +2,9 @@
 says why not.
 """
 
+import csv
 import re
+import shlex
 import subprocess
 import sys
 from dataclasses import replace
@@ -106,6 +108,29 @@ def test_words_for_a_missing_number_in_a_series_and_a_wide_table(tmp_path: Path)
     wide.loc[3, "x_2"], wide.loc[4, ["x_6", "x_7"]] = "NULL", "gone"
     plan = planned(saved(wide, tmp_path / "t.csv"), "--na", "gone")
     assert (plan.summary["num_filled"], plan.summary["min_steps"]) == (1, 6)
+
+
+@pytest.mark.parametrize("word", ["--", "#DIV/0!", "no data", "bad"])
+@pytest.mark.parametrize("kind", ["clips", "series", "semicolons", "wide"])
+def test_an_error_about_a_cell_names_the_option_that_reads_it_as_missing(tmp_path: Path, word: str, kind: str):
+    """--na=-- was as good as none: argparse drops it."""
+    path, options = tmp_path / "t.csv", ()
+    if kind == "wide":
+        wide = pd.DataFrame(np.random.default_rng(0).normal(size=(24, 8)).round(3)).add_prefix("x_").astype(object)
+        wide.loc[5, "x_3"] = word
+        wide.assign(label=LABELS).to_csv(path, index=False)
+        options = ("--layout", "wide")
+    elif kind == "series":
+        table = series().astype({"value": object})
+        table.loc[[5, 9], "value"] = word
+        saved(table, path)
+    else:
+        with_cells("f0", word, word).to_csv(path, index=False, sep=";" if kind == "semicolons" else ",")
+    said = refusal(path, *options)
+    option = shlex.split(re.search(r"--na=('.*?'|\S+)", said)[0])[0]
+    assert option == f"--na={word}" and "means that there is none" in said
+    plan = planned(path, option, *options)
+    assert plan.summary.get("num_filled", plan.summary.get("num_missing")) in (1, 2)
 
 
 def test_a_table_is_read_for_predictions_as_it_was_for_the_training(tmp_path: Path):
@@ -858,3 +883,37 @@ def test_a_number_that_may_mean_missing_is_named(tmp_path: Path):
         assert "may mean missing" not in "".join(new_workload.summary_lines(plan))
     plan = planned(saved(table.assign(f0=np.arange(len(table)) % 100), tmp_path / "t.csv"))
     assert "may mean missing" not in "".join(new_workload.summary_lines(plan)), "99 is one of its numbers"
+
+
+@pytest.mark.parametrize("form, of_day", [("%d/%m/%Y", "%H.%M.%S"), ("%Y-%m-%d", "%H.%M.%S"), ("%m/%d/%Y", "%H.%M.%S")])
+def test_a_date_and_a_time_of_day_are_joined_by_the_line_of_the_error(tmp_path: Path, form: str, of_day: str):
+    hours = pd.Series(pd.date_range("2024-01-14", periods=300, freq="h"))
+    table = series().drop(columns="time").assign(Date=hours.dt.strftime(form), Time=hours.dt.strftime(of_day))
+    said = refusal(text_table(tmp_path / "t.csv", ";", **table))
+    code = re.search(r"table\['time'\] = (.*?)\), with dayfirst=True if", said)[1]
+    table["time"] = eval(f"{code}, dayfirst={form.startswith('%d')})", {"pandas": pd, "table": table})  # noqa: S307
+    assert (table["time"] == hours).all()
+    assert planned(saved(table.drop(columns=["Date", "Time"]), tmp_path / "t.csv")).workload.task == "forecast"
+
+
+@pytest.mark.parametrize("form", ["%d.%m.%y", "%m/%d/%y", "%d-%m-%y %H:%M"])
+def test_years_of_two_digits_are_said_to_be_unread(tmp_path: Path, form: str):
+    days = pd.Series(pd.date_range("2024-01-14", periods=300))
+    path = text_table(tmp_path / "t.csv", ";", date=days.dt.strftime(form), value=range(300))
+    for options in ((), ("--dayfirst", "yes")):
+        said = refusal(path, *options)
+        assert "a year of two digits, is not read; write them as 2024-03-01" in said and "--dayfirst" not in said
+
+
+@pytest.mark.parametrize("sep", [" ", "\t", ",", ";"])
+def test_row_names_of_r_get_a_name_by_the_line_of_the_error(tmp_path: Path, sep: str):
+    table = clips(LABELS)
+    table.index += 1
+    lines = table.to_csv(sep=sep, quoting=csv.QUOTE_NONNUMERIC).splitlines(keepends=True)
+    path = tmp_path / "it is r.txt"
+    path.write_text("".join([lines[0].removeprefix(f'""{sep}'), *lines[1:]]))
+    said = refusal(path)
+    [command] = re.findall(r"sed .*? > new.csv", said)
+    subprocess.run(command, shell=True, check=True, cwd=tmp_path)  # noqa: S602
+    plan = planned(tmp_path / "new.csv")
+    assert plan.workload.preprocess.columns.features == ("f0", "f1") and plan.summary["num_sequences"] == len(LABELS)
