@@ -157,18 +157,20 @@ def unique(name: str, taken: Sequence[str]) -> str:
 
 
 def real_steps(values: np.ndarray, first: int) -> tuple[np.ndarray, list[np.ndarray]]:
-    """values (N, T, C) -> the number of steps of each sequence before only NaN follows, and the values (R,) of each
-    feature, one sequence after another. `first`: the number of the first sequence.
+    """values (N, T, C) -> the number of steps of each sequence without padding, steps of only NaN at its start or end,
+    and the values (R,) of each feature, one sequence after another. `first`: the number of the first sequence.
 
     Raises ValueError if a sequence has no step: it would disappear.
     """
-    lengths = np.full(len(values), values.shape[1])
+    starts, ends = np.zeros(len(values), dtype=np.int64), np.full(len(values), values.shape[1])
     if values.dtype.kind == "f":
         real = ~np.isnan(values).all(axis=2)
-        lengths = np.where(real.any(axis=1), values.shape[1] - real[:, ::-1].argmax(axis=1), 0)
-    for without in np.flatnonzero(lengths == 0)[:1]:
+        starts = real.argmax(axis=1)
+        ends = np.where(real.any(axis=1), values.shape[1] - real[:, ::-1].argmax(axis=1), 0)
+    for without in np.flatnonzero(ends == 0)[:1]:
         raise ValueError(f"sequence {first + without} has no value at all; leave it out, or give it values")
-    steps = values[np.arange(values.shape[1])[None, :] < lengths[:, None]]
+    places = np.arange(values.shape[1])[None, :]
+    lengths, steps = ends - starts, values[(starts[:, None] <= places) & (places < ends[:, None])]
     return lengths, [np.ascontiguousarray(steps[:, place]) for place in range(values.shape[2])]
 
 

@@ -106,6 +106,21 @@ def test_a_table_with_one_row_per_sequence_is_read(tmp_path: Path, ending: str):
     assert expect(path).workload.preprocess.columns.features == ("x", "y")
 
 
+def test_padding_at_the_start_of_an_array_is_no_step(tmp_path: Path):
+    """As Keras' pad_sequences has it by default. A gap in the middle is missing."""
+    at_end = padded()
+    at_end[0, 1] = np.nan
+    at_start = np.full_like(at_end, np.nan)
+    for number, each in enumerate(at_end):
+        num = len(recordings()[number])
+        at_start[number, -num:] = each[:num]
+    found = []
+    for name, array in (("end", at_end), ("start", at_start)):
+        np.savez(tmp_path / f"{name}.npz", X=array, y=np.array(LABELS))
+        found.append(planned(tmp_path / f"{name}.npz", "--axes", "NTC", "--missing", "interpolate")[1].sequences)
+    assert (found[0].lengths == found[1].lengths).all() and (found[0].values == found[1].values).all()
+
+
 def test_columns_named_as_lags_are_in_the_order_of_time(tmp_path: Path):
     """x-11, x-10, ..., x-0: the oldest first. In the other order, x-0, x-1, ..., the sign separates."""
     wide = wide_table()
