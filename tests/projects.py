@@ -243,6 +243,16 @@ def stages_at_once(
     return python(folder, code, check=check, **extra)
 
 
+EVALUATED = (
+    "hardware",
+    "preprocess tiny",
+    "baseline tiny",
+    "preload tiny cpu",
+    "train tiny cpu 0",
+    "evaluate tiny cpu",
+)
+
+
 def reproduce(folder: Path, workload: str = "tiny", publishes: bool = True) -> None:
     """What `dvc repro` leaves: the results of every stage, and DVC's record of them."""
     every = [

@@ -50,12 +50,24 @@ def prepare(params: SequenceTable, folder: Path, target_kind: str) -> PreparedSe
         texts = [*dict.fromkeys(column for column in texts if column != NO_GROUPS)]
     texts += [column for column in columns_of(params.categories) if column not in texts]
     table = read_table(path, texts, columns.features, inferred, params.na)
+    return prepare_table(table, columns, params, params.window, target_kind, path)
+
+
+def prepare_table(
+    table: RawTable,
+    columns: Columns,
+    params: SequenceTable | OwnSequences,
+    window: Window | None,
+    target_kind: str,
+    path: Path | None = None,
+) -> PreparedSequences:
+    """Make sequences of a table, split and standardize them. `path`: of the file that contains it."""
     columns = with_categories(table, columns, params.categories)
     masked = find_masked(table, columns.features) if params.missing == MASK else ()
     sequences = read_sequences(
         table,
         columns,
-        params.window,
+        window,
         params.velocity,
         params.missing != REFUSE,
         target_kind,
@@ -106,20 +118,7 @@ def prepare_own(params: OwnSequences, found: Any, place: str, target_kind: str) 
         wanted.append(params.groups)
     wanted += [column for column in columns_of(params.categories) if column not in wanted]
     table = from_frame(found, wanted, name, params.na)
-    columns = with_categories(table, columns, params.categories)
-    masked = find_masked(table, columns.features) if params.missing == MASK else ()
-    sequences = read_sequences(
-        table,
-        columns,
-        None,
-        params.velocity,
-        params.missing != REFUSE,
-        target_kind,
-        params.groups,
-        masked=masked,
-        rate=params.rate,
-    )
-    return split_and_standardize(sequences, params, name, None, columns.label)
+    return prepare_table(table, columns, params, None, target_kind)
 
 
 def split_and_standardize(

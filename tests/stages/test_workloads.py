@@ -13,6 +13,7 @@ from tandem.tasks import open_task
 from tandem.tasks.baselines import nearest_neighbours
 from tandem.tasks.forecast import linear_forecast
 from tests.projects import (
+    EVALUATED,
     MODEL,
     TINY,
     commit,
@@ -230,16 +231,7 @@ def test_a_fitted_model_is_called_one_and_has_no_epochs_steps_or_learning_rate(r
     table = pd.read_csv(path)
     table.loc[table["sequence"] % 5 == 0, "label"] = "class 0"
     table.to_csv(path, index=False)
-    stages = (
-        "hardware",
-        "preprocess tiny",
-        "baseline tiny",
-        "preload tiny cpu",
-        "train tiny cpu 0",
-        "evaluate tiny cpu",
-        "compare",
-    )
-    printed = stages_at_once(ready, *stages).stdout
+    printed = stages_at_once(ready, *EVALUATED, "compare").stdout
     train, timing, score = (read_record(ready, f"{name}.json") for name in ("train", "timing", "score"))
     subject = f"the fitted model (model_selection: {train['selection']['selected']})"
     assert subject in printed and "36 sequences to fit it to" in printed and " s to fit, " in printed

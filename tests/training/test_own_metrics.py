@@ -11,6 +11,7 @@ from tandem.tasks import statistics
 from tandem.tasks.groups import Groups
 from tests.data.test_sources import PREPROCESS
 from tests.projects import (
+    EVALUATED,
     MODEL,
     TINY,
     commit,
@@ -159,15 +160,7 @@ def test_a_metric_scores_new_data_of_the_source(tmp_path: Path):
     (project / "workloads/tiny/source.py").write_text(SOURCE)
     (project / "workloads/tiny/metrics.py").write_text(SHIFTED)
     commit(project)
-    stages = (
-        "hardware",
-        "preprocess tiny",
-        "baseline tiny",
-        "preload tiny cpu",
-        "train tiny cpu 0",
-        "evaluate tiny cpu",
-    )
-    stages_at_once(project, *stages, publishes=False)
+    stages_at_once(project, *EVALUATED, publishes=False)
     metrics = read_record(project, "score.json")["metrics"]
     assert metrics["same_at_shift_5"] == 1.0 and metrics["same_at_shift_50"] < 1.0
     assert metrics["event_f1"] > 0.3 and "same_at_shift_5_low" not in metrics
@@ -185,18 +178,10 @@ def test_groups_of_a_source_are_in_the_predictions_and_behind_every_interval(tmp
     project = make_project(tmp_path / "project", params)
     metric = "def right(predictions, targets, mask):\n    return (predictions > 0).sum() / mask.sum()\n"
     (project / "workloads/tiny/metrics.py").write_text(metric)
-    stages = (
-        "hardware",
-        "preprocess tiny",
-        "baseline tiny",
-        "preload tiny cpu",
-        "train tiny cpu 0",
-        "evaluate tiny cpu",
-    )
     for source, groups in ((SOURCE, 0), (SOURCE.replace("labels, lengths,", "labels, lengths, groups=rows % 30,"), 10)):
         (project / "workloads/tiny/source.py").write_text(source)
         commit(project)
-        stages_at_once(project, *stages, publishes=False)
+        stages_at_once(project, *EVALUATED, publishes=False)
         rows = open_folder(project / "results/runs/tiny/cpu").predictions
         score = read_record(project, "score.json")
         found = {row.get("group") for row in rows}
