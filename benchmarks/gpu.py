@@ -49,6 +49,7 @@ NEEDED = {
     **{name: name for name in ("torch", "numpy", "pandas", "scipy", "safetensors", "tqdm", "psutil", "matplotlib")},
     **{name: name for name in ("pyarrow", "pytest", "jinja2", "ruamel.yaml", "pydantic")},
     "nvidia-ml-py": "pynvml",
+    "scikit-learn": "sklearn",
 }
 # Copied into the copy.
 PARTS = ("benchmarks", "flows", "stages", "tandem", "workloads", "params.yaml", "pyproject.toml")
@@ -149,11 +150,12 @@ def pieces(out: Path, quick: bool) -> list[Piece]:
         ]  # fmt: skip
 
     few = ("--workloads", "sign", "--rounds", "2", "--seconds", "0.1") if quick else ()
-    prepare = (("-m", "tandem.stage", "hardware"), *(("-m", "tandem.stage", "preprocess", name) for name in workloads))
+    both = [("-m", "tandem.stage", stage, name) for name in workloads for stage in ("preprocess", "baseline")]
+    prepare = (("-m", "tandem.stage", "hardware"), *both)
     return [
         Piece("device", "driver, versions, kernels, latencies, rates",
               (("-m", "benchmarks.latencies", "--device", "cuda"),), 120),
-        Piece("prepare", "convert the tables for the trainings", prepare, 240, needs_gpu=False),
+        Piece("prepare", "convert the tables, and fit the models to compare with", prepare, 240, needs_gpu=False),
         *trainings("sign"),
         Piece("speed", "speed-up over this machine's CPU: sign, in alternation",
               (("-m", "tandem.stage", "speed", "sign"),), 240),
