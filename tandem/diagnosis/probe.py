@@ -270,7 +270,7 @@ def gpu_activities(step: Callable[[], Any], device: torch.device) -> list[tuple[
     os.environ.setdefault("TEARDOWN_CUPTI", "1")
     os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # suppresses two lines that the profiler prints at its start
     synchronize(device)
-    with profile(activities=[ProfilerActivity.CUDA]) as seen:
+    with profile(activities=[ProfilerActivity.CUDA], acc_events=True) as seen:  # torch 2.11 warns without it
         step()
         synchronize(device)
     return [
