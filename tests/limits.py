@@ -35,3 +35,11 @@ def leave_in_gpu(mib: float) -> None:
     free_cache()
     total = torch.cuda.get_device_properties(0).total_memory
     torch.cuda.set_per_process_memory_fraction(min((torch.cuda.memory_reserved() + mib * MIB) / total, 1.0))
+
+
+def allocated_in_gpu() -> int:
+    """Bytes of tensors. torch counts the workspaces of cuBLAS too, 32 MiB for each stream and thread on a Hopper."""
+    import torch
+
+    torch._C._cuda_clearCublasWorkspaces()
+    return torch.cuda.memory_allocated()

@@ -8,6 +8,7 @@ import os
 import traceback
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable
+from contextlib import suppress
 from functools import cache
 from types import FrameType
 
@@ -94,13 +95,30 @@ class Graphs:
         if not failed:
             return graph
         del graph
-        gc.collect()
-        torch.cuda.synchronize(self.device)
-        # torch up to 2.11 leaves the generator in capture mode, so the next dropout would raise.
-        generator = torch.cuda.default_generators[self.device.index or 0]
-        generator.graphsafe_set_state(generator.clone_state())
+        self.captured.clear()  # their memory is in the same pool, which torch up to 2.11 cannot use again
+        end_failed_capture(self.device, self.pool)
+        self.pool = torch.cuda.graph_pool_handle()
         # Not in a variable: that would create a reference cycle with this frame.
         raise (torch.OutOfMemoryError if is_memory else CaptureFailed)(failed)
+
+
+def end_failed_capture(device: torch.device, pool: tuple[int, int]) -> None:
+    """Undo what torch leaves behind after a failed capture, so that the next steps are as if it had not been tried."""
+    index = device.index or 0
+    gc.collect()
+    torch.cuda.synchronize(device)
+    # torch up to 2.11 leaves the generator in capture mode, so the next dropout would raise.
+    generator = torch.cuda.default_generators[index]
+    generator.graphsafe_set_state(generator.clone_state())
+    # Its allocator goes on capturing too, and then frees no cached memory (pytorch#180395).
+    with suppress(RuntimeError):  # a later torch has ended it
+        torch._C._cuda_endAllocateToPool(index, pool)
+    torch.cuda.empty_cache()
+    # Up to 2.13 it keeps the memory of the capture until the process ends (pytorch#190348).
+    if any(segment["segment_pool_id"] == pool for segment in torch.cuda.memory_snapshot()):
+        with suppress(RuntimeError):
+            torch._C._cuda_releasePool(index, pool)
+        torch.cuda.empty_cache()
 
 
 def with_line(error: Exception, message: str) -> str:

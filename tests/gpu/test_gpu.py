@@ -23,7 +23,7 @@ from tandem.training.graphs import Graphs
 from tandem.training.loop import train_epoch
 from tandem.training.trainer import Trainer
 from tests import trainers
-from tests.limits import leave_in_gpu
+from tests.limits import allocated_in_gpu, leave_in_gpu
 from tests.networks import GRU, TCN
 from tests.trainers import SETTINGS, finish, identity, new_trainer, tensors
 
@@ -115,7 +115,7 @@ def test_a_capture_that_fails_leaves_an_eager_training_with_the_same_dropout_and
     assert "capture" in trainer.execution.eager_reason
     assert_close(found, expected)
     assert torch.nn.functional.dropout(torch.ones(1000, device="cuda"), 0.5).sum().item() > 0
-    assert torch.cuda.memory_allocated() < large
+    assert allocated_in_gpu() < large
 
 
 def test_the_score_takes_nothing_of_the_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
