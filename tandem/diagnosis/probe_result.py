@@ -6,12 +6,16 @@
   kernel runs.
 - launch: the rest. A step on a GPU is launch-bound if the host takes longer to enqueue it than the GPU takes to compute
   it.
+
+Kernels that run all the time may still leave most of a GPU idle: those of a recurrent layer wait for each other, step
+by step. Such a step is latency-bound: it computes at a small part of the GPU's rate, and a larger batch is faster.
 """
 
 from dataclasses import asdict, dataclass
 
 MIN_GAIN = 1.1  # smaller gains are not reported
 BOTTLENECK_SHARE = 0.5  # minimum share of a step
+IDLE_RATE = 0.1  # a step on a GPU that computes at a smaller share of its rate may be latency-bound
 SMALL_SHARE = 0.1  # of the device's memory; the message explains smaller needs
 NO_GPU = "the device is the CPU, which launches no kernels"
 GPU_FIELDS = ("host_seconds", "device_seconds", "num_kernels", "memory_context_mib")
@@ -48,13 +52,16 @@ class ProbeResult:
 
     @property
     def bottleneck(self) -> str:
-        """The bottleneck: data, copy, launch or compute."""
+        """The bottleneck: data, copy, launch, latency or compute."""
         shares = self.shares()
         waiting = max(("data", "copy"), key=lambda name: shares[name])
         if shares[waiting] >= BOTTLENECK_SHARE:
             return waiting
         if self.host_seconds is not None and self.device_seconds is not None:
-            return "launch" if self.host_seconds > self.device_seconds else "compute"
+            if self.host_seconds > self.device_seconds:
+                return "launch"
+            grows = any(what.startswith("batch ") and gain >= MIN_GAIN for what, gain in self.gains.items())
+            return "latency" if grows and self.rates_of_peak()["flop"] < IDLE_RATE else "compute"
         return max(("launch", "compute"), key=lambda name: shares[name])
 
     def shares(self) -> dict[str, float]:
@@ -92,20 +99,26 @@ class ProbeResult:
         return help or f"no setting that was tried is {MIN_GAIN} times as fast"
 
     def bottleneck_sentence(self) -> str:
-        share, rates = f"{self.shares()[self.bottleneck]:.0%} of the step time", self.rates_of_peak()
-        host, device = self.host_seconds, self.device_seconds
+        shares, rates = self.shares(), self.rates_of_peak()
+        host, device, rate = self.host_seconds, self.device_seconds, f"{rates['flop']:.0%} of the matrix-product rate"
+        if self.bottleneck == "latency":
+            return (
+                f"a kernel runs during {shares['compute']:.0%} of the step time, but they reach {rate} measured here: "
+                "they do too little work at once to fill the GPU"
+            )
+        share = f"{shares[self.bottleneck]:.0%} of the step time"
         if self.bottleneck == "data":
             made = f"{rates['data_bytes']:.0%} of the memory bandwidth measured here"
             return f"{share} is spent waiting for the batch, which is prepared at {made}"
         if self.bottleneck == "copy":
-            rate = f"{rates['copy_bytes']:.0%} of the bandwidth from pinned memory"
-            return f"{share} is spent waiting for the copy to the GPU, which runs at {rate}"
+            copying = f"{rates['copy_bytes']:.0%} of the bandwidth from pinned memory"
+            return f"{share} is spent waiting for the copy to the GPU, which runs at {copying}"
         if self.bottleneck == "launch":
             if host is None or device is None:
                 return f"{share} is needed even for a single sequence"
             computing = f"the GPU computes during {device / self.total_seconds:.0%} of the step time"
             return f"{computing}, and the host takes {1000 * host:.2g} ms to launch its {self.num_kernels} kernels"
-        return f"{share} is computation, at {rates['flop']:.0%} of the matrix-product rate measured here"
+        return f"{share} is computation, at {rate} measured here"
 
     def memory_sentence(self) -> str:
         parts = ", ".join(f"{name} {mib:.1f}" for name, mib in self.memory_mib.items())

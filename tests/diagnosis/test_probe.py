@@ -195,7 +195,13 @@ def test_what_is_said_of_a_gpu_follows_from_its_parts():
         missing_reasons=dict.fromkeys(GPU_FIELDS, NO_GPU),
     )  # fmt: skip
     assert gpu.sentence().startswith("launch-bound: the GPU computes during 14% of the step time, and the host")
-    assert replace(gpu, host_seconds=1e-4, device_seconds=0.0019).bottleneck == "compute"
+    busy = replace(gpu, host_seconds=1e-4, device_seconds=0.0019)
+    assert busy.bottleneck == "compute"
+    # A recurrent network on an H200: a kernel all the time, at 1% of its rate, and eight times the batch is faster.
+    small = replace(busy, flop_per_second=6e11, gains={"batch 128": 3.0})
+    assert small.sentence().startswith("latency-bound: a kernel runs during 95% of the step time, but they reach 1% of")
+    assert small.sentence().endswith("batch 128 would be about 3.0 times as fast")
+    assert replace(small, gains={}).bottleneck == replace(small, flop_per_second=2e13).bottleneck == "compute"
     # The wait belongs to the slower of gathering and copying, which overlap.
     rates = {"copy_bytes_per_second": 2e10, "pinned_bytes_per_second": 4e10}
     streamed = replace(gpu, data_seconds=0.01, wait_seconds=0.006, copy_seconds=0.009, gather_seconds=0.004, **rates)
