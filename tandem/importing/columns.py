@@ -145,6 +145,11 @@ class TableColumns:
     def num_distinct(self, column: str) -> int:
         return int(self.frame[column].nunique())
 
+    def never_changes(self, column: str) -> bool:
+        """Whether all cells that are not empty are equal. Faster than to count them."""
+        cells = self.frame[column].dropna()
+        return not len(cells) or bool((cells == cells.iloc[0]).all())
+
     def repeats(self, column: str) -> bool:
         return self.num_distinct(column) < max(2, 0.95 * len(self.frame))
 
@@ -233,7 +238,7 @@ def find_features(
     """The columns of `found` whose values change. `why_not`: further columns to exclude, with the reason. `hints`: what
     to say of columns without numbers instead of their kind.
     """
-    dropped = {column: "never changes" for column in found if columns.num_distinct(column) < 2} | dict(why_not or {})
+    dropped = {column: "never changes" for column in found if columns.never_changes(column)} | dict(why_not or {})
     kept, known = [column for column in found if column not in dropped], {*found, *taken}
     odd = columns.of_kind("odd", exclude=[*known])
     others = [f"{column} ({columns.advice(column)})" for column in odd]

@@ -100,8 +100,7 @@ def find_changing(columns: TableColumns, sequence: str, taken: Sequence[str]) ->
     for column in numeric:
         words = words_of(column)
         if not changes(columns, column, first).any():
-            is_same = columns.num_distinct(column) < 2
-            why_not[column] = "never changes" if is_same else "constant within every sequence"
+            why_not[column] = "never changes" if columns.never_changes(column) else "constant within every sequence"
         elif columns.kinds[column] == "whole" and words & {*LABEL_NAMES[:3]}:
             why_not[column] = "a second label, by its name"
         elif words & {*COUNTING_NAMES} and (np.diff(columns.numbers(column).to_numpy()) == 1).all():

@@ -48,7 +48,7 @@ def infer_series(columns: TableColumns, choose: Choose) -> None:
     target = choose("target", lambda: find_target(columns, columns.numeric(exclude=[time])))
     if columns.kinds[target] == "odd":
         raise ValueError(f"{columns.name}: {target!r} holds {columns.advice(target)}")
-    if columns.num_distinct(target) < 2:
+    if columns.never_changes(target):
         raise ValueError(
             f"{columns.name}: {target!r} holds one value only, so there is nothing to forecast; --target names another"
         )
