@@ -55,7 +55,7 @@ NEEDED = {
 PARTS = ("benchmarks", "flows", "stages", "tandem", "workloads", "params.yaml", "pyproject.toml")
 SEED = 0  # of the trainings
 SEEDS = [0, 1, 2]  # of the pairs that measure the speed-up: three give an interval
-FIRST = ("device", "prepare")  # other pieces need what they make
+FIRST = ("device", "hardware", "prepare-")  # other pieces need what they make
 CORE_TESTS = "tests/gpu/test_gpu.py"
 GRACE_SECONDS = 15.0  # for a process to stop: a training saves a checkpoint
 TELLING = ("tandem", "floor", "tandem graph", "graph floor", "lightning tuned", "plain tuned")
@@ -86,7 +86,7 @@ def main(options: Namespace) -> Result:
     if unknown := [name for name in options.pieces or () if name not in names]:
         raise WrongArgument(f"piece {unknown[0]!r} is not known; the pieces are {', '.join(names)}")
     if options.list:
-        lines = [f"{piece.name:<12} {about_of(out, piece)['state']:<11} {piece.about}" for piece in known]
+        lines = [f"{piece.name:<13} {about_of(out, piece)['state']:<11} {piece.about}" for piece in known]
         text = "\n".join([*lines, "", f"needs {', '.join(NEEDED)}: all are installed"])
     else:
         if not options.table:
@@ -144,18 +144,23 @@ def pieces(out: Path, quick: bool) -> list[Piece]:
 
     def trainings(workload: str) -> list[Piece]:
         return [
-            Piece(f"{workload}-{device}", f"{workload} trained and evaluated on the {name}", on(device, workload), 400,
-                  needs_gpu=device == "cuda")
-            for device, name in (("cuda", "GPU"), ("cpu", "CPU"))
+            Piece(f"prepare-{workload}", f"convert the table of {workload}, and fit the model to compare with",
+                  prepared(workload), 240, needs_gpu=False),
+            Piece(f"{workload}-cuda", f"{workload} trained and evaluated on the GPU", on("cuda", workload), 400),
+            Piece(f"{workload}-cpu", f"{workload} trained and evaluated on the CPU", on("cpu", workload), 400,
+                  needs_gpu=False),
         ]  # fmt: skip
 
     few = ("--workloads", "sign", "--rounds", "2", "--seconds", "0.1") if quick else ()
-    both = [("-m", "tandem.stage", stage, name) for name in workloads for stage in ("preprocess", "baseline")]
-    prepare = (("-m", "tandem.stage", "hardware"), *both)
+
+    def prepared(workload: str) -> tuple[tuple[str, ...], ...]:
+        return tuple(("-m", "tandem.stage", name, workload) for name in ("preprocess", "baseline"))
+
     return [
         Piece("device", "driver, versions, kernels, latencies, rates",
               (("-m", "benchmarks.latencies", "--device", "cuda"),), 120),
-        Piece("prepare", "convert the tables, and fit the models to compare with", prepare, 240, needs_gpu=False),
+        Piece("hardware", "describe the machine and the code", (("-m", "tandem.stage", "hardware"),), 120,
+              needs_gpu=False),
         *trainings("sign"),
         Piece("speed", "speed-up over this machine's CPU: sign, in alternation",
               (("-m", "tandem.stage", "speed", "sign"),), 240),
@@ -165,6 +170,9 @@ def pieces(out: Path, quick: bool) -> list[Piece]:
         *(piece for name in workloads if name != "sign" for piece in trainings(name)),
         *(Piece(f"speed-{name}", f"speed-up over this machine's CPU: {name}",
                 (("-m", "tandem.stage", "speed", name),), 240) for name in workloads if name != "sign"),
+        Piece("replicate", "sign with two more seeds on the GPU",
+              (("-m", "tandem.stage", "replicate", "sign", "cuda"), ("-m", "tandem.stage", "evaluate", "sign", "cuda")),
+              120),
         Piece("compare", "the comparison of both devices", (("-m", "tandem.stage", "compare"),), 60, needs_gpu=False),
         Piece("graph", "a captured step compared with an eager one: sign",
               (throughput("graph", "cuda", "guides", "--contenders", "tandem", "tandem graph", "--workloads", "sign"),),
@@ -271,7 +279,7 @@ def run_all(chosen: Sequence[Piece], out: Path, no_gpu: str, seconds: float, aga
 
 
 def is_delayed(out: Path, piece: Piece) -> bool:
-    return piece.name not in FIRST and about_of(out, piece)["state"] == "unfinished"
+    return not piece.name.startswith(FIRST) and about_of(out, piece)["state"] == "unfinished"
 
 
 def answer(results: Path) -> list[str]:

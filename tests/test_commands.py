@@ -182,7 +182,7 @@ def test_the_cell_of_the_notebook_installs_what_make_gpu_needs():
 
 @pytest.mark.long
 def test_make_gpu_trains_and_evaluates_without_a_gpu(tmp_path: Path):
-    pieces = ("prepare", "sign-cpu")
+    pieces = ("hardware", "prepare-sign", "sign-cpu")
     words = ["gpu", "--quick", "--out", str(tmp_path / "out"), "--pieces", *pieces]
     done = run(ROOT, sys.executable, "-m", "tandem.cli", *words)
     states = {name: json.loads((tmp_path / f"out/{name}.json").read_text())["state"] for name in pieces}

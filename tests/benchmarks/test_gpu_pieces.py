@@ -1,8 +1,23 @@
-"""`make gpu`: what happens when the time of a piece ends. Its pieces run in tests/test_commands.py."""
+"""`make gpu`: which stages it runs, and what happens when the time of a piece ends. tests/test_commands.py runs some of
+its pieces.
+"""
 
+from itertools import pairwise
 from pathlib import Path
 
-from benchmarks.gpu import Piece, about_of, run_all
+from benchmarks.gpu import Piece, about_of, pieces, run_all
+from tandem.params.reading import read_yaml
+from tests.projects import ROOT
+
+
+def test_its_pieces_run_every_stage_after_those_it_depends_on(tmp_path: Path):
+    """A new stage that is missing here would be found on a card, after minutes."""
+    commands = [command for piece in pieces(tmp_path, quick=False) for command in piece.commands]
+    first = {name: number for number, (*_, name) in reversed([*enumerate(each[:3] for each in commands)])}
+    stages = read_yaml(ROOT / "dvc.yaml")["stages"]
+    assert stages.keys() <= first.keys()
+    for before, after in pairwise(("hardware", "preprocess", "baseline", "train", "evaluate", "compare")):
+        assert first[before] < first[after], (before, after)
 
 
 def test_a_piece_that_the_time_ends_is_continued_after_the_others(tmp_path: Path, capsys):
