@@ -36,10 +36,9 @@ class Record:
     summary_lines: dict[str, str] = field(default_factory=dict)  # the same as sentences
     # Measurements that the device does not support -> the reason.
     missing_reasons: dict[str, str] = field(default_factory=dict)
-    # A training that was resumed consists of parts, one for each process. First epoch of a part -> what the GPU sampler
-    # read in it.
+    # An entry for each process that trained: its first epoch -> what the GPU's sampler read.
     sampled: dict[int, dict[str, Any]] = field(default_factory=dict)
-    # First epoch of a part -> the joules of that part, or the reason why they are unknown.
+    # The same: its first epoch -> its joules, or the reason why they are unknown.
     energy: dict[int, float | str] = field(default_factory=dict)
     # What train.json and timing.json say about the start: the commit and its patch, conditions, initial weights.
     at_start: dict[str, Any] = field(default_factory=dict)

@@ -59,7 +59,7 @@ class Run:
 
     @property
     def is_fitted(self) -> bool:
-        """Whether the model was fitted without steps. Older records name an execution mode nevertheless."""
+        """Whether the model was fitted without steps. Older records name its step execution nevertheless."""
         return "step" not in self.train["realized"]
 
     @property

@@ -30,7 +30,7 @@ class Realized(TypedDict):
 
     threads: NotRequired[int]  # only if another number would change the result
     precision: str
-    step: NotRequired[str]  # the execution mode: eager, graph or compile; absent for a fitted model: it takes no steps
+    step: NotRequired[str]  # eager, graph or compile; absent for a fitted model: it takes no steps
     grad_accum_steps: int
     workers: NotRequired[int]  # if there are several
     batch_size: NotRequired[int]  # of all workers, if `scaling` changed it
