@@ -327,7 +327,7 @@ def publish_until_idle(dvc_process: Any = None) -> None:
                         make_tables()  # the store's file may have been removed
                 publication.retry_at = time.monotonic() + RETRY_SECONDS if problem else 0.0
         is_idle = now - last_written > IDLE_SECONDS if dvc_process is None else not dvc_process.is_running()
-        # What is still here and has a time of its next attempt has failed: what was published is gone by the next round.
+        # What is still here and has a time for its next attempt has failed: what was published is gone by then.
         has_tried_all = all(publication.retry_at for publication in publications.values())
         if is_idle and not has_writer and has_tried_all:
             return

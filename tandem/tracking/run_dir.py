@@ -39,7 +39,7 @@ GROUP_TAG = "tandem.group"  # on runs that differ only in their seed: the run ke
 WAIT_SECONDS = 30.0  # timeout for MLflow's ids at the end of a stage
 PUBLISHER = "tandem.tracking.publisher"
 PUBLISHER_LOG = RUNS / "publisher.log"
-DVC_PID = "TANDEM_DVC_PID"  # the process that runs DVC, with which the publisher ends; set by `make repro` and the flows
+DVC_PID = "TANDEM_DVC_PID"  # the process that runs DVC; the publisher ends with it
 publishers: list["subprocess.Popen[bytes]"] = []  # started by this process
 
 
