@@ -30,6 +30,7 @@ from tests.shapes import (
         ("t.csv", {"sep": ";", "decimal": ","}, "utf-8"),
         ("t.tsv", {"sep": "\t"}, "utf-8"),
         ("t.txt", {"sep": " "}, "utf-8"),
+        ("t.txt", {"sep": "|"}, "utf-8"),
     ],
 )
 def test_text_of_any_encoding_and_separator_is_read(tmp_path: Path, name: str, options: dict[str, Any], encoding: str):
