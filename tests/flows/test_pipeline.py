@@ -34,6 +34,7 @@ from tests.projects import (
     unpublished,
     wait_for,
     wait_until_published,
+    without_publisher,
 )
 
 yaml = pytest.importorskip("yaml")
@@ -159,8 +160,8 @@ def test_a_change_while_it_trains_is_not_recorded_as_its_result(
     prepared: Path, tmp_path: Path, saw: Callable[[str], None]
 ):
     """params.yaml is edited in epoch 3 of 6"""
-    project = copy_of(prepared, tmp_path / "project", TINY.replace("epochs: 3", "epochs: 6"))
-    repro = start_training(project, **held(tmp_path / "held", 3, forks=False))
+    project = without_publisher(copy_of(prepared, tmp_path / "project", TINY.replace("epochs: 3", "epochs: 6")))
+    repro = start_training(project, **held(tmp_path / "held", 3))
     read_until(repro, "epoch 3/")
     (project / "params.yaml").write_text(TINY.replace("epochs: 3", "epochs: 5"))
     (tmp_path / "held/go").touch()

@@ -32,6 +32,7 @@ from tests.projects import (
     start,
     tandem,
     wait_for,
+    without_publisher,
 )
 
 TRACKED = [f"results/{name}" for name in ("losses.csv", "scores.json", "seconds.csv", "timings.json")]
@@ -40,7 +41,7 @@ TRACKED = [f"results/{name}" for name in ("losses.csv", "scores.json", "seconds.
 @pytest.fixture(scope="module")
 def experiment(trained: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     """A project whose results are committed, after an experiment in its workspace; and what the experiment printed."""
-    project = copy_of(trained, tmp_path_factory.mktemp("published") / "project")
+    project = without_publisher(copy_of(trained, tmp_path_factory.mktemp("published") / "project"))
     commit(project)
     return project, dvc(project, "exp", "run", "--name", "shorter", "-S", "tiny.train.epochs=2").stdout
 
@@ -128,7 +129,7 @@ def test_a_device_that_was_added_is_not_trained_and_one_that_was_removed_has_no_
 
 def test_the_training_of_another_workload_makes_no_row_outdated(trained: Path, tmp_path: Path):
     block = TINY[TINY.index("tiny:\n") :].replace("tiny:\n", "other:\n", 1)
-    project = copy_of(trained, tmp_path / "project")
+    project = without_publisher(copy_of(trained, tmp_path / "project"))
     shutil.copytree(project / "workloads/tiny", project / "workloads/other")
     (project / "params.yaml").write_text(TINY.replace("[tiny]", "[tiny, other]") + block)
     dvc(project, "repro", "train@other-cpu")
