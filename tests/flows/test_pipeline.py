@@ -18,9 +18,11 @@ from tests.projects import (
     PLACES,
     ROOT,
     TINY,
+    add_workload,
     copy_of,
     dvc,
     environment,
+    error_of,
     git,
     held,
     make_project,
@@ -182,7 +184,7 @@ def test_a_loss_that_is_no_number_stops_the_training(ready: Path, saw: Callable[
     (ready / "params.yaml").write_text(text.replace("epochs: 3", "epochs: 12"))
     done = stage(ready, "train", "tiny", "cpu", "0", check=False, publishes=False)
     assert done.returncode == 1 and "Traceback" not in done.stdout
-    message = next(line for line in done.stdout.splitlines() if line.startswith("error: "))
+    message = error_of(done.stdout)
     assert re.search(r"the training loss is (nan|inf) in epoch \d", message) and "train.learning_rate" in message
     assert not list((ready / "results/runs/tiny/cpu").rglob("*.*")), "nothing passes for a result"
     saw(message)
@@ -230,7 +232,7 @@ def test_an_experiment_on_a_missing_gpu_names_the_commands_that_restore_everythi
     command = (sys.executable, "-m", "dvc", "exp", "run", "-S", "devices=[cuda]")  # a stage waits for the end of DVC
     done = run(project, *command, check=False, CUDA_VISIBLE_DEVICES="")
     assert done.returncode != 0
-    saw(next(line for line in done.stdout.splitlines() if line.startswith("error: ")))
+    saw(error_of(done.stdout))
     assert "device 'cuda' is not available: " in done.stdout and "use auto or cpu" in done.stdout
     restoring = re.search(r"to restore them, run `(.*?)`", done.stdout)
     assert restoring and done.stdout.splitlines()[-1] == f"to restore both: {restoring[1]}", done.stdout
@@ -255,7 +257,7 @@ def test_after_a_refused_experiment_the_printed_command_restores_params_yaml(
         assert done.returncode != 0
         changed = (project / "params.yaml").read_bytes()
         assert changed != committed and len(changed) == len(committed)
-        saw(next(line for line in done.stdout.splitlines() if line.startswith("error: ")))
+        saw(error_of(done.stdout))
         command = re.search(r"to restore (?:it|them), run `(.*?)`", done.stdout)
         assert command and done.stdout.splitlines()[-1].endswith(f": {command[1]}"), done.stdout
         of_devices = value.startswith("devices")  # results are removed too
@@ -272,14 +274,12 @@ def test_an_experiment_in_a_copy_names_the_data_that_git_does_not_track(
 ):
     """a new workload that git does not track; `dvc exp run --temp`; then the command that it gave"""
     project = copy_of(prepared, tmp_path / "project")
-    shutil.copytree(project / "workloads/tiny", project / "workloads/new")
-    block = TINY[TINY.index("tiny:\n") :].replace("tiny:\n", "new:\n", 1)
-    (project / "params.yaml").write_text(TINY.replace("[tiny]", "[tiny, new]", 1) + block)
+    add_workload(project, "new")
     experiment = ("exp", "run", "--temp", "-S", "new.preprocess.seed=1", "preload@new-cpu")
     refused = dvc(project, *experiment, check=False)
     sentence = "git does not track workloads/new/data, so the experiment lacks it; run `git add workloads/new/data`"
     assert refused.returncode != 0 and sentence in refused.stdout and "Errno" not in refused.stdout, refused.stdout
-    saw(next(line for line in refused.stdout.splitlines() if line.startswith("error: ")))
+    saw(error_of(refused.stdout))
     run(project, "git", "add", "workloads/new/data")
     assert "preload@new-cpu" in ran(dvc(project, *experiment).stdout)
 

@@ -20,6 +20,7 @@ from tandem.runs import provenance
 from tests.projects import (
     ROOT,
     TINY,
+    add_workload,
     commit,
     copy_of,
     dvc,
@@ -128,10 +129,8 @@ def test_a_device_that_was_added_is_not_trained_and_one_that_was_removed_has_no_
 
 
 def test_the_training_of_another_workload_makes_no_row_outdated(trained: Path, tmp_path: Path):
-    block = TINY[TINY.index("tiny:\n") :].replace("tiny:\n", "other:\n", 1)
     project = without_publisher(copy_of(trained, tmp_path / "project"))
-    shutil.copytree(project / "workloads/tiny", project / "workloads/other")
-    (project / "params.yaml").write_text(TINY.replace("[tiny]", "[tiny, other]") + block)
+    add_workload(project, "other")
     dvc(project, "repro", "train@other-cpu")
     row = shown_rows(project)["here, now"]
     assert row["score"] and not row["outdated"]
@@ -286,10 +285,7 @@ def test_workloads_without_results_here_keep_those_of_the_commit(project: Path):
     """As `tandem new other FILE --run` in a new clone."""
     git(project, "checkout", "-q", ".")
     shutil.rmtree(project / "results/runs")
-    shutil.copytree(project / "workloads/tiny", project / "workloads/other")
-    params = (project / "params.yaml").read_text()
-    block = params[params.index("tiny:\n") :].replace("tiny:\n", "other:\n", 1)
-    (project / "params.yaml").write_text(params.replace("[tiny]", "[tiny, other]", 1) + block)
+    add_workload(project, "other")
     before = {path: (project / path).read_text() for path in TRACKED}
     output = tandem(project, "repro", "other").stdout
     assert "evaluate@other-cpu" in output and "tiny" not in output
