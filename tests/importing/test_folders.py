@@ -86,27 +86,29 @@ def test_a_folder_of_files_labelled_by_a_table(tmp_path: Path):
         planned(folder)
 
 
-def test_folders_called_train_and_test_are_the_split(tmp_path: Path):
-    folder = write_files(
-        tmp_path / "data", lambda number: f"{'train' if number < 12 else 'test'}/{LABELS[number]}/r_{number:02}.csv"
-    )
-    assert expect(folder, ordered=False).summary["num_per_split"]["test"] == 6
-
-
-def test_folders_of_people_are_in_one_split(tmp_path: Path):
-    for name, form in (("a", "s{1:02}/{0}"), ("b", "{0}/s{1:02}")):  # person/label or label/person
-        folder = write_files(tmp_path / name, lambda n, form=form: f"{form.format(LABELS[n], n // 3)}/r_{n:02}.csv")
-        plan = expect(folder, ordered=False)
-        assert plan.workload.preprocess.groups.startswith("folder") and sum(plan.summary["num_groups"].values()) == 6
-
-
-def test_folders_of_people_are_groups_below_train_and_test(tmp_path: Path):
+@pytest.mark.parametrize(
+    ("form", "num_groups"),
+    [
+        ("{split}/{label}", None),
+        ("s{person:02}/{label}", 6),
+        ("{label}/s{person:02}", 6),
+        ("{split}/s{person:02}/{label}", 6),
+    ],
+)
+def test_folders_are_labels_people_who_are_in_one_split_and_the_split(
+    tmp_path: Path, form: str, num_groups: int | None
+):
     def name(number: int) -> str:
-        return f"{'train' if number < 12 else 'test'}/s{number // 3:02}/{LABELS[number]}/r_{number:02}.csv"
+        split = "train" if number < 12 else "test"
+        return f"{form.format(split=split, label=LABELS[number], person=number // 3)}/r_{number:02}.csv"
 
     plan = expect(write_files(tmp_path / "data", name), ordered=False)
-    assert plan.workload.preprocess.groups.startswith("folder") and plan.summary["num_groups"]["test"] == 2
-    assert sum(plan.summary["num_groups"].values()) == 6
+    if "split" in form:
+        assert plan.summary["num_per_split"]["test"] == 6
+    if num_groups:
+        assert plan.workload.preprocess.groups.startswith("folder")
+        assert sum(plan.summary["num_groups"].values()) == num_groups
+        assert plan.summary["num_groups"]["test"] == 2 or "split" not in form
 
 
 @pytest.mark.parametrize("step", ["frame", "time"])
