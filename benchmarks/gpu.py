@@ -180,7 +180,8 @@ def pieces(out: Path, quick: bool) -> list[Piece]:
         Piece("guides", "throughput at the guides' sizes, main contenders",
               (throughput("guides", "cuda", "guides", "--contenders", *TELLING),), 420),
         Piece("folklore", "the claims of popular guides, measured",
-              (("-m", "benchmarks.folklore", "--device", "cuda", *(("cell", "--seconds", "0.1") if quick else ())),), 300),
+              (("-m", "benchmarks.folklore", *(("cell", "--seconds", "0.1") if quick else ()), "--device", "cuda"),),
+              300),
         Piece("tests", "every other test that needs a GPU",
               tuple(tests("gpu and not gpu_time", name)
                     for name in (gpu_tests[:1] if quick else gpu_tests)), 540, in_copy=False, are_independent=True),

@@ -84,7 +84,8 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
-    if collected := config.pluginmanager.get_plugin("catalogue"):
+    collected = config.pluginmanager.get_plugin("catalogue")
+    if collected and collected.rows:  # --collect-only ran none, and the table of those that ran stays
         table = collected.table()
         catalogue.write(config.getoption("--catalogue"), table)
         terminalreporter.section("what was survived")

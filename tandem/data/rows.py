@@ -55,6 +55,8 @@ def to_sequences(
     ids = distinct if ids is None else ids
     has_times = pa.types.is_temporal(table.columns[columns.step].type)
     step = read_numbers(table, columns.step, keep_whole=True)
+    if not has_times and (mistake := digits_of_times(step, columns.step)):
+        raise ValueError(f"{table.name}: {mistake}")
     num_sequences = len(ids)
     order, repeats = order_by_step(table, columns, codes, ids, step)
     lengths = np.bincount(codes if order is None else codes[order], minlength=num_sequences).astype(np.int32)
@@ -182,6 +184,26 @@ def is_given(table: RawTable, feature: str) -> np.ndarray:
     """(R,) whether the feature has a value. Leaves the column in the table."""
     alone = replace(table, columns={feature: table.columns[feature]}, missing=Counter())
     return ~np.isnan(read_numbers(alone, feature, allow_missing=True, keep_whole=True))
+
+
+def digits_of_times(step: np.ndarray, name: str) -> str:
+    """A sentence if every number of the column `name` is a time written in digits, such as 20240131 or 20240131095955;
+    else empty. As numbers, two seconds or days would be far apart where a minute or a month ends.
+    """
+    if not len(step) or (step.dtype.kind == "f" and (step % 1 != 0).any()):
+        return ""
+    for form, num in (("%Y%m%d", 0), ("%Y%m%d%H%M", 2), ("%Y%m%d%H%M%S", 3)):
+        dates = step // 100**num
+        year, month, day = dates // 10000, dates // 100 % 100, dates % 100
+        is_date = (year >= 1900) & (year <= 2100) & (month >= 1) & (month <= 12) & (day >= 1) & (day <= 31)
+        parts = [step // 100**place % 100 for place in range(num)]  # the smallest first
+        if is_date.all() and all((part < (24 if at == num - 1 else 60)).all() for at, part in enumerate(parts)):
+            return (
+                f"column {name!r} holds numbers like {int(step[0])}, which are times as well as numbers; write times: "
+                f"table[{name!r}] = pandas.to_datetime(table[{name!r}], format='{form}'); or number the rows of each "
+                "sequence"
+            )
+    return ""
 
 
 def remarks_about_wraps(codes: np.ndarray, step: np.ndarray, name: str) -> list[str]:

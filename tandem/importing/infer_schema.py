@@ -1,6 +1,6 @@
 """From a table's columns and the given options to the workload's task and section `preprocess`, with reasons.
 
-The rules are heuristics (see the table in docs/own-data.md); options override them. Reads and writes no file.
+The rules are heuristics (see the table in docs/files.md); options override them. Reads and writes no file.
 """
 
 from collections.abc import Callable, Mapping

@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 
 from tandem.command import NO_ANSWER, CommandError, WrongArgument
-from tandem.data.rows import NO_EVENT, alike_labels, repeated_step
+from tandem.data.rows import NO_EVENT, alike_labels, digits_of_times, repeated_step
 from tandem.data.splits import SPLITS
 from tandem.data.tables import MISSING
 from tandem.importing.columns import (
@@ -39,15 +39,19 @@ MOST_REPEATS = 0.5  # the share of rows up to which a repeated step is a mistake
 FEW_WORDS, MOST_WORDS = 10, 50  # of a column whose words may become features
 MOST_RARE = 10  # of more whole numbers, some in fewer sequences than splits, each is rarely a class
 MISTAKEN_SHARE = 0.05  # of the sequences, in which a label may change by mistake
+INCREASES = "it increases from row to row in every sequence"
+UNEVEN = 0.01  # of the usual distance of two rows, by which a clock's may differ
 FAR_FEWER = 4  # times fewer stretches of equal labels than by chance
 OF_SEQUENCES = ("sequence", "step", "label")  # options that only this kind of table has
 
 
 def infer_sequences(columns: TableColumns, choose: Choose, options: Mapping[str, Any]) -> None:
     sequence = choose("sequence", lambda: find_sequence(columns))
-    step = choose("step", lambda: next(find_steps(columns, sequence), (None, "")))
+    step = choose("step", lambda: likeliest_step(columns, sequence))
     if step is None:
         raise NotFound(without_step(columns, sequence))
+    if columns.kinds[step] != "time" and (mistake := digits_of_times(columns.numbers(step).to_numpy(), step)):
+        raise ValueError(f"{columns.name}: {mistake}")
     label = choose("label", lambda: find_label(columns, sequence, step, options))
     if columns.frame[label].nunique(dropna=False) < 2:
         raise ValueError(f"{columns.name}: {label!r} holds one value only; a label needs two; --label names another")
@@ -328,23 +332,65 @@ def labelled_ids(columns: TableColumns) -> list[str]:
     return found
 
 
+def likeliest_step(columns: TableColumns, sequence: str) -> tuple[str | None, str]:
+    """The likeliest step; None if there is none. Of two signals that increase, the user says which one is a clock."""
+    found = [*find_steps(columns, sequence)]
+    if not found:
+        return None, ""
+    first, others = found[0][0], [column for column, _ in found[1:] if columns.kinds[column] != "time"]
+    if others and columns.kinds[first] != "time" and not named(STEP_NAMES, [first]):
+        if not is_even(columns, sequence, first) and not named(STEP_NAMES, others):
+            options = " or ".join(f"--step {shlex.quote(column)}" for column in (first, *others))
+            raise CommandError(
+                f"{columns.name}: {shortened([first, *others])} increase in every sequence, none in equal steps, so "
+                f"each may be the step; give {options}; the others are features then",
+                NO_ANSWER,
+            )
+    return found[0]
+
+
 def find_steps(columns: TableColumns, sequence: str, of: Sequence[str] | None = None) -> Iterator[Choice]:
     """Columns (of those given) that increase in every sequence, or have a matching name and no duplicates within one;
-    the likeliest first.
+    the likeliest first: by name, then times, then what increases in equal steps, as a clock and a counter do, and the
+    same in every sequence, then other numbers.
     """
     codes = columns.codes(sequence)
     order = np.argsort(codes, kind="stable")
     same = codes[order][1:] == codes[order][:-1]
-    candidates = [*columns.of_kind("whole", "time", exclude=[sequence]), *columns.of_kind("number", exclude=[sequence])]
-    candidates = candidates if of is None else [*of]
-    names = named(STEP_NAMES, candidates)
+    candidates = columns.of_kind("whole", "time", "number", exclude=[sequence]) if of is None else [*of]
+    names, unnamed = named(STEP_NAMES, candidates), []
     for column in dict.fromkeys((*names, *candidates)):
         values = columns.numbers(column).to_numpy()
         ordered = values[order]
         if (ordered[1:] > ordered[:-1])[same].all() and np.isfinite(values).all():
-            yield column, "it increases from row to row in every sequence"
+            if column in names:
+                yield column, INCREASES
+            else:
+                unnamed.append(column)
         elif column in names and not columns.frame.duplicated([sequence, column]).any():
             yield column, "by its name; no value repeats within a sequence"
+    if len(unnamed) > 1:
+        unnamed.sort(key=lambda column: likelihood_of_a_clock(columns, sequence, column))
+    yield from ((column, INCREASES) for column in unnamed)
+
+
+def likelihood_of_a_clock(columns: TableColumns, sequence: str, column: str) -> int:
+    """A rank, the likeliest first, of a column that increases in every sequence."""
+    if columns.kinds[column] == "time":
+        return 0
+    if not is_even(columns, sequence, column):
+        return 4 if columns.kinds[column] == "number" else 3
+    codes = columns.codes(sequence)
+    starts = columns.numbers(column).to_numpy()[np.unique(codes, return_index=True)[1]]
+    return 1 if (starts == starts[0]).all() else 2
+
+
+def is_even(columns: TableColumns, sequence: str, column: str) -> bool:
+    """Whether the numbers increase by the same amount from row to row, in all sequences; jumps of a few are gaps."""
+    codes = columns.codes(sequence)
+    order = np.argsort(codes, kind="stable")
+    distances = np.diff(columns.numbers(column).to_numpy()[order])[np.diff(codes[order]) == 0]
+    return bool((np.abs(distances / np.median(distances) - 1) < UNEVEN).mean() > 0.9)
 
 
 def find_label(columns: TableColumns, sequence: str, step: str, options: Mapping[str, Any]) -> Choice:

@@ -11,7 +11,7 @@ from typing import Any
 from tandem.command import WrongArgument
 from tandem.files import params_file, read_json
 from tandem.params.own_components import params_type, workload_type
-from tandem.params.parsing import MOVED, InvalidParams, literal, nearest, parse, prefixed, replaced
+from tandem.params.parsing import InvalidParams, literal, nearest, parse, prefixed, replaced
 from tandem.params.reading import PARAMS, read_yaml
 from tandem.params.schema import OPTIONAL, WITH_OWN_LOOP, Params, Workload
 
@@ -66,9 +66,7 @@ def parse_workload(name: str, block: Any, overrides: dict[str, Any]) -> Workload
 
 def changed(name: str, block: Any, overrides: dict[str, Any]) -> Any:
     advice = "; write a name of its block, such as train.batch_size, or override it for other workloads only"
-    return replaced(
-        block, overrides, OPTIONAL, lambda unknown: f"{name} has no {unknown!r}{MOVED.get(unknown, advice)}"
-    )
+    return replaced(block, overrides, OPTIONAL, lambda unknown: f"{name} has no {unknown!r}{advice}")
 
 
 parse_block = prefixed("params.yaml")(parse_workload)

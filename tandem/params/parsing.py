@@ -17,16 +17,6 @@ from pydantic import TypeAdapter, ValidationError
 from tandem.messages import nearest, one_line, shown
 from tandem.parts import MAX_WHOLE
 
-# Keys of older versions, with their replacements.
-MOVED = {
-    "train.seed": "; write `seeds: [0]` at the top of params.yaml, a training with each",
-    "augment.group": "; it is called coupled_features now",
-    "train.accumulation": "; it is called grad_accum_steps now",
-    "train.clip_norm": "; it is called max_grad_norm now",
-    "train.on_out_of_memory": "; remove it, and write `devices: [cpu]` to train on the CPU",
-    "preload.residency": "; it is called data_location now",
-}
-
 # Records lack keys that are newer than they are, and those made before they contained every key lack the keys at their
 # default. Such a record means the value that the key had when it was introduced.
 INTRODUCED = {
@@ -98,8 +88,7 @@ def explained(mistakes: list[Any], schema: dict[str, Any], where: str) -> Invali
         why = first["ctx"]["error"] if kind == "value_error" else "a key must be text"
         return InvalidParams(f"{parent} has the key {shown(value)}; {why}", keys)
     if kind == "unexpected_keyword_argument":
-        hint = MOVED.get(f"{parent.split('.')[-1]}.{keys[-1]}") or nearest(keys[-1], section["properties"])
-        return InvalidParams(f"{name} is not a known key{hint}", keys)
+        return InvalidParams(f"{name} is not a known key{nearest(keys[-1], section['properties'])}", keys)
     if kind == "missing":
         missing = [each["loc"][-1] for each in mistakes if each["type"] == kind and each["loc"][:-1] == loc[:-1]]
         return InvalidParams(format_missing(parent, missing, section["properties"], value), keys[:-1])

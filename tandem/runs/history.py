@@ -86,7 +86,7 @@ def history_row(epoch: Epoch, score: str) -> dict[str, Any]:
 
 
 def timing_row(epoch: Epoch, num_samples: int, warmup_epochs: int, is_timed: bool = True) -> dict[str, Any]:
-    """A row of timings.csv. Without `is_timed`, it has the time of day and no measurement."""
+    """A row of timings.csv. Without `is_timed`, it has the time of day and the norms, and no measurement."""
     measured = epoch.training
     values = {**vars(measured), **epoch.scalars}
     row = {
@@ -99,7 +99,7 @@ def timing_row(epoch: Epoch, num_samples: int, warmup_epochs: int, is_timed: boo
         "validation_seconds": epoch.validation.seconds,
         **{name: peak_of(epoch, name) for name in ("peak_allocated_mib", "peak_reserved_mib")},
     }
-    return row if is_timed else row | dict.fromkeys(EPOCH_METRICS)
+    return row if is_timed else row | dict.fromkeys(EPOCH_METRICS.keys() - epoch.scalars.keys())
 
 
 def peak_of(epoch: Epoch, name: str) -> float | None:

@@ -34,7 +34,7 @@ from tandem.tracking.connection import (
 )
 from tandem.tracking.headline import PARENT_TAG
 from tandem.tracking.run_dir import GROUP_TAG, STAGES, run_dirs
-from tandem.tracking.store import shown, tracking_uri
+from tandem.tracking.store import tracking_uri
 
 IDLE_SECONDS = 10.0
 POLL_SECONDS = 0.1
@@ -149,11 +149,6 @@ class Publication:
         """
         found = self.search(RUN_KEY_TAG, run_key)
         if not found:
-            if not about.get("params"):
-                raise ValueError(
-                    f"MLflow at {shown(tracking_uri())} does not have the training of this evaluation, and an earlier "
-                    f"version of Tandem kept no record of it; `rm -r {relative(self.folder)}` discards the evaluation"
-                )
             tags = {RUN_KEY_TAG: run_key, **tags}
             return self.client.create_run(self.experiment_id, about["started_ms"], tags, run_name=name)
         is_empty = {run.info.run_id: not (run.data.params or run.data.metrics) for run in found}
@@ -265,8 +260,6 @@ class Publication:
         """Set the run's status to that of the training, and return it. MLflow itself would show a killed run as RUNNING
         forever.
         """
-        if not self.about.get("params"):  # the evaluation of a training by an earlier version
-            return ""
         train, run = self.ended.get("train"), self.client.get_run(self.run_id)
         wanted = train["status"] if train else "RUNNING" if has_writer else "KILLED"
         if run.info.status != wanted:

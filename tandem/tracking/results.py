@@ -281,14 +281,9 @@ def add_training(context: RunContext, trained: Run, run_dir: RunDir) -> None:
     """Write the whole training to the run directory of its evaluation. MLflow may lack it: it was trained in another
     clone, the store or the run was deleted, or the evaluation has other settings and so a run of its own.
     """
-    try:
-        content, source = trained.read(MLFLOW_RECORD)
-    except FileNotFoundError:  # an earlier version trained: MLflow gets the evaluation only if it has the training
-        if "name" not in run_dir.about:
-            run_dir.write_info(context.workload, "")
-        return
+    content, source = trained.read(MLFLOW_RECORD)
     saved = files.parse_json(content, source)
-    saved["end"]["metrics"] |= totals(trained.timing)  # an earlier version may have had another name for one of them
+    saved["end"]["metrics"] |= totals(trained.timing)
     saved["run"]["tags"] |= why_no_vram(trained.timing)
     if settings := other_settings(context, trained):
         run = saved["run"]

@@ -277,7 +277,7 @@ def test_settings_are_valid_at_every_size(task: str, num: int):
 
 
 def test_every_documented_command_is_valid():
-    table = (ROOT / "docs/own-data.md").read_text(encoding="utf-8")
+    table = (ROOT / "docs/files.md").read_text(encoding="utf-8")
     commands = [
         cell for row in re.findall(r"^\|.*`tandem new hand.*\|$", table, re.MULTILINE) for cell in row.split("|")[2:3]
     ]

@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from tandem.command import CommandError
 from tandem.importing import new_workload
 from tests import refusals
 from tests.own_tables import (
@@ -220,6 +221,35 @@ def test_a_reading_that_is_called_like_a_step_is_a_feature(tmp_path: Path, colum
     assert (column in plan.workload.preprocess.columns.features) == is_feature
     if not is_feature:
         assert f"{column} (orders the rows too)" in str(new_workload.summary_lines(plan))
+
+
+@pytest.mark.parametrize("clock", ["elapsed", "Zeit_s", "sample"])
+@pytest.mark.parametrize("starts_at", [0.0, 100.0])
+def test_a_signal_that_rises_is_a_feature_beside_a_clock(tmp_path: Path, clock: str, starts_at: float):
+    """A force, a distance or a dose rises too; only a clock rises in equal steps, usually from the same number."""
+    table = table_with().drop(columns="frame")
+    position = table.groupby("clip").cumcount()
+    number = pd.factorize(table["clip"])[0]
+    table.insert(1, "force", 10 + position + 2 * (number % 2))  # in equal steps too, but from two numbers
+    table.insert(2, "depth", position + 0.3 * np.sin(7.0 * np.arange(len(table))))
+    table.insert(3, clock, starts_at + 0.05 * position)
+    plan = planned(saved(table, tmp_path / "t.csv"))
+    assert chosen(plan)["step"] == clock and {"force", "depth"} <= {*plan.workload.preprocess.columns.features}
+    without = saved(table.drop(columns=[clock, "force"]).assign(dose=table["depth"] ** 2), tmp_path / "u.csv")
+    with pytest.raises(CommandError, match="'?depth, dose increase in every sequence.* --step depth or --step dose"):
+        planned(without)
+
+
+def test_times_written_in_digits_are_no_steps(tmp_path: Path):
+    """As numbers, two seconds lie 41 apart where a minute ends."""
+    seconds = pd.Timestamp("2024-01-31 23:59:50") + pd.to_timedelta(np.arange(24 * 20), unit="s")
+    for form, freq in (("%Y%m%d%H%M%S", 1), ("%Y%m%d%H%M", 60), ("%Y%m%d", 86400)):
+        times = seconds[0] + (seconds - seconds[0]) * freq
+        table = table_with().assign(frame=times[: len(table_with())].strftime(form).astype(int))
+        with pytest.raises(ValueError, match=f"which are times as well as numbers; write times: .*{form}"):
+            planned(saved(table, tmp_path / "t.csv"))
+        plan = planned(saved(table.assign(frame=table["frame"] + 99), tmp_path / "t.csv"), "--missing", "refuse")
+        assert chosen(plan)["step"] == "frame"  # 20240199 is no day
 
 
 @pytest.mark.parametrize(
