@@ -6,16 +6,7 @@ import numpy as np
 import pytest
 
 from tests import own_tables
-from tests.shapes import (
-    LABELS,
-    PEOPLE,
-    expect,
-    padded,
-    planned,
-    question,
-    recordings,
-    written,
-)
+from tests.shapes import LABELS, PEOPLE, expect, padded, planned, question, recordings, written
 
 
 @pytest.mark.parametrize("axes", ["NTC", "NCT"])

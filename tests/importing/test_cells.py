@@ -13,17 +13,7 @@ from tandem.data import source_module
 from tandem.data.rows import to_sequences
 from tandem.data.tables import from_frame, read_table
 from tandem.importing import new_workload
-from tests.own_tables import (
-    LABELS,
-    clips,
-    planned,
-    refusal,
-    remarks,
-    saved,
-    series,
-    table_with,
-    with_cells,
-)
+from tests.own_tables import LABELS, clips, planned, refusal, remarks, saved, series, table_with, with_cells
 
 ENDINGS = pytest.mark.parametrize("ending", ["csv", "parquet"])
 WORDS = ("NA", "-", "?", "NULL", "n/a", "", "NA")

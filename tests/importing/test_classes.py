@@ -6,15 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from tests.own_tables import (
-    LABELS,
-    clips,
-    planned,
-    reasons,
-    refusal,
-    remarks,
-    saved,
-)
+from tests.own_tables import LABELS, clips, planned, reasons, refusal, remarks, saved
 
 
 def test_a_class_with_too_few_sequences_is_left_out_or_in_train(tmp_path: Path):

@@ -9,13 +9,7 @@ import pytest
 
 from tandem.importing import shapes
 from tests import refusals
-from tests.own_tables import (
-    planned,
-    refusal,
-    saved,
-    series,
-    text_table,
-)
+from tests.own_tables import planned, refusal, saved, series, text_table
 
 
 @pytest.mark.parametrize("form", ["%d/%m/%Y", "%m/%d/%Y %H:%M", "%d.%m.%Y", "%Y/%m/%d"])

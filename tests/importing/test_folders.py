@@ -8,16 +8,7 @@ import pandas as pd
 import pytest
 
 from tests import own_tables
-from tests.shapes import (
-    LABELS,
-    PEOPLE,
-    expect,
-    numbered_recording,
-    planned,
-    question,
-    recordings,
-    write_files,
-)
+from tests.shapes import LABELS, PEOPLE, expect, numbered_recording, planned, question, recordings, write_files
 
 
 def write_recordings(folder: Path, name: Callable[[int, int], str], column: str) -> Path:
@@ -32,8 +23,16 @@ def write_recordings(folder: Path, name: Callable[[int, int], str], column: str)
     return folder
 
 
-@pytest.mark.parametrize("column", ["class", "label", "Activity"])
-@pytest.mark.parametrize("name", ["0{}/{}_raw.txt", "s{}/run{}.parquet", "made/P{}/{}.txt"])
+@pytest.mark.parametrize(
+    ("name", "column"),
+    [
+        ("0{}/{}_raw.txt", "class"),
+        ("s{}/run{}.parquet", "class"),
+        ("made/P{}/{}.txt", "class"),
+        ("made/P{}/{}.txt", "label"),
+        ("s{}/run{}.parquet", "Activity"),
+    ],
+)
 def test_a_label_that_changes_within_files_comes_before_numbered_folders(tmp_path: Path, name: str, column: str):
     """The number of a person once was the class, and the label of each row was left out."""
     plan = own_tables.planned(write_recordings(tmp_path / "d", name.format, column))

@@ -12,14 +12,7 @@ import pandas as pd
 import pytest
 
 from tandem.importing import new_workload
-from tests.own_tables import (
-    LABELS,
-    clips,
-    planned,
-    refusal,
-    saved,
-    series,
-)
+from tests.own_tables import LABELS, clips, planned, refusal, saved, series
 
 UNITS = {
     "in each column": "id,s,m/s2,g,class",

@@ -10,14 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from tests import refusals
-from tests.shapes import (
-    LABELS,
-    padded,
-    planned,
-    wide_table,
-    write_files,
-    written,
-)
+from tests.shapes import LABELS, padded, planned, wide_table, write_files, written
 
 
 def arrays(path: Path, **named: np.ndarray) -> Path:

@@ -8,18 +8,7 @@ import pandas as pd
 import pytest
 
 from tandem.data import source_module
-from tests.own_tables import (
-    LABELS,
-    chosen,
-    clips,
-    people,
-    planned,
-    refusal,
-    remarks,
-    saved,
-    series,
-    with_cells,
-)
+from tests.own_tables import LABELS, chosen, clips, people, planned, refusal, remarks, saved, series, with_cells
 
 ENDINGS = pytest.mark.parametrize("ending", ["csv", "parquet"])
 

@@ -13,11 +13,7 @@ import pytest
 
 from tandem.importing import text_tables
 from tests import own_tables
-from tests.shapes import (
-    expect,
-    long_table,
-    planned,
-)
+from tests.shapes import expect, long_table, planned
 
 
 @pytest.mark.parametrize(
