@@ -15,6 +15,7 @@ import pytest
 from dvc.utils.hydra import apply_overrides
 
 from tests.projects import (
+    EVALUATED,
     PLACES,
     ROOT,
     TINY,
@@ -26,11 +27,11 @@ from tests.projects import (
     git,
     held,
     make_project,
-    reproduce,
     run,
     run_path,
     shell,
     stage,
+    stages_at_once,
     start,
     tandem,
     unpublished,
@@ -73,7 +74,7 @@ def test_every_path_of_dvc_yaml_is_the_stores():
 
 def test_two_processes_give_the_same_bytes(trained: Path, tmp_path: Path):
     again = make_project(tmp_path / "again")
-    reproduce(again, publishes=False)
+    stages_at_once(again, *EVALUATED, publishes=False)
     assert hashes(again) == hashes(trained)
 
 
