@@ -103,3 +103,9 @@ def remarks(plan: new_workload.WorkloadPlan) -> str:
     found = "; ".join(plan.summary.get("remarks", ()))
     assert found in "; ".join(line.split("  remark    ")[-1] for line in new_workload.summary_lines(plan))
     return found
+
+
+def text_table(path: Path, delimiter: str, **columns: list[str]) -> Path:
+    """The cells as they are, in quotes where they have to."""
+    pd.DataFrame(columns).to_csv(path, index=False, sep=delimiter)
+    return path

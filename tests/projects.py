@@ -161,6 +161,21 @@ def copy_of(template: Path, folder: Path, params: str = TINY) -> Path:
     return folder
 
 
+def add_workload(project: Path, name: str) -> None:
+    """A second workload, equal to the first."""
+    shutil.copytree(project / "workloads/tiny", project / "workloads" / name)
+    params = (project / "params.yaml").read_text()
+    listed, block = params.replace("[tiny]", f"[tiny, {name}]", 1), params[params.index("tiny:\n") :]
+    (project / "params.yaml").write_text(listed + block.replace("tiny:\n", f"{name}:\n", 1))
+
+
+def without_publisher(project: Path) -> Path:
+    """The project, whose stages send nothing to MLflow from here on."""
+    with (project / "tandem/tracking/run_dir.py").open("a") as file:
+        file.write("\n\ndef start_publisher():\n    return None\n\n\nWAIT_SECONDS = 0.0\n")
+    return project
+
+
 def commit(folder: Path) -> None:
     git(folder, "add", "-A")
     git(folder, "commit", "-qm", "as it is")
@@ -219,6 +234,11 @@ def start(folder: Path, *command: str, **extra: str) -> subprocess.Popen[str]:
 
 def is_gone(process: psutil.Process) -> bool:
     return not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
+
+
+def error_of(output: str) -> str:
+    """The first sentence that says why a command failed."""
+    return next(line for line in output.splitlines() if line.startswith("error: "))
 
 
 # A stage waits for the ids of its run from MLflow, which take seconds, and longer where the store is not made yet.

@@ -24,7 +24,7 @@ import psutil
 
 from tests import forked
 from tests.projects import ROOT as SOURCE
-from tests.projects import commit, copy_workload_code, environment, git, wait_for
+from tests.projects import commit, copy_workload_code, environment, git, wait_for, without_publisher
 
 STAGE = """
 import json, os, sys, time
@@ -100,8 +100,7 @@ def make_project(root: Path) -> Path:
         shutil.copytree(SOURCE / folder, root / folder, ignore=shutil.ignore_patterns("__pycache__", "dvc.*"))
     for name, (outs, content) in STAGES.items():
         (root / "stages" / f"{name}.py").write_text(f"OUTS = {outs!r}\nCONTENT = {content!r}\n" + STAGE)
-    with (root / "tandem/tracking/run_dir.py").open("a") as file:
-        file.write("\n\ndef start_publisher():\n    return None\n")  # the stages record nothing
+    without_publisher(root)
     params = (SOURCE / "params.yaml").read_text()
     (root / "params.yaml").write_text(params.replace("- sign\n- pen\n- price\n- rally\n", "- sign\n"))
     copy_workload_code(root)

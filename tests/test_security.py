@@ -22,7 +22,7 @@ from tandem.data.packed import read_array
 from tandem.files import ROOT, sha256_file
 from tandem.params.reading import read_yaml
 from tests.data.test_inputs import COMMON, MANY, SEED, typical
-from tests.projects import TINY, dvc, environment, make_project, needs, run, wait_for
+from tests.projects import TINY, dvc, environment, error_of, make_project, needs, run, wait_for
 
 SECRET = "what nobody may see"
 ATTACKS = [
@@ -112,7 +112,7 @@ def test_a_name_in_params_reaches_no_shell(tmp_path: Path, saw: Callable[[str], 
     refused = run(project, sys.executable, "-m", "tandem.stage", "preprocess", "../../x; touch pwned", check=False)
     assert refused.returncode == 1 and "is not in params.yaml" in refused.stdout
     assert not list(tmp_path.rglob("pwned"))
-    saw(next(line for line in done.stdout.splitlines() if line.startswith("error: ")))
+    saw(error_of(done.stdout))
 
 
 @pytest.mark.long
@@ -129,7 +129,7 @@ def test_an_experiment_with_a_hostile_value_executes_nothing(ready: Path, tmp_pa
     done = dvc(ready, *words, check=False)
     assert done.returncode != 0 and "accepted endings" in done.stdout
     assert not list(tmp_path.rglob("pwned"))
-    saw(next(line for line in done.stdout.splitlines() if line.startswith("error: ")))
+    saw(error_of(done.stdout))
 
 
 # Files that hold code. -----------------------------------------------------------------------------------------------

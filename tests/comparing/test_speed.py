@@ -7,14 +7,14 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import psutil
 import pytest
 
 from stages import speed
 from tandem.comparing.speed_up import paired_speed_up, ratio_of_turns
-from tests.projects import ROOT, environment, is_gone, run, wait_for
+from tests.projects import ROOT, copy_of, environment, is_gone, run, wait_for
 
 if TYPE_CHECKING:
     from tandem.training.trainer import Trainer
@@ -50,12 +50,30 @@ def python(project: Path, code: str, check: bool = True) -> subprocess.Completed
     return run(project, sys.executable, "-c", code, check=check, PYTHONPATH=str(ROOT))
 
 
-def test_a_pair_of_real_trainings_runs_at_the_same_time(ready: Path):
+PAIR = "[TimedSide('one', 'cpu'), TimedSide('two', 'cpu', {'batch_size': 8}, test_speed.tells_who_is_there)]"
+WITH_A_KILL = "[TimedSide('one', 'cpu'), TimedSide('two', 'cpu', adapt=test_speed.dies)]"
+
+
+@pytest.fixture(scope="module")
+def compared(prepared: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], str]:
+    """What a process found, and printed, that compared two sides, and then two of which one is killed."""
+    project = copy_of(prepared, tmp_path_factory.mktemp("speed") / "project")
+    code = f"""
+import json
+json.dump(compare('tiny', {PAIR}, [4], {SHORT}), open('found.json', 'w'))
+try:
+    compare('tiny', {WITH_A_KILL}, [0], {SHORT})
+except ValueError as error:
+    print(error)
+print('left:', test_speed.workers_of(os.getpid()))
+"""
+    printed = python(project, code).stdout
+    return json.loads((project / "found.json").read_text()), printed
+
+
+def test_a_pair_of_real_trainings_runs_at_the_same_time(compared: tuple[dict[str, Any], str]):
     """The CPU against itself with another batch size. Each process is there while its partner is."""
-    sides = "[TimedSide('one', 'cpu'), TimedSide('two', 'cpu', {'batch_size': 8}, test_speed.tells_who_is_there)]"
-    code = f"import json; json.dump(compare('tiny', {sides}, [4], {SHORT}), open('found.json', 'w'))"
-    printed = python(ready, code).stdout
-    found = json.loads((ready / "found.json").read_text())
+    found, printed = compared
     [pair] = found["pairs"]
     assert found["sides"] == ["one", "two"] and pair["seed"] == 4
     assert {name: len(turns) for name, turns in pair["turns"].items()} == {"one": 4, "two": 4}
@@ -103,15 +121,10 @@ def test_the_sentence_names_the_faster_side_first_or_why_there_is_no_ratio(monke
     assert "other processes used the GPU of cpu and cuda" in said(4.0, others=1)
 
 
-def test_a_worker_that_is_killed_ends_the_stage_with_its_reason_and_the_other_worker(ready: Path):
-    code = f"""
-try:
-    compare('tiny', [TimedSide('one', 'cpu'), TimedSide('two', 'cpu', adapt=test_speed.dies)], [0], {SHORT})
-except ValueError as error:
-    print(error)
-print('left:', test_speed.workers_of(os.getpid()))
-"""
-    printed = python(ready, code).stdout
+def test_a_worker_that_is_killed_ends_the_stage_with_its_reason_and_the_other_worker(
+    compared: tuple[dict[str, Any], str],
+):
+    printed = compared[1]
     assert "the speed of tiny on two was not measured: its process was killed" in printed and "left: []" in printed
 
 

@@ -13,6 +13,7 @@ from tandem.comparing import rerun
 from tandem.files import sha256_file
 from tandem.runs import provenance
 from tandem.runs.run import Run, open_folder
+from tests import forked
 from tests.comparing.test_comparing import make_manifest, run_of
 from tests.projects import (
     MODEL,
@@ -53,8 +54,10 @@ def planted(folder: Path, lines: str) -> dict[str, str]:
     """Environment of a verification whose trainings run `lines` at the end of Trainer.__init__."""
     folder.mkdir()
     (folder / "sitecustomize.py").write_text(f"""
-import os, sys
+import os, runpy, sys
 
+if not hasattr(sys, "is_forked"):
+    runpy.run_path({str(forked.HERE / "handover/sitecustomize.py")!r})
 if {RETRACE!r} in sys.orig_argv:
     sys.path.insert(0, os.getcwd())
     import torch
@@ -148,7 +151,7 @@ def edited(prepared: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     assert schedule.read_text() != code
     params.write_text(TINY.replace("weight_decay: 0.01", "weight_decay: 0.02"))
     tree = provenance.tree(folder)
-    stages_at_once(folder, "hardware", "train tiny cpu 0", "evaluate tiny cpu")
+    stages_at_once(folder, "hardware", "train tiny cpu 0", "evaluate tiny cpu", publishes=False)
     recorded = open_folder(folder / RUN)
     assert recorded.timing["tree"] == tree and recorded.train["block"]["train"]["weight_decay"] == 0.02
     schedule.write_text(code)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tandem.files import sha256_file
-from tests.projects import commit, copy_of, dvc, git, run, run_path, shell, tandem
+from tests.projects import commit, copy_of, dvc, error_of, git, run, run_path, shell, tandem, without_publisher
 
 WEIGHTS = run_path("last.safetensors")
 
@@ -19,10 +19,6 @@ def is_restored(repro: subprocess.CompletedProcess[str]) -> bool:
     """Whether DVC took the training's result from its run-cache."""
     [line] = [line for line in repro.stdout.splitlines() if line.startswith("train@tiny-cpu ")]
     return line.endswith(" restored")
-
-
-def error_of(output: str) -> str:
-    return next(line for line in output.splitlines() if line.startswith("error: "))
 
 
 def damage(project: Path, path: str) -> Path:
@@ -127,7 +123,7 @@ def test_a_file_that_dvc_was_killed_in(
 @pytest.mark.case(25)
 def test_a_run_cache_entry_that_dvc_was_killed_in_or_before(trained: Path, tmp_path: Path) -> None:
     """a temporary file of DVC's run-cache, which DVC takes for an entry, ends within an output; an empty directory"""
-    project = copy_of(trained, tmp_path / "project")
+    project = without_publisher(copy_of(trained, tmp_path / "project"))
     lock, entries = project / "dvc.lock", list((project / ".dvc/cache/runs").glob("*/*/*"))
     for entry in entries:
         text = entry.read_text()
@@ -162,7 +158,7 @@ def test_a_live_process_that_holds_an_output(trained: Path, tmp_path: Path, saw:
         entry = {"pid": holder.pid, "cmd": "dvc repro"}
         locks = {"write": {str(project / run_path("score.json")): entry}, "read": {}}
         (project / ".dvc/tmp/rwlock").write_text(json.dumps(locks))
-        done = tandem(project, "repro", "--force", "evaluate@tiny-cpu", check=False)
+        done = tandem(project, "repro", "--force", "--single-item", "evaluate@tiny-cpu", check=False)
     finally:
         holder.kill()
         holder.wait()

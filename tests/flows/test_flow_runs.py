@@ -123,13 +123,14 @@ def test_pipeline_links_children_and_shows_their_results(project: Project) -> No
     assert f"({project.mlflow}/#/experiments/1/runs/abc?workflowType=machine_learning)" in page
 
 
-def test_the_link_of_two_runs_opens_these_two(project: Project) -> None:
-    def ask(path: str, **body: Any) -> dict[str, Any]:
-        answer: dict[str, Any] = httpx.post(f"{project.mlflow}/api/2.0/mlflow/{path}", json=body).json()
-        return answer
+def in_mlflow(project: Project, path: str, **body: Any) -> dict[str, Any]:
+    answer: dict[str, Any] = httpx.post(f"{project.mlflow}/api/2.0/mlflow/{path}", json=body).json()
+    return answer
 
-    experiment = ask("experiments/create", name="three runs")["experiment_id"]
-    ids = [ask("runs/create", experiment_id=experiment)["run"]["info"]["run_id"] for _ in range(3)]
+
+def test_the_link_of_two_runs_opens_these_two(project: Project) -> None:
+    experiment = in_mlflow(project, "experiments/create", name="three runs")["experiment_id"]
+    ids = [in_mlflow(project, "runs/create", experiment_id=experiment)["run"]["info"]["run_id"] for _ in range(3)]
     rows = [
         {"workload": "sign", "requested": device, "runs": [{"tracking": {"run_id": id, "experiment_id": experiment}}]}
         for device, id in zip(("cpu", "cuda"), ids, strict=False)
@@ -141,22 +142,17 @@ def test_the_link_of_two_runs_opens_these_two(project: Project) -> None:
     tags = {tag["key"]: tag["value"] for tag in found["experiment"]["tags"]}
     packed = tags[f"mlflow.sharedViewState.{view}"].removeprefix("deflate;")
     state = json.loads(zlib.decompress(base64.b64decode(packed)))
-    shown = ask("runs/search", experiment_ids=[experiment], filter=state["searchFilter"])["runs"]
+    shown = in_mlflow(project, "runs/search", experiment_ids=[experiment], filter=state["searchFilter"])["runs"]
     assert {run["info"]["run_id"] for run in shown} == set(ids[:2])
 
 
 @pytest.mark.skipif(CHROMIUM is None, reason="no browser")
 def test_the_first_table_of_mlflow_has_score_device_and_time(project: Project, tmp_path: Path) -> None:
     """In a new browser, at the address that a click on the experiment opens."""
-
-    def ask(path: str, **body: Any) -> dict[str, Any]:
-        answer: dict[str, Any] = httpx.post(f"{project.mlflow}/api/2.0/mlflow/{path}", json=body).json()
-        return answer
-
-    experiment = ask("experiments/create", name="one run")["experiment_id"]
+    experiment = in_mlflow(project, "experiments/create", name="one run")["experiment_id"]
     tags = {"score": "0.9123", "device": "cpu", "s/epoch": "0.0417"}
     listed = [{"key": name, "value": value} for name, value in tags.items()]
-    ask("runs/create", experiment_id=experiment, tags=listed)
+    in_mlflow(project, "runs/create", experiment_id=experiment, tags=listed)
     page = f"{project.mlflow}/#/experiments/{experiment}"
     options = ["--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking"]
     options += ["--window-size=1440,900", "--virtual-time-budget=30000", f"--user-data-dir={tmp_path}", "--dump-dom"]

@@ -12,26 +12,32 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from dvc.utils.hydra import apply_overrides
 
 from tests.projects import (
+    EVALUATED,
     PLACES,
     ROOT,
     TINY,
+    add_workload,
     copy_of,
     dvc,
     environment,
+    error_of,
+    git,
     held,
     make_project,
-    reproduce,
     run,
     run_path,
     shell,
     stage,
+    stages_at_once,
     start,
     tandem,
     unpublished,
     wait_for,
     wait_until_published,
+    without_publisher,
 )
 
 yaml = pytest.importorskip("yaml")
@@ -68,7 +74,7 @@ def test_every_path_of_dvc_yaml_is_the_stores():
 
 def test_two_processes_give_the_same_bytes(trained: Path, tmp_path: Path):
     again = make_project(tmp_path / "again")
-    reproduce(again, publishes=False)
+    stages_at_once(again, *EVALUATED, publishes=False)
     assert hashes(again) == hashes(trained)
 
 
@@ -157,8 +163,8 @@ def test_a_change_while_it_trains_is_not_recorded_as_its_result(
     prepared: Path, tmp_path: Path, saw: Callable[[str], None]
 ):
     """params.yaml is edited in epoch 3 of 6"""
-    project = copy_of(prepared, tmp_path / "project", TINY.replace("epochs: 3", "epochs: 6"))
-    repro = start_training(project, **held(tmp_path / "held", 3, forks=False))
+    project = without_publisher(copy_of(prepared, tmp_path / "project", TINY.replace("epochs: 3", "epochs: 6")))
+    repro = start_training(project, **held(tmp_path / "held", 3))
     read_until(repro, "epoch 3/")
     (project / "params.yaml").write_text(TINY.replace("epochs: 3", "epochs: 5"))
     (tmp_path / "held/go").touch()
@@ -179,7 +185,7 @@ def test_a_loss_that_is_no_number_stops_the_training(ready: Path, saw: Callable[
     (ready / "params.yaml").write_text(text.replace("epochs: 3", "epochs: 12"))
     done = stage(ready, "train", "tiny", "cpu", "0", check=False, publishes=False)
     assert done.returncode == 1 and "Traceback" not in done.stdout
-    message = next(line for line in done.stdout.splitlines() if line.startswith("error: "))
+    message = error_of(done.stdout)
     assert re.search(r"the training loss is (nan|inf) in epoch \d", message) and "train.learning_rate" in message
     assert not list((ready / "results/runs/tiny/cpu").rglob("*.*")), "nothing passes for a result"
     saw(message)
@@ -227,7 +233,7 @@ def test_an_experiment_on_a_missing_gpu_names_the_commands_that_restore_everythi
     command = (sys.executable, "-m", "dvc", "exp", "run", "-S", "devices=[cuda]")  # a stage waits for the end of DVC
     done = run(project, *command, check=False, CUDA_VISIBLE_DEVICES="")
     assert done.returncode != 0
-    saw(next(line for line in done.stdout.splitlines() if line.startswith("error: ")))
+    saw(error_of(done.stdout))
     assert "device 'cuda' is not available: " in done.stdout and "use auto or cpu" in done.stdout
     restoring = re.search(r"to restore them, run `(.*?)`", done.stdout)
     assert restoring and done.stdout.splitlines()[-1] == f"to restore both: {restoring[1]}", done.stdout
@@ -237,30 +243,30 @@ def test_an_experiment_on_a_missing_gpu_names_the_commands_that_restore_everythi
     assert "Running stage 'train" not in again.stdout and "Running stage 'evaluate" not in again.stdout, again.stdout
 
 
-# Each value is refused and has as many bytes as the one that it replaces. With devices, results are removed too.
-@pytest.mark.parametrize(
-    ("value", "keys"), [("devices=[tpu]", "devices"), ("tiny.train.warmup_epochs=9", ""), ("workloads=[tinn]", "")]
-)
 @pytest.mark.case(14)
 def test_after_a_refused_experiment_the_printed_command_restores_params_yaml(
-    trained: Path, tmp_path: Path, saw: Callable[[str], None], value: str, keys: str
+    trained: Path, tmp_path: Path, saw: Callable[[str], None]
 ):
     """`dvc exp run -S` with a refused value as long as the old one; then the command that it gave"""
     project = copy_of(trained, tmp_path / "project")
-    dvc(project, "exp", "run", "--queue", "-S", "tiny.train.epochs=3")  # DVC's layout of the file
+    apply_overrides(project / "params.yaml", ["tiny.train.epochs=3"])  # DVC's layout of the file, for equal lengths
+    git(project, "commit", "-qam", "the layout")
     committed = (project / "params.yaml").read_bytes()
-    # A stage waits for the end of a real DVC.
-    done = run(project, sys.executable, "-m", "dvc", "exp", "run", "-S", value, check=False)
-    assert done.returncode != 0 and (project / "params.yaml").read_bytes() != committed
-    saw(next(line for line in done.stdout.splitlines() if line.startswith("error: ")))
-    command = re.search(r"to restore (?:it|them), run `(.*?)`", done.stdout)
-    assert command and done.stdout.splitlines()[-1].endswith(f": {command[1]}"), done.stdout
-    assert ("removed results of other devices" in done.stdout and "edit `devices`" in done.stdout) == (
-        keys == "devices"
-    )
-    shell(project, command[1])
-    assert (project / "params.yaml").read_bytes() == committed
-    assert (project / run_path("score.json")).exists()
+    for value in ("devices=[tpu]", "tiny.train.warmup_epochs=9", "workloads=[tinn]"):
+        # A stage waits for the end of a real DVC.
+        done = run(project, sys.executable, "-m", "dvc", "exp", "run", "-S", value, check=False)
+        assert done.returncode != 0
+        changed = (project / "params.yaml").read_bytes()
+        assert changed != committed and len(changed) == len(committed)
+        saw(error_of(done.stdout))
+        command = re.search(r"to restore (?:it|them), run `(.*?)`", done.stdout)
+        assert command and done.stdout.splitlines()[-1].endswith(f": {command[1]}"), done.stdout
+        of_devices = value.startswith("devices")  # results are removed too
+        said = "removed results of other devices" in done.stdout and "edit `devices`" in done.stdout
+        assert said == of_devices, done.stdout
+        shell(project, command[1])
+        assert (project / "params.yaml").read_bytes() == committed
+        assert (project / run_path("score.json")).exists()
 
 
 @pytest.mark.case(14)
@@ -269,14 +275,12 @@ def test_an_experiment_in_a_copy_names_the_data_that_git_does_not_track(
 ):
     """a new workload that git does not track; `dvc exp run --temp`; then the command that it gave"""
     project = copy_of(prepared, tmp_path / "project")
-    shutil.copytree(project / "workloads/tiny", project / "workloads/new")
-    block = TINY[TINY.index("tiny:\n") :].replace("tiny:\n", "new:\n", 1)
-    (project / "params.yaml").write_text(TINY.replace("[tiny]", "[tiny, new]", 1) + block)
+    add_workload(project, "new")
     experiment = ("exp", "run", "--temp", "-S", "new.preprocess.seed=1", "preload@new-cpu")
     refused = dvc(project, *experiment, check=False)
     sentence = "git does not track workloads/new/data, so the experiment lacks it; run `git add workloads/new/data`"
     assert refused.returncode != 0 and sentence in refused.stdout and "Errno" not in refused.stdout, refused.stdout
-    saw(next(line for line in refused.stdout.splitlines() if line.startswith("error: ")))
+    saw(error_of(refused.stdout))
     run(project, "git", "add", "workloads/new/data")
     assert "preload@new-cpu" in ran(dvc(project, *experiment).stdout)
 
@@ -314,6 +318,6 @@ def test_a_fresh_folder_is_left_clean(trained: Path):
 
 
 def test_a_machine_without_git_trains_the_same(ready: Path, trained: Path, tmp_path: Path):
-    tandem(ready, "repro", "train@tiny-cpu", PATH=str(tmp_path / "empty"))
+    tandem(without_publisher(ready), "repro", "train@tiny-cpu", PATH=str(tmp_path / "empty"))
     weights = run_path("last.safetensors")
     assert (ready / weights).read_bytes() == (trained / weights).read_bytes()

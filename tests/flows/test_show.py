@@ -7,9 +7,11 @@ import shutil
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from flows import show
 from flows.show import WORKSPACE, chosen, differing
 from tandem.messages import more_seeds
 from tandem.params.parsing import flatten
@@ -18,6 +20,7 @@ from tandem.runs import provenance
 from tests.projects import (
     ROOT,
     TINY,
+    add_workload,
     commit,
     copy_of,
     dvc,
@@ -30,6 +33,7 @@ from tests.projects import (
     start,
     tandem,
     wait_for,
+    without_publisher,
 )
 
 TRACKED = [f"results/{name}" for name in ("losses.csv", "scores.json", "seconds.csv", "timings.json")]
@@ -38,7 +42,7 @@ TRACKED = [f"results/{name}" for name in ("losses.csv", "scores.json", "seconds.
 @pytest.fixture(scope="module")
 def experiment(trained: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     """A project whose results are committed, after an experiment in its workspace; and what the experiment printed."""
-    project = copy_of(trained, tmp_path_factory.mktemp("published") / "project")
+    project = without_publisher(copy_of(trained, tmp_path_factory.mktemp("published") / "project"))
     commit(project)
     return project, dvc(project, "exp", "run", "--name", "shorter", "-S", "tiny.train.epochs=2").stdout
 
@@ -75,13 +79,18 @@ def test_make_show_lists_each_experiment_with_its_changes(published: Path):
     assert refused.returncode == 2 and "did you mean 'tiny'?" in refused.stdout
 
 
+def rows_in(project: Path, **extra: str) -> list[dict[str, Any]]:
+    return list(json.loads(tandem(project, "show", "--json", **extra).stdout)["tiny"])
+
+
 def test_a_row_is_outdated_if_an_input_of_its_result_has_changed(project: Path):
 
-    def changed(**extra: str) -> dict[str, list[str]]:
-        rows = json.loads(tandem(project, "show", "--json", **extra).stdout)["tiny"]
+    def changed(*said: str, **extra: str) -> dict[str, list[str]]:
+        rows = rows_in(project, **extra)
         assert all(row["update"] == ("tandem repro tiny" if row["changed"] else None) for row in rows)
         assert all(row["outdated"] == bool({*row["changed"]} - {"machine"}) for row in rows)
         assert all((row["epoch_seconds"] is None) == ("machine" in row["changed"]) for row in rows if row["score"])
+        assert all(f"\n{each}; " in show.table("tiny", rows) for each in said)
         return {row["experiment"]: row["changed"] for row in rows}
 
     others = {"main": [], "shorter": []}
@@ -93,11 +102,10 @@ def test_a_row_is_outdated_if_an_input_of_its_result_has_changed(project: Path):
     ):
         content = (project / path).read_text()
         (project / path).write_text(content.replace(old, new, 1))
-        assert changed() == {"here, now": [kind], **others}, path
-        assert f"\noutdated: {kind} changed after this result; " in tandem(project, "show").stdout
+        assert changed(f"outdated: {kind} changed after this result") == {"here, now": [kind], **others}, path
         (project / path).write_text(content)
-    assert changed(MKL_CBWR="AVX2") == {"here, now": ["machine"], **others}  # another one: its times are not shown
-    assert "\nno times: another machine measured them; " in tandem(project, "show", MKL_CBWR="AVX2").stdout
+    of_another = changed("no times: another machine measured them", MKL_CBWR="AVX2")  # its times are not shown
+    assert of_another == {"here, now": ["machine"], **others}
     assert changed() == {"here, now": [], **others}
     dvc(project, "repro", "--single-item", "--force", "train@tiny-cpu")
     assert changed() == {"here, now": ["the training"], **others}
@@ -109,7 +117,7 @@ def test_a_row_is_outdated_if_an_input_of_its_result_has_changed(project: Path):
 def test_a_device_that_was_added_is_not_trained_and_one_that_was_removed_has_no_row(trained: Path, tmp_path: Path):
     project = copy_of(trained, tmp_path / "project")
     (project / "params.yaml").write_text(TINY.replace("devices: [cpu]", "devices: [2xcpu]"))
-    rows = json.loads(tandem(project, "show", "--json").stdout)["tiny"]
+    rows = rows_in(project)
     [row] = [each for each in rows if each["experiment"] == "here, now"]
     assert (row["device"], row["state"], row["score"], row["update"]) == (
         "2xcpu",
@@ -117,22 +125,19 @@ def test_a_device_that_was_added_is_not_trained_and_one_that_was_removed_has_no_
         None,
         "tandem repro tiny",
     )
-    assert "not trained: `tandem repro tiny` trains it" in tandem(project, "show").stdout
+    assert "not trained: `tandem repro tiny` trains it" in show.table("tiny", rows)
 
 
 def test_the_training_of_another_workload_makes_no_row_outdated(trained: Path, tmp_path: Path):
-    block = TINY[TINY.index("tiny:\n") :].replace("tiny:\n", "other:\n", 1)
-    project = copy_of(trained, tmp_path / "project")
-    shutil.copytree(project / "workloads/tiny", project / "workloads/other")
-    (project / "params.yaml").write_text(TINY.replace("[tiny]", "[tiny, other]") + block)
+    project = without_publisher(copy_of(trained, tmp_path / "project"))
+    add_workload(project, "other")
     dvc(project, "repro", "train@other-cpu")
     row = shown_rows(project)["here, now"]
     assert row["score"] and not row["outdated"]
 
 
-def shown_rows(project: Path) -> dict[str, dict[str, object]]:
-    rows = json.loads(tandem(project, "show", "--json").stdout)["tiny"]
-    return {row["experiment"]: row for row in rows}
+def shown_rows(project: Path) -> dict[str, dict[str, Any]]:
+    return {row["experiment"]: row for row in rows_in(project)}
 
 
 @pytest.mark.long  # of one that runs, and one that was not compared: the tests below
@@ -200,11 +205,11 @@ def test_no_row_has_the_score_of_another_training(project: Path):
     """`compare` ran for the workspace, not for the next experiment; it does in the command for more seeds."""
     dvc(project, "exp", "run", "--name", "partial", "-S", "tiny.train.epochs=4", "evaluate@tiny-cpu")
     rows = shown_rows(project)
+    assert "not compared: `compare` did not run" in show.table("tiny", [*rows.values()])
     for name in ("partial", "here, outdated", "here, now"):
         row = rows.pop(name, None)
         assert row is None or (row["state"], row["score"], row["epoch_seconds"]) == ("not compared", None, None)
     assert {name: row["state"] for name, row in rows.items()} == {"main": None, "shorter": None}
-    assert "not compared: `compare` did not run" in tandem(project, "show").stdout
     git(project, "commit", "-qam", "results that were not compared")
     assert shown_rows(project)["main"]["state"] == "not compared"
 
@@ -217,6 +222,10 @@ def test_no_row_has_the_score_of_another_training(project: Path):
     assert metrics["results/scores.json"]["data"]["tiny"]["cpu"] == row["score"]
     names = {"device", "hardware", "epoch_seconds", "samples_per_second"}
     assert set(metrics["results/timings.json"]["data"]["tiny"]["cpu"]) - {"busy"} == names  # not the list of digests
+    timings = json.loads((project / "results/timings.json").read_text())
+    del timings["tiny"]["cpu"]["rests_on"]  # recorded before the digests were
+    (project / "results/timings.json").write_text(json.dumps(timings))
+    assert shown_rows(project)["here, now"]["score"]
 
 
 def test_a_score_has_the_parameters_that_made_it(project: Path):
@@ -265,27 +274,18 @@ def test_a_key_that_is_written_with_its_default_differs_in_nothing():
     assert changed_params(*rows) == " (train.epochs: 3 before, 4 now)"
 
 
-def test_a_score_without_digests_is_that_of_a_commit_only(project: Path):
+@pytest.mark.parametrize(("state", "is_believed"), [(None, True), ("success", False)])
+def test_a_score_without_digests_is_that_of_a_commit_only(state: str | None, is_believed: bool):
     """Recorded before the digests were."""
-    git(project, "checkout", "-q", ".")
-    timings = json.loads((project / "results/timings.json").read_text())
-    for measured in timings["tiny"].values():
-        del measured["rests_on"]
-    (project / "results/timings.json").write_text(json.dumps(timings))
-    commit(project)
-    dvc(project, "exp", "run", "--name", "partial", "-S", "tiny.train.epochs=4", "evaluate@tiny-cpu")
-    rows = shown_rows(project)
-    assert rows["main"]["score"] and rows["partial"]["state"] == "not compared"
+    experiment = {"rev": "0123abc", "name": None, "state": state, "data": {"outs": {}}}
+    assert show.is_compared("tiny", "cpu", experiment, None) == is_believed
 
 
 def test_workloads_without_results_here_keep_those_of_the_commit(project: Path):
     """As `tandem new other FILE --run` in a new clone."""
     git(project, "checkout", "-q", ".")
     shutil.rmtree(project / "results/runs")
-    shutil.copytree(project / "workloads/tiny", project / "workloads/other")
-    params = (project / "params.yaml").read_text()
-    block = params[params.index("tiny:\n") :].replace("tiny:\n", "other:\n", 1)
-    (project / "params.yaml").write_text(params.replace("[tiny]", "[tiny, other]", 1) + block)
+    add_workload(project, "other")
     before = {path: (project / path).read_text() for path in TRACKED}
     output = tandem(project, "repro", "other").stdout
     assert "evaluate@other-cpu" in output and "tiny" not in output

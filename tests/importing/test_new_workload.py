@@ -4,6 +4,7 @@ import json
 import re
 import shlex
 import shutil
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +19,18 @@ from tandem.files import sha256_file
 from tandem.importing import params_block, recipe
 from tandem.params.loading import parse_block
 from tandem.params.schema import MODELS
-from tests.own_tables import chosen, clips, planned, saved, series
-from tests.projects import ROOT, read_record, recorded_runs, run, run_path, wait_until_published
+from tests.own_tables import LABELS, chosen, clips, parsed, planned, refusal, saved, series
+from tests.projects import (
+    ROOT,
+    at_once,
+    make_project,
+    read_record,
+    recorded_runs,
+    run,
+    run_path,
+    tandem,
+    wait_until_published,
+)
 from tests.refusals import sentence
 
 DOCUMENT = (ROOT / "docs" / "own-data.md").read_text(encoding="utf-8")
@@ -263,3 +274,41 @@ def test_settings_are_valid_at_every_size(task: str, num: int):
         assert 8 <= settings["batch_size"] <= 128
         assert settings["epochs"] == 1 if model in recipe.CLOSED_FORM else 10 <= settings["epochs"] <= 100
         assert settings["model"]["name"] == model
+
+
+def test_every_documented_command_is_valid():
+    table = (ROOT / "docs/files.md").read_text(encoding="utf-8")
+    commands = [
+        cell for row in re.findall(r"^\|.*`tandem new hand.*\|$", table, re.MULTILINE) for cell in row.split("|")[2:3]
+    ]
+    assert len(commands) >= 11
+    for cell in commands:
+        first, *options = re.findall(r"`([^`]*)`", cell)
+        words = shlex.split(first)
+        assert words[:2] == ["tandem", "new"]
+        for more in ["", *options]:
+            parsed(*words[2:], *shlex.split(more))
+
+
+def test_an_unknown_model_gets_one_sentence(tmp_path: Path):
+    path = saved(clips(LABELS), tmp_path / "t.csv")
+    assert refusal(path, "--model", "grru").startswith("--model is 'grru'; did you mean 'gru'? accepted: ")
+
+
+def test_several_commands_at_once_lose_no_block(tmp_path: Path):
+    project = make_project(tmp_path / "project")
+    saved(clips(LABELS), project / "t.csv")
+    names = ["first", "second", "third", "first"]
+    done = at_once(lambda name: tandem(project, "new", name, "t.csv", "--epochs", "1", check=False), names)
+    assert sorted(each.returncode for each in done) == [0, 0, 0, 2], done
+    assert "first" in next(each.stdout for each in done if each.returncode)
+    params = (project / "params.yaml").read_text()
+    assert all(f"\n{name}:\n" in params and (project / f"workloads/{name}/data/t.csv").is_file() for name in names)
+
+
+def test_ctrl_c_while_packages_are_imported_is_one_sentence(tmp_path: Path):
+    project = make_project(tmp_path / "project")
+    (tmp_path / "numpy.py").write_text("raise KeyboardInterrupt")
+    command = (sys.executable, "-m", "tandem.cli", "new", "x", "t.csv")
+    done = run(project, *command, check=False, PYTHONPATH=str(tmp_path))
+    assert (done.returncode, done.stdout) == (130, "error: interrupted\n")

@@ -11,17 +11,7 @@ import pytest
 from tandem.command import CommandError
 from tandem.importing import new_workload
 from tests import refusals
-from tests.own_tables import (
-    LABELS,
-    chosen,
-    clips,
-    planned,
-    refusal,
-    remarks,
-    saved,
-    series,
-    table_with,
-)
+from tests.own_tables import LABELS, chosen, clips, planned, refusal, remarks, saved, series, table_with
 
 ENDINGS = pytest.mark.parametrize("ending", ["csv", "parquet"])
 

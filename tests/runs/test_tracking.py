@@ -388,18 +388,6 @@ def test_a_run_that_prefect_started_links_to_its_page_without_the_password(monke
     assert found["prefect.flow_run"] == "http://host:4200/runs/flow-run/1a2b"
 
 
-def test_a_repeated_evaluation_adds_no_second_point(trained: Path, tmp_path: Path):
-    project = copy_of(trained, tmp_path / "project")
-    stage(project, "evaluate", "tiny", "cpu")
-    wait_until_published(project)
-    client = client_of(project)
-    [entry] = runs_of(client)
-    for name in ("test/accuracy", "test/seconds", "test/samples_per_second"):
-        assert len(client.get_metric_history(entry.info.run_id, name)) == 1
-    model = client.get_logged_model(entry.outputs.model_outputs[0].model_id)
-    assert len(model.metrics) == len({metric.key for metric in model.metrics})
-
-
 def test_an_evaluation_with_other_settings_has_a_run_and_a_model_of_its_own(trained: Path, tmp_path: Path):
     """MLflow changes no parameter, and a served model must keep its weights."""
     project = copy_of(trained, tmp_path / "project", TINY.replace("weights: last", "weights: best"))
@@ -419,6 +407,13 @@ def test_an_evaluation_with_other_settings_has_a_run_and_a_model_of_its_own(trai
     assert files and all((project / path).read_bytes() == (trained / path).read_bytes() for path in files)
     (project / "params.yaml").write_text(TINY)
     assert evaluate_again(project) == before.info.run_id  # as with the settings of the training
+    client = client_of(project)
+    for name in ("test/accuracy", "test/seconds", "test/samples_per_second"):
+        assert len(client.get_metric_history(before.info.run_id, name)) == 1, (
+            "a repeated evaluation adds no second point"
+        )
+    metrics = client.get_logged_model(before.outputs.model_outputs[0].model_id).metrics
+    assert len(metrics) == len({metric.key for metric in metrics})
 
 
 def evaluate_again(project: Path) -> str:

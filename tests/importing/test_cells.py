@@ -1,0 +1,152 @@
+"""What stands in a cell: words and numbers for a missing one, flags, and features that are never seen."""
+
+import re
+import shlex
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pytest
+
+from tandem.data import source_module
+from tandem.data.rows import to_sequences
+from tandem.data.tables import from_frame, read_table
+from tandem.importing import new_workload
+from tests.own_tables import LABELS, clips, planned, refusal, remarks, saved, series, table_with, with_cells
+
+ENDINGS = pytest.mark.parametrize("ending", ["csv", "parquet"])
+WORDS = ("NA", "-", "?", "NULL", "n/a", "", "NA")
+
+
+@ENDINGS
+def test_words_for_a_missing_number_are_counted_and_filled(tmp_path: Path, ending: str):
+    path = saved(with_cells("f0", *WORDS), tmp_path / f"t.{ending}")
+    plan = planned(path)
+    assert plan.summary["num_filled"] == 7 and plan.workload.preprocess.missing == "interpolate"
+    assert "cells that count as missing: - (1), ? (1), NA (2), NULL (1), n/a (1)" in remarks(plan)
+    empty = planned(saved(with_cells("f0", *[""] * 7), tmp_path / f"e.{ending}"))
+    assert (plan.summary["mean"], plan.summary["sha256"]) == (empty.summary["mean"], empty.summary["sha256"])
+    assert "found NA" in refusal(path, "--missing", "refuse")
+    assert "found left" in refusal(saved(with_cells("f0", *WORDS, "left"), tmp_path / f"t.{ending}"))
+
+
+@ENDINGS
+def test_na_adds_spellings_of_missing_numbers(tmp_path: Path, ending: str):
+    table = with_cells("f0", "broken", "NA").assign(f1=with_cells("f1", -999, "-999.0")["f1"].astype(float))
+    path = saved(table, tmp_path / f"t.{ending}")
+    assert "found broken" in refusal(path)
+    plan = planned(path, "--na=-999,broken")
+    assert plan.summary["num_filled"] == 4 and plan.workload.preprocess.na == ("-999", "broken")
+    assert "cells that count as missing: -999 (2), NA (1), broken (1)" in remarks(plan)
+
+
+def with_hands(num_points: int = 21) -> pd.DataFrame:
+    """Two hands: in a third of the clips the left one is never seen, in others the right one for ten frames."""
+    table = clips(LABELS, lengths=(20, 30), num_features=6 * num_points)
+    number, points = pd.factorize(table["clip"])[0], [f"f{index}" for index in range(6 * num_points)]
+    table.loc[number % 3 == 0, points[: 3 * num_points]] = np.nan
+    table.loc[(number % 3 == 1) & table["frame"].between(5, 14), points[3 * num_points :]] = np.nan
+    return table.rename(columns={name: f"kp{place}" for place, name in enumerate(points)})
+
+
+@ENDINGS
+def test_keypoints_of_a_hand_that_is_never_seen_are_masked(tmp_path: Path, ending: str):
+    path = saved(with_hands(), tmp_path / f"t.{ending}")
+    plan = planned(path)
+    assert plan.summary["features"][-2:] == ["kp0 seen", "kp63 seen"] and len(plan.summary["features"]) == 128
+    [(_, missing, why)] = [choice for choice in plan.choices if choice[0] == "missing"]
+    assert missing == "mask" and "8 of 24 sequences never have some of the features, so 2 columns say" in why
+    assert planned(path, "--missing", "interpolate").summary["features"] == plan.summary["features"][:-2]
+    table = with_hands()
+    arrays = np.full((24, 30, 126), np.nan)
+    for number, (_, clip) in enumerate(table.groupby("clip")):
+        arrays[number, : len(clip)] = clip.filter(like="kp")
+    np.savez(tmp_path / "t.npz", X=arrays, y=LABELS)
+    assert planned(tmp_path / "t.npz", "--axes", "NTC").summary["num_filled"] == plan.summary["num_filled"]
+    one = table.assign(kp0=table["kp0"].where(table["frame"] != 7))[["clip", "frame", "kp0", "kp99", "label"]]
+    choice = next(each for each in planned(saved(one, path)).choices if each[0] == "missing")
+    assert choice[1] == "interpolate" and "(--missing mask adds columns that say what was seen)" in choice[2]
+
+
+def test_words_for_a_missing_number_in_a_series_and_a_wide_table(tmp_path: Path):
+    table = series().astype({"value": object})
+    table.loc[[5, 9], "value"] = ["n/a", "gone"]
+    plan = planned(saved(table, tmp_path / "t.csv"), "--na", "gone")
+    assert plan.summary["num_missing"] == 2 and "gone (1), n/a (1)" in remarks(plan)
+    wide = pd.DataFrame(np.random.default_rng(0).normal(size=(24, 8)), columns=[f"x_{step}" for step in range(8)])
+    wide = wide.astype(object).assign(label=LABELS)
+    wide.loc[3, "x_2"], wide.loc[4, ["x_6", "x_7"]] = "NULL", "gone"
+    plan = planned(saved(wide, tmp_path / "t.csv"), "--na", "gone")
+    assert (plan.summary["num_filled"], plan.summary["min_steps"]) == (1, 6)
+
+
+KINDS = ("clips", "series", "semicolons", "wide")
+
+
+@pytest.mark.parametrize(
+    ("kind", "word"),
+    [*((kind, word) for kind in KINDS for word in ("--", "no data")), ("clips", "#DIV/0!"), ("clips", "bad")],
+)
+def test_an_error_about_a_cell_names_the_option_that_reads_it_as_missing(tmp_path: Path, word: str, kind: str):
+    """--na=-- was as good as none: argparse drops it."""
+    path, options = tmp_path / "t.csv", ()
+    if kind == "wide":
+        wide = pd.DataFrame(np.random.default_rng(0).normal(size=(24, 8)).round(3)).add_prefix("x_").astype(object)
+        wide.loc[5, "x_3"] = word
+        wide.assign(label=LABELS).to_csv(path, index=False)
+        options = ("--layout", "wide")
+    elif kind == "series":
+        table = series().astype({"value": object})
+        table.loc[[5, 9], "value"] = word
+        saved(table, path)
+    else:
+        with_cells("f0", word, word).to_csv(path, index=False, sep=";" if kind == "semicolons" else ",")
+    said = refusal(path, *options)
+    option = shlex.split(re.search(r"--na=('.*?'|\S+)", said)[0])[0]
+    assert option == f"--na={word}" and "means that there is none" in said
+    plan = planned(path, option, *options)
+    assert plan.summary.get("num_filled", plan.summary.get("num_missing")) in (1, 2)
+
+
+def test_a_number_that_may_mean_missing_is_named(tmp_path: Path):
+    """-999 in some cells once was a measurement, without a word."""
+    table = clips(LABELS)
+    rows = table.index[::9]
+    for column, marker in (("f0", "-999"), ("f1", "9999")):
+        marked = table.assign(**{column: table[column].where(~table.index.isin(rows), float(marker))})
+        plan = planned(saved(marked, tmp_path / "t.csv"))
+        said = f"{marker} in {column!r} ({len(rows)} cells) may mean missing: --na={marker} then says so"
+        assert said in "".join(new_workload.summary_lines(plan))
+        plan = planned(tmp_path / "t.csv", f"--na={marker}", "--missing", "interpolate")
+        assert "may mean missing" not in "".join(new_workload.summary_lines(plan))
+    plan = planned(saved(table.assign(f0=np.arange(len(table)) % 100), tmp_path / "t.csv"))
+    assert "may mean missing" not in "".join(new_workload.summary_lines(plan)), "99 is one of its numbers"
+
+
+def test_a_table_is_read_for_predictions_as_it_was_for_the_training(tmp_path: Path):
+    """By preprocess, and by the reader of `tandem predict`, which passes a DataFrame on."""
+    table = with_cells("f0", *WORDS, "gone").assign(on=lambda table: table.frame % 2 == 0)
+    plan = planned(path := saved(table, tmp_path / "t.csv"), "--na", "gone")
+    params = plan.workload.preprocess
+    assert "on" in params.columns.features
+    features = [*params.columns.features, "label"]
+    frame = read_table(path, ["clip"], params.columns.features, ["frame", "label"], params.na)
+    again = from_frame(pa.table(frame.columns).to_pandas(), ["clip", "frame", *features], "the table", params.na)
+    found = to_sequences(again, params.columns, params.velocity, True)
+    expected = source_module("sequences").prepare(params, tmp_path, "class")
+    wanted = expected.sequences.values * expected.std + expected.mean
+    is_real = ~found.padding_mask
+    np.testing.assert_allclose(found.values[is_real], wanted[is_real], atol=1e-5)
+    assert found.num_filled == expected.sequences.num_filled == 8
+
+
+@ENDINGS
+def test_false_and_true_are_0_and_1(tmp_path: Path, ending: str):
+    table = clips(LABELS)
+    flags, numbers = table.assign(on=table["f0"] > 0), table.assign(on=(table["f0"] > 0).astype(int))
+    plans = [planned(saved(each, tmp_path / f"{n}.{ending}")) for n, each in enumerate((flags, numbers))]
+    assert plans[0].workload.preprocess.columns.features == ("f0", "f1", "on")
+    assert plans[0].summary["sha256"] == plans[1].summary["sha256"]
+    label = planned(saved(table_with(label=lambda number: number % 2 == 0), tmp_path / f"t.{ending}"))
+    assert len(label.summary["classes"]) == 2 and label.workload.task == "classify"

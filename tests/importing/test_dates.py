@@ -1,0 +1,98 @@
+"""Dates and times as people write them: each is read, asked about, or refused with the line that converts it."""
+
+import re
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from tandem.importing import shapes
+from tests import refusals
+from tests.own_tables import planned, refusal, saved, series, text_table
+
+
+@pytest.mark.parametrize("form", ["%d/%m/%Y", "%m/%d/%Y %H:%M", "%d.%m.%Y", "%Y/%m/%d"])
+def test_the_advice_for_dates_converts_them(tmp_path: Path, form: str):
+    days = pd.date_range("2024-01-01", periods=300, freq="D")
+    table = pd.DataFrame({"time": days.strftime(form), "value": np.arange(300) ** 0.5})
+    said = refusal(saved(table, tmp_path / "t.parquet"))
+    assert ("table['time'] = pandas.to_datetime(table['time'])" in said) == form.startswith("%Y")
+    assert ("(table['time'], dayfirst=True), without dayfirst if" in said) != form.startswith("%Y")
+    assert (pd.to_datetime(table["time"], dayfirst=form.startswith("%d")) == days).all()
+
+
+def prices(form: str, freq: str = "B", num: int = 300) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Prices as a web page shows them, the newest first; and what they mean."""
+    draw, days = np.random.default_rng(0), pd.date_range("2022-01-03", periods=num, freq=freq)
+    true = pd.DataFrame({"Date": days, "Price": (15000 * np.exp(0.01 * draw.normal(size=num).cumsum())).round(2)})
+    true["Vol."] = draw.integers(20, 300, num) * 10.0 ** draw.integers(4, 6, num)
+    true["Change %"] = draw.normal(size=num).round(2)
+    shown = pd.DataFrame({"Date": days.strftime(form), "Price": [f"{each:,.2f}" for each in true["Price"]]})
+    shown["Vol."] = [f"{each / 1e3:.2f}K" if each < 1e6 else f"{each / 1e6:.2f}M" for each in true["Vol."]]
+    shown["Change %"] = [f"{each:.2f}%" for each in true["Change %"]]
+    return shown[::-1], true
+
+
+DATES = (
+    "%d/%m/%Y",
+    "%m/%d/%Y",
+    "%m-%d-%Y",
+    "%d.%m.%Y",
+    "%Y/%m/%d",
+    "%b %d, %Y",
+    "%B %d, %Y",
+    "%d-%b-%Y",
+    "%m/%d/%Y 09:30",
+)
+
+
+@pytest.mark.parametrize("form", [*DATES, "%d.%m.%Y 14:05:06", "%m/%d/%Y 02:05 PM"])
+def test_prices_as_a_web_page_shows_them_are_read(tmp_path: Path, form: str):
+    shown, true = prices(form)
+    shown.loc[7, "Vol."] = "-"
+    plan = planned(saved(shown, tmp_path / "t.csv"), "--missing", "interpolate")
+    columns = plan.workload.preprocess.columns
+    assert (columns.target, columns.features) == ("Price", ("Vol.", "Change %"))
+    assert plan.workload.preprocess.interval == "business-day" and plan.summary["num_grid_points"] == 300
+    notes = {what: value for what, value, _ in plan.source.notes}
+    assert notes["numbers"] == "commas between thousands and K as 1e3 and M as 1e6 and without %"
+    assert "Date: " in notes["dates"]
+    plan.source.write(tmp_path / "again.csv.gz")
+    again = pd.read_csv(tmp_path / "again.csv.gz", na_values="-")[::-1].reset_index(drop=True)
+    assert np.isnan(again.loc[7, "Vol."])
+    again.loc[7, "Vol."] = true.loc[7, "Vol."]
+    assert (pd.to_datetime(again["Date"]).dt.normalize() == true["Date"]).all()
+    np.testing.assert_allclose(again.drop(columns="Date"), true.drop(columns="Date"), rtol=1e-12)
+
+
+def test_whether_day_or_month_comes_first_is_asked_for_if_no_cell_shows_it(tmp_path: Path):
+    """No day is above 12 in the firsts of months. Each answer reads them so, also for a prediction."""
+    path = saved(prices("%d/%m/%Y", "MS", 59)[0], tmp_path / "t.csv")
+    assert "dates like '01/12/2026'; of a text table, --dayfirst yes or --dayfirst no says what comes" in refusal(path)
+    assert planned(path, "--dayfirst", "yes").workload.preprocess.interval == "month"
+    options = {"needed": {"Price"}, "times": {"Date"}}  # as of tandem predict
+    asked = refusals.question(lambda: shapes.open_path(path, options))
+    assert "'01/12/2026'; --dayfirst yes reads it as 2026-12-01, --dayfirst no as 2026-01-12" in asked
+    assert shapes.open_path(path, {**options, "dayfirst": "no"}).notes[-2][1] == "Date: 01/12/2026 is 2026-01-12"
+    assert "Date" not in shapes.open_path(path, {"needed": {"Price"}}).notes[-2][1]
+
+
+@pytest.mark.parametrize("form, of_day", [("%d/%m/%Y", "%H.%M.%S"), ("%Y-%m-%d", "%H.%M.%S"), ("%m/%d/%Y", "%H.%M.%S")])
+def test_a_date_and_a_time_of_day_are_joined_by_the_line_of_the_error(tmp_path: Path, form: str, of_day: str):
+    hours = pd.Series(pd.date_range("2024-01-14", periods=300, freq="h"))
+    table = series().drop(columns="time").assign(Date=hours.dt.strftime(form), Time=hours.dt.strftime(of_day))
+    said = refusal(text_table(tmp_path / "t.csv", ";", **table))
+    code = re.search(r"table\['time'\] = (.*?)\), with dayfirst=True if", said)[1]
+    table["time"] = eval(f"{code}, dayfirst={form.startswith('%d')})", {"pandas": pd, "table": table})  # noqa: S307
+    assert (table["time"] == hours).all()
+    assert planned(saved(table.drop(columns=["Date", "Time"]), tmp_path / "t.csv")).workload.task == "forecast"
+
+
+@pytest.mark.parametrize("form", ["%d.%m.%y", "%m/%d/%y", "%d-%m-%y %H:%M"])
+def test_years_of_two_digits_are_said_to_be_unread(tmp_path: Path, form: str):
+    days = pd.Series(pd.date_range("2024-01-14", periods=300))
+    path = text_table(tmp_path / "t.csv", ";", date=days.dt.strftime(form), value=range(300))
+    for options in ((), ("--dayfirst", "yes")):
+        said = refusal(path, *options)
+        assert "a year of two digits, is not read; write them as 2024-03-01" in said and "--dayfirst" not in said

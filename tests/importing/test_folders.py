@@ -1,0 +1,169 @@
+"""A folder with a file per sequence: where its label, its group and its split come from."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from tests import own_tables
+from tests.shapes import LABELS, PEOPLE, expect, numbered_recording, planned, question, recordings, write_files
+
+
+def write_recordings(folder: Path, name: Callable[[int, int], str], column: str) -> Path:
+    """Four folders with three files, whose rows have a label that changes."""
+    for person in range(4):
+        for number in range(3):
+            table = numbered_recording().rename(columns={"class": column})
+            table["channel1"] += np.random.default_rng(3 * person + number).normal(size=len(table)).round(3)
+            table.insert(0, "time", range(len(table)))
+            (path := folder / name(person, number)).parent.mkdir(parents=True, exist_ok=True)
+            table.to_parquet(path) if path.suffix == ".parquet" else table.to_csv(path, index=False, sep="\t")
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("name", "column"),
+    [
+        ("0{}/{}_raw.txt", "class"),
+        ("s{}/run{}.parquet", "class"),
+        ("made/P{}/{}.txt", "class"),
+        ("made/P{}/{}.txt", "label"),
+        ("s{}/run{}.parquet", "Activity"),
+    ],
+)
+def test_a_label_that_changes_within_files_comes_before_numbered_folders(tmp_path: Path, name: str, column: str):
+    """The number of a person once was the class, and the label of each row was left out."""
+    plan = own_tables.planned(write_recordings(tmp_path / "d", name.format, column))
+    params = plan.workload.preprocess
+    assert (params.columns.label, params.groups) == (column, "folder1")
+    assert sum(plan.summary["num_groups"].values()) == 4 and len(plan.summary["classes"]) == 3
+
+
+def test_a_label_within_files_and_one_of_folders_is_a_question(tmp_path: Path):
+    words = ["ann", "bob", "cid", "dan"]
+    folder = write_recordings(tmp_path / "d", lambda person, number: f"{words[person]}/{number}.txt", "class")
+    assert "give --label class if it is the label, or --label label if the folders' names, such as 'ann'" in question(
+        folder
+    )
+    assert own_tables.planned(folder, "--label", "class").workload.preprocess.groups == "folder1"
+    assert own_tables.planned(folder, "--label", "label").summary["classes"] == words
+    for path in folder.glob("*/*.txt"):  # a label that is the same in each file leaves the folder's
+        table = pd.read_csv(path, sep="\t")
+        table.assign(**{"class": 1 + "012".index(path.stem)}).to_csv(path, index=False, sep="\t")
+    assert own_tables.planned(folder).summary["classes"] == words
+
+
+@pytest.mark.parametrize("ending", ["csv", "txt", "csv.gz", "parquet", "npy"])
+def test_a_folder_of_files_labelled_by_their_folders(tmp_path: Path, ending: str):
+    folder = write_files(tmp_path / "data", lambda number: f"{LABELS[number]}/r_{number:02}.{ending}")
+    (folder / "notes.md").write_text("anything")
+    expect(folder, ordered=False)
+
+
+def test_a_folder_of_files_without_a_header_labelled_by_a_pattern(tmp_path: Path):
+    def name(number: int) -> str:
+        return f"{LABELS[number]}-{PEOPLE[number // 3]}_{number:02}.csv"
+
+    folder = write_files(tmp_path / "data", name, header=False)
+    plan = expect(folder, "--pattern", "{label}-{person}_*", ordered=False)
+    assert plan.workload.preprocess.columns.features == ("1", "2") and plan.workload.preprocess.groups == "person"
+
+
+def test_a_folder_of_files_labelled_by_a_table(tmp_path: Path):
+    folder = write_files(tmp_path / "data", lambda number: f"r_{number:02}.csv")
+    files = [f"r_{number:02}.csv" for number in range(len(LABELS))]
+    table = pd.DataFrame({"file": files, "gesture": LABELS, "person": np.repeat(PEOPLE, 3)})
+    table.sample(frac=1, random_state=0).to_csv(tmp_path / "which.csv", index=False)
+    plan = expect(folder, "--labels", str(tmp_path / "which.csv"), ordered=False)
+    assert plan.workload.preprocess.columns.label == "gesture" and plan.workload.preprocess.groups == "person"
+    table.to_csv(folder / "labels.csv", index=False)
+    expect(folder, ordered=False)
+    table[2:].to_csv(folder / "labels.csv", index=False)
+    with pytest.raises(ValueError, match=r"labels.csv has a row for 16 of 18 files \(by 'file'\), none for r_00"):
+        planned(folder)
+
+
+@pytest.mark.parametrize(
+    ("form", "num_groups"),
+    [
+        ("{split}/{label}", None),
+        ("s{person:02}/{label}", 6),
+        ("{label}/s{person:02}", 6),
+        ("{split}/s{person:02}/{label}", 6),
+    ],
+)
+def test_folders_are_labels_people_who_are_in_one_split_and_the_split(
+    tmp_path: Path, form: str, num_groups: int | None
+):
+    def name(number: int) -> str:
+        split = "train" if number < 12 else "test"
+        return f"{form.format(split=split, label=LABELS[number], person=number // 3)}/r_{number:02}.csv"
+
+    plan = expect(write_files(tmp_path / "data", name), ordered=False)
+    if "split" in form:
+        assert plan.summary["num_per_split"]["test"] == 6
+    if num_groups:
+        assert plan.workload.preprocess.groups.startswith("folder")
+        assert sum(plan.summary["num_groups"].values()) == num_groups
+        assert plan.summary["num_groups"]["test"] == 2 or "split" not in form
+
+
+@pytest.mark.parametrize("step", ["frame", "time"])
+def test_files_with_rows_out_of_order_are_in_the_order_of_their_step(tmp_path: Path, step: str):
+    folder = write_files(tmp_path / "data", lambda number: f"{LABELS[number]}/r_{number:02}.csv")
+    for number, path in enumerate(sorted(folder.glob("*/*.csv"))):
+        table = pd.read_csv(path)
+        table[step] = np.arange(len(table)) * (1 if step == "frame" else 0.05)
+        (table.sample(frac=1, random_state=1) if number % 3 == 0 else table).to_csv(path, index=False)
+    assert expect(folder, ordered=False).workload.preprocess.columns.step == step
+
+
+def test_a_reading_in_files_that_is_called_like_a_step_is_a_feature(tmp_path: Path):
+    folder = write_files(tmp_path / "data", lambda number: f"{LABELS[number]}/r_{number:02}.csv")
+    for number, path in enumerate(folder.glob("*/*.csv")):
+        table = pd.read_csv(path)
+        table.assign(t=np.random.default_rng(number).normal(size=len(table))).to_csv(path, index=False)
+    columns = expect(folder, ordered=False).workload.preprocess.columns
+    assert columns.step == "step" and columns.features == ("x", "y", "t")
+
+
+def test_files_with_events_are_for_detect(tmp_path: Path):
+    for number, values in enumerate(recordings(shortest=7)):
+        table = pd.DataFrame(values, columns=["x", "y"]).assign(t=range(len(values)), event="none")
+        table.loc[3, "event"] = "hit"
+        (tmp_path / "data").mkdir(exist_ok=True)
+        table.to_csv(tmp_path / "data" / f"{number}.csv", index=False)
+    plan, _ = planned(tmp_path / "data")
+    assert plan.workload.task == "detect" and plan.workload.preprocess.columns.step == "t"
+
+
+def labelled_folder(folder: Path) -> Path:
+    for number, label in enumerate(own_tables.LABELS):
+        (folder / label).mkdir(parents=True, exist_ok=True)
+        own_tables.clips([label], seed=number)[["f0", "f1"]].to_csv(folder / label / f"{number}.csv", index=False)
+    return folder
+
+
+@pytest.mark.parametrize("text", ["f0,f1\n1,2,3\n", "f0\n1\n2\n", "f0,f1\n", "f0,f1\nx,2\n1,2\n", "\0"])
+def test_an_error_in_a_folder_names_the_file_with_its_folder(tmp_path: Path, text: str):
+    folder = labelled_folder(tmp_path / "d")
+    (folder / "b/4.csv").write_text(text)
+    said = own_tables.refusal(folder)
+    assert f"{folder / 'b/4.csv'} " in said or f"{folder} as one long table, row 102 (sequence b/4)" in said
+
+
+@pytest.mark.parametrize("is_dir", [False, True])
+def test_a_link_out_of_a_folder_is_not_followed(tmp_path: Path, is_dir: bool):
+    folder, secret = labelled_folder(tmp_path / "d"), tmp_path / "outside"
+    secret.mkdir()
+    (secret / "secret.csv").write_text("classified\nabc\n")
+    link = folder / ("e" if is_dir else "b/4.csv")
+    link.unlink(missing_ok=True)
+    link.symlink_to(secret if is_dir else secret / "secret.csv")
+    said = own_tables.refusal(folder)
+    assert f"{link} is a link" in said and "not followed" in said and "classified" not in said
+    link.unlink()
+    link.symlink_to(folder / "a/0.csv")  # within the folder
+    assert is_dir or own_tables.planned(folder).summary["num_sequences"] == 24

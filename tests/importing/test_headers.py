@@ -1,0 +1,153 @@
+"""Lines before the data: units, headers of several lines, and tables whose first line is no header."""
+
+import csv
+import re
+import subprocess
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from tandem.importing import new_workload
+from tests.own_tables import LABELS, clips, planned, refusal, saved, series
+
+UNITS = {
+    "in each column": "id,s,m/s2,g,class",
+    "only of numbers": ",s,m/s2,m/s2,",
+    "not of all numbers": ",,[m/s^2],[m/s^2],",
+}
+
+
+def with_lines(path: Path, table: pd.DataFrame, place: int, *lines: str) -> Path:
+    """A table with more lines at a place, 0 for the first."""
+    text = table.to_csv(index=False).splitlines()
+    path.write_text("\n".join([*text[:place], *lines, *text[place:], ""]))
+    return path
+
+
+@pytest.mark.parametrize("units", UNITS)
+def test_a_line_of_units_is_left_out_and_named(tmp_path: Path, units: str):
+    table = clips(LABELS)
+    plan = planned(path := with_lines(tmp_path / "t.csv", table, 1, UNITS[units]))
+    assert plan.summary["sha256"] == planned(saved(table, tmp_path / "plain.csv")).summary["sha256"]
+    shown = " ".join(filter(None, UNITS[units].split(",")))
+    note = ("header", f"1 line left out: {shown}", "text where the columns have numbers")
+    assert note in plan.source.notes
+    table = table.astype({"f0": object})
+    table.loc[9, "f0"] = "left"
+    assert f"{path}, line 12: " in refusal(with_lines(path, table, 1, UNITS[units]))
+
+
+def test_a_line_of_units_above_a_series_and_below_lines_about_it(tmp_path: Path):
+    """Also with semicolons and with a blank line."""
+    plain = planned(saved(series(), tmp_path / "plain.csv"))
+    path = with_lines(tmp_path / "t.csv", series(), 1, "UTC,MW")
+    assert planned(path).summary["sha256"] == plain.summary["sha256"]
+    path.write_text("# station 7\n# by A, B\n\n" + path.read_text())
+    plan = planned(path)
+    assert plan.summary["sha256"] == plain.summary["sha256"]
+    (tmp_path / "u.csv").write_text("\n\n" + series().to_csv(index=False))
+    assert planned(tmp_path / "u.csv").summary["sha256"] == plain.summary["sha256"]
+    tabs = with_lines(tmp_path / "u.csv", series(), 0).read_text().replace(",", "\t")
+    (tmp_path / "u.csv").write_text("Instrument: A B\nDate: today, at 9\nSerial: 1\n\n" + tabs)
+    assert planned(tmp_path / "u.csv").summary["sha256"] == plain.summary["sha256"]
+    assert ("header", "2 lines left out: # station 7, # by A, B", "before the header") in plan.source.notes
+    path.write_text(path.read_text().replace(",", ";"))
+    assert planned(path).summary["sha256"] == plain.summary["sha256"]
+
+
+@pytest.mark.parametrize("line", ["c000,0,left,0.5,a", "c000,0,NA,?,a", "c000,0,,,a", "c000,left,0.1,0.2,a"])
+def test_a_first_row_of_data_is_no_line_of_units(tmp_path: Path, line: str):
+    path = with_lines(tmp_path / "t.csv", clips(LABELS).drop(index=0), 1, line)
+    try:
+        assert sum(planned(path).summary["num_filled"] for _ in range(1)) == 2
+    except ValueError as error:
+        assert "left" in line and "line 2: " in str(error) and "found left" in str(error)
+
+
+def quotes(*header: str) -> str:
+    """Rows of days and four numbers below a header."""
+    days = pd.date_range("2022-01-03", periods=200, freq="B").strftime("%Y-%m-%d")
+    numbers = 100 + np.random.default_rng(0).normal(size=(200, 4)).cumsum(axis=0)
+    rows = [",".join([day, *(f"{each:.4f}" for each in row)]) for day, row in zip(days, numbers, strict=True)]
+    return "\n".join([*header, *rows, ""])
+
+
+@pytest.mark.parametrize(
+    ("header", "names"),
+    [
+        (["Price,Close,High,Low,Open", "Ticker,A,A,A,A", "Date,,,,"], "Date Close High Low Open"),
+        (["Price,Close,High,Close,High", "Ticker,A,A,B,B", "Date,,,,"], "Date,Close A,High A,Close B,High B"),
+        ([",f,f,g,g", ",mean,std,mean,std", "day,,,,"], "day,f mean,f std,g mean,g std"),
+        (["day,left,,right,", ",x,y,x,y"], "day,left x,left y,right x,right y"),
+        (["TOA5,CR1,CR1,12,x,y,z", "TIMESTAMP,RECORD,Air,RH,P", "TS,RN,C,%,kPa", ",,Avg,Smp,Smp"],
+         "TIMESTAMP RECORD Air RH P"),
+        (["TOA5,CR1,CR1,12,Table", "TIMESTAMP,RECORD,Air,RH,P", "TS,RN,C,%,kPa", ",,Avg,Smp,Smp"],
+         "TIMESTAMP RECORD Air RH P"),
+    ],
+)  # fmt: skip
+def test_a_header_of_several_lines_is_read(tmp_path: Path, header: list[str], names: str):
+    """As pandas writes columns of two levels, as yfinance does, and as loggers write TOA5."""
+    (path := tmp_path / "t.csv").write_text(quotes(*header))
+    columns = names.split("," if "," in names else None)
+    plain = tmp_path / "plain.csv"
+    plain.write_text(quotes(",".join(columns)))
+    plan, expected = planned(path), planned(plain)
+    assert plan.workload == replace_table(expected, plan) and plan.summary["sha256"] == expected.summary["sha256"]
+    assert plan.workload.preprocess.columns.time == columns[0]
+
+
+def replace_table(plan: new_workload.WorkloadPlan, other: new_workload.WorkloadPlan) -> Any:
+    """The workload of `plan` with the name of the other one's table."""
+    preprocess = replace(plan.workload.preprocess, table=other.workload.preprocess.table)
+    return replace(plan.workload, preprocess=preprocess)
+
+
+def mended(said: str, folder: Path, form: str) -> None:
+    """Run the line that a message has, found by the regular expression `form`."""
+    [line] = re.findall(form, said)
+    subprocess.run(["bash", "-c", line], cwd=folder, check=True)
+
+
+def test_the_line_that_a_refusal_has_makes_the_table(tmp_path: Path):
+    """Without a header; with a semicolon at the end of each line; with a file for each channel."""
+    table = clips(LABELS)
+    expected = planned(saved(table, tmp_path / "t.csv")).summary["sha256"]
+    table.to_csv(path := tmp_path / "no header.csv", index=False, header=False)
+    mended(refusal(path).replace("A,B,C,D,E", "clip,frame,f0,f1,label"), tmp_path, r"\(echo .* new\.csv")
+    assert planned(tmp_path / "new.csv").summary["sha256"] == expected
+    path.write_text(table.to_csv(index=False).replace("\n", ";\n"))
+    mended(refusal(path), tmp_path, r"sed .* new\.csv")
+    assert planned(tmp_path / "new.csv").summary["sha256"] == expected
+
+    draw = np.random.default_rng(0)
+    arrays = {}
+    for split, num in (("test", 20), ("train", 40)):
+        (at := tmp_path / "har" / split / "Inertial Signals").mkdir(parents=True)
+        arrays[f"X_{split}"] = draw.normal(size=(num, 2, 30)).round(3)
+        arrays |= {f"y_{split}": np.arange(num) % 3, f"subject_{split}": np.arange(num) // 5 + len(arrays)}
+        for place, channel in enumerate(("acc_x", "acc_y")):
+            np.savetxt(at / f"{channel}_{split}.txt", arrays[f"X_{split}"][:, place], fmt="%.3f")
+        for key in ("y", "subject"):
+            np.savetxt(at.parent / f"{key}_{split}.txt", arrays[f"{key}_{split}"], fmt="%d")
+    np.savez(tmp_path / "har.npz", **arrays)
+    mended(refusal(tmp_path / "har"), tmp_path, r"python -c .*(?= writes them)")
+    found, expected = (planned(tmp_path / name, "--axes", "NCT") for name in ("new.npz", "har.npz"))
+    assert found.summary["sha256"] == expected.summary["sha256"] and found.workload.preprocess.groups == "subject"
+
+
+@pytest.mark.parametrize("sep", [" ", "\t", ",", ";"])
+def test_row_names_of_r_get_a_name_by_the_line_of_the_error(tmp_path: Path, sep: str):
+    table = clips(LABELS)
+    table.index += 1
+    lines = table.to_csv(sep=sep, quoting=csv.QUOTE_NONNUMERIC).splitlines(keepends=True)
+    path = tmp_path / "it is r.txt"
+    path.write_text("".join([lines[0].removeprefix(f'""{sep}'), *lines[1:]]))
+    said = refusal(path)
+    [command] = re.findall(r"sed .*? > new.csv", said)
+    subprocess.run(command, shell=True, check=True, cwd=tmp_path)  # noqa: S602
+    plan = planned(tmp_path / "new.csv")
+    assert plan.workload.preprocess.columns.features == ("f0", "f1") and plan.summary["num_sequences"] == len(LABELS)

@@ -1,0 +1,100 @@
+"""What cannot be read gets one sentence, whatever shape it has."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from tests import refusals
+from tests.shapes import LABELS, padded, planned, wide_table, write_files, written
+
+
+def arrays(path: Path, **named: np.ndarray) -> Path:
+    np.savez(path, **named)
+    return path
+
+
+def flat(folder: Path) -> Path:
+    return write_files(folder / "d", lambda number: f"r_{number}.csv")
+
+
+def with_other_columns(folder: Path) -> Path:
+    write_files(folder / "d", lambda number: f"{LABELS[number]}/{number}.csv")
+    return written(folder / "d/push/3.csv", "x,z\n1,2\n").parents[1]
+
+
+def wide_with(folder: Path, column: str, cell: str) -> Path:
+    table = wide_table().astype(object)
+    table.loc[4, column] = cell
+    table.to_csv(folder / "t.csv", index=False)
+    return folder / "t.csv"
+
+
+def with_a_column_twice(path: Path) -> Path:
+    path.parent.mkdir(exist_ok=True)
+    pq.write_table(pa.table([[1.0, 2.0], [0.0, 1.0]], names=["x", "x"]), path)
+    return path
+
+
+def torn(path: Path) -> Path:
+    """The file with some bytes changed after its first half."""
+    data = path.read_bytes()
+    middle = len(data) // 2
+    path.write_bytes(data[:middle] + bytes(byte ^ 0x55 for byte in data[middle : middle + 20]) + data[middle + 20 :])
+    return path
+
+
+@pytest.mark.parametrize(
+    ("make", "options", "words"),
+    [
+        (lambda at: at / "no.csv", "", "no.csv is not there; give the path of a table"),
+        (lambda at: at / "recordings", "--pattern {label}_*", "recordings is not there; give the path of a table"),
+        (lambda at: written(at / "t.csv", b""), "", "is empty"),
+        (lambda at: written(at / "t.csv", b"\xff\xfe\x00"), "", "is empty"),
+        (lambda at: written(at / "t.csv", b"a,b\0c\n1,2,3\n"), "", "holds zero bytes"),
+        (lambda at: written(at / "t.xlsx", b"\xd0\xcf\x11\xe0more"), "", "an Excel file; save the sheet as CSV"),
+        (lambda at: written(at / "t.pkl", b"\x80\x04more"), "", "a Python pickle, which is never opened"),
+        (lambda at: written(at / "t.parquet", b"clip,frame"), "", "cannot be read"),
+        (lambda at: with_a_column_twice(at / "t.parquet"), "", "t.parquet has 2 columns 'x'; rename all but one"),
+        (
+            lambda at: with_a_column_twice(with_a_column_twice(at / "d/a_1.parquet").with_name("b_1.parquet")).parent,
+            "--pattern {label}_*",
+            "a_1.parquet has 2 columns 'x'; rename all but one",
+        ),
+        (lambda at: written(at / "d/x.jpg", "a").parent, "", r"a folder of 1 files \(.jpg\), none a sequence"),
+        (flat, "", "nothing says which label the 18 sequences"),
+        (flat, "--pattern {label}-*", "does not fit 18 of 18 names"),
+        (with_other_columns, "", r"3.csv has other columns than the files before it \(y, z\)"),
+        (lambda at: arrays(at / "a.npz", X=np.ones((4, 5, 2, 2))), "", r"X \(4, 5, 2, 2\); accepted: \(N, T, C\)"),
+        (
+            lambda at: arrays(at / "a.npz", X=np.ones((4, 5)), y=np.ones(3)),
+            "",
+            r"a.npz: y \(3,\) does not go with a.npz: X",
+        ),
+        (lambda at: arrays(at / "a.npz", X=np.array([[1], [1, 2]], dtype=object)), "", "which only pickle"),
+        (lambda at: arrays(at / "a.npz", X=padded()), "", "a.npz has no labels: put an array y"),
+        (lambda at: wide_with(at, "y_1", "abc"), "", "column 'y_1' must hold numbers, found 'abc' in line 6; correct"),
+        (
+            lambda at: wide_with(at, "label", ""),
+            "",
+            r"row 29 \(sequence 4\): column 'label' is empty",
+        ),
+        (lambda at: torn(arrays(at / "a.npz", X=np.ones((200, 100)), y=np.ones(200))), "", "a.npz: X cannot be read"),
+        (
+            lambda at: written(at / "a.ts", "@classLabel true a\n@data\n1:a\n1,b:a"),
+            "",
+            "a.ts, line 4: must hold numbers",
+        ),
+        (lambda at: written(at / "a.ts", "@timestamps true\n@data\n(1,2):a"), "", "has time stamps"),
+        (lambda at: written(at / "t.tsv", "a\tb\tc\n"), "", "t.tsv has a header but 0 rows"),
+        (lambda at: written(at / "t.csv", "1\n2\n"), "--layout wide", r"has no 4 numbered columns"),
+        (lambda at: written(at / "t.csv", "1,a\n2,b\n"), "", r"t.csv has no header \(its first row is|no column"),
+    ],
+)
+def test_a_shape_that_cannot_be_read_gets_one_sentence(tmp_path: Path, make: Any, options: str, words: str):
+    path = make(tmp_path)
+    assert re.search(words, refusals.sentence(lambda: planned(path, *options.split())))

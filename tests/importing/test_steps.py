@@ -1,0 +1,127 @@
+"""Which rows follow each other: repeated steps and rows, logs, and gaps in a series."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from tandem.data import source_module
+from tests.own_tables import LABELS, chosen, clips, people, planned, refusal, remarks, saved, series, with_cells
+
+ENDINGS = pytest.mark.parametrize("ending", ["csv", "parquet"])
+
+
+@pytest.mark.parametrize("background", [None, "idle", "none"])
+def test_a_repeated_step_is_named_with_its_lines(tmp_path: Path, background: str | None):
+    """With a label for each sequence, or events; no advice would replace labels."""
+    table = clips(LABELS).rename(columns={"label": "kind"})
+    if background:
+        table["kind"] = np.where(table["frame"] == 2, "hit", background)
+    table.loc[6, "frame"] = table.loc[5, "frame"]
+    for options in ([], ["--sequence", "clip", "--step", "frame"]):
+        said = refusal(saved(table, tmp_path / "t.csv"), *options)
+        assert f"'frame' repeats in clip {table['clip'][6]}, lines 7 and 8;" in said and "replace(" not in said
+
+
+@ENDINGS
+def test_equal_repeated_rows_are_left_out_and_named(tmp_path: Path, ending: str):
+    """As a logger that was copied twice; also with an empty cell, and in recordings."""
+    for table in (clips(LABELS), with_cells("f0", ""), people(6, ["sit", "walk", "run"]).drop(columns="time")):
+        plan = planned(saved(table, tmp_path / f"t.{ending}"))
+        twice = pd.concat([table, table.iloc[[5, 6, 40]]])
+        again = planned(saved(twice, tmp_path / f"t.{ending}"))
+        assert (again.workload, again.summary["sha256"]) == (plan.workload, plan.summary["sha256"])
+        places = f"lines 7 and {len(table) + 2}" if ending == "csv" else f"rows 6 and {len(table) + 1}"
+        assert f"3 rows that repeat others are left out: {places} are equal" in remarks(again)
+    twice = pd.concat([table := clips(LABELS), table.iloc[[5]].assign(f1=0)])
+    assert f"'frame' repeats in clip {table['clip'][5]}" in refusal(saved(twice, tmp_path / f"t.{ending}"))
+
+
+def test_an_id_that_two_sequences_have_is_named_as_a_repeated_step(tmp_path: Path):
+    table = clips(LABELS)
+    table["label"] = np.where(pd.factorize(table["clip"])[0] < 12, "a", "b")
+    table["clip"] = pd.factorize(table["clip"])[0] % 12
+    first, second = table.index[(table["clip"] == 0) & (table["frame"] == 0)]
+    for options in ([], ["--sequence", "clip", "--step", "frame"]):
+        said = refusal(saved(table, tmp_path / "t.csv"), *options)
+        assert f"'frame' repeats in clip 0, lines {first + 2} and {second + 2} (" in said
+        assert "replace(" not in said and "cumcount" not in said
+
+
+def log_of_records(unit: str, num: int = 30) -> pd.DataFrame:
+    """A log of gestures, one after another, in which no time repeats."""
+    table = clips(["push", "swipe", "twist"] * (num // 3), lengths=(20, 40))
+    record = pd.factorize(table["clip"])[0]
+    milliseconds = 1_700_000_000_000 + 20 * np.arange(len(table)) + 5000 * record
+    times: Any = milliseconds * {"ms": 1, "us": 1000, "ns": 1_000_000}.get(unit, 1)
+    if unit == "iso":
+        times = pd.to_datetime(milliseconds, unit="ms").strftime("%Y-%m-%d %H:%M:%S.%f")
+    elif unit == "s":
+        times = milliseconds / 1000
+    return pd.DataFrame(
+        {"record": record, "timestamp_ms": times, "x": table["f0"], "y": table["f1"], "gesture": table["label"]}
+    )
+
+
+@pytest.mark.parametrize("unit", ["ms", "us", "ns", "s", "iso"])
+def test_a_log_of_records_is_sequences_whatever_its_columns_are_called(tmp_path: Path, unit: str):
+    expected = {
+        "task": "classify",
+        "sequence": "record",
+        "step": "timestamp_ms",
+        "label": "gesture",
+        "features": "x, y",
+    }
+    table = log_of_records(unit)
+    plan = planned(saved(table, tmp_path / "t.csv"))
+    assert expected.items() <= chosen(plan).items() and plan.summary["num_sequences"] == 30
+    shuffled = planned(saved(table.sample(frac=1, random_state=0), tmp_path / "t.csv"))
+    assert shuffled.summary["sha256"] == plan.summary["sha256"]
+    named = table.rename(columns={"record": "n", "timestamp_ms": "clock", "gesture": "what"})
+    found = chosen(planned(saved(named, tmp_path / "t.csv")))
+    assert (found["task"], found["sequence"], found["label"]) == ("classify", "n", "what")
+
+
+def test_words_that_come_again_make_no_sequences_of_a_series(tmp_path: Path):
+    """A day of the week has one word of a second column too, and so have a month and a stretch of days."""
+    times = pd.date_range("2024-01-01", periods=400, freq="D")
+    table = pd.DataFrame({"when": times.strftime("%Y-%m-%d"), "value": np.random.default_rng(0).normal(size=400)})
+    table["name"], table["month"] = times.day_name(), times.month_name()
+    table["kind"] = np.where(times.day_of_week < 5, "work", "rest")
+    table["season"] = np.where(times.month < 7, "spring", "autumn")
+    assert planned(saved(table, tmp_path / "t.csv")).workload.task == "forecast"
+
+
+def test_a_label_in_a_series_is_no_feature(tmp_path: Path):
+    plan = planned(path := saved(series(label=[int(hour == 99) for hour in range(300)]), tmp_path / "t.csv"))
+    assert plan.workload.preprocess.columns.features == ()
+    features = next(why for key, _, why in plan.choices if key == "features")
+    assert "label (a label, by its name); --features includes them" in features
+    assert planned(path, "--features", "label").workload.preprocess.columns.features == ("label",)
+
+
+def test_few_gaps_do_not_cost_the_training_windows(tmp_path: Path):
+    """A row with the time of the row before it, and with it a gap, which many windows touch."""
+    table = series()
+    table.loc[100, "time"] = table.loc[99, "time"]
+    path = saved(table, tmp_path / "t.csv")
+    windows = ["--input-steps", "48", "--horizon", "22"]
+    plan = planned(path, *windows)
+    total = sum(plan.summary[name]["train"] for name in ("num_per_split", "num_windows_skipped_per_split"))
+    assert plan.workload.preprocess.missing == "interpolate"
+    why = next(why for key, _, why in plan.choices if key == "missing")
+    assert "1 of 300 points" in why and "1 rows have the time of a later one" in why
+    skipping = planned(path, *windows, "--missing", "skip")
+    params = skipping.workload.preprocess
+    found = source_module("series").prepare(params, tmp_path, "window")
+    skipped = found.summary["num_windows_skipped_per_split"]
+    lost = skipped["train"]
+    assert skipped == {"train": lost, "val": 0, "test": 0} and lost > total / 4
+    assert found.summary["num_per_split"]["train"] == total - lost
+    assert f"they touch one: {lost} (train {lost}, val 0, test 0)" in found.message
+    assert (
+        f"\nwarning: train loses {lost} of {total} windows to missing points; `missing: interpolate` keeps"
+        in found.message
+    )

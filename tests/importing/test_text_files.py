@@ -1,0 +1,85 @@
+"""Text of any encoding, separator, line end and compression; other formats are named."""
+
+import bz2
+import gzip
+import lzma
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from tandem.importing import text_tables
+from tests import own_tables
+from tests.shapes import expect, long_table, planned
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "encoding"),
+    [
+        ("UP.CSV", {}, "utf-8"),
+        ("t.csv", {}, "utf-8-sig"),
+        ("t.csv", {}, "utf-16"),
+        ("t.csv", {}, "windows-1252"),
+        ("t.csv", {"sep": ";", "decimal": ","}, "utf-8"),
+        ("t.tsv", {"sep": "\t"}, "utf-8"),
+        ("t.txt", {"sep": " "}, "utf-8"),
+        ("t.txt", {"sep": "|"}, "utf-8"),
+    ],
+)
+def test_text_of_any_encoding_and_separator_is_read(tmp_path: Path, name: str, options: dict[str, Any], encoding: str):
+    table = long_table().rename(columns={"label": "événement" if encoding.startswith("win") else "label"})
+    (tmp_path / name).write_bytes(table.to_csv(index=False, **options).encode(encoding))
+    assert expect(tmp_path / name).workload.preprocess.columns.label == table.columns[-1]
+
+
+@pytest.mark.parametrize("name", ["t.csv.gz", "a_gzip_called.csv", "t.csv.bz2", "t.csv.xz", "t.zip"])
+def test_compressed_text_is_read(tmp_path: Path, name: str):
+    data = long_table().to_csv(index=False).encode()
+    if name == "t.zip":
+        with zipfile.ZipFile(tmp_path / name, "w") as archive:
+            archive.writestr("t.csv", data)
+    else:
+        compress = {"bz2": bz2.compress, "xz": lzma.compress}.get(name.split(".")[-1], gzip.compress)
+        (tmp_path / name).write_bytes(compress(data))
+    expect(tmp_path / name)
+
+
+def test_text_cells_keep_their_characters(tmp_path: Path):
+    table = long_table()
+    table["label"] = np.array(["007", "NA", "a, b"])[pd.factorize(table["clip"])[0] % 3]
+    table.to_csv(tmp_path / "t.csv", index=False, sep=";")
+    _, found = planned(tmp_path / "t.csv")
+    assert found.sequences.classes == ("007", "NA", "a, b")
+
+
+@pytest.mark.parametrize("block_bytes", [400, 2 << 20])  # several blocks, and one
+def test_old_line_ends_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, block_bytes: int):
+    monkeypatch.setattr(text_tables, "BLOCK_BYTES", block_bytes)
+    text = own_tables.clips(own_tables.LABELS).to_csv(index=False)
+    (tmp_path / "t.csv").write_bytes(text.replace("\n", "\r").encode())
+    (tmp_path / "u.csv").write_text(text)
+    found, expected = own_tables.planned(tmp_path / "t.csv"), own_tables.planned(tmp_path / "u.csv")
+    assert found.summary["sha256"] == expected.summary["sha256"]
+    (tmp_path / "t.csv").write_bytes(text.replace("\n", "\r").replace("c002,3,", "c002,3,x", 1).encode())
+    line = text.splitlines().index(next(each for each in text.splitlines() if each.startswith("c002,3,"))) + 1
+    assert f"line {line}: column 'f0'" in own_tables.refusal(tmp_path / "t.csv")
+
+
+@pytest.mark.parametrize(
+    ("write", "words"),
+    [
+        (lambda table, path: table.to_feather(path), "a Feather (Arrow) file; save it as Parquet"),
+        (lambda table, path: table.to_html(path), "HTML or XML; save the table as CSV, e.g. pandas.read_html(path)"),
+        (lambda table, path: table.to_json(path), "JSON; save the table as CSV, e.g. pandas.read_json(path)"),
+        (lambda table, path: table.to_json(path, orient="records"), "JSON; save the table as CSV"),
+        (lambda table, path: table.to_json(path, orient="records", lines=True), "JSON; save the table as CSV"),
+        (lambda table, path: table.to_xml(path, parser="etree"), "HTML or XML"),
+    ],
+    ids="feather html json records lines xml".split(),
+)
+def test_a_table_in_another_format_is_named_by_it(tmp_path: Path, write: Any, words: str):
+    write(own_tables.clips(own_tables.LABELS), tmp_path / "t.txt")
+    assert f"{tmp_path / 't.txt'} is {words}" in own_tables.refusal(tmp_path / "t.txt")

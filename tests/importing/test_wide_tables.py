@@ -1,0 +1,244 @@
+"""One row per sequence: numbered columns or lists in cells; and numbered channels, which are no steps."""
+
+from collections.abc import Callable
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow.parquet as pq
+import pytest
+
+from tandem.importing import new_workload, text_tables, wide
+from tests import own_tables
+from tests.shapes import (
+    LABELS,
+    PEOPLE,
+    expect,
+    numbered_recording,
+    padded,
+    plan_in,
+    planned,
+    question,
+    recordings,
+    wide_table,
+)
+
+
+@pytest.mark.parametrize("ending", ["csv", "tsv", "parquet"])
+def test_a_table_with_one_row_per_sequence_is_read(tmp_path: Path, ending: str):
+    path = tmp_path / f"wide.{ending}"
+    wide = wide_table()
+    sep = "\t" if ending == "tsv" else ","
+    wide.to_parquet(path) if ending == "parquet" else wide.to_csv(path, index=False, sep=sep)
+    assert expect(path).workload.preprocess.columns.features == ("x", "y")
+
+
+def test_columns_named_as_lags_are_in_the_order_of_time(tmp_path: Path):
+    """x-11, x-10, ..., x-0: the oldest first. In the other order, x-0, x-1, ..., the sign separates."""
+    wide = wide_table()
+    last = padded().shape[1] - 1
+    lags = {f"{name}_{step}": f"{name}-{last - step}" for name in "xy" for step in range(last + 1)}
+    path = tmp_path / "lags.csv"
+    wide.rename(columns=lags).to_csv(path, index=False)
+    expect(path)
+    wide.rename(columns={name: name.replace("_", "-") for name in lags}).to_csv(path, index=False)
+    expect(path)
+
+
+@pytest.mark.parametrize(
+    "names, features",
+    [
+        (lambda step: f"x{step / 10:.1f}", ("x",)),
+        (lambda step: f"{step / 10:.1f}", ("value",)),
+        (lambda step: f"{1990 + 5 * step}", ("value",)),
+        (lambda step: f"s{1 + step // 6}.{step % 6}", ("s1", "s2")),
+    ],
+)
+def test_columns_are_numbered_with_decimals_and_years(
+    tmp_path: Path, names: Callable[[int], str], features: tuple[str, ...]
+):
+    """x0.0, x0.1, ..., x1.1 once was x0 with 10 steps, and a header of numbers that are not 1 apart was a row."""
+    draw = np.random.default_rng(0)
+    table = pd.DataFrame(draw.normal(size=(len(LABELS), 12)), columns=[names(step) for step in range(12)])
+    table.assign(label=LABELS).to_csv(tmp_path / "t.csv", index=False)
+    plan, found = planned(tmp_path / "t.csv")
+    assert plan.workload.preprocess.columns.features == features
+    assert found.sequences.values.shape[:2] == (len(LABELS), 12 // len(features))
+
+
+def test_a_gap_in_numbered_columns_is_said(tmp_path: Path):
+    table = wide_table().drop(columns=["x_4", "y_4"])
+    table.to_csv(tmp_path / "t.csv", index=False)
+    assert "x_3 is followed by x_5, read as the next step" in "".join(
+        new_workload.summary_lines(planned(tmp_path / "t.csv")[0])
+    )
+    wide_table().to_csv(tmp_path / "t.csv", index=False)
+    assert "followed" not in "".join(new_workload.summary_lines(planned(tmp_path / "t.csv")[0]))
+
+
+def test_a_table_without_a_header_is_read(tmp_path: Path):
+    array = np.nan_to_num(padded(1))[:, :, 0]
+    for place, name in ((0, "first.txt"), (array.shape[1], "last.csv")):
+        table = pd.DataFrame(array)
+        table.insert(place, "label", [" abc".index(label[0]) if label[0] in "abc" else len(label) for label in LABELS])
+        sep = "," if name.endswith("csv") else " "
+        table.to_csv(tmp_path / name, index=False, header=False, sep=sep)
+        plan, found = planned(tmp_path / name)
+        assert found.sequences.classes == (4, 5) and found.sequences.values.shape[1] == array.shape[1]
+        asked, again = planned(tmp_path / name, "--label", str(place + 1))
+        assert asked.workload == plan.workload and (again.sequences.labels == found.sequences.labels).all()
+
+
+def test_train_and_test_in_two_files_are_the_split(tmp_path: Path):
+    wide = wide_table()
+    for name, part in (("TRAIN", wide[:12]), ("TEST", wide[12:])):  # both count from 0: no sequence is another one's
+        part.assign(id=range(len(part))).to_csv(tmp_path / f"Hand_{name}.csv", index=False)
+    plan = expect(tmp_path / "Hand_TRAIN.csv")
+    assert plan.summary["num_per_split"]["test"] == 6 and "{train: 10, val: 2, test: 6}" in plan.block
+    assert own_tables.planned(tmp_path / "Hand_TRAIN.csv", "--alone").summary["num_sequences"] == 12
+    with pytest.raises(ValueError, match="'step' repeats in sequence 0, rows 1 and "):
+        planned(tmp_path / "Hand_TRAIN.csv", "--sequence", "id")
+    for name, part in (("TRAIN", wide[:12]), ("TEST", wide[12:])):
+        people = [PEOPLE[number // 3] for number in part.index]
+        part.assign(subject=people).to_csv(tmp_path / f"Hand_{name}.csv", index=False)
+    plan = expect(tmp_path / "Hand_TRAIN.csv")
+    assert plan.workload.preprocess.groups == "subject" and plan.summary["num_groups"]["test"] == 2
+
+
+def test_columns_beside_the_steps_stay_with_their_sequence(tmp_path: Path):
+    wide = wide_table()
+    wide.insert(0, "id", [f"r{number:02}" for number in range(len(wide))])
+    wide.insert(1, "person", [PEOPLE[number // 3] for number in range(len(wide))])
+    wide.insert(2, "age", [20.5 + number // 3 for number in range(len(wide))])
+    wide.insert(3, "x", 7.0)  # called as a feature is
+    wide.to_csv(tmp_path / "wide.csv", index=False)
+    plan = expect(tmp_path / "wide.csv")
+    assert plan.workload.preprocess.groups == "person" and sum(plan.summary["num_groups"].values()) == 6
+    assert plan.workload.preprocess.columns.features == ("x_", "y")
+    asked = expect(tmp_path / "wide.csv", "--groups", "none", "--sequence", "id")
+    assert asked.workload.preprocess.groups == "none"
+
+
+def test_a_row_per_step_is_seen_even_if_the_first_sequence_is_longer_than_the_rows_that_are_inspected(tmp_path: Path):
+    num_steps = text_tables.NUM_SAMPLED + 100
+    steps = pd.DataFrame({"case": np.repeat(range(6), num_steps), "step": [*range(num_steps)] * 6})
+    draw = np.random.default_rng(0)
+    features = pd.DataFrame(draw.normal(size=(len(steps), 6)), columns=[f"x{number}" for number in range(6)])
+    labels = steps["case"].map(lambda case: "ab"[case % 2])
+    pd.concat([steps, features], axis=1).assign(label=labels).to_parquet(tmp_path / "long.parquet")
+    _, found = planned(tmp_path / "long.parquet")
+    assert found.sequences.values.shape == (6, num_steps, 12), "with velocities"
+
+
+RISING: dict[str, tuple[str, Callable[[int], Any]]] = {
+    "counted from 1": ("time", lambda num: range(1, num + 1)),
+    "frames": ("frame", lambda num: range(num)),
+    "times": ("Timestamp", lambda num: pd.date_range("2024-03-01", periods=num, freq="20ms")),
+    "a name that is no English word": ("Zeit", lambda num: np.arange(num) / 64),
+    "milliseconds": ("ms", lambda num: np.arange(num) * 4),
+}
+
+
+@pytest.mark.parametrize("kind", RISING)
+@pytest.mark.parametrize("stretch, ending", [(40, "csv"), (400, "csv"), (40, "parquet")])
+def test_numbered_channels_of_a_recording_are_no_steps(tmp_path: Path, kind: str, stretch: int, ending: str):
+    """Neighbouring rows of it once were sequences, in train and test. 400: the first rows show two classes."""
+    table, (name, times), path = numbered_recording(stretch=stretch), RISING[kind], tmp_path / f"t.{ending}"
+    table.insert(0, name, times(len(table)))
+    table.to_parquet(path) if ending == "parquet" else table.to_csv(path, index=False)
+    columns = own_tables.planned(path).workload.preprocess.columns
+    assert (columns.sequence, columns.step, columns.label) == ("none", name, "class")
+    assert columns.features == ("channel1", "channel2", "channel3", "channel4")
+
+
+BOTH = "--layout long reads it as a step, --layout wide as a sequence"
+
+
+@pytest.mark.parametrize("stretch", [40, 1100])  # 1100: the first rows show one class
+def test_numbered_channels_without_a_time_or_without_stretches_are_asked_about(tmp_path: Path, stretch: int):
+    table, path = numbered_recording(stretch=stretch, names="emg_"), tmp_path / "t.csv"
+    people = np.arange(len(table)) // (len(table) // 6)
+    draw = np.random.default_rng(0)
+    mixed = table.assign(**{"class": draw.permutation(table["class"].to_numpy())})
+    words = table.assign(**{"class": table["class"].map(["rest", "fist", "flex"].__getitem__)})
+    for asked in (table, words, table.assign(subject=people), mixed.assign(frame=range(len(table)))):
+        asked.to_csv(path, index=False)
+        assert BOTH in question(path)
+        assert own_tables.planned(path, "--layout", "wide").summary["max_steps"] == 4
+    words.assign(step=range(len(table))).to_csv(path, index=False)
+    assert own_tables.planned(path).workload.preprocess.columns.step == "step"
+    words.rename(columns={"class": "pose"}).assign(no=range(len(table))).to_csv(path, index=False)
+    assert BOTH in question(path)
+
+
+@pytest.mark.parametrize("is_sorted", [False, True])
+@pytest.mark.parametrize("header", [True, False])
+def test_a_row_per_sequence_needs_no_option_sorted_by_class_or_not(tmp_path: Path, is_sorted: bool, header: bool):
+    classes = np.random.default_rng(0).permutation(np.repeat([1, 2, 3], [900, 300, 60]))
+    values = pd.DataFrame(np.random.default_rng(1).normal(size=(len(classes), 6)).round(3)).add_prefix("x")
+    values.insert(0, "class", np.sort(classes) if is_sorted else classes)
+    if header:
+        values.insert(0, "id", range(len(values)))
+    values.to_csv(tmp_path / "t.csv", index=False, header=header)
+    summary = own_tables.planned(tmp_path / "t.csv").summary
+    assert (summary["num_sequences"], summary["max_steps"], len(summary["classes"])) == (1260, 6, 3)
+
+
+@pytest.mark.parametrize(
+    "of_row, column",
+    [
+        (lambda row: [1714644000 + 60 * row, 20.1, 50.2, row % 2], 1),
+        (lambda row: [1 + row // 50, 1 + row % 50, 0.0012, 100.0, 518.67], 2),  # a unit and its cycle
+        (lambda row: [1 + row // 9, 1 + row % 9, 0.0012, 100.0, 518.67], 2),
+        (lambda row: [f"2024-03-01 00:{row // 60:02}:{row % 60:02}", 20.1, 50.2, 1.5, row // 30 % 3], 1),
+        (lambda row: [row // 40 % 3, f"{row / 64:.4f}", 20.1, 50.2], 2),
+    ],
+)
+def test_rows_without_a_header_that_go_on_are_asked_about(tmp_path: Path, of_row: Callable[[int], Any], column: int):
+    rows = [[*of_row(row)] for row in range(180)]
+    for place in range(2, len(rows[0])):  # readings
+        if isinstance(rows[0][place], float):
+            noise = np.random.default_rng(place).normal(size=len(rows)).round(3)
+            for row, value in zip(rows, noise, strict=True):
+                row[place] += value
+    pd.DataFrame(rows).to_csv(tmp_path / "t.csv", index=False, header=False)
+    said = question(tmp_path / "t.csv")
+    assert f"column {column} increases from row to row" in said and "--layout wide" in said
+    with pytest.raises(ValueError, match="write the columns' names there"):
+        planned(tmp_path / "t.csv", "--layout", "long")
+
+
+def lists_table() -> pd.DataFrame:
+    values = recordings()
+    columns = {name: [each[:, place] for each in values] for place, name in enumerate("xy")}
+    return pd.DataFrame(columns).assign(label=LABELS)
+
+
+def test_lists_in_the_cells_of_parquet_are_read_block_by_block(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(wide, "BLOCK_CELLS", 40)
+    table, files = lists_table(), tmp_path / "set/data"
+    table.to_parquet(tmp_path / "t.parquet")
+    files.mkdir(parents=True)
+    parts = {"test-0-of-1": slice(12, 18), "train-0-of-2": slice(6), "train-1-of-2": slice(6, 12)}
+    for name, rows in parts.items():
+        table[rows].to_parquet(files / f"{name}.parquet")
+    assert expect(tmp_path / "t.parquet").workload.preprocess.columns.features == ("x", "y")
+    for path, num_test in ((tmp_path / "t.parquet", 3), (tmp_path / "set", 6)):
+        with TemporaryDirectory(dir=tmp_path) as scratch:
+            plan = plan_in(Path(scratch), path)
+            assert pq.ParquetFile(plan.table).num_row_groups >= 5  # block by block
+        assert (plan.summary["num_sequences"], plan.summary["num_per_split"]["test"]) == (18, num_test)
+
+
+def test_lists_of_words_are_events_and_lists_of_unequal_length_are_refused(tmp_path: Path):
+    table, path = lists_table(), tmp_path / "t.parquet"
+    words = [["none"] * 3 + ["hit"] + ["none"] * (len(each) - 4) for each in table["x"]]
+    table.drop(columns="label").assign(event=words).to_parquet(path)
+    plan, found = planned(path)
+    assert plan.workload.task == "detect" and found.sequences.classes == ("none", "hit")
+    table.assign(z=[each[1:] for each in table["x"]]).to_parquet(path)
+    expect(path, "--features", "x,y")
+    with pytest.raises(ValueError, match=r"row 1: 'x' has \d entries and 'z' \d; correct .* with --features"):
+        planned(path)

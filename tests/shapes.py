@@ -1,0 +1,116 @@
+"""The same sequences in each shape that people have them in, and what `tandem new` makes of them."""
+
+from collections.abc import Callable
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import numpy as np
+import pandas as pd
+
+from tandem.data import source_module
+from tandem.data.arrays import PreparedSequences
+from tandem.importing import new_workload
+from tests import refusals
+from tests.own_tables import parsed
+
+LABELS = ["push", "swipe", "twist"] * 6
+PEOPLE = ["ann", "bob", "cid", "dan", "eve", "fay"]
+
+
+def recordings(shortest: int = 5, num_channels: int = 2) -> list[np.ndarray]:
+    """(T, C) each, of different lengths; numbers with three digits, which every format keeps."""
+    draw = np.random.default_rng(0)
+    return [draw.normal(size=(draw.integers(shortest, 9), num_channels)).round(3) for _ in LABELS]
+
+
+def plan_in(scratch: Path, path: Path, *options: str) -> new_workload.WorkloadPlan:
+    return new_workload.make_plan(parsed("mine", str(path), *options), scratch)
+
+
+def planned(path: Path, *options: str) -> tuple[new_workload.WorkloadPlan, PreparedSequences]:
+    """The plan, and what preprocess makes of the table and the block that it would write."""
+    with TemporaryDirectory(dir=path.parent) as scratch:
+        plan = plan_in(Path(scratch), path, *options)
+        params = plan.workload.preprocess
+        (Path(scratch) / "again").mkdir()
+        (Path(scratch) / "again" / plan.table.name).symlink_to(plan.table.resolve())
+        return plan, source_module("sequences").prepare(
+            params, Path(scratch) / "again", plan.workload.task_attributes.target
+        )
+
+
+def expect(
+    path: Path, *options: str, num_channels: int = 2, shortest: int = 5, ordered: bool = True
+) -> new_workload.WorkloadPlan:
+    """The sequences come out with their lengths, labels and values, whatever they came in."""
+    plan, found = planned(path, *options)
+    wanted, sequences = recordings(shortest, num_channels), found.sequences
+    assert (plan.workload.task, len(sequences.ids)) == ("classify", len(wanted))
+    assert sequences.classes == ("push", "swipe", "twist")
+    raw = sequences.values[:, :, :num_channels] * found.std[:num_channels] + found.mean[:num_channels]
+    order = range(len(wanted)) if ordered else [int(name.split("_")[-1]) for name in sequences.ids]
+    for row, number in enumerate(order):
+        assert sequences.lengths[row] == len(wanted[number])
+        assert sequences.classes[sequences.labels[row]] == LABELS[number]
+        np.testing.assert_allclose(raw[row, : len(wanted[number])], wanted[number], atol=1e-5)
+    return plan
+
+
+def question(path: Path, *options: str) -> str:
+    return refusals.question(lambda: planned(path, *options))
+
+
+def long_table() -> pd.DataFrame:
+    parts = []
+    for number, (values, label) in enumerate(zip(recordings(), LABELS, strict=True)):
+        part = pd.DataFrame(values, columns=["x", "y"]).assign(label=label)
+        part.insert(0, "clip", f"c_{number:02}")
+        part.insert(1, "frame", range(len(values)))
+        parts.append(part)
+    return pd.concat(parts, ignore_index=True)
+
+
+def padded(num_channels: int = 2) -> np.ndarray:
+    """(N, T, C), NaN after the end of each."""
+    values = recordings(num_channels=num_channels)
+    array = np.full((len(values), max(map(len, values)), num_channels), np.nan)
+    for number, each in enumerate(values):
+        array[number, : len(each)] = each
+    return array
+
+
+def wide_table() -> pd.DataFrame:
+    array = padded()
+    columns = {
+        f"{name}_{step}": array[:, step, place] for place, name in enumerate("xy") for step in range(array.shape[1])
+    }
+    return pd.DataFrame({"label": LABELS, **columns})
+
+
+def numbered_recording(num_channels: int = 4, stretch: int = 40, names: str = "channel") -> pd.DataFrame:
+    """A class per row, in stretches, of which each class has several; the numbered columns are channels."""
+    classes = np.repeat([0, 1, 0, 2] * 6, stretch)
+    draw = np.random.default_rng(0)
+    values = draw.normal(size=(len(classes), num_channels)).round(3)
+    table = pd.DataFrame(values, columns=[f"{names}{number}" for number in range(1, num_channels + 1)])
+    return table.assign(**{"class": classes})
+
+
+def write_files(folder: Path, name: Callable[[int], str], header: bool = True) -> Path:
+    for number, values in enumerate(recordings()):
+        path = folder / name(number)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if path.suffix == ".npy":
+            np.save(path, values)
+        elif path.suffix == ".parquet":
+            pd.DataFrame(values, columns=["x", "y"]).to_parquet(path)
+        else:
+            sep = "\t" if ".txt" in path.name else ","
+            pd.DataFrame(values, columns=["x", "y"]).to_csv(path, index=False, header=header, sep=sep)
+    return folder
+
+
+def written(path: Path, content: str | bytes) -> Path:
+    path.parent.mkdir(exist_ok=True)
+    path.write_bytes(content.encode() if isinstance(content, str) else content)
+    return path
