@@ -21,16 +21,18 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from benchmarks.folklore import Data, random_tensors
 from benchmarks.networks import Usual
-from tandem.machine.hardware import detect_hardware
-from tandem.machine.measure import synchronize
+from tandem.devices.device import Device
+from tandem.devices.graphs import NUM_WARMUPS
+from tandem.devices.hardware import detect_hardware
+from tandem.devices.memory import keep_freed_memory
+from tandem.devices.names import is_accelerator, kind_of
 from tandem.models import Shape
 from tandem.params.schema import Train
 from tandem.tasks import open_task
 from tandem.training import auto
 from tandem.training.batches import TENSORS
 from tandem.training.context import make_trial, read_training
-from tandem.training.device import autocast, keep_freed_memory, open_device
-from tandem.training.graphs import NUM_WARMUPS
+from tandem.training.execution import CPU, autocast, open_device
 from tandem.training.trainer import Trainer
 
 PEERS = ("lightning", "accelerate")
@@ -71,7 +73,7 @@ class Contender:
 def contenders(case: Case, device: str) -> tuple[dict[str, Contender], str]:
     """The contenders for this device, and a description of what `precision: auto` chooses there."""
     best, message = choose_precision(open_trainer(case, Contender(tandem, is_tandem=True), device), device)
-    installed, is_cuda = [name for name in PEERS if importlib.util.find_spec(name)], device == "cuda"
+    installed, is_cuda = [name for name in PEERS if importlib.util.find_spec(name)], is_accelerator(device)
     found = {"plain": Contender(plain), "plain tuned": Contender(plain_tuned)}
     found["plain, 2 workers"] = Contender(plain, options={"num_workers": 2})
     if not is_cuda:
@@ -116,12 +118,12 @@ def open_trainer(case: Case, contender: Contender, device: str) -> Trainer:
     return trainer
 
 
-def as_torch_comes(contender: Contender, threads: int, device: str) -> torch.device:
-    """Undo Tandem's own settings (tandem/training/device.py), except for TF32, which is the same for all contenders."""
+def as_torch_comes(contender: Contender, threads: int, device: str) -> Device:
+    """Undo what `open_device` sets, except for TF32, which is the same for all contenders."""
     torch.set_num_threads(threads)
     torch.set_float32_matmul_precision("high" if contender.precision == "tf32" else "highest")
     torch.backends.cudnn.allow_tf32 = contender.precision in ("tf32", "bf16")
-    return torch.device("cpu") if device == "cpu" else torch.device("cuda", 0)
+    return kind_of(device)()
 
 
 def random_training(data: Data) -> tuple[dict[str, torch.Tensor], Shape, Any]:
@@ -132,7 +134,7 @@ def random_training(data: Data) -> tuple[dict[str, torch.Tensor], Shape, Any]:
         "num_outputs": len(names),
         "mean": [0.0], "std": [1.0], "target": {"name": "random", "transform": "difference"},
     }  # fmt: skip
-    return random_tensors(data, torch.device("cpu")), data.shape, open_task(data.task, summary)
+    return random_tensors(data, CPU), data.shape, open_task(data.task, summary)
 
 
 class Over(BaseException):
@@ -143,7 +145,7 @@ class StepTimer:
     """Called after every step. Between two rounds it waits for the next one; it counts the steps and seconds of each
     round."""
 
-    def __init__(self, pipe: Connection, device: torch.device) -> None:
+    def __init__(self, pipe: Connection, device: Device) -> None:
         self.pipe, self.device = pipe, device
         self.count, self.start, self.end = 0, time.perf_counter(), 0.0
 
@@ -151,7 +153,7 @@ class StepTimer:
         self.count += 1
         if time.perf_counter() < self.end:
             return
-        synchronize(self.device)
+        self.device.synchronize()
         try:
             self.pipe.send((self.count, time.perf_counter() - self.start))
             seconds, threads = self.pipe.recv()
@@ -220,7 +222,7 @@ def loader(trainer: Trainer, num_workers: int = 0) -> Any:
     more = {"persistent_workers": True, "multiprocessing_context": "fork"} if num_workers else {}
     return DataLoader(
         TensorDataset(*tensors), trainer.settings.batch_size, shuffle=True, num_workers=num_workers,
-        pin_memory=trainer.device.type == "cuda", **more,
+        pin_memory=trainer.device.is_accelerator, **more,
     )  # fmt: skip
 
 
@@ -235,7 +237,7 @@ def usual_step(
 ) -> torch.Tensor:
     """A training step as people write it. Returns the loss, still on the device."""
     optimizer.zero_grad()
-    with autocast(contender.precision, trainer.device):
+    with autocast(contender.precision, trainer.device.torch):
         loss = loss_of(trainer, trainer.model, batch)
     loss.backward()
     if trainer.settings.max_grad_norm:
@@ -247,7 +249,7 @@ def usual_step(
 def plain(
     trainer: Trainer, tick: StepTimer, contender: Contender, num_workers: int = 0, own_network: bool = False
 ) -> None:
-    device = trainer.device
+    device = trainer.device.torch
     optimizer = torch.optim.AdamW(trainer.model.parameters(), lr=trainer.settings.learning_rate)
     batches = loader(trainer, num_workers)
     while True:
@@ -260,7 +262,7 @@ def plain(
 
 def plain_tuned(trainer: Trainer, tick: StepTimer, contender: Contender) -> None:
     keep_freed_memory()
-    device, size = trainer.device, trainer.settings.batch_size
+    device, size = trainer.device.torch, trainer.settings.batch_size
     tensors = [trainer.train_split.tensors[name] for name in TENSORS]  # on the device
     optimizer = torch.optim.AdamW(trainer.model.parameters(), lr=trainer.settings.learning_rate, fused=True)
     while True:
@@ -275,7 +277,7 @@ def plain_tuned(trainer: Trainer, tick: StepTimer, contender: Contender) -> None
 def accelerate(trainer: Trainer, tick: StepTimer, contender: Contender) -> None:
     from accelerate import Accelerator
 
-    helper = Accelerator(cpu=trainer.device.type == "cpu")
+    helper = Accelerator(cpu=not trainer.device.is_accelerator)
     model, optimizer, batches = helper.prepare(
         trainer.model, torch.optim.AdamW(trainer.model.parameters(), lr=trainer.settings.learning_rate), loader(trainer)
     )
@@ -339,7 +341,7 @@ def lightning(trainer: Trainer, tick: StepTimer, contender: Contender, tuned: bo
 
     warnings.simplefilter("ignore")
     lightning_trainer = L.Trainer(
-        accelerator="gpu" if trainer.device.type == "cuda" else "cpu",
+        accelerator="gpu" if trainer.device.is_accelerator else "cpu",
         devices=1,
         max_epochs=-1,
         gradient_clip_val=trainer.settings.max_grad_norm or None,

@@ -35,8 +35,9 @@ from ruamel.yaml import YAML
 
 from benchmarks.markdown import header, machine_sentence, quartiles, row
 from benchmarks.sandbox import STAGE, call, commit, copy_project, environment, make_ready, shorten, write_params
+from tandem.devices.hardware import detect_hardware
+from tandem.devices.names import is_accelerator, kind_of
 from tandem.files import STATE, read_json
-from tandem.machine.hardware import detect_hardware
 from tandem.machine.interleaving import interleave
 from tandem.params.loading import load_params
 
@@ -179,13 +180,13 @@ def sampling(
     The ratio of the times is with / without: the median over the pairs, with quartiles. The table also has an empty
     epoch and an empty training, and on a GPU each NVML query by itself.
     """
+    from tandem.devices import nvml
     from tandem.diagnosis import probe
-    from tandem.machine import nvml
-    from tandem.machine.measure import gpu_uuid, measure, sampled
+    from tandem.machine.measure import measure, sampled
     from tandem.machine.sampler import SAMPLE_SECONDS
     from tandem.training.context import open_prepared
 
-    thread = f"a thread that samples every {1000 * SAMPLE_SECONDS:.0f} ms" if device == "cuda" else "no thread"
+    thread = f"a thread that samples every {1000 * SAMPLE_SECONDS:.0f} ms" if is_accelerator(device) else "no thread"
     print(f"device {device} ({thread})\n")
     print(header("workload", "with / without, median [quartiles]", "empty epoch, ms", "empty training, ms"))
     for workload in workloads:
@@ -202,24 +203,20 @@ def sampling(
             epoch = median_ms(rounds, inside, measure, trainer.device)
         whole = median_ms(rounds, inside, sampled, trainer.device)
         print(row(workload, quartiles(ratios, ".4f"), f"{epoch:.3f}", f"{whole:.3f}"), flush=True)
-    if device == "cuda":
-        gpu = nvml.cached_gpu(gpu_uuid(trainer.device))
+    if isinstance(gpu := trainer.device.driver, nvml.Gpu):
         print(f"\n{header('question to NVML', 'ms', 'answer')}")
         for name in nvml.QUANTITIES:
             print(row(name, f"{median_ms(rounds, gpu.ask, name):.3f}", gpu.ask(name)))
 
 
 def seconds_of_steps(trainer: Any, steps: Any, count: int, is_sampled: bool) -> float:
-    from tandem.machine.measure import measure, sampled, synchronize
+    from tandem.machine.measure import Clock, measure, sampled
 
     with sampled(trainer.device) if is_sampled else nullcontext():
-        synchronize(trainer.device)
-        start = time.perf_counter()
-        with measure(trainer.device) if is_sampled else nullcontext():
+        with Clock(trainer.device) as clock, measure(trainer.device) if is_sampled else nullcontext():
             for _ in range(count):
                 next(steps)
-        synchronize(trainer.device)
-        return time.perf_counter() - start
+        return clock.seconds
 
 
 def inside(around: Callable[[Any], Any], device: Any) -> None:
@@ -288,16 +285,11 @@ def replicates(
     interleaved. Memory is the largest sum over all processes of the stage, with shared pages counted once (PSS), read
     five times a second; on a GPU, also the largest memory in use on the device.
     """
-    import torch
-
-    from tandem.machine import nvml
-    from tandem.machine.measure import gpu_uuid
-
-    is_cuda = detect_hardware(device)["kind"] == "cuda"
+    kind = detect_hardware(device)["kind"]
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:  # the publisher may still write into it
         project = make_ready(Path(folder) / "project", workload, device)
         call([*STAGE, "train", workload, device, "0"], project)
-        gpu = nvml.cached_gpu(gpu_uuid(torch.device("cuda"))) if is_cuda else None
+        gpu = kind_of(kind)().driver
         stages = {number: train_seeds(project, workload, device, number, gpu) for number in (0, *seeds)}
         found = interleave(stages, repeats)
     first = statistics.median(each["seconds"] for each in found.pop(0))

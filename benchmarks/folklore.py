@@ -16,7 +16,6 @@ import gc
 import math
 import os
 import statistics
-import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
@@ -30,18 +29,19 @@ from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 from benchmarks.markdown import header, machine_sentence, quartiles, row
 from tandem import models
+from tandem.devices.device import Device
+from tandem.devices.hardware import detect_hardware, usable_cores
+from tandem.devices.names import SINGLE
 from tandem.diagnosis.counts import num_bytes, saved_for_backward
-from tandem.machine.hardware import detect_hardware, usable_cores
 from tandem.machine.interleaving import interleave
-from tandem.machine.measure import synchronize
+from tandem.machine.measure import Clock
 from tandem.models import Shape
 from tandem.params.loading import load_params
 from tandem.params.parsing import nearest
 from tandem.params.schema import Model, built_in_attributes
 from tandem.parts import built_in
 from tandem.training.batches import TENSORS, Batch, Split, sequential_indices
-from tandem.training.device import open_device
-from tandem.training.execution import Execution
+from tandem.training.execution import Execution, open_device
 from tandem.training.oom import OomPolicy
 from tandem.training.step import Step
 
@@ -75,7 +75,7 @@ DATA = {
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("claims", nargs="*", metavar="claim")
-    parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
+    parser.add_argument("--device", choices=SINGLE, default="auto")
     parser.add_argument("--seconds", type=float, default=1.5, help="spent on each variant")
     options = parser.parse_args()
     for name in options.claims:
@@ -92,7 +92,7 @@ def main() -> None:
             print(line, flush=True)
 
 
-def device_of(parser: argparse.ArgumentParser, name: str) -> tuple[torch.device, dict[str, Any]]:
+def device_of(parser: argparse.ArgumentParser, name: str) -> tuple[Device, dict[str, Any]]:
     """The device with one thread, and its identity. Ends the command with one sentence if there is none."""
     try:
         identity = detect_hardware(name)
@@ -104,14 +104,14 @@ def device_of(parser: argparse.ArgumentParser, name: str) -> tuple[torch.device,
 class Training:
     """A network with everything for its training, on random data on the device."""
 
-    def __init__(self, config: Model, data: Data, batch_size: int, device: torch.device) -> None:
+    def __init__(self, config: Model, data: Data, batch_size: int, device: Device) -> None:
         self.split, self.batch_size = Split(random_tensors(data, device), device), batch_size
-        self.model: nn.Module = models.build(config, data.shape).to(device)
+        self.model: nn.Module = models.build(config, data.shape).to(device.torch)
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-3, fused=True)
         oom = OomPolicy(Execution(device), self.model)
         self.step = Step(self.model, self.keep_loss, self.optimizer, oom, max_grad_norm=1.0)
         self.last_loss = torch.empty(0)
-        self.total = torch.zeros((), device=device)
+        self.total = torch.zeros((), device=device.torch)
         self.order = torch.Generator().manual_seed(0)
 
     def batches(self) -> Iterator[Batch]:
@@ -140,7 +140,7 @@ class Training:
         return self.on(self.batches())
 
 
-def training(workload: str, device: torch.device, **changed: int) -> Training:
+def training(workload: str, device: Device, **changed: int) -> Training:
     """The training of a workload of params.yaml, with another `batch_size` or `num_sequences` if given."""
     settings, data = load_params().blocks[workload].train, DATA[workload]
     num_sequences = changed.get("num_sequences", data.num_sequences)
@@ -148,7 +148,7 @@ def training(workload: str, device: torch.device, **changed: int) -> Training:
     return Training(settings.model, replace(data, num_sequences=num_sequences), batch_size, device)
 
 
-def random_tensors(data: Data, device: torch.device) -> dict[str, torch.Tensor]:
+def random_tensors(data: Data, device: Device) -> dict[str, torch.Tensor]:
     num, shape = data.num_sequences, data.shape
     values = torch.randn(num, shape.max_steps, shape.num_features)
     if built_in_attributes(data.task).target == "window":
@@ -156,7 +156,7 @@ def random_tensors(data: Data, device: torch.device) -> dict[str, torch.Tensor]:
     else:
         targets = torch.randint(shape.num_outputs, (num, shape.max_steps) if shape.per_step else (num,))
     mask = torch.ones(num, shape.max_steps, dtype=torch.bool)
-    return {"values": values.to(device), "mask": mask.to(device), "targets": targets.to(device)}
+    return {name: each.to(device.torch) for name, each in (("values", values), ("mask", mask), ("targets", targets))}
 
 
 def loss_of(outputs: torch.Tensor, batch: Batch) -> torch.Tensor:
@@ -166,7 +166,7 @@ def loss_of(outputs: torch.Tensor, batch: Batch) -> torch.Tensor:
     return F.cross_entropy(outputs.flatten(0, -2), batch.targets.flatten())
 
 
-def rates_of(variants: dict[str, Work], device: torch.device, seconds: float) -> dict[str, list[float]]:
+def rates_of(variants: dict[str, Work], device: Device, seconds: float) -> dict[str, list[float]]:
     """Samples/s of every variant, one value per round."""
     for work in variants.values():  # warm-up: the first step imports, allocates and starts workers
         timed(work, 1, device)
@@ -179,13 +179,11 @@ def rates_of(variants: dict[str, Work], device: torch.device, seconds: float) ->
     return interleave({name: partial(rate, name) for name in variants}, MIN_ROUNDS, seconds * len(variants))
 
 
-def timed(work: Work, repeats: int, device: torch.device) -> tuple[float, int]:
-    """Seconds and sequences of `repeats` times `work`, with synchronization at both ends."""
-    synchronize(device)
-    start = time.perf_counter()
-    count = sum(work() for _ in range(repeats))
-    synchronize(device)
-    return time.perf_counter() - start, count
+def timed(work: Work, repeats: int, device: Device) -> tuple[float, int]:
+    """Seconds and sequences of `repeats` times `work`."""
+    with Clock(device) as clock:
+        count = sum(work() for _ in range(repeats))
+    return clock.seconds, count
 
 
 def rows(case: str, rates: dict[str, list[float]]) -> Iterator[str]:
@@ -200,7 +198,7 @@ def rows(case: str, rates: dict[str, list[float]]) -> Iterator[str]:
 # The claims. Each function yields lines of Markdown.
 
 
-def cell(device: torch.device, seconds: float) -> Iterator[str]:
+def cell(device: Device, seconds: float) -> Iterator[str]:
     """nn.LSTM falls back to the CPU; write the cell by hand."""
     settings = load_params().blocks["price"].train
     assert isinstance(settings.model, Seq2Seq)
@@ -222,7 +220,7 @@ def cell(device: torch.device, seconds: float) -> Iterator[str]:
         sentences.append(f"{case}, both: parameters, inputs, outputs and gradients are on {where}.")
         for name, one in {"nn.LSTM": native, "by hand": manual}.items():
             calls, kernels = count_operators(one)
-            operators.append(row(case, name, f"{calls:,}", kernels if device.type == "cuda" else "no GPU"))
+            operators.append(row(case, name, f"{calls:,}", kernels if device.is_accelerator else "no GPU"))
         steps = f"{sizes.shape.max_steps} + {sizes.shape.num_outputs} steps"
         rates = rates_of({"nn.LSTM": native.epoch, "by hand": manual.epoch}, device, seconds)
         yield from rows(f"{case}: hidden {model.hidden_size}, {steps}, batch {batch_size}", rates)
@@ -255,10 +253,10 @@ def count_operators(case: Training) -> tuple[int, int]:
     """Calls of torch's operators (including nested ones) in one training step, and kernels and copies on the GPU."""
     batch = case.first_batch()
     case.on([batch])
-    on_gpu = case.split.device.type == "cuda"
+    on_gpu = case.split.device.is_accelerator
     with profile(activities=[ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if on_gpu else [])]) as profiler:
         case.on([batch])
-        synchronize(case.split.device)
+        case.split.device.synchronize()
     events = profiler.events() or []
     num_operators = sum(event.name.startswith("aten::") for event in events)
     return num_operators, sum(event.device_type.name == "CUDA" for event in events)
@@ -274,17 +272,17 @@ def places(case: Training) -> set[str]:
     return {str(tensor.device) for tensor in tensors}
 
 
-def mixed_devices(device: torch.device) -> str:
+def mixed_devices(device: Device) -> str:
     """nn.LSTM's behaviour for an input on another device than its weights. `meta` is torch's device without data."""
-    elsewhere = "cpu" if device.type == "cuda" else "meta"
+    elsewhere = "cpu" if device.is_accelerator else "meta"
     try:
-        nn.LSTM(3, 4).to(device)(torch.zeros(2, 5, 3, device=elsewhere))
+        nn.LSTM(3, 4).to(device.torch)(torch.zeros(2, 5, 3, device=elsewhere))
     except RuntimeError as error:
-        return f"Weights on {device}, input on {elsewhere}: RuntimeError: {error}."
-    return f"Weights on {device}, input on {elsewhere}: computed."
+        return f"Weights on {device.torch}, input on {elsewhere}: RuntimeError: {error}."
+    return f"Weights on {device.torch}, input on {elsewhere}: computed."
 
 
-def synchronizing(device: torch.device, seconds: float) -> Iterator[str]:
+def synchronizing(device: Device, seconds: float) -> Iterator[str]:
     """Synchronize (or read the loss) after every step."""
     yield HEADER
     for workload in ("sign", "pen"):
@@ -293,11 +291,11 @@ def synchronizing(device: torch.device, seconds: float) -> Iterator[str]:
             "loss read once per epoch": lambda loss: None,
             "`.item()` after every step": lambda loss: loss.item(),
         }
-        if device.type == "cuda":
-            after_step["synchronize after every step"] = lambda loss: synchronize(device)
+        if device.is_accelerator:
+            after_step["synchronize after every step"] = lambda loss: device.synchronize()
         variants = {name: reading(case, action) for name, action in after_step.items()}
         yield from rows(f"{workload}, batch {case.batch_size}", rates_of(variants, device, seconds))
-    if device.type != "cuda":
+    if not device.is_accelerator:
         yield "\nsynchronize: nothing to measure, the CPU has done its work when a call returns."
 
 
@@ -332,7 +330,7 @@ class Parsed(Dataset[tuple[torch.Tensor, ...]]):
         return torch.tensor(rows), *(tensor[index] for tensor in self.others)
 
 
-def workers(device: torch.device, seconds: float) -> Iterator[str]:
+def workers(device: Device, seconds: float) -> Iterator[str]:
     """num_workers always helps."""
     yield HEADER
     for workload, batch_size in {"sign": 32, "pen": 128}.items():
@@ -367,9 +365,9 @@ def loaders(dataset: Dataset[Any], case: Training) -> dict[str, Callable[[], Ite
     return ways
 
 
-def loaded(loader: DataLoader[Any], device: torch.device, non_blocking: bool = False) -> Iterator[Batch]:
+def loaded(loader: DataLoader[Any], device: Device, non_blocking: bool = False) -> Iterator[Batch]:
     for tensors in loader:
-        values, mask, targets = (tensor.to(device, non_blocking=non_blocking) for tensor in tensors)
+        values, mask, targets = (tensor.to(device.torch, non_blocking=non_blocking) for tensor in tensors)
         yield Batch(values, mask, targets, torch.arange(len(targets)))
 
 
@@ -377,9 +375,9 @@ def drain(batches: Iterable[Batch]) -> int:
     return sum(len(batch) for batch in batches)
 
 
-def pin(device: torch.device, seconds: float) -> Iterator[str]:
+def pin(device: Device, seconds: float) -> Iterator[str]:
     """pin_memory always helps."""
-    if device.type != "cuda":
+    if not device.is_accelerator:
         yield "Not measured: pinned memory is for copies to a GPU, and the device is the CPU."
         return
     yield HEADER
@@ -395,9 +393,9 @@ def pin(device: torch.device, seconds: float) -> Iterator[str]:
     for what, num_floats in {"one batch of pen": case.batch_size * 8 * 4, "64 MiB": 16 * MIB}.items():
         host = torch.randn(num_floats)
         copies: dict[str, Callable[[], object]] = {
-            "pageable": partial(host.to, device),
-            "pinned for each copy": lambda host=host: host.pin_memory().to(device, non_blocking=True),
-            "pinned once": partial(host.pin_memory().to, device, non_blocking=True),
+            "pageable": partial(host.to, device.torch),
+            "pinned for each copy": lambda host=host: host.pin_memory().to(device.torch, non_blocking=True),
+            "pinned once": partial(host.pin_memory().to, device.torch, non_blocking=True),
         }
         found = rates_of({name: counted(copy) for name, copy in copies.items()}, device, seconds)
         yield from rows(f"{what}: copies/s", found)
@@ -411,7 +409,7 @@ def counted(action: Callable[[], object]) -> Work:
     return work
 
 
-def memory(device: torch.device, seconds: float) -> Iterator[str]:
+def memory(device: Device, seconds: float) -> Iterator[str]:
     """Low use of VRAM means that the GPU is not used."""
     parts_of_memory = ("weights", "gradients", "optimizer", "activations", "batch")
     yield header("MiB", *parts_of_memory, "sum", "of 6 GiB", "training data", "torch's peak")
@@ -419,11 +417,11 @@ def memory(device: torch.device, seconds: float) -> Iterator[str]:
         gc.collect()  # the previous network is part of a reference cycle
         case = training(workload, device)
         case.on([case.first_batch()])  # the optimizer creates its state in the first step
-        if device.type == "cuda":
-            torch.cuda.reset_peak_memory_stats(device)
+        if device.is_accelerator:
+            device.reset_peaks()
         batch = case.first_batch()
         case.on([batch])
-        peak = f"{torch.cuda.max_memory_allocated(device) / MIB:.2f}" if device.type == "cuda" else "no GPU"
+        peak = f"{device.memory_mib()['peak_allocated_mib']:.2f}" if device.is_accelerator else "no GPU"
         state = [value for each in case.optimizer.state.values() for value in each.values()]
         parts = [
             num_bytes(case.model.parameters()),
@@ -448,10 +446,10 @@ def activation_bytes(case: Training, batch: Batch) -> int:
     return sum(saved.values())
 
 
-def bigger(device: torch.device, seconds: float) -> Iterator[str]:
+def bigger(device: Device, seconds: float) -> Iterator[str]:
     """A bigger card, with more cores, is always faster."""
     yield HEADER
-    if device.type == "cpu":
+    if not device.is_accelerator:
         config = load_params().blocks["pen"].train.model
         assert isinstance(config, Transformer)
         large = replace(config, hidden_size=256, num_layers=4, feedforward_size=1024)
@@ -473,7 +471,7 @@ def bigger(device: torch.device, seconds: float) -> Iterator[str]:
         }
         variants = {f"batch {size}": case.epoch for size, case in sizes.items()}
         yield from rows(workload, rates_of(variants, device, seconds))
-    if device.type == "cuda":
+    if device.is_accelerator:
         yield "\nThe number of cores: nothing to vary on one GPU."
 
 
@@ -485,7 +483,7 @@ def with_threads(number: int, work: Work) -> Work:
     return threaded
 
 
-def deterministic(device: torch.device, seconds: float) -> Iterator[str]:
+def deterministic(device: Device, seconds: float) -> Iterator[str]:
     """Deterministic algorithms are slow; cudnn.benchmark makes training faster."""
     yield HEADER
     for workload in DATA:
@@ -512,7 +510,7 @@ def with_determinism(wanted: bool, filled: bool, work: Work) -> Work:
     return switched
 
 
-CLAIMS: dict[str, Callable[[torch.device, float], Iterator[str]]] = {
+CLAIMS: dict[str, Callable[[Device, float], Iterator[str]]] = {
     "cell": cell,
     "synchronize": synchronizing,
     "workers": workers,

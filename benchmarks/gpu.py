@@ -39,8 +39,9 @@ from benchmarks.sandbox import shorten
 from flows.processes import stop
 from tandem.command import DONE, FAILED, Result, WrongArgument
 from tandem.comparing.speed_up import SpeedUp
+from tandem.devices.hardware import detect_hardware
+from tandem.devices.names import is_accelerator
 from tandem.files import ROOT, locked, read_json, relative, write_json
-from tandem.machine.hardware import detect_hardware
 from tandem.params.loading import load_params
 from tandem.runs.run import open_folder
 
@@ -407,7 +408,7 @@ def table(known: Sequence[Piece], out: Path) -> str:
 def hardware_sentence(identity: dict[str, Any]) -> str:
     cpu = f"{identity['cpu']['name']}, {identity['cpu']['cores']:g} cores"
     versions = f"torch {identity['torch']}, Python {identity['python']}, {identity['system']}"
-    if identity["kind"] == "cpu":
+    if not is_accelerator(identity["kind"]):
         return f"No GPU ({identity['why_not_cuda']}). {cpu}; {versions}."
     return (
         f"{identity['memory_mib']:,} MiB, compute capability {identity['capability']}, driver {identity['driver']}, "

@@ -19,9 +19,10 @@ from torch import nn
 
 from benchmarks.folklore import device_of
 from benchmarks.markdown import header, row
+from tandem.devices.device import Device
+from tandem.devices.names import SINGLE
 from tandem.machine.rates import best_seconds, host_to_device_rate, matrix_rate, memory_rate
-from tandem.training.device import device_tags
-from tandem.training.execution import Execution, has_tf32
+from tandem.training.execution import Execution
 
 NUM_LAUNCHES = 200  # in a row, to exceed the clock's resolution
 SEQUENCES, STEPS, FEATURES, HIDDEN = 32, 20, 64, 128  # of the GRU, as in a guide
@@ -29,10 +30,10 @@ SEQUENCES, STEPS, FEATURES, HIDDEN = 32, 20, 64, 128  # of the GRU, as in a guid
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
+    parser.add_argument("--device", choices=SINGLE, default="auto")
     options = parser.parse_args()
     device, identity = device_of(parser, options.device)
-    for name, value in device_tags(device, identity).items():
+    for name, value in device.tags(identity).items():
         if name != "host":
             print(f"- {name}: {value}", flush=True)
     print(f"- platform: {platform.machine()}\n\n{header('what', 'takes or reaches')}", flush=True)
@@ -40,8 +41,8 @@ def main() -> None:
         print(row(name, value), flush=True)
 
 
-def latencies(device: torch.device) -> dict[str, str]:
-    number = torch.zeros(1, device=device)
+def latencies(device: Device) -> dict[str, str]:
+    number = torch.zeros(1, device=device.torch)
 
     def launches(count: int) -> None:
         for _ in range(count):
@@ -53,8 +54,8 @@ def latencies(device: torch.device) -> dict[str, str]:
         "one operation, and waiting for it": microseconds(best_seconds(partial(launches, 1), device)),
         "reading a number from the device (.item())": microseconds(best_seconds(number.item, device)),
     }
-    gru = nn.GRU(FEATURES, HIDDEN, batch_first=True).to(device)
-    values = torch.randn(SEQUENCES, STEPS, FEATURES, device=device)
+    gru = nn.GRU(FEATURES, HIDDEN, batch_first=True).to(device.torch)
+    values = torch.randn(SEQUENCES, STEPS, FEATURES, device=device.torch)
 
     def forward_and_backward() -> None:
         gru(values)[0].sum().backward()
@@ -62,7 +63,7 @@ def latencies(device: torch.device) -> dict[str, str]:
     seconds = best_seconds(forward_and_backward, device)
     name = f"nn.GRU, {SEQUENCES} sequences x {STEPS} steps x {FEATURES}, hidden {HIDDEN}: forward and backward, a step"
     found[name] = microseconds(seconds / STEPS)
-    if device.type == "cuda":
+    if device.is_accelerator:
         for count in (1, 100):
             replay = captured(partial(launches, count))
             found[f"replay of a CUDA graph of {count}"] = microseconds(best_seconds(replay, device))
@@ -79,14 +80,14 @@ def captured(work: Callable[[], Any]) -> Callable[[], None]:
     return replay
 
 
-def rates(device: torch.device) -> dict[str, str]:
+def rates(device: Device) -> dict[str, str]:
     found = {"product of matrices, fp32": flops(matrix_rate(device))}
-    if has_tf32(device):
+    if "tf32" in device.precisions():
         with Execution(device, "tf32").active():
             found["product of matrices, tf32"] = flops(matrix_rate(device))
     found["product of matrices, bf16"] = flops(matrix_rate(device, torch.bfloat16))
     found["copy within the device, read and written"] = f"{memory_rate(device) / 1e9:,.1f} GB/s"
-    if device.type == "cuda":
+    if device.is_accelerator:
         for name, pinned in (("pinned", True), ("pageable", False)):
             found[f"copy from the host, {name}"] = f"{host_to_device_rate(device, pinned) / 1e9:,.1f} GB/s"
     return found

@@ -8,7 +8,8 @@ import time
 from collections.abc import Sequence
 from importlib.metadata import version
 
-from tandem.machine.hardware import detect_hardware
+from tandem.devices.hardware import detect_hardware
+from tandem.devices.names import is_accelerator
 
 
 def header(*columns: str) -> str:
@@ -36,7 +37,7 @@ def mean_lowest_highest(values: Sequence[float]) -> tuple[str, str, str]:
 def machine_sentence(device: str = "cpu", packages: Sequence[str] = ("torch",)) -> str:
     """Hardware, the versions of the installed `packages`, the time, and the load just before."""
     identity = detect_hardware(device)
-    gpu = f"{identity['name']}, driver {identity['driver']}; " if identity["kind"] == "cuda" else ""
+    gpu = f"{identity['name']}, driver {identity['driver']}; " if is_accelerator(identity["kind"]) else ""
     versions = [f"{name} {version(name)}" for name in packages if importlib.util.find_spec(name)]
     return (
         f"{gpu}{identity['cpu']['name']}, {identity['cpu']['cores']:g} cores; {platform.system()}, "

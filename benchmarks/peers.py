@@ -52,7 +52,7 @@ from tandem.tasks import open_task
 from tandem.training import inference
 from tandem.training.batches import Split, sequential_indices
 from tandem.training.context import make_trainer
-from tandem.training.device import open_device
+from tandem.training.execution import CPU, open_device
 from tandem.training.loop import train_epoch
 from tandem.training.saved_network import PREDICTION_BATCH
 
@@ -164,7 +164,7 @@ def split_of(arrays: Mapping[str, Any]) -> Split:
     inputs = as_arrays(arrays["values"], arrays["lengths"], arrays["targets"])
     groups = torch.from_numpy(arrays["groups"].astype(np.int64)) if "groups" in arrays else None
     tensors = {key: torch.from_numpy(array) for key, array in inputs.items()}
-    return Split(tensors, torch.device("cpu"), groups=groups)
+    return Split(tensors, CPU, groups=groups)
 
 
 def compare_sequences(block: Workload, raw: Path, seeds: range, python: str | None) -> tuple[Any, ...]:

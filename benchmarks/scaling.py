@@ -31,6 +31,7 @@ from benchmarks.throughput import (
     measure_rounds,
     measuring,
 )  # fmt: skip
+from tandem.devices.names import is_accelerator
 
 VALUES = {
     "sequences": [1_000, 10_000, 100_000],
@@ -45,7 +46,7 @@ Entry = tuple[int, str]  # value on the axis, contender
 def main() -> None:
     options = parse()
     entered = {"plain": Contender(plain), "tandem": Contender(tandem, is_tandem=True)}
-    if options.device == "cuda":
+    if is_accelerator(options.device):
         entered["tandem graph"] = Contender(tandem, step="graph", is_tandem=True)
     base = next(case for case in reversed(SIZES["guides"]()) if case.workload == options.workload)
     print(f"{machine_sentence(options.device)}\n\n`{command()}`\n\n{base.name}: {base.summary()}", flush=True)

@@ -60,16 +60,17 @@ from benchmarks.contenders import (
 )  # fmt: skip
 from benchmarks.folklore import Data
 from benchmarks.markdown import header, machine_sentence, quartiles, row
+from tandem.devices.device import Device
+from tandem.devices.hardware import detect_hardware, usable_cores
+from tandem.devices.memory import free_cache, is_out_of_memory, shorten
+from tandem.devices.names import KINDS, is_accelerator, kind_of
 from tandem.diagnosis.counts import count_flop
-from tandem.machine.hardware import detect_hardware, usable_cores
 from tandem.machine.interleaving import interleave
 from tandem.machine.rates import matrix_rate
 from tandem.models import Shape
 from tandem.params.loading import load_workload
 from tandem.params.schema import Augment
-from tandem.training.device import AUTOCAST
-from tandem.training.execution import Execution
-from tandem.training.memory_errors import free_cache, is_out_of_memory, shorten
+from tandem.training.execution import AUTOCAST, Execution
 
 PACKAGES = ("torch", *PEERS)
 WORKLOADS = ("sign", "pen", "price", "rally")
@@ -144,7 +145,7 @@ def main() -> None:
             if not is_out_of_memory(error):
                 raise
             print(f"\n## {case.name}\n\n- not measured: {shorten(error)}", flush=True)
-        free_cache()  # outside the `except`, because the error references the case's tensors
+        free_cache(kind_of(options.device)())  # outside the `except`, because the error references the case's tensors
         if options.json:
             about = {"machine": machine_sentence(options.device, PACKAGES), "command": command()}
             options.json.write_text(json.dumps({**about, "cases": results}, indent=1))
@@ -210,7 +211,7 @@ def parse() -> argparse.Namespace:
 def measuring(parser: argparse.ArgumentParser, rounds: int, seconds: float, threads: str) -> argparse.Namespace:
     """Add the measurement options and parse them. `thread_counts` are the numbers of threads to try."""
     parser.add_argument("--threads", default=threads, metavar="best|N", help=f"of every contender ({threads})")
-    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
+    parser.add_argument("--device", choices=KINDS, default="cpu")
     parser.add_argument("--rounds", type=int, default=rounds, help=f"2 or more, after one of warm-up ({rounds})")
     parser.add_argument("--seconds", type=float, default=seconds, help=f"of each contender in a round ({seconds:g})")
     options = parser.parse_args()
@@ -228,7 +229,7 @@ def measuring(parser: argparse.ArgumentParser, rounds: int, seconds: float, thre
 
 def thread_counts(device: str) -> list[int]:
     """1, 2, 4, ... and the usable cores; 1 on a GPU, where the CPU only launches the steps."""
-    cores = max(int(usable_cores()), 1) if device == "cpu" else 1
+    cores = max(int(usable_cores()), 1) if not is_accelerator(device) else 1
     return sorted({2**power for power in range(cores.bit_length())} | {cores})
 
 
@@ -243,7 +244,7 @@ def flop_per_sample(case: Case, device: str) -> float:
     return count_flop(trainer, trainer.one_batch(case.settings.batch_size)) / case.settings.batch_size
 
 
-def peak_of(of_precision: str, threads: int, device: torch.device) -> float:
+def peak_of(of_precision: str, threads: int, device: Device) -> float:
     """FLOP/s of a large matrix product."""
     torch.set_num_threads(threads)
     with Execution(device, of_precision).active():
@@ -275,7 +276,7 @@ def measure_rounds(entered: dict[Any, tuple[Case, Contender]], options: argparse
             }
             threads = {name: worker.threads for name, worker in workers.items()}
             kinds = dict.fromkeys((contender.precision, threads[name]) for name, (_, contender) in entered.items())
-            peaks = {("peak", *kind): partial(peak_of, *kind, torch.device(options.device)) for kind in kinds}
+            peaks = {("peak", *kind): partial(peak_of, *kind, kind_of(options.device)()) for kind in kinds}
             found = interleave(turns | peaks, options.rounds + 1)
         finally:
             for worker in workers.values():

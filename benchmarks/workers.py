@@ -14,7 +14,6 @@ share the cores. The waiting time is the difference to the same step without all
 
 import os
 import signal
-import time
 from argparse import SUPPRESS, ArgumentParser, Namespace, RawDescriptionHelpFormatter
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -26,8 +25,8 @@ import numpy as np
 
 from tandem import files
 from tandem.command import count
-from tandem.machine.hardware import detect_hardware, usable_cores
-from tandem.params.devices import started_by_launcher
+from tandem.devices.hardware import detect_hardware, usable_cores
+from tandem.devices.names import KINDS, is_accelerator, started_by_launcher
 from tandem.training.loop import take_step
 
 if TYPE_CHECKING:
@@ -59,7 +58,7 @@ def main() -> None:
     if started_by_launcher():
         return work(options)
     identity = detect_hardware(options.device or "auto")
-    if identity["kind"] == "cuda" and identity["count"] == 1 and not options.workers:
+    if is_accelerator(identity["kind"]) and identity["count"] == 1 and not options.workers:
         more = "workers cannot be compared on it; --device cpu measures workers that share the CPU's cores"
         print(f"this machine has one GPU ({identity['name']}): {more}")
         return None
@@ -73,7 +72,7 @@ def main() -> None:
 def parse() -> Namespace:
     parser = ArgumentParser(description=__doc__, formatter_class=RawDescriptionHelpFormatter)
     parser.add_argument("workload", help="a block of params.yaml")
-    parser.add_argument("--device", choices=("cpu", "cuda"), help="default: cuda if there is a GPU")
+    parser.add_argument("--device", choices=KINDS, help="default: cuda if there is a GPU")
     parser.add_argument(
         "--workers", nargs="+", type=count, metavar="N", help="default: 1, 2, 4, ... up to all cores or GPUs"
     )
@@ -94,7 +93,7 @@ def measure(options: Namespace) -> list[ScalingPoint]:
     from tandem.training.launcher import LEFT_TO_TORCH, rendezvous_options
 
     device = options.device or detect_hardware("auto")["kind"]
-    room = detect_hardware("cuda")["count"] if device == "cuda" else int(usable_cores())
+    room = detect_hardware("cuda")["count"] if is_accelerator(device) else int(usable_cores())
     counts = sorted(set(options.workers or [2**power for power in range(13) if 2**power <= max(room, 2)]) | {1})
     if counts[-1] < 2:
         raise ValueError(f"--workers {' '.join(map(str, options.workers))} compares nothing; add a number above 1")
@@ -137,7 +136,7 @@ def work(options: Namespace) -> None:
     import torch
     import torch.distributed as dist
 
-    from tandem.machine.measure import synchronize
+    from tandem.machine.measure import Clock
     from tandem.training.workers import process_group
 
     count = max(options.workers)
@@ -151,12 +150,10 @@ def work(options: Namespace) -> None:
             dist.barrier()
             if workers.rank < entry.workers:
                 torch.set_num_threads(entry.threads)
-                synchronize(device)
-                start = time.perf_counter()
-                for _ in range(num_steps):
-                    step()
-                synchronize(device)
-                seconds = (time.perf_counter() - start) / num_steps
+                with Clock(device) as clock:
+                    for _ in range(num_steps):
+                        step()
+                seconds = clock.seconds / num_steps
             return float(workers.sum(torch.tensor(seconds, dtype=torch.float64))) / entry.workers
 
         device, entries = open_entries(options, workers)
@@ -180,7 +177,7 @@ def open_entries(options: Namespace, workers: Any) -> tuple[Any, list[Entry]]:
 
     from tandem.params.loading import load_workload
     from tandem.training.context import make_trial, read_training
-    from tandem.training.device import open_device
+    from tandem.training.execution import open_device
     from tandem.training.workers import Workers
 
     asked, cores = load_workload(options.workload).train, int(usable_cores())
@@ -194,13 +191,13 @@ def open_entries(options: Namespace, workers: Any) -> tuple[Any, list[Entry]]:
         group = dist.new_group(list(range(number)))
         if 1 < number and workers.rank < number:
             trainer.step.workers = Workers(workers.rank, number, workers.local_rank, workers.local_count)
-            trainer.step.forward = trainer.step.workers.wrap(trainer.model, device, group)
+            trainer.step.forward = trainer.step.workers.wrap(trainer.model, device.torch, group)
         trainers[number] = trainer
     entries = []
     for size in options.batches:
         for number in options.workers:
             threads = {1, cores} if number == 1 else {max(1, cores // number)}
-            for num_threads in {1} if options.device == "cuda" else sorted(threads):
+            for num_threads in {1} if is_accelerator(options.device) else sorted(threads):
                 steps = steps_on(trainers[number], size, workers.rank, number)
                 entries.append(Entry(number, num_threads, size, *steps))
     return device, entries

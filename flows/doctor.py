@@ -35,8 +35,9 @@ try:
     from packaging.utils import canonicalize_name
 
     from flows import damaged_files, ui
+    from tandem.devices import cuda, nvml
+    from tandem.devices.hardware import free_memory_bytes, torch_build
     from tandem.files import FULL, HOME, ROOT, relative
-    from tandem.machine import hardware, nvml
     from tandem.runs import provenance
     from tandem.tracking import store
 except ImportError as error:
@@ -78,8 +79,8 @@ def packages() -> Iterator[Finding]:
 
 def gpu() -> Iterator[Finding]:
     """Compare torch's build with the driver. NVML also lists the GPUs that CUDA_VISIBLE_DEVICES hides."""
-    torch, cuda = hardware.torch_build()
-    usable, obstacle = hardware.detect_gpu(cuda)
+    torch, torch_cuda = torch_build()
+    usable, obstacle = cuda.detect_gpu(torch_cuda)
     num_visible = usable["count"] if usable else 0
     install = "install the current driver (nvidia.com/drivers), reboot; in a container: docker run --gpus all"
     fixes = {"hides": "unset CUDA_VISIBLE_DEVICES", "CPU only": REINSTALL, "cuInit": "nvidia-smi; sudo reboot"}
@@ -87,7 +88,7 @@ def gpu() -> Iterator[Finding]:
     is_fine = usable or "no NVIDIA" in obstacle or "cuInit 100" in obstacle  # 100: a driver without a GPU
     status = "ok" if is_fine else "warning" if "hides" in obstacle else "problem"
     what = f"{num_visible} GPUs, driver {usable['driver']}" if usable else f"{obstacle}; trainings run on the CPU"
-    yield Finding(status, f"torch {torch} for CUDA {cuda}: {what}", "trainings do not use a GPU", fix)
+    yield Finding(status, f"torch {torch} for CUDA {torch_cuda}: {what}", "trainings do not use a GPU", fix)
 
     if usable and "microsoft" in platform.release().lower():
         what = "WSL: where the GPU's memory runs out, its driver may use the machine's memory instead"
@@ -129,7 +130,7 @@ def account() -> Iterator[Finding]:
 
 def space() -> Iterator[Finding]:
     """Check free memory, and free disk and write permission wherever the project writes."""
-    free = hardware.free_memory_bytes() / 2**30
+    free = free_memory_bytes() / 2**30
     why = "the kernel kills a training if memory runs out; torch needs 0.5 GiB"
     yield Finding("ok" if free > 2 else "warning", f"{free:.1f} GiB of memory are free", why, "top -o %MEM")
     why, disks = "a checkpoint or a result cannot be saved", defaultdict(list)
@@ -241,7 +242,7 @@ def mlflow() -> Iterator[Finding]:
 
 def live() -> Iterator[Finding]:
     """Take a training step of a small GRU per device, each in its own process: a driver can crash or hang."""
-    usable, _ = hardware.detect_gpu(hardware.torch_build()[1])
+    usable, _ = cuda.detect_gpu(torch_build()[1])
     cpu: dict[str, Any] = {}
     for device in ("cpu", *(f"cuda:{number}" for number in range(usable["count"] if usable else 0))):
         command = [sys.executable, "-m", "tandem.diagnosis.gru_step", device]
@@ -250,7 +251,7 @@ def live() -> Iterator[Finding]:
         except (subprocess.TimeoutExpired, subprocess.CalledProcessError) as error:
             reason = str(error.stderr or "").strip().rpartition("\n")[2] or str(error)
             is_limited = resource.getrlimit(resource.RLIMIT_AS)[0] != resource.RLIM_INFINITY
-            fix = LIFT_LIMIT if is_limited else REINSTALL if device == "cpu" else f"nvidia-smi; {REINSTALL}"
+            fix = LIFT_LIMIT if is_limited else f"nvidia-smi; {REINSTALL}" if cpu else REINSTALL
             yield Finding("problem", f"{device}: {reason}", "trainings on it fail", fix)
             continue
         own = json.loads(done.stdout.splitlines()[-1])  # a sitecustomize of the machine may print

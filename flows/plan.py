@@ -8,9 +8,9 @@ import re
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
-from tandem.machine.hardware import detect_hardware
+from tandem.devices.hardware import detect_hardware
+from tandem.devices.names import SINGLE
 from tandem.messages import shown, similar
-from tandem.params.devices import SINGLE
 from tandem.params.loading import choose_preset, parse_params, preset_changes
 from tandem.params.parsing import literal, replaced, value_at
 from tandem.params.reading import PARAMS, read_yaml

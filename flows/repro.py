@@ -29,7 +29,7 @@ from flows.stage_lines import StageLines
 from flows.ui import running_servers
 from tandem import files
 from tandem.command import DONE, FAILED, INTERRUPTED, NO_ANSWER, Result, WrongArgument, aligned
-from tandem.machine.hardware import host_name
+from tandem.devices.hardware import host_name
 from tandem.messages import more_seeds
 from tandem.params.loading import load_params
 from tandem.params.parsing import nearest

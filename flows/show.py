@@ -27,7 +27,7 @@ from flows.processes import output_of
 from flows.status import DEVICES, KINDS, kinds_of_changes
 from tandem import files
 from tandem.command import CommandError, Result, WrongArgument, aligned, count
-from tandem.machine.hardware import detect_hardware
+from tandem.devices.hardware import detect_hardware
 from tandem.params.loading import block_in_force, choose_preset, load_params
 from tandem.params.parsing import INTRODUCED, flatten, nearest
 from tandem.params.schema import with_defaults

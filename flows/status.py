@@ -23,6 +23,7 @@ from tandem import files
 from tandem.command import DONE, FAILED, Result
 from tandem.comparing.comparability import short_hardware
 from tandem.comparing.rerun import differing
+from tandem.devices.names import is_accelerator
 from tandem.params.loading import load_params
 from tandem.params.parsing import flatten
 from tandem.runs.run import open_folder, seeds_in
@@ -76,10 +77,10 @@ def differences(workload: str, devices: Sequence[str]) -> str:
 
 
 def properties(hardware: Mapping[str, Any]) -> dict[str, str]:
-    """The hardware (tandem/machine/hardware.py) by short names. The name of a CPU is that of its processor."""
+    """The hardware (tandem/devices/hardware.py) by short names. The name of a CPU is that of its processor."""
     found = {}
     for name, value in flatten(dict(hardware)).items():
-        if name != "why_not_cuda" and not (name == "name" and hardware["kind"] == "cpu"):
+        if name != "why_not_cuda" and not (name == "name" and not is_accelerator(hardware["kind"])):
             short = "processor" if name == "cpu.name" else name.rpartition(".")[2]
             found[short] = short_hardware(value) if isinstance(value, str) else f"{value:g}"
     return found

@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 
 from tandem.data.packed import read_array, read_arrays
+from tandem.devices.hardware import host_name
 from tandem.files import baseline_dir, prepared_dir, read_json, sha256_file
-from tandem.machine.hardware import host_name
 from tandem.params.loading import load_workload
 from tandem.params.schema import FITTED_BASELINE
 from tandem.progress import ProgressLine
@@ -52,7 +52,7 @@ def fit(workload: str, task_name: str, path: Path) -> BaselineRecord:
     from tandem.models import Shape
     from tandem.tasks import open_task
     from tandem.training.batches import Split
-    from tandem.training.device import open_device
+    from tandem.training.execution import open_device
 
     folder, fitted = prepared_dir(workload), import_module(FITTED_BASELINE)
     summary = read_json(folder / "summary.json")

@@ -18,7 +18,7 @@ import numpy as np
 import torch
 
 from tandem import files
-from tandem.machine.hardware import host_name
+from tandem.devices.hardware import host_name
 from tandem.machine.measure import measure
 from tandem.params.parsing import literal
 from tandem.params.reading import PARAMS, read_yaml
@@ -104,7 +104,7 @@ def evaluate(context: RunContext, trained: Run) -> tuple[Evaluation, OwnScores, 
     weights = context.block.evaluate.weights
     with translate_oom(oom):
         model, _ = load_network(context.result, weights)
-        model.to(device)
+        model.to(device.torch)
         if context.data_location(device) == "device":
             oom.make_resident()
         outputs = predict(model, split, oom)  # warm-up: the first pass also allocates memory and selects kernels

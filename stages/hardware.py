@@ -27,8 +27,8 @@ from typing import TYPE_CHECKING, Any
 
 from tandem import files
 from tandem.closure import Code, check_imports, closure
+from tandem.devices.hardware import detect_hardware
 from tandem.files import code_file, hardware_file, params_file
-from tandem.machine.hardware import detect_hardware
 from tandem.runs import provenance
 from tandem.stop_signals import dvc_of_stage
 

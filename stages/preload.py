@@ -13,8 +13,9 @@ from typing import Any
 
 from tandem.data.packed import pack_splits
 from tandem.data.splits import SPLITS
+from tandem.devices.hardware import free_memory_bytes
+from tandem.devices.names import kind_of
 from tandem.files import hardware_file, packed_dir, preload_file, prepared_dir, read_json, sha256_file, write_json
-from tandem.machine.hardware import free_memory_bytes, require_same_gpu
 from tandem.params.loading import load_workload
 
 CHUNK_BYTES = 64 * 2**20  # read at a time while measuring
@@ -23,8 +24,7 @@ CHUNK_BYTES = 64 * 2**20  # read at a time while measuring
 def main(workload: str, device: str) -> None:
     wanted = load_workload(workload).preload.data_location
     hardware = read_json(hardware_file(device))
-    if hardware["kind"] == "cuda":
-        require_same_gpu(hardware)
+    kind_of(hardware["kind"]).require_same(hardware)
     prepared, packed = prepared_dir(workload), packed_dir(workload, device)
     summary = read_json(prepared / "summary.json")
 
@@ -66,15 +66,13 @@ def measure_load(paths: list[Path], kind: str) -> dict[str, Any]:
         "load_mib_per_second": num_bytes / 2**20 / seconds,
         "free_mib": free_memory_bytes() / 2**20,
     }
-    if kind == "cpu":
+    if not kind_of(kind).is_accelerator:
         return {**result, "missing_reasons": "no host-to-device copy: the device is the CPU"}
-    import torch
-
     from tandem.machine.rates import host_to_device_rate
 
     try:
         for name, pinned in (("pageable", False), ("pinned", True)):
-            rate = host_to_device_rate(torch.device("cuda", 0), pinned)
+            rate = host_to_device_rate(kind_of(kind)(), pinned)
             result[f"{name}_mib_per_second"] = rate / 2**20
     except RuntimeError as error:  # torch's own error, or CUDA's if even its context does not fit
         if "out of memory" not in str(error):

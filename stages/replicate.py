@@ -26,8 +26,8 @@ from pathlib import Path
 from typing import Any
 
 from tandem import files
-from tandem.machine.hardware import free_memory_bytes, host_name, usable_cores
-from tandem.params.devices import split_device
+from tandem.devices.hardware import free_memory_bytes, host_name, usable_cores
+from tandem.devices.names import is_accelerator, split_device
 from tandem.params.reading import PARAMS, read_yaml
 from tandem.stop_signals import REPLICATE_PID, Forwarding, StopSignals
 
@@ -80,7 +80,7 @@ def replicate(workload: str, device: str, first: int, seeds: Sequence[int]) -> d
 
 def concurrency(workload: str, device: str, first: int, num_seeds: int) -> int:
     """How many seeds to train at a time: limited by the cores, and by the memory that the first seed needed."""
-    if split_device(device)[0] > 1 or files.read_json(files.hardware_file(device))["kind"] != "cpu":
+    if split_device(device)[0] > 1 or is_accelerator(files.read_json(files.hardware_file(device))["kind"]):
         return 1
     peak_mib = files.read_json(timing_file(workload, device, first, "train"))["timing"]["peak_rss_mib"]
     most = SHARE_OF_HOST_MEMORY * free_memory_bytes() / (peak_mib * 2**20) if peak_mib else num_seeds

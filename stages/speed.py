@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, Any
 
 from tandem import files
 from tandem.comparing.speed_up import paired_speed_up, ratio_of_turns
+from tandem.devices.names import is_accelerator
 from tandem.files import hardware_file, read_json
 from tandem.machine.interleaving import interleave
 from tandem.params.reading import PARAMS, read_yaml
@@ -99,7 +100,8 @@ def sides_of(devices: Sequence[str]) -> list[TimedSide]:
     found = {device: read_json(hardware_file(device)) for device in devices}
     single = [device for device in devices if "workers" not in found[device]] or devices
     by_kind = {found[device]["kind"]: device for device in reversed(single)}
-    return [TimedSide(kind, by_kind[kind], {"threads": "auto"} if kind == "cpu" else {}) for kind in sorted(by_kind)]
+    changes: dict[str, dict[str, Any]] = {kind: {} if is_accelerator(kind) else {"threads": "auto"} for kind in by_kind}
+    return [TimedSide(kind, by_kind[kind], changes[kind]) for kind in sorted(by_kind)]
 
 
 def compare(
@@ -256,10 +258,7 @@ class TimedTraining:
         return self.about()
 
     def about(self) -> dict[str, Any]:
-        from tandem.machine.conditions import other_gpu_processes
-        from tandem.machine.measure import gpu_uuid
-
-        trainer = self.trainer
+        trainer, driver = self.trainer, self.trainer.device.driver
         return {
             "kind": self.context.kind,
             "device_name": self.context.hardware["name"],
@@ -268,13 +267,13 @@ class TimedTraining:
             "step": trainer.execution.step,
             "requested": self.requested,
             "out_of_memory": trainer.oom.fallbacks,
-            "other_processes": other_gpu_processes(gpu_uuid(trainer.device)),
+            "other_processes": int(driver.conditions().get("other_processes", 0)) if driver else 0,
             "steps_per_turn": self.num_steps,
         }
 
     def warm_up(self) -> int:
         """Train for the warm-up epochs, at most `warmup_seconds`. Returns the number of steps in a turn."""
-        from tandem.training.graphs import NUM_WARMUPS
+        from tandem.devices.graphs import NUM_WARMUPS
 
         trainer, start = self.trainer, time.perf_counter()
         # The smaller last batch is captured as a CUDA graph too, after as many warm-ups.
@@ -301,19 +300,16 @@ class TimedTraining:
         The steps repeat the first epoch, so the work stays the same. The clock stops between two epochs, while the
         random numbers of the next one are drawn.
         """
-        from tandem.machine.measure import synchronize
+        from tandem.machine.measure import Clock
         from tandem.training.oom import translate_oom
 
-        trainer, count, seconds = self.trainer, 0, 0.0
+        trainer, count, clock = self.trainer, 0, Clock(self.trainer.device)
         with translate_oom(trainer.oom), trainer.execution.active():
             while num_steps:
-                synchronize(trainer.device)
-                start = time.perf_counter()
-                taken = list(islice(self.steps, num_steps))
-                synchronize(trainer.device)
-                seconds += time.perf_counter() - start
+                with clock:
+                    taken = list(islice(self.steps, num_steps))
                 count += sum(taken)
                 num_steps -= len(taken)
                 if num_steps:
                     self.steps = trainer.training_steps()
-        return count, seconds
+        return count, clock.seconds

@@ -28,9 +28,9 @@ import torch
 
 from tandem import files
 from tandem.command import sentence_of
+from tandem.devices.hardware import detect_hardware
+from tandem.devices.names import split_device
 from tandem.diagnosis import probe
-from tandem.machine.hardware import detect_hardware
-from tandem.params.devices import split_device
 from tandem.params.loading import load_params
 from tandem.runs.history import Record
 from tandem.runs.inputs import Inputs, read_inputs

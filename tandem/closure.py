@@ -25,7 +25,7 @@ from tandem.files import ROOT, STATE, digest, sha256_file, write_json
 # Packages that affect results or timings. Edits of the others change no result: files (atomic writes), params (DVC
 # depends on the values), runs and tracking (files that exist are not written again), diagnosis (sentences about speed),
 # flows, and importing.
-COMPUTING = ("data", "tasks", "models", "fitted", "training", "machine")
+COMPUTING = ("data", "tasks", "models", "fitted", "training", "machine", "devices")
 # Stages whose results include figures, sentences and values of several runs.
 SHOWING = {"evaluate": ("report",), "compare": ("report", "comparing", "runs"), "speed": ("comparing",)}
 # Packages and modules that import others by name. Only the modules that the workload names are dependencies.
@@ -35,6 +35,7 @@ REGISTRIES = {
     "tandem.data": "source",
     "tandem.training.own_metrics": "metric",
 }
+KINDS_OF_DEVICE = "tandem.devices.names"  # this module imports all of them by name
 # Components that a stage imports by name, in addition to what its modules import.
 NAMED_BY_STAGE = {"baseline": ("baseline",), "train": ("loop", "trainer"), "speed": ("trainer",)}
 # Components of the workload that a stage does not use, although it imports their package.
@@ -80,6 +81,8 @@ def imported_modules(
             imported = f"{package}.{name}" if f"{package}.{name}" in code.files else package
             if imported in REGISTRIES and not module.startswith(f"{imported}."):
                 waiting += named[REGISTRIES[imported]]
+            if imported == KINDS_OF_DEVICE:
+                waiting += [each for each in code.files if each.startswith("tandem.devices.")]
             if imported.startswith("workloads."):
                 waiting.append(imported)
             else:

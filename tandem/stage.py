@@ -43,7 +43,7 @@ def main(argv: list[str]) -> int:
         return 1
     # A training on several workers (2xcpu): this process starts torch's launcher, or is one of the launcher's workers.
     is_parallel = stage == "train" and item[1][:1].isdigit()
-    is_worker = is_parallel and import_module("tandem.params.devices").started_by_launcher()
+    is_worker = is_parallel and import_module("tandem.devices.names").started_by_launcher()
     if is_worker:
         stop_when_ended(os.getppid())  # the launcher, which ends with dvc
     elif REPLICATE_PID in os.environ:

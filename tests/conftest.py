@@ -133,7 +133,7 @@ def pytest_unconfigure() -> None:
 def _the_gpu_is_open(request: pytest.FixtureRequest) -> None:
     """A gpu test finds the GPU as a stage opens it, whatever ran before: without TF32, deterministic."""
     if request.node.get_closest_marker("gpu"):
-        from tandem.training.device import open_device
+        from tandem.training.execution import open_device
 
         open_device(identity("cuda"), threads=1, deterministic=True)
 

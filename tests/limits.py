@@ -15,9 +15,10 @@ def under_a_limit() -> None:
 
 def leave(mib: float) -> None:
     """From here on this process can allocate so much more. None of it is left over from before."""
-    from tandem.training.memory_errors import free_cache
+    from tandem.devices.memory import free_cache
+    from tandem.devices.names import kind_of
 
-    free_cache()
+    free_cache(kind_of("cpu")())
     resource.setrlimit(resource.RLIMIT_DATA, (data_bytes() + int(mib * MIB), resource.RLIM_INFINITY))
 
 
@@ -30,9 +31,10 @@ def leave_in_gpu(mib: float) -> None:
     """As `leave`, of the card's memory."""
     import torch
 
-    from tandem.training.memory_errors import free_cache
+    from tandem.devices.memory import free_cache
+    from tandem.devices.names import kind_of
 
-    free_cache()
+    free_cache(kind_of("cuda")())
     total = torch.cuda.get_device_properties(0).total_memory
     torch.cuda.set_per_process_memory_fraction(min((torch.cuda.memory_reserved() + mib * MIB) / total, 1.0))
 

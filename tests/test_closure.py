@@ -31,6 +31,7 @@ WORKLOADS = ("sign", "pen", "price", "rally")
 STAGES = ("preprocess", "baseline", "preload", "train", "evaluate", "speed")
 THROUGH_THE_MODEL = ("train", "evaluate", "speed")
 SCORED = ("sign", "pen", "rally")  # tasks that import scores.py
+ON_DEVICES = {"compare", *(f"{stage}@{name}" for stage in STAGES[1:] for name in WORKLOADS)}
 FITTED = {"baseline@sign", "baseline@pen"}
 # Nothing that the core imports; `tandem predict` reads data as `tandem new` does.
 REMOVABLE = ("fitted", "importing", "checking", "predicting/command.py")
@@ -84,7 +85,8 @@ def stages_of(*workloads: str) -> set[str]:
         ("tandem/tracking/publisher.py", append, set()),
         ("tandem/runs/quantities.py", append, {"compare"}),
         ("flows/pipeline.py", append, set()),
-        ("tandem/training/device.py", lambda text: text.replace("update the driver, or", "renew it, or"), set()),
+        ("tandem/devices/cuda.py", append, ON_DEVICES),
+        ("tandem/devices/cuda.py", lambda text: text.replace("update the driver, or", "renew it, or"), set()),
         ("tandem/training/inference.py", lambda text: text.replace('"""Passes', '# A remark.\n"""All passes'), set()),
     ],
 )

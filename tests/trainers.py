@@ -90,7 +90,7 @@ def trainer_on(
     task, (_, num_steps, features) = open_task(task_name, SUMMARIES[task_name]), split.tensors["values"].shape
     shape = models.Shape(features, task.num_outputs, num_steps, task.per_step)
     model = models.build(settings.model, shape) if model is None else model
-    return trainer_class(settings.model)(model.to(split.device), split, split, settings, task, seed)
+    return trainer_class(settings.model)(model.to(split.device.torch), split, split, settings, task, seed)
 
 
 def new_trainer(device: str, data_location: str, folder: Path, settings: Train = SETTINGS) -> "Trainer":
@@ -98,7 +98,7 @@ def new_trainer(device: str, data_location: str, folder: Path, settings: Train =
     from safetensors.torch import save_file
 
     from tandem.training.batches import load_split
-    from tandem.training.device import open_device
+    from tandem.training.execution import open_device
 
     where = open_device(identity(device), threads=1, deterministic=True, precision=settings.precision)
     path = folder / "split.safetensors"

@@ -19,11 +19,12 @@ from dataclasses import asdict, dataclass, replace
 from tandem.checking import Finding, outputs, trainings
 from tandem.checking.subject import CURRENT, Subject, open_subject, prepared_state
 from tandem.command import DONE, FAILED, NO_ANSWER, CommandError, Result
-from tandem.machine.hardware import detect_hardware
+from tandem.devices.graphs import with_line
+from tandem.devices.hardware import detect_hardware
+from tandem.devices.memory import is_out_of_memory
+from tandem.devices.names import KINDS
 from tandem.params.loading import load_workload
 from tandem.params.parsing import one_line
-from tandem.training.graphs import with_line
-from tandem.training.memory_errors import is_out_of_memory
 from tandem.training.oom import OomPolicy, translate_oom
 
 MAX_CHARACTERS = 300  # of an error's message
@@ -54,7 +55,7 @@ CHECKS = (
 
 def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("workload", help="a block of params.yaml")
-    parser.add_argument("--devices", nargs="+", choices=("cpu", "cuda"), help="default: all available")
+    parser.add_argument("--devices", nargs="+", choices=KINDS, help="default: all available")
 
 
 def main(options: Namespace) -> Result:
@@ -95,7 +96,7 @@ def run_checks(subject: Subject) -> Iterator[Finding]:
             finding = run_check(check, subject)
         if missing or finding.status == "fail":
             failed.add(check.name)
-        yield replace(finding, check=check.name, device=subject.device.type)
+        yield replace(finding, check=check.name, device=subject.device.name())
 
 
 def run_check(check: Check, subject: Subject) -> Finding:

@@ -5,8 +5,8 @@ from torch import Tensor, nn
 
 from tandem.checking import Finding
 from tandem.checking.subject import DEVICE_ROUNDING, ROUNDING, Subject, outputs_of, relative_difference
-from tandem.training.graphs import with_line
-from tandem.training.memory_errors import is_out_of_memory, shorten
+from tandem.devices.graphs import with_line
+from tandem.devices.memory import is_out_of_memory, shorten
 
 GARBAGE = 123.0  # a value in the padding that no standardized data has
 OTHER = -3.0  # factor of the sequences that are replaced in a batch
@@ -106,7 +106,7 @@ def batch_independence(subject: Subject) -> Finding:
 
 def devices(subject: Subject) -> Finding:
     """The CPU and the GPU give the same outputs, up to rounding."""
-    if subject.device.type == "cpu":
+    if not subject.device.is_accelerator:
         return Finding("skip", "this check needs a GPU")
     network, (values, mask) = subject.network(), subject.inputs()
     on_gpu = real(outputs_of(network, values, mask), mask, subject).cpu()

@@ -12,6 +12,8 @@ from torch import Tensor, nn
 from tandem.closure import closure
 from tandem.data import prepare_data
 from tandem.data.packed import as_arrays
+from tandem.devices.device import Device
+from tandem.devices.names import is_accelerator
 from tandem.files import ROOT, prepared_dir, raw_dir, relative
 from tandem.models import Shape
 from tandem.params.loading import load_workload
@@ -21,7 +23,7 @@ from tandem.params.schema import Train, is_closed_form
 from tandem.parts import Part
 from tandem.tasks import Task, open_task
 from tandem.training.context import make_trial, read_training, smallest_part
-from tandem.training.device import open_device
+from tandem.training.execution import open_device
 from tandem.training.loop import train_epoch
 from tandem.training.trainer import Trainer, snapshot
 
@@ -46,7 +48,7 @@ class Subject:
     tensors: dict[str, Tensor]  # of the training sequences in use, on the CPU
     shape: Shape
     task: Task
-    device: torch.device
+    device: Device
     num_sequences: int  # of the whole training split
     has_padding: bool = True  # False: all sequences always have `max_steps` steps, as the windows of a series
 
@@ -79,7 +81,7 @@ class Subject:
 
     def inputs(self, count: int = BATCH_SIZE) -> tuple[Tensor, Tensor]:
         """values (B, T, F) and mask (B, T) of the first sequences, on the device."""
-        values, mask = (self.tensors[name][:count].to(self.device) for name in ("values", "mask"))
+        values, mask = (self.tensors[name][:count].to(self.device.torch) for name in ("values", "mask"))
         return values, mask
 
     @cached_property
@@ -114,13 +116,13 @@ def relative_difference(found: Tensor, expected: Tensor) -> float:
 
 
 def open_subject(workload: str, identity: dict[str, Any]) -> Subject:
-    """The workload of params.yaml on the device of `identity` (tandem/machine/hardware.py).
+    """The workload of params.yaml on the device of `identity` (tandem/devices/hardware.py).
 
     Reads the prepared data, or prepares the raw data in memory if there is none, or an outdated one.
     """
     block = load_workload(workload)
     settings = block.train
-    if identity["kind"] == "cpu" and settings.precision == "fp16":
+    if not is_accelerator(identity["kind"]) and settings.precision == "fp16":
         settings = replace(settings, precision="fp32")
     device = open_device(identity, settings.threads, settings.deterministic, kernels=settings.kernels)
     if prepared_state(workload) == CURRENT:

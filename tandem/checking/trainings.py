@@ -26,7 +26,7 @@ def repeatability(subject: Subject) -> Finding:
     losses, weights = subject.trained
     if not all(map(math.isfinite, losses)):
         return Finding("fail", f"the loss of a short training is {losses[-1]}")
-    if subject.device.type == "cuda" and not subject.settings.deterministic:
+    if subject.device.is_accelerator and not subject.settings.deterministic:
         return Finding("skip", "params.yaml sets train.deterministic to false")
     if differing := first_difference(subject.trained, train(subject.trainer())):
         return Finding("fail", f"two trainings from the same seed differ in {differing}, so no run can be repeated")
@@ -61,7 +61,7 @@ def first_difference(one: tuple[list[float], dict[str, Tensor]], other: tuple[li
 
 def threads(subject: Subject) -> Finding:
     """The number of threads changes no bit of a step on the CPU."""
-    if subject.device.type == "cuda":
+    if subject.device.is_accelerator:
         return Finding("skip", "the GPU computes, and one thread launches its work")
     trainer = subject.trainer(batch_size=subject.settings.batch_size)
     batch, found = trainer.one_batch(subject.settings.batch_size), []

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from tandem.comparing.comparability import short_hardware
 from tandem.comparing.comparison import KINDS, Comparison
 from tandem.comparing.rerun import STATUS
+from tandem.devices.names import is_accelerator
 from tandem.messages import joined
 
 BOTH_DEVICES = "`dvc exp run -S 'devices=[cpu,cuda]' -S 'seeds=[0,1,2,3,4]'`"
@@ -35,7 +36,7 @@ def devices(comparisons: Sequence[Comparison]) -> str:
     runs = [side.runs[0] for each in comparisons for side in each.sides]
     names = {run.device: short_hardware(run.timing["hardware"]["name"]) for run in runs}
     used = joined([f"the {KINDS.get(kind, kind)} ({name})" for kind, name in sorted(names.items())])
-    why = runs[0].timing["hardware"].get("why_not_cuda") if set(names) == {"cpu"} else ""
+    why = runs[0].timing["hardware"].get("why_not_cuda") if not any(map(is_accelerator, names)) else ""
     reason = f", because PyTorch can use no GPU here: {why}" if why else ""
     return f"Trained on {used}{reason}."
 

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from tandem.devices.names import is_accelerator
 from tandem.machine.conditions import others_on_gpu, taken_by_others
 from tandem.params.parsing import differing_names, recorded_parameters, value_at
 from tandem.runs.run import Run
@@ -192,7 +193,7 @@ def hardware_and_settings(run: Run, threads: int | None = None) -> str:
     `threads`: the timed number of threads, if it differs from the training's.
     """
     device, kernels, name = run.device, run.timing["kernels"], short_hardware(run.timing["hardware"]["name"])
-    if device != "cpu":
+    if is_accelerator(device):
         return f"{device}: {name}, {kernels}, 1 process"
     threads = threads or run.threads
     return f"{device}: {name}, {threads} thread{'s' * (threads != 1)}, {kernels}"
@@ -213,7 +214,7 @@ def short_hardware(name: str) -> str:
 def best_threads(run: Run) -> str:
     """Return why a CPU's number of threads may not be its best one; empty if it is, and for other devices."""
     threads, cores = run.block["train"]["threads"], run.timing["hardware"]["cpu"]["cores"]
-    if run.device != "cpu" or threads == "auto" or cores == 1:
+    if is_accelerator(run.device) or threads == "auto" or cores == 1:
         return ""
     return (
         f"the CPU used {threads} of {cores:g} cores, because params.yaml sets threads: {threads}; `threads: auto` "

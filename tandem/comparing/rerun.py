@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tandem.comparing.differences import difference, margin_of_seeds, measured_scores
+from tandem.devices.names import is_accelerator
 from tandem.runs.run import Run
 
 STATUS = {
@@ -101,7 +102,7 @@ def open_rerun(output: Mapping[str, Any], recorded: Run) -> Run:
 def environment_of(recorded: Run, here: Run) -> EnvironmentInfo:
     both = recorded.timing["hardware"], here.timing["hardware"]
     # On a CPU, the hardware's name is the processor's.
-    is_cpu = all(hardware.get("kind") == "cpu" for hardware in both)
+    is_cpu = not any(is_accelerator(hardware.get("kind", "")) for hardware in both)
     processors = [{"processor": hardware["cpu"]["name"]} for hardware in both]
     # After an out-of-memory error, the remaining steps ran differently.
     memory = ["yes" if run.realized.get("out_of_memory") else "no" for run in (recorded, here)]

@@ -142,7 +142,7 @@ def predict(context: RunContext, trainer: Trainer) -> dict[str, Any]:
     model = models.build(context.block.train.model, context.shape)
     model.load_state_dict(trainer.best_weights if context.block.evaluate.weights == "best" else snapshot(trainer.model))
     batches = split.batches(sequential_indices(split), PREDICTION_BATCH)
-    outputs = inference.predict_outputs(model.to(device), batches, OomPolicy(Execution(device))).cpu()
+    outputs = inference.predict_outputs(model.to(device.torch), batches, OomPolicy(Execution(device))).cpu()
     evaluated = context.task.evaluate(outputs, context.read_known(model))
     result = name_groups(evaluated, context.summary, context.read)
     with TemporaryDirectory() as folder:

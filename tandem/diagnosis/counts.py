@@ -10,7 +10,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 
 from tandem.training.batches import Batch
-from tandem.training.device import autocast
+from tandem.training.execution import autocast
 from tandem.training.trainer import Trainer
 
 
@@ -57,13 +57,13 @@ def memory_needs(trainer: Trainer, batch: Batch) -> dict[str, float]:
     """Return the MiB that training needs, by purpose, counted from the tensors, on any device."""
     weights = list(trainer.model.parameters())
     with saved_for_backward([*weights, *batch.inputs(), batch.targets]) as saved:
-        with autocast(trainer.execution.precision, trainer.device):
+        with autocast(trainer.execution.precision, trainer.device.torch):
             outputs = trainer.model(*batch.inputs())
             trainer.task.loss(outputs.float(), batch.targets, batch.mask, 0.0)
     states = [value for state in trainer.optimizer.state.values() for value in state.values()]
     # By id, because a trial may use one split for both.
     splits = {id(split): split for split in (trainer.train_split, trainer.val_split)}.values()
-    on_device = [split.tensors for split in splits if split.tensors["values"].device == trainer.device]
+    on_device = [split.tensors for split in splits if split.tensors["values"].device == trainer.device.torch]
     in_bytes = {
         "weights": num_bytes(weights),
         "gradients": num_bytes(weights),

@@ -3,26 +3,27 @@ doctor`.
 """
 
 import json
-import resource
 import sys
-import time
 
 import torch
 
+from tandem.devices.names import kind_of
+from tandem.machine.measure import Clock, peak_rss_mib
 
-def main(device: str) -> None:
+
+def main(name: str) -> None:
+    kind, _, index = name.partition(":")
+    device = kind_of(kind)(int(index or 0))
     torch.manual_seed(0)
-    gru, batch = torch.nn.GRU(8, 128, batch_first=True).to(device), torch.randn(256, 45, 8).to(device)  # (B, T, F)
+    gru, batch = torch.nn.GRU(8, 128, batch_first=True).to(device.torch), torch.randn(256, 45, 8).to(device.torch)
     for _ in range(3):  # the first step also allocates
-        start = time.perf_counter()
-        loss = gru(batch)[0].square().mean()
-        gradients = torch.autograd.grad(loss, list(gru.parameters()))
-        norm = sum(float(gradient.norm()) for gradient in gradients)  # waits for the device
-        seconds = time.perf_counter() - start
-    rss_kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    peak_mib = rss_kib >> 10 if device == "cpu" else torch.cuda.max_memory_allocated(device) >> 20
+        with Clock(device) as clock:
+            loss = gru(batch)[0].square().mean()
+            gradients = torch.autograd.grad(loss, list(gru.parameters()))
+            norm = sum(float(gradient.norm()) for gradient in gradients)
+    peak_mib = int(device.memory_mib().get("peak_allocated_mib", peak_rss_mib()))
     devices = sorted({str(tensor.device) for tensor in (batch, loss, *gru.parameters(), *gradients)})
-    print(json.dumps({"seconds": seconds, "norm": norm, "devices": devices, "peak_mib": peak_mib}))
+    print(json.dumps({"seconds": clock.seconds, "norm": norm, "devices": devices, "peak_mib": peak_mib}))
 
 
 if __name__ == "__main__":

@@ -21,7 +21,6 @@ larger batch gains at most what does not grow with it. FLOP are counted, not tim
 """
 
 import math
-import os
 import statistics
 import time
 from collections.abc import Callable, Iterator
@@ -30,20 +29,18 @@ from functools import partial
 from typing import Any, TypeVar
 
 import torch
-from torch.autograd import DeviceType
-from torch.profiler import ProfilerActivity, profile
 
+from tandem.devices.device import Device
+from tandem.devices.graphs import NUM_WARMUPS
+from tandem.devices.memory import is_out_of_memory, shorten
 from tandem.diagnosis.counts import count_flop, memory_needs
 from tandem.diagnosis.probe_result import GPU_FIELDS, NO_GPU, ProbeResult
-from tandem.machine import nvml
-from tandem.machine.hardware import memory_limit_bytes
 from tandem.machine.interleaving import interleave
-from tandem.machine.measure import gpu_uuid, seconds_of, seconds_per_item, synchronize
+from tandem.machine.measure import seconds_of, seconds_per_item
 from tandem.machine.rates import host_to_device_rate, matrix_rate, memory_rate
+from tandem.training.auto import PRECISIONS
 from tandem.training.batches import Batch
-from tandem.training.device import AUTOCAST, is_native
-from tandem.training.graphs import NUM_WARMUPS
-from tandem.training.memory_errors import is_out_of_memory, shorten
+from tandem.training.execution import AUTOCAST, CPU
 from tandem.training.trainer import Trainer
 
 BUDGET_SECONDS = 1.0  # for all turns together
@@ -53,8 +50,6 @@ PART_SECONDS = 0.05  # for a part that is measured alone
 LONGEST_SECONDS = 0.1  # a larger batch is tried only if its step should take no longer
 HOPELESS = 3.0  # an alternative whose first steps are this many times as slow per sequence is not measured further
 NUM_TRIES = 3  # attempts before it counts as too slow: a first attempt may be disturbed
-
-PRECISIONS = {"cpu": ("fp32", "bf16"), "cuda": ("tf32", "bf16")}  # to try
 
 Result = TypeVar("Result")
 Changes = dict[str, Any]  # arguments of `Trainer.alternative`
@@ -98,9 +93,9 @@ def measure_parts(trainer: Trainer, seconds: float) -> ProbeResult:
         seconds=seconds,
         longest_seconds=2 * BUDGET_SECONDS,
     )
-    num, fastest, is_cuda = len(batch), {name: min(seconds) for name, seconds in turns.items()}, device.type == "cuda"
+    num, fastest, is_gpu = len(batch), {name: min(seconds) for name, seconds in turns.items()}, device.is_accelerator
     # The share of the loop that grows with the batch. A GPU may compute a larger one in the same time.
-    growing = 0.0 if is_cuda else max(fastest["step"] - fastest["single"] / num, 0.0)
+    growing = 0.0 if is_gpu else max(fastest["step"] - fastest["single"] / num, 0.0)
     growing /= fastest["step"] + fastest["batches"]
     sizes = {name: part.trainer.settings.batch_size for name, part in tried.items()}
     gains = {
@@ -116,7 +111,6 @@ def measure_parts(trainer: Trainer, seconds: float) -> ProbeResult:
         len(batch) * statistics.median(seconds) for seconds in (turns["batches"], turns["step"], longer)
     )
 
-    device_bytes = torch.cuda.get_device_properties(device).total_memory if is_cuda else memory_limit_bytes()
     alone: dict[str, Any] = {**measure_streaming(trainer), **measure_on_gpu(now.step.repeated(batch), device)}
     missing_reasons = {name: value for name, value in (alone | started).items() if isinstance(value, str)}
     measured: dict[str, Any] = {name: None if isinstance(value, str) else value for name, value in alone.items()}
@@ -124,15 +118,15 @@ def measure_parts(trainer: Trainer, seconds: float) -> ProbeResult:
     return ProbeResult(
         batch_size=len(batch),
         data_seconds=data,
-        wait_seconds=min(max(wait, 0.0), data) if is_cuda else data,
+        wait_seconds=min(max(wait, 0.0), data) if is_gpu else data,
         step_seconds=step,
         overhead_seconds=statistics.median(turns["single"]),
         flop_per_second=count_flop(trainer, batch) / step,
         peak_flop_per_second=matrix_rate(device, AUTOCAST.get(now.execution.precision, torch.float32)),
         data_bytes_per_second=2 * batch.num_bytes / data,  # read from the data's memory and written
-        peak_data_bytes_per_second=memory_rate(trainer.train_split.tensors["values"].device),
+        peak_data_bytes_per_second=memory_rate(device if trainer.train_split.data_location == "device" else CPU),
         memory_mib=memory_needs(now, batch) | ({} if context is None else {"context": context}),
-        device_mib=device_bytes / 2**20,
+        device_mib=device.memory_bytes()[1] / 2**20,
         gains=gains,
         missing_reasons=missing_reasons,
         **measured,
@@ -150,7 +144,7 @@ class ProbePart:
         """Run steps until kernels are chosen and a graph is captured. Returns the seconds per sequence of one step."""
         with self.trainer.execution.active():
             # Twice, because the smaller last batch is captured as well, in the second epoch.
-            for _ in range(2 * (NUM_WARMUPS + 1) if self.trainer.device.type == "cuda" else 0):
+            for _ in range(2 * (NUM_WARMUPS + 1) if self.trainer.device.is_accelerator else 0):
                 next(self.steps)
         return self.turn(0.0)
 
@@ -181,8 +175,8 @@ def alternatives(trainer: Trainer) -> dict[str, Changes]:
     sizes = (2 * params.batch_size, 8 * params.batch_size)
     found: list[Changes] = [{"batch_size": size} for size in sizes if size <= len(trainer.train_split)]
     if params.precision != "auto":  # `auto` has just chosen by measuring
-        others = [name for name in PRECISIONS[device.type] if name != precision]
-        found += [{"precision": name} for name in others if is_native(name, device)]
+        known = [name for name in PRECISIONS if name in device.precisions() and name != precision]
+        found += [{"precision": name} for name in known if name != "fp32" or not device.is_accelerator]
     if trainer.execution.grad_accum_steps > 1:
         found.append({"grad_accum_steps": 1})
     return {f"{key.removesuffix('_size')} {value}": change for change in found for key, value in change.items()}
@@ -207,8 +201,9 @@ def start_alternative(trainer: Trainer, changes: Changes, now: float) -> ProbePa
 
 def measure_streaming(trainer: Trainer) -> dict[str, float | str]:
     """Measure gathering a batch on the host and copying one from pinned memory, each alone, or say why not."""
-    if trainer.device.type == "cpu" or trainer.train_split.data_location == "device":
-        where = "the device is the CPU" if trainer.device.type == "cpu" else "the data is already on the GPU"
+    is_gpu = trainer.device.is_accelerator
+    if not is_gpu or trainer.train_split.data_location == "device":
+        where = "the data is already on the GPU" if is_gpu else "the device is the CPU"
         names = ("gather_seconds", "copy_bytes_per_second", "pinned_bytes_per_second")
         return {"copy_seconds": 0.0, **dict.fromkeys(names, f"no copy to a device: {where}")}
     split, device, size = trainer.train_split, trainer.device, trainer.settings.batch_size
@@ -217,7 +212,7 @@ def measure_streaming(trainer: Trainer) -> dict[str, float | str]:
 
     def send() -> None:
         for buffer in buffers.values():
-            buffer.to(device, non_blocking=True)
+            buffer.to(device.torch, non_blocking=True)
 
     gather_seconds = seconds_of(partial(split.tensors_at, rows, buffers), device, PART_SECONDS)
     copy_seconds = seconds_of(send, device, PART_SECONDS)
@@ -229,23 +224,23 @@ def measure_streaming(trainer: Trainer) -> dict[str, float | str]:
     }
 
 
-def measure_on_gpu(step: Callable[[], Any], device: torch.device) -> dict[str, float | str]:
+def measure_on_gpu(step: Callable[[], Any], device: Device) -> dict[str, float | str]:
     """Measure a step's time on the host and the device, its kernels, and CUDA's own memory, or say why not."""
-    if (uuid := gpu_uuid(device)) is None:
+    if not device.is_accelerator:
         return dict.fromkeys(GPU_FIELDS, NO_GPU)
     host = []
     for _ in range(9):
-        synchronize(device)
+        device.synchronize()
         begin = time.perf_counter()
         step()
         host.append(time.perf_counter() - begin)
-    total = nvml.cached_gpu(uuid).ask("process_mib")
+    total = device.driver.ask("process_mib") if device.driver else device.unmeasured
     found: dict[str, float | str] = {
         "host_seconds": statistics.median(host),
-        "memory_context_mib": total if isinstance(total, str) else total - torch.cuda.memory_reserved(device) / 2**20,
+        "memory_context_mib": total if isinstance(total, str) else total - device.memory_mib()["reserved"],
     }
     try:
-        kernels = gpu_activities(step, device)
+        kernels = device.activities(step)
     except (RuntimeError, AssertionError) as error:  # a torch without its profiler raises AssertionError
         kernels, reason = [], f"torch.profiler: {shorten(error)}"
     else:
@@ -255,29 +250,6 @@ def measure_on_gpu(step: Callable[[], Any], device: torch.device) -> dict[str, f
     copies = sum(name.startswith(("Memcpy", "Memset")) for name, _, _ in kernels)
     busy = covered_time([(start, end) for _, start, end in kernels])
     return {**found, "device_seconds": busy / 1e6, "num_kernels": len(kernels) - copies}
-
-
-def gpu_activities(step: Callable[[], Any], device: torch.device) -> list[tuple[str, float, float]]:
-    """Return name, start and end in microseconds of all GPU activities in one step.
-
-    A profiler that stays attached slows all later launches by 10 to 20% (pytorch/pytorch#146604, #144455). torch
-    detaches it if TEARDOWN_CUPTI says so, which crashes with CUDA graphs before CUDA 12.6 (pytorch/pytorch#112507).
-    """
-    if tuple(map(int, str(torch.version.cuda).split(".")[:2])) < (12, 6):
-        raise RuntimeError(
-            f"it would slow the training down with CUDA {torch.version.cuda} (12.6 or newer detaches it)"
-        )
-    os.environ.setdefault("TEARDOWN_CUPTI", "1")
-    os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # suppresses two lines that the profiler prints at its start
-    synchronize(device)
-    with profile(activities=[ProfilerActivity.CUDA], acc_events=True) as seen:  # torch 2.11 warns without it
-        step()
-        synchronize(device)
-    return [
-        (event.name, event.time_range.start, event.time_range.end)
-        for event in seen.events() or []
-        if event.device_type == DeviceType.CUDA and not event.is_user_annotation
-    ]
 
 
 def covered_time(intervals: list[tuple[float, float]]) -> float:

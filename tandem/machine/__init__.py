@@ -1,1 +1,1 @@
-"""Identifies the hardware and measures what it does during a run."""
+"""Measures what a device and the machine do during a run."""

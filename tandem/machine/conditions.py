@@ -9,15 +9,15 @@ from __future__ import annotations
 import os
 import re
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import psutil
 
-from tandem.machine.hardware import cpu_quota, read_text
-from tandem.machine.nvml import count_others, find_gpu, throttle_reasons
+from tandem.devices.device import Device
+from tandem.devices.hardware import cpu_quota, read_text
 
 TAKEN_SHARE = 0.10  # of all cores' time during a training: if other processes used more, its times are not reliable
 # Threads of a training that wait for a core, in the median epoch: 0.003 on an idle machine, 0.3 and more beside another
@@ -26,8 +26,8 @@ MAX_WAITING_THREADS = 0.1
 PUBLISHER_SECONDS = 5.0  # processor time of Tandem's publisher, which imports mlflow during the first training
 
 
-def read(gpu_uuid: str | None = None) -> dict[str, Any]:
-    """The current conditions of the machine and, if its UUID is given, of one GPU."""
+def read(device: Device | None = None) -> dict[str, Any]:
+    """The current conditions of the machine and, if there is one, of a device."""
     times = psutil.cpu_times()
     found: dict[str, Any] = {
         "at": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
@@ -44,8 +44,8 @@ def read(gpu_uuid: str | None = None) -> dict[str, Any]:
         found["cpu_governor"] = governor
     if clocks := re.findall(r"^cpu MHz\s*: ([\d.]+)", read_text("/proc/cpuinfo"), re.MULTILINE):
         found["cpu_mhz"] = round(sum(map(float, clocks)) / len(clocks))
-    if gpu_uuid:
-        found["gpu"] = read_gpu(gpu_uuid)
+    if device and device.driver:
+        found["gpu"] = device.driver.conditions()
     return found
 
 
@@ -110,34 +110,6 @@ def busy(conditions: Mapping[str, Any]) -> str:
     """
     on_gpu = ["other processes used its GPU"] if others_on_gpu(conditions) else []
     return ", ".join([*taken_by_others(conditions), *on_gpu])
-
-
-def read_gpu(uuid: str) -> dict[str, Any]:
-    """Clocks, power limit, temperature, throttle reasons and other processes from NVML; failed readings are omitted."""
-    try:
-        nvml, handle = find_gpu(uuid)
-    except Exception as error:
-        return {"unavailable": str(error)}
-    readings: dict[str, Callable[[], Any]] = {
-        "sm_mhz": lambda: nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_SM),
-        "memory_mhz": lambda: nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_MEM),
-        "power_limit_watts": lambda: nvml.nvmlDeviceGetEnforcedPowerLimit(handle) / 1000,
-        "temperature_celsius": lambda: nvml.nvmlDeviceGetTemperature(handle, nvml.NVML_TEMPERATURE_GPU),
-        "throttled_by": lambda: throttle_reasons(nvml, handle),
-        "other_processes": lambda: count_others(
-            process.pid for process in nvml.nvmlDeviceGetComputeRunningProcesses(handle)
-        ),
-    }
-    found = {}
-    for name, ask in readings.items():
-        with suppress(Exception):  # some fail under MIG, on WSL and in some containers
-            found[name] = ask()
-    return found
-
-
-def other_gpu_processes(gpu_uuid: str | None) -> int:
-    """The number of other processes on this process's GPU; 0 without a GPU or if the driver does not report it."""
-    return int(read_gpu(gpu_uuid).get("other_processes", 0)) if gpu_uuid else 0
 
 
 def others_on_gpu(conditions: Mapping[str, Any]) -> str:

@@ -1,7 +1,7 @@
-"""Measure a region of code: seconds (with synchronization at both ends), memory, device utilization and energy.
+"""The clock of all measurements (`Clock`), and what a region of code uses: seconds, memory, utilization and energy.
 
 A value that cannot be measured is None, and `missing_reasons` says why. torch's own peaks exclude the CUDA context and
-other processes; NVML includes them, per process and for the device (a thread reads nvml.py, see sampler.py).
+other processes; NVML includes them, per process and for the device (a thread reads it, see sampler.py).
 """
 
 import resource
@@ -9,15 +9,15 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Self
 
-import torch
-
-from tandem.machine import energy, nvml
+from tandem.devices.device import Device
 from tandem.machine.conditions import waited_seconds
-from tandem.machine.hardware import free_memory_bytes
 from tandem.machine.sampler import SampledWindow, sampling
 
+ENERGY_METHOD = "NVML's energy counter of the GPU"
+# The shortest region: the driver samples power in steps of up to 0.1 s (Yang et al. 2023, arXiv:2312.02741).
+MIN_ENERGY_SECONDS = 1.0
 MIN_CALLS = 2  # that are timed on a GPU, also if one takes longer than the budget
 
 
@@ -35,7 +35,7 @@ class Measurement:
     power_watts: float | None = None  # mean of the samples
     sm_mhz: float | None = None  # clock of the GPU's processors; mean of the samples
     throttled_share: float | None = None  # of the samples in which heat or the power limit lowered its clocks
-    energy_joules: float | None = None  # of the whole device, including that of other processes (energy.py)
+    energy_joules: float | None = None  # of the whole device, including that of other processes (Meter)
     peak_rss_mib: float | None = None  # of this process since it started
     cpu_share: float | None = None  # CPU seconds of this process per second: 1.0 means one busy core
     threads: float | None = None  # with which the steps ran: the mean over their time
@@ -52,20 +52,62 @@ class Measurement:
             self.energy_joules += other.energy_joules
 
 
+class Clock:
+    """`with Clock(device) as clock:` adds the time of its body to `clock.seconds`. Every timed region is one: the
+    device is synchronized before each reading, so that its work belongs to the region in which it was begun.
+    """
+
+    def __init__(self, device: Device) -> None:
+        self.device, self.seconds = device, 0.0
+
+    def __enter__(self) -> Self:
+        self.device.synchronize()
+        self.start = time.perf_counter()
+        return self
+
+    def __exit__(self, kind: object, error: object, traceback: object) -> None:
+        if error is None:
+            self.device.synchronize()
+            self.seconds += self.running()
+
+    def running(self) -> float:
+        """Seconds since the body began."""
+        return time.perf_counter() - self.start
+
+
+class Meter:
+    """Measures the energy of a region, which begins when the meter is created. The driver's counter covers the whole
+    GPU, so other processes are included.
+    """
+
+    def __init__(self, device: Device) -> None:
+        self.device, self.begin, self.first = device, time.monotonic(), self.read(device)
+
+    @staticmethod
+    def read(device: Device) -> float | str:
+        return device.driver.ask("energy_joules") if device.driver else device.no_energy
+
+    def joules(self) -> float | str:
+        """The energy since the meter was created, or the reason why it is unknown."""
+        last, seconds = self.read(self.device), time.monotonic() - self.begin
+        if isinstance(self.first, str) or isinstance(last, str):
+            return self.first if isinstance(self.first, str) else last
+        if seconds < MIN_ENERGY_SECONDS:
+            least = f"regions of {MIN_ENERGY_SECONDS:g} s or more"
+            return f"the energy counter needs {least}, but this one took {seconds:.2g} s"
+        return last - self.first
+
+
 @contextmanager
-def measure(device: torch.device) -> Iterator[Measurement]:
-    """Measure the time and resources of the body. The device is synchronized at both readings of the clock."""
-    result = Measurement()
-    if device.type == "cuda":
-        torch.cuda.reset_peak_memory_stats(device)
+def measure(device: Device) -> Iterator[Measurement]:
+    """Measure the time and resources of the body."""
+    result, clock = Measurement(), Clock(device)
+    device.reset_peaks()
     with sampled(device) as readings:
-        synchronize(device)
-        meter, waited_before = energy.Meter(gpu_uuid(device)), waited_seconds()
-        cpu_before = time.process_time()
-        start = time.perf_counter()
-        yield result
-        synchronize(device)
-        result.seconds = time.perf_counter() - start
+        meter, waited_before, cpu_before = Meter(device), waited_seconds(), time.process_time()
+        with clock:
+            yield result
+        result.seconds = clock.seconds
         result.cpu_share = (time.process_time() - cpu_before) / result.seconds
         joules, waited = meter.joules(), waited_seconds()
     if waited is None or waited_before is None:
@@ -73,24 +115,19 @@ def measure(device: torch.device) -> Iterator[Measurement]:
     else:  # a thread that ended took its seconds with it
         result.waiting_threads = max(0.0, waited - waited_before) / result.seconds
     result.peak_rss_mib = peak_rss_mib()
-    for name, value in {**readings.found(), "energy_joules": joules}.items():
+    for name, value in {**readings.found(), **device.memory_mib(), "energy_joules": joules}.items():
         if isinstance(value, str):
             result.missing_reasons[name] = value
-        else:
+        elif name in vars(result):
             setattr(result, name, value)
-    if device.type == "cuda":
-        result.peak_allocated_mib = torch.cuda.max_memory_allocated(device) / 2**20
-        result.peak_reserved_mib = torch.cuda.max_memory_reserved(device) / 2**20
-    else:
-        others = ("energy_joules", "waiting_threads")
-        only_gpu = [name for name, value in vars(result).items() if value is None and name not in others]
-        result.missing_reasons |= dict.fromkeys(only_gpu, "the device is the CPU: there is no GPU to measure")
+    if not device.is_accelerator:
+        unknown = [name for name, value in vars(result).items() if value is None and name not in result.missing_reasons]
+        result.missing_reasons |= dict.fromkeys(unknown, device.unmeasured)
 
 
-def sampled(device: torch.device) -> AbstractContextManager[SampledWindow]:
-    """Sample the GPU while the body runs. On the CPU there are no readings and no thread."""
-    uuid = gpu_uuid(device)
-    return sampling(nvml.cached_gpu(uuid)) if uuid else nullcontext(SampledWindow({}))
+def sampled(device: Device) -> AbstractContextManager[SampledWindow]:
+    """Sample the device while the body runs. A CPU has no readings and no thread."""
+    return sampling(device.driver) if device.driver else nullcontext(SampledWindow({}))
 
 
 def peak_rss_mib() -> float:
@@ -98,46 +135,26 @@ def peak_rss_mib() -> float:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**10
 
 
-def seconds_of(work: Callable[[], Any], device: torch.device, budget: float) -> float:
+def seconds_of(work: Callable[[], Any], device: Device, budget: float) -> float:
     """Mean seconds per call of `work`, which is repeated until `budget` seconds have passed."""
     return seconds_per_item(lambda: len([work()]), device, budget)
 
 
-def seconds_per_item(work: Callable[[], int], device: torch.device, budget: float) -> float:
-    """Mean seconds per item; `work` returns its number of items. The device is synchronized at both ends.
+def seconds_per_item(work: Callable[[], int], device: Device, budget: float) -> float:
+    """Mean seconds per item; `work` returns its number of items.
 
     The first call does not count: it may still choose kernels, and the caches contain data of earlier work. On a GPU
     the second call tells how many calls fit into the budget: calls return before the GPU has done their work, so the
     host's clock alone would queue hundreds of them, and the last synchronization would wait for all.
     """
     work()
-    synchronize(device)
-    start = time.perf_counter()
-    if device.type == "cuda":
-        work()
-        synchronize(device)
-        num = max(MIN_CALLS, int(budget / (time.perf_counter() - start)))
-        start = time.perf_counter()
-        count = sum(work() for _ in range(num))
-        synchronize(device)
-        return (time.perf_counter() - start) / count
-    count = 0
-    while True:
-        count += work()
-        if (seconds := time.perf_counter() - start) > budget:
-            return seconds / count
-
-
-def synchronize(device: torch.device) -> None:
-    """Wait until the device has finished all work. A no-op on the CPU, whose calls return after the work."""
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
-
-
-def free_bytes(device: torch.device) -> int:
-    """Bytes that can currently be allocated on `device`."""
-    return torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else free_memory_bytes()
-
-
-def gpu_uuid(device: torch.device) -> str | None:
-    return f"GPU-{torch.cuda.get_device_properties(device).uuid}" if device.type == "cuda" else None
+    num_calls = 1
+    if device.is_accelerator:
+        with Clock(device) as second:
+            work()
+        num_calls = max(MIN_CALLS, int(budget / second.seconds))
+    count = num_done = 0
+    with Clock(device) as clock:
+        while num_done < num_calls or (not device.is_accelerator and clock.running() <= budget):
+            count, num_done = count + work(), num_done + 1
+    return clock.seconds / count

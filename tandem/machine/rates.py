@@ -8,15 +8,16 @@ from typing import Any
 
 import torch
 
+from tandem.devices.device import Device
 from tandem.machine.interleaving import interleave
-from tandem.machine.measure import free_bytes, synchronize
+from tandem.machine.measure import Clock
 from tandem.machine.threads import num_threads
 
 # Large enough to make a GPU's launch times negligible; a CPU would take seconds for this size.
-MATRIX_SIZE = {"cpu": 1024, "cuda": 4096}
-PRODUCTS_IN_A_ROW = {"cpu": 1, "cuda": 5}
-COPIES_IN_A_ROW = {"cpu": 1, "cuda": 10}  # one copy of a fast GPU is shorter than a synchronization
-COPIED_BYTES = {"cpu": 2**26, "cuda": 2**28}  # copy within a device's memory: larger than its caches
+MATRIX_SIZE = 1024, 4096  # on a CPU, on an accelerator
+PRODUCTS_IN_A_ROW = 1, 5
+COPIES_IN_A_ROW = 1, 10  # one copy of a fast GPU is shorter than a synchronization
+COPIED_BYTES = 2**26, 2**28  # copy within a device's memory: larger than its caches
 SENT_BYTES = 2**26  # copy from the host to the device
 SHARE_OF_FREE_MEMORY = 0.5  # for buffers; a GPU with little free memory gets smaller ones
 SMALLEST = 256  # smallest size to try: rows of a matrix, or bytes
@@ -24,26 +25,24 @@ RATE_SECONDS = 0.05  # minimum time of the runs after a warm-up
 THREADS_GAIN = 1.2  # minimum speed-up of a matrix product with more threads; below it, the threads have no cores
 
 
-def best_seconds(work: Callable[[], Any], device: torch.device) -> float:
+def best_seconds(work: Callable[[], Any], device: Device) -> float:
     """The fastest of at least three runs of `work` after a warm-up, which excludes disturbances."""
     work()
     seconds: list[float] = []
     begin = time.perf_counter()
     while len(seconds) < 3 or time.perf_counter() - begin < RATE_SECONDS:
-        synchronize(device)
-        start = time.perf_counter()
-        work()
-        synchronize(device)
-        seconds.append(time.perf_counter() - start)
+        with Clock(device) as clock:
+            work()
+        seconds.append(clock.seconds)
     return min(seconds)
 
 
-def matrix_rate(device: torch.device, dtype: torch.dtype = torch.float32) -> float:
+def matrix_rate(device: Device, dtype: torch.dtype = torch.float32) -> float:
     """FLOP/s of a product of large square matrices (2 size^3 FLOP)."""
-    count = PRODUCTS_IN_A_ROW[device.type]
+    count = PRODUCTS_IN_A_ROW[device.is_accelerator]
 
     def rate(size: int) -> float:
-        left, right = (torch.randn(size, size, device=device).to(dtype) for _ in range(2))
+        left, right = (torch.randn(size, size, device=device.torch).to(dtype) for _ in range(2))
         product = torch.zeros_like(left)
 
         def work() -> None:
@@ -53,15 +52,16 @@ def matrix_rate(device: torch.device, dtype: torch.dtype = torch.float32) -> flo
         return count * 2 * size**3 / best_seconds(work, device)
 
     # Memory of three matrices, plus a random one in fp32 before its conversion to `dtype`.
-    return measured_with_room(rate, MATRIX_SIZE[device.type], lambda size: 16 * size**2, device)
+    return measured_with_room(rate, MATRIX_SIZE[device.is_accelerator], lambda size: 16 * size**2, device)
 
 
-def memory_rate(device: torch.device) -> float:
+def memory_rate(device: Device) -> float:
     """Bytes/s (reads plus writes) of a large copy within the device's memory."""
-    count = COPIES_IN_A_ROW[device.type]
+    count = COPIES_IN_A_ROW[device.is_accelerator]
 
     def rate(num_bytes: int) -> float:
-        block = torch.ones(num_bytes, dtype=torch.uint8, device=device)  # the system would not back zeros with memory
+        # Ones, because the system would not back zeros with memory.
+        block = torch.ones(num_bytes, dtype=torch.uint8, device=device.torch)
         target = torch.zeros_like(block)
 
         def work() -> None:
@@ -70,30 +70,29 @@ def memory_rate(device: torch.device) -> float:
 
         return count * 2 * num_bytes / best_seconds(work, device)
 
-    return measured_with_room(rate, COPIED_BYTES[device.type], lambda num_bytes: 2 * num_bytes, device)
+    return measured_with_room(rate, COPIED_BYTES[device.is_accelerator], lambda num_bytes: 2 * num_bytes, device)
 
 
-def host_to_device_rate(device: torch.device, pinned: bool) -> float:
+def host_to_device_rate(device: Device, pinned: bool) -> float:
     """Bytes/s of a large copy from host memory to device memory."""
 
     def rate(num_bytes: int) -> float:
         host = torch.ones(num_bytes, dtype=torch.uint8, pin_memory=pinned)
-        target = torch.zeros(num_bytes, dtype=torch.uint8, device=device)
+        target = torch.zeros(num_bytes, dtype=torch.uint8, device=device.torch)
         return num_bytes / best_seconds(lambda: target.copy_(host, non_blocking=True), device)
 
     return measured_with_room(rate, SENT_BYTES, lambda num_bytes: num_bytes, device)
 
 
 def measured_with_room(
-    rate: Callable[[int], float], size: int, needed_bytes: Callable[[int], int], device: torch.device
+    rate: Callable[[int], float], size: int, needed_bytes: Callable[[int], int], device: Device
 ) -> float:
     """Returns `rate` at `size`, halved until its buffers use at most SHARE_OF_FREE_MEMORY of the free memory.
 
     The measurement may run during a training, and its buffers must not make the training's batch seem too large.
     """
-    if device.type == "cuda":
-        torch.cuda.empty_cache()  # the driver does not count torch's cache as free
-    room = SHARE_OF_FREE_MEMORY * free_bytes(device)
+    device.free_cache()  # a driver does not count torch's cache as free
+    room = SHARE_OF_FREE_MEMORY * device.memory_bytes()[0]
     while needed_bytes(size) > room and size > SMALLEST:
         size //= 2
     return rate(size)

@@ -8,18 +8,12 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Protocol
+
+from tandem.devices.device import Driver, Readings
 
 SAMPLE_SECONDS = 0.05
 # The driver averages utilization and power over up to this long, so a reading also covers the time before it.
 DRIVER_SECONDS = 1.0
-
-Readings = dict[str, float | str]  # quantity (its name ends in its unit) -> number, or the reason why there is none
-
-
-class Source(Protocol):
-    def read(self) -> Readings:
-        """Read the same quantities in each call. It must not raise, because a reading must not end a training."""
 
 
 class SampledWindow:
@@ -78,7 +72,7 @@ class SampledWindow:
 class Sampler:
     """The sampling thread and the open windows."""
 
-    def __init__(self, source: Source) -> None:
+    def __init__(self, source: Driver) -> None:
         self.source, self.latest = source, source.read()
         self.windows: tuple[SampledWindow, ...] = ()  # immutable, because the thread iterates over it
         self.done = threading.Event()
@@ -114,11 +108,11 @@ class Sampler:
         self.sample()  # take the last reading at the end
 
 
-running: dict[Source, Sampler] = {}
+running: dict[Driver, Sampler] = {}
 
 
 @contextmanager
-def sampling(source: Source) -> Iterator[SampledWindow]:
+def sampling(source: Driver) -> Iterator[SampledWindow]:
     """Sample `source` in a thread while the body runs. Inside another `sampling`, open a window of that one instead."""
     if source in running:
         with running[source].window() as window:

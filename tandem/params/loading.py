@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from tandem.command import WrongArgument
+from tandem.devices.names import is_accelerator
 from tandem.files import params_file, read_json
 from tandem.params.own_components import params_type, workload_type
 from tandem.params.parsing import InvalidParams, literal, nearest, parse, prefixed, replaced
@@ -148,5 +149,6 @@ def choose_preset(wanted: str, presets: dict[str, Any], identity: dict[str, Any]
     if wanted != "auto":
         return wanted
     gib = (identity.get("memory_mib") or 0) / 1024
-    fitting = "cpu" if identity["kind"] == "cpu" else "small-gpu" if gib < 8 else "large-gpu" if gib > 20 else "gpu"
+    of_gpu = "small-gpu" if gib < 8 else "large-gpu" if gib > 20 else "gpu"
+    fitting = of_gpu if is_accelerator(identity["kind"]) else "cpu"
     return fitting if fitting in presets else "none"

@@ -22,8 +22,8 @@ from pydantic import (
     model_validator,
 )
 
+from tandem.devices.names import split_device
 from tandem.messages import nearest, shown
-from tandem.params.devices import split_device
 from tandem.params.intervals import parse_interval
 from tandem.params.parsing import MAX_WHOLE, check_name, flatten, literal
 from tandem.params.task_attributes import TaskAttributes, attributes_of

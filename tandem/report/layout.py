@@ -10,6 +10,7 @@ from typing import Any
 
 from tandem.comparing.comparability import short_hardware
 from tandem.comparing.comparison import KINDS, PUBLISHED, Comparison, Side
+from tandem.devices.names import is_accelerator
 from tandem.report.text import score_text, seconds, words
 
 NUM_PUBLISHED_COLOURS = 4  # of drawing.DEVICE_COLOURS
@@ -87,7 +88,7 @@ def cells(side: Side) -> dict[str, Cell]:
         training_details.append(f"{together['num_seeds']} more seeds: {together['total_seconds']:,.0f} s{concurrently}")
     return {
         "workload": Cell(row["workload"], (f"{row['task']}, {'fitted ' * row['is_fitted']}{row['model']}",)),
-        "device": Cell(side.label, (f"{threads if row['device'] == 'cpu' else ''}{row['precision']}",)),
+        "device": Cell(side.label, (f"{'' if is_accelerator(row['device']) else threads}{row['precision']}",)),
         "score": Cell(score_text(row["score"]), tuple(score_details)),
         "epoch": measured(side, "epoch_seconds", seconds, *epoch_details),
         "rate": measured(side, "samples_per_second", "{:,.0f}".format),
@@ -111,7 +112,7 @@ def missing_reason(side: Side, name: str) -> str:
 def memory(side: Side) -> Cell:
     """Return the peak of the device's own memory; for a CPU, of the process."""
     name, kind = "peak_allocated_mib", "MiB of VRAM"
-    if side.row["device"] == "cpu":
+    if not is_accelerator(side.row["device"]):
         name, kind = "peak_rss_mib", "MiB of RAM"
     if (value := side.row[name]) is None:
         return Cell("" if side.name == PUBLISHED else "not measured", (missing_reason(side, name),))

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from tandem.devices.names import is_accelerator
 from tandem.runs.quantities import EPOCH_METRICS, QUANTITIES, REDUCE
 
 if TYPE_CHECKING:
@@ -203,7 +204,7 @@ def device_sentence(kind: str, when: str, result: dict[str, Any], num_workers: i
         "of its tensors {:,.0f} MiB": result["peak_allocated_mib"],
     }
     found = [text.format(value) for text, value in measured.items() if value is not None]
-    whose = ["measured on the first worker's GPU"] if num_workers > 1 and kind == "cuda" and found else []
+    whose = ["measured on the first worker's GPU"] if num_workers > 1 and is_accelerator(kind) and found else []
     where = f"parameters, batches and outputs were on {kind} in {when}"
     return ", ".join([where, *whose, *found])
 

@@ -12,6 +12,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+from tandem.devices.names import kind_of
 from tandem.files import HOME, ROOT, sha256_file
 from tandem.messages import without_password
 
@@ -107,7 +108,7 @@ def git_tags(tree: dict[str, Any]) -> dict[str, str]:
 def environment(identity: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """Return the digest of the locked packages and the versions of Python, the numerical and the own packages.
 
-    `identity` (tandem/machine/hardware.py) of a GPU adds the versions of CUDA, cuDNN and the driver.
+    `identity` (tandem/devices/hardware.py) of a GPU adds the versions of CUDA, cuDNN and the driver.
     """
     versions = {"python": platform.python_version()}
     own = [line.partition("==")[0].partition("[")[0].strip() for line in own_requirements()]
@@ -116,11 +117,8 @@ def environment(identity: Mapping[str, Any] | None = None) -> dict[str, Any]:
             versions[name] = version(name)
         except PackageNotFoundError:
             continue
-    if identity and identity["kind"] == "cuda":
-        import torch
-
-        versions |= {"cuda": str(torch.version.cuda), "cudnn": str(torch.backends.cudnn.version())}
-        versions["driver"] = str(identity["driver"])
+    if identity:
+        versions |= kind_of(identity["kind"]).versions(identity)
     return {"requirements_sha256": locks_sha256(), "versions": versions}
 
 

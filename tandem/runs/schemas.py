@@ -86,7 +86,7 @@ class TimingRecord(TypedDict):
     measured_at: str
     tree: dict[str, Any]  # commit and patch (tandem/runs/provenance.py)
     environment: dict[str, Any]  # requirements_sha256, versions
-    hardware: dict[str, Any]  # tandem/machine/hardware.py
+    hardware: dict[str, Any]  # tandem/devices/hardware.py
     kernels: str  # that the steps chose: `Tandem's GRU`. Before there were notes, by device: Tandem's kernels or cuDNN
     conditions: dict[str, Any]  # before, after (tandem/machine/conditions.py), between
     placement: Placement

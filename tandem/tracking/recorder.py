@@ -7,8 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from tandem import files
-from tandem.machine.energy import Meter
-from tandem.machine.measure import gpu_uuid, sampled
+from tandem.machine.measure import Meter, sampled
 from tandem.machine.sampler import SampledWindow
 from tandem.runs.history import NOT_TIMED, Record, history_row, memory_tags, timing_row
 from tandem.runs.inputs import Inputs
@@ -43,7 +42,7 @@ class Recorder:
         self.context, self.trainer, self.record, self.inputs = context, trainer, record, inputs
         self.checkpoint, self.run_dir, self.interruption = checkpoint, run_dir, interruption
         self.first_epoch_here = trainer.epochs_done + 1  # of the epochs that this process trains
-        self.meter, self.readings = Meter(gpu_uuid(trainer.device)), SampledWindow({})
+        self.meter, self.readings = Meter(trainer.device), SampledWindow({})
         self.saved_at, self.save_seconds = time.monotonic(), 0.0
         prefix = f"seed {context.seed}, " if context.is_replicate else ""
         self.progress = Progress(context.workload, context.settings.epochs, trainer.epochs_done, prefix)

@@ -15,9 +15,9 @@ from typing import Any
 from safetensors.torch import save
 
 from tandem import files
-from tandem.machine import conditions, energy
-from tandem.machine.hardware import host_name
-from tandem.machine.measure import gpu_uuid
+from tandem.devices.hardware import host_name
+from tandem.machine import conditions
+from tandem.machine.measure import ENERGY_METHOD
 from tandem.models import kernels
 from tandem.params.loading import load_params, preset_in_force
 from tandem.params.parsing import differing_names, flatten, literal, recorded_parameters
@@ -39,7 +39,6 @@ from tandem.runs.schemas import Placement, Realized, TimingRecord, TrainRecord
 from tandem.tracking.headline import FITTED_TAG, NO_VRAM_TAG
 from tandem.tracking.run_dir import GROUP_TAG, RunDir
 from tandem.training.context import RunContext
-from tandem.training.device import device_tags
 from tandem.training.trainer import Trainer, snapshot
 
 MLFLOW_RECORD = "mlflow.json"
@@ -53,7 +52,7 @@ def entries_at_start(trainer: Trainer) -> dict[str, Any]:
     """
     return {
         "tree": provenance.tree(),
-        "conditions": conditions.read(gpu_uuid(trainer.device)),
+        "conditions": conditions.read(trainer.device),
         "weights_sha256": trainer.weights_sha256(),
         "process": os.getpid(),
     }
@@ -64,7 +63,7 @@ def entries_at_end(trainer: Trainer, record: Record, cpu_seconds_of_others: floa
 
     `cpu_seconds_of_others`: the processor time that the other workers on this machine have used for the training.
     """
-    before, after = record.at_start["conditions"], conditions.read(gpu_uuid(trainer.device))
+    before, after = record.at_start["conditions"], conditions.read(trainer.device)
     after["own_cpu_seconds"] += cpu_seconds_of_others
     return {
         "measured_at": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
@@ -185,7 +184,7 @@ def timing_record(context: RunContext, trainer: Trainer, record: Record) -> Timi
     if hasattr(model, "describe_selection"):
         record.summary_lines["model_selection"] = model.describe_selection(context.task.score_name)
         print(record.summary_lines["model_selection"], flush=True)
-    record.summary_lines["energy"] = energy_sentence(energy_summary, missing_energy, energy.METHOD)
+    record.summary_lines["energy"] = energy_sentence(energy_summary, missing_energy, ENERGY_METHOD)
     if sentence := overfitting_sentence(record.history, context.block.evaluate.weights):
         record.summary_lines["overfitting"] = sentence
         print(f"warning: {sentence}", flush=True)
@@ -217,7 +216,7 @@ def timing_record(context: RunContext, trainer: Trainer, record: Record) -> Timi
         "placement": placement,
         "timing": {
             **times,
-            **({} if energy_summary["train_joules"] is None else {"energy_method": energy.METHOD}),
+            **({} if energy_summary["train_joules"] is None else {"energy_method": ENERGY_METHOD}),
             "missing_reasons": {name: why for name, why in missing_reasons.items() if times.get(name) is None},
         },
         "probe": record.probe,
@@ -319,10 +318,10 @@ def write_run_info(
     context: RunContext, trainer: Trainer, record: Record, inputs: dict[str, Any], run_dir: RunDir
 ) -> None:
     """Write what is trained, on which device, data and code. The publisher creates the MLflow run from it."""
-    about, git = device_tags(trainer.device, context.hardware), provenance.git_tags(record.at_start["tree"])
+    about, git = trainer.device.tags(context.hardware), provenance.git_tags(record.at_start["tree"])
     seeds, group = load_params().seeds, group_key(inputs)
     experiment = os.environ.get("DVC_EXP_NAME")
-    device = context.device if context.num_workers > 1 else trainer.device.type
+    device = context.device if context.num_workers > 1 else trainer.device.name()
     name = f"{f'{experiment}: ' if experiment else ''}{context.workload}-{device}"
     run_dir.write_info(
         experiment=context.workload,

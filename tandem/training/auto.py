@@ -20,24 +20,24 @@ from typing import Any
 
 import torch
 
+from tandem.devices.device import Device
+from tandem.devices.graphs import NUM_WARMUPS
+from tandem.devices.hardware import usable_cores
+from tandem.devices.memory import free_cache, is_out_of_memory
 from tandem.files import ROOT, digest, locked, sha256_file, user_cache_dir, write_json
 from tandem.machine.conditions import waited_seconds
-from tandem.machine.hardware import usable_cores
 from tandem.machine.interleaving import interleave
 from tandem.machine.measure import seconds_of
 from tandem.machine.rates import has_cores
 from tandem.params.parsing import flatten
 from tandem.training import inference
 from tandem.training.batches import sequential_indices
-from tandem.training.device import is_native
-from tandem.training.graphs import NUM_WARMUPS
-from tandem.training.memory_errors import free_cache, is_out_of_memory
 from tandem.training.random_draws import sha256_of
 from tandem.training.saved_network import PREDICTION_BATCH
 from tandem.training.threads import ThreadTuner
 from tandem.training.trainer import Trainer, snapshot
 
-PRECISIONS = {"cpu": ("fp32", "bf16"), "cuda": ("fp32", "tf32", "bf16")}
+PRECISIONS = ("fp32", "tf32", "bf16")  # that `auto` chooses from: the range of fp16 is too small for some gradients
 MIN_GAIN = 1.15
 BUDGET_SECONDS = 0.5  # for all values of a setting together, or one step with each value if that takes longer
 PATIENCE_SECONDS = 5.0  # to wait for busy cores: about as long as the publisher, which starts now, imports mlflow
@@ -73,11 +73,11 @@ class Choice:
 def resolve(trainer: Trainer, hardware: dict[str, Any]) -> dict[str, str]:
     """Replace `auto` in a training that has not started. Returns {setting: a sentence about its value and choice}.
 
-    `hardware` is the hardware (tandem/machine/hardware.py). All other state of the trainer stays bitwise the same.
+    `hardware` is the hardware (tandem/devices/hardware.py). All other state of the trainer stays bitwise the same.
     """
     sentences = {}
     if trainer.settings.precision == "auto":
-        if trainer.settings.threads == "auto" and trainer.device.type == "cpu":
+        if trainer.settings.threads == "auto" and not trainer.device.is_accelerator:
             torch.set_num_threads(numbers_of_threads()[-1])
         precision, sentences["precision"] = choose_precision(trainer, hardware)
         trainer.oom.use(replace(trainer.execution, precision=precision))
@@ -123,7 +123,7 @@ def choose_threads(trainer: Trainer, hardware: dict[str, Any]) -> tuple[ThreadTu
 
 def why_one_thread(trainer: Trainer, most: int) -> str:
     """Why a training uses one thread without trying others; empty if it tries them."""
-    if trainer.device.type == "cuda":
+    if trainer.device.is_accelerator:
         return "the GPU computes, and one thread launches its work"
     if trainer.settings.step == "compile":
         return "torch.compile would compile again for each number of threads"
@@ -132,7 +132,7 @@ def why_one_thread(trainer: Trainer, most: int) -> str:
 
 def cannot_try(trainer: Trainer) -> bool:
     """Whether the training does not take Tandem's own steps on the CPU."""
-    return trainer.is_fitted or trainer.has_own_loop or trainer.device.type == "cuda"
+    return trainer.is_fitted or trainer.has_own_loop or trainer.device.is_accelerator
 
 
 def seconds_with_same_bits(trainer: Trainer, numbers: Sequence[int]) -> dict[int, float]:
@@ -199,9 +199,9 @@ def choose_precision(trainer: Trainer, hardware: dict[str, Any]) -> tuple[Any, s
     return measure_and_store(key, "precision", trainer, hardware, precisions(trainer.device))
 
 
-def precisions(device: torch.device) -> list[str]:
+def precisions(device: Device) -> list[str]:
     """The precisions to try on the device."""
-    return [name for name in PRECISIONS[device.type] if is_native(name, device)]
+    return [name for name in device.precisions() if name in PRECISIONS]
 
 
 def measure_and_store(
@@ -223,14 +223,14 @@ def measure_and_store(
                 raise
             break
         end = time.perf_counter()
-        if trainer.device.type == "cuda" or (waited_seconds() or 0.0) - waited <= MAX_WAITED * (end - start):
+        if trainer.device.is_accelerator or (waited_seconds() or 0.0) - waited <= MAX_WAITED * (end - start):
             try:
                 return explained(store_choice(key, choice), "chosen by measuring")
             except OSError as error:
                 return explained(choice, f"chosen by measuring; not cached: {error}")
         if end - begin > PATIENCE_SECONDS:
             return explained(choice, "chosen by measuring; not cached, because other processes use some cores")
-    free_cache()  # outside the `except`, because the error references the tensors of the trial
+    free_cache(trainer.device)  # outside the `except`, because the error references the tensors of the trial
     return values[0], f"{setting} {values[0]}: memory ran out while others were tried; not cached"
 
 
@@ -277,7 +277,7 @@ def seconds_with(setting: str, trainer: Trainer, values: Sequence[Any]) -> dict[
             return seconds_of(steps[value], device, turn_seconds)
 
     trainer.model.train()
-    for value in values if device.type == "cuda" else ():
+    for value in values if device.is_accelerator else ():
         with trials[value].execution.active():
             for _ in range(NUM_WARMUPS + 1):  # load the GPU's libraries and capture the step
                 steps[value]()
@@ -301,7 +301,7 @@ def key_of(setting: str, trainer: Trainer, hardware: dict[str, Any], others: dic
         "shapes": shapes(trainer),
         "code": [sha256_file(path) for path in sorted((ROOT / "tandem" / "models").rglob("*.py"))],
         "hardware": {name: value for name, value in hardware.items() if name not in NO_HARDWARE},
-        "device": trainer.device.type,
+        "device": trainer.device.name(),
     }
     return digest(about)[:16]
 

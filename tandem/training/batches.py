@@ -14,12 +14,13 @@ import warnings
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import torch
 
+from tandem.devices.device import Device
 from tandem.training.oom import OomPolicy
 from tandem.training.workers import WorkerSlice
 
@@ -85,7 +86,7 @@ class Split:
     """The tensors of one split, and the device that its batches go to."""
 
     tensors: dict[str, torch.Tensor]
-    device: torch.device
+    device: Device
     path: Path | None = None  # the packed file that contains the tensors
     data_location: str = "device"  # of `tensors`: `device`, or `host` (memory-mapped from the file)
     num_velocities: int = 0  # the last features of `values` that preprocess.velocity appended
@@ -102,7 +103,7 @@ class Split:
     def make_resident(self) -> None:
         """Copy the tensors to the device, even to the CPU: the disk can be slow, and the file can be replaced."""
         if self.data_location == "host":
-            self.tensors = {name: tensor.to(self.device, copy=True) for name, tensor in self.tensors.items()}
+            self.tensors = {name: tensor.to(self.device.torch, copy=True) for name, tensor in self.tensors.items()}
             self.data_location = "device"
 
     def release_to_host(self) -> None:
@@ -114,31 +115,24 @@ class Split:
         """Yield the batches of `order` ((N,) int64 on the CPU). The last one may be smaller."""
         on_device: torch.Tensor | None = None
         for start in range(0, len(order), batch_size):
-            if self.data_location == "host" and self.device.type == "cuda":  # maybe only since the last batch
+            if self.data_location == "host" and self.device.is_accelerator:  # maybe only since the last batch
                 yield from self.streamed(order[start:], batch_size)
                 return
-            on_device = order.to(self.device) if on_device is None else on_device
+            on_device = order.to(self.device.torch) if on_device is None else on_device
             rows = on_device[start : start + batch_size]
             values, mask, targets = (self.tensors[name].index_select(0, rows) for name in TENSORS)
             yield Batch(values, mask, targets, rows)
 
     def streamed(self, order: torch.Tensor, batch_size: int) -> Iterator[Batch]:
-        """Yield batches that a separate CUDA stream copies from the host, always one batch ahead.
+        """Yield batches that are copied from the host, always one batch ahead.
 
-        A thread gathers the rows, so the main thread can continue to launch kernels. Only copies from pinned memory
-        can overlap with computation; two pinned buffers alternate.
+        A thread gathers the rows, so the main thread can continue to launch kernels.
         """
-        side, current = copy_stream(self.device), torch.cuda.current_stream(self.device)
-        buffers = [self.buffers(batch_size) for _ in range(2)]
-        copied = [torch.cuda.Event() for _ in range(2)]
+        copies, buffers = self.device.copies(), [self.buffers(batch_size) for _ in range(2)]
 
         def fetch(index: int, rows: torch.Tensor) -> Batch:
-            with torch.cuda.device(self.device):  # a new thread uses GPU 0 and would create a context there
-                copied[index % 2].synchronize()  # wait for the copy from this buffer two batches ago
-                hosts = [*self.tensors_at(rows, buffers[index % 2]), rows.pin_memory()]
-                with torch.cuda.stream(side):
-                    values, mask, targets, places = (host.to(self.device, non_blocking=True) for host in hosts)
-                    copied[index % 2].record(side)
+            hosts = partial(self.tensors_at, rows, buffers[index % 2])
+            values, mask, targets, places = copies.send(index, lambda: [*hosts(), rows.pin_memory()])
             return Batch(values, mask, targets, places)
 
         pieces = order.split(batch_size)
@@ -148,17 +142,13 @@ class Split:
                 batch = ahead.result()
                 if index + 1 < len(pieces):
                     ahead = thread.submit(fetch, index + 1, pieces[index + 1])
-                # The current stream now uses the batch: the allocator must not give its memory to the side stream.
-                current.wait_event(copied[index % 2])
-                for tensor in (batch.values, batch.mask, batch.targets, batch.rows):
-                    tensor.record_stream(current)
+                copies.receive(index, (batch.values, batch.mask, batch.targets, batch.rows))
                 yield batch
 
     def buffers(self, num_rows: int) -> dict[str, torch.Tensor]:
         """Host memory for `num_rows` sequences, pinned if the device is a GPU."""
-        is_pinned = self.device.type == "cuda"
         return {
-            name: torch.empty((num_rows, *tensor.shape[1:]), dtype=tensor.dtype, pin_memory=is_pinned)
+            name: torch.empty((num_rows, *tensor.shape[1:]), dtype=tensor.dtype, pin_memory=self.device.is_accelerator)
             for name, tensor in self.tensors.items()
         }
 
@@ -167,16 +157,7 @@ class Split:
         return [torch.index_select(self.tensors[name], 0, rows, out=buffers[name][: len(rows)]) for name in TENSORS]
 
 
-@cache
-def copy_stream(device: torch.device) -> torch.cuda.Stream:
-    """The stream of all copies of streamed data. One stream saves memory: the allocator caches memory per stream.
-
-    torch has 32 streams and returns them in turn: a new stream per epoch would sometimes be the stream of a capture.
-    """
-    return torch.cuda.Stream(device)
-
-
-def load_split(path: Path, device: torch.device) -> Split:
+def load_split(path: Path, device: Device) -> Split:
     """Open the packed split at `path`. Its batches are read from the file until `make_resident` is called."""
     tensors = memory_mapped(path)
     groups = tensors.pop("groups").to(torch.int64, copy=True) if "groups" in tensors else None

@@ -24,12 +24,13 @@ from torch import nn
 
 from tandem import models
 from tandem.data.packed import read_array, read_arrays
+from tandem.devices.device import Device
+from tandem.devices.hardware import detect_hardware, usable_cores
+from tandem.devices.memory import is_out_of_memory, shorten
+from tandem.devices.names import is_accelerator, kind_of, split_device
 from tandem.files import hardware_file, packed_dir, packed_file, prepared_dir, read_json, seed_dir
-from tandem.machine.hardware import detect_hardware, require_same_gpu, usable_cores
-from tandem.machine.measure import free_bytes
 from tandem.models import Shape
 from tandem.params import schema
-from tandem.params.devices import split_device
 from tandem.params.loading import load_params, load_workload
 from tandem.params.schema import NumThreads, Train, Workload
 from tandem.parts import Component, Part, find
@@ -37,9 +38,7 @@ from tandem.tasks import ReadArray, Task, check_loss, open_task
 from tandem.training import auto
 from tandem.training.batches import Split, load_split
 from tandem.training.custom_loop import LoopTrainer
-from tandem.training.device import open_device
-from tandem.training.execution import Execution
-from tandem.training.memory_errors import is_out_of_memory, shorten
+from tandem.training.execution import Execution, open_device
 from tandem.training.oom import OomPolicy, OutOfMemory, advice, translate_oom
 from tandem.training.trainer import Trainer
 from tandem.training.workers import ALONE, MIN_GRAD_ACCUM_STEPS, OUT_OF_MEMORY_STATUS, Workers
@@ -79,7 +78,7 @@ class RunContext:
 
     @property
     def kind(self) -> str:
-        """`cpu` or `cuda`."""
+        """`cpu`, `cuda`: a kind of device (tandem/devices/names.py)."""
         return str(self.hardware["kind"])
 
     @property
@@ -117,25 +116,25 @@ class RunContext:
         """The training settings in force, scaled to the number of workers."""
         return scaled(replace(self.block.train, **self.overrides), self.num_workers)
 
-    def open_device(self, threads: NumThreads, precision: str = "fp32", index: int = 0) -> torch.device:
-        if self.kind == "cuda":
-            require_same_gpu(self.hardware)
+    def open_device(self, threads: NumThreads, precision: str = "fp32", index: int = 0) -> Device:
+        kind_of(self.kind).require_same(self.hardware)
         settings = self.settings
         return open_device(self.hardware, threads, settings.deterministic, precision, index, settings.kernels)
 
-    def open_split(self, name: str, device: torch.device) -> Split:
+    def open_split(self, name: str, device: Device) -> Split:
         """The packed split, still in its file. Raises ValueError if the file is not the one that preload wrote."""
         split = load_split(packed_file(self.workload, self.device, name, self.plan), device)
         has_velocity = getattr(self.block.preprocess, "velocity", False)
         split.num_velocities = len(self.summary["features"]) // 2 if has_velocity else 0
         return split
 
-    def data_location(self, device: torch.device) -> str:
+    def data_location(self, device: Device) -> str:
         """`device` or `host`. Raises ValueError if params.yaml requires `device` and the data does not fit."""
-        if self.is_replicate and device.type == "cpu":
+        if self.is_replicate and not device.is_accelerator:
             return "host"  # the memory-mapped file, which the processes of all seeds share
         needed_bytes = sum(self.plan["bytes"].values())
-        return choose_data_location(self.plan["data_location"], needed_bytes, free_bytes(device), self.hardware["name"])
+        wanted, name = self.plan["data_location"], self.hardware["name"]
+        return choose_data_location(wanted, needed_bytes, device.memory_bytes()[0], name)
 
     def read(self, split: str, name: str) -> np.ndarray:
         """An array of the prepared data. Raises ValueError if the file is not the one that preprocess wrote."""
@@ -228,8 +227,8 @@ def open_trainer(context: RunContext, state: dict[str, Any] | None, workers: Wor
             sentence = f"a batch of {settings.batch_size} is trained on in {num_parts} parts by all workers"
             trainer.oom.fall_back(replace(trainer.execution, grad_accum_steps=num_parts), sentence)
         if context.settings.step != "eager":
-            carrier = "gloo cannot be captured" if device.type == "cpu" else "capturing nccl is untested"
-            reason = f"several workers take their steps eagerly ({carrier})"
+            captured = "capturing nccl is untested" if device.is_accelerator else "gloo cannot be captured"
+            reason = f"several workers take their steps eagerly ({captured})"
             trainer.oom.use(replace(trainer.execution, eager_reason=reason))
     return trainer
 
@@ -253,7 +252,7 @@ def make_trainer(
     model = models.build(settings.model, shape)
     if fit_initial := getattr(model, "fit_initial", None):  # initializes weights from the data
         fit_initial([train.tensors, val.tensors], **task.fit_initial_arguments)
-    model = model.to(train.device)
+    model = model.to(train.device.torch)
     if loop:
         return LoopTrainer(model, train, val, settings, task, seed, loop)
     return trainer_class(settings.model)(model, train, val, settings, task, seed)
@@ -271,7 +270,7 @@ def check_outputs(model: Any, train: Split, shape: Shape, name: str) -> None:
     """Raises ValueError if a workload's own network is no module, or returns other outputs than the task needs."""
     if not isinstance(model, nn.Module):
         raise ValueError(f"{name} is {type(model).__name__}, which is not a torch.nn.Module")
-    values, mask = (train.tensors[key][:2].to(train.device) for key in ("values", "mask"))
+    values, mask = (train.tensors[key][:2].to(train.device.torch) for key in ("values", "mask"))
     try:
         signature(model.forward).bind(values, mask)
     except TypeError as error:
@@ -295,9 +294,10 @@ def small_batch_refusal(model: nn.Module, split: Split, num: int, settings: Trai
     size, num_parts = settings.batch_size, settings.grad_accum_steps
     if smallest_part(num, size, num_parts) > 1:
         return ""
-    values, mask = (split.tensors[key][:1].to(split.device) for key in ("values", "mask"))
+    values, mask = (split.tensors[key][:1].to(split.device.torch) for key in ("values", "mask"))
+    before = split.device.random_state()
     try:
-        with torch.random.fork_rng([split.device] if split.device.type == "cuda" else []), torch.no_grad():
+        with torch.no_grad():
             copy.deepcopy(model).train()(values, mask)  # a copy, because the pass changes BatchNorm's statistics
     except (ValueError, RuntimeError) as error:
         if is_out_of_memory(error):
@@ -310,6 +310,8 @@ def small_batch_refusal(model: nn.Module, split: Split, num: int, settings: Trai
             f"{settings.model.name} refuses a single sequence in training mode ({shorten(error)}), and "
             f"{num:,} sequences in batches of {size} (train.batch_size){parts} leave one; {next_step}"
         )
+    finally:
+        split.device.set_random_state(before)
     return ""
 
 
@@ -326,7 +328,7 @@ def threads_of_each(context: RunContext, workers: Workers) -> int:
     threads = context.settings.threads
     if threads != "auto":
         return threads
-    return max(1, int(usable_cores()) // workers.local_count) if context.kind == "cpu" else 1
+    return max(1, int(usable_cores()) // workers.local_count) if not is_accelerator(context.kind) else 1
 
 
 @contextmanager
@@ -367,10 +369,10 @@ def read_training(workload: str) -> tuple[dict[str, torch.Tensor], Shape, Task]:
 
 
 def make_trial(
-    tensors: dict[str, torch.Tensor], shape: Shape, task: Task, settings: Train, device: torch.device
+    tensors: dict[str, torch.Tensor], shape: Shape, task: Task, settings: Train, device: Device
 ) -> Trainer:
     """A training on `tensors` for measurements. A step raises if memory runs out, instead of taking a fallback."""
-    split = Split({name: tensor.to(device) for name, tensor in tensors.items()}, device)
+    split = Split({name: tensor.to(device.torch) for name, tensor in tensors.items()}, device)
     trainer = make_trainer(split, split, settings, shape, task).alternative()
     trainer.model.train()
     return trainer

@@ -24,11 +24,10 @@ from tandem.params.schema import Train
 from tandem.parts import Component, own_line
 from tandem.tasks import Task
 from tandem.training.batches import Batch, Split, batches_of, sequential_indices
-from tandem.training.device import autocast
+from tandem.training.execution import autocast
 from tandem.training.loop import Epoch
 from tandem.training.oom import OutOfMemory
 from tandem.training.random_draws import RandomDraws
-from tandem.training.step import random_state, set_random_state
 from tandem.training.trainer import Trainer
 
 REASON = "the workload's own training loop takes the steps"
@@ -171,9 +170,9 @@ class LoopRun:
 
     def __init__(self, trainer: LoopTrainer, on_epoch: Callable[[Epoch], None], num_epochs: int) -> None:
         self.params = trainer.settings  # the block `train` of params.yaml
-        self.device, self.seed, self.task = trainer.device, trainer.seed, trainer.task
+        self.device, self.seed, self.task = trainer.device.torch, trainer.seed, trainer.task
         self._trainer, self._on_epoch, self._num_epochs = trainer, on_epoch, num_epochs
-        self._random = random_state(trainer.device)  # for the first epoch
+        self._random = trainer.device.random_state()  # for the first epoch
         self._current: LoopEpoch | None = None
         self._finished: Epoch | None = None  # not recorded yet
         self.is_stopped = False
@@ -232,7 +231,7 @@ class LoopRun:
         self.is_stopped = self.is_stopped or trainer.epochs_done == self._num_epochs
         self._record()
         if self._random:
-            set_random_state(self._random, trainer.device)
+            trainer.device.set_random_state(self._random)
             self._random = {}
             self._check_states()
         trainer.begin_epoch()

@@ -7,17 +7,22 @@ into force. The number of threads is not part of it, because it changes during a
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
 
+from tandem.devices.device import Device
+from tandem.devices.memory import keep_freed_memory
+from tandem.devices.names import kind_of
 from tandem.models import kernels
-from tandem.params.schema import Train
+from tandem.params.schema import NumThreads, Train
 
+AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}
 RECOMPUTING = "recomputing activations resets the random state, which cannot be captured"
 
 
@@ -50,7 +55,7 @@ class Switches(NamedTuple):
 
 @dataclass(frozen=True)
 class Execution:
-    device: torch.device
+    device: Device
     precision: str = "fp32"  # in which forward and backward pass compute: fp32, tf32, bf16 or fp16
     step: str = "eager"  # or graph (captured as a CUDA graph and replayed), or compile (by torch.compile)
     eager_reason: str = ""  # why steps are no graphs, also on a CPU; empty if params.yaml asks for none
@@ -68,7 +73,7 @@ class Execution:
         """TF32 has a 10-bit mantissa: with tf32 it is allowed for all fp32 products, with bf16 for cuDNN's recurrent
         layers, which do not compute in bf16 (tandem/models/layers.py).
         """
-        may_use_tf32 = has_tf32(self.device)
+        may_use_tf32 = "tf32" in self.device.precisions()
         return Switches(
             matmul_precision="high" if may_use_tf32 and self.precision == "tf32" else "highest",
             cudnn_tf32=may_use_tf32 and self.precision in ("tf32", "bf16"),
@@ -88,22 +93,52 @@ class Execution:
             before.set()
 
 
-ON_CPU = Execution(torch.device("cpu"))
+CPU = kind_of("cpu")()
+ON_CPU = Execution(CPU)
 
 
-def has_tf32(device: torch.device) -> bool:
-    if device.type == "cpu":
-        return False
-    with torch.cuda.device(device):
-        return torch.cuda.is_tf32_supported()
+def open_device(
+    hardware: dict[str, Any],
+    threads: NumThreads,
+    deterministic: bool,
+    precision: str = "fp32",
+    index: int = 0,
+    kernels: str = "auto",
+) -> Device:
+    """The device of `hardware` (tandem/devices/hardware.py). Sets threads and switches of this process.
+
+    `index` selects one of several GPUs. With `precision` fp32, TF32 is off for matrix products and for cuDNN (whose
+    RNNs use it by default), so that CPU and GPU compute the same. `precision` tf32 turns it on if the device has it.
+    A training's own `Execution` is in force while it trains; these switches hold outside. `threads` auto is one thread
+    until auto.py chooses. Raises ValueError if torch cannot use the device, or the device cannot compute in fp16.
+    """
+    if deterministic:  # cuBLAS reads this variable when CUDA starts; without it, cuDNN's RNNs are not deterministic
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    torch.set_num_threads(1 if threads == "auto" else threads)
+    # torch would fill every new tensor with NaN to expose reads of uninitialized memory: 3 to 9% of a step here.
+    torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
+    keep_freed_memory()
+    device = kind_of(hardware["kind"])(index)
+    device.require_usable(hardware)
+    if precision == "fp16" and precision not in device.precisions():
+        raise ValueError(
+            "train.precision is 'fp16', which needs a GPU; on the CPU accepted: fp32, bf16, tf32 (computed as fp32)"
+        )
+    Execution(device, precision, deterministic=deterministic, kernels=kernels).switches.set()
+    return device
 
 
-def realized_precision(precision: str, device: torch.device) -> str:
+def autocast(precision: str, device: torch.device) -> AbstractContextManager[object]:
+    """The context of a forward pass. Weights and sums stay fp32. tf32 needs none: it is a switch."""
+    return torch.autocast(device.type, AUTOCAST[precision]) if precision in AUTOCAST else nullcontext()
+
+
+def realized_precision(precision: str, device: Device) -> str:
     """The realized precision: fp32 for tf32 on a device without TF32 (a CPU, or a GPU older than Ampere)."""
-    return "fp32" if precision == "tf32" and not has_tf32(device) else precision
+    return "fp32" if precision == "tf32" and precision not in device.precisions() else precision
 
 
-def requested(settings: Train, device: torch.device, model: nn.Module) -> Execution:
+def requested(settings: Train, device: Device, model: nn.Module) -> Execution:
     """What params.yaml asks for, as far as it is possible on the device. `auto` is fp32 until auto.py has chosen."""
     step, reason = choose_step(settings.step, device, model)
     return Execution(
@@ -118,7 +153,7 @@ def requested(settings: Train, device: torch.device, model: nn.Module) -> Execut
     )
 
 
-def choose_step(wanted: str, device: torch.device, model: nn.Module) -> tuple[str, str]:
+def choose_step(wanted: str, device: Device, model: nn.Module) -> tuple[str, str]:
     """How steps are taken for `wanted` (train.step in params.yaml), and the reason if a graph is not possible."""
     if wanted not in ("auto", "graph"):
         return wanted, ""
@@ -126,9 +161,9 @@ def choose_step(wanted: str, device: torch.device, model: nn.Module) -> tuple[st
     return ("eager" if reason else "graph"), reason
 
 
-def graph_blocker(device: torch.device, model: nn.Module) -> str:
-    if device.type != "cuda":
-        return "CUDA graphs need a CUDA device"
+def graph_blocker(device: Device, model: nn.Module) -> str:
+    if device.no_graph:
+        return device.no_graph
     if getattr(model, "checkpoint_activations", False):
         return RECOMPUTING
     rnns = [each for each in model.modules() if isinstance(each, nn.RNNBase)]

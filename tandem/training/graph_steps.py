@@ -16,9 +16,9 @@ from functools import partial
 import torch
 from torch import Tensor
 
+from tandem.devices.graphs import NUM_WARMUPS
 from tandem.params.schema import Train
 from tandem.training.batches import TENSORS, Batch, Split
-from tandem.training.graphs import NUM_WARMUPS
 from tandem.training.loop import take_step
 from tandem.training.random_draws import RandomDraws
 from tandem.training.step import Step
@@ -37,7 +37,7 @@ class GraphSteps:
     """
 
     def __init__(self, step: Step, split: Split, settings: Train, total: Tensor, norms: Tensor) -> None:
-        device, size = step.execution.device, settings.batch_size
+        device, size = step.execution.device.torch, settings.batch_size
         assert step.graphs is not None
         self.step, self.split, self.settings, self.total = step, split, settings, total
         self.graphs = step.graphs  # the step has others as soon as it is executed in another way
@@ -99,7 +99,7 @@ class GraphSteps:
         self.rates.copy_(rates)
         self.batch_index.zero_()
         if self.random_draws is None:
-            self.random_draws = random_draws.to(self.step.execution.device)
+            self.random_draws = random_draws.to(self.step.execution.device.torch)
         for static, drawn in (
             (self.random_draws.augment, random_draws.augment),
             (self.random_draws.teacher_forcing_mask, random_draws.teacher_forcing_mask),

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from tandem.training.batches import Batch
-from tandem.training.device import autocast
+from tandem.training.execution import autocast
 from tandem.training.oom import OomPolicy, Result
 from tandem.training.step import Loss
 

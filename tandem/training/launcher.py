@@ -16,8 +16,8 @@ from torch.distributed import DistError, run
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from torch.distributed.elastic.rendezvous import RendezvousError
 
-from tandem.machine.hardware import detect_hardware, num_nodes
-from tandem.params.devices import split_device
+from tandem.devices.hardware import detect_hardware, num_nodes
+from tandem.devices.names import split_device
 from tandem.params.loading import load_workload
 from tandem.params.parsing import one_line
 from tandem.stop_signals import Forwarding

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from tandem.machine.measure import Measurement, measure
 from tandem.models import kernels
 from tandem.training.batches import Batch
-from tandem.training.device import autocast
+from tandem.training.execution import autocast
 
 if TYPE_CHECKING:
     from tandem.training.random_draws import RandomDraws
@@ -93,7 +93,7 @@ def take_step(step: Step, batch: Batch, norm: Tensor | None = None) -> Tensor:
     parts = batch.micro_batches(step.execution.grad_accum_steps)
     for part in parts:
         with step.shared(part, is_last=part is parts[-1]):
-            with autocast(step.execution.precision, step.execution.device), kernels.noted_in(step.kernels_used):
+            with autocast(step.execution.precision, step.execution.device.torch), kernels.noted_in(step.kernels_used):
                 outputs = step.forward(*part.inputs()).float()
             loss = step.loss(outputs, part)
             # DistributedDataParallel averages over the workers; this factor makes it a sum.

@@ -15,16 +15,16 @@ a step, so a step that ran out of memory can be repeated.
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, replace
+from dataclasses import replace
 from typing import Any, Protocol, TypeVar
 
 import torch
 from torch import Tensor, nn
 
-from tandem.training.device import emulates_bf16
+from tandem.devices.device import Device
+from tandem.devices.graphs import CaptureFailed
+from tandem.devices.memory import free_cache, is_out_of_memory, shorten
 from tandem.training.execution import ON_CPU, Execution, cheaper, merged, without_graph
-from tandem.training.graphs import CaptureFailed, Graphs
-from tandem.training.memory_errors import free_cache, is_out_of_memory, shorten
 
 Result = TypeVar("Result")
 CLOSE_OTHERS = "close other programs that use the memory (`make doctor` lists commands) and run the same command again"
@@ -49,13 +49,13 @@ class OutOfMemory(ValueError, MemoryError):
         super().__init__(f"out of memory ({failed}) {tried}; next, {', then '.join(advice)}")
 
 
-def advice(device: torch.device, precision: str = "") -> list[str]:
+def advice(device: Device, precision: str = "") -> list[str]:
     """What the user can do, cheapest first. `precision`: the training's, if there is one."""
     left = [CLOSE_OTHERS]
-    if precision in ("fp32", "tf32") and not emulates_bf16(device):
+    if precision in ("fp32", "tf32") and "bf16" in device.precisions():
         left.append("set train.precision to bf16")
     left.append(SMALLER)
-    if device.type != "cpu":
+    if device.is_accelerator:
         left.append("set devices to [cpu]")
     return left
 
@@ -76,7 +76,7 @@ class OomPolicy:
         self.may_fall_back = may_fall_back  # False: errors are raised, because a trial must not change the training
         self.fallbacks: list[str] = []  # the fallbacks taken, as sentences
         self.has_freed = False
-        self.graphs = Graphs(execution.device) if execution.step == "graph" else None
+        self.graphs = execution.device.graphs() if execution.step == "graph" else None
         self.on_fallback: Callable[[list[str]], object] = lambda fallbacks: None  # called after each fallback
 
     def run_with_fallbacks(self, work: Callable[[], Result], kind: str = "data", batch_size: int = 0) -> Result:
@@ -92,7 +92,7 @@ class OomPolicy:
                     raise
                 failed = shorten(error)
             # This runs outside the `except`, because the error references the tensors of the failed pass.
-            free_cache()
+            free_cache(self.execution.device)
             if not self.has_freed:
                 self.has_freed = True
                 self.add_fallback("freed the cached memory of the allocators")
@@ -137,7 +137,7 @@ class OomPolicy:
             self.graphs.captured.clear()  # a method of `graphs` may still be running
             if self.model is not None:
                 self.model.zero_grad()  # the gradients are in the graph's memory
-        self.graphs = Graphs(self.execution.device) if self.execution.step == "graph" else None
+        self.graphs = self.execution.device.graphs() if self.execution.step == "graph" else None
 
     def give_up_graph(self, error: RuntimeError) -> None:
         """Take eager steps after a failed capture, or if the graph left too little memory.
@@ -150,7 +150,7 @@ class OomPolicy:
         eager, sentence = without_graph(self.execution, "" if is_memory and self.has_graph else shorten(error))
         if is_memory:
             self.fall_back(eager, sentence)
-            free_cache()
+            free_cache(self.execution.device)
         else:
             self.use(eager)
             if self.may_fall_back:
@@ -177,13 +177,14 @@ class OomPolicy:
         self.run_with_fallbacks(copy_all)
 
     def state(self) -> dict[str, Any]:
-        return {"execution": asdict(self.execution), "fallbacks": [*self.fallbacks], "has_freed": self.has_freed}
+        execution = vars(self.execution) | {"device": self.execution.device.name()}
+        return {"execution": execution, "fallbacks": [*self.fallbacks], "has_freed": self.has_freed}
 
     def restore(self, state: dict[str, Any]) -> None:
         """Take the fallbacks in `state`, in addition to those already taken."""
         self.fallbacks = [*state["fallbacks"], *(done for done in self.fallbacks if done not in state["fallbacks"])]
         self.has_freed = self.has_freed or state["has_freed"]
-        self.use(merged(Execution(**state["execution"]), self.execution))
+        self.use(merged(Execution(**state["execution"] | {"device": self.execution.device}), self.execution))
 
 
 @contextmanager

@@ -16,13 +16,13 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
+from tandem.devices.graphs import Graphs
 from tandem.machine.threads import num_threads
 from tandem.models import kernels
 from tandem.models.kernels import dropout
 from tandem.tasks import Task
 from tandem.training.batches import Batch
 from tandem.training.execution import Execution
-from tandem.training.graphs import Graphs
 from tandem.training.loop import take_step
 from tandem.training.oom import OomPolicy
 from tandem.training.workers import ALONE, Workers, gradient_sync
@@ -70,7 +70,7 @@ class Step:
     def use_workers(self, workers: Workers) -> None:
         """Sum the gradients of all workers in every later step."""
         self.workers = workers
-        self.forward = workers.wrap(self.model, self.execution.device)
+        self.forward = workers.wrap(self.model, self.execution.device.torch)
         self.oom.use(replace(self.execution, num_workers=workers.count))
 
     def set_rate(self, rate: float) -> None:
@@ -83,14 +83,14 @@ class Step:
 
     def __call__(self, batch: Batch, norm: Tensor | None = None) -> Tensor:
         """Take an eager or compiled step. If memory runs out, take a fallback and repeat the step."""
-        before = random_state(self.execution.device)
+        before = self.execution.device.random_state()
 
         def attempt() -> Tensor:
             try:
                 return take_step(self, batch, norm)
             except Exception:
                 self.clear()
-                set_random_state(before, self.execution.device)
+                self.execution.device.set_random_state(before)
                 raise
 
         if self.execution.num_workers > 1:  # the others would wait for a step that this one repeats: all end
@@ -110,7 +110,7 @@ class Step:
 
     def new_scaler(self) -> torch.amp.GradScaler:
         """A loss scaler, which does nothing without fp16."""
-        return torch.amp.GradScaler(self.execution.device.type, enabled=self.execution.precision == "fp16")
+        return torch.amp.GradScaler(self.execution.device.torch.type, enabled=self.execution.precision == "fp16")
 
     def repeated(self, batch: Batch) -> Callable[[], None]:
         """Returns a function that takes a step on this batch in the training's execution mode, for measurements."""
@@ -165,15 +165,3 @@ def loss_of(task: Task, label_smoothing: float) -> Loss:
             return task.loss(outputs, batch.targets, batch.mask, label_smoothing)
 
     return loss
-
-
-def random_state(device: torch.device) -> dict[str, Tensor]:
-    """The state of torch's generators. A repeated step or a resumed training needs it to draw the same dropout."""
-    state = {"cpu": torch.get_rng_state()}
-    return state if device.type == "cpu" else state | {"cuda": torch.cuda.get_rng_state(device)}
-
-
-def set_random_state(state: dict[str, Tensor], device: torch.device) -> None:
-    torch.set_rng_state(state["cpu"].cpu())
-    if device.type == "cuda" and "cuda" in state:
-        torch.cuda.set_rng_state(state["cuda"].cpu(), device)

@@ -19,7 +19,6 @@ from tandem.params.schema import Train
 from tandem.tasks import Task, score_of
 from tandem.training import inference
 from tandem.training.batches import Batch, Split, batches_of, sequential_indices
-from tandem.training.device import emulates_bf16
 from tandem.training.execution import Execution, requested
 from tandem.training.graph_steps import GraphSteps
 from tandem.training.loop import Epoch, take_steps, train_epoch
@@ -27,7 +26,7 @@ from tandem.training.oom import OomPolicy, advice
 from tandem.training.optimizer import AdamW, learning_rates
 from tandem.training.random_draws import RandomDraws, draw_epoch, sha256_of, uses_teacher_forcing
 from tandem.training.saved_network import PREDICTION_BATCH
-from tandem.training.step import Step, loss_of, random_state, set_random_state
+from tandem.training.step import Step, loss_of
 from tandem.training.threads import ThreadTuner
 from tandem.training.workers import ALONE, Workers, own_rows, shares_of
 
@@ -49,21 +48,21 @@ class Trainer:
         self.oom = OomPolicy(execution, model, (train, val), advice(self.device, settings.precision))
         self.optimizer = AdamW(
             # A model that fits itself may have buffers alone, and AdamW refuses an empty list.
-            [*model.parameters()] or [nn.Parameter(torch.zeros(0, device=self.device))],
+            [*model.parameters()] or [nn.Parameter(torch.zeros(0, device=self.device.torch))],
             # A CUDA graph reads a tensor at every replay. A Python number would keep its value from the capture.
-            lr=torch.tensor(settings.learning_rate, device=self.device) if is_graph else settings.learning_rate,
+            lr=torch.tensor(settings.learning_rate, device=self.device.torch) if is_graph else settings.learning_rate,
             weight_decay=settings.weight_decay,
             fused=True,
             capturable=is_graph,
         )
         loss = loss_of(task, settings.label_smoothing)
         self.step = Step(model, loss, self.optimizer, self.oom, settings.max_grad_norm)
-        if self.device.type == "cpu" and settings.kernels == "auto" and execution.step != "compile":
+        if not self.device.is_accelerator and settings.kernels == "auto" and execution.step != "compile":
             ordered.use_in(model)
         self.rates = learning_rates(settings, self.steps_per_epoch * settings.epochs)
-        self.total = torch.zeros((), device=self.device)  # loss of the current epoch, summed over its sequences
+        self.total = torch.zeros((), device=self.device.torch)  # loss of the current epoch, summed over its sequences
         # Of the gradients in each of the epoch's steps, before clipping; NaN where they are not clipped.
-        self.norms = torch.full((self.steps_per_epoch,), math.nan, device=self.device)
+        self.norms = torch.full((self.steps_per_epoch,), math.nan, device=self.device.torch)
         self.graph_steps: GraphSteps | None = None
         # The generator is on the CPU, so CPU and GPU runs see the same batches and the same augmentation.
         self.generator = torch.Generator().manual_seed(seed)
@@ -77,7 +76,7 @@ class Trainer:
         self.probe_blocker = ""  # why the steps cannot be measured before the training
         self.threads = ThreadTuner([1 if settings.threads == "auto" else settings.threads])  # auto.py sets another
         self.sentences: dict[str, str] = {}  # sentences for Record.summary_lines
-        if execution.precision == "bf16" and emulates_bf16(self.device):
+        if execution.precision == "bf16" and "bf16" not in self.device.precisions():
             self.sentences["bf16"] = "this GPU has no bf16, and torch emulates it slowly; fp16 is its half precision"
         # Gets the number done, the number of all, and what they are, while an epoch without steps runs.
         self.on_progress: Callable[[int, int, str], None] = lambda num_done, num_all, unit: None
@@ -132,10 +131,10 @@ class Trainer:
         return float(self.epoch_rates[-1])
 
     def begin_epoch(self) -> None:
-        if self.device.type == "cuda":
+        if self.device.is_accelerator:
             # A resume must set the state of torch's generator, which restarts cuDNN's dropout between RNN layers. Every
             # epoch sets it too, so an uninterrupted training draws the same dropout.
-            set_random_state(random_state(self.device), self.device)
+            self.device.set_random_state(self.device.random_state())
         if self.workers.count > 1:
             self.synchronize_workers()
 
@@ -145,7 +144,7 @@ class Trainer:
         The states can differ for two reasons: another processor rounds differently, and a library that draws dropout
         for each worker's sequences separately leaves torch's generators in different states.
         """
-        set_random_state(self.workers.broadcast(random_state(self.device)), self.device)
+        self.device.set_random_state(self.workers.broadcast(self.device.random_state()))
         own = self.weights_sha256()
         if self.workers.sum(torch.tensor(int(own != self.workers.broadcast(own)))):
             self.restore(self.workers.broadcast(self.state()))
@@ -179,7 +178,8 @@ class Trainer:
 
     def batches(self, random_draws: RandomDraws, num_done: int = 0) -> Iterator[Batch]:
         """The epoch's batches after the first `num_done`."""
-        random_draws, size = self.oom.run_with_fallbacks(lambda: random_draws.to(self.device)), self.settings.batch_size
+        size = self.settings.batch_size
+        random_draws = self.oom.run_with_fallbacks(partial(random_draws.to, self.device.torch))
         order, change = random_draws.order[num_done * size :], partial(random_draws.apply_to, settings=self.settings)
         if self.workers.count == 1:
             return batches_of(self.train_split, order, size, self.oom, change)
@@ -269,15 +269,15 @@ class Trainer:
         """
         batch = next(batches_of(self.val_split, sequential_indices(self.val_split)[:1], 1, self.oom))
         devices = {tensor.device.type for tensor in (*self.model.parameters(), batch.values, batch.targets, outputs)}
-        if devices != {self.device.type}:
+        if devices != {self.device.torch.type}:
             lie_on = ", ".join(sorted(devices))
-            raise RuntimeError(f"this training runs on {self.device.type}, but tensors lie on {lie_on}")
+            raise RuntimeError(f"this training runs on {self.device.name()}, but tensors lie on {lie_on}")
 
     def no_graph_reasons(self) -> dict[str, str]:
         """The reason why steps are not captured, although params.yaml or `auto` on this device asks for a graph."""
         reason = self.execution.eager_reason
         return (
-            {"step: graph": reason} if reason and (self.device.type == "cuda" or self.settings.step == "graph") else {}
+            {"step: graph": reason} if reason and (self.device.is_accelerator or self.settings.step == "graph") else {}
         )
 
     def start_draws(self) -> RandomDraws:
@@ -315,7 +315,7 @@ class Trainer:
             "oom": self.oom.state(),
             "threads": self.threads.kept,
             "generator": self.generator.get_state(),
-            "torch_rng": random_state(self.device),
+            "torch_rng": self.device.random_state(),
             "epochs_done": self.epochs_done,
         }
 
@@ -337,7 +337,7 @@ class Trainer:
         self.oom.drop_graphs()  # they use the optimizer's old tensors
         self.step.scaler.load_state_dict(state["scaler"])
         self.generator.set_state(state["generator"].cpu())
-        set_random_state(state["torch_rng"], self.device)
+        self.device.set_random_state(state["torch_rng"])
         self.epochs_done = state["epochs_done"]
 
     @contextmanager
@@ -350,8 +350,7 @@ class Trainer:
         finally:
             self.restore(before)  # also drops the graphs; later steps capture again
             self.optimizer.zero_grad(set_to_none=True)
-            if self.device.type == "cuda":
-                torch.cuda.empty_cache()  # otherwise the trials' memory would count as reserved by the training
+            self.device.free_cache()  # otherwise the trials' memory would count as reserved by the training
 
 
 def snapshot(model: nn.Module) -> dict[str, torch.Tensor]:

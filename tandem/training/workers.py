@@ -25,6 +25,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from tandem.devices.names import is_accelerator, kind_of
 from tandem.params.parsing import one_line
 from tandem.params.schema import Train
 
@@ -71,7 +72,7 @@ class Workers:
         """Wrap the model in DistributedDataParallel, which averages each gradient over the workers of `group`."""
         # torch warns about gradients with another memory layout than their parameter. It copies all gradients anyway.
         warnings.filterwarnings("ignore", "Grad strides do not match bucket view strides")
-        ids = [device.index] if device.type == "cuda" else None
+        ids = None if device.index is None else [device.index]
         return nn.parallel.DistributedDataParallel(
             model, device_ids=ids, process_group=group, gradient_as_bucket_view=True
         )
@@ -171,10 +172,10 @@ def process_group(device: str, count: int, kind: str) -> Iterator[Workers]:
         raise ValueError(
             f"device {device!r} has {count} workers, but {started} were started; start {count} or use {started}x{kind}"
         )
-    if kind == "cuda":
-        torch.cuda.set_device(local_rank)
+    own = kind_of(kind)(local_rank)
+    own.join_workers()
     with lost_workers_noticed():
-        dist.init_process_group("gloo" if kind == "cpu" else "cpu:gloo,cuda:nccl")
+        dist.init_process_group(own.backend)
         # A stop signal must not kill a worker, because all stop after the same epoch. `GracefulStop` and
         # `StopSignals` handle the signals during the training; these settings apply before and after it.
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
@@ -223,15 +224,14 @@ def workers_sentence(workers: Workers, kind: str, settings: Train, of_one_worker
     threads = "1 thread" if settings.threads == 1 else f"{settings.threads} threads"
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     shown = "" if visible is None else f" (CUDA_VISIBLE_DEVICES={visible})"
-    each = f"a GPU each{shown}" if kind == "cuda" else f"{threads} each"
+    each = f"a GPU each{shown}" if is_accelerator(kind) else f"{threads} each"
     batch = f"a batch of {settings.batch_size} is shared"
     if settings.batch_size != of_one_worker.batch_size:
         batch = (
             f"a batch of {settings.batch_size} ({workers.count} x {of_one_worker.batch_size}), learning rate "
             f"{settings.learning_rate:g} ({of_one_worker.scaling} of {of_one_worker.learning_rate:g})"
         )
-    carrier = "nccl" if kind == "cuda" else "gloo"
-    return f"{workers.count} workers{machines}, {each}: {batch}, {carrier} sums their gradients"
+    return f"{workers.count} workers{machines}, {each}: {batch}, {kind_of(kind).collectives} sums their gradients"
 
 
 def shares_of(num_sequences: int, num_parts: int, rank: int, num_workers: int) -> tuple[WorkerSlice, ...]:

@@ -17,7 +17,7 @@ from tandem.models import Shape
 from tandem.params.schema import MODELS
 from tandem.tasks import open_task
 from tandem.training.context import smallest_part
-from tandem.training.device import open_device
+from tandem.training.execution import open_device
 from tests.models.test_models import CONFIGS
 from tests.projects import MODEL, TINY, commit, make_project, python, run, stages_at_once, tandem
 from tests.trainers import SETTINGS, SUMMARIES, identity, tensors
@@ -290,7 +290,7 @@ def test_a_failed_capture_names_the_line_that_prevents_it(tmp_path: Path):
     project = make_planted(tmp_path / "project", "ReadsNumber")
     code = """
 from tandem.checking.subject import open_subject
-from tandem.machine.hardware import detect_hardware
+from tandem.devices.hardware import detect_hardware
 from tandem.training.loop import train_epoch
 trainer = open_subject("ReadsNumber", detect_hardware("cuda")).trainer(step="graph", epochs=4)
 train_epoch(trainer), train_epoch(trainer)

@@ -7,12 +7,12 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-import torch
 
 from tandem.data import write_arrays, write_prepared
 from tandem.data.arrays import PreparedSequences
 from tandem.data.packed import pack_splits
 from tandem.data.sequences import prepare
+from tandem.devices.names import kind_of
 from tandem.params.schema import Columns, SequenceTable, Split, Window
 from tandem.training.batches import load_split
 from tests.data import test_sequences
@@ -100,7 +100,7 @@ def test_a_training_knows_who_each_window_is_of(tmp_path: Path):
     summary = write_prepared(tmp_path / "prepared", found)
     pack_splits(tmp_path / "prepared", tmp_path, summary)
     for name in ("train", "val"):
-        split = load_split(tmp_path / f"{name}.safetensors", torch.device("cpu"))
+        split = load_split(tmp_path / f"{name}.safetensors", kind_of("cpu")())
         assert {*split.tensors} == {"values", "mask", "targets"} and split.groups is not None
         persons = [identity.split()[0] for identity in found.arrays(name)["ids"]]
         assert len(set(persons)) == len(set(zip(persons, split.groups.tolist(), strict=True)))

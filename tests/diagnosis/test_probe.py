@@ -14,6 +14,7 @@ import pytest
 import torch
 from torch import nn
 
+from tandem.devices.names import kind_of
 from tandem.diagnosis import probe as probing
 from tandem.diagnosis.counts import count_flop, memory_needs
 from tandem.diagnosis.probe import probe
@@ -39,15 +40,15 @@ def delay(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Si
     if not request.node.get_closest_marker("gpu"):
         monkeypatch.setattr(time, "perf_counter", lambda: time.thread_time() + planted.seconds)
         monkeypatch.setattr(probing, "BUDGET_SECONDS", 0.3)
-        monkeypatch.setitem(rates.MATRIX_SIZE, "cpu", 256)
-        monkeypatch.setitem(rates.COPIED_BYTES, "cpu", 2**24)
+        monkeypatch.setattr(rates, "MATRIX_SIZE", (256, 256))
+        monkeypatch.setattr(rates, "COPIED_BYTES", (2**24, 2**24))
     return planted
 
 
 def planted(
     settings: Train, num_steps: int, split_type: type[Split] = Split, model: nn.Module | None = None, features: int = 4
 ) -> Trainer:
-    split = split_type(full_tensors(num_steps, features), torch.device("cpu"))
+    split = split_type(full_tensors(num_steps, features), kind_of("cpu")())
     return trainer_on(split, settings, model=model)
 
 
@@ -212,13 +213,13 @@ def test_what_is_said_of_a_gpu_follows_from_its_parts():
 
 
 def on_gpu(settings: Train, num_steps: int, features: int = 4, resident: bool = True) -> Trainer:
-    device = torch.device("cuda", 0)
+    device = kind_of("cuda")()
     trainer = planted(settings, num_steps, features=features)
     tensors = {name: tensor.repeat(8, *[1] * (tensor.ndim - 1)) for name, tensor in trainer.train_split.tensors.items()}
     if resident:
-        tensors = {name: tensor.to(device) for name, tensor in tensors.items()}
+        tensors = {name: tensor.to(device.torch) for name, tensor in tensors.items()}
     split = Split(tensors, device, data_location="device" if resident else "host")
-    return Trainer(trainer.model.to(device), split, split, settings, trainer.task)
+    return Trainer(trainer.model.to(device.torch), split, split, settings, trainer.task)
 
 
 @pytest.mark.gpu
@@ -279,7 +280,7 @@ def test_a_profile_between_two_captures_changes_no_bit():
             batch = trainer.one_batch(16)
             with trainer.trial_steps():
                 with contextlib.suppress(RuntimeError):  # CUDA before 12.6: nothing is profiled
-                    probing.gpu_activities(trainer.step.repeated(batch), trainer.device)
+                    trainer.device.activities(trainer.step.repeated(batch))
             assert not trainer.step.graphs.captured
         return [*losses, *(train_epoch(trainer).train_loss for _ in range(2))]
 

@@ -21,7 +21,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from flows import doctor
-from tandem.machine import hardware
+from tandem.devices import cuda
 from tests import forked
 from tests.projects import ROOT, commit, copy_of, dvc, environment, git, make_project, python, run_path, stage
 from tests.projects import run as run_in
@@ -258,7 +258,7 @@ def test_every_obstacle_of_a_gpu_is_reported_with_its_fix(
     words: str, saw: Callable[[str], None],
 ) -> None:  # fmt: skip
     """what drivers, torch and NVML say on other machines, handed to the doctor"""
-    monkeypatch.setattr(hardware, "detect_gpu", lambda torch_cuda: (gpu, obstacle))
+    monkeypatch.setattr(cuda, "detect_gpu", lambda torch_cuda: (gpu, obstacle))
     monkeypatch.setitem(sys.modules, "pynvml", nvml)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     if setting is not None:
@@ -270,7 +270,7 @@ def test_every_obstacle_of_a_gpu_is_reported_with_its_fix(
 
 
 def test_a_driver_that_moves_memory_to_the_machine_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hardware, "detect_gpu", lambda torch_cuda: (USABLE, ""))
+    monkeypatch.setattr(cuda, "detect_gpu", lambda torch_cuda: (USABLE, ""))
     monkeypatch.setitem(sys.modules, "pynvml", fake_nvml("not found"))
     for release, is_named in (("6.6.87.2-microsoft-standard-WSL2", True), ("6.1.0-38-amd64", False)):
         monkeypatch.setattr(doctor.platform, "release", lambda release=release: release)
@@ -289,7 +289,7 @@ def test_a_gpu_that_is_slow_or_wrong_is_reported(
     """a training step on a GPU that is slower than the CPU, or whose gradients differ; the doctor"""
     facts = {"seconds": 1.0, "norm": 0.5, "devices": ["cuda:0"], "peak_mib": 20}
     own = {"cpu": facts | {"devices": ["cpu"]}, "cuda:0": facts | changed}
-    monkeypatch.setattr(hardware, "detect_gpu", lambda torch_cuda: (USABLE, ""))
+    monkeypatch.setattr(cuda, "detect_gpu", lambda torch_cuda: (USABLE, ""))
     monkeypatch.setattr(
         doctor.subprocess, "run", lambda command, **_: SimpleNamespace(stdout=json.dumps(own[command[-1]]))
     )

@@ -165,7 +165,7 @@ def test_a_device_that_is_not_here_is_rejected_before_dvc_starts(
     project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    stage = project.run("-c", "from tandem.machine.hardware import detect_hardware; detect_hardware('cuda')")
+    stage = project.run("-c", "from tandem.devices.hardware import detect_hardware; detect_hardware('cuda')")
     sentence = stage.stderr.strip().rpartition("ValueError: ")[2]
     assert sentence.startswith("device 'cuda' is not available: ")
 

@@ -3,10 +3,9 @@
 import time
 
 import pytest
-import torch
 
-from tandem.machine.energy import Meter
-from tandem.machine.measure import gpu_uuid, measure
+from tandem.devices.names import kind_of
+from tandem.machine.measure import Meter, measure
 from tandem.runs.history import Record, summarize_energy
 
 
@@ -25,8 +24,8 @@ def test_a_training_has_the_energy_of_all_its_parts_or_none():
 
 @pytest.mark.gpu
 def test_the_energy_of_a_gpu_increases_or_has_a_reason():
-    device = torch.device("cuda", 0)
-    meter = Meter(gpu_uuid(device))
+    device = kind_of("cuda")()
+    meter = Meter(device)
     with measure(device) as long:
         time.sleep(1.1)
     with measure(device) as short:

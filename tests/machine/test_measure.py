@@ -21,15 +21,17 @@ import pytest
 import torch
 
 from tandem import files
-from tandem.machine import energy, hardware, sampler
+from tandem.devices import cuda
+from tandem.devices.names import kind_of
+from tandem.devices.nvml import Gpu, throttle_reasons
+from tandem.machine import sampler
 from tandem.machine.measure import Measurement, measure, sampled
-from tandem.machine.nvml import Gpu, throttle_reasons
 from tandem.machine.sampler import Readings, SampledWindow, sampling
 from tandem.runs.history import summarize_gpu
 from tandem.runs.quantities import RUN_METRICS
 from tests.projects import ROOT, python, read_record, run_path, stage, unpublished, wait_for
 
-CPU = torch.device("cpu")
+CPU = kind_of("cpu")()
 
 
 class Clock:
@@ -171,7 +173,7 @@ def test_a_training_records_what_its_sampler_read_and_why_there_is_no_energy(rea
     [kept] = unpublished(ready)
     record = read_record(ready, "timing.json")
     timings = record["timing"]
-    reason = energy.OF_CPU
+    reason = CPU.no_energy
     assert timings["epoch_joules"] is timings["train_joules"] is None
     assert {timings["missing_reasons"][name] for name in ("epoch_joules", "train_joules")} == {reason}
     assert record["summary_lines"]["energy"] == f"energy is not measured: {reason}"
@@ -254,7 +256,7 @@ def test_a_drivers_own_trouble_is_not_blamed_on_hidden_gpus(monkeypatch: pytest.
     for code, why in ((803, "the driver shows no GPU (cuInit 803)"), (100, "CUDA_VISIBLE_DEVICES='0' hides every GPU")):
         driver = SimpleNamespace(cuInit=lambda flags, code=code: code)
         monkeypatch.setattr(ctypes, "CDLL", lambda name, driver=driver: driver)
-        assert hardware.detect_gpu("13.2") == (None, why)
+        assert cuda.detect_gpu("13.2") == (None, why)
     older = SimpleNamespace(
         cuInit=lambda flags: 0,
         cuDeviceGetCount=lambda count: setattr(count._obj, "value", 1),
@@ -262,23 +264,24 @@ def test_a_drivers_own_trouble_is_not_blamed_on_hidden_gpus(monkeypatch: pytest.
     )
     monkeypatch.setattr(ctypes, "CDLL", lambda name: older)
     why = "the driver supports CUDA 12.2 and torch is built for CUDA 13.2; update the driver"
-    assert hardware.detect_gpu("13.2") == (None, why)
+    assert cuda.detect_gpu("13.2") == (None, why)
 
 
 def test_a_gpu_is_used_only_if_torch_has_kernels_for_it():
     """As torch decides it: kernels serve later minor versions, and code to compile (PTX) everything later."""
     wheel = ["sm_75", "sm_80", "sm_86", "sm_90", "sm_100", "sm_120"]
     expected = {(7, 0): False, (7, 5): True, (8, 6): True, (8, 9): True, (9, 0): True, (10, 3): True, (12, 1): True}
-    assert {each: hardware.has_kernels(each, wheel) for each in expected} == expected
-    assert not hardware.has_kernels((13, 0), wheel) and hardware.has_kernels((13, 0), [*wheel, "compute_120"])
-    assert not hardware.has_kernels((8, 0), ["sm_86"]) and hardware.has_kernels((9, 0), ["sm_90a"])
+    assert {each: cuda.has_kernels(each, wheel) for each in expected} == expected
+    assert not cuda.has_kernels((13, 0), wheel) and cuda.has_kernels((13, 0), [*wheel, "compute_120"])
+    assert not cuda.has_kernels((8, 0), ["sm_86"]) and cuda.has_kernels((9, 0), ["sm_90a"])
 
 
 @pytest.mark.gpu
 def test_a_gpu_that_torch_has_no_kernels_for_is_not_chosen():
     """With a simulated card; a real one keeps its capability, and the second line then holds for it."""
     code = """
-from tandem.machine.hardware import detect_hardware, has_kernels, torch_architectures
+from tandem.devices.cuda import has_kernels, torch_architectures
+from tandem.devices.hardware import detect_hardware
 found = detect_hardware("auto")
 assert found["kind"] == "cuda" or "has no kernels for Fake GPU 7.0" in found["why_not_cuda"], found
 assert found["kind"] == "cpu" or has_kernels(tuple(map(int, found["capability"].split("."))), torch_architectures())
@@ -301,9 +304,10 @@ def test_a_turn_queues_only_the_work_that_fits_into_it():
     """Calls return before the GPU has done their work: by the host's clock, a turn would queue hundreds of them."""
     code = """
 import torch
+from tandem.devices.names import kind_of
 from tandem.machine.measure import seconds_of
-calls, device = [], torch.device("cuda", 0)
-matrix = torch.ones(64, 64, device=device)
+calls, device = [], kind_of("cuda")()
+matrix = torch.ones(64, 64, device="cuda")
 seconds = seconds_of(lambda: calls.append(matrix + matrix), device, 0.02)
 assert len(calls) == 4 or seconds * (len(calls) - 2) < 0.04, (seconds, len(calls))
 """
@@ -312,9 +316,9 @@ assert len(calls) == 4 or seconds * (len(calls) - 2) < 0.04, (seconds, len(calls
 
 @pytest.mark.gpu
 def test_a_region_on_a_gpu_has_every_reading_or_its_reason():
-    device = torch.device("cuda", 0)
+    device = kind_of("cuda")()
     with measure(device) as found:
-        kept = torch.ones(2**26, device=device)
+        kept = torch.ones(2**26, device=device.torch)
     assert kept.nbytes / 2**20 <= found.peak_allocated_mib <= found.peak_reserved_mib
     assert found.process_mib is None or found.process_mib > found.peak_reserved_mib  # CUDA takes memory of its own
     missing = {name for name, value in vars(found).items() if value is None and name != "threads"}  # a training sets it
@@ -325,15 +329,15 @@ def test_a_region_on_a_gpu_has_every_reading_or_its_reason():
 @pytest.mark.gpu
 @pytest.mark.gpu_time
 def test_a_busy_gpu_is_seen_to_be_busy_in_the_whole_training_and_in_its_long_epochs():
-    device = torch.device("cuda", 0)
-    matrix = torch.randn(4096, 4096, device=device)
+    device = kind_of("cuda")()
+    matrix = torch.randn(4096, 4096, device=device.torch)
 
     def work(seconds: float) -> Measurement:
         with measure(device) as found:
             end = time.perf_counter() + seconds
             while time.perf_counter() < end:
                 matrix @ matrix
-                torch.cuda.synchronize(device)
+                device.synchronize()
         assert len(sampler_threads()) == 1
         return found
 
@@ -353,7 +357,8 @@ def test_a_busy_gpu_is_seen_to_be_busy_in_the_whole_training_and_in_its_long_epo
 
 READ_LIMITS = """
 import json, time
-from tandem.machine import conditions, hardware
+from tandem.devices import hardware
+from tandem.machine import conditions
 before, end = conditions.read(), time.process_time() + 0.1
 while time.process_time() < end:
     pass

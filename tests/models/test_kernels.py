@@ -11,6 +11,7 @@ import setuptools  # noqa: F401  (torch.compile imports it, and it must come bef
 import torch
 from torch import Tensor, nn
 
+from tandem.devices.names import kind_of
 from tandem.models import Shape, kernels, seq2seq
 from tandem.models.kernels import attention, decoder, dropout, gru
 from tandem.models.recurrent import Reversal, reversed_rows
@@ -253,14 +254,14 @@ class Pooled(nn.Module):
     ids=str,
 )
 def test_a_training_notes_the_kernels_that_its_steps_took(changes: dict[str, Any], num_steps: int, expected: str):
-    split = Split(tensors(num_steps=num_steps), torch.device("cpu"))
+    split = Split(tensors(num_steps=num_steps), kind_of("cpu")())
     trainer = trainer_on(split, replace(SETTINGS, **{"epochs": 2, **changes}))
     finish(trainer)
     assert kernels.described(trainer.step.kernels_used) == expected
 
 
 def test_a_network_without_these_operations_says_torchs_kernels():
-    split = Split(tensors(), torch.device("cpu"))
+    split = Split(tensors(), kind_of("cpu")())
     trainer = trainer_on(split, SETTINGS, model=Pooled())
     finish(trainer)
     assert kernels.described(trainer.step.kernels_used) == "torch's kernels"
@@ -269,7 +270,7 @@ def test_a_network_without_these_operations_says_torchs_kernels():
 def test_what_auto_tries_is_not_what_the_training_took(tmp_path, monkeypatch: pytest.MonkeyPatch):
     """A trial in bf16 takes torch's GRU; the training in fp32 does not."""
     monkeypatch.setattr(auto, "user_cache_dir", lambda: tmp_path)
-    split = Split(tensors(), torch.device("cpu"))
+    split = Split(tensors(), kind_of("cpu")())
     trainer = trainer_on(split, replace(SETTINGS, precision="auto", epochs=2))
     hardware = {**identity("cpu"), "cpu": {"cores": 1}}
     auto.resolve(trainer, hardware)
@@ -280,7 +281,7 @@ def test_what_auto_tries_is_not_what_the_training_took(tmp_path, monkeypatch: py
 
 
 def test_without_kernels_the_losses_are_the_same_up_to_rounding_and_other_dropout():
-    split = Split(tensors(), torch.device("cpu"))
+    split = Split(tensors(), kind_of("cpu")())
     settings = replace(SETTINGS, epochs=2, model=replace(SETTINGS.model, dropout=0.0))  # type: ignore[type-var]
     own, torchs = (finish(trainer_on(split, replace(settings, kernels=each))) for each in ("auto", "torch"))
     assert torchs[1] == pytest.approx(own[1], rel=1e-4)
@@ -292,7 +293,7 @@ def test_without_kernels_the_losses_are_the_same_up_to_rounding_and_other_dropou
 def test_on_a_gpu_the_notes_are_not_those_of_a_cpu(model: Any, expected: str):
     from tests.trainers import full_tensors
 
-    split = Split({name: each.cuda() for name, each in full_tensors(9).items()}, torch.device("cuda"))
+    split = Split({name: each.cuda() for name, each in full_tensors(9).items()}, kind_of("cuda")())
     trainer = trainer_on(split, replace(SETTINGS, model=model, step="auto", epochs=2, batch_size=8))
     finish(trainer)
     notes = kernels.described(trainer.step.kernels_used)

@@ -11,6 +11,7 @@ from safetensors.torch import save
 from sklearn.ensemble import ExtraTreesClassifier
 
 from tandem import files
+from tandem.devices.names import kind_of
 from tandem.fitted import candidates, closed_form
 from tandem.fitted.candidates import is_clear
 from tandem.fitted.quant import Forest, intervals
@@ -29,7 +30,7 @@ from tests.trainers import SETTINGS
 SMALL = ModelSelection(name="model_selection", num_kernels=168, num_groups=4, num_trees=50)
 ONCE = replace(SETTINGS, model=SMALL, augment=Augment(1, 0.0, 0.0, 0.0), epochs=1, warmup_epochs=0, label_smoothing=0.0)
 SUMMARY = {"classes": ["no", "yes"], "target": {"name": "size", "mean": 0.0, "std": 1.0}, "max_steps": 40}
-CPU = torch.device("cpu")
+CPU = kind_of("cpu")()
 
 
 def noise(num: int, num_steps: int, num_features: int) -> tuple[torch.Tensor, torch.Tensor]:

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from tandem import models
+from tandem.devices.names import kind_of
 from tandem.models import Shape
 from tandem.params.schema import MODELS, Augment
 from tandem.tasks import classify, detect, open_task
@@ -309,15 +310,15 @@ def test_a_step_of_every_combination_can_be_captured(task_name: str, model_name:
     changes = {name: value for name, value in changes.items() if hasattr(CONFIGS[model_name], name)}
     if dropout and "dropout" not in changes:
         pytest.skip(f"{model_name} has no dropout")
-    device = torch.device("cuda", 0)
-    values, mask, targets = (tensor.to(device) for tensor in batch(task_name))
-    rows = torch.arange(len(values), device=device)
+    device = kind_of("cuda")()
+    values, mask, targets = (tensor.to(device.torch) for tensor in batch(task_name))
+    rows = torch.arange(len(values), device=device.torch)
     teacher_targets = targets if model_name == "seq2seq" else None
     losses: dict[str, list[float]] = {}
     for execution_mode in ("eager", "graph"):
         task, model = made(task_name, model_name, **changes)
-        model = model.to(device)
-        rate = torch.tensor(1e-3, device=device)
+        model = model.to(device.torch)
+        rate = torch.tensor(1e-3, device=device.torch)
         step = Step(
             model,
             lambda outputs, batch, task=task: task.loss(outputs, batch.targets, batch.mask, 0.0),

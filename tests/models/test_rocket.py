@@ -13,6 +13,7 @@ from safetensors.torch import save
 
 from tandem import data
 from tandem.data.packed import as_arrays
+from tandem.devices.names import kind_of
 from tandem.fitted import closed_form, minirocket
 from tandem.fitted.hydra import Hydra
 from tandem.fitted.minirocket import MiniRocket
@@ -31,7 +32,7 @@ from tests.trainers import SETTINGS
 
 SMALL = Rocket(name="rocket", num_kernels=168, num_groups=4)
 ONCE = replace(SETTINGS, model=SMALL, augment=Augment(1, 0.0, 0.0, 0.0), epochs=1, warmup_epochs=0, label_smoothing=0.0)
-CPU = torch.device("cpu")
+CPU = kind_of("cpu")()
 
 
 def sequences(num: int, num_channels: int, num_steps: int = 30) -> tuple[torch.Tensor, torch.Tensor]:

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 
+from tandem.devices.names import kind_of
 from tandem.fitted import baseline
 from tandem.models import Shape
 from tandem.tasks import Task, open_task
@@ -84,7 +85,7 @@ def splits_of(num: int, num_test: int, num_steps: int = 8) -> tuple[Split, Split
         targets = torch.arange(count) % 2
         values = torch.from_numpy(draw.standard_normal((count, num_steps, 1), dtype=np.float32))
         tensors = {"values": values + targets[:, None, None], "mask": torch.ones(count, num_steps, dtype=torch.bool)}
-        made.append(Split({**tensors, "targets": targets}, torch.device("cpu")))
+        made.append(Split({**tensors, "targets": targets}, kind_of("cpu")()))
     summary = {"features": ["x"], "max_steps": num_steps, "classes": ["a", "b"]}
     task = open_task("classify", summary)
     return (*made, Shape.of(summary, task), task)  # type: ignore[return-value]

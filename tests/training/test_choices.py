@@ -18,7 +18,8 @@ import pytest
 import torch
 from torch import nn
 
-from tandem.machine.hardware import detect_hardware
+from tandem.devices.hardware import detect_hardware
+from tandem.devices.names import kind_of
 from tandem.params.schema import Augment, Train
 from tandem.training import auto
 from tandem.training.auto import Choice
@@ -78,7 +79,7 @@ def planted(machine: SimpleNamespace, speed: Speed, settings: Train = AUTO, num_
                 machine.num_disturbed -= 1
             return self.head(values.mean(1)) + torch.get_num_threads() / 1000
 
-    return trainer_on(Split(full_tensors(num_steps), torch.device("cpu")), settings, model=Network())
+    return trainer_on(Split(full_tensors(num_steps), kind_of("cpu")()), settings, model=Network())
 
 
 def is_equal(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:

@@ -10,21 +10,22 @@ from typing import Any
 import pytest
 import torch
 
+from tandem.devices.graphs import CaptureFailed
+from tandem.devices.names import kind_of
 from tandem.models.seq2seq import ManualLSTM
 from tandem.params import schema
 from tandem.params.schema import Augment
-from tandem.training import graph_steps, oom
+from tandem.training import graph_steps
 from tandem.training.batches import Split
 from tandem.training.execution import choose_step, without_graph
 from tandem.training.graph_steps import GraphSteps
-from tandem.training.graphs import CaptureFailed
 from tandem.training.loop import train_epoch
 from tandem.training.optimizer import learning_rates
 from tandem.training.trainer import Trainer
 from tests.networks import GRU, ConvGRU, Seq2Seq, TeacherForcing
 from tests.trainers import SETTINGS, TRANSFORMER, tensors, trainer_on
 
-CPU = torch.device("cpu")
+CPU = kind_of("cpu")()
 NUM_SEQUENCES, NUM_STEPS = 50, 11
 MODELS = {
     "gru": GRU(name="gru", hidden_size=8, num_layers=2, bidirectional=True, dropout=0.2),
@@ -127,7 +128,7 @@ def test_where_a_capture_fails_the_plain_loop_takes_the_steps_that_are_left(fail
 
 def test_a_resumed_training_says_that_its_graph_was_let_go(monkeypatch: pytest.MonkeyPatch):
     """Also one that has nothing left to train."""
-    monkeypatch.setattr(oom, "Graphs", lambda _: Uncaptured())
+    monkeypatch.setattr(type(CPU), "graphs", lambda device: Uncaptured(), raising=False)
     for let_go in (False, True):
         begun, resumed = (uncaptured(trainer_of("classify", "gru")) for _ in range(2))
         train_epoch(begun)
@@ -151,7 +152,7 @@ def test_where_memory_runs_out_beside_a_graph_it_is_said_why_steps_are_taken_eag
             self.captured = {"a graph": None} if has_captured else {}
             raise torch.OutOfMemoryError("CUDA out of memory. Planted")
 
-    monkeypatch.setattr(oom, "Graphs", lambda _: NoRoom())
+    monkeypatch.setattr(type(CPU), "graphs", lambda device: NoRoom(), raising=False)
     other = uncaptured(trainer_of("classify", "gru"))
     other.oom.graphs = NoRoom()
     assert_equal_bits(trainer_of("classify", "gru"), other)
@@ -182,7 +183,7 @@ def test_the_table_holds_the_rates_of_torchs_schedulers(schedule: str, num_steps
 
 
 def test_auto_is_a_graph_wherever_nothing_forbids_it():
-    model, gpu = torch.nn.Linear(2, 2), torch.device("cuda", 0)
+    model, gpu = torch.nn.Linear(2, 2), kind_of("cuda")()
     assert choose_step("auto", gpu, model) == ("graph", "")
     assert choose_step("auto", CPU, model) == ("eager", "CUDA graphs need a CUDA device")
     assert choose_step("auto", gpu, model) == ("graph", "")

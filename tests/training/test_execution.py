@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 import torch
 
+from tandem.devices.names import kind_of
 from tandem.models import kernels
-from tandem.training.device import open_device
-from tandem.training.execution import RECOMPUTING, Execution, Switches, cheaper, merged
+from tandem.training.execution import RECOMPUTING, Execution, Switches, cheaper, merged, open_device
 from tandem.training.loop import train_epoch
 from tandem.training.trainer import Trainer
 from tests.trainers import SETTINGS, identity, new_trainer, trainer_on
 
-CPU, GPU = torch.device("cpu"), torch.device("cuda", 0)
+CPU, GPU = kind_of("cpu")(), kind_of("cuda")()
 NOW = Execution(CPU)
 FREED_GRAPH = "the CUDA graph of the step is freed, and the next steps are eager"
 STREAMED = "the data (3.0 MiB) is read from its file batch by batch instead of held in memory"
@@ -85,7 +85,7 @@ RESUMES: list[tuple[dict[str, Any], dict[str, Any], dict[str, Any]]] = [
     ({"eager_reason": "memory ran out", "gave_up_graph": True}, {"eager_reason": "no GPU"}, {}),
     ({"kernels": "torch", "deterministic": False, "num_workers": 2}, {}, {}),
     ({"num_workers": 2}, {"num_workers": 3}, {}),
-    ({"device": torch.device("cuda", 1)}, {}, {}),
+    ({"device": kind_of("cuda")(1)}, {}, {}),
 ]
 
 

@@ -22,15 +22,16 @@ import torch
 from safetensors.torch import save_file
 
 from tandem import models
+from tandem.devices.device import Device
+from tandem.devices.memory import is_out_of_memory
+from tandem.devices.names import kind_of
 from tandem.diagnosis.counts import saved_for_backward
 from tandem.machine.measure import Measurement
 from tandem.runs.history import summarize, timing_row
 from tandem.tasks import classify
 from tandem.training.batches import Batch, Split, load_split
-from tandem.training.device import open_device
-from tandem.training.execution import Execution, requested
+from tandem.training.execution import Execution, open_device, requested
 from tandem.training.loop import Epoch, train_epoch
-from tandem.training.memory_errors import is_out_of_memory
 from tandem.training.oom import OomPolicy, OutOfMemory
 from tandem.training.step import Step
 from tandem.training.trainer import Trainer
@@ -39,7 +40,7 @@ from tests.limits import FREED, MIB, RECOMPUTED, leave, under_a_limit
 from tests.networks import GRU
 from tests.trainers import SETTINGS, TRANSFORMER, finish, identity, new_trainer
 
-CPU = torch.device("cpu")
+CPU = kind_of("cpu")()
 
 
 def apart(scenario: Callable[..., Any], *arguments: Any) -> Any:
@@ -65,7 +66,7 @@ def answer(sender: Connection, scenario: Callable[..., Any], arguments: tuple[An
     sender.send(result)
 
 
-def without_onednn() -> torch.device:
+def without_onednn() -> Device:
     """The CPU, where bits are compared: it depends on the processor whether memory runs out in oneDNN, and to go on
     without it changes bits.
     """

@@ -97,6 +97,7 @@ def on_simulated_gpu(stage: str, mib: float, dies: bool) -> None:
     for module in (np, scipy):  # the OpenBLAS of each allocates its buffers now; without memory it tries forever
         module.linalg.eigh(np.eye(64))
     from stages import evaluate, train  # noqa: F401  (the limit is for what they do, not for importing them)
+    from tandem.devices import cuda
     from tandem.stage import main
     from tandem.training import context, trainer
     from tandem.training.checkpoint import Checkpoint
@@ -107,7 +108,7 @@ def on_simulated_gpu(stage: str, mib: float, dies: bool) -> None:
     open_cpu, epoch, evaluate_split = context.open_device, trainer.train_epoch, evaluate.evaluate
     save = Checkpoint.save
     context.open_device = lambda identity, *settings: open_cpu({**identity, "kind": "cpu"}, *settings)
-    context.require_same_gpu = lambda identity: None
+    cuda.Kind.require_same = lambda identity: None
 
     def epoch_with_little_memory(training: Trainer) -> Epoch:
         if training.epochs_done == 0:

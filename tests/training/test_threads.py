@@ -13,6 +13,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from tandem.devices.names import kind_of
 from tandem.models.kernels import ordered
 from tandem.params.schema import Augment
 from tandem.training import auto
@@ -69,7 +70,7 @@ def trained(task: str, model: str, num: int, steps: int, precision: str = "fp32"
         SETTINGS, model=replace(CONFIGS[model], **WIDE.get(model, {})), epochs=1 if model in FITTED else 2,
         warmup_epochs=0, batch_size=64, precision=precision, augment=augment,
     )  # fmt: skip
-    return trainer_on(Split(tensors(num, steps, task), torch.device("cpu")), settings, task)
+    return trainer_on(Split(tensors(num, steps, task), kind_of("cpu")()), settings, task)
 
 
 class Alternating(ThreadTuner):
@@ -216,7 +217,7 @@ def test_an_epoch_says_how_many_threads_it_used(clock: list[float]):
 
 def test_a_resumed_training_may_use_another_number():
     settings = replace(SETTINGS, model=replace(CONFIGS["gru"], **WIDE["gru"]), epochs=4, batch_size=64)
-    split = Split(tensors(90, 45), torch.device("cpu"))
+    split = Split(tensors(90, 45), kind_of("cpu")())
     expected = finish(trainer_on(split, settings))
     begun = trainer_on(split, settings)
     accepted = list(auto.seconds_with_same_bits(begun, NUMBERS))

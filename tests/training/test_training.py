@@ -9,12 +9,14 @@ import pytest
 import torch
 
 from stages.preload import measure_load
+from tandem.devices.device import Device
+from tandem.devices.names import kind_of
 from tandem.machine import rates
 from tandem.runs.history import timing_row
 from tandem.training.batches import Split, sequential_indices
 from tandem.training.checkpoint import Checkpoint
 from tandem.training.context import choose_data_location
-from tandem.training.device import open_device
+from tandem.training.execution import open_device
 from tandem.training.loop import train_epoch
 from tests.trainers import SETTINGS, finish, identity, new_trainer, tensors
 
@@ -26,7 +28,7 @@ def assert_identical(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor
 
 
 def test_batches_cover_every_row_once_and_in_order_for_an_evaluation():
-    split = Split(tensors(10), torch.device("cpu"))
+    split = Split(tensors(10), kind_of("cpu")())
     batches = list(split.batches(torch.randperm(len(split), generator=torch.Generator().manual_seed(0)), 4))
     assert [len(batch.targets) for batch in batches] == [4, 4, 2]
     rows = torch.cat([batch.rows for batch in batches])
@@ -53,7 +55,7 @@ def test_resumed_equals_uninterrupted(schedule: str, tmp_path: Path):
     checkpoint.save(interrupted.state())
     resumed = new_trainer("cpu", "device", tmp_path, settings)
     torch.rand(7)  # whatever happened in between
-    state, _ = checkpoint.load(resumed.device)
+    state, _ = checkpoint.load(resumed.device.torch)
     resumed.restore(state)
     weights, last_losses = finish(resumed)
     assert last_losses == losses[2:]
@@ -80,7 +82,7 @@ def test_a_gpu_without_room_for_what_preload_copies_is_said_in_a_sentence(
 ):
     (tmp_path / "train.safetensors").write_bytes(b"data")
 
-    def full(device: torch.device, pinned: bool) -> float:
+    def full(device: Device, pinned: bool) -> float:
         raise RuntimeError("CUDA error: out of memory")
 
     monkeypatch.setattr(rates, "host_to_device_rate", full)

@@ -30,7 +30,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from tandem import files
-from tandem.machine.hardware import require_gpus
+from tandem.devices.names import kind_of
 from tandem.models.kernels import dropout
 from tandem.params.loading import load_params
 from tandem.params.schema import Train
@@ -74,7 +74,7 @@ def trainer_of(workload: str, **changes: Any) -> Trainer:
     block = load_params().blocks[workload]
     small = {"batch_size": 18, "grad_accum_steps": 2, "epochs": 2, "warmup_epochs": 1, "threads": 1, "step": "eager"}
     settings: Train = replace(block.train, **(small | changes))
-    split = Split(tensors(NUM_SEQUENCES, NUM_STEPS, block.task), torch.device("cpu"))
+    split = Split(tensors(NUM_SEQUENCES, NUM_STEPS, block.task), kind_of("cpu")())
     return trainer_on(split, settings, block.task, seed=1)
 
 
@@ -252,9 +252,9 @@ def test_workers_without_a_gpu_or_a_sequence_of_their_own_are_refused(monkeypatc
         "device '2xcuda' needs 2 GPUs here, one per worker, but the driver shows 1 (CUDA_VISIBLE_DEVICES='GPU-6e3a')"
     )
     with pytest.raises(ValueError, match=re.escape(words)):
-        require_gpus("2xcuda", 2, {"count": 1})
+        kind_of("cuda").require_several("2xcuda", 2, {"count": 1})
     monkeypatch.setenv("PET_NNODES", "2")
-    require_gpus("2xcuda", 2, {"count": 1})
+    kind_of("cuda").require_several("2xcuda", 2, {"count": 1})
     with pytest.raises(
         ValueError, match=r"too many workers for sign's batch of 16 .* in 2 parts .*accepted: at most 8xcpu"
     ):

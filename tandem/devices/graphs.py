@@ -14,8 +14,8 @@ from types import FrameType
 
 import torch
 
+from tandem.devices.memory import is_out_of_memory, shorten
 from tandem.files import ROOT
-from tandem.training.memory_errors import is_out_of_memory, shorten
 
 # The first calls of a piece of work run eagerly, and their results count. In them, libraries choose kernels and
 # allocate memory.

@@ -11,7 +11,7 @@ from contextlib import suppress
 from functools import cache
 from typing import Any
 
-from tandem.machine.sampler import Readings
+from tandem.devices.device import Readings
 
 # Reasons for lower clocks that are not throttling: idleness and settings.
 IDLE_REASONS = (
@@ -25,15 +25,6 @@ def start() -> Any:
 
     pynvml.nvmlInit()
     return pynvml
-
-
-def find_gpu(uuid: str) -> tuple[Any, Any]:
-    """Return pynvml and its handle of the GPU or MIG instance with torch's `uuid`. NVML has another prefix for MIG."""
-    nvml = start()
-    try:
-        return nvml, nvml.nvmlDeviceGetHandleByUUID(uuid)
-    except Exception:
-        return nvml, nvml.nvmlDeviceGetHandleByUUID(uuid.replace("GPU-", "MIG-"))
 
 
 def throttle_reasons(nvml: Any, handle: Any) -> list[str]:
@@ -65,14 +56,18 @@ def count_others(pids: Iterable[int]) -> int:
 
 
 class Gpu:
-    """A source of readings for the sampler."""
+    """The GPU or MIG instance with torch's `uuid`. NVML has another prefix for MIG."""
 
     listed: Sequence[Any] = ()  # the processes on this GPU in NVML's last answer
 
     def __init__(self, uuid: str) -> None:
         self.unavailable = ""
         try:
-            self.nvml, self.handle = find_gpu(uuid)
+            self.nvml = start()
+            try:
+                self.handle = self.nvml.nvmlDeviceGetHandleByUUID(uuid)
+            except Exception:
+                self.handle = self.nvml.nvmlDeviceGetHandleByUUID(uuid.replace("GPU-", "MIG-"))
         except Exception as error:
             self.unavailable = f"NVML: {error}"
 
@@ -90,6 +85,16 @@ class Gpu:
             return str(error.args[0])
         except Exception as error:  # under MIG, on WSL and in some containers; a reading must not end a training
             return f"NVML: {error}"
+
+    def conditions(self) -> dict[str, Any]:
+        """Clocks, limits, temperature, throttle reasons and other processes; failed readings are omitted."""
+        if self.unavailable:
+            return {"unavailable": self.unavailable}
+        found = {}
+        for name, ask in CONDITIONS.items():
+            with suppress(Exception):  # some fail under MIG, on WSL and in some containers
+                found[name] = ask(self)
+        return found
 
     def process_bytes(self) -> int:
         """Memory of this process. Stores all processes that NVML lists, so that counting them needs no second call."""
@@ -120,7 +125,17 @@ QUANTITIES: dict[str, Callable[[Gpu], float]] = {
     "throttled_share": lambda gpu: bool(throttle_reasons(gpu.nvml, gpu.handle)),
     "energy_joules": lambda gpu: gpu.nvml.nvmlDeviceGetTotalEnergyConsumption(gpu.handle) / 1000,
 }
-NOT_SAMPLED = ("energy_joules",)  # a counter, which energy.py reads at the ends of a region
+NOT_SAMPLED = ("energy_joules",)  # a counter, which is read at the ends of a region
+CONDITIONS: dict[str, Callable[[Gpu], Any]] = {
+    "sm_mhz": QUANTITIES["sm_mhz"],
+    "memory_mhz": lambda gpu: gpu.nvml.nvmlDeviceGetClockInfo(gpu.handle, gpu.nvml.NVML_CLOCK_MEM),
+    "power_limit_watts": lambda gpu: gpu.nvml.nvmlDeviceGetEnforcedPowerLimit(gpu.handle) / 1000,
+    "temperature_celsius": lambda gpu: gpu.nvml.nvmlDeviceGetTemperature(gpu.handle, gpu.nvml.NVML_TEMPERATURE_GPU),
+    "throttled_by": lambda gpu: throttle_reasons(gpu.nvml, gpu.handle),
+    "other_processes": lambda gpu: count_others(
+        process.pid for process in gpu.nvml.nvmlDeviceGetComputeRunningProcesses(gpu.handle)
+    ),
+}
 
 
 @cache
