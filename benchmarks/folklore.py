@@ -42,7 +42,7 @@ from tandem.params.schema import Model, built_in_attributes
 from tandem.parts import built_in
 from tandem.training.batches import TENSORS, Batch, Split, sequential_indices
 from tandem.training.execution import Execution, open_device
-from tandem.training.oom import OomPolicy
+from tandem.training.executor import Executor
 from tandem.training.step import Step
 
 Work = Callable[[], int]  # does some work and returns the number of sequences; the device may still be busy
@@ -108,8 +108,8 @@ class Training:
         self.split, self.batch_size = Split(random_tensors(data, device), device), batch_size
         self.model: nn.Module = models.build(config, data.shape).to(device.torch)
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-3, fused=True)
-        oom = OomPolicy(Execution(device), self.model)
-        self.step = Step(self.model, self.keep_loss, self.optimizer, oom, max_grad_norm=1.0)
+        executor = Executor(Execution(device), self.model)
+        self.step = Step(self.model, self.keep_loss, self.optimizer, executor, max_grad_norm=1.0)
         self.last_loss = torch.empty(0)
         self.total = torch.zeros((), device=device.torch)
         self.order = torch.Generator().manual_seed(0)

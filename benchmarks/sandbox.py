@@ -16,7 +16,7 @@ from ruamel.yaml import YAML
 
 from tandem.files import ROOT
 from tandem.params.loading import load_params
-from tandem.params.schema import is_closed_form
+from tandem.params.schema import takes_no_steps
 
 STAGE = [sys.executable, "-m", "tandem.stage"]
 FOREIGN = ("PREFECT", "MLFLOW", "DVC", "TANDEM", "GIT_")  # how the variables begin that lead to the user's own servers
@@ -69,7 +69,7 @@ def make_ready(folder: Path, workload: str, device: str) -> Path:
 def shorten(params: Any, **train: Any) -> None:
     """Change `train` of every block, except of those with a network that is fitted in closed form, in one epoch."""
     for name, block in load_params().blocks.items():
-        if not is_closed_form(block.train.model):
+        if not takes_no_steps(block.train.model):
             params[name]["train"].update(train)
 
 

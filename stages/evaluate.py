@@ -40,7 +40,7 @@ from tandem.training.batches import Split, batches_of, sequential_indices
 from tandem.training.checkpoint import folder_of, remove_stored
 from tandem.training.context import RunContext
 from tandem.training.execution import Execution
-from tandem.training.oom import OomPolicy, advice, translate_oom
+from tandem.training.executor import Executor, advice, translate_oom
 from tandem.training.own_metrics import OwnScores
 from tandem.training.saved_network import PREDICTION_BATCH, load_network
 
@@ -100,23 +100,23 @@ def evaluate(context: RunContext, trained: Run) -> tuple[Evaluation, OwnScores, 
     device, task = context.open_device(1), context.task  # the bits of one thread, on any machine
     task.subject, task.fitted = trained.subject, read_fitted(context.workload)
     split = context.open_split("test", device)
-    oom = OomPolicy(Execution(device), splits=[split], advice=advice(device))
+    executor = Executor(Execution(device), splits=[split], advice=advice(device))
     weights = context.block.evaluate.weights
-    with translate_oom(oom):
+    with translate_oom(executor):
         model, _ = load_network(context.result, weights)
         model.to(device.torch)
         if context.data_location(device) == "device":
-            oom.make_resident()
-        outputs = predict(model, split, oom)  # warm-up: the first pass also allocates memory and selects kernels
+            executor.make_resident()
+        outputs = predict(model, split, executor)  # warm-up: the first pass also allocates memory and selects kernels
         with measure(device) as measured:
-            outputs = predict(model, split, oom)
+            outputs = predict(model, split, executor)
 
         evaluated = task.evaluate(outputs.cpu(), context.read_known(model))
         result = name_groups(evaluated, context.summary, context.read)
         check_evaluation(task, result)
 
         def outputs_of(tensors: dict[str, torch.Tensor]) -> torch.Tensor:
-            return predict(model, Split(tensors, device, data_location="host"), oom).cpu()
+            return predict(model, Split(tensors, device, data_location="host"), executor).cpu()
 
         own = own_metrics.score(context, outputs.cpu(), outputs_of, result.metrics)
         result.metrics.update(own.metrics)
@@ -128,7 +128,7 @@ def evaluate(context: RunContext, trained: Run) -> tuple[Evaluation, OwnScores, 
         "evaluate_seconds": measured.seconds,
         "samples_per_second": len(split) / measured.seconds,
         "num_samples": len(split),
-        "out_of_memory": oom.fallbacks,
+        "out_of_memory": executor.fallbacks,
     }
     return result, own, timing
 
@@ -164,8 +164,10 @@ def validation_score(context: RunContext, trained: Run) -> float:
     return float(row[f"val_{context.task.score_name}"])
 
 
-def predict(model: torch.nn.Module, split: Split, oom: OomPolicy) -> torch.Tensor:
-    return inference.predict_outputs(model, batches_of(split, sequential_indices(split), PREDICTION_BATCH, oom), oom)
+def predict(model: torch.nn.Module, split: Split, executor: Executor) -> torch.Tensor:
+    return inference.predict_outputs(
+        model, batches_of(split, sequential_indices(split), PREDICTION_BATCH, executor), executor
+    )
 
 
 def write_files(

@@ -224,7 +224,7 @@ def answer(name: str, *arguments: Any) -> Any:
     try:
         return getattr(training, name)(*arguments)
     except MemoryError as error:
-        raise MemoryError(str(error)) from None  # memory.OutOfMemory cannot be pickled
+        raise MemoryError(str(error)) from None  # OutOfMemory cannot be pickled
 
 
 class TimedTraining:
@@ -241,7 +241,7 @@ class TimedTraining:
         """
         from tandem.training import auto
         from tandem.training.context import RunContext, open_trainer
-        from tandem.training.oom import translate_oom
+        from tandem.training.executor import translate_oom
 
         self.context = RunContext.of(self.workload, self.side.device, self.seed)
         settings = replace(self.context.block.train, **self.side.changes)
@@ -249,7 +249,7 @@ class TimedTraining:
         known = {name: value for name, value in chosen.items() if self.requested[name] == "auto"}
         self.context = replace(self.context, block=replace(self.context.block, train=replace(settings, **known)))
         self.trainer = open_trainer(self.context, None)
-        with translate_oom(self.trainer.oom):
+        with translate_oom(self.trainer.executor):
             auto.resolve(self.trainer, self.context.hardware)
         if self.side.adapt is not None:
             self.side.adapt(self.trainer)
@@ -266,7 +266,7 @@ class TimedTraining:
             "precision": trainer.execution.precision,
             "step": trainer.execution.step,
             "requested": self.requested,
-            "out_of_memory": trainer.oom.fallbacks,
+            "out_of_memory": trainer.executor.fallbacks,
             "other_processes": int(driver.conditions().get("other_processes", 0)) if driver else 0,
             "steps_per_turn": self.num_steps,
         }
@@ -301,10 +301,10 @@ class TimedTraining:
         random numbers of the next one are drawn.
         """
         from tandem.machine.measure import Clock
-        from tandem.training.oom import translate_oom
+        from tandem.training.executor import translate_oom
 
         trainer, count, clock = self.trainer, 0, Clock(self.trainer.device)
-        with translate_oom(trainer.oom), trainer.execution.active():
+        with translate_oom(trainer.executor), trainer.execution.active():
             while num_steps:
                 with clock:
                     taken = list(islice(self.steps, num_steps))

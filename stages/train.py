@@ -42,8 +42,8 @@ from tandem.tracking.run_dir import RunDir, open_run_dir
 from tandem.training import auto
 from tandem.training.checkpoint import Checkpoint
 from tandem.training.context import RunContext, open_trainer, stop_on_out_of_memory
+from tandem.training.executor import OutOfMemory
 from tandem.training.loop import train_epoch
-from tandem.training.oom import OutOfMemory
 from tandem.training.trainer import Trainer
 from tandem.training.workers import Workers, process_group, workers_sentence
 
@@ -218,7 +218,7 @@ def run_other_worker(workload: str, device: str, seed: str) -> None:
         state = workers.broadcast()
         trainer = open_trainer(context, state["trainer"], workers)
         with stop_on_out_of_memory(trainer):
-            trainer.oom.use(replace(trainer.execution, precision=workers.broadcast()))
+            trainer.executor.use(replace(trainer.execution, precision=workers.broadcast()))
             trainer.use_workers(workers)
             if Record(**state["record"]).is_finished:
                 return

@@ -25,7 +25,7 @@ from tandem.devices.memory import is_out_of_memory
 from tandem.devices.names import KINDS
 from tandem.params.loading import load_workload
 from tandem.params.parsing import one_line
-from tandem.training.oom import OomPolicy, translate_oom
+from tandem.training.executor import Executor, translate_oom
 
 MAX_CHARACTERS = 300  # of an error's message
 
@@ -79,7 +79,7 @@ def main(options: Namespace) -> Result:
 def check_workload(workload: str, devices: Sequence[str] | None = None) -> Iterator[Finding]:
     """Yield the findings on each of `devices` (None: all available)."""
     for device in devices or dict.fromkeys(("cpu", detect_hardware("auto")["kind"])):
-        with translate_oom(OomPolicy()):
+        with translate_oom(Executor()):
             yield from run_checks(open_subject(workload, detect_hardware(device)))
 
 
@@ -90,7 +90,7 @@ def run_checks(subject: Subject) -> Iterator[Finding]:
         missing = next((name for name in check.needs if name in failed), None)
         if missing:
             finding = Finding("skip", f"not run, because the check {missing!r} failed")
-        elif check.takes_steps and subject.is_closed_form:
+        elif check.takes_steps and subject.takes_no_steps:
             finding = Finding("skip", f"{subject.model.name} is fitted in closed form and takes no steps")
         else:
             finding = run_check(check, subject)

@@ -19,7 +19,7 @@ from tandem.models import Shape
 from tandem.params.loading import load_workload
 from tandem.params.own_components import modules_of
 from tandem.params.reading import PARAMS
-from tandem.params.schema import Train, is_closed_form
+from tandem.params.schema import Train, takes_no_steps
 from tandem.parts import Part
 from tandem.tasks import Task, open_task
 from tandem.training.context import make_trial, read_training, smallest_part
@@ -57,13 +57,13 @@ class Subject:
         return self.settings.model
 
     @property
-    def is_closed_form(self) -> bool:
-        return is_closed_form(self.model)
+    def takes_no_steps(self) -> bool:
+        return takes_no_steps(self.model)
 
     def trainer(self, **changes: Any) -> Trainer:
         """A training from its start, in small batches and eager steps; `changes` are to its settings."""
         short: dict[str, Any] = {
-            "epochs": 1 if self.is_closed_form else EPOCHS,
+            "epochs": 1 if self.takes_no_steps else EPOCHS,
             "batch_size": BATCH_SIZE,
             "grad_accum_steps": parts_of(self.settings),
             "step": "eager",

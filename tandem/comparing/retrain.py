@@ -38,8 +38,8 @@ from tandem.training import auto, inference
 from tandem.training.batches import sequential_indices
 from tandem.training.context import RunContext, open_trainer
 from tandem.training.execution import Execution
+from tandem.training.executor import Executor, OutOfMemory, translate_oom
 from tandem.training.loop import Epoch
-from tandem.training.oom import OomPolicy, OutOfMemory, translate_oom
 from tandem.training.saved_network import PREDICTION_BATCH
 from tandem.training.trainer import Trainer, snapshot
 
@@ -74,7 +74,7 @@ def parse(arguments: list[str]) -> Namespace:
 def retrain(context: RunContext, perturbation: int | None, options: Namespace) -> dict[str, Any]:
     """One training, opened and run as `train` does."""
     trainer = open_trainer(context, None)
-    with translate_oom(trainer.oom):
+    with translate_oom(trainer.executor):
         auto.resolve(trainer, context.hardware)
         weights = {"initial": trainer.weights_sha256()}
         if perturbation is not None:
@@ -99,7 +99,7 @@ def retrain(context: RunContext, perturbation: int | None, options: Namespace) -
         "realized": {
             **realized_settings(trainer),
             "data_location": trainer.execution.data_location,
-            "out_of_memory": trainer.oom.fallbacks,
+            "out_of_memory": trainer.executor.fallbacks,
         },
         "weights": weights,
         "epochs": epochs,
@@ -142,7 +142,7 @@ def predict(context: RunContext, trainer: Trainer) -> dict[str, Any]:
     model = models.build(context.block.train.model, context.shape)
     model.load_state_dict(trainer.best_weights if context.block.evaluate.weights == "best" else snapshot(trainer.model))
     batches = split.batches(sequential_indices(split), PREDICTION_BATCH)
-    outputs = inference.predict_outputs(model.to(device.torch), batches, OomPolicy(Execution(device))).cpu()
+    outputs = inference.predict_outputs(model.to(device.torch), batches, Executor(Execution(device))).cpu()
     evaluated = context.task.evaluate(outputs, context.read_known(model))
     result = name_groups(evaluated, context.summary, context.read)
     with TemporaryDirectory() as folder:

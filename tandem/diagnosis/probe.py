@@ -5,7 +5,7 @@ Takes a `Trainer` before its first step. Returns a `ProbeResult`, or the reason 
 the trainer, of torch's generators and of its threads is the same before and after, bit for bit. If a step takes at most
 0.1 s, the probe takes one to two seconds, less the time that `auto` has spent; a compiled step adds its compile time.
 
-The parts are interleaved and use the training's step execution mode (eager, graph or compiled):
+The parts are interleaved and use the training's step execution (eager, graph or compiled):
 
 - loop: batches and steps, as in an epoch
 - batches: the batches alone: gathering, augmentation, and the copy to the device if the data is streamed

@@ -17,7 +17,7 @@ from tandem.models import Shape
 from tandem.tasks.baselines import sample
 from tandem.training import inference
 from tandem.training.batches import Split, sequential_indices
-from tandem.training.oom import OomPolicy
+from tandem.training.executor import Executor
 
 MAX_SEQUENCES = 2048  # to learn from, train and val together
 MIN_SEQUENCES = 128
@@ -61,7 +61,7 @@ def fit(train: Split, val: Split, test: Split, shape: Shape, task: Any, on_progr
         sizes["num_groups"] = 0
     torch.manual_seed(0)
     model = Network(shape, **sizes)
-    selection = Selection(model, task, train, val, OomPolicy(), BATCH)
+    selection = Selection(model, task, train, val, Executor(), BATCH)
     selection.on_progress = on_progress
     selection.fit(sequential_indices(train))
     outputs = inference.predict_outputs(model, test.batches(sequential_indices(test), BATCH))

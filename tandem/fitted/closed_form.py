@@ -32,8 +32,8 @@ from tandem.tasks import FittedTask
 from tandem.tasks.groups import Groups
 from tandem.tasks.ridge import Primal, centred, leave_one_out
 from tandem.training.batches import Batch, Split, batches_of, sequential_indices
+from tandem.training.executor import Executor
 from tandem.training.inference import for_each_part
-from tandem.training.oom import OomPolicy
 
 if TYPE_CHECKING:
     from tandem.fitted.rocket import FittedHead
@@ -50,8 +50,8 @@ SEQUENCES = "sequences' features"
 class Fit(ABC):
     """The only epoch of a model that takes no steps."""
 
-    def __init__(self, model: Any, task: Any, train: Split, val: Split, oom: OomPolicy, batch_size: int) -> None:
-        self.model, self.task, self.train, self.val, self.oom = model, task, train, val, oom
+    def __init__(self, model: Any, task: Any, train: Split, val: Split, executor: Executor, batch_size: int) -> None:
+        self.model, self.task, self.train, self.val, self.executor = model, task, train, val, executor
         self.batch_size = batch_size
         self.on_progress: OnProgress = lambda num_done, num_all, unit: None
 
@@ -64,7 +64,7 @@ class Fit(ABC):
 
     def batches(self, *parts: tuple[Split, Tensor]) -> Iterator[Batch]:
         """The batches of some rows of splits."""
-        return chain.from_iterable(batches_of(*part, self.batch_size, self.oom) for part in parts)
+        return chain.from_iterable(batches_of(*part, self.batch_size, self.executor) for part in parts)
 
     def all_batches(self, *splits: Split) -> Iterator[Batch]:
         return self.batches(*((split, sequential_indices(split)) for split in splits))
@@ -83,17 +83,19 @@ class ClosedForm(Fit):
         """Fit to the training split; returns its summed loss. The sample is the start of `order`."""
         self.model.eval()
         sample = self.sample(self.train, order)
-        self.oom.run_with_fallbacks(lambda: self.model.calibrate(sample.values, sample.mask))
+        self.executor.run_with_fallbacks(lambda: self.model.calibrate(sample.values, sample.mask))
         return self.fit_kept() if is_kept(self.train, self.val) else self.fit_summed(sample)
 
     def sample(self, split: Split, order: Tensor) -> Batch:
         """The first sequences of `order`, limited by NUM_SAMPLE and SAMPLE_BYTES."""
         rows = order[: sample_size(split)]
-        return next(batches_of(split, rows, len(rows), self.oom))
+        return next(batches_of(split, rows, len(rows), self.executor))
 
     def features(self, batch: Batch, compute: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
         """The features (B, P) of a batch, computed in smaller parts if memory runs out."""
-        return self.oom.concatenate(for_each_part(batch, lambda part: compute(part.values, part.mask), self.oom))
+        return self.executor.concatenate(
+            for_each_part(batch, lambda part: compute(part.values, part.mask), self.executor)
+        )
 
     def refit(self) -> None:
         self.fit_again()
@@ -102,7 +104,7 @@ class ClosedForm(Fit):
     def fit_kept(self) -> Tensor:
         num = len(self.train)
         shape = (num + len(self.val), self.model.head.in_features)
-        features = self.oom.run_with_fallbacks(lambda: torch.empty(shape, device=self.train.device.torch))
+        features = self.executor.run_with_fallbacks(lambda: torch.empty(shape, device=self.train.device.torch))
         found, done = [], 0
         for batch in self.all_batches(self.train, self.val):
             features[done : done + len(batch)] = self.features(batch, self.model.features)
@@ -110,7 +112,7 @@ class ClosedForm(Fit):
             done += len(batch)
             self.on_progress(done, len(features), SEQUENCES)
         targets = torch.cat(found)
-        self.oom.run_with_fallbacks(lambda: self.model.standardize_by(features[:num]))
+        self.executor.run_with_fallbacks(lambda: self.model.standardize_by(features[:num]))
         features.sub_(self.model.mean).mul_(self.model.scale)
         encoded = self.task.encoded(targets).cpu()
         products = products_of(features)

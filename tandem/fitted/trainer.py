@@ -27,7 +27,7 @@ class FittedTrainer(Trainer):
 
     def __init__(self, model: nn.Module, train: Split, val: Split, settings: Train, task: Task, seed: int = 0) -> None:
         super().__init__(model, train, val, replace(settings, precision="fp32", step="eager"), task, seed)
-        self.fit = fit_of(model)(model, task, train, val, self.oom, settings.batch_size)
+        self.fit = fit_of(model)(model, task, train, val, self.executor, settings.batch_size)
         self.ignores_threads = not isinstance(self.fit, OwnFit)
         self.probe_blocker = NO_STEPS
 

@@ -40,9 +40,9 @@ OF_CLOSED_FORM = {
 
 def make_block(name: str, headline: str, task: str, preprocess: dict[str, Any], settings: dict[str, Any]) -> str:
     """The workload's block of params.yaml, without what is a default, except for what people vary."""
-    is_closed_form = settings["model"]["name"] in CLOSED_FORM
-    varied = ("threads",) if is_closed_form else VARIED
-    weights = "last" if is_closed_form else schema.built_in_attributes(task).usual_weights
+    takes_no_steps = settings["model"]["name"] in CLOSED_FORM
+    varied = ("threads",) if takes_no_steps else VARIED
+    weights = "last" if takes_no_steps else schema.built_in_attributes(task).usual_weights
     train = {**{key: DEFAULTS[key] for key in varied}, **usual_values(schema.Train), **settings}
     block = {
         "task": task,
@@ -54,7 +54,7 @@ def make_block(name: str, headline: str, task: str, preprocess: dict[str, Any], 
         "evaluate": {**usual_values(schema.Evaluate), "weights": weights},
     }
     text = to_yaml({name: block})
-    for key, comment in {**COMMENTS, **(OF_CLOSED_FORM if is_closed_form else {})}.items():
+    for key, comment in {**COMMENTS, **(OF_CLOSED_FORM if takes_no_steps else {})}.items():
         text = re.sub(rf"^( {{2,4}}{key}:.*)", rf"\1 # {comment}" if comment else r"\1", text, flags=re.MULTILINE)
     return f"# {headline}\n{text}"
 

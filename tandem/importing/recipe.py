@@ -43,22 +43,22 @@ def has_velocity(features: Sequence[str], model: str = "") -> bool:
 def train_settings(task: str, model: str, summary: dict[str, Any], epochs: int | None) -> dict[str, Any]:
     """The settings that depend on the size of the data (heuristics, listed in docs/own-data.md)."""
     attributes, num = schema.built_in_attributes(task), summary["num_per_split"]["train"]
-    is_closed_form = model in CLOSED_FORM
+    takes_no_steps = model in CLOSED_FORM
     is_short = model == "hybrid" and num < ENOUGH_FOR_NETWORK
-    batch_size = 128 if is_closed_form else max(8, min(128, 2 ** int(np.log2(max(num, 8) / 8))))
+    batch_size = 128 if takes_no_steps else max(8, min(128, 2 ** int(np.log2(max(num, 8) / 8))))
     if epochs is None:  # 2,000 updates or 20 million time steps, whichever is less
         num_updates, num_steps = 2000 * batch_size // num, 20_000_000 // (num * summary["max_steps"])
         usual = max(10, min(100, num_updates, *(() if model == "hybrid" else (num_steps,))))
-        epochs = 1 if is_closed_form else 10 if is_short else usual  # the schema refuses another
+        epochs = 1 if takes_no_steps else 10 if is_short else usual  # the schema refuses another
     rates = {"gru": 4e-3, "conv_gru": 4e-3, "hybrid": 1e-4 if is_short else 5e-4}
     settings = {
         "model": {"name": model, **model_settings(model, attributes.target, summary)},
         "epochs": epochs,
-        "warmup_epochs": 0 if is_closed_form else int(epochs > 1),
+        "warmup_epochs": 0 if takes_no_steps else int(epochs > 1),
         "batch_size": batch_size,
         "learning_rate": rates.get(model, 1e-3),
     }
-    return settings | ({"probe": False} if is_closed_form else {"label_smoothing": attributes.usual_label_smoothing})
+    return settings | ({"probe": False} if takes_no_steps else {"label_smoothing": attributes.usual_label_smoothing})
 
 
 def model_settings(model: str, target: str, summary: dict[str, Any]) -> dict[str, Any]:

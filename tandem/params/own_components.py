@@ -22,7 +22,7 @@ from tandem.params.schema import (
     Params,
     Train,
     Workload,
-    is_closed_form,
+    takes_no_steps,
 )
 from tandem.params.task_attributes import attributes_of
 from tandem.parts import KINDS, Component, Whole, built_in, find
@@ -142,7 +142,7 @@ def modules_of(workload: str, block: Workload) -> dict[str, tuple[str, ...]]:
         "loop": (find("loop", loop, workload).module,) if loop else (),
         "model": (block.train.model.component.module,),
         "baseline": () if block.no_fit_reason else (FITTED_BASELINE,),
-        "trainer": (FITTED_TRAINER,) if is_closed_form(block.train.model) else (),
+        "trainer": (FITTED_TRAINER,) if takes_no_steps(block.train.model) else (),
         "task": (find("task", block.task, workload).module,),
         "source": source,
         "metric": (

@@ -344,7 +344,7 @@ class Train(Section):
 
     @model_validator(mode="after")
     def check(self) -> Self:
-        if is_closed_form(self.model):
+        if takes_no_steps(self.model):
             self.check_closed_form()
         if self.loop:
             self.check_loop()
@@ -361,7 +361,7 @@ class Train(Section):
         return self
 
     def check_loop(self) -> None:
-        if is_closed_form(self.model):
+        if takes_no_steps(self.model):
             raise ValueError(
                 f"loop is {self.loop!r}, but {self.model.name} is fitted in closed form, without steps; remove the key"
             )
@@ -397,7 +397,7 @@ def check_workers(device: str, workload: str, train: Train) -> None:
         )
 
 
-def is_closed_form(model: Part) -> bool:
+def takes_no_steps(model: Part) -> bool:
     """Whether one epoch fits the network, without steps (FITTED_TRAINER)."""
     return has_fitted_head(model) or "fit" in model.component.methods
 
@@ -464,7 +464,7 @@ class Workload(Section):
     @property
     def no_fit_reason(self) -> str:
         """Why no fitted model is compared with the network (stages/baseline.py); empty if one is."""
-        if is_closed_form(self.train.model):
+        if takes_no_steps(self.train.model):
             return f"the workload's own model, {self.train.model.name}, is fitted"
         if not self.has_fitted_targets:
             return f"none exists for the task {self.task}"

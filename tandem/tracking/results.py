@@ -188,13 +188,16 @@ def timing_record(context: RunContext, trainer: Trainer, record: Record) -> Timi
     if sentence := overfitting_sentence(record.history, context.block.evaluate.weights):
         record.summary_lines["overfitting"] = sentence
         print(f"warning: {sentence}", flush=True)
-    if trainer.oom.fallbacks:
-        record.summary_lines["out_of_memory"] = f"memory ran out: {', then '.join(trainer.oom.fallbacks)}"
+    if trainer.executor.fallbacks:
+        record.summary_lines["out_of_memory"] = f"memory ran out: {', then '.join(trainer.executor.fallbacks)}"
     for reason in trainer.no_graph_reasons().values():
         record.summary_lines["step"] = f"steps were taken eagerly instead of captured as a CUDA graph: {reason}"
     # The maximum of all readings; and in the median epoch.
     seen = {name: times[name] for name in ("other_processes", "waiting_threads")}
-    placement: Placement = {"data_location": trainer.execution.data_location, "out_of_memory": trainer.oom.fallbacks}
+    placement: Placement = {
+        "data_location": trainer.execution.data_location,
+        "out_of_memory": trainer.executor.fallbacks,
+    }
     if trainer.execution.eager_reason:
         placement["graph_blocker"] = trainer.execution.eager_reason
     if record.workers_from_epoch:
@@ -352,7 +355,7 @@ def write_run_info(
             **record.bound,  # no parameters: the page that compares runs would begin with the differing advice
             GROUP_TAG: group,
             **{name: value for name, value in git.items() if name != "git.dirty"},
-            **memory_tags(trainer.oom.fallbacks),
+            **memory_tags(trainer.executor.fallbacks),
             **provenance.caller_tags(),
         },
         dataset=dataset_of(context),

@@ -80,7 +80,7 @@ def resolve(trainer: Trainer, hardware: dict[str, Any]) -> dict[str, str]:
         if trainer.settings.threads == "auto" and not trainer.device.is_accelerator:
             torch.set_num_threads(numbers_of_threads()[-1])
         precision, sentences["precision"] = choose_precision(trainer, hardware)
-        trainer.oom.use(replace(trainer.execution, precision=precision))
+        trainer.executor.use(replace(trainer.execution, precision=precision))
     if sentence := open_threads(trainer, hardware):
         sentences["threads"] = sentence
     return sentences

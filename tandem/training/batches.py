@@ -5,8 +5,8 @@ Shapes: values (N, T, F) float32, mask (N, T) bool (True: a real step), targets 
 A split has a `data_location`. `load_split` returns `host`: its tensors stay in the memory-mapped file. For a GPU, a
 thread copies the next batch while the GPU works on the current one. `open_trainer` makes it `device` if the memory
 suffices: its tensors are copied to the GPU, or on a CPU to this process's memory, and a batch is one `index_select` per
-tensor. If memory runs out, oom.py makes it `host` again between two batches. Both give the same batches in the same
-order, because the caller draws the order on the CPU.
+tensor. If memory runs out, executor.py makes it `host` again between two batches. Both give the same batches in the
+same order, because the caller draws the order on the CPU.
 """
 
 import json
@@ -21,7 +21,7 @@ import numpy as np
 import torch
 
 from tandem.devices.device import Device
-from tandem.training.oom import OomPolicy
+from tandem.training.executor import Executor
 from tandem.training.workers import WorkerSlice
 
 TENSORS = ("values", "mask", "targets")
@@ -165,10 +165,10 @@ def load_split(path: Path, device: Device) -> Split:
 
 
 def batches_of(
-    split: Split, order: torch.Tensor, batch_size: int, oom: OomPolicy, *changes: Callable[[Batch], Batch]
+    split: Split, order: torch.Tensor, batch_size: int, executor: Executor, *changes: Callable[[Batch], Batch]
 ) -> Iterator[Batch]:
-    """Yield the split's batches with `changes` applied. If one does not fit, `oom` takes a fallback, and it is made
-    again.
+    """Yield the split's batches with `changes` applied. If one does not fit, `executor` takes a fallback and repeats
+    it.
     """
     batches: Iterator[Batch] | None = None
     num_done = 0
@@ -187,7 +187,7 @@ def batches_of(
         return batch
 
     while num_done < len(order):
-        batch = oom.run_with_fallbacks(make_next)
+        batch = executor.run_with_fallbacks(make_next)
         num_done += len(batch)
         yield batch
 

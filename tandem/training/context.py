@@ -39,7 +39,7 @@ from tandem.training import auto
 from tandem.training.batches import Split, load_split
 from tandem.training.custom_loop import LoopTrainer
 from tandem.training.execution import Execution, open_device
-from tandem.training.oom import OomPolicy, OutOfMemory, advice, translate_oom
+from tandem.training.executor import Executor, OutOfMemory, advice, translate_oom
 from tandem.training.trainer import Trainer
 from tandem.training.workers import ALONE, MIN_GRAD_ACCUM_STEPS, OUT_OF_MEMORY_STATUS, Workers
 
@@ -167,7 +167,7 @@ def require_usable_workers(workload: str, device: str, settings: Train) -> None:
     """
     schema.check_workers(device, workload, settings)
     num_workers, kind = split_device(device)
-    if num_workers > 1 and schema.is_closed_form(settings.model):
+    if num_workers > 1 and schema.takes_no_steps(settings.model):
         raise ValueError(
             f"device {device!r} has several workers, but one process fits {workload}'s model {settings.model.name} in "
             f"closed form; accepted: {kind}"
@@ -207,7 +207,7 @@ def open_trainer(context: RunContext, state: dict[str, Any] | None, workers: Wor
     if workers.count > 1:
         settings = replace(settings, threads=threads_of_each(context, workers), step="eager")
     device = context.open_device(settings.threads, settings.precision, workers.local_rank)
-    with translate_oom(OomPolicy(Execution(device), advice=advice(device, settings.precision))):
+    with translate_oom(Executor(Execution(device), advice=advice(device, settings.precision))):
         data_location = context.data_location(device)
         train, val = (context.open_split(name, device) for name in ("train", "val"))
         loop = find("loop", settings.loop, context.workload) if settings.loop else None
@@ -219,17 +219,17 @@ def open_trainer(context: RunContext, state: dict[str, Any] | None, workers: Wor
                     raise ValueError(refusal)
         if state:
             trainer.restore(state)
-        if data_location == "device" and not (state and state["oom"]["execution"]["data_location"] == "host"):
-            trainer.oom.make_resident()  # copies both splits to the device
+        if data_location == "device" and not (state and state["executor"]["execution"]["data_location"] == "host"):
+            trainer.executor.make_resident()  # copies both splits to the device
     if workers.count > 1:
         num_parts = int(os.environ.get(MIN_GRAD_ACCUM_STEPS, "1"))  # more than 1: a worker has run out of memory
         if trainer.execution.grad_accum_steps < num_parts:
             sentence = f"a batch of {settings.batch_size} is trained on in {num_parts} parts by all workers"
-            trainer.oom.fall_back(replace(trainer.execution, grad_accum_steps=num_parts), sentence)
+            trainer.executor.fall_back(replace(trainer.execution, grad_accum_steps=num_parts), sentence)
         if context.settings.step != "eager":
             captured = "capturing nccl is untested" if device.is_accelerator else "gloo cannot be captured"
             reason = f"several workers take their steps eagerly ({captured})"
-            trainer.oom.use(replace(trainer.execution, eager_reason=reason))
+            trainer.executor.use(replace(trainer.execution, eager_reason=reason))
     return trainer
 
 
@@ -260,7 +260,7 @@ def make_trainer(
 
 def trainer_class(model: Part) -> type[Trainer]:
     """What trains a network: `FittedTrainer`, imported by name, if it is fitted without steps."""
-    if not schema.is_closed_form(model):
+    if not schema.takes_no_steps(model):
         return Trainer
     found: type[Trainer] = import_module(schema.FITTED_TRAINER).FittedTrainer
     return found
@@ -339,7 +339,7 @@ def stop_on_out_of_memory(trainer: Trainer) -> Iterator[None]:
     The steps of all workers wait for each other, so one worker cannot use a fallback alone.
     """
     try:
-        with translate_oom(trainer.oom):
+        with translate_oom(trainer.executor):
             yield
     except OutOfMemory as error:
         num_parts, workers = 2 * trainer.execution.grad_accum_steps, trainer.workers
@@ -368,9 +368,7 @@ def read_training(workload: str) -> tuple[dict[str, torch.Tensor], Shape, Task]:
     return {name: torch.from_numpy(array) for name, array in arrays.items()}, Shape.of(summary, task), task
 
 
-def make_trial(
-    tensors: dict[str, torch.Tensor], shape: Shape, task: Task, settings: Train, device: Device
-) -> Trainer:
+def make_trial(tensors: dict[str, torch.Tensor], shape: Shape, task: Task, settings: Train, device: Device) -> Trainer:
     """A training on `tensors` for measurements. A step raises if memory runs out, instead of taking a fallback."""
     split = Split({name: tensor.to(device.torch) for name, tensor in tensors.items()}, device)
     trainer = make_trainer(split, split, settings, shape, task).alternative()

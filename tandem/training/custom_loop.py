@@ -25,8 +25,8 @@ from tandem.parts import Component, own_line
 from tandem.tasks import Task
 from tandem.training.batches import Batch, Split, batches_of, sequential_indices
 from tandem.training.execution import autocast
+from tandem.training.executor import OutOfMemory
 from tandem.training.loop import Epoch
-from tandem.training.oom import OutOfMemory
 from tandem.training.random_draws import RandomDraws
 from tandem.training.trainer import Trainer
 
@@ -59,11 +59,11 @@ class LoopTrainer(Trainer):
         self, model: nn.Module, train: Split, val: Split, settings: Train, task: Task, seed: int, loop: Component
     ) -> None:
         super().__init__(model, train, val, replace(settings, step="eager"), task, seed)
-        self.oom.use(replace(self.execution, eager_reason=REASON))
+        self.executor.use(replace(self.execution, eager_reason=REASON))
         self.probe_blocker = REASON
         self.sentences["loop"] = f"{loop.name} takes the steps, {WITHOUT}"
-        first, *others = self.oom.advice
-        self.oom.advice = [first, "lower train.batch_size", *others]
+        first, *others = self.executor.advice
+        self.executor.advice = [first, "lower train.batch_size", *others]
         self.loop, self.function = loop, loop.load()
         self.seed = seed
         self.states: dict[str, Stateful] = {}  # what the function has registered
@@ -75,7 +75,7 @@ class LoopTrainer(Trainer):
         run, size = LoopRun(self, on_epoch, num_epochs or self.settings.epochs), self.settings.batch_size
         train = Batches(self.train_split, size, self.drawn_batches)
         order = sequential_indices(self.val_split)
-        val = Batches(self.val_split, size, lambda: batches_of(self.val_split, order, size, self.oom))
+        val = Batches(self.val_split, size, lambda: batches_of(self.val_split, order, size, self.executor))
         # What the function draws before its first epoch is the same in a resumed training, which has other generators.
         torch.manual_seed(self.seed)
         seed_python_and_numpy(f"{self.seed}")

@@ -1,8 +1,9 @@
 """How the steps of a training are executed, as one immutable value, and the functions that make another of it.
 
 `requested` is what params.yaml asks for on a device. auto.py replaces the precision, `cheaper` is the answer to a lack
-of memory, and `merged` that to a resume. None of them changes anything: `OomPolicy.use` (oom.py) puts an `Execution`
-into force. The number of threads is not part of it, because it changes during a training and changes no bit.
+of memory, and `merged` that to a resume. None of them changes anything: `Executor.use` (executor.py) puts an
+`Execution` into force. The number of threads is not part of it, because it changes during a training and changes no
+bit.
 """
 
 from __future__ import annotations

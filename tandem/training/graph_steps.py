@@ -71,7 +71,7 @@ class GraphSteps:
 
         If a capture fails or a fallback is taken, the iterator ends early: the caller takes the other steps eagerly.
         """
-        self.step.oom.run_with_fallbacks(lambda: self.start_epoch(random_draws, rates))
+        self.step.executor.run_with_fallbacks(lambda: self.start_epoch(random_draws, rates))
         # Of streamed data; resident data has no chunks, and this iterator is then not used.
         chunks = self.split.batches(random_draws.order, self.batches_per_chunk * self.settings.batch_size)
         for index in range(self.num_batches):

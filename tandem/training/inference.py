@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from tandem.training.batches import Batch
 from tandem.training.execution import autocast
-from tandem.training.oom import OomPolicy, Result
+from tandem.training.executor import Executor, Result
 from tandem.training.step import Loss
 
 
@@ -19,7 +19,7 @@ def validate(
     loss: Loss,
     predict: Callable[[Tensor, Tensor], Tensor],
     precision: str,
-    oom: OomPolicy,
+    executor: Executor,
 ) -> tuple[Tensor, Tensor]:
     """Returns the mean loss over the sequences, as a scalar on the device, and their predictions (N, ...) in order.
 
@@ -33,27 +33,29 @@ def validate(
         return loss(outputs, part) * len(part), predict(outputs, part.mask)
 
     for batch in batches:
-        for summed, predicted in for_each_part(batch, evaluate, oom):
+        for summed, predicted in for_each_part(batch, evaluate, executor):
             total = summed if total is None else total + summed
             predictions.append(predicted)
         count += len(batch)
     assert total is not None, "a validation without a batch"
-    return total / count, oom.concatenate(predictions)
+    return total / count, executor.concatenate(predictions)
 
 
 @torch.no_grad()
-def predict_outputs(model: nn.Module, batches: Iterator[Batch], oom: OomPolicy | None = None) -> Tensor:
+def predict_outputs(model: nn.Module, batches: Iterator[Batch], executor: Executor | None = None) -> Tensor:
     """Returns the model's outputs (N, ...) for all sequences, in the batches' order, on the device."""
     model.eval()
-    oom = oom or OomPolicy()
-    outputs = [for_each_part(batch, partial(forward, model), oom) for batch in batches]
-    return oom.concatenate([part for parts in outputs for part in parts])
+    executor = executor or Executor()
+    outputs = [for_each_part(batch, partial(forward, model), executor) for batch in batches]
+    return executor.concatenate([part for parts in outputs for part in parts])
 
 
-def for_each_part(batch: Batch, compute: Callable[[Batch], Result], oom: OomPolicy) -> list[Result]:
+def for_each_part(batch: Batch, compute: Callable[[Batch], Result], executor: Executor) -> list[Result]:
     """Return the result of `compute` for the batch, or for each of its parts if memory has run out."""
-    return oom.run_with_fallbacks(
-        lambda: [compute(part) for part in batch.micro_batches(oom.execution.num_eval_parts)], "evaluation", len(batch)
+    return executor.run_with_fallbacks(
+        lambda: [compute(part) for part in batch.micro_batches(executor.execution.num_eval_parts)],
+        "evaluation",
+        len(batch),
     )
 
 

@@ -1,6 +1,6 @@
 """All random numbers of an epoch: the batch order, the augmentation, and the decoder's teacher forcing mask.
 
-They come from a seeded generator on the CPU, so every device, data location and execution mode uses the same batches.
+They come from a seeded generator on the CPU, so every device, data location and step execution uses the same batches.
 `RandomDraws.apply_to` applies them to a batch, on the batch's device.
 
 The augmentation is a random change of a training sequence that preserves its class. It assumes only that features come

@@ -23,8 +23,8 @@ from tandem.models.kernels import dropout
 from tandem.tasks import Task
 from tandem.training.batches import Batch
 from tandem.training.execution import Execution
+from tandem.training.executor import Executor
 from tandem.training.loop import take_step
-from tandem.training.oom import OomPolicy
 from tandem.training.workers import ALONE, Workers, gradient_sync
 
 Loss = Callable[[Tensor, Batch], Tensor]  # (outputs, their batch) -> mean over its sequences
@@ -33,15 +33,15 @@ Loss = Callable[[Tensor, Batch], Tensor]  # (outputs, their batch) -> mean over 
 class Step:
     """`step(batch)` updates the weights and returns the loss, summed over the sequences, as a scalar on the device.
 
-    It executes as `oom.execution` says. With `graphs`, `GraphSteps` (graph_steps.py) captures `take_step` (loop.py) and
-    replays it; `step(batch)` takes the warm-ups. Without, or after the graphs are given up, `step(batch)` takes every
+    It executes as `executor.execution` says. With `graphs`, `GraphSteps` (graph_steps.py) captures and replays `take_step`
+    (loop.py), and `step(batch)` takes the warm-ups. Without, or after the graphs are given up, `step(batch)` takes every
     step.
     """
 
     def __init__(
-        self, model: nn.Module, loss: Loss, optimizer: torch.optim.Optimizer, oom: OomPolicy, max_grad_norm: float
+        self, model: nn.Module, loss: Loss, optimizer: torch.optim.Optimizer, executor: Executor, max_grad_norm: float
     ) -> None:
-        self.model, self.loss, self.optimizer, self.oom = model, loss, optimizer, oom
+        self.model, self.loss, self.optimizer, self.executor = model, loss, optimizer, executor
         self.weights = list(model.parameters())
         self.max_grad_norm = max_grad_norm
         self.scaler = self.new_scaler()  # checkpoints contain its state
@@ -55,12 +55,12 @@ class Step:
 
     @property
     def execution(self) -> Execution:
-        return self.oom.execution
+        return self.executor.execution
 
     @property
     def graphs(self) -> Graphs | None:
         """What captures steps; None if they are eager or compiled."""
-        return self.oom.graphs
+        return self.executor.graphs
 
     @property
     def kernels_used(self) -> set[str]:
@@ -71,7 +71,7 @@ class Step:
         """Sum the gradients of all workers in every later step."""
         self.workers = workers
         self.forward = workers.wrap(self.model, self.execution.device.torch)
-        self.oom.use(replace(self.execution, num_workers=workers.count))
+        self.executor.use(replace(self.execution, num_workers=workers.count))
 
     def set_rate(self, rate: float) -> None:
         """Set the learning rate of the next step."""
@@ -95,14 +95,14 @@ class Step:
 
         if self.execution.num_workers > 1:  # the others would wait for a step that this one repeats: all end
             return attempt()
-        return self.oom.run_with_fallbacks(attempt, "step", len(batch))
+        return self.executor.run_with_fallbacks(attempt, "step", len(batch))
 
     def trial(self, execution: Execution) -> "Step":
         """A step with the same weights and optimizer that executes like this, for measurements. If memory runs out, it
         raises.
         """
         other = copy.copy(self)
-        other.oom = OomPolicy(execution, may_fall_back=False)
+        other.executor = Executor(execution, may_fall_back=False)
         if self.graphs and other.graphs:
             other.graphs.pool = self.graphs.pool  # one step runs at a time, so they can use the same memory
         other.scaler = other.new_scaler()
@@ -113,7 +113,7 @@ class Step:
         return torch.amp.GradScaler(self.execution.device.torch.type, enabled=self.execution.precision == "fp16")
 
     def repeated(self, batch: Batch) -> Callable[[], None]:
-        """Returns a function that takes a step on this batch in the training's execution mode, for measurements."""
+        """Returns a function that takes a step on this batch as the training does, for measurements."""
         key = object()
 
         def step() -> None:
@@ -151,7 +151,7 @@ class Step:
 
     def give_up_graph(self, error: RuntimeError) -> None:
         """Take eager steps from now on, or raise `error` if a graph has no part in it. No step is lost."""
-        self.oom.give_up_graph(error)
+        self.executor.give_up_graph(error)
         self.clear()
 
 

@@ -20,9 +20,9 @@ from tandem.tasks import Task, score_of
 from tandem.training import inference
 from tandem.training.batches import Batch, Split, batches_of, sequential_indices
 from tandem.training.execution import Execution, requested
+from tandem.training.executor import Executor, advice
 from tandem.training.graph_steps import GraphSteps
 from tandem.training.loop import Epoch, take_steps, train_epoch
-from tandem.training.oom import OomPolicy, advice
 from tandem.training.optimizer import AdamW, learning_rates
 from tandem.training.random_draws import RandomDraws, draw_epoch, sha256_of, uses_teacher_forcing
 from tandem.training.saved_network import PREDICTION_BATCH
@@ -45,7 +45,7 @@ class Trainer:
         execution = requested(settings, self.device, model)
         execution = replace(execution, data_location="device" if is_resident else "host")
         is_graph = execution.step == "graph"
-        self.oom = OomPolicy(execution, model, (train, val), advice(self.device, settings.precision))
+        self.executor = Executor(execution, model, (train, val), advice(self.device, settings.precision))
         self.optimizer = AdamW(
             # A model that fits itself may have buffers alone, and AdamW refuses an empty list.
             [*model.parameters()] or [nn.Parameter(torch.zeros(0, device=self.device.torch))],
@@ -56,7 +56,7 @@ class Trainer:
             capturable=is_graph,
         )
         loss = loss_of(task, settings.label_smoothing)
-        self.step = Step(model, loss, self.optimizer, self.oom, settings.max_grad_norm)
+        self.step = Step(model, loss, self.optimizer, self.executor, settings.max_grad_norm)
         if not self.device.is_accelerator and settings.kernels == "auto" and execution.step != "compile":
             ordered.use_in(model)
         self.rates = learning_rates(settings, self.steps_per_epoch * settings.epochs)
@@ -83,8 +83,8 @@ class Trainer:
 
     @property
     def execution(self) -> Execution:
-        """How steps are executed now. `oom` replaces it."""
-        return self.oom.execution
+        """How steps are executed now. `executor` replaces it."""
+        return self.executor.execution
 
     @property
     def steps_per_epoch(self) -> int:
@@ -111,14 +111,14 @@ class Trainer:
         other = copy.copy(self)
         other.settings = replace(self.settings, batch_size=batch_size or self.settings.batch_size)
         other.step = self.step.trial(replace(self.execution, **changes))
-        other.oom, other.graph_steps = other.step.oom, None
+        other.executor, other.graph_steps = other.step.executor, None
         other.norms = self.norms.new_full((other.steps_per_epoch,), math.nan)
         other.threads = ThreadTuner([self.threads.number])
         return other
 
     def observe(self, on_progress: Callable[[int, int, str], None], on_fallback: Callable[[list[str]], object]) -> None:
         """Call `on_progress` while an epoch without steps runs, and `on_fallback` after each fallback."""
-        self.on_progress, self.oom.on_fallback = on_progress, on_fallback
+        self.on_progress, self.executor.on_fallback = on_progress, on_fallback
 
     def train_epochs(self, on_epoch: Callable[[Epoch], None], num_epochs: int | None = None) -> None:
         """Train until `num_epochs` are done (default: all), and call `on_epoch` after each epoch."""
@@ -166,7 +166,7 @@ class Trainer:
         if self.step.graphs is None:
             self.graph_steps = None  # frees the chunk of streamed data
         elif self.graph_steps is None or self.graph_steps.graphs is not self.step.graphs:
-            self.graph_steps = self.oom.run_with_fallbacks(
+            self.graph_steps = self.executor.run_with_fallbacks(
                 lambda: GraphSteps(self.step, self.train_split, self.settings, self.total, self.norms)
             )
         return self.graph_steps
@@ -179,10 +179,10 @@ class Trainer:
     def batches(self, random_draws: RandomDraws, num_done: int = 0) -> Iterator[Batch]:
         """The epoch's batches after the first `num_done`."""
         size = self.settings.batch_size
-        random_draws = self.oom.run_with_fallbacks(partial(random_draws.to, self.device.torch))
+        random_draws = self.executor.run_with_fallbacks(partial(random_draws.to, self.device.torch))
         order, change = random_draws.order[num_done * size :], partial(random_draws.apply_to, settings=self.settings)
         if self.workers.count == 1:
-            return batches_of(self.train_split, order, size, self.oom, change)
+            return batches_of(self.train_split, order, size, self.executor, change)
         return self.own_shares(order, change)
 
     def own_shares(self, order: torch.Tensor, change: Callable[[Batch], Batch]) -> Iterator[Batch]:
@@ -194,7 +194,7 @@ class Trainer:
                 shares = shares_of(size, self.execution.grad_accum_steps, self.workers.rank, self.workers.count)
                 own = own_rows(rows, size, shares)
                 num_processed = sum(share.num_processed for share in shares)
-                for batch in batches_of(self.train_split, own, num_processed, self.oom, change):
+                for batch in batches_of(self.train_split, own, num_processed, self.executor, change):
                     yield replace(batch, shares=shares)
 
     def add_memory_of_graphs(self, training: Measurement) -> None:
@@ -207,11 +207,11 @@ class Trainer:
         rows, num_val = self.workers.part_of(sequential_indices(self.val_split)), len(self.val_split)
         loss, predictions = inference.validate(
             self.model,
-            batches_of(self.val_split, rows, PREDICTION_BATCH, self.oom),
+            batches_of(self.val_split, rows, PREDICTION_BATCH, self.executor),
             loss_of(self.task, label_smoothing=0.0),
             self.task.predict,
             self.execution.precision,
-            self.oom,
+            self.executor,
         )
         return self.workers.mean(loss, num_val), self.workers.gather(predictions, num_val)
 
@@ -267,7 +267,7 @@ class Trainer:
 
         torch computes on the device of its operands and never moves them. This check runs once per epoch, untimed.
         """
-        batch = next(batches_of(self.val_split, sequential_indices(self.val_split)[:1], 1, self.oom))
+        batch = next(batches_of(self.val_split, sequential_indices(self.val_split)[:1], 1, self.executor))
         devices = {tensor.device.type for tensor in (*self.model.parameters(), batch.values, batch.targets, outputs)}
         if devices != {self.device.torch.type}:
             lie_on = ", ".join(sorted(devices))
@@ -312,7 +312,7 @@ class Trainer:
             "best_loss": self.best_loss,
             "optimizer": self.optimizer.state_dict(),
             "scaler": self.step.scaler.state_dict(),
-            "oom": self.oom.state(),
+            "executor": self.executor.state(),
             "threads": self.threads.kept,
             "generator": self.generator.get_state(),
             "torch_rng": self.device.random_state(),
@@ -324,7 +324,7 @@ class Trainer:
 
         A number of threads on which the result depends is set when a training is opened (context.py).
         """
-        self.oom.restore(state["oom"])
+        self.executor.restore(state["executor"])
         self.model.load_state_dict(state["model"])
         self.best_weights, self.best_loss = state["best_weights"], state["best_loss"]
         rates = [group["lr"] for group in self.optimizer.param_groups]
@@ -334,7 +334,7 @@ class Trainer:
             is_tensor = isinstance(rate, torch.Tensor)
             group["lr"] = rate.fill_(float(group["lr"])) if is_tensor else float(group["lr"])
             group["capturable"] = is_tensor
-        self.oom.drop_graphs()  # they use the optimizer's old tensors
+        self.executor.drop_graphs()  # they use the optimizer's old tensors
         self.step.scaler.load_state_dict(state["scaler"])
         self.generator.set_state(state["generator"].cpu())
         self.device.set_random_state(state["torch_rng"])

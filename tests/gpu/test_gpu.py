@@ -184,9 +184,9 @@ def test_a_training_on_a_card_too_small_for_it_says_what_it_does_and_comes_to_ne
     trainer = new_trainer("cuda", "device", folder, settings)
     leave_in_gpu(share * room)
     _, found = finish(trainer)
-    assert trainer.oom.fallbacks, f"{share:.0%} of {room:,.0f} MiB was enough"
+    assert trainer.executor.fallbacks, f"{share:.0%} of {room:,.0f} MiB was enough"
     assert share > 0.5 or trainer.execution.grad_accum_steps > 1
-    saw("; ".join(trainer.oom.fallbacks))
+    saw("; ".join(trainer.executor.fallbacks))
     assert found == pytest.approx(losses, rel=1e-3)
 
 
@@ -200,8 +200,8 @@ def test_a_graph_that_leaves_no_room_for_validation_is_let_go_before_anything_el
     train_epoch(trainer), train_epoch(trainer)
     if settings.step == "graph":
         assert (
-            trainer.oom.fallbacks[-1] == "the CUDA graph of the step is freed, and the next steps are eager"
-            and len(trainer.oom.fallbacks) <= 2
+            trainer.executor.fallbacks[-1] == "the CUDA graph of the step is freed, and the next steps are eager"
+            and len(trainer.executor.fallbacks) <= 2
         )
         assert trainer.no_graph_reasons() == {"step: graph": "memory ran out"}
     now = trainer.execution
@@ -254,6 +254,6 @@ def test_a_trial_of_a_precision_that_lacks_memory_leaves_the_training_its_graph(
         patched.setattr(auto, "cached_choices", dict)
         precision, sentence = auto.choose_precision(trainer, identity("cuda"))
     assert precision == "fp32" and "memory ran out while others were tried" in sentence
-    trainer.oom.use(replace(trainer.execution, precision=precision))
+    trainer.executor.use(replace(trainer.execution, precision=precision))
     finish(trainer)
-    assert trainer.execution.step == "graph" and not trainer.oom.fallbacks and not trainer.no_graph_reasons()
+    assert trainer.execution.step == "graph" and not trainer.executor.fallbacks and not trainer.no_graph_reasons()

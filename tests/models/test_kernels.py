@@ -274,7 +274,7 @@ def test_what_auto_tries_is_not_what_the_training_took(tmp_path, monkeypatch: py
     trainer = trainer_on(split, replace(SETTINGS, precision="auto", epochs=2))
     hardware = {**identity("cpu"), "cpu": {"cores": 1}}
     auto.resolve(trainer, hardware)
-    trainer.oom.use(replace(trainer.execution, precision="fp32"))
+    trainer.executor.use(replace(trainer.execution, precision="fp32"))
     finish(trainer)
     assert "torch's GRU" in trainer.step.kernels_used_in["bf16"]
     assert kernels.described(trainer.step.kernels_used) == "Tandem's GRU, Tandem's dropout"

@@ -17,7 +17,7 @@ from tandem.tasks import classify, detect, open_task
 from tandem.tasks.statistics import interval_of_skill
 from tandem.training.batches import Batch
 from tandem.training.execution import Execution
-from tandem.training.oom import OomPolicy
+from tandem.training.executor import Executor
 from tandem.training.random_draws import augmented, draw_augmentation, teacher_share
 from tandem.training.step import Step
 from tests import forked
@@ -323,7 +323,7 @@ def test_a_step_of_every_combination_can_be_captured(task_name: str, model_name:
             model,
             lambda outputs, batch, task=task: task.loss(outputs, batch.targets, batch.mask, 0.0),
             torch.optim.AdamW(model.parameters(), lr=rate, fused=True, capturable=True),
-            OomPolicy(Execution(device, step=execution_mode), model),
+            Executor(Execution(device, step=execution_mode), model),
             max_grad_norm=1.0,
         )
         one = Batch(values, mask, targets, rows, teacher_targets)

@@ -67,8 +67,8 @@ def uncaptured(trainer: Trainer, fails_at: int | None = None) -> Trainer:
     """The training as a GPU would do it, without its graphs."""
     for group in trainer.optimizer.param_groups:
         group["lr"] = torch.tensor(group["lr"])
-    trainer.oom.execution = replace(trainer.execution, step="graph", eager_reason="")
-    trainer.oom.graphs = Uncaptured(fails_at)  # type: ignore[assignment]
+    trainer.executor.execution = replace(trainer.execution, step="graph", eager_reason="")
+    trainer.executor.graphs = Uncaptured(fails_at)  # type: ignore[assignment]
     return trainer
 
 
@@ -133,7 +133,7 @@ def test_a_resumed_training_says_that_its_graph_was_let_go(monkeypatch: pytest.M
         begun, resumed = (uncaptured(trainer_of("classify", "gru")) for _ in range(2))
         train_epoch(begun)
         if let_go:
-            begun.oom.fall_back(*without_graph(begun.execution))
+            begun.executor.fall_back(*without_graph(begun.execution))
         resumed.restore(begun.state())
         expected = ("eager", "memory ran out") if let_go else ("graph", "")
         assert (resumed.execution.step, resumed.execution.eager_reason) == expected
@@ -154,11 +154,11 @@ def test_where_memory_runs_out_beside_a_graph_it_is_said_why_steps_are_taken_eag
 
     monkeypatch.setattr(type(CPU), "graphs", lambda device: NoRoom(), raising=False)
     other = uncaptured(trainer_of("classify", "gru"))
-    other.oom.graphs = NoRoom()
+    other.executor.graphs = NoRoom()
     assert_equal_bits(trainer_of("classify", "gru"), other)
     let_go, reason = "the CUDA graph of the step is freed, and the next steps are eager", "CUDA out of memory. Planted"
     given_up = "the step is taken eagerly instead of captured as a CUDA graph"
-    assert other.oom.fallbacks == [let_go if has_captured else given_up]
+    assert other.executor.fallbacks == [let_go if has_captured else given_up]
     assert other.execution.step == "eager"
     assert other.execution.eager_reason == ("memory ran out" if has_captured else f"the capture failed: {reason}")
 

@@ -151,11 +151,11 @@ def test_a_state_that_is_not_registered_again_is_an_error(tmp_path: Path, capfd:
 
 
 def test_memory_that_runs_out_ends_with_advice_and_no_fallback(tmp_path: Path):
-    from tandem.training.oom import OutOfMemory, translate_oom
+    from tandem.training.executor import OutOfMemory, translate_oom
 
     trainer = loop_trainer("runs_out_of_memory", folder=tmp_path)
     with pytest.raises(OutOfMemory, match="no fallback is possible here; next, .*then lower train.batch_size"):
-        with translate_oom(trainer.oom):
+        with translate_oom(trainer.executor):
             trained(trainer)
 
 

@@ -31,8 +31,8 @@ from tandem.runs.history import summarize, timing_row
 from tandem.tasks import classify
 from tandem.training.batches import Batch, Split, load_split
 from tandem.training.execution import Execution, open_device, requested
+from tandem.training.executor import Executor, OutOfMemory
 from tandem.training.loop import Epoch, train_epoch
-from tandem.training.oom import OomPolicy, OutOfMemory
 from tandem.training.step import Step
 from tandem.training.trainer import Trainer
 from tests import forked
@@ -89,9 +89,13 @@ def random_batch(num_sequences: int, num_steps: int) -> Batch:
 def step_of(model: torch.nn.Module, max_grad_norm: float = 1.0, **changed: Any) -> Step:
     task = classify.Task({"classes": ["a", "b", "c"]})
     optimizer = torch.optim.AdamW(model.parameters(), fused=True)
-    oom = OomPolicy(replace(requested(SETTINGS, CPU, model), **changed), model)
+    executor = Executor(replace(requested(SETTINGS, CPU, model), **changed), model)
     return Step(
-        model, lambda outputs, batch: task.loss(outputs, batch.targets, batch.mask, 0.0), optimizer, oom, max_grad_norm
+        model,
+        lambda outputs, batch: task.loss(outputs, batch.targets, batch.mask, 0.0),
+        optimizer,
+        executor,
+        max_grad_norm,
     )
 
 
@@ -113,13 +117,17 @@ def train_on(path: str, at_load: float | None, at_first_step: float | None) -> d
     trainer = Trainer(network, split, val, settings, classify.Task({"classes": ["a", "b", "c"]}))
     if at_load is not None:
         leave(at_load)
-    trainer.oom.make_resident()
+    trainer.executor.make_resident()
     network.train()
     for number, batch in enumerate(islice(trainer.training_batches(), 24)):
         if number == 0 and at_first_step is not None:
             leave(at_first_step)
         trainer.step(batch)
-    return {"weights": digest(network), "parts": trainer.execution.grad_accum_steps, "actions": trainer.oom.fallbacks}
+    return {
+        "weights": digest(network),
+        "parts": trainer.execution.grad_accum_steps,
+        "actions": trainer.executor.fallbacks,
+    }
 
 
 @pytest.fixture(scope="module")
@@ -176,7 +184,7 @@ def one_step(share: float | None) -> dict[str, Any]:
         found = {"error": str(error)}
     under_a_limit()
     weights = [parameter.double().abs().sum().item() for parameter in step.weights]
-    return {**found, "weights": weights, "parts": step.execution.grad_accum_steps, "actions": step.oom.fallbacks}
+    return {**found, "weights": weights, "parts": step.execution.grad_accum_steps, "actions": step.executor.fallbacks}
 
 
 @pytest.mark.case(20)
@@ -215,7 +223,7 @@ def test_a_step_in_fp16_that_fails_at_its_very_end_is_taken_again_with_the_same_
 
         step.optimizer._init_group = fails_first
         step(random_batch(4, 4)), step(random_batch(4, 4))
-        assert len(step.oom.fallbacks) == num_failures
+        assert len(step.executor.fallbacks) == num_failures
         weights.append(digest(step.model))
     assert weights[0] == weights[1]
 
@@ -243,7 +251,7 @@ def test_a_step_whose_memory_runs_out_once_is_taken_again_with_the_same_bits(
     else:
         monkeypatch.setattr(torch.Tensor, "backward", planted(torch.Tensor.backward))
     weights, losses = finish(trainer)
-    assert trainer.oom.fallbacks == [FREED] and losses == expected[1]
+    assert trainer.executor.fallbacks == [FREED] and losses == expected[1]
     assert all(torch.equal(weights[name], expected[0][name]) for name in weights)
 
 
@@ -297,11 +305,11 @@ def test_fallbacks_answer_the_lack_of_memory_of_every_library_and_nothing_else(e
             raise each
         return "done"
 
-    oom = OomPolicy(Execution(CPU))
+    executor = Executor(Execution(CPU))
     assert is_out_of_memory(error) == is_lack
     with nullcontext() if is_lack else pytest.raises(type(error)):
-        assert oom.run_with_fallbacks(work) == "done"
-    assert oom.fallbacks == ([FREED] if is_lack else [])
+        assert executor.run_with_fallbacks(work) == "done"
+    assert executor.fallbacks == ([FREED] if is_lack else [])
 
 
 # ---------------------------------------------------------------------------------------------------------------------

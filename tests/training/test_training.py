@@ -130,8 +130,8 @@ def test_tf32_on_a_cpu_is_computed_and_recorded_as_fp32(tmp_path: Path):
     _, losses = finish(new_trainer("cpu", "device", tmp_path, replace(SETTINGS, precision="fp32")))
     trainer = new_trainer("cpu", "device", tmp_path, replace(SETTINGS, precision="tf32"))
     state = trainer.state()
-    assert trainer.execution.precision == state["oom"]["execution"]["precision"] == "fp32"
-    state["oom"]["execution"]["precision"] = "tf32"  # of a checkpoint that a GPU has saved
+    assert trainer.execution.precision == state["executor"]["execution"]["precision"] == "fp32"
+    state["executor"]["execution"]["precision"] = "tf32"  # of a checkpoint that a GPU has saved
     trainer.restore(state)
     assert trainer.execution.precision == "fp32" and torch.get_float32_matmul_precision() == "highest"
     assert finish(trainer)[1] == losses

@@ -1,14 +1,15 @@
-"""What a training or an evaluation does when memory runs out. It tries these fallbacks, in this order:
+"""`Executor` holds the execution of a training or an evaluation (execution.py), and replaces it when memory runs out. It
+tries these fallbacks, in this order:
 
 1. Free the memory that Python and the allocators cache.
 2. Drop the CUDA graph. Its memory pool is separate from that of eager work, such as validation.
 3. Read the data from its packed file instead of holding it on the device. The batches and all results stay the same.
 4. Use smaller micro-batches (gradient accumulation), down to single sequences. A step still uses the same batch; its
-   result is equal within rounding.
+   result is equal within rounding. In an evaluation: smaller parts of its batches.
 5. Recompute activations instead of storing them, if the model supports it (Chen et al. 2016, arXiv:1604.06174).
 6. Raise `OutOfMemory`, which lists what the user can do, in the recommended order.
 
-`cheaper` (execution.py) has this order; `OomPolicy` puts what it returns into force. A fallback stays active for the
+`cheaper` (execution.py) has this order; `Executor` puts what it returns into force. A fallback stays active for the
 rest of the training. It is printed, saved in the checkpoint and tagged in MLflow. The weights change only at the end of
 a step, so a step that ran out of memory can be repeated.
 """
@@ -60,7 +61,7 @@ def advice(device: Device, precision: str = "") -> list[str]:
     return left
 
 
-class OomPolicy:
+class Executor:
     """The present execution of a training or an evaluation. If memory runs out, it puts a cheaper one into force."""
 
     def __init__(
@@ -188,11 +189,11 @@ class OomPolicy:
 
 
 @contextmanager
-def translate_oom(oom: OomPolicy) -> Iterator[None]:
+def translate_oom(executor: Executor) -> Iterator[None]:
     """Convert out-of-memory errors of the body, which has no fallback, to OutOfMemory."""
     try:
         yield
     except Exception as error:
         if isinstance(error, OutOfMemory) or not is_out_of_memory(error):
             raise
-        raise OutOfMemory(shorten(error), oom.fallbacks, oom.advice) from None
+        raise OutOfMemory(shorten(error), executor.fallbacks, executor.advice) from None
