@@ -1,5 +1,5 @@
-"""`Executor` holds the execution of a training or an evaluation (execution.py), and replaces it when memory runs out. It
-tries these fallbacks, in this order:
+"""`Executor` holds the execution of a training or an evaluation, and replaces it when memory runs out. It tries these
+fallbacks, in this order:
 
 1. Free the memory that Python and the allocators cache.
 2. Drop the CUDA graph. Its memory pool is separate from that of eager work, such as validation.

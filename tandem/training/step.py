@@ -33,9 +33,9 @@ Loss = Callable[[Tensor, Batch], Tensor]  # (outputs, their batch) -> mean over 
 class Step:
     """`step(batch)` updates the weights and returns the loss, summed over the sequences, as a scalar on the device.
 
-    It executes as `executor.execution` says. With `graphs`, `GraphSteps` (graph_steps.py) captures and replays `take_step`
-    (loop.py), and `step(batch)` takes the warm-ups. Without, or after the graphs are given up, `step(batch)` takes every
-    step.
+    It executes as `executor.execution` says. With `graphs`, `GraphSteps` (graph_steps.py) captures and replays
+    `take_step` (loop.py), and `step(batch)` takes the warm-ups. Without, or after the graphs are given up,
+    `step(batch)` takes every step.
     """
 
     def __init__(
