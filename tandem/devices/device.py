@@ -51,6 +51,9 @@ class Device:
 
         self.torch = torch.device("cpu")
 
+    def __repr__(self) -> str:
+        return str(self.torch)
+
     @classmethod
     def name(cls) -> str:
         """`cpu`, `cuda`: as in params.yaml."""
