@@ -62,8 +62,9 @@ def main() -> None:
     is_in_place = "DVC_EXP_NAME" in os.environ and files.HOME == files.ROOT
     if is_in_place:
         # DVC leaves in git's index the time and size of the params.yaml that it has written. If the committed one has
-        # the same size, git takes them for equal, and `git checkout` does nothing, until the time is another one.
-        os.utime(files.ROOT / "params.yaml")
+        # the same size, git takes them for equal, and `git checkout` does nothing, until the time is another second.
+        written = (files.ROOT / "params.yaml").stat()
+        os.utime(files.ROOT / "params.yaml", ns=(written.st_atime_ns, written.st_mtime_ns - 2 * 10**9))
     if refusal := provenance.refusal():  # said before hours of training
         print(f"warning: {refusal}; until then, a training records no commit and cannot be verified", flush=True)
     try:

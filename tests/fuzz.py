@@ -18,6 +18,7 @@ import torch
 from flows import dvc_run, repro, ui, verify
 from stages import compare
 from tandem import closure, files
+from tandem.devices.names import kind_of
 from tandem.comparing import published
 from tandem.params.loading import load_params, load_workload
 from tandem.params.own_components import modules_of
@@ -31,7 +32,7 @@ from tandem.training.saved_network import load_network
 RUNS = files.runs_dir("tiny", "cpu")
 TRAINED = RUNS / "train/result/0"
 PACKED, PREPARED = files.packed_dir("tiny", "cpu"), files.prepared_dir("tiny")
-CPU = torch.device("cpu")
+CPU = kind_of("cpu")()
 CHECKPOINT = checkpoint.Checkpoint.of("tiny", "cpu", {"seed": 0})
 RUN_DIR = run_dir.RUNS / ("a" * 32)
 
