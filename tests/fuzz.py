@@ -18,8 +18,8 @@ import torch
 from flows import dvc_run, repro, ui, verify
 from stages import compare
 from tandem import closure, files
-from tandem.devices.names import kind_of
 from tandem.comparing import published
+from tandem.devices.names import kind_of
 from tandem.params.loading import load_params, load_workload
 from tandem.params.own_components import modules_of
 from tandem.params.parsing import one_line
