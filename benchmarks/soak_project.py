@@ -72,15 +72,15 @@ class Project:
         """Copy this project's files, with a short training of one workload that is ready to start."""
         shutil.rmtree(self.path, ignore_errors=True)
         copy_project(self.path)
-        train = self.path / "stages/train.py"
-        code = train.read_text()
+        recorder = self.path / "tandem/tracking/recorder.py"
+        code = recorder.read_text()
         for line in ("CHECKPOINT_SECONDS = 10.0", "CHECKPOINT_SHARE = 0.01"):
             assert line in code, line
         code = code.replace("CHECKPOINT_SECONDS = 10.0", f"CHECKPOINT_SECONDS = {CHECKPOINT_SECONDS}")
-        train.write_text(code.replace("CHECKPOINT_SHARE = 0.01", "CHECKPOINT_SHARE = 1.0"))
+        recorder.write_text(code.replace("CHECKPOINT_SHARE = 0.01", "CHECKPOINT_SHARE = 1.0"))
         shorten(self.path, workload)
         commit(self.path)
-        self.succeed("dvc", "repro", f"preload@{workload}-cpu")
+        self.succeed("dvc", "repro", f"preload@{workload}-cpu", f"baseline@{workload}")
         self.succeed(sys.executable, "-m", "tandem.tracking.publisher", "open")
 
     def hashes(self) -> dict[str, str]:
