@@ -334,19 +334,19 @@ def labelled_ids(columns: TableColumns) -> list[str]:
 
 def likeliest_step(columns: TableColumns, sequence: str) -> tuple[str | None, str]:
     """The likeliest step; None if there is none. Of two signals that increase, the user says which one is a clock."""
-    found = [*find_steps(columns, sequence)]
-    if not found:
-        return None, ""
-    first, others = found[0][0], [column for column, _ in found[1:] if columns.kinds[column] != "time"]
-    if others and columns.kinds[first] != "time" and not named(STEP_NAMES, [first]):
-        if not is_even(columns, sequence, first) and not named(STEP_NAMES, others):
-            options = " or ".join(f"--step {shlex.quote(column)}" for column in (first, *others))
-            raise CommandError(
-                f"{columns.name}: {shortened([first, *others])} increase in every sequence, none in equal steps, so "
-                f"each may be the step; give {options}; the others are features then",
-                NO_ANSWER,
-            )
-    return found[0]
+    found = find_steps(columns, sequence)
+    step, why = next(found, (None, ""))
+    if step is None or columns.kinds[step] == "time" or named(STEP_NAMES, [step]):
+        return step, why
+    others = [column for column, _ in found]
+    if others and not is_even(columns, sequence, step):
+        options = " or ".join(f"--step {shlex.quote(column)}" for column in (step, *others))
+        raise CommandError(
+            f"{columns.name}: {shortened([step, *others])} increase in every sequence, none in equal steps, so "
+            f"each may be the step; give {options}; the others are features then",
+            NO_ANSWER,
+        )
+    return step, why
 
 
 def find_steps(columns: TableColumns, sequence: str, of: Sequence[str] | None = None) -> Iterator[Choice]:
@@ -354,9 +354,7 @@ def find_steps(columns: TableColumns, sequence: str, of: Sequence[str] | None = 
     the likeliest first: by name, then times, then what increases in equal steps, as a clock and a counter do, and the
     same in every sequence, then other numbers.
     """
-    codes = columns.codes(sequence)
-    order = np.argsort(codes, kind="stable")
-    same = codes[order][1:] == codes[order][:-1]
+    order, same = together(columns, sequence)
     candidates = columns.of_kind("whole", "time", "number", exclude=[sequence]) if of is None else [*of]
     names, unnamed = named(STEP_NAMES, candidates), []
     for column in dict.fromkeys((*names, *candidates)):
@@ -380,16 +378,24 @@ def likelihood_of_a_clock(columns: TableColumns, sequence: str, column: str) -> 
         return 0
     if not is_even(columns, sequence, column):
         return 4 if columns.kinds[column] == "number" else 3
-    codes = columns.codes(sequence)
-    starts = columns.numbers(column).to_numpy()[np.unique(codes, return_index=True)[1]]
+    order, same = together(columns, sequence)
+    starts = columns.numbers(column).to_numpy()[order][np.r_[True, ~same]]
     return 1 if (starts == starts[0]).all() else 2
+
+
+def together(columns: TableColumns, sequence: str) -> tuple[np.ndarray, np.ndarray]:
+    """The order (R,) that puts a sequence's rows together as they follow in the file, and whether each two neighbours
+    in it are of one sequence (R - 1,).
+    """
+    codes = columns.codes(sequence)
+    order = np.argsort(codes, kind="stable")
+    return order, codes[order][1:] == codes[order][:-1]
 
 
 def is_even(columns: TableColumns, sequence: str, column: str) -> bool:
     """Whether the numbers increase by the same amount from row to row, in all sequences; jumps of a few are gaps."""
-    codes = columns.codes(sequence)
-    order = np.argsort(codes, kind="stable")
-    distances = np.diff(columns.numbers(column).to_numpy()[order])[np.diff(codes[order]) == 0]
+    order, same = together(columns, sequence)
+    distances = np.diff(columns.numbers(column).to_numpy()[order])[same]
     return bool((np.abs(distances / np.median(distances) - 1) < UNEVEN).mean() > 0.9)
 
 
