@@ -19,6 +19,7 @@ from tandem.data.arrays import Sequences, listed, make_features
 from tandem.data.resampling import resampling
 from tandem.data.splits import SPLITS
 from tandem.data.tables import SPLIT_COLUMN, SPLIT_WORDS, RawTable, factorize, raise_if_any, read_numbers, value_type
+from tandem.data.times import COMPACT_DATE
 from tandem.params.schema import NO_GROUPS, Columns, columns_of
 
 NO_EVENT = "none"  # the label of a step without an event; an empty cell means the same
@@ -27,6 +28,13 @@ SEEN = " seen"  # at the end of the name of a feature that says where another on
 UNKNOWN = "words that are no categories"  # in a remark that `tandem predict` shows too
 GOES_BACK = "goes back"  # in a remark that `tandem predict` shows too
 SHORTEST_IN_ORDER = 3  # rows of a sequence that may be in any order by chance
+HOUR_MINUTE = r"([01]\d|2[0-3])[0-5]\d"
+# The number of digits of a time that is written as a number -> pandas' form, and what it looks like.
+TIMES_IN_DIGITS = {
+    8: ("%Y%m%d", COMPACT_DATE),
+    12: ("%Y%m%d%H%M", f"{COMPACT_DATE[:-1]}{HOUR_MINUTE}$"),
+    14: ("%Y%m%d%H%M%S", f"{COMPACT_DATE[:-1]}{HOUR_MINUTE}[0-5]\\d$"),
+}
 OTHER_RATE = 1.5  # times as long from row to row: recorded at another rate
 
 
@@ -190,20 +198,16 @@ def digits_of_times(step: np.ndarray, name: str) -> str:
     """A sentence if every number of the column `name` is a time written in digits, such as 20240131 or 20240131095955;
     else empty. As numbers, two seconds or days would be far apart where a minute or a month ends.
     """
-    if not len(step) or (step.dtype.kind == "f" and (step % 1 != 0).any()):
+    first = f"{step[0]:.0f}" if len(step) else ""
+    form, pattern = TIMES_IN_DIGITS.get(len(first), ("", ""))
+    if not pattern or not re.match(pattern, first) or (step % 1 != 0).any():
         return ""
-    for form, num in (("%Y%m%d", 0), ("%Y%m%d%H%M", 2), ("%Y%m%d%H%M%S", 3)):
-        dates = step // 100**num
-        year, month, day = dates // 10000, dates // 100 % 100, dates % 100
-        is_date = (year >= 1900) & (year <= 2100) & (month >= 1) & (month <= 12) & (day >= 1) & (day <= 31)
-        parts = [step // 100**place % 100 for place in range(num)]  # the smallest first
-        if is_date.all() and all((part < (24 if at == num - 1 else 60)).all() for at, part in enumerate(parts)):
-            return (
-                f"column {name!r} holds numbers like {int(step[0])}, which are times as well as numbers; write times: "
-                f"table[{name!r}] = pandas.to_datetime(table[{name!r}], format='{form}'); or number the rows of each "
-                "sequence"
-            )
-    return ""
+    if not pc.all(pc.match_substring_regex(pa.array(step).cast(pa.int64()).cast(pa.string()), pattern)).as_py():
+        return ""
+    return (
+        f"column {name!r} holds numbers like {first}, which are times as well as numbers; write times: "
+        f"table[{name!r}] = pandas.to_datetime(table[{name!r}], format='{form}'); or number the rows of each sequence"
+    )
 
 
 def remarks_about_wraps(codes: np.ndarray, step: np.ndarray, name: str) -> list[str]:
