@@ -53,7 +53,6 @@ from tandem.training import inference
 from tandem.training.batches import Split, sequential_indices
 from tandem.training.context import make_trainer
 from tandem.training.execution import CPU, open_device
-from tandem.training.loop import train_epoch
 from tandem.training.saved_network import PREDICTION_BATCH
 
 METHODS = Path(__file__).with_name("peer_methods.py")
@@ -147,7 +146,7 @@ def train(block: Workload, seed: int, prepared: Prepared) -> Trained:
     trainer = make_trainer(splits["train"], splits["val"], settings, shape, task, seed)
     start = time.perf_counter()
     while trainer.epochs_done < settings.epochs:
-        train_epoch(trainer)
+        trainer.train_epoch()
     seconds = time.perf_counter() - start
     if block.evaluate.weights == "best":
         trainer.model.load_state_dict(trainer.best_weights)

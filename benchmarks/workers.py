@@ -27,7 +27,7 @@ from tandem import files
 from tandem.command import count
 from tandem.devices.hardware import detect_hardware, usable_cores
 from tandem.devices.names import KINDS, is_accelerator, started_by_launcher
-from tandem.training.loop import take_step
+from tandem.training.step import take_step
 
 if TYPE_CHECKING:
     from tandem.training.trainer import Trainer

@@ -43,7 +43,6 @@ from tandem.training import auto
 from tandem.training.checkpoint import Checkpoint
 from tandem.training.context import RunContext, open_trainer, stop_on_out_of_memory
 from tandem.training.executor import OutOfMemory
-from tandem.training.loop import train_epoch
 from tandem.training.trainer import Trainer
 from tandem.training.workers import Workers, process_group, workers_sentence
 
@@ -224,7 +223,7 @@ def run_other_worker(workload: str, device: str, seed: str) -> None:
                 return
             workers.cpu_seconds_of_others()
             while trainer.epochs_done < context.settings.epochs:
-                train_epoch(trainer)
+                trainer.train_epoch()
                 if trainer.epochs_done < context.settings.epochs and workers.any(interruption.stop_requested):
                     return  # interrupted: the first worker saves the checkpoint
             workers.cpu_seconds_of_others()

@@ -4,7 +4,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tandem.params.schema import Augment, Train
-from tandem.training.loop import train_epoch
 from tests.networks import GRU, Transformer
 
 if TYPE_CHECKING:
@@ -114,5 +113,5 @@ def finish(trainer: "Trainer") -> tuple[dict[str, "Tensor"], list[float]]:
     """Train to the end: the weights, and the training loss of each epoch."""
     losses = []
     while trainer.epochs_done < trainer.settings.epochs:
-        losses.append(train_epoch(trainer).train_loss)
+        losses.append(trainer.train_epoch().train_loss)
     return {name: tensor.cpu() for name, tensor in trainer.model.state_dict().items()}, losses

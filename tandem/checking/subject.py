@@ -24,7 +24,6 @@ from tandem.parts import Part
 from tandem.tasks import Task, open_task
 from tandem.training.context import make_trial, read_training, smallest_part
 from tandem.training.execution import open_device
-from tandem.training.loop import train_epoch
 from tandem.training.trainer import Trainer, snapshot
 
 CURRENT = "the prepared data is current"
@@ -99,7 +98,7 @@ def train(trainer: Trainer) -> tuple[list[float], dict[str, Tensor]]:
     """Train to the end. Returns the training loss of each epoch and the final weights."""
     losses = []
     while trainer.epochs_done < trainer.settings.epochs:
-        losses.append(train_epoch(trainer).train_loss)
+        losses.append(trainer.train_epoch().train_loss)
     return losses, snapshot(trainer.model)
 
 

@@ -10,7 +10,7 @@ from tandem.checking import Finding
 from tandem.checking.outputs import OTHER
 from tandem.checking.subject import BATCH_SIZE, ROUNDING, Subject, relative_difference, train
 from tandem.training.context import small_batch_refusal
-from tandem.training.loop import take_step, train_epoch
+from tandem.training.step import take_step
 
 MAX_NAMED = 4  # parameters
 NUM_GRADIENTS = 3  # steps in which every parameter must get a gradient; a last layer of zeros passes none at first
@@ -36,7 +36,7 @@ def repeatability(subject: Subject) -> Finding:
 def resume(subject: Subject) -> Finding:
     """A training that is resumed after an epoch gives the bits of an uninterrupted one."""
     first, saved = subject.trainer(), io.BytesIO()
-    losses = [train_epoch(first).train_loss]
+    losses = [first.train_epoch().train_loss]
     torch.save(first.state(), saved)
     saved.seek(0)
     second = subject.trainer()

@@ -39,9 +39,8 @@ from tandem.training.batches import sequential_indices
 from tandem.training.context import RunContext, open_trainer
 from tandem.training.execution import Execution
 from tandem.training.executor import Executor, OutOfMemory, translate_oom
-from tandem.training.loop import Epoch
 from tandem.training.saved_network import PREDICTION_BATCH
-from tandem.training.trainer import Trainer, snapshot
+from tandem.training.trainer import Epoch, Trainer, snapshot
 
 
 def main(arguments: list[str]) -> int:

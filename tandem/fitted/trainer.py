@@ -13,9 +13,8 @@ from tandem.models import kernels
 from tandem.params.schema import Train
 from tandem.tasks import Task
 from tandem.training.batches import Split
-from tandem.training.loop import Epoch
 from tandem.training.random_draws import RandomDraws
-from tandem.training.trainer import Trainer
+from tandem.training.trainer import Epoch, Trainer
 
 NO_STEPS = "a fit in closed form takes no steps"
 
@@ -35,15 +34,15 @@ class FittedTrainer(Trainer):
     def last_rate(self) -> None:
         return None
 
-    def steps_of(self, random_draws: RandomDraws) -> Iterator[int]:
+    def take_steps(self, random_draws: RandomDraws) -> Iterator[int]:
         """Fit the model: the only step of its epoch."""
         self.fit.on_progress = self.on_progress
         with kernels.noted_in(self.step.kernels_used):
             self.total = self.fit.fit(random_draws.order)
         yield len(self.train_split)
 
-    def end_epoch(self, training: Measurement, validation: Measurement, *others: Any) -> Epoch:
-        epoch = super().end_epoch(training, validation, *others)
+    def end_epoch(self, training: Measurement, *others: Any) -> Epoch:
+        epoch = super().end_epoch(training, *others)
         with measure(self.device) as refit:
             self.fit.refit()
         training.add(refit)

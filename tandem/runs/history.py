@@ -16,7 +16,7 @@ from tandem.devices.names import is_accelerator
 from tandem.runs.quantities import EPOCH_METRICS, QUANTITIES, REDUCE
 
 if TYPE_CHECKING:
-    from tandem.training.loop import Epoch
+    from tandem.training.trainer import Epoch
 
 NOT_TIMED = "trained together with other seeds, so not measured"  # the stage `replicate`
 

@@ -1,7 +1,7 @@
 """The measured quantities of a training, a line for each. Its records, MLflow's metrics and tables of runs use them.
 
 A new one is a line in QUANTITIES and the place that measures it: a field of `Measurement` (tandem/machine/measure.py),
-or an entry of `Epoch.scalars` (tandem/training/loop.py).
+or an entry of `Epoch.scalars` (tandem/training/trainer.py).
 No training depends on this module, so another label or unit trains nothing again. It does not import torch.
 """
 

@@ -10,7 +10,7 @@ from tandem.progress import ProgressLine
 
 if TYPE_CHECKING:
     from tandem.machine.measure import Measurement
-    from tandem.training.loop import Epoch
+    from tandem.training.trainer import Epoch
 
 SECONDS_BETWEEN_LINES = 10.0  # within an epoch, if stderr is not a terminal
 

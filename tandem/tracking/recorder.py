@@ -17,8 +17,7 @@ from tandem.tracking.results import entries_at_end
 from tandem.tracking.run_dir import RunDir
 from tandem.training.checkpoint import Checkpoint
 from tandem.training.context import RunContext
-from tandem.training.loop import Epoch
-from tandem.training.trainer import Trainer
+from tandem.training.trainer import Epoch, Trainer
 
 # After an epoch, a checkpoint is saved if the last one is older than CHECKPOINT_SECONDS, and old enough for saving to
 # take at most CHECKPOINT_SHARE of the time.

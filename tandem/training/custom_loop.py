@@ -26,9 +26,8 @@ from tandem.tasks import Task
 from tandem.training.batches import Batch, Split, batches_of, sequential_indices
 from tandem.training.execution import autocast
 from tandem.training.executor import OutOfMemory
-from tandem.training.loop import Epoch
 from tandem.training.random_draws import RandomDraws
-from tandem.training.trainer import Trainer
+from tandem.training.trainer import Epoch, Trainer
 
 REASON = "the workload's own training loop takes the steps"
 WITHOUT = (
@@ -245,9 +244,7 @@ class LoopRun:
             raise ValueError(
                 f"epoch {ended.number} ended without its loss; call epoch.log(train_loss=..., learning_rate=...) in it"
             )
-        with measure(trainer.device) as validation:
-            found = trainer.validate()
-        self._finished = trainer.end_epoch(training, validation, *ended.logged, *found)
+        self._finished = trainer.end_epoch(training, *ended.logged, trainer.validate())
         ended.val_loss, ended.val_score = self._finished.val_loss, self._finished.val_score
 
     def close(self) -> None:

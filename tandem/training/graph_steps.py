@@ -19,9 +19,8 @@ from torch import Tensor
 from tandem.devices.graphs import NUM_WARMUPS
 from tandem.params.schema import Train
 from tandem.training.batches import TENSORS, Batch, Split
-from tandem.training.loop import take_step
 from tandem.training.random_draws import RandomDraws
-from tandem.training.step import Step
+from tandem.training.step import Step, take_step
 
 CHUNK_BYTES = 40 * 2**20  # upper limit for a chunk of streamed sequences, unless one batch is larger
 NUM_CHUNKS = 12  # an epoch has at least so many chunks: three are on the device, which may not hold the whole data

@@ -1,4 +1,4 @@
-"""One optimizer step on one batch: forward, backward, clip, update.
+"""One optimizer step: `take_step` computes the gradients of a batch and updates the weights; `Step` has what it needs.
 
 train.step in params.yaml selects how it is executed. `eager` is plain PyTorch. `graph` captures the step as a CUDA
 graph and replays it (graphs.py): one launch instead of hundreds. `compile` passes the model to torch.compile. `auto` is
@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -22,19 +23,49 @@ from tandem.models import kernels
 from tandem.models.kernels import dropout
 from tandem.tasks import Task
 from tandem.training.batches import Batch
-from tandem.training.execution import Execution
+from tandem.training.execution import Execution, autocast
 from tandem.training.executor import Executor
-from tandem.training.loop import take_step
 from tandem.training.workers import ALONE, Workers, gradient_sync
 
 Loss = Callable[[Tensor, Batch], Tensor]  # (outputs, their batch) -> mean over its sequences
+
+
+def take_step(step: "Step", batch: Batch, norm: Tensor | None = None) -> Tensor:
+    """Compute the gradients of the batch's mean loss, in `grad_accum_steps` parts, and update the weights. Return the
+    loss summed over the sequences, a scalar on the device. `norm` (1,), if given, gets the norm of the gradients before
+    they are clipped.
+
+    With several workers, the gradients are those of the mean over the sequences of all workers; the returned sum is
+    over this worker's. The weights change in the last lines, so the caller may repeat a step that fails before.
+    """
+    step.optimizer.zero_grad(set_to_none=True)
+    total: Any = None
+    parts = batch.micro_batches(step.execution.grad_accum_steps)
+    for part in parts:
+        with step.shared(part, is_last=part is parts[-1]):
+            with autocast(step.execution.precision, step.execution.device.torch), kernels.noted_in(step.kernels_used):
+                outputs = step.forward(*part.inputs()).float()
+            loss = step.loss(outputs, part)
+            # DistributedDataParallel averages over the workers; this factor makes it a sum.
+            weight = part.num_counted / batch.global_size * step.workers.count
+            step.scaler.scale(loss if weight == 1 else loss * weight).backward()
+        summed = loss.detach() * part.num_counted
+        total = summed if total is None else total + summed
+    if step.max_grad_norm:
+        step.scaler.unscale_(step.optimizer)
+        found = nn.utils.clip_grad_norm_(step.weights, step.max_grad_norm)
+        if norm is not None:
+            norm.copy_(found)
+    step.scaler.step(step.optimizer)
+    step.scaler.update()
+    return total
 
 
 class Step:
     """`step(batch)` updates the weights and returns the loss, summed over the sequences, as a scalar on the device.
 
     It executes as `executor.execution` says. With `graphs`, `GraphSteps` (graph_steps.py) captures and replays
-    `take_step` (loop.py), and `step(batch)` takes the warm-ups. Without, or after the graphs are given up,
+    `take_step`, and `step(batch)` takes the warm-ups. Without, or after the graphs are given up,
     `step(batch)` takes every step.
     """
 

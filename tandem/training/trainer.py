@@ -1,18 +1,23 @@
-"""`Trainer`: trains epoch by epoch and holds all state that a bitwise identical resume needs."""
+"""The training loop. `Trainer.train_epoch` takes the optimizer steps of an epoch, then validates.
+
+Each of its steps is `take_step` (step.py): forward, loss, backward, clip, update. An `Execution` (execution.py) says
+how: device, precision, eager or as a CUDA graph. Losses stay on the device until the epoch ends. Below the loop are the
+state that a bitwise identical resume needs, and the copies of a training that measurements use.
+"""
 
 import copy
 import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from statistics import fmean
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
 
-from tandem.machine.measure import Measurement
+from tandem.machine.measure import Measurement, measure
 from tandem.machine.threads import num_threads
 from tandem.models.kernels import ordered
 from tandem.params.schema import Train
@@ -22,7 +27,6 @@ from tandem.training.batches import Batch, Split, batches_of, sequential_indices
 from tandem.training.execution import Execution, requested
 from tandem.training.executor import Executor, advice
 from tandem.training.graph_steps import GraphSteps
-from tandem.training.loop import Epoch, take_steps, train_epoch
 from tandem.training.optimizer import AdamW, learning_rates
 from tandem.training.random_draws import RandomDraws, draw_epoch, sha256_of, uses_teacher_forcing
 from tandem.training.saved_network import PREDICTION_BATCH
@@ -30,9 +34,32 @@ from tandem.training.step import Step, loss_of
 from tandem.training.threads import ThreadTuner
 from tandem.training.workers import ALONE, Workers, own_rows, shares_of
 
+SCORED = ("targets", "mask")  # a split's tensors that a score is computed from
+
+
+class Validation(NamedTuple):
+    loss: torch.Tensor  # mean over the validation split, a scalar on the device
+    predictions: torch.Tensor  # (N, ...) on the device
+    measurement: Measurement
+
+
+@dataclass(frozen=True)
+class Epoch:
+    """The result of one epoch. Losses and score are deterministic; measurements are not."""
+
+    number: int  # from 1
+    learning_rate: float | None  # of the epoch's last step; None for a fitted model, which takes no steps
+    train_loss: float
+    val_loss: float
+    val_score: float
+    training: Measurement
+    validation: Measurement
+    digests: dict[str, str]  # sha256 of the final weights, the batch order and the random draws
+    scalars: dict[str, float] = field(default_factory=dict)  # what else it measured; tandem/runs/quantities.py
+
 
 class Trainer:
-    """Trains `model` (loop.py); `state()` and `restore()` save and load everything that an epoch changes."""
+    """Trains `model`; `state()` and `restore()` save and load everything that an epoch changes."""
 
     has_own_loop = False  # whether a function of the workload's own takes the steps
     is_fitted = False  # whether one epoch fits the model, without steps
@@ -81,6 +108,200 @@ class Trainer:
         # Gets the number done, the number of all, and what they are, while an epoch without steps runs.
         self.on_progress: Callable[[int, int, str], None] = lambda num_done, num_all, unit: None
 
+    def train_epochs(self, on_epoch: Callable[[Epoch], None], num_epochs: int | None = None) -> None:
+        """Train until `num_epochs` are done (default: all), and call `on_epoch` after each epoch."""
+        while self.epochs_done < (num_epochs or self.settings.epochs):
+            on_epoch(self.train_epoch())
+
+    def train_epoch(self) -> Epoch:
+        """Train and validate for one epoch. Both are measured, with the device synchronized at both ends of each."""
+        with self.execution.active():
+            self.begin_epoch()
+            steps, num_sequences = self.training_steps(), 0  # draws the epoch's random numbers; takes no step yet
+            with measure(self.device) as training:
+                for num_taken in steps:  # each iteration takes one optimizer step
+                    num_sequences += num_taken
+                train_loss = self.workers.sum(self.total) / num_sequences
+            self.add_memory_of_graphs(training)
+            validation = self.validate()
+            return self.end_epoch(training, train_loss, self.last_rate, validation)
+
+    def begin_epoch(self) -> None:
+        if self.device.is_accelerator:
+            # A resume must set the state of torch's generator, which restarts cuDNN's dropout between RNN layers. Every
+            # epoch sets it too, so an uninterrupted training draws the same dropout.
+            self.device.set_random_state(self.device.random_state())
+        if self.workers.count > 1:
+            self.synchronize_workers()
+
+    def training_steps(self) -> Iterator[int]:
+        """Draw the random numbers of the next epoch and return an iterator over its optimizer steps.
+
+        Each iteration takes one step and yields its number of sequences (of all workers).
+        """
+        random_draws = self.start_draws()
+        return self.threads.taking(self.take_steps(random_draws))
+
+    def take_steps(self, random_draws: RandomDraws) -> Iterator[int]:
+        """Take the steps of an epoch: as CUDA graphs as far as possible, and the others eagerly.
+
+        The losses are added to `total`, a scalar on the device that is read once per epoch: `.item()` in every step
+        would synchronize in every step.
+        """
+        step, rates, num_done = self.step, self.epoch_rates, 0
+        self.total.zero_()
+        self.norms.fill_(math.nan)
+        if graph_steps := self.open_graph_steps():
+            for num_sequences in graph_steps.steps(random_draws, rates):
+                num_done += 1
+                yield num_sequences
+            del graph_steps
+            self.open_graph_steps()  # frees those that have been given up
+        if num_done == self.steps_per_epoch:
+            return
+        for batch, rate in zip(self.batches(random_draws, num_done), rates[num_done:].tolist(), strict=True):
+            step.set_rate(rate)
+            self.total.add_(step(batch, self.norms[num_done : num_done + 1]))
+            num_done += 1
+            yield batch.global_size
+
+    def start_draws(self) -> RandomDraws:
+        """The next epoch's random draws, whose digests are recorded. Puts the model into training mode."""
+        self.model.train()
+        random_draws = self.draw()
+        self.digests = random_draws.digests()
+        return random_draws
+
+    def draw(self) -> RandomDraws:
+        return draw_epoch(self.generator, self.train_split, self.settings, self.epochs_done)
+
+    def batches(self, random_draws: RandomDraws, num_done: int = 0) -> Iterator[Batch]:
+        """The epoch's batches after the first `num_done`."""
+        size = self.settings.batch_size
+        random_draws = self.executor.run_with_fallbacks(partial(random_draws.to, self.device.torch))
+        order, change = random_draws.order[num_done * size :], partial(random_draws.apply_to, settings=self.settings)
+        if self.workers.count == 1:
+            return batches_of(self.train_split, order, size, self.executor, change)
+        return self.own_shares(order, change)
+
+    def own_shares(self, order: torch.Tensor, change: Callable[[Batch], Batch]) -> Iterator[Batch]:
+        """This worker's share of every batch of `order`: first the full batches, then the smaller last one."""
+        last_batch_size = len(order) % self.settings.batch_size
+        full, last = order.split([len(order) - last_batch_size, last_batch_size])
+        for rows, size in ((full, self.settings.batch_size), (last, last_batch_size)):
+            if len(rows):
+                shares = shares_of(size, self.execution.grad_accum_steps, self.workers.rank, self.workers.count)
+                own = own_rows(rows, size, shares)
+                num_processed = sum(share.num_processed for share in shares)
+                for batch in batches_of(self.train_split, own, num_processed, self.executor, change):
+                    yield replace(batch, shares=shares)
+
+    def open_graph_steps(self) -> GraphSteps | None:
+        """What takes the epoch's steps as CUDA graphs; None if they are eager."""
+        if self.step.graphs is None:
+            self.graph_steps = None  # frees the chunk of streamed data
+        elif self.graph_steps is None or self.graph_steps.graphs is not self.step.graphs:
+            self.graph_steps = self.executor.run_with_fallbacks(
+                lambda: GraphSteps(self.step, self.train_split, self.settings, self.total, self.norms)
+            )
+        return self.graph_steps
+
+    @property
+    def epoch_rates(self) -> torch.Tensor:
+        """The learning rates (steps_per_epoch,) of the next epoch."""
+        return self.rates[self.epochs_done * self.steps_per_epoch :][: self.steps_per_epoch]
+
+    @property
+    def last_rate(self) -> float | None:
+        """The learning rate of the epoch's last step; None in a `FittedTrainer`, which takes no steps."""
+        return float(self.epoch_rates[-1])
+
+    def end_epoch(
+        self, training: Measurement, train_loss: torch.Tensor, learning_rate: float | None, validation: Validation
+    ) -> Epoch:
+        """Keep the best weights, and return the result of the epoch.
+
+        train_loss: mean over the sequences, a scalar that is read from the device here.
+        """
+        training.threads = self.threads.mean_of_epoch()
+        self.epochs_done += 1
+        self.verify_device(validation.predictions)
+        val_loss = validation.loss.item()
+        weights = snapshot(self.model)
+        if val_loss < self.best_loss:
+            self.best_loss, self.best_weights = val_loss, weights
+        scalars, no_scalars = self.gradient_norms()
+        self.missing_reasons = {**training.missing_reasons, **self.no_graph_reasons(), **no_scalars}
+        return Epoch(
+            self.epochs_done,
+            learning_rate,
+            train_loss.item(),
+            val_loss,
+            # The CPU computes the score for every device: this uses no GPU memory and gives the same number.
+            score_of(self.task, validation.predictions.cpu(), *(self.val_split.tensors[name].cpu() for name in SCORED)),
+            training,
+            validation.measurement,
+            {"weights_sha256": sha256_of(weights.values()), **self.digests},
+            scalars,
+        )
+
+    def validate(self) -> Validation:
+        rows, num_val = self.workers.part_of(sequential_indices(self.val_split)), len(self.val_split)
+        with measure(self.device) as measurement:
+            loss, predictions = inference.validate(
+                self.model,
+                batches_of(self.val_split, rows, PREDICTION_BATCH, self.executor),
+                loss_of(self.task, label_smoothing=0.0),
+                self.task.predict,
+                self.execution.precision,
+                self.executor,
+            )
+            loss, predictions = self.workers.mean(loss, num_val), self.workers.gather(predictions, num_val)
+        return Validation(loss, predictions, measurement)
+
+    def gradient_norms(self) -> tuple[dict[str, float], dict[str, str]]:
+        """Mean and maximum over the epoch's steps, without those that fp16 skipped, or why there are none."""
+        norms = [norm for norm in self.norms.tolist() if math.isfinite(norm)]
+        if norms:
+            return {"gradient_norm": fmean(norms), "max_gradient_norm": max(norms)}, {}
+        reason = "the gradients of all steps overflowed in fp16"
+        if not self.settings.max_grad_norm:
+            reason = "train.max_grad_norm is 0, so gradients are not clipped and their norm is not computed"
+        return {}, dict.fromkeys(("gradient_norm", "max_gradient_norm"), self.probe_blocker or reason)
+
+    def add_memory_of_graphs(self, training: Measurement) -> None:
+        """A replay allocates nothing: it uses the graph's own memory, which the capture allocated."""
+        if self.step.graphs is not None and training.peak_allocated_mib is not None:
+            self.peak_mib = training.peak_allocated_mib = max(self.peak_mib, training.peak_allocated_mib)
+
+    def verify_device(self, outputs: torch.Tensor) -> None:
+        """Raises RuntimeError if a parameter, the data or an output is not on the training's device.
+
+        torch computes on the device of its operands and never moves them. This check runs once per epoch, untimed.
+        """
+        batch = next(batches_of(self.val_split, sequential_indices(self.val_split)[:1], 1, self.executor))
+        devices = {tensor.device.type for tensor in (*self.model.parameters(), batch.values, batch.targets, outputs)}
+        if devices != {self.device.torch.type}:
+            lie_on = ", ".join(sorted(devices))
+            raise RuntimeError(f"this training runs on {self.device.name()}, but tensors lie on {lie_on}")
+
+    def no_graph_reasons(self) -> dict[str, str]:
+        """The reason why steps are not captured, although params.yaml or `auto` on this device asks for a graph."""
+        reason = self.execution.eager_reason
+        is_wanted = self.device.is_accelerator or self.settings.step == "graph"
+        return {"step: graph": reason} if reason and is_wanted else {}
+
+    def synchronize_workers(self) -> None:
+        """Give all workers the first worker's state.
+
+        The states can differ for two reasons: another processor rounds differently, and a library that draws dropout
+        for each worker's sequences separately leaves torch's generators in different states.
+        """
+        self.device.set_random_state(self.workers.broadcast(self.device.random_state()))
+        own = self.weights_sha256()
+        if self.workers.sum(torch.tensor(int(own != self.workers.broadcast(own)))):
+            self.restore(self.workers.broadcast(self.state()))
+
     @property
     def execution(self) -> Execution:
         """How steps are executed now. `executor` replaces it."""
@@ -120,180 +341,6 @@ class Trainer:
         """Call `on_progress` while an epoch without steps runs, and `on_fallback` after each fallback."""
         self.on_progress, self.executor.on_fallback = on_progress, on_fallback
 
-    def train_epochs(self, on_epoch: Callable[[Epoch], None], num_epochs: int | None = None) -> None:
-        """Train until `num_epochs` are done (default: all), and call `on_epoch` after each epoch."""
-        while self.epochs_done < (num_epochs or self.settings.epochs):
-            on_epoch(train_epoch(self))
-
-    @property
-    def last_rate(self) -> float | None:
-        """The learning rate of the epoch's last step; None in a `FittedTrainer`, which takes no steps."""
-        return float(self.epoch_rates[-1])
-
-    def begin_epoch(self) -> None:
-        if self.device.is_accelerator:
-            # A resume must set the state of torch's generator, which restarts cuDNN's dropout between RNN layers. Every
-            # epoch sets it too, so an uninterrupted training draws the same dropout.
-            self.device.set_random_state(self.device.random_state())
-        if self.workers.count > 1:
-            self.synchronize_workers()
-
-    def synchronize_workers(self) -> None:
-        """Give all workers the first worker's state.
-
-        The states can differ for two reasons: another processor rounds differently, and a library that draws dropout
-        for each worker's sequences separately leaves torch's generators in different states.
-        """
-        self.device.set_random_state(self.workers.broadcast(self.device.random_state()))
-        own = self.weights_sha256()
-        if self.workers.sum(torch.tensor(int(own != self.workers.broadcast(own)))):
-            self.restore(self.workers.broadcast(self.state()))
-
-    def training_steps(self) -> Iterator[int]:
-        """Draw the random numbers of the next epoch and return an iterator over its optimizer steps.
-
-        Each iteration takes one step, adds its loss to `total` and yields its number of sequences.
-        """
-        random_draws = self.start_draws()
-        return self.threads.taking(self.steps_of(random_draws))
-
-    def steps_of(self, random_draws: RandomDraws) -> Iterator[int]:
-        """The steps with these draws; a `FittedTrainer` (tandem/fitted) has others."""
-        return take_steps(self, random_draws)
-
-    def open_graph_steps(self) -> GraphSteps | None:
-        """What takes the epoch's steps as CUDA graphs; None if they are eager."""
-        if self.step.graphs is None:
-            self.graph_steps = None  # frees the chunk of streamed data
-        elif self.graph_steps is None or self.graph_steps.graphs is not self.step.graphs:
-            self.graph_steps = self.executor.run_with_fallbacks(
-                lambda: GraphSteps(self.step, self.train_split, self.settings, self.total, self.norms)
-            )
-        return self.graph_steps
-
-    @property
-    def epoch_rates(self) -> torch.Tensor:
-        """The learning rates (steps_per_epoch,) of the next epoch."""
-        return self.rates[self.epochs_done * self.steps_per_epoch :][: self.steps_per_epoch]
-
-    def batches(self, random_draws: RandomDraws, num_done: int = 0) -> Iterator[Batch]:
-        """The epoch's batches after the first `num_done`."""
-        size = self.settings.batch_size
-        random_draws = self.executor.run_with_fallbacks(partial(random_draws.to, self.device.torch))
-        order, change = random_draws.order[num_done * size :], partial(random_draws.apply_to, settings=self.settings)
-        if self.workers.count == 1:
-            return batches_of(self.train_split, order, size, self.executor, change)
-        return self.own_shares(order, change)
-
-    def own_shares(self, order: torch.Tensor, change: Callable[[Batch], Batch]) -> Iterator[Batch]:
-        """This worker's share of every batch of `order`: first the full batches, then the smaller last one."""
-        last_batch_size = len(order) % self.settings.batch_size
-        full, last = order.split([len(order) - last_batch_size, last_batch_size])
-        for rows, size in ((full, self.settings.batch_size), (last, last_batch_size)):
-            if len(rows):
-                shares = shares_of(size, self.execution.grad_accum_steps, self.workers.rank, self.workers.count)
-                own = own_rows(rows, size, shares)
-                num_processed = sum(share.num_processed for share in shares)
-                for batch in batches_of(self.train_split, own, num_processed, self.executor, change):
-                    yield replace(batch, shares=shares)
-
-    def add_memory_of_graphs(self, training: Measurement) -> None:
-        """A replay allocates nothing: it uses the graph's own memory, which the capture allocated."""
-        if self.step.graphs is not None and training.peak_allocated_mib is not None:
-            self.peak_mib = training.peak_allocated_mib = max(self.peak_mib, training.peak_allocated_mib)
-
-    def validate(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return the mean loss over the validation split, a scalar on the device, and the predictions (N, ...)."""
-        rows, num_val = self.workers.part_of(sequential_indices(self.val_split)), len(self.val_split)
-        loss, predictions = inference.validate(
-            self.model,
-            batches_of(self.val_split, rows, PREDICTION_BATCH, self.executor),
-            loss_of(self.task, label_smoothing=0.0),
-            self.task.predict,
-            self.execution.precision,
-            self.executor,
-        )
-        return self.workers.mean(loss, num_val), self.workers.gather(predictions, num_val)
-
-    def end_epoch(
-        self,
-        training: Measurement,
-        validation: Measurement,
-        train_loss: torch.Tensor,
-        learning_rate: float | None,
-        loss: torch.Tensor,
-        predictions: torch.Tensor,
-    ) -> Epoch:
-        """Keep the best weights, and return the result of the epoch.
-
-        train_loss: mean over the sequences, a scalar that is read from the device here, as `loss`, that of validation.
-        """
-        training.threads = self.threads.mean_of_epoch()
-        self.epochs_done += 1
-        self.verify_device(predictions)
-        val_loss = loss.item()
-        weights = snapshot(self.model)
-        if val_loss < self.best_loss:
-            self.best_loss, self.best_weights = val_loss, weights
-        scalars, no_scalars = self.gradient_norms()
-        self.missing_reasons = {**training.missing_reasons, **self.no_graph_reasons(), **no_scalars}
-        return Epoch(
-            self.epochs_done,
-            learning_rate,
-            train_loss.item(),
-            val_loss,
-            # The CPU computes the score for every device: this uses no GPU memory and gives the same number.
-            score_of(
-                self.task, predictions.cpu(), *(self.val_split.tensors[name].cpu() for name in ("targets", "mask"))
-            ),
-            training,
-            validation,
-            {"weights_sha256": sha256_of(weights.values()), **self.digests},
-            scalars,
-        )
-
-    def gradient_norms(self) -> tuple[dict[str, float], dict[str, str]]:
-        """Mean and maximum over the epoch's steps, without those that fp16 skipped, or why there are none."""
-        norms = [norm for norm in self.norms.tolist() if math.isfinite(norm)]
-        if norms:
-            return {"gradient_norm": fmean(norms), "max_gradient_norm": max(norms)}, {}
-        reason = "the gradients of all steps overflowed in fp16"
-        if not self.settings.max_grad_norm:
-            reason = "train.max_grad_norm is 0, so gradients are not clipped and their norm is not computed"
-        return {}, dict.fromkeys(("gradient_norm", "max_gradient_norm"), self.probe_blocker or reason)
-
-    def verify_device(self, outputs: torch.Tensor) -> None:
-        """Raises RuntimeError if a parameter, the data or an output is not on the training's device.
-
-        torch computes on the device of its operands and never moves them. This check runs once per epoch, untimed.
-        """
-        batch = next(batches_of(self.val_split, sequential_indices(self.val_split)[:1], 1, self.executor))
-        devices = {tensor.device.type for tensor in (*self.model.parameters(), batch.values, batch.targets, outputs)}
-        if devices != {self.device.torch.type}:
-            lie_on = ", ".join(sorted(devices))
-            raise RuntimeError(f"this training runs on {self.device.name()}, but tensors lie on {lie_on}")
-
-    def no_graph_reasons(self) -> dict[str, str]:
-        """The reason why steps are not captured, although params.yaml or `auto` on this device asks for a graph."""
-        reason = self.execution.eager_reason
-        return (
-            {"step: graph": reason} if reason and (self.device.is_accelerator or self.settings.step == "graph") else {}
-        )
-
-    def start_draws(self) -> RandomDraws:
-        """The next epoch's random draws, whose digests are recorded. Puts the model into training mode."""
-        self.model.train()
-        random_draws = self.draw()
-        self.digests = random_draws.digests()
-        return random_draws
-
-    def draw(self) -> RandomDraws:
-        return draw_epoch(self.generator, self.train_split, self.settings, self.epochs_done)
-
-    def training_batches(self) -> Iterator[Batch]:
-        """The next epoch's batches, for steps without a CUDA graph."""
-        return self.batches(self.draw())
-
     def one_batch(self, size: int) -> Batch:
         """The first `size` training sequences, or all if there are fewer, as a batch on the device, with teacher
         forcing if the network has it.
@@ -304,6 +351,10 @@ class Trainer:
 
     def weights_sha256(self) -> str:
         return sha256_of(snapshot(self.model).values())
+
+    def training_batches(self) -> Iterator[Batch]:
+        """The next epoch's batches, for steps without a CUDA graph."""
+        return self.batches(self.draw())
 
     def state(self) -> dict[str, Any]:
         return {

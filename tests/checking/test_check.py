@@ -291,9 +291,8 @@ def test_a_failed_capture_names_the_line_that_prevents_it(tmp_path: Path):
     code = """
 from tandem.checking.subject import open_subject
 from tandem.devices.hardware import detect_hardware
-from tandem.training.loop import train_epoch
 trainer = open_subject("ReadsNumber", detect_hardware("cuda")).trainer(step="graph", epochs=4)
-train_epoch(trainer), train_epoch(trainer)
+trainer.train_epoch(), trainer.train_epoch()
 print(trainer.no_graph_reasons()["step: graph"])
 """
     done = run(project, sys.executable, "-c", code)

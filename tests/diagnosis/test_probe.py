@@ -22,7 +22,6 @@ from tandem.diagnosis.probe_result import GPU_FIELDS, NO_GPU, ProbeResult
 from tandem.machine import rates
 from tandem.params.schema import Augment, Train
 from tandem.training.batches import Split
-from tandem.training.loop import train_epoch
 from tandem.training.step import Step
 from tandem.training.trainer import Trainer
 from tests.limits import allocated_in_gpu
@@ -254,7 +253,7 @@ def test_a_probe_of_a_gpu_has_every_number_or_its_reason_and_leaves_nothing_behi
     names = ("num_kernels", "host_seconds", "device_seconds", "memory_context_mib", "copy_bytes_per_second")
     assert set(names) <= known | {name for name in names if getattr(result, name, None) is not None}
     assert allocated_in_gpu() <= before + 2**20
-    epochs = [train_epoch(trainer) for _ in range(2)]
+    epochs = [trainer.train_epoch() for _ in range(2)]
     assert trainer.execution.step == "graph" and trainer.step.graphs.captured
     assert "step: graph" not in trainer.missing_reasons and len({epoch.train_loss for epoch in epochs}) == 2
 
@@ -266,7 +265,7 @@ def test_a_training_with_a_graph_is_probed_with_one_and_captures_its_own():
     found(trainer)
     assert not trainer.step.graphs.captured and not trainer.step.graphs.warmups_done
     untouched = on_gpu(replace(settings, step="graph"), 40)
-    assert train_epoch(trainer).train_loss == train_epoch(untouched).train_loss
+    assert trainer.train_epoch().train_loss == untouched.train_epoch().train_loss
 
 
 @pytest.mark.gpu
@@ -275,14 +274,14 @@ def test_a_profile_between_two_captures_changes_no_bit():
 
     def trained(*, profiled: bool) -> list[float]:
         trainer = on_gpu(replace(SETTINGS, model=SMALL, augment=NONE, batch_size=16, step="graph"), 40)
-        losses = [train_epoch(trainer).train_loss]
+        losses = [trainer.train_epoch().train_loss]
         if profiled:
             batch = trainer.one_batch(16)
             with trainer.trial_steps():
                 with contextlib.suppress(RuntimeError):  # CUDA before 12.6: nothing is profiled
                     trainer.device.activities(trainer.step.repeated(batch))
             assert not trainer.step.graphs.captured
-        return [*losses, *(train_epoch(trainer).train_loss for _ in range(2))]
+        return [*losses, *(trainer.train_epoch().train_loss for _ in range(2))]
 
     assert trained(profiled=True) == trained(profiled=False)
 
@@ -319,7 +318,7 @@ def test_memory_is_accounted_for_by_purpose():
 
 def test_the_training_is_left_as_it_was():
     def trained(trainer: Trainer) -> tuple[list[float], list[torch.Tensor]]:
-        losses = [train_epoch(trainer).train_loss for _ in range(SETTINGS.epochs)]
+        losses = [trainer.train_epoch().train_loss for _ in range(SETTINGS.epochs)]
         return losses, [*trainer.model.state_dict().values(), torch.get_rng_state()]
 
     expected_losses, expected = trained(planted(SETTINGS, 9))

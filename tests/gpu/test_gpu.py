@@ -20,7 +20,6 @@ from tandem.params.schema import Train
 from tandem.tasks import classify
 from tandem.training import auto
 from tandem.training.checkpoint import Checkpoint
-from tandem.training.loop import train_epoch
 from tandem.training.trainer import Trainer
 from tests import trainers
 from tests.limits import allocated_in_gpu, leave_in_gpu
@@ -79,10 +78,10 @@ def test_captured_steps_in_fp16_skip_what_overflows_as_eager_ones_do(tmp_path: P
     found = []
     for settings in (replace(EAGER, precision="fp16"), HALF):
         trainer = new_trainer("cuda", "device", tmp_path, replace(settings, max_grad_norm=0.5))
-        epochs = [train_epoch(trainer).train_loss for _ in range(2)]
+        epochs = [trainer.train_epoch().train_loss for _ in range(2)]
         trainer.step.scaler.update(new_scale=2.0**40)  # the next steps overflow, until the scale has been halved often
         scale, steps_before = trainer.step.scaler.get_scale(), step_of(trainer)
-        epochs += [train_epoch(trainer).train_loss for _ in range(2)]
+        epochs += [trainer.train_epoch().train_loss for _ in range(2)]
         assert trainer.step.scaler.get_scale() < scale and step_of(trainer) < steps_before + 2 * trainer.steps_per_epoch
         found.append((epochs, trainer.step.scaler.get_scale(), step_of(trainer)))
     assert trainer.step.graphs.captured
@@ -122,7 +121,7 @@ def test_the_score_takes_nothing_of_the_gpu(tmp_path: Path, monkeypatch: pytest.
     """Neither memory that may run out nor an operator that has no deterministic kernel there."""
     seen, score = [], classify.Task.score
     monkeypatch.setattr(classify.Task, "score", lambda task, *found: (seen.extend(found), score(task, *found))[1])
-    train_epoch(new_trainer("cuda", "device", tmp_path, EAGER))
+    new_trainer("cuda", "device", tmp_path, EAGER).train_epoch()
     assert {tensor.device.type for tensor in seen} == {"cpu"}
 
 
@@ -142,7 +141,7 @@ def test_a_resumed_training_gives_the_bits_of_an_uninterrupted_one(settings: Tra
     settings = replace(settings, schedule=schedule)
     weights, losses = trained(settings, tmp_path)
     begun = new_trainer("cuda", "device", tmp_path, settings)
-    train_epoch(begun), train_epoch(begun)
+    begun.train_epoch(), begun.train_epoch()
     checkpoint = Checkpoint(tmp_path / "checkpoint.pt", {})
     checkpoint.save(begun.state())
     resumed = new_trainer("cuda", "device", tmp_path, settings)
@@ -169,7 +168,7 @@ def with_room(
     save_file(tensors(4096), folder / "split.safetensors")
     trainer = new_trainer("cuda", "device", folder, settings)
     before = torch.cuda.memory_allocated() / MIB
-    epochs = [train_epoch(trainer) for _ in range(settings.epochs)]
+    epochs = [trainer.train_epoch() for _ in range(settings.epochs)]
     room = max(epoch.training.peak_allocated_mib for epoch in epochs) - before
     return settings, folder, room, [epoch.train_loss for epoch in epochs]
 
@@ -197,7 +196,7 @@ def test_a_graph_that_leaves_no_room_for_validation_is_let_go_before_anything_el
     settings, folder, room, losses = with_room
     trainer = new_trainer("cuda", "device", folder, replace(settings, epochs=4))
     leave_in_gpu(1.05 * room)
-    train_epoch(trainer), train_epoch(trainer)
+    trainer.train_epoch(), trainer.train_epoch()
     if settings.step == "graph":
         assert (
             trainer.executor.fallbacks[-1] == "the CUDA graph of the step is freed, and the next steps are eager"
@@ -213,7 +212,7 @@ def test_streaming_takes_no_more_memory_from_epoch_to_epoch(settings: Train, tmp
     """A stream of its own for each epoch would have memory of its own too, which no other can use."""
     trainer, reserved = new_trainer("cuda", "host", tmp_path, replace(settings, epochs=8)), []
     for _ in range(8):
-        train_epoch(trainer)
+        trainer.train_epoch()
         reserved.append(torch.cuda.memory_reserved())
     assert reserved[-1] == reserved[2], [size / MIB for size in reserved]
 

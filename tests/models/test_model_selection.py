@@ -21,7 +21,6 @@ from tandem.tasks import open_task
 from tandem.tasks.groups import Groups
 from tandem.training.batches import Split
 from tandem.training.context import make_trainer
-from tandem.training.loop import train_epoch
 from tandem.training.trainer import Trainer, snapshot
 from tests.networks import ModelSelection
 from tests.projects import python
@@ -119,7 +118,7 @@ def outputs_of(network: Any, values: torch.Tensor) -> torch.Tensor:
 )
 def test_the_candidate_that_suits_the_data_is_selected(data: Any, selected: str):
     trainer = trainer_of(*data())
-    epoch, network = train_epoch(trainer), trainer.model
+    epoch, network = trainer.train_epoch(), trainer.model
     found = network.selection()  # type: ignore[operator]
     assert found["selected"] == selected
     assert max(found["held_out"], key=found["held_out"].get) == selected
@@ -133,7 +132,7 @@ def test_held_out_scores_are_those_of_new_groups():
     known, too_high = person < 60, {}
     for groups in (None, person[known]):
         trainer = trainer_of(values[known], classes[known], groups)
-        train_epoch(trainer)
+        trainer.train_epoch()
         held_out = trainer.model.selection()["held_out"]  # type: ignore[operator]
         for name, candidate in trainer.model.candidates.items():  # type: ignore[union-attr, operator]
             is_right = outputs_of(candidate, values[~known]).argmax(dim=1) == classes[~known]
@@ -149,7 +148,7 @@ def test_labels_of_a_single_group_are_judged_by_val_alone():
         own = torch.tensor([9] * 40 + groups)
         trainer = trainer_of(values, torch.arange(len(values)) % 2, own)
         fits = trainer.fit.fits.values()  # type: ignore[union-attr]
-        train_epoch(trainer)
+        trainer.train_epoch()
         assert {len(fit.held_out[1]) for fit in fits} == {40 + num_judged}
     assert closed_form.can_be_judged(torch.tensor([0, 0, 1, 1]), torch.tensor([5, 7, 7, 7])).tolist() == [
         True, True, False, False
@@ -164,7 +163,7 @@ def test_a_gain_in_few_of_the_groups_is_not_clear():
     values, classes, person = windows_of_people(20)
     trainer = trainer_of(values, classes, person)
     fits = trainer.fit.fits.values()  # type: ignore[union-attr]
-    train_epoch(trainer)
+    trainer.train_epoch()
     groups = closed_form.groups_held_out(trainer.train_split, trainer.val_split)
     assert groups and {len(fit.held_out[1]) for fit in fits} == {len(groups.names)}
 
@@ -173,23 +172,23 @@ def test_noise_is_called_noise():
     values, classes = noise(100, 20, 5)
     for targets in (classes, torch.randn(100, generator=torch.Generator().manual_seed(5))):
         trainer = trainer_of(values, targets)
-        train_epoch(trainer)
+        trainer.train_epoch()
         said = trainer.model.describe_selection("accuracy")  # type: ignore[operator]
         assert said.endswith("the features may say nothing about the label")
 
 
 def test_fits_are_equal_to_the_bit_also_if_trees_grow_in_threads_and_in_parts(monkeypatch: pytest.MonkeyPatch):
-    expected = train_epoch(trainer_of(*few_informative_features())).digests
-    assert train_epoch(trainer_of(*few_informative_features())).digests == expected
+    expected = trainer_of(*few_informative_features()).train_epoch().digests
+    assert trainer_of(*few_informative_features()).train_epoch().digests == expected
     monkeypatch.setattr(torch, "get_num_threads", lambda: 2)  # of scikit-learn alone
     monkeypatch.setattr(candidates, "SECONDS_OF_A_PART", 0.0)  # as few trees at a time as there are threads
-    assert train_epoch(trainer_of(*few_informative_features())).digests == expected
+    assert trainer_of(*few_informative_features()).train_epoch().digests == expected
 
 
 def test_a_restored_or_loaded_network_predicts_the_same_bits_without_scikit_learn(tmp_path: Path):
     values, classes = few_informative_features()
     trainer = trainer_of(values, classes)
-    train_epoch(trainer)
+    trainer.train_epoch()
     expected = outputs_of(trainer.model, values)
     fresh = trainer_of(values, classes)
     fresh.restore(trainer.state())
@@ -217,7 +216,7 @@ np.save("{tmp_path}/outputs.npy", outputs.numpy())
 def test_more_sequences_than_fit_in_memory_are_judged_by_val(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(closed_form, "MAX_KEPT", 50)
     trainer = trainer_of(*few_informative_features())
-    assert train_epoch(trainer).val_score > 0.8
+    assert trainer.train_epoch().val_score > 0.8
     assert trainer.model.selection()["selected"] == "forest"  # type: ignore[operator]
 
 

@@ -25,7 +25,6 @@ from tandem.predicting.predictor import Predictor
 from tandem.tasks import open_task, ridge
 from tandem.training.batches import Split
 from tandem.training.context import make_trainer
-from tandem.training.loop import train_epoch
 from tandem.training.trainer import Trainer, snapshot
 from tests.networks import Rocket
 from tests.trainers import SETTINGS
@@ -170,7 +169,7 @@ def trainer_of(found: Any, settings: schema.Train, seed: int = 0) -> Trainer:
 def regressed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Any, Trainer, Any]:
     params, found = prepared(tmp_path_factory.mktemp("waves"))
     trainer = trainer_of(found, ONCE)
-    return params, found, trainer, train_epoch(trainer)
+    return params, found, trainer, trainer.train_epoch()
 
 
 def test_the_predictor_repeats_the_predictions_of_the_evaluation(regressed: Any, tmp_path: Path):
@@ -196,8 +195,8 @@ def test_the_predictor_repeats_the_predictions_of_the_evaluation(regressed: Any,
 
 def test_training_and_restoring_are_bitwise_equal(regressed: Any):
     _, found, trainer, epoch = regressed
-    assert train_epoch(trainer_of(found, ONCE)).digests == epoch.digests
-    assert train_epoch(trainer_of(found, ONCE, seed=1)).digests != epoch.digests
+    assert trainer_of(found, ONCE).train_epoch().digests == epoch.digests
+    assert trainer_of(found, ONCE, seed=1).train_epoch().digests != epoch.digests
     fresh = trainer_of(found, ONCE)
     fresh.restore(trainer.state())
     assert fresh.weights_sha256() == trainer.weights_sha256() and fresh.epochs_done == 1
@@ -208,7 +207,7 @@ def test_summed_features_score_like_stored_ones(regressed: Any, monkeypatch: pyt
     _, found, _, epoch = regressed
     monkeypatch.setattr(closed_form, "MAX_KEPT", 10)
     monkeypatch.setattr(closed_form, "NUM_SUMMED", 20)
-    summed = train_epoch(trainer_of(found, replace(ONCE, batch_size=7)))
+    summed = trainer_of(found, replace(ONCE, batch_size=7)).train_epoch()
     assert summed.val_score == pytest.approx(epoch.val_score, abs=0.1)
     assert summed.val_score > 0.85 and np.isfinite(summed.train_loss)
 

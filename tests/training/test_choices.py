@@ -24,7 +24,7 @@ from tandem.params.schema import Augment, Train
 from tandem.training import auto
 from tandem.training.auto import Choice
 from tandem.training.batches import Split
-from tandem.training.loop import take_step
+from tandem.training.step import take_step
 from tandem.training.trainer import Trainer
 from tests.projects import TINY, copy_of, dvc, git, read_record, run, run_path
 from tests.trainers import SETTINGS, finish, full_tensors, new_trainer, trainer_on
@@ -221,16 +221,17 @@ def test_a_folder_that_cannot_be_written_costs_only_the_measuring(machine: Simpl
 PLANTED = """
 import sys
 from tandem.stage import main
-from tandem.training import auto, trainer
+from tandem.training import auto
+from tandem.training.trainer import Trainer
 auto.usable_cores, auto.has_cores, auto.waited_seconds = lambda: 2.0, lambda threads: True, lambda: 0.0
 auto.seconds_with_same_bits = lambda trainer, numbers: {{1: 1.0}}
 auto.seconds_with = lambda _, trainer, values: {{value: 1.0 if value == {fastest} else 2.0 for value in values}}
-train_epoch = trainer.train_epoch
+train_epoch = Trainer.train_epoch
 def interrupted(training):
     if training.epochs_done == {epochs}:
         raise KeyboardInterrupt
     return train_epoch(training)
-trainer.train_epoch = interrupted
+Trainer.train_epoch = interrupted
 sys.exit(main(["train", "tiny", "cpu", "0"]))
 """
 ASKED = TINY.replace("threads: 1", "threads: auto")

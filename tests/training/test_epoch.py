@@ -19,7 +19,6 @@ from tandem.training import graph_steps
 from tandem.training.batches import Split
 from tandem.training.execution import choose_step, without_graph
 from tandem.training.graph_steps import GraphSteps
-from tandem.training.loop import train_epoch
 from tandem.training.optimizer import learning_rates
 from tandem.training.trainer import Trainer
 from tests.networks import GRU, ConvGRU, Seq2Seq, TeacherForcing
@@ -74,7 +73,7 @@ def uncaptured(trainer: Trainer, fails_at: int | None = None) -> Trainer:
 
 def trained(trainer: Trainer) -> tuple[list[Any], list[float], dict[str, torch.Tensor]]:
     torch.manual_seed(7)  # dropout
-    epochs = [train_epoch(trainer) for _ in range(2)]
+    epochs = [trainer.train_epoch() for _ in range(2)]
     assert epochs[-1].learning_rate == float(trainer.optimizer.param_groups[0]["lr"]), "that of the last step"
     assert all(0 < epoch.scalars["gradient_norm"] <= epoch.scalars["max_gradient_norm"] for epoch in epochs)
     return (
@@ -131,13 +130,13 @@ def test_a_resumed_training_says_that_its_graph_was_let_go(monkeypatch: pytest.M
     monkeypatch.setattr(type(CPU), "graphs", lambda device: Uncaptured(), raising=False)
     for let_go in (False, True):
         begun, resumed = (uncaptured(trainer_of("classify", "gru")) for _ in range(2))
-        train_epoch(begun)
+        begun.train_epoch()
         if let_go:
             begun.executor.fall_back(*without_graph(begun.execution))
         resumed.restore(begun.state())
         expected = ("eager", "memory ran out") if let_go else ("graph", "")
         assert (resumed.execution.step, resumed.execution.eager_reason) == expected
-        train_epoch(resumed)
+        resumed.train_epoch()
         assert (resumed.execution.step, resumed.execution.eager_reason) == expected
 
 

@@ -12,7 +12,6 @@ import torch
 from tandem.devices.names import kind_of
 from tandem.models import kernels
 from tandem.training.execution import RECOMPUTING, Execution, Switches, cheaper, merged, open_device
-from tandem.training.loop import train_epoch
 from tandem.training.trainer import Trainer
 from tests.trainers import SETTINGS, identity, new_trainer, trainer_on
 
@@ -113,7 +112,7 @@ def test_switches_are_those_of_the_execution_in_its_body_alone():
 
 def epoch_of(trainer: Trainer) -> float:
     torch.manual_seed(trainer.epochs_done)  # dropout
-    return train_epoch(trainer).train_loss
+    return trainer.train_epoch().train_loss
 
 
 def test_trainings_that_alternate_in_a_process_have_the_bits_that_each_has_alone(tmp_path: Path):

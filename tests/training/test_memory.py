@@ -32,9 +32,8 @@ from tandem.tasks import classify
 from tandem.training.batches import Batch, Split, load_split
 from tandem.training.execution import Execution, open_device, requested
 from tandem.training.executor import Executor, OutOfMemory
-from tandem.training.loop import Epoch, train_epoch
 from tandem.training.step import Step
-from tandem.training.trainer import Trainer
+from tandem.training.trainer import Epoch, Trainer
 from tests import forked
 from tests.limits import FREED, MIB, RECOMPUTED, leave, under_a_limit
 from tests.networks import GRU
@@ -261,7 +260,7 @@ def test_a_validation_whose_memory_runs_out_anywhere_goes_on_in_smaller_parts(
 ):
     """Planted, because each needs its memory at another size: more than 20 sequences at a time are too many."""
     settings = replace(SETTINGS, epochs=1)
-    expected = train_epoch(new_trainer("cpu", "device", tmp_path, settings))
+    expected = new_trainer("cpu", "device", tmp_path, settings).train_epoch()
     trainer, refused = new_trainer("cpu", "device", tmp_path, settings), []
 
     def limited(work: Callable[..., Any], rows: int) -> Callable[..., Any]:
@@ -277,7 +276,7 @@ def test_a_validation_whose_memory_runs_out_anywhere_goes_on_in_smaller_parts(
         trainer.model.forward = limited(trainer.model.forward, 0)
     else:
         monkeypatch.setattr(trainer.task, where, limited(getattr(trainer.task, where), 0))
-    epoch = train_epoch(trainer)
+    epoch = trainer.train_epoch()
     assert refused == [50, 50, 50, 25] and trainer.execution.num_eval_parts == 4  # freeing and streaming come first
     assert epoch.val_loss == pytest.approx(expected.val_loss, rel=1e-6) and epoch.val_score == expected.val_score
 
@@ -375,7 +374,7 @@ def test_a_gpus_training_goes_on_from_a_state_on_the_cpu_on_either_device(tmp_pa
     whole, losses = finish(new_trainer("cuda", "device", tmp_path, settings))
     for device in ("cuda", "cpu"):
         begun = new_trainer("cuda", "device", tmp_path, settings)
-        train_epoch(begun), train_epoch(begun)
+        begun.train_epoch(), begun.train_epoch()
         trainer = new_trainer(device, "device", tmp_path, settings)
         trainer.restore(on_cpu(begun.state()))
         weights, last_losses = finish(trainer)

@@ -99,13 +99,12 @@ def on_simulated_gpu(stage: str, mib: float, dies: bool) -> None:
     from stages import evaluate, train  # noqa: F401  (the limit is for what they do, not for importing them)
     from tandem.devices import cuda
     from tandem.stage import main
-    from tandem.training import context, trainer
+    from tandem.training import context
     from tandem.training.checkpoint import Checkpoint
-    from tandem.training.loop import Epoch
-    from tandem.training.trainer import Trainer
+    from tandem.training.trainer import Epoch, Trainer
 
     torch.backends.mkldnn.enabled = False  # whether memory runs out in oneDNN depends on the processor
-    open_cpu, epoch, evaluate_split = context.open_device, trainer.train_epoch, evaluate.evaluate
+    open_cpu, epoch, evaluate_split = context.open_device, Trainer.train_epoch, evaluate.evaluate
     save = Checkpoint.save
     context.open_device = lambda identity, *settings: open_cpu({**identity, "kind": "cpu"}, *settings)
     cuda.Kind.require_same = lambda identity: None
@@ -126,7 +125,7 @@ def on_simulated_gpu(stage: str, mib: float, dies: bool) -> None:
         if state["trainer"]:  # the first one has no epoch yet
             os.kill(os.getpid(), signal.SIGKILL)
 
-    trainer.train_epoch, evaluate.evaluate = epoch_with_little_memory, evaluate_with_little_memory
+    Trainer.train_epoch, evaluate.evaluate = epoch_with_little_memory, evaluate_with_little_memory
     if dies:
         Checkpoint.save = save_and_die
     status = main([stage, "tiny", "auto", *(["0"] if stage == "train" else [])])

@@ -18,7 +18,6 @@ from tandem.models.kernels import ordered
 from tandem.params.schema import Augment
 from tandem.training import auto
 from tandem.training.batches import Split
-from tandem.training.loop import train_epoch
 from tandem.training.threads import ThreadTuner
 from tandem.training.trainer import Trainer
 from tests.models.test_models import COMBINATIONS, CONFIGS
@@ -222,7 +221,7 @@ def test_a_resumed_training_may_use_another_number():
     begun = trainer_on(split, settings)
     accepted = list(auto.seconds_with_same_bits(begun, NUMBERS))
     begun.threads = ThreadTuner(accepted[-1:])
-    train_epoch(begun)
+    begun.train_epoch()
     state = begun.state()
     assert state["threads"] is None
     resumed = trainer_on(split, settings)

@@ -17,7 +17,6 @@ from tandem.training.batches import Split, sequential_indices
 from tandem.training.checkpoint import Checkpoint
 from tandem.training.context import choose_data_location
 from tandem.training.execution import open_device
-from tandem.training.loop import train_epoch
 from tests.trainers import SETTINGS, finish, identity, new_trainer, tensors
 
 
@@ -50,7 +49,7 @@ def test_resumed_equals_uninterrupted(schedule: str, tmp_path: Path):
     settings = replace(SETTINGS, schedule=schedule)
     expected, losses = finish(new_trainer("cpu", "device", tmp_path, settings))
     interrupted = new_trainer("cpu", "device", tmp_path, settings)
-    train_epoch(interrupted), train_epoch(interrupted)
+    interrupted.train_epoch(), interrupted.train_epoch()
     checkpoint = Checkpoint(tmp_path / "checkpoint.pt", {})
     checkpoint.save(interrupted.state())
     resumed = new_trainer("cpu", "device", tmp_path, settings)
@@ -109,7 +108,7 @@ def test_bf16_trains_too_and_fp16_wants_a_gpu(tmp_path: Path):
 def test_an_epoch_has_the_norm_of_its_gradients_or_the_reason_why_not(tmp_path: Path):
     one_step = replace(SETTINGS, epochs=1, batch_size=64, max_grad_norm=1e9)  # not clipped, so the gradients stay
     trainer = new_trainer("cpu", "device", tmp_path, one_step)
-    epoch = train_epoch(trainer)
+    epoch = trainer.train_epoch()
     norm = torch.cat([each.grad.flatten() for each in trainer.model.parameters()]).norm().item()
     assert epoch.scalars == {"gradient_norm": pytest.approx(norm), "max_gradient_norm": pytest.approx(norm)}
     row = timing_row(epoch, 50, 1)
@@ -120,7 +119,7 @@ def test_an_epoch_has_the_norm_of_its_gradients_or_the_reason_why_not(tmp_path: 
         "epoch_seconds",
     ]
     unclipped = new_trainer("cpu", "device", tmp_path, replace(one_step, max_grad_norm=0.0))
-    epoch = train_epoch(unclipped)
+    epoch = unclipped.train_epoch()
     assert epoch.scalars == {} and timing_row(epoch, 50, 1)["gradient_norm"] is None
     assert "train.max_grad_norm is 0" in unclipped.missing_reasons["gradient_norm"]
 

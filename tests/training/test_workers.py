@@ -36,7 +36,7 @@ from tandem.params.loading import load_params
 from tandem.params.schema import Train
 from tandem.training.batches import Split
 from tandem.training.context import require_usable_workers, scaled, stop_on_out_of_memory
-from tandem.training.loop import take_step, train_epoch
+from tandem.training.step import take_step
 from tandem.training.trainer import Trainer
 from tandem.training.workers import (
     LOST_WORKER_STATUS,
@@ -126,7 +126,7 @@ def finish(trainer: Trainer) -> tuple[list[float], str]:
     """The losses and scores of the epochs that are left, and the digest of the weights after them."""
     found = []
     while trainer.epochs_done < trainer.settings.epochs:
-        epoch = train_epoch(trainer)
+        epoch = trainer.train_epoch()
         found += [epoch.train_loss, epoch.val_loss, epoch.val_score]
     return found, trainer.weights_sha256()
 
@@ -159,13 +159,13 @@ def test_workers_equal_one_for_every_workload(count: int, tmp_path: Path):
 def test_a_checkpoint_knows_no_number_of_workers(tmp_path: Path):
     """From one of two workers go on two, to the bit, and one; and from one of one, two."""
     alone = trainer_of("sign")
-    train_epoch(alone)
+    alone.train_epoch()
     of_one = as_bytes(alone.state())
     expected = finish(alone)
 
     def begin(workers: Workers) -> Any:
         trainer = joined(workers, "sign")
-        train_epoch(trainer)
+        trainer.train_epoch()
         state = as_bytes(trainer.state())
         return state, finish(trainer)
 
@@ -239,7 +239,7 @@ def test_where_memory_runs_out_on_one_worker_all_end_and_smaller_parts_are_asked
                     under_a_limit()
                     leave(8)
                     held += freed_before()
-                train_epoch(trainer)
+                trainer.train_epoch()
         except SystemExit as ended:
             return ended.code
 

@@ -9,7 +9,9 @@ Measured with MKL's kernels for AVX-512 and 1, 2, 3, 4 and 8 threads. MKL's kern
 everywhere; tandem/training/threads.py therefore tries the network of each training.
 """
 
+import functools
 import math
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -45,17 +47,36 @@ def add_product(target: Tensor, left: Tensor, right: Tensor, factor: float = 1) 
 def product(left: Tensor, right: Tensor) -> Tensor:
     """left @ right, of two matrices."""
     (rows, inner), columns = left.shape, right.shape[1]
-    if not is_divided(inner, rows, columns):
+    num_parts = equal_parts(inner, rows, columns)
+    if num_parts == 1:
         return left @ right
-    least = math.ceil(inner / LONGEST)
-    num_parts = next((number for number in range(least, 2 * least) if inner % number == 0), 1)
-    if num_parts == 1 or inner == LONGEST + 1 or 1 in (rows, columns):
+    if not num_parts:
         found = left.new_zeros(rows, columns)
         add_product(found, left, right)
         return found
     # All parts at once are as fast as an undivided product.
-    parts = left.unflatten(1, (num_parts, -1)).transpose(0, 1), right.unflatten(0, (num_parts, -1))
+    parts = left.view(rows, num_parts, -1).transpose(0, 1), right.view(num_parts, -1, columns)
     return torch.bmm(*parts).sum(0)
+
+
+@functools.cache  # a step calls it for each layer, always with the same sizes
+def equal_parts(inner: int, rows: int, columns: int) -> int:
+    """The number of equal parts of a product's inner dimension that MKL does not divide; 0 if there is none."""
+    if not is_divided(inner, rows, columns):
+        return 1
+    if inner == LONGEST + 1 or 1 in (rows, columns):
+        return 0
+    least = math.ceil(inner / LONGEST)
+    return next((number for number in range(least, 2 * least) if inner % number == 0), 0)
+
+
+def in_order(gradients: Callable[..., Any], of_x: bool, *of_parameters: bool) -> Any:
+    """`gradients(...)` of those that are wanted, with those of the parameters computed by one thread."""
+    if torch.get_num_threads() == 1:
+        return gradients(of_x, *of_parameters)
+    found = gradients(True, False, False)[0] if of_x else None
+    with num_threads(1):
+        return found, *gradients(False, *of_parameters)[1:]
 
 
 def use_in(model: nn.Module) -> None:
@@ -87,12 +108,12 @@ class OrderedLinear(torch.autograd.Function):
         return (found if bias is None else found.add_(bias)).view(*x.shape[:-1], -1)
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         x, weight = ctx.saved_tensors
-        rows = gradient.flatten(0, -2)
+        rows = gradient.reshape(-1, len(weight))
         of_x = product(rows, weight).view_as(x) if ctx.needs_input_grad[0] else None
-        return of_x, product(rows.t(), x.flatten(0, -2)), rows.sum(0) if ctx.needs_input_grad[2] else None
+        of_weight = product(rows.t(), x.reshape(-1, x.shape[-1]))
+        return of_x, of_weight, rows.sum(0) if ctx.needs_input_grad[2] else None
 
 
 class LayerNorm(nn.LayerNorm):
@@ -119,9 +140,7 @@ class OrderedLayerNorm(torch.autograd.Function):
         def gradients(*wanted: bool) -> Any:
             return torch.ops.aten.native_layer_norm_backward(gradient, x, ctx.shape, mean, rstd, weight, bias, wanted)
 
-        of_x = gradients(True, False, False)[0]
-        with num_threads(1):
-            _, of_weight, of_bias = gradients(False, True, True)
+        of_x, of_weight, of_bias = in_order(gradients, True, True, True)
         return of_x, None, of_weight, of_bias, None
 
 
@@ -159,7 +178,4 @@ class OrderedConv1d(torch.autograd.Function):
                 gradient, x, weight, [len(weight)], stride, padding, dilation, False, [0], groups, wanted
             )
 
-        of_x = gradients(True, False, False)[0] if needs_x else None
-        with num_threads(1):
-            _, of_weight, of_bias = gradients(False, True, needs_bias)
-        return of_x, of_weight, of_bias, None
+        return *in_order(gradients, needs_x, True, needs_bias), None
