@@ -180,13 +180,23 @@ def rows_of(
         }
         of_row = recorded.get(requested, {})
         if is_compared(workload, requested, experiment, of_row.get("rests_on")):
-            made = with_defaults(*of_row["parameters"]) if "parameters" in of_row else {}
-            used = {key: own[key] for key in SHARED} | made if made else own
-            row["params"] = differing(used, theirs)
+            row["params"] = differing(*parameters_of(of_row, own, theirs))
             measured = {} if MACHINE in changed else times
             yield {**row, "score": score, **{key: measured.get(key) for key in TRACKED}, "state": None}
         else:
             yield {**row, "state": NOT_COMPARED}
+
+
+def parameters_of(
+    of_row: Mapping[str, Any], own: dict[str, Any], theirs: dict[str, Any]
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The parameters that made a score, and those of the last commit. params.yaml may have changed since, so its own
+    count only if an earlier version made the score. The record has the values of the preset, and the row the device.
+    """
+    if "parameters" not in of_row:
+        return own, theirs
+    made = with_defaults(*of_row["parameters"])
+    return made, {key: value for key, value in theirs.items() if key in made or key not in SHARED}
 
 
 def differing(parameters: dict[str, Any], others: dict[str, Any]) -> dict[str, Any]:

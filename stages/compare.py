@@ -155,7 +155,7 @@ def scores(row: Mapping[str, Any]) -> dict[str, float]:
 
 def timings(row: Mapping[str, Any]) -> dict[str, Any]:
     """Return the main measurements, where they were made, the digests of what the row rests on, by which `tandem show`
-    recognizes a score of another training, and its parameters: those of a commit's params.yaml may be others.
+    recognizes a score of another training, its seeds and its parameters: those of a commit's params.yaml may be others.
     Measurements that do not exist are left out. DVC's tables leave out lists.
     """
     found = {key: row[name] for key, name in TRACKED.items() if row[name] is not None}
@@ -164,7 +164,8 @@ def timings(row: Mapping[str, Any]) -> dict[str, Any]:
     rests_on = [f"{name} {dvc_digest(folder / name)}" for name in RESTS_ON]
     own = {"device": row["device"], "hardware": row["device_name"], **busy}
     block = block_in_force(read_yaml(PARAMS), row["workload"], preset_in_force(load_params(), row["workload"]))
-    return {**found, **own, "rests_on": rests_on, "parameters": [with_defaults(flatten(block))]}
+    parameters = {"seeds": list(row["seeds"]), **with_defaults(flatten(block))}
+    return {**found, **own, "rests_on": rests_on, "parameters": [parameters]}
 
 
 def dvc_digest(folder: Path) -> str:

@@ -236,20 +236,16 @@ def test_a_score_has_the_parameters_that_made_it(project: Path):
     output = dvc(project, "exp", "run", "--name", "preset", *sets).stdout
     assert "tiny: preset small sets train.epochs=4\n" in output and "(train.epochs: 3 before, 4 now)" in output
     rows = shown_rows(project)
-    assert rows["preset"]["score"] and rows["preset"]["params"] == {"preset": "small", "train.epochs": 4}
+    assert rows["preset"]["score"] and rows["preset"]["params"] == {"train.epochs": 4}
     commit(project)
-    (project / "params.yaml").write_text(TINY.replace("1e-2", "1e-9"))
+    (project / "params.yaml").write_text(TINY.replace("1e-2", "1e-9").replace("seeds: [0]", "seeds: [5]"))
     git(project, "commit", "-qm", "parameters that were not trained", "params.yaml")
+    (project / "params.yaml").write_text((project / "params.yaml").read_text().replace("preset: none", "preset: auto"))
     rows = shown_rows(project)
-    assert (
-        rows["main"]["params"]
-        == rows["here, now"]["params"]
-        == {
-            "train.epochs": 4,
-            "train.learning_rate": 0.01,
-        }
-    )
-    differs = "(train.epochs: 4 before, 3 now; train.learning_rate: 0.01 before, 1e-09 now)"
+    made = {"seeds": [0], "train.epochs": 4, "train.learning_rate": 0.01}
+    assert rows["main"]["params"] == rows["here, now"]["params"] == made
+    git(project, "checkout", "-q", "params.yaml")
+    differs = "(seeds: [0] before, [5] now; train.epochs: 4 before, 3 now; train.learning_rate: 0.01 before, 1e-09 now)"
     assert differs in dvc(project, "repro").stdout
     assert shown_rows(project)["here, now"]["params"] == {}
 
