@@ -156,11 +156,14 @@ class Task(tasks.Task):
                     own = sign * values[:, :, feature]
                     real = own[is_real[rows]]
                     levels = np.linspace(real.min(), real.max(), NUM_LEVELS + 1, endpoint=False)[1:]
+                    scores = {}
                     for level in (*np.quantile(real, QUANTILES).tolist(), *levels.tolist()):
                         found = np.argwhere(crossings(own, level) & is_real[rows])
-                        f1 = 2 * len(match(events, found, num_steps)) / max(1, len(events) + len(found))
-                        if f1 > best:
-                            best, chosen = f1, (feature, sign, level)
+                        scores[level] = 2 * len(match(events, found, num_steps)) / max(1, len(events) + len(found))
+                    if max(scores.values()) > best:
+                        best = max(scores.values())
+                        equal = sorted(level for level, f1 in scores.items() if f1 == best)
+                        chosen = (feature, sign, equal[len(equal) // 2])  # far from both events and noise
             feature, sign, level = chosen
             crossing[crossings(sign * test_values[:, :, feature], level) & mask] = number
             random[(generator.random(actual.shape) < (targets == number).sum() / is_real.sum()) & mask] = number

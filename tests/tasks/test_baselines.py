@@ -111,13 +111,16 @@ def test_baselines_of_literal_sequences():
 
 
 def test_the_threshold_of_a_rare_event_is_found():
-    """One step in 200 is far above the others, so no quantile up to 0.98 separates it."""
+    """One step in 200 is far above the others, so no quantile up to 0.98 separates it. The threshold lies between both,
+    above noise that train does not have.
+    """
     draw = np.random.default_rng(5)
     values = draw.normal(0, 0.3, (100, 200, 1)).astype(np.float32)
     targets = np.zeros((100, 200), np.int64)
     for row, step in enumerate(draw.integers(5, 195, 100)):
         values[row, step] += 4
         targets[row, step] = 1
+    values[75, 0] = 1.8
     parts = {"train": slice(0, 70), "test": slice(70, 100)}
     arrays = {"values": values, "targets": targets, "lengths": np.full(100, 200)}
     task = open_task("detect", {"classes": ["none", "spike"], "features": ["x"], "num_per_class": {"train": {}}})
