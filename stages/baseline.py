@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from tandem.data.packed import read_array, read_arrays
+from tandem.data.packed import read_prepared, read_prepared_array
 from tandem.devices.hardware import host_name
 from tandem.files import baseline_dir, prepared_dir, read_json, sha256_file
 from tandem.params.loading import load_workload
@@ -65,8 +65,8 @@ def fit(workload: str, task_name: str, path: Path) -> BaselineRecord:
     def read(name: str) -> Split:
         groups = None
         if f"{name}/groups.npy" in summary["sha256"]:
-            groups = torch.from_numpy(read_array(folder, name, "groups", summary).astype(np.int64))
-        tensors = {key: torch.from_numpy(array) for key, array in read_arrays(folder, name, summary).items()}
+            groups = torch.from_numpy(read_prepared_array(folder, name, "groups", summary).astype(np.int64))
+        tensors = {key: torch.from_numpy(array) for key, array in read_prepared(folder, name, summary).items()}
         return Split(tensors, device, groups=groups)
 
     with ProgressLine(f"fitting the baseline of {workload}", 1, "sequences") as line:

@@ -18,8 +18,6 @@ stages/dvc.yaml: DVC rewrites the lock of a stage that always runs, and this loc
 
 import json
 import os
-import select
-import sys
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -30,7 +28,6 @@ from tandem.closure import Code, check_imports, closure
 from tandem.devices.hardware import detect_hardware
 from tandem.files import code_file, hardware_file, params_file
 from tandem.runs import provenance
-from tandem.stop_signals import dvc_of_stage
 
 if TYPE_CHECKING:
     from tandem.parts import Part
@@ -42,7 +39,6 @@ RESTORE = (
     "; DVC has written params.yaml{removed}; to restore {what}, run `{command}`; if params.yaml has other changes to "
     "keep, such as a new workload, edit {values} instead of `git checkout`"
 )
-DVC_ENDS_WITHIN = 60.0  # seconds after this stage
 OWN = "workloads/"  # files of the workloads
 PER_WORKLOAD = (
     "preprocess",
@@ -91,7 +87,7 @@ def require_data() -> None:
 
 
 def restore() -> str:
-    """Return how to undo what DVC did before this stage, and print the command after DVC's own error."""
+    """Return how to undo what DVC did before this stage."""
     from tandem.params.reading import PARAMS, read_yaml
     from tandem.report.changes import committed_params
 
@@ -99,25 +95,12 @@ def restore() -> str:
     changed = [key for key in ("workloads", "devices") if before.get(key) != now.get(key)]
     if changed:
         command += " && dvc checkout --allow-missing"
-    with suppress(OSError):  # the error has it too
-        print_after_dvc(f"to restore {'both' if changed else 'it'}: {command}")
     return RESTORE.format(
         removed=f" and removed results of other {' and '.join(changed)}" if changed else "",
         what="them" if changed else "it",
         command=command,
         values=" and ".join(f"`{key}`" for key in changed) or "the refused value",
     )
-
-
-def print_after_dvc(line: str) -> None:
-    """Print `line` when DVC has ended: what DVC itself prints after this stage hides the error."""
-    ended = os.pidfd_open(dvc_of_stage())
-    sys.stdout.flush()
-    if not os.fork():
-        os.setsid()
-        select.select([ended], [], [], DVC_ENDS_WITHIN)
-        print(line, flush=True)
-        os._exit(0)
 
 
 def dependencies() -> dict[Path, Any]:

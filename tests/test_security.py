@@ -18,7 +18,7 @@ from hypothesis import given, seed, settings
 from hypothesis import strategies as st
 
 from flows.plan import make_plan
-from tandem.data.packed import read_array
+from tandem.data.packed import read_prepared_array
 from tandem.files import ROOT, sha256_file
 from tandem.params.reading import read_yaml
 from tests.data.test_inputs import COMMON, MANY, SEED, typical
@@ -147,7 +147,7 @@ def test_an_array_of_pickled_objects_is_damaged_and_runs_nothing(tmp_path: Path,
     array.parent.mkdir()
     np.save(array, np.array([Attack()], dtype=object), allow_pickle=True)
     with pytest.raises(ValueError, match="targets.npy is damaged") as refused:
-        read_array(tmp_path, "test", "targets", {"sha256": {"test/targets.npy": sha256_file(array)}})
+        read_prepared_array(tmp_path, "test", "targets", {"sha256": {"test/targets.npy": sha256_file(array)}})
     assert not (tmp_path / "pwned").exists()
     saw(f"error: {refused.value}")
 

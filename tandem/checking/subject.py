@@ -96,9 +96,8 @@ def parts_of(settings: Train) -> int:
 
 def train(trainer: Trainer) -> tuple[list[float], dict[str, Tensor]]:
     """Train to the end. Returns the training loss of each epoch and the final weights."""
-    losses = []
-    while trainer.epochs_done < trainer.settings.epochs:
-        losses.append(trainer.train_epoch().train_loss)
+    losses = list[float]()
+    trainer.train_epochs(lambda epoch: losses.append(epoch.train_loss))
     return losses, snapshot(trainer.model)
 
 

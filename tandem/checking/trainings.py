@@ -66,7 +66,7 @@ def threads(subject: Subject) -> Finding:
     trainer = subject.trainer(batch_size=subject.settings.batch_size)
     batch, found = trainer.one_batch(subject.settings.batch_size), []
     for number in (1, 2):
-        with trainer.trial_steps():
+        with trainer.without_trace():
             torch.set_num_threads(number)
             loss = take_step(trainer.step, batch)
             gradients = {

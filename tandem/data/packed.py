@@ -1,5 +1,6 @@
-"""Write a split's arrays to one aligned safetensors file, which a device can load directly."""
+"""The prepared arrays of a split, and the packed file: one aligned safetensors file that a device can load directly."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -10,17 +11,19 @@ from tandem.data.splits import SPLITS
 from tandem.files import damaged, relative, replacing, verified
 
 ALIGNMENT_BYTES = 64  # a cache line, and the width of an AVX-512 load
+# safetensors' names of the dtypes that `pack` writes.
+DTYPES = {"F32": np.float32, "F64": np.float64, "I64": np.int64, "I32": np.int32, "BOOL": np.bool_}
 
 
-def read_arrays(folder: Path, split: str, summary: dict[str, Any]) -> dict[str, np.ndarray]:
+def read_prepared(folder: Path, split: str, summary: dict[str, Any]) -> dict[str, np.ndarray]:
     """Read the arrays of a split in `folder`, in the form of `as_arrays`. `summary` is preprocess's summary.json.
 
     Raises ValueError if a file is not the one that preprocess wrote.
     """
-    return as_arrays(*(read_array(folder, split, name, summary) for name in ("values", "lengths", "targets")))
+    return as_arrays(*(read_prepared_array(folder, split, name, summary) for name in ("values", "lengths", "targets")))
 
 
-def read_array(folder: Path, split: str, name: str, summary: dict[str, Any]) -> np.ndarray:
+def read_prepared_array(folder: Path, split: str, name: str, summary: dict[str, Any]) -> np.ndarray:
     """Read one array of a split. Raises ValueError if its file is not the one that preprocess wrote."""
     recorded = summary["sha256"][f"{split}/{name}.npy"]
     path = verified(folder / split / f"{name}.npy", recorded, f"preprocess@{folder.name}")
@@ -47,9 +50,9 @@ def pack_splits(prepared: Path, packed: Path, summary: dict[str, Any]) -> dict[s
     """
     sizes = {}
     for split in SPLITS:
-        arrays = read_arrays(prepared, split, summary)
+        arrays = read_prepared(prepared, split, summary)
         if f"{split}/groups.npy" in summary["sha256"]:
-            arrays["groups"] = read_array(prepared, split, "groups", summary)
+            arrays["groups"] = read_prepared_array(prepared, split, "groups", summary)
         sizes[split] = pack(arrays, packed / f"{split}.safetensors")
     return sizes
 
@@ -68,3 +71,21 @@ def pack(tensors: dict[str, np.ndarray], path: Path) -> int:
         file.write(content[8 : 8 + header_bytes] + b" " * padding)
         file.write(memoryview(content)[8 + header_bytes :])
     return sum(tensor.nbytes for tensor in tensors.values())
+
+
+def read_packed(path: Path) -> dict[str, np.ndarray]:
+    """The arrays of a packed file, memory-mapped: the system reads pages on access and can reclaim them.
+
+    The mapping is read-only. The mapping of safetensors' own loader is writable, so it counts as memory of this
+    process.
+    """
+    raw = np.memmap(path, dtype=np.uint8, mode="r")
+    start = 8 + int.from_bytes(raw[:8].tobytes(), "little")
+    header = json.loads(raw[8:start].tobytes())
+    arrays = {}
+    for name, about in header.items():
+        if name != "__metadata__":
+            first, last = about["data_offsets"]
+            content = np.asarray(raw[start + first : start + last])
+            arrays[name] = content.view(DTYPES[about["dtype"]]).reshape(about["shape"])
+    return arrays

@@ -62,7 +62,7 @@ def probe(trainer: Trainer, auto_seconds: float = 0.0) -> ProbeResult | str:
     `auto_seconds`: the part of the budget that the choice of threads and precision has used (tandem/training/auto.py).
     """
     try:
-        with trainer.trial_steps():
+        with trainer.without_trace():
             return measure_parts(trainer, BUDGET_SECONDS - auto_seconds)
     except (RuntimeError, MemoryError, OSError) as error:
         if not is_out_of_memory(error):

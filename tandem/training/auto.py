@@ -145,7 +145,7 @@ def seconds_with_same_bits(trainer: Trainer, numbers: Sequence[int]) -> dict[int
     batch, last = trainer.one_batch(params.batch_size), len(trainer.train_split) % params.batch_size
     val = next(trainer.val_split.batches(sequential_indices(trainer.val_split)[:PREDICTION_BATCH], PREDICTION_BATCH))
     for number in numbers:
-        with trainer.trial_steps():
+        with trainer.without_trace():
             torch.set_num_threads(number)
             trainer.model.train()
             losses = [trainer.step(part) for part in (batch, batch.first(last or 1))]
@@ -241,7 +241,7 @@ def explained(choice: Choice, how: str) -> tuple[Any, str]:
 
 def time_choices(setting: str, trainer: Trainer, hardware: dict[str, Any], values: Sequence[Any]) -> Choice:
     """Choose the fastest value: the first one, unless a later one is MIN_GAIN times as fast as the best before it."""
-    with trainer.trial_steps():  # ends after `seconds_with` has freed its graphs
+    with trainer.without_trace():  # ends after `seconds_with` has freed its graphs
         seconds = seconds_with(setting, trainer, values)
     name, first = trainer.settings.model.name, next(iter(seconds))
     batch = " x ".join(map(str, shapes(trainer)[0]))
@@ -267,7 +267,7 @@ def seconds_with(setting: str, trainer: Trainer, values: Sequence[Any]) -> dict[
     batch, device = trainer.one_batch(trainer.settings.batch_size), trainer.device
     turn_seconds = BUDGET_SECONDS / NUM_ROUNDS / len(values)
     changes = {value: {} if setting == "threads" else {setting: value} for value in values}
-    trials = {value: trainer.step.trial(replace(trainer.execution, **changes[value])) for value in values}
+    trials = {value: trainer.step.alternative(replace(trainer.execution, **changes[value])) for value in values}
     steps = {value: trial.repeated(batch) for value, trial in trials.items()}
 
     def turn(value: Any) -> float:

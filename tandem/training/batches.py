@@ -9,7 +9,6 @@ tensor. If memory runs out, executor.py makes it `host` again between two batche
 same order, because the caller draws the order on the CPU.
 """
 
-import json
 import warnings
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -17,16 +16,14 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
-import numpy as np
 import torch
 
+from tandem.data.packed import read_packed
 from tandem.devices.device import Device
 from tandem.training.executor import Executor
 from tandem.training.workers import WorkerSlice
 
 TENSORS = ("values", "mask", "targets")
-# safetensors' names of the dtypes that preload writes.
-DTYPES = {"F32": torch.float32, "F64": torch.float64, "I64": torch.int64, "I32": torch.int32, "BOOL": torch.bool}
 
 
 @dataclass(frozen=True)
@@ -159,7 +156,9 @@ class Split:
 
 def load_split(path: Path, device: Device) -> Split:
     """Open the packed split at `path`. Its batches are read from the file until `make_resident` is called."""
-    tensors = memory_mapped(path)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch warns because it has no read-only tensors
+        tensors = {name: torch.from_numpy(array) for name, array in read_packed(path).items()}
     groups = tensors.pop("groups").to(torch.int64, copy=True) if "groups" in tensors else None
     return Split(tensors, device, path, "host", groups=groups)
 
@@ -190,26 +189,6 @@ def batches_of(
         batch = executor.run_with_fallbacks(make_next)
         num_done += len(batch)
         yield batch
-
-
-def memory_mapped(path: Path) -> dict[str, torch.Tensor]:
-    """The tensors of a safetensors file, memory-mapped: the system reads pages on access and can reclaim them.
-
-    The mapping is read-only. The mapping of safetensors' own loader is writable, so it counts as memory of this
-    process. Format: https://github.com/huggingface/safetensors, "Format".
-    """
-    raw = np.memmap(path, dtype=np.uint8, mode="r")
-    start = 8 + int.from_bytes(raw[:8].tobytes(), "little")
-    header = json.loads(raw[8:start].tobytes())
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # torch warns because it has no read-only tensors
-        data = torch.from_numpy(raw[start:])
-    tensors = {}
-    for name, about in header.items():
-        if name != "__metadata__":
-            first, last = about["data_offsets"]
-            tensors[name] = data[first:last].view(DTYPES[about["dtype"]]).view(about["shape"])
-    return tensors
 
 
 def sequential_indices(split: Split) -> torch.Tensor:

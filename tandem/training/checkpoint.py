@@ -14,8 +14,8 @@ parameters, data, code and hardware.
 When dvc.lock contains that md5, DVC has stored the result and the files are removed. The md5 is that of the output
 train/measured, whose times differ in every training; train/result may be equal in two trainings.
 
-The checkpoints of `replicate` stay: it adds seeds.json to its output after the seeds are marked, so dvc.lock never
-contains that md5. A later `replicate` with more seeds writes the results of the earlier seeds from them.
+A replicate's checkpoints are never removed this way: seeds.json is added to its output after they are marked, so their
+md5 is never in dvc.lock. A later `replicate` with more seeds writes the results of the earlier seeds from them.
 
 A checkpoint is written to a temporary file, synced, read back and checked before it replaces another. Its first 32
 bytes are the sha256 of the rest. The rest contains tensors and plain values and is loaded with `weights_only`, so a

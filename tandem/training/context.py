@@ -23,7 +23,7 @@ import torch
 from torch import nn
 
 from tandem import models
-from tandem.data.packed import read_array, read_arrays
+from tandem.data.packed import read_prepared, read_prepared_array
 from tandem.devices.device import Device
 from tandem.devices.hardware import detect_hardware, usable_cores
 from tandem.devices.memory import is_out_of_memory, shorten
@@ -138,11 +138,11 @@ class RunContext:
 
     def read(self, split: str, name: str) -> np.ndarray:
         """An array of the prepared data. Raises ValueError if the file is not the one that preprocess wrote."""
-        return read_array(prepared_dir(self.workload), split, name, self.summary)
+        return read_prepared_array(prepared_dir(self.workload), split, name, self.summary)
 
     def read_known(self, model: nn.Module) -> ReadArray:
-        """Return `read`, with val in the split train if the evaluated weights of `model` were fitted to both. A
-        baseline must know as much as the model.
+        """Return `read`; if the evaluated weights of `model` were also fitted to val, its train includes val, so that
+        baselines know as much as the model.
         """
         knows_val = self.block.evaluate.weights == "last" and hasattr(model, "last_weights_know_val")
         if not (knows_val or hasattr(model, "fit_initial")):
@@ -208,7 +208,8 @@ def open_trainer(context: RunContext, state: dict[str, Any] | None, workers: Wor
         settings = replace(settings, threads=threads_of_each(context, workers), step="eager")
     device = context.open_device(settings.threads, settings.precision, workers.local_rank)
     with translate_oom(Executor(Execution(device), advice=advice(device, settings.precision))):
-        data_location = context.data_location(device)
+        kept_location = state["executor"]["execution"]["data_location"] if state else None
+        data_location = "host" if kept_location == "host" else context.data_location(device)
         train, val = (context.open_split(name, device) for name in ("train", "val"))
         loop = find("loop", settings.loop, context.workload) if settings.loop else None
         trainer = make_trainer(train, val, settings, context.shape, context.task, context.seed, loop)
@@ -219,7 +220,7 @@ def open_trainer(context: RunContext, state: dict[str, Any] | None, workers: Wor
                     raise ValueError(refusal)
         if state:
             trainer.restore(state)
-        if data_location == "device" and not (state and state["executor"]["execution"]["data_location"] == "host"):
+        if data_location == "device":
             trainer.executor.make_resident()  # copies both splits to the device
     if workers.count > 1:
         num_parts = int(os.environ.get(MIN_GRAD_ACCUM_STEPS, "1"))  # more than 1: a worker has run out of memory
@@ -364,7 +365,7 @@ def read_training(workload: str) -> tuple[dict[str, torch.Tensor], Shape, Task]:
     """The training split that preprocess wrote, the shape of a network for it, and the task."""
     summary = read_json(prepared_dir(workload) / "summary.json")
     task = open_task(load_workload(workload).task, summary, workload)
-    arrays = read_arrays(prepared_dir(workload), "train", summary)
+    arrays = read_prepared(prepared_dir(workload), "train", summary)
     return {name: torch.from_numpy(array) for name, array in arrays.items()}, Shape.of(summary, task), task
 
 

@@ -9,9 +9,13 @@ fallbacks, in this order:
 5. Recompute activations instead of storing them, if the model supports it (Chen et al. 2016, arXiv:1604.06174).
 6. Raise `OutOfMemory`, which lists what the user can do, in the recommended order.
 
-`cheaper` (execution.py) has this order; `Executor` puts what it returns into force. A fallback stays active for the
-rest of the training. It is printed, saved in the checkpoint and tagged in MLflow. The weights change only at the end of
-a step, so a step that ran out of memory can be repeated.
+`cheaper` (execution.py) has the order of 2 to 5; `Executor` puts what it returns into force. A fallback stays active
+for the rest of the training. It is printed, saved in the checkpoint and tagged in MLflow. The weights change only at
+the end of a step, so a step that ran out of memory can be repeated.
+
+Memory can run out in four kinds of place. Batches, steps and evaluations call `run_with_fallbacks`. A capture cannot be
+repeated: `give_up_graph`. What has no fallback, such as opening a training, is in `translate_oom`. One of several
+workers ends, and the launcher starts all of them again with smaller micro-batches (`stop_on_out_of_memory`).
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -80,14 +84,14 @@ class Executor:
         self.graphs = execution.device.graphs() if execution.step == "graph" else None
         self.on_fallback: Callable[[list[str]], object] = lambda fallbacks: None  # called after each fallback
 
-    def run_with_fallbacks(self, work: Callable[[], Result], kind: str = "data", batch_size: int = 0) -> Result:
-        """Call `work` and return its result. If memory runs out, take one fallback and call `work` again.
+    def run_with_fallbacks(self, compute: Callable[[], Result], work: str = "data", batch_size: int = 0) -> Result:
+        """Call `compute` and return its result. If memory runs out, take one fallback and call it again.
 
-        `kind`, `batch_size`: of the work, for `cheaper`. Raises OutOfMemory after the last fallback.
+        `work`, `batch_size`: as in `cheaper`. Raises OutOfMemory after the last fallback.
         """
         while True:
             try:
-                return work()
+                return compute()
             except Exception as error:
                 if isinstance(error, OutOfMemory) or not self.may_fall_back or not is_out_of_memory(error):
                     raise
@@ -100,7 +104,7 @@ class Executor:
                 continue
             found = cheaper(
                 self.execution,
-                kind,
+                work,
                 batch_size,
                 has_graph=self.has_graph,
                 data_bytes=sum(split.num_bytes_in_file for split in self.splits),

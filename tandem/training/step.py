@@ -1,8 +1,8 @@
 """One optimizer step: `take_step` computes the gradients of a batch and updates the weights; `Step` has what it needs.
 
 train.step in params.yaml selects how it is executed. `eager` is plain PyTorch. `graph` captures the step as a CUDA
-graph and replays it (graphs.py): one launch instead of hundreds. `compile` passes the model to torch.compile. `auto` is
-`graph` if possible, otherwise `eager`. If a graph is not possible, `Execution.eager_reason` says why.
+graph and replays it (graph_steps.py): one launch instead of hundreds. `compile` passes the model to torch.compile.
+`auto` is `graph` if possible, otherwise `eager`. If a graph is not possible, `Execution.eager_reason` says why.
 
 Mixed precision: Micikevicius et al. 2018, arXiv:1710.03740.
 """
@@ -64,9 +64,8 @@ def take_step(step: "Step", batch: Batch, norm: Tensor | None = None) -> Tensor:
 class Step:
     """`step(batch)` updates the weights and returns the loss, summed over the sequences, as a scalar on the device.
 
-    It executes as `executor.execution` says. With `graphs`, `GraphSteps` (graph_steps.py) captures and replays
-    `take_step`, and `step(batch)` takes the warm-ups. Without, or after the graphs are given up,
-    `step(batch)` takes every step.
+    It executes as `executor.execution` says. With CUDA graphs, `GraphSteps` (graph_steps.py) replays captured steps and
+    calls `step(batch)` only for warm-ups.
     """
 
     def __init__(
@@ -128,7 +127,7 @@ class Step:
             return attempt()
         return self.executor.run_with_fallbacks(attempt, "step", len(batch))
 
-    def trial(self, execution: Execution) -> "Step":
+    def alternative(self, execution: Execution) -> "Step":
         """A step with the same weights and optimizer that executes like this, for measurements. If memory runs out, it
         raises.
         """

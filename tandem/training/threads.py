@@ -3,7 +3,8 @@
 With `threads: auto` it changes between steps: a training uses the number with which its steps are the fastest at the
 moment. A second thread makes a step up to twice as fast, or several times as slow while another process uses its core,
 because torch's threads wait for each other without sleeping. This is possible because the number changes no bit of the
-result (tandem/models/kernels/ordered.py). Where it would (`same_bits`), the training keeps one number.
+result (tandem/models/kernels/ordered.py). Where it would (`seconds_with_same_bits` in auto.py), the training keeps one
+number.
 """
 
 import statistics

@@ -1,8 +1,8 @@
 """The training loop. `Trainer.train_epoch` takes the optimizer steps of an epoch, then validates.
 
 Each of its steps is `take_step` (step.py): forward, loss, backward, clip, update. An `Execution` (execution.py) says
-how: device, precision, eager or as a CUDA graph. Losses stay on the device until the epoch ends. Below the loop are the
-state that a bitwise identical resume needs, and the copies of a training that measurements use.
+how: device, precision, eager or as a CUDA graph. Losses stay on the device until the epoch ends. Below the loop is
+what a checkpoint contains, then the copies of a training that measurements use.
 """
 
 import copy
@@ -331,7 +331,7 @@ class Trainer:
         """
         other = copy.copy(self)
         other.settings = replace(self.settings, batch_size=batch_size or self.settings.batch_size)
-        other.step = self.step.trial(replace(self.execution, **changes))
+        other.step = self.step.alternative(replace(self.execution, **changes))
         other.executor, other.graph_steps = other.step.executor, None
         other.norms = self.norms.new_full((other.steps_per_epoch,), math.nan)
         other.threads = ThreadTuner([self.threads.number])
@@ -392,7 +392,7 @@ class Trainer:
         self.epochs_done = state["epochs_done"]
 
     @contextmanager
-    def trial_steps(self) -> Iterator[None]:
+    def without_trace(self) -> Iterator[None]:
         """Steps taken in this context leave no trace in the training, its number of threads or its memory."""
         before = copy.deepcopy(self.state())
         try:

@@ -277,7 +277,7 @@ def test_a_profile_between_two_captures_changes_no_bit():
         losses = [trainer.train_epoch().train_loss]
         if profiled:
             batch = trainer.one_batch(16)
-            with trainer.trial_steps():
+            with trainer.without_trace():
                 with contextlib.suppress(RuntimeError):  # CUDA before 12.6: nothing is profiled
                     trainer.device.activities(trainer.step.repeated(batch))
             assert not trainer.step.graphs.captured
