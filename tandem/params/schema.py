@@ -3,7 +3,7 @@ combinations.
 
 The types are strict: neither text nor `true` is a number. A key without a default is required. The message about a
 missing key suggests its usual value, and `tandem new` writes it. flows/plan.py builds Prefect's form from `Params`.
-DVC depends on the values in params.yaml, not on this file.
+Stages depend on the values in force (results/hardware/params/), so a changed default retrains what uses it.
 """
 
 from collections.abc import Mapping, Sequence
