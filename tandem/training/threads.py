@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 import torch
 
 TURN_SECONDS = 0.25  # of steps with one number, after which its speed is known
-MIN_GAIN = 1.05  # of twice as many threads, which take cores from other processes
+MIN_GAIN = 1.05  # of more threads, which take cores from other processes
 CHANGE = 1.25  # of the usual speed, after which other numbers are tried: another process has started or ended
 NUM_USUAL = 4  # turns whose median is the usual speed: beside other processes, single turns vary
 # Seconds until other numbers are tried again: doubled while none is better, and at least 20 times those of the trial.
@@ -33,7 +33,9 @@ class ThreadTuner:
         self.used: dict[int, float] = {}  # number -> seconds in this epoch
         self.size, self.seconds = 0, 0.0  # of this turn
         self.speeds: list[float] = []  # sequences/s of the last turns with `best`
-        self.to_try: list[int] = []
+        # First all numbers: two threads of one core may gain nothing where four gain much. Later those next to `best`.
+        self.to_try = [number for number in self.numbers if number != self.best]
+        self.tried: dict[int, float] = {}  # number -> sequences/s
         self.waited, self.wait, self.least_wait = 0.0, 0.0, 0.0
 
     @property
@@ -70,22 +72,33 @@ class ThreadTuner:
 
     def end_turn(self, speed: float, seconds: float) -> None:
         """Choose the number for the next turn, after one with this speed."""
-        usual = statistics.median(self.speeds or [speed])
         if self.number == self.best:
+            usual = statistics.median(self.speeds or [speed])
             has_changed = not usual / CHANGE < speed < usual * CHANGE
             self.speeds = [*self.speeds[1 - NUM_USUAL :], speed]
             self.waited += seconds
-            if self.waited >= (self.least_wait if has_changed else self.wait):
+            if not self.to_try and self.waited >= (self.least_wait if has_changed else self.wait):
                 self.to_try, self.waited = self.neighbours(), 0.0
                 self.wait = FIRST_WAIT if has_changed else min(max(2 * self.wait, FIRST_WAIT), LONGEST_WAIT)
-        elif speed >= usual * (MIN_GAIN if self.number > self.best else 1 / MIN_GAIN):
-            is_more = self.number > self.best
-            self.best, self.speeds, self.wait = self.number, [speed], FIRST_WAIT
-            self.to_try = [number for number in self.neighbours() if (number > self.best) == is_more]
+        else:
+            self.tried[self.number] = speed
+            if not self.to_try:
+                self.choose(seconds)
+        self.number = self.to_try.pop(0) if self.to_try else self.best
+
+    def choose(self, seconds: float) -> None:
+        """Take the fastest of `best` and the numbers that were tried. `seconds`: of the last turn."""
+        speeds, self.tried = self.tried | {self.best: statistics.median(self.speeds)}, {}
+        before, self.best = self.best, min(speeds)
+        for number in sorted(speeds):
+            if speeds[number] >= MIN_GAIN * speeds[self.best]:
+                self.best = number
+        if self.best != before:
+            self.speeds, self.wait = [speeds[self.best]], FIRST_WAIT
+            self.to_try = [number for number in self.neighbours() if number not in speeds]
         else:
             self.least_wait = max(FIRST_WAIT, MIN_RATIO * seconds)
             self.wait = max(self.wait, self.least_wait)
-        self.number = self.to_try.pop(0) if self.to_try else self.best
 
     def neighbours(self) -> list[int]:
         """The next smaller and the next larger number."""

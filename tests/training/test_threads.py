@@ -174,6 +174,7 @@ def seconds_until(threads: ThreadTuner, clock: list[float], num_steps: int, step
         ({1: 1.0, 2: 0.25}, 1),  # beside a busy process
         ({1: 1.0, 2: 1.02}, 1),  # too little for a core that others could use
         ({1: 1.0, 2: 1.8, 4: 3.0, 8: 1.0}, 4),
+        ({1: 1.0, 2: 0.98, 4: 1.6, 8: 1.9, 16: 1.2}, 8),  # two threads of one core
     ],
 )
 def test_steps_take_the_fastest_number(step_seconds: float, speeds: dict[int, float], best: int, clock: list[float]):
