@@ -107,7 +107,8 @@ def make_project(root: Path) -> Path:
     for folder in ("flows", "stages", "tandem"):
         shutil.copytree(SOURCE / folder, root / folder, ignore=shutil.ignore_patterns("__pycache__", "dvc.*"))
     for name, (outs, content) in STAGES.items():
-        (root / "stages" / f"{name}.py").write_text(f"OUTS = {outs!r}\nCONTENT = {content!r}\nTABLE = {TABLE!r}\n" + STAGE)
+        values = f"OUTS = {outs!r}\nCONTENT = {content!r}\nTABLE = {TABLE!r}\n"
+        (root / "stages" / f"{name}.py").write_text(values + STAGE)
     without_publisher(root)
     params = (SOURCE / "params.yaml").read_text()
     (root / "params.yaml").write_text(params.replace("- sign\n- pen\n- price\n- rally\n", "- sign\n"))

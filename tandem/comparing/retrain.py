@@ -30,7 +30,7 @@ from torch import nn
 
 from tandem import files, models
 from tandem.runs import provenance
-from tandem.runs.history import history_row
+from tandem.runs.quantities import history_row
 from tandem.runs.terminal import Progress
 from tandem.tasks.groups import name_groups
 from tandem.tracking.results import realized_settings
