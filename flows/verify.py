@@ -161,7 +161,7 @@ def compared(found: Run, again: Run) -> str:
 
 def times(found: Run, again: Run) -> str:
     """The recorded and the new time of an epoch, after the warm-up."""
-    before, now = (run.timing["timing"]["epoch_seconds"] for run in (found, again))
+    before, now = (run.times["epoch_seconds"] for run in (found, again))
     text = "not measured after warm-up" if now is None else f"{now:.3g} s"
     if before is None:
         return f"epoch time (not verified): {text} here, not measured by the recorded run"
