@@ -25,8 +25,8 @@ from threading import Event as Flag
 from threading import Lock, Thread
 from typing import Any, TextIO
 
-from flows.events import Event, counts
 from flows.plan import evaluations, require_devices
+from flows.processes import Event, counts
 from flows.ui import running_servers
 from tandem import files
 from tandem.command import DONE, FAILED, INTERRUPTED, NO_ANSWER, Result, WrongArgument, aligned
