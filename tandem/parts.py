@@ -110,6 +110,11 @@ class Part(Section):
         """Import the component and call it with what Tandem passes and the parameters."""
         return self.component.load()(*given, **self.parameters)
 
+    def __reduce__(self) -> tuple[Any, ...]:  # pickle does not find a class that is made at run time
+        component = self.component
+        identity = component.kind, component.name, component.module, component.attribute, component.path
+        return restore, (*identity, self.parameters)
+
 
 @dataclass(frozen=True, eq=False)
 class Component:
@@ -200,6 +205,13 @@ def own_line(error: BaseException, folder: Path) -> str:
     """The last line of the code in `folder` that led to the error, as `workloads/pen/net.py, line 31`; or ""."""
     frames = [each for each in traceback.extract_tb(error.__traceback__) if Path(each.filename).is_relative_to(folder)]
     return f"{relative(Path(frames[-1].filename))}, line {frames[-1].lineno}" if frames else ""
+
+
+def restore(kind: str, name: str, module: str, attribute: str, path: Path, parameters: dict[str, Any]) -> Part:
+    """The part that was pickled."""
+    schema: Any = read_component(kind, name, module, attribute, path).schema
+    part: Part = schema(name=name, **parameters)
+    return part
 
 
 def absent(path: Path) -> str:
