@@ -83,8 +83,8 @@ def main(options: Namespace) -> Result:
         found = verify(options.run, options.quick, options.threads, options.device)
     except (OSError, ValueError) as error:  # ValueError: no such run
         raise CommandError(sentence_of(error), NO_ANSWER) from error
-    about = {"verdict": found.verdict.name, "cause": found.verdict.cause, "sentence": found.verdict.sentence}
-    return Result(found.text, {"run": found.run, **about, "notes": found.notes}, found.verdict.status)
+    document = {"run": found.run, **found.verdict.document, "notes": found.notes}
+    return Result(found.text, document, found.verdict.status)
 
 
 def verify(run: str, quick: bool, threads: int | None = None, device: str | None = None) -> Verified:
@@ -182,10 +182,7 @@ def check_published() -> Result:
             for workload, verdict in verdicts.items()
         ]
     )
-    document = {
-        workload: {"verdict": verdict.name, "cause": verdict.cause, "sentence": verdict.sentence}
-        for workload, verdict in verdicts.items()
-    }
+    document = {workload: verdict.document for workload, verdict in verdicts.items()}
     statuses = {verdict.status for verdict in verdicts.values()}
     return Result("\n".join(lines), document, next(status for status in (1, 2, 3, 0) if status in statuses))
 

@@ -28,7 +28,7 @@ from tandem.comparing.differences import Difference, Rows, mean_and_range
 from tandem.comparing.rerun import STATUS, Envelope, Verdict
 from tandem.comparing.speed_up import SpeedUp, unpaired_speed_up
 from tandem.comparing.table import rows_of
-from tandem.machine.conditions import busy
+from tandem.machine import conditions
 from tandem.runs.quantities import COMPARED, TIMES
 from tandem.runs.run import Run
 
@@ -83,7 +83,9 @@ class Side:
 
     @property
     def busy(self) -> str:
-        return next(filter(None, (busy(run.timing["conditions"]) for run in self.runs if run.is_timed)), "")
+        """How other processes disturbed the first timed training that they disturbed; empty if they disturbed none."""
+        found = (conditions.busy(run.timing["conditions"]) for run in self.runs if run.is_timed)
+        return next(filter(None, found), "")
 
     @property
     def score_name(self) -> str:
