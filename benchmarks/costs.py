@@ -34,7 +34,7 @@ import psutil
 from ruamel.yaml import YAML
 
 from benchmarks.markdown import header, machine_sentence, quartiles, row
-from benchmarks.sandbox import STAGE, call, commit, copy_project, environment, make_ready, shorten, write_params
+from benchmarks.sandbox import STAGE, call, environment, make_ready, write_params
 from tandem.devices.hardware import detect_hardware
 from tandem.devices.names import is_accelerator, kind_of
 from tandem.files import STATE, read_json
@@ -42,7 +42,6 @@ from tandem.machine.interleaving import interleave
 from tandem.params.loading import load_params
 
 WORKLOADS = ("sign", "pen", "price", "rally")
-Seconds = Callable[[], float]
 Requests = dict[str, Callable[[], object]]
 
 
@@ -239,17 +238,17 @@ TRAIN = f"""
 import json, sys, time
 from pathlib import Path
 from stages import train
-from tandem.tracking import run_dir
+from tandem.tracking import recorder, run_dir
 
 run_dir.start_publisher, run_dir.WAIT_SECONDS = lambda: None, 0.0
-saves, save = [], train.Training.save
+saves, save = [], recorder.Recorder.save
 
-def timed(training):
+def timed(recorder):
     start = time.perf_counter()
-    save(training)
-    saves.append((training.checkpoint.path.stat().st_size, time.perf_counter() - start))
+    save(recorder)
+    saves.append((recorder.checkpoint.path.stat().st_size, time.perf_counter() - start))
 
-train.Training.save = timed
+recorder.Recorder.save = timed
 train.main(*sys.argv[1:])
 Path("{SAVES}").write_text(json.dumps(saves))
 """
@@ -412,106 +411,6 @@ def largest_resident_bytes() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
-# Orchestration.
-
-NUM_EPOCHS = 3  # of each training
-BARE = """stages:
-  one: {{cmd: {cmd}, deps: [start], outs: [a]}}
-  two: {{cmd: {cmd}, deps: [a], outs: [b]}}
-  three: {{cmd: {cmd}, deps: [b], outs: [c]}}
-  four: {{cmd: {cmd}, deps: [c], outs: [d]}}
-"""
-NOTHING = "touch a b c d"
-USUAL = "python -c 'import torch, mlflow' && touch a b c d"
-REPRO = ["dvc", "repro"]
-
-
-def overhead(questions: tuple[str, ...] = ("noop", "full"), repeats: int = 5, workload: str = "sign") -> None:
-    """Orchestration, compared with a bare DVC pipeline of four empty stages, in turns. It needs no results.
-
-    noop: a `dvc repro` with nothing to do, with every workload of params.yaml, compared with the bare pipeline
-    full: one workload, every stage run by `dvc repro --force`, compared with four bare stages, and with four that
-      import torch and mlflow, as ordinary stage scripts do
-
-    Times of Tandem's full runs exclude the work that its stages measure themselves (training with its validation, and
-    evaluation) and include imports, DVC, preprocessing, loading, the probe and tracking. Trainings have 3 epochs and
-    run on the CPU.
-    """
-    for question in questions:
-        print(f"## {question}\n\n{header('what', 'median (s)', 'lowest', 'highest')}", flush=True)
-        with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:  # as above
-            bare = make_bare(Path(folder) / "bare", NOTHING)
-            one = make_tandem(Path(folder) / "tandem", None if question == "noop" else workload)
-            call(REPRO, bare)
-            call(REPRO, one)
-            print(f"\n{OVERHEADS[question](Path(folder), bare, one, repeats)}\n", flush=True)
-
-
-def noop(folder: Path, bare: Path, tandem: Path, repeats: int) -> str:
-    times = in_turns({"bare, 4 stages": timed(REPRO, bare), "Tandem, every workload": timed(REPRO, tandem)}, repeats)
-    ratio = statistics.median(mine / its for its, mine in zip(*times.values(), strict=True))
-    return f"Nothing to do takes {ratio:.2f} times as long as in the bare pipeline (median of the rounds)."
-
-
-def full(folder: Path, bare: Path, tandem: Path, repeats: int) -> str:
-    usual, force = make_bare(folder / "usual", USUAL), [*REPRO, "--force"]
-    call(REPRO, usual)
-    commands = {"bare": timed(force, bare), "every stage imports torch and mlflow": timed(force, usual)}
-    times = in_turns({**commands, "Tandem": timed(force, tandem, less_work=True)}, repeats)
-    return f"One workload, everything run: {statistics.median(times['Tandem']):.1f} s beside the work."
-
-
-OVERHEADS = {"noop": noop, "full": full}
-
-
-def in_turns(commands: Mapping[str, Seconds], repeats: int) -> dict[str, list[float]]:
-    """Seconds of every command, interleaved; prints a row for each."""
-    times = interleave(commands, repeats)
-    for name, seconds in times.items():
-        print(row(name, *(f"{value:.2f}" for value in (statistics.median(seconds), min(seconds), max(seconds)))))
-    return times
-
-
-def timed(command: list[str], project: Path, less_work: bool = False) -> Seconds:
-    """A call that runs `command` and returns its seconds; `less_work` subtracts those that the stages measured."""
-
-    def seconds() -> float:
-        start = time.perf_counter()
-        call(command, project)
-        return time.perf_counter() - start - (seconds_of_work(project) if less_work else 0.0)
-
-    return seconds
-
-
-def seconds_of_work(project: Path) -> float:
-    [folder] = (project / "results/runs").glob("*/cpu")
-    train = read_json(folder / "train/measured/0/timing.json")["timing"]["train_seconds"]
-    evaluate = read_json(folder / "evaluate/measured/0/timing.json")["evaluate_seconds"]
-    return float(train + 2 * evaluate)  # with one warm-up
-
-
-def make_bare(folder: Path, cmd: str) -> Path:
-    folder.mkdir()
-    (folder / "dvc.yaml").write_text(BARE.format(cmd=json.dumps(cmd)))
-    (folder / "start").touch()
-    commit(folder)
-    call(["dvc", "init", "-q"], folder)
-    call(["dvc", "config", "core.analytics", "false"], folder)
-    return folder
-
-
-def make_tandem(folder: Path, workload: str | None) -> Path:
-    """A copy of this project with short trainings on the CPU, of `workload` or of all workloads (None)."""
-    copy_project(folder)
-    params = YAML().load(folder / "params.yaml")
-    params["workloads"], params["devices"] = [workload] if workload else params["workloads"], ["cpu"]
-    shorten(params, epochs=NUM_EPOCHS)
-    write_params(folder, params)
-    (folder / "mlruns").mkdir(exist_ok=True)
-    commit(folder)
-    return folder
-
-
 # A team's servers (docs/team.md). Use only servers and stores that you can delete.
 
 
@@ -583,7 +482,7 @@ def mlflow_requests() -> Requests:
 
 
 COSTS: dict[str, Callable[..., None]] = {
-    cost.__name__: cost for cost in (advice, sampling, checkpoints, replicates, preprocess, overhead, load)
+    cost.__name__: cost for cost in (advice, sampling, checkpoints, replicates, preprocess, load)
 }
 
 

@@ -30,10 +30,6 @@ def mean_and_range(values: Sequence[float], form: str = ".4f") -> str:
     return f"{statistics.fmean(values):{form}} ({min(values):{form}} to {max(values):{form}})"
 
 
-def mean_lowest_highest(values: Sequence[float]) -> tuple[str, str, str]:
-    return tuple(f"{value:.4f}" for value in (statistics.fmean(values), min(values), max(values)))  # type: ignore[return-value]
-
-
 def machine_sentence(device: str = "cpu", packages: Sequence[str] = ("torch",)) -> str:
     """Hardware, the versions of the installed `packages`, the time, and the load just before."""
     identity = detect_hardware(device)

@@ -92,7 +92,7 @@ def side_names(found: list[list[Run]]) -> list[str]:
 def tag(judged: Judgement) -> None:
     """Set the tag `compared` on the runs in MLflow."""
     for side, other in ((judged.second, judged.first), (judged.first, judged.second)):
-        reference = other.runs[0].run_id or other.runs[0].name
+        reference = other.first.run_id or other.first.name
         speed = textwrap.shorten(judged.speed, MAX_TAG - len(reference) - 10, placeholder="...")
         for run in side.runs:
             if run.run_id:

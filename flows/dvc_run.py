@@ -1,7 +1,7 @@
 """Run DVC and report each stage: `python -m flows.dvc_run COMMAND...`, which flows/pipeline.py starts.
 
 The arguments are DVC's, such as "repro --force" or "exp run --temp --name NAME --set-param seeds=[1]". The output is
-that of DVC and the stages, and a line for each event (flows/events.py). The exit status is DVC's. `tandem repro`
+that of DVC and the stages, and a line for each event (flows/processes.py). The exit status is DVC's. `tandem repro`
 (flows/repro.py) calls `run` itself.
 
 DVC decides which stages run, in which order, and whether they are forced. A caller of DVC may replace the function that
@@ -36,7 +36,7 @@ from dvc.stage.exceptions import StageFileDoesNotExistError, StageNotFound
 from dvc.ui import ui
 
 from flows.damaged_files import explain
-from flows.events import Event, Outcome
+from flows.processes import Event, Outcome
 from tandem.stage import LAST_ERROR
 from tandem.tracking.run_dir import DVC_PID
 

@@ -7,24 +7,39 @@ never stays in the working tree. Which process starts which:
       flows.dvc_run      in its own session: runs DVC and prints a line when a stage starts or ends
         tandem.stage     one for each stage that DVC runs: prints lines, and writes the stage's outputs
 
-This process reads the lines and shows them in Prefect (flows/stage_runs.py). To stop a run, it signals the session of
+This process reads the lines and shows them in Prefect (`StageRuns`). The stages do not wait for it: their output waits
+in a pipe. If Prefect's server is lost, only the display is lost. To stop a run, this process signals the session of
 flows.dvc_run (flows/processes.py). If a process is killed, the kernel sends SIGTERM to its child.
 """
 
+import logging
 import os
+import re
 import shlex
 import sys
-from typing import Any
+import time
+from collections.abc import Callable
+from typing import Any, TypeVar
+from uuid import UUID, uuid4
 
-from prefect import flow
+import httpx
+from prefect import Flow, Task, flow
+from prefect.client.orchestration import SyncPrefectClient
+from prefect.client.schemas.actions import ArtifactCreate, ArtifactUpdate
+from prefect.client.schemas.objects import FlowRun, TaskRun
 from prefect.context import FlowRunContext
-from prefect.states import Cancelled, Completed, Crashed, Failed, State
+from prefect.exceptions import PrefectException
+from prefect.logging import get_run_logger
+from prefect.logging.loggers import flow_run_logger
+from prefect.states import Cancelled, Completed, Crashed, Failed, Running, State
 
 from flows import processes, remote, results_in_prefect
-from flows.flow_runs import known_to_the_next, one_at_a_time, prefect_client, skipped_state
+from flows.flow_runs import STAGE_TAG, end_runs, known_to_the_next, one_at_a_time, prefect_client, skipped_state
 from flows.plan import RunPlan, make_plan
-from flows.stage_runs import RESUME, StageCancelled, StageRuns
+from flows.processes import Event, Outcome, event_in
 from tandem.command import CommandError
+from tandem.messages import without_password
+from tandem.stage import STAGES
 from tandem.stop_signals import stop_when_ended
 
 # With Prefect's defaults, a server lost during the run costs 157 s at its end; the heartbeat costs every run 1 s.
@@ -33,6 +48,13 @@ PREFECT_SETTINGS: dict[Any, Any] = {
     "api.request_timeout": 10.0,
     "flows.heartbeat_frequency": None,
 }
+SECONDS_BETWEEN_POLLS = 2.0
+NOT_RUN: dict[Outcome, str] = {
+    "unchanged": "unchanged since the last run",
+    "restored": "restored from DVC's run-cache, timings included",
+}
+RESUME = "run it again (Retry in Prefect) to resume from the last checkpoint"
+T = TypeVar("T")
 
 
 @flow(name="pipeline", log_prints=True, persist_result=False)
@@ -88,7 +110,7 @@ def pipeline(
         return Cancelled(message=f"{stage} was cancelled; {RESUME}")
 
 
-def execute(plan: RunPlan, stage_runs: StageRuns) -> State:
+def execute(plan: RunPlan, stage_runs: "StageRuns") -> State:
     for command in plan.commands:
         print(f"dvc {shlex.join(command)}")
     run_id = str(stage_runs.pipeline_run.id)  # a stage's own flow run begins after the stage
@@ -115,3 +137,167 @@ def push(result: State) -> State:
     except CommandError as error:
         print(f"warning: {error}")
         return Completed(name="Not sent", message=f"{result.message}; {error}")
+
+
+class StageCancelled(Exception):
+    """A user cancelled the flow run of the named stage."""
+
+
+class StageRuns:
+    """The child flow runs of one pipeline run, their log lines, and the outcome of each stage."""
+
+    def __init__(self, pipeline_run: FlowRun, client: SyncPrefectClient):
+        self.pipeline_run, self.client = pipeline_run, client
+        self.outcomes: dict[str, Outcome] = {}  # of each stage that DVC has examined
+        self.failure = ""
+        self.running: FlowRun | None = None  # of the stage that runs
+        self.progress: tuple[float, str] | None = None  # of its training: per cent, and the newest line
+        self.artifact_id: UUID | None = None  # of the progress
+        self.next_poll = 0.0
+        self.is_lost = False
+        # Otherwise Prefect's log handler prints an error for each batch of lines after the server is lost.
+        logging.raiseExceptions = False
+
+    def __enter__(self) -> "StageRuns":
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: object) -> None:
+        if kind is not None:
+            why = "cancelled" if kind is StageCancelled else "stopped with its pipeline run"
+            final: State[Any] = Cancelled(message=f"{why}; {RESUME}")
+            self.send(lambda: end_runs(self.client, final, parent_flow_run_id={"any_": [self.pipeline_run.id]}))
+            get_run_logger().warning("stopped; %s", RESUME)  # Prefect's runner sets its own message on the run
+            found = self.send(lambda: self.client.read_flow_run(self.pipeline_run.id))
+            if found and found.state and found.state.is_cancelling():
+                # Otherwise Prefect logs "Finished in state Running()".
+                self.pipeline_run.state = Cancelled(message=RESUME)
+
+    def take(self, line: str) -> None:
+        """Show a line of output, or the event that it reports."""
+        if event := event_in(line):
+            self.take_event(event)
+            return
+        if not line:
+            return
+        if match := re.match(r"(?:seed \d+, )?epoch (\d+)/(\d+): ", line):
+            self.progress = 100 * int(match[1]) / int(match[2]), line
+        first = line.partition(":")[0].lower()
+        is_error = first in ("error", "traceback (most recent call last)")
+        level = logging.ERROR if is_error else logging.WARNING if first.endswith("warning") else logging.INFO
+        logger = flow_run_logger(self.running) if self.running else get_run_logger()
+        logger.log(level, "%s", line)
+
+    def take_event(self, event: Event) -> None:
+        if event.stage:
+            self.outcomes[event.stage] = event.outcome
+        if event.outcome == "running":
+            self.start(event.stage)
+        elif event.outcome == "ran":
+            self.end(Completed())
+        elif event.outcome == "failed":
+            self.failure = self.failure or event.reason  # DVC's own error comes last and says only which stage failed
+            if event.killed_by == "SIGINT":
+                self.end(Cancelled(message=f"interrupted; {RESUME}"))
+            else:
+                self.end((Crashed if event.killed_by else Failed)(message=event.message))
+        else:
+            state: State[Any] = Completed(name="Cached", message=NOT_RUN[event.outcome])
+            self.send(lambda: self.create_task_run(event.stage, state))
+
+    def create_task_run(self, name: str, state: State[Any] | None = None) -> TaskRun:
+        task, key = Task(do_nothing, name=name.partition("@")[0]), f"{name}-{uuid4().hex}"
+        return self.client.create_task_run(task, self.pipeline_run.id, key, name=name, state=state)
+
+    def start(self, name: str) -> None:
+        """Create the running flow run of a stage, below a task run of the pipeline whose state the server sets."""
+        stage, _, item = name.partition("@")
+        words = STAGES.get(stage, ())
+        # A workload's name may contain hyphens, a device's does not.
+        parameters = dict(zip(words, item.rsplit("-", max(len(words) - 1, 0)), strict=False))
+
+        def create() -> FlowRun:
+            return self.client.create_flow_run(
+                Flow(do_nothing, name=stage, validate_parameters=False),
+                name=name,
+                parameters=parameters,
+                tags=[STAGE_TAG, *parameters.values()],
+                parent_task_run_id=self.create_task_run(name).id,
+                state=Running(),
+            )
+
+        self.running, self.progress, self.artifact_id = self.send(create), None, None
+        self.next_poll = time.monotonic() + SECONDS_BETWEEN_POLLS
+
+    def end(self, state: State[Any]) -> None:
+        """Set the final state of the stage that runs, if one does."""
+        if run := self.running:
+            self.show_progress()
+            self.running = None
+            self.send(lambda: self.client.set_flow_run_state(run.id, state, force=True))
+
+    def check_cancelled(self) -> None:
+        """From time to time, ask the server. Raises StageCancelled if a user has cancelled the stage's flow run."""
+        run = self.running
+        if run is None or time.monotonic() < self.next_poll:
+            return
+        found = self.send(lambda: self.client.read_flow_run(run.id))
+        # Without an answer, stop polling: the server is lost, or a user has deleted the flow run.
+        self.next_poll = time.monotonic() + SECONDS_BETWEEN_POLLS if found else float("inf")
+        self.show_progress()
+        if found and found.state and (found.state.is_cancelling() or found.state.is_cancelled()):
+            raise StageCancelled(run.name)
+
+    def show_progress(self) -> None:
+        """Show the newest epoch of the training that runs, if there is one, as an artifact of the pipeline run."""
+        if not self.progress or not self.running:
+            return
+        (percent, line), self.progress = self.progress, None
+        shown: dict[str, Any] = {"data": percent, "description": f"{self.running.name}: {line}"}
+        if found := self.artifact_id:
+            self.send(lambda: self.client.update_artifact(found, ArtifactUpdate(**shown)))
+            return
+        artifact = ArtifactCreate(type="progress", flow_run_id=self.pipeline_run.id, **shown)
+        if created := self.send(lambda: self.client.create_artifact(artifact)):
+            self.artifact_id = created.id
+
+    def show_results(self, markdown: str, headline: str) -> None:
+        artifact = ArtifactCreate(
+            key="results",
+            type="markdown",
+            description=headline,
+            data=markdown,
+            flow_run_id=self.pipeline_run.id,
+        )
+        self.send(lambda: self.client.create_artifact(artifact))
+
+    def check_server(self) -> None:
+        """It may be lost since the last call, or back."""
+        with prefect_client(timeout=2.5, retries=0) as client:
+            error = client.api_healthcheck()
+        if error:
+            self.lose(error)
+        else:
+            self.is_lost = False
+
+    def lose(self, error: Exception) -> None:
+        """Stop sending, and log this once."""
+        if not self.is_lost:
+            self.is_lost = True
+            reason = str(error) or type(error).__name__
+            print(f"warning: lost the Prefect API ({reason}); the pipeline continues; Prefect may show an old state")
+
+    def send(self, request: Callable[[], T]) -> T | None:
+        """The answer, or None if the server refuses or is lost."""
+        if self.is_lost:
+            return None
+        try:
+            return request()
+        except httpx.TransportError as error:
+            self.lose(error)
+        except (httpx.HTTPError, PrefectException) as error:
+            print(f"warning: Prefect rejected an update: {without_password(str(error))}")
+        return None
+
+
+def do_nothing() -> None:
+    """Prefect's Flow and Task need a function; DVC does the work."""

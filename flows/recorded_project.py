@@ -60,7 +60,7 @@ def checkout(run: Run, threads: int | None = None, device: str | None = None) ->
             options = ("--binary", "--index", "--whitespace=nowarn")
             git("apply", *options, cwd=worktree, content=patch.encode(), failure="the patch does not apply")
         prefix = git("rev-parse", "--show-prefix").decode().strip()  # of a project in a subfolder
-        yield RecordedProject(worktree / prefix, run, threads, device or run.train["requested"])
+        yield RecordedProject(worktree / prefix, run, threads, device or run.requested)
     finally:
         git("worktree", "remove", "--force", str(worktree))
         shutil.rmtree(folder, ignore_errors=True)

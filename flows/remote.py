@@ -18,8 +18,8 @@ from tandem import files
 from tandem.command import CommandError
 from tandem.messages import without_password
 from tandem.stop_signals import stop_when_ended
+from tandem.tracking.run_dir import RUNS, run_dirs
 
-RUNS = files.STATE / "runs"
 MADE_BY_RUNS = ("dvc.lock", "stages/dvc.lock", "results")  # the results that git tracks; DVC's cache has them too
 SECONDS_FOR_GIT = 600.0  # without a limit, a network that drops packets would block the run for ever
 SECONDS_FOR_HISTORY = 120.0  # time to publish what a run recorded; the publisher continues after it
@@ -56,7 +56,7 @@ def push() -> None:
         print("dvc push --run-cache", flush=True)
         run_dvc("push", "--run-cache")
     deadline = time.monotonic() + SECONDS_FOR_HISTORY
-    while waiting := list(RUNS.glob("*/")):
+    while waiting := run_dirs():
         if time.monotonic() > deadline:
             raise CommandError(
                 f"MLflow does not have everything yet: {len(waiting)} runs are in {files.relative(RUNS)}; "

@@ -19,17 +19,17 @@ import shlex
 import sys
 import time
 from argparse import ArgumentParser, Namespace
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from threading import Event as Flag
+from threading import Lock, Thread
+from typing import Any, TextIO
 
-from flows.events import Event, counts
 from flows.plan import evaluations, require_devices
-from flows.stage_lines import StageLines
+from flows.processes import Event, counts
 from flows.ui import running_servers
 from tandem import files
 from tandem.command import DONE, FAILED, INTERRUPTED, NO_ANSWER, Result, WrongArgument, aligned
-from tandem.devices.hardware import host_name
 from tandem.messages import more_seeds
 from tandem.params.loading import load_params
 from tandem.params.parsing import nearest
@@ -38,7 +38,14 @@ from tandem.params.reading import read_yaml
 LOG = files.STATE / "logs/repro.log"
 # Arguments after which the output is that of `dvc repro`.
 PRINTED_BY_DVC = {"--verbose", "-v", "--quiet", "-q", "--dry", "--interactive", "-i", "--help", "-h"}
+IN_TERMINAL = ("workload", "device", "test score", "measured", "seconds per epoch")  # columns of compare.md
 NEED_NO_DEVICE = {"--dry", "--single-item", "-s"}  # arguments without which the stage `hardware` runs
+SECONDS_BETWEEN_LOOKS = 0.2
+# How lines begin that are shown at once: those of a long stage (tandem/runs/terminal.py), and what a user must know.
+PROGRESS = r"(seed \d+, )?epoch |[\d,]+ of [\d,]+ "
+NOTICES = "warning|stopping|interrupted|out of memory"
+NOTHING = "nothing to do: "  # begins the line of a stage that has nothing to do here; only the log shows it
+MAX_LETTERS = 72  # of what a stage said last; the log has all of it
 
 
 def add_arguments(parser: ArgumentParser) -> None:
@@ -70,7 +77,7 @@ def main(options: Namespace) -> Result:
     status, seconds = of_dvc.get(dvc_status, FAILED), time.monotonic() - started
     stages = {event.stage: event for event in events if event.stage}
     failures = [event.reason for event in events if event.outcome == "failed"]
-    rows, table = results(files.compare_dir() / "compare.json", stages, workloads) if status == DONE else ([], [])
+    rows, table = results(workloads) if status == DONE else ([], [])
     if failures and failures[0].endswith(": interrupted"):
         status = INTERRUPTED
     document = {
@@ -129,61 +136,45 @@ def first_failure(statuses: Iterable[int]) -> int:
     return next((status for status in statuses if status), 0)
 
 
-def results(
-    path: Path, stages: Mapping[str, Event], workloads: Sequence[str] = ()
-) -> tuple[list[dict[str, Any]], list[str]]:
-    """The rows of compare.json, and the lines that show them, the verdicts, and what changed since the last commit.
+def results(workloads: Sequence[str] = ()) -> tuple[list[dict[str, Any]], list[str]]:
+    """The rows of compare.json, and what the terminal shows: compare.md's table, the verdicts, and what changed since
+    the last commit.
 
     `workloads`: only these, with their baselines.
     """
     from tandem.report.changes import changes
     from tandem.report.layout import first_verdicts, seconds_of_more_seeds
 
+    folder = files.compare_dir()
     try:
-        compared = json.loads(path.read_text(encoding="utf-8"))
-        rows, verdicts = list(compared["rows"]), first_verdicts(compared["short_verdicts"])
-        outdated = [each for each in compared["outdated"] if not workloads or each["workload"] in workloads]
+        compared = json.loads((folder / "compare.json").read_text(encoding="utf-8"))
+        wanted = workloads or [*dict.fromkeys(row["workload"] for row in compared["rows"])]
+        rows = [row for row in compared["rows"] if row["workload"] in wanted]
+        short = {name: found for name, found in compared["short_verdicts"].items() if name in wanted}
+        lines = first_verdicts(short)
         if workloads:
-            rows = [row for row in rows if row["workload"] in workloads]
-            short = {name: found for name, found in compared["short_verdicts"].items() if name in workloads}
-            verdicts = [*(f"{row['workload']}: {row['sentence']}" for row in rows), *first_verdicts(short)]
+            lines = [*(f"{row['workload']}: {row['sentence']}" for row in rows), *lines]
         else:
-            verdicts += changes(dict.fromkeys(row["workload"] for row in rows))
+            lines += changes(wanted)
+        for each in compared["outdated"]:
+            if not workloads or each["workload"] in workloads:
+                lines.append(f"{each['workload']} on {each['requested']} is left out: {each['reason']}")
         if rows and (seconds := seconds_of_more_seeds(rows)) is not None:
             command = more_seeds(workloads, load_params().devices)
-            verdicts.append(f"one seed each; {command} shows the spread and takes about {max(seconds, 1):,.0f} s")
-        return rows, [*table_of(rows, stages, outdated), "", *(f"  {line}" for line in dict.fromkeys(verdicts))]
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        return [], [f"no results in {files.relative(path)}"]
+            lines.append(f"one seed each; {command} shows the spread and takes about {max(seconds, 1):,.0f} s")
+        table = table_of((folder / "compare.md").read_text(encoding="utf-8"), wanted)
+        return rows, [*table, "", *(f"  {line}" for line in dict.fromkeys(lines))]
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError):
+        return [], [f"no results in {files.relative(folder)}"]
 
 
-def table_of(
-    rows: list[dict[str, Any]], stages: Mapping[str, Event], outdated: Sequence[dict[str, Any]] = ()
-) -> list[str]:
-    """Score, epoch time and device of every training, whether this run measured its times, and how reliably.
-
-    `outdated`: trainings that are left out because they have other parameters.
-    """
-    table = [("workload", "device", "score", "epoch", "timing")]
-    for row in rows:
-        training = stages.get(f"train@{row['workload']}-{row['requested']}")
-        outcome = training.outcome if training else None
-        age = "measured now" if outcome == "ran" else f"measured {row['measured_at'][:16].replace('T', ' ')}"
-        if outcome == "restored":
-            age = f"restored, {age}"
-        if outcome != "ran" and row["measured_on"] != host_name():
-            age += f" on {row['measured_on']}"
-        if row.get("busy"):
-            age += f"; busy: {row['busy']}"
-        device = f"{row['device']} ({row['device_name']})"
-        epoch = f"{row['epoch_seconds']:.3f} s{' to fit' if row.get('is_fitted') else ''}"
-        score = f"{row['score_name']} {row['score']:.4f}"
-        if (count := len(row["seeds"])) > 1:
-            score += f" ({row['score_lowest']:.4f} to {row['score_highest']:.4f}, {count} seeds)"
-        table.append((row["workload"], device, score, epoch, age))
-    for each in outdated:
-        table.append((each["workload"], each["device"], "other parameters", "", f"`tandem repro {each['workload']}`"))
-    return aligned(table)
+def table_of(text: str, workloads: Sequence[str]) -> list[str]:
+    """The table of compare.md: the rows of these workloads, and the columns that fit into a terminal."""
+    hardware, *lines = text.splitlines()
+    cells = [[cell.strip() for cell in line.split("|")[1:-1]] for line in lines if line.startswith("| ")]
+    places = list(map(cells[0].index, IN_TERMINAL))
+    shown = [cells[0], *(row for row in cells[1:] if row[0].split()[0] in workloads)]
+    return [f"  {hardware}", "", *aligned([[row[place] for place in places] for row in shown])]
 
 
 def next_lines() -> list[str]:
@@ -198,3 +189,98 @@ def next_lines() -> list[str]:
         "  changes          dvc metrics diff, dvc plots diff; all experiments: tandem show",
         f"  in the browser   {pages}",
     ]
+
+
+class StageLines:
+    """Within the `with` block, writes standard output and standard error to `log`, also those of child processes.
+
+    The terminal gets a line when a stage ends: its name, its seconds and the beginning of the last line that it
+    printed. It gets none if that line begins with NOTHING. While a stage runs, a terminal shows its newest line and the
+    seconds in one line that is overwritten; another output gets the lines of its progress. Both get the lines of
+    NOTICES.
+    """
+
+    def __init__(self, log: Path) -> None:
+        self.log = log
+        self.stage, self.newest, self.started = "", "", 0.0
+        self.lock, self.ended = Lock(), Flag()
+
+    def __enter__(self) -> "StageLines":
+        sys.stdout.flush()
+        sys.stderr.flush()
+        self.log.parent.mkdir(parents=True, exist_ok=True)
+        self.saved = [os.dup(1), os.dup(2)]
+        self.terminal: TextIO = os.fdopen(os.dup(1), "w")
+        self.log.unlink(missing_ok=True)  # another `tandem repro` may still write to it
+        with self.log.open("w") as written:
+            os.dup2(written.fileno(), 1)
+            os.dup2(written.fileno(), 2)
+        self.lines = self.log.open(errors="replace")
+        self.reader = Thread(target=self.follow, daemon=True)
+        self.reader.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.ended.set()
+        self.reader.join()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        for number, saved in enumerate(self.saved, 1):
+            os.dup2(saved, number)
+            os.close(saved)
+        self.write("")
+        self.terminal.close()
+        self.lines.close()
+
+    def follow(self) -> None:
+        while not self.ended.wait(SECONDS_BETWEEN_LOOKS):
+            with self.lock:
+                self.read()
+                if self.stage and self.terminal.isatty():
+                    text = f"{self.stage}  {time.monotonic() - self.started:.0f} s  {self.newest}"
+                    # Not shutil's, which asks standard output, the log. Some terminals do not know their width.
+                    width = os.get_terminal_size(self.terminal.fileno()).columns or 80
+                    self.terminal.write(f"\r\x1b[K{text[: width - 1]}")
+                    self.terminal.flush()
+
+    def read(self) -> None:
+        """Read the new lines of the log, and show those that must be shown at once."""
+        shown = NOTICES if self.terminal.isatty() else f"{NOTICES}|{PROGRESS}"
+        while True:
+            position = self.lines.tell()
+            line = self.lines.readline()
+            if not line.endswith("\n"):  # none, or not completely written
+                self.lines.seek(position)
+                return
+            if (text := line.strip()) not in ("", self.stage):
+                self.newest = text
+                if re.match(shown, text.lower()):
+                    self.write(f"{self.stage}: {text}" if self.stage else text)
+
+    def on_event(self, event: Event) -> None:
+        """Show that a stage started or ended."""
+        with self.lock:
+            self.read()
+            if event.outcome == "running":
+                self.stage, self.newest, self.started = event.stage, "", time.monotonic()
+                print(f"\n{event.stage}", flush=True)
+            elif event.outcome != "unchanged" and event.stage:
+                shown = self.newest if event.outcome == "ran" else event.outcome
+                if event.message == "interrupted":
+                    shown = event.message
+                if not shown.startswith(NOTHING):
+                    self.write(f"{event.stage:<22} {event.seconds:6.1f} s  {shortened(shown)}")
+                self.stage = ""
+
+    def write(self, text: str) -> None:
+        clear = "\r\x1b[K" if self.terminal.isatty() else ""
+        self.terminal.write(clear + (f"{text}\n" if text else ""))
+        self.terminal.flush()
+
+
+def shortened(text: str) -> str:
+    """Return the parts of `text`, which semicolons separate, that fit into MAX_LETTERS."""
+    if len(text) <= MAX_LETTERS:
+        return text
+    parts = text[:MAX_LETTERS].rpartition("; ")
+    return parts[0] or f"{text[: MAX_LETTERS - 3]}..."

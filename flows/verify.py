@@ -83,8 +83,8 @@ def main(options: Namespace) -> Result:
         found = verify(options.run, options.quick, options.threads, options.device)
     except (OSError, ValueError) as error:  # ValueError: no such run
         raise CommandError(sentence_of(error), NO_ANSWER) from error
-    about = {"verdict": found.verdict.name, "cause": found.verdict.cause, "sentence": found.verdict.sentence}
-    return Result(found.text, {"run": found.run, **about, "notes": found.notes}, found.verdict.status)
+    document = {"run": found.run, **found.verdict.document, "notes": found.notes}
+    return Result(found.text, document, found.verdict.status)
 
 
 def verify(run: str, quick: bool, threads: int | None = None, device: str | None = None) -> Verified:
@@ -161,7 +161,7 @@ def compared(found: Run, again: Run) -> str:
 
 def times(found: Run, again: Run) -> str:
     """The recorded and the new time of an epoch, after the warm-up."""
-    before, now = (run.timing["timing"]["epoch_seconds"] for run in (found, again))
+    before, now = (run.times["epoch_seconds"] for run in (found, again))
     text = "not measured after warm-up" if now is None else f"{now:.3g} s"
     if before is None:
         return f"epoch time (not verified): {text} here, not measured by the recorded run"
@@ -182,10 +182,7 @@ def check_published() -> Result:
             for workload, verdict in verdicts.items()
         ]
     )
-    document = {
-        workload: {"verdict": verdict.name, "cause": verdict.cause, "sentence": verdict.sentence}
-        for workload, verdict in verdicts.items()
-    }
+    document = {workload: verdict.document for workload, verdict in verdicts.items()}
     statuses = {verdict.status for verdict in verdicts.values()}
     return Result("\n".join(lines), document, next(status for status in (1, 2, 3, 0) if status in statuses))
 

@@ -65,12 +65,12 @@ def main() -> None:
 
 def outdated_row(side: Side, differing: str) -> dict[str, str]:
     """What compare.json says of a side whose runs have other parameters than those in force."""
-    run = side.runs[0]
+    run = side.first
     again = f"`tandem repro {run.workload}` runs it with the current ones"
     return {
         "workload": run.workload,
-        "requested": run.train["requested"],
-        "device": f"{side.name} ({run.timing['hardware']['name']})",
+        "requested": run.requested,
+        "device": f"{side.name} ({run.hardware_name})",
         "reason": f"it has other parameters ({differing}); {again}",
     }
 
@@ -118,10 +118,9 @@ def write_tracked(comparisons: Sequence[Comparison], order: Sequence[str], outda
     folder = files.results_dir()
     before, now = committed_params(), read_yaml(PARAMS)
     changed = {name for name in order if any(before.get(key) != now[key] for key in (name, "preset", "presets"))}
-    rows = {each.workload: {side.row["requested"]: side.row for side in each.sides} for each in comparisons}
-    others = [name for name in order if name not in {*rows, *outdated, *changed}]
+    others = [name for name in order if name not in {*(each.workload for each in comparisons), *outdated, *changed}]
     for name, reduce in (("scores", scores), ("timings", timings)):
-        content = {workload: {device: reduce(row) for device, row in own.items()} for workload, own in rows.items()}
+        content = {each.workload: {side.first.requested: reduce(side) for side in each.sides} for each in comparisons}
         committed = json.loads(at_commit(f"results/{name}.json") or "{}")
         kept = {workload: committed[workload] for workload in others if workload in committed}
         files.write_json(folder / f"{name}.json", content | kept)
@@ -134,7 +133,7 @@ def write_tracked(comparisons: Sequence[Comparison], order: Sequence[str], outda
         for epoch in run.train["epochs"]:
             losses.append({**own, **{name: epoch[name] for name in ("epoch", "train_loss", "val_loss")}})
         if run.is_timed:
-            seconds.append({**own, "epoch_seconds": run.timing["timing"]["epoch_seconds"]})
+            seconds.append({**own, "epoch_seconds": run.times["epoch_seconds"]})
     own_columns = ("workload", "device", "seed", "run")
     for name, table, columns in (
         ("losses", losses, (*own_columns, "epoch", "train_loss", "val_loss")),
@@ -147,24 +146,25 @@ def write_tracked(comparisons: Sequence[Comparison], order: Sequence[str], outda
         files.write_table(folder / f"{name}.csv", table, columns)
 
 
-def scores(row: Mapping[str, Any]) -> dict[str, float]:
+def scores(side: Side) -> dict[str, float]:
     """Return the score; for several seeds the mean and the range."""
-    extremes = {"lowest": row["score_lowest"], "highest": row["score_highest"]} if len(row["seeds"]) > 1 else {}
-    return {row["score_name"]: row["score"], **extremes}
+    extremes = {"lowest": min(side.scores), "highest": max(side.scores)} if len(side.runs) > 1 else {}
+    return {side.score_name: side.score, **extremes}
 
 
-def timings(row: Mapping[str, Any]) -> dict[str, Any]:
+def timings(side: Side) -> dict[str, Any]:
     """Return the main measurements, where they were made, the digests of what the row rests on, by which `tandem show`
     recognizes a score of another training, its seeds and its parameters: those of a commit's params.yaml may be others.
     Measurements that do not exist are left out. DVC's tables leave out lists.
     """
-    found = {key: row[name] for key, name in TRACKED.items() if row[name] is not None}
-    busy = {"busy": row["busy"]} if row["busy"] else {}
-    folder = files.runs_dir(row["workload"], row["requested"])
+    run = side.first
+    found = {key: value for key, name in TRACKED.items() if (value := side.measured(name)) is not None}
+    busy = {"busy": side.busy} if side.busy else {}
+    folder = files.runs_dir(run.workload, run.requested)
     rests_on = [f"{name} {dvc_digest(folder / name)}" for name in RESTS_ON]
-    own = {"device": row["device"], "hardware": row["device_name"], **busy}
-    block = block_in_force(read_yaml(PARAMS), row["workload"], preset_in_force(load_params(), row["workload"]))
-    parameters = {"seeds": list(row["seeds"]), **with_defaults(flatten(block))}
+    own = {"device": run.device, "hardware": run.hardware_name, **busy}
+    block = block_in_force(read_yaml(PARAMS), run.workload, preset_in_force(load_params(), run.workload))
+    parameters = {"seeds": [each.seed for each in side.runs], **with_defaults(flatten(block))}
     return {**found, **own, "rests_on": rests_on, "parameters": [parameters]}
 
 

@@ -48,7 +48,15 @@ def main(*arguments):
     for path in OUTS:
         path = root / path.format(*arguments)
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps(CONTENT) if path.suffix == ".json" else "the comparison of all runs")
+        path.write_text(json.dumps(CONTENT) if path.suffix == ".json" else TABLE)
+"""
+TABLE = """CPU: Some CPU
+
+| workload           | device | test score      | seconds per epoch | measured                      |
+|--------------------|--------|-----------------|-------------------|-------------------------------|
+| sign classify, gru | CPU    | 0.8750 accuracy | 0.500             | 2026-01-02 03:04 on somewhere |
+
+- the comparison of all runs
 """
 # Runs the flow as Prefect's runner does, without waiting for the runner: pipeline(**the JSON of its argument).
 FLOW = """
@@ -99,7 +107,8 @@ def make_project(root: Path) -> Path:
     for folder in ("flows", "stages", "tandem"):
         shutil.copytree(SOURCE / folder, root / folder, ignore=shutil.ignore_patterns("__pycache__", "dvc.*"))
     for name, (outs, content) in STAGES.items():
-        (root / "stages" / f"{name}.py").write_text(f"OUTS = {outs!r}\nCONTENT = {content!r}\n" + STAGE)
+        values = f"OUTS = {outs!r}\nCONTENT = {content!r}\nTABLE = {TABLE!r}\n"
+        (root / "stages" / f"{name}.py").write_text(values + STAGE)
     without_publisher(root)
     params = (SOURCE / "params.yaml").read_text()
     (root / "params.yaml").write_text(params.replace("- sign\n- pen\n- price\n- rally\n", "- sign\n"))

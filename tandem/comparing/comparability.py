@@ -192,7 +192,7 @@ def hardware_and_settings(run: Run, threads: int | None = None) -> str:
 
     `threads`: the timed number of threads, if it differs from the training's.
     """
-    device, kernels, name = run.device, run.timing["kernels"], short_hardware(run.timing["hardware"]["name"])
+    device, kernels, name = run.device, run.timing["kernels"], short_hardware(run.hardware_name)
     if is_accelerator(device):
         return f"{device}: {name}, {kernels}, 1 process"
     threads = threads or run.threads

@@ -10,7 +10,7 @@ A speed-up is reported, with an interval, only if the work is the same. Otherwis
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -28,7 +28,7 @@ from tandem.comparing.differences import Difference, Rows, mean_and_range
 from tandem.comparing.rerun import STATUS, Envelope, Verdict
 from tandem.comparing.speed_up import SpeedUp, unpaired_speed_up
 from tandem.comparing.table import rows_of
-from tandem.machine.conditions import busy
+from tandem.machine import conditions
 from tandem.runs.quantities import COMPARED, TIMES
 from tandem.runs.run import Run
 
@@ -62,6 +62,11 @@ class Side:
     colour: str = ""
 
     @property
+    def first(self) -> Run:
+        """The run that stands for the side: of the first seed of params.yaml."""
+        return self.runs[0]
+
+    @property
     def kind(self) -> str:
         """The name in summaries."""
         return KINDS.get(self.name, self.name)
@@ -69,17 +74,56 @@ class Side:
     @property
     def epoch_seconds(self) -> list[float]:
         """Of the timed runs: all but replicates."""
-        return [run.timing["timing"]["epoch_seconds"] for run in self.runs if run.is_timed]
+        return [run.times["epoch_seconds"] for run in self.runs if run.is_timed]
+
+    def measured(self, name: str) -> float | None:
+        """One of COMPARED, over the seeds that have a value: the median, or the largest."""
+        known = [value for run in self.runs if (value := run.times.get(name)) is not None]
+        return COMPARED[name](known) if known else None
+
+    @property
+    def busy(self) -> str:
+        """How other processes disturbed the first timed training that they disturbed; empty if they disturbed none."""
+        found = (conditions.busy(run.timing["conditions"]) for run in self.runs if run.is_timed)
+        return next(filter(None, found), "")
 
     @property
     def score_name(self) -> str:
-        return self.runs[0].score["score_name"] if self.runs[0].score else "score"
+        return self.first.score["score_name"] if self.first.score else "score"
 
     @cached_property
-    def scores(self) -> str:
+    def scores(self) -> list[float]:
+        """Of the evaluated runs."""
+        return [run.test_score for run in self.runs if run.score]
+
+    @property
+    def score(self) -> float:
+        return statistics.fmean(self.scores)
+
+    @cached_property
+    def metrics(self) -> dict[str, float | None]:
+        """Means over the seeds; None if a seed lacks the value: a mean over the others would be another quantity."""
+        every = [run.score["metrics"] for run in self.runs if run.score]
+        names = dict.fromkeys(name for own in every for name in own)
+        is_in_all = {name: all(name in own for own in every) for name in names}
+        return {name: statistics.fmean(own[name] for own in every) if is_in_all[name] else None for name in names}
+
+    @property
+    def scored(self) -> str:
         """The score as text, e.g. `accuracy 0.9556 (0.9444 to 0.9667 over 5 seeds) on cpu`."""
-        scores = [run.test_score for run in self.runs if run.score]
-        return f"{self.score_name} {mean_and_range(scores) if scores else 'not recorded'} on {self.name}"
+        return f"{self.score_name} {mean_and_range(self.scores) if self.scores else 'not recorded'} on {self.name}"
+
+    @property
+    def sentence(self) -> str:
+        """What `evaluate` says of the score, and how it varies over the seeds."""
+        sentence: str = self.first.value("result.sentence") or ""
+        if len(self.scores) == 1:
+            return sentence
+        return (
+            f"{self.score_name} {self.score:.4f} on average over {len(self.scores)} seeds "
+            f"({min(self.scores):.4f} to {max(self.scores):.4f}), which change the weights, the order and the random "
+            f"draws but not the split; seed {self.first.seed}: {sentence}"
+        )
 
     def predictions(self) -> dict[int, Rows]:
         """Return the predictions by seed. Raises ValueError if some are missing or a seed occurs twice."""
@@ -96,24 +140,15 @@ class Side:
 
         `runs` has the values of each seed. All other values come from the first run.
         """
-        first, scores = self.runs[0], [run.test_score for run in self.runs]
-        timings = [run.timing["timing"] for run in self.runs]
-        metrics = [run.score["metrics"] for run in self.runs if run.score]
-        sentence = first.value("result.sentence") or ""
-        if len(scores) > 1:
-            sentence = (
-                f"{self.score_name} {statistics.fmean(scores):.4f} on average over {len(scores)} seeds "
-                f"({min(scores):.4f} to {max(scores):.4f}), which change the weights, the order and the random draws "
-                f"but not the split; seed {first.seed}: {sentence}"
-            )
+        first = self.first
         return {
             **{name: first.value(path) for name, path in OF_FIRST.items()},
-            **{name: reduced(reduce, [timing.get(name) for timing in timings]) for name, reduce in COMPARED.items()},
+            **{name: self.measured(name) for name in COMPARED},
             "is_fitted": first.is_fitted,
             "why_not_cuda": first.value("hardware.why_not_cuda") or "",
             "commit": commit_of(first.timing.get("tree", {})),
             "summary_lines": first.timing.get("summary_lines", {}),
-            "missing_reasons": timings[0].get("missing_reasons", {}),
+            "missing_reasons": first.times.get("missing_reasons", {}),
             "zero": first.task_attributes["zero"],
             "baselines": first.task_attributes["baselines"],
             "seeds": [run.seed for run in self.runs],
@@ -121,29 +156,26 @@ class Side:
                 {
                     "seed": run.seed,
                     "score": run.test_score,
-                    **{name: run.timing["timing"].get(name) for name in TIMES},
+                    **{name: run.times.get(name) for name in TIMES},
                     "measured_at": run.timing["measured_at"],
                     "tracking": run.timing.get("mlflow", {}),
                 }
                 for run in self.runs
             ],
             "replicates": dict(self.replicates),
-            "busy": next(filter(None, (busy(run.timing["conditions"]) for run in self.runs if run.is_timed)), ""),
-            "score": statistics.fmean(scores),
-            "score_lowest": min(scores),
-            "score_highest": max(scores),
-            "metrics": {
-                name: mean_of([own.get(name) for own in metrics])
-                for name in dict.fromkeys(name for own in metrics for name in own)
-            },
-            "sentence": sentence,
+            "busy": self.busy,
+            "score": self.score,
+            "score_lowest": min(self.scores),
+            "score_highest": max(self.scores),
+            "metrics": self.metrics,
+            "sentence": self.sentence,
         }
 
     @property
     def baselines(self) -> list[tuple[str, float]]:
         """The baselines of the score, strongest first."""
-        metrics, names = self.row["metrics"], self.row["baselines"]
-        known = [(name, metrics.get(f"{key}_{self.score_name}")) for key, name in names.items()]
+        names = self.first.task_attributes["baselines"]
+        known = [(name, self.metrics.get(f"{key}_{self.score_name}")) for key, name in names.items()]
         return sorted(((name, value) for name, value in known if value is not None), key=lambda each: -each[1])
 
     @property
@@ -152,33 +184,22 @@ class Side:
         (a forecast's score is the share of persistence's error that it removes); and the baselines that it does not
         beat.
         """
-        found, score = list[str](), self.row["score"]
-        low, high = (self.row["metrics"].get(f"{self.score_name}_{end}") for end in ("low", "high"))
-        if low is not None and high is not None and self.row["zero"]:
+        found, zero = list[str](), self.first.task_attributes["zero"].partition(":")[0]
+        low, high = (self.metrics.get(f"{self.score_name}_{end}") for end in ("low", "high"))
+        if low is not None and high is not None and zero:
             message = "Better than" if low > 0 else "Worse than" if high < 0 else "Not clearly different from"
-            found.append(f"{message} {self.row['zero'].partition(':')[0]} (95% interval {low:+.4f} to {high:+.4f})")
+            found.append(f"{message} {zero} (95% interval {low:+.4f} to {high:+.4f})")
         known = [(f"{name} ({value:.4f})", value) for name, value in self.baselines]
-        if higher := [text for text, value in known if score < value]:
+        if higher := [text for text, value in known if self.score < value]:
             found.append(f"Does not beat {' or '.join(higher)}")
-        if equal := [text for text, value in known if score == value]:
+        if equal := [text for text, value in known if self.score == value]:
             found.append(f"The same score as {' and '.join(equal)}")
         return found
-
-
-def reduced(reduce: Callable[[Sequence[float]], float], values: Iterable[float | None]) -> float | None:
-    """Reduce the values of the seeds that have one."""
-    known = [value for value in values if value is not None]
-    return reduce(known) if known else None
 
 
 def commit_of(tree: Mapping[str, Any]) -> str:
     """The first digits of the commit, and whether files were edited; empty outside git."""
     return f"{tree['commit'][:7]}{' with edits' if tree['patch'] else ''}" if tree.get("commit") else ""
-
-
-def mean_of(values: Sequence[float | None]) -> float | None:
-    """Return None if a value is missing: a mean over the other seeds would be a different quantity."""
-    return None if None in values else reduced(statistics.fmean, values)
 
 
 @dataclass(frozen=True)
@@ -253,7 +274,7 @@ class Comparison:
     def on_published(self, has_reasons: bool = False) -> Iterator[str]:
         """Yield the verdict on each published run, the strongest first."""
         for each in sorted(self.references, key=lambda each: each.verdict.rank if each.verdict else len(STATUS)):
-            hardware = f" of {short_hardware(each.run.timing['hardware']['name'])}" * (len(self.references) > 1)
+            hardware = f" of {short_hardware(each.run.hardware_name)}" * (len(self.references) > 1)
             yield each.summary(hardware, each.verdict.sentence if has_reasons and each.verdict else "")
 
 
@@ -285,7 +306,7 @@ def judge(first: Side, second: Side, speed: Mapping[str, Any] | None = None) -> 
         except ValueError as error:
             fast = f"no speed-up is reported: {error}"
     # When the sides alternate, the CPU uses its fastest number of threads, whatever the trainings used.
-    of_threads = () if speed else filter(None, map(best_threads, (first.runs[0], second.runs[0])))
+    of_threads = () if speed else filter(None, map(best_threads, (first.first, second.first)))
     notes = tuple(f"{note}." for note in (*of_threads, *found.notes))
     return Judgement(first, second, found, speed_up, difference, f"{fast}.", f"{scores}.", notes)
 
@@ -294,7 +315,7 @@ def speed_sentence(
     first: Side, second: Side, found: Comparability, speed_up: SpeedUp, speed: Mapping[str, Any] | None
 ) -> str:
     timed = speed["about"] if speed else {first.name: {}, second.name: {}}
-    sides = [hardware_and_settings(side.runs[0], timed[side.name].get("threads")) for side in (first, second)]
+    sides = [hardware_and_settings(side.first, timed[side.name].get("threads")) for side in (first, second)]
     differing = (replace(each, cells=each.cells[::-1]) for each in found.named if each.what in NOT_DESCRIBED)
     others = " and ".join(map(str, differing))
     other_differences = f"; they also differ in {others}" if others else ""
@@ -325,19 +346,19 @@ def name_with_seeds(side: Side, used: Mapping[int, float]) -> str:
 
 def compare_scores(first: Side, second: Side) -> tuple[str, Difference | None]:
     try:
-        name, paired = first.score_name, first.runs[0].task_attributes["paired"]
+        name, paired = first.score_name, first.first.task_attributes["paired"]
         pair = first.predictions(), second.predictions()
         if name != second.score_name:
             raise ValueError(f"{first.name} has the score {name}, and {second.name} has {second.score_name}")
-        if paired != (other := second.runs[0].task_attributes["paired"]):
+        if paired != (other := second.first.task_attributes["paired"]):
             raise ValueError(f"{first.name} is compared by {paired}, {second.name} by {other}")
         scores = [list(differences.measured_scores(paired, side).values()) for side in pair]
-        grouped = any(side.runs[0].has_groups for side in (first, second))
+        grouped = any(side.first.has_groups for side in (first, second))
         found = differences.difference(paired, *pair, differences.margin_of_seeds(*scores), name, grouped)
     except ValueError as error:
-        return f"{first.scores}, {second.scores}; the scores are not compared, because {error}", None
+        return f"{first.scored}, {second.scored}; the scores are not compared, because {error}", None
     sentence = found.sentence(*(name_with_seeds(*each) for each in ((first, found.first), (second, found.second))))
     # The sentence lacks the scores if it tests the MAE instead of the score, or if one side has seeds that the other
     # lacks.
     is_said = found.is_larger_better and len(found.first) == len(first.runs) == len(second.runs)
-    return (sentence if is_said else f"{first.scores}, {second.scores}. {sentence}"), found
+    return (sentence if is_said else f"{first.scored}, {second.scored}. {sentence}"), found

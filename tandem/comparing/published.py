@@ -55,7 +55,7 @@ def entry_of(runs: Sequence[Run], perturbed: Sequence[Run]) -> dict[str, Any]:
         "envelope": asdict(rerun.measure_envelope(first, perturbed, others)),
         "score_name": first.score["score_name"],
         "scores": {str(run.seed): run.test_score for run in runs},
-        "timings": {str(run.seed): {name: run.timing["timing"].get(name) for name in TIMED} for run in runs},
+        "timings": {str(run.seed): {name: run.times.get(name) for name in TIMED} for run in runs},
     }
 
 
@@ -104,7 +104,7 @@ def distance(published: Reference, own: Run) -> tuple[int, ...]:
     vendor come first, then of the same family, then of the same model.
     """
     environment = rerun.environment_of(published.run, own)
-    kinds = [kind_of_processor(run.timing["hardware"]["name"]) for run in (published.run, own)]
+    kinds = [kind_of_processor(run.hardware_name) for run in (published.run, own)]
     differing = (there != here for there, here in zip(*kinds, strict=True))
     num_differences = len(environment.differences)
     return published.run.device != own.device, *differing, bool(environment.hardware), num_differences
@@ -118,7 +118,7 @@ def kind_of_processor(name: str) -> tuple[str, ...]:
 
 
 def is_same_processor(published: Reference, own: Run) -> bool:
-    return bool(published.run.timing["hardware"]["name"] == own.timing["hardware"]["name"])
+    return published.run.hardware_name == own.hardware_name
 
 
 def judge(published: Reference, own: Run) -> Verdict:

@@ -67,6 +67,11 @@ class Verdict:
         """0 for the strongest verdict."""
         return list(STATUS).index(self.name)
 
+    @property
+    def document(self) -> dict[str, str]:
+        """For --json."""
+        return {"verdict": self.name, "cause": self.cause, "sentence": self.sentence}
+
     def __str__(self) -> str:
         return f"{self.name}: {self.cause}" if self.cause else self.name
 

@@ -4,13 +4,12 @@ FILE [--epochs K] [--perturb I...] [--evaluate]`.
 Reads params.yaml and the outputs of hardware, preprocess and preload, as `train` does. Writes only FILE, a JSON list
 with a dictionary for each training, of which `open_rerun` (tandem/comparing/rerun.py) makes a run:
 
-    workload, requested, device, seed, hardware, environment
-    perturbation     None, or the seed of the generator that perturbed the initial weights
+    device, seed, hardware, environment
     realized         precision, grad_accum_steps, step, data_location, out_of_memory; threads if the result needs them
     weights          initial (before the perturbation); after a complete run also best and last: digests of their files
     epochs           per epoch: the exact losses and score, weights_sha256, order_sha256, draws_sha256
     epoch_seconds    of each epoch; measured, not compared
-    predictions      with --evaluate: predictions.csv as text, its sha256; metrics
+    predictions      with --evaluate: predictions.csv as text, its sha256
 
 It writes no checkpoint, no MLflow run and no results: flows/verify.py runs it in a copy of the project and compares. A
 perturbation moves every weight by one unit in the last place before the first epoch, up or down at random with
@@ -30,7 +29,7 @@ from torch import nn
 
 from tandem import files, models
 from tandem.runs import provenance
-from tandem.runs.history import history_row
+from tandem.runs.quantities import history_row
 from tandem.runs.terminal import Progress
 from tandem.tasks.groups import name_groups
 from tandem.tracking.results import realized_settings
@@ -88,11 +87,8 @@ def retrain(context: RunContext, perturbation: int | None, options: Namespace) -
             weights |= {name: hashlib.sha256(save(tensors)).hexdigest() for name, tensors in last.items()}
         predictions = predict(context, trainer) if options.evaluate and is_whole else {}
     return {
-        "workload": context.workload,
-        "requested": context.device,
         "device": context.kind,
         "seed": context.seed,
-        "perturbation": perturbation,
         "hardware": context.hardware,
         "environment": provenance.environment(context.hardware),
         "realized": {
@@ -135,7 +131,7 @@ def perturb_one_ulp(model: nn.Module, number: int) -> None:
 
 
 def predict(context: RunContext, trainer: Trainer) -> dict[str, Any]:
-    """The test split's predictions and metrics, as in `evaluate`, without the workload's own metrics."""
+    """The test split's predictions, as in `evaluate`."""
     device = context.open_device(1)  # as `evaluate`: one thread, and fp32 whatever the training's precision
     split = context.open_split("test", device)
     model = models.build(context.block.train.model, context.shape)
@@ -147,7 +143,7 @@ def predict(context: RunContext, trainer: Trainer) -> dict[str, Any]:
     with TemporaryDirectory() as folder:
         path = Path(folder) / "predictions.csv"
         files.write_table(path, result.predictions)
-        return {"csv": path.read_bytes().decode(), "sha256": files.sha256_file(path), "metrics": result.metrics}
+        return {"csv": path.read_bytes().decode(), "sha256": files.sha256_file(path)}
 
 
 if __name__ == "__main__":

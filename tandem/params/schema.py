@@ -124,6 +124,12 @@ class SequenceKeys(Section):
     """
 
     reader: ClassVar[str] = "sequences"  # the module of tandem/data that takes the data
+    seed: Whole = 0  # of the random split; a function of the workload's own gets it too if it has a parameter `seed`
+    velocity: StrictBool = False
+    missing: Literal["refuse", "interpolate", "mask"] = "refuse"
+    # A column such as the person or device. All sequences with one value stay on one side of the split: scikit-learn's
+    # `groups`.
+    groups: StrictStr = NO_GROUPS
     # Rows for each unit of the step column, or for each second if it has times. None: the rows as they are.
     rate: Annotated[float, Field(strict=True, gt=0)] | None = None
     # Features from columns of text: `mode=low` is 1 in the rows in which the column `mode` holds `low`, else 0.
@@ -162,6 +168,8 @@ class SeriesKeys(Section):
     input_steps: AtLeastTwo
     horizon: Positive
     split: Split
+    missing: Literal["skip", "interpolate", "refuse"] = "skip"
+    stride: Positive = 1
     na: Unique[StrictStr] = ()  # cells without a number, besides MISSING of tandem/data/tables.py
     season: AtLeastTwo | None = None  # the period of the series in steps; None if there is none
 
@@ -188,12 +196,6 @@ class SequenceTable(TableSource, SequenceKeys):
     table: Table
     columns: Columns
     split: Split
-    seed: Whole = 0
-    velocity: StrictBool = False
-    missing: Literal["refuse", "interpolate", "mask"] = "refuse"
-    # A column such as the person or device. All sequences with one value stay on one side of the split: scikit-learn's
-    # `groups`.
-    groups: StrictStr = NO_GROUPS
     # For recordings with a label in each row (tandem/data/windows.py). `columns.sequence` then tells the recordings
     # apart; it is `none` if the table is a single one. None: every sequence has one label.
     window: Window | None = None
@@ -203,8 +205,6 @@ class SequenceTable(TableSource, SequenceKeys):
 class Series(TableSource, SeriesKeys):
     source: Literal["series"]
     table: Table
-    missing: Literal["skip", "interpolate", "refuse"] = "skip"
-    stride: Positive = 1
 
 
 class OwnSource(Section):
@@ -225,17 +225,11 @@ class OwnSequences(OwnSource, SequenceKeys):
     source: StrictStr
     columns: Columns | None = None  # of a DataFrame; arrays have none
     split: Split | None = None  # not needed if the data says which sequence is in which split
-    seed: Whole = 0  # of the random split; the function receives it too if it has a parameter of this name
-    velocity: StrictBool = False
-    missing: Literal["refuse", "interpolate", "mask"] = "refuse"
-    groups: StrictStr = NO_GROUPS
 
 
 @dataclass(frozen=True, kw_only=True)
 class OwnSeries(OwnSource, SeriesKeys):
     source: StrictStr
-    missing: Literal["skip", "interpolate", "refuse"] = "skip"
-    stride: Positive = 1
 
 
 Preprocess = Annotated[SequenceTable | Series, Field(discriminator="source")]

@@ -26,7 +26,7 @@ def scores(sides: Sequence[Side]) -> Chart | None:
         return None
     said = (f"{each.label} {mean_and_range(own)}" for each, own in zip(sides, values, strict=True))
     # A forecast's skill is 0 if it is no better than persistence; R2 is 0 if it is no better than the targets' mean.
-    floor = sides[0].row["zero"].partition(":")[0]
+    floor = sides[0].first.task_attributes["zero"].partition(":")[0]
     is_below = bool(floor) and min(map(min, values)) < 0
     labels = [plain(each.label, MAX_LABEL) for each in sides]
 
@@ -35,7 +35,7 @@ def scores(sides: Sequence[Side]) -> Chart | None:
             colour = DEVICE_COLOURS[each.colour]
             axes.plot(own, [index] * len(own), "o", color=colour, alpha=0.75, markeredgewidth=0)
             if len(own) > 1:
-                axes.plot([each.row["score"]] * 2, [index - 0.3, index + 0.3], color=colour, linewidth=2)
+                axes.plot([each.score] * 2, [index - 0.3, index + 0.3], color=colour, linewidth=2)
         if is_below:
             axes.axvline(0, color="black", linewidth=0.8, linestyle="--")
         axes.set_yticks(range(len(sides)), labels)
@@ -56,7 +56,7 @@ def losses(sides: Sequence[Side]) -> Chart | None:
         lowest = min(validated)
         return (
             f"training loss goes from {trained[0]:.3g} to {trained[-1]:.3g} in "
-            f"{counted(len(side.runs[0].epochs('history')), 'epoch')}; validation loss is lowest in epoch "
+            f"{counted(len(side.first.epochs('history')), 'epoch')}; validation loss is lowest in epoch "
             f"{epochs[validated.index(lowest)]:g} ({lowest:.3g}) and {validated[-1]:.3g} at the end"
         )
 
@@ -78,11 +78,11 @@ def validation(sides: Sequence[Side]) -> Chart | None:
         best = max(values)
         return (
             f"validation {words(name)} is highest in epoch {epochs[values.index(best)]:g} ({score_text(best)}) and "
-            f"{score_text(values[-1])} at the end; test {words(name)} is {score_text(side.runs[0].test_score)}"
+            f"{score_text(values[-1])} at the end; test {words(name)} is {score_text(side.first.test_score)}"
         )
 
     def draw(axes: Axes, side: Side, style: dict[str, Any]) -> None:
-        label, test = plain(side.label, 48), side.runs[0].test_score
+        label, test = plain(side.label, 48), side.first.test_score
         axes.plot(*epochs_of(side, f"val_{name}"), label=f"val, {label}", **style)
         diamond: dict[str, Any] = {"color": style["color"], "markeredgecolor": "black", "zorder": 3}
         axes.plot(history_of(side)[-1]["epoch"], test, "D", label=f"test {score_text(test)}, {label}", **diamond)
@@ -102,7 +102,7 @@ OVER_TIME = {
 
 def over_time(side: Side) -> Chart | None:
     """Return a training's seconds, use of its processor and GPU, and memory in every epoch, below each other."""
-    rows = side.runs[0].epochs("timings")
+    rows = side.first.epochs("timings")
     epochs: list[Any] = [each["epoch"] for each in rows]
     columns: dict[str, list[Any]] = {name: [each.get(name) for each in rows] for name in OVER_TIME}
     measured = {name: values for name, values in columns.items() if values and None not in values}
@@ -154,7 +154,7 @@ def curves(
 
 
 def history_of(side: Side) -> list[Any]:
-    return list(side.runs[0].epochs("history"))
+    return list(side.first.epochs("history"))
 
 
 def epochs_of(side: Side, key: str) -> tuple[list[float], list[float]]:
@@ -166,7 +166,7 @@ def epochs_of(side: Side, key: str) -> tuple[list[float], list[float]]:
 
 def first_seed(sides: Sequence[Side]) -> str:
     """Return the seed of the curves as text if there are several: curves show the first seed."""
-    return f", seed {sides[0].runs[0].seed}" if len(sides[0].runs) > 1 else ""
+    return f", seed {sides[0].first.seed}" if len(sides[0].runs) > 1 else ""
 
 
 def capitalized(sentence: str) -> str:

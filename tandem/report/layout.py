@@ -48,7 +48,7 @@ def labelled(sides: Sequence[Side]) -> tuple[list[Side], list[Hardware]]:
     """
     found: dict[tuple[str, str], Hardware] = {}
     for kind in sorted({side.name: None for side in sides}, key=lambda kind: kind == PUBLISHED):
-        names = list(dict.fromkeys(side.row["device_name"] for side in sides if side.name == kind))
+        names = list(dict.fromkeys(side.first.hardware_name for side in sides if side.name == kind))
         here = {each.name: f"the same as {each.label}" for each in found.values()}
         for index, name in enumerate(names, 1):
             label = KINDS.get(kind, kind) if len(names) == 1 else f"{KINDS.get(kind, kind)} {index}"
@@ -56,65 +56,65 @@ def labelled(sides: Sequence[Side]) -> tuple[list[Side], list[Hardware]]:
             number = (index - 1) % NUM_PUBLISHED_COLOURS + 1
             css = f"{kind}-{number}" if kind == PUBLISHED and number > 1 else kind
             found[kind, name] = Hardware(css, label, full)
-    hardware = [found[side.name, side.row["device_name"]] for side in sides]
-    num = Counter((side.row["workload"], each.label) for side, each in zip(sides, hardware, strict=True))
+    hardware = [found[side.name, side.first.hardware_name] for side in sides]
+    num = Counter((side.first.workload, each.label) for side, each in zip(sides, hardware, strict=True))
     shown = []
     for side, each in zip(sides, hardware, strict=True):
         # `cpu` and `auto` may be the same device.
-        requested = f" ({side.row['requested']})" if num[side.row["workload"], each.label] > 1 else ""
+        requested = f" ({side.first.requested})" if num[side.first.workload, each.label] > 1 else ""
         shown.append(replace(side, label=f"{each.label}{requested}", colour=each.css))
     return shown, list(found.values())
 
 
 def cells(side: Side) -> dict[str, Cell]:
     """Return the cells of a side, one for each of COLUMNS."""
-    row = side.row
-    num_seeds, score_details, epoch_details = len(row["seeds"]), [words(row["score_name"])], []
-    if num_seeds > 1:
-        lowest, highest = score_text(row["score_lowest"]), score_text(row["score_highest"])
-        score_details += [f"mean of {num_seeds} seeds", f"{lowest} to {highest}"]
-        if len(timed := [run["epoch_seconds"] for run in row["runs"] if run["epoch_seconds"] is not None]) > 1:
+    run, when = side.first, side.first.timing["measured_at"]
+    score_details, epoch_details = [words(side.score_name)], list[str]()
+    if len(side.runs) > 1:
+        lowest, highest = score_text(min(side.scores)), score_text(max(side.scores))
+        score_details += [f"mean of {len(side.runs)} seeds", f"{lowest} to {highest}"]
+        if len(timed := side.epoch_seconds) > 1:
             epoch_details = [f"median of {len(timed)} processes", f"{seconds(min(timed))} to {seconds(max(timed))}"]
-    if row["is_fitted"]:
+    if run.is_fitted:
         epoch_details.append("one fit, no epochs")
-    if row["epoch_joules"] is not None:
-        epoch_details.append(f"{row['epoch_joules']:,.4g} J")
-    if row["busy"]:
-        epoch_details += ["busy machine", row["busy"]]
-    threads = {None: "", 1: "1 thread, "}.get(row["threads"], f"{row['threads']} threads, ")
-    training_details = [f"{row['train_joules']:,.4g} J"] if row["train_joules"] is not None else []
-    if "total_seconds" in (together := row["replicates"]):
+    if (joules := side.measured("epoch_joules")) is not None:
+        epoch_details.append(f"{joules:,.4g} J")
+    if side.busy:
+        epoch_details += ["busy machine", side.busy]
+    threads = {None: "", 1: "1 thread, "}.get(run.threads, f"{run.threads} threads, ")
+    training_details = [f"{joules:,.4g} J"] if (joules := side.measured("train_joules")) is not None else []
+    if "total_seconds" in (together := side.replicates):
         concurrently = f", {together['num_at_once']} at a time" if together["num_at_once"] > 1 else ""
         training_details.append(f"{together['num_seeds']} more seeds: {together['total_seconds']:,.0f} s{concurrently}")
     return {
-        "workload": Cell(row["workload"], (f"{row['task']}, {'fitted ' * row['is_fitted']}{row['model']}",)),
-        "device": Cell(side.label, (f"{'' if is_accelerator(row['device']) else threads}{row['precision']}",)),
-        "score": Cell(score_text(row["score"]), tuple(score_details)),
+        "workload": Cell(run.workload, (f"{run.block['task']}, {'fitted ' * run.is_fitted}{run.model_name}",)),
+        "device": Cell(side.label, (f"{'' if is_accelerator(run.device) else threads}{run.realized['precision']}",)),
+        "score": Cell(score_text(side.score), tuple(score_details)),
         "epoch": measured(side, "epoch_seconds", seconds, *epoch_details),
         "rate": measured(side, "samples_per_second", "{:,.0f}".format),
         "training": measured(side, "train_seconds", "{:,.1f}".format, *training_details),
         "memory": memory(side),
-        "measured": Cell(row["measured_at"][:10], (f"{row['measured_at'][11:16]} on {row['measured_on']}",)),
+        "measured": Cell(when[:10], (f"{when[11:16]} on {run.timing['machine']}",)),
     }
 
 
 def measured(side: Side, name: str, show: Callable[[float], str], *details: str) -> Cell:
     """Return the cell of a measurement, or why there is none."""
-    value = side.row[name]
+    value = side.measured(name)
     return Cell("", (missing_reason(side, name),)) if value is None else Cell(show(value), details)
 
 
 def missing_reason(side: Side, name: str) -> str:
     known = "not published" if side.name == PUBLISHED else "no reason is recorded"
-    return str(side.row["missing_reasons"].get(name, known))
+    return str(side.first.times.get("missing_reasons", {}).get(name, known))
 
 
 def memory(side: Side) -> Cell:
     """Return the peak of the device's own memory; for a CPU, of the process."""
     name, kind = "peak_allocated_mib", "MiB of VRAM"
-    if not is_accelerator(side.row["device"]):
+    if not is_accelerator(side.first.device):
         name, kind = "peak_rss_mib", "MiB of RAM"
-    if (value := side.row[name]) is None:
+    if (value := side.measured(name)) is None:
         return Cell("" if side.name == PUBLISHED else "not measured", (missing_reason(side, name),))
     return Cell(f"{value:,.0f}", (kind,))
 
@@ -124,7 +124,8 @@ def baseline(side: Side) -> Cell:
     if found := side.baselines:
         (name, value), *others = found
         return Cell(score_text(value), (name, *(f"{each}: {score_text(other)}" for each, other in others)))
-    return Cell("0", (side.row["zero"],)) if side.row["zero"] else Cell("")
+    zero = side.first.task_attributes["zero"]
+    return Cell("0", (zero,)) if zero else Cell("")
 
 
 def seconds_of_more_seeds(rows: Sequence[Mapping[str, Any]]) -> float | None:
@@ -154,8 +155,8 @@ def summary(sides: Sequence[Side], verdicts: Sequence[str]) -> str:
     shown, hardware = labelled(sides)
     # The bottleneck of the training, the purposes of its memory, the use of its device.
     remarks = [
-        f"- {each.row['workload']} on {each.label}: {each.row['sentence']}"
-        + "".join(f"\n  - {line}" for line in each.row["summary_lines"].values())
+        f"- {each.first.workload} on {each.label}: {each.sentence}"
+        + "".join(f"\n  - {line}" for line in each.first.timing.get("summary_lines", {}).values())
         for each in shown
     ]
     named_once = "; ".join(f"{each.label}: {each.name}" for each in hardware)

@@ -68,7 +68,7 @@ def write_report(path: Path, comparisons: Sequence[Comparison], outdated: Sequen
             seconds_of_more_seeds=layout.seconds_of_more_seeds([each.row for each in own]),
             has_verdicts=any(page["verdict"] for page in pages),
             answers=answers(comparisons),
-            times=[hour(each.row["measured_at"]) for each in own],
+            times=[hour(each.first.timing["measured_at"]) for each in own],
         )
         text = template.render(content, legend=legend(template.render(content, legend={})))
     files.write_text(path, text)
@@ -100,12 +100,12 @@ def with_code(text: str) -> Markup:
 
 def page(comparison: Comparison, labelled: Sequence[Side]) -> dict[str, Any]:
     """Return one workload as the template takes it. `labelled`: the sides of all workloads."""
-    shown = [side for side in labelled if side.runs[0].workload == comparison.workload]
+    shown = [side for side in labelled if side.first.workload == comparison.workload]
     own = [side for side in shown if side.name != PUBLISHED]
-    run, label = own[0].runs[0], f", {own[0].label}" if len(own) > 1 else ""
+    run, label = own[0].first, f", {own[0].label}" if len(own) > 1 else ""
     of_training = [charts.scores(shown), charts.losses(own), charts.validation(own), *map(charts.over_time, own)]
-    names = dict.fromkeys(name for each in own for name in each.row["metrics"])
-    metrics = [{"metric": words(name), **{each.label: each.row["metrics"].get(name) for each in own}} for name in names]
+    names = dict.fromkeys(name for each in own for name in each.metrics)
+    metrics = [{"metric": words(name), **{each.label: each.metrics.get(name) for each in own}} for name in names]
     return {
         "workload": comparison.workload,
         "own": own,

@@ -1,13 +1,20 @@
-"""The measured quantities of a training, a line for each. Its records, MLflow's metrics and tables of runs use them.
+"""The measured quantities of a training, a line for each, and the rows, totals and MLflow metrics made of them.
 
 A new one is a line in QUANTITIES and the place that measures it: a field of `Measurement` (tandem/machine/measure.py),
-or an entry of `Epoch.scalars` (tandem/training/trainer.py).
+or an entry of `Epoch.scalars` (tandem/training/trainer.py). history.csv, timings.csv, timing.json and MLflow get each
+number from here, so they agree.
 No training depends on this module, so another label or unit trains nothing again. It does not import torch.
 """
 
-from collections.abc import Callable, Sequence
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from statistics import fmean, median
-from typing import NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    from tandem.training.trainer import Epoch
 
 
 class Quantity(NamedTuple):
@@ -64,3 +71,92 @@ TRACKED = {
     "samples_per_second": "samples_per_second",
     "vram_peak_mib": "peak_allocated_mib",
 }
+
+
+def history_row(epoch: Epoch, score: str) -> dict[str, Any]:
+    """A row of history.csv. A fitted model has no learning rate."""
+    return {
+        "epoch": epoch.number,
+        **({} if epoch.learning_rate is None else {"learning_rate": epoch.learning_rate}),
+        "train_loss": epoch.train_loss,
+        "val_loss": epoch.val_loss,
+        f"val_{score}": epoch.val_score,
+    }
+
+
+def timing_row(epoch: Epoch, num_samples: int, warmup_epochs: int, is_timed: bool = True) -> dict[str, Any]:
+    """A row of timings.csv. Without `is_timed`, it has the time of day and the norms, and no measurement."""
+    measured = epoch.training
+    values = {**vars(measured), **epoch.scalars}
+    row = {
+        "epoch": epoch.number,
+        "ended_ms": int(time.time() * 1000),  # since 1970; MLflow's timestamp of the epoch
+        "is_warmup": int(epoch.number <= warmup_epochs),
+        **{name: values.get(name) for name in EPOCH_METRICS},
+        "epoch_seconds": measured.seconds,
+        "samples_per_second": num_samples / measured.seconds,
+        "validation_seconds": epoch.validation.seconds,
+        **{name: peak_of(epoch, name) for name in ("peak_allocated_mib", "peak_reserved_mib")},
+    }
+    return row if is_timed else row | dict.fromkeys(EPOCH_METRICS.keys() - epoch.scalars.keys())
+
+
+def peak_of(epoch: Epoch, name: str) -> float | None:
+    """Return the larger value of training and validation."""
+    peaks = [getattr(part, name) for part in (epoch.training, epoch.validation)]
+    return max((peak for peak in peaks if peak is not None), default=None)
+
+
+def epoch_metrics(history: dict[str, Any], timing: dict[str, Any]) -> dict[str, float | None]:
+    """Return the MLflow metrics of an epoch from its rows in history.csv and timings.csv."""
+    score = next(name for name in history if name.startswith("val_") and name != "val_loss")
+    return {
+        "train/loss": history["train_loss"],
+        "train/learning_rate": history.get("learning_rate"),
+        "val/loss": history["val_loss"],
+        score.replace("val_", "val/", 1): history[score],
+        **{metric: timing.get(name) for name, metric in EPOCH_METRICS.items()},  # an earlier version has fewer
+    }
+
+
+def summarize(timings: list[dict[str, Any]], first_epoch: int = 1) -> dict[str, Any]:
+    """Summarize the epochs' measurements: medians after warm-up, peaks and means over all epochs.
+
+    Epochs before `first_epoch` were trained by another number of workers and count only in `train_seconds`. A value
+    that was not measured is None.
+    """
+    here = [row for row in timings if row["epoch"] >= first_epoch]
+    measured = [row for row in here if not row["is_warmup"] and row["epoch_seconds"] is not None]
+    seconds = [row["epoch_seconds"] + row["validation_seconds"] for row in timings if row["epoch_seconds"] is not None]
+    of_epochs = {each.name: each.of_run for each in QUANTITIES if each.of_run in REDUCE and not each.is_sampled}
+    return {
+        **{name: reduced(name, way, measured if way == "median" else here) for name, way in of_epochs.items()},
+        "num_epochs_measured": len(measured),
+        "num_epochs_warmup": sum(row["is_warmup"] for row in here),
+        "train_seconds": sum(seconds) if len(seconds) == len(timings) else None,
+    }
+
+
+def reduced(name: str, way: str, rows: Iterable[Mapping[str, Any]]) -> float | None:
+    values = [row[name] for row in rows if row[name] is not None]
+    return REDUCE[way](values) if values else None
+
+
+def summarize_gpu(parts: Iterable[dict[str, Any]]) -> tuple[dict[str, float | None], dict[str, str]]:
+    """Summarize the sampler's GPU readings over the whole training, validation included. Returns the values and the
+    reasons for missing ones.
+
+    A value that is missing in one part of a resumed training is missing in the summary. On the CPU all values are None.
+    """
+    ways = {each.name: each.of_run for each in QUANTITIES if each.is_sampled}
+    found, missing_reasons = dict.fromkeys(ways, None), {}
+    parts = [part for part in parts if part]
+    for name, way in ways.items() if parts else ():
+        values = [part[name] for part in parts]
+        if reasons := [value for value in values if isinstance(value, str)]:
+            missing_reasons[name] = reasons[0]
+        elif way == "mean":
+            found[name] = fmean(values, [part["sampled_seconds"] for part in parts])
+        else:
+            found[name] = REDUCE[way](values)
+    return found, missing_reasons

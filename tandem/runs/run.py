@@ -50,6 +50,11 @@ class Run:
         return self.train["workload"]
 
     @property
+    def requested(self) -> str:
+        """The device in params.yaml."""
+        return self.train["requested"]
+
+    @property
     def device(self) -> str:
         return self.train["device"]
 
@@ -63,6 +68,10 @@ class Run:
         return "step" not in self.train["realized"]
 
     @property
+    def model_name(self) -> str:
+        return str(self.train["block"]["train"]["model"]["name"])
+
+    @property
     def subject(self) -> str:
         """What was trained, in a sentence: `the network`, `the fitted model (rocket)`, or with the selected candidate
         `the fitted model (model_selection: forest)`.
@@ -70,7 +79,7 @@ class Run:
         if not self.is_fitted:
             return "the network"
         selected = self.train.get("selection", {}).get("selected")
-        names = filter(None, (self.train["block"]["train"]["model"]["name"], selected))
+        names = filter(None, (self.model_name, selected))
         return f"the fitted model ({': '.join(names)})"
 
     @property
@@ -80,14 +89,23 @@ class Run:
         return self.score["metrics"][self.score["score_name"]]
 
     @property
+    def times(self) -> dict[str, Any]:
+        """What was measured of the training (quantities.py), and `missing_reasons`."""
+        return self.timing["timing"]
+
+    @property
+    def hardware_name(self) -> str:
+        return str(self.timing["hardware"]["name"])
+
+    @property
     def is_timed(self) -> bool:
         """Whether the training ran alone and was measured; a replicate was not."""
-        return self.timing["timing"].get("epoch_seconds") is not None
+        return self.times.get("epoch_seconds") is not None
 
     @property
     def threads(self) -> int | None:
         """The number of threads with which the steps ran, on average; None if no record says so."""
-        observed = self.timing["timing"].get("threads")
+        observed = self.times.get("threads")
         return self.train["realized"].get("threads") if observed is None else round(observed)
 
     @cached_property

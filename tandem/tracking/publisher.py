@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from tandem.files import HOME, STATE, locked, read_json, read_numbers, relative, write_json
-from tandem.runs.history import epoch_metrics
+from tandem.runs.quantities import epoch_metrics
 from tandem.tracking import headline, registry, run_dir
 from tandem.tracking.connection import (
     explain,

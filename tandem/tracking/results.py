@@ -1,6 +1,6 @@
 """Writes the results of one training: its files, its records, and the MLflow run.
 
-Takes a run context, its trainer and the recorded epochs (history.py). Writes to the seed's folders in the stage's
+Takes a run context, its trainer and the recorded epochs (runs/history.py). Writes to the seed's folders in the stage's
 outputs (run.py): `result` with the weights, model.json, history.csv and train.json, which are the same bytes whenever
 the training is reproduced; `measured` with timings.csv, timing.json and mlflow.json. Copies them to the run directory
 for MLflow (run_dir.py).
@@ -29,11 +29,9 @@ from tandem.runs.history import (
     energy_sentence,
     memory_tags,
     overfitting_sentence,
-    summarize,
     summarize_energy,
-    summarize_gpu,
 )
-from tandem.runs.quantities import RUN_METRICS
+from tandem.runs.quantities import RUN_METRICS, summarize, summarize_gpu
 from tandem.runs.run import Run
 from tandem.runs.schemas import Placement, Realized, TimingRecord, TrainRecord
 from tandem.tracking.headline import FITTED_TAG, NO_VRAM_TAG

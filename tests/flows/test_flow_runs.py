@@ -21,8 +21,8 @@ import httpx
 import psutil
 import pytest
 
+from flows.pipeline import RESUME
 from flows.results_in_prefect import mlflow_links
-from flows.stage_runs import RESUME
 from tests.conftest import CHROMIUM
 from tests.projects import commit, git, wait_for
 from tests.served import STAGE_SECONDS, Door, Project, make_project, processes, running_ui

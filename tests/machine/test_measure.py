@@ -27,8 +27,7 @@ from tandem.devices.nvml import Gpu, throttle_reasons
 from tandem.machine import sampler
 from tandem.machine.measure import Measurement, measure, sampled
 from tandem.machine.sampler import Readings, SampledWindow, sampling
-from tandem.runs.history import summarize_gpu
-from tandem.runs.quantities import RUN_METRICS
+from tandem.runs.quantities import RUN_METRICS, summarize_gpu
 from tests.projects import ROOT, python, read_record, run_path, stage, unpublished, wait_for
 
 CPU = kind_of("cpu")()

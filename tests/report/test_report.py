@@ -231,8 +231,8 @@ def test_a_busy_machine_is_named_beside_the_seconds_per_epoch(tmp_path: Path):
     assert not idle.row["busy"] and "busy" not in page_of(tmp_path / "idle.html", alone(idle)).text
     first_screen = page_of(tmp_path / "busy.html", alone(busy)).text.partition("Test accuracy")[0]
     assert "0.250busy machineother processes used 73% of the CPU time" in first_screen
-    of_terminal = ["\n".join(repro.table_of([each.row], {})) for each in (idle, busy)]
-    assert "; busy: other processes used 73% of the CPU time" in of_terminal[1] and "busy" not in of_terminal[0]
+    of_terminal = ["\n".join(repro.table_of(layout.summary([each], []), ["sign"])) for each in (idle, busy)]
+    assert "busy machine, other processes used 73% of the CPU time" in of_terminal[1] and "busy" not in of_terminal[0]
 
 
 def test_a_published_run_stands_beside_ones_own(tmp_path: Path):

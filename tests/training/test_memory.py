@@ -27,7 +27,7 @@ from tandem.devices.memory import is_out_of_memory
 from tandem.devices.names import kind_of
 from tandem.diagnosis.counts import saved_for_backward
 from tandem.machine.measure import Measurement
-from tandem.runs.history import summarize, timing_row
+from tandem.runs.quantities import summarize, timing_row
 from tandem.tasks import classify
 from tandem.training.batches import Batch, Split, load_split
 from tandem.training.execution import Execution, open_device, requested

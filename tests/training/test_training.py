@@ -12,7 +12,7 @@ from stages.preload import measure_load
 from tandem.devices.device import Device
 from tandem.devices.names import kind_of
 from tandem.machine import rates
-from tandem.runs.history import timing_row
+from tandem.runs.quantities import timing_row
 from tandem.training.batches import Split, sequential_indices
 from tandem.training.checkpoint import Checkpoint
 from tandem.training.context import choose_data_location
