@@ -2,7 +2,6 @@
 neither Prefect nor torch.
 """
 
-import itertools
 import json
 import re
 from collections.abc import Iterable
@@ -58,7 +57,7 @@ def make_plan(choices: dict[str, Any], overrides: dict[str, Any], force: bool, n
     require_devices(params.devices)
     if not chosen:
         return RunPlan([["repro", *flags]], None, {})
-    targets = evaluations(chosen.get("workloads", params.workloads), chosen.get("devices", params.devices))
+    targets = stages_of(chosen.get("workloads", params.workloads), params, chosen.get("devices"))
     return RunPlan([["repro", *flags, *targets], ["repro", "--single-item", "compare"]], None, {})
 
 
@@ -67,12 +66,17 @@ def with_all_keys(raw: dict[str, Any], params: Params) -> dict[str, Any]:
     return raw | {name: literal(block) for name, block in params.blocks.items()}
 
 
-def evaluations(workloads: Iterable[str], devices: Iterable[str]) -> list[str]:
-    """The stages that evaluate the workloads, as targets of `dvc repro`.
+def stages_of(workloads: Iterable[str], params: Params, devices: Iterable[str] | None = None) -> list[str]:
+    """The last stages of some workloads, as targets of `dvc repro`. `devices`: if they are not those of params.yaml,
+    which `speed` times together.
 
     DVC's `compare` depends on all workloads. For some of them it runs alone, after their own stages.
     """
-    return [f"evaluate@{'-'.join(map(str, item))}" for item in itertools.product(workloads, devices)]
+    found = []
+    for workload in workloads:
+        found += [f"evaluate@{workload}-{device}" for device in devices or params.devices]
+        found += [] if devices else [f"speed@{workload}"]
+    return found
 
 
 def require_devices(devices: Iterable[str]) -> None:

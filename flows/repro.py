@@ -25,7 +25,7 @@ from threading import Event as Flag
 from threading import Lock, Thread
 from typing import Any, TextIO
 
-from flows.plan import evaluations, require_devices
+from flows.plan import require_devices, stages_of
 from flows.processes import Event, counts
 from flows.ui import running_servers
 from tandem import files
@@ -125,11 +125,9 @@ def dvc_commands(words: Sequence[str]) -> tuple[Sequence[str], list[list[str]]]:
     workloads = [word for word in words if word in params.workloads]
     if not workloads:
         return [], [["repro", *words]]
-    stages = [
-        stage for workload in workloads for stage in (*evaluations([workload], params.devices), f"speed@{workload}")
-    ]
     others = [word for word in words if word not in workloads]
-    return workloads, [["repro", *others, *stages], ["repro", *options, "--single-item", "compare"]]
+    first = ["repro", *others, *stages_of(workloads, params)]
+    return workloads, [first, ["repro", *options, "--single-item", "compare"]]
 
 
 def first_failure(statuses: Iterable[int]) -> int:
