@@ -5,11 +5,9 @@ contains all of it with figures, and the small files that git tracks: scores.jso
 losses.csv and seconds.csv for `dvc plots`.
 """
 
-import hashlib
 import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 from tandem import files
@@ -161,18 +159,8 @@ def timings(side: Side) -> dict[str, Any]:
     found = {key: value for key, name in TRACKED.items() if (value := side.measured(name)) is not None}
     busy = {"busy": side.busy} if side.busy else {}
     folder = files.runs_dir(run.workload, run.requested)
-    rests_on = [f"{name} {dvc_digest(folder / name)}" for name in RESTS_ON]
+    rests_on = [f"{name} {files.dvc_md5(folder / name)}.dir" for name in RESTS_ON]
     own = {"device": run.device, "hardware": run.hardware_name, **busy}
     block = block_in_force(read_yaml(PARAMS), run.workload, preset_in_force(load_params(), run.workload))
     parameters = {"seeds": [each.seed for each in side.runs], **with_defaults(flatten(block))}
     return {**found, **own, "rests_on": rests_on, "parameters": [parameters]}
-
-
-def dvc_digest(folder: Path) -> str:
-    """Return the digest of a folder as DVC writes it to dvc.lock."""
-    found = [
-        {"md5": hashlib.md5(path.read_bytes(), usedforsecurity=False).hexdigest(), "relpath": relative}
-        for relative, path in sorted((path.relative_to(folder).as_posix(), path) for path in folder.rglob("*"))
-        if path.is_file()
-    ]
-    return hashlib.md5(json.dumps(found, sort_keys=True).encode(), usedforsecurity=False).hexdigest() + ".dir"

@@ -104,6 +104,16 @@ def sha256_file(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
+def dvc_md5(folder: Path) -> str:
+    """Return the md5 of a folder as in dvc.lock, which adds `.dir`: that of the JSON list of its files."""
+    found = {path.relative_to(folder).as_posix(): path for path in folder.rglob("*") if path.is_file()}
+    entries = [
+        {"md5": hashlib.md5(found[name].read_bytes(), usedforsecurity=False).hexdigest(), "relpath": name}
+        for name in sorted(found)
+    ]
+    return hashlib.md5(json.dumps(entries, sort_keys=True).encode(), usedforsecurity=False).hexdigest()
+
+
 def digest(value: Any) -> str:
     """sha256 of the JSON of `value`."""
     return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()

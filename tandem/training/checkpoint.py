@@ -145,7 +145,7 @@ class Checkpoint:
 
     def mark_ended(self, measured: Path) -> None:
         """Mark the training as ended. `measured` is the output with its times, which DVC may not have stored yet."""
-        files.write_text(self.ended_file, md5_of(measured))
+        files.write_text(self.ended_file, files.dvc_md5(measured))
 
     def remove(self) -> None:
         """Remove the files of this training, `ended_file` last: if this is killed, `prune` finds it and repeats it."""
@@ -190,16 +190,6 @@ def remove_stored(folder: Path) -> None:
 def without_seed(path: Path) -> str:
     """Return the name of a checkpoint without its seed: equal for trainings that differ only in the seed."""
     return path.name.partition(".")[0].rpartition("-")[0]
-
-
-def md5_of(folder: Path) -> str:
-    """Return the md5 of a folder as in dvc.lock: that of the JSON list of its files."""
-    found = {path.relative_to(folder).as_posix(): path for path in folder.rglob("*") if path.is_file()}
-    entries = [
-        {"md5": hashlib.md5(found[name].read_bytes(), usedforsecurity=False).hexdigest(), "relpath": name}
-        for name in sorted(found)
-    ]
-    return hashlib.md5(json.dumps(entries, sort_keys=True).encode(), usedforsecurity=False).hexdigest()
 
 
 def as_text(belongs_to: dict[str, Any]) -> str:
