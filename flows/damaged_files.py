@@ -33,7 +33,7 @@ def cache_folder() -> Path:
     """DVC's cache, which .dvc/config may put outside the project."""
     from dvc.config import Config
 
-    return Path(Config(str(files.HOME / ".dvc"))["cache"].get("dir") or files.HOME / ".dvc/cache")
+    return Path(Config(str(files.REAL_ROOT / ".dvc"))["cache"].get("dir") or files.REAL_ROOT / ".dvc/cache")
 
 
 def unreadable_files() -> list[Damage]:
@@ -53,7 +53,7 @@ def unreadable_files() -> list[Damage]:
             cause = "has merge conflict markers" if "<<<<<<<" in text else "is truncated"
             # DVC restores what its cache holds.
             found.append((f"{name} {cause}", f"rm {name} && dvc repro && git add {name}"))
-    rwlock = files.HOME / ".dvc/tmp/rwlock"
+    rwlock = files.REAL_ROOT / ".dvc/tmp/rwlock"
     try:
         json.loads(rwlock.read_bytes() if rwlock.exists() else b"{}")
     except ValueError:
@@ -68,7 +68,7 @@ def damaged_objects() -> Iterator[Damage]:
     from dvc_data.hashfile.tree import Tree
 
     deadline = time.monotonic() + CACHE_SECONDS
-    with Repo(str(files.HOME)) as repo:
+    with Repo(str(files.REAL_ROOT)) as repo:
         for out in repo.index.outs:
             objects = [(out.hash_info.value, out.def_path)] if out.use_cache and out.hash_info else []
             for md5, name in objects:

@@ -37,7 +37,7 @@ try:
     from flows import damaged_files, ui
     from tandem.devices import cuda, nvml
     from tandem.devices.hardware import free_memory_bytes, torch_build
-    from tandem.files import FULL, HOME, ROOT, relative
+    from tandem.files import FULL, REAL_ROOT, ROOT, relative
     from tandem.runs import provenance
     from tandem.tracking import store
 except ImportError as error:
@@ -207,7 +207,7 @@ def room_advice(folder: Path, cache: Path) -> str:
 
     top = ROOT if folder.is_relative_to(ROOT) else folder
     look = f"du -xh --max-depth=2 {quote(str(top))} | sort -h | tail"
-    is_own = cache.is_relative_to(ROOT) and not Config(str(HOME / ".dvc"))["cache"].get("shared")
+    is_own = cache.is_relative_to(ROOT) and not Config(str(REAL_ROOT / ".dvc"))["cache"].get("shared")
     if not (is_own and folder.is_relative_to(ROOT)):
         return look
     clean = "dvc gc --quiet --workspace --all-commits --all-experiments"

@@ -68,7 +68,7 @@ def push() -> None:
 def has_remote() -> bool:
     from dvc.config import Config
 
-    if Config(str(files.HOME / ".dvc"))["core"].get("remote"):
+    if Config(str(files.REAL_ROOT / ".dvc"))["core"].get("remote"):
         return True
     print("no DVC remote: results stay on this machine (`dvc remote add --default NAME URL` adds one)", flush=True)
     return False

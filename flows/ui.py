@@ -148,7 +148,7 @@ def start_all(servers: list[Server], prefect_port: int, mlflow_port: int) -> boo
     servers.append(start("the deployments (flows.serve)", ["flows.serve"], deployment))
     if not all(map(is_ready, servers[1:])):
         return False
-    state = {"pid": os.getpid(), "project": str(files.HOME), "prefect": prefect, "mlflow": mlflow}
+    state = {"pid": os.getpid(), "project": str(files.REAL_ROOT), "prefect": prefect, "mlflow": mlflow}
     STATE_FILE.write_text(json.dumps(state), encoding="utf-8")
     print(f"  the report, with links to everything   {prefect}/report")
     print(f"  start, watch and schedule the pipeline {prefect}/v2/deployments")
@@ -257,7 +257,7 @@ def running_servers() -> dict[str, str]:
     try:
         state = json.loads(STATE_FILE.read_text(encoding="utf-8"))
         os.kill(int(state["pid"]), 0)
-        is_ours = state["project"] == str(files.HOME)  # False if the project is a copy
+        is_ours = state["project"] == str(files.REAL_ROOT)  # False if the project is a copy
         return {name: str(state[name]) for name in ("pid", "prefect", "mlflow")} if is_ours else {}
     except (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):  # damaged: none
         return {}

@@ -55,7 +55,7 @@ INPUTS = ("params.yaml", "stages/hardware.py", "tandem/*.py", "tandem/params/*.p
 
 
 def main() -> None:
-    is_in_place = "DVC_EXP_NAME" in os.environ and files.HOME == files.ROOT
+    is_in_place = "DVC_EXP_NAME" in os.environ and files.REAL_ROOT == files.ROOT
     if is_in_place:
         # DVC leaves in git's index the time and size of the params.yaml that it has written. If the committed one has
         # the same size, git takes them for equal, and `git checkout` does nothing, until the time is another second.
@@ -64,7 +64,7 @@ def main() -> None:
     if refusal := provenance.refusal():  # said before hours of training
         print(f"warning: {refusal}; until then, a training records no commit and cannot be verified", flush=True)
     try:
-        if files.HOME != files.ROOT:
+        if files.REAL_ROOT != files.ROOT:
             require_data()
         contents = dependencies()
     except ValueError as error:

@@ -1,8 +1,8 @@
 """All paths of the project, and functions that read and write its files safely.
 
 DVC's `exp run --temp` and `--queue` run in a copy of the project. Files that DVC tracks are in this copy (`ROOT`).
-Files that must outlive it (checkpoints, MLflow's store, runs in progress) are in the real project (`HOME`, from the
-environment variable DVC_ROOT).
+Files that must outlive it (checkpoints, MLflow's store, runs in progress) are in the real project (`REAL_ROOT`, from
+the environment variable DVC_ROOT).
 """
 
 import csv
@@ -19,10 +19,10 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
-HOME = Path(os.environ.get("DVC_ROOT") or ROOT).resolve()
-STATE = HOME / ".tandem"
+REAL_ROOT = Path(os.environ.get("DVC_ROOT") or ROOT).resolve()
+STATE = REAL_ROOT / ".tandem"
 HARDWARE = ROOT / "results" / "hardware"  # what the stage `hardware` writes
-MLRUNS = HOME / "mlruns"
+MLRUNS = REAL_ROOT / "mlruns"
 PUBLISHED = ROOT / "docs" / "published.json"  # tandem/comparing/published.py reads it
 
 FULL = (errno.ENOSPC, errno.EDQUOT)

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import ConfigDict, Field, StrictBool, StrictStr
 
-from tandem.files import HOME, ROOT, relative, workload_dir
+from tandem.files import REAL_ROOT, ROOT, relative, workload_dir
 from tandem.messages import nearest, one_line
 
 CHECK_SECONDS = 10.0
@@ -217,7 +217,7 @@ def restore(kind: str, name: str, module: str, attribute: str, path: Path, param
 def absent(path: Path) -> str:
     """Say that a file or folder of a workload is not there. An experiment may run in a copy of what git tracks."""
     name = relative(path)
-    if HOME != ROOT and (HOME / name).exists():
+    if REAL_ROOT != ROOT and (REAL_ROOT / name).exists():
         return f"git does not track {name}, so the experiment lacks it; run `git add {name}` and try again"
     siblings = [each.name for each in path.parent.glob("*.py")]
     return f"there is no {name}{nearest(path.name, siblings) if siblings else ''}"

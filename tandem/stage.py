@@ -30,9 +30,9 @@ STAGES = {
 }
 # Stages whose process writes a run directory for MLflow. `replicate` starts processes of `train`.
 RECORDED = ("train", "evaluate")
-# The project (files.HOME), not the copy in which `dvc exp run --temp` works.
-HOME = os.environ.get("DVC_ROOT") or os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-LAST_ERROR = os.path.join(HOME, ".tandem", "last_error.json")
+# The project (files.REAL_ROOT), not the copy in which `dvc exp run --temp` works.
+REAL_ROOT = os.environ.get("DVC_ROOT") or os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+LAST_ERROR = os.path.join(REAL_ROOT, ".tandem", "last_error.json")
 
 
 def main(argv: list[str]) -> int:
@@ -142,13 +142,13 @@ def keep_traceback(error: Exception) -> str:
     """Write the traceback to a file. Returns the end of a sentence that names it; empty if it cannot be written."""
     import traceback
 
-    path = os.path.join(HOME, ".tandem", "last_traceback.txt")
+    path = os.path.join(REAL_ROOT, ".tandem", "last_traceback.txt")
     try:
         with open(path, "w", encoding="utf-8") as file:
             file.writelines(traceback.format_exception(error))
     except OSError:
         return ""
-    return f"; {os.path.relpath(path, HOME)} has the traceback"
+    return f"; {os.path.relpath(path, REAL_ROOT)} has the traceback"
 
 
 def fail(name: str, message: str, status: int = 1) -> int:

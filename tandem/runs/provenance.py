@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from tandem.devices.names import kind_of
-from tandem.files import HOME, ROOT, sha256_file
+from tandem.files import REAL_ROOT, ROOT, sha256_file
 from tandem.messages import without_password
 
 # Changes of these are not code changes: DVC and its stages write the first two, and raw data has its own digest.
@@ -22,7 +22,7 @@ NO_CODE = (":!*dvc.lock", ":!results", ":!workloads/*/data/*")
 CODE = ("stages", "tandem", "flows", "workloads/*/*.py", "dvc.yaml", "params.yaml", "requirements.own.txt")
 MAX_PATCH_MIB = 4.0  # a larger patch is not a code edit, and every run stores its patch
 LOCK = ROOT / "requirements.txt"
-OWN_LOCK = HOME / "requirements.own.txt"  # packages of the workloads; an experiment's copy lacks an untracked file
+OWN_LOCK = REAL_ROOT / "requirements.own.txt"  # packages of the workloads; an experiment's copy lacks an untracked file
 PACKAGES = ("torch", "numpy", "pandas", "safetensors", "scipy")
 
 

@@ -21,7 +21,7 @@ class Quantity(NamedTuple):
     name: str  # in timing.json, and in timings.csv if each epoch has it
     unit: str  # shown after a value; the label of samples_per_second has it
     # How the run's value follows from the epochs'. `median`: of those after warm-up. `max`, `mean`, `sum`: of all.
-    # `elsewhere`: history.py computes it, and epochs have none. `none`: only epochs have one.
+    # `only the run`: epochs have none, and history.py computes it. `only epochs`: the run has none.
     of_run: str
     metric: str = ""  # MLflow's name; that of the run ends in `of_run` if epochs have one too
     kept: str = ""  # `compared`: in compare.json too; `published`: also in docs/published.json
@@ -33,11 +33,11 @@ REDUCE: dict[str, Callable[[Sequence[float]], float]] = {"median": median, "max"
 QUANTITIES = (
     Quantity("epoch_seconds", "s", "median", "time/epoch_seconds", "published", "epoch seconds"),
     Quantity("samples_per_second", "", "median", "throughput/samples_per_second", "published", "samples per second"),
-    Quantity("validation_seconds", "s", "none", "time/validation_seconds"),
-    Quantity("train_seconds", "s", "elsewhere", "time/train_seconds", "published", "training seconds"),
-    Quantity("energy_joules", "J", "none", "energy/epoch_joules"),
-    Quantity("epoch_joules", "J", "elsewhere", "energy/epoch_joules_median", "published", "joules per epoch"),
-    Quantity("train_joules", "J", "elsewhere", "energy/train_joules", "published"),
+    Quantity("validation_seconds", "s", "only epochs", "time/validation_seconds"),
+    Quantity("train_seconds", "s", "only the run", "time/train_seconds", "published", "training seconds"),
+    Quantity("energy_joules", "J", "only epochs", "energy/epoch_joules"),
+    Quantity("epoch_joules", "J", "only the run", "energy/epoch_joules_median", "published", "joules per epoch"),
+    Quantity("train_joules", "J", "only the run", "energy/train_joules", "published"),
     Quantity("peak_allocated_mib", "MiB", "max", "vram/peak_allocated_mib", "published", "VRAM peak, tensors"),
     Quantity("peak_reserved_mib", "MiB", "max", "vram/peak_reserved_mib", "compared"),
     Quantity("process_mib", "MiB", "max", "vram/peak_process_mib", "compared", "VRAM peak, process", is_sampled=True),
@@ -50,17 +50,17 @@ QUANTITIES = (
     Quantity("throttled_share", "", "mean", "gpu/throttled_share", is_sampled=True),
     Quantity("peak_rss_mib", "MiB", "max", "ram/peak_mib", "published", "RAM peak, process"),
     Quantity("cpu_share", "cores", "mean", "cpu/busy_cores"),
-    Quantity("gradient_norm", "", "none", "train/gradient_norm"),
-    Quantity("max_gradient_norm", "", "none", "train/max_gradient_norm"),
+    Quantity("gradient_norm", "", "only epochs", "train/gradient_norm"),
+    Quantity("max_gradient_norm", "", "only epochs", "train/max_gradient_norm"),
     Quantity("threads", "threads", "mean", "cpu/threads"),
     Quantity("waiting_threads", "threads", "median", "cpu/waiting_threads"),
 )
 # Name -> MLflow's metric of an epoch, and of the run.
-EPOCH_METRICS = {each.name: each.metric for each in QUANTITIES if each.metric and each.of_run != "elsewhere"}
+EPOCH_METRICS = {each.name: each.metric for each in QUANTITIES if each.metric and each.of_run != "only the run"}
 RUN_METRICS = {
-    each.name: each.metric if each.of_run == "elsewhere" else f"{each.metric}_{each.of_run}"
+    each.name: each.metric if each.of_run == "only the run" else f"{each.metric}_{each.of_run}"
     for each in QUANTITIES
-    if each.metric and each.of_run != "none"
+    if each.metric and each.of_run != "only epochs"
 }
 # Name -> how compare.json reduces the values of several seeds to one. It has the times of each seed too.
 COMPARED = {each.name: REDUCE["max" if each.of_run == "max" else "median"] for each in QUANTITIES if each.kept}

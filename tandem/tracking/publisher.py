@@ -21,7 +21,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from tandem.files import HOME, STATE, locked, read_json, read_numbers, relative, write_json
+from tandem.files import REAL_ROOT, STATE, locked, read_json, read_numbers, relative, write_json
 from tandem.runs.quantities import epoch_metrics
 from tandem.tracking import headline, registry, run_dir
 from tandem.tracking.connection import (
@@ -52,7 +52,7 @@ class Publication:
 
     def __init__(self, folder: Path, client: Any) -> None:
         self.folder, self.client = folder, client
-        self.version: tuple[dict[str, int], bool] | None = None  # of the files that are published
+        self.published: tuple[dict[str, int], bool] | None = None  # of the files that are published
         self.retry_at = 0.0  # after a failure
         self.about: dict[str, Any] = {}  # the published run.json
         self.run_id = self.experiment_id = self.parent_id = ""
@@ -68,26 +68,26 @@ class Publication:
         """
         try:
             with locked(STATE / "publishing.lock"):
-                self.version = self.present_version()  # first: the next call publishes what is written from now on
-                _, has_writer = self.version
+                self.published = self.state_of_files()  # first: the next call publishes what is written from now on
+                _, has_writer = self.published
                 path = self.folder / "run.json"
                 if path.exists():  # otherwise the stage has not written it yet, or it was just published and removed
                     self.publish_new(read_json(path, mend=f"`rm -r {relative(self.folder)}` discards it"), has_writer)
                 if not has_writer and not run_dir.remove(self.folder):
-                    self.version = None  # another process holds its lock; try again
+                    self.published = None  # another process holds its lock; try again
         except Exception as error:  # after any error of the store, the directory stays and the training continues
-            problem, self.version, self.about = explain(error), None, {}
+            problem, self.published, self.about = explain(error), None, {}
             write_json(self.folder / "published.json", {**self.ids, **problem})
             return problem
         return {}
 
     def has_news(self) -> bool:
-        return self.sample_is_due() or self.version != self.present_version()
+        return self.sample_is_due() or self.published != self.state_of_files()
 
     def sample_is_due(self) -> bool:
         return self.monitor and time.monotonic() - self.sampled_at > self.monitor.sampling_interval
 
-    def present_version(self) -> tuple[dict[str, int], bool]:
+    def state_of_files(self) -> tuple[dict[str, int], bool]:
         """Return a value that changes with the stage's files, timings.csv last, and when the stage ends."""
         times = {}
         for name in ("run.json", "artifacts/timings.csv", *(f"{stage}.end.json" for stage in STAGES)):
@@ -369,7 +369,7 @@ def open_own_store() -> int:
 def main(arguments: list[str]) -> None:
     import psutil  # here, because `tandem sync` uses this module
 
-    os.chdir(HOME)  # the copy in which `dvc exp run` trains may be removed before everything is published
+    os.chdir(REAL_ROOT)  # the copy in which `dvc exp run` trains may be removed before everything is published
     import_mlflow()
     for leftover in run_dir.RUNS.glob(".*"):  # of a process that was killed while it removed a directory
         shutil.rmtree(leftover, ignore_errors=True)

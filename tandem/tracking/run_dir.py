@@ -29,7 +29,7 @@ from pathlib import Path
 from typing import Any
 
 from tandem import files
-from tandem.files import HOME, ROOT, STATE, read_json, relative, write_json
+from tandem.files import REAL_ROOT, ROOT, STATE, read_json, relative, write_json
 from tandem.runs.history import Record
 from tandem.tracking.store import shown, tracking_uri, update_artifact_locations
 
@@ -141,7 +141,7 @@ def start_publisher() -> int | None:
             started = subprocess.Popen(
                 [sys.executable, "-m", PUBLISHER, *([os.environ[DVC_PID]] if DVC_PID in os.environ else [])],
                 cwd=ROOT,
-                env={**os.environ, "DVC_ROOT": str(HOME)},
+                env={**os.environ, "DVC_ROOT": str(REAL_ROOT)},
                 pass_fds=[lock.fileno()],
                 stdin=subprocess.DEVNULL,
                 stdout=log,

@@ -230,8 +230,8 @@ class Trainer:
         weights = snapshot(self.model)
         if val_loss < self.best_loss:
             self.best_loss, self.best_weights = val_loss, weights
-        scalars, no_scalars = self.gradient_norms()
-        self.missing_reasons = {**training.missing_reasons, **self.no_graph_reasons(), **no_scalars}
+        scalars, why_none = self.gradient_norms()
+        self.missing_reasons = {**training.missing_reasons, **self.no_graph_reasons(), **why_none}
         return Epoch(
             self.epochs_done,
             learning_rate,
