@@ -274,7 +274,8 @@ def find_delimiter(text: str) -> tuple[str, list[list[str]]]:
             best = (",", rows)
         widths = [len(row) for row in rows]
         width = max(set(widths), key=widths.count, default=0)
-        above = widths.index(width) if delimiter in "\t;|" and rows else 0  # lines about the data, in which it is not
+        may_be_above = delimiter in "\t;|" or (delimiter == "," and not re.match(r"[^\n]*[\t;|]", text))
+        above = widths.index(width) if may_be_above and rows else 0  # lines about the data, in which it is not
         even = widths.count(width) / max(1, len(widths) - above)
         if rows and len(rows[above]) > 1 and even * width > most and (even > 0.9 or delimiter == ","):
             best, most = (delimiter, rows), even * width * (2 if delimiter == "," else 1)
@@ -317,30 +318,38 @@ def find_header(rows: Sequence[Sequence[str]]) -> tuple[int, int]:
     end = start + 1
     while values and end < len(rows) - len(below) and is_above_values(rows[end], values):
         end += 1
+    last = next((n for n in range(len(rows) - len(below) - 1, end, -1) if is_above_values(rows[n], values)), start)
+    if values and last > end and not is_above_values(rows[start], values):  # the lines above have as many cells
+        return last, last + 1
     return start, end
 
 
 def is_value(cell: str) -> bool:
     cell = cell.strip()
-    is_time = re.match(r"\d{4}-\d\d-\d\d", cell) or first_day(cell, PERIOD_FORMS) or any(formats_of(cell))
-    return bool(is_time or re.fullmatch(f"{NUMBER}|{MARKED}", cell))
+    is_number = re.fullmatch(rf"{NUMBER}|{MARKED}|\d{{4}}-\d\d-\d\d.*", cell)
+    return bool(is_number or first_day(cell, PERIOD_FORMS) or formats_of(cell))
 
 
 def is_above_values(row: Sequence[str], values: Sequence[int]) -> bool:
     """Whether a row belongs to the header: where the columns have numbers or times, it has text or nothing."""
     cells = [row[place].strip() for place in values]
-    is_name_of_index = bool(row[0].strip()) and not any(cell.strip() for cell in row[1:])
-    has_text = 2 * len([*filter(None, cells)]) >= len(values) or is_name_of_index
-    return has_text and not any(is_value(cell) for cell in cells if cell)
+    has_text = 2 * len([*filter(None, cells)]) >= len(values) or num_index_names(row)
+    return bool(has_text) and not any(is_value(cell) for cell in cells if cell)
+
+
+def num_index_names(row: Sequence[str]) -> int:
+    """How many cells are before the empty ones, which follow up to the end; 0 if there are others."""
+    filled = "".join(" x"[bool(cell.strip())] for cell in row)
+    return filled.rstrip().count("x") if re.fullmatch("x+ +", filled) else 0
 
 
 def joined_names(rows: Sequence[Sequence[str]]) -> tuple[tuple[str, ...], list[int]]:
     """The names of the columns from the rows of a header, and the numbers of the rows that have them: the first one in
     which no name repeats, else all. A last row with a single cell names the first column, as pandas writes it.
     """
-    index = [
-        number for number, row in enumerate(rows) if number and row[0].strip() and not any(map(str.strip, row[1:]))
-    ]
+    nums = [num_index_names(row) if number else 0 for number, row in enumerate(rows)]
+    # Above the names of several index columns is nothing.
+    index = [n for n, num in enumerate(nums) if num and not any(map(str.strip, (c for r in rows[:n] for c in r[1:num])))]
     others = [number for number in range(len(rows)) if number not in index]
     distinct = [number for number in others if len({*map(str.strip, rows[number])}) == len(rows[number])]
     taken = distinct[:1] or others
@@ -351,7 +360,7 @@ def joined_names(rows: Sequence[Sequence[str]]) -> tuple[tuple[str, ...], list[i
         cells_of = zip(*filled, map(str.strip, last), strict=True)
         names = [" ".join(dict.fromkeys(filter(None, cells))) for cells in cells_of]
     if index:
-        names[0] = rows[index[-1]][0]
+        names[: nums[index[-1]]] = rows[index[-1]][: nums[index[-1]]]
     return tuple(names), taken + index
 
 
