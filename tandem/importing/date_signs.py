@@ -84,7 +84,9 @@ def formats_of(cell: str) -> list[str]:
     usual = re.sub(r"[AP]M$", "AM", without_offset(pa.array([cell]))[0].as_py(), flags=re.IGNORECASE)
     with warnings.catch_warnings(action="ignore"):
         guesses = [guess_datetime_format(usual, dayfirst=day_first) for day_first in (True, False)]
-    found = [form for form in guesses if form and {"%Y", "%d"} <= {*re.findall("%.", form)} and not re.search("%Y.?%d", form)]
+    found = [
+        form for form in guesses if form and {"%Y", "%d"} <= {*re.findall("%.", form)} and not re.search("%Y.?%d", form)
+    ]
     if found and "%B" in found[0]:  # May is the name and the short name of a month
         found += [found[0].replace("%B", "%b")]
     return list(dict.fromkeys(found))
@@ -103,5 +105,8 @@ def as_iso(cells: pa.ChunkedArray, form: str) -> pa.ChunkedArray:
 
 
 def question(path: str, column: str, example: str) -> str:
-    day, month = (pd.to_datetime(without_offset(pa.array([example]))[0].as_py(), format=form).date() for form in formats_of(example))
+    day, month = (
+        pd.to_datetime(without_offset(pa.array([example]))[0].as_py(), format=form).date()
+        for form in formats_of(example)
+    )
     return f"{path}: column {column!r} holds {example!r}; --dayfirst yes reads it as {day}, --dayfirst no as {month}"

@@ -10,7 +10,7 @@ import pandas as pd
 
 from tandem.data.series import MAX_POINTS_PER_ROW, forward_filled
 from tandem.data.times import DAY, DIGIT_FORMS, SECOND, TIME_FORMS, first_day, steps_for
-from tandem.importing.columns import Choice, Choose, TableColumns, find_features, named
+from tandem.importing.columns import Choice, Choose, NotFound, TableColumns, find_features, named
 from tandem.importing.infer_sequences import LABEL_NAMES
 from tandem.importing.recipe import SPLIT
 from tandem.importing.seasons import Season, calendar_seasons, find_season
@@ -22,6 +22,7 @@ TARGET_NAMES = "close target value price y".split()
 # Options that only this kind of table has.
 OF_SERIES = ("time", "target", "interval", "transform", "season", "horizon", "input_steps")
 NO_SEASON = "none"
+LAST_SECOND = 1e10  # a larger number counts parts of a second
 # Days between neighbouring times of a calendar interval; daylight saving time adds or removes an hour.
 APART = {"month": (28, 31), "quarter": (90, 92), "6month": (181, 184), "year": (365, 366)}
 HOUR = DAY // 24
@@ -36,6 +37,10 @@ EVEN = 10.0  # largest level / smallest level, up to which additive and multipli
 def infer_series(columns: TableColumns, choose: Choose) -> None:
     times = find_times(columns)
     time = choose("time", lambda: (times[0] if times else None, "its times differ from row to row"))
+    if time and columns.kinds[time] in ("whole", "number") and not columns.repeats(time):
+        if (columns.numbers(time) % 1 != 0).any() or columns.numbers(time).max() > LAST_SECOND:
+            if advice := columns.advice_on_clock(time):
+                raise NotFound(advice)
     if time is None or columns.repeats(time) or columns.kinds[time] not in ("time", "whole"):
         found = f" ({time!r}: {columns.num_distinct(time):,} different in {len(columns.frame):,} rows)" if time else ""
         if time and not columns.repeats(time):
@@ -92,6 +97,7 @@ def find_times(columns: TableColumns) -> list[str]:
 def find_target(columns: TableColumns, numeric: list[str]) -> Choice:
     if names := named(TARGET_NAMES, numeric):
         return max(names, key=numeric.index), "by its name (--target selects another)"
+    numeric = [name for name in numeric if not columns.never_changes(name)] or numeric
     numeric = [name for name in numeric if columns.kinds[name] != "flag" and not counts_rows(columns, name)] or numeric
     first = f"the first of {len(numeric)} numeric columns (--target selects another)"
     return numeric[0], first if numeric[1:] else "the only numeric column"

@@ -43,7 +43,7 @@ from tandem import files
 from tandem.command import CommandError, Result, WrongArgument, aligned, sentence_of
 from tandem.data.tables import MISSING
 from tandem.files import relative, replacing, sha256_file, write_text
-from tandem.importing import shapes, trial
+from tandem.importing import shapes, text_tables, trial
 from tandem.importing.columns import shortened
 from tandem.importing.infer_schema import choice_rows, preprocess_section
 from tandem.importing.infer_series import NO_SEASON
@@ -180,6 +180,9 @@ def make_plan(options: Namespace, scratch: Path) -> WorkloadPlan:
         if cell := re.search(NO_NUMBER, str(error)):
             also = shlex.quote(",".join([*given.get("na", ()), cell[1]]))
             raise ValueError(f"{error}, or give --na={also} if {cell[1]} means that there is none") from None
+        if re.search(r"\btable(\[| = )", str(error)) and path.is_file() and not isinstance(error, WrongArgument):
+            start, end = text_tables.pandas_code(path, options=given)
+            raise ValueError(f"{error} (before it: import pandas; {start}; after it: table.{end})") from None
         raise
     task = choices["task"][0]
     requested = "model_selection" if options.model == FITTED else options.model

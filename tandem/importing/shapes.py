@@ -82,7 +82,14 @@ def open_path(path: Path, options: Mapping[str, Any]) -> Source:
     needed = options.get("needed")
     are_steps = bool({"window_length", "stride"} & {*options}) or options.get("step") in frame.columns
     layout = options.get("layout") or ("long" if are_steps or (needed and needed <= {*frame.columns}) else None)
-    given = (text is None or text.has_header, options.get("label"), partial(column_of, path, text))
+    for_header = ""
+    if text is not None and not text.has_header:
+        names = [chr(65 + n) if n < 26 else f"A{n}" for n in range(len(text.names))]
+        for_header = (
+            f"write the columns' names there: (echo '{text.delimiter.join(names)}'; cat {shlex.quote(str(path))}) > "
+            "new.csv, with your names for A, B and so on"
+        )
+    given = (for_header, options.get("label"), partial(column_of, path, text))
     why = "as requested" if layout else wide.is_wide(columns, *given)
     lists = [] if text is not None or (why and not layout) else wide.list_columns(path)
     if lists and layout != "long" and (layout or not wide.is_long(columns, by_name=False)):
@@ -95,11 +102,7 @@ def open_path(path: Path, options: Mapping[str, Any]) -> Source:
         return wide.open_wide(path, files, text, columns, options, [*notes, note])
     if text is not None and not text.has_header:
         shown = ", ".join(map(str, frame.iloc[:1, :4].to_numpy().ravel())) or "empty"
-        names, sign = ",".join("ABCDEFGHIJ"[: len(frame.columns)]), text.delimiter
-        raise ValueError(
-            f"{path} has no header (its first row is {shown}); write the columns' names there: (echo "
-            f"'{names.replace(',', sign)}'; cat {shlex.quote(str(path))}) > new.csv, with your names for A, B and so on"
-        )
+        raise ValueError(f"{path} has no header (its first row is {shown}); {for_header}")
     if text is None and layout != "long" and not wide.is_long(columns):
         wide.check_not_nested(path)
     if len(files) > 1:

@@ -135,11 +135,14 @@ def find_format(path: Path, options: Mapping[str, Any]) -> TextTable:
     for beginning, what in NO_TABLE.items():
         if re.match(rf"\s*{beginning}", text, re.IGNORECASE):
             raise ValueError(f"{path} is {what}")
-    delimiter, rows = find_delimiter(text)
+    (delimiter, rows), num_remarks = find_delimiter(text), 0
     if remarks := re.match(r"(#.*\n|[^\S\n]*\n)+", text):  # numpy writes the header itself like a remark
         of_rest, rest = find_delimiter(text[remarks.end() :])
+        lines = [[line] for line in remarks[0].splitlines() if line.strip()]
         if rest and is_header(rest):
-            delimiter, rows = of_rest, [*([line] for line in remarks[0].splitlines() if line.strip()), *rest]
+            delimiter, rows = of_rest, [*lines, *rest]
+        elif len({*map(len, rest)}) == 1:
+            delimiter, rows, num_remarks = of_rest, rest, len(lines)
     if not rows:
         raise ValueError(f"{path} is empty; it must hold a header and at least one row")
     if delimiter != ";" and sum(row[-1].rstrip().endswith(";") for row in rows) > 0.9 * len(rows):
@@ -165,10 +168,24 @@ def find_format(path: Path, options: Mapping[str, Any]) -> TextTable:
         names = (name, *names[1:])
         notes.append(("index", name, "the first column, which has no name and contains times: a pandas index"))
     na = tuple(options.get("na", ()))
-    skipped = num_raw_rows(text, delimiter, num_rows) if has_header else 0
+    num_above = num_rows if has_header else num_remarks
+    skipped = num_raw_rows(text, delimiter, num_above) if num_above else 0
     return TextTable(
         path, compression, encoding, delimiter, names, has_header, notes, names_index, na, num_skipped=skipped
     )
+
+
+def pandas_code(path: Path, options: Mapping[str, Any]) -> tuple[str, str]:
+    """The pandas code that reads the table with all cells as they are, and the end of the code that writes it."""
+    if path.suffix.lower() == ".parquet":
+        return f"table = pandas.read_parquet({str(path)!r})", "to_parquet('new.parquet')"
+    table = find_format(path, options)
+    sep = "" if table.delimiter == "," else f", sep={table.delimiter!r}"
+    code = f"{str(path)!r}{sep}, dtype=str, keep_default_na=False, na_values=['']"
+    code += "" if table.encoding.startswith("utf-8") else f", encoding={table.encoding!r}"
+    if table.num_skipped != 1 or not table.has_header:
+        code += f", skiprows={table.num_skipped}, names={[*table.names]}"
+    return f"table = pandas.read_csv({code}).dropna(how='all')", f"to_csv('new.csv'{sep}, index=False)"
 
 
 def with_notation(table: TextTable, options: Mapping[str, Any], others: Iterable[TextTable] = ()) -> TextTable:
@@ -348,15 +365,14 @@ def joined_names(rows: Sequence[Sequence[str]]) -> tuple[tuple[str, ...], list[i
     which no name repeats, else all. A last row with a single cell names the first column, as pandas writes it.
     """
     nums = [num_index_names(row) if number else 0 for number, row in enumerate(rows)]
-    # Above the names of several index columns is nothing.
-    index = [n for n, num in enumerate(nums) if num and not any(map(str.strip, (c for r in rows[:n] for c in r[1:num])))]
+    index = [n for n, num in enumerate(nums) if num and not any("".join(row[1:num]).strip() for row in rows[:n])]
     others = [number for number in range(len(rows)) if number not in index]
     distinct = [number for number in others if len({*map(str.strip, rows[number])}) == len(rows[number])]
     taken = distinct[:1] or others
-    *above, last = (rows[number] for number in taken)
+    *higher, last = (rows[number] for number in taken)
     names = [*last]
-    if above:  # a name above several columns may be written once
-        filled = [[*accumulate(map(str.strip, row), or_left)] for row in above]
+    if higher:  # a name above several columns may be written once
+        filled = [[*accumulate(map(str.strip, row), or_left)] for row in higher]
         cells_of = zip(*filled, map(str.strip, last), strict=True)
         names = [" ".join(dict.fromkeys(filter(None, cells))) for cells in cells_of]
     if index:
