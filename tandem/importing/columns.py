@@ -159,10 +159,10 @@ class TableColumns:
                 convert = f"{place} = pandas.{code.format(place)}{condition}"
                 return f"{what} like {cells.iloc[0]!r}; {asked}write them as {form}: {convert}"
         units = cells.str.extract(f"^{number_signs.WITH_UNIT}$")[1].dropna()
-        with_unit, end = (" with a unit", f".str.removesuffix({units.iloc[0]!r})") if len(units) else ("", "")
-        cell, ways = number_signs.conversions(cells)
-        writes = " or ".join(f"{place} = {place}{end}{code}.astype(float){words}" for code, words in ways)
-        return f"numbers{with_unit} like {cell!r}; write {writes}"
+        if len(units) and not cells.str.fullmatch(number_signs.MARKED).all():
+            code = f"{place} = {place}.str.removesuffix({units.iloc[0]!r})"
+            return f"numbers with a unit like {cells.iloc[0]!r}; write them without it: {code}"
+        return f"numbers like {cells.iloc[0]!r}, which are read from text: table.to_csv('new.csv', index=False)"
 
     def advice_on_clock(self, column: str) -> str:
         """How to write numbers that mean times; empty if they do not."""

@@ -109,6 +109,8 @@ def infer_schema(columns: TableColumns, options: Mapping[str, Any], known: Choic
         raise
     except ValueError as error:
         advice = advice_on_times(columns)
+        if advice and advice in str(error):
+            raise
         if isinstance(error, NotFound) and advice:
             raise ValueError(f"{columns.name}: {advice}") from None
         more = advice or ("" if of_sequences or known else advice_on_other_tables(columns))

@@ -86,7 +86,7 @@ def without_step(columns: TableColumns, sequence: str) -> str:
         pairs = columns.frame.groupby([sequence, other], sort=False, dropna=False).ngroup()
         joined = TableColumns(columns.frame.assign(**{sequence: pairs}), columns.name)
         if 1 < joined.num_distinct(sequence) <= len(pairs) / 2 and joined.is_together(sequence):
-            if step := next((step for step, _ in find_steps(joined, sequence) if step != other), None):
+            for step in [step for step, _ in find_steps(joined, sequence) if step != other][:1]:
                 code = f"table[{sequence!r}].astype(str) + ' ' + table[{other!r}].astype(str)"
                 return (
                     f"{columns.shown}: {step!r} orders the rows of each {sequence!r} and {other!r}; join these "

@@ -180,9 +180,14 @@ def make_plan(options: Namespace, scratch: Path) -> WorkloadPlan:
         if cell := re.search(NO_NUMBER, str(error)):
             also = shlex.quote(",".join([*given.get("na", ()), cell[1]]))
             raise ValueError(f"{error}, or give --na={also} if {cell[1]} means that there is none") from None
-        if re.search(r"\btable(\[| = )", str(error)) and path.is_file() and not isinstance(error, WrongArgument):
-            start, end = text_tables.pandas_code(path, options=given)
-            raise ValueError(f"{error} (before it: import pandas; {start}; after it: table.{end})") from None
+        if (
+            re.search(r"\btable(\[| = |\.to_csv)", str(error))
+            and path.is_file()
+            and not isinstance(error, WrongArgument)
+        ):
+            read, write = text_tables.pandas_code(path, given)
+            after = "" if "to_csv" in str(error) else f"; after it: {write}"
+            raise ValueError(f"{error} (before it: import pandas; {read}{after})") from None
         raise
     task = choices["task"][0]
     requested = "model_selection" if options.model == FITTED else options.model

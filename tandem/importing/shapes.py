@@ -103,8 +103,6 @@ def open_path(path: Path, options: Mapping[str, Any]) -> Source:
     if text is not None and not text.has_header:
         shown = ", ".join(map(str, frame.iloc[:1, :4].to_numpy().ravel())) or "empty"
         raise ValueError(f"{path} has no header (its first row is {shown}); {for_header}")
-    if text is None and layout != "long" and not wide.is_long(columns):
-        wide.check_not_nested(path)
     if len(files) > 1:
         beside = next(file.name for _, file in files if file != path)
         notes = [
@@ -150,16 +148,9 @@ def starts_with(path: Path, magic: bytes) -> bool:
 
 
 # Options that only some shapes have; an option that has no effect is an error.
-USES = {
-    "pattern": ("a folder",),
-    "labels": ("a folder", "arrays"),
-    "axes": ("arrays", "a folder"),
-    "layout": ("a table",),
-    "encoding": ("a table", "a folder"),
-    "decimal": ("a table", "a folder"),
-    "thousands": ("a table", "a folder"),
-    "dayfirst": ("a table", "a folder"),
-}
+USES: dict[str, tuple[str, ...]] = {"layout": ("a table",), "pattern": ("a folder",)}
+USES |= dict.fromkeys(("labels", "axes"), ("arrays", "a folder"))
+USES |= dict.fromkeys(("encoding", "decimal", "thousands", "dayfirst"), ("a table", "a folder"))
 
 
 def check_uses(path: Path, kind: str, options: Mapping[str, Any]) -> None:

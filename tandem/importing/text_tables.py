@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
-from itertools import accumulate, islice, pairwise
+from itertools import accumulate, chain, islice, pairwise
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -38,7 +38,8 @@ from tandem.params.parsing import one_line
 from tandem.progress import ProgressLine
 
 Note = tuple[str, str, str]  # (what was detected, its value, the reason or the option to change it)
-DAMAGED = (*tables.DAMAGED, lzma.LZMAError, zipfile.BadZipFile)  # including the compressions that are read only here
+# With the compressions that are read only here. RuntimeError: encrypted, or another method of compression.
+DAMAGED = (*tables.DAMAGED, lzma.LZMAError, zipfile.BadZipFile, RuntimeError)
 OPENERS: dict[str, Callable[..., Any]] = {"gzip": gzip.open, "bz2": bz2.open, "xz": lzma.open}
 COMPRESSIONS = {b"\x1f\x8b": "gzip", b"BZh": "bz2", b"\xfd7zXZ\x00": "xz", b"PK\x03\x04": "zip"}
 NO_TEXT = {
@@ -149,12 +150,9 @@ def find_format(path: Path, options: Mapping[str, Any]) -> TextTable:
         mended = f"sed 's/;[[:space:]]*$//' {shlex.quote(str(path))}"
         raise ValueError(f"the lines of {path} end with a semicolon; {mended} > new.csv writes them without it")
     has_row_names = {len(row) - 1 for row in rows[1:]} == {len(rows[0])} and any(row[-1].strip() for row in rows[1:])
-    if has_row_names and len(rows) > 2 and is_header(rows[:1]) and not is_header(rows[1:]):
-        mended = f"sed {shlex.quote(f'1s/^/row{delimiter}/')} {shlex.quote(str(path))}"
-        raise ValueError(
-            f"the lines of {path} have a cell more than the header, such as the row names of R's write.table; {mended} "
-            "> new.csv gives these a name"
-        )
+    has_row_names = has_row_names and len(rows) > 2 and is_header(rows[:1]) and not is_header(rows[1:])
+    if has_row_names:
+        rows[0] = ["", *rows[0]]
     if delimiter != ",":
         notes.append(("cells", f"between {DELIMITERS[delimiter]}", "detected in the first rows"))
     has_header, names, num_rows, of_header = read_header(rows)
@@ -163,10 +161,11 @@ def find_format(path: Path, options: Mapping[str, Any]) -> TextTable:
     times = Counter(names)
     if again := next((name for name in names if name and times[name] > 1), None):
         raise ValueError(f"{path} has {times[again]} columns {again!r}; rename all but one")
-    if names_index := has_header and not names[0].strip() and are_times(rows[num_rows:]):
-        name = "time" if "time" not in names else "saved index"
+    has_times = has_header and not names[0].strip() and are_times(rows[num_rows:])
+    if names_index := has_row_names or has_times:
+        name = next(name for name in ("time" if has_times else "row", "saved index") if name not in names)
         names = (name, *names[1:])
-        notes.append(("index", name, "the first column, which has no name and contains times: a pandas index"))
+        notes.append(("index", name, "the first column, which has no name: an index of pandas, or row names of R"))
     na = tuple(options.get("na", ()))
     num_above = num_rows if has_header else num_remarks
     skipped = num_raw_rows(text, delimiter, num_above) if num_above else 0
@@ -176,16 +175,16 @@ def find_format(path: Path, options: Mapping[str, Any]) -> TextTable:
 
 
 def pandas_code(path: Path, options: Mapping[str, Any]) -> tuple[str, str]:
-    """The pandas code that reads the table with all cells as they are, and the end of the code that writes it."""
+    """The pandas code that reads the table with all cells as they are, and the code that writes it again."""
     if path.suffix.lower() == ".parquet":
-        return f"table = pandas.read_parquet({str(path)!r})", "to_parquet('new.parquet')"
+        return f"table = pandas.read_parquet({str(path)!r})", "table.to_csv('new.csv', index=False)"
     table = find_format(path, options)
     sep = "" if table.delimiter == "," else f", sep={table.delimiter!r}"
     code = f"{str(path)!r}{sep}, dtype=str, keep_default_na=False, na_values=['']"
     code += "" if table.encoding.startswith("utf-8") else f", encoding={table.encoding!r}"
     if table.num_skipped != 1 or not table.has_header:
         code += f", skiprows={table.num_skipped}, names={[*table.names]}"
-    return f"table = pandas.read_csv({code}).dropna(how='all')", f"to_csv('new.csv'{sep}, index=False)"
+    return f"table = pandas.read_csv({code}).dropna(how='all')", f"table.to_csv('new.csv'{sep}, index=False)"
 
 
 def with_notation(table: TextTable, options: Mapping[str, Any], others: Iterable[TextTable] = ()) -> TextTable:
@@ -243,10 +242,7 @@ def opened(path: Path, compression: str) -> Iterator[tuple[Any, BinaryIO]]:
                 if len(members) != 1:
                     what = "an Excel file; save the sheet as CSV" if "xl/workbook.xml" in members else "unpack it first"
                     raise ValueError(f"{path} is an archive of {len(members)} files; {what}")
-                try:
-                    yield archive.open(members[0]), raw
-                except RuntimeError as error:  # encrypted, or an unsupported compression method
-                    raise ValueError(f"{path} cannot be unpacked: {one_line(error)}; unpack it first") from None
+                yield archive.open(members[0]), raw
         else:
             yield OPENERS[compression](raw) if compression else raw, raw
 
@@ -258,17 +254,14 @@ def find_encoding(path: Path, compression: str) -> tuple[str, str]:
     (`k\u00f8b`, `K\u00e4se`), which changes their letters.
     """
     with opened(path, compression) as (file, raw):
-        decoder = codecs.getincrementaldecoder("utf-8")()
         block = file.read(1 << 20)
         if bom := next((name for bom, name in BOMS.items() if block.startswith(bom)), None):
             return bom, "" if bom == "utf-8-sig" else "by its byte order mark"
         try:
             with ProgressLine(f"reading {path.name}", path.stat().st_size, "B") as progress:
-                while block:
-                    decoder.decode(block)
+                blocks = chain([block], iter(partial(file.read, 1 << 20), b""))
+                for _ in codecs.iterdecode(blocks, "utf-8"):
                     progress.at(raw.tell())
-                    block = file.read(1 << 20)
-                decoder.decode(b"", final=True)
             return "utf-8", ""
         except UnicodeDecodeError as error:
             return "windows-1252", f"byte 0x{error.object[error.start]:02x} is no UTF-8 (--encoding sets another)"
@@ -399,10 +392,9 @@ def is_header(rows: Sequence[Sequence[str]]) -> bool:
     numeric = [cell.strip() for cell in row if re.fullmatch(NUMBER, cell.strip())]
     if len(numeric) * 2 < len(row):
         return True
-    if not row[0].strip() and [cell.strip() for cell in row[1:]] == [str(number) for number in range(len(row) - 1)]:
-        return True  # pandas writes such a header for data without column names
     counts = [int(cell) for cell in numeric if re.fullmatch(r"\d{1,9}", cell)]
-    if len(counts) == len(numeric) > 2 and all(b - a == 1 for a, b in pairwise(counts)):
+    # For data without column names, pandas writes a header that begins with nothing.
+    if len(counts) == len(numeric) > 2 * bool(row[0].strip()) and all(b - a == 1 for a, b in pairwise(counts)):
         return True
     num_rising = num_rising_cells(row)
     return num_rising >= FEWEST_RISING and all(num_rising_cells(other) < num_rising for other in rows[1:])

@@ -320,16 +320,6 @@ def list_columns(path: Path) -> list[str]:
     return [each.name for each in schema_of(path) if is_list(each.type) and is_plain(each.type.value_type)]
 
 
-def check_not_nested(path: Path) -> None:
-    """Raises ValueError if only lists of lists could hold a sequence."""
-    for each in schema_of(path):
-        if is_list(each.type) and is_list(each.type.value_type):
-            raise ValueError(
-                f"{path}: the cells of {each.name!r} are lists of lists; write a column of lists for each "
-                "feature, or an array (N, T, C) with numpy.savez(path, X=X, y=y)"
-            )
-
-
 def schema_of(path: Path) -> pa.Schema:
     with open_parquet(path) as file:
         return file.schema_arrow

@@ -87,7 +87,7 @@ def test_a_label_of_a_series_is_refused_with_what_to_name(tmp_path: Path):
 def test_a_series_of_numbers_in_another_notation_is_refused_with_their_conversion(tmp_path: Path):
     table = saved(series()[["time"]].assign(revenue="1.100,50"), tmp_path / "t.parquet")
     for options in ((), ("--target", "revenue")):
-        assert "write table['revenue'] = table['revenue'].str.replace('.', '')" in refusal(table, *options)
+        assert "numbers like '1.100,50', which are read from text: table.to_csv(" in refusal(table, *options)
 
 
 @ENDINGS
