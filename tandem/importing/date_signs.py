@@ -80,8 +80,9 @@ def formats_of(cell: str) -> list[str]:
     """
     if is_number(cell) or not re.search(r"\d{4}", cell):  # fast
         return []
-    # pandas does not guess a time in the afternoon, nor one with small letters.
-    usual = re.sub(r"[AP]M$", "AM", without_offset(pa.array([cell]))[0].as_py(), flags=re.IGNORECASE)
+    usual = without_offset(pa.array([cell]))[0].as_py()
+    # pandas guesses only times in the morning, with large letters.
+    usual = re.sub(r"\b\d{1,2}(:[\d:.]+ ?)[AP]M\b", r"01\1AM", usual, flags=re.IGNORECASE)
     with warnings.catch_warnings(action="ignore"):
         guesses = [guess_datetime_format(usual, dayfirst=day_first) for day_first in (True, False)]
     found = [

@@ -10,7 +10,6 @@ import pytest
 
 from tandem.command import CommandError
 from tandem.importing import new_workload, text_tables
-from tandem.importing.columns import TableColumns
 from tests import refusals
 from tests.own_tables import LABELS, chosen, clips, parsed, planned, refusal, saved, series, text_table
 
