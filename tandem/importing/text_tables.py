@@ -142,7 +142,7 @@ def find_format(path: Path, options: Mapping[str, Any]) -> TextTable:
         lines = [[line] for line in remarks[0].splitlines() if line.strip()]
         if rest and is_header(rest):
             delimiter, rows = of_rest, [*lines, *rest]
-        elif len({*map(len, rest)}) == 1:
+        elif len({*map(len, rest)}) == 1 and len(rows[0]) != len(rest[0]):
             delimiter, rows, num_remarks = of_rest, rest, len(lines)
     if not rows:
         raise ValueError(f"{path} is empty; it must hold a header and at least one row")
