@@ -165,10 +165,13 @@ class TableColumns:
         return f"numbers like {cells.iloc[0]!r}, which are read from text: table.to_csv('new.csv', index=False)"
 
     def advice_on_clock(self, column: str) -> str:
-        """How to write numbers that mean times; empty if they do not."""
-        numbers = self.numbers(column).dropna()
+        """How to write numbers that mean times; empty if they do not, or are whole seconds, which are read. Whole
+        numbers are days only by the name: they may be seconds.
+        """
+        numbers, kind = self.numbers(column).dropna(), self.kinds[column]
         for (low, high), (what, unit) in CLOCKS.items():
-            if len(numbers) and low <= numbers.min() <= numbers.max() < high:
+            is_read = kind == "whole" and high <= 1e10 and not (high < 1e8 and named(["date"], [column]))
+            if kind != "time" and not is_read and len(numbers) and low <= numbers.min() <= numbers.max() < high:
                 code = f"table[{column!r}] = pandas.to_datetime(pandas.to_numeric(table[{column!r}]), {unit})"
                 return f"{column!r} holds numbers like {numbers.iloc[0]:.15g}, {what}; write them as times: {code}"
         return ""

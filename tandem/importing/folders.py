@@ -80,10 +80,6 @@ def first_cells(path: Path) -> set[str]:
 def open_folder(folder: Path, found: list[Path], options: Mapping[str, Any]) -> Source:
     """`found`: the files below `folder`."""
     labels = options.get("labels") or table_of_labels(folder, found)
-    if archive := [path for path in found if path.suffix.lower() == ".ts"]:
-        raise ValueError(
-            f"{folder} holds {len(archive)} files of .ts, each of many sequences; give the path of one of them"
-        )
     if labels is not None:
         found = [path for path in found if path.resolve() != labels.resolve()]
     check_not_a_file_per_channel(folder, found)

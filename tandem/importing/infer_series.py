@@ -22,7 +22,6 @@ TARGET_NAMES = "close target value price y".split()
 # Options that only this kind of table has.
 OF_SERIES = ("time", "target", "interval", "transform", "season", "horizon", "input_steps")
 NO_SEASON = "none"
-LAST_SECOND = 1e10  # a larger number counts parts of a second
 # Days between neighbouring times of a calendar interval; daylight saving time adds or removes an hour.
 APART = {"month": (28, 31), "quarter": (90, 92), "6month": (181, 184), "year": (365, 366)}
 HOUR = DAY // 24
@@ -37,10 +36,8 @@ EVEN = 10.0  # largest level / smallest level, up to which additive and multipli
 def infer_series(columns: TableColumns, choose: Choose) -> None:
     times = find_times(columns)
     time = choose("time", lambda: (times[0] if times else None, "its times differ from row to row"))
-    if time and columns.kinds[time] in ("whole", "number") and not columns.repeats(time):
-        if (columns.numbers(time) % 1 != 0).any() or columns.numbers(time).max() > LAST_SECOND:
-            if advice := columns.advice_on_clock(time):
-                raise NotFound(advice)
+    if time and (advice := columns.advice_on_clock(time)):
+        raise NotFound(advice)
     if time is None or columns.repeats(time) or columns.kinds[time] not in ("time", "whole"):
         found = f" ({time!r}: {columns.num_distinct(time):,} different in {len(columns.frame):,} rows)" if time else ""
         if time and not columns.repeats(time):
@@ -167,8 +164,6 @@ def training_levels(stamps: np.ndarray, values: np.ndarray, interval: Interval) 
     """(G,) `values` (R,) on the grid of the training time; gaps repeat the previous level."""
     known = (stamps != np.iinfo(np.int64).min) & np.isfinite(values)
     stamps, values = stamps[known], values[known]
-    if len(stamps) < 2:
-        return values
     points, _ = steps_for(stamps, interval).points(stamps)
     points -= points.min()
     if points.max() > MAX_POINTS_PER_ROW * len(points):  # the dry run reports the error

@@ -71,13 +71,8 @@ def open_path(path: Path, options: Mapping[str, Any]) -> Source:
         for column in {*options.get("times", ())} & {*text.unclear}:
             raise CommandError(date_signs.question(str(path), column, text.unclear[column]), NO_ANSWER)
         name = f"{stem}.csv" if text.is_ready and not text.compression else f"{stem}.csv.gz"
-        try:
-            frame, notes = text_tables.read_sample(text), text.notes
-            frame = frame[[name for name in frame.columns if name]]
-        except ValueError:
-            if not text.is_ready:
-                raise
-            return Source([path], text.notes, name=name)  # the reader of the table reports the place of the error
+        frame, notes = text_tables.read_sample(text), text.notes
+        frame = frame[[name for name in frame.columns if name]]
     columns = TableColumns(frame, str(path))
     needed = options.get("needed")
     are_steps = bool({"window_length", "stride"} & {*options}) or options.get("step") in frame.columns

@@ -138,6 +138,7 @@ PARTS = {name: getattr(HOURS.dt, name) for name in ("year", "month", "day", "hou
         (timed(time=TWO_DIGITS.add(HOURS.dt.strftime(" %H:%M"))), series()),
         (timed(time=HOURS.dt.strftime("%d-%b-%y %H:%M:%S")), series()),
         (timed(time=SINCE_1970 / 86400 + 25569), series()),  # Excel
+        (timed(Date=range(45000, 45300)), timed(time=pd.date_range("2023-03-15", periods=300))),
         (timed(time=SINCE_1970 * 1000), series()),
         (timed(timestamp_us=SINCE_1970 * 1_000_000), series()),
         (timed(time=SINCE_1970 + 0.25), timed(time=HOURS + pd.Timedelta("0.25s"))),
@@ -155,7 +156,7 @@ PARTS = {name: getattr(HOURS.dt, name) for name in ("year", "month", "day", "hou
          clips(LETTERS)),
         (trials(), trials(are_joined=True)),
     ],
-    ids="two-digits month-name excel ms us s of-day date-and-time 12:00a parts parts-and-words none several narrow "
+    ids="two-digits month-name excel excel-days ms us s of-day date-and-time 12:00a parts parts-and-words none several narrow "
     "month-year timedelta trials".split(),
 )  # fmt: skip
 @pytest.mark.parametrize("sep", [",", ";"])
