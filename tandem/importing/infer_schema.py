@@ -113,7 +113,8 @@ def infer_schema(columns: TableColumns, options: Mapping[str, Any], known: Choic
             raise
         if isinstance(error, NotFound) and advice:
             raise ValueError(f"{columns.name}: {advice}") from None
-        more = advice or ("" if of_sequences or known else advice_on_other_tables(columns))
+        is_open = not (of_sequences or known or "layout" in options)
+        more = advice or (advice_on_other_tables(columns) if is_open else "")
         raise ValueError("; ".join(filter(None, [str(error), more]))) from None
     if "window" in known:
         choices["window"] = known["window"]

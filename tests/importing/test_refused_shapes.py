@@ -156,8 +156,8 @@ PARTS = {name: getattr(HOURS.dt, name) for name in ("year", "month", "day", "hou
          clips(LETTERS)),
         (trials(), trials(are_joined=True)),
     ],
-    ids="two-digits month-name excel excel-days ms us s of-day date-and-time 12:00a parts parts-and-words none several narrow "
-    "month-year timedelta trials".split(),
+    ids="two-digits month-name excel excel-days ms us s of-day date-and-time 12:00a parts parts-and-words none several "
+    "narrow month-year timedelta trials".split(),
 )  # fmt: skip
 @pytest.mark.parametrize("sep", [",", ";"])
 @pytest.mark.filterwarnings("ignore:Could not infer format")
