@@ -30,9 +30,11 @@ class DateCells:
     telling: str = ""  # a cell that rules out that the day, or the month, comes first
 
     def add(self, cells: pa.Array) -> None:
+        if self.formats == []:
+            return
         texts = pc.utf8_trim_whitespace(cells)
         texts = texts.filter(pc.invert(pc.is_in(texts, pa.array(MISSING)))).drop_null()
-        if self.formats == [] or not len(texts):
+        if not len(texts):
             return
         usual = without_offset(texts).to_pandas()
         if self.formats is None:
@@ -85,9 +87,8 @@ def formats_of(cell: str) -> list[str]:
     usual = re.sub(r"\b\d{1,2}(:[\d:.]+ ?)[AP]M\b", r"01\1AM", usual, flags=re.IGNORECASE)
     with warnings.catch_warnings(action="ignore"):
         guesses = [guess_datetime_format(usual, dayfirst=day_first) for day_first in (True, False)]
-    found = [
-        form for form in guesses if form and {"%Y", "%d"} <= {*re.findall("%.", form)} and not re.search("%Y.?%d", form)
-    ]
+    found = [form for form in guesses if form and "%Y" in form and "%d" in form]
+    found = [form for form in found if not re.search("%Y.?%d|%Y%m%dT", form)]  # 20240301T101500 is often an id
     if found and "%B" in found[0]:  # May is the name and the short name of a month
         found += [found[0].replace("%B", "%b")]
     return list(dict.fromkeys(found))

@@ -129,7 +129,8 @@ def find_interval(columns: TableColumns, time: str, stamps: np.ndarray) -> Choic
     """The calendar's interval if the times follow it, else the most frequent difference of neighbours."""
     known = np.unique(stamps[stamps != np.iinfo(np.int64).min])
     if len(known) < 2:
-        raise ValueError(f"{columns.name}: {time!r} holds {len(known)} different times; a series needs more")
+        shown = f"{time!r} holds {len(known)} different times in cells like {columns.frame[time].iloc[0]}"
+        raise ValueError(f"{columns.name}: {shown}; a series needs more, written as {TIME_FORMS}")
     apart, counts = np.unique(np.diff(known), return_counts=True)
     for name, (low, high) in APART.items():
         share = counts[(apart >= low * DAY - HOUR) & (apart <= high * DAY + HOUR)].sum() / counts.sum()
