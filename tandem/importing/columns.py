@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tandem.data.tables import SPLIT_WORDS, split_column
-from tandem.data.times import PERIOD_FORMS, first_day
+from tandem.data.times import MONTH_NAMES, PERIOD_FORMS, first_day
 from tandem.importing import number_signs
 from tandem.importing.date_signs import formats_of
 from tandem.params.schema import NO_GROUPS
@@ -24,9 +24,25 @@ Choose = Callable[[str, Callable[[], Choice]], Any]  # (key, function that infer
 Choices = dict[str, Choice]  # by key: the task, and the columns, gaps and steps of `preprocess`
 
 
-# Text that means a date but cannot be parsed as one.
-ODD_DATE = r"\d{1,2}[./-]\d{1,2}[./-]\d{2,4}.*|\d{4}[./]\d{1,2}[./]\d{1,2}.*"
-TIME_OF_DAY = r"([01]?\d|2[0-3])[.:][0-5]\d([.:][0-5]\d)?"
+# Text that means a time but is not read -> the pandas code that reads it, and a condition.
+MONTH = f"(?i:{'|'.join(MONTH_NAMES)})"
+DAY_FIRST = r"\d{1,2}[./-]\d{1,2}[./-]\d{2,4}.*"
+ODD_TIMES = {
+    DAY_FIRST: ("to_datetime({}, dayfirst=True)", ", without dayfirst if the month comes first"),
+    rf"\d{{4}}[./]\d{{1,2}}[./]\d{{1,2}}.*|\d{{1,2}}[ /-]{MONTH}[ /-]\d{{2,4}}\b.*": ("to_datetime({})", ""),
+    rf"{MONTH}-\d\d": ("to_datetime({}, format='%b-%y')", ""),
+    r"-?\d+ days? \d\d:\d\d:\d\d.*": ("to_timedelta({}).dt.total_seconds()", ""),
+}
+TIME_OF_DAY = r"([01]?\d|2[0-3])[.:][0-5]\d([.:][0-5]\d([.]\d+)?)?( ?[ap]m?)?"
+ODD_TIME = "|".join((TIME_OF_DAY, *ODD_TIMES))
+# Numbers that mean times are from ... to -> what they count, and how pandas reads them.
+CLOCKS = {
+    (3e4, 6e4): ("days since 1900, as in Excel", "unit='D', origin='1899-12-30').dt.round('s'"),
+    (1e8, 1e10): ("seconds since 1970", "unit='s'"),
+    (1e11, 1e13): ("milliseconds since 1970", "unit='ms'"),
+    (1e14, 1e16): ("microseconds since 1970", "unit='us'"),
+    (1e17, 1e19): ("nanoseconds since 1970", "unit='ns'"),
+}
 FEWEST_MARKERS = 3  # cells with a number far from all others before it is taken for a mark of missing ones
 
 
@@ -36,7 +52,7 @@ class NotFound(ValueError):
 
 class TableColumns:
     """A table's columns with the kind of each: whole (whole numbers), number, flag (false and true), time, text, odd
-    (text that means dates or numbers, see ODD_DATE), or other (empty, lists).
+    (text that means times or numbers, see ODD_TIMES), or other (empty, lists).
 
     `unread`: the columns that are not in the frame, with their kinds. `places`: the places of two rows in the file.
     """
@@ -116,31 +132,49 @@ class TableColumns:
     def advice(self, column: str) -> str:
         """How to write the dates or numbers of an odd column, with one of its cells."""
         cells, place = self.frame[column].dropna().astype(str), f"table[{column!r}]"
-        for date in self.of_kind("time", "odd", exclude=[column]) if cells.str.fullmatch(TIME_OF_DAY).all() else ():
-            joined = f"table[{date!r}].astype(str) + ' ' + {place}.str.replace('.', ':')"
-            return (
-                f"times of day like {cells.iloc[0]!r}; join them with the dates: table['time'] = pandas.to_datetime("
-                f"{joined}), with dayfirst=True if 01/02/2024 is the first of February"
-            )
-        dates = cells[cells.str.fullmatch(ODD_DATE)]
-        if len(dates) > 0.9 * len(cells):
-            convert, asked = f"{place} = pandas.to_datetime({place}", ""
-            if re.match(r"\d{4}", dates.iloc[0]):
-                convert += ")"
-            else:
-                convert += ", dayfirst=True), without dayfirst if the month comes first"
-                asked = "of a text table, --dayfirst yes or --dayfirst no says what comes first; else "
-                asked = (
-                    asked
-                    if any(formats_of(dates.iloc[0]))
-                    else "this form, as with a year of two digits, is not read; "
+        odd = {name: self.frame[name].dropna().astype(str) for name in self.of_kind("odd")}
+        of_day = [name for name, each in odd.items() if each[each != ""].str.fullmatch(TIME_OF_DAY).all()]
+        dates = [name for name in self.of_kind("time", "odd") if name not in of_day]
+        dates = [name for name in dates if name not in odd or odd[name].str.fullmatch(ODD_TIME).mean() > 0.9]
+        if of_day and (column in of_day or column in dates):
+            shown = f"{'dates beside ' * (column in dates)}times of day like {self.frame[of_day[0]].dropna().iloc[0]!r}"
+            time = f"table[{of_day[0]!r}].str.replace('.', ':')"
+            if dates:
+                joined = f"table[{dates[0]!r}].astype(str) + ' ' + {time}"
+                return (
+                    f"{shown}; join them with the dates: table['time'] = pandas.to_datetime({joined}), "
+                    "with dayfirst=True if 01/02/2024 is the first of February"
                 )
-            return f"dates like {dates.iloc[0]!r}; {asked}write them as 2024-03-01: {convert}"
+            return (
+                f"{shown} without a date; write the first row's for 2024-01-01, and a day more after each midnight: "
+                f"table['time'] = pandas.to_datetime('2024-01-01 ' + {time}); table['time'] += "
+                "pandas.to_timedelta((table['time'].diff() < '0s').cumsum(), 'D')"
+            )
+        for form, (code, condition) in ODD_TIMES.items():
+            if cells.str.fullmatch(form).mean() > 0.9:
+                is_asked = form == DAY_FIRST and any(formats_of(cells.iloc[0]))
+                asked = "of a text table, --dayfirst yes or --dayfirst no says what comes first; else " * is_asked
+                asked = asked or "this form, as with a year of two digits, is not read; " * (form == DAY_FIRST)
+                what, form = ("dates", "2024-03-01") if "datetime" in code else ("times", "seconds")
+                convert = f"{place} = pandas.{code.format(place)}{condition}"
+                return f"{what} like {cells.iloc[0]!r}; {asked}write them as {form}: {convert}"
         units = cells.str.extract(f"^{number_signs.WITH_UNIT}$")[1].dropna()
-        with_unit, end = (" with a unit", f".str.removesuffix({units.iloc[0]!r})") if len(units) else ("", "")
-        cell, ways = number_signs.conversions(cells)
-        writes = " or ".join(f"{place} = {place}{end}{code}.astype(float){words}" for code, words in ways)
-        return f"numbers{with_unit} like {cell!r}; write {writes}"
+        if len(units) and not cells.str.fullmatch(number_signs.MARKED).all():
+            code = f"{place} = {place}.str.removesuffix({units.iloc[0]!r})"
+            return f"numbers with a unit like {cells.iloc[0]!r}; write them without it: {code}"
+        return f"numbers like {cells.iloc[0]!r}, which are read from text: table.to_csv('new.csv', index=False)"
+
+    def advice_on_clock(self, column: str) -> str:
+        """How to write numbers that mean times; empty if they do not, or are whole seconds, which are read. Whole
+        numbers are days only by the name: they may be seconds.
+        """
+        numbers, kind = self.numbers(column).dropna(), self.kinds[column]
+        for (low, high), (what, unit) in CLOCKS.items():
+            is_read = kind == "whole" and high <= 1e10 and not (high < 1e8 and named(["date"], [column]))
+            if kind != "time" and not is_read and len(numbers) and low <= numbers.min() <= numbers.max() < high:
+                code = f"table[{column!r}] = pandas.to_datetime(pandas.to_numeric(table[{column!r}]), {unit})"
+                return f"{column!r} holds numbers like {numbers.iloc[0]:.15g}, {what}; write them as times: {code}"
+        return ""
 
     def num_distinct(self, column: str) -> int:
         return int(self.frame[column].nunique())
@@ -188,7 +222,7 @@ def are_splits(cells: pd.Series) -> bool:
 
 def is_odd(cells: pd.Series) -> bool:
     """Whether text holds dates or numbers in an unusual format, or numbers that all have the same unit."""
-    if any(cells.str.fullmatch(form).mean() > 0.9 for form in (ODD_DATE, number_signs.NUMBER)):
+    if any(cells.str.fullmatch(form).mean() > 0.9 for form in (ODD_TIME, number_signs.NUMBER)):
         return True
     units = cells.str.extract(f"^{number_signs.WITH_UNIT}$")[1]
     return bool(units.notna().mean() > 0.9 and units.nunique() == 1 and cells.nunique() > 2)

@@ -1,35 +1,24 @@
-"""Dates in text that are not ISO 8601, such as 09/06/2024, Jun 9, 2024 or 9.6.2024 14:30.
+"""Dates in text that are not ISO 8601, such as 09/06/2024, Jun 9, 2024 or 01/Mar/2024:10:00:00 +0100.
 
-The cells of a column decide whether the day or the month comes first: of 13/06/2024 it is the day. If none decides, the
-column stays text, unless its dates have points (day first) or the user says it (`--dayfirst`).
+pandas guesses the format. The cells of a column decide whether the day or the month comes first: of 13/06/2024 it is
+the day. If none decides, the column stays text, unless its dates have points (day first) or the user says it
+(`--dayfirst`).
 """
 
 import re
-from collections.abc import Iterator
+import warnings
 from dataclasses import dataclass
 
 import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
+from pandas.tseries.api import guess_datetime_format
 
-from tandem.data.tables import MISSING
+from tandem.data.tables import MISSING, cast_or_none, is_number
 
-# Regular expressions, and how to read the dates and the times of day that match.
-DATES = {
-    **{rf"\d{{1,2}}[{sign}]\d{{1,2}}[{sign}]\d{{4}}": (f"%d{sign}%m{sign}%Y", f"%m{sign}%d{sign}%Y") for sign in "/.-"},
-    **{rf"\d{{4}}[{sign}]\d{{1,2}}[{sign}]\d{{1,2}}": (f"%Y{sign}%m{sign}%d",) for sign in "/."},
-    **{rf"\d{{1,2}}{sign}[A-Za-z]{{3}}{sign}\d{{4}}": (f"%d{sign}%b{sign}%Y",) for sign in " -"},
-    r"[A-Za-z]{3} \d{1,2}, \d{4}": ("%b %d, %Y",),
-    r"[A-Za-z]{3,9} \d{1,2}, \d{4}": ("%B %d, %Y",),
-}
-TIMES = {
-    "": "",
-    r" \d{1,2}:\d\d": " %H:%M",
-    r" \d{1,2}:\d\d:\d\d": " %H:%M:%S",
-    r" \d{1,2}:\d\d:\d\d\.\d{1,6}": " %H:%M:%S.%f",
-    r" \d{1,2}:\d\d [AaPp][Mm]": " %I:%M %p",
-    r" \d{1,2}:\d\d:\d\d [AaPp][Mm]": " %I:%M:%S %p",
-}
+# What pandas does not guess: a fraction after a comma, a colon between a date and its time.
+ODD_SIGNS = {r"(:\d\d),(\d{1,9})\b": r"\1.\2", r"(\d{4}):(\d\d:\d\d)": r"\1 \2"}
+OFFSET = r"^(.*:\d\d.*?)\s*(Z|UTC|GMT|[+-]\d\d(?::?\d\d)?)$"
 
 
 @dataclass
@@ -43,17 +32,21 @@ class DateCells:
     def add(self, cells: pa.Array) -> None:
         if self.formats == []:
             return
-        texts = dates_of(cells)
+        texts = pc.utf8_trim_whitespace(cells)
+        texts = texts.filter(pc.invert(pc.is_in(texts, pa.array(MISSING)))).drop_null()
         if not len(texts):
             return
+        usual = without_offset(texts).to_pandas()
         if self.formats is None:
-            self.example = texts.iloc[0]
-            self.formats = [*formats_of(self.example)]
+            self.example = texts[0].as_py()
+            is_iso = any(cast_or_none(texts[0], pa.timestamp("ns", zone)) is not None for zone in (None, "UTC"))
+            self.formats = [] if is_iso else formats_of(self.example)
+            self.telling = self.example if len(self.formats) == 1 and re.search("%m.*%Y", self.formats[0]) else ""
         for form in [*self.formats]:
-            is_read = pd.to_datetime(texts, format=form, errors="coerce").notna()
-            if not is_read.all():
+            is_wrong = pd.to_datetime(usual, format=form, errors="coerce").isna()
+            if is_wrong.any():
                 self.formats.remove(form)
-                self.telling = self.telling or ("%m" in form and texts[~is_read].iloc[0]) or ""
+                self.telling = self.telling or ("%m" in form and texts[int(is_wrong.argmax())].as_py()) or ""
 
     @property
     def is_open(self) -> bool:
@@ -62,10 +55,9 @@ class DateCells:
 
     def form(self, day_first: str | None) -> str:
         """The only format, or the one that `--dayfirst` selects; empty if there is none."""
-        found = self.formats or []
-        if self.is_open and (day_first or "." in self.example.split()[0]):
-            found = found[1:] if day_first == "no" else found[:1]
-        return found[0] if len(found) == 1 else ""
+        if self.is_open and not (day_first or "." in self.example.split()[0]):
+            return ""
+        return next(iter((self.formats or [])[self.is_open and day_first == "no" :]), "")
 
     def iso(self, form: str) -> str:
         """The example."""
@@ -77,28 +69,46 @@ class DateCells:
         return f"as {self.telling!r} shows" if self.telling else "--dayfirst no reads it otherwise" * self.is_open
 
 
-def dates_of(cells: pa.Array) -> pd.Series:
-    """The cells that are not empty."""
-    texts = pc.utf8_trim_whitespace(cells)
-    return texts.filter(pc.invert(pc.is_in(texts, pa.array(MISSING)))).drop_null().to_pandas()
+def without_offset(cells: pa.Array) -> pa.Array:
+    """The cells with signs that pandas knows, and without an offset from UTC."""
+    for form, usual in ODD_SIGNS.items():
+        cells = pc.replace_substring_regex(cells, form, usual)
+    return pc.replace_substring_regex(cells, OFFSET, r"\1")
 
 
-def formats_of(cell: str) -> Iterator[str]:
-    for date, formats in DATES.items():
-        for time, of_time in TIMES.items():
-            if re.fullmatch(date + time, cell):
-                yield from (form + of_time for form in formats)
+def formats_of(cell: str) -> list[str]:
+    """The formats that read a date with a year of four digits and a day. If it is numbers and the year is not the first
+    of them, the day comes first in one, and the month in the other, unless one of them is above 12.
+    """
+    if is_number(cell) or not re.search(r"\d{4}", cell):  # fast
+        return []
+    usual = without_offset(pa.array([cell]))[0].as_py()
+    # pandas guesses only times in the morning, with large letters.
+    usual = re.sub(r"\b\d{1,2}(:[\d:.]+ ?)[AP]M\b", r"01\1AM", usual, flags=re.IGNORECASE)
+    with warnings.catch_warnings(action="ignore"):
+        guesses = [guess_datetime_format(usual, dayfirst=day_first) for day_first in (True, False)]
+    found = [form for form in guesses if form and "%Y" in form and "%d" in form]
+    found = [form for form in found if not re.search("%Y.?%d|%Y%m%dT", form)]  # 20240301T101500 is often an id
+    if found and "%B" in found[0]:  # May is the name and the short name of a month
+        found += [found[0].replace("%B", "%b")]
+    return list(dict.fromkeys(found))
 
 
 def as_iso(cells: pa.ChunkedArray, form: str) -> pa.ChunkedArray:
-    """The dates of a column as ISO 8601; other cells stay."""
+    """The dates of a column as ISO 8601, with their offset from UTC; other cells stay."""
     texts = pc.utf8_trim_whitespace(cells)
-    stamps = pd.to_datetime(texts.to_pandas(), format=form, errors="coerce")
+    stamps = pd.to_datetime(without_offset(texts).to_pandas(), format=form, errors="coerce")
     times = pa.chunked_array([pa.array(stamps.to_numpy("datetime64[us]"), from_pandas=True)], pa.timestamp("us"))
     kind = pa.timestamp("us" if "%f" in form else "s") if "%H" in form or "%I" in form else pa.date32()
-    return pc.coalesce(times.cast(kind).cast(pa.string()), cells)
+    has_offset = pc.match_substring_regex(texts, OFFSET)
+    offset = pc.if_else(has_offset, pc.replace_substring_regex(texts, OFFSET, r"\2"), "")
+    offset = pc.replace_substring_regex(offset, "UTC|GMT", "Z")
+    return pc.coalesce(pc.binary_join_element_wise(times.cast(kind).cast(pa.string()), offset, ""), cells)
 
 
 def question(path: str, column: str, example: str) -> str:
-    day, month = (pd.to_datetime(example, format=form).date() for form in [*formats_of(example)][:2])
+    day, month = (
+        pd.to_datetime(without_offset(pa.array([example]))[0].as_py(), format=form).date()
+        for form in formats_of(example)
+    )
     return f"{path}: column {column!r} holds {example!r}; --dayfirst yes reads it as {day}, --dayfirst no as {month}"

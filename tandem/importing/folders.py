@@ -11,6 +11,8 @@ import re
 import shlex
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +24,7 @@ from tandem.data.tables import SPLIT_COLUMN, SPLIT_WORDS, split_column
 from tandem.importing import text_tables
 from tandem.importing.array_files import axes_of
 from tandem.importing.columns import Choice, named, shortened
-from tandem.importing.infer_sequences import GROUP_NAMES, LABEL_NAMES, are_too_few, what_groups_do
+from tandem.importing.infer_sequences import GROUP_NAMES, LABEL_NAMES, STEP_NAMES, are_too_few, what_groups_do
 from tandem.importing.long_table import BLOCK_CELLS, Block, Source, as_long_table, unique
 from tandem.importing.recordings import (
     KINDS,
@@ -58,22 +60,30 @@ def files_below(folder: Path) -> list[Path]:
 
 
 def table_of_labels(folder: Path, found: list[Path]) -> Path | None:
-    """A table of labels next to the sequences, by name; `labels` before `classes`, which may list class names."""
+    """A table of labels next to the sequences, by name (`labels` before `classes`, which may list class names), or
+    because it has the names of the others, which have letters.
+    """
     beside = [path for path in found if path.parent == folder and kind_of_file(path) in ("text", "parquet")]
     names = {without_ending(path.name).lower(): path for path in beside if len(found) > 1}
-    return next((names[name] for name in TABLES_OF_LABELS if name in names), None)
+    if by_name := next((names[name] for name in TABLES_OF_LABELS if name in names), None):
+        return by_name
+    others = {without_ending(path.name) for path in found if re.search("[A-Za-z]", path.stem)}
+    return next((path for path in names.values() if kind_of_file(path) == "text" and others & first_cells(path)), None)
+
+
+def first_cells(path: Path) -> set[str]:
+    """The cells of the first two lines of a text file, without the endings of files' names."""
+    with path.open(encoding="utf-8", errors="replace") as file:
+        return {without_ending(cell) for line in islice(file, 2) for cell in re.split(r'[,;|\s"]', line)}
 
 
 def open_folder(folder: Path, found: list[Path], options: Mapping[str, Any]) -> Source:
     """`found`: the files below `folder`."""
     labels = options.get("labels") or table_of_labels(folder, found)
-    if archive := [path for path in found if path.suffix.lower() == ".ts"]:
-        raise ValueError(
-            f"{folder} holds {len(archive)} files of .ts, each of many sequences; give the path of one of them"
-        )
     if labels is not None:
         found = [path for path in found if path.resolve() != labels.resolve()]
     check_not_a_file_per_channel(folder, found)
+    check_not_a_file_per_sensor(folder, found, options)
     endings = Counter(ending_of(path) for path in found if kind_of_file(path))
     if not endings:
         shown = ", ".join(sorted({path.suffix or path.name for path in found})[:8]) or "no file"
@@ -167,6 +177,33 @@ def check_not_a_file_per_channel(folder: Path, found: Sequence[Path]) -> None:
         raise ValueError(
             f"{folder} has a file for each channel, with a row for each sequence; python -c {shlex.quote(code)} writes "
             "them as new.npz; give that with --axes NCT"
+        )
+
+
+def check_not_a_file_per_sensor(folder: Path, found: Sequence[Path], options: Mapping[str, Any]) -> None:
+    """Raises ValueError if each recording is a folder with a file for each sensor, as the app Sensor Logger writes it:
+    Accelerometer.csv, Gyroscope.csv and so on, with a common clock.
+    """
+    num, places = Counter(path.name for path in found if path.suffix == ".csv"), {path.parent for path in found}
+    sensors = [name for name in num if num[name] == len(places) > 2]
+    if len(sensors) > 1 and any(re.search("accel|gyro", name, re.IGNORECASE) for name in sensors):
+        columns = {name: text_tables.find_format(found[0].with_name(name), options).names for name in sensors}
+        [time, *_] = [*named(STEP_NAMES, columns[sensors[0]]), columns[sensors[0]][0]]
+        sensors = [name for name in sensors if time in columns[name]]
+        on, at = json.dumps(time), json.dumps(str(folder))
+        code = (
+            "import functools, pandas; from pathlib import Path; "
+            f"read = lambda at, name: pandas.read_csv(at / name).sort_values({on}).set_index({on})"
+            '.drop(columns="seconds_elapsed", errors="ignore").add_prefix(name[:-4] + " ").reset_index(); '
+            f'join = lambda a, b: pandas.merge_asof(a, b, on={on}, direction="nearest"); Path("new").mkdir(); '
+            f"root = Path({at}); [functools.reduce(join, [read(path.parent, name) for name in {json.dumps(sensors)}])"
+            '.to_csv("new/" + "-".join(path.parent.relative_to(root).parts) + ".csv", index=False) '
+            f"for path in root.rglob({json.dumps(sensors[0])})]"
+        )
+        raise ValueError(
+            f"{folder} has a folder for each recording with a file for each sensor; python -c {shlex.quote(code)} "
+            "writes a file for each recording, with the sensors joined at the nearest times; give the folder new, with "
+            "--pattern '{label}-*' if the folders' names begin with the label"
         )
 
 
@@ -321,9 +358,9 @@ def columns_of_table(ids: list[str], path: Path, options: Mapping[str, Any]) -> 
     """The cells of a table with a row per file, in the order of the files. No cells if the table was not requested and
     names no file.
     """
-    table = read_small(path, options)
     column, names, keys = "", ids, list[str]()
     short = [name.rsplit("/", 1)[-1] for name in ids]
+    table = read_small(path, [*ids, *short], options)
     for cells in table.column_names:  # the column with the most names of files
         found = [without_ending(str(cell.as_py()).strip().removeprefix("./")) for cell in table[cells]]
         for called in (ids, short) if len({*short}) == len(short) else (ids,):
@@ -345,13 +382,16 @@ def columns_of_table(ids: list[str], path: Path, options: Mapping[str, Any]) -> 
     return {name: table[name].take(order) for name in table.column_names if name != column}
 
 
-def read_small(path: Path, options: Mapping[str, Any]) -> pa.Table:
+def read_small(path: Path, ids: Sequence[str], options: Mapping[str, Any]) -> pa.Table:
     """A table of labels, with numbers as text: `007` is a label too."""
     if not path.is_file():
         raise WrongArgument(f"{path} is not there; --labels takes the path of a table")
     if kind_of_file(path) == "parquet":
         return read_file(path, None)
     table = text_tables.sniff(path, options)
+    if {*map(without_ending, table.names)} & {*ids}:  # the first row is no header
+        names = tuple(str(number) for number in range(1, len(table.names) + 1))
+        table = replace(table, names=names, has_header=False, num_skipped=table.num_skipped - 1)
     kinds = kinds_of([text_tables.read_whole(table)])
     numbers = {name: kinds[name] for name in named(("target", "y"), kinds)}
     return pa.concat_tables(rows for _, rows in text_tables.read_blocks(table, numbers))

@@ -18,8 +18,9 @@ from tandem.importing.infer_sequences import (
     infer_sequences,
     labelled_ids,
 )
-from tandem.importing.infer_series import NO_SEASON, OF_SERIES, find_times, infer_series
+from tandem.importing.infer_series import NO_SEASON, OF_SERIES, TIME_NAMES, find_times, infer_series
 from tandem.importing.infer_windows import infer_recordings
+from tandem.importing.wide import numbered
 from tandem.params import schema
 from tandem.params.parsing import nearest
 from tandem.params.schema import NO_GROUPS
@@ -104,10 +105,17 @@ def infer_schema(columns: TableColumns, options: Mapping[str, Any], known: Choic
     as_series = of_series or (is_series and not of_sequences and not known)
     try:
         infer_series(columns, choose) if as_series else infer_sequences(columns, choose, options)
-    except NotFound as error:
-        odd = columns.of_kind("odd")
-        advice = odd and f"{columns.name}: {odd[0]!r} holds {columns.advice(odd[0])}"
-        raise ValueError(advice or str(error)) from None
+    except WrongArgument:
+        raise
+    except ValueError as error:
+        advice = advice_on_times(columns)
+        if advice and advice in str(error):
+            raise
+        if isinstance(error, NotFound) and advice:
+            raise ValueError(f"{columns.name}: {advice}") from None
+        is_open = not (of_sequences or known or "layout" in options)
+        more = advice or (advice_on_other_tables(columns) if is_open else "")
+        raise ValueError("; ".join(filter(None, [str(error), more]))) from None
     if "window" in known:
         choices["window"] = known["window"]
     features, why = choices["features"]
@@ -117,3 +125,37 @@ def infer_schema(columns: TableColumns, options: Mapping[str, Any], known: Choic
     if "na" in options:
         choices["na"] = (options["na"], "as requested: cells without a number")
     return {"task": choices["task"], **choices}
+
+
+def advice_on_times(columns: TableColumns) -> str:
+    """How to write times that are not read; empty if there are none."""
+    parts = {name.lower(): name for name in columns.of_kind("whole")}
+    if {"year", "month", "day"} <= {*parts}:
+        found = [parts[name] for name in ("year", "month", "day", "hour", "minute", "second") if name in parts]
+        code = f"table['time'] = pandas.to_datetime(table[{found}]); table = table.drop(columns={found})"
+        return f"{', '.join(found)} are parts of a time; join them: {code}"
+    for name in columns.of_kind("odd"):
+        return f"{name!r} holds {columns.advice(name)}"
+    clocks = named(TIME_NAMES, columns.of_kind("whole", "number"))
+    return next(filter(None, (columns.advice_on_clock(name) for name in clocks if not columns.repeats(name))), "")
+
+
+def advice_on_other_tables(columns: TableColumns) -> str:
+    """How to read a table of numbered columns as a row per sequence, and how to make one series of a table in which
+    each value of a column has about the same times; else empty.
+    """
+    if 2 * sum(map(len, numbered([*columns.kinds]).values())) > len(columns.kinds):
+        return "--layout wide reads each row as a sequence"
+    for time in filter(columns.repeats, columns.of_kind("time")):
+        for name in columns.of_kind("text", "whole"):
+            num, repeated = len(columns.frame), columns.frame.duplicated([name, time]).sum()
+            grid = columns.num_distinct(name) * columns.num_distinct(time)
+            if columns.num_distinct(name) > 1 and repeated <= num / 100 and grid <= 2 * num:
+                numbers = columns.of_kind("whole", "number", exclude=[name])
+                first = str(columns.frame[name].iloc[0])
+                what = f"one of several series: table = table[table[{name!r}].astype(str) == {first!r}]"
+                if len(numbers) == 1 and not repeated:
+                    keys = f"index={time!r}, columns={name!r}, values={numbers[0]!r}"
+                    what = f"several series in a column each: table = table.pivot({keys}).reset_index()"
+                return f"for a forecast write {what}"
+    return ""

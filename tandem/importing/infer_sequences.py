@@ -82,6 +82,16 @@ def without_step(columns: TableColumns, sequence: str) -> str:
     for step in named(STEP_NAMES, columns.of_kind("whole", "number", "time", exclude=[sequence])):
         if mistake := repeats_of(columns, sequence, step, MOST_REPEATS):
             return mistake
+    for other in columns.of_kind("text", "whole", exclude=[sequence]):
+        pairs = columns.frame.groupby([sequence, other], sort=False, dropna=False).ngroup()
+        joined = TableColumns(columns.frame.assign(**{sequence: pairs}), columns.name)
+        if 1 < joined.num_distinct(sequence) <= len(pairs) / 2 and joined.is_together(sequence):
+            for step in [step for step, _ in find_steps(joined, sequence) if step != other][:1]:
+                code = f"table[{sequence!r}].astype(str) + ' ' + table[{other!r}].astype(str)"
+                return (
+                    f"{columns.shown}: {step!r} orders the rows of each {sequence!r} and {other!r}; join these "
+                    f"columns if they tell sequences apart: table['sequence'] = {code}"
+                )
     return (
         f"{columns.shown} has no column that orders the rows of a sequence ({sequence!r}); name it with --step, "
         f"or add one that counts them: table['step'] = table.groupby({sequence!r}).cumcount(); "
@@ -248,8 +258,9 @@ def find_sequence(columns: TableColumns) -> Choice:
             raise NotFound(repeated_times(columns, times[0]))
         raise NotFound(
             f"{columns.shown} has no column that tells sequences apart, nor one of times that differ; name them: "
-            "--sequence and --step for many sequences, --time for one series; to a recording whose rows are in order, "
-            "add a column that counts them: table['step'] = range(len(table))"
+            "--sequence and --step for many sequences, --time for one series; if the rows are in order, count them: "
+            "table['step'] = range(len(table)), and give --step step and --label for a recording with labels in its "
+            "rows; or for a forecast table['time'] = pandas.to_datetime(table.index, unit='s'), a second for each row"
         )
     column, step = next(((name, step) for name in ids for step, _ in find_steps(columns, name)), (ids[0], None))
     for group in restarting_in(columns, column, step):

@@ -10,7 +10,7 @@ import pandas as pd
 
 from tandem.data.series import MAX_POINTS_PER_ROW, forward_filled
 from tandem.data.times import DAY, DIGIT_FORMS, SECOND, TIME_FORMS, first_day, steps_for
-from tandem.importing.columns import Choice, Choose, TableColumns, find_features, named
+from tandem.importing.columns import Choice, Choose, NotFound, TableColumns, find_features, named
 from tandem.importing.infer_sequences import LABEL_NAMES
 from tandem.importing.recipe import SPLIT
 from tandem.importing.seasons import Season, calendar_seasons, find_season
@@ -36,6 +36,8 @@ EVEN = 10.0  # largest level / smallest level, up to which additive and multipli
 def infer_series(columns: TableColumns, choose: Choose) -> None:
     times = find_times(columns)
     time = choose("time", lambda: (times[0] if times else None, "its times differ from row to row"))
+    if time and (advice := columns.advice_on_clock(time)):
+        raise NotFound(advice)
     if time is None or columns.repeats(time) or columns.kinds[time] not in ("time", "whole"):
         found = f" ({time!r}: {columns.num_distinct(time):,} different in {len(columns.frame):,} rows)" if time else ""
         if time and not columns.repeats(time):
@@ -92,6 +94,7 @@ def find_times(columns: TableColumns) -> list[str]:
 def find_target(columns: TableColumns, numeric: list[str]) -> Choice:
     if names := named(TARGET_NAMES, numeric):
         return max(names, key=numeric.index), "by its name (--target selects another)"
+    numeric = [name for name in numeric if not columns.never_changes(name)] or numeric
     numeric = [name for name in numeric if columns.kinds[name] != "flag" and not counts_rows(columns, name)] or numeric
     first = f"the first of {len(numeric)} numeric columns (--target selects another)"
     return numeric[0], first if numeric[1:] else "the only numeric column"
@@ -126,7 +129,8 @@ def find_interval(columns: TableColumns, time: str, stamps: np.ndarray) -> Choic
     """The calendar's interval if the times follow it, else the most frequent difference of neighbours."""
     known = np.unique(stamps[stamps != np.iinfo(np.int64).min])
     if len(known) < 2:
-        raise ValueError(f"{columns.name}: {time!r} holds {len(known)} different times; a series needs more")
+        shown = f"{time!r} holds {len(known)} different times in cells like {columns.frame[time].iloc[0]}"
+        raise ValueError(f"{columns.name}: {shown}; a series needs more, written as {TIME_FORMS}")
     apart, counts = np.unique(np.diff(known), return_counts=True)
     for name, (low, high) in APART.items():
         share = counts[(apart >= low * DAY - HOUR) & (apart <= high * DAY + HOUR)].sum() / counts.sum()
@@ -161,8 +165,6 @@ def training_levels(stamps: np.ndarray, values: np.ndarray, interval: Interval) 
     """(G,) `values` (R,) on the grid of the training time; gaps repeat the previous level."""
     known = (stamps != np.iinfo(np.int64).min) & np.isfinite(values)
     stamps, values = stamps[known], values[known]
-    if len(stamps) < 2:
-        return values
     points, _ = steps_for(stamps, interval).points(stamps)
     points -= points.min()
     if points.max() > MAX_POINTS_PER_ROW * len(points):  # the dry run reports the error

@@ -34,6 +34,7 @@ import re
 import shlex
 import shutil
 from argparse import ArgumentParser, Namespace
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -43,7 +44,7 @@ from tandem import files
 from tandem.command import CommandError, Result, WrongArgument, aligned, sentence_of
 from tandem.data.tables import MISSING
 from tandem.files import relative, replacing, sha256_file, write_text
-from tandem.importing import shapes, trial
+from tandem.importing import shapes, text_tables, trial
 from tandem.importing.columns import shortened
 from tandem.importing.infer_schema import choice_rows, preprocess_section
 from tandem.importing.infer_series import NO_SEASON
@@ -176,11 +177,10 @@ def make_plan(options: Namespace, scratch: Path) -> WorkloadPlan:
         found = shapes.open_path(path, given)
         table = trial.make_table(name, found, scratch)
         choices, summary, has_split = trial.infer(name, table, found, given)
-    except ValueError as error:
-        if cell := re.search(NO_NUMBER, str(error)):
-            also = shlex.quote(",".join([*given.get("na", ()), cell[1]]))
-            raise ValueError(f"{error}, or give --na={also} if {cell[1]} means that there is none") from None
-        raise
+    except (ValueError, CommandError) as error:
+        if (said := with_way_out(str(error), path, given)) == str(error):
+            raise
+        raise CommandError(said, error.status) if isinstance(error, CommandError) else ValueError(said) from None
     task = choices["task"][0]
     requested = "model_selection" if options.model == FITTED else options.model
     choices["model"] = (requested, "as requested") if requested else model_for(task, summary)
@@ -204,6 +204,18 @@ def make_plan(options: Namespace, scratch: Path) -> WorkloadPlan:
     done = f"converted {', '.join(map(str, found.sources))} ({what})" if found.write else "copied the table"
     done = f"`{shlex.join(['tandem', 'new', *options.words])}` {done}."
     return WorkloadPlan(name, found, table, done, block, workload, summary, choice_rows(choices))
+
+
+def with_way_out(said: str, path: Path, given: Mapping[str, Any]) -> str:
+    """What is said of the data, with the option that reads a cell as missing, and the rest of the code with `table`."""
+    if cell := re.search(NO_NUMBER, said):
+        also = shlex.quote(",".join([*given.get("na", ()), cell[1]]))
+        return f"{said}, or give --na={also} if {cell[1]} means that there is none"
+    if re.search(r"\btable(\[| = |\.to_csv)", said) and path.is_file():
+        read, write = text_tables.pandas_code(path, given)
+        after = "" if "to_csv" in said else f"; after it: {write}"
+        return f"{said} (before it: import pandas; {read}{after})"
+    return said
 
 
 def check_free(name: str) -> None:

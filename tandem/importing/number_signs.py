@@ -5,7 +5,7 @@ decides for the table. What it does not decide is a question to the user. Spaces
 (`1 014`, `1'014`) separate thousands. A currency before a number and % after it are left out; K, M and B multiply it.
 """
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import NamedTuple
@@ -265,28 +265,6 @@ def converted(cells: pa.ChunkedArray, decimal: str, thousands: str) -> pa.Chunke
         plain = pc.replace_substring_regex(plain, f"[{''.join(BETWEEN[sign] for sign in thousands)}]", "")
     plain = pc.binary_join_element_wise(pc.replace_substring(plain, ",", "."), power, "")
     return pc.if_else(is_number, plain, cells)
-
-
-def conversions(texts: Collection[str]) -> tuple[str, list[tuple[str, str]]]:
-    """For a column that stays text: one of its cells, and the pandas code that makes numbers of the column. Two ways if
-    a sign is open, each with the condition.
-    """
-    cells = ColumnCells()
-    cells.add(pa.array(texts, pa.string()))
-    signs, shown = [sign for sign in SIGNS if cells.has(sign)], certain_columns([cells], "")
-    unclear = [sign for sign in signs if not meaning_of(sign, cells, shown, "", {})[0]]
-    ways = []
-    for given in [{meaning: unclear[0]} for meaning in (THOUSANDS, DECIMAL)] if unclear else [{}]:
-        meanings = {sign: meaning_of(sign, cells, shown, "", given)[0] for sign in signs}
-        codes = [f".str.replace({sign!r}, '')" for sign in signs if meanings[sign] == THOUSANDS]
-        codes += [f".str.replace({f'[{BETWEEN[sign]}]'!r}, '', regex=True)" for sign in cells.spaced]
-        codes += [".str.replace(',', '.')"] if meanings.get(",") == DECIMAL else []
-        condition = ""
-        for meaning, sign in given.items():
-            condition = f" if the {SIGNS[sign]} {'is decimal' if meaning == DECIMAL else 'separates thousands'}"
-        ways.append(("".join(codes), condition))
-    examples = [*cells.open.values(), *(each for found in cells.certain.values() for each in found.values())]
-    return examples[0].cell if examples else next(iter(texts)), ways
 
 
 def matches(cells: pa.Array, form: str) -> pa.BooleanArray:

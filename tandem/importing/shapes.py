@@ -71,18 +71,20 @@ def open_path(path: Path, options: Mapping[str, Any]) -> Source:
         for column in {*options.get("times", ())} & {*text.unclear}:
             raise CommandError(date_signs.question(str(path), column, text.unclear[column]), NO_ANSWER)
         name = f"{stem}.csv" if text.is_ready and not text.compression else f"{stem}.csv.gz"
-        try:
-            frame, notes = text_tables.read_sample(text), text.notes
-            frame = frame[[name for name in frame.columns if name]]
-        except ValueError:
-            if not text.is_ready:
-                raise
-            return Source([path], text.notes, name=name)  # the reader of the table reports the place of the error
+        frame, notes = text_tables.read_sample(text), text.notes
+        frame = frame[[name for name in frame.columns if name]]
     columns = TableColumns(frame, str(path))
     needed = options.get("needed")
     are_steps = bool({"window_length", "stride"} & {*options}) or options.get("step") in frame.columns
     layout = options.get("layout") or ("long" if are_steps or (needed and needed <= {*frame.columns}) else None)
-    given = (text is None or text.has_header, options.get("label"), partial(column_of, path, text))
+    for_header = ""
+    if text is not None and not text.has_header:
+        names = [chr(65 + n) if n < 26 else f"A{n}" for n in range(len(text.names))]
+        for_header = (
+            f"write the columns' names there: (echo '{text.delimiter.join(names)}'; cat {shlex.quote(str(path))}) > "
+            "new.csv, with your names for A, B and so on"
+        )
+    given = (for_header, options.get("label"), partial(column_of, path, text))
     why = "as requested" if layout else wide.is_wide(columns, *given)
     lists = [] if text is not None or (why and not layout) else wide.list_columns(path)
     if lists and layout != "long" and (layout or not wide.is_long(columns, by_name=False)):
@@ -95,13 +97,7 @@ def open_path(path: Path, options: Mapping[str, Any]) -> Source:
         return wide.open_wide(path, files, text, columns, options, [*notes, note])
     if text is not None and not text.has_header:
         shown = ", ".join(map(str, frame.iloc[:1, :4].to_numpy().ravel())) or "empty"
-        names, sign = ",".join("ABCDEFGHIJ"[: len(frame.columns)]), text.delimiter
-        raise ValueError(
-            f"{path} has no header (its first row is {shown}); write the columns' names there: (echo "
-            f"'{names.replace(',', sign)}'; cat {shlex.quote(str(path))}) > new.csv, with your names for A, B and so on"
-        )
-    if text is None and layout != "long" and not wide.is_long(columns):
-        wide.check_not_nested(path)
+        raise ValueError(f"{path} has no header (its first row is {shown}); {for_header}")
     if len(files) > 1:
         beside = next(file.name for _, file in files if file != path)
         notes = [
@@ -147,16 +143,9 @@ def starts_with(path: Path, magic: bytes) -> bool:
 
 
 # Options that only some shapes have; an option that has no effect is an error.
-USES = {
-    "pattern": ("a folder",),
-    "labels": ("a folder", "arrays"),
-    "axes": ("arrays", "a folder"),
-    "layout": ("a table",),
-    "encoding": ("a table", "a folder"),
-    "decimal": ("a table", "a folder"),
-    "thousands": ("a table", "a folder"),
-    "dayfirst": ("a table", "a folder"),
-}
+USES: dict[str, tuple[str, ...]] = {"layout": ("a table",), "pattern": ("a folder",)}
+USES |= dict.fromkeys(("labels", "axes"), ("arrays", "a folder"))
+USES |= dict.fromkeys(("encoding", "decimal", "thousands", "dayfirst"), ("a table", "a folder"))
 
 
 def check_uses(path: Path, kind: str, options: Mapping[str, Any]) -> None:

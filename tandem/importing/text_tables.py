@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
-from itertools import accumulate, islice, pairwise
+from itertools import accumulate, chain, islice, pairwise
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -38,7 +38,8 @@ from tandem.params.parsing import one_line
 from tandem.progress import ProgressLine
 
 Note = tuple[str, str, str]  # (what was detected, its value, the reason or the option to change it)
-DAMAGED = (*tables.DAMAGED, lzma.LZMAError, zipfile.BadZipFile)  # including the compressions that are read only here
+# With the compressions that are read only here. RuntimeError: encrypted, or another method of compression.
+DAMAGED = (*tables.DAMAGED, lzma.LZMAError, zipfile.BadZipFile, RuntimeError)
 OPENERS: dict[str, Callable[..., Any]] = {"gzip": gzip.open, "bz2": bz2.open, "xz": lzma.open}
 COMPRESSIONS = {b"\x1f\x8b": "gzip", b"BZh": "bz2", b"\xfd7zXZ\x00": "xz", b"PK\x03\x04": "zip"}
 NO_TEXT = {
@@ -135,23 +136,23 @@ def find_format(path: Path, options: Mapping[str, Any]) -> TextTable:
     for beginning, what in NO_TABLE.items():
         if re.match(rf"\s*{beginning}", text, re.IGNORECASE):
             raise ValueError(f"{path} is {what}")
-    delimiter, rows = find_delimiter(text)
+    (delimiter, rows), num_remarks = find_delimiter(text), 0
     if remarks := re.match(r"(#.*\n|[^\S\n]*\n)+", text):  # numpy writes the header itself like a remark
         of_rest, rest = find_delimiter(text[remarks.end() :])
+        lines = [[line] for line in remarks[0].splitlines() if line.strip()]
         if rest and is_header(rest):
-            delimiter, rows = of_rest, [*([line] for line in remarks[0].splitlines() if line.strip()), *rest]
+            delimiter, rows = of_rest, [*lines, *rest]
+        elif len({*map(len, rest)}) == 1 and len(rows[0]) != len(rest[0]):
+            delimiter, rows, num_remarks = of_rest, rest, len(lines)
     if not rows:
         raise ValueError(f"{path} is empty; it must hold a header and at least one row")
     if delimiter != ";" and sum(row[-1].rstrip().endswith(";") for row in rows) > 0.9 * len(rows):
         mended = f"sed 's/;[[:space:]]*$//' {shlex.quote(str(path))}"
         raise ValueError(f"the lines of {path} end with a semicolon; {mended} > new.csv writes them without it")
     has_row_names = {len(row) - 1 for row in rows[1:]} == {len(rows[0])} and any(row[-1].strip() for row in rows[1:])
-    if has_row_names and len(rows) > 2 and is_header(rows[:1]) and not is_header(rows[1:]):
-        mended = f"sed {shlex.quote(f'1s/^/row{delimiter}/')} {shlex.quote(str(path))}"
-        raise ValueError(
-            f"the lines of {path} have a cell more than the header, such as the row names of R's write.table; {mended} "
-            "> new.csv gives these a name"
-        )
+    has_row_names = has_row_names and len(rows) > 2 and is_header(rows[:1]) and not is_header(rows[1:])
+    if has_row_names:
+        rows[0] = ["", *rows[0]]
     if delimiter != ",":
         notes.append(("cells", f"between {DELIMITERS[delimiter]}", "detected in the first rows"))
     has_header, names, num_rows, of_header = read_header(rows)
@@ -160,15 +161,30 @@ def find_format(path: Path, options: Mapping[str, Any]) -> TextTable:
     times = Counter(names)
     if again := next((name for name in names if name and times[name] > 1), None):
         raise ValueError(f"{path} has {times[again]} columns {again!r}; rename all but one")
-    if names_index := has_header and not names[0].strip() and are_times(rows[num_rows:]):
-        name = "time" if "time" not in names else "saved index"
+    has_times = has_header and not names[0].strip() and are_times(rows[num_rows:])
+    if names_index := has_row_names or has_times:
+        name = next(name for name in ("time" if has_times else "row", "saved index") if name not in names)
         names = (name, *names[1:])
-        notes.append(("index", name, "the first column, which has no name and contains times: a pandas index"))
+        notes.append(("index", name, "the first column, which has no name: an index of pandas, or row names of R"))
     na = tuple(options.get("na", ()))
-    skipped = num_raw_rows(text, delimiter, num_rows) if has_header else 0
+    num_above = num_rows if has_header else num_remarks
+    skipped = num_raw_rows(text, delimiter, num_above) if num_above else 0
     return TextTable(
         path, compression, encoding, delimiter, names, has_header, notes, names_index, na, num_skipped=skipped
     )
+
+
+def pandas_code(path: Path, options: Mapping[str, Any]) -> tuple[str, str]:
+    """The pandas code that reads the table with all cells as they are, and the code that writes it again."""
+    if path.suffix.lower() == ".parquet":
+        return f"table = pandas.read_parquet({str(path)!r})", "table.to_csv('new.csv', index=False)"
+    table = find_format(path, options)
+    sep = "" if table.delimiter == "," else f", sep={table.delimiter!r}"
+    code = f"{str(path)!r}{sep}, dtype=str, keep_default_na=False, na_values=['']"
+    code += "" if table.encoding.startswith("utf-8") else f", encoding={table.encoding!r}"
+    if table.num_skipped != 1 or not table.has_header:
+        code += f", skiprows={table.num_skipped}, names={[*table.names]}"
+    return f"table = pandas.read_csv({code}).dropna(how='all')", f"table.to_csv('new.csv'{sep}, index=False)"
 
 
 def with_notation(table: TextTable, options: Mapping[str, Any], others: Iterable[TextTable] = ()) -> TextTable:
@@ -226,10 +242,7 @@ def opened(path: Path, compression: str) -> Iterator[tuple[Any, BinaryIO]]:
                 if len(members) != 1:
                     what = "an Excel file; save the sheet as CSV" if "xl/workbook.xml" in members else "unpack it first"
                     raise ValueError(f"{path} is an archive of {len(members)} files; {what}")
-                try:
-                    yield archive.open(members[0]), raw
-                except RuntimeError as error:  # encrypted, or an unsupported compression method
-                    raise ValueError(f"{path} cannot be unpacked: {one_line(error)}; unpack it first") from None
+                yield archive.open(members[0]), raw
         else:
             yield OPENERS[compression](raw) if compression else raw, raw
 
@@ -241,17 +254,14 @@ def find_encoding(path: Path, compression: str) -> tuple[str, str]:
     (`k\u00f8b`, `K\u00e4se`), which changes their letters.
     """
     with opened(path, compression) as (file, raw):
-        decoder = codecs.getincrementaldecoder("utf-8")()
         block = file.read(1 << 20)
         if bom := next((name for bom, name in BOMS.items() if block.startswith(bom)), None):
             return bom, "" if bom == "utf-8-sig" else "by its byte order mark"
         try:
             with ProgressLine(f"reading {path.name}", path.stat().st_size, "B") as progress:
-                while block:
-                    decoder.decode(block)
+                blocks = chain([block], iter(partial(file.read, 1 << 20), b""))
+                for _ in codecs.iterdecode(blocks, "utf-8"):
                     progress.at(raw.tell())
-                    block = file.read(1 << 20)
-                decoder.decode(b"", final=True)
             return "utf-8", ""
         except UnicodeDecodeError as error:
             return "windows-1252", f"byte 0x{error.object[error.start]:02x} is no UTF-8 (--encoding sets another)"
@@ -274,7 +284,8 @@ def find_delimiter(text: str) -> tuple[str, list[list[str]]]:
             best = (",", rows)
         widths = [len(row) for row in rows]
         width = max(set(widths), key=widths.count, default=0)
-        above = widths.index(width) if delimiter in "\t;|" and rows else 0  # lines about the data, in which it is not
+        may_be_above = delimiter in "\t;|" or (delimiter == "," and not re.match(r"[^\n]*[\t;|]", text))
+        above = widths.index(width) if may_be_above and rows else 0  # lines about the data, in which it is not
         even = widths.count(width) / max(1, len(widths) - above)
         if rows and len(rows[above]) > 1 and even * width > most and (even > 0.9 or delimiter == ","):
             best, most = (delimiter, rows), even * width * (2 if delimiter == "," else 1)
@@ -317,41 +328,48 @@ def find_header(rows: Sequence[Sequence[str]]) -> tuple[int, int]:
     end = start + 1
     while values and end < len(rows) - len(below) and is_above_values(rows[end], values):
         end += 1
+    last = next((n for n in range(len(rows) - len(below) - 1, end, -1) if is_above_values(rows[n], values)), start)
+    if values and last > end and not is_above_values(rows[start], values):  # the lines above have as many cells
+        return last, last + 1
     return start, end
 
 
 def is_value(cell: str) -> bool:
     cell = cell.strip()
-    is_time = re.match(r"\d{4}-\d\d-\d\d", cell) or first_day(cell, PERIOD_FORMS) or any(formats_of(cell))
-    return bool(is_time or re.fullmatch(f"{NUMBER}|{MARKED}", cell))
+    is_number = re.fullmatch(rf"{NUMBER}|{MARKED}|\d{{4}}-\d\d-\d\d.*", cell)
+    return bool(is_number or first_day(cell, PERIOD_FORMS) or formats_of(cell))
 
 
 def is_above_values(row: Sequence[str], values: Sequence[int]) -> bool:
     """Whether a row belongs to the header: where the columns have numbers or times, it has text or nothing."""
     cells = [row[place].strip() for place in values]
-    is_name_of_index = bool(row[0].strip()) and not any(cell.strip() for cell in row[1:])
-    has_text = 2 * len([*filter(None, cells)]) >= len(values) or is_name_of_index
-    return has_text and not any(is_value(cell) for cell in cells if cell)
+    has_text = 2 * len([*filter(None, cells)]) >= len(values) or num_index_names(row)
+    return bool(has_text) and not any(is_value(cell) for cell in cells if cell)
+
+
+def num_index_names(row: Sequence[str]) -> int:
+    """How many cells are before the empty ones, which follow up to the end; 0 if there are others."""
+    filled = "".join(" x"[bool(cell.strip())] for cell in row)
+    return filled.rstrip().count("x") if re.fullmatch("x+ +", filled) else 0
 
 
 def joined_names(rows: Sequence[Sequence[str]]) -> tuple[tuple[str, ...], list[int]]:
     """The names of the columns from the rows of a header, and the numbers of the rows that have them: the first one in
     which no name repeats, else all. A last row with a single cell names the first column, as pandas writes it.
     """
-    index = [
-        number for number, row in enumerate(rows) if number and row[0].strip() and not any(map(str.strip, row[1:]))
-    ]
+    nums = [num_index_names(row) if number else 0 for number, row in enumerate(rows)]
+    index = [n for n, num in enumerate(nums) if num and not any("".join(row[1:num]).strip() for row in rows[:n])]
     others = [number for number in range(len(rows)) if number not in index]
     distinct = [number for number in others if len({*map(str.strip, rows[number])}) == len(rows[number])]
     taken = distinct[:1] or others
-    *above, last = (rows[number] for number in taken)
+    *higher, last = (rows[number] for number in taken)
     names = [*last]
-    if above:  # a name above several columns may be written once
-        filled = [[*accumulate(map(str.strip, row), or_left)] for row in above]
+    if higher:  # a name above several columns may be written once
+        filled = [[*accumulate(map(str.strip, row), or_left)] for row in higher]
         cells_of = zip(*filled, map(str.strip, last), strict=True)
         names = [" ".join(dict.fromkeys(filter(None, cells))) for cells in cells_of]
     if index:
-        names[0] = rows[index[-1]][0]
+        names[: nums[index[-1]]] = rows[index[-1]][: nums[index[-1]]]
     return tuple(names), taken + index
 
 
@@ -374,10 +392,9 @@ def is_header(rows: Sequence[Sequence[str]]) -> bool:
     numeric = [cell.strip() for cell in row if re.fullmatch(NUMBER, cell.strip())]
     if len(numeric) * 2 < len(row):
         return True
-    if not row[0].strip() and [cell.strip() for cell in row[1:]] == [str(number) for number in range(len(row) - 1)]:
-        return True  # pandas writes such a header for data without column names
     counts = [int(cell) for cell in numeric if re.fullmatch(r"\d{1,9}", cell)]
-    if len(counts) == len(numeric) > 2 and all(b - a == 1 for a, b in pairwise(counts)):
+    # For data without column names, pandas writes a header that begins with nothing.
+    if len(counts) == len(numeric) > 2 * bool(row[0].strip()) and all(b - a == 1 for a, b in pairwise(counts)):
         return True
     num_rising = num_rising_cells(row)
     return num_rising >= FEWEST_RISING and all(num_rising_cells(other) < num_rising for other in rows[1:])

@@ -16,6 +16,7 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.csv
 import pyarrow.parquet
 
 from tandem.command import WrongArgument
@@ -97,7 +98,7 @@ def read_columns(path: Path, shown: str, na: tuple[str, ...]) -> TableColumns:
     """The whole table as preprocess reads it, without lists and similar columns, and without the columns in which
     pandas saves an index that has no name, unless these hold times.
     """
-    is_parquet, unread = path.suffix == ".parquet", {}
+    is_parquet, unread, of_day = path.suffix == ".parquet", {}, list[str]()
     if is_parquet:
         with open_parquet(path) as parquet:
             header = [field.name for field in parquet.schema_arrow if is_plain(field.type)]
@@ -105,9 +106,12 @@ def read_columns(path: Path, shown: str, na: tuple[str, ...]) -> TableColumns:
     else:
         with open_csv(path) as file:
             header = next(csv.reader(file), [])
+        as_is = pa.csv.ConvertOptions(null_values=[""])
+        with suppress(pa.ArrowException), pa.csv.open_csv(path, convert_options=as_is) as start:
+            of_day = [field.name for field in start.schema if pa.types.is_time(field.type)]  # no column may have them
     names = [column for column in header if column]
     split = split_column(names)
-    table = read_table(path, (), (), [column for column in names if column != split])
+    table = read_table(path, of_day, (), [column for column in names if column not in (split, *of_day)])
     whole = [column for column, cells in table.columns.items() if may_be_codes(cells)]
     if not is_parquet and whole:
         texts = read_table(path, whole, ()).columns

@@ -13,6 +13,7 @@ import pyarrow as pa
 from tandem.importing.array_files import channel_names
 from tandem.importing.columns import Choices
 from tandem.importing.long_table import Block, Source, SplitFile, as_long_table, blocks_of_files, parts_notes
+from tandem.importing.text_tables import find_encoding
 
 BLOCK_BYTES = 16 << 20  # of lines that are read at once
 
@@ -25,7 +26,7 @@ class Header(NamedTuple):
 
 def read_header(path: Path) -> Header:
     keys: dict[str, str] = {}
-    with path.open(encoding="utf-8", errors="replace") as file:
+    with path.open(encoding=find_encoding(path, "")[0]) as file:  # older files use another than UTF-8
         for number, line in enumerate(file, start=1):
             line = line.strip()
             if line.lower().startswith("@data"):
@@ -62,12 +63,12 @@ def open_ts(path: Path, files: Sequence[SplitFile]) -> Source:
 
     def read(file: Path) -> Iterator[Block]:
         number = 1
-        with file.open("rb") as data:
+        with file.open(encoding=find_encoding(file, "")[0]) as data:
             while lines := data.readlines(BLOCK_BYTES):
                 found = [
-                    parse(decoded(line), headers[file], f"{file}, line {place}")
+                    parse(line, headers[file], f"{file}, line {place}")
                     for place, line in enumerate(lines, number)
-                    if place >= headers[file].first_line and line.strip() and not line.startswith(b"#")
+                    if place >= headers[file].first_line and line.strip() and not line.startswith("#")
                 ]
                 number += len(lines)
                 if found:
@@ -87,14 +88,6 @@ def open_ts(path: Path, files: Sequence[SplitFile]) -> Source:
         total=sum(file.stat().st_size for _, file in files),
         choices=choices,
     )
-
-
-def decoded(raw: bytes) -> str:
-    """Older files use Latin-1; replacement characters could merge two labels."""
-    try:
-        return raw.decode("utf-8")
-    except UnicodeDecodeError:
-        return raw.decode("latin-1")
 
 
 def parse(line: str, header: Header, place: str) -> tuple[np.ndarray, str | float]:

@@ -80,9 +80,9 @@ def gap_in(run: Sequence[str]) -> str:
     return f"; {run[wide[0]]} is followed by {run[wide[0] + 1]}, read as the next step" if wide else ""
 
 
-def is_wide(columns: TableColumns, has_header: bool, label: str | None, whole: Callable[[str], pd.Series]) -> str:
-    """Why the table looks like one row per sequence; empty if it does not. `label`: as requested; `whole`: the cells of
-    a column in all rows.
+def is_wide(columns: TableColumns, for_header: str, label: str | None, whole: Callable[[str], pd.Series]) -> str:
+    """Why the table looks like one row per sequence; empty if it does not. `for_header`: how to write a header if it
+    has none; `label`: as requested; `whole`: the cells of a column in all rows.
 
     If a time goes on from row to row and a label stays the same for many rows and returns, they are steps of a
     recording. Raises CommandError if only one of the two shows it.
@@ -90,12 +90,12 @@ def is_wide(columns: TableColumns, has_header: bool, label: str | None, whole: C
     numeric = {*columns.of_kind("whole", "number", "other")}
     if columns.frame.empty:
         return ""
-    if not has_header:
+    if for_header:
         if len(numeric) < FEWEST_STEPS:
             return ""
         if found := next((name for name in [*columns.kinds][:3] if goes_on(columns, name)), None):
             why = f"column {found} increases from row to row, so a row may be a step of a recording"
-            options = "for which --layout long needs a header; --layout wide reads each row as a sequence"
+            options = f"which needs a header: {for_header}; or --layout wide reads each row as a sequence"
             raise CommandError(f"{columns.shown}: {why}, {options}", NO_ANSWER)
         return "it has no header, and its rows are numbers"
     steps = numbered([name for name in columns.frame.columns if name in numeric])
@@ -318,16 +318,6 @@ def to_numbers(cells: pa.ChunkedArray, name: str, path: Path) -> np.ndarray:
 def list_columns(path: Path) -> list[str]:
     """The columns whose cells are lists of numbers, words or times. Raises ValueError if the file is no Parquet."""
     return [each.name for each in schema_of(path) if is_list(each.type) and is_plain(each.type.value_type)]
-
-
-def check_not_nested(path: Path) -> None:
-    """Raises ValueError if only lists of lists could hold a sequence."""
-    for each in schema_of(path):
-        if is_list(each.type) and is_list(each.type.value_type):
-            raise ValueError(
-                f"{path}: the cells of {each.name!r} are lists of lists; write a column of lists for each "
-                "feature, or an array (N, T, C) with numpy.savez(path, X=X, y=y)"
-            )
 
 
 def schema_of(path: Path) -> pa.Schema:

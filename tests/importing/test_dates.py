@@ -8,6 +8,7 @@ import pandas as pd
 import pytest
 
 from tandem.importing import shapes
+from tandem.importing.date_signs import formats_of
 from tests import refusals
 from tests.own_tables import planned, refusal, saved, series, text_table
 
@@ -76,6 +77,35 @@ def test_whether_day_or_month_comes_first_is_asked_for_if_no_cell_shows_it(tmp_p
     assert "'01/12/2026'; --dayfirst yes reads it as 2026-12-01, --dayfirst no as 2026-01-12" in asked
     assert shapes.open_path(path, {**options, "dayfirst": "no"}).notes[-2][1] == "Date: 01/12/2026 is 2026-01-12"
     assert "Date" not in shapes.open_path(path, {"needed": {"Price"}}).notes[-2][1]
+
+
+FORMS = {
+    "%d/%b/%Y %H:%M": "",
+    "%d/%b/%Y:%H:%M:%S": " +0200",  # a web server's log
+    "%Y-%m-%d %H:%M:%S": " +0200",  # a phone's health data
+    "%Y-%m-%dT%H:%M:%S,500": "",
+    "%Y-%m-%d %H:%M:%S,500": "+02:00",
+    "%a, %d %b %Y %H:%M:%S": " GMT",
+    "%d.%m.%Y, %H:%M": "",
+    "%m/%d/%Y %I:%M %p": "",
+    "%Y%m%d %H%M%S": "",
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_times_in_another_form_are_read_with_their_offset(tmp_path: Path, form: str):
+    table, offset = series(), FORMS[form]
+    hours = pd.date_range("2024-01-01", periods=300, freq="h") + pd.Timedelta("0.5s") * int(form.endswith(",500"))
+    table["time"] = hours.astype(str) + {" GMT": "Z", " +0200": "+02:00"}.get(offset, offset)
+    expected = planned(saved(table, tmp_path / "plain.csv"), "--interval", "1h")
+    table["time"] = hours.strftime(form) + offset
+    plan = planned(text_table(tmp_path / "t.csv", ";", **table), "--interval", "1h")
+    assert plan.summary["sha256"] == expected.summary["sha256"] and plan.workload.task == "forecast"
+
+
+@pytest.mark.parametrize("cell", ["2024-01", "20240101", "1.1.24", "rec_2024_01", "1234-5", "20240301T101500"])
+def test_what_has_no_day_or_no_year_of_four_digits_or_is_often_an_id_is_no_date(cell: str):
+    assert not formats_of(cell)
 
 
 @pytest.mark.parametrize("form, of_day", [("%d/%m/%Y", "%H.%M.%S"), ("%Y-%m-%d", "%H.%M.%S"), ("%m/%d/%Y", "%H.%M.%S")])

@@ -1,5 +1,7 @@
 """A folder with a file per sequence: where its label, its group and its split come from."""
 
+import re
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
@@ -167,3 +169,40 @@ def test_a_link_out_of_a_folder_is_not_followed(tmp_path: Path, is_dir: bool):
     link.unlink()
     link.symlink_to(folder / "a/0.csv")  # within the folder
     assert is_dir or own_tables.planned(folder).summary["num_sequences"] == 24
+
+
+@pytest.mark.parametrize("header", ["name,rhythm\n", ""])
+def test_a_table_that_names_the_files_has_their_labels_whatever_it_is_called(tmp_path: Path, header: str):
+    """As PhysioNet's REFERENCE.csv, which has no header."""
+    folder = write_files(tmp_path / "d", lambda number: f"A_{number:05}.csv")
+    rows = "".join(f"A_{number:05},{LABELS[number]}\n" for number in range(len(LABELS)))
+    (folder / "REFERENCE.csv").write_text(header + rows)
+    expect(folder, ordered=False)
+
+
+def test_remarks_above_rows_without_a_header_are_left_out_in_a_folder(tmp_path: Path):
+    """As OpenSignals writes them, with a tab at the end of each line."""
+    folder = write_files(tmp_path / "d", lambda number: f"{LABELS[number]}/{number:02}.csv", header=False)
+    plain = own_tables.planned(folder)
+    for path in folder.glob("*/*.csv"):
+        path.write_text('# Text File Format\n# {"rate": 1000, "of": "a, b"}\n' + path.read_text())
+    assert own_tables.planned(folder).summary["sha256"] == plain.summary["sha256"]
+
+
+def test_the_code_of_a_refusal_joins_the_sensors_of_each_recording(tmp_path: Path):
+    """As the app Sensor Logger writes them, with clocks that differ by less than a millisecond."""
+    draw = np.random.default_rng(0)
+    for number, values in enumerate(recordings(num_channels=3)):
+        (at := tmp_path / "it is mine" / f"{LABELS[number]}-2024-05-{number + 1:02}_10-00-00").mkdir(parents=True)
+        (at / "Metadata.csv").write_text("version,device name,recording time\n3,iPhone14,2024-05-01_10-00-00\n")
+        for sensor, channels in {"Accelerometer": "zy", "Gyroscope": "x"}.items():
+            late = draw.integers(0, 1_000_000, len(values))
+            table = pd.DataFrame({"time": 1_714_644_000_000_000_000 + 20_000_000 * np.arange(len(values)) + late})
+            table = table.assign(seconds_elapsed=(table["time"] - table["time"][0]) / 1e9)
+            table = table.assign(**{name: values[:, "zyx".index(name)] for name in channels})
+            table.to_csv(at / f"{sensor}.csv", index=False)
+    [code] = re.findall("python -c .*(?= writes a file)", own_tables.refusal(tmp_path / "it is mine"))
+    subprocess.run(["bash", "-c", code], cwd=tmp_path, check=True)
+    plan, found = planned(tmp_path / "new", "--pattern", "{label}-*")
+    assert plan.workload.preprocess.columns.features == ("Accelerometer z", "Accelerometer y", "Gyroscope x")
+    assert plan.summary["num_sequences"] == len(LABELS) and plan.summary["classes"] == sorted({*LABELS})

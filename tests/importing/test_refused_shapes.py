@@ -1,15 +1,17 @@
-"""What cannot be read gets one sentence, whatever shape it has."""
+"""What cannot be read gets one sentence, whatever shape it has; the code in it makes a table that can be read."""
 
 import re
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tests import refusals
+from tests import own_tables, refusals
+from tests.own_tables import clips, saved, series
 from tests.shapes import LABELS, padded, planned, wide_table, write_files, written
 
 
@@ -98,3 +100,81 @@ def torn(path: Path) -> Path:
 def test_a_shape_that_cannot_be_read_gets_one_sentence(tmp_path: Path, make: Any, options: str, words: str):
     path = make(tmp_path)
     assert re.search(words, refusals.sentence(lambda: planned(path, *options.split())))
+
+
+HOURS = pd.Series(pd.date_range("2024-01-01", periods=300, freq="h"))
+SINCE_1970 = HOURS.astype("datetime64[s]").astype("int64")
+
+
+def timed(name: str = "time", **cells: Any) -> pd.DataFrame:
+    """The series of 300 hours with other columns for the time."""
+    return series().drop(columns="time").assign(**cells)[[*cells, "value"]]
+
+
+def stores() -> pd.DataFrame:
+    """A series for each of three stores, of which the first is `series()`."""
+    table = series(open=np.arange(300) % 7)
+    parts = [table.assign(store=store, value=table["value"] + store) for store in range(3)]
+    return pd.concat(parts, ignore_index=True)
+
+
+def trials(are_joined: bool = False) -> pd.DataFrame:
+    """Clips that are counted from 1 for each subject, in the column `vp`."""
+    table = clips(LETTERS)
+    number = pd.factorize(table["clip"])[0]
+    table["clip"], table["vp"] = number % 6 + 1, number // 6 + 1
+    return table.assign(clip=table["clip"].astype(str) + " " + table["vp"].astype(str)) if are_joined else table
+
+
+LETTERS = ["a", "b", "c"] * 8
+TWO_DIGITS = HOURS.dt.strftime("%d/%m/%y")
+OF_DAY = [f"{time.hour % 12 or 12}:{time:%M}{'ap'[time.hour > 11]}" for time in HOURS]  # 12:00a
+PARTS = {name: getattr(HOURS.dt, name) for name in ("year", "month", "day", "hour")}
+
+
+@pytest.mark.parametrize(
+    ("table", "expected"),
+    [
+        (timed(time=TWO_DIGITS.add(HOURS.dt.strftime(" %H:%M"))), series()),
+        (timed(time=HOURS.dt.strftime("%d-%b-%y %H:%M:%S")), series()),
+        (timed(time=SINCE_1970 / 86400 + 25569), series()),  # Excel
+        (timed(Date=range(45000, 45300)), timed(time=pd.date_range("2023-03-15", periods=300))),
+        (timed(time=SINCE_1970 * 1000), series()),
+        (timed(timestamp_us=SINCE_1970 * 1_000_000), series()),
+        (timed(time=SINCE_1970 + 0.25), timed(time=HOURS + pd.Timedelta("0.25s"))),
+        (timed(time=HOURS.dt.strftime("%H:%M:%S")), series()),
+        (timed(date=HOURS.dt.strftime("%Y-%m-%d"), time=HOURS.dt.strftime("%H:%M:%S")), series()),
+        (timed(date=TWO_DIGITS, time=OF_DAY), series()),
+        (timed(**PARTS), series()),
+        (timed(**PARTS).assign(wind=["N", "E", "S"] * 100), series()),
+        (timed(more=range(300, 0, -1)), timed(time=pd.to_datetime(range(300), unit="s"), more=range(300, 0, -1))),
+        (stores(), series(open=np.arange(300) % 7)),
+        (stores().drop(columns="open"), timed(time=HOURS).assign(a=series()["value"] + 1, b=series()["value"] + 2)),
+        (timed(time=pd.date_range("2010-01-01", periods=300, freq="MS").strftime("%b-%y")),
+         timed(time=pd.date_range("2010-01-01", periods=300, freq="MS"))),
+        (clips(LETTERS).assign(frame=lambda table: pd.to_timedelta(table["frame"] * 40, unit="ms").astype(str)),
+         clips(LETTERS)),
+        (trials(), trials(are_joined=True)),
+    ],
+    ids="two-digits month-name excel excel-days ms us s of-day date-and-time 12:00a parts parts-and-words none several "
+    "narrow month-year timedelta trials".split(),
+)  # fmt: skip
+@pytest.mark.parametrize("sep", [",", ";"])
+@pytest.mark.filterwarnings("ignore:Could not infer format")
+def test_the_code_of_a_refusal_makes_a_table_that_is_read(
+    tmp_path: Path, table: pd.DataFrame, expected: pd.DataFrame, sep: str, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.chdir(tmp_path)
+    path = tmp_path / "it is mine.csv"
+    path.write_text("# of a station\n" * (sep == ";") + table.to_csv(index=False, sep=sep))
+    said = refusals.sentence(lambda: own_tables.planned(path))
+    before, _, rest = said.partition(" (before it: import pandas; ")
+    read, write = rest.removesuffix(")").split("; after it: ")
+    end = r"(?:, with | if |, without |, a second|; (?!table)|$)"
+    code = re.findall(rf"(?<!; )(table(?:\[.*?\])? = .*?){end}", before)[-1]
+    if "with dayfirst=True if" in before and "/" in str(table.iloc[0, 0]):
+        code = f"{code.removesuffix(')')}, dayfirst=True)"
+    exec(f"import pandas; {read}; {code}; {write}")  # noqa: S102
+    plan, plain = map(own_tables.planned, (tmp_path / "new.csv", saved(expected, tmp_path / "plain.csv")))
+    assert plan.workload.task == plain.workload.task
+    assert plan.summary["sha256"] == plain.summary["sha256"]

@@ -87,7 +87,7 @@ def test_a_label_of_a_series_is_refused_with_what_to_name(tmp_path: Path):
 def test_a_series_of_numbers_in_another_notation_is_refused_with_their_conversion(tmp_path: Path):
     table = saved(series()[["time"]].assign(revenue="1.100,50"), tmp_path / "t.parquet")
     for options in ((), ("--target", "revenue")):
-        assert "write table['revenue'] = table['revenue'].str.replace('.', '')" in refusal(table, *options)
+        assert "numbers like '1.100,50', which are read from text: table.to_csv(" in refusal(table, *options)
 
 
 @ENDINGS
@@ -184,9 +184,10 @@ def trials(order: str = "person", owner: str = "person") -> pd.DataFrame:
 def test_ids_that_restart_are_a_question(tmp_path: Path, order: str, owner: str):
     table = trials(order, owner)
     path = saved(table, tmp_path / "t.csv")
-    said = refusals.question(lambda: planned(path), f"'trial' may count the sequences of each '{owner}'")
+    words = f"'trial' may count the sequences of each '{owner}'", "(before it: import pandas; table = pandas.read_csv("
+    said = refusals.question(lambda: planned(path), *words)
     assert planned(path, "--sequence", "trial").summary["num_sequences"] == 12
-    [(joined, code)] = re.findall(r"table\['(\w+)'\] = (table.*)", said)
+    [(joined, code)] = re.findall(r"table\['(\w+)'\] = (table.*) \(before it", said)
     table[joined] = eval(code, {"table": table})  # noqa: S307
     assert planned(saved(table, path)).summary["num_sequences"] == 48
 
