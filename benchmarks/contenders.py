@@ -30,7 +30,7 @@ from tandem.models import Shape
 from tandem.params.schema import Train
 from tandem.tasks import open_task
 from tandem.training import auto
-from tandem.training.batches import TENSORS
+from tandem.training.batches import TENSORS, Split
 from tandem.training.context import make_trial, read_training
 from tandem.training.execution import CPU, autocast, open_device
 from tandem.training.trainer import Trainer
@@ -110,9 +110,10 @@ def open_trainer(case: Case, contender: Contender, device: str) -> Trainer:
         where = open_device(detect_hardware(device), settings.threads, settings.deterministic, settings.precision)
     else:
         where = as_torch_comes(contender, settings.threads, device)
-    tensors, shape, task = random_training(case.data) if case.data else read_training(case.workload)
-    whole = len(tensors["targets"]) // settings.batch_size * settings.batch_size
-    trainer = make_trial({name: tensor[:whole] for name, tensor in tensors.items()}, shape, task, settings, where)
+    split, shape, task = random_training(case.data) if case.data else read_training(case.workload)
+    whole = len(split) // settings.batch_size * settings.batch_size
+    split.tensors = {name: tensor[:whole] for name, tensor in split.tensors.items()}
+    trainer = make_trial(split, shape, task, settings, where)
     if not contender.is_tandem and not contender.options.get("own_network"):
         trainer.model = Usual(trainer.model)
     return trainer
@@ -126,7 +127,7 @@ def as_torch_comes(contender: Contender, threads: int, device: str) -> Device:
     return kind_of(device)()
 
 
-def random_training(data: Data) -> tuple[dict[str, torch.Tensor], Shape, Any]:
+def random_training(data: Data) -> tuple[Split, Shape, Any]:
     torch.manual_seed(0)
     names = [str(number) for number in range(data.shape.num_outputs)]
     summary = {
@@ -134,7 +135,7 @@ def random_training(data: Data) -> tuple[dict[str, torch.Tensor], Shape, Any]:
         "num_outputs": len(names),
         "mean": [0.0], "std": [1.0], "target": {"name": "random", "transform": "difference"},
     }  # fmt: skip
-    return random_tensors(data, CPU), data.shape, open_task(data.task, summary)
+    return Split(random_tensors(data, CPU), CPU), data.shape, open_task(data.task, summary)
 
 
 class Over(BaseException):

@@ -26,7 +26,7 @@ from contextlib import nullcontext, suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 import numpy as np
@@ -39,10 +39,26 @@ from tandem.devices.hardware import detect_hardware
 from tandem.devices.names import is_accelerator, kind_of
 from tandem.files import STATE, read_json
 from tandem.machine.interleaving import interleave
-from tandem.params.loading import load_params
+from tandem.params.loading import load_params, load_workload
+
+if TYPE_CHECKING:
+    from tandem.training.trainer import Trainer
 
 WORKLOADS = ("sign", "pen", "price", "rally")
 Requests = dict[str, Callable[[], object]]
+
+
+def open_prepared(workload: str, device: str) -> Trainer:
+    """A trial training of the workload on `device` (cpu or cuda), with the prepared data resident on the device."""
+    from tandem.training import auto
+    from tandem.training.context import make_trial, read_training
+    from tandem.training.execution import open_device
+
+    settings, hardware = load_workload(workload).train, detect_hardware(device)
+    options = (settings.threads, settings.deterministic, settings.precision)
+    trainer = make_trial(*read_training(workload), settings, open_device(hardware, *options, kernels=settings.kernels))
+    auto.resolve(trainer, hardware)
+    return trainer
 
 
 def main() -> None:
@@ -95,7 +111,6 @@ def advice(
     one on the same cores.
     """
     from tandem.diagnosis import probe, probe_result
-    from tandem.training.context import open_prepared
 
     print(header("workload", "change", "predicted (range)", "measured (range)", "error"))
     answers, remarks = list[tuple[float, float]](), list[str]()
@@ -183,7 +198,6 @@ def sampling(
     from tandem.diagnosis import probe
     from tandem.machine.measure import measure, sampled
     from tandem.machine.sampler import SAMPLE_SECONDS
-    from tandem.training.context import open_prepared
 
     thread = f"a thread that samples every {1000 * SAMPLE_SECONDS:.0f} ms" if is_accelerator(device) else "no thread"
     print(f"device {device} ({thread})\n")

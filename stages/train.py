@@ -175,7 +175,7 @@ def choose_settings(context: RunContext, trainer: Trainer, record: Record) -> No
     auto_seconds = time.monotonic() - start
     notes |= trainer.sentences
     print(*notes.values(), sep="\n", end="\n" if notes else "", flush=True)
-    for reason in trainer.no_graph_reasons().values():
+    if reason := trainer.no_graph_reason:
         print(f"steps are taken eagerly instead of captured as a CUDA graph: {reason}", flush=True)
     find_bottleneck(trainer, record, auto_seconds)
     record.summary_lines |= notes
@@ -185,7 +185,7 @@ def find_bottleneck(trainer: Trainer, record: Record, auto_seconds: float) -> No
     """If params.yaml enables the probe, record the bottleneck of a training step and the advice for it."""
     if not trainer.settings.probe:
         return
-    found = trainer.probe_blocker or probe.probe(trainer, auto_seconds)
+    found = trainer.no_steps or probe.probe(trainer, auto_seconds)
     if isinstance(found, str):
         record.summary_lines["bound"] = f"not probed: {found}"
     else:

@@ -22,8 +22,9 @@ from tandem.params.reading import PARAMS
 from tandem.params.schema import Train, takes_no_steps
 from tandem.parts import Part
 from tandem.tasks import Task, open_task
+from tandem.training.batches import Split
 from tandem.training.context import make_trial, read_training, smallest_part
-from tandem.training.execution import open_device
+from tandem.training.execution import CPU, open_device
 from tandem.training.trainer import Trainer, snapshot
 
 CURRENT = "the prepared data is current"
@@ -68,7 +69,7 @@ class Subject:
             "step": "eager",
         }
         settings = replace(self.settings, **short | changes)
-        return make_trial(self.tensors, self.shape, self.task, settings, self.device)
+        return make_trial(Split(self.tensors, CPU), self.shape, self.task, settings, self.device)
 
     def network(self) -> nn.Module:
         """A new network in eval mode. Zero weights, which could hide what an output depends on, get small values."""
@@ -124,7 +125,8 @@ def open_subject(workload: str, identity: dict[str, Any]) -> Subject:
         settings = replace(settings, precision="fp32")
     device = open_device(identity, settings.threads, settings.deterministic, kernels=settings.kernels)
     if prepared_state(workload) == CURRENT:
-        tensors, shape, task = read_training(workload)
+        split, shape, task = read_training(workload)
+        tensors = split.tensors
     else:
         prepared = prepare_data(block.preprocess, raw_dir(workload), block.task_attributes.target)
         task, found = open_task(block.task, prepared.summary, workload), prepared.arrays("train")

@@ -28,11 +28,7 @@ class FittedTrainer(Trainer):
         super().__init__(model, train, val, replace(settings, precision="fp32", step="eager"), task, seed)
         self.fit = fit_of(model)(model, task, train, val, self.executor, settings.batch_size)
         self.ignores_threads = not isinstance(self.fit, OwnFit)
-        self.probe_blocker = NO_STEPS
-
-    @property
-    def last_rate(self) -> None:
-        return None
+        self.no_steps = NO_STEPS
 
     def take_steps(self, random_draws: RandomDraws) -> Iterator[int]:
         """Fit the model: the only step of its epoch."""
@@ -47,4 +43,5 @@ class FittedTrainer(Trainer):
             self.fit.refit()
         training.add(refit)
         self.missing_reasons |= dict.fromkeys(("learning_rate", "step"), NO_STEPS)
-        return replace(epoch, digests={**epoch.digests, "weights_sha256": self.weights_sha256()})
+        digests = {**epoch.digests, "weights_sha256": self.weights_sha256()}
+        return replace(epoch, learning_rate=None, digests=digests)

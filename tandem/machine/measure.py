@@ -53,8 +53,8 @@ class Measurement:
 
 
 class Clock:
-    """`with Clock(device) as clock:` adds the time of its body to `clock.seconds`. Every timed region is one: the
-    device is synchronized before each reading, so that its work belongs to the region in which it was begun.
+    """`with Clock(device) as clock:` adds the time of its body to `clock.seconds`. The device is synchronized before
+    each reading, so that its work belongs to the region in which it was begun.
     """
 
     def __init__(self, device: Device) -> None:

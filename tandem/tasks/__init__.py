@@ -112,7 +112,9 @@ class Task:
         raise NotImplementedError
 
     def unit_scores(self, predictions: "Tensor", targets: "Tensor", mask: "Tensor") -> list[float]:
-        """Return a number for each of the N sequences, larger is better: by default, its own score."""
+        """Return a number for each of the N sequences, larger is better: by default, its own score, so override it if a
+        score of one sequence has no meaning (a correlation).
+        """
         each = zip(predictions.split(1), targets.split(1), mask.split(1), strict=True)
         return [float(self.score(*one)) for one in each]
 

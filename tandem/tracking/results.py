@@ -188,7 +188,7 @@ def timing_record(context: RunContext, trainer: Trainer, record: Record) -> Timi
         print(f"warning: {sentence}", flush=True)
     if trainer.executor.fallbacks:
         record.summary_lines["out_of_memory"] = f"memory ran out: {', then '.join(trainer.executor.fallbacks)}"
-    for reason in trainer.no_graph_reasons().values():
+    if reason := trainer.no_graph_reason:
         record.summary_lines["step"] = f"steps were taken eagerly instead of captured as a CUDA graph: {reason}"
     # The maximum of all readings; and in the median epoch.
     seen = {name: times[name] for name in ("other_processes", "waiting_threads")}

@@ -44,7 +44,7 @@ publishers: list["subprocess.Popen[bytes]"] = []  # started by this process
 
 
 class RunDir:
-    """The run directory for the stage that writes it. `recording` creates it."""
+    """The run directory for the stage that writes it. `open_run_dir` creates it."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder

@@ -103,7 +103,8 @@ def choose_threads(trainer: Trainer, hardware: dict[str, Any]) -> tuple[ThreadTu
     if trainer.ignores_threads:
         number = most if not is_auto or has_cores(most) else 1
         return ThreadTuner([number]), f"threads {number}: the number changes no bit of this fit"
-    seconds = {} if most == 1 or cannot_try(trainer) else seconds_with_same_bits(trainer, numbers)
+    can_try = most > 1 and not (trainer.no_steps or trainer.device.is_accelerator)
+    seconds = seconds_with_same_bits(trainer, numbers) if can_try else {}
     if not is_auto:
         return ThreadTuner([most], changes_bits=most > 1 and most not in seconds), ""
     if len(seconds) > 1:
@@ -128,11 +129,6 @@ def why_one_thread(trainer: Trainer, most: int) -> str:
     if trainer.settings.step == "compile":
         return "torch.compile would compile again for each number of threads"
     return "only one core is usable" if most == 1 else ""
-
-
-def cannot_try(trainer: Trainer) -> bool:
-    """Whether the training does not take Tandem's own steps on the CPU."""
-    return trainer.is_fitted or trainer.has_own_loop or trainer.device.is_accelerator
 
 
 def seconds_with_same_bits(trainer: Trainer, numbers: Sequence[int]) -> dict[int, float]:

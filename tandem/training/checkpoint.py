@@ -110,8 +110,8 @@ class Checkpoint:
         return None, f"{''.join(reasons)}starting from the first epoch" if reasons else self.others()
 
     def others(self) -> str:
-        """Return why the last training of this workload, device and seed is not resumed. Empty if nobody expects that:
-        it has ended, it has no epoch, or it has other parameters than these, apart from the number of epochs.
+        """Return why the newest other training of this workload, device and seed is not resumed. Empty if it has ended,
+        has no epoch, or differs in other parameters than the number of epochs: then nobody expects it.
         """
         device, seed = self.path.name.partition("-")[0], self.path.stem.rpartition("-")[2]
         # The lock of a training stays, and its time is the training's start.

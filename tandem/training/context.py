@@ -1,7 +1,7 @@
 """Makes the Trainer of a workload on a device: the splits, the network with the seed's weights, a checkpoint's state.
 
-`RunContext.of` reads the files of the previous stages for train, evaluate and speed. `open_prepared` reads only the
-prepared data, for `tandem check` and the benchmarks.
+`RunContext.of` reads the files of the previous stages for train, evaluate and speed. `read_training` and `make_trial`
+need only the prepared data, for `tandem check` and the benchmarks.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from torch import nn
 from tandem import models
 from tandem.data.packed import read_prepared, read_prepared_array
 from tandem.devices.device import Device
-from tandem.devices.hardware import detect_hardware, usable_cores
+from tandem.devices.hardware import usable_cores
 from tandem.devices.memory import is_out_of_memory, shorten
 from tandem.devices.names import is_accelerator, kind_of, split_device
 from tandem.files import hardware_file, packed_dir, packed_file, prepared_dir, read_json, seed_dir
@@ -35,10 +35,9 @@ from tandem.params.loading import load_params, load_workload
 from tandem.params.schema import NumThreads, Train, Workload
 from tandem.parts import Component, Part, find
 from tandem.tasks import ReadArray, Task, check_loss, open_task
-from tandem.training import auto
 from tandem.training.batches import Split, load_split
 from tandem.training.custom_loop import LoopTrainer
-from tandem.training.execution import Execution, open_device
+from tandem.training.execution import CPU, Execution, open_device
 from tandem.training.executor import Executor, OutOfMemory, advice, translate_oom
 from tandem.training.trainer import Trainer
 from tandem.training.workers import ALONE, MIN_GRAD_ACCUM_STEPS, OUT_OF_MEMORY_STATUS, Workers
@@ -124,8 +123,7 @@ class RunContext:
     def open_split(self, name: str, device: Device) -> Split:
         """The packed split, still in its file. Raises ValueError if the file is not the one that preload wrote."""
         split = load_split(packed_file(self.workload, self.device, name, self.plan), device)
-        has_velocity = getattr(self.block.preprocess, "velocity", False)
-        split.num_velocities = len(self.summary["features"]) // 2 if has_velocity else 0
+        split.num_velocities = num_velocities(self.block, self.summary)
         return split
 
     def data_location(self, device: Device) -> str:
@@ -350,28 +348,24 @@ def stop_on_out_of_memory(trainer: Trainer) -> Iterator[None]:
         raise SystemExit(OUT_OF_MEMORY_STATUS) from None
 
 
-def open_prepared(workload: str, device: str) -> Trainer:
-    """A trial training of the workload on `device` (cpu or cuda), with the prepared data resident on the device."""
-    settings, hardware = load_workload(workload).train, detect_hardware(device)
-    where = open_device(
-        hardware, settings.threads, settings.deterministic, settings.precision, kernels=settings.kernels
-    )
-    trainer = make_trial(*read_training(workload), settings, where)
-    auto.resolve(trainer, hardware)
-    return trainer
+def num_velocities(block: Workload, summary: dict[str, Any]) -> int:
+    """The number of features, the last ones, that preprocess.velocity appended."""
+    return len(summary["features"]) // 2 if getattr(block.preprocess, "velocity", False) else 0
 
 
-def read_training(workload: str) -> tuple[dict[str, torch.Tensor], Shape, Task]:
-    """The training split that preprocess wrote, the shape of a network for it, and the task."""
-    summary = read_json(prepared_dir(workload) / "summary.json")
-    task = open_task(load_workload(workload).task, summary, workload)
+def read_training(workload: str) -> tuple[Split, Shape, Task]:
+    """The training split that preprocess wrote, on the CPU, the shape of a network for it, and the task."""
+    block, summary = load_workload(workload), read_json(prepared_dir(workload) / "summary.json")
+    task = open_task(block.task, summary, workload)
     arrays = read_prepared(prepared_dir(workload), "train", summary)
-    return {name: torch.from_numpy(array) for name, array in arrays.items()}, Shape.of(summary, task), task
+    tensors = {name: torch.from_numpy(array) for name, array in arrays.items()}
+    return Split(tensors, CPU, num_velocities=num_velocities(block, summary)), Shape.of(summary, task), task
 
 
-def make_trial(tensors: dict[str, torch.Tensor], shape: Shape, task: Task, settings: Train, device: Device) -> Trainer:
-    """A training on `tensors` for measurements. A step raises if memory runs out, instead of taking a fallback."""
-    split = Split({name: tensor.to(device.torch) for name, tensor in tensors.items()}, device)
+def make_trial(split: Split, shape: Shape, task: Task, settings: Train, device: Device) -> Trainer:
+    """A training on `split` for measurements. A step raises if memory runs out, instead of taking a fallback."""
+    tensors = {name: tensor.to(device.torch) for name, tensor in split.tensors.items()}
+    split = replace(split, tensors=tensors, device=device)
     trainer = make_trainer(split, split, settings, shape, task).alternative()
     trainer.model.train()
     return trainer

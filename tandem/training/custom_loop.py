@@ -52,14 +52,12 @@ class LoopStopped(BaseException):
 class LoopTrainer(Trainer):
     """A Trainer whose steps a function takes: `train_epochs` calls it."""
 
-    has_own_loop = True
-
     def __init__(
         self, model: nn.Module, train: Split, val: Split, settings: Train, task: Task, seed: int, loop: Component
     ) -> None:
         super().__init__(model, train, val, replace(settings, step="eager"), task, seed)
         self.executor.use(replace(self.execution, eager_reason=REASON))
-        self.probe_blocker = REASON
+        self.no_steps = REASON
         self.sentences["loop"] = f"{loop.name} takes the steps, {WITHOUT}"
         first, *others = self.executor.advice
         self.executor.advice = [first, "lower train.batch_size", *others]

@@ -59,8 +59,8 @@ class Execution:
     device: Device
     precision: str = "fp32"  # in which forward and backward pass compute: fp32, tf32, bf16 or fp16
     step: str = "eager"  # or graph (captured as a CUDA graph and replayed), or compile (by torch.compile)
-    eager_reason: str = ""  # why steps are no graphs, also on a CPU; empty if params.yaml asks for none
-    gave_up_graph: bool = False  # whether this reason stays, also after a resume
+    eager_reason: str = ""  # why steps are eager, for messages; empty if params.yaml asks for eager ones
+    gave_up_graph: bool = False  # a capture failed or memory ran out: eager also after a resume
     grad_accum_steps: int = 1  # number of micro-batches of a batch
     data_location: str = "host"  # of all splits: device, or host (their files)
     recomputes: bool = False  # whether activations are recomputed in the backward pass instead of stored

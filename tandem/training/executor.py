@@ -33,6 +33,7 @@ from tandem.training.execution import ON_CPU, Execution, cheaper, merged, withou
 
 Result = TypeVar("Result")
 CLOSE_OTHERS = "close other programs that use the memory (`make doctor` lists commands) and run the same command again"
+FREED = "freed the cached memory of the allocators"
 SMALLER = "lower train.model.hidden_size or the length of the sequences"
 
 
@@ -80,7 +81,6 @@ class Executor:
         self.model, self.splits, self.advice = model, splits, advice
         self.may_fall_back = may_fall_back  # False: errors are raised, because a trial must not change the training
         self.fallbacks: list[str] = []  # the fallbacks taken, as sentences
-        self.has_freed = False
         self.graphs = execution.device.graphs() if execution.step == "graph" else None
         self.on_fallback: Callable[[list[str]], object] = lambda fallbacks: None  # called after each fallback
 
@@ -98,9 +98,8 @@ class Executor:
                 failed = shorten(error)
             # This runs outside the `except`, because the error references the tensors of the failed pass.
             free_cache(self.execution.device)
-            if not self.has_freed:
-                self.has_freed = True
-                self.add_fallback("freed the cached memory of the allocators")
+            if FREED not in self.fallbacks:
+                self.add_fallback(FREED)
                 continue
             found = cheaper(
                 self.execution,
@@ -124,7 +123,8 @@ class Executor:
         self.add_fallback(sentence)
 
     def use(self, execution: Execution) -> None:
-        """Execute the next steps like this. Data, model and graphs follow."""
+        """Execute the next steps like this. Model and graphs follow, and data that must
+        leave the device; `make_resident` copies data to it."""
         before, self.execution = self.execution, execution
         if execution.data_location == "host":
             for split in self.splits:
@@ -183,12 +183,11 @@ class Executor:
 
     def state(self) -> dict[str, Any]:
         execution = vars(self.execution) | {"device": self.execution.device.name()}
-        return {"execution": execution, "fallbacks": [*self.fallbacks], "has_freed": self.has_freed}
+        return {"execution": execution, "fallbacks": [*self.fallbacks]}
 
     def restore(self, state: dict[str, Any]) -> None:
         """Take the fallbacks in `state`, in addition to those already taken."""
         self.fallbacks = [*state["fallbacks"], *(done for done in self.fallbacks if done not in state["fallbacks"])]
-        self.has_freed = self.has_freed or state["has_freed"]
         self.use(merged(Execution(**state["execution"] | {"device": self.execution.device}), self.execution))
 
 

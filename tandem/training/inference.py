@@ -18,7 +18,6 @@ def validate(
     batches: Iterator[Batch],
     loss: Loss,
     predict: Callable[[Tensor, Tensor], Tensor],
-    precision: str,
     executor: Executor,
 ) -> tuple[Tensor, Tensor]:
     """Returns the mean loss over the sequences, as a scalar on the device, and their predictions (N, ...) in order.
@@ -29,7 +28,7 @@ def validate(
     total, count, predictions = None, 0, []
 
     def evaluate(part: Batch) -> tuple[Tensor, Tensor]:
-        outputs = forward(model, part, precision)
+        outputs = forward(model, part, executor.execution.precision)
         return loss(outputs, part) * len(part), predict(outputs, part.mask)
 
     for batch in batches:

@@ -36,7 +36,7 @@ def take_step(step: "Step", batch: Batch, norm: Tensor | None = None) -> Tensor:
     they are clipped.
 
     With several workers, the gradients are those of the mean over the sequences of all workers; the returned sum is
-    over this worker's. The weights change in the last lines, so the caller may repeat a step that fails before.
+    over this worker's. Only the last lines change weights, so a step that fails before can be repeated.
     """
     step.optimizer.zero_grad(set_to_none=True)
     total: Any = None

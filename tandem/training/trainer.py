@@ -61,7 +61,6 @@ class Epoch:
 class Trainer:
     """Trains `model`; `state()` and `restore()` save and load everything that an epoch changes."""
 
-    has_own_loop = False  # whether a function of the workload's own takes the steps
     is_fitted = False  # whether one epoch fits the model, without steps
     ignores_threads = False  # whether no number of threads changes a bit, without a trial
 
@@ -100,7 +99,7 @@ class Trainer:
         self.peak_mib = 0.0  # highest memory peak of any epoch so far
         self.workers = ALONE
         self.missing_reasons: dict[str, str] = {}  # what could not be measured in the last epoch, and why
-        self.probe_blocker = ""  # why the steps cannot be measured before the training
+        self.no_steps = ""  # why Tandem takes no steps of its own, which auto.py and the probe could measure
         self.threads = ThreadTuner([1 if settings.threads == "auto" else settings.threads])  # auto.py sets another
         self.sentences: dict[str, str] = {}  # sentences for Record.summary_lines
         if execution.precision == "bf16" and "bf16" not in self.device.precisions():
@@ -124,7 +123,7 @@ class Trainer:
                 train_loss = self.workers.sum(self.total) / num_sequences
             self.add_memory_of_graphs(training)
             validation = self.validate()
-            return self.end_epoch(training, train_loss, self.last_rate, validation)
+            return self.end_epoch(training, train_loss, float(self.epoch_rates[-1]), validation)
 
     def begin_epoch(self) -> None:
         if self.device.is_accelerator:
@@ -211,13 +210,8 @@ class Trainer:
         """The learning rates (steps_per_epoch,) of the next epoch."""
         return self.rates[self.epochs_done * self.steps_per_epoch :][: self.steps_per_epoch]
 
-    @property
-    def last_rate(self) -> float | None:
-        """The learning rate of the epoch's last step; None in a `FittedTrainer`, which takes no steps."""
-        return float(self.epoch_rates[-1])
-
     def end_epoch(
-        self, training: Measurement, train_loss: torch.Tensor, learning_rate: float | None, validation: Validation
+        self, training: Measurement, train_loss: torch.Tensor, learning_rate: float, validation: Validation
     ) -> Epoch:
         """Keep the best weights, and return the result of the epoch.
 
@@ -231,7 +225,8 @@ class Trainer:
         if val_loss < self.best_loss:
             self.best_loss, self.best_weights = val_loss, weights
         scalars, why_none = self.gradient_norms()
-        self.missing_reasons = {**training.missing_reasons, **self.no_graph_reasons(), **why_none}
+        no_graph = {"step: graph": reason} if (reason := self.no_graph_reason) else {}
+        self.missing_reasons = {**training.missing_reasons, **no_graph, **why_none}
         return Epoch(
             self.epochs_done,
             learning_rate,
@@ -253,7 +248,6 @@ class Trainer:
                 batches_of(self.val_split, rows, PREDICTION_BATCH, self.executor),
                 loss_of(self.task, label_smoothing=0.0),
                 self.task.predict,
-                self.execution.precision,
                 self.executor,
             )
             loss, predictions = self.workers.mean(loss, num_val), self.workers.gather(predictions, num_val)
@@ -267,7 +261,7 @@ class Trainer:
         reason = "the gradients of all steps overflowed in fp16"
         if not self.settings.max_grad_norm:
             reason = "train.max_grad_norm is 0, so gradients are not clipped and their norm is not computed"
-        return {}, dict.fromkeys(("gradient_norm", "max_gradient_norm"), self.probe_blocker or reason)
+        return {}, dict.fromkeys(("gradient_norm", "max_gradient_norm"), self.no_steps or reason)
 
     def add_memory_of_graphs(self, training: Measurement) -> None:
         """A replay allocates nothing: it uses the graph's own memory, which the capture allocated."""
@@ -285,11 +279,11 @@ class Trainer:
             lie_on = ", ".join(sorted(devices))
             raise RuntimeError(f"this training runs on {self.device.name()}, but tensors lie on {lie_on}")
 
-    def no_graph_reasons(self) -> dict[str, str]:
-        """The reason why steps are not captured, although params.yaml or `auto` on this device asks for a graph."""
-        reason = self.execution.eager_reason
+    @property
+    def no_graph_reason(self) -> str:
+        """Why steps are not captured, although params.yaml or `auto` on this device asks for a graph; else empty."""
         is_wanted = self.device.is_accelerator or self.settings.step == "graph"
-        return {"step: graph": reason} if reason and is_wanted else {}
+        return self.execution.eager_reason if is_wanted else ""
 
     def synchronize_workers(self) -> None:
         """Give all workers the first worker's state.

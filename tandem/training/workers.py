@@ -5,7 +5,7 @@ DistributedDataParallel (Li et al. 2020, arXiv:2006.15704) sums the gradients. T
 and tracks like a single worker; the others only train. With one worker, the collectives return their argument.
 
 torch's launcher (launcher.py, or torchrun itself) starts the processes and sets their ranks in the environment. gloo
-sums the gradients between CPUs, nccl between GPUs; everything else goes through gloo.
+combines tensors of CPUs, nccl those of GPUs.
 """
 
 import io

@@ -202,7 +202,7 @@ def test_a_graph_that_leaves_no_room_for_validation_is_let_go_before_anything_el
             trainer.executor.fallbacks[-1] == "the CUDA graph of the step is freed, and the next steps are eager"
             and len(trainer.executor.fallbacks) <= 2
         )
-        assert trainer.no_graph_reasons() == {"step: graph": "memory ran out"}
+        assert trainer.no_graph_reason == "memory ran out"
     now = trainer.execution
     assert (now.grad_accum_steps, now.num_eval_parts, now.data_location) == (1, 1, "device")
 
@@ -255,4 +255,4 @@ def test_a_trial_of_a_precision_that_lacks_memory_leaves_the_training_its_graph(
     assert precision == "fp32" and "memory ran out while others were tried" in sentence
     trainer.executor.use(replace(trainer.execution, precision=precision))
     finish(trainer)
-    assert trainer.execution.step == "graph" and not trainer.executor.fallbacks and not trainer.no_graph_reasons()
+    assert trainer.execution.step == "graph" and not trainer.executor.fallbacks and not trainer.no_graph_reason
