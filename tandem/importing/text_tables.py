@@ -149,10 +149,13 @@ def find_format(path: Path, options: Mapping[str, Any]) -> TextTable:
     if delimiter != ";" and sum(row[-1].rstrip().endswith(";") for row in rows) > 0.9 * len(rows):
         mended = f"sed 's/;[[:space:]]*$//' {shlex.quote(str(path))}"
         raise ValueError(f"the lines of {path} end with a semicolon; {mended} > new.csv writes them without it")
-    has_row_names = {len(row) - 1 for row in rows[1:]} == {len(rows[0])} and any(row[-1].strip() for row in rows[1:])
-    has_row_names = has_row_names and len(rows) > 2 and is_header(rows[:1]) and not is_header(rows[1:])
-    if has_row_names:
-        rows[0] = ["", *rows[0]]
+    if {len(row) - 1 for row in rows[1:]} == {len(rows[0])} and len(rows) > 2 and not find_header(rows)[0]:
+        ends = f"^/row{delimiter}/", rf"\r\?$/{delimiter}last/"
+        first, last = (f"sed '1s/{end}' {shlex.quote(str(path))} > new.csv" for end in ends)
+        raise ValueError(
+            f"the lines of {path} have a cell more than the header; if the first column has no name, as the row names "
+            f"of R, {first} gives it one; if the last one has none, {last} does"
+        )
     if delimiter != ",":
         notes.append(("cells", f"between {DELIMITERS[delimiter]}", "detected in the first rows"))
     has_header, names, num_rows, of_header = read_header(rows)
@@ -162,10 +165,10 @@ def find_format(path: Path, options: Mapping[str, Any]) -> TextTable:
     if again := next((name for name in names if name and times[name] > 1), None):
         raise ValueError(f"{path} has {times[again]} columns {again!r}; rename all but one")
     has_times = has_header and not names[0].strip() and are_times(rows[num_rows:])
-    if names_index := has_row_names or has_times:
-        name = next(name for name in ("time" if has_times else "row", "saved index") if name not in names)
+    if names_index := has_times:
+        name = "time" if "time" not in names else "saved index"
         names = (name, *names[1:])
-        notes.append(("index", name, "the first column, which has no name: an index of pandas, or row names of R"))
+        notes.append(("index", name, "the first column, which has no name and contains times: a pandas index"))
     na = tuple(options.get("na", ()))
     num_above = num_rows if has_header else num_remarks
     skipped = num_raw_rows(text, delimiter, num_above) if num_above else 0
@@ -318,13 +321,13 @@ def find_header(rows: Sequence[Sequence[str]]) -> tuple[int, int]:
     widths = [len(row) for row in rows]
     width = max(set(widths), key=widths.count)
     start = widths.index(width)
-    if start and (len(set(widths[start:])) > 1 or not is_header(rows[start:])):
-        start = 0  # a row of another length is a mistake, which the reader of the file names
     below = rows[start + 1 + (len(rows) - start) // 2 :]
+    values = columns_of_values(below) if len({*map(len, below)}) == 1 else []
+    is_above = is_header(rows[start:]) and (not values or is_above_values(rows[start], values))
+    if start and (len(set(widths[start:])) > 1 or not is_above):
+        start = 0  # a row of another length is a mistake, which the reader of the file names
     if set(widths[start:]) != {width} or len(below) < 2:
         return start, start + 1
-    values = [place for place in range(width) if all(is_value(row[place]) or not row[place].strip() for row in below)]
-    values = [place for place in values if any(row[place].strip() for row in below)]
     end = start + 1
     while values and end < len(rows) - len(below) and is_above_values(rows[end], values):
         end += 1
@@ -332,6 +335,12 @@ def find_header(rows: Sequence[Sequence[str]]) -> tuple[int, int]:
     if values and last > end and not is_above_values(rows[start], values):  # the lines above have as many cells
         return last, last + 1
     return start, end
+
+
+def columns_of_values(rows: Sequence[Sequence[str]]) -> list[int]:
+    """The columns in which these rows have numbers or times, or nothing."""
+    columns = enumerate(zip(*([cell.strip() for cell in row] for row in rows), strict=True))
+    return [place for place, cells in columns if any(cells) and all(is_value(cell) for cell in cells if cell)]
 
 
 def is_value(cell: str) -> bool:

@@ -140,15 +140,24 @@ def test_the_line_that_a_refusal_has_makes_the_table(tmp_path: Path):
 
 
 @pytest.mark.parametrize("sep", [" ", "\t", ",", ";"])
-def test_row_names_of_r_get_a_name(tmp_path: Path, sep: str):
-    table = clips(LABELS)
+@pytest.mark.parametrize("is_first", [True, False], ids=["row names of R", "no name of the last column"])
+@pytest.mark.parametrize("has_words", [True, False], ids=["words", "numbers"])
+def test_a_header_with_a_cell_too_few_is_refused_with_the_lines_that_mend_it(
+    tmp_path: Path, sep: str, is_first: bool, has_words: bool
+):
+    """The first row is not taken for the header, also if most of its cells are words."""
+    table = clips(LABELS).assign(**dict.fromkeys(("place", "side", "day"), "as before") if has_words else {})
     table.index += 1
-    lines = table.to_csv(sep=sep, quoting=csv.QUOTE_NONNUMERIC).splitlines(keepends=True)
+    expected = planned(saved(table, tmp_path / "t.csv")).summary["sha256"]
+    named = table.reset_index(names="row") if is_first else table.assign(last=[f"word {n}" for n in range(len(table))])
+    header, *lines = named.to_csv(sep=sep, index=False, quoting=csv.QUOTE_NONNUMERIC).splitlines(keepends=True)
+    short = header.removeprefix(f'"row"{sep}') if is_first else header.replace(f'{sep}"last"', "")
     path = tmp_path / "it is r.txt"
-    path.write_text("".join([lines[0].removeprefix(f'""{sep}'), *lines[1:]]))
-    plan = planned(path)
-    assert plan.workload.preprocess.columns.features == ("f0", "f1")
-    assert plan.summary["sha256"] == planned(saved(clips(LABELS), tmp_path / "t.csv")).summary["sha256"]
+    path.write_text("".join([short, *lines]))
+    commands = re.findall(r"sed .*? > new.csv", refusal(path))
+    subprocess.run(commands[0 if is_first else 1], shell=True, check=True, cwd=tmp_path)  # noqa: S602
+    plan = planned(tmp_path / "new.csv")
+    assert plan.workload.preprocess.columns.features == ("f0", "f1") and plan.summary["sha256"] == expected
 
 
 TITLES = {
