@@ -158,6 +158,9 @@ class TableColumns:
                 what, form = ("dates", "2024-03-01") if "datetime" in code else ("times", "seconds")
                 convert = f"{place} = pandas.{code.format(place)}{condition}"
                 return f"{what} like {cells.iloc[0]!r}; {asked}write them as {form}: {convert}"
+        if (is_time := cells.str.fullmatch(TIME_OF_DAY)).mean() > 0.5:
+            other = cells[~is_time].iloc[0]
+            return f"times of day, and {other!r}, which is none; correct it (24:00 is 00:00 of the next day)"
         units = cells.str.extract(f"^{number_signs.WITH_UNIT}$")[1].dropna()
         if len(units) and not cells.str.fullmatch(number_signs.MARKED).all():
             code = f"{place} = {place}.str.removesuffix({units.iloc[0]!r})"

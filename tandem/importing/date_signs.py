@@ -69,6 +69,10 @@ class DateCells:
         return f"as {self.telling!r} shows" if self.telling else "--dayfirst no reads it otherwise" * self.is_open
 
 
+def is_date(text: str) -> bool:
+    return bool(re.match(r"\d{4}-\d\d-\d\d", text) or formats_of(text))
+
+
 def without_offset(cells: pa.Array) -> pa.Array:
     """The cells with signs that pandas knows, and without an offset from UTC."""
     for form, usual in ODD_SIGNS.items():

@@ -156,6 +156,7 @@ def advice_on_other_tables(columns: TableColumns) -> str:
                 what = f"one of several series: table = table[table[{name!r}].astype(str) == {first!r}]"
                 if len(numbers) == 1 and not repeated:
                     keys = f"index={time!r}, columns={name!r}, values={numbers[0]!r}"
-                    what = f"several series in a column each: table = table.pivot({keys}).reset_index()"
+                    code = f"table.pivot({keys}).add_prefix({name + ' '!r}).reset_index()"  # a number is no name
+                    what = f"several series in a column each: table = {code}"
                 return f"for a forecast write {what}"
     return ""

@@ -542,7 +542,14 @@ def find_task(columns: TableColumns, sequence: str, step: str, label: str) -> Ch
         return "classify", f"{label!r} is constant within every sequence{number}"
     most = events.mode()[0]
     if most == "" or (events == NO_EVENT).any():
-        share = 1 - events.isin(("", NO_EVENT)).mean()
+        is_event = ~events.isin(("", NO_EVENT)).to_numpy()
+        if np.array_equal(np.flatnonzero(is_event), np.unique(columns.firsts(sequence))):
+            filled = f"table.groupby({sequence!r})[{label!r}].transform('first')"
+            raise ValueError(
+                f"{columns.name}: {label!r} has one value in each sequence ({sequence!r}), in its first row; if it "
+                f"holds for all of them, write it there: table[{label!r}] = {filled}; else give --task detect"
+            )
+        share = is_event.mean()
         return "detect", f"{label!r} names an event in {share:.1%} of the rows, the others are empty or {NO_EVENT!r}"
     if events[~changes].nunique() > 1:  # the change is a mistake, and preprocess names the row
         return "classify", f"{label!r} is constant within most sequences"

@@ -10,7 +10,7 @@ import pandas as pd
 
 from tandem.data.series import MAX_POINTS_PER_ROW, forward_filled
 from tandem.data.times import DAY, DIGIT_FORMS, SECOND, TIME_FORMS, first_day, steps_for
-from tandem.importing.columns import Choice, Choose, NotFound, TableColumns, find_features, named
+from tandem.importing.columns import Choice, Choose, NotFound, TableColumns, find_features, named, words_of
 from tandem.importing.infer_sequences import LABEL_NAMES
 from tandem.importing.recipe import SPLIT
 from tandem.importing.seasons import Season, calendar_seasons, find_season
@@ -19,6 +19,7 @@ from tandem.params.intervals import FIXED, Interval, parse_interval
 # Columns whose name contains one of these words come first, in the order of the words.
 TIME_NAMES = "time timestamp datetime date period month quarter year week day".split()
 TARGET_NAMES = "close target value price y".split()
+ABOUT_A_VALUE = {*"time date count code id level quality number volume".split()}  # close_time, value_quality
 # Options that only this kind of table has.
 OF_SERIES = ("time", "target", "interval", "transform", "season", "horizon", "input_steps")
 NO_SEASON = "none"
@@ -93,6 +94,7 @@ def find_times(columns: TableColumns) -> list[str]:
 
 def find_target(columns: TableColumns, numeric: list[str]) -> Choice:
     if names := named(TARGET_NAMES, numeric):
+        names = [name for name in names if not words_of(name) & ABOUT_A_VALUE] or names
         return max(names, key=numeric.index), "by its name (--target selects another)"
     numeric = [name for name in numeric if not columns.never_changes(name)] or numeric
     numeric = [name for name in numeric if columns.kinds[name] != "flag" and not counts_rows(columns, name)] or numeric

@@ -74,6 +74,16 @@ def open_path(path: Path, options: Mapping[str, Any]) -> Source:
         frame, notes = text_tables.read_sample(text), text.notes
         frame = frame[[name for name in frame.columns if name]]
     columns = TableColumns(frame, str(path))
+    dates = [] if options.get("layout") else [name for name in frame.columns if date_signs.is_date(name)]
+    names = [name for name in frame.columns if name not in dates]
+    if names and 2 * len(dates) > len(frame.columns) and len(dates) >= wide.FEWEST_STEPS:
+        as_rows = f"set_index({names[0]!r}).T.add_prefix({names[0] + ' '!r}).rename_axis('time')"
+        if names[1:]:
+            as_rows = f"drop(columns={names[1:]}).{as_rows}"
+        raise ValueError(
+            f"{path} has a column for each date ({dates[0]}, {dates[1]}, ...), so a row is a series; write the dates "
+            f"as rows: table = table.{as_rows}.reset_index(); or --layout wide reads each row as a sequence"
+        )
     needed = options.get("needed")
     are_steps = bool({"window_length", "stride"} & {*options}) or options.get("step") in frame.columns
     layout = options.get("layout") or ("long" if are_steps or (needed and needed <= {*frame.columns}) else None)

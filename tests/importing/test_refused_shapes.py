@@ -102,6 +102,7 @@ def test_a_shape_that_cannot_be_read_gets_one_sentence(tmp_path: Path, make: Any
     assert re.search(words, refusals.sentence(lambda: planned(path, *options.split())))
 
 
+DAYS = pd.date_range("2024-01-01", periods=300)
 HOURS = pd.Series(pd.date_range("2024-01-01", periods=300, freq="h"))
 SINCE_1970 = HOURS.astype("datetime64[s]").astype("int64")
 
@@ -124,6 +125,18 @@ def trials(are_joined: bool = False) -> pd.DataFrame:
     number = pd.factorize(table["clip"])[0]
     table["clip"], table["vp"] = number % 6 + 1, number // 6 + 1
     return table.assign(clip=table["clip"].astype(str) + " " + table["vp"].astype(str)) if are_joined else table
+
+
+def with_dates_as_columns(names: list[Any]) -> pd.DataFrame:
+    """A row for each of some series, the first of which is `series()`."""
+    values = series()["value"].to_numpy()
+    table = pd.DataFrame([values + number for number in range(len(names))], columns=DAYS.strftime("%Y-%m-%d"))
+    table.insert(0, "page", names)
+    return table
+
+
+def with_others() -> pd.DataFrame:
+    return timed(time=DAYS).assign(**{f"v{number}": series()["value"] + number for number in range(1, 4)})
 
 
 LETTERS = ["a", "b", "c"] * 8
@@ -155,9 +168,12 @@ PARTS = {name: getattr(HOURS.dt, name) for name in ("year", "month", "day", "hou
         (clips(LETTERS).assign(frame=lambda table: pd.to_timedelta(table["frame"] * 40, unit="ms").astype(str)),
          clips(LETTERS)),
         (trials(), trials(are_joined=True)),
+        (with_dates_as_columns(["a", "b", "c", "d"]), with_others()),
+        (with_dates_as_columns([7, 8, 9, 10]), with_others()),
+        (clips(LETTERS).assign(label=lambda table: table["label"].where(table["frame"] == 0)), clips(LETTERS)),
     ],
     ids="two-digits month-name excel excel-days ms us s of-day date-and-time 12:00a parts parts-and-words none several "
-    "narrow month-year timedelta trials".split(),
+    "narrow month-year timedelta trials dates-as-columns of-numbers label-once".split(),
 )  # fmt: skip
 @pytest.mark.parametrize("sep", [",", ";"])
 @pytest.mark.filterwarnings("ignore:Could not infer format")
