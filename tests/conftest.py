@@ -1,5 +1,6 @@
 """What every test finds: an environment without the caller's, folders in memory, and projects that are made once."""
 
+import compileall
 import fcntl
 import gc
 import importlib.util
@@ -79,6 +80,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     (ROOT / ".tandem").mkdir(exist_ok=True)  # in a new clone, Prefect warns that it cannot make a folder in it
+    if not hasattr(config, "workerinput"):  # a project is a copy of these, and its processes would compile them each
+        for name in ("tandem", "stages", "flows"):
+            compileall.compile_dir(ROOT / name, quiet=2)
     if config.getoption("--catalogue") and not hasattr(config, "workerinput"):  # xdist's workers report to this one
         config.pluginmanager.register(catalogue.Catalogue(), "catalogue")
 

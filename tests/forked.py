@@ -128,6 +128,7 @@ def work(request: dict, descriptors: list[int]) -> None:
         for number, descriptor in enumerate(descriptors):
             os.dup2(descriptor, number)
             os.close(descriptor)
+        sys.dont_write_bytecode = False  # as where the caller's shell has no PYTHONDONTWRITEBYTECODE
         multiprocessing.current_process().daemon = False  # unlike the server, it may start processes, as `speed` does
         os.chdir(request["folder"])
         os.environ.clear()
