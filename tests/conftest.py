@@ -9,13 +9,14 @@ import re
 import shutil
 import signal
 import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import psutil
 import pytest
 
-from tests import catalogue
+from tests import catalogue, forked
 from tests.projects import ROOT, SERVERS, copy_of, dvc, make_project, needs, python, run, wait_until_published
 from tests.trainers import identity
 
@@ -42,6 +43,8 @@ os.environ |= {
     "OMP_NUM_THREADS": "1",  # products this small take longer on two, many times longer where a core is taken
     "OMP_WAIT_POLICY": "PASSIVE",  # a test that asks for two threads does not take the other worker's core to wait
 }
+
+sys.dont_write_bytecode = False  # pytest's own: to compile the tests takes each worker five seconds
 
 # `nohup make test` ignores SIGHUP in every child, and tests send it.
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
@@ -83,8 +86,16 @@ def pytest_configure(config: pytest.Config) -> None:
     if not hasattr(config, "workerinput"):  # a project is a copy of these, and its processes would compile them each
         for name in ("tandem", "stages", "flows"):
             compileall.compile_dir(ROOT / name, quiet=2)
+        if config.getoption("numprocesses", None):  # of pytest-xdist: what the server imports is imported once
+            os.environ[forked.SHARED] = forked.address()
     if config.getoption("--catalogue") and not hasattr(config, "workerinput"):  # xdist's workers report to this one
         config.pluginmanager.register(catalogue.Catalogue(), "catalogue")
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers() -> int:
+    """One more than cores: a test waits for servers and publishers, and another one runs meanwhile."""
+    return len(os.sched_getaffinity(0)) + 1
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:

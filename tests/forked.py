@@ -32,10 +32,11 @@ IMPORTED = ["torch", "torch._dynamo", "safetensors.torch", "pandas", "scipy.stat
 OF_COMMANDS = ["mlflow", "mlflow.store.model_registry.sqlalchemy_store", "mlflow.store.tracking.sqlalchemy_store"]
 OF_COMMANDS += ["dvc.repo", "dvc.cli", "dvc.commands.repro", "dvc.commands.experiments.run"]
 HERE = Path(__file__).resolve().parent
+SHARED = "SHARED_FORK_SERVER"  # the variable that has the address of the server of all workers of pytest-xdist
 
 
 def context() -> ForkServerContext:
-    """One server for each worker of pytest-xdist; it starts with the first process."""
+    """A server of this process alone; it starts with the first one that it forks."""
     found = multiprocessing.get_context("forkserver")
     found.set_forkserver_preload(IMPORTED)
     return found
@@ -62,7 +63,9 @@ def path_of(environment: dict[str, str]) -> list[str]:
 
 @cache
 def address() -> str:
-    """Of the server of this process, which is forked from that of `context`."""
+    """Of the server of this process, which is forked from that of `context`, or of all workers of pytest-xdist."""
+    if SHARED in os.environ:
+        return os.environ[SHARED]
     name = f"tandem-tests-{os.getpid()}"
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(f"\0{name}")
