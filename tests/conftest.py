@@ -46,8 +46,10 @@ os.environ |= {
 
 sys.dont_write_bytecode = False  # pytest's own: to compile the tests takes each worker five seconds
 
-# `nohup make test` ignores SIGHUP in every child, and tests send it.
+# `nohup make test` ignores SIGHUP in every child, and `make test &` in a script SIGINT; tests send both.
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def has_room(folder: Path, gib: float) -> bool:
@@ -66,14 +68,14 @@ if "TMPDIR" not in os.environ and has_room(Path("/dev/shm"), gib=4):
     os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", "/dev/shm")
 
 
-# The files that start processes, roughly by their seconds: the long ones must not come last, where other workers have
-# nothing left to do, nor may the first two wait for `trained`.
+# The files that take long, roughly by their seconds: they must not come last, where other workers have nothing left to
+# do, nor may the first three wait for `trained`.
 SLOWEST = (
     "gpu_stages",  # before any test of this process has a context on the GPU: it would be another process there
-    "flow_runs", "pipeline", "tracking", "show", "speed", "doctor", "parts", "repro", "verify", "workloads",
-    "dvc_faults", "store", "check", "outages", "memory_trainings", "seeds", "workers", "cli", "loop", "memory",
-    "choices", "own_metrics", "sources", "damaged_files", "manifest", "commands", "tasks", "published",
-    "new_workload", "model_package", "team", "energy", "models", "benchmarks", "closure", "compare",
+    "flow_runs", "pipeline", "workloads", "show", "tracking", "threads", "verify", "dvc_faults", "sources", "cli",
+    "check", "new_workload", "model_package", "memory", "tasks", "gpu_pieces", "seeds", "devices", "own_metrics",
+    "doctor", "repro", "outages", "commands", "store", "parts", "speed", "closure", "parameters", "manifest",
+    "memory_trainings", "team", "published", "loop", "workers", "rally", "roles", "cells",
 )  # fmt: skip
 
 

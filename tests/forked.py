@@ -30,7 +30,15 @@ from tests.handover.forking import ask
 IMPORTED = ["torch", "torch._dynamo", "safetensors.torch", "pandas", "scipy.stats", "matplotlib.figure", "jinja2"]
 # For commands and stages only: what these imports free is memory that a test with little memory would find.
 OF_COMMANDS = ["mlflow", "mlflow.store.model_registry.sqlalchemy_store", "mlflow.store.tracking.sqlalchemy_store"]
-OF_COMMANDS += ["dvc.repo", "dvc.cli", "dvc.commands.repro", "dvc.commands.experiments.run"]
+# DVC imports the others in its functions: half of what `dvc exp show` takes.
+OF_COMMANDS += ["dvc.repo", "dvc.cli.parser", "dvc.commands.repro", "dvc.commands.experiments.run", "dvc.data_cloud"]
+OF_COMMANDS += ["dvc.lock", "dvc.repo.datasets", "dvc.repo.experiments.executor.local", "dvc.repo.experiments.run"]
+OF_COMMANDS += ["dvc.repo.experiments.queue.celery", "dvc.repo.experiments.queue.workspace", "dvc.repo.metrics.show"]
+OF_COMMANDS += ["dvc.repo.experiments.serialize", "dvc.repo.experiments.show", "dvc.repo.graph", "dvc.repo.plots"]
+OF_COMMANDS += ["dvc.rwlock", "dvc.utils.hydra", "dvc.utils.strictyaml", "dulwich.porcelain", "networkx", "pygit2"]
+OF_COMMANDS += ["dvc_task.app", "hydra.core.override_parser.overrides_parser"]
+OF_COMMANDS += ["matplotlib.backends.backend_agg", "matplotlib.backends.backend_svg", "pyarrow.csv", "pyarrow.parquet"]
+OF_COMMANDS += ["pydantic.dataclasses", "ruamel.yaml"]
 HERE = Path(__file__).resolve().parent
 SHARED = "SHARED_FORK_SERVER"  # the variable that has the address of the server of all workers of pytest-xdist
 
