@@ -17,7 +17,18 @@ import psutil
 import pytest
 
 from tests import catalogue, forked
-from tests.projects import ROOT, SERVERS, copy_of, dvc, make_project, needs, python, run, wait_until_published
+from tests.projects import (
+    OF_SESSION,
+    ROOT,
+    SERVERS,
+    copy_of,
+    dvc,
+    make_project,
+    needs,
+    python,
+    run,
+    wait_until_published,
+)
 from tests.trainers import identity
 
 # A browser, for what only a page shows; None where there is none.
@@ -153,6 +164,12 @@ def _the_gpu_is_open(request: pytest.FixtureRequest) -> None:
         from tandem.training.execution import open_device
 
         open_device(identity("cuda"), threads=1, deterministic=True)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _dvcs_indices(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """DVC keeps indices of each project in /var/tmp, on a disk, and a project of a test never again."""
+    OF_SESSION["DVC_SITE_CACHE_DIR"] = str(tmp_path_factory.getbasetemp() / "dvc")
 
 
 @pytest.fixture
