@@ -29,7 +29,6 @@ from tests.projects import (
     run,
     wait_until_published,
 )
-from tests.trainers import identity
 
 # A browser, for what only a page shows; None where there is none.
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
@@ -145,11 +144,17 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.skip(reason="no CUDA GPU that this torch can use on this machine"))
 
 
-def pytest_collection_finish() -> None:
-    """A garbage collection, which free_cache makes, leaves out what the collected modules have imported: it takes a
-    second otherwise.
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Iterator[None]:
+    """Garbage collections take a fifth of the imports. Those of the tests, which free_cache makes, leave out what was
+    imported: each takes a second otherwise.
     """
-    gc.freeze()
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 def pytest_unconfigure() -> None:
@@ -162,6 +167,7 @@ def _the_gpu_is_open(request: pytest.FixtureRequest) -> None:
     """A gpu test finds the GPU as a stage opens it, whatever ran before: without TF32, deterministic."""
     if request.node.get_closest_marker("gpu"):
         from tandem.training.execution import open_device
+        from tests.trainers import identity
 
         open_device(identity("cuda"), threads=1, deterministic=True)
 

@@ -84,10 +84,12 @@ def address() -> str:
 
 def serve(listener: socket.socket, client: int) -> None:
     """Fork a process for each connection and send its exit status, until the process `client` has ended."""
+    gc.disable()
     for name in OF_COMMANDS:
         if find_spec(name.partition(".")[0]):  # `make gpu` needs none of these packages
             import_module(name)
     gc.freeze()
+    gc.enable()
     end = os.pidfd_open(client)
     running: dict[int, tuple[int, socket.socket]] = {}  # a process's descriptor -> its id and the connection
     while True:
