@@ -1,5 +1,6 @@
 """What every test finds: an environment without the caller's, folders in memory, and projects that are made once."""
 
+import compileall
 import fcntl
 import gc
 import importlib.util
@@ -8,15 +9,26 @@ import re
 import shutil
 import signal
 import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import psutil
 import pytest
 
-from tests import catalogue
-from tests.projects import ROOT, SERVERS, copy_of, dvc, make_project, needs, python, run, wait_until_published
-from tests.trainers import identity
+from tests import catalogue, forked
+from tests.projects import (
+    OF_SESSION,
+    ROOT,
+    SERVERS,
+    copy_of,
+    dvc,
+    make_project,
+    needs,
+    python,
+    run,
+    wait_until_published,
+)
 
 # A browser, for what only a page shows; None where there is none.
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
@@ -42,8 +54,12 @@ os.environ |= {
     "OMP_WAIT_POLICY": "PASSIVE",  # a test that asks for two threads does not take the other worker's core to wait
 }
 
-# `nohup make test` ignores SIGHUP in every child, and tests send it.
+sys.dont_write_bytecode = False  # pytest's own: to compile the tests takes each worker five seconds
+
+# `nohup make test` ignores SIGHUP in every child, and `make test &` in a script SIGINT; tests send both.
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def has_room(folder: Path, gib: float) -> bool:
@@ -62,14 +78,14 @@ if "TMPDIR" not in os.environ and has_room(Path("/dev/shm"), gib=4):
     os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", "/dev/shm")
 
 
-# The files that start processes, roughly by their seconds: the long ones must not come last, where other workers have
-# nothing left to do, nor may the first two wait for `trained`.
+# The files that take long, roughly by their seconds: they must not come last, where other workers have nothing left to
+# do, nor may the first three wait for `trained`.
 SLOWEST = (
     "gpu_stages",  # before any test of this process has a context on the GPU: it would be another process there
-    "flow_runs", "pipeline", "tracking", "show", "speed", "doctor", "parts", "repro", "verify", "workloads",
-    "dvc_faults", "store", "check", "outages", "memory_trainings", "seeds", "workers", "cli", "loop", "memory",
-    "choices", "own_metrics", "sources", "damaged_files", "manifest", "commands", "tasks", "published",
-    "new_workload", "model_package", "team", "energy", "models", "benchmarks", "closure", "compare",
+    "flow_runs", "pipeline", "workloads", "show", "tracking", "threads", "verify", "dvc_faults", "sources", "cli",
+    "check", "new_workload", "model_package", "memory", "tasks", "gpu_pieces", "seeds", "devices", "own_metrics",
+    "doctor", "repro", "outages", "commands", "store", "parts", "speed", "closure", "parameters", "manifest",
+    "memory_trainings", "team", "published", "loop", "workers", "rally", "roles", "cells",
 )  # fmt: skip
 
 
@@ -79,8 +95,19 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     (ROOT / ".tandem").mkdir(exist_ok=True)  # in a new clone, Prefect warns that it cannot make a folder in it
+    if not hasattr(config, "workerinput"):  # a project is a copy of these, and its processes would compile them each
+        for name in ("tandem", "stages", "flows"):
+            compileall.compile_dir(ROOT / name, quiet=2)
+        if config.getoption("numprocesses", None):  # of pytest-xdist: what the server imports is imported once
+            os.environ[forked.SHARED] = forked.address()
     if config.getoption("--catalogue") and not hasattr(config, "workerinput"):  # xdist's workers report to this one
         config.pluginmanager.register(catalogue.Catalogue(), "catalogue")
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers() -> int:
+    """One more than cores: a test waits for servers and publishers, and another one runs meanwhile."""
+    return len(os.sched_getaffinity(0)) + 1
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
@@ -117,11 +144,17 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.skip(reason="no CUDA GPU that this torch can use on this machine"))
 
 
-def pytest_collection_finish() -> None:
-    """A garbage collection, which free_cache makes, leaves out what the collected modules have imported: it takes a
-    second otherwise.
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Iterator[None]:
+    """Garbage collections take a fifth of the imports. Those of the tests, which free_cache makes, leave out what was
+    imported: each takes a second otherwise.
     """
-    gc.freeze()
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 def pytest_unconfigure() -> None:
@@ -134,8 +167,15 @@ def _the_gpu_is_open(request: pytest.FixtureRequest) -> None:
     """A gpu test finds the GPU as a stage opens it, whatever ran before: without TF32, deterministic."""
     if request.node.get_closest_marker("gpu"):
         from tandem.training.execution import open_device
+        from tests.trainers import identity
 
         open_device(identity("cuda"), threads=1, deterministic=True)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _dvcs_indices(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """DVC keeps indices of each project in /var/tmp, on a disk, and a project of a test never again."""
+    OF_SESSION["DVC_SITE_CACHE_DIR"] = str(tmp_path_factory.getbasetemp() / "dvc")
 
 
 @pytest.fixture

@@ -30,12 +30,21 @@ from tests.handover.forking import ask
 IMPORTED = ["torch", "torch._dynamo", "safetensors.torch", "pandas", "scipy.stats", "matplotlib.figure", "jinja2"]
 # For commands and stages only: what these imports free is memory that a test with little memory would find.
 OF_COMMANDS = ["mlflow", "mlflow.store.model_registry.sqlalchemy_store", "mlflow.store.tracking.sqlalchemy_store"]
-OF_COMMANDS += ["dvc.repo", "dvc.cli", "dvc.commands.repro", "dvc.commands.experiments.run"]
+# DVC imports the others in its functions: half of what `dvc exp show` takes.
+OF_COMMANDS += ["dvc.repo", "dvc.cli.parser", "dvc.commands.repro", "dvc.commands.experiments.run", "dvc.data_cloud"]
+OF_COMMANDS += ["dvc.lock", "dvc.repo.datasets", "dvc.repo.experiments.executor.local", "dvc.repo.experiments.run"]
+OF_COMMANDS += ["dvc.repo.experiments.queue.celery", "dvc.repo.experiments.queue.workspace", "dvc.repo.metrics.show"]
+OF_COMMANDS += ["dvc.repo.experiments.serialize", "dvc.repo.experiments.show", "dvc.repo.graph", "dvc.repo.plots"]
+OF_COMMANDS += ["dvc.rwlock", "dvc.utils.hydra", "dvc.utils.strictyaml", "dulwich.porcelain", "networkx", "pygit2"]
+OF_COMMANDS += ["dvc_task.app", "hydra.core.override_parser.overrides_parser"]
+OF_COMMANDS += ["matplotlib.backends.backend_agg", "matplotlib.backends.backend_svg", "pyarrow.csv", "pyarrow.parquet"]
+OF_COMMANDS += ["pydantic.dataclasses", "ruamel.yaml"]
 HERE = Path(__file__).resolve().parent
+SHARED = "SHARED_FORK_SERVER"  # the variable that has the address of the server of all workers of pytest-xdist
 
 
 def context() -> ForkServerContext:
-    """One server for each worker of pytest-xdist; it starts with the first process."""
+    """A server of this process alone; it starts with the first one that it forks."""
     found = multiprocessing.get_context("forkserver")
     found.set_forkserver_preload(IMPORTED)
     return found
@@ -62,7 +71,9 @@ def path_of(environment: dict[str, str]) -> list[str]:
 
 @cache
 def address() -> str:
-    """Of the server of this process, which is forked from that of `context`."""
+    """Of the server of this process, which is forked from that of `context`, or of all workers of pytest-xdist."""
+    if SHARED in os.environ:
+        return os.environ[SHARED]
     name = f"tandem-tests-{os.getpid()}"
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(f"\0{name}")
@@ -73,10 +84,12 @@ def address() -> str:
 
 def serve(listener: socket.socket, client: int) -> None:
     """Fork a process for each connection and send its exit status, until the process `client` has ended."""
+    gc.disable()
     for name in OF_COMMANDS:
         if find_spec(name.partition(".")[0]):  # `make gpu` needs none of these packages
             import_module(name)
     gc.freeze()
+    gc.enable()
     end = os.pidfd_open(client)
     running: dict[int, tuple[int, socket.socket]] = {}  # a process's descriptor -> its id and the connection
     while True:
@@ -128,6 +141,7 @@ def work(request: dict, descriptors: list[int]) -> None:
         for number, descriptor in enumerate(descriptors):
             os.dup2(descriptor, number)
             os.close(descriptor)
+        sys.dont_write_bytecode = False  # as where the caller's shell has no PYTHONDONTWRITEBYTECODE
         multiprocessing.current_process().daemon = False  # unlike the server, it may start processes, as `speed` does
         os.chdir(request["folder"])
         os.environ.clear()

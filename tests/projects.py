@@ -27,6 +27,7 @@ ROOT = Path(__file__).resolve().parents[1]
 
 
 SERVERS = ("PREFECT", "MLFLOW", "DVC", "TANDEM")  # how the variables begin that lead to a server, or to another project
+OF_SESSION: dict[str, str] = {}  # variables of every process of a project, from tests/conftest.py
 
 
 TINY = """
@@ -200,7 +201,7 @@ def environment(**extra: str) -> dict[str, str]:
     }
     # Again, because mlflow.set_tracking_uri sets a variable too.
     kept = {name: value for name, value in os.environ.items() if not name.startswith(SERVERS)}
-    return {**kept, "PATH": path, **git, **extra}
+    return {**kept, "PATH": path, **git, **OF_SESSION, **extra}
 
 
 def run(folder: Path, *command: str, check: bool = True, **extra: str) -> subprocess.CompletedProcess[str]:

@@ -22,7 +22,7 @@ from tests.projects import (
     stage,
     stages_at_once,
     tandem,
-    wait_until_published,
+    without_publisher,
 )
 
 NET = '''\
@@ -64,7 +64,7 @@ def test_the_walk_through_of_the_documentation(trained: Path, tmp_path: Path):
     text = (ROOT / "docs/extending.md").read_text(encoding="utf-8")
     code, line = (re.search(rf"```{kind}\n(.*?)```", text, re.DOTALL)[1] for kind in ("python", "yaml"))
     assert code == (ROOT / "docs/examples/tcn/net.py").read_text(encoding="utf-8")
-    project = copy_of(trained, tmp_path / "project")
+    project = without_publisher(copy_of(trained, tmp_path / "project"))
     (project / "params.yaml").write_text(TINY.replace(f"model: {MODEL}", line.strip()))
     shutil.copy(project / "params.yaml", tmp_path / "experiment.yaml")
     apply_overrides(tmp_path / "experiment.yaml", ["tiny.train.epochs=1"])  # as `dvc exp run -S` does
@@ -78,7 +78,6 @@ def test_the_walk_through_of_the_documentation(trained: Path, tmp_path: Path):
     compared = tandem(project, "compare", str(trained / RUN), RUN)
     assert "McNemar" in compared.stdout, compared.stdout
     commit(project)
-    wait_until_published(project)
     verified = tandem(project, "verify", "tiny@cpu")
     assert "bit-equal" in verified.stdout, verified.stdout
 

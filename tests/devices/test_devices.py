@@ -13,7 +13,7 @@ import pytest
 from tandem.devices.names import kind_of
 from tandem.files import ROOT
 from tandem.machine.measure import Clock, measure, seconds_of
-from tests.projects import TINY, dvc, make_project, read_record, run, run_path
+from tests.projects import TINY, dvc, make_project, read_record, run, run_path, without_publisher
 
 # A kernel and a network ask what a tensor lies on, because libraries differ; the last one measures CUDA itself.
 MAY_KNOW = ("tandem/models/kernels/", "tandem/models/layers.py", "tandem/fitted/rocket.py", "benchmarks/latencies.py")
@@ -57,7 +57,7 @@ class Kind(cpu.Kind):
 def two(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A project that has trained on a CPU and on another kind of device, which is one file more."""
     params = TINY.replace("devices: [cpu]", "devices: [cpu, other]").replace("step: eager", "step: auto")
-    project = make_project(tmp_path_factory.mktemp("devices") / "project", params)
+    project = without_publisher(make_project(tmp_path_factory.mktemp("devices") / "project", params))
     (project / "tandem/devices/other.py").write_text(OTHER)
     dvc(project, "repro")
     return project

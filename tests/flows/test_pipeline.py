@@ -143,7 +143,7 @@ def test_a_killed_training_gives_the_uninterrupted_result(
     prepared: Path, trained: Path, tmp_path: Path, saw: Callable[[str], None]
 ):
     """kill -9 of dvc in epoch 2 of 3; `dvc repro` again"""
-    killed = copy_of(prepared, tmp_path / "project")
+    killed = without_publisher(copy_of(prepared, tmp_path / "project"))
     repro = start_training(killed, **held(tmp_path / "held", 2, forks=False))
     read_until(repro, "epoch 2/")
     repro.kill()  # dvc alone: its trainer must not go on without it
@@ -194,7 +194,7 @@ def test_a_loss_that_is_no_number_stops_the_training(ready: Path, saw: Callable[
 @pytest.mark.case(26)
 def test_ctrl_c_saves_and_exits_non_zero(prepared: Path, tmp_path: Path, saw: Callable[[str], None]):
     """Ctrl+C in epoch 3 of 6 of a training that dvc repro started"""
-    project = copy_of(prepared, tmp_path / "project", TINY.replace("epochs: 3", "epochs: 6"))
+    project = without_publisher(copy_of(prepared, tmp_path / "project", TINY.replace("epochs: 3", "epochs: 6")))
     repro = start_training(project, **held(tmp_path / "held", 3, forks=False))
     read_until(repro, "epoch 3/")
     os.killpg(repro.pid, signal.SIGINT)
@@ -210,7 +210,7 @@ def test_ctrl_c_saves_and_exits_non_zero(prepared: Path, tmp_path: Path, saw: Ca
 @pytest.mark.case(26)
 def test_ctrl_c_twice_stops_at_once(prepared: Path, tmp_path: Path, saw: Callable[[str], None]):
     """Ctrl+C twice in epoch 2 of 3 of a training that make repro started"""
-    project = copy_of(prepared, tmp_path / "project")
+    project = without_publisher(copy_of(prepared, tmp_path / "project"))
     repro = start_training(project, MAKE_REPRO, **held(tmp_path / "held", 2, forks=False))
     read_until(repro, "epoch 2/")
     os.killpg(repro.pid, signal.SIGINT)

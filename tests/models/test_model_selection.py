@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import save
-from sklearn.ensemble import ExtraTreesClassifier
 
 from tandem import files
 from tandem.devices.names import kind_of
@@ -221,6 +220,8 @@ def test_more_sequences_than_fit_in_memory_are_judged_by_val(monkeypatch: pytest
 
 
 def test_the_forest_is_that_of_scikit_learn_and_sequences_do_not_affect_each_other():
+    from sklearn.ensemble import ExtraTreesClassifier
+
     torch.manual_seed(0)
     forest = Forest(Shape(2, 3, 40, False), 50)
     forest.has_padding.fill_(True)

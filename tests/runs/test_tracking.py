@@ -208,7 +208,7 @@ def test_an_account_that_may_not_register_models_still_ends_its_run(ready: Path,
                 status, kind, content = 403, "text/plain", b"Permission denied"
             else:
                 kept = {name: value for name, value in self.headers.items() if name in ("Content-Type", "Accept")}
-                got = httpx.request(self.command, server + self.path, headers=kept, content=body, timeout=60)
+                got = passing.request(self.command, server + self.path, headers=kept, content=body)
                 status, kind, content = got.status_code, got.headers.get("Content-Type", ""), got.content
             self.send_response(status)
             for name, value in (("Content-Type", kind), ("Content-Length", str(len(content)))):
@@ -223,7 +223,7 @@ def test_an_account_that_may_not_register_models_still_ends_its_run(ready: Path,
 
     closed = f"http://127.0.0.1:{closed_port}"
     stages_at_once(ready, "train tiny cpu 0", "evaluate tiny cpu", MLFLOW_TRACKING_URI=closed, DVC_EXP_NAME="account")
-    with ThreadingHTTPServer(("", 0), Door) as door:
+    with httpx.Client(timeout=60) as passing, ThreadingHTTPServer(("", 0), Door) as door:
         threading.Thread(target=door.serve_forever, daemon=True).start()
         said = tandem(ready, "sync", MLFLOW_TRACKING_URI=f"http://127.0.0.1:{door.server_port}").stdout
         door.shutdown()

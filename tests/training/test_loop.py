@@ -23,6 +23,7 @@ from tests.projects import (
     run_path,
     stage,
     tandem,
+    without_publisher,
 )
 from tests.recording import start_training
 from tests.refusals import sentence
@@ -236,7 +237,7 @@ def test_a_stopped_training_resumes_with_the_same_bits(
     project: Path, tmp_path: Path, example: str, number: signal.Signals
 ):
     """A training that is killed: tests/flows/test_pipeline.py, with the same checkpoints."""
-    copy = copy_of(project, tmp_path / "copy", OWN.replace("epochs: 3", "epochs: 6"))
+    copy = without_publisher(copy_of(project, tmp_path / "copy", OWN.replace("epochs: 3", "epochs: 6")))
     shutil.copy(EXAMPLES / example / "loop.py", copy / "workloads/tiny/loop.py")
     stage(copy, "hardware")
     whole = copy_of(copy, tmp_path / "whole", (copy / "params.yaml").read_text())
@@ -259,7 +260,7 @@ def test_a_stopped_training_resumes_with_the_same_bits(
 
 @NO_LIGHTNING
 def test_lightnings_trainer_takes_the_same_steps_and_is_verified(project: Path, tmp_path: Path):
-    copy = copy_of(project, tmp_path / "copy", OWN)
+    copy = without_publisher(copy_of(project, tmp_path / "copy", OWN))
     expected = pd.read_csv(copy / run_path("history.csv"))
     shutil.copy(EXAMPLES / "lightning/loop.py", copy / "workloads/tiny/loop.py")
     commit(copy)
