@@ -21,7 +21,6 @@ import httpx
 import psutil
 import pytest
 
-from flows.pipeline import RESUME
 from flows.results_in_prefect import mlflow_links
 from tests.conftest import CHROMIUM
 from tests.projects import commit, git, wait_for
@@ -223,7 +222,7 @@ def test_the_log_of_an_experiment_whose_training_fails_has_each_error_once(proje
 
 def resume() -> str:
     """What a stopped run says. Its import takes Prefect's, which other workers of pytest-xdist collect without."""
-    from flows.stage_runs import RESUME
+    from flows.pipeline import RESUME
 
     return RESUME
 
