@@ -71,8 +71,9 @@ def train(context: RunContext, workers: Workers, interruption: GracefulStop) -> 
         with stop_on_out_of_memory(trainer):
             if not trainer.epochs_done:
                 choose_settings(context, trainer, record)
-            elif not record.is_finished:
-                auto.open_threads(trainer, context.hardware)
+            elif not record.is_finished and (sentence := auto.open_threads(trainer, context.hardware)):
+                record.summary_lines["threads"] = sentence
+                print(sentence, flush=True)
             connect_workers(context, trainer, record, workers)
             write_run_info(context, trainer, record, inputs.values, run_dir)
             if record.history:  # the run directory may have been removed, or the process killed before it wrote these

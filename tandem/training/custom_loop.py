@@ -117,7 +117,10 @@ class LoopTrainer(Trainer):
             print(f"warning: {self.sentences['sequences']}", flush=True)
 
     def state(self) -> dict[str, Any]:
-        return {**super().state(), "loop": {name: each.state_dict() for name, each in self.states.items()}}
+        # Before the function registers its objects, their states are those of the checkpoint: a measurement of threads
+        # saves and restores this state first.
+        registered = {name: each.state_dict() for name, each in self.states.items()}
+        return {**super().state(), "loop": self.restored | registered}
 
     def restore(self, state: dict[str, Any]) -> None:
         super().restore(state)
