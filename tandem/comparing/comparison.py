@@ -352,7 +352,7 @@ def compare_scores(first: Side, second: Side) -> tuple[str, Difference | None]:
             raise ValueError(f"{first.name} has the score {name}, and {second.name} has {second.score_name}")
         if paired != (other := second.first.task_attributes["paired"]):
             raise ValueError(f"{first.name} is compared by {paired}, {second.name} by {other}")
-        scores = [list(differences.measured_scores(paired, side).values()) for side in pair]
+        scores = [list(differences.measured_scores(paired, side, name).values()) for side in pair]
         grouped = any(side.first.has_groups for side in (first, second))
         found = differences.difference(paired, *pair, differences.margin_of_seeds(*scores), name, grouped)
     except ValueError as error:

@@ -220,16 +220,16 @@ def difference(
     )
 
 
-def measured_scores(paired: str, side: Mapping[int, Rows]) -> dict[int, float]:
+def measured_scores(paired: str, side: Mapping[int, Rows], score_name: str) -> dict[int, float]:
     """Return the scores that `difference` compares, by seed: the task's score, or the MAE for a forecast."""
-    measure = measure_of(paired)
+    measure = measure_of(paired, score_name)
     return {seed: measure.score(own) for seed, own in zip(side, measure.read(list(side.values())), strict=True)}
 
 
 def measure_of(paired: str, score_name: str = "score") -> Measure:
     if paired not in MEASURES:
         raise ValueError(f"there is no test for the scores {paired!r}; accepted: {', '.join(MEASURES)}")
-    measure = MEASURES[paired]
+    measure = MACRO_F1 if (paired, score_name) == ("correct", "macro_f1") else MEASURES[paired]
     return measure if measure.name else replace(measure, name=score_name)
 
 
@@ -253,6 +253,15 @@ def read_classified(runs: Sequence[Rows]) -> np.ndarray:
     if differing:
         raise ValueError(f"the test splits differ in {differing:,} of the labels")
     return (predicted == actual).astype(float)
+
+
+def read_classes(runs: Sequence[Rows]) -> np.ndarray:
+    """Return (R, N, C, 3): per run, sequence and class whether it is correct, actual and predicted."""
+    is_right = read_classified(runs).astype(bool)
+    actual, predicted = (by_sequence(runs, column, str) for column in ("actual", "predicted"))
+    classes = np.unique([actual, predicted])
+    is_true, is_predicted = (labels[..., None] == classes for labels in (actual, predicted))
+    return np.stack([is_true & is_right[..., None], is_true, is_predicted], axis=-1).astype(int)
 
 
 def read_detected(runs: Sequence[Rows]) -> np.ndarray:
@@ -343,8 +352,8 @@ def refuse_other_split(truths: Sequence[set[Any]], of_what: str) -> None:
         raise ValueError(f"the test splits differ in {num_differing:,} of the {of_what}")
 
 
-def event_f1(counts: np.ndarray) -> float:
-    """Return the macro F1 of the counts (N, C, 3) summed over sequences, which is detect's score."""
+def macro_f1(counts: np.ndarray) -> float:
+    """Return the macro F1 of the counts (N, C, 3) summed over sequences."""
     return float(macro_f1_of_sums(counts.sum(axis=0)))
 
 
@@ -512,11 +521,13 @@ def mean(units: np.ndarray) -> float:
     return float(units.mean())
 
 
+# Of a task that is derived from classify and scored by it.
+MACRO_F1 = Measure("macro F1", "sequences", True, False, read_classes, names_in_first, macro_f1, resample_sequences)
 # By what the task states as `paired`. Numbers are compared by MAE: a forecast's skill is 1 - MAE / persistence's MAE,
 # and R2 depends on a few large errors.
 MEASURES = {
     "correct": Measure("accuracy", "sequences", True, True, read_classified, names_in_first, mean, by_mcnemar),
-    "events": Measure("event F1", "sequences", True, False, read_detected, sorted_names, event_f1, resample_sequences),
+    "events": Measure("event F1", "sequences", True, False, read_detected, sorted_names, macro_f1, resample_sequences),
     "errors": Measure("MAE", "sequences", False, False, read_regressed, names_in_first, mean, resample_sequences),
     "window errors": Measure("MAE", "windows", False, False, read_forecast, names_in_first, mean, resample_blocks),
     "scores": Measure("", "sequences", True, False, read_scores, names_in_first, mean, resample_sequences),

@@ -300,7 +300,7 @@ def judge_final_scores(
     assert recorded.score
     paired, score_name = recorded.task_attributes["paired"], recorded.score["score_name"]
     sides = {run.seed: run.predictions for run in (here, *others)}
-    margin = margin_of_seeds(list(measured_scores(paired, sides).values()))
+    margin = margin_of_seeds(list(measured_scores(paired, sides, score_name).values()))
     seed = here.seed
     seen = difference(paired, {seed: rows}, {seed: sides[seed]}, margin, score_name, recorded.has_groups)
     sentence = f"{beyond}: {seen.sentence('the record', 'this machine')}"

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from sklearn.metrics import f1_score
 
 from tandem.comparing import comparison, differences
 from tandem.comparing.comparability import Comparability, compare_sides
@@ -278,6 +279,23 @@ def test_mcnemar_is_the_exact_one():
     assert statistics.mcnemar(0, 5) == 2 / 2**5 and statistics.mcnemar(0, 0) == statistics.mcnemar(3, 3) == 1
 
 
+def test_a_task_scored_by_macro_f1_is_compared_by_it():
+    """The first side always says the most frequent class: it has the better accuracy."""
+    draw = np.random.default_rng(0)
+    actual = np.where(draw.random(300) < 0.85, "a", "b")
+    found = {"always": np.full(300, "a"), "often": np.where(draw.random(300) < 0.7, actual, "b")}
+    sides = [
+        [{"sequence": n, "actual": one, "predicted": two} for n, (one, two) in enumerate(zip(actual, own, strict=True))]
+        for own in found.values()
+    ]
+    compared = difference("correct", {0: sides[0]}, {0: sides[1]}, score_name="macro_f1")
+    for side, own in ((compared.first, found["always"]), (compared.second, found["often"])):
+        assert side[0] == pytest.approx(f1_score(actual, own, average="macro"))
+    assert compared.difference > 0 and "second is better than first" in compared.sentence("first", "second")
+    assert compared.sentence("first", "second").startswith("macro F1 ")
+    assert difference("correct", {0: sides[0]}, {0: sides[1]}, score_name="accuracy").difference < 0
+
+
 def test_interval_and_exact_test_never_contradict_each_other():
     for gained, lost in [(0, 5), (0, 6), (1, 8), (2, 10), (3, 9), (12, 27), (20, 35)]:
         first, second = "0" * gained + "1" * (180 - gained), "1" * gained + "0" * lost + "1" * (180 - gained - lost)
@@ -470,7 +488,7 @@ def test_event_f1_from_the_rows_is_the_tasks_own():
     rows = task.list_events(predicted, actual, draw.random((40, 30, 4)), np.arange(40))
     rows = [{name: str(value) for name, value in row.items()} for row in rows]
     counts = MEASURES["events"].read([rows])[0]
-    assert differences.event_f1(counts) == pytest.approx(macro_f1(task.per_class(task.counts(predicted, actual))))
+    assert differences.macro_f1(counts) == pytest.approx(macro_f1(task.per_class(task.counts(predicted, actual))))
 
 
 def events(num_missed: int) -> list[dict[str, Any]]:
