@@ -66,14 +66,14 @@ def replicate(workload: str, device: str, first: int, seeds: Sequence[int]) -> d
         "num_at_once": num_at_once,
         "machine": host_name(),
         "measured_at": now(),
-        "total_seconds": seconds,
     }
     if num_whole == len(seeds):
+        found["total_seconds"] = seconds
         found["seconds_per_seed"] = seconds / len(seeds)
         print(f"{len(seeds)} more seeds took {seconds:.1f} s, {found['seconds_per_seed']:.1f} s each")
     else:
         reason = f"{len(seeds) - num_whole} of {len(seeds)} seeds were trained before, wholly or in part"
-        found["missing_reasons"] = {"seconds_per_seed": reason}
+        found["missing_reasons"] = dict.fromkeys(("total_seconds", "seconds_per_seed"), reason)
         print(f"{len(seeds)} more seeds; {reason}")
     return found
 
