@@ -106,10 +106,12 @@ class Catalogue:
 
 
 def summary(rows: list[tuple[str, str]]) -> str:
-    """The cells of a fault: the number of its tests, the first sentence that one of them saw, and what was lost."""
+    """The cells of a fault: the number of its tests, a sentence that one of them saw, and what was lost."""
     outcomes = Counter(outcome for _, outcome in rows) or {"not run: no test of it was chosen": 0}
     lost = ", ".join(outcome if len(outcomes) == 1 else f"{n} times {outcome}" for outcome, n in outcomes.items())
-    example = next((seen for seen, _ in rows if seen and not seen.startswith("nothing")), "nothing")
+    found = [seen for seen, _ in rows if seen and not seen.startswith("nothing")]
+    # Whatever test ended first; counts of sentences, which begin with a number, say less.
+    example = min(found, key=lambda seen: (seen[0].isdigit(), seen), default="nothing")
     return f"{len(rows)} | {cell(shorten(example, 90))} | {cell(lost)}"
 
 
