@@ -8,8 +8,9 @@ never stays in the working tree. Which process starts which:
         tandem.stage     one for each stage that DVC runs: prints lines, and writes the stage's outputs
 
 This process reads the lines and shows them in Prefect (`StageRuns`). The stages do not wait for it: their output waits
-in a pipe. If Prefect's server is lost, only the display is lost. To stop a run, this process signals the session of
-flows.dvc_run (flows/processes.py). If a process is killed, the kernel sends SIGTERM to its child.
+in a pipe. If Prefect's server is lost, only the display is lost. To stop a run, this process signals the process group
+of flows.dvc_run (flows/processes.py). If this process is killed, the kernel sends SIGTERM to flows.dvc_run, and the
+stages notice that DVC has ended (tandem/stop_signals.py).
 """
 
 import logging
