@@ -110,8 +110,8 @@ def summary(rows: list[tuple[str, str]]) -> str:
     outcomes = Counter(outcome for _, outcome in rows) or {"not run: no test of it was chosen": 0}
     lost = ", ".join(outcome if len(outcomes) == 1 else f"{n} times {outcome}" for outcome, n in outcomes.items())
     found = [seen for seen, _ in rows if seen and not seen.startswith("nothing")]
-    # Whatever test ended first; counts of sentences, which begin with a number, say less.
-    example = min(found, key=lambda seen: (seen[0].isdigit(), seen), default="nothing")
+    # The first one that is no count of sentences, which begins with a number.
+    example = min(found, key=lambda seen: seen[0].isdigit(), default="nothing")
     return f"{len(rows)} | {cell(shorten(example, 90))} | {cell(lost)}"
 
 
