@@ -75,7 +75,8 @@ def stages_of(workloads: Iterable[str], params: Params, devices: Iterable[str] |
     found = []
     for workload in workloads:
         found += [f"evaluate@{workload}-{device}" for device in devices or params.devices]
-        found += [] if devices else [f"speed@{workload}"]
+        if not devices:
+            found.append(f"speed@{workload}")
     return found
 
 

@@ -32,7 +32,7 @@ from tandem.data.tables import MISSING, as_numbers, cast_or_none, is_number
 from tandem.data.times import PERIOD_FORMS, YEAR_FORM, first_day
 from tandem.importing import number_signs
 from tandem.importing.columns import shortened
-from tandem.importing.date_signs import DateCells, as_iso, formats_of
+from tandem.importing.date_signs import DateCells, as_iso, is_date
 from tandem.importing.number_signs import DECIMAL, MARKED, THOUSANDS, ColumnCells, Notation
 from tandem.params.parsing import one_line
 from tandem.progress import ProgressLine
@@ -164,8 +164,7 @@ def find_format(path: Path, options: Mapping[str, Any]) -> TextTable:
     times = Counter(names)
     if again := next((name for name in names if name and times[name] > 1), None):
         raise ValueError(f"{path} has {times[again]} columns {again!r}; rename all but one")
-    has_times = has_header and not names[0].strip() and are_times(rows[num_rows:])
-    if names_index := has_times:
+    if names_index := has_header and not names[0].strip() and are_times(rows[num_rows:]):
         name = "time" if "time" not in names else "saved index"
         names = (name, *names[1:])
         notes.append(("index", name, "the first column, which has no name and contains times: a pandas index"))
@@ -347,8 +346,7 @@ def columns_of_values(rows: Sequence[Sequence[str]]) -> list[int]:
 
 def is_value(cell: str) -> bool:
     cell = cell.strip()
-    is_number = re.fullmatch(rf"{NUMBER}|{MARKED}|\d{{4}}-\d\d-\d\d.*", cell)
-    return bool(is_number or first_day(cell, PERIOD_FORMS) or formats_of(cell))
+    return bool(re.fullmatch(f"{NUMBER}|{MARKED}", cell) or first_day(cell, PERIOD_FORMS) or is_date(cell))
 
 
 def is_above_values(row: Sequence[str], values: Sequence[int]) -> bool:
