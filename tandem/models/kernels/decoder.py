@@ -101,7 +101,8 @@ class Decoder(torch.autograd.Function):
                 w, u, bias = into[layer]
                 x, joint, h, c = inputs[layer][t], gates[layer, t], hiddens[layer], cells[layer]
                 i, f, g, o = (gate[t] for gate in parts[layer])
-                torch.addmm(bias, h[t], u, out=joint)
+                joint.copy_(bias)
+                add_product(joint, h[t], u)
                 add_product(joint, x, w)
                 joint.sigmoid_()
                 torch.add(minus_one, g, alpha=2, out=g)

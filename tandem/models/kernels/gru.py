@@ -146,7 +146,7 @@ class Layer(torch.autograd.Function):
         dh_joint = dh.unbind(0)
         dh_of = [dh[:, :, d, 0].unbind(0) for d in directions]
 
-        dxs = [torch.empty_like(x) if needed else None for x, needed in zip(xs, ctx.needs_input_grad[1:], strict=False)]
+        dxs = [torch.zeros_like(x) if needed else None for x, needed in zip(xs, ctx.needs_input_grad[1:], strict=False)]
         # The weights' gradients are transposed, because BLAS is faster this way, several times for small F.
         dweights_ih = [states.new_zeros(F, 3 * H) for _ in directions]
         dweights_hh = [states.new_zeros(H, 3 * H) for _ in directions]
@@ -178,7 +178,7 @@ class Layer(torch.autograd.Function):
                 add_product(dweights_ih[d], xs[d][rows].t(), flat[:, : 3 * H])
                 add_product(dweights_hh[d], h_before[:, d].t(), flat[first * B :, H:])
                 if dx is not None:
-                    torch.mm(flat[:, :H], weights_ih[d][2 * H :], out=dx[rows])
+                    add_product(dx[rows], flat[:, :H], weights_ih[d][2 * H :])
                     add_product(dx[rows], flat[:, H : 3 * H], weights_ih[d][: 2 * H])
             dbias += joint.sum(0)
 

@@ -1,12 +1,14 @@
 """CPU operations whose bits do not depend on the number of threads, so that the number may change between two steps.
 
 torch gives the same bits with any number of threads for most operations: each thread computes other elements of the
-result. It divides a sum among threads in three: a product with a long inner dimension, the gradients of LayerNorm's
-weight and bias, and the gradient of a convolution's weight. Here, a long inner dimension is cut into equal parts that
-are added in order, and one thread computes the two others. The result has the bits of a training on one thread.
+result. There are four exceptions. It divides a sum among threads in three: a product with a long inner dimension, the
+gradients of LayerNorm's weight and bias, and the gradient of a convolution's weight. And MKL's kernels for processors
+without AVX-512 compute the last rows of each thread's part in another order. Here, a long inner dimension is cut into
+equal parts that are added in order, and one thread computes what more threads would compute with other bits. The result
+has the bits of a training on one thread.
 
-Measured with MKL's kernels for AVX-512 and 1, 2, 3, 4 and 8 threads. MKL's kernels for older processors divide sums
-everywhere; tandem/training/threads.py therefore tries the network of each training.
+Measured with 1, 2, 3, 4 and 8 threads. oneDNN's LSTM is not among these operations; tandem/training/threads.py
+therefore tries the network of each training.
 """
 
 import functools
@@ -22,47 +24,86 @@ from torch.autograd.function import once_differentiable
 from tandem.machine.threads import num_threads
 
 LONGEST = 383  # inner dimension that MKL does not divide; 384 it divides among eight threads
+HAS_AVX512 = torch.backends.cpu.get_cpu_capability().startswith("AVX512")
 
 
-def is_divided(inner: int, *outer: int) -> bool:
-    """Whether MKL may divide the inner dimension of a product among threads. `outer`: the other two dimensions."""
-    return inner > LONGEST or 1 in outer
+def is_whole(inner: int, *outer: int) -> bool:
+    """Whether a product has the same bits with any number of threads, by its inner and outer dimensions."""
+    return HAS_AVX512 and inner <= LONGEST and 1 not in outer or not inner
+
+
+def safely(operation: Callable[..., Tensor], *arguments: Any) -> Tensor:
+    """operation(*arguments), on one thread if torch's number of threads would give it other bits."""
+    number = torch.get_num_threads()
+    if number == 1 or keeps_bits(operation, number, *map(layout, arguments)):
+        return operation(*arguments)
+    with num_threads(1):
+        return operation(*arguments)
+
+
+def layout(argument: Any) -> Any:
+    return (argument.shape, argument.stride(), argument.dtype) if isinstance(argument, Tensor) else argument
+
+
+@functools.lru_cache(4096)  # a step always has the same layouts
+def keeps_bits(operation: Callable[..., Tensor], number: int, *layouts: Any) -> bool:
+    """Whether `number` threads give the bits of one thread, tried with random values: MKL does not document it."""
+    results = []
+    for each in (1, number):
+        generator = torch.Generator().manual_seed(0)
+        with torch.no_grad(), num_threads(each):
+            results.append(operation(*(example(about, generator) for about in layouts)))
+    return torch.equal(*results)
+
+
+def example(about: Any, generator: torch.Generator) -> Any:
+    if not isinstance(about, tuple):
+        return about
+    shape, strides, dtype = about
+    size = 1 + sum((length - 1) * stride for length, stride in zip(shape, strides, strict=True))
+    return torch.randn(size, generator=generator, dtype=dtype).as_strided(shape, strides)
+
+
+def addmm(target: Tensor, left: Tensor, right: Tensor, factor: float) -> Tensor:
+    """target += factor * left @ right. torch's FlopCounterMode counts this form, but not `target.addmm_`."""
+    return torch.addmm(target, left, right, alpha=factor, out=target)
 
 
 def add_product(target: Tensor, left: Tensor, right: Tensor, factor: float = 1) -> None:
-    """target += factor * left @ right. torch's FlopCounterMode counts this form, but not `target.addmm_`."""
+    """target += factor * left @ right, of matrices."""
     inner = left.shape[1]
-    if not is_divided(inner, *target.shape):
-        torch.addmm(target, left, right, alpha=factor, out=target)
-    elif inner == LONGEST + 1 or 1 in target.shape:  # 384 in two parts would have other bits than on one thread
-        with num_threads(1):
-            torch.addmm(target, left, right, alpha=factor, out=target)
-    else:
+    if is_whole(inner, *target.shape):
+        addmm(target, left, right, factor)
+        return
+    length = inner
+    if inner > LONGEST + 1 and 1 not in target.shape:  # 384 in two parts would have other bits than on one thread
         length = math.ceil(inner / math.ceil(inner / LONGEST))
-        for start in range(0, inner, length):
-            part = slice(start, start + length)
-            torch.addmm(target, left[:, part], right[part], alpha=factor, out=target)
+    for start in range(0, inner, length):
+        part = slice(start, start + length)
+        safely(addmm, target, left[:, part], right[part], factor)
 
 
 def product(left: Tensor, right: Tensor) -> Tensor:
     """left @ right, of two matrices."""
     (rows, inner), columns = left.shape, right.shape[1]
+    if is_whole(inner, rows, columns):
+        return left @ right
     num_parts = equal_parts(inner, rows, columns)
     if num_parts == 1:
-        return left @ right
+        return safely(torch.mm, left, right)
     if not num_parts:
         found = left.new_zeros(rows, columns)
         add_product(found, left, right)
         return found
     # All parts at once are as fast as an undivided product.
     parts = left.view(rows, num_parts, -1).transpose(0, 1), right.view(num_parts, -1, columns)
-    return torch.bmm(*parts).sum(0)
+    return safely(torch.bmm, *parts).sum(0)
 
 
 @functools.cache  # a step calls it for each layer, always with the same sizes
 def equal_parts(inner: int, rows: int, columns: int) -> int:
     """The number of equal parts of a product's inner dimension that MKL does not divide; 0 if there is none."""
-    if not is_divided(inner, rows, columns):
+    if inner <= LONGEST and 1 not in (rows, columns):
         return 1
     if inner == LONGEST + 1 or 1 in (rows, columns):
         return 0
@@ -91,7 +132,7 @@ def use_in(model: nn.Module) -> None:
 class Linear(nn.Linear):
     def forward(self, x: Tensor) -> Tensor:
         sizes = (self.in_features, self.out_features, x.numel() // self.in_features)
-        if torch.is_autocast_enabled("cpu") or not (max(sizes) > LONGEST or 1 in sizes):
+        if torch.is_autocast_enabled("cpu") or HAS_AVX512 and max(sizes) <= LONGEST and 1 not in sizes:
             return super().forward(x)
         outputs: Tensor = OrderedLinear.apply(x, self.weight, self.bias)  # type: ignore[no-untyped-call]
         return outputs
@@ -102,8 +143,8 @@ class OrderedLinear(torch.autograd.Function):
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         ctx.save_for_backward(x, weight)
         rows = x.flatten(0, -2)
-        if not is_divided(weight.shape[1], len(weight), len(rows)):
-            return F.linear(x, weight, bias)
+        if equal_parts(weight.shape[1], len(weight), len(rows)) == 1:
+            return safely(F.linear, x, weight, bias)
         found = product(rows, weight.t())
         return (found if bias is None else found.add_(bias)).view(*x.shape[:-1], -1)
 
