@@ -100,7 +100,8 @@ def verify(run: str, quick: bool, threads: int | None = None, device: str | None
     except Stopped as error:
         verdict = error.verdict
     if found.run_id is not None:
-        recorded.tag(found, {"verified": str(verdict), "verified.at": time.strftime("%Y-%m-%dT%H:%M:%S%z")})
+        part = f" (first {QUICK_EPOCHS} epochs, no predictions)" if quick else ""
+        recorded.tag(found, {"verified": f"{verdict}{part}", "verified.at": time.strftime("%Y-%m-%dT%H:%M:%S%z")})
     return Verified(found.name, verdict, (*notes, f"took {time.monotonic() - start:.0f} s"))
 
 

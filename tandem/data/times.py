@@ -27,8 +27,10 @@ TIME_FORMS = (
 )
 MONTH_NAMES = "jan feb mar apr may jun jul aug sep oct nov dec".split()
 PERIOD_FORMS = (
-    r"(?P<year>\d{4})[-/. ](?P<month>0?[1-9]|1[0-2])",
-    r"(?P<month>0?[1-9]|1[0-2])[-/. ](?P<year>\d{4})",
+    r"(?P<year>\d{4})[-/ ](?P<month>0?[1-9]|1[0-2])",
+    r"(?P<month>0?[1-9]|1[0-2])[-/ ](?P<year>\d{4})",
+    r"(?P<year>1[6-9]\d\d|2[0-2]\d\d)\.(?P<month>0[1-9]|1[0-2])",  # 1013.2 is a number
+    r"(?P<month>0?[1-9]|1[0-2])\.(?P<year>1[6-9]\d\d|2[0-2]\d\d)",
     r"(?P<year>\d{4})[-/ ]?[Qq](?P<quarter>[1-4])",
     r"[Qq](?P<quarter>[1-4])[-/ ]?(?P<year>\d{4})",
     r"(?P<year>\d{4})[-/ ]?W(?P<week>0[1-9]|[1-4]\d|5[0-3])",

@@ -111,7 +111,7 @@ class Task(tasks.Task):
             **dict(zip(("threshold_event_f1", "base_rate_event_f1"), (each.score for each in baselines), strict=True)),
         }
         rows = self.list_events(predictions, actual, probabilities.numpy(), read("test", "ids"))
-        missed, invented = (sum(not row[name] for row in rows) for name in ("predicted", "actual"))
+        missed, invented = (sum(row[name] == "" for row in rows) for name in ("predicted", "actual"))
         worst = min(per_class, key=lambda row: row["f1"])
         return Evaluation(
             metrics,
@@ -190,13 +190,22 @@ class Task(tasks.Task):
         return [row for *_, row in sorted(rows, key=lambda entry: entry[:2])]
 
     def confusion_pairs(self, predictions: np.ndarray, targets: np.ndarray) -> list[tuple[str, str]]:
-        """Return the (actual, predicted) classes of events matched by position alone, for the confusion matrix."""
-        pairs = pair_events(np.argwhere(targets > 0), np.argwhere(predictions > 0), targets.shape[1])
-        none = self.classes[0]
-        return [
-            (self.classes[targets[actual]] if actual else none, self.classes[predictions[found]] if found else none)
-            for actual, found in pairs
-        ]
+        """Return the (actual, predicted) classes of events for the confusion matrix: matched as the F1 counts them, and
+        the others by position alone.
+        """
+        pairs, missed, invented = [], np.zeros_like(targets), np.zeros_like(predictions)
+        for number in range(1, self.num_outputs):
+            events = np.argwhere(targets == number), np.argwhere(predictions == number)
+            for actual, found in pair_events(*events, targets.shape[1]):
+                if actual and found:
+                    pairs.append((number, number))
+                elif actual:
+                    missed[actual] = number
+                else:
+                    invented[found] = number
+        for actual, found in pair_events(np.argwhere(missed), np.argwhere(invented), targets.shape[1]):
+            pairs.append((missed[actual] if actual else 0, invented[found] if found else 0))
+        return [(self.classes[actual], self.classes[found]) for actual, found in pairs]
 
 
 def crossings(values: np.ndarray, level: float) -> np.ndarray:

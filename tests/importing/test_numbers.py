@@ -232,3 +232,13 @@ def test_marks_around_numbers_are_read(tmp_path: Path, cells: list[str], expecte
     assert (found is None) == (expected is None)
     if expected:
         np.testing.assert_allclose(found, expected)
+
+
+@pytest.mark.parametrize("lowest", [1013.2, 1500.1])
+def test_numbers_of_four_digits_are_no_months(tmp_path: Path, lowest: float):
+    values = [f"{lowest + row % 9 / 10:.1f}" for row in range(120)]
+    values[50] = "n.a."
+    rows = [f"p{row // 20},{row % 20},{value},{'ab'[row // 20 % 2]}" for row, value in enumerate(values)]
+    path = tmp_path / "weather.csv"
+    path.write_text("\n".join(["trial,frame,pressure,label", *rows]))
+    assert "column 'pressure' must hold finite numbers, found n.a." in refusal(path)

@@ -149,6 +149,24 @@ def test_event_scores_of_literal_sequences():
     assert task.confusion_pairs(found, actual).count(("none", "hit")) == 1
 
 
+def test_an_event_that_is_found_is_not_confused_with_a_false_one_beside_it():
+    task = open_task("detect", SUMMARIES["detect"])
+    actual, found = np.array([[0, 1, 0, 0, 0, 0, 0, 2]]), np.array([[2, 1, 0, 0, 0, 0, 1, 0]])
+    pairs = [("bounce", "hit"), ("hit", "hit"), ("none", "bounce")]
+    assert sorted(task.confusion_pairs(found, actual)) == pairs
+
+
+def test_an_event_in_the_first_frame_is_counted_as_found():
+    task = open_task("detect", SUMMARIES["detect"])
+    arrays = {
+        "targets": np.array([[1, 0, 0, 0, 2, 0]]), "lengths": np.array([6]), "ids": np.array(["p"]),
+        "values": np.random.default_rng(0).normal(size=(1, 6, 1)).astype(np.float32),
+    }  # fmt: skip
+    outputs = 9.0 * torch.eye(3)[torch.tensor([[1, 0, 0, 0, 0, 0]])]
+    sentence = task.evaluate(outputs, lambda split, name: arrays[name]).sentence
+    assert "1 events found within 2 frames, 1 missed, 0 false alarms" in sentence
+
+
 def test_an_event_is_the_peak_of_its_probability_among_the_real_frames():
     logits = torch.full((3, 9, 3), -5.0)
     logits[:, :, 0] = 0.0
