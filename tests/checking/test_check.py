@@ -14,6 +14,7 @@ import pytest
 from tandem.checking.command import CHECKS, check_workload, run_checks
 from tandem.checking.subject import BATCH_SIZE, Subject, spread
 from tandem.models import Shape
+from tandem.models.kernels import ordered
 from tandem.params.schema import MODELS
 from tandem.tasks import open_task
 from tandem.training.context import smallest_part
@@ -262,15 +263,20 @@ def subject_of(task_name: str, model_name: str, device: str) -> Subject:
     return Subject(settings, own, shape, task, where, num_sequences=40, has_padding=task_name != "forecast")
 
 
+# Without AVX-512, oneDNN's LSTM divides the gradient of its weights among two threads.
+LSTM_REMARKS = [] if ordered.HAS_AVX512 else [("threads", "warn")]
+
+
 @pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
 @pytest.mark.parametrize("model_name", TASK_OF)
 def test_every_built_in_network_passes(model_name: str, device: str):
-    assert remarks([*run_checks(subject_of(TASK_OF[model_name], model_name, device))]) == []
+    found = remarks([*run_checks(subject_of(TASK_OF[model_name], model_name, device))])
+    assert found in ([], LSTM_REMARKS if (model_name, device) == ("seq2seq", "cpu") else [])
 
 
 @pytest.mark.parametrize("workload", ["sign", "pen", "price", "rally"])
 def test_the_four_workloads_pass(workload: str):
-    assert remarks([*check_workload(workload, ["cpu"])]) == []
+    assert remarks([*check_workload(workload, ["cpu"])]) in ([], LSTM_REMARKS if workload == "price" else [])
 
 
 # CUDA graphs ------------------------------------------------------------------------------------------------------
