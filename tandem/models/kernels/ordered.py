@@ -132,7 +132,7 @@ def use_in(model: nn.Module) -> None:
 class Linear(nn.Linear):
     def forward(self, x: Tensor) -> Tensor:
         sizes = (self.in_features, self.out_features, x.numel() // self.in_features)
-        if torch.is_autocast_enabled("cpu") or HAS_AVX512 and max(sizes) <= LONGEST and 1 not in sizes:
+        if torch.is_autocast_enabled("cpu") or is_whole(max(sizes), *sizes):
             return super().forward(x)
         outputs: Tensor = OrderedLinear.apply(x, self.weight, self.bias)  # type: ignore[no-untyped-call]
         return outputs
