@@ -36,7 +36,7 @@ from tandem.training.execution import CPU, autocast, open_device
 from tandem.training.trainer import Trainer
 
 PEERS = ("lightning", "accelerate")
-TUNED = {"tuned": True}
+TUNED, STREAMED = {"tuned": True}, {"is_streamed": True}
 
 
 @dataclass(frozen=True)
@@ -97,6 +97,15 @@ def contenders(case: Case, device: str) -> tuple[dict[str, Contender], str]:
     return found, message
 
 
+def on_request(device: str) -> dict[str, Contender]:
+    """Further contenders of a GPU: each holds a CUDA context, so they take part only by name."""
+    precisions = kind_of(device)().precisions() if is_accelerator(device) else ()
+    found = {f"tandem graph, {name}": Contender(tandem, name, "graph", is_tandem=True) for name in precisions}
+    if found:
+        found["tandem graph, streamed"] = Contender(tandem, step="graph", is_tandem=True, options=STREAMED)
+    return found
+
+
 def choose_precision(trainer: Trainer, device: str) -> tuple[str, str]:
     """The choice of `precision: auto` without a cached choice."""
     names, hardware = auto.precisions(trainer.device), detect_hardware(device)
@@ -114,6 +123,8 @@ def open_trainer(case: Case, contender: Contender, device: str) -> Trainer:
     whole = len(split) // settings.batch_size * settings.batch_size
     split.tensors = {name: tensor[:whole] for name, tensor in split.tensors.items()}
     trainer = make_trial(split, shape, task, settings, where)
+    if contender.options.get("is_streamed"):
+        trainer.train_split.tensors, trainer.train_split.data_location = split.tensors, "host"
     if not contender.is_tandem and not contender.options.get("own_network"):
         trainer.model = Usual(trainer.model)
     return trainer
@@ -183,7 +194,8 @@ def compete(pipe: Connection, case: Case, contender: Contender, device: str, fol
         pipe.send(f"{type(error).__name__}: {' '.join(str(error).split())[:300]}")
 
 
-def tandem(trainer: Trainer, tick: StepTimer, contender: Contender) -> None:
+def tandem(trainer: Trainer, tick: StepTimer, contender: Contender, is_streamed: bool = False) -> None:
+    """`is_streamed`: the data stays in the host's memory, as `open_trainer` left it."""
     while True:
         for _ in trainer.training_steps():
             if contender.step == "graph":  # a contender that falls back to eager is no captured step

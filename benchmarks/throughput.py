@@ -18,7 +18,8 @@ fair about it is in benchmarks/README.md.
 - accelerate, lightning default, lightning tuned: only if installed, in their own environment
 - tandem: `Trainer.training_steps`, eager, at fp32; tandem auto: at the choice of `precision: auto`, measured anew.
   If that is not fp32, the plain loops and lightning tuned also run at that precision
-- tandem graph (GPU): captured, as with `step: auto`; tandem auto graph: both
+- tandem graph (GPU): captured, as with `step: auto`; tandem auto graph: both. Only by name: tandem graph, bf16 (or
+  another precision of the GPU); tandem graph, streamed: from the host's memory
 - floor: Tandem's step on one constant batch; the difference is the cost of the loop; graph floor (GPU): the captured
   step, replayed
 
@@ -55,6 +56,7 @@ from benchmarks.contenders import (
     contenders,
     floor,
     graph_floor,
+    on_request,
     open_trainer,
     tandem,
 )  # fmt: skip
@@ -157,7 +159,8 @@ def measure_case(case: Case, options: argparse.Namespace) -> dict[str, Any]:
     except OSError as error:
         raise SystemExit(f"error: {error}") from None  # the prepared data is missing
     if options.contenders:
-        entered = {name: one for name, one in entered.items() if name in ("plain", *options.contenders)}
+        every = entered | on_request(options.device)
+        entered = {name: one for name, one in every.items() if name in ("plain", *options.contenders)}
     flop = flop_per_sample(case, options.device)
     rounds = measure_rounds({name: (case, one) for name, one in entered.items()}, options)
     print(f"\n## {case.name}\n\n{case.summary()}; {message}\n\n{HEADER}", flush=True)
