@@ -28,10 +28,12 @@ SEEN = " seen"  # at the end of the name of a feature that says where another on
 UNKNOWN = "words that are no categories"  # in a remark that `tandem predict` shows too
 GOES_BACK = "goes back"  # in a remark that `tandem predict` shows too
 SHORTEST_IN_ORDER = 3  # rows of a sequence that may be in any order by chance
-HOUR_MINUTE = r"([01]\d|2[0-3])[0-5]\d"
+HOUR = r"([01]\d|2[0-3])"
+HOUR_MINUTE = rf"{HOUR}[0-5]\d"
 # The number of digits of a time that is written as a number -> pandas' form, and what it looks like.
 TIMES_IN_DIGITS = {
     8: ("%Y%m%d", COMPACT_DATE),
+    10: ("%Y%m%d%H", f"{COMPACT_DATE[:-1]}{HOUR}$"),
     12: ("%Y%m%d%H%M", f"{COMPACT_DATE[:-1]}{HOUR_MINUTE}$"),
     14: ("%Y%m%d%H%M%S", f"{COMPACT_DATE[:-1]}{HOUR_MINUTE}[0-5]\\d$"),
 }

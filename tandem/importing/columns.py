@@ -28,6 +28,7 @@ Choices = dict[str, Choice]  # by key: the task, and the columns, gaps and steps
 MONTH = f"(?i:{'|'.join(MONTH_NAMES)})"
 DAY_FIRST = r"\d{1,2}[./-]\d{1,2}[./-]\d{2,4}.*"
 ODD_TIMES = {
+    rf"{DAY_FIRST} - {DAY_FIRST}": ("to_datetime({}.str.split(' - ').str[0], dayfirst=True)", ""),
     DAY_FIRST: ("to_datetime({}, dayfirst=True)", ", without dayfirst if the month comes first"),
     rf"\d{{4}}[./]\d{{1,2}}[./]\d{{1,2}}.*|\d{{1,2}}[ /-]{MONTH}[ /-]\d{{2,4}}\b.*": ("to_datetime({})", ""),
     rf"{MONTH}-\d\d": ("to_datetime({}, format='%b-%y')", ""),
@@ -107,12 +108,14 @@ class TableColumns:
         return times.dt.as_unit("us").astype("int64").where(times.notna()) / 1e6
 
     def likely_marker(self, column: str) -> str:
-        """A sentence about a number of nines that repeats far from all others, such as -999; empty if there is none."""
+        """A sentence about a number that repeats far from all others, of nines or whole and negative, such as 999.9 or
+        -200; empty if there is none.
+        """
         numbers = self.numbers(column).dropna().to_numpy(np.float64)
         for end in (numbers.min(), numbers.max()) if len(numbers) else ():
             marker, others = f"{end:.10g}", numbers[numbers != end]
             num = len(numbers) - len(others)
-            if not re.fullmatch(r"-?99+(\.9+)?", marker) or num < FEWEST_MARKERS or len(others) == 0:
+            if not re.fullmatch(r"-?99+(\.9+)?|-\d{3,}", marker) or num < FEWEST_MARKERS or len(others) == 0:
                 continue
             low, high = others.min(), others.max()
             if low < high and min(abs(low - end), abs(high - end)) > high - low:

@@ -12,7 +12,7 @@ import shlex
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import islice
+from itertools import islice, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +42,7 @@ from tandem.params.parsing import nearest
 
 MOST_COORDINATES = 4
 NUMBERED = r"\D*\d+"  # s01
+PEOPLE = (*GROUP_NAMES, "sub", "subj", "p")  # as people's folders are called: subject01, P3
 TABLES_OF_LABELS = ("labels", "label", "metadata", "meta", "annotations", "classes", "index")
 
 
@@ -109,13 +110,14 @@ def open_folder(folder: Path, found: list[Path], options: Mapping[str, Any]) -> 
         ids = [*members]
     if left:
         notes.append(("excluded", shortened(left, 4), f"{len(left):,} files that are not {ending}"))
-    reader = Reader(paths, options, axes)
+    reader = Reader(folder, paths, options, axes)
     own = next(iter(reader.labels), None) if not {"label", "num_channels"} & {*options} else None
     of_files, label, why = columns_of_files(folder, ids, options, labels, notes, own)
     if again := [name for name in reader.names if name in of_files or name == "sequence"]:
         raise ValueError(f"{paths[0]} has a column {again[0]!r}, which the folder or its labels give too; rename it")
     notes += reader.form.notes if reader.form else []
-    choices = {"groups": found_groups} if (found_groups := groups_of(of_files, len(ids))) else {}
+    others = {name: cells for name, cells in of_files.items() if name != label}
+    choices = {"groups": found_groups} if (found_groups := groups_of(others, len(ids))) else {}
     if label:
         choices["label"] = (label, why)
     elif (
@@ -126,6 +128,8 @@ def open_folder(folder: Path, found: list[Path], options: Mapping[str, Any]) -> 
         raise ValueError(
             f"nothing says which label the {len(ids):,} sequences of {folder} have: put them into a folder for each "
             "label, or give --pattern '{label}_*' for their names, or --labels TABLE with a row for each"
+            + ", or --label folder1 if it is who or what was recorded"
+            * ("folder1" in of_files)
         )
 
     key = unique("file", [*of_files])
@@ -286,10 +290,10 @@ def columns_of_files(
     # If the label comes from elsewhere, folders are people or sessions.
     label_of_table = asked if asked in of_table else next(iter(named(LABEL_NAMES, of_table)), None)
     is_given = label_of_table or "label" in of_names or asked not in (None, "label")
-    columns = columns_of_folders(folder, ids, not is_given) | of_names | of_table
+    columns = columns_of_folders(folder, ids, not is_given, pattern) | of_names | of_table
     if own and not is_given and "label" in columns:
         if all(re.fullmatch(NUMBERED, name) for name in columns["label"]):
-            columns = columns_of_folders(folder, ids, is_label=False) | of_names | of_table
+            columns = columns_of_folders(folder, ids, False, pattern) | of_names | of_table
         elif own != "label":
             why = f"{folder}: the column {own!r} changes within the files; give --label {shlex.quote(own)}"
             names = f"if it is the label, or --label label if the folders' names, such as {columns['label'][0]!r}, are"
@@ -305,6 +309,10 @@ def columns_of_files(
         return columns, asked, "as requested"
     if "label" in columns:
         why = "the folder's name (--pattern, --labels or --label select another source)"
+        classes = sorted({*columns["label"]})
+        counted = [pair for pair in pairwise(classes) if len({re.sub(r"\d+$", "", name) for name in pair}) == 1]
+        if counted and len(counted) < len(classes) - 1:
+            why += f"; {' and '.join(counted[0])} are two classes (--pattern '{{label}}_*/*' drops what follows _)"
         return columns, "label", f"{{label}} of --pattern {pattern}" if "label" in of_names else why
     if labels and len(of_table) == 1 and not asked:
         return columns, next(iter(of_table)), f"of {labels.name}"
@@ -313,23 +321,35 @@ def columns_of_files(
     return columns, None, ""
 
 
-def columns_of_folders(folder: Path, ids: list[str], is_label: bool) -> dict[str, list[str]]:
-    """The names of the folders between `folder` and each file: train and test are the split, one level is the label."""
+def columns_of_folders(
+    folder: Path, ids: list[str], is_label: bool, pattern: str | None = None
+) -> dict[str, list[str]]:
+    """The names of the folders between `folder` and each file: train and test are the split, one level is the label. A
+    level that `pattern` names is left out.
+    """
     parts = [name.split("/")[:-1] for name in ids]
     if len({len(part) for part in parts}) > 1:
         raise ValueError(f"{folder} has files in folders of different depths ({ids[0]}); put all at one depth")
     columns, levels = dict[str, list[str]](), list[list[str]]()
-    for level in ([*level] for level in zip(*parts, strict=True) if len(set(level)) > 1):
+    pieces = dict(enumerate((pattern or "").split("/")[:-1]))
+    unnamed = [part for place, part in enumerate(zip(*parts, strict=True)) if "{" not in pieces.get(place, "")]
+    for level in ([*level] for level in unnamed if len(set(level)) > 1):
         if all(name.lower() in SPLIT_WORDS for name in level):
             columns.setdefault(SPLIT_COLUMN, [SPLIT_WORDS[name.lower()] for name in level])
         else:
             levels.append(level)
-    # Of two levels of folders the last is the label, unless only its names are numbered (s01, s02).
+    # Of two levels of folders the last is the label, unless only its names are numbered (s01, s02); people are none.
     words = [number for number, level in enumerate(levels) if not all(re.fullmatch(NUMBERED, name) for name in level)]
-    label = (words or [*range(len(levels))])[-1] if levels and is_label else None
+    likely = words or [number for number, level in enumerate(levels) if not are_people(level)]
+    label = likely[-1] if likely and is_label else None
     for number, level in enumerate(levels):
         columns["label" if number == label else f"folder{number + 1}"] = level
     return columns
+
+
+def are_people(names: Sequence[str]) -> bool:
+    """Whether they are a word for people or devices with a number, such as subject01 or P3."""
+    return all(re.fullmatch(NUMBERED, name) and named(PEOPLE, [name]) for name in names)
 
 
 def columns_of_names(ids: list[str], pattern: str) -> dict[str, list[str]]:

@@ -70,6 +70,13 @@ def infer_sequences(columns: TableColumns, choose: Choose, options: Mapping[str,
 
 
 def without_step(columns: TableColumns, sequence: str) -> str:
+    are_empty = columns.frame.isna() | (columns.frame == "")
+    if are_empty[sequence].mean() > MOST_REPEATS and not are_empty[sequence].iloc[0]:
+        empty = [name for name in are_empty if (are_empty[name] == are_empty[sequence]).all()]
+        return (
+            f"{columns.shown}: {sequence!r} is empty in most rows; if an empty cell means what stands above it, as in "
+            f"merged cells of a spreadsheet, write it: table[{empty!r}] = table[{empty!r}].ffill()"
+        )
     if columns.kinds[sequence] == "time":
         return repeated_times(columns, sequence)
     if named(LABEL_NAMES, [sequence]):
@@ -80,6 +87,8 @@ def without_step(columns: TableColumns, sequence: str) -> str:
             "that counts them: table['step'] = range(len(table))"
         )
     for step in named(STEP_NAMES, columns.of_kind("whole", "number", "time", exclude=[sequence])):
+        if code := code_for_long_form(columns, sequence, step):
+            return f"{columns.shown} has a row for each quantity; write a column for each: {code}"
         if mistake := repeats_of(columns, sequence, step, MOST_REPEATS):
             return mistake
     for other in columns.of_kind("text", "whole", exclude=[sequence]):
@@ -97,6 +106,19 @@ def without_step(columns: TableColumns, sequence: str) -> str:
         f"or add one that counts them: table['step'] = table.groupby({sequence!r}).cumcount(); "
         "if several columns tell sequences apart, join them"
     )
+
+
+def code_for_long_form(columns: TableColumns, sequence: str, step: str) -> str:
+    """The code that makes a column of each word of a text column, whose rows have the values in one other column; empty
+    if the table has another form.
+    """
+    first, ids = columns.firsts(sequence), [sequence, step]
+    values = [name for name in columns.of_kind("whole", "number", exclude=ids) if changes(columns, name, first).any()]
+    for name in columns.of_kind("text", exclude=ids) if len(values) == 1 else ():
+        if columns.num_distinct(name) <= MOST_WORDS and not columns.frame.duplicated([*ids, name]).any():
+            index = [other for other in columns.kinds if other not in (name, *values)]
+            return f"table = table.pivot(index={index!r}, columns={name!r}, values={values[0]!r}).reset_index()"
+    return ""
 
 
 def repeated_times(columns: TableColumns, time: str) -> str:
@@ -119,6 +141,8 @@ def find_changing(columns: TableColumns, sequence: str, taken: Sequence[str]) ->
             why_not[column] = "a second label, by its name"
         elif words & {*COUNTING_NAMES} and (np.diff(columns.numbers(column).to_numpy()) == 1).all():
             why_not[column] = "counts the rows"
+        elif counts_rows(columns, sequence, column):
+            why_not[column] = "counts the rows of each sequence"
         elif words & {*STEP_NAMES} and orders_too(columns, sequence, taken[1], column):
             why_not[column] = "orders the rows too"
     few = [name for name in columns.of_kind("text", exclude=taken) if columns.num_distinct(name) <= FEW_WORDS]
@@ -181,6 +205,14 @@ def find_categories(columns: TableColumns, names: Sequence[str]) -> list[str]:
             raise WrongArgument(f"--categories names {name!r}, which has {len(words):,} values; accepted: {MOST_WORDS}")
         found += [f"{name}={word}" for word in words]
     return found
+
+
+def counts_rows(columns: TableColumns, sequence: str, column: str) -> bool:
+    """Whether `column` rises by 1 from row to row in every sequence, from the same number."""
+    order, same = together(columns, sequence)
+    values = columns.numbers(column).to_numpy()[order]
+    starts = values[np.r_[True, ~same]]
+    return bool((np.diff(values)[same] == 1).all() and (starts == starts[0]).all())
 
 
 def orders_too(columns: TableColumns, sequence: str, step: str, column: str) -> bool:
@@ -256,6 +288,9 @@ def find_sequence(columns: TableColumns) -> Choice:
                     "column to forecast with --target, or the column that tells sequences apart with --sequence"
                 )
             raise NotFound(repeated_times(columns, times[0]))
+        for name in columns.of_kind("whole"):
+            if mistake := digits_of_times(columns.numbers(name).to_numpy(), name):
+                raise ValueError(f"{columns.name}: {mistake}")
         raise NotFound(
             f"{columns.shown} has no column that tells sequences apart, nor one of times that differ; name them: "
             "--sequence and --step for many sequences, --time for one series; if the rows are in order, count them: "
@@ -440,7 +475,7 @@ def find_label(columns: TableColumns, sequence: str, step: str, options: Mapping
         return [column for column in found if is_constant(column)]
 
     file_names = [name for name in texts if columns.num_distinct(name) == num_sequences and is_constant(name)]
-    texts = [column for column in texts if column not in file_names]
+    texts = [name for name in texts if name not in file_names and columns.num_distinct(name) < len(columns.frame)]
     ids = named((*GROUP_NAMES, *SEQUENCE_NAMES), (*texts, *whole, *numbers))
     people = named(GROUP_NAMES, columns.of_kind("text", "whole", exclude=(sequence, step)))
     people = [name for name in people if columns.num_distinct(name) < num_sequences and is_constant(name)]
@@ -461,7 +496,9 @@ def find_label(columns: TableColumns, sequence: str, step: str, options: Mapping
     if not found:
         raise ValueError(
             f"{columns.shown} has sequences ({sequence!r}) and no column that could be their label, text or few whole "
-            f"numbers; name it with --label, or for a forecast keep the rows of a single {sequence!r} and give --time"
+            "numbers; name it with --label; or if another table has the labels: table = table.merge(pandas.read_csv("
+            f"'labels.csv', dtype=str), on={sequence!r}); or for a forecast keep the rows of a single {sequence!r} and "
+            "give --time"
         )
     changing = [
         name for name in (*classes, *codes, *amounts) if any(varies(columns, name, who, first) for who in people)

@@ -4,6 +4,7 @@ Text, Parquet or npy; a sample of the files determines the kind of each column.
 """
 
 import re
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -79,10 +80,16 @@ def sample_of(paths: Sequence[Path]) -> Sequence[Path]:
 class Reader:
     """Reads one file after another with the same columns and kinds, which a sample of the files determines."""
 
-    def __init__(self, paths: Sequence[Path], options: Mapping[str, Any], axes: str):
+    def __init__(self, folder: Path, paths: Sequence[Path], options: Mapping[str, Any], axes: str):
         sampled, self.axes = sample_of(paths), axes
         self.form = form_of_all(sampled[0], paths, options) if kind_of_file(paths[0]) == "text" else None
         first = read_file(sampled[0], self.form, axes=axes)
+        if self.form and not self.form.has_header and begins_with_a_clock(first):
+            raise ValueError(
+                f"{sampled[0]} begins with the time of its start and the rate, as Empatica's wristbands write it; "
+                f"cp -r {shlex.quote(str(folder))} new && find new -type f -exec sed -i 1,2d {{}} + makes the folder "
+                "new without these lines"
+            )
         self.names = first.column_names
         samples = [first, *(self.checked(read_file(path, self.form, axes=axes), path) for path in sampled[1:])]
         whole = [name for name in self.names if self.form and all(may_be_codes(part[name]) for part in samples)]
@@ -115,6 +122,13 @@ class Reader:
             return pa.table({name: table[name].cast(kind) for name, kind in self.types.items()})
         except pa.ArrowException as error:
             raise ValueError(f"{path} holds other kinds of cells than most files: {one_line(error)}") from None
+
+
+def begins_with_a_clock(table: pa.Table) -> bool:
+    """Whether the first row has one number that is a Unix time, and the second one small number, in every column."""
+    starts, rates = ({table[name][row].as_py() for name in table.column_names} for row in (0, 1))
+    [start, *others], [rate, *more] = starts, rates
+    return not (others or more) and None not in (start, rate) and 1e9 < float(start) < 2e9 and float(rate) < 1000
 
 
 def form_of_all(first: Path, paths: Sequence[Path], options: Mapping[str, Any]) -> TextTable:

@@ -113,7 +113,7 @@ def test_a_number_that_may_mean_missing_is_named(tmp_path: Path):
     """-999 in some cells once was a measurement, without a word."""
     table = clips(LABELS)
     rows = table.index[::9]
-    for column, marker in (("f0", "-999"), ("f1", "9999")):
+    for column, marker in (("f0", "-999"), ("f1", "9999"), ("f0", "-200")):
         marked = table.assign(**{column: table[column].where(~table.index.isin(rows), float(marker))})
         plan = planned(saved(marked, tmp_path / "t.csv"))
         said = f"{marker} in {column!r} ({len(rows)} cells) may mean missing: --na={marker} then says so"

@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from tests import own_tables
+from tests import own_tables, refusals
 from tests.shapes import LABELS, PEOPLE, expect, numbered_recording, planned, question, recordings, write_files
 
 
@@ -55,6 +55,30 @@ def test_a_label_within_files_and_one_of_folders_is_a_question(tmp_path: Path):
         table = pd.read_csv(path, sep="\t")
         table.assign(**{"class": 1 + "012".index(path.stem)}).to_csv(path, index=False, sep="\t")
     assert own_tables.planned(folder).summary["classes"] == words
+
+
+@pytest.mark.parametrize("word", ["subject0", "P", "user-", "sub_"])
+def test_folders_of_people_are_groups_and_no_label(tmp_path: Path, word: str):
+    """`tandem new` once made the person the class, though the files' names have the labels."""
+    folder = write_files(tmp_path / "d", lambda number: f"{word}{number % 6}/{LABELS[number]}_{number:02}.csv")
+    said = refusals.sentence(lambda: planned(folder))
+    assert "--pattern '{label}_*' for their names" in said and "--label folder1 if it is who" in said
+    plan = expect(folder, "--pattern", "{label}_*", ordered=False)
+    assert plan.workload.preprocess.groups == "folder1"
+    assert len(own_tables.planned(folder, "--label", "folder1").summary["classes"]) == 6
+
+
+def test_trials_that_are_numbered_in_the_folders_names_are_told(tmp_path: Path):
+    def name(number: int) -> str:
+        return f"{LABELS[number]}_{number % 2 if LABELS[number] == 'push' else 5}/r_{number:02}.csv"
+
+    folder = write_files(tmp_path / "d", name)
+    plan = own_tables.planned(folder)
+    assert (
+        "push_0 and push_1 are two classes (--pattern '{label}_*/*' drops what follows _)"
+        in own_tables.reasons(plan)["label"]
+    )
+    expect(folder, "--pattern", "{label}_*/*", ordered=False)
 
 
 @pytest.mark.parametrize("ending", ["csv", "txt", "csv.gz", "parquet", "npy"])

@@ -29,6 +29,13 @@ def with_other_columns(folder: Path) -> Path:
     return written(folder / "d/push/3.csv", "x,z\n1,2\n").parents[1]
 
 
+def with_a_clock(folder: Path) -> Path:
+    write_files(folder / "d", lambda number: f"{LABELS[number]}/{number}.csv", header=False)
+    for path in folder.glob("d/*/*"):
+        path.write_text("1550000000.0,1550000000.0\n32.0,32.0\n" + path.read_text())
+    return folder / "d"
+
+
 def wide_with(folder: Path, column: str, cell: str) -> Path:
     table = wide_table().astype(object)
     table.loc[4, column] = cell
@@ -70,6 +77,7 @@ def torn(path: Path) -> Path:
         (lambda at: written(at / "d/x.jpg", "a").parent, "", r"a folder of 1 files \(.jpg\), none a sequence"),
         (flat, "", "nothing says which label the 18 sequences"),
         (flat, "--pattern {label}-*", "does not fit 18 of 18 names"),
+        (with_a_clock, "", r"begins with the time of its start and the rate, .* -exec sed -i 1,2d \{\} \+ makes"),
         (with_other_columns, "", r"3.csv has other columns than the files before it \(y, z\)"),
         (lambda at: arrays(at / "a.npz", X=np.ones((4, 5, 2, 2))), "", r"X \(4, 5, 2, 2\); accepted: \(N, T, C\)"),
         (
@@ -171,9 +179,16 @@ PARTS = {name: getattr(HOURS.dt, name) for name in ("year", "month", "day", "hou
         (with_dates_as_columns(["a", "b", "c", "d"]), with_others()),
         (with_dates_as_columns([7, 8, 9, 10]), with_others()),
         (clips(LETTERS).assign(label=lambda table: table["label"].where(table["frame"] == 0)), clips(LETTERS)),
+        (timed(range=HOURS.dt.strftime("%d.%m.%Y %H:%M - ") + HOURS.shift(-1, fill_value=HOURS.max()).dt.strftime(
+            "%d.%m.%Y %H:%M")), series()),
+        (timed(station=HOURS.dt.strftime("%Y%m%d%H")), series()),
+        (clips(LETTERS).mask(lambda table: table.columns.isin(["clip", "label"]) & (table[["frame"]] > 0).to_numpy()),
+         clips(LETTERS)),
+        (clips(LETTERS).melt(["clip", "frame", "label"]), clips(LETTERS)),
     ],
     ids="two-digits month-name excel excel-days ms us s of-day date-and-time 12:00a parts parts-and-words none several "
-    "narrow month-year timedelta trials dates-as-columns of-numbers label-once".split(),
+    "narrow month-year timedelta trials dates-as-columns of-numbers label-once ranges hours-in-digits merged "
+    "long-form".split(),
 )  # fmt: skip
 @pytest.mark.parametrize("sep", [",", ";"])
 @pytest.mark.filterwarnings("ignore:Could not infer format")

@@ -11,7 +11,7 @@ import pytest
 from tandem.command import CommandError
 from tandem.importing import new_workload
 from tests import refusals
-from tests.own_tables import LABELS, chosen, clips, planned, refusal, remarks, saved, series, table_with
+from tests.own_tables import LABELS, chosen, clips, planned, reasons, refusal, remarks, saved, series, table_with
 
 ENDINGS = pytest.mark.parametrize("ending", ["csv", "parquet"])
 
@@ -306,3 +306,19 @@ def test_an_error_about_classes_names_the_column_that_was_inferred(tmp_path: Pat
     said = refusal(saved(table, tmp_path / "t.csv"))
     assert "the label is 'label' (by its name), and --label names another" in said
     assert "and --label names another" not in refusal(tmp_path / "t.csv", "--label", "label")
+
+
+def test_a_column_that_counts_the_rows_of_each_sequence_is_no_feature(tmp_path: Path):
+    """As the frames of DeepLabCut, in a column of another name."""
+    table = clips(["a", "b", "c"] * 8)
+    table.insert(2, "scorer", table["frame"] + 7)
+    plan = planned(saved(table, tmp_path / "t.csv"))
+    assert plan.workload.preprocess.columns.features == ("f0", "f1")
+    assert "scorer (counts the rows of each sequence)" in reasons(plan)["features"]
+
+
+def test_a_column_with_another_value_in_each_row_is_no_label(tmp_path: Path):
+    table = clips(["a", "b", "c"] * 8).drop(columns="label")
+    table["row_id"] = table["clip"] + "_" + table["frame"].astype(str)
+    said = refusals.sentence(lambda: planned(saved(table, tmp_path / "t.csv")))
+    assert "table = table.merge(pandas.read_csv('labels.csv', dtype=str), on='clip')" in said
