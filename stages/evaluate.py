@@ -64,7 +64,7 @@ def evaluate_seed(context: RunContext) -> float:
     if others := other_parameters(trained):
         again = f"dvc repro --force {context.stage}@{workload}-{device}"
         raise ValueError(f"{trained.name} was trained with other parameters ({others}); run `{again}`")
-    with open_run_dir(key_of_evaluation(context, trained, trained.timing["run_key"]), "evaluate") as run_dir:
+    with open_run_dir(key_of_evaluation(context, trained), "evaluate") as run_dir:
         add_training(context, trained, run_dir)
         result, own, measured = evaluate(context, trained)
         paths = write_files(context, trained, result, own, measured)

@@ -32,6 +32,7 @@ from tandem.devices.hardware import detect_hardware
 from tandem.devices.names import split_device
 from tandem.diagnosis import probe
 from tandem.params.loading import load_params
+from tandem.params.parsing import literal
 from tandem.runs.history import Record
 from tandem.runs.inputs import Inputs, read_inputs
 from tandem.runs.run import Run, open_folder
@@ -69,6 +70,7 @@ def train(context: RunContext, workers: Workers, interruption: GracefulStop) -> 
     with opened(context, inputs, workers) as (checkpoint, state, run_dir):
         record, trainer = Record(**state["record"]), open_trainer(context, state["trainer"], workers)
         with stop_on_out_of_memory(trainer):
+            context = context.as_started(record.at_start["evaluate"])
             if not trainer.epochs_done:
                 choose_settings(context, trainer, record)
             elif not record.is_finished and (sentence := auto.open_threads(trainer, context.hardware)):
@@ -154,7 +156,8 @@ def open_state(context: RunContext, checkpoint: Checkpoint) -> dict[str, Any]:
         return saved
     if message:
         print(message, flush=True)
-    state = {"trainer": None, "record": vars(Record(uuid.uuid4().hex))}
+    record = Record(uuid.uuid4().hex, at_start={"evaluate": literal(context.block.evaluate)})
+    state = {"trainer": None, "record": vars(record)}
     checkpoint.save(state)  # a training that is killed in its first epoch keeps its MLflow run
     return state
 
@@ -170,7 +173,7 @@ def choose_settings(context: RunContext, trainer: Trainer, record: Record) -> No
             f"{len(trainer.train_split):,} sequences to {duration}",
             flush=True,
         )
-    record.at_start = entries_at_start(trainer)
+    record.at_start |= entries_at_start(trainer)
     start = time.monotonic()
     notes = auto.resolve(trainer, context.hardware)
     auto_seconds = time.monotonic() - start

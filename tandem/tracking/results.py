@@ -9,7 +9,7 @@ for MLflow (run_dir.py).
 import json
 import os
 import time
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 from safetensors.torch import save
@@ -256,12 +256,12 @@ def write_mlflow_record(context: RunContext, run_dir: RunDir) -> None:
     schemas.write(path, TimingRecord, {**timing, "mlflow": {"experiment": context.workload, **run_dir.ids}})
 
 
-def key_of_evaluation(context: RunContext, trained: Run, key: str) -> str:
-    """Return the key of the MLflow run (or of its parent) that gets the evaluation: `key`, that of the training, if
-    `evaluate` has the settings that the training recorded, else another one. MLflow changes no parameter of a run, and
-    whoever serves its model expects the same weights.
+def key_of_evaluation(context: RunContext, trained: Run) -> str:
+    """Return the key of the MLflow run that gets the evaluation: that of the training if `evaluate` has the settings
+    that the training recorded, else another one. MLflow changes no parameter of a run, and whoever serves its model
+    expects the same weights.
     """
-    other = other_settings(context, trained)
+    key, other = str(trained.timing["run_key"]), other_settings(context, trained)
     return files.digest([key, other])[:32] if other else key
 
 
@@ -288,7 +288,8 @@ def add_training(context: RunContext, trained: Run, run_dir: RunDir) -> None:
     if settings := other_settings(context, trained):
         run = saved["run"]
         run["params"] |= settings
-        run["tags"][GROUP_TAG] = group = key_of_evaluation(context, trained, run["tags"][GROUP_TAG])
+        # A training of an earlier version has no `inputs_key`.
+        run["tags"][GROUP_TAG] = group = group_key(run.get("inputs_key", run["tags"][GROUP_TAG]), context)
         run["name"] += f", {', '.join(f'{name}={value}' for name, value in settings.items())}"
         if run.get("parent"):
             run["parent"] = {"run_key": group, "name": f"{run['parent']['name']}, evaluated again"}
@@ -320,8 +321,9 @@ def write_run_info(
 ) -> None:
     """Write what is trained, on which device, data and code. The publisher creates the MLflow run from it."""
     about, git = trainer.device.tags(context.hardware), provenance.git_tags(record.at_start["tree"])
-    seeds, group = load_params().seeds, group_key(inputs)
-    experiment = os.environ.get("DVC_EXP_NAME")
+    seeds, experiment = load_params().seeds, os.environ.get("DVC_EXP_NAME")
+    inputs_key = files.digest({**inputs, "seed": None, "experiment": experiment})[:32]
+    group = group_key(inputs_key, context)
     device = context.device if context.num_workers > 1 else trainer.device.name()
     name = f"{f'{experiment}: ' if experiment else ''}{context.workload}-{device}"
     run_dir.write_info(
@@ -359,12 +361,15 @@ def write_run_info(
         dataset=dataset_of(context),
         machine=about,
         parent={"run_key": group, "name": f"{name}, {len(seeds)} seeds"} if len(seeds) > 1 else None,
+        inputs_key=inputs_key,
     )
 
 
-def group_key(inputs: dict[str, Any]) -> str:
-    """Return the digest that all runs share if they differ only in their seed."""
-    return files.digest({**inputs, "seed": None, "experiment": os.environ.get("DVC_EXP_NAME")})[:32]
+def group_key(inputs_key: str, context: RunContext) -> str:
+    """Return the digest that all runs share if they differ only in their seed. `inputs_key`: of the training's inputs;
+    the settings of `evaluate` are those of `context`.
+    """
+    return files.digest([inputs_key, literal(replace(context.block.evaluate, metrics=()))])[:32]
 
 
 def data_sha256(context: RunContext) -> str:

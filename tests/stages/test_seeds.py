@@ -4,6 +4,7 @@ them in MLflow.
 
 import json
 import os
+import shutil
 import signal
 import statistics
 import sys
@@ -214,3 +215,40 @@ def test_runs_that_were_deleted_in_mlflow_come_back_below_one_parent(project: Pa
     assert parent.data.metrics["test/accuracy"] == pytest.approx(
         statistics.fmean(run.data.metrics["test/accuracy"] for run in children), rel=1e-5
     )
+
+
+def test_seeds_that_are_evaluated_with_other_weights_have_a_parent_run_of_their_own(
+    trained: Path, tmp_path: Path
+) -> None:
+    """Their runs once kept the parameter of the weights before, and a parent had the mean over both kinds."""
+    import mlflow
+
+    project = copy_of(trained, tmp_path / "project", PARAMS)
+    of_dvc = {"DVC_STAGE": "replicate@tiny-cpu"}  # so their checkpoints stay
+    stage(project, "replicate", "tiny", "cpu", **of_dvc)
+    stage(project, "evaluate", "tiny", "cpu")
+    changed = PARAMS.replace(f"seeds: {SEEDS}", "seeds: [7, 1, 5]").replace("weights: last", "weights: best")
+    (project / "params.yaml").write_text(changed)
+    shutil.rmtree(project / "results/runs/tiny/cpu/train")  # as DVC does before the stage runs again
+    stage(project, "train", "tiny", "cpu", "7")
+    resumed = stage(project, "replicate", "tiny", "cpu", **of_dvc).stdout
+    assert resumed.count("training is complete, the results are written again") == 2
+    stage(project, "evaluate", "tiny", "cpu")
+    wait_until_published(project)
+    client = mlflow.MlflowClient(f"sqlite:///{project}/mlruns/mlflow.db")
+    runs = client.search_runs([client.get_experiment_by_name("tiny").experiment_id])
+    parents = {run.info.run_id: run for run in runs if "seeds" in run.data.tags}
+    children = {name: [run for run in runs if run.data.tags.get("mlflow.parentRunId") == name] for name in parents}
+    found = {
+        (children[name][0].data.params["evaluate.weights"], parent.data.tags["seeds"])
+        for name, parent in parents.items()
+    }
+    assert found == {("last", "0,1,5"), ("best", "1,5,7")}
+    for name, parent in parents.items():
+        assert len({run.data.params["evaluate.weights"] for run in children[name]}) == 1
+        scores = [run.data.metrics["test/accuracy"] for run in children[name]]
+        assert parent.data.metrics["test/accuracy"] == pytest.approx(statistics.fmean(scores), rel=1e-5)
+    for seed in (7, 1, 5):
+        [run] = [each for each in runs if each.data.params.get("seed") == str(seed)
+                 and each.data.params["evaluate.weights"] == "best"]  # fmt: skip
+        assert run.data.metrics["test/accuracy"] == results(project, seed, "score.json")["metrics"]["accuracy"]
