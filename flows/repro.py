@@ -26,7 +26,7 @@ from threading import Lock, Thread
 from typing import Any, TextIO
 
 from flows.plan import require_devices, stages_of
-from flows.processes import Event, counts
+from flows.processes import Event, counts, output_of
 from flows.ui import running_servers
 from tandem import files
 from tandem.command import DONE, FAILED, INTERRUPTED, NO_ANSWER, Result, WrongArgument, aligned
@@ -39,7 +39,7 @@ LOG = files.STATE / "logs/repro.log"
 # Arguments after which the output is that of `dvc repro`.
 PRINTED_BY_DVC = {"--verbose", "-v", "--quiet", "-q", "--dry", "--interactive", "-i", "--help", "-h"}
 IN_TERMINAL = ("workload", "device", "test score", "measured", "seconds per epoch")  # columns of compare.md
-NEED_NO_DEVICE = {"--dry", "--single-item", "-s"}  # arguments without which the stage `hardware` runs
+NEED_NO_DEVICE = {"--single-item", "-s"}  # arguments without which the stage `hardware` runs
 SECONDS_BETWEEN_LOOKS = 0.2
 # How lines begin that are shown at once: those of a long stage (tandem/runs/terminal.py), and what a user must know.
 PROGRESS = r"(seed \d+, )?epoch |[\d,]+ of [\d,]+ "
@@ -59,6 +59,8 @@ def main(options: Namespace) -> Result:
     require_targets(options.more)
     if not NEED_NO_DEVICE & set(options.more):
         require_devices(load_params().devices)
+    if "--dry" in options.more:  # what would run depends on the machine and the code that this stage describes
+        output_of(sys.executable, "-m", "tandem.stage", "hardware")
     from flows import dvc_run  # imports DVC
 
     events: list[Event] = []

@@ -323,6 +323,15 @@ def test_status_names_what_would_run(trained: Path, tmp_path: Path):
     assert dvc(project, "repro", "--dry").returncode == 0
 
 
+def test_a_dry_run_lists_the_stages_whose_code_has_changed(trained: Path, tmp_path: Path):
+    """DVC alone compares with the code that `hardware` described at its last run: everything was up to date."""
+    project = copy_of(trained, tmp_path / "project")
+    assert "Running stage 'train@tiny-cpu'" not in tandem(project, "repro", "--dry").stdout
+    (path := project / "stages/train.py").write_text(f"{path.read_text()}\nCHANGED = True\n")
+    done = tandem(project, "repro", "--dry")
+    assert done.returncode == 0 and "Running stage 'train@tiny-cpu'" in done.stdout
+
+
 def test_status_names_another_machine_once_for_each_workload(trained: Path, tmp_path: Path):
     project = copy_of(trained, tmp_path / "project")
     other = {"MKL_CBWR": "AVX2"}  # belongs to the hardware, as the processor and torch's version do
