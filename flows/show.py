@@ -179,24 +179,14 @@ def rows_of(
             "update": f"tandem repro {workload}" if changed else None,
         }
         of_row = recorded.get(requested, {})
-        if is_compared(workload, requested, experiment, of_row.get("rests_on")):
-            row["params"] = differing(*parameters_of(of_row, own, theirs))
+        if is_compared(workload, requested, experiment, of_row.get("rests_on", ())):
+            # Those that made the score: params.yaml may have changed since. The row itself names the device.
+            made = with_defaults(*of_row["parameters"])
+            row["params"] = differing(made, {key: theirs[key] for key in theirs if key in made or key not in SHARED})
             measured = {} if MACHINE in changed else times
             yield {**row, "score": score, **{key: measured.get(key) for key in TRACKED}, "state": None}
         else:
             yield {**row, "state": NOT_COMPARED}
-
-
-def parameters_of(
-    of_row: Mapping[str, Any], own: dict[str, Any], theirs: dict[str, Any]
-) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The parameters that made a score, and those of the last commit. params.yaml may have changed since, so its own
-    count only if an earlier version made the score. The record has the values of the preset, and the row the device.
-    """
-    if "parameters" not in of_row:
-        return own, theirs
-    made = with_defaults(*of_row["parameters"])
-    return made, {key: value for key, value in theirs.items() if key in made or key not in SHARED}
 
 
 def differing(parameters: dict[str, Any], others: dict[str, Any]) -> dict[str, Any]:
@@ -215,16 +205,12 @@ def recorded_timings(experiment: Experiment) -> dict[str, Any]:
     return dict(json.loads(text or "{}"))
 
 
-def is_compared(workload: str, device: str, experiment: Experiment, rests_on: Sequence[str] | None) -> bool:
-    """Whether the score is that of the training which dvc.lock records.
-
-    Without digests, an earlier version made the score: only a commit, which is a user's choice, is then believed.
-    """
-    if rests_on is None:
-        return experiment["state"] is None
+def is_compared(workload: str, device: str, experiment: Experiment, rests_on: Sequence[str]) -> bool:
+    """Whether the score is that of the training which dvc.lock records. An earlier version wrote no digests."""
     outputs = experiment["data"].get("outs") or {}
     pairs = [each.split() for each in rests_on]
-    return all(outputs.get(f"{RESULTS}/{workload}/{device}/{name}", {}).get("hash") == digest for name, digest in pairs)
+    found = [outputs.get(f"{RESULTS}/{workload}/{device}/{name}", {}).get("hash") == digest for name, digest in pairs]
+    return bool(found) and all(found)
 
 
 def chosen(workload: str, experiment: Experiment) -> dict[str, Any]:

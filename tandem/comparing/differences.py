@@ -19,6 +19,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -336,13 +337,10 @@ def groups_of(runs: Sequence[Rows], sequences: Sequence[str]) -> Groups | None:
     no event happens.
     """
     found: dict[str, str] = {}
-    for rows in runs:
-        pairs = set()  # of equal groups: an earlier version numbered them
-        for row in rows:
-            if not (group := str(row.get(COLUMN, ""))):
-                return None
-            pairs.add((group, found.setdefault(str(row["sequence"]), group)))
-        if any(len({*names}) < len(pairs) for names in zip(*pairs, strict=True)):
+    for row in chain.from_iterable(runs):
+        if not (group := str(row.get(COLUMN, ""))):
+            return None
+        if found.setdefault(str(row["sequence"]), group) != group:
             raise ValueError("the test splits differ in the groups of the sequences")
     return Groups(np.array([found[sequence] for sequence in sequences]))
 

@@ -222,10 +222,6 @@ def test_no_row_has_the_score_of_another_training(project: Path):
     assert metrics["results/scores.json"]["data"]["tiny"]["cpu"] == row["score"]
     names = {"device", "hardware", "epoch_seconds", "samples_per_second"}
     assert set(metrics["results/timings.json"]["data"]["tiny"]["cpu"]) - {"busy"} == names  # not the list of digests
-    timings = json.loads((project / "results/timings.json").read_text())
-    del timings["tiny"]["cpu"]["rests_on"]  # recorded before the digests were
-    (project / "results/timings.json").write_text(json.dumps(timings))
-    assert shown_rows(project)["here, now"]["score"]
 
 
 def test_a_score_has_the_parameters_that_made_it(project: Path):
@@ -268,13 +264,6 @@ def test_a_key_that_is_written_with_its_default_differs_in_nothing():
     longer = {**written["tiny"], "train": {"epochs": 4}}
     rows = ({"parameters": [flatten(block)]} for block in (short["tiny"], longer))
     assert changed_params(*rows) == " (train.epochs: 3 before, 4 now)"
-
-
-@pytest.mark.parametrize(("state", "is_believed"), [(None, True), ("success", False)])
-def test_a_score_without_digests_is_that_of_a_commit_only(state: str | None, is_believed: bool):
-    """Recorded before the digests were."""
-    experiment = {"rev": "0123abc", "name": None, "state": state, "data": {"outs": {}}}
-    assert show.is_compared("tiny", "cpu", experiment, None) == is_believed
 
 
 def test_workloads_without_results_here_keep_those_of_the_commit(project: Path):
