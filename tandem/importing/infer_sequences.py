@@ -439,8 +439,12 @@ def together(columns: TableColumns, sequence: str) -> tuple[np.ndarray, np.ndarr
 
 
 def is_even(columns: TableColumns, sequence: str, column: str) -> bool:
-    """Whether the numbers increase by the same amount from row to row, in all sequences; jumps of a few are gaps."""
+    """Whether the numbers increase by the same amount from row to row, in all sequences; jumps of a few are gaps. Not
+    if every sequence has one row.
+    """
     order, same = together(columns, sequence)
+    if not same.any():
+        return False
     distances = np.diff(columns.numbers(column).to_numpy()[order])[same]
     return bool((np.abs(distances / np.median(distances) - 1) < UNEVEN).mean() > 0.9)
 

@@ -232,6 +232,11 @@ def base(kind: str, seed: int) -> pd.DataFrame:
     return clips(["a", "b", "c"] * 6, seed=seed) if kind == "clips" else pd.DataFrame(index=range(draw.integers(0, 30)))
 
 
+def test_a_table_of_one_row_is_refused_without_a_warning_of_numpy(tmp_path: Path):
+    table = pd.DataFrame({"label": ["a"], "clip": ["c"], "x": [1], "y": [2]})
+    assert "(label, clip, x, y) has no column that tells sequences apart" in refusal(saved(table, tmp_path / "t.csv"))
+
+
 @settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
 @given(st.data())
 def test_any_small_table_runs_or_gets_one_sentence(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject):
