@@ -58,14 +58,13 @@ def line_of(path: Path, keys: Sequence[Any]) -> int:
     return int(found.start_mark.line) + 1
 
 
-def parse_workload(name: str, block: Any, overrides: dict[str, Any]) -> Workload:
-    """Return the block of one workload with the dotted `overrides` applied."""
-    block = changed(name, block, overrides)
+def parse_workload(name: str, block: Any) -> Workload:
     parsed: Workload = parse(workload_type(name, block), block, name)
     return parsed
 
 
 def changed(name: str, block: Any, overrides: dict[str, Any]) -> Any:
+    """The block of a workload with the dotted `overrides`."""
     advice = "; write a name of its block, such as train.batch_size, or override it for other workloads only"
     return replaced(block, overrides, OPTIONAL, lambda unknown: f"{name} has no {unknown!r}{advice}")
 
@@ -105,7 +104,7 @@ def with_preset(params: Params, name: str, preset: str) -> Workload:
     if not overrides_of(params.presets, preset, name):
         return params.blocks[name]
     with prefixed(f"params.yaml: preset {preset}"):
-        return parse_workload(name, block_in_force(read_yaml(PARAMS), name, preset), {})
+        return parse_workload(name, block_in_force(read_yaml(PARAMS), name, preset))
 
 
 def block_in_force(raw: dict[str, Any], workload: str, preset: str) -> Any:
