@@ -61,11 +61,6 @@ def statuses(ready: Path) -> dict[str, str]:
     return {entry.info.run_name: entry.info.status for entry in runs_of(client_of(ready))}
 
 
-def publish(ready: Path, command: str, **extra: str) -> subprocess.Popen[str]:
-    module = {"sync": ("tandem.cli", "sync"), "open": ("tandem.tracking.publisher", "open")}[command]
-    return start(ready, sys.executable, "-m", *module, **extra)
-
-
 def start_training(project: Path, **extra: str) -> subprocess.Popen[str]:
     return start(project, sys.executable, "-m", "tandem.stage", "train", "tiny", "cpu", "0", **extra)
 

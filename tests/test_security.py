@@ -1,18 +1,13 @@
-"""What must not be executed, read or reached: the form's values, files that hold code, the servers' addresses."""
+"""What must not be executed or read: the form's values, files that hold code."""
 
-import json
 import os
 import re
-import signal
-import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
-from urllib.request import Request, urlopen
 
 import numpy as np
-import psutil
 import pytest
 from hypothesis import given, seed, settings
 from hypothesis import strategies as st
@@ -22,7 +17,7 @@ from tandem.data.packed import read_prepared_array
 from tandem.files import ROOT, sha256_file
 from tandem.params.reading import read_yaml
 from tests.data.test_inputs import COMMON, MANY, SEED, typical
-from tests.projects import TINY, dvc, environment, error_of, make_project, needs, run, wait_for
+from tests.projects import TINY, dvc, error_of, make_project, needs, run
 
 SECRET = "what nobody may see"
 ATTACKS = [
@@ -150,36 +145,3 @@ def test_an_array_of_pickled_objects_is_damaged_and_runs_nothing(tmp_path: Path,
         read_prepared_array(tmp_path, "test", "targets", {"sha256": {"test/targets.npy": sha256_file(array)}})
     assert not (tmp_path / "pwned").exists()
     saw(f"error: {refused.value}")
-
-
-# Servers. ------------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.long
-@pytest.mark.case(52)
-def test_every_socket_of_the_servers_is_on_loopback(ready: Path, tmp_path: Path, saw: Callable[[str], None]):
-    """make ui started; the addresses that its processes listen on; a page of another site calling the API"""
-    command = [sys.executable, "-m", "tandem.cli", "ui", "--prefect-port", "14200", "--mlflow-port", "15000"]
-    with (tmp_path / "ui.log").open("w") as log:
-        process = subprocess.Popen(
-            command, cwd=ready, env=environment(), stdout=log, stderr=log, start_new_session=True
-        )
-    try:
-        state = ready / ".tandem/ui.json"
-        wait_for(lambda: state.exists() or process.poll() is not None, 600, "make ui")
-        addresses = json.loads(state.read_text())
-        listening = {
-            found.laddr.ip
-            for each in psutil.Process(process.pid).children(recursive=True)
-            for found in each.net_connections()
-            if found.status == psutil.CONN_LISTEN
-        }
-        assert listening and listening <= {"127.0.0.1", "::1"}
-        for origin, may in (("http://evil.example", False), (addresses["prefect"], True)):
-            asking = {"Origin": origin, "Access-Control-Request-Method": "GET"}
-            with urlopen(Request(f"{addresses['prefect']}/api/health", headers=asking), timeout=60) as answer:
-                assert (answer.headers["Access-Control-Allow-Origin"] in ("*", origin)) == may
-        saw(f"listening on {', '.join(sorted(listening))} alone")
-    finally:
-        os.killpg(process.pid, signal.SIGINT)
-        process.wait(120)

@@ -123,10 +123,11 @@ def test_a_full_disk_and_a_read_only_one_are_named(small_disk: Path, saw: Callab
     with pytest.raises(OSError, match="No space left"), (small_disk / "filler").open("wb", buffering=0) as filler:
         while True:
             filler.write(b"x" * 4096)
-    full = about(diagnose(project), f"{project}/mlruns: ")
+    found = diagnose(project)
+    full = about(found, f"{project}/mlruns: ")
     saw(full["what"].replace(f"{small_disk}/", ""))
     assert full["status"] == "problem" and "No space left on device" in full["what"]
-    room = about(diagnose(project), "GiB are free on the disk of the project, ")
+    room = about(found, "GiB are free on the disk of the project, ")
     assert "; the project has " in room["what"] and room["fix"].startswith(f"du -xh --max-depth=2 {project} ")
     subprocess.run(["mount", "-o", "remount,ro", small_disk], check=True)
     read_only = about(diagnose(project), f"{project}/mlruns: ")

@@ -81,6 +81,23 @@ def test_ui_uses_the_projects_own_database_whatever_the_shell_has(project: Proje
     assert not (project.root / "team.db").exists()
 
 
+@pytest.mark.case(52)
+def test_every_socket_of_the_servers_is_on_loopback(project: Project, saw: Callable[[str], None]) -> None:
+    """make ui started; the addresses that its processes listen on; a page of another site calling the API"""
+    listening = {
+        found.laddr.ip
+        for each in psutil.Process(project.ui.pid).children(recursive=True)
+        for found in each.net_connections()
+        if found.status == psutil.CONN_LISTEN
+    }
+    assert listening and listening <= {"127.0.0.1", "::1"}
+    for origin, may in (("http://evil.example", False), (project.prefect, True)):
+        asking = {"Origin": origin, "Access-Control-Request-Method": "GET"}
+        answer = httpx.get(f"{project.prefect}/api/health", headers=asking)
+        assert (answer.headers.get("Access-Control-Allow-Origin") in ("*", origin)) == may
+    saw(f"listening on {', '.join(sorted(listening))} alone")
+
+
 def running_flow(project: Project, flow: str, **fields: Any) -> dict[str, Any]:
     """A flow run in the state Running, as another project that uses the same server has it."""
     flow_id = project.api("POST", "/flows/", {"name": flow})["id"]

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from tandem.tracking import store
-from tests.projects import TINY, at_once, make_project, python, run, shell, unpublished, wait_until_published
-from tests.recording import RECORD, publish, record, said_of_tracking, statuses
+from tests.projects import TINY, at_once, make_project, python, run, shell, start, unpublished, wait_until_published
+from tests.recording import RECORD, record, said_of_tracking, statuses
 
 mlflow = pytest.importorskip("mlflow")
 
@@ -42,7 +42,8 @@ def test_a_kill_while_the_schema_is_made_leaves_a_store_that_opens(project: Path
     saw("nothing: the next one makes the tables, and sends the record")
     for num_bytes in (1, 200_000, 500_000):
         new.unlink(missing_ok=True)
-        making = publish(project, "open", PYTHONPATH=str(killed_at(new, num_bytes, project)))
+        command = (sys.executable, "-m", "tandem.tracking.publisher", "open")
+        making = start(project, *command, PYTHONPATH=str(killed_at(new, num_bytes, project)))
         output = making.communicate()[0]
         assert making.returncode == -signal.SIGKILL, output
         assert new.stat().st_size >= num_bytes
