@@ -29,7 +29,7 @@ from tandem.report.outcomes import outcomes
 from tandem.runs import schemas
 from tandem.runs.inputs import other_parameters
 from tandem.runs.run import Run, open_folder, seeds_in
-from tandem.runs.schemas import BaselineRecord, EvaluationTiming, ScoreRecord, TaskRecord
+from tandem.runs.schemas import BaselineRecord, EvaluationTiming, ScoreRecord
 from tandem.tasks import Evaluation, Fitted, Task, check_evaluation
 from tandem.tasks.groups import name_groups
 from tandem.tracking.headline import BASELINE_TAG
@@ -186,7 +186,7 @@ def write_files(
         "metrics": result.metrics,
         "weights": context.block.evaluate.weights,
         "evaluate": literal(context.block.evaluate),
-        "task": TaskRecord(**context.block.task_attributes.recorded),  # type: ignore[typeddict-item]
+        "task": context.block.task_attributes.recorded,
         "sentence": "; ".join(filter(None, (result.sentence, own.sentence))),
         "train_sha256": files.digest(trained.train),
         "files": {path.name: files.sha256_file(path) for path in tables},

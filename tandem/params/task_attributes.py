@@ -13,7 +13,7 @@ from typing import Any, Literal
 from pydantic import StrictBool, StrictStr
 
 from tandem.files import ROOT, relative
-from tandem.params.parsing import parse
+from tandem.params.parsing import literal, parse
 from tandem.parts import Component, Section, built_in, read_component
 
 BASE = "tandem.tasks.Task"
@@ -44,8 +44,7 @@ class TaskAttributes(Section):
     @property
     def recorded(self) -> dict[str, Any]:
         """The attributes that score.json records."""
-        found = {name: getattr(self, name) for name in RECORDED}
-        return {name: list(value) if isinstance(value, tuple) else value for name, value in found.items()}
+        return {name: literal(getattr(self, name)) for name in RECORDED}
 
 
 @cache

@@ -98,16 +98,6 @@ class TimingRecord(TypedDict):
 
 
 @with_config(STRICT)
-class TaskRecord(TypedDict):
-    """What comparing and drawing need to know of the task: attributes of tandem/params/task_attributes.py."""
-
-    paired: str
-    charts: list[str]
-    zero: str
-    baselines: dict[str, str]
-
-
-@with_config(STRICT)
 class ScoreRecord(TypedDict):
     schema: Literal[2]
     score_name: str
@@ -115,7 +105,7 @@ class ScoreRecord(TypedDict):
     own_metrics: NotRequired[dict[str, bool]]  # those of the workload's own -> whether higher is better
     weights: str  # best or last
     evaluate: NotRequired[dict[str, Any]]  # the section of the workload's block in force
-    task: NotRequired[TaskRecord]
+    task: NotRequired[dict[str, Any]]  # what comparing and drawing need: RECORDED of tandem/params/task_attributes.py
     sentence: NotRequired[str]
     train_sha256: str  # of the train.json whose weights were evaluated
     files: dict[str, str]
