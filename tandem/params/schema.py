@@ -503,20 +503,14 @@ def defaults_of(kind: Any) -> dict[str, Any]:
     return {each.name: literal(each.default) for each in fields(kind) if each.default is not MISSING}
 
 
-# The dotted names of these keys in a block.
-TYPES_OF_SECTIONS = (
-    ("preprocess", SequenceTable),
-    ("preprocess", Series),
-    ("train", Train),
-    ("train.augment", Augment),
-)
-OPTIONAL = {f"{section}.{key}" for section, kind in TYPES_OF_SECTIONS for key in defaults_of(kind)}
-
-
 def with_defaults(parameters: Mapping[str, Any]) -> dict[str, Any]:
     """Return the dotted parameters of a block (see `flatten`) with the defaults of the keys that it leaves out."""
     source = Series if parameters.get("preprocess.source") == "series" else SequenceTable
     return {**flatten({"preprocess": defaults_of(source), "train": defaults_of(Train)}), **parameters}
+
+
+# The dotted names of the keys that a block may leave out.
+OPTIONAL = {"train.augment"}.union(*(with_defaults({"preprocess.source": name}) for name in ("sequences", "series")))
 
 
 class Params(BaseModel):
