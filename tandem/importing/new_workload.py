@@ -197,7 +197,8 @@ def make_plan(options: Namespace, scratch: Path) -> WorkloadPlan:
         comment = "the table's own column `split`, which decides"
         block = re.sub(r"^( +split: .*)", rf"\1 # {comment}", block, flags=re.MULTILINE)
     try:
-        workload = loading.parse_block(name, from_yaml(block)[name])
+        with parsing.prefixed("params.yaml"):
+            workload = loading.parse_workload(name, from_yaml(block)[name])
     except ValueError as error:  # an option's value: those that Tandem chooses are valid
         raise WrongArgument(str(error)) from None
     what = "; ".join(f"{key} {value}" for key, value, _ in found.notes)

@@ -69,9 +69,6 @@ def changed(name: str, block: Any, overrides: dict[str, Any]) -> Any:
     return replaced(block, overrides, OPTIONAL, lambda unknown: f"{name} has no {unknown!r}{advice}")
 
 
-parse_block = prefixed("params.yaml")(parse_workload)
-
-
 @cache
 def load_params(path: Path = PARAMS) -> Params:
     return parse_params(read_yaml(path), path)

@@ -14,7 +14,7 @@ from tandem.comparing import published
 from tandem.data import own_source, write_arrays
 from tandem.data.arrays import PreparedSequences
 from tandem.files import ROOT, raw_dir, read_json
-from tandem.params.loading import parse_block
+from tandem.params.loading import parse_workload
 from tandem.params.parsing import literal
 from tandem.params.reading import read_yaml
 from tandem.params.schema import OwnSource
@@ -152,7 +152,7 @@ def params(**changes: float) -> OwnSource:
     """The workload's `preprocess` with these values."""
     block = read_yaml(ROOT / "params.yaml")["rally"]
     block["preprocess"] |= {**PARAMETERS, **SIZES, **changes}
-    return parse_block("rally", block).preprocess
+    return parse_workload("rally", block).preprocess
 
 
 def prepared(**changes: float) -> PreparedSequences:
@@ -214,7 +214,7 @@ def test_a_rally_that_is_never_seen_is_named() -> None:
 def test_the_prepared_data_is_the_published() -> None:
     """docs/published.json has the digests of the arrays, which other versions of numpy may round otherwise."""
     published = read_json(ROOT / "docs/published.json")["workloads"]["rally"]
-    block = parse_block("rally", read_yaml(ROOT / "params.yaml")["rally"])
+    block = parse_workload("rally", read_yaml(ROOT / "params.yaml")["rally"])
     found = own_source.prepare(block.preprocess, raw_dir("rally"), "class per step")
     with TemporaryDirectory() as folder:
         digests = write_arrays(Path(folder), found)
@@ -224,7 +224,7 @@ def test_the_prepared_data_is_the_published() -> None:
 def test_a_record_of_the_time_when_it_was_built_in_is_still_comparable() -> None:
     """Its block has other keys of `preprocess`, and the same data."""
     [entry, *_] = read_json(ROOT / "docs/published.json")["workloads"]["rally"]
-    block = literal(parse_block("rally", read_yaml(ROOT / "params.yaml")["rally"]))
+    block = literal(parse_workload("rally", read_yaml(ROOT / "params.yaml")["rally"]))
     assert entry["block"]["preprocess"]["source"] == "rally"
     data = {**entry["digests"]["data"], "prepared": {"train/ids.npy": "0"}}
     other = {**entry, "block": block, "digests": {**entry["digests"], "data": data}}

@@ -16,7 +16,7 @@ from tandem.data.arrays import PreparedSequences
 from tandem.data.own_source import prepare
 from tandem.data.splits import SPLITS
 from tandem.files import ROOT
-from tandem.params.loading import parse_block, parse_params
+from tandem.params.loading import parse_params, parse_workload
 from tandem.params.parsing import literal
 from tandem.params.reading import read_yaml
 from tandem.runs import schemas
@@ -241,7 +241,7 @@ def own_params(folder: Path, monkeypatch: pytest.MonkeyPatch, source: str, **cha
     monkeypatch.setattr("tandem.parts.workload_dir", lambda workload: own)
     block = read_yaml_text(TINY)["tiny"]
     block["preprocess"] = {"source": "source.py:read", "split": {"train": 0.6, "val": 0.2, "test": 0.2}, **changes}
-    found = parse_block("tiny", block).preprocess
+    found = parse_workload("tiny", block).preprocess
     monkeypatch.syspath_prepend(str(folder))
     object.__setattr__(found.component, "module", f"{package}.source")
     return found
@@ -348,7 +348,7 @@ def test_its_block_is_written_and_read_again():
     raw = read_yaml(ROOT / "params.yaml")
     own = next(name for name in raw["workloads"] if ":" in raw[name]["preprocess"]["source"])
     written = literal(parse_params(raw).blocks[own])
-    assert literal(parse_block(own, json.loads(json.dumps(written)))) == written
+    assert literal(parse_workload(own, json.loads(json.dumps(written)))) == written
 
 
 def test_the_examples_of_the_documentation(tmp_path: Path):

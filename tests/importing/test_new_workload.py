@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from tandem.command import CommandError
 from tandem.files import sha256_file
 from tandem.importing import params_block, recipe
-from tandem.params.loading import parse_block
+from tandem.params.loading import parse_workload
 from tandem.params.schema import MODELS
 from tests.own_tables import LABELS, chosen, clips, parsed, planned, refusal, saved, series
 from tests.projects import (
@@ -72,7 +72,7 @@ def test_the_block_in_the_readme_is_valid():
     text = (ROOT / "workloads/README.md").read_text(encoding="utf-8")
     shown = re.search(r"^    mine:\n(    .*\n)+", text, re.MULTILINE)
     assert shown
-    parse_block("mine", params_block.from_yaml(shown[0])["mine"])
+    parse_workload("mine", params_block.from_yaml(shown[0])["mine"])
 
 
 def test_a_table_of_events_becomes_detect(tmp_path: Path):
@@ -266,7 +266,7 @@ def test_any_small_table_runs_or_gets_one_sentence(tmp_path_factory: pytest.Temp
         )  # no word of a library
         return
     assert all(plan.summary["num_per_split"].values())
-    parse_block("mine", params_block.from_yaml(plan.block)["mine"])
+    parse_workload("mine", params_block.from_yaml(plan.block)["mine"])
 
 
 @pytest.mark.parametrize("task", MODELS)

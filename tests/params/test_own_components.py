@@ -13,7 +13,7 @@ from flows.plan import form_schema
 from stages.hardware import check_network
 from tandem.closure import check_imports
 from tandem.files import ROOT
-from tandem.params.loading import applicable, changed, load_params, parse_block
+from tandem.params.loading import applicable, changed, load_params, parse_workload
 from tandem.params.reading import read_yaml
 from tandem.params.schema import Params
 from tests.projects import MODEL, TINY
@@ -203,7 +203,7 @@ def test_two_components_that_do_not_go_together_are_named(folder: Path, changes:
 def test_a_preset_leaves_out_what_a_loop_does_itself(folder: Path):
     preset = {"train.grad_accum_steps": 2, "train.precision": "bf16", "train.step": "graph"}
     block = read_yaml(folder.parents[1] / "params.yaml")["tiny"]
-    train = parse_block("tiny", changed("tiny", block, applicable(block, preset))).train
+    train = parse_workload("tiny", changed("tiny", block, applicable(block, preset))).train
     assert (train.grad_accum_steps, train.precision, train.step) == (1, "bf16", "eager")
 
 

@@ -16,8 +16,8 @@ from tandem.params.loading import (
     choose_preset,
     load_params,
     overrides_of,
-    parse_block,
     parse_params,
+    parse_workload,
 )
 from tandem.params.parsing import literal
 from tandem.params.reading import read_yaml
@@ -110,7 +110,7 @@ def test_no_value_is_converted_from_another_type(workload: str):
                 section = section[key]
             section[last] = other
             with pytest.raises(ValueError):
-                parse_block(workload, changed)
+                parse_workload(workload, changed)
 
 
 @pytest.mark.parametrize(
@@ -140,12 +140,12 @@ def keys_that_a_suggestion_adds(workload: str, block: dict[str, Any]) -> set[str
             section = section[parent]
         del section[key]
         try:
-            parse_block(workload, changed)
+            parse_workload(workload, changed)
         except ValueError as error:
             place = ".".join([workload, *parents])
             if line := re.fullmatch(rf".* lacks {key}; add `(.*)` to {place}", str(error)):
                 section |= YAML(typ="safe").load(line[1])
-                parse_block(workload, changed)
+                parse_workload(workload, changed)
                 suggested.add(key)
     return suggested
 
@@ -181,7 +181,7 @@ def test_a_key_that_is_left_out_has_its_default_in_the_record_and_for_a_preset(t
     path, preset = tmp_path / "params.yaml", "{big: {all: {train.schedule: cosine, train.augment.shift: 0.2}}}"
     path.write_text(short.replace(augment, "").replace("presets: {}", f"presets: {preset}"))
     block = block_in_force(read_yaml(path), "tiny", "big")
-    train = parse_block("tiny", block).train
+    train = parse_workload("tiny", block).train
     assert (train.schedule, train.augment.shift, train.augment.mix) == ("cosine", 0.2, 0.0)
     path.write_text(short.replace("presets: {}", "presets: {big: {all: {train.schedul: cosine}}}"))
     with pytest.raises(ValueError, match="presets.big: tiny has no 'train.schedul'"):
@@ -208,7 +208,7 @@ def test_a_setting_that_contradicts_the_task_is_refused():
         ("rally", {"preprocess.missed": 0.95}, "preprocess.missed is 0.95; it must be a number of at least 0"),
     ):
         with pytest.raises(ValueError, match=words):
-            parse_block(workload, changed(workload, raw[workload], override))
+            parse_workload(workload, changed(workload, raw[workload], override))
 
 
 def test_a_workloads_own_preset_wins_over_all():
