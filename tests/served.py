@@ -196,9 +196,9 @@ class Project:
     def api(self, method: str, path: str, body: Any = None) -> Any:
         return call(f"{self.prefect}/api{path}", method, body)
 
-    def latest(self, flow: str) -> dict[str, Any]:
-        """The flow's newest run that has started. The listing itself is what later fastapi releases break."""
-        body = {"flows": {"name": {"any_": [flow]}}, "sort": "START_TIME_DESC", "limit": 50}
+    def latest(self) -> dict[str, Any]:
+        """The newest run of the pipeline that has started. The listing itself is what later fastapi releases break."""
+        body = {"flows": {"name": {"any_": ["pipeline"]}}, "sort": "START_TIME_DESC", "limit": 50}
         return next(run for run in self.api("POST", "/flow_runs/filter", body) if run["start_time"])
 
     def children(self, run: dict[str, Any]) -> dict[str, dict[str, Any]]:

@@ -136,7 +136,7 @@ def test_packages_that_the_core_does_not_need_can_be_removed(tmp_path: Path):
     for name in REMOVABLE:
         path = project / "tandem" / name
         shutil.rmtree(path) if path.is_dir() else path.unlink()
-    reproduce(project, publishes=False)
+    reproduce(project)
     assert "fitted_accuracy" not in (project / run_path("score.json")).read_text()
     shutil.copy(ROOT / "params.yaml", project)
     copy_workload_code(project)

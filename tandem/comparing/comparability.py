@@ -187,7 +187,7 @@ def conditions_of(run: Run, label: str) -> Iterator[str]:
 # Sides in words.
 
 
-def hardware_and_settings(run: Run, threads: int | None = None) -> str:
+def hardware_and_settings(run: Run, threads: int | None) -> str:
     """Return e.g. `cuda: NVIDIA H100, cuDNN's GRU, 1 process` or `cpu: AMD EPYC 9654, 16 threads, Tandem's GRU`.
 
     `threads`: the timed number of threads, if it differs from the training's.

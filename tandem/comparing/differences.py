@@ -227,7 +227,7 @@ def measured_scores(paired: str, side: Mapping[int, Rows], score_name: str) -> d
     return {seed: measure.score(own) for seed, own in zip(side, measure.read(list(side.values())), strict=True)}
 
 
-def measure_of(paired: str, score_name: str = "score") -> Measure:
+def measure_of(paired: str, score_name: str) -> Measure:
     if paired not in MEASURES:
         raise ValueError(f"there is no test for the scores {paired!r}; accepted: {', '.join(MEASURES)}")
     measure = MACRO_F1 if (paired, score_name) == ("correct", "macro_f1") else MEASURES[paired]

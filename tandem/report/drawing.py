@@ -112,7 +112,7 @@ def rendered(figure: Figure, **options: Any) -> bytes:
     return file.getvalue()
 
 
-def plain(text: Any, limit: int = 80) -> str:
+def plain(text: Any, limit: int) -> str:
     """Return `text` on one line of at most `limit` characters. `$` is escaped: matplotlib would read a formula."""
     line = " ".join(str(text).split())
     return (line if len(line) <= limit else line[: limit - 1] + "…").replace("$", r"\$")

@@ -94,7 +94,7 @@ def energy_sentence(found: dict[str, float | None], missing_reasons: dict[str, s
     return f"energy is not measured: {missing_reasons['train_joules']}"
 
 
-def device_sentence(kind: str, when: str, result: dict[str, Any], num_workers: int = 1) -> str:
+def device_sentence(kind: str, when: str, result: dict[str, Any], num_workers: int) -> str:
     """Return a sentence on which device the training ran and how the device was used. `when`: `all 12 epochs`."""
     measured = {
         "{:,.0f} kernels per step on the GPU": result["num_kernels"],

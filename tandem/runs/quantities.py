@@ -119,7 +119,7 @@ def epoch_metrics(history: dict[str, Any], timing: dict[str, Any]) -> dict[str, 
     }
 
 
-def summarize(timings: list[dict[str, Any]], first_epoch: int = 1) -> dict[str, Any]:
+def summarize(timings: list[dict[str, Any]], first_epoch: int) -> dict[str, Any]:
     """Summarize the epochs' measurements: medians after warm-up, peaks and means over all epochs.
 
     Epochs before `first_epoch` were trained by another number of workers and count only in `train_seconds`. A value

@@ -303,8 +303,8 @@ def publish_waiting() -> list[str]:
     return [sentence(problem) for folder in waiting if (problem := Publication(folder, client).publish())]
 
 
-def publish_until_idle(dvc_process: Any = None) -> None:
-    """Publish until `dvc_process` (psutil.Process) has ended; without it, until no stage has run for IDLE_SECONDS.
+def publish_until_idle(dvc_process: Any) -> None:
+    """Publish until `dvc_process` (psutil.Process) has ended; if it is None, until no stage has run for IDLE_SECONDS.
 
     Ends only when it has tried to publish every directory after its stage had ended.
     """

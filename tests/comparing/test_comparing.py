@@ -335,12 +335,12 @@ def test_the_margin_is_twice_the_spread_over_five_seeds_or_none():
     assert margin_of_seeds(scores[:4]) is margin_of_seeds() is margin_of_seeds([0.9] * 5) is None
 
 
-def forecasts(errors: Any, horizon: int = 2) -> list[dict[str, Any]]:
+def forecasts(errors: Any) -> list[dict[str, Any]]:
     """`errors`: one per window, the same at each of its steps."""
     return [
         {"time": f"t{window:05}", "step_ahead": step + 1, "last": 1.0, "actual": 100.0, "predicted": 100.0 + error}
         for window, error in enumerate(errors)
-        for step in range(horizon)
+        for step in range(2)
     ]
 
 

@@ -74,7 +74,7 @@ def with_source(folder: Path, params: str = OWN, source: str = TABLE) -> Path:
 def test_its_files_are_code_of_preprocess_alone_and_it_is_recorded_and_verified(tmp_path: Path):
     """From DVC to MLflow's records and `tandem verify`."""
     project = with_source(tmp_path / "project")
-    reproduce(project, publishes=False)
+    reproduce(project)
     source, helper = (project / f"workloads/tiny/{name}.py" for name in ("source", "helper"))
     for name in ("README.md", "other.py"):
         (project / "workloads/tiny" / name).write_text("'''Nothing of it is used.'''\n")
@@ -161,7 +161,7 @@ def test_a_series_for_forecast_is_trained_scored_in_its_targets_unit_and_predict
     project = with_source(tmp_path / "project", FORECAST, SERIES)
     (project / "workloads/tiny/metrics.py").write_text(LEVELS)
     commit(project)
-    reproduce(project, publishes=False)
+    reproduce(project)
     score = read_record(project, "score.json")
     metrics = score["metrics"]
     assert score["score_name"] == "skill" and metrics["own_mae"] == pytest.approx(metrics["mae"], rel=1e-6)
@@ -374,7 +374,7 @@ def test_the_examples_of_the_documentation(tmp_path: Path):
         name = project / f"workloads/clips/data/{'ab'[number % 2]}-{number}.csv"
         pd.DataFrame({"time": np.arange(8), "x": x, "y": x + number}).to_csv(name, index=False)
     commit(project)
-    reproduce(project, "pulses", publishes=False)
+    reproduce(project, "pulses")
     stage(project, "preprocess", "clips")
     assert json.loads((project / "data/prepared/clips/summary.json").read_text())["classes"] == ["a", "b"]
     score = read_record(project, "score.json", "pulses")

@@ -118,7 +118,7 @@ def test_a_start_of_ui_leaves_the_flow_runs_of_other_projects_alone(project: Pro
 def test_pipeline_links_children_and_shows_their_results(project: Project) -> None:
     result = project.run_flow(force=True)
     assert result.returncode == 0, result.stdout + result.stderr
-    run = project.latest("pipeline")
+    run = project.latest()
     assert run["state"]["message"] == "sign 0.8750 on cpu; 3 ran"
     assert run["parameters"]["force"] is True
     children = project.children(run)
@@ -192,7 +192,7 @@ def test_a_device_that_is_not_here_is_rejected_before_dvc_starts(
     before = on_disk()
     result = project.run_flow(devices=["cuda"])
     assert result.returncode == 1 and f"Failed: {sentence}" in result.stdout, result.stdout
-    assert not project.children(project.latest("pipeline")) and on_disk() == before
+    assert not project.children(project.latest()) and on_disk() == before
     params = project.root / "params.yaml"
     text = params.read_text()
     try:
@@ -211,7 +211,7 @@ def test_an_override_is_an_experiment_and_leaves_the_workspace_alone(project: Pr
     result = project.run_flow(overrides={"sign.train.epochs": 7}, devices=["cpu"])
     assert result.returncode == 0, result.stdout + result.stderr
     assert (project.root / "params.yaml").read_bytes() == before
-    run = project.latest("pipeline")
+    run = project.latest()
     assert run["parameters"]["overrides"] == {"sign.train.epochs": 7}
     assert set(project.children(run)) == {"hardware", "train@sign-cpu", "compare"}
     page = project.artifacts(run)["results"]["data"]
@@ -233,7 +233,7 @@ def test_the_log_of_an_experiment_whose_training_fails_has_each_error_once(proje
     finally:
         git(project.root, "rm", "-q", "behave.json")
         commit(project.root)
-    log = project.logs(project.latest("pipeline"))
+    log = project.logs(project.latest())
     assert failed.returncode == 1 and log.count("ERROR: failed to reproduce 'train@sign-auto'") == 1, log
 
 
@@ -252,7 +252,7 @@ def test_a_killed_stage_is_shown_crashed(project: Project, saw: Callable[[str], 
         project.stage_process().kill()
         output, _ = process.communicate(timeout=600)
     assert process.returncode == 1, output
-    run = project.latest("pipeline")
+    run = project.latest()
     killed = "killed by SIGKILL (by `kill -9`, or by the kernel because memory ran out)"
     assert run["state"]["message"] == f"train@sign-auto: {killed}"
     child = project.children(run)["train@sign-auto"]["state"]
@@ -264,7 +264,7 @@ def test_a_killed_stage_is_shown_crashed(project: Project, saw: Callable[[str], 
         [dvc_process] = processes(project.root, "flows.dvc_run")
         dvc_process.kill()
         output, _ = process.communicate(timeout=600)
-    run = project.latest("pipeline")
+    run = project.latest()
     assert (run["state"]["type"], run["state"]["message"]) == ("FAILED", "DVC was killed by SIGKILL")
     child = project.children(run)["train@sign-auto"]["state"]
     assert (child["type"], child["message"]) == ("CRASHED", "DVC was killed by SIGKILL")
@@ -308,13 +308,13 @@ def test_cancelling_a_stage_ends_it_and_the_pipeline_says_so(project: Project, s
     project.behave(train={"sleep": STAGE_SECONDS})
     with project.start_flow(force=True) as process:
         project.stage_process()
-        run = project.latest("pipeline")
+        run = project.latest()
         child = wait_for(lambda: project.children(run).get("train@sign-auto"), what="the stage's flow run")
         project.cancel(child)
         output, _ = process.communicate(timeout=600)
     assert process.returncode == 1 and "Traceback" not in output, output
     assert not project.left_running()
-    run = project.latest("pipeline")
+    run = project.latest()
     message = f"train@sign-auto was cancelled; {resume()}"
     assert (run["state"]["type"], run["state"]["message"]) == ("CANCELLED", message)
     saw(message)
@@ -343,7 +343,7 @@ def test_a_killed_flow_ends_its_stages_and_the_next_run_shows_it_crashed(
     saw(f"Crashed: {child['message']}")
     # And the next run fails with the stage's own message.
     assert result.returncode == 1 and "Traceback" not in result.stdout + result.stderr
-    run = project.latest("pipeline")
+    run = project.latest()
     message = "sign: the loss is not a number"
     assert (run["state"]["type"], run["state"]["message"]) == ("FAILED", f"train@sign-auto: {message}")
     child = project.children(run)["train@sign-auto"]["state"]
@@ -383,7 +383,7 @@ def test_a_second_pipeline_waits_for_the_first_and_shows_what_dvc_did_not_run(
             second.communicate(timeout=600)
         assert (first.wait(600), second.returncode) == (0, 0)
         first.communicate()
-    states = project.task_states(project.latest("pipeline"))
+    states = project.task_states(project.latest())
     assert states == {"hardware": "Completed", "train@sign-auto": "Cached", "compare": "Cached"}
 
 

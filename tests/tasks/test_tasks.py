@@ -64,7 +64,7 @@ def with_task(project: Path, code: str = CLOSENESS) -> Path:
 
 def test_a_task_from_scratch_is_trained_compared_drawn_and_applied_to_a_new_table(tmp_path: Path):
     project = with_task(make_project(tmp_path / "project", UNSMOOTHED.replace("seeds: [0]", "seeds: [0, 1]")))
-    reproduce(project, publishes=False)
+    reproduce(project)
     score = read_record(project, "score.json")
     assert score["score_name"] == "closeness" and score["task"]["paired"] == "scores"
     rows = pd.read_csv(project / run_path("predictions.csv"))

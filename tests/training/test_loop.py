@@ -183,7 +183,7 @@ def project(prepared: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     assert (EXAMPLES / "plain_torch/loop.py").read_text() in (ROOT / "docs/components.md").read_text()
     shutil.copy(EXAMPLES / "plain_torch/loop.py", project / "workloads/tiny/loop.py")
     commit(project)
-    reproduce(project, publishes=False)
+    reproduce(project)
     commit(project)
     return project
 
