@@ -5,6 +5,7 @@ results/hardware/code/ for every stage and workload. dvc.yaml depends on these f
 name depends on the same fingerprints, so the imports are the only declaration of code dependencies.
 
 A fingerprint covers what the code does: comments, docstrings, layout and the messages of exceptions do not affect it.
+Code of a workload may read files beside it, so these belong to each of its modules.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import ast
 import hashlib
 import json
 import os
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from importlib.util import find_spec
@@ -43,6 +45,8 @@ UNUSED_BY_STAGE: Mapping[str, Sequence[str]] = {"baseline": ("model",)}
 # Directories with code, and those whose code others import.
 PLACES = ("stages", "tandem", "workloads")
 ROOTS = ("tandem", "workloads")
+# Files beside a workload's code that it may read: no code, document, hidden file or copy of an editor.
+BESIDE = r"[^.#].*(?<!\.py)(?<!\.md)(?<!~)"
 # Cache of {sha256 of a file: its fingerprint and imports}: parsing everything takes a third of a second.
 CACHE = STATE / "fingerprints.json"
 
@@ -104,7 +108,7 @@ class Code:
     """
 
     def __init__(self) -> None:
-        # module -> its file and its templates, e.g. report.py and report.html.j2
+        # module -> its file and those that it reads, e.g. report.py and report.html.j2
         self.files: dict[str, list[str]] = {}
         for folder, _, names in chain.from_iterable(os.walk(ROOT / name) for name in PLACES):
             package = os.path.relpath(folder, ROOT).replace(os.sep, ".")
@@ -113,6 +117,10 @@ class Code:
                 if ending in ("py", "html.j2"):
                     module = package if name == "__init__.py" else f"{package}.{stem}"
                     self.files.setdefault(module, []).insert(0 if ending == "py" else 1, f"{folder}/{name}")
+            if re.fullmatch(r"workloads\.[^.]+", package):
+                beside = [f"{folder}/{name}" for name in sorted(names) if re.fullmatch(BESIDE, name)]
+                for module, own in self.files.items():
+                    own += beside if module.rpartition(".")[0] == package else []
         self.read: dict[str, tuple[dict[str, str], list[tuple[str, str]]]] = {}
         self.own = sha256_file(Path(__file__))
         self.kept: dict[str, Any] = {}
@@ -124,9 +132,9 @@ class Code:
             pass  # `save` writes a new cache
 
     def about(self, module: str) -> tuple[dict[str, str], list[tuple[str, str]]]:
-        """Returns ({file: fingerprint}, (package, name) of every import) of a module and its templates."""
+        """Returns ({file: fingerprint}, (package, name) of every import) of a module and the files that it reads."""
         if module not in self.read:
-            source, *templates = self.files[module]
+            source, *others = self.files[module]
             package = module.rpartition(".")[0]
             key = f"{package} {sha256_file(Path(source))}"  # the package, because imports may be relative
             if key not in self.kept:
@@ -134,7 +142,7 @@ class Code:
                 self.kept[key] = [fingerprint(tree), sorted(set(imports_of(tree, package)))]
                 self.is_changed = True
             own, imports = self.kept[key]
-            digests = {source: own} | {template: sha256_file(Path(template)) for template in templates}
+            digests = {source: own} | {other: sha256_file(Path(other)) for other in others}
             self.read[module] = {os.path.relpath(file, ROOT): found for file, found in digests.items()}, imports
         return self.read[module]
 

@@ -104,6 +104,24 @@ def test_an_edit_makes_stale_what_runs_through_it(
     assert {stage for stage in after if after[stage] != before[stage]} == stale
 
 
+def test_files_beside_a_workloads_code_belong_to_it(project: Path, before: dict[str, dict[str, str]]):
+    """A task once read its class weights from a file, and other weights trained nothing."""
+    folder = project / "workloads/rally"
+    written = [folder / name for name in ("weights.json", "README.md", "metrics.py~", ".weights.swp", "data/more.json")]
+    for path in written:
+        path.parent.mkdir(exist_ok=True)
+        path.write_text("[1, 2]")
+    now = codes()
+    assert {file for found in now.values() for file in found} - {
+        file for found in before.values() for file in found
+    } == {"workloads/rally/weights.json"}
+    assert {name for name, found in now.items() if found != before[name]} == {"preprocess@rally", "evaluate@rally"}
+    (folder / "weights.json").write_text("[1, 3]")
+    assert codes()["evaluate@rally"] != now["evaluate@rally"]
+    for path in written:
+        path.unlink()
+
+
 def test_dvc_runs_what_an_edit_made_stale(trained: Path, tmp_path: Path):
     project = copy_of(trained, tmp_path / "project")
     unused, used = project / "tandem/models/transformer.py", project / "tandem/models/gru.py"

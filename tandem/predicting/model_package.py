@@ -98,10 +98,10 @@ def mlmodel_content(package: str, columns: list[str], outputs: pd.DataFrame) -> 
 
 
 def needed_files(workload: str, params: Workload) -> list[Path]:
-    """The files that the predictor of a workload imports, the network's and the task's among them."""
+    """The files that the predictor of a workload imports or reads, the network's and the task's among them."""
     code = Code()
     named = modules_of(workload, params) | {"source": ("tandem.data",)}  # predicting needs no source
-    return sorted(Path(code.files[module][0]) for module in imported_modules([PREDICTOR], named, code))
+    return sorted({Path(file) for module in imported_modules([PREDICTOR], named, code) for file in code.files[module]})
 
 
 def write_package(folder: Path, sources: list[Path]) -> str:
@@ -110,7 +110,8 @@ def write_package(folder: Path, sources: list[Path]) -> str:
     digests = {path: hashlib.sha256(content).hexdigest() for path, content in contents.items()}
     package = f"tandem_{hashlib.sha256(json.dumps(digests).encode()).hexdigest()[:8]}"
     for path, content in contents.items():
-        files.write_bytes(folder / package / path, with_own_imports(content, package), is_durable=False)
+        own = with_own_imports(content, package) if path.endswith(".py") else content
+        files.write_bytes(folder / package / path, own, is_durable=False)
     files.write_text(folder / package / "__init__.py", LOADER)
     return package
 
