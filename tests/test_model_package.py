@@ -61,8 +61,10 @@ def test_two_versions_of_the_code_predict_in_one_process_without_this_project(tr
     pytest.importorskip("mlflow")
     project = copy_of(trained, tmp_path / "project")
     uris, expected = [uri_of(project)], [predicted_here(project, tmp_path / "expected0.csv")]
-    for name, content in (("net", NET), ("helper", HELPER), ("task", CLOSENESS)):
+    reads = "\nfrom pathlib import Path\n\nSCALE = float(Path(__file__).with_name('scale.txt').read_text())\n"
+    for name, content in (("net", NET), ("helper", HELPER + reads), ("task", CLOSENESS)):
         (project / f"workloads/tiny/{name}.py").write_text(content)
+    (project / "workloads/tiny/scale.txt").write_text("1.5")
     params = OWN.replace("task: classify", "task: task.py:Task")
     (project / "params.yaml").write_text(params.replace("label_smoothing: 0.1", "label_smoothing: 0.0"))
     commit(project)
