@@ -80,6 +80,8 @@ def main(options: Namespace) -> Result:
     stages = {event.stage: event for event in events if event.stage}
     failures = [event.reason for event in events if event.outcome == "failed"]
     rows, table = results(workloads) if status == DONE else ([], [])
+    if rows and "compare" not in stages and any("@" in word for word in options.more):
+        table.append("  these are the results of the last `compare`; `tandem repro` compares again")
     if failures and failures[0].endswith(": interrupted"):
         status = INTERRUPTED
     document = {

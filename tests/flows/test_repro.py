@@ -67,6 +67,8 @@ def test_repro_prints_a_line_per_stage_and_keeps_the_rest_in_a_log(project: Proj
     verbose = project.run("-m", "tandem.cli", "repro", "--force", "--verbose").stdout
     assert "Running stage 'train@sign-auto'" in verbose and "\ncompare says hello\n" in verbose
     assert "0.8750" in verbose
+    one = project.run("-m", "tandem.cli", "repro", "train@sign-auto").stdout
+    assert "these are the results of the last `compare`" in one and "of the last" not in result.stdout
     project.behave(hardware={"fail": "no such device"})
     result = project.run("-m", "tandem.cli", "repro")
     assert result.returncode == 1 and "error: no such device" in log.read_text()
