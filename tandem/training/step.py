@@ -133,8 +133,6 @@ class Step:
         """
         other = copy.copy(self)
         other.executor = Executor(execution, may_fall_back=False)
-        if self.graphs and other.graphs:
-            other.graphs.pool = self.graphs.pool  # one step runs at a time, so they can use the same memory
         other.scaler = other.new_scaler()
         return other
 

@@ -15,7 +15,7 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
-from tandem.devices.graphs import Graphs
+from tandem.devices.graphs import NUM_WARMUPS, Graphs
 from tandem.params.schema import Train
 from tandem.tasks import classify
 from tandem.training import auto
@@ -115,6 +115,34 @@ def test_a_capture_that_fails_leaves_an_eager_training_with_the_same_dropout_and
     assert_close(found, expected)
     assert torch.nn.functional.dropout(torch.ones(1000, device="cuda"), 0.5).sum().item() > 0
     assert allocated_in_gpu() < large
+
+
+def test_an_alternative_whose_capture_fails_leaves_the_graphs_of_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """The memory of a failed capture is given back. It must not be memory that another graph reads and writes."""
+    trainer = new_trainer("cuda", "device", tmp_path, CAPTURED)
+    batch, loss = trainer.one_batch(CAPTURED.batch_size), classify.Task.loss
+    with trainer.without_trace():
+        now, other = trainer.alternative(), trainer.alternative()
+        step, fails = now.step.repeated(batch), other.step.repeated(batch)
+        for _ in range(NUM_WARMUPS + 1):
+            step()
+
+        def lacks_memory(*arguments: Any) -> Tensor:
+            if torch.cuda.is_current_stream_capturing():
+                torch.zeros(2**50, dtype=torch.uint8, device="cuda")
+            return loss(*arguments)
+
+        with monkeypatch.context() as patched, pytest.raises(torch.OutOfMemoryError):
+            patched.setattr(classify.Task, "loss", lacks_memory)
+            for _ in range(NUM_WARMUPS + 1):
+                fails()
+        assert now.step.graphs.pool in [segment["segment_pool_id"] for segment in torch.cuda.memory_snapshot()]
+        step()
+        torch.cuda.synchronize()
+    trainer.train_epoch()
+    assert trainer.execution.step == "graph"
 
 
 def test_the_score_takes_nothing_of_the_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
