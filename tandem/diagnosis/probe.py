@@ -229,14 +229,14 @@ def measure_on_gpu(step: Callable[[], Any], device: Device) -> dict[str, float |
     if not device.is_accelerator:
         return dict.fromkeys(GPU_FIELDS, NO_GPU)
     host = []
-    for _ in range(9):
+    for _ in range(NUM_WARMUPS + 1 + 9):  # the first ones warm up and capture the step
         device.synchronize()
         begin = time.perf_counter()
         step()
         host.append(time.perf_counter() - begin)
     total = device.driver.ask("process_mib") if device.driver else device.unmeasured
     found: dict[str, float | str] = {
-        "host_seconds": statistics.median(host),
+        "host_seconds": statistics.median(host[NUM_WARMUPS + 1 :]),
         "memory_context_mib": total if isinstance(total, str) else total - device.memory_mib()["reserved"],
     }
     try:

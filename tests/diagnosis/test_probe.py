@@ -241,6 +241,18 @@ def test_a_small_model_on_a_gpu_is_bound_by_launching():
     assert "memory_context_mib" in result.numbers() or result.missing_reasons["memory_context_mib"]
 
 
+def test_the_time_of_the_host_is_of_replays_without_the_warm_ups_and_the_capture(virtual: SimpleNamespace):
+    device = SimpleNamespace(
+        is_accelerator=True, driver=None, unmeasured="planted", synchronize=lambda: None, activities=lambda step: []
+    )
+    seconds = iter([0.3, 0.2, 0.2, 0.5, 0.001, 0.002, *[0.001] * 7])
+
+    def step() -> None:
+        virtual.seconds += next(seconds)
+
+    assert probing.measure_on_gpu(step, device)["host_seconds"] == pytest.approx(0.001)
+
+
 @pytest.mark.gpu
 @pytest.mark.parametrize("resident", [True, False], ids=["resident", "streamed"])
 def test_a_probe_of_a_gpu_has_every_number_or_its_reason_and_leaves_nothing_behind(resident: bool):
