@@ -27,9 +27,11 @@ def run_recurrent(stack: nn.Module, x: Tensor, state: Any = None) -> Any:
     cudnn/AutocastRNN.cpp), and fp16 without loss scaling loses small gradients. On a CPU without AVX-512, oneDNN has no
     LSTM in bf16 and raises. Notes which library computes it, as torch decides it.
     """
+    is_bf16 = x.is_cuda and torch.is_autocast_enabled("cuda") and torch.get_autocast_dtype("cuda") == torch.bfloat16
+    x = x.float() if is_bf16 else x  # a layer before it may have computed in bf16
     library = CUDNN if x.is_cuda and torch.backends.cudnn.is_acceptable(x) else TORCH
     operation = getattr(stack, "mode", "recurrent layer")  # GRU or LSTM
-    if x.is_cuda and torch.is_autocast_enabled("cuda") and torch.get_autocast_dtype("cuda") == torch.bfloat16:
+    if is_bf16:
         note(library, f"{operation} in {'tf32' if torch.backends.cudnn.allow_tf32 else 'fp32'}")
         return in_fp32(stack, x, state)
     if not x.is_cuda and torch.is_autocast_enabled("cpu"):

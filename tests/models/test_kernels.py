@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from tandem.devices.names import kind_of
 from tandem.models import Shape, kernels, seq2seq
 from tandem.models.kernels import attention, decoder, dropout, gru
+from tandem.models.layers import run_recurrent
 from tandem.models.recurrent import Reversal, reversed_rows
 from tandem.training import auto
 from tandem.training.batches import Split
@@ -298,3 +299,14 @@ def test_on_a_gpu_the_notes_are_not_those_of_a_cpu(model: Any, expected: str):
     finish(trainer)
     notes = kernels.described(trainer.step.kernels_used)
     assert expected in notes and "Tandem's" not in notes
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_under_bf16_cudnn_computes_a_recurrent_layer_whatever_the_layer_before_it_returns(dtype: torch.dtype):
+    notes: set[str] = set()
+    layer, x = torch.nn.GRU(4, 8, batch_first=True).cuda(), torch.randn(2, 5, 4, device="cuda", dtype=dtype)
+    with torch.autocast("cuda", torch.bfloat16), kernels.noted_in(notes):
+        outputs, _ = run_recurrent(layer, x)
+    assert len(notes) == 1 and "cuDNN's GRU in" in kernels.described(notes)
+    assert outputs.dtype == torch.float32
