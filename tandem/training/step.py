@@ -161,9 +161,8 @@ class Step:
             del self.optimizer.state[parameter]
         for name in ("grad_scale", "found_inf"):  # GradScaler.step does not remove them if the optimizer's step fails
             vars(self.optimizer).pop(name, None)
-        scaler = self.new_scaler()
-        scaler.load_state_dict(self.scaler.state_dict())
-        self.scaler = scaler
+        if self.scaler.is_enabled():  # it stays the same object: graphs read its tensors
+            self.scaler._per_optimizer_states.clear()
 
     @contextmanager
     def shared(self, part: Batch, is_last: bool) -> Iterator[None]:

@@ -88,6 +88,29 @@ def test_captured_steps_in_fp16_skip_what_overflows_as_eager_ones_do(tmp_path: P
     assert found[0][0] == pytest.approx(found[1][0], rel=1e-2) and found[0][1:] == found[1][1:]
 
 
+def test_a_step_that_is_repeated_beside_a_graph_in_fp16_keeps_the_scale_that_the_graph_reads(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """Planted: the smaller last batch lacks memory once, while the graph of the full ones is captured."""
+    settings = replace(HALF, batch_size=8, max_grad_norm=0.5)
+    untouched = new_trainer("cuda", "device", tmp_path, settings)
+    expected = finish(untouched)
+    loss, failed = classify.Task.loss, list[bool]()
+
+    def lacks_memory_once(*arguments: Any) -> Tensor:
+        if len(arguments[1]) < settings.batch_size and torch.is_grad_enabled() and not failed:
+            failed.append(bool(trainer.step.graphs and trainer.step.graphs.captured))
+            raise torch.OutOfMemoryError("planted")
+        return loss(*arguments)
+
+    monkeypatch.setattr(classify.Task, "loss", lacks_memory_once)
+    trainer = new_trainer("cuda", "device", tmp_path, settings)
+    found = finish(trainer)
+    assert failed == [True] and len(trainer.executor.fallbacks) == 1 and trainer.execution.step == "graph"
+    assert_same_bits(found, expected)
+    assert trainer.step.scaler.state_dict() == untouched.step.scaler.state_dict()
+
+
 def step_of(trainer: Trainer) -> int:
     """The number of steps that changed the weights."""
     return int(next(iter(trainer.optimizer.state.values()))["step"])
