@@ -189,10 +189,13 @@ def choose_kept_threads(trainer: Trainer, hardware: dict[str, Any], numbers: Seq
 
 def choose_precision(trainer: Trainer, hardware: dict[str, Any]) -> tuple[Any, str]:
     """The precision and a sentence about the choice."""
+    values = precisions(trainer.device)
+    if len(values) == 1:
+        return values[0], f"precision {values[0]}: this device has no other one that `auto` tries"
     key = key_of("precision", trainer, hardware, {"threads": trainer.settings.threads})
     if known := cached_choices().get(key):
         return explained(known, "as chosen before")
-    return measure_and_store(key, "precision", trainer, hardware, precisions(trainer.device))
+    return measure_and_store(key, "precision", trainer, hardware, values)
 
 
 def precisions(device: Device) -> list[str]:

@@ -202,6 +202,18 @@ def test_what_needs_no_measuring_is_not_measured(machine: SimpleNamespace, monke
     assert machine.num_steps == 2 * 4 and auto.cached_choices() == {}  # which show whether the result depends on it
 
 
+def test_a_gpu_with_one_precision_to_try_chooses_nothing_and_keeps_the_choices_of_others(
+    machine: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
+):
+    """Turing and older GPUs have neither TF32 nor bf16."""
+    auto.resolve(planted(machine, speeds(1.0, 1.9, 2.0)), detect_hardware("cpu"))
+    before, trainer = auto.cached_choices(), planted(machine, speeds(1.0, 1.0, 1.0), replace(AUTO, precision="auto"))
+    monkeypatch.setattr(trainer.device, "precisions", lambda: ("fp32", "fp16"))
+    precision, sentence = auto.choose_precision(trainer, detect_hardware("cpu"))
+    assert precision == "fp32" and sentence == "precision fp32: this device has no other one that `auto` tries"
+    assert auto.cached_choices() == before and len(before) == 1
+
+
 def test_the_first_of_two_choices_made_at_once_holds_for_both():
     one, two = (Choice("threads", value, [[1, 1.0], [2, 1.5]], "gru", "2026-01-01T10:00:00") for value in (1, 2))
     assert auto.store_choice("shape", one) == auto.store_choice("shape", two) == one
