@@ -72,7 +72,7 @@ class Kind(Device):
         import torch
 
         found = {"cuda": torch.version.cuda, "cudnn": torch.backends.cudnn.version(), "driver": hardware["driver"]}
-        return {name: str(version) for name, version in found.items()}
+        return {name: str(version) for name, version in found.items() if version}
 
     def require_usable(self, hardware: dict[str, Any]) -> None:
         import torch
@@ -93,7 +93,7 @@ class Kind(Device):
             "gpu.capability": f"{properties.major}.{properties.minor}",
             "gpu.memory_mib": str(properties.total_memory // 2**20),
             "gpu.count": str(torch.cuda.device_count()),
-            "gpu.driver": str(hardware["driver"]),
+            "gpu.driver": hardware["driver"] or "(unknown)",
             **{name: version for name, version in self.versions(hardware).items() if name != "driver"},
             "cuda_visible_devices": os.environ.get("CUDA_VISIBLE_DEVICES", "(not set)"),
         }

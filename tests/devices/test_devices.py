@@ -126,3 +126,10 @@ def test_every_timed_region_waits_for_the_device_before_both_readings(monkeypatc
         read.clear()
         timed()
         assert read[:2] == ["synchronized", "read"]
+
+
+def test_a_driver_whose_version_is_unknown_has_none_to_compare():
+    """NVML is missing in some containers."""
+    cuda = kind_of("cuda")
+    assert "driver" not in cuda.versions({"driver": None})
+    assert cuda.versions({"driver": "580.1"})["driver"] == "580.1"
