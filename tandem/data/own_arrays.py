@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from tandem.data import Arrays
 from tandem.data.arrays import Sequences
-from tandem.data.rows import MASK, REFUSE, find_masked, to_sequences
+from tandem.data.rows import find_masked, to_sequences
 from tandem.data.tables import SPLIT_COLUMN, RawTable
 from tandem.params.schema import NO_GROUPS, Columns, OwnSequences
 
@@ -66,11 +66,9 @@ def from_arrays(arrays: Arrays, params: OwnSequences, place: str, target_kind: s
         split=SPLIT_COLUMN,
     )
     del cells
-    allow_missing, groups = params.missing != REFUSE, NO_GROUPS if arrays.groups is None else GROUPS
-    masked = find_masked(table, features) if params.missing == MASK else ()
-    return to_sequences(
-        table, columns, params.velocity, allow_missing, target_kind, groups, ids=ids, classes=classes, masked=masked
-    )
+    groups = NO_GROUPS if arrays.groups is None else GROUPS
+    masked = find_masked(table, features, params.missing)
+    return to_sequences(table, columns, params, target_kind, groups, ids=ids, classes=classes, masked=masked)
 
 
 def names(arrays: Arrays, field: str, place: str) -> tuple[str, ...]:

@@ -20,7 +20,7 @@ from tandem.data.resampling import resampling
 from tandem.data.splits import SPLITS
 from tandem.data.tables import SPLIT_COLUMN, SPLIT_WORDS, RawTable, factorize, raise_if_any, read_numbers, value_type
 from tandem.data.times import COMPACT_DATE
-from tandem.params.schema import NO_GROUPS, Columns, columns_of
+from tandem.params.schema import NO_GROUPS, Columns, SequenceKeys, columns_of
 
 NO_EVENT = "none"  # the label of a step without an event; an empty cell means the same
 REFUSE, MASK = "refuse", "mask"  # values of preprocess.missing
@@ -43,24 +43,22 @@ OTHER_RATE = 1.5  # times as long from row to row: recorded at another rate
 def to_sequences(
     table: RawTable,
     columns: Columns,
-    velocity: bool,
-    allow_missing: bool,
+    params: SequenceKeys,
     target_kind: str = "class",
     groups: str = NO_GROUPS,
     offsets: Mapping[str, float] | None = None,
     ids: np.ndarray | None = None,
     classes: Sequence[str] = (),
     masked: Sequence[str] = (),
-    rate: float | None = None,
 ) -> Sequences:
     """Check the table and convert it to padded arrays. Sequences are ordered by id, and their rows by step.
 
-    `velocity`, `allow_missing` and `offsets` are those of `make_features`. `target_kind`: `Task.target`. `groups`: the
-    column whose values tell which sequences must stay in one split. `ids` (N,): if given, the column of the
-    sequence has indices into it. `classes`: if given, the column of the label has indices into it. `masked`: features
-    for each of which another one says where it has a value. `rate`: of rows for each unit of the step column, or
-    second; None: as they are. Removes the columns from `table`. Raises ValueError with the row's place.
+    `target_kind`: `Task.target`. `groups`: the column whose values tell which sequences must stay in one split.
+    `offsets`: see `make_features`. `ids` (N,): if given, the column of the sequence has indices into it. `classes`: if
+    given, the column of the label has indices into it. `masked`: features for each of which another one says where it
+    has a value. Removes the columns from `table`. Raises ValueError with the row's place.
     """
+    velocity, rate, allow_missing = params.velocity, params.rate, params.missing != REFUSE
     codes, distinct = factorize(table, columns.sequence)
     ids = distinct if ids is None else ids
     has_times = pa.types.is_temporal(table.columns[columns.step].type)
@@ -181,10 +179,12 @@ def with_categories(table: RawTable, columns: Columns, categories: Sequence[str]
     return replace(columns, features=columns.features + tuple(categories))
 
 
-def find_masked(table: RawTable, features: Sequence[str]) -> tuple[str, ...]:
-    """The first of each group of features that are missing in the same rows, as the points of a hand are."""
+def find_masked(table: RawTable, features: Sequence[str], missing: str) -> tuple[str, ...]:
+    """The first of each group of features that are missing in the same rows, as the points of a hand are, if `missing`
+    of preprocess is MASK.
+    """
     found: dict[bytes, str] = {}
-    for name in features:
+    for name in features if missing == MASK else ():
         if not (given := is_given(table, name)).all():
             found.setdefault(hashlib.sha256(np.packbits(given).tobytes()).digest(), name)
     return tuple(found.values())

@@ -31,7 +31,7 @@ from tandem.data.own_arrays import from_arrays
 from tandem.data.rows import MASK, REFUSE, SEEN, alike_labels, find_masked, to_sequences, with_categories
 from tandem.data.splits import SPLITS, duplicate_groups, grouped, merged_groups, sizes_of, stratified
 from tandem.data.tables import RawTable, find_table, from_frame, read_table
-from tandem.params.schema import NO_GROUPS, Columns, OwnSequences, SequenceTable, Window, columns_of
+from tandem.params.schema import NO_GROUPS, Columns, OwnSequences, SequenceTable, columns_of
 
 # A larger share of copies among the sequences makes intervals too narrow. In simulations of random labels, a test made
 # 3% false claims without copies, 13% with one copy of each sequence, and 48% with seven.
@@ -50,57 +50,29 @@ def prepare(params: SequenceTable, folder: Path, target_kind: str) -> PreparedSe
         texts = [*dict.fromkeys(column for column in texts if column != NO_GROUPS)]
     texts += [column for column in columns_of(params.categories) if column not in texts]
     table = read_table(path, texts, columns.features, inferred, params.na)
-    return prepare_table(table, columns, params, params.window, target_kind, path)
-
-
-def prepare_table(
-    table: RawTable,
-    columns: Columns,
-    params: SequenceTable | OwnSequences,
-    window: Window | None,
-    target_kind: str,
-    path: Path | None = None,
-) -> PreparedSequences:
-    """Make sequences of a table, split and standardize them. `path`: of the file that contains it."""
-    columns = with_categories(table, columns, params.categories)
-    masked = find_masked(table, columns.features) if params.missing == MASK else ()
-    sequences = read_sequences(
-        table,
-        columns,
-        window,
-        params.velocity,
-        params.missing != REFUSE,
-        target_kind,
-        params.groups,
-        masked=masked,
-        rate=params.rate,
-    )
+    sequences = read_sequences(table, columns, params, target_kind)
     return split_and_standardize(sequences, params, table.name, path, columns.label)
 
 
 def read_sequences(
     table: RawTable,
     columns: Columns,
-    window: Window | None,
-    velocity: bool,
-    allow_missing: bool,
+    params: SequenceTable | OwnSequences,
     target_kind: str = "class",
-    groups: str = NO_GROUPS,
-    is_labelled: bool = True,
-    offsets: Mapping[str, float] | None = None,
-    masked: Sequence[str] = (),
-    rate: float | None = None,
+    trained: Mapping[str, Any] | None = None,
 ) -> Sequences:
-    """As rows.to_sequences; with a `window`, the windows of recordings. `is_labelled`: see windows.cut."""
-    if not window:
-        return to_sequences(
-            table, columns, velocity, allow_missing, target_kind, groups, offsets, masked=masked, rate=rate
-        )
-    found = windows.cut(table, columns, window, groups, allow_missing, is_labelled)
-    sequences = to_sequences(
-        found.table, found.columns, velocity, allow_missing, "class", found.groups, offsets, found.ids, masked=masked
-    )
-    return replace(sequences, stretches=found.stretches, unit=found.unit)
+    """As rows.to_sequences; the windows of recordings if `params` has a window. `trained`: of a prediction, whose table
+    has no labels, what preprocess learned from the training data: its features and offsets.
+    """
+    columns = with_categories(table, columns, params.categories)
+    if trained is None:
+        masked, offsets, groups = find_masked(table, columns.features, params.missing), None, params.groups
+    else:
+        masked = masked_of(without_velocities(trained["features"], params.velocity), params.missing)
+        offsets, groups = trained.get("offsets", {}), NO_GROUPS
+    if not (isinstance(params, SequenceTable) and params.window):
+        return to_sequences(table, columns, params, target_kind, groups, offsets, masked=masked)
+    return windows.cut(table, columns, params, groups, offsets, masked, is_labelled=trained is None)
 
 
 def prepare_own(params: OwnSequences, found: Any, place: str, target_kind: str) -> PreparedSequences:
@@ -117,8 +89,8 @@ def prepare_own(params: OwnSequences, found: Any, place: str, target_kind: str) 
     if params.groups != NO_GROUPS:
         wanted.append(params.groups)
     wanted += [column for column in columns_of(params.categories) if column not in wanted]
-    table = from_frame(found, wanted, name, params.na)
-    return prepare_table(table, columns, params, None, target_kind)
+    sequences = read_sequences(from_frame(found, wanted, name, params.na), columns, params, target_kind)
+    return split_and_standardize(sequences, params, name, None, columns.label)
 
 
 def split_and_standardize(

@@ -7,30 +7,21 @@ in stretches shorter than a window, and after the last window of a stretch are i
 R rows of the table, S stretches, N windows of L rows.
 """
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tandem.data.rows import NO_EVENT, is_given, order_by_step, remarks_about_wraps
+from tandem.data.arrays import Sequences
+from tandem.data.rows import NO_EVENT, REFUSE, is_given, order_by_step, remarks_about_wraps, to_sequences
 from tandem.data.tables import SPLIT_COLUMN, RawTable, factorize, read_numbers
-from tandem.params.schema import NO_GROUPS, Columns, Window
+from tandem.params.schema import NO_GROUPS, Columns, SequenceTable, Window
 
 ZEROS = r"(?:\.0+|(\.\d+?)0+)$"  # at the end of a number or a time
 LONG_GAP = 10  # times the usual distance of two rows; a longer one ends a stretch
 WINDOW, STRETCH = "the window", "the stretch"  # columns of the new table; no column of the user has these names
-
-
-@dataclass(frozen=True)
-class Windows:
-    table: RawTable  # the rows of each window; a row is repeated if windows overlap
-    columns: Columns
-    groups: str  # the column of what stays in one split
-    ids: np.ndarray  # (N,) text: the recording, and the step at which the window begins
-    stretches: np.ndarray  # (N,) text: the recording, and the step at which the stretch begins
-    unit: str  # what stays in one split, in words
 
 
 @dataclass(frozen=True)
@@ -57,16 +48,20 @@ class Stretches:
 def cut(
     table: RawTable,
     columns: Columns,
-    window: Window,
-    groups: str = NO_GROUPS,
-    allow_missing: bool = False,
-    is_labelled: bool = True,
-) -> Windows:
-    """Cut the rows of `table` into windows. `groups`: the column of people, or NO_GROUPS to group by stretch.
+    params: SequenceTable,
+    groups: str,
+    offsets: Mapping[str, float] | None,
+    masked: Sequence[str],
+    is_labelled: bool,
+) -> Sequences:
+    """Cut the rows of `table` into windows, each a sequence of rows.to_sequences. `groups`: the column of people, or
+    NO_GROUPS to group by stretch.
 
-    `allow_missing`: leave out windows without a value of any feature. `is_labelled`: false for a table to predict from,
-    in which only gaps end a stretch. The order of the rows has no effect. Raises ValueError if no window is left.
+    If gaps are filled, windows without a value of any feature are left out. `is_labelled`: false for a table to predict
+    from, in which only gaps end a stretch. The order of the rows has no effect. Raises ValueError if no window is left.
     """
+    window, allow_missing = params.window, params.missing != REFUSE
+    assert window
     cells = dict(table.columns)  # the functions that check a column remove it from the table
     rows = sort_rows(table, columns)
     stretches = find_stretches(table, columns, rows, window, groups, is_labelled)
@@ -110,21 +105,24 @@ def cut(
             return steps
         return np.char.add(np.char.add(rows.names.astype(np.str_)[rows.recording[places]], " "), steps)
 
-    return Windows(
-        RawTable(
-            table.name,
-            {name: pa.chunked_array([column]) for name, column in new.items()},
-            lambda row: table.place(int(used[row])),
-            table.na,
-            table.split,
-            remarks=remarks,
-        ),
-        Columns(WINDOW, columns.step, columns.features, columns.label),
-        STRETCH if groups == NO_GROUPS else groups,
-        names_at(first),
-        names_at(stretches.first[stretch]),
-        unit,
+    of_windows = RawTable(  # a row is repeated if windows overlap
+        table.name,
+        {name: pa.chunked_array([column]) for name, column in new.items()},
+        lambda row: table.place(int(used[row])),
+        table.na,
+        table.split,
+        remarks=remarks,
     )
+    found = to_sequences(
+        of_windows,
+        Columns(WINDOW, columns.step, columns.features, columns.label),
+        params,
+        groups=STRETCH if groups == NO_GROUPS else groups,
+        offsets=offsets,
+        ids=names_at(first),
+        masked=masked,
+    )
+    return replace(found, stretches=names_at(stretches.first[stretch]), unit=unit)
 
 
 def sort_rows(table: RawTable, columns: Columns) -> SortedRows:

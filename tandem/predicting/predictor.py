@@ -6,7 +6,7 @@ predictor.predict(table)  # a raw table as in workloads/README.md, labels not ne
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import fields
+from dataclasses import asdict, fields
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ from torch import Tensor
 
 from tandem.data import series
 from tandem.data.arrays import standardize
-from tandem.data.rows import GOES_BACK, NO_EVENT, OTHER_RATE, REFUSE, UNKNOWN, with_categories
+from tandem.data.rows import GOES_BACK, NO_EVENT, OTHER_RATE, UNKNOWN
 from tandem.data.sequences import masked_of, read_sequences, without_velocities
 from tandem.data.tables import from_frame, read_table, split_column
 from tandem.params import parsing, schema
@@ -28,6 +28,7 @@ from tandem.params.schema import NO_GROUPS
 from tandem.tasks import NewInputs, open_task
 from tandem.training.saved_network import PREDICTION_BATCH, load_network
 
+UNUSED_SPLIT = {"train": 1, "val": 1, "test": 1}  # a source of the workload's own may have none
 FAR = 10  # standard deviations: a table of degrees Fahrenheit instead of Celsius may be as far
 
 
@@ -69,11 +70,14 @@ class Predictor:
         texts, inferred, numbers = needed_columns(self.learned)
         return pa.table(read_table(path, texts, numbers, inferred).columns).to_pandas()
 
+    def section(self, kind: Any, **other: Any) -> Any:
+        """`preprocess` of the training as a section of this kind, whatever its source was; the table is at hand."""
+        known = {field.name: self.learned[field.name] for field in fields(kind) if field.name in self.learned}
+        return parsing.parse(kind, {**known, "table": "", **other}, "model")
+
     def last_window(self, table: pd.DataFrame) -> tuple[Tensor, NewInputs]:
         """Return the values (1, T, F) of a series' last window."""
-        known = {f.name: self.learned[f.name] for f in fields(schema.Series) if f.name in self.learned}
-        known |= {"source": "series", "table": ""}  # the table is at hand, whatever the source of the training was
-        learned = parsing.parse(schema.Series, known, "model")
+        learned = self.section(schema.Series, source="series")
         wanted = [*chain(*needed_columns(self.learned))]
         interval = parse_interval(learned.interval)
         grid = series.to_grid(from_frame(table, wanted, "the table", learned.na), learned, interval)
@@ -96,24 +100,9 @@ class Predictor:
         columns = sequence_columns(self.learned)
         unlabelled = table.drop(columns=split_column(table.columns) or []).assign(**{columns.label: NO_EVENT})
         wanted = [*chain(*needed_columns(self.learned)), columns.label]
-        velocity, allow_missing = self.learned.get("velocity", False), self.learned.get("missing") != REFUSE
-        masked = masked_of(without_velocities(self.learned["features"], velocity), self.learned.get("missing", ""))
-        rows = from_frame(unlabelled, wanted, "the table", tuple(self.learned.get("na", ())))
-        offsets = self.learned.get("offsets", {})
-        given = self.learned.get("window")
-        window = parsing.parse(schema.Window, given, "window") if given else None
-        columns = with_categories(rows, columns, self.learned.get("categories", ()))
-        sequences = read_sequences(
-            rows,
-            columns,
-            window,
-            velocity,
-            allow_missing,
-            is_labelled=False,
-            offsets=offsets,
-            masked=masked,
-            rate=self.learned.get("rate"),
-        )
+        learned = self.section(schema.SequenceTable, source="sequences", columns=asdict(columns), split=UNUSED_SPLIT)
+        rows = from_frame(unlabelled, wanted, "the table", learned.na)
+        sequences = read_sequences(rows, columns, learned, trained=self.learned)
         self.remarks += [remark for remark in sequences.remarks if GOES_BACK in remark or UNKNOWN in remark]
         usual, learned = sequences.usual_step, self.learned.get("usual_step", 1.0)
         if max(usual, learned) > OTHER_RATE * min(usual, learned):

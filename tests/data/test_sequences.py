@@ -326,7 +326,7 @@ def test_small_changes_of_large_numbers_are_kept(tmp_path: Path):
     # As the trained model's predictor does with a table of some of the sequences.
     few = table.assign(x=table.x + 1.7e9)[lambda table: table.sequence < 3]
     rows = from_frame(few, [*few.columns], "the table")
-    again = to_sequences(rows, PARAMS.columns, True, False, offsets=far.summary["offsets"])
+    again = to_sequences(rows, PARAMS.columns, PARAMS, offsets=far.summary["offsets"])
     standardize(again.values, again.padding_mask, far.summary["mean"], far.summary["std"])
     np.testing.assert_array_equal(again.values, far.sequences.values[:3])
 

@@ -133,7 +133,7 @@ def test_a_table_is_read_for_predictions_as_it_was_for_the_training(tmp_path: Pa
     features = [*params.columns.features, "label"]
     frame = read_table(path, ["clip"], params.columns.features, ["frame", "label"], params.na)
     again = from_frame(pa.table(frame.columns).to_pandas(), ["clip", "frame", *features], "the table", params.na)
-    found = to_sequences(again, params.columns, params.velocity, True)
+    found = to_sequences(again, params.columns, params)
     expected = source_module("sequences").prepare(params, tmp_path, "class")
     wanted = expected.sequences.values * expected.std + expected.mean
     is_real = ~found.padding_mask
