@@ -147,16 +147,8 @@ class ColumnCells:
         return THOUSANDS if self.is_nearer_to_thousands(sign) else ""
 
 
+Converter = Callable[[pa.ChunkedArray], pa.ChunkedArray]  # of the text of a column
 Shown = dict[str, dict[str, ColumnCells]]  # by sign and meaning, the first column that is certain of it
-
-
-@dataclass(frozen=True)
-class Notation:
-    """How the numbers of a table are written."""
-
-    columns: Mapping[str, Callable[[pa.ChunkedArray], pa.ChunkedArray]] = field(default_factory=dict)  # that convert
-    words: str = ""  # what the command says of it, if a cell has two readings or is converted
-    reason: str = ""
 
 
 def certain_columns(table: Iterable[ColumnCells], delimiter: str) -> Shown:
@@ -201,14 +193,17 @@ def meaning_of(
     return "", ""
 
 
-def find_notation(columns: Mapping[str, ColumnCells], delimiter: str, given: Mapping[str, str]) -> Notation:
-    """The notation of a table. `given`: as in `meaning_of`.
+def find_notation(
+    columns: Mapping[str, ColumnCells], delimiter: str, given: Mapping[str, str]
+) -> tuple[dict[str, Converter], dict[str, str]]:
+    """The columns to convert, and what the command says of cells that have two readings or are converted, each with the
+    reason. `given`: as in `meaning_of`.
 
     Raises CommandError with the question if a sign is open, ValueError if one has both meanings in a column.
     """
     numeric = {name: cells for name, cells in columns.items() if 2 * cells.num_numbers > cells.num}
     shown = certain_columns(numeric.values(), delimiter)
-    found, notes = dict[str, Callable[[pa.ChunkedArray], pa.ChunkedArray]](), dict[str, str]()
+    found, notes = dict[str, Converter](), dict[str, str]()
     for name, cells in numeric.items():
         if cells.has_unit or cells.has_several_units or (cells.marks and cells.num_numbers < cells.num):
             continue
@@ -236,7 +231,7 @@ def find_notation(columns: Mapping[str, ColumnCells], delimiter: str, given: Map
         if thousands or cells.has(",") or cells.marks:
             decimal = "".join(sign for sign in SIGNS if sign not in thousands)
             found[name] = partial(converted, decimal=decimal, thousands=thousands)
-    return Notation(found, " and ".join(notes), "; ".join(dict.fromkeys(notes.values())))
+    return found, notes
 
 
 def question(sign: str, example: Example) -> str:
@@ -255,7 +250,7 @@ def two_signs(sign: str) -> str:
 
 
 def converted(cells: pa.ChunkedArray, decimal: str, thousands: str) -> pa.ChunkedArray:
-    """Text with the numbers of a column of Notation as preprocess reads them: 1.164,5 as 1164.5, 432.5K as 432.5e3."""
+    """Text with the numbers of a column as preprocess reads them: 1.164,5 as 1164.5, 432.5K as 432.5e3."""
     texts = pc.utf8_trim_whitespace(cells)
     plain, power = pc.replace_substring_regex(texts, f"^{MARKED}$", r"\1\2"), pa.scalar("")
     for letter, each in POWERS.items():

@@ -33,7 +33,7 @@ from tandem.data.times import PERIOD_FORMS, YEAR_FORM, first_day
 from tandem.importing import number_signs
 from tandem.importing.columns import shortened
 from tandem.importing.date_signs import DateCells, as_iso, is_date
-from tandem.importing.number_signs import DECIMAL, MARKED, THOUSANDS, ColumnCells, Notation
+from tandem.importing.number_signs import DECIMAL, MARKED, THOUSANDS, ColumnCells, Converter
 from tandem.params.parsing import one_line
 from tandem.progress import ProgressLine
 
@@ -79,7 +79,7 @@ class TextTable:
     notes: list[Note] = field(default_factory=list)
     names_index: bool = False  # the header omits the first column's name; `names` includes one
     na: tuple[str, ...] = ()  # cells without a number, besides MISSING
-    notation: Notation = Notation()
+    convert: Mapping[str, Converter] = field(default_factory=dict)  # of the columns with numbers or dates to rewrite
     num_skipped: int = 1  # rows before those of the data, with blank ones: usually the header
     unclear: Mapping[str, str] = field(default_factory=dict)  # columns of dates of which the day or the month is first
 
@@ -88,7 +88,7 @@ class TextTable:
         """Whether preprocess reads it directly, once the name's ending states the compression."""
         is_plain = self.compression in ("", "gzip") and self.encoding in ("utf-8", "utf-8-sig")
         is_named = self.has_header and not self.names_index and self.num_skipped == 1
-        return is_plain and self.delimiter == "," and is_named and not self.notation.columns
+        return is_plain and self.delimiter == "," and is_named and not self.convert
 
 
 def sniff(path: Path, options: Mapping[str, Any]) -> TextTable:
@@ -205,16 +205,14 @@ def with_notation(table: TextTable, options: Mapping[str, Any], others: Iterable
             for name, cells in text_columns(each):
                 columns[name].add(cells, str(each.path), name, table.na)
                 dates[name].add(cells)
-    notation = number_signs.find_notation(columns, table.delimiter, given)
-    notes = [("numbers", notation.words, notation.reason)] if notation.words else []
-    convert = dict(notation.columns)
+    convert, said = number_signs.find_notation(columns, table.delimiter, given)
+    notes = [("numbers", " and ".join(said), "; ".join(dict.fromkeys(said.values())))] if said else []
     for name, found in dates.items():
         if form := found.form(day_first := options.get("dayfirst")):
             convert[name] = partial(as_iso, form=form)
             notes.append(("dates", f"{name}: {found.example} is {found.iso(form)}", found.reason(day_first)))
     unclear = {name: found.example for name, found in dates.items() if found.is_open and name not in convert}
-    notation = replace(notation, columns=convert)
-    return replace(table, notation=notation, notes=[*table.notes, *notes], unclear=unclear)
+    return replace(table, convert=convert, notes=[*table.notes, *notes], unclear=unclear)
 
 
 def text_columns(table: TextTable) -> Iterator[tuple[str, pa.Array]]:
@@ -423,7 +421,7 @@ def read_blocks(table: TextTable, types: Mapping[str, pa.DataType] | None) -> It
     Raises ValueError, in one sentence, for invalid content.
     """
     wanted = {name: pa.string() for name in table.names} | dict(types or {})
-    literal = wanted | dict.fromkeys(table.notation.columns, pa.string())
+    literal = wanted | dict.fromkeys(table.convert, pa.string())
     convert = {"column_types": literal} | ({"null_values": ()} if types is None else {})
     with readable(table) as (file, raw):
         for batch in pa.csv.open_csv(file, *csv_options(table, newlines_in_values=types is None, **convert)):
@@ -434,7 +432,7 @@ def read_blocks(table: TextTable, types: Mapping[str, pa.DataType] | None) -> It
 def read_sample(table: TextTable) -> pd.DataFrame:
     """The first rows, with the kind that each column's text suggests."""
     with readable(table) as (file, _):
-        texts = dict.fromkeys(table.notation.columns, pa.string())
+        texts = dict.fromkeys(table.convert, pa.string())
         batch = next(iter(pa.csv.open_csv(file, *csv_options(table, column_types=texts))), None)
         if batch is None:
             return pd.DataFrame()
@@ -447,7 +445,7 @@ def read_whole(table: TextTable, texts: Sequence[str] = ()) -> pa.Table:
     file's own names.
     """
     with readable(table) as (file, _):
-        as_text = dict.fromkeys((*texts, *table.notation.columns), pa.string())
+        as_text = dict.fromkeys((*texts, *table.convert), pa.string())
         read, parse, convert = csv_options(table, column_types=as_text)
         read.use_threads = False
         if table.has_header and table.num_skipped == 1:
@@ -457,15 +455,15 @@ def read_whole(table: TextTable, texts: Sequence[str] = ()) -> pa.Table:
 
 
 def with_numbers(table: TextTable, block: pa.Table, types: Mapping[str, pa.DataType] | None = None) -> pa.Table:
-    """The block with the columns of the table's notation, which are text, in the given `types`; the others become
-    numbers if all their cells are.
+    """The block with the converted columns, which are text, in the given `types`; those without become numbers if all
+    their cells are.
 
     Raises ValueError if a cell of a column of numbers is none.
     """
     kinds = types or {}
     for place, name in enumerate(block.column_names):
-        if name in table.notation.columns:
-            cells = table.notation.columns[name](block[place])
+        if name in table.convert:
+            cells = table.convert[name](block[place])
             if kinds.get(name) != pa.string():
                 cells = inferred(cells, table.na) if name not in kinds else as_floats(cells, name, table)
             block = block.set_column(place, name, cells)
@@ -546,7 +544,7 @@ def own_line(table: TextTable, written: Path, line: int) -> int:
 
 
 def rewrite(table: TextTable, target: Path) -> None:
-    """Write CSV in UTF-8 with commas, as gzip, for preprocess. Cells change only in the columns of the notation."""
+    """Write CSV in UTF-8 with commas, as gzip, for preprocess. Cells change only in the converted columns."""
     schema = pa.schema([(name, pa.string()) for name in table.names])
     options = pa.csv.WriteOptions(quoting_style="needed")
     with (

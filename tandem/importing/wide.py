@@ -235,7 +235,7 @@ def row_per_sequence(
     def read(file: Path) -> Iterator[Block]:
         form = text
         if text is not None and file != path:
-            form = replace(text_tables.find_format(file, options), notation=text.notation)
+            form = replace(text_tables.find_format(file, options), convert=text.convert)
         have = form.names if form else schema_of(file).names
         if missing := [name for name in (*of_steps, *others) if name not in have]:
             raise ValueError(f"{file} has no column {missing[0]!r}, which {path} has; make them alike")
