@@ -13,9 +13,13 @@ from tandem.importing import new_workload
 from tests import refusals
 
 
-def planned(table: Path, *options: str, name: str = "mine") -> new_workload.WorkloadPlan:
-    with TemporaryDirectory(dir=table.parent) as scratch:
-        return new_workload.make_plan(parsed(name, str(table), *options), Path(scratch))
+def plan_in(scratch: Path, path: Path, *options: str) -> new_workload.WorkloadPlan:
+    return new_workload.make_plan(parsed("mine", str(path), *options), scratch)
+
+
+def planned(path: Path, *options: str) -> new_workload.WorkloadPlan:
+    with TemporaryDirectory(dir=path.parent) as scratch:
+        return plan_in(Path(scratch), path, *options)
 
 
 def parsed(*words: str) -> Namespace:

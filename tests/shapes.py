@@ -9,9 +9,9 @@ import pandas as pd
 
 from tandem.data import source_module
 from tandem.data.arrays import PreparedSequences
-from tandem.importing import new_workload
+from tandem.importing.new_workload import WorkloadPlan
 from tests import refusals
-from tests.own_tables import parsed
+from tests.own_tables import plan_in, planned
 
 LABELS = ["push", "swipe", "twist"] * 6
 PEOPLE = ["ann", "bob", "cid", "dan", "eve", "fay"]
@@ -23,31 +23,21 @@ def recordings(shortest: int = 5, num_channels: int = 2) -> list[np.ndarray]:
     return [draw.normal(size=(draw.integers(shortest, 9), num_channels)).round(3) for _ in LABELS]
 
 
-def plan_in(scratch: Path, path: Path, *options: str) -> new_workload.WorkloadPlan:
-    return new_workload.make_plan(parsed("mine", str(path), *options), scratch)
-
-
-def planned(path: Path, *options: str) -> tuple[new_workload.WorkloadPlan, PreparedSequences]:
+def prepared(path: Path, *options: str) -> tuple[WorkloadPlan, PreparedSequences]:
     """The plan, and what preprocess makes of the table and the block that it would write."""
     with TemporaryDirectory(dir=path.parent) as scratch:
         plan = plan_in(Path(scratch), path, *options)
-        params = plan.workload.preprocess
-        (Path(scratch) / "again").mkdir()
-        (Path(scratch) / "again" / plan.table.name).symlink_to(plan.table.resolve())
-        return plan, source_module("sequences").prepare(
-            params, Path(scratch) / "again", plan.workload.task_attributes.target
-        )
+        attributes = plan.workload.task_attributes
+        return plan, source_module("sequences").prepare(plan.workload.preprocess, Path(scratch), attributes.target)
 
 
-def expect(
-    path: Path, *options: str, num_channels: int = 2, shortest: int = 5, ordered: bool = True
-) -> new_workload.WorkloadPlan:
+def expect(path: Path, *options: str, ordered: bool = True) -> WorkloadPlan:
     """The sequences come out with their lengths, labels and values, whatever they came in."""
-    plan, found = planned(path, *options)
-    wanted, sequences = recordings(shortest, num_channels), found.sequences
+    plan, found = prepared(path, *options)
+    wanted, sequences = recordings(), found.sequences
     assert (plan.workload.task, len(sequences.ids)) == ("classify", len(wanted))
     assert sequences.classes == ("push", "swipe", "twist")
-    raw = sequences.values[:, :, :num_channels] * found.std[:num_channels] + found.mean[:num_channels]
+    raw = sequences.values[:, :, :2] * found.std[:2] + found.mean[:2]
     order = range(len(wanted)) if ordered else [int(name.split("_")[-1]) for name in sequences.ids]
     for row, number in enumerate(order):
         assert sequences.lengths[row] == len(wanted[number])
@@ -87,12 +77,12 @@ def wide_table() -> pd.DataFrame:
     return pd.DataFrame({"label": LABELS, **columns})
 
 
-def numbered_recording(num_channels: int = 4, stretch: int = 40, names: str = "channel") -> pd.DataFrame:
+def numbered_recording(stretch: int = 40, names: str = "channel") -> pd.DataFrame:
     """A class per row, in stretches, of which each class has several; the numbered columns are channels."""
     classes = np.repeat([0, 1, 0, 2] * 6, stretch)
     draw = np.random.default_rng(0)
-    values = draw.normal(size=(len(classes), num_channels)).round(3)
-    table = pd.DataFrame(values, columns=[f"{names}{number}" for number in range(1, num_channels + 1)])
+    values = draw.normal(size=(len(classes), 4)).round(3)
+    table = pd.DataFrame(values, columns=[f"{names}{number}" for number in range(1, 5)])
     return table.assign(**{"class": classes})
 
 

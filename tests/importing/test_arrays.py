@@ -5,8 +5,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests import own_tables
-from tests.shapes import LABELS, PEOPLE, expect, padded, planned, question, recordings, written
+from tests.own_tables import planned
+from tests.shapes import LABELS, PEOPLE, expect, padded, prepared, question, recordings, written
 
 
 @pytest.mark.parametrize("axes", ["NTC", "NCT"])
@@ -34,7 +34,7 @@ def test_padding_at_the_start_of_an_array_is_no_step(tmp_path: Path):
     found = []
     for name, array in (("end", at_end), ("start", at_start)):
         np.savez(tmp_path / f"{name}.npz", X=array, y=np.array(LABELS))
-        found.append(planned(tmp_path / f"{name}.npz", "--axes", "NTC", "--missing", "interpolate")[1].sequences)
+        found.append(prepared(tmp_path / f"{name}.npz", "--axes", "NTC", "--missing", "interpolate")[1].sequences)
     assert (found[0].lengths == found[1].lengths).all() and (found[0].values == found[1].values).all()
 
 
@@ -61,7 +61,7 @@ def test_zeros_after_the_end_of_a_sequence_are_no_measurements(tmp_path: Path, a
         with pytest.raises(ValueError, match=f"b.npz: {name} .* does not go with b.npz: X .*; accepted: "):
             planned(tmp_path / "b.npz")
     np.savez(tmp_path / "c.npz", X=zeros, y=np.array(LABELS), times=real * 0.5)
-    assert f"c.npz: times {real.shape}" in str(planned(tmp_path / "c.npz")[0])
+    assert f"c.npz: times {real.shape}" in str(planned(tmp_path / "c.npz"))
 
 
 def test_an_array_whose_axes_may_both_be_time_is_a_question(tmp_path: Path):
@@ -69,12 +69,12 @@ def test_an_array_whose_axes_may_both_be_time_is_a_question(tmp_path: Path):
     np.savez(tmp_path / "a.npz", X=values, y=labels)
     assert "give --axes NTC for 12 steps or --axes NCT for 30 steps" in question(tmp_path / "a.npz")
     for axes, shape in (("NTC", (24, 12, 30)), ("NCT", (24, 30, 12))):
-        plan, found = planned(tmp_path / "a.npz", "--axes", axes)
+        plan, found = prepared(tmp_path / "a.npz", "--axes", axes)
         assert found.sequences.values.shape == shape and f"npz --axes {axes}`" in plan.done
     np.savez(tmp_path / "b.npz", X_train=values, y_train=labels, X_test=values[:, :9], y_test=labels)
-    assert planned(tmp_path / "b.npz")[1].sequences.values.shape == (48, 12, 30)  # time is the axis that varies
+    assert prepared(tmp_path / "b.npz")[1].sequences.values.shape == (48, 12, 30)  # time is the axis that varies
     np.savez(tmp_path / "c.npz", X=values[:, :9, :].repeat(2, axis=2), y=labels)  # as in UCI's data set HAR
-    assert planned(tmp_path / "c.npz")[1].sequences.values.shape == (24, 60, 9)
+    assert prepared(tmp_path / "c.npz")[1].sequences.values.shape == (24, 60, 9)
 
 
 def frames(folder: Path, shape: tuple[int, ...]) -> np.ndarray:
@@ -92,7 +92,7 @@ def test_a_folder_of_numbered_arrays_may_have_a_file_for_each_step(tmp_path: Pat
     values, size = frames(tmp_path / "d", shape), int(np.prod(shape))
     asked = question(tmp_path / "d")
     assert f"--axes C if each is one step of {size} channels or --axes {axes} if each is a sequence" in asked
-    plan, found = planned(tmp_path / "d", "--axes", "C")
+    plan, found = prepared(tmp_path / "d", "--axes", "C")
     assert sorted(found.sequences.ids) == sorted(f"{LABELS[number]}/{number // 3}" for number in range(18))
     raw = found.sequences.values[:, :, :size] * found.std[:size] + found.mean[:size]
     for row, name in enumerate(found.sequences.ids):
@@ -100,7 +100,7 @@ def test_a_folder_of_numbered_arrays_may_have_a_file_for_each_step(tmp_path: Pat
         assert found.sequences.classes[found.sequences.labels[row]] == label
         expected = values[3 * int(number) + LABELS.index(label)].reshape(11, size)  # frame 10 comes after frame 2
         np.testing.assert_allclose(raw[row], expected, atol=1e-5)
-    assert planned(tmp_path / "d", "--axes", axes)[0].summary["num_sequences"] == 18 * 11
+    assert planned(tmp_path / "d", "--axes", axes).summary["num_sequences"] == 18 * 11
 
 
 def test_a_folder_of_arrays_of_equal_shape_has_a_row_per_step_only_if_time_is_longer(tmp_path: Path):
@@ -110,10 +110,10 @@ def test_a_folder_of_arrays_of_equal_shape_has_a_row_per_step_only_if_time_is_lo
             (tmp_path / name / LABELS[number]).mkdir(parents=True, exist_ok=True)
             each = each[:, : 20 - number % 3] if name == "varied" else each
             np.save(tmp_path / name / LABELS[number] / f"r{number}.npy", each)
-    assert planned(tmp_path / "long")[1].sequences.values.shape == (18, 20, 16), "with velocities"
+    assert prepared(tmp_path / "long")[1].sequences.values.shape == (18, 20, 16), "with velocities"
     assert "give --axes TC for 8 steps or --axes CT for 20 steps" in question(tmp_path / "wide")
     for name, options in (("wide", ("--axes", "CT")), ("varied", ())):
-        assert planned(tmp_path / name, *options)[1].sequences.values.shape == (18, 20, 16)
+        assert prepared(tmp_path / name, *options)[1].sequences.values.shape == (18, 20, 16)
 
 
 def test_arrays_of_train_and_test_are_the_split(tmp_path: Path):
@@ -150,4 +150,4 @@ def test_ts_says_whether_its_targets_are_numbers(tmp_path: Path):
     values = recordings()
     lines = [f"{','.join(map(str, values[number][:, 0]))}:{number % 3}" for number in range(18)]
     written(tmp_path / "a.ts", "\n".join(["@univariate true", "@targetLabel true", "@data", *lines]))
-    assert own_tables.planned(tmp_path / "a.ts").workload.task == "regress"
+    assert planned(tmp_path / "a.ts").workload.task == "regress"

@@ -13,7 +13,8 @@ from tandem.data import source_module
 from tandem.data.rows import to_sequences
 from tandem.data.tables import from_frame, read_table
 from tandem.importing import new_workload
-from tests.own_tables import LABELS, clips, planned, refusal, remarks, saved, series, table_with, with_cells
+from tests.data.test_sequences import with_hands
+from tests.own_tables import LABELS, clips, planned, reasons, refusal, remarks, saved, series, table_with, with_cells
 
 ENDINGS = pytest.mark.parametrize("ending", ["csv", "parquet"])
 WORDS = ("NA", "-", "?", "NULL", "n/a", "", "NA")
@@ -41,32 +42,19 @@ def test_na_adds_spellings_of_missing_numbers(tmp_path: Path, ending: str):
     assert "cells that count as missing: -999 (2), NA (1), broken (1)" in remarks(plan)
 
 
-def with_hands(num_points: int = 21) -> pd.DataFrame:
-    """Two hands: in a third of the clips the left one is never seen, in others the right one for ten frames."""
-    table = clips(LABELS, lengths=(20, 30), num_features=6 * num_points)
-    number, points = pd.factorize(table["clip"])[0], [f"f{index}" for index in range(6 * num_points)]
-    table.loc[number % 3 == 0, points[: 3 * num_points]] = np.nan
-    table.loc[(number % 3 == 1) & table["frame"].between(5, 14), points[3 * num_points :]] = np.nan
-    return table.rename(columns={name: f"kp{place}" for place, name in enumerate(points)})
-
-
 @ENDINGS
 def test_keypoints_of_a_hand_that_is_never_seen_are_masked(tmp_path: Path, ending: str):
-    path = saved(with_hands(), tmp_path / f"t.{ending}")
-    plan = planned(path)
-    assert plan.summary["features"][-2:] == ["kp0 seen", "kp63 seen"] and len(plan.summary["features"]) == 128
-    [(_, missing, why)] = [choice for choice in plan.choices if choice[0] == "missing"]
-    assert missing == "mask" and "8 of 24 sequences never have some of the features, so 2 columns say" in why
-    assert planned(path, "--missing", "interpolate").summary["features"] == plan.summary["features"][:-2]
-    table = with_hands()
-    arrays = np.full((24, 30, 126), np.nan)
-    for number, (_, clip) in enumerate(table.groupby("clip")):
-        arrays[number, : len(clip)] = clip.filter(like="kp")
-    np.savez(tmp_path / "t.npz", X=arrays, y=LABELS)
-    assert planned(tmp_path / "t.npz", "--axes", "NTC").summary["num_filled"] == plan.summary["num_filled"]
-    one = table.assign(kp0=table["kp0"].where(table["frame"] != 7))[["clip", "frame", "kp0", "kp99", "label"]]
-    choice = next(each for each in planned(saved(one, path)).choices if each[0] == "missing")
-    assert choice[1] == "interpolate" and "(--missing mask adds columns that say what was seen)" in choice[2]
+    path, table = tmp_path / f"t.{ending}", with_hands()
+    plan = planned(saved(table, path))
+    seen = [name for name in plan.summary["features"] if name.endswith(" seen") and name[0] != "d"]
+    assert seen == ["left_x seen", "right_x seen"] and plan.workload.preprocess.missing == "mask"
+    assert "10 of 40 sequences never have some of the features, so 2 columns say" in reasons(plan)["missing"]
+    arrays = table[[*plan.workload.preprocess.columns.features]].to_numpy().reshape(40, 6, 4)
+    np.savez(tmp_path / "t.npz", X=arrays, y=table["label"][::6].to_numpy(str))
+    assert planned(tmp_path / "t.npz", "--axes", "NTC").summary["num_filled"] == plan.summary["num_filled"] > 0
+    one = planned(saved(table.drop(columns=["left_y", "right_y"]), path))
+    assert one.workload.preprocess.missing == "interpolate"
+    assert "(--missing mask adds columns that say what was seen)" in reasons(one)["missing"]
 
 
 def test_words_for_a_missing_number_in_a_series_and_a_wide_table(tmp_path: Path):

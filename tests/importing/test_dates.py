@@ -1,6 +1,5 @@
 """Dates and times as people write them: each is read, asked about, or refused with the line that converts it."""
 
-import re
 from pathlib import Path
 
 import numpy as np
@@ -106,17 +105,6 @@ def test_times_in_another_form_are_read_with_their_offset(tmp_path: Path, form: 
 @pytest.mark.parametrize("cell", ["2024-01", "20240101", "1.1.24", "rec_2024_01", "1234-5", "20240301T101500"])
 def test_what_has_no_day_or_no_year_of_four_digits_or_is_often_an_id_is_no_date(cell: str):
     assert not formats_of(cell)
-
-
-@pytest.mark.parametrize("form, of_day", [("%d/%m/%Y", "%H.%M.%S"), ("%Y-%m-%d", "%H.%M.%S"), ("%m/%d/%Y", "%H.%M.%S")])
-def test_a_date_and_a_time_of_day_are_joined_by_the_line_of_the_error(tmp_path: Path, form: str, of_day: str):
-    hours = pd.Series(pd.date_range("2024-01-14", periods=300, freq="h"))
-    table = series().drop(columns="time").assign(Date=hours.dt.strftime(form), Time=hours.dt.strftime(of_day))
-    said = refusal(text_table(tmp_path / "t.csv", ";", **table))
-    code = re.search(r"table\['time'\] = (.*?)\), with dayfirst=True if", said)[1]
-    table["time"] = eval(f"{code}, dayfirst={form.startswith('%d')})", {"pandas": pd, "table": table})  # noqa: S307
-    assert (table["time"] == hours).all()
-    assert planned(saved(table.drop(columns=["Date", "Time"]), tmp_path / "t.csv")).workload.task == "forecast"
 
 
 @pytest.mark.parametrize("form", ["%d.%m.%y", "%m/%d/%y", "%d-%m-%y %H:%M"])

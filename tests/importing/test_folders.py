@@ -9,8 +9,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from tests import own_tables, refusals
-from tests.shapes import LABELS, PEOPLE, expect, numbered_recording, planned, question, recordings, write_files
+from tests import own_tables
+from tests.own_tables import clips, planned, reasons, refusal
+from tests.shapes import LABELS, PEOPLE, expect, numbered_recording, prepared, question, recordings, write_files
 
 
 def write_recordings(folder: Path, name: Callable[[int, int], str], column: str) -> Path:
@@ -37,7 +38,7 @@ def write_recordings(folder: Path, name: Callable[[int, int], str], column: str)
 )
 def test_a_label_that_changes_within_files_comes_before_numbered_folders(tmp_path: Path, name: str, column: str):
     """The number of a person once was the class, and the label of each row was left out."""
-    plan = own_tables.planned(write_recordings(tmp_path / "d", name.format, column))
+    plan = planned(write_recordings(tmp_path / "d", name.format, column))
     params = plan.workload.preprocess
     assert (params.columns.label, params.groups) == (column, "folder1")
     assert sum(plan.summary["num_groups"].values()) == 4 and len(plan.summary["classes"]) == 3
@@ -49,23 +50,23 @@ def test_a_label_within_files_and_one_of_folders_is_a_question(tmp_path: Path):
     assert "give --label class if it is the label, or --label label if the folders' names, such as 'ann'" in question(
         folder
     )
-    assert own_tables.planned(folder, "--label", "class").workload.preprocess.groups == "folder1"
-    assert own_tables.planned(folder, "--label", "label").summary["classes"] == words
+    assert planned(folder, "--label", "class").workload.preprocess.groups == "folder1"
+    assert planned(folder, "--label", "label").summary["classes"] == words
     for path in folder.glob("*/*.txt"):  # a label that is the same in each file leaves the folder's
         table = pd.read_csv(path, sep="\t")
         table.assign(**{"class": 1 + "012".index(path.stem)}).to_csv(path, index=False, sep="\t")
-    assert own_tables.planned(folder).summary["classes"] == words
+    assert planned(folder).summary["classes"] == words
 
 
 @pytest.mark.parametrize("word", ["subject0", "P", "user-", "sub_"])
 def test_folders_of_people_are_groups_and_no_label(tmp_path: Path, word: str):
     """`tandem new` once made the person the class, though the files' names have the labels."""
     folder = write_files(tmp_path / "d", lambda number: f"{word}{number % 6}/{LABELS[number]}_{number:02}.csv")
-    said = refusals.sentence(lambda: planned(folder))
+    said = refusal(folder)
     assert "--pattern '{label}_*' for their names" in said and "--label folder1 if it is who" in said
     plan = expect(folder, "--pattern", "{label}_*", ordered=False)
     assert plan.workload.preprocess.groups == "folder1"
-    assert len(own_tables.planned(folder, "--label", "folder1").summary["classes"]) == 6
+    assert len(planned(folder, "--label", "folder1").summary["classes"]) == 6
 
 
 def test_trials_that_are_numbered_in_the_folders_names_are_told(tmp_path: Path):
@@ -73,11 +74,8 @@ def test_trials_that_are_numbered_in_the_folders_names_are_told(tmp_path: Path):
         return f"{LABELS[number]}_{number % 2 if LABELS[number] == 'push' else 5}/r_{number:02}.csv"
 
     folder = write_files(tmp_path / "d", name)
-    plan = own_tables.planned(folder)
-    assert (
-        "push_0 and push_1 are two classes (--pattern '{label}_*/*' drops what follows _)"
-        in own_tables.reasons(plan)["label"]
-    )
+    plan = planned(folder)
+    assert "push_0 and push_1 are two classes (--pattern '{label}_*/*' drops what follows _)" in reasons(plan)["label"]
     expect(folder, "--pattern", "{label}_*/*", ordered=False)
 
 
@@ -161,14 +159,14 @@ def test_files_with_events_are_for_detect(tmp_path: Path):
         table.loc[3, "event"] = "hit"
         (tmp_path / "data").mkdir(exist_ok=True)
         table.to_csv(tmp_path / "data" / f"{number}.csv", index=False)
-    plan, _ = planned(tmp_path / "data")
+    plan = planned(tmp_path / "data")
     assert plan.workload.task == "detect" and plan.workload.preprocess.columns.step == "t"
 
 
 def labelled_folder(folder: Path) -> Path:
     for number, label in enumerate(own_tables.LABELS):
         (folder / label).mkdir(parents=True, exist_ok=True)
-        own_tables.clips([label], seed=number)[["f0", "f1"]].to_csv(folder / label / f"{number}.csv", index=False)
+        clips([label], seed=number)[["f0", "f1"]].to_csv(folder / label / f"{number}.csv", index=False)
     return folder
 
 
@@ -176,7 +174,7 @@ def labelled_folder(folder: Path) -> Path:
 def test_an_error_in_a_folder_names_the_file_with_its_folder(tmp_path: Path, text: str):
     folder = labelled_folder(tmp_path / "d")
     (folder / "b/4.csv").write_text(text)
-    said = own_tables.refusal(folder)
+    said = refusal(folder)
     assert f"{folder / 'b/4.csv'} " in said or f"{folder} as one long table, row 102 (sequence b/4)" in said
 
 
@@ -188,11 +186,11 @@ def test_a_link_out_of_a_folder_is_not_followed(tmp_path: Path, is_dir: bool):
     link = folder / ("e" if is_dir else "b/4.csv")
     link.unlink(missing_ok=True)
     link.symlink_to(secret if is_dir else secret / "secret.csv")
-    said = own_tables.refusal(folder)
+    said = refusal(folder)
     assert f"{link} is a link" in said and "not followed" in said and "classified" not in said
     link.unlink()
     link.symlink_to(folder / "a/0.csv")  # within the folder
-    assert is_dir or own_tables.planned(folder).summary["num_sequences"] == 24
+    assert is_dir or planned(folder).summary["num_sequences"] == 24
 
 
 @pytest.mark.parametrize("header", ["name,rhythm\n", ""])
@@ -207,10 +205,10 @@ def test_a_table_that_names_the_files_has_their_labels_whatever_it_is_called(tmp
 def test_remarks_above_rows_without_a_header_are_left_out_in_a_folder(tmp_path: Path):
     """As OpenSignals writes them, with a tab at the end of each line."""
     folder = write_files(tmp_path / "d", lambda number: f"{LABELS[number]}/{number:02}.csv", header=False)
-    plain = own_tables.planned(folder)
+    plain = planned(folder)
     for path in folder.glob("*/*.csv"):
         path.write_text('# Text File Format\n# {"rate": 1000, "of": "a, b"}\n' + path.read_text())
-    assert own_tables.planned(folder).summary["sha256"] == plain.summary["sha256"]
+    assert planned(folder).summary["sha256"] == plain.summary["sha256"]
 
 
 def test_the_code_of_a_refusal_joins_the_sensors_of_each_recording(tmp_path: Path):
@@ -225,8 +223,8 @@ def test_the_code_of_a_refusal_joins_the_sensors_of_each_recording(tmp_path: Pat
             table = table.assign(seconds_elapsed=(table["time"] - table["time"][0]) / 1e9)
             table = table.assign(**{name: values[:, "zyx".index(name)] for name in channels})
             table.to_csv(at / f"{sensor}.csv", index=False)
-    [code] = re.findall("python -c .*(?= writes a file)", own_tables.refusal(tmp_path / "it is mine"))
+    [code] = re.findall("python -c .*(?= writes a file)", refusal(tmp_path / "it is mine"))
     subprocess.run(["bash", "-c", code], cwd=tmp_path, check=True)
-    plan, found = planned(tmp_path / "new", "--pattern", "{label}-*")
+    plan, found = prepared(tmp_path / "new", "--pattern", "{label}-*")
     assert plan.workload.preprocess.columns.features == ("Accelerometer z", "Accelerometer y", "Gyroscope x")
     assert plan.summary["num_sequences"] == len(LABELS) and plan.summary["classes"] == sorted({*LABELS})

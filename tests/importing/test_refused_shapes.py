@@ -10,9 +10,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tests import own_tables, refusals
-from tests.own_tables import clips, saved, series
-from tests.shapes import LABELS, padded, planned, wide_table, write_files, written
+from tests import refusals
+from tests.own_tables import clips, planned, saved, series
+from tests.shapes import LABELS, padded, wide_table, write_files, written
 
 
 def arrays(path: Path, **named: np.ndarray) -> Path:
@@ -166,6 +166,7 @@ PARTS = {name: getattr(HOURS.dt, name) for name in ("year", "month", "day", "hou
         (timed(time=HOURS.dt.strftime("%H:%M:%S")), series()),
         (timed(date=HOURS.dt.strftime("%Y-%m-%d"), time=HOURS.dt.strftime("%H:%M:%S")), series()),
         (timed(date=TWO_DIGITS, time=OF_DAY), series()),
+        (timed(Date=HOURS.dt.strftime("%d/%m/%Y"), Time=HOURS.dt.strftime("%H.%M.%S")), series()),
         (timed(**PARTS), series()),
         (timed(**PARTS).assign(wind=["N", "E", "S"] * 100), series()),
         (timed(more=range(300, 0, -1)), timed(time=pd.to_datetime(range(300), unit="s"), more=range(300, 0, -1))),
@@ -186,9 +187,9 @@ PARTS = {name: getattr(HOURS.dt, name) for name in ("year", "month", "day", "hou
          clips(LETTERS)),
         (clips(LETTERS).melt(["clip", "frame", "label"]), clips(LETTERS)),
     ],
-    ids="two-digits month-name excel excel-days ms us s of-day date-and-time 12:00a parts parts-and-words none several "
-    "narrow month-year timedelta trials dates-as-columns of-numbers label-once ranges hours-in-digits merged "
-    "long-form".split(),
+    ids="two-digits month-name excel excel-days ms us s of-day date-and-time 12:00a points parts parts-and-words "
+    "none several narrow month-year timedelta trials dates-as-columns of-numbers label-once ranges "
+    "hours-in-digits merged long-form".split(),
 )  # fmt: skip
 @pytest.mark.parametrize("sep", [",", ";"])
 @pytest.mark.filterwarnings("ignore:Could not infer format")
@@ -198,7 +199,7 @@ def test_the_code_of_a_refusal_makes_a_table_that_is_read(
     monkeypatch.chdir(tmp_path)
     path = tmp_path / "it is mine.csv"
     path.write_text("# of a station\n" * (sep == ";") + table.to_csv(index=False, sep=sep))
-    said = refusals.sentence(lambda: own_tables.planned(path))
+    said = refusals.sentence(lambda: planned(path))
     before, _, rest = said.partition(" (before it: import pandas; ")
     read, write = rest.removesuffix(")").split("; after it: ")
     end = r"(?:, with | if |, without |, a second|; (?!table)|$)"
@@ -206,6 +207,6 @@ def test_the_code_of_a_refusal_makes_a_table_that_is_read(
     if "with dayfirst=True if" in before and "/" in str(table.iloc[0, 0]):
         code = f"{code.removesuffix(')')}, dayfirst=True)"
     exec(f"import pandas; {read}; {code}; {write}")  # noqa: S102
-    plan, plain = map(own_tables.planned, (tmp_path / "new.csv", saved(expected, tmp_path / "plain.csv")))
+    plan, plain = map(planned, (tmp_path / "new.csv", saved(expected, tmp_path / "plain.csv")))
     assert plan.workload.task == plain.workload.task
     assert plan.summary["sha256"] == plain.summary["sha256"]

@@ -12,8 +12,8 @@ import pandas as pd
 import pytest
 
 from tandem.importing import text_tables
-from tests import own_tables
-from tests.shapes import expect, long_table, planned
+from tests.own_tables import LABELS, clips, planned, refusal
+from tests.shapes import expect, long_table, prepared
 
 
 @pytest.mark.parametrize(
@@ -51,21 +51,21 @@ def test_text_cells_keep_their_characters(tmp_path: Path):
     table = long_table()
     table["label"] = np.array(["007", "NA", "a, b"])[pd.factorize(table["clip"])[0] % 3]
     table.to_csv(tmp_path / "t.csv", index=False, sep=";")
-    _, found = planned(tmp_path / "t.csv")
+    _, found = prepared(tmp_path / "t.csv")
     assert found.sequences.classes == ("007", "NA", "a, b")
 
 
 @pytest.mark.parametrize("block_bytes", [400, 2 << 20])  # several blocks, and one
 def test_old_line_ends_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, block_bytes: int):
     monkeypatch.setattr(text_tables, "BLOCK_BYTES", block_bytes)
-    text = own_tables.clips(own_tables.LABELS).to_csv(index=False)
+    text = clips(LABELS).to_csv(index=False)
     (tmp_path / "t.csv").write_bytes(text.replace("\n", "\r").encode())
     (tmp_path / "u.csv").write_text(text)
-    found, expected = own_tables.planned(tmp_path / "t.csv"), own_tables.planned(tmp_path / "u.csv")
+    found, expected = planned(tmp_path / "t.csv"), planned(tmp_path / "u.csv")
     assert found.summary["sha256"] == expected.summary["sha256"]
     (tmp_path / "t.csv").write_bytes(text.replace("\n", "\r").replace("c002,3,", "c002,3,x", 1).encode())
     line = text.splitlines().index(next(each for each in text.splitlines() if each.startswith("c002,3,"))) + 1
-    assert f"line {line}: column 'f0'" in own_tables.refusal(tmp_path / "t.csv")
+    assert f"line {line}: column 'f0'" in refusal(tmp_path / "t.csv")
 
 
 @pytest.mark.parametrize(
@@ -81,5 +81,5 @@ def test_old_line_ends_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
     ids="feather html json records lines xml".split(),
 )
 def test_a_table_in_another_format_is_named_by_it(tmp_path: Path, write: Any, words: str):
-    write(own_tables.clips(own_tables.LABELS), tmp_path / "t.txt")
-    assert f"{tmp_path / 't.txt'} is {words}" in own_tables.refusal(tmp_path / "t.txt")
+    write(clips(LABELS), tmp_path / "t.txt")
+    assert f"{tmp_path / 't.txt'} is {words}" in refusal(tmp_path / "t.txt")

@@ -11,15 +11,14 @@ import pyarrow.parquet as pq
 import pytest
 
 from tandem.importing import new_workload, text_tables, wide
-from tests import own_tables
+from tests.own_tables import plan_in, planned
 from tests.shapes import (
     LABELS,
     PEOPLE,
     expect,
     numbered_recording,
     padded,
-    plan_in,
-    planned,
+    prepared,
     question,
     recordings,
     wide_table,
@@ -63,7 +62,7 @@ def test_columns_are_numbered_with_decimals_and_years(
     draw = np.random.default_rng(0)
     table = pd.DataFrame(draw.normal(size=(len(LABELS), 12)), columns=[names(step) for step in range(12)])
     table.assign(label=LABELS).to_csv(tmp_path / "t.csv", index=False)
-    plan, found = planned(tmp_path / "t.csv")
+    plan, found = prepared(tmp_path / "t.csv")
     assert plan.workload.preprocess.columns.features == features
     assert found.sequences.values.shape[:2] == (len(LABELS), 12 // len(features))
 
@@ -72,10 +71,10 @@ def test_a_gap_in_numbered_columns_is_said(tmp_path: Path):
     table = wide_table().drop(columns=["x_4", "y_4"])
     table.to_csv(tmp_path / "t.csv", index=False)
     assert "x_3 is followed by x_5, read as the next step" in "".join(
-        new_workload.summary_lines(planned(tmp_path / "t.csv")[0])
+        new_workload.summary_lines(planned(tmp_path / "t.csv"))
     )
     wide_table().to_csv(tmp_path / "t.csv", index=False)
-    assert "followed" not in "".join(new_workload.summary_lines(planned(tmp_path / "t.csv")[0]))
+    assert "followed" not in "".join(new_workload.summary_lines(planned(tmp_path / "t.csv")))
 
 
 def test_a_table_without_a_header_is_read(tmp_path: Path):
@@ -85,9 +84,9 @@ def test_a_table_without_a_header_is_read(tmp_path: Path):
         table.insert(place, "label", [" abc".index(label[0]) if label[0] in "abc" else len(label) for label in LABELS])
         sep = "," if name.endswith("csv") else " "
         table.to_csv(tmp_path / name, index=False, header=False, sep=sep)
-        plan, found = planned(tmp_path / name)
+        plan, found = prepared(tmp_path / name)
         assert found.sequences.classes == (4, 5) and found.sequences.values.shape[1] == array.shape[1]
-        asked, again = planned(tmp_path / name, "--label", str(place + 1))
+        asked, again = prepared(tmp_path / name, "--label", str(place + 1))
         assert asked.workload == plan.workload and (again.sequences.labels == found.sequences.labels).all()
 
 
@@ -97,7 +96,7 @@ def test_train_and_test_in_two_files_are_the_split(tmp_path: Path):
         part.assign(id=range(len(part))).to_csv(tmp_path / f"Hand_{name}.csv", index=False)
     plan = expect(tmp_path / "Hand_TRAIN.csv")
     assert plan.summary["num_per_split"]["test"] == 6 and "{train: 10, val: 2, test: 6}" in plan.block
-    assert own_tables.planned(tmp_path / "Hand_TRAIN.csv", "--alone").summary["num_sequences"] == 12
+    assert planned(tmp_path / "Hand_TRAIN.csv", "--alone").summary["num_sequences"] == 12
     with pytest.raises(ValueError, match="'step' repeats in sequence 0, rows 1 and "):
         planned(tmp_path / "Hand_TRAIN.csv", "--sequence", "id")
     for name, part in (("TRAIN", wide[:12]), ("TEST", wide[12:])):
@@ -128,7 +127,7 @@ def test_a_row_per_step_is_seen_even_if_the_first_sequence_is_longer_than_the_ro
     features = pd.DataFrame(draw.normal(size=(len(steps), 6)), columns=[f"x{number}" for number in range(6)])
     labels = steps["case"].map(lambda case: "ab"[case % 2])
     pd.concat([steps, features], axis=1).assign(label=labels).to_parquet(tmp_path / "long.parquet")
-    _, found = planned(tmp_path / "long.parquet")
+    _, found = prepared(tmp_path / "long.parquet")
     assert found.sequences.values.shape == (6, num_steps, 12), "with velocities"
 
 
@@ -148,7 +147,7 @@ def test_numbered_channels_of_a_recording_are_no_steps(tmp_path: Path, kind: str
     table, (name, times), path = numbered_recording(stretch=stretch), RISING[kind], tmp_path / f"t.{ending}"
     table.insert(0, name, times(len(table)))
     table.to_parquet(path) if ending == "parquet" else table.to_csv(path, index=False)
-    columns = own_tables.planned(path).workload.preprocess.columns
+    columns = planned(path).workload.preprocess.columns
     assert (columns.sequence, columns.step, columns.label) == ("none", name, "class")
     assert columns.features == ("channel1", "channel2", "channel3", "channel4")
 
@@ -166,9 +165,9 @@ def test_numbered_channels_without_a_time_or_without_stretches_are_asked_about(t
     for asked in (table, words, table.assign(subject=people), mixed.assign(frame=range(len(table)))):
         asked.to_csv(path, index=False)
         assert BOTH in question(path)
-        assert own_tables.planned(path, "--layout", "wide").summary["max_steps"] == 4
+        assert planned(path, "--layout", "wide").summary["max_steps"] == 4
     words.assign(step=range(len(table))).to_csv(path, index=False)
-    assert own_tables.planned(path).workload.preprocess.columns.step == "step"
+    assert planned(path).workload.preprocess.columns.step == "step"
     words.rename(columns={"class": "pose"}).assign(no=range(len(table))).to_csv(path, index=False)
     assert BOTH in question(path)
 
@@ -182,7 +181,7 @@ def test_a_row_per_sequence_needs_no_option_sorted_by_class_or_not(tmp_path: Pat
     if header:
         values.insert(0, "id", range(len(values)))
     values.to_csv(tmp_path / "t.csv", index=False, header=header)
-    summary = own_tables.planned(tmp_path / "t.csv").summary
+    summary = planned(tmp_path / "t.csv").summary
     assert (summary["num_sequences"], summary["max_steps"], len(summary["classes"])) == (1260, 6, 3)
 
 
@@ -236,7 +235,7 @@ def test_lists_of_words_are_events_and_lists_of_unequal_length_are_refused(tmp_p
     table, path = lists_table(), tmp_path / "t.parquet"
     words = [["none"] * 3 + ["hit"] + ["none"] * (len(each) - 4) for each in table["x"]]
     table.drop(columns="label").assign(event=words).to_parquet(path)
-    plan, found = planned(path)
+    plan, found = prepared(path)
     assert plan.workload.task == "detect" and found.sequences.classes == ("none", "hit")
     table.assign(z=[each[1:] for each in table["x"]]).to_parquet(path)
     expect(path, "--features", "x,y")
