@@ -67,12 +67,12 @@ def to_sequences(
         raise ValueError(f"{table.name}: {mistake}")
     num_sequences = len(ids)
     order, repeats = order_by_step(table, columns, codes, ids, step)
-    lengths = np.bincount(codes if order is None else codes[order], minlength=num_sequences).astype(np.int32)
+    lengths = np.bincount(codes[order], minlength=num_sequences).astype(np.int32)
     check_lengths(lengths, ids, table.name)
-    wraps = [] if order is None else remarks_about_wraps(codes, step, columns.step)
+    wraps = remarks_about_wraps(codes, step, columns.step)
     starts = np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)[:-1]])
-    first_rows = starts if order is None else order[starts]
-    step = step if order is None else step[order]
+    first_rows = np.arange(len(codes))[order][starts]
+    step = step[order]
     unit, per_unit = ("s", 1e9) if has_times else (columns.step, 1)
     distances = (step[starts + lengths - 1] - step[starts]) / (lengths - 1) / per_unit  # (N,)
     since_first = step - np.repeat(step[starts], lengths) if allow_missing or rate else None  # (R,)
@@ -104,7 +104,7 @@ def to_sequences(
         if resampled:
             raise ValueError(f"preprocess.rate is {rate:g}; accepted for one label per sequence, and detect has others")
         labels = np.zeros(is_real.shape, dtype=row_labels.dtype)
-        labels[is_real] = row_labels if order is None else row_labels[order]
+        labels[is_real] = row_labels[order]
     else:
         labels = first_of_sequence(columns.label, row_labels)
     if alike := alike_labels(names.tolist()):
@@ -128,7 +128,7 @@ def to_sequences(
             cells = read_numbers(table, columns.features[index], allow_missing, hint, keep_whole=True)
         else:
             cells = is_seen[masked[index - len(columns.features)]].astype(np.float32)
-        cells = cells if order is None else cells[order]
+        cells = cells[order]
         if resampled is None:
             return cells
         cells = resampled.apply(cells)
@@ -243,16 +243,16 @@ def remarks_about_rates(distances: np.ndarray, unit: str, can_resample: bool) ->
 
 def order_by_step(
     table: RawTable, columns: Columns, codes: np.ndarray, names: np.ndarray, step: np.ndarray
-) -> tuple[np.ndarray | None, list[str]]:
+) -> tuple[np.ndarray | slice, list[str]]:
     """The indices that sort the rows by sequence and step, without those that repeat another one in all columns of the
-    table, and a remark about these. None if the rows are sorted, as in most tables.
+    table, and a remark about these. If the rows are sorted, as in most tables, a slice, which copies nothing.
 
     `codes` (R,) are indices into the sequences' `names`. Raises ValueError if a step repeats in a sequence in rows that
     differ.
     """
     is_same = codes[1:] == codes[:-1]
     if ((codes[1:] > codes[:-1]) | (is_same & (step[1:] > step[:-1]))).all():
-        return None, []
+        return slice(None), []
     order = np.lexsort((step, codes))
     step, codes = step[order], codes[order]
     repeats = np.flatnonzero((codes[1:] == codes[:-1]) & (step[1:] == step[:-1]))

@@ -132,8 +132,8 @@ def sort_rows(table: RawTable, columns: Columns) -> SortedRows:
         recording, names = factorize(table, columns.sequence)
     step = read_numbers(table, columns.step, keep_whole=True)
     order, remarks = order_by_step(table, columns, recording, names, step)
-    remarks += [] if order is None else remarks_about_wraps(recording, step, columns.step)
-    order = np.arange(len(step)) if order is None else order
+    remarks += remarks_about_wraps(recording, step, columns.step)
+    order = np.arange(len(step))[order]
     step, recording = step[order], recording[order]
     is_new, distance = recording[1:] != recording[:-1], np.diff(step)
     usual = 0.0 if is_new.all() else float(np.median(distance[~is_new]))

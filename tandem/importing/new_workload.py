@@ -288,7 +288,7 @@ def summary_lines(plan: WorkloadPlan) -> list[str]:
     sizes = summary["num_per_split"]
     of_groups = summary.get("num_groups", {})
     count = {name: f" ({of_groups[name]:,} group{'s' * (of_groups[name] != 1)})" if of_groups else "" for name in sizes}
-    own = ", by the table's own column" if "own column" in plan.block else ""
+    own = ", by the table's own column" if plan.workload.preprocess.split.are_counts else ""
     if crossing := summary.get("num_groups_across_splits"):
         own += f", with {crossing:,} of the groups in more than one split"
     rows.append(("split", ", ".join(f"{name} {num:,}{count[name]}" for name, num in sizes.items()) + own))
