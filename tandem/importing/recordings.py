@@ -47,7 +47,7 @@ def read_file(path: Path, form: TextTable | None, texts: Sequence[str] = (), axe
     of all files; None: Parquet or npy. `axes`: of an npy.
     """
     if form is not None:
-        return text_tables.read_whole(replace(form, path=path), texts)
+        return text_tables.read_whole(own_form(form, path), texts)
     if kind_of_file(path) == "parquet":
         with open_parquet(path) as file:
             return file.read()
@@ -134,7 +134,15 @@ def begins_with_a_clock(table: pa.Table) -> bool:
 def form_of_all(first: Path, paths: Sequence[Path], options: Mapping[str, Any]) -> TextTable:
     """The format of the file `first`, with the notation of the numbers in all files."""
     form = text_tables.find_format(first, options)
-    return text_tables.with_notation(form, options, (replace(form, path=path) for path in paths if path != first))
+    return text_tables.with_notation(form, options, (own_form(form, path) for path in paths if path != first))
+
+
+def own_form(form: TextTable, path: Path) -> TextTable:
+    """The format `form` for another file. Lines above the rows may be more or fewer there."""
+    if form.num_skipped == int(form.has_header):  # fast: none but the header
+        return replace(form, path=path)
+    own = text_tables.find_format(path, {"encoding": form.encoding, "na": form.na})
+    return replace(form, path=path, names=own.names, num_skipped=own.num_skipped)
 
 
 def kinds_of(tables: Sequence[pa.Table]) -> dict[str, pa.DataType]:

@@ -211,6 +211,17 @@ def test_remarks_above_rows_without_a_header_are_left_out_in_a_folder(tmp_path: 
     assert planned(folder).summary["sha256"] == plain.summary["sha256"]
 
 
+def test_each_file_of_a_folder_has_its_own_lines_above_the_header(tmp_path: Path):
+    """The first row once was left out where they were fewer than in the first file, and columns in another order were
+    read as those of the first file.
+    """
+    folder = write_files(tmp_path / "d", lambda number: f"{LABELS[number]}/r_{number:02}.csv")
+    for number, path in enumerate(sorted(folder.glob("*/*.csv"))):
+        table = pd.read_csv(path)[["y", "x"] if number % 3 else ["x", "y"]]
+        path.write_text("# Text File Format\n" * (2 - number % 2) + table.to_csv(index=False))
+    expect(folder, ordered=False)
+
+
 def test_the_code_of_a_refusal_joins_the_sensors_of_each_recording(tmp_path: Path):
     """As the app Sensor Logger writes them, with clocks that differ by less than a millisecond."""
     draw = np.random.default_rng(0)
