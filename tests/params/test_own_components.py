@@ -158,6 +158,7 @@ MISTAKES = [
     ("class Mean(nn.Module):", "class Mean(nn.Module)", "workloads/tiny/net.py, line 6: expected ':'"),
     ("num_rows: int = 0", "split: int = 0", "has the parameter 'split', which is a key of preprocess"),
     ("num_rows: int = 0", "window: int = 0", "has the parameter 'window', which is a key of preprocess"),
+    ("num_rows: int = 0", "offsets: int = 0", "has the parameter 'offsets', which is a key of preprocess"),
     (":train", ":takes_others", "has the parameters (model, data, epochs=3); accepted: def takes_others(run"),
     # A metric.
     (":error_rate", ":few", "(predictions, targets); accepted: def few(predictions, targets, mask), then predict and"),
