@@ -50,16 +50,6 @@ def question(path: Path, *options: str) -> str:
     return refusals.question(lambda: planned(path, *options))
 
 
-def long_table() -> pd.DataFrame:
-    parts = []
-    for number, (values, label) in enumerate(zip(recordings(), LABELS, strict=True)):
-        part = pd.DataFrame(values, columns=["x", "y"]).assign(label=label)
-        part.insert(0, "clip", f"c_{number:02}")
-        part.insert(1, "frame", range(len(values)))
-        parts.append(part)
-    return pd.concat(parts, ignore_index=True)
-
-
 def padded(num_channels: int = 2) -> np.ndarray:
     """(N, T, C), NaN after the end of each."""
     values = recordings(num_channels=num_channels)

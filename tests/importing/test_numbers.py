@@ -173,7 +173,6 @@ def test_the_files_of_a_folder_or_pair_decide_together(tmp_path: Path):
     with pytest.raises(CommandError):
         planned(tmp_path / "t_TRAIN.csv", "--alone")
     columns["x_3"] = ["1,020", "x", *columns["x_3"][2:]]
-    columns["x_3"] = ["1,020", "x", *columns["x_3"][2:]]
     wide = text_table(tmp_path / "wide.csv", ";", **columns, label=LABELS)
     assert "column 'x_3' must hold numbers, found x" in refusal(wide, "--layout", "wide")
 
