@@ -106,26 +106,25 @@ def split_and_standardize(
     check_any_feature_changes(name, sequences, num_features)
     duplicates = duplicate_groups(sequences.values[:, :, :num_features], sequences.lengths)
     parts = split(sequences, duplicates, params, rare)
+    remarks = [*sequences.remarks]
     if sequences.stretches is not None:
-        sequences = replace(sequences, remarks=(*sequences.remarks, *unscored_labels(sequences, parts["test"])))
+        remarks += unscored_labels(sequences, parts["test"])
     if rare:
         names = listed([str(sequences.classes[code]) for code in rare])
-        remark = f"no score covers the classes with fewer than {len(SPLITS)} sequences, which are in train: {names}"
-        sequences = replace(sequences, remarks=(*sequences.remarks, remark))
+        remarks.append(
+            f"no score covers the classes with fewer than {len(SPLITS)} sequences, which are in train: {names}"
+        )
     copies, num = len(duplicates) - len(np.unique(duplicates)), len(duplicates)
     if sequences.groups is None and copies > MAX_COPIES * num:
-        remark = f"{copies:,} of {num:,} sequences are copies; an interval of a score counts equal ones as one group"
-        sequences = replace(
-            sequences,
-            groups=duplicates,
-            group_names=duplicates.astype(np.str_),
-            remarks=(*sequences.remarks, remark),
+        remarks.append(
+            f"{copies:,} of {num:,} sequences are copies; an interval of a score counts equal ones as one group"
         )
+        sequences = replace(sequences, groups=duplicates, group_names=duplicates.astype(np.str_))
     mean, std = statistics_of(sequences, parts["train"])
-    unseen = remarks_about_unseen(sequences.is_unseen[:, :num_features], sequences.features[:num_features])
+    remarks += remarks_about_unseen(sequences.is_unseen[:, :num_features], sequences.features[:num_features])
     standardize(sequences.values, sequences.padding_mask, mean, std)
-    remarks = (*sequences.remarks, *unseen, *remarks_about_constants(sequences.features, std))
-    sequences = replace(sequences, remarks=remarks)
+    remarks += remarks_about_constants(sequences.features, std)
+    sequences = replace(sequences, remarks=tuple(remarks))
     label_statistics = None
     if sequences.has_number:
         label_statistics = target_statistics(label, sequences.labels[parts["train"]])
@@ -253,7 +252,7 @@ def split(
         if groups is None:
             return stratified(rows, labels, duplicates, sizes, generator)
         if stretches is not None and (is_shared or params.groups == NO_GROUPS):
-            return split_stretches(replace(sequences, groups=groups), duplicates, rows, sizes, generator)
+            return split_stretches(rows, labels, groups, duplicates, sizes, generator)
         try:
             return grouped(rows, labels, groups_with_duplicates(groups, duplicates), sizes, generator)
         except ValueError as error:
@@ -293,29 +292,25 @@ def can_spare(labels: np.ndarray, groups: np.ndarray) -> bool:
 
 
 def split_stretches(
-    sequences: Sequences,
-    duplicates: np.ndarray,
     rows: np.ndarray,
+    labels: np.ndarray,
+    groups: np.ndarray,
+    duplicates: np.ndarray,
     sizes: dict[str, int],
     generator: np.random.Generator,
 ) -> dict[str, np.ndarray]:
     """Split the windows `rows`, with those of a stretch in one split: each label apart, so that every label with three
-    stretches is in each split. With two it is in train and test, and with one only in train.
+    stretches is in each split. With two it is in train and test, and with one only in train. labels, groups and
+    duplicates (N,) are those of all windows.
     """
-    assert sequences.groups is not None
     parts: dict[str, list[np.ndarray]] = {name: [] for name in SPLITS}
-    for label in np.unique(sequences.labels[rows]):
-        own = rows[sequences.labels[rows] == label]
-        stretches = groups_with_duplicates(sequences.groups[own], duplicates[own])
+    for label in np.unique(labels[rows]):
+        own = rows[labels[rows] == label]
+        stretches = groups_with_duplicates(groups[own], duplicates[own])
         names = [name for name in ("train", "test", "val") if sizes[name]][: len(np.unique(stretches))]
         wanted = {name: max(1, round(sizes[name] / len(rows) * len(own))) for name in names}
-        found = grouped(
-            np.arange(len(own)),
-            sequences.labels[own],
-            stretches,
-            {name: wanted.get(name, 0) for name in SPLITS},
-            generator,
-        )
+        wanted = {name: wanted.get(name, 0) for name in SPLITS}
+        found = grouped(np.arange(len(own)), labels[own], stretches, wanted, generator)
         for name in SPLITS:
             parts[name].append(own[found[name]])
     if any(size and not any(map(len, parts[name])) for name, size in sizes.items()):
