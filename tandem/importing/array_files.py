@@ -54,7 +54,7 @@ def arrays_of(path: Path) -> list[Array]:
                 if isinstance(values := archive[member], np.ndarray):
                     found.append(Array(path, f"{path.name}: {member}", *word_and_split(member), values))
         return found
-    except (*DAMAGED, RuntimeError, ValueError) as error:  # an encrypted npz raises RuntimeError
+    except (*DAMAGED, ValueError) as error:
         if re.search("python objects|object arrays", str(error), re.IGNORECASE):
             raise ValueError(
                 f"{place} holds Python objects, which only pickle could read; save words with .astype(str), and "

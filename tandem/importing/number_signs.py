@@ -74,7 +74,7 @@ class ColumnCells:
     # log10 of the numbers without a sign, and by sign of the cells that may be both, as thousands; 0 is left out
     sizes: dict[str, list[np.ndarray]] = field(default_factory=lambda: {"": [], ",": [], ".": []})
 
-    def add(self, cells: pa.Array, path: str = "", column: str = "", na: Sequence[str] = ()) -> None:
+    def add(self, cells: pa.Array, path: str, column: str, na: Sequence[str]) -> None:
         cells = pc.utf8_trim_whitespace(cells)
         cells = cells.filter(pc.invert(pc.is_in(cells, pa.array([*MISSING, *na])))).drop_null()
         if "." in self.certain[DECIMAL] and cast_or_none(cells, pa.float64()) is not None:
@@ -138,12 +138,12 @@ class ColumnCells:
         return any(sign in examples for examples in (self.open, *self.certain.values()))
 
     def meaning_of(self, sign: str, delimiter: str) -> str:
-        """What this column alone says of `sign`: DECIMAL, THOUSANDS, or "" if it is open or not there."""
+        """What this column alone says of `sign`, which it has: DECIMAL, THOUSANDS, or "" if it is open."""
         for meaning, examples in self.certain.items():
             if sign in examples:
                 return meaning
         if (sign, delimiter) == (".", ","):
-            return DECIMAL if sign in self.open else ""
+            return DECIMAL
         return THOUSANDS if self.is_nearer_to_thousands(sign) else ""
 
 
