@@ -201,10 +201,16 @@ def with_notation(table: TextTable, options: Mapping[str, Any], others: Iterable
         raise WrongArgument(f"{both}, and a sign has one meaning; give one")
     columns, dates = {name: ColumnCells() for name in table.names}, {name: DateCells() for name in table.names}
     for each in (table, *others):
-        with suppress(ValueError):  # a row with too many cells: the reader of the file reports it
-            for name, cells in text_columns(each):
-                columns[name].add(cells, str(each.path), name, table.na)
-                dates[name].add(cells)
+        size = each.path.stat().st_size
+        # A row with too many cells, and columns that `table` does not have: the reader of the file reports them.
+        with suppress(ValueError), ProgressLine(f"reading {each.path.name}", size, "B") as progress:
+            for done, block in read_blocks(each, None):
+                for name, column in zip(each.names, block.columns, strict=True):
+                    if name in columns:
+                        cells = column.combine_chunks()
+                        columns[name].add(cells, str(each.path), name, table.na)
+                        dates[name].add(cells)
+                progress.at(done)
     convert, said = number_signs.find_notation(columns, table.delimiter, given)
     notes = [("numbers", " and ".join(said), "; ".join(dict.fromkeys(said.values())))] if said else []
     for name, found in dates.items():
@@ -213,14 +219,6 @@ def with_notation(table: TextTable, options: Mapping[str, Any], others: Iterable
             notes.append(("dates", f"{name}: {found.example} is {found.iso(form)}", found.reason(day_first)))
     unclear = {name: found.example for name, found in dates.items() if found.is_open and name not in convert}
     return replace(table, convert=convert, notes=[*table.notes, *notes], unclear=unclear)
-
-
-def text_columns(table: TextTable) -> Iterator[tuple[str, pa.Array]]:
-    """Every column of every block, as its literal text."""
-    with ProgressLine(f"reading {table.path.name}", table.path.stat().st_size, "B") as progress:
-        for done, block in read_blocks(table, None):
-            yield from zip(table.names, (column.combine_chunks() for column in block.columns), strict=True)
-            progress.at(done)
 
 
 def are_times(rows: Sequence[Sequence[str]]) -> bool:

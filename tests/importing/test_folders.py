@@ -220,6 +220,8 @@ def test_each_file_of_a_folder_has_its_own_lines_above_the_header(tmp_path: Path
         table = pd.read_csv(path)[["y", "x"] if number % 3 else ["x", "y"]]
         path.write_text("# Text File Format\n" * (2 - number % 2) + table.to_csv(index=False))
     expect(folder, ordered=False)
+    path.write_text("# Text File Format\n" + table.rename(columns={"y": "z"}).to_csv(index=False))
+    assert f"{path} has other columns than the files before it (y, z)" in refusal(folder)
 
 
 def test_the_code_of_a_refusal_joins_the_sensors_of_each_recording(tmp_path: Path):

@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from tandem.importing import new_workload, text_tables, wide
-from tests.own_tables import plan_in, planned
+from tests.own_tables import plan_in, planned, refusal
 from tests.shapes import (
     LABELS,
     PEOPLE,
@@ -103,6 +103,9 @@ def test_train_and_test_in_two_files_are_the_split(tmp_path: Path):
         people = [PEOPLE[number // 3] for number in part.index]
         part.assign(subject=people).to_csv(tmp_path / f"Hand_{name}.csv", index=False)
     plan = expect(tmp_path / "Hand_TRAIN.csv")
+    other = wide[12:].rename(columns={"label": "kind"})
+    other.to_csv(tmp_path / "Hand_TEST.csv", index=False)
+    assert "Hand_TEST.csv has no column 'label', which " in refusal(tmp_path / "Hand_TRAIN.csv")
     assert plan.workload.preprocess.groups == "subject" and plan.summary["num_groups"]["test"] == 2
 
 
