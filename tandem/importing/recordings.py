@@ -138,11 +138,11 @@ def form_of_all(first: Path, paths: Sequence[Path], options: Mapping[str, Any]) 
 
 
 def own_form(form: TextTable, path: Path) -> TextTable:
-    """The format `form` for another file. Lines above the rows may be more or fewer there."""
-    if form.num_skipped == int(form.has_header):  # fast: none but the header
+    """The format `form` for another file, which may have more or fewer lines above the rows, or be compressed."""
+    if form.num_skipped == int(form.has_header) and path.suffix == form.path.suffix:  # fast
         return replace(form, path=path)
     own = text_tables.find_format(path, {"encoding": form.encoding, "na": form.na})
-    return replace(form, path=path, names=own.names, num_skipped=own.num_skipped)
+    return replace(form, path=path, compression=own.compression, names=own.names, num_skipped=own.num_skipped)
 
 
 def kinds_of(tables: Sequence[pa.Table]) -> dict[str, pa.DataType]:

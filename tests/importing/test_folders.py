@@ -1,5 +1,6 @@
 """A folder with a file per sequence: where its label, its group and its split come from."""
 
+import gzip
 import re
 import subprocess
 from collections.abc import Callable
@@ -222,6 +223,14 @@ def test_each_file_of_a_folder_has_its_own_lines_above_the_header(tmp_path: Path
     expect(folder, ordered=False)
     path.write_text("# Text File Format\n" + table.rename(columns={"y": "z"}).to_csv(index=False))
     assert f"{path} has other columns than the files before it (y, z)" in refusal(folder)
+
+
+def test_some_files_of_a_folder_may_be_compressed(tmp_path: Path):
+    folder = write_files(tmp_path / "d", lambda number: f"{LABELS[number]}/r_{number:02}.csv")
+    for path in sorted(folder.glob("*/*.csv"))[::2]:
+        path.with_name(f"{path.name}.gz").write_bytes(gzip.compress(path.read_bytes()))
+        path.unlink()
+    expect(folder, ordered=False)
 
 
 def test_the_code_of_a_refusal_joins_the_sensors_of_each_recording(tmp_path: Path):
