@@ -408,7 +408,7 @@ def read_small(path: Path, ids: Sequence[str], options: Mapping[str, Any]) -> pa
         raise WrongArgument(f"{path} is not there; --labels takes the path of a table")
     if kind_of_file(path) == "parquet":
         return read_file(path, None)
-    table = text_tables.sniff(path, options)
+    table = text_tables.with_notation(text_tables.find_format(path, options), options)
     if {*map(without_ending, table.names)} & {*ids}:  # the first row is no header
         names = tuple(str(number) for number in range(1, len(table.names) + 1))
         table = replace(table, names=names, has_header=False, num_skipped=table.num_skipped - 1)

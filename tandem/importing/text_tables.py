@@ -91,17 +91,9 @@ class TextTable:
         return is_plain and self.delimiter == "," and is_named and not self.convert
 
 
-def sniff(path: Path, options: Mapping[str, Any]) -> TextTable:
-    """Detect the format of the text of `path` and the notation of its numbers. `options`: the given options, of which
-    `encoding`, `na`, `decimal`, `thousands` and `dayfirst` count.
-
-    Raises ValueError if it is no text, and as `with_notation` does.
-    """
-    return with_notation(find_format(path, options), options)
-
-
 def find_format(path: Path, options: Mapping[str, Any]) -> TextTable:
-    """From the first rows (the encoding: from the whole file), without the notation of numbers.
+    """The format of the text of `path`, from its first rows (the encoding: from the whole file), without the notation
+    of numbers. `options`: the given options, of which `encoding` and `na` count.
 
     Raises ValueError if it is no text.
     """
@@ -190,8 +182,8 @@ def pandas_code(path: Path, options: Mapping[str, Any]) -> tuple[str, str]:
 
 
 def with_notation(table: TextTable, options: Mapping[str, Any], others: Iterable[TextTable] = ()) -> TextTable:
-    """`table` with the notation of its numbers. It follows from all cells of this file and of `others`, which have the
-    same columns.
+    """`table` with the notation of its numbers and dates. It follows from all cells of this file and of `others`, which
+    have the same columns. `options`: of these, `decimal`, `thousands` and `dayfirst` count.
 
     Raises CommandError with a question, and ValueError, if `find_notation` does.
     """

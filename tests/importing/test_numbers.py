@@ -44,7 +44,7 @@ RULE = {  # with a comma; each is tried with a point too
 def numbers_of(path: Path, *options: str) -> dict[str, list[float]]:
     """The numeric columns as the table that preprocess reads has them."""
     given = {key: value for key, value in vars(parsed("mine", str(path), *options)).items() if value is not None}
-    table = text_tables.sniff(path, given)
+    table = text_tables.with_notation(text_tables.find_format(path, given), given)
     if not table.is_ready:
         text_tables.rewrite(table, path := path.with_name("again.csv.gz"))
     frame = pd.read_csv(path, na_values=["-"])
