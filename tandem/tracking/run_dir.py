@@ -225,11 +225,14 @@ def run_dirs() -> list[Path]:
 
 def remove(folder: Path) -> bool:
     """Remove a published directory. Returns False if another process holds its lock, such as a stage that writes it."""
-    with files.locked(folder / "writer", wait=False) as holder:
-        if holder is not None:
-            return False
-        removed = folder.rename(folder.with_name(f".{folder.name}.{os.getpid()}"))  # at once: others may open its files
-        shutil.rmtree(removed)
+    removed = folder.with_name(f".{folder.name}.{os.getpid()}")
+    try:
+        with suppress(FileNotFoundError), (folder / "writer").open("a") as writer:
+            fcntl.flock(writer, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            folder.rename(removed)  # at once: another process may open a file in it meanwhile
+            shutil.rmtree(removed)
+    except BlockingIOError:
+        return False
     return True
 
 
