@@ -121,8 +121,8 @@ class Side:
             return sentence
         return (
             f"{self.score_name} {self.score:.4f} on average over {len(self.scores)} seeds "
-            f"({min(self.scores):.4f} to {max(self.scores):.4f}){self.num_above}, which change the weights, the order "
-            f"and the random draws but not the split; seed {self.first.seed}: {sentence}"
+            f"({min(self.scores):.4f} to {max(self.scores):.4f}), which change the weights, the order and the random "
+            f"draws but not the split; {self.num_above}seed {self.first.seed}: {sentence}"
         )
 
     @property
@@ -131,7 +131,7 @@ class Side:
         if not self.baselines:
             return ""
         name, value = self.baselines[0]
-        return f", {sum(score > value for score in self.scores)} of them above {name} ({value:.4f})"
+        return f"{sum(score > value for score in self.scores)} of them are above {name} ({value:.4f}); "
 
     def predictions(self) -> dict[int, Rows]:
         """Return the predictions by seed. Raises ValueError if some are missing or a seed occurs twice."""

@@ -82,7 +82,7 @@ def test_the_comparison_has_mean_and_range_of_the_seeds_and_the_times_of_the_fir
     metrics = results(project, 0, "score.json")["metrics"]
     strongest = max(metrics[f"{name}_accuracy"] for name in ("most_frequent", "nearest_neighbour", "fitted"))
     num_above = sum(score > strongest for score in scores)
-    assert f"), {num_above} of them above " in row["sentence"] and f" ({strongest:.4f}), which" in row["sentence"]
+    assert f"; {num_above} of them are above " in row["sentence"] and f" ({strongest:.4f}); seed 0" in row["sentence"]
     tracked = json.loads((project / "results/scores.json").read_text())["tiny"]["cpu"]
     assert tracked == {"accuracy": row["score"], "lowest": min(scores), "highest": max(scores)}
     assert "mean of 3 seeds" in (project / "results/compare/compare.md").read_text()
