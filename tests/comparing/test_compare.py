@@ -16,7 +16,7 @@ from tests.projects import TINY, copy_of, stages_at_once, tandem, wait_until_pub
 from tests.recording import server_of
 
 mlflow = pytest.importorskip("mlflow")
-pytestmark = pytest.mark.long  # three trainings; tests/comparing/test_comparing.py has the short form, from manifests
+pytestmark = pytest.mark.long  # three trainings; test_judgements.py has the short form, from manifests
 
 RUN = "results/runs/tiny/cpu"
 PATIENT = {"MLFLOW_HTTP_REQUEST_TIMEOUT": "60"}  # a server on a busy machine

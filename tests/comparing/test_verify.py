@@ -14,7 +14,7 @@ from tandem.files import sha256_file
 from tandem.runs import provenance
 from tandem.runs.run import Run, open_folder
 from tests import forked
-from tests.comparing.test_comparing import make_manifest, run_of
+from tests.manifests import make_manifest, run_of
 from tests.projects import (
     MODEL,
     RUN,

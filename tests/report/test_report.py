@@ -19,8 +19,8 @@ from tandem.comparing.comparison import Comparison, Reference, Side, compare
 from tandem.comparing.published import open_entry
 from tandem.report import layout, report
 from tandem.runs.run import Run
-from tests.comparing.test_comparing import SPEED, changed, classified, make_manifest, run_of, sides
 from tests.conftest import CHROMIUM
+from tests.manifests import SPEED, changed, classified, make_manifest, run_of, sides
 
 NASTY = '<b>&"$x$_\u624b'
 REASON = "the device is the CPU: there is no VRAM"
