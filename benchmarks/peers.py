@@ -50,10 +50,9 @@ from tandem.params.loading import load_params, load_workload
 from tandem.params.schema import SequenceTable, Series, Workload
 from tandem.tasks import open_task
 from tandem.training import inference
-from tandem.training.batches import Split, sequential_indices
+from tandem.training.batches import Split
 from tandem.training.context import make_trainer
 from tandem.training.execution import CPU, open_device
-from tandem.training.saved_network import PREDICTION_BATCH
 
 METHODS = Path(__file__).with_name("peer_methods.py")
 OF_AEON, OF_SKLEARN = ("MiniRocket", "QUANT"), ("1-NN", "ridge")
@@ -150,8 +149,7 @@ def train(block: Workload, seed: int, prepared: Prepared) -> Trained:
     seconds = time.perf_counter() - start
     if block.evaluate.weights == "best":
         trainer.model.load_state_dict(trainer.best_weights)
-    batches = splits["test"].batches(sequential_indices(splits["test"]), PREDICTION_BATCH)
-    outputs = inference.predict_outputs(trainer.model, batches)
+    outputs = inference.predict(trainer.model, splits["test"])
     targets, mask = (splits["test"].tensors[name] for name in ("targets", "mask"))
     score = task.score(task.predict(outputs, mask), targets, mask)
     metrics = task.evaluate(outputs, lambda split, name: arrays[split][name]).metrics

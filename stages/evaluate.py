@@ -32,17 +32,18 @@ from tandem.runs.run import Run, open_folder, seeds_in
 from tandem.runs.schemas import BaselineRecord, EvaluationTiming, ScoreRecord
 from tandem.tasks import Evaluation, Fitted, Task, check_evaluation
 from tandem.tasks.groups import name_groups
+from tandem.tasks.scores import baseline_scores
 from tandem.tracking.headline import BASELINE_TAG
 from tandem.tracking.results import add_training, key_of_evaluation
 from tandem.tracking.run_dir import open_run_dir
 from tandem.training import inference, own_metrics
-from tandem.training.batches import Split, batches_of, sequential_indices
+from tandem.training.batches import Split
 from tandem.training.checkpoint import folder_of, remove_stored
 from tandem.training.context import RunContext
 from tandem.training.execution import Execution
 from tandem.training.executor import Executor, advice, translate_oom
 from tandem.training.own_metrics import OwnScores
-from tandem.training.saved_network import PREDICTION_BATCH, load_network
+from tandem.training.saved_network import load_network
 
 TABLES = ("scores", "confusion", "predictions")
 
@@ -89,9 +90,8 @@ def evaluate_seed(context: RunContext) -> float:
 
 def strongest_baseline(task: Task, metrics: dict[str, float]) -> str:
     """Return the name and the score of the strongest baseline of the task's score; empty if the task has none."""
-    found = {name: metrics.get(f"{key}_{task.score_name}") for key, name in task.baselines.items()}
-    known = {name: value for name, value in found.items() if value is not None} or {task.zero.partition(":")[0]: 0.0}
-    name, value = max(known.items(), key=lambda each: each[1])
+    known = baseline_scores(task.baselines, task.score_name, metrics) or [(task.zero.partition(":")[0], 0.0)]
+    name, value = known[0]
     return f"{name} {value:.4f}" if name else ""
 
 
@@ -107,16 +107,16 @@ def evaluate(context: RunContext, trained: Run) -> tuple[Evaluation, OwnScores, 
         model.to(device.torch)
         if context.data_location(device) == "device":
             executor.make_resident()
-        outputs = predict(model, split, executor)  # warm-up: the first pass also allocates memory and selects kernels
+        inference.predict(model, split, executor)  # warm-up: the first pass also allocates memory and selects kernels
         with measure(device) as measured:
-            outputs = predict(model, split, executor)
+            outputs = inference.predict(model, split, executor)
 
         evaluated = task.evaluate(outputs.cpu(), context.read_known(model))
         result = name_groups(evaluated, context.summary, context.read)
         check_evaluation(task, result)
 
         def outputs_of(tensors: dict[str, torch.Tensor]) -> torch.Tensor:
-            return predict(model, Split(tensors, device, data_location="host"), executor).cpu()
+            return inference.predict(model, Split(tensors, device, data_location="host"), executor).cpu()
 
         own = own_metrics.score(context, outputs.cpu(), outputs_of, result.metrics)
         result.metrics.update(own.metrics)
@@ -162,12 +162,6 @@ def validation_score(context: RunContext, trained: Run) -> float:
     rows = trained.table("history")
     row = rows[-1] if context.block.evaluate.weights == "last" else min(rows, key=lambda row: float(row["val_loss"]))
     return float(row[f"val_{context.task.score_name}"])
-
-
-def predict(model: torch.nn.Module, split: Split, executor: Executor) -> torch.Tensor:
-    return inference.predict_outputs(
-        model, batches_of(split, sequential_indices(split), PREDICTION_BATCH, executor), executor
-    )
 
 
 def write_files(

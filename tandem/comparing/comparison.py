@@ -31,6 +31,7 @@ from tandem.comparing.table import rows_of
 from tandem.machine import conditions
 from tandem.runs.quantities import COMPARED, TIMES
 from tandem.runs.run import Run
+from tandem.tasks.scores import baseline_scores
 
 # Differences that the descriptions of the sides do not show, so the sentence with the ratio names them.
 NOT_DESCRIBED = ("machine", "step execution", "data location")
@@ -182,9 +183,7 @@ class Side:
     @property
     def baselines(self) -> list[tuple[str, float]]:
         """The baselines of the score, strongest first."""
-        names = self.first.task_attributes["baselines"]
-        known = [(name, self.metrics.get(f"{key}_{self.score_name}")) for key, name in names.items()]
-        return sorted(((name, value) for name, value in known if value is not None), key=lambda each: -each[1])
+        return baseline_scores(self.first.task_attributes["baselines"], self.score_name, self.metrics)
 
     @property
     def summaries(self) -> list[str]:

@@ -34,11 +34,9 @@ from tandem.runs.terminal import Progress
 from tandem.tasks.groups import name_groups
 from tandem.tracking.results import realized_settings
 from tandem.training import auto, inference
-from tandem.training.batches import sequential_indices
 from tandem.training.context import RunContext, open_trainer
 from tandem.training.execution import Execution
 from tandem.training.executor import Executor, OutOfMemory, translate_oom
-from tandem.training.saved_network import PREDICTION_BATCH
 from tandem.training.trainer import Epoch, Trainer, snapshot
 
 
@@ -136,8 +134,7 @@ def predict(context: RunContext, trainer: Trainer) -> dict[str, Any]:
     split = context.open_split("test", device)
     model = models.build(context.block.train.model, context.shape)
     model.load_state_dict(trainer.best_weights if context.block.evaluate.weights == "best" else snapshot(trainer.model))
-    batches = split.batches(sequential_indices(split), PREDICTION_BATCH)
-    outputs = inference.predict_outputs(model.to(device.torch), batches, Executor(Execution(device))).cpu()
+    outputs = inference.predict(model.to(device.torch), split, Executor(Execution(device))).cpu()
     evaluated = context.task.evaluate(outputs, context.read_known(model))
     result = name_groups(evaluated, context.summary, context.read)
     with TemporaryDirectory() as folder:

@@ -64,7 +64,7 @@ def fit(train: Split, val: Split, test: Split, shape: Shape, task: Any, on_progr
     selection = Selection(model, task, train, val, Executor(), BATCH)
     selection.on_progress = on_progress
     selection.fit(sequential_indices(train))
-    outputs = inference.predict_outputs(model, test.batches(sequential_indices(test), BATCH))
+    outputs = inference.predict(model, test, batch_size=BATCH)
     of = "" if len(train) == num_train else f" of {num_train:,}"
     about = f"{NAMES[model.selected_name]}, fitted to {len(train):,}{of} training sequences"
     return FittedModel(outputs, about, **model.selection())

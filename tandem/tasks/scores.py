@@ -1,6 +1,6 @@
-"""Score functions that tasks and figures share, without torch: F1 from counts, and the matching of events."""
+"""Score functions that tasks, comparisons and figures share, without torch: F1 from counts, the matching of events."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -29,6 +29,14 @@ def macro_f1_of_sums(sums: np.ndarray) -> np.ndarray:
     is_present = true + predicted > 0
     f1 = 2 * right / np.where(is_present, true + predicted, 1)
     return np.asarray(f1.sum(axis=-1) / np.maximum(1, is_present.sum(axis=-1)))
+
+
+def baseline_scores(
+    baselines: Mapping[str, str], score_name: str, metrics: Mapping[str, float]
+) -> list[tuple[str, float]]:
+    """Return (name, score) of the task's `baselines` (prefix of their metrics -> name) that have one, best first."""
+    scores = [(name, metrics.get(f"{prefix}_{score_name}")) for prefix, name in baselines.items()]
+    return sorted(((name, score) for name, score in scores if score is not None), key=lambda each: -each[1])
 
 
 def match_steps(actual: Sequence[int], found: Sequence[int], tolerance: int) -> list[tuple[int, int]]:

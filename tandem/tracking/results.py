@@ -10,7 +10,7 @@ import json
 import os
 import time
 from dataclasses import asdict, replace
-from typing import Any
+from typing import Any, cast
 
 from safetensors.torch import save
 
@@ -82,15 +82,21 @@ def write_results(
     files.write_json(result / "model.json", model_document(context))
     files.write_table(result / "history.csv", record.history)
     files.write_table(measured / "timings.csv", record.timings)
-    train, timing = train_record(context, trainer, record, inputs), timing_record(context, trainer, record)
+    times, missing_reasons = measured_values(context, record)
+    lines = record.summary_lines | closing_lines(context, trainer, record, times, missing_reasons)
+    train = train_record(context, trainer, record, inputs)
+    timing = timing_record(context, trainer, record, times, missing_reasons, lines)
     schemas.write(result / "train.json", TrainRecord, train)
     schemas.write(measured / "timing.json", TimingRecord, timing)
 
-    times = timing["timing"]
     run_dir.add_metrics(totals(timing))
     run_dir.add_tags(why_no_vram(timing))
     run_dir.save_epochs(record)  # includes the last epochs, if their checkpoint could not be written
     add_records(context, timing, run_dir)
+    if "model_selection" in lines:
+        print(lines["model_selection"], flush=True)
+    if "overfitting" in lines:
+        print(f"warning: {lines['overfitting']}", flush=True)
     if not context.is_replicate and (others := conditions.others_on_gpu(timing["conditions"])):
         run_dir.add_tags({"not_comparable": others})
         print(f"warning: {others}; comparisons of speed exclude this run", flush=True)
@@ -166,30 +172,47 @@ def realized_settings(trainer: Trainer) -> Realized:
     return found
 
 
-def timing_record(context: RunContext, trainer: Trainer, record: Record) -> TimingRecord:
-    """Return what was measured, and where, when and on what. Completes the record's summary lines."""
-    gpu_summary, missing_of_gpu = summarize_gpu(record.sampled.values())
-    energy_summary, missing_energy = summarize_energy(record)
-    times = {**summarize(record.timings, max(record.workers, default=1)), **gpu_summary, **energy_summary}
+def measured_values(context: RunContext, record: Record) -> tuple[dict[str, Any], dict[str, str]]:
+    """Return the totals of the training, None where one is missing, and the reasons for those that may be missing."""
+    gpu, missing_of_gpu = summarize_gpu(record.sampled.values())
+    energy, missing_energy = summarize_energy(record)
+    times = {**summarize(record.timings, max(record.workers, default=1)), **gpu, **energy}
     missing_reasons = record.missing_reasons | missing_of_gpu | missing_energy
     missing_reasons.pop("energy_joules", None)  # of the last epoch
     if context.is_replicate:
         missing_reasons = {name: NOT_TIMED for name, value in times.items() if value is None} | missing_reasons
-    epochs, used = trainer.epochs_done, {**times, "num_kernels": record.probe.get("num_kernels")}
+    return times, missing_reasons
+
+
+def closing_lines(
+    context: RunContext, trainer: Trainer, record: Record, times: dict[str, Any], missing_reasons: dict[str, str]
+) -> dict[str, str]:
+    """Return the sentences about the whole training."""
+    epochs, model = trainer.epochs_done, cast(Any, trainer.model)
     when = "the fit" if trainer.is_fitted else "the epoch" if epochs == 1 else f"all {epochs} epochs"
-    record.summary_lines["device"] = device_sentence(context.kind, when, used, context.num_workers)
-    model: Any = trainer.model
+    used = {**times, "num_kernels": record.probe.get("num_kernels")}
+    lines = {"device": device_sentence(context.kind, when, used, context.num_workers)}
     if hasattr(model, "describe_selection"):
-        record.summary_lines["model_selection"] = model.describe_selection(context.task.score_name)
-        print(record.summary_lines["model_selection"], flush=True)
-    record.summary_lines["energy"] = energy_sentence(energy_summary, missing_energy, ENERGY_METHOD)
+        lines["model_selection"] = model.describe_selection(context.task.score_name)
+    lines["energy"] = energy_sentence(times, missing_reasons, ENERGY_METHOD)
     if sentence := overfitting_sentence(record.history, context.block.evaluate.weights):
-        record.summary_lines["overfitting"] = sentence
-        print(f"warning: {sentence}", flush=True)
+        lines["overfitting"] = sentence
     if trainer.executor.fallbacks:
-        record.summary_lines["out_of_memory"] = f"memory ran out: {', then '.join(trainer.executor.fallbacks)}"
+        lines["out_of_memory"] = f"memory ran out: {', then '.join(trainer.executor.fallbacks)}"
     if reason := trainer.no_graph_reason:
-        record.summary_lines["step"] = f"steps were taken eagerly instead of captured as a CUDA graph: {reason}"
+        lines["step"] = f"steps were taken eagerly instead of captured as a CUDA graph: {reason}"
+    return lines
+
+
+def timing_record(
+    context: RunContext,
+    trainer: Trainer,
+    record: Record,
+    times: dict[str, Any],
+    missing_reasons: dict[str, str],
+    lines: dict[str, str],
+) -> TimingRecord:
+    """Return what was measured, and where, when and on what."""
     # The maximum of all readings; and in the median epoch.
     seen = {name: times[name] for name in ("other_processes", "waiting_threads")}
     placement: Placement = {
@@ -217,12 +240,12 @@ def timing_record(context: RunContext, trainer: Trainer, record: Record) -> Timi
         "placement": placement,
         "timing": {
             **times,
-            **({} if energy_summary["train_joules"] is None else {"energy_method": ENERGY_METHOD}),
+            **({} if times["train_joules"] is None else {"energy_method": ENERGY_METHOD}),
             "missing_reasons": {name: why for name, why in missing_reasons.items() if times.get(name) is None},
         },
         "probe": record.probe,
         "not_probed": record.not_probed,
-        "summary_lines": record.summary_lines,
+        "summary_lines": lines,
         "files": {"timings.csv": files.sha256_file(context.measured / "timings.csv")},
     }
 

@@ -6,9 +6,10 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
-from tandem.training.batches import Batch
+from tandem.training.batches import Batch, Split, batches_of, sequential_indices
 from tandem.training.execution import autocast
 from tandem.training.executor import Executor, Result
+from tandem.training.saved_network import PREDICTION_BATCH
 from tandem.training.step import Loss
 
 
@@ -41,10 +42,13 @@ def validate(
 
 
 @torch.no_grad()
-def predict_outputs(model: nn.Module, batches: Iterator[Batch], executor: Executor | None = None) -> Tensor:
-    """Returns the model's outputs (N, ...) for all sequences, in the batches' order, on the device."""
+def predict(
+    model: nn.Module, split: Split, executor: Executor | None = None, batch_size: int = PREDICTION_BATCH
+) -> Tensor:
+    """Returns the model's outputs (N, ...) for the sequences of a split, in order, on its device."""
     model.eval()
     executor = executor or Executor()
+    batches = batches_of(split, sequential_indices(split), batch_size, executor)
     outputs = [for_each_part(batch, partial(forward, model), executor) for batch in batches]
     return executor.concatenate([part for parts in outputs for part in parts])
 
