@@ -32,7 +32,7 @@ def macro_f1_of_sums(sums: np.ndarray) -> np.ndarray:
 
 
 def baseline_scores(
-    baselines: Mapping[str, str], score_name: str, metrics: Mapping[str, float]
+    baselines: Mapping[str, str], score_name: str, metrics: Mapping[str, float | None]
 ) -> list[tuple[str, float]]:
     """Return (name, score) of the task's `baselines` (prefix of their metrics -> name) that have one, best first."""
     scores = [(name, metrics.get(f"{prefix}_{score_name}")) for prefix, name in baselines.items()]
