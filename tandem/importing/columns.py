@@ -13,6 +13,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tandem.data.rows import repeated_step
 from tandem.data.tables import SPLIT_WORDS, split_column
 from tandem.data.times import MONTH_NAMES, PERIOD_FORMS, first_day
 from tandem.importing import number_signs
@@ -287,3 +288,15 @@ def find_features(
     others += [f"{column} ({dropped[column]})" for column in found if column in dropped]
     chooses = "; --features includes them" if dropped else ""
     return kept, "all other numeric columns" + (f"; excluded: {shortened(others)}{chooses}" if others else "")
+
+
+def repeats_of(columns: TableColumns, sequence: str, step: str, largest_share: float = 1.0) -> str:
+    """A sentence about the first step that repeats in its sequence; empty if no step or a larger share repeats."""
+    keys = columns.frame[[sequence, step]]
+    repeats = (keys.duplicated() & keys.notna().all(axis=1)).to_numpy()
+    if not 0 < (num := int(repeats.sum())) <= largest_share * len(repeats):
+        return ""
+    row = int(repeats.argmax())
+    first = int((keys == keys.iloc[row]).all(axis=1).to_numpy().argmax())
+    place = columns.places(first, row)
+    return f"{columns.name}: {repeated_step(step, f'{sequence} {keys[sequence].iloc[row]}', place, num)}"

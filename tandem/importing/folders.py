@@ -24,8 +24,9 @@ from tandem.data.tables import SPLIT_COLUMN, SPLIT_WORDS, split_column
 from tandem.importing import text_tables
 from tandem.importing.array_files import axes_of
 from tandem.importing.columns import Choice, named, shortened
-from tandem.importing.infer_sequences import GROUP_NAMES, LABEL_NAMES, STEP_NAMES, are_too_few, what_groups_do
+from tandem.importing.infer_sequences import are_too_few, what_groups_do
 from tandem.importing.long_table import BLOCK_CELLS, Block, Source, as_long_table, unique
+from tandem.importing.names import GROUP_NAMES, LABEL_NAMES, STEP_NAMES
 from tandem.importing.recordings import (
     KINDS,
     Reader,

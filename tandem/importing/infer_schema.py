@@ -10,16 +10,10 @@ from typing import Any
 from tandem.command import WrongArgument
 from tandem.importing import recipe
 from tandem.importing.columns import Choice, Choices, NotFound, TableColumns, named, shortened
-from tandem.importing.infer_sequences import (
-    OF_SEQUENCES,
-    SEQUENCE_NAMES,
-    find_categories,
-    find_ids,
-    infer_sequences,
-    labelled_ids,
-)
+from tandem.importing.infer_sequences import OF_SEQUENCES, find_categories, find_ids, infer_sequences, labelled_ids
 from tandem.importing.infer_series import NO_SEASON, OF_SERIES, TIME_NAMES, find_times, infer_series
 from tandem.importing.infer_windows import infer_recordings
+from tandem.importing.names import SEQUENCE_NAMES
 from tandem.importing.wide import numbered
 from tandem.params import schema
 from tandem.params.parsing import nearest

@@ -1,4 +1,4 @@
-"""The columns of many sequences and the task, each choice with its reason. Reads no file."""
+"""The columns of a table of many sequences, each choice with its reason. Reads no file."""
 
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
@@ -8,37 +8,24 @@ import numpy as np
 import pandas as pd
 
 from tandem.command import NO_ANSWER, CommandError, WrongArgument
-from tandem.data.rows import NO_EVENT, alike_labels, digits_of_times, repeated_step
-from tandem.data.splits import SPLITS
-from tandem.data.tables import MISSING
+from tandem.data.rows import digits_of_times
 from tandem.importing.columns import (
     Choice,
     Choose,
     NotFound,
     TableColumns,
     find_features,
-    is_id,
     named,
+    repeats_of,
     shortened,
     words_of,
 )
+from tandem.importing.infer_label import MISTAKEN_SHARE, find_label, find_task, rare_classes
+from tandem.importing.names import CALENDAR_NAMES, COUNTING_NAMES, GROUP_NAMES, LABEL_NAMES, SEQUENCE_NAMES, STEP_NAMES
 from tandem.params.schema import NO_GROUPS, columns_of
 
-# Columns whose name contains one of these words come first, in the order of the words.
-SEQUENCE_NAMES = "sequence seq series trial recording session clip track episode case sample id".split()
-STEP_NAMES = "step frame tick t time timestamp datetime date index".split()
-LABEL_NAMES = "label class category event activity gesture target type kind outcome".split()
-GROUP_NAMES = (
-    "group person subject participant user patient speaker writer actor signer player animal device sensor".split()
-)
-GROUP_NAMES += "machine engine unit site".split()
-GROUP_NAMES = [*GROUP_NAMES, *(f"{name}s" for name in GROUP_NAMES), "day"]
-CALENDAR_NAMES = "date period month quarter year week weekday day hour season".split()
-COUNTING_NAMES = "row index id number nr no".split()
 MOST_REPEATS = 0.5  # the share of rows up to which a repeated step is a mistake, such as an id that occurs twice
 FEW_WORDS, MOST_WORDS = 10, 50  # of a column whose words may become features
-MOST_RARE = 10  # of more whole numbers, some in fewer sequences than splits, each is rarely a class
-MISTAKEN_SHARE = 0.05  # of the sequences, in which a label may change by mistake
 INCREASES = "it increases from row to row in every sequence"
 UNEVEN = 0.01  # of the usual distance of two rows, by which a clock's may differ
 FAR_FEWER = 4  # times fewer stretches of equal labels than by chance
@@ -330,18 +317,6 @@ def restarting_in(columns: TableColumns, sequence: str, step: str | None) -> Ite
             yield column
 
 
-def repeats_of(columns: TableColumns, sequence: str, step: str, largest_share: float = 1.0) -> str:
-    """A sentence about the first step that repeats in its sequence; empty if no step or a larger share repeats."""
-    keys = columns.frame[[sequence, step]]
-    repeats = (keys.duplicated() & keys.notna().all(axis=1)).to_numpy()
-    if not 0 < (num := int(repeats.sum())) <= largest_share * len(repeats):
-        return ""
-    row = int(repeats.argmax())
-    first = int((keys == keys.iloc[row]).all(axis=1).to_numpy().argmax())
-    place = columns.places(first, row)
-    return f"{columns.name}: {repeated_step(step, f'{sequence} {keys[sequence].iloc[row]}', place, num)}"
-
-
 def find_ids(columns: TableColumns) -> list[str]:
     """Repeating columns: first by name, then with equal cells in adjacent rows, then text, then more distinct ids."""
     candidates = columns.of_kind("text", "whole", "time")
@@ -447,181 +422,3 @@ def is_even(columns: TableColumns, sequence: str, column: str) -> bool:
         return False
     distances = np.diff(columns.numbers(column).to_numpy()[order])[same]
     return bool((np.abs(distances / np.median(distances) - 1) < UNEVEN).mean() > 0.9)
-
-
-def find_label(columns: TableColumns, sequence: str, step: str, options: Mapping[str, Any]) -> Choice:
-    """By name; else text, or few distinct whole numbers, constant in each sequence; else other text; else a number. Of
-    several such columns, one that varies within people or devices. Those themselves only if there is no other column.
-
-    Raises CommandError if columns of two kinds could be the label.
-    """
-    others_taken = (*options.get("features", ()), *columns_of(options.get("categories", ())))
-    taken, task = (sequence, step, options.get("groups"), *others_taken), options.get("task")
-    kinds = (("text", "flag"), ("whole",), ("number",))
-    texts, whole, numbers = (columns.of_kind(*each, exclude=taken) for each in kinds)
-    texts = [] if task == "regress" else texts
-    first, num_sequences = columns.firsts(sequence), columns.num_distinct(sequence)
-
-    def is_constant(column: str) -> bool:
-        """Whether each sequence has one value. Of a text, a few sequences may have more: preprocess names the row."""
-        cells = columns.frame[column].to_numpy()
-        differs = (cells != cells[first]) & ~pd.isna(cells)
-        num_changing = len(np.unique(columns.codes(sequence)[differs]))
-        return num_changing <= (MISTAKEN_SHARE * num_sequences if columns.kinds[column] == "text" else 0)
-
-    numbers = [column for column in numbers if is_constant(column)]
-    names = named(LABEL_NAMES, (*texts, *whole, *numbers))
-    if plain := [name for name in names if not is_id(name)]:
-        return plain[0], "by its name"
-
-    def few(found: Sequence[str]) -> list[str]:
-        found = [column for column in found if 2 <= columns.num_distinct(column) <= num_sequences / 3]
-        return [column for column in found if is_constant(column)]
-
-    file_names = [name for name in texts if columns.num_distinct(name) == num_sequences and is_constant(name)]
-    texts = [name for name in texts if name not in file_names and columns.num_distinct(name) < len(columns.frame)]
-    ids = named((*GROUP_NAMES, *SEQUENCE_NAMES), (*texts, *whole, *numbers))
-    people = named(GROUP_NAMES, columns.of_kind("text", "whole", exclude=(sequence, step)))
-    people = [name for name in people if columns.num_distinct(name) < num_sequences and is_constant(name)]
-    recognizable = [name for name in people if name in (*texts, *few(whole))]
-
-    other_texts, other_whole, amounts = ([name for name in each if name not in ids] for each in (texts, whole, numbers))
-    classes, codes = few(other_texts), few(other_whole)
-    if names and (others := [*classes, *other_texts, *codes]):  # `names` may be ids, or codes of classes
-        if coded := few(names):
-            readings = [*dict.fromkeys([*coded[:1], *others[:3]])]
-            raise CommandError(which_label(columns, readings, sequence, step), NO_ANSWER)
-    elif names:
-        return names[0], "by its name"
-    amounts += [name for name in other_whole if name not in codes and is_constant(name)]
-    amounts = [name for name in amounts if columns.num_distinct(name) > 1 and not (task == "classify" and recognizable)]
-    found = (amounts or codes) if task == "regress" else classes or other_texts or codes or amounts
-    found = found or few(texts) or texts or few(whole) or file_names
-    if not found:
-        raise ValueError(
-            f"{columns.shown} has sequences ({sequence!r}) and no column that could be their label, text or few whole "
-            "numbers; name it with --label; or if another table has the labels: table = table.merge(pandas.read_csv("
-            f"'labels.csv', dtype=str), on={sequence!r}); or for a forecast keep the rows of a single {sequence!r} and "
-            "give --time"
-        )
-    changing = [
-        name for name in (*classes, *codes, *amounts) if any(varies(columns, name, who, first) for who in people)
-    ]
-    likely = [name for name in found if name in changing] or found
-
-    others = list[str]()
-    is_class = bool(classes or (codes and not other_texts))
-    if task is None and is_class:  # a number may be the label, unless it describes people, as an age does
-        others = [name for name in amounts if columns.kinds[name] == "number"]
-        if people:
-            others = [name for name in (others if likely[0] in changing else [*codes, *amounts]) if name in changing]
-    if task in (None, "classify") and not classes:
-        others += recognizable
-    if others := [name for name in dict.fromkeys(others) if name not in found]:
-        raise CommandError(which_label(columns, [*likely[-3:], *others[:3]], sequence, step), NO_ANSWER)
-    if len(found) == 1:
-        return found[0], "the only column that could be one"
-    why = f"the last of {len(found)} columns that could be one (--label selects another)"
-    return likely[-1], why if likely == found else f"it varies within {people[0]!r}; {why}"
-
-
-def labels_of(columns: TableColumns, sequence: str, label: str) -> pd.Series:
-    """How many sequences have each label."""
-    return columns.frame[label].iloc[np.unique(columns.firsts(sequence))].value_counts()
-
-
-def rare_classes(columns: TableColumns, sequence: str, label: str, are_kept: bool) -> Choice | None:
-    """What to do with classes that have fewer sequences than splits, if less than half of the sequences have such."""
-    counts = labels_of(columns, sequence, label)
-    rare = counts[counts < len(SPLITS)]
-    names, num = [f"{name} ({num:,})" for name, num in rare.items()], int(rare.sum())
-    if not names or len(counts) - len(rare) < 2 or 2 * num > counts.sum():
-        return None
-    if any(rare.index.isin(alike).any() for alike in alike_labels([*counts.index])):  # one may be a slip of another
-        return None
-    what = f"{num:,} sequence{'s' * (num > 1)} of {len(rare):,} class{'es' * (len(rare) > 1)} with too few"
-    number = ", --task regress predicts the number" * (columns.kinds[label] == "whole")
-    if are_kept:
-        return "train", f"in train only, so no score covers them: {what}, {shortened(names)}"
-    return "omit", f"left out: {what}, {shortened(names)} (--keep-rare puts them into train{number})"
-
-
-def varies(columns: TableColumns, column: str, group: str, first: np.ndarray) -> bool:
-    """Whether two sequences of one person or device have different values. `first` (R,): each sequence's first row."""
-    rows = np.unique(first)
-    values = columns.frame[column].iloc[rows]
-    return bool((values.groupby(columns.codes(group)[rows]).nunique() > 1).any())
-
-
-def which_label(columns: TableColumns, labels: Sequence[str], sequence: str, step: str) -> str:
-    """The question which of `labels` is learned, with the option that selects each."""
-    readings = []
-    for label in labels:
-        try:
-            task, _ = find_task(columns, sequence, step, label)
-        except ValueError:  # text that changes within a sequence, and has another word where nothing happens
-            task = "detect"
-        what = f"one of {columns.num_distinct(label):,} values for each sequence"
-        what = {"regress": "a number for each sequence", "detect": "events in the rows"}.get(task, what)
-        readings.append(f"--label {shlex.quote(label)} ({task}: {what})")
-    return f"{columns.name} has {len(labels)} columns that could be the label; give {' or '.join(readings)}"
-
-
-def find_task(columns: TableColumns, sequence: str, step: str, label: str) -> Choice:
-    """classify if the label is constant in each sequence, detect if some rows hold `none` or most are empty."""
-    events = columns.frame[label].astype("string").fillna("").str.strip()
-    changes = events.groupby(columns.codes(sequence)).transform("nunique") > 1
-    if not changes.any():
-        num, num_sequences = columns.num_distinct(label), columns.num_distinct(sequence)
-        are_rare = num > MOST_RARE and labels_of(columns, sequence, label).min() < len(SPLITS)
-        is_many = (num > max(20, num_sequences / 3) or are_rare) and not named(LABEL_NAMES[:3], [label])
-        if columns.kinds[label] == "number" or (columns.kinds[label] == "whole" and is_many):
-            why = f"{label!r} is a number with {num:,} values, one per sequence (--task classify: its classes)"
-            return "regress", why
-        is_number = columns.kinds[label] == "whole" and num > MOST_RARE
-        number = " (--task regress predicts the number)" * is_number
-        return "classify", f"{label!r} is constant within every sequence{number}"
-    most = events.mode()[0]
-    if most == "" or (events == NO_EVENT).any():
-        is_event = ~events.isin(("", NO_EVENT)).to_numpy()
-        if np.array_equal(np.flatnonzero(is_event), np.unique(columns.firsts(sequence))):
-            filled = f"table.groupby({sequence!r})[{label!r}].transform('first')"
-            raise ValueError(
-                f"{columns.name}: {label!r} has one value in each sequence ({sequence!r}), in its first row; if it "
-                f"holds for all of them, write it there: table[{label!r}] = {filled}; else give --task detect"
-            )
-        share = is_event.mean()
-        return "detect", f"{label!r} names an event in {share:.1%} of the rows, the others are empty or {NO_EVENT!r}"
-    if events[~changes].nunique() > 1:  # the change is a mistake, and preprocess names the row
-        return "classify", f"{label!r} is constant within most sequences"
-    if mistake := repeats_of(columns, sequence, step):  # the label may change because two sequences have one id
-        raise ValueError(mistake)
-    share, name = (events == most).mean(), shlex.quote(label)
-    why = f"{columns.name}: {label!r} changes within a sequence ({sequence!r})"
-    stretches, _ = stretches_of(columns, sequence, step, label)
-    lengths = stretches["length"][stretches["label"] != ""]
-    if stretches["length"][stretches["label"] != most].median() > 1:
-        windows = f"--sequence {shlex.quote(sequence)} --label {name} --window {lengths.quantile(0.1):.0f}"
-        why += f" and stays the same for {lengths.median():,.0f} rows at a time (the median)"
-        raise ValueError(f"{why}; {windows} cuts windows of one label; or name another column with --label")
-    why += f", so it must be empty or {NO_EVENT!r} where nothing happens, and is {most!r} in {share:.1%} of the rows"
-    why += "; name another column with --label"
-    if share >= 0.5:
-        background = columns.frame[label][events == most].iloc[:1].tolist()[0]
-        replaced = f"table[{label!r}].replace({background!r}, {NO_EVENT!r})"
-        why += f", or save the table again after table[{label!r}] = {replaced}"
-    raise ValueError(why)
-
-
-def stretches_of(columns: TableColumns, recording: str, step: str, label: str) -> tuple[pd.DataFrame, float]:
-    """A row for each stretch: recording, label (empty if there is none), and `length`, its number of rows. Also the
-    median distance of two steps in a recording.
-    """
-    labels = columns.frame[label].astype("string").fillna("").str.strip()
-    labels = labels.where(~labels.isin(MISSING), "")
-    rows = pd.DataFrame({"recording": columns.codes(recording), "label": labels, "step": columns.numbers(step)})
-    rows = rows.sort_values(["recording", "step"])
-    keys = rows[["recording", "label"]]
-    starts = np.flatnonzero((keys != keys.shift()).any(axis=1))
-    distance = rows["step"].diff()[rows["recording"].diff() == 0].median()
-    return keys.iloc[starts].assign(length=np.diff([*starts, len(rows)])), float(distance)

@@ -11,7 +11,7 @@ import pandas as pd
 from tandem.data.series import MAX_POINTS_PER_ROW, forward_filled
 from tandem.data.times import DAY, DIGIT_FORMS, SECOND, TIME_FORMS, first_day, steps_for
 from tandem.importing.columns import Choice, Choose, NotFound, TableColumns, find_features, named, words_of
-from tandem.importing.infer_sequences import LABEL_NAMES
+from tandem.importing.names import LABEL_NAMES
 from tandem.importing.recipe import SPLIT
 from tandem.importing.seasons import Season, calendar_seasons, find_season
 from tandem.params.intervals import FIXED, Interval, parse_interval

@@ -11,17 +11,16 @@ import pandas as pd
 
 from tandem.command import WrongArgument
 from tandem.importing.columns import Choice, Choices, TableColumns, is_id, named
+from tandem.importing.infer_label import stretches_of
 from tandem.importing.infer_sequences import (
-    GROUP_NAMES,
-    SEQUENCE_NAMES,
     are_too_few,
     find_groups,
     find_ids,
     find_steps,
     labelled_ids,
-    stretches_of,
     what_groups_do,
 )
+from tandem.importing.names import GROUP_NAMES, SEQUENCE_NAMES
 from tandem.params.schema import NO_GROUPS
 
 RECORDED_NAMES = "activity label class category event gesture action behavior behaviour exercise posture stage state"

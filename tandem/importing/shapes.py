@@ -23,8 +23,8 @@ from tandem.command import NO_ANSWER, CommandError, WrongArgument
 from tandem.data.tables import is_plain
 from tandem.importing import array_files, date_signs, folders, recordings, text_tables, ts_files, wide
 from tandem.importing.columns import TableColumns, named
-from tandem.importing.infer_sequences import LABEL_NAMES
 from tandem.importing.long_table import Source, SplitFile, open_parquet
+from tandem.importing.names import LABEL_NAMES
 from tandem.importing.number_signs import SIGNS
 from tandem.importing.text_tables import Note
 

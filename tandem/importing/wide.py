@@ -21,10 +21,10 @@ import pyarrow.compute as pc
 
 from tandem.command import NO_ANSWER, CommandError, WrongArgument
 from tandem.data.tables import is_plain
-from tandem.importing import infer_sequences, text_tables
+from tandem.importing import text_tables
 from tandem.importing.array_files import word_and_split
 from tandem.importing.columns import Choice, TableColumns, named, shortened
-from tandem.importing.infer_sequences import LABEL_NAMES, SEQUENCE_NAMES, STEP_NAMES, find_ids, find_steps, in_stretches
+from tandem.importing.infer_sequences import find_ids, find_steps, in_stretches
 from tandem.importing.infer_series import find_times
 from tandem.importing.long_table import (
     BLOCK_CELLS,
@@ -37,6 +37,7 @@ from tandem.importing.long_table import (
     parts_notes,
     real_steps,
 )
+from tandem.importing.names import CALENDAR_NAMES, GROUP_NAMES, LABEL_NAMES, SEQUENCE_NAMES, STEP_NAMES
 from tandem.importing.text_tables import FEWEST_RISING, Note, TextTable
 
 # Names of numbered columns: stem and number.
@@ -108,7 +109,7 @@ def is_wide(columns: TableColumns, for_header: str, label: str | None, whole: Ca
         return ""
     time = next((name for name in times_of_rows(others) if name != label and goes_on(others, name)), None)
     kept = others.of_kind("text", "flag", "whole")
-    ids = named((*infer_sequences.GROUP_NAMES, *SEQUENCE_NAMES, *infer_sequences.CALENDAR_NAMES), kept)
+    ids = named((*GROUP_NAMES, *SEQUENCE_NAMES, *CALENDAR_NAMES), kept)
     labels = [name for name in kept if name == label] or named(LABEL_NAMES, kept)
     labels = labels or [name for name in kept if name not in ids]
     together = [name for name in labels if any(in_stretches(others.frame[name]))]
