@@ -99,6 +99,14 @@ def relative(path: Path) -> str:
     return os.path.relpath(path, ROOT) if path.is_relative_to(ROOT) else str(path)
 
 
+def own_line(error: BaseException, folder: Path) -> str:
+    """The last line of the code in `folder` that led to the error, as `workloads/pen/net.py, line 31`; or ""."""
+    import traceback  # 4 ms, which every stage with nothing to do would take
+
+    frames = [each for each in traceback.extract_tb(error.__traceback__) if Path(each.filename).is_relative_to(folder)]
+    return f"{relative(Path(frames[-1].filename))}, line {frames[-1].lineno}" if frames else ""
+
+
 def sha256_file(path: Path) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()

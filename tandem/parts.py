@@ -13,7 +13,6 @@ import ast
 import importlib
 import subprocess
 import sys
-import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import MISSING, dataclass, field, fields, make_dataclass
@@ -23,7 +22,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import ConfigDict, Field, StrictBool, StrictStr
 
-from tandem.files import REAL_ROOT, ROOT, relative, workload_dir
+from tandem.files import REAL_ROOT, ROOT, own_line, relative, workload_dir
 from tandem.messages import nearest, one_line
 
 CHECK_SECONDS = 10.0
@@ -199,12 +198,6 @@ class Component:
         if done.returncode:
             reason = done.stderr.strip().rpartition("\n")[2]
             raise ValueError(reason.removeprefix("ValueError: "))
-
-
-def own_line(error: BaseException, folder: Path) -> str:
-    """The last line of the code in `folder` that led to the error, as `workloads/pen/net.py, line 31`; or ""."""
-    frames = [each for each in traceback.extract_tb(error.__traceback__) if Path(each.filename).is_relative_to(folder)]
-    return f"{relative(Path(frames[-1].filename))}, line {frames[-1].lineno}" if frames else ""
 
 
 def restore(kind: str, name: str, module: str, attribute: str, path: Path, parameters: dict[str, Any]) -> Part:

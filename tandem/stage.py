@@ -113,8 +113,7 @@ def fail_with(name: str, error: Exception) -> int:
         from tandem.command import sentence_of
 
         return fail(name, sentence_of(error))
-    from tandem.files import ROOT
-    from tandem.parts import own_line
+    from tandem.files import ROOT, own_line
 
     if line := own_line(error, ROOT / "workloads"):
         return fail(name, f"{line}: {type(error).__name__}: {error}{keep_traceback(error)}")

@@ -4,23 +4,19 @@ https://docs.pytorch.org/docs/stable/notes/cuda.html#cuda-graphs
 """
 
 import gc
-import os
-import traceback
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Hashable
 from contextlib import suppress
 from functools import cache
-from types import FrameType
 
 import torch
 
 from tandem.devices.memory import is_out_of_memory, shorten
-from tandem.files import ROOT
+from tandem.files import ROOT, own_line
 
 # The first calls of a piece of work run eagerly, and their results count. In them, libraries choose kernels and
 # allocate memory.
 NUM_WARMUPS = 3
-NETWORKS = ("workloads/", "tandem/models/")  # where the code of networks is
 
 
 class CaptureFailed(RuntimeError):
@@ -123,14 +119,5 @@ def end_failed_capture(device: torch.device, pool: tuple[int, int]) -> None:
 
 def with_line(error: Exception, message: str) -> str:
     """The message after the network's line that raised the error: `workloads/pen/net.py, line 31: ...`."""
-    line = network_line(reversed([*traceback.walk_tb(error.__traceback__)]))
+    line = own_line(error, ROOT / "workloads") or own_line(error, ROOT / "tandem/models")
     return f"{line}: {message}" if line else message
-
-
-def network_line(frames: Iterable[tuple[FrameType, int]]) -> str:
-    """The first of `frames` (frame, line number) in a network's code: `workloads/pen/net.py, line 31`, or ""."""
-    for frame, number in frames:
-        path = os.path.relpath(os.path.realpath(frame.f_code.co_filename), ROOT)
-        if path.startswith(NETWORKS) and not path.startswith("tandem/models/kernels/"):
-            return f"{path}, line {number}"
-    return ""

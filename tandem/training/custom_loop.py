@@ -17,11 +17,11 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from tandem.files import relative
+from tandem.files import own_line, relative
 from tandem.machine.measure import measure
 from tandem.models import kernels
 from tandem.params.schema import Train
-from tandem.parts import Component, own_line
+from tandem.parts import Component
 from tandem.tasks import Task
 from tandem.training.batches import Batch, Split, batches_of, sequential_indices
 from tandem.training.execution import autocast
