@@ -73,7 +73,11 @@ def stages_of(*workloads: str) -> set[str]:
 @pytest.mark.parametrize(
     ("file", "edit", "stale"),
     [
-        ("tandem/tasks/scores.py", append, {*stages_of(*SCORED), *(f"baseline@{name}" for name in SCORED), "compare"}),
+        (
+            "tandem/tasks/scores.py",
+            append,
+            {*stages_of(*SCORED), *(f"baseline@{name}" for name in SCORED), "evaluate@price", "compare"},
+        ),
         ("tandem/models/kernels/attention.py", append, stages_of("pen")),
         ("workloads/rally/source.py", append, {"preprocess@rally", "evaluate@rally"}),
         ("tandem/data/series.py", append, {"preprocess@price"}),
