@@ -221,7 +221,6 @@ def test_a_gpu_that_nvml_does_not_know_has_no_reading():
 
 def test_every_quantity_has_the_unit_of_its_name():
     class Nvml:
-        nvmlClocksThrottleReasonSwPowerCap = 4
         answers: dict[str, Any] = {
             "nvmlDeviceGetComputeRunningProcesses": [
                 SimpleNamespace(pid=pid, usedGpuMemory=3 * 2**20) for pid in (os.getpid(), -1)
@@ -289,13 +288,16 @@ print(found["kind"])
     assert python(ROOT, code, FAKE_CUDA_CAPABILITY="7.0").stdout.split()[-1] in ("cpu", "cuda")
 
 
-def test_clocks_that_somebody_set_are_no_throttling():
+def test_only_heat_and_power_are_throttling():
+    """A setting is none, nor is the voltage of a card at its highest clock (Reliability)."""
     import pynvml
 
-    bits = pynvml.nvmlClocksThrottleReasonApplicationsClocksSetting | pynvml.nvmlClocksThrottleReasonSwPowerCap
-    found = {name: getattr(pynvml, name) for name in dir(pynvml) if name.startswith("nvmlClocksThrottleReason")}
-    nvml = SimpleNamespace(**found, nvmlDeviceGetCurrentClocksThrottleReasons=lambda handle: bits)
-    assert throttle_reasons(nvml, None) == ["SwPowerCap"]
+    lowered = ("HwPowerBrakeSlowdown", "HwSlowdown", "HwThermalSlowdown", "SwPowerCap", "SwThermalSlowdown")
+    for names in (lowered, ()):
+        bits = sum(getattr(pynvml, f"nvmlClocksThrottleReason{name}") for name in names) | 0x400 | 0x200 | 0x1
+        bits |= pynvml.nvmlClocksThrottleReasonApplicationsClocksSetting
+        nvml = SimpleNamespace(nvmlDeviceGetCurrentClocksThrottleReasons=lambda handle, bits=bits: bits)
+        assert throttle_reasons(nvml, None) == [*names]
 
 
 @pytest.mark.gpu
