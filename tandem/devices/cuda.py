@@ -100,7 +100,8 @@ class Kind(Device):
 
     @cached_property
     def driver(self) -> nvml.Gpu:  # type: ignore[override]
-        return nvml.cached_gpu(f"GPU-{self.cuda.get_device_properties(self.torch).uuid}")
+        self.cuda.init()
+        return nvml.cached_gpu(uuid_of(self.torch.index))
 
     def synchronize(self) -> None:
         self.cuda.synchronize(self.torch)
@@ -247,3 +248,15 @@ def detect_gpu(torch_cuda: str | None) -> tuple[dict[str, Any] | None, str]:
         "driver": driver_version,
         "torch_cuda": torch_cuda,
     }, ""
+
+
+def uuid_of(index: int) -> str:
+    """The UUID of one of the visible GPUs, after CUDA's start; under MIG that of the instance. torch has the whole
+    GPU's there, because the CUDA runtime asks the driver with the first version of this call.
+    """
+    from uuid import UUID
+
+    driver, device, found = ctypes.CDLL("libcuda.so.1"), ctypes.c_int(), (ctypes.c_ubyte * 16)()
+    driver.cuDeviceGet(ctypes.byref(device), index)
+    driver.cuDeviceGetUuid_v2(ctypes.byref(found), device)
+    return f"GPU-{UUID(bytes=bytes(found))}"

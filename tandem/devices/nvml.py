@@ -48,7 +48,7 @@ def count_others(pids: Iterable[int]) -> int:
 
 
 class Gpu:
-    """The GPU or MIG instance with torch's `uuid`. NVML has another prefix for MIG."""
+    """The GPU or MIG instance with the driver's `uuid`. NVML has another prefix for MIG."""
 
     listed: Sequence[Any] = ()  # the processes on this GPU in NVML's last answer
 

@@ -21,7 +21,7 @@ import pytest
 import torch
 
 from tandem import files
-from tandem.devices import cuda
+from tandem.devices import cuda, nvml
 from tandem.devices.names import kind_of
 from tandem.devices.nvml import Gpu, throttle_reasons
 from tandem.machine import sampler
@@ -263,6 +263,25 @@ def test_a_drivers_own_trouble_is_not_blamed_on_hidden_gpus(monkeypatch: pytest.
     monkeypatch.setattr(ctypes, "CDLL", lambda name: older)
     why = "the driver supports CUDA 12.2 and torch is built for CUDA 13.2; update the driver"
     assert cuda.detect_gpu("13.2") == (None, why)
+
+
+def test_a_part_of_a_gpu_is_read_itself_and_not_the_whole(monkeypatch: pytest.MonkeyPatch):
+    """Under MIG, only the second version of the driver's call has the instance's UUID."""
+    whole, part = bytes(range(16)), bytes(range(16, 32))
+
+    def write(uuid: bytes) -> Callable[[Any, object], None]:
+        return lambda found, device: ctypes.memmove(found._obj, uuid, 16) and None
+
+    driver = SimpleNamespace(
+        cuDeviceGet=lambda device, index: None, cuDeviceGetUuid=write(whole), cuDeviceGetUuid_v2=write(part)
+    )
+    monkeypatch.setattr(ctypes, "CDLL", lambda name: driver)
+    known = {
+        "GPU-00010203-0405-0607-0809-0a0b0c0d0e0f": "whole",
+        "MIG-10111213-1415-1617-1819-1a1b1c1d1e1f": "part",
+    }
+    monkeypatch.setattr(nvml, "start", lambda: SimpleNamespace(nvmlDeviceGetHandleByUUID=known.__getitem__))
+    assert Gpu(cuda.uuid_of(0)).handle == "part"
 
 
 def test_a_gpu_is_used_only_if_torch_has_kernels_for_it():
