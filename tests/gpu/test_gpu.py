@@ -168,6 +168,22 @@ def test_an_alternative_whose_capture_fails_leaves_the_graphs_of_others(
     assert trainer.execution.step == "graph"
 
 
+def test_a_capture_that_fails_under_an_allocator_without_a_snapshot_leaves_an_eager_training(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """As torch says it where PYTORCH_ALLOC_CONF names cudaMallocAsync."""
+
+    def refuse(*arguments: object) -> object:
+        raise RuntimeError("Calling snapshot with backend:cudaMallocAsync is not meaningful")
+
+    loss = classify.Task.loss
+    monkeypatch.setattr(torch.cuda, "memory_snapshot", refuse)
+    monkeypatch.setattr(classify.Task, "loss", lambda *found: loss(*found) + 0 * loss(*found).item())
+    trainer = new_trainer("cuda", "device", tmp_path, CAPTURED)
+    finish(trainer)
+    assert "capture" in trainer.execution.eager_reason
+
+
 def test_the_score_takes_nothing_of_the_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """Neither memory that may run out nor an operator that has no deterministic kernel there."""
     seen, score = [], classify.Task.score
