@@ -127,7 +127,10 @@ class Kind(Device):
         return self.cuda.mem_get_info(self.torch)
 
     def free_cache(self) -> None:
-        self.cuda.empty_cache()  # without CUDA in this process, it does nothing
+        import torch
+
+        self.cuda.empty_cache()  # without CUDA in this process, both do nothing
+        torch._C._host_emptyCache()  # type: ignore[attr-defined]  # pinned: WSL gives a process little of it
 
     def reset_peaks(self) -> None:
         self.cuda.reset_peak_memory_stats(self.torch)
