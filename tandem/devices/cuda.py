@@ -80,7 +80,8 @@ class Kind(Device):
         if not torch.cuda.is_available():
             raise ValueError(
                 f"the driver shows {hardware['name']} but torch {torch.__version__} (CUDA {torch.version.cuda}) cannot "
-                f"use it with driver {hardware['driver']}; update the driver, or use cpu in params.yaml's devices"
+                f"use it with driver {hardware['driver'] or '(unknown)'}; update the driver, or use cpu in "
+                "params.yaml's devices"
             )
 
     def tags(self, hardware: dict[str, Any]) -> dict[str, str]:
