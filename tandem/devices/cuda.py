@@ -192,7 +192,9 @@ def torch_architectures() -> list[str]:
 
 def has_kernels(capability: tuple[int, int], architectures: Iterable[str]) -> bool:
     """Whether one of torch's architectures serves a GPU: kernels serve the same major version and at least their minor
-    one, and code to compile every later version. This is torch's own rule (torch.cuda._check_capability).
+    one, and code to compile every later version. For cards, kernels are torch's own rule
+    (torch.cuda._check_capability). It has exceptions for integrated GPUs, which before CUDA 13.2 need kernels of their
+    own: a Jetson with a torch that was not built for it is taken for usable here.
     """
     for name in architectures:
         kind, _, digits = name.rstrip("af").partition("_")
