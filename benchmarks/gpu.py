@@ -418,8 +418,8 @@ def hardware_sentence(identity: dict[str, Any]) -> str:
     if not is_accelerator(identity["kind"]):
         return f"No GPU ({identity['why_not_cuda']}). {cpu}; {versions}."
     return (
-        f"{identity['memory_mib']:,} MiB, compute capability {identity['capability']}, driver {identity['driver']}, "
-        f"CUDA {identity['torch_cuda']}; {cpu}; {versions}."
+        f"{identity['memory_mib']:,} MiB, compute capability {identity['capability']}, "
+        f"driver {identity['driver'] or '(unknown)'}, CUDA {identity['torch_cuda']}; {cpu}; {versions}."
     )
 
 

@@ -87,7 +87,8 @@ def gpu() -> Iterator[Finding]:
     fix = next((fixes[words] for words in fixes if words in obstacle), install)
     is_fine = usable or "no NVIDIA" in obstacle or "cuInit 100" in obstacle  # 100: a driver without a GPU
     status = "ok" if is_fine else "warning" if "hides" in obstacle else "problem"
-    what = f"{num_visible} GPUs, driver {usable['driver']}" if usable else f"{obstacle}; trainings run on the CPU"
+    what = f"{obstacle}; trainings run on the CPU"
+    what = f"{num_visible} GPUs, driver {usable['driver'] or '(unknown)'}" if usable else what
     yield Finding(status, f"torch {torch} for CUDA {torch_cuda}: {what}", "trainings do not use a GPU", fix)
 
     if usable and "microsoft" in platform.release().lower():

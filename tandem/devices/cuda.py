@@ -80,7 +80,8 @@ class Kind(Device):
         if not torch.cuda.is_available():
             raise ValueError(
                 f"the driver shows {hardware['name']} but torch {torch.__version__} (CUDA {torch.version.cuda}) cannot "
-                f"use it with driver {hardware['driver']}; update the driver, or use cpu in params.yaml's devices"
+                f"use it with driver {hardware['driver'] or '(unknown)'}; update the driver, or use cpu in "
+                "params.yaml's devices"
             )
 
     def tags(self, hardware: dict[str, Any]) -> dict[str, str]:
@@ -100,7 +101,8 @@ class Kind(Device):
 
     @cached_property
     def driver(self) -> nvml.Gpu:  # type: ignore[override]
-        return nvml.cached_gpu(f"GPU-{self.cuda.get_device_properties(self.torch).uuid}")
+        self.cuda.init()
+        return nvml.cached_gpu(uuid_of(self.torch.index))
 
     def synchronize(self) -> None:
         self.cuda.synchronize(self.torch)
@@ -126,7 +128,10 @@ class Kind(Device):
         return self.cuda.mem_get_info(self.torch)
 
     def free_cache(self) -> None:
-        self.cuda.empty_cache()  # without CUDA in this process, it does nothing
+        import torch
+
+        self.cuda.empty_cache()  # without CUDA in this process, both do nothing
+        torch._C._host_emptyCache()  # type: ignore[attr-defined]  # pinned: WSL gives a process little of it
 
     def reset_peaks(self) -> None:
         self.cuda.reset_peak_memory_stats(self.torch)
@@ -187,7 +192,9 @@ def torch_architectures() -> list[str]:
 
 def has_kernels(capability: tuple[int, int], architectures: Iterable[str]) -> bool:
     """Whether one of torch's architectures serves a GPU: kernels serve the same major version and at least their minor
-    one, and code to compile every later version. This is torch's own rule (torch.cuda._check_capability).
+    one, and code to compile every later version. For cards, kernels are torch's own rule
+    (torch.cuda._check_capability). It has exceptions for integrated GPUs, which before CUDA 13.2 need kernels of their
+    own: a Jetson with a torch that was not built for it is taken for usable here.
     """
     for name in architectures:
         kind, _, digits = name.rstrip("af").partition("_")
@@ -247,3 +254,15 @@ def detect_gpu(torch_cuda: str | None) -> tuple[dict[str, Any] | None, str]:
         "driver": driver_version,
         "torch_cuda": torch_cuda,
     }, ""
+
+
+def uuid_of(index: int) -> str:
+    """The UUID of one of the visible GPUs, after CUDA's start; under MIG that of the instance. torch has the whole
+    GPU's there, because the CUDA runtime asks the driver with the first version of this call.
+    """
+    from uuid import UUID
+
+    driver, device, found = ctypes.CDLL("libcuda.so.1"), ctypes.c_int(), (ctypes.c_ubyte * 16)()
+    driver.cuDeviceGet(ctypes.byref(device), index)
+    driver.cuDeviceGetUuid_v2(ctypes.byref(found), device)
+    return f"GPU-{UUID(bytes=bytes(found))}"

@@ -124,7 +124,7 @@ class Device:
         return free_memory_bytes(), memory_limit_bytes()
 
     def free_cache(self) -> None:
-        """Give the memory that torch caches back to the device."""
+        """Give the memory that torch caches for it back, that of the device and pinned memory of the host."""
 
     def reset_peaks(self) -> None:
         """Begin a region whose peaks are measured."""

@@ -111,10 +111,10 @@ def end_failed_capture(device: torch.device, pool: tuple[int, int]) -> None:
         torch._C._cuda_endAllocateToPool(index, pool)
     torch.cuda.empty_cache()
     # Up to 2.13 it keeps the memory of the capture until the process ends (pytorch#190348).
-    if any(segment["segment_pool_id"] == pool for segment in torch.cuda.memory_snapshot()):
-        with suppress(RuntimeError):
+    with suppress(RuntimeError):  # the allocator cudaMallocAsync has no snapshot
+        if any(segment["segment_pool_id"] == pool for segment in torch.cuda.memory_snapshot()):
             torch._C._cuda_releasePool(index, pool)
-        torch.cuda.empty_cache()
+    torch.cuda.empty_cache()
 
 
 def with_line(error: Exception, message: str) -> str:

@@ -17,7 +17,8 @@ from tandem.devices.names import KINDS, kind_of, split_device
 # has no environment variables, so one that is set belongs to the hardware.
 VARIABLES = (
     "ATEN_CPU_CAPABILITY", "MKL_CBWR", "MKL_ENABLE_INSTRUCTIONS", "ONEDNN_MAX_CPU_ISA", "ONEDNN_DEFAULT_FPMATH_MODE",
-    "NVIDIA_TF32_OVERRIDE", "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE", "CUDA_LAUNCH_BLOCKING",
+    "NVIDIA_TF32_OVERRIDE", "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE", "CUBLAS_EMULATE_SINGLE_PRECISION",
+    "CUDA_LAUNCH_BLOCKING",
 )  # fmt: skip
 CONTROL_GROUPS = Path("/sys/fs/cgroup")
 

@@ -22,6 +22,8 @@ MESSAGES = (
     "ALLOCATION_FAILED",  # cuDNN 9: CUDNN_STATUS_INTERNAL_ERROR_{HOST,DEVICE}_ALLOCATION_FAILED
     "when calling `cublasCreate",  # if the GPU is full, cuBLAS says that it is not initialized
     "Cuda failure 2 'out of memory'",  # nccl
+    "Triton Error [CUDA]: out of memory",  # of train.step compile
+    "CUDA ran out of memory outside PyTorch's allocator",  # cuDNN's attention
 )
 # torch's message if no cuDNN algorithm for a convolution could run: no memory, or a broken installation.
 NO_ENGINE = "unable to find an engine to execute this computation"

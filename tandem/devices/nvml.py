@@ -13,10 +13,12 @@ from typing import Any
 
 from tandem.devices.device import Readings
 
-# Reasons for lower clocks that are not throttling: idleness and settings.
-IDLE_REASONS = (
-    "GpuIdle", "ApplicationsClocksSetting", "UserDefinedClocks", "None", "DisplayClockSetting", "SyncBoost", "All",
-)  # fmt: skip
+# NVML's names and bits of the reasons for lower clocks that are heat or power. The others are idleness, settings, and
+# limits that a cool card reaches at its highest clock, such as the voltage (BoardLimit, Reliability).
+THROTTLES = {
+    "HwPowerBrakeSlowdown": 0x80, "HwSlowdown": 0x8, "HwThermalSlowdown": 0x40,
+    "SwPowerCap": 0x4, "SwThermalSlowdown": 0x20,
+}  # fmt: skip
 
 
 def start() -> Any:
@@ -28,19 +30,9 @@ def start() -> Any:
 
 
 def throttle_reasons(nvml: Any, handle: Any) -> list[str]:
-    """NVML's names of the reasons why the GPU runs below its possible clocks."""
+    """NVML's names of the reasons why heat or the power limit lowers the GPU's clocks."""
     bits = nvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle)
-    return sorted(name for name, bit in throttle_bits().items() if bits & bit)
-
-
-@cache
-def throttle_bits() -> dict[str, int]:
-    """NVML's name of each reason and its bit. Cached, because the sampler asks in every reading."""
-    import pynvml
-
-    prefix = "nvmlClocksThrottleReason"
-    found = {name.removeprefix(prefix): getattr(pynvml, name) for name in dir(pynvml) if name.startswith(prefix)}
-    return {name: bit for name, bit in found.items() if name not in IDLE_REASONS}
+    return [name for name, bit in THROTTLES.items() if bits & bit]
 
 
 def count_others(pids: Iterable[int]) -> int:
@@ -56,7 +48,7 @@ def count_others(pids: Iterable[int]) -> int:
 
 
 class Gpu:
-    """The GPU or MIG instance with torch's `uuid`. NVML has another prefix for MIG."""
+    """The GPU or MIG instance with the driver's `uuid`. NVML has another prefix for MIG."""
 
     listed: Sequence[Any] = ()  # the processes on this GPU in NVML's last answer
 

@@ -8,7 +8,8 @@ the trainer, of torch's generators and of its threads is the same before and aft
 The parts are interleaved and use the training's step execution (eager, graph or compiled):
 
 - loop: batches and steps, as in an epoch
-- batches: the batches alone: gathering, augmentation, and the copy to the device if the data is streamed
+- batches: the batches alone: gathering, augmentation, and the copy to the device if the data is streamed. Always
+  eager and one at a time: in a captured loop, which gathers within the graph and copies chunks, they take less
 - step: the step alone, on one batch that is already on the device
 - single: the step on a single sequence, with almost no computation
 

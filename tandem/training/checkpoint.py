@@ -35,6 +35,7 @@ from typing import Any
 import torch
 
 from tandem import files
+from tandem.devices.memory import is_out_of_memory
 from tandem.files import ROOT, STATE, relative
 from tandem.params.parsing import differing_names, flatten
 
@@ -205,5 +206,7 @@ def read(path: Path, device: torch.device) -> tuple[dict[str, Any] | None, str]:
         content = torch.load(io.BytesIO(raw[DIGEST_BYTES:]), map_location=device, weights_only=True)
         json.loads(content["belongs_to"]), content["state"]
     except Exception as error:  # a pickle that would run code, or any other file: torch raises many types
+        if is_out_of_memory(error):
+            raise
         return None, f"is no checkpoint of Tandem ({type(error).__name__})"
     return content, ""

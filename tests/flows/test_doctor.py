@@ -262,6 +262,7 @@ def fake_nvml(error: str = "", pids: tuple[int, ...] = ()) -> SimpleNamespace:
         (None, HIDDEN, "", fake_nvml(), "warning", "hides every GPU"),
         (USABLE, "", "1", fake_nvml(), "ok", "1 of 2 GPUs are visible, CUDA_VISIBLE_DEVICES is '1': A GPU-0; B GPU-1"),
         (USABLE, "", None, fake_nvml("not found"), "warning", "NVML: not found"),
+        (USABLE | {"driver": None}, "", None, fake_nvml("not found"), "ok", "1 GPUs, driver (unknown)"),
         (USABLE, "", "1", fake_nvml(pids=(7,)), "warning", "B GPU-1: other processes [7]"),
     ],
 )  # fmt: skip

@@ -16,6 +16,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from tandem.devices.graphs import NUM_WARMUPS, Graphs
+from tandem.devices.names import kind_of
 from tandem.params.schema import Train
 from tandem.tasks import classify
 from tandem.training import auto
@@ -166,6 +167,36 @@ def test_an_alternative_whose_capture_fails_leaves_the_graphs_of_others(
         torch.cuda.synchronize()
     trainer.train_epoch()
     assert trainer.execution.step == "graph"
+
+
+def test_a_capture_that_fails_under_an_allocator_without_a_snapshot_leaves_an_eager_training(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """As torch says it where PYTORCH_ALLOC_CONF names cudaMallocAsync."""
+
+    def refuse(*arguments: object) -> object:
+        raise RuntimeError("Calling snapshot with backend:cudaMallocAsync is not meaningful")
+
+    loss = classify.Task.loss
+    monkeypatch.setattr(torch.cuda, "memory_snapshot", refuse)
+    monkeypatch.setattr(classify.Task, "loss", lambda *found: loss(*found) + 0 * loss(*found).item())
+    trainer = new_trainer("cuda", "device", tmp_path, CAPTURED)
+    finish(trainer)
+    assert "capture" in trainer.execution.eager_reason
+
+
+def test_freed_memory_of_the_host_is_given_back_too():
+    """Pinned memory, which torch caches like that of the GPU."""
+    device = kind_of("cuda")(0)
+    device.free_cache()
+    before = torch.cuda.host_memory_stats()["allocated_bytes.current"]
+    buffer = torch.empty(64 * MIB, dtype=torch.uint8, pin_memory=True)
+    buffer.to(device.torch, non_blocking=True)
+    device.synchronize()
+    del buffer
+    assert torch.cuda.host_memory_stats()["allocated_bytes.current"] >= before + 64 * MIB
+    device.free_cache()
+    assert torch.cuda.host_memory_stats()["allocated_bytes.current"] <= before
 
 
 def test_the_score_takes_nothing_of_the_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

@@ -21,7 +21,7 @@ import pytest
 import torch
 
 from tandem import files
-from tandem.devices import cuda
+from tandem.devices import cuda, nvml
 from tandem.devices.names import kind_of
 from tandem.devices.nvml import Gpu, throttle_reasons
 from tandem.machine import sampler
@@ -221,7 +221,6 @@ def test_a_gpu_that_nvml_does_not_know_has_no_reading():
 
 def test_every_quantity_has_the_unit_of_its_name():
     class Nvml:
-        nvmlClocksThrottleReasonSwPowerCap = 4
         answers: dict[str, Any] = {
             "nvmlDeviceGetComputeRunningProcesses": [
                 SimpleNamespace(pid=pid, usedGpuMemory=3 * 2**20) for pid in (os.getpid(), -1)
@@ -266,6 +265,25 @@ def test_a_drivers_own_trouble_is_not_blamed_on_hidden_gpus(monkeypatch: pytest.
     assert cuda.detect_gpu("13.2") == (None, why)
 
 
+def test_a_part_of_a_gpu_is_read_itself_and_not_the_whole(monkeypatch: pytest.MonkeyPatch):
+    """Under MIG, only the second version of the driver's call has the instance's UUID."""
+    whole, part = bytes(range(16)), bytes(range(16, 32))
+
+    def write(uuid: bytes) -> Callable[[Any, object], None]:
+        return lambda found, device: ctypes.memmove(found._obj, uuid, 16) and None
+
+    driver = SimpleNamespace(
+        cuDeviceGet=lambda device, index: None, cuDeviceGetUuid=write(whole), cuDeviceGetUuid_v2=write(part)
+    )
+    monkeypatch.setattr(ctypes, "CDLL", lambda name: driver)
+    known = {
+        "GPU-00010203-0405-0607-0809-0a0b0c0d0e0f": "whole",
+        "MIG-10111213-1415-1617-1819-1a1b1c1d1e1f": "part",
+    }
+    monkeypatch.setattr(nvml, "start", lambda: SimpleNamespace(nvmlDeviceGetHandleByUUID=known.__getitem__))
+    assert Gpu(cuda.uuid_of(0)).handle == "part"
+
+
 def test_a_gpu_is_used_only_if_torch_has_kernels_for_it():
     """As torch decides it: kernels serve later minor versions, and code to compile (PTX) everything later."""
     wheel = ["sm_75", "sm_80", "sm_86", "sm_90", "sm_100", "sm_120"]
@@ -289,13 +307,16 @@ print(found["kind"])
     assert python(ROOT, code, FAKE_CUDA_CAPABILITY="7.0").stdout.split()[-1] in ("cpu", "cuda")
 
 
-def test_clocks_that_somebody_set_are_no_throttling():
+def test_only_heat_and_power_are_throttling():
+    """A setting is none, nor is the voltage of a card at its highest clock (Reliability)."""
     import pynvml
 
-    bits = pynvml.nvmlClocksThrottleReasonApplicationsClocksSetting | pynvml.nvmlClocksThrottleReasonSwPowerCap
-    found = {name: getattr(pynvml, name) for name in dir(pynvml) if name.startswith("nvmlClocksThrottleReason")}
-    nvml = SimpleNamespace(**found, nvmlDeviceGetCurrentClocksThrottleReasons=lambda handle: bits)
-    assert throttle_reasons(nvml, None) == ["SwPowerCap"]
+    lowered = ("HwPowerBrakeSlowdown", "HwSlowdown", "HwThermalSlowdown", "SwPowerCap", "SwThermalSlowdown")
+    for names in (lowered, ()):
+        bits = sum(getattr(pynvml, f"nvmlClocksThrottleReason{name}") for name in names) | 0x400 | 0x200 | 0x1
+        bits |= pynvml.nvmlClocksThrottleReasonApplicationsClocksSetting
+        nvml = SimpleNamespace(nvmlDeviceGetCurrentClocksThrottleReasons=lambda handle, bits=bits: bits)
+        assert throttle_reasons(nvml, None) == [*names]
 
 
 @pytest.mark.gpu

@@ -55,6 +55,21 @@ def test_a_damaged_checkpoint_is_passed_over_and_the_one_before_it_goes_on(tmp_p
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.parametrize("error", [MemoryError(), RuntimeError("DefaultCPUAllocator: can't allocate memory")], ids=str)
+def test_a_checkpoint_is_not_removed_because_memory_runs_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
+):
+    def fail(*arguments: object, **named: object) -> object:
+        raise error
+
+    checkpoint = Checkpoint(tmp_path / "cpu-1-0.pt", {"parameters": 1})
+    checkpoint.save(weights(1.0))
+    with monkeypatch.context() as patched, pytest.raises(type(error)):
+        patched.setattr(torch, "load", fail)
+        checkpoint.load(CPU)
+    assert loaded(checkpoint)[0] == 1.0
+
+
 @pytest.mark.case(29)
 def test_a_checkpoint_of_another_training_is_not_loaded(tmp_path: Path, saw: Callable[[str], None]):
     """the code differs from that of the checkpoint that is there; one is copied to another's name"""
