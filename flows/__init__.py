@@ -1,4 +1,4 @@
-"""The Prefect side: runs, shows and schedules the stages. Nothing in this package imports torch."""
+"""What runs DVC: Prefect's flows, and `tandem repro`, `status`, `show`, `verify`. Nothing here imports torch."""
 
 import os
 import sys

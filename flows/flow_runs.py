@@ -115,7 +115,7 @@ def taken(path: Path, what: str) -> Iterator[None]:
 
 
 @contextmanager
-def known_to_the_next(run: FlowRun, client: SyncPrefectClient) -> Iterator[None]:
+def noted(run: FlowRun, client: SyncPrefectClient) -> Iterator[None]:
     """Leave a note of this run while it has the repository. If its process is killed, the next run finds the note.
 
     A killed process sends nothing to Prefect. Its runner or worker sets its run to Crashed, or Prefect restarts it; the

@@ -1,16 +1,21 @@
-"""The flow `pipeline`: one DVC run with live logs and cancel, each of its stages shown as a child flow run.
+"""The flow `pipeline`: one DVC run with live logs and cancel. Each stage that DVC runs is a child flow run; one that is
+unchanged or restored is a task run in the state Cached.
 
 DVC owns the graph. The flow runs `dvc repro`, or `dvc exp run --temp` if values differ from params.yaml, so an override
-never stays in the working tree. Which process starts which:
+never stays in the working tree (flows/plan.py). Which process starts which:
 
     flows.pipeline       started by Prefect's runner (flows/serve.py) or by a team's worker (flows/remote.py)
       flows.dvc_run      in its own session: runs DVC and prints a line when a stage starts or ends
         tandem.stage     one for each stage that DVC runs: prints lines, and writes the stage's outputs
 
 This process reads the lines and shows them in Prefect (`StageRuns`). The stages do not wait for it: their output waits
-in a pipe. If Prefect's server is lost, only the display is lost. To stop a run, this process signals the process group
-of flows.dvc_run (flows/processes.py). If this process is killed, the kernel sends SIGTERM to flows.dvc_run, and the
-stages notice that DVC has ended (tandem/stop_signals.py).
+in a pipe. If Prefect's server is lost, only the display is lost.
+
+Cancel of the run: Prefect's runner sends SIGTERM to this process, whose handler raises TerminationSignal in
+`processes.run`. Cancel of a stage's flow run: `check_cancelled` asks the server every two seconds and raises
+StageCancelled there. Both end the process group of flows.dvc_run: SIGINT, after 12 s SIGTERM, after 6 s SIGKILL
+(`processes.stop`). If this process is killed, the kernel sends SIGTERM to flows.dvc_run, and the stages notice that DVC
+has ended (tandem/stop_signals.py).
 """
 
 import logging
@@ -35,7 +40,7 @@ from prefect.logging.loggers import flow_run_logger
 from prefect.states import Cancelled, Completed, Crashed, Failed, Running, State
 
 from flows import processes, remote, results_in_prefect
-from flows.flow_runs import STAGE_TAG, end_runs, known_to_the_next, one_at_a_time, prefect_client, skipped_state
+from flows.flow_runs import STAGE_TAG, end_runs, noted, one_at_a_time, prefect_client, skipped_state
 from flows.plan import RunPlan, make_plan
 from flows.processes import Event, Outcome, event_in
 from tandem.command import CommandError
@@ -93,7 +98,7 @@ def pipeline(
         with (
             one_at_a_time(),
             prefect_client(timeout=5.0, retries=3) as client,
-            known_to_the_next(flow_run, client),
+            noted(flow_run, client),
             StageRuns(flow_run, client) as stage_runs,
         ):
             result = execute(plan, stage_runs)
@@ -114,8 +119,8 @@ def pipeline(
 def execute(plan: RunPlan, stage_runs: "StageRuns") -> State:
     for command in plan.commands:
         print(f"dvc {shlex.join(command)}")
-    run_id = str(stage_runs.pipeline_run.id)  # a stage's own flow run begins after the stage
-    environment = {**os.environ, "TANDEM_FLOW_RUN_ID": run_id, "TANDEM_PARENT_FLOW_RUN_ID": run_id}
+    # Not the stage's own flow run, which begins after the stage.
+    environment = {**os.environ, "TANDEM_FLOW_RUN_ID": str(stage_runs.pipeline_run.id)}
     child = ["flows.dvc_run", *map(shlex.join, plan.commands)]
     status = processes.run(child, stage_runs.take, stage_runs.check_cancelled, environment=environment)
     if status != 0:

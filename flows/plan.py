@@ -4,7 +4,7 @@ neither Prefect nor torch.
 
 import json
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 from tandem.devices.hardware import detect_hardware
@@ -57,8 +57,8 @@ def make_plan(choices: dict[str, Any], overrides: dict[str, Any], force: bool, n
     require_devices(params.devices)
     if not chosen:
         return RunPlan([["repro", *flags]], None, {})
-    targets = stages_of(chosen.get("workloads", params.workloads), params, chosen.get("devices"))
-    return RunPlan([["repro", *flags, *targets], ["repro", "--single-item", "compare"]], None, {})
+    workloads = chosen.get("workloads", params.workloads)
+    return RunPlan(commands_for(workloads, params, flags, devices=chosen.get("devices")), None, {})
 
 
 def with_all_keys(raw: dict[str, Any], params: Params) -> dict[str, Any]:
@@ -66,18 +66,24 @@ def with_all_keys(raw: dict[str, Any], params: Params) -> dict[str, Any]:
     return raw | {name: literal(block) for name, block in params.blocks.items()}
 
 
-def stages_of(workloads: Iterable[str], params: Params, devices: Iterable[str] | None = None) -> list[str]:
-    """The last stages of some workloads, as targets of `dvc repro`. `devices`: if they are not those of params.yaml,
-    which `speed` times together.
+def commands_for(
+    workloads: Iterable[str],
+    params: Params,
+    options: Sequence[str],
+    stages: Sequence[str] = (),
+    devices: Iterable[str] | None = None,
+) -> list[list[str]]:
+    """The arguments of the two DVC commands that run some workloads, and other `stages`. `devices`: if they are not
+    those of params.yaml, which `speed` times together.
 
     DVC's `compare` depends on all workloads. For some of them it runs alone, after their own stages.
     """
-    found = []
+    targets = [*stages]
     for workload in workloads:
-        found += [f"evaluate@{workload}-{device}" for device in devices or params.devices]
+        targets += [f"evaluate@{workload}-{device}" for device in devices or params.devices]
         if not devices:
-            found.append(f"speed@{workload}")
-    return found
+            targets.append(f"speed@{workload}")
+    return [["repro", *options, *targets], ["repro", *options, "--single-item", "compare"]]
 
 
 def require_devices(devices: Iterable[str]) -> None:

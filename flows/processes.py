@@ -44,7 +44,7 @@ Outcome = Literal["running", "ran", "restored", "unchanged", "failed"]
 
 @dataclass(frozen=True)
 class Event:
-    """A stage has started or ended."""
+    """What has become of a stage: it has started or ended, or DVC does not run it."""
 
     stage: str  # empty if DVC failed before a stage or between two
     outcome: Outcome

@@ -25,7 +25,7 @@ from threading import Event as Flag
 from threading import Lock, Thread
 from typing import Any, TextIO
 
-from flows.plan import require_devices, stages_of
+from flows.plan import commands_for, require_devices
 from flows.processes import Event, counts, output_of
 from flows.ui import running_servers
 from tandem import files
@@ -129,9 +129,8 @@ def dvc_commands(words: Sequence[str]) -> tuple[Sequence[str], list[list[str]]]:
     workloads = [word for word in words if word in params.workloads]
     if not workloads:
         return [], [["repro", *words]]
-    others = [word for word in words if word not in workloads]
-    first = ["repro", *others, *stages_of(workloads, params)]
-    return workloads, [first, ["repro", *options, "--single-item", "compare"]]
+    others = [word for word in words if word not in (*workloads, *options)]
+    return workloads, commands_for(workloads, params, options, others)
 
 
 def first_failure(statuses: Iterable[int]) -> int:

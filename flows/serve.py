@@ -46,8 +46,8 @@ DEPLOYMENTS: tuple[tuple[Any, str, list[str], str | None], ...] = (
     (compare, "Compare recorded runs, including those of other machines: a table and the verdict.", ["compare"], None),
     (verify, "Run a recorded training again and compare the result. Default: the latest run of each workload.",
      ["verify"], "0 4 * * *"),
-    (pipeline, "Run the stages that changed since the last run. Overrides create a DVC experiment.", ["train"],
-     "0 2 * * *"),
+    (pipeline, "Run the stages that changed since the last run. Values other than params.yaml's make a DVC experiment.",
+     ["train"], "0 2 * * *"),
 )  # fmt: skip
 OF_THE_USER = {"schedules", "paused", "parameters", "tags", "concurrency_limit", "concurrency_options"}
 
@@ -60,10 +60,10 @@ def main() -> None:
         # By default, a stopping runner pauses its schedules. It polls for work every two seconds.
         runner = Runner(pause_on_shutdown=False, limit=1, query_seconds=2)
         try:
-            with_form = register(runner)["pipeline/pipeline"]
+            pipeline_id = register(runner)["pipeline/pipeline"]
         except CommandError as error:
             sys.exit(f"error: {error}")
-        Thread(target=copy_context().run, args=(update_form, with_form), daemon=True).start()
+        Thread(target=copy_context().run, args=(update_form, pipeline_id), daemon=True).start()
         try:
             asyncio.run(runner.start())
         except (KeyboardInterrupt, TerminationSignal):

@@ -1,9 +1,10 @@
 """Train one workload's model on one device: `python -m tandem.stage train WORKLOAD DEVICE SEED`.
 
 Reads the packed splits and their plan, the hardware file and params.yaml. Writes two folders to
-results/runs/<workload>/<device>/train/. `result` has the same bytes whenever the training is reproduced: for the seed,
-the weights, `model.json`, `history.csv` and `train.json`. `measured` has the times: `timings.csv`, and `timing.json`,
-which also says where, when and on what they were measured. It also has `mlflow.json`, the training as MLflow gets it.
+results/runs/<workload>/<device>/train/, with a folder for the seed in each. `result` has the same bytes whenever the
+training is reproduced: the weights, `model.json`, `history.csv` and `train.json`. `measured` has the times:
+`timings.csv`, and `timing.json`, which also says where, when and on what they were measured. It also has `mlflow.json`,
+the training as MLflow gets it.
 
 The seed is the first one of params.yaml. The stage `replicate` runs this module for the other seeds, with one or more
 seeds as arguments, and then nothing is measured.
@@ -24,18 +25,14 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
-import torch
-
 from tandem import files
 from tandem.command import sentence_of
-from tandem.devices.hardware import detect_hardware
-from tandem.devices.names import split_device
 from tandem.diagnosis import probe
 from tandem.params.loading import load_params
 from tandem.params.parsing import literal
 from tandem.runs.history import Record
 from tandem.runs.inputs import Inputs, read_inputs
-from tandem.runs.run import Run, open_folder
+from tandem.runs.run import open_folder
 from tandem.stop_signals import GracefulStop, StopSignals
 from tandem.tracking.recorder import Recorder
 from tandem.tracking.results import entries_at_start, write_mlflow_record, write_results, write_run_info
@@ -94,14 +91,11 @@ def open_context(workload: str, device: str, seed: int) -> RunContext:
     context = RunContext.of(workload, device, seed)
     if not context.is_replicate:
         return context
-    overrides = {"probe": False, "precision": first_seed(context).train["realized"]["precision"]}
+    first = open_folder(files.runs_dir(workload, device), load_params().seeds[0])
+    overrides = {"probe": False, "precision": first.train["realized"]["precision"]}
     if context.num_workers == 1:
         overrides["threads"] = 1
     return replace(context, overrides=overrides)
-
-
-def first_seed(context: RunContext) -> Run:
-    return open_folder(files.runs_dir(context.workload, context.device), load_params().seeds[0])
 
 
 @contextmanager
@@ -112,7 +106,7 @@ def opened(
 
     After a body without an error, write mlflow.json; under DVC mark the checkpoint as ended, else remove it.
     """
-    checkpoint = checkpoint_of(context, inputs.values)
+    checkpoint = Checkpoint.of_training(context, inputs.values)
     files.require_writable(context.result)
     with checkpoint.locked():
         workers.require_same(inputs.values)
@@ -127,24 +121,10 @@ def opened(
         checkpoint.remove()
 
 
-def checkpoint_of(context: RunContext, inputs: dict[str, Any]) -> Checkpoint:
-    """Return the checkpoint of the training with these inputs.
-
-    With `scaling: strong`, the number of workers does not change the batch, so a training can resume with another
-    number of workers. A replicate is not measured, so `train` must not resume from its checkpoint.
-    """
-    if context.is_replicate:
-        inputs = {**inputs, "stage": context.stage}
-    if context.num_workers == 1 or context.block.train.scaling != "strong":
-        return Checkpoint.of(context.workload, context.device, inputs)
-    kind = split_device(context.device)[1]
-    return Checkpoint.of(context.workload, kind, {**inputs, "hardware": detect_hardware(kind)})
-
-
 def open_state(context: RunContext, checkpoint: Checkpoint) -> dict[str, Any]:
     """Return the training's state from its checkpoint, or a new state, whose `trainer` is None."""
     checkpoint.prune()
-    saved, message = checkpoint.load(torch.device("cpu"))
+    saved, message = checkpoint.load()
     record = Record(**saved["record"]) if saved else None
     if record and record.is_finished and record.at_end.get("workers", 1) != context.num_workers:
         # Finished with another number of workers: the results are equal within rounding, but the timings differ.

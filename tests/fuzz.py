@@ -51,7 +51,7 @@ def read_back() -> None:
 
 
 def checkpoint_state() -> None:
-    state, message = CHECKPOINT.load(CPU)
+    state, message = CHECKPOINT.load()
     assert state is None and message or state == {"epochs_done": 1}, state
 
 

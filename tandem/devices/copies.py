@@ -1,6 +1,7 @@
 """Copies from pinned host memory to a GPU while it computes."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 
 import torch
@@ -16,25 +17,34 @@ def copy_stream(device: torch.device) -> torch.cuda.Stream:
     return torch.cuda.Stream(device)
 
 
-class Copies:
-    """A thread sends and the main thread receives. Copy `index` is from the first or second of two pinned buffers."""
+def copied_ahead(
+    device: torch.device, pieces: Sequence[Tensor], gather: Callable[[Tensor, int], Iterable[Tensor]]
+) -> Iterator[list[Tensor]]:
+    """Yield for each piece the tensors of `gather(piece, number)` on the device, always one piece ahead.
 
-    def __init__(self, device: torch.device) -> None:
-        self.device, self.side, self.current = device, copy_stream(device), torch.cuda.current_stream(device)
-        self.copied = [torch.cuda.Event() for _ in range(2)]
+    `gather` writes to the pinned buffers `number`, 0 or 1 in turn: only copies from pinned memory overlap with
+    computation. It runs in a thread, so the main thread can continue to launch kernels.
+    """
+    side, current = copy_stream(device), torch.cuda.current_stream(device)
+    copied = [torch.cuda.Event() for _ in range(2)]
 
-    def send(self, index: int, gather: Callable[[], Iterable[Tensor]]) -> list[Tensor]:
-        """Begin to copy what `gather` writes to the buffer. Only copies from pinned memory overlap with computation."""
-        with torch.cuda.device(self.device):  # a new thread uses GPU 0 and would create a context there
-            self.copied[index % 2].synchronize()  # wait for the copy from this buffer two batches ago
-            hosts = gather()
-            with torch.cuda.stream(self.side):
-                sent = [host.to(self.device, non_blocking=True) for host in hosts]
-                self.copied[index % 2].record(self.side)
+    def send(index: int) -> list[Tensor]:
+        number = index % 2
+        with torch.cuda.device(device):  # a new thread uses GPU 0 and would create a context there
+            copied[number].synchronize()  # wait for the copy from these buffers two pieces ago
+            hosts = gather(pieces[index], number)
+            with torch.cuda.stream(side):
+                sent = [host.to(device, non_blocking=True) for host in hosts]
+                copied[number].record(side)
         return sent
 
-    def receive(self, index: int, sent: Iterable[Tensor]) -> None:
-        """Later work waits for the copy. The allocator must not give its memory to the side stream meanwhile."""
-        self.current.wait_event(self.copied[index % 2])
-        for tensor in sent:
-            tensor.record_stream(self.current)
+    with ThreadPoolExecutor(1) as thread:
+        ahead = thread.submit(send, 0)
+        for index in range(len(pieces)):
+            sent = ahead.result()
+            if index + 1 < len(pieces):
+                ahead = thread.submit(send, index + 1)
+            current.wait_event(copied[index % 2])  # later work waits for the copy
+            for tensor in sent:
+                tensor.record_stream(current)  # the allocator must not give its memory to the side stream meanwhile
+            yield sent

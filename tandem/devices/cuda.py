@@ -33,11 +33,11 @@ class Kind(Device):
     def __init__(self, index: int = 0) -> None:
         import torch
 
-        from tandem.devices.copies import Copies
+        from tandem.devices.copies import copied_ahead
         from tandem.devices.graphs import Graphs
 
         self.torch, self.cuda = torch.device("cuda", index), torch.cuda
-        self.graphs, self.copies = partial(Graphs, self.torch), partial(Copies, self.torch)
+        self.graphs, self.copied_ahead = partial(Graphs, self.torch), partial(copied_ahead, self.torch)
 
     @classmethod
     def detect(cls) -> tuple[dict[str, Any] | None, str]:

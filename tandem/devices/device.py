@@ -8,7 +8,7 @@ import torch only when a device is opened.
 from __future__ import annotations
 
 import platform
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
 from tandem.devices.hardware import free_memory_bytes, host_name, memory_limit_bytes
@@ -16,7 +16,6 @@ from tandem.devices.hardware import free_memory_bytes, host_name, memory_limit_b
 if TYPE_CHECKING:
     import torch
 
-    from tandem.devices.copies import Copies
     from tandem.devices.graphs import Graphs
 
 Readings = dict[str, float | str]  # quantity (its name ends in its unit) -> number, or the reason why there is none
@@ -44,7 +43,7 @@ class Device:
     no_energy = "only a GPU's energy is measured: a processor's counters are readable by root only"
     no_graph = "CUDA graphs need a CUDA device"
     graphs: Callable[[], Graphs]  # what captures steps, if there is no reason in `no_graph`
-    copies: Callable[[], Copies]  # what copies batches to an accelerator while it computes
+    copied_ahead: Callable[..., Iterator[list[torch.Tensor]]]  # copies batches while the device computes (copies.py)
 
     def __init__(self, index: int = 0) -> None:
         import torch

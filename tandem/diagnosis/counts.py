@@ -9,7 +9,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 
-from tandem.machine.threads import num_threads
+from tandem.machine.threads import using_threads
 from tandem.training.batches import Batch
 from tandem.training.execution import autocast
 from tandem.training.trainer import Trainer
@@ -23,7 +23,7 @@ def count_flop(trainer: Trainer, batch: Batch) -> float:
     """
     model, part = copy.deepcopy(trainer.model).cpu().double(), batch.first(2)
     inputs = [tensor.cpu().double() if tensor.is_floating_point() else tensor.cpu() for tensor in part.inputs()]
-    with num_threads(1), Arithmetic() as counter:  # more threads try products (tandem/models/kernels/ordered.py)
+    with using_threads(1), Arithmetic() as counter:  # more threads try products (tandem/models/kernels/ordered.py)
         outputs = model(*inputs)
         trainer.task.loss(outputs.float(), part.targets.cpu(), part.mask.cpu(), 0.0).backward()
     return counter.num_flop * len(batch) / len(part)

@@ -76,7 +76,7 @@ def measure_parts(trainer: Trainer, seconds: float) -> ProbeResult:
     batch = now.one_batch(trainer.settings.batch_size)
     parts = {
         "loop": ProbePart(now, epochs(now.training_steps)),
-        "batches": ProbePart(now, map(len, epochs(now.training_batches))),
+        "batches": ProbePart(now, map(len, epochs(lambda: now.batches(now.start_draws())))),
         "step": ProbePart(now, repeated(now, batch)),
         "single": ProbePart(now, repeated(now, batch.first(1))),
     }

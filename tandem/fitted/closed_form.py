@@ -31,7 +31,7 @@ from tandem.fitted.rocket import COLUMNS
 from tandem.tasks import FittedTask
 from tandem.tasks.groups import Groups
 from tandem.tasks.ridge import Primal, centred, leave_one_out
-from tandem.training.batches import Batch, Split, batches_of, sequential_indices
+from tandem.training.batches import Batch, Split, sequential_indices
 from tandem.training.executor import Executor
 from tandem.training.inference import for_each_part
 
@@ -64,7 +64,7 @@ class Fit(ABC):
 
     def batches(self, *parts: tuple[Split, Tensor]) -> Iterator[Batch]:
         """The batches of some rows of splits."""
-        return chain.from_iterable(batches_of(*part, self.batch_size, self.executor) for part in parts)
+        return chain.from_iterable(self.executor.batches(*part, self.batch_size) for part in parts)
 
     def all_batches(self, *splits: Split) -> Iterator[Batch]:
         return self.batches(*((split, sequential_indices(split)) for split in splits))
@@ -89,7 +89,7 @@ class ClosedForm(Fit):
     def sample(self, split: Split, order: Tensor) -> Batch:
         """The first sequences of `order`, limited by NUM_SAMPLE and SAMPLE_BYTES."""
         rows = order[: sample_size(split)]
-        return next(batches_of(split, rows, len(rows), self.executor))
+        return next(self.executor.batches(split, rows, len(rows)))
 
     def features(self, batch: Batch, compute: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
         """The features (B, P) of a batch, computed in smaller parts if memory runs out."""

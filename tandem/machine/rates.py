@@ -11,7 +11,7 @@ import torch
 from tandem.devices.device import Device
 from tandem.machine.interleaving import interleave
 from tandem.machine.measure import Clock
-from tandem.machine.threads import num_threads
+from tandem.machine.threads import using_threads
 
 # Large enough to make a GPU's launch times negligible; a CPU would take seconds for this size.
 MATRIX_SIZE = 1024, 4096  # on a CPU, on an accelerator
@@ -108,6 +108,6 @@ def has_cores(threads: int) -> bool:
         square @ square
         return time.perf_counter() - start
 
-    with num_threads(torch.get_num_threads()):
+    with using_threads(torch.get_num_threads()):
         seconds = interleave({number: partial(product, number) for number in (1, threads)}, rounds=5)
     return statistics.median(seconds[1]) > THREADS_GAIN * statistics.median(seconds[threads])

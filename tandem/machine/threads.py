@@ -7,7 +7,7 @@ import torch
 
 
 @contextmanager
-def num_threads(number: int) -> Iterator[None]:
+def using_threads(number: int) -> Iterator[None]:
     """Use this number of threads in the body, and the former one after it."""
     before = torch.get_num_threads()
     torch.set_num_threads(number)

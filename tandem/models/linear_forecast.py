@@ -27,7 +27,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tandem.machine.threads import num_threads
+from tandem.machine.threads import using_threads
 from tandem.models.structural_maps import LAST_SEASON, NO_CHANGE, structural_maps
 
 MAX_INPUTS = 1024  # inputs of a regression: a decomposition takes a second
@@ -94,7 +94,7 @@ def fit(values: Tensor, targets: Tensor, unit: ChangeUnit, season: int) -> Linea
     every = -(-values.numel() // MAX_CELLS)
     values, targets = (part[::every].cpu().double() for part in (values, targets))
     forms: list[Form] = []
-    with num_threads(1):
+    with using_threads(1):
         simple = change_maps(structural_maps(num_steps + 1, horizon, season), unit.mean / unit.std)
         for windows in [Windows(values, targets, unit, False), *([Windows(values, targets, unit, True)] * unit.is_log)]:
             for size in sorted({1, num_features}):  # the target's own past, then the past of all features

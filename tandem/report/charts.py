@@ -14,6 +14,7 @@ from tandem.comparing.comparison import Side
 from tandem.comparing.differences import mean_and_range
 from tandem.report.drawing import DEVICE_COLOURS, FEW_POINTS, Chart, chart, plain, whole_numbers
 from tandem.report.text import counted, score_text, words
+from tandem.runs.quantities import QUANTITIES
 
 MIN_EPOCHS = 3  # fewer do not make a curve
 MAX_LABEL = 20  # characters
@@ -91,13 +92,7 @@ def validation(sides: Sequence[Side]) -> Chart | None:
 
 
 # Columns of timings.csv that the figure over time shows, with their titles; only those that were measured.
-OVER_TIME = {
-    "epoch_seconds": "seconds per epoch",
-    "cpu_share": "CPU cores in use",
-    "gpu_busy_share": "share of the time in which the GPU was busy",
-    "peak_allocated_mib": "peak of VRAM, MiB",
-    "peak_rss_mib": "peak of RAM, MiB",
-}
+OVER_TIME = {each.name: each.chart for each in QUANTITIES if each.chart}
 
 
 def over_time(side: Side) -> Chart | None:

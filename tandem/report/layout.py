@@ -14,7 +14,7 @@ from tandem.devices.names import is_accelerator
 from tandem.report.text import score_text, seconds, words
 
 NUM_PUBLISHED_COLOURS = 4  # of drawing.DEVICE_COLOURS
-COLUMNS = {  # of compare.md; the report shows those that report.py selects
+COLUMNS = {  # of compare.md; `cells` makes their content
     "workload": "workload",
     "device": "device",
     "score": "test score",
@@ -24,6 +24,7 @@ COLUMNS = {  # of compare.md; the report shows those that report.py selects
     "memory": "peak memory",
     "measured": "measured",
 }
+IN_REPORT = ("score", "epoch", "rate", "training", "memory")  # the other columns are headings there
 
 
 @dataclass(frozen=True)

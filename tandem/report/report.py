@@ -60,7 +60,7 @@ def write_report(path: Path, comparisons: Sequence[Comparison], outdated: Sequen
         template = environment.get_template("report.html.j2")
         content = dict(
             rows=[each.row for each in own],
-            columns={name: layout.COLUMNS[name] for name in ("score", "epoch", "rate", "training", "memory")},
+            columns={name: layout.COLUMNS[name] for name in layout.IN_REPORT},
             hardware=hardware,
             pages=pages,
             outdated=outdated,

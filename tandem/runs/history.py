@@ -23,7 +23,7 @@ class Record:
     timings: list[dict[str, Any]] = field(default_factory=list)
     probe: dict[str, float] = field(default_factory=dict)  # how the time of a step is spent
     not_probed: dict[str, str] = field(default_factory=dict)  # probe values that are missing -> the reason
-    bound: dict[str, str] = field(default_factory=dict)  # the bottleneck and the advice, as MLflow parameters
+    bound: dict[str, str] = field(default_factory=dict)  # the bottleneck and the advice, as MLflow tags
     summary_lines: dict[str, str] = field(default_factory=dict)  # the same as sentences
     # Measurements that the device does not support -> the reason.
     missing_reasons: dict[str, str] = field(default_factory=dict)
@@ -31,7 +31,7 @@ class Record:
     sampled: dict[int, dict[str, Any]] = field(default_factory=dict)
     # The same: its first epoch -> its joules, or the reason why they are unknown.
     energy: dict[int, float | str] = field(default_factory=dict)
-    # What train.json and timing.json say about the start: the commit and its patch, conditions, initial weights.
+    # The settings of `evaluate`; and what train.json and timing.json say about the start: commit, conditions, weights.
     at_start: dict[str, Any] = field(default_factory=dict)
     digests: list[dict[str, str]] = field(default_factory=list)  # of each epoch's weights, order and random draws
     # First epoch -> the number of workers from there on; empty for one worker. A resumed training may have another one.

@@ -145,7 +145,6 @@ def caller_tags() -> dict[str, str]:
         "dvc.stage": "DVC_STAGE",
         "dvc.experiment": "DVC_EXP_NAME",
         "prefect.flow_run_id": "TANDEM_FLOW_RUN_ID",
-        "prefect.parent_flow_run_id": "TANDEM_PARENT_FLOW_RUN_ID",
     }
     found = {tag: os.environ[name] for tag, name in known.items() if os.environ.get(name)}
     api = os.environ.get("PREFECT_API_URL", "")

@@ -18,38 +18,56 @@ if TYPE_CHECKING:
 
 
 class Quantity(NamedTuple):
-    name: str  # in timing.json, and in timings.csv if each epoch has it
+    name: str  # in timing.json, and in timings.csv if each epoch has it and MLflow has a name for it
     unit: str  # shown after a value; the label of samples_per_second has it
     # How the run's value follows from the epochs'. `median`: of those after warm-up. `max`, `mean`, `sum`: of all.
-    # `only the run`: epochs have none, and history.py computes it. `only epochs`: the run has none.
+    # `only epochs`: the run has none. `only the run`: epochs have none; `summarize` below computes it, or history.py.
     of_run: str
     metric: str = ""  # MLflow's name; that of the run ends in `of_run` if epochs have one too
     kept: str = ""  # `compared`: in compare.json too; `published`: also in docs/published.json
     label: str = ""  # in the table that compares runs
     is_sampled: bool = False  # the run's value comes from the GPU's samples, also those between epochs
+    chart: str = ""  # title of its curve over the epochs in the report; empty: none
 
 
 REDUCE: dict[str, Callable[[Sequence[float]], float]] = {"median": median, "max": max, "mean": fmean, "sum": sum}
 QUANTITIES = (
-    Quantity("epoch_seconds", "s", "median", "time/epoch_seconds", "published", "epoch seconds"),
+    Quantity(
+        "epoch_seconds", "s", "median", "time/epoch_seconds", "published", "epoch seconds", chart="seconds per epoch"
+    ),
     Quantity("samples_per_second", "", "median", "throughput/samples_per_second", "published", "samples per second"),
     Quantity("validation_seconds", "s", "only epochs", "time/validation_seconds"),
     Quantity("train_seconds", "s", "only the run", "time/train_seconds", "published", "training seconds"),
     Quantity("energy_joules", "J", "only epochs", "energy/epoch_joules"),
     Quantity("epoch_joules", "J", "only the run", "energy/epoch_joules_median", "published", "joules per epoch"),
     Quantity("train_joules", "J", "only the run", "energy/train_joules", "published"),
-    Quantity("peak_allocated_mib", "MiB", "max", "vram/peak_allocated_mib", "published", "VRAM peak, tensors"),
+    Quantity(
+        "peak_allocated_mib",
+        "MiB",
+        "max",
+        "vram/peak_allocated_mib",
+        "published",
+        "VRAM peak, tensors",
+        chart="peak of VRAM, MiB",
+    ),
     Quantity("peak_reserved_mib", "MiB", "max", "vram/peak_reserved_mib", "compared"),
     Quantity("process_mib", "MiB", "max", "vram/peak_process_mib", "compared", "VRAM peak, process", is_sampled=True),
     Quantity("device_mib", "MiB", "max", "vram/peak_device_mib", is_sampled=True),
     Quantity("other_processes", "processes", "max", is_sampled=True),
     Quantity("sampled_seconds", "s", "sum", is_sampled=True),
-    Quantity("gpu_busy_share", "", "mean", "gpu/busy_share", is_sampled=True),
+    Quantity(
+        "gpu_busy_share",
+        "",
+        "mean",
+        "gpu/busy_share",
+        is_sampled=True,
+        chart="share of the time in which the GPU was busy",
+    ),
     Quantity("power_watts", "W", "mean", "gpu/power_watts", is_sampled=True),
     Quantity("sm_mhz", "MHz", "mean", "gpu/sm_mhz", is_sampled=True),
     Quantity("throttled_share", "", "mean", "gpu/throttled_share", is_sampled=True),
-    Quantity("peak_rss_mib", "MiB", "max", "ram/peak_mib", "published", "RAM peak, process"),
-    Quantity("cpu_share", "cores", "mean", "cpu/busy_cores"),
+    Quantity("peak_rss_mib", "MiB", "max", "ram/peak_mib", "published", "RAM peak, process", chart="peak of RAM, MiB"),
+    Quantity("cpu_share", "cores", "mean", "cpu/busy_cores", chart="CPU cores in use"),
     Quantity("gradient_norm", "", "only epochs", "train/gradient_norm"),
     Quantity("max_gradient_norm", "", "only epochs", "train/max_gradient_norm"),
     Quantity("threads", "threads", "mean", "cpu/threads"),

@@ -6,11 +6,12 @@
 `run_dir.start_publisher` starts the first, `tandem ui` the second. One process imports mlflow for all stages of a
 `dvc repro`, so no stage spends time on the import.
 
-`Publication.publish` is idempotent: it makes MLflow equal to the directory, and can be killed at any point and called
-again. A point is published with the time in timings.csv, so publishing it again sends an identical point, which
-MLflow stores once. Everything else is looked up before it is created. An epoch that is trained again after a kill would
-add a second point, so the directory contains only epochs that a checkpoint contains. If publishing fails, the data
-stays in its directory: `tandem sync` or the next publisher publishes it.
+`Publication.publish` is idempotent: MLflow gets what it lacks of the directory (a run's name and parameters stay as
+they were first sent). It can be killed at any point and called again. A point is published with the time in
+timings.csv, so publishing it again sends an identical point, which MLflow stores once. Everything else is looked up
+before it is created. An epoch that is trained again after a kill would add a second point, so the directory contains
+only epochs that a checkpoint contains. If publishing fails, the data stays in its directory: `tandem sync` or the next
+publisher publishes it.
 """
 
 import os

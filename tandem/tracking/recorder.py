@@ -46,8 +46,9 @@ class Recorder:
         self.saved_at, self.save_seconds = time.monotonic(), 0.0
         prefix = f"seed {context.seed}, " if context.is_replicate else ""
         self.progress = Progress(context.workload, context.settings.epochs, trainer.epochs_done, prefix)
+        trainer.on_progress = self.progress.show_fit
         # The tags at once: the training may fail after a fallback.
-        trainer.observe(self.progress.show_fit, lambda fallbacks: run_dir.add_tags(memory_tags(fallbacks)))
+        trainer.executor.on_fallback = lambda fallbacks: run_dir.add_tags(memory_tags(fallbacks))
 
     @contextmanager
     def recording(self) -> Iterator[None]:

@@ -175,7 +175,7 @@ def open_run_dir(run_key: str, stage: str) -> Iterator[RunDir]:
             status = "KILLED"
             raise
         finally:
-            if "name" in run_dir.about:
+            if "name" in run_dir.about:  # `write_info` was called
                 run_dir.end = run_dir.ended(status)
                 write_json(folder / f"{stage}.end.json", run_dir.end)
                 run_dir.wait_for_ids()

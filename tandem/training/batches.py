@@ -1,4 +1,4 @@
-"""The whole data path: a split's tensors and the batches taken from them.
+"""A split's tensors and the batches taken from them.
 
 Shapes: values (N, T, F) float32, mask (N, T) bool (True: a real step), targets (N, ...).
 
@@ -10,18 +10,15 @@ same order, because the caller draws the order on the CPU.
 """
 
 import warnings
-from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 
 import torch
 
 from tandem.data.packed import read_packed
 from tandem.devices.device import Device
-from tandem.training.executor import Executor
-from tandem.training.workers import WorkerSlice
+from tandem.training.workers import Share
 
 TENSORS = ("values", "mask", "targets")
 
@@ -34,7 +31,7 @@ class Batch:
     rows: torch.Tensor  # (B,) indices of the sequences in the split
     # (B, H) the inputs of a decoder while training (tandem/models/seq2seq.py)
     teacher_targets: torch.Tensor | None = None
-    shares: tuple[WorkerSlice, ...] = ()  # if the batch is one worker's share of a larger batch: one per micro-batch
+    shares: tuple[Share, ...] = ()  # if the batch is one worker's share of a larger batch: one per micro-batch
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -121,26 +118,14 @@ class Split:
             yield Batch(values, mask, targets, rows)
 
     def streamed(self, order: torch.Tensor, batch_size: int) -> Iterator[Batch]:
-        """Yield batches that are copied from the host, always one batch ahead.
+        """Yield batches that are copied from the host, always one batch ahead."""
+        buffers = [self.buffers(batch_size) for _ in range(2)]
 
-        A thread gathers the rows, so the main thread can continue to launch kernels.
-        """
-        copies, buffers = self.device.copies(), [self.buffers(batch_size) for _ in range(2)]
+        def gather(rows: torch.Tensor, number: int) -> list[torch.Tensor]:
+            return [*self.tensors_at(rows, buffers[number]), rows.pin_memory()]
 
-        def fetch(index: int, rows: torch.Tensor) -> Batch:
-            hosts = partial(self.tensors_at, rows, buffers[index % 2])
-            values, mask, targets, places = copies.send(index, lambda: [*hosts(), rows.pin_memory()])
-            return Batch(values, mask, targets, places)
-
-        pieces = order.split(batch_size)
-        with ThreadPoolExecutor(1) as thread:
-            ahead = thread.submit(fetch, 0, pieces[0])
-            for index in range(len(pieces)):
-                batch = ahead.result()
-                if index + 1 < len(pieces):
-                    ahead = thread.submit(fetch, index + 1, pieces[index + 1])
-                copies.receive(index, (batch.values, batch.mask, batch.targets, batch.rows))
-                yield batch
+        for values, mask, targets, places in self.device.copied_ahead(order.split(batch_size), gather):
+            yield Batch(values, mask, targets, places)
 
     def buffers(self, num_rows: int) -> dict[str, torch.Tensor]:
         """Host memory for `num_rows` sequences, pinned if the device is a GPU."""
@@ -161,34 +146,6 @@ def load_split(path: Path, device: Device) -> Split:
         tensors = {name: torch.from_numpy(array) for name, array in read_packed(path).items()}
     groups = tensors.pop("groups").to(torch.int64, copy=True) if "groups" in tensors else None
     return Split(tensors, device, path, "host", groups=groups)
-
-
-def batches_of(
-    split: Split, order: torch.Tensor, batch_size: int, executor: Executor, *changes: Callable[[Batch], Batch]
-) -> Iterator[Batch]:
-    """Yield the split's batches with `changes` applied. If one does not fit, `executor` takes a fallback and repeats
-    it.
-    """
-    batches: Iterator[Batch] | None = None
-    num_done = 0
-
-    def make_next() -> Batch:
-        nonlocal batches
-        if batches is None:
-            batches = split.batches(order[num_done:], batch_size)
-        try:
-            batch = next(batches)
-            for change in changes:
-                batch = change(batch)
-        except Exception:
-            batches = None  # a generator that raised cannot continue
-            raise
-        return batch
-
-    while num_done < len(order):
-        batch = executor.run_with_fallbacks(make_next)
-        num_done += len(batch)
-        yield batch
 
 
 def sequential_indices(split: Split) -> torch.Tensor:

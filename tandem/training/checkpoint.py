@@ -1,17 +1,20 @@
 """Checkpoints: the state of a training after an epoch. A killed training resumes from it with identical bits.
 
-The first checkpoint is written before the first epoch and contains only the key of the MLflow run.
+The first checkpoint is written before the first epoch. It contains the key of the MLflow run and the settings of
+`evaluate`, which a resumed training keeps.
 
 The checkpoint folder `.tandem/checkpoints/<workload>/` is outside every DVC output, because DVC deletes outputs before
 a stage runs. A training has at most the files below. The digest covers the inputs of the training except the seed:
-parameters, data, code and hardware.
+parameters, data, code and hardware, and for a replicate the stage. `<device>` is the kind of device if the number of
+workers may change (`of_training`).
 
     <device>-<digest>-<seed>.pt             the newest checkpoint
     <device>-<digest>-<seed>.previous.pt    the checkpoint before it
     <device>-<digest>-<seed>.ended          exists when the training has ended; contains the md5 of its measured output
     <device>-<digest>-<seed>.lock           names the process that trains; it stays
 
-When dvc.lock contains that md5, DVC has stored the result and the files are removed. The md5 is that of the output
+When dvc.lock contains that md5, DVC has stored the result and the files are removed, by the next training (`prune`) or
+by `evaluate`. The md5 is that of the output
 train/measured, whose times differ in every training; train/result may be equal in two trainings.
 
 A replicate's checkpoints are never removed this way: seeds.json is added to its output after they are marked, so their
@@ -30,14 +33,18 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from tandem import files
+from tandem.devices.hardware import detect_hardware
 from tandem.devices.memory import is_out_of_memory
 from tandem.files import ROOT, STATE, relative
 from tandem.params.parsing import differing_names, flatten
+
+if TYPE_CHECKING:
+    from tandem.training.context import RunContext
 
 DIGEST_BYTES = hashlib.sha256().digest_size
 NUM_KEPT = 8  # trainings per workload and device whose checkpoints are kept, each with all its seeds
@@ -55,6 +62,19 @@ class Checkpoint:
         shared = {name: value for name, value in belongs_to.items() if name != "seed"}
         digest = hashlib.sha256(as_text(shared).encode()).hexdigest()[:16]
         return cls(folder_of(workload) / f"{device}-{digest}-{belongs_to.get('seed')}.pt", belongs_to)
+
+    @classmethod
+    def of_training(cls, context: "RunContext", inputs: dict[str, Any]) -> "Checkpoint":
+        """The checkpoint of the training with these inputs.
+
+        With `scaling: strong`, the number of workers does not change the batch, so a training can resume with another
+        number of workers. A replicate is not measured, so `train` must not resume from its checkpoint.
+        """
+        if context.is_replicate:
+            inputs = {**inputs, "stage": context.stage}
+        if context.num_workers == 1 or context.block.train.scaling != "strong":
+            return cls.of(context.workload, context.device, inputs)
+        return cls.of(context.workload, context.kind, {**inputs, "hardware": detect_hardware(context.kind)})
 
     @property
     def previous(self) -> Path:
@@ -94,8 +114,8 @@ class Checkpoint:
             if self.path.exists():
                 os.replace(self.path, self.previous)
 
-    def load(self, device: torch.device) -> tuple[dict[str, Any] | None, str]:
-        """Load the newest usable checkpoint. Returns its state on `device` (or None) and a message for the user.
+    def load(self) -> tuple[dict[str, Any] | None, str]:
+        """Load the newest usable checkpoint. Returns its state, on the CPU, or None, and a message for the user.
 
         Unusable checkpoints are removed, so that they never replace a good one. Without a file, the message is empty.
         """
@@ -103,7 +123,7 @@ class Checkpoint:
         for path in (self.path, self.previous):
             if not path.exists():
                 continue
-            content, reason = read(path, device)
+            content, reason = read(path)
             if content and content["belongs_to"] == as_text(self.belongs_to):
                 return content["state"], f"{''.join(reasons)}resuming from {relative(path)}"
             path.unlink()
@@ -122,7 +142,7 @@ class Checkpoint:
         last = Checkpoint(max(locks, key=lambda lock: lock.stat().st_mtime_ns).with_suffix(".pt"), {})
         if last.ended_file.exists() or not last.path.exists():
             return ""
-        content, reason = read(last.path, torch.device("cpu"))
+        content, reason = read(last.path)
         if content:
             if content["state"].get("trainer") is None:
                 return ""
@@ -197,13 +217,13 @@ def as_text(belongs_to: dict[str, Any]) -> str:
     return json.dumps(belongs_to, sort_keys=True)
 
 
-def read(path: Path, device: torch.device) -> tuple[dict[str, Any] | None, str]:
+def read(path: Path) -> tuple[dict[str, Any] | None, str]:
     """Return what `save` wrote to `path`, or None and the reason why the file is unusable."""
     raw = path.read_bytes()
     if hashlib.sha256(raw[DIGEST_BYTES:]).digest() != raw[:DIGEST_BYTES]:
         return None, "is damaged (its sha256 does not match)"
     try:
-        content = torch.load(io.BytesIO(raw[DIGEST_BYTES:]), map_location=device, weights_only=True)
+        content = torch.load(io.BytesIO(raw[DIGEST_BYTES:]), map_location="cpu", weights_only=True)
         json.loads(content["belongs_to"]), content["state"]
     except Exception as error:  # a pickle that would run code, or any other file: torch raises many types
         if is_out_of_memory(error):

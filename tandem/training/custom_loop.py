@@ -23,7 +23,7 @@ from tandem.models import kernels
 from tandem.params.schema import Train
 from tandem.parts import Component
 from tandem.tasks import Task
-from tandem.training.batches import Batch, Split, batches_of, sequential_indices
+from tandem.training.batches import Batch, Split, sequential_indices
 from tandem.training.execution import autocast
 from tandem.training.executor import OutOfMemory
 from tandem.training.random_draws import RandomDraws
@@ -72,7 +72,7 @@ class LoopTrainer(Trainer):
         run, size = LoopRun(self, on_epoch, num_epochs or self.settings.epochs), self.settings.batch_size
         train = Batches(self.train_split, size, self.drawn_batches)
         order = sequential_indices(self.val_split)
-        val = Batches(self.val_split, size, lambda: batches_of(self.val_split, order, size, self.executor))
+        val = Batches(self.val_split, size, lambda: self.executor.batches(self.val_split, order, size))
         # What the function draws before its first epoch is the same in a resumed training, which has other generators.
         torch.manual_seed(self.seed)
         seed_python_and_numpy(f"{self.seed}")

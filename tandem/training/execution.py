@@ -1,9 +1,9 @@
 """How the steps of a training are executed, as one immutable value, and the functions that make another of it.
 
-`requested` is what params.yaml asks for on a device. auto.py replaces the precision, `cheaper` is the answer to a lack
-of memory, and `merged` that to a resume. None of them changes anything: `Executor.use` (executor.py) puts an
-`Execution` into force. The number of threads is not part of it, because it changes during a training and changes no
-bit.
+The function `requested` makes the one that params.yaml asks for on a device. auto.py replaces the precision, `cheaper`
+is the answer to a lack of memory, and `merged` that to a resume. None of them changes anything: `Executor.use`
+(executor.py) puts an `Execution` into force. The number of threads is not part of it, because it changes during a
+training and changes no bit.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ RECOMPUTING = "recomputing activations resets the random state, which cannot be 
 
 
 class Switches(NamedTuple):
-    """What torch and Tandem's kernels keep for the whole process. Nothing else sets it."""
+    """What torch and Tandem's kernels keep for the whole process. Nothing else in tandem/ sets it."""
 
     matmul_precision: str
     cudnn_tf32: bool
@@ -67,7 +67,6 @@ class Execution:
     num_eval_parts: int = 1  # number of parts in which a batch is evaluated, without gradients
     kernels: str = "auto"  # or torch: none of Tandem's own
     deterministic: bool = True
-    num_workers: int = 1
 
     @property
     def switches(self) -> Switches:

@@ -21,7 +21,7 @@ workers ends, and the launcher starts all of them again with smaller micro-batch
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -29,21 +29,13 @@ from torch import Tensor, nn
 from tandem.devices.device import Device
 from tandem.devices.graphs import CaptureFailed
 from tandem.devices.memory import free_cache, is_out_of_memory, shorten
+from tandem.training.batches import Batch, Split
 from tandem.training.execution import ON_CPU, Execution, cheaper, merged, without_graph
 
 Result = TypeVar("Result")
 CLOSE_OTHERS = "close other programs that use the memory (`make doctor` lists commands) and run the same command again"
 FREED = "freed the cached memory of the allocators"
 SMALLER = "lower train.model.hidden_size or the length of the sequences"
-
-
-class Data(Protocol):
-    """Data that the fallbacks move: a Split (batches.py)."""
-
-    @property
-    def num_bytes_in_file(self) -> int: ...
-    def make_resident(self) -> None: ...
-    def release_to_host(self) -> None: ...
 
 
 class OutOfMemory(ValueError, MemoryError):
@@ -73,7 +65,7 @@ class Executor:
         self,
         execution: Execution = ON_CPU,
         model: nn.Module | None = None,
-        splits: Sequence[Data] = (),
+        splits: Sequence[Split] = (),
         advice: Sequence[str] = (CLOSE_OTHERS, SMALLER),
         may_fall_back: bool = True,
     ) -> None:
@@ -113,6 +105,31 @@ class Executor:
                 raise OutOfMemory(failed, self.fallbacks, self.advice)
             self.fall_back(*found)
 
+    def batches(
+        self, split: Split, order: Tensor, batch_size: int, change: Callable[[Batch], Batch] | None = None
+    ) -> Iterator[Batch]:
+        """Yield the batches of `order` ((N,) int64 on the CPU) of a split, with `change` applied. One that does not fit
+        into memory is made again after a fallback.
+        """
+        batches: Iterator[Batch] | None = None
+        num_done = 0
+
+        def make_next() -> Batch:
+            nonlocal batches
+            if batches is None:
+                batches = split.batches(order[num_done:], batch_size)
+            try:
+                batch = next(batches)
+                return change(batch) if change else batch
+            except Exception:
+                batches = None  # a generator that raised cannot continue
+                raise
+
+        while num_done < len(order):
+            batch = self.run_with_fallbacks(make_next)
+            num_done += len(batch)
+            yield batch
+
     @property
     def has_graph(self) -> bool:
         """Whether a graph is captured, which holds memory of its own."""
@@ -123,8 +140,9 @@ class Executor:
         self.add_fallback(sentence)
 
     def use(self, execution: Execution) -> None:
-        """Execute the next steps like this. Model and graphs follow, and data that must
-        leave the device; `make_resident` copies data to it."""
+        """Execute the next steps like this. Model and graphs follow, and data that must leave the device;
+        `make_resident` copies data to it.
+        """
         before, self.execution = self.execution, execution
         if execution.data_location == "host":
             for split in self.splits:

@@ -6,7 +6,7 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
-from tandem.training.batches import Batch, Split, batches_of, sequential_indices
+from tandem.training.batches import Batch, Split, sequential_indices
 from tandem.training.execution import autocast
 from tandem.training.executor import Executor, Result
 from tandem.training.saved_network import PREDICTION_BATCH
@@ -48,7 +48,7 @@ def predict(
     """Returns the model's outputs (N, ...) for the sequences of a split, in order, on its device."""
     model.eval()
     executor = executor or Executor()
-    batches = batches_of(split, sequential_indices(split), batch_size, executor)
+    batches = executor.batches(split, sequential_indices(split), batch_size)
     outputs = [for_each_part(batch, partial(forward, model), executor) for batch in batches]
     return executor.concatenate([part for parts in outputs for part in parts])
 

@@ -10,7 +10,6 @@ Mixed precision: Micikevicius et al. 2018, arXiv:1710.03740.
 import copy
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -18,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from tandem.devices.graphs import Graphs
-from tandem.machine.threads import num_threads
+from tandem.machine.threads import using_threads
 from tandem.models import kernels
 from tandem.models.kernels import dropout
 from tandem.tasks import Task
@@ -101,7 +100,6 @@ class Step:
         """Sum the gradients of all workers in every later step."""
         self.workers = workers
         self.forward = workers.wrap(self.model, self.execution.device.torch)
-        self.executor.use(replace(self.execution, num_workers=workers.count))
 
     def set_rate(self, rate: float) -> None:
         """Set the learning rate of the next step."""
@@ -123,7 +121,7 @@ class Step:
                 self.execution.device.set_random_state(before)
                 raise
 
-        if self.execution.num_workers > 1:  # the others would wait for a step that this one repeats: all end
+        if self.workers.count > 1:  # the others would wait for a step that this one repeats: all end
             return attempt()
         return self.executor.run_with_fallbacks(attempt, "step", len(batch))
 
@@ -188,7 +186,7 @@ def loss_of(task: Task, label_smoothing: float) -> Loss:
     """
 
     def loss(outputs: Tensor, batch: Batch) -> Tensor:
-        with num_threads(1):  # a mean over all elements depends on the number of threads
+        with using_threads(1):  # a mean over all elements depends on the number of threads
             return task.loss(outputs, batch.targets, batch.mask, label_smoothing)
 
     return loss

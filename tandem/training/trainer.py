@@ -18,12 +18,12 @@ import torch
 from torch import nn
 
 from tandem.machine.measure import Measurement, measure
-from tandem.machine.threads import num_threads
+from tandem.machine.threads import using_threads
 from tandem.models.kernels import ordered
 from tandem.params.schema import Train
 from tandem.tasks import Task, score_of
 from tandem.training import inference
-from tandem.training.batches import Batch, Split, batches_of, sequential_indices
+from tandem.training.batches import Batch, Split, sequential_indices
 from tandem.training.execution import Execution, requested
 from tandem.training.executor import Executor, advice
 from tandem.training.graph_steps import GraphSteps
@@ -96,7 +96,7 @@ class Trainer:
         self.epochs_done = 0
         self.best_loss = float("inf")
         self.best_weights = snapshot(model)
-        self.peak_mib = 0.0  # highest memory peak of any epoch so far
+        self.peak_mib = 0.0  # highest memory peak so far of an epoch with CUDA graphs
         self.workers = ALONE
         self.missing_reasons: dict[str, str] = {}  # what could not be measured in the last epoch, and why
         self.no_steps = ""  # why Tandem takes no steps of its own, which auto.py and the probe could measure
@@ -116,10 +116,10 @@ class Trainer:
         """Train and validate for one epoch. Both are measured, with the device synchronized at both ends of each."""
         with self.execution.active():
             self.begin_epoch()
-            steps, num_sequences = self.training_steps(), 0  # draws the epoch's random numbers; takes no step yet
+            steps, num_sequences = self.training_steps(), 0
             with measure(self.device) as training:
-                for num_taken in steps:  # each iteration takes one optimizer step
-                    num_sequences += num_taken
+                for size in steps:  # each iteration takes one optimizer step
+                    num_sequences += size
                 train_loss = self.workers.sum(self.total) / num_sequences
             self.add_memory_of_graphs(training)
             validation = self.validate()
@@ -134,12 +134,10 @@ class Trainer:
             self.synchronize_workers()
 
     def training_steps(self) -> Iterator[int]:
-        """Draw the random numbers of the next epoch and return an iterator over its optimizer steps.
-
-        Each iteration takes one step and yields its number of sequences (of all workers).
+        """Draw the random numbers of the next epoch, and return an iterator over its optimizer steps. Each iteration
+        takes one step and yields its number of sequences (of all workers).
         """
-        random_draws = self.start_draws()
-        return self.threads.taking(self.take_steps(random_draws))
+        return self.threads.taking(self.take_steps(self.start_draws()))
 
     def take_steps(self, random_draws: RandomDraws) -> Iterator[int]:
         """Take the steps of an epoch: as CUDA graphs as far as possible, and the others eagerly.
@@ -154,10 +152,9 @@ class Trainer:
             for num_sequences in graph_steps.steps(random_draws, rates):
                 num_done += 1
                 yield num_sequences
-            del graph_steps
-            self.open_graph_steps()  # frees those that have been given up
-        if num_done == self.steps_per_epoch:
-            return
+            if num_done == self.steps_per_epoch:
+                return
+            self.graph_steps = graph_steps = None  # given up: frees their memory
         for batch, rate in zip(self.batches(random_draws, num_done), rates[num_done:].tolist(), strict=True):
             step.set_rate(rate)
             self.total.add_(step(batch, self.norms[num_done : num_done + 1]))
@@ -167,12 +164,9 @@ class Trainer:
     def start_draws(self) -> RandomDraws:
         """The next epoch's random draws, whose digests are recorded. Puts the model into training mode."""
         self.model.train()
-        random_draws = self.draw()
+        random_draws = draw_epoch(self.generator, self.train_split, self.settings, self.epochs_done)
         self.digests = random_draws.digests()
         return random_draws
-
-    def draw(self) -> RandomDraws:
-        return draw_epoch(self.generator, self.train_split, self.settings, self.epochs_done)
 
     def batches(self, random_draws: RandomDraws, num_done: int = 0) -> Iterator[Batch]:
         """The epoch's batches after the first `num_done`."""
@@ -180,7 +174,7 @@ class Trainer:
         random_draws = self.executor.run_with_fallbacks(partial(random_draws.to, self.device.torch))
         order, change = random_draws.order[num_done * size :], partial(random_draws.apply_to, settings=self.settings)
         if self.workers.count == 1:
-            return batches_of(self.train_split, order, size, self.executor, change)
+            return self.executor.batches(self.train_split, order, size, change)
         return self.own_shares(order, change)
 
     def own_shares(self, order: torch.Tensor, change: Callable[[Batch], Batch]) -> Iterator[Batch]:
@@ -192,13 +186,13 @@ class Trainer:
                 shares = shares_of(size, self.execution.grad_accum_steps, self.workers.rank, self.workers.count)
                 own = own_rows(rows, size, shares)
                 num_processed = sum(share.num_processed for share in shares)
-                for batch in batches_of(self.train_split, own, num_processed, self.executor, change):
+                for batch in self.executor.batches(self.train_split, own, num_processed, change):
                     yield replace(batch, shares=shares)
 
     def open_graph_steps(self) -> GraphSteps | None:
         """What takes the epoch's steps as CUDA graphs; None if they are eager."""
         if self.step.graphs is None:
-            self.graph_steps = None  # frees the chunk of streamed data
+            self.graph_steps = None  # frees their tensors, such as the chunk of streamed data
         elif self.graph_steps is None or self.graph_steps.graphs is not self.step.graphs:
             self.graph_steps = self.executor.run_with_fallbacks(
                 lambda: GraphSteps(self.step, self.train_split, self.settings, self.total, self.norms)
@@ -245,7 +239,7 @@ class Trainer:
         with measure(self.device) as measurement:
             loss, predictions = inference.validate(
                 self.model,
-                batches_of(self.val_split, rows, PREDICTION_BATCH, self.executor),
+                self.executor.batches(self.val_split, rows, PREDICTION_BATCH),
                 loss_of(self.task, label_smoothing=0.0),
                 self.task.predict,
                 self.executor,
@@ -273,7 +267,7 @@ class Trainer:
 
         torch computes on the device of its operands and never moves them. This check runs once per epoch, untimed.
         """
-        batch = next(batches_of(self.val_split, sequential_indices(self.val_split)[:1], 1, self.executor))
+        batch = next(self.executor.batches(self.val_split, sequential_indices(self.val_split)[:1], 1))
         devices = {tensor.device.type for tensor in (*self.model.parameters(), batch.values, batch.targets, outputs)}
         if devices != {self.device.torch.type}:
             lie_on = ", ".join(sorted(devices))
@@ -331,10 +325,6 @@ class Trainer:
         other.threads = ThreadTuner([self.threads.number])
         return other
 
-    def observe(self, on_progress: Callable[[int, int, str], None], on_fallback: Callable[[list[str]], object]) -> None:
-        """Call `on_progress` while an epoch without steps runs, and `on_fallback` after each fallback."""
-        self.on_progress, self.executor.on_fallback = on_progress, on_fallback
-
     def one_batch(self, size: int) -> Batch:
         """The first `size` training sequences, or all if there are fewer, as a batch on the device, with teacher
         forcing if the network has it.
@@ -345,10 +335,6 @@ class Trainer:
 
     def weights_sha256(self) -> str:
         return sha256_of(snapshot(self.model).values())
-
-    def training_batches(self) -> Iterator[Batch]:
-        """The next epoch's batches, for steps without a CUDA graph."""
-        return self.batches(self.draw())
 
     def state(self) -> dict[str, Any]:
         return {
@@ -367,7 +353,8 @@ class Trainer:
     def restore(self, state: dict[str, Any]) -> None:
         """Load what `state()` returned, possibly on another device, and take the fallbacks in it.
 
-        A number of threads on which the result depends is set when a training is opened (context.py).
+        It does not restore the threads: `open_trainer` (context.py) takes a number on which the result depends from the
+        checkpoint, and auto.py chooses others anew.
         """
         self.executor.restore(state["executor"])
         self.model.load_state_dict(state["model"])
@@ -390,7 +377,7 @@ class Trainer:
         """Steps taken in this context leave no trace in the training, its number of threads or its memory."""
         before = copy.deepcopy(self.state())
         try:
-            with num_threads(torch.get_num_threads()), self.execution.active():
+            with using_threads(torch.get_num_threads()), self.execution.active():
                 yield
         finally:
             self.restore(before)  # also drops the graphs; later steps capture again

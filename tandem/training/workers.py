@@ -44,7 +44,7 @@ COMPARED = ("seed", "parameters", "data", "code")  # torch's version too; the ha
 
 
 @dataclass(frozen=True)
-class WorkerSlice:
+class Share:
     """One worker's contiguous share of a micro-batch of all workers.
 
     A batch goes through the model in `grad_accum_steps` micro-batches, and each worker takes a share of every one. If a
@@ -234,7 +234,7 @@ def workers_sentence(workers: Workers, kind: str, settings: Train, of_one_worker
     return f"{workers.count} workers{machines}, {each}: {batch}, {kind_of(kind).collectives} sums their gradients"
 
 
-def shares_of(num_sequences: int, num_parts: int, rank: int, num_workers: int) -> tuple[WorkerSlice, ...]:
+def shares_of(num_sequences: int, num_parts: int, rank: int, num_workers: int) -> tuple[Share, ...]:
     """The shares of worker `rank` in a batch of `num_sequences`, one per part.
 
     If a part does not divide evenly, the first workers take one more sequence.
@@ -246,11 +246,11 @@ def shares_of(num_sequences: int, num_parts: int, rank: int, num_workers: int) -
         each, rest = divmod(whole, num_workers)
         num_own = each + (rank < rest)
         first = rank * each + min(rank, rest)
-        found.append(WorkerSlice(min(first, whole - 1), max(num_own, 1), num_own, whole))
+        found.append(Share(min(first, whole - 1), max(num_own, 1), num_own, whole))
     return tuple(found)
 
 
-def places_of(shares: tuple[WorkerSlice, ...]) -> Tensor:
+def places_of(shares: tuple[Share, ...]) -> Tensor:
     """Indices of the shares' sequences in the batch of all workers: (n,) int64."""
     places, start = [], 0
     for share in shares:
@@ -259,7 +259,7 @@ def places_of(shares: tuple[WorkerSlice, ...]) -> Tensor:
     return torch.cat(places)
 
 
-def own_rows(order: Tensor, batch_size: int, shares: tuple[WorkerSlice, ...]) -> Tensor:
+def own_rows(order: Tensor, batch_size: int, shares: tuple[Share, ...]) -> Tensor:
     """The elements of `order` that belong to a worker with these `shares` of each batch, batch by batch.
 
     order: (N,) int64, consecutive full batches of all workers.

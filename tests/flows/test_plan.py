@@ -45,7 +45,7 @@ FORM = {"workloads": ["rally", "sign", "pen", "price"], "devices": ["auto"], "se
         (FORM, {}, False, [["repro"]]),  # a form sends what it was filled in with
         ({"preset": "small-gpu"}, {}, False, [[*EXPERIMENT, 'preset="small-gpu"']]),
         ({"workloads": ["sign"]}, {}, True,
-         [["repro", "--force", "evaluate@sign-auto", "speed@sign"], ["repro", "--single-item", "compare"]]),
+         [["repro", "--force", "evaluate@sign-auto", "speed@sign"], ["repro", "--force", "--single-item", "compare"]]),
         ({"devices": ["cpu"]}, {"sign.train.schedule": "cosine"}, False,
          [[*EXPERIMENT, '++sign.train.schedule="cosine"', "--set-param", 'devices=["cpu"]']]),
     ],

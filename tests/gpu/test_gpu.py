@@ -228,7 +228,7 @@ def test_a_resumed_training_gives_the_bits_of_an_uninterrupted_one(settings: Tra
     checkpoint.save(begun.state())
     resumed = new_trainer("cuda", "device", tmp_path, settings)
     torch.rand(7, device="cuda")  # whatever happened in between
-    resumed.restore(checkpoint.load(resumed.device.torch)[0])
+    resumed.restore(checkpoint.load()[0])
     assert_same_bits(finish(resumed), (weights, losses[2:]))
 
 

@@ -28,7 +28,7 @@ def weights(value: float, count: int = 3) -> dict[str, torch.Tensor]:
 
 def loaded(checkpoint: Checkpoint) -> tuple[float | None, str]:
     """The value that `weights` saved, and the sentence."""
-    state, message = checkpoint.load(CPU)
+    state, message = checkpoint.load()
     return (float(state["weight"][0]) if state else None), message
 
 
@@ -66,7 +66,7 @@ def test_a_checkpoint_is_not_removed_because_memory_runs_out(
     checkpoint.save(weights(1.0))
     with monkeypatch.context() as patched, pytest.raises(type(error)):
         patched.setattr(torch, "load", fail)
-        checkpoint.load(CPU)
+        checkpoint.load()
     assert loaded(checkpoint)[0] == 1.0
 
 
@@ -76,11 +76,11 @@ def test_a_checkpoint_of_another_training_is_not_loaded(tmp_path: Path, saw: Cal
     checkpoint = Checkpoint(tmp_path / "cpu-1-0.pt", INPUTS)
     interrupt(checkpoint)
     other = Checkpoint(tmp_path / "cpu-2-0.pt", {**INPUTS, "code": {"stages/train.py": "2"}})
-    state, message = other.load(CPU)
+    state, message = other.load()
     saw(message.replace(f"{tmp_path}/", ""))
     assert state is None and message.endswith("it was made with other code")
     other.path.write_bytes(checkpoint.path.read_bytes())
-    state, message = other.load(CPU)
+    state, message = other.load()
     assert state is None and "belongs to another training" in message
 
 
@@ -113,7 +113,7 @@ def test_an_interrupted_training_with_the_same_parameters_is_named(changes: dict
     interrupt(Checkpoint.of(str(tmp_path), "cpu", INPUTS))
     now = Checkpoint.of(str(tmp_path), "cpu", {**INPUTS, **changes})
     with now.locked():
-        state, message = now.load(CPU)
+        state, message = now.load()
     expected = f"not resuming from {Checkpoint.of(str(tmp_path), 'cpu', INPUTS).path}: it was made with other {reason}"
     assert state is None and message == (expected if reason else "")
 
@@ -133,7 +133,7 @@ def test_a_training_that_nobody_expects_to_resume_is_not_named(what: str, tmp_pa
         since.remove()
     now = Checkpoint.of(str(tmp_path), "cpu", {**INPUTS, **code[2]})
     with now.locked():
-        assert now.load(CPU) == (None, "")
+        assert now.load() == (None, "")
 
 
 @pytest.mark.case(51)

@@ -82,8 +82,7 @@ RESUMES: list[tuple[dict[str, Any], dict[str, Any], dict[str, Any]]] = [
         {"step": "eager", "eager_reason": "memory ran out", "gave_up_graph": True},
     ),
     ({"eager_reason": "memory ran out", "gave_up_graph": True}, {"eager_reason": "no GPU"}, {}),
-    ({"kernels": "torch", "deterministic": False, "num_workers": 2}, {}, {}),
-    ({"num_workers": 2}, {"num_workers": 3}, {}),
+    ({"kernels": "torch", "deterministic": False}, {}, {}),
     ({"device": kind_of("cuda")(1)}, {}, {}),
 ]
 

@@ -54,7 +54,7 @@ def test_resumed_equals_uninterrupted(schedule: str, tmp_path: Path):
     checkpoint.save(interrupted.state())
     resumed = new_trainer("cpu", "device", tmp_path, settings)
     torch.rand(7)  # whatever happened in between
-    state, _ = checkpoint.load(resumed.device.torch)
+    state, _ = checkpoint.load()
     resumed.restore(state)
     weights, last_losses = finish(resumed)
     assert last_losses == losses[2:]

@@ -94,8 +94,7 @@ def as_bytes(value: Any) -> bytes:
 
 
 def first_gradients(trainer: Trainer) -> Tensor:
-    trainer.model.train()
-    take_step(trainer.step, next(iter(trainer.training_batches())))
+    take_step(trainer.step, next(trainer.batches(trainer.start_draws())))
     return torch.cat([parameter.grad.flatten() for parameter in trainer.model.parameters()])
 
 

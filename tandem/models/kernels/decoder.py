@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from tandem.machine.threads import num_threads
+from tandem.machine.threads import using_threads
 from tandem.models.kernels import choose, dropout
 from tandem.models.kernels.gru import sigmoid_backward, tanh_backward
 from tandem.models.kernels.ordered import add_product, product
@@ -115,7 +115,7 @@ class Decoder(torch.autograd.Function):
             read = hiddens[-1, t + 1]
             if before_head is not None:
                 read = torch.mul(read, before_head[t], out=seen[t])
-            with num_threads(1):  # BLAS sums other rows in another order if threads divide them
+            with using_threads(1):  # BLAS sums other rows in another order if threads divide them
                 torch.addmv(head_bias, read, projection, out=outputs[t])
             if t + 1 < S:
                 torch.where(is_own[t], outputs[t], teacher_targets[t], out=inputs[0][t + 1, :, 0])
@@ -165,7 +165,7 @@ class Decoder(torch.autograd.Function):
                     dx = product(joint, weights_ih[layer])
                     dhidden[layer - 1] += dx if between is None else dx.mul_(between[t, layer - 1])
                 else:
-                    with num_threads(1):
+                    with using_threads(1):
                         dfed = joint @ weights_ih[0][:, 0]
         found: list[Tensor] = []
         for x, h, dgate in zip(inputs, hiddens[:, :-1], dgates, strict=True):

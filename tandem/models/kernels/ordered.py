@@ -21,7 +21,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from tandem.machine.threads import num_threads
+from tandem.machine.threads import using_threads
 
 LONGEST = 383  # inner dimension that MKL does not divide; 384 it divides among eight threads
 HAS_AVX512 = torch.backends.cpu.get_cpu_capability().startswith("AVX512")
@@ -37,7 +37,7 @@ def safely(operation: Callable[..., Tensor], *arguments: Any) -> Tensor:
     number = torch.get_num_threads()
     if number == 1 or keeps_bits(operation, number, *map(layout, arguments)):
         return operation(*arguments)
-    with num_threads(1):
+    with using_threads(1):
         return operation(*arguments)
 
 
@@ -51,7 +51,7 @@ def keeps_bits(operation: Callable[..., Tensor], number: int, *layouts: Any) -> 
     results = []
     for each in (1, number):
         generator = torch.Generator().manual_seed(0)
-        with torch.no_grad(), num_threads(each):
+        with torch.no_grad(), using_threads(each):
             results.append(operation(*(example(about, generator) for about in layouts)))
     return torch.equal(*results)
 
@@ -116,7 +116,7 @@ def in_order(gradients: Callable[..., Any], of_x: bool, *of_parameters: bool) ->
     if torch.get_num_threads() == 1:
         return gradients(of_x, *of_parameters)
     found = gradients(True, False, False)[0] if of_x else None
-    with num_threads(1):
+    with using_threads(1):
         return found, *gradients(False, *of_parameters)[1:]
 
 
