@@ -29,10 +29,12 @@ def run_recurrent(stack: nn.Module, x: Tensor, state: Any = None) -> Any:
     """
     is_bf16 = x.is_cuda and torch.is_autocast_enabled("cuda") and torch.get_autocast_dtype("cuda") == torch.bfloat16
     x = x.float() if is_bf16 else x  # a layer before it may have computed in bf16
-    library = CUDNN if x.is_cuda and torch.backends.cudnn.is_acceptable(x) else TORCH
+    is_own_loop = hasattr(stack, "uses_torch_dropout")  # ManualLSTM: a Python loop over the steps
+    library = CUDNN if x.is_cuda and not is_own_loop and torch.backends.cudnn.is_acceptable(x) else TORCH
     operation = getattr(stack, "mode", "recurrent layer")  # GRU or LSTM
     if is_bf16:
-        note(library, f"{operation} in {'tf32' if torch.backends.cudnn.allow_tf32 else 'fp32'}")
+        is_tf32 = library == CUDNN and torch.backends.cudnn.allow_tf32
+        note(library, f"{operation} in {'tf32' if is_tf32 else 'fp32'}")
         return in_fp32(stack, x, state)
     if not x.is_cuda and torch.is_autocast_enabled("cpu"):
         try:

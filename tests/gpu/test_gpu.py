@@ -192,8 +192,8 @@ def test_freed_memory_of_the_host_is_given_back_too():
     before = torch.cuda.host_memory_stats()["allocated_bytes.current"]
     buffer = torch.empty(64 * MIB, dtype=torch.uint8, pin_memory=True)
     buffer.to(device.torch, non_blocking=True)
-    device.synchronize()
     del buffer
+    device.synchronize()
     assert torch.cuda.host_memory_stats()["allocated_bytes.current"] >= before + 64 * MIB
     device.free_cache()
     assert torch.cuda.host_memory_stats()["allocated_bytes.current"] <= before

@@ -18,6 +18,7 @@ from tandem.models.layers import run_recurrent
 from tandem.models.recurrent import Reversal, reversed_rows
 from tandem.training import auto
 from tandem.training.batches import Split
+from tandem.training.execution import Execution
 from tests.networks import Rocket
 from tests.trainers import SETTINGS, TRANSFORMER, finish, identity, tensors, trainer_on
 
@@ -310,3 +311,14 @@ def test_under_bf16_cudnn_computes_a_recurrent_layer_whatever_the_layer_before_i
         outputs, _ = run_recurrent(layer, x)
     assert len(notes) == 1 and "cuDNN's GRU in" in kernels.described(notes)
     assert outputs.dtype == torch.float32
+
+
+@pytest.mark.gpu
+def test_an_lstm_that_is_a_python_loop_is_not_noted_as_cudnns():
+    notes: set[str] = set()
+    layer, x = seq2seq.ManualLSTM(4, 8, batch_first=True).cuda(), torch.randn(2, 5, 4, device="cuda")
+    with Execution(kind_of("cuda")(), "bf16").active(), kernels.noted_in(notes):  # TF32 for cuDNN alone
+        run_recurrent(layer, x)
+        with torch.autocast("cuda", torch.bfloat16):
+            run_recurrent(layer, x)
+    assert kernels.described(notes) == "torch's LSTM, torch's LSTM in fp32"
