@@ -430,7 +430,7 @@ def comparison(out: Path) -> Iterator[str]:
         run = open_folder(path)
         found, score = run.timing["timing"], run.score
         assert score
-        cells = [run.workload, run.device, f"{score['score_name']} {score['metrics'][score['score_name']]:.4f}"]
+        cells = [run.workload, run.kind, f"{score['score_name']} {score['metrics'][score['score_name']]:.4f}"]
         cells += [number(found[name], style) for name, style in (
             ("epoch_seconds", ".4f"), ("samples_per_second", ",.0f"), ("train_seconds", ".1f"),
             ("peak_allocated_mib", ",.0f"), ("process_mib", ",.0f"))]  # fmt: skip

@@ -80,7 +80,7 @@ def compare(names: list[str]) -> list[Comparison]:
 def side_names(found: list[list[Run]]) -> list[str]:
     """Names that distinguish the sides: the device if that is enough, the device and machine, or the run."""
     first = [runs[0] for runs in found]
-    devices, machines = [run.device for run in first], [run.timing["machine"] for run in first]
+    devices, machines = [run.kind for run in first], [run.timing["machine"] for run in first]
     for names in (devices, [f"{device} of {machine}" for device, machine in zip(devices, machines, strict=True)]):
         if len(set(names)) == len(names):
             return names

@@ -86,7 +86,7 @@ def evaluated(workload: str, devices: Iterable[str], seeds: Iterable[int]) -> li
         if scored:
             together = folder / "replicate/measured/seeds.json"
             replicates = read_json(together) if len(scored) > 1 and together.exists() else {}
-            found.append(Side(scored[0].device, scored, replicates))
+            found.append(Side(scored[0].kind, scored, replicates))
     return found
 
 
@@ -127,7 +127,7 @@ def write_tracked(comparisons: Sequence[Comparison], order: Sequence[str], outda
     runs += [("published", run) for each in comparisons for known in each.references[:1] for run in known.side.runs]
     losses, seconds = list[dict[str, Any]](), list[dict[str, Any]]()
     for origin, run in runs:
-        own = {"workload": run.workload, "device": run.device, "seed": run.seed, "run": origin}
+        own = {"workload": run.workload, "device": run.kind, "seed": run.seed, "run": origin}
         for epoch in run.train["epochs"]:
             losses.append({**own, **{name: epoch[name] for name in ("epoch", "train_loss", "val_loss")}})
         if run.is_timed:
@@ -160,7 +160,7 @@ def timings(side: Side) -> dict[str, Any]:
     busy = {"busy": side.busy} if side.busy else {}
     folder = files.runs_dir(run.workload, run.requested)
     rests_on = [f"{name} {files.dvc_md5(folder / name)}.dir" for name in RESTS_ON]
-    own = {"device": run.device, "hardware": run.hardware_name, **busy}
+    own = {"device": run.kind, "hardware": run.hardware_name, **busy}
     block = block_in_force(read_yaml(PARAMS), run.workload, preset_in_force(load_params(), run.workload))
     parameters = {"seeds": [each.seed for each in side.runs], **with_defaults(flatten(block))}
     return {**found, **own, "rests_on": rests_on, "parameters": [parameters]}

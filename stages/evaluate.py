@@ -59,7 +59,7 @@ def main(workload: str, device: str) -> None:
 
 def evaluate_seed(context: RunContext) -> float:
     """Evaluate one training. Returns its score."""
-    workload, device = context.workload, context.device
+    workload, device = context.workload, context.requested
     trained = replace(open_folder(files.runs_dir(workload, device), context.seed), score=None)
     trained.require_intact()
     if others := other_parameters(trained):

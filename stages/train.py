@@ -63,7 +63,7 @@ def main(workload: str, device: str, *seeds: str) -> None:
 
 def train(context: RunContext, workers: Workers, interruption: GracefulStop) -> None:
     """Train to the last epoch, from a checkpoint if there is one, and write the results."""
-    inputs = Inputs(context.workload, context.device, context.seed, context.summary.get("table_sha256"))
+    inputs = Inputs(context.workload, context.requested, context.seed, context.summary.get("table_sha256"))
     with opened(context, inputs, workers) as (checkpoint, state, run_dir):
         record, trainer = Record(**state["record"]), open_trainer(context, state["trainer"], workers)
         with stop_on_out_of_memory(trainer):

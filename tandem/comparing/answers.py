@@ -34,7 +34,7 @@ def answers(comparisons: Sequence[Comparison]) -> list[str]:
 
 def devices(comparisons: Sequence[Comparison]) -> str:
     runs = [side.first for each in comparisons for side in each.sides]
-    names = {run.device: short_hardware(run.hardware_name) for run in runs}
+    names = {run.kind: short_hardware(run.hardware_name) for run in runs}
     used = joined([f"the {KINDS.get(kind, kind)} ({name})" for kind, name in sorted(names.items())])
     why = runs[0].timing["hardware"].get("why_not_cuda") if not any(map(is_accelerator, names)) else ""
     reason = f", because PyTorch can use no GPU here: {why}" if why else ""

@@ -83,7 +83,7 @@ def compare_sides(sides: Mapping[str, Sequence[Run]]) -> Comparability:
                 notes += [f"the runs of {name} differ in {each}" for each in named if each.what in OF_AUTO]
         for run in (each for each in (own, *others) if each.is_timed):
             if actions := run.realized["out_of_memory"]:
-                refusals.append(f"memory ran out while training on {run.device} ({short('; '.join(actions))})")
+                refusals.append(f"memory ran out while training on {run.kind} ({short('; '.join(actions))})")
             if shared := others_on_gpu(run.timing["conditions"]):
                 refusals.append(f"{name}: {shared}")
             notes += conditions_of(run, name)
@@ -192,7 +192,7 @@ def hardware_and_settings(run: Run, threads: int | None) -> str:
 
     `threads`: the timed number of threads, if it differs from the training's.
     """
-    device, kernels, name = run.device, run.timing["kernels"], short_hardware(run.hardware_name)
+    device, kernels, name = run.kind, run.timing["kernels"], short_hardware(run.hardware_name)
     if is_accelerator(device):
         return f"{device}: {name}, {kernels}, 1 process"
     threads = threads or run.threads
@@ -214,7 +214,7 @@ def short_hardware(name: str) -> str:
 def best_threads(run: Run) -> str:
     """Return why a CPU's number of threads may not be its best one; empty if it is, and for other devices."""
     threads, cores = run.block["train"]["threads"], run.timing["hardware"]["cpu"]["cores"]
-    if is_accelerator(run.device) or threads == "auto" or cores == 1:
+    if is_accelerator(run.kind) or threads == "auto" or cores == 1:
         return ""
     return (
         f"the CPU used {threads} of {cores:g} cores, because params.yaml sets threads: {threads}; `threads: auto` "

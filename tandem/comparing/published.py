@@ -107,7 +107,7 @@ def distance(published: Reference, own: Run) -> tuple[int, ...]:
     kinds = [kind_of_processor(run.hardware_name) for run in (published.run, own)]
     differing = (there != here for there, here in zip(*kinds, strict=True))
     num_differences = len(environment.differences)
-    return published.run.device != own.device, *differing, bool(environment.hardware), num_differences
+    return published.run.kind != own.kind, *differing, bool(environment.hardware), num_differences
 
 
 def kind_of_processor(name: str) -> tuple[str, ...]:

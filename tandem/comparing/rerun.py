@@ -246,7 +246,7 @@ def may_round(recorded: Run, here: Run) -> bool:
     """
     if recorded.train["realized"]["precision"] != here.train["realized"]["precision"]:
         return False
-    return recorded.device == here.device or not recorded.train["block"]["train"]["model"].get("dropout")
+    return recorded.kind == here.kind or not recorded.train["block"]["train"]["model"].get("dropout")
 
 
 def within(recorded: Run, here: Run, environment: EnvironmentInfo, envelope: Envelope) -> Verdict | None:

@@ -89,7 +89,7 @@ def cells(side: Side) -> dict[str, Cell]:
         training_details.append(f"{together['num_seeds']} more seeds: {together['total_seconds']:,.0f} s{concurrently}")
     return {
         "workload": Cell(run.workload, (f"{run.block['task']}, {'fitted ' * run.is_fitted}{run.model_name}",)),
-        "device": Cell(side.label, (f"{'' if is_accelerator(run.device) else threads}{run.realized['precision']}",)),
+        "device": Cell(side.label, (f"{'' if is_accelerator(run.kind) else threads}{run.realized['precision']}",)),
         "score": Cell(score_text(side.score), tuple(score_details)),
         "epoch": measured(side, "epoch_seconds", seconds, *epoch_details),
         "rate": measured(side, "samples_per_second", "{:,.0f}".format),
@@ -113,7 +113,7 @@ def missing_reason(side: Side, name: str) -> str:
 def memory(side: Side) -> Cell:
     """Return the peak of the device's own memory; for a CPU, of the process."""
     name, kind = "peak_allocated_mib", "MiB of VRAM"
-    if not is_accelerator(side.first.device):
+    if not is_accelerator(side.first.kind):
         name, kind = "peak_rss_mib", "MiB of RAM"
     if (value := side.measured(name)) is None:
         return Cell("" if side.name == PUBLISHED else "not measured", (missing_reason(side, name),))

@@ -55,7 +55,8 @@ class Run:
         return self.train["requested"]
 
     @property
-    def device(self) -> str:
+    def kind(self) -> str:
+        """`cpu`, `cuda`: the kind of device that it ran on."""
         return self.train["device"]
 
     @property

@@ -79,7 +79,7 @@ def run_of_workspace(name: re.Match[str]) -> Run | None:
             if name["seed"] not in (None, str(seed)):
                 continue
             found = open_folder(folder, seed)
-            if name["device"] in (device, found.device):
+            if name["device"] in (device, found.kind):
                 run_id = found.timing.get("mlflow", {}).get("run_id")
                 return replace(found, name=f"{workload}@{device}-{seed}", run_id=run_id)
     return None

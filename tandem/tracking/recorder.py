@@ -108,7 +108,7 @@ class Recorder:
         changed = self.inputs.lasting_changes()
         if not changed:
             return
-        workload, packed = self.context.workload, files.packed_dir(self.context.workload, self.context.device)
+        workload, packed = self.context.workload, files.packed_dir(self.context.workload, self.context.requested)
         if not any(files.relative(packed) in words for words in changed):
             self.save()  # not if the packed data changed, because this epoch may have read the new data
         where = files.relative(self.checkpoint.path)

@@ -133,7 +133,7 @@ def train_record(context: RunContext, trainer: Trainer, record: Record, inputs: 
     return {
         "schema": schemas.SCHEMA,
         "workload": context.workload,
-        "requested": context.device,
+        "requested": context.requested,
         "device": context.kind,
         "seed": context.seed,
         "preset": preset_in_force(load_params(), context.workload),
@@ -347,7 +347,7 @@ def write_run_info(
     seeds, experiment = load_params().seeds, os.environ.get("DVC_EXP_NAME")
     inputs_key = files.digest({**inputs, "seed": None, "experiment": experiment})[:32]
     group = group_key(inputs_key, context)
-    device = context.device if context.num_workers > 1 else trainer.device.name()
+    device = context.requested if context.num_workers > 1 else trainer.device.name()
     name = f"{f'{experiment}: ' if experiment else ''}{context.workload}-{device}"
     run_dir.write_info(
         experiment=context.workload,
@@ -370,10 +370,10 @@ def write_run_info(
         },
         tags={
             **{name: about[name] for name in ("device", "device.name", "host")},
-            "mlflow.source.name": f"{context.stage}@{context.workload}-{context.device}",
+            "mlflow.source.name": f"{context.stage}@{context.workload}-{context.requested}",
             "mlflow.source.type": "LOCAL",
             "workload": context.workload,
-            "requested_device": context.device,
+            "requested_device": context.requested,
             **({FITTED_TAG: context.block.train.model.name} if trainer.is_fitted else {}),
             **record.bound,  # no parameters: the page that compares runs would begin with the differing advice
             GROUP_TAG: group,

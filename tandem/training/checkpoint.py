@@ -73,7 +73,7 @@ class Checkpoint:
         if context.is_replicate:
             inputs = {**inputs, "stage": context.stage}
         if context.num_workers == 1 or context.block.train.scaling != "strong":
-            return cls.of(context.workload, context.device, inputs)
+            return cls.of(context.workload, context.requested, inputs)
         return cls.of(context.workload, context.kind, {**inputs, "hardware": detect_hardware(context.kind)})
 
     @property

@@ -51,7 +51,7 @@ class RunContext:
     """One training of a workload on a device, read from the files of the previous stages."""
 
     workload: str
-    device: str  # as in params.yaml: auto, cpu, cuda, or several workers such as 2xcpu
+    requested: str  # the device in params.yaml: auto, cpu, cuda, or several workers such as 2xcpu
     seed: int
     block: Workload  # of params.yaml
     hardware: dict[str, Any]  # of the device
@@ -91,7 +91,7 @@ class RunContext:
 
     def output(self, stage: str, folder: str) -> Path:
         """The folder of this seed in an output of a stage. `folder`: result or measured."""
-        return seed_dir(self.workload, self.device, stage, folder, self.seed)
+        return seed_dir(self.workload, self.requested, stage, folder, self.seed)
 
     @property
     def is_replicate(self) -> bool:
@@ -108,7 +108,7 @@ class RunContext:
 
     @property
     def num_workers(self) -> int:
-        return split_device(self.device)[0]
+        return split_device(self.requested)[0]
 
     @property
     def settings(self) -> Train:
@@ -126,7 +126,7 @@ class RunContext:
 
     def open_split(self, name: str, device: Device) -> Split:
         """The packed split, still in its file. Raises ValueError if the file is not the one that preload wrote."""
-        split = load_split(packed_file(self.workload, self.device, name, self.plan), device)
+        split = load_split(packed_file(self.workload, self.requested, name, self.plan), device)
         split.num_velocities = num_velocities(self.block, self.summary)
         return split
 
