@@ -101,7 +101,7 @@ READERS: dict[Path, Callable[[], object]] = {
     Path(LAST_ERROR): lambda: dvc_run.last_error("train@x"),
     files.compare_dir() / "compare.json": repro.results,
     files.compare_dir() / "compare.md": repro.results,
-    RUN_DIR / "published.json": lambda: run_dir.read_publication(RUN_DIR),
+    RUN_DIR / "in_mlflow.json": lambda: run_dir.read_publication(RUN_DIR),
     files.ROOT / "docs/published.json": published_ones,
     files.ROOT / "params.yaml": params,
     files.params_file("train", "tiny"): lambda: files.read_json(files.params_file("train", "tiny")),
@@ -120,7 +120,7 @@ def make_what_is_missing() -> None:
     auto.store_choice("0123456789abcdef", auto.Choice("threads", 2, gains, "a test", "2026-01-01T00:00:00+0000"))
     files.write_json(ui.STATE_FILE, {"pid": 1, "prefect": "http://127.0.0.1:1", "mlflow": "http://127.0.0.1:2"})
     files.write_json(Path(LAST_ERROR), {"stage": "train", "message": "why", "run": "x", "time": ""})
-    files.write_json(RUN_DIR / "published.json", {"run_id": "a" * 32, "experiment_id": "1"})
+    files.write_json(RUN_DIR / "in_mlflow.json", {"run_id": "a" * 32, "experiment_id": "1"})
     closure.CACHE.unlink(missing_ok=True)
     fingerprints()
 

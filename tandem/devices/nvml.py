@@ -65,14 +65,14 @@ class Gpu:
 
     def read(self) -> Readings:
         """Read the sampled quantities with one NVML call each."""
-        return {name: self.ask(name) for name in QUANTITIES if name not in NOT_SAMPLED}
+        return {name: self.ask(name) for name in ASKED if name not in NOT_SAMPLED}
 
     def ask(self, name: str) -> float | str:
-        """The current value of one of QUANTITIES, or the reason why it is unknown."""
+        """The current value of one of ASKED, or the reason why it is unknown."""
         if self.unavailable:
             return self.unavailable
         try:
-            return float(QUANTITIES[name](self))
+            return float(ASKED[name](self))
         except LookupError as error:
             return str(error.args[0])
         except Exception as error:  # under MIG, on WSL and in some containers; a reading must not end a training
@@ -107,7 +107,7 @@ class Gpu:
         return int(self.nvml.nvmlDeviceGetMemoryInfo(self.handle).used)
 
 
-QUANTITIES: dict[str, Callable[[Gpu], float]] = {
+ASKED: dict[str, Callable[[Gpu], float]] = {
     "process_mib": lambda gpu: gpu.process_bytes() / 2**20,
     "other_processes": lambda gpu: count_others(process.pid for process in gpu.listed),  # from the call for process_mib
     "device_mib": lambda gpu: gpu.used_bytes() / 2**20,
@@ -119,7 +119,7 @@ QUANTITIES: dict[str, Callable[[Gpu], float]] = {
 }
 NOT_SAMPLED = ("energy_joules",)  # a counter, which is read at the ends of a region
 CONDITIONS: dict[str, Callable[[Gpu], Any]] = {
-    "sm_mhz": QUANTITIES["sm_mhz"],
+    "sm_mhz": ASKED["sm_mhz"],
     "memory_mhz": lambda gpu: gpu.nvml.nvmlDeviceGetClockInfo(gpu.handle, gpu.nvml.NVML_CLOCK_MEM),
     "power_limit_watts": lambda gpu: gpu.nvml.nvmlDeviceGetEnforcedPowerLimit(gpu.handle) / 1000,
     "temperature_celsius": lambda gpu: gpu.nvml.nvmlDeviceGetTemperature(gpu.handle, gpu.nvml.NVML_TEMPERATURE_GPU),

@@ -34,7 +34,7 @@ from tandem.tracking.connection import (
     sentence,
 )
 from tandem.tracking.headline import PARENT_TAG
-from tandem.tracking.run_dir import GROUP_TAG, STAGES, run_dirs
+from tandem.tracking.run_dir import GROUP_TAG, RECORDED, run_dirs
 from tandem.tracking.store import tracking_uri
 
 IDLE_SECONDS = 10.0
@@ -65,7 +65,7 @@ class Publication:
     def publish(self) -> dict[str, str]:
         """Publish what is new, and remove the directory if no stage writes it any more.
 
-        Returns the error (connection.explain), empty if there was none. The stage reads it in published.json.
+        Returns the error (connection.explain), empty if there was none. The stage reads it in in_mlflow.json.
         """
         try:
             with locked(STATE / "publishing.lock"):
@@ -78,7 +78,7 @@ class Publication:
                     self.published = None  # another process holds its lock; try again
         except Exception as error:  # after any error of the store, the directory stays and the training continues
             problem, self.published, self.about = explain(error), None, {}
-            write_json(self.folder / "published.json", {**self.ids, **problem})
+            write_json(self.folder / "in_mlflow.json", {**self.ids, **problem})
             return problem
         return {}
 
@@ -91,7 +91,7 @@ class Publication:
     def state_of_files(self) -> tuple[dict[str, int], bool]:
         """Return a value that changes with the stage's files, timings.csv last, and when the stage ends."""
         times = {}
-        for name in ("run.json", "artifacts/timings.csv", *(f"{stage}.end.json" for stage in STAGES)):
+        for name in ("run.json", "artifacts/timings.csv", *(f"{stage}.end.json" for stage in RECORDED)):
             with suppress(FileNotFoundError):
                 times[name] = (self.folder / name).stat().st_mtime_ns
         return times, run_dir.has_writer(self.folder)
@@ -99,11 +99,11 @@ class Publication:
     def publish_new(self, about: dict[str, Any], has_writer: bool) -> None:
         self.find_or_create_run(about)
         if run_dir.read_publication(self.folder) != self.ids:  # a starting stage removes the ids of the stage before it
-            write_json(self.folder / "published.json", self.ids)
+            write_json(self.folder / "in_mlflow.json", self.ids)
         if about != self.about:
             self.publish_about(about)
         self.publish_epochs()
-        for stage in STAGES:
+        for stage in RECORDED:
             self.publish_end(stage, about)
         status = self.set_status(has_writer)
         if self.parent_id:
@@ -343,7 +343,7 @@ def open_store(folders: list[Path]) -> Any:
         problem = explain(error)
         print(sentence(problem), flush=True)
         for folder in folders:
-            write_json(folder / "published.json", problem)
+            write_json(folder / "in_mlflow.json", problem)
         return None
     # Lower the priority only now: while a new store is created, this process holds a lock that others wait for.
     os.setpriority(os.PRIO_PROCESS, 0, max(10, os.getpriority(os.PRIO_PROCESS, 0)))

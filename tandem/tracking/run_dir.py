@@ -11,7 +11,7 @@ mlflow nor torch.
     artifacts/              the other files for MLflow, in its folders
     train.end.json          the end of the training: status, time, metrics
     evaluate.end.json       the end of the evaluation; also the model to register
-    published.json          MLflow's ids of the run, or the error and the command that fixes it
+    in_mlflow.json          MLflow's ids of the run, or the error and the command that fixes it
     writer                  the stage's process holds a lock on this file
 """
 
@@ -34,7 +34,7 @@ from tandem.runs.history import Record
 from tandem.tracking.store import shown, tracking_uri, update_artifact_locations
 
 RUNS = STATE / "runs"
-STAGES = ("train", "evaluate")  # each writes its end to <stage>.end.json
+RECORDED = ("train", "evaluate")  # stages that MLflow records (as in tandem/stage.py); each writes <stage>.end.json
 GROUP_TAG = "tandem.group"  # on runs that differ only in their seed: the run key of their parent run
 WAIT_SECONDS = 30.0  # timeout for MLflow's ids at the end of a stage
 PUBLISHER = "tandem.tracking.publisher"
@@ -165,7 +165,7 @@ def open_run_dir(run_key: str, stage: str) -> Iterator[RunDir]:
         start_publisher()  # an idle publisher has ended
         if moved := update_artifact_locations(timeout_seconds=0.1):  # a training does not wait for a store
             print(f"tracking: {moved}", flush=True)
-        for name in (f"{stage}.end.json", "published.json"):  # from an earlier start of this stage
+        for name in (f"{stage}.end.json", "in_mlflow.json"):  # from an earlier start of this stage
             (folder / name).unlink(missing_ok=True)
         run_dir, status = RunDir(folder), "FAILED"
         try:
@@ -239,7 +239,7 @@ def remove(folder: Path) -> bool:
 def read_publication(folder: Path) -> dict[str, str]:
     """Return MLflow's ids (`run_id`, `experiment_id`), or `error` and `fix`; empty before the run is published."""
     try:
-        return dict(read_json(folder / "published.json"))
+        return dict(read_json(folder / "in_mlflow.json"))
     except (OSError, ValueError):  # missing or damaged: the other files contain all data
         return {}
 
