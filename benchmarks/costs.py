@@ -218,7 +218,7 @@ def sampling(
         print(row(workload, quartiles(ratios, ".4f"), f"{epoch:.3f}", f"{whole:.3f}"), flush=True)
     if isinstance(gpu := trainer.device.driver, nvml.Gpu):
         print(f"\n{header('question to NVML', 'ms', 'answer')}")
-        for name in nvml.QUANTITIES:
+        for name in nvml.ASKED:
             print(row(name, f"{median_ms(rounds, gpu.ask, name):.3f}", gpu.ask(name)))
 
 

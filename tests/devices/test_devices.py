@@ -24,12 +24,12 @@ OTHER = '''"""A processor with another name, whose driver measures its power."""
 from typing import Any
 
 from tandem.devices import cpu
-from tandem.devices.nvml import NOT_SAMPLED, QUANTITIES
+from tandem.devices.nvml import ASKED, NOT_SAMPLED
 
 
 class Meter:
     def read(self) -> dict[str, Any]:
-        unknown = dict.fromkeys((name for name in QUANTITIES if name not in NOT_SAMPLED), "not read")
+        unknown = dict.fromkeys((name for name in ASKED if name not in NOT_SAMPLED), "not read")
         return {**unknown, "process_mib": 5.0}
 
     def ask(self, name: str) -> float | str:
