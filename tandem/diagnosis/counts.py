@@ -6,7 +6,9 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
+from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import flop_registry
 
 from tandem.machine.threads import using_threads
@@ -18,15 +20,26 @@ from tandem.training.trainer import Trainer
 def count_flop(trainer: Trainer, batch: Batch) -> float:
     """Return the FLOP of forward and backward for `batch`, counted on two of its sequences on the CPU.
 
-    It uses float64, for which torch computes an LSTM with matrix products. In float32, oneDNN uses a single operator
-    that the counter cannot see into.
+    In float32, like the training: a network may create a state or a table in it.
     """
-    model, part = copy.deepcopy(trainer.model).cpu().double(), batch.first(2)
-    inputs = [tensor.cpu().double() if tensor.is_floating_point() else tensor.cpu() for tensor in part.inputs()]
+    model, part = copy_of(trainer.model).cpu(), batch.first(2)
+    library: Any = torch.backends.mkldnn
+    inputs, was_enabled = [tensor.cpu() for tensor in part.inputs()], library.enabled
     with using_threads(1), Arithmetic() as counter:  # more threads try products (tandem/models/kernels/ordered.py)
-        outputs = model(*inputs)
-        trainer.task.loss(outputs.float(), part.targets.cpu(), part.mask.cpu(), 0.0).backward()
+        try:
+            library.enabled = False  # oneDNN has a single operator for an LSTM, which the counter cannot see into
+            outputs = model(*inputs)
+            trainer.task.loss(outputs.float(), part.targets.cpu(), part.mask.cpu(), 0.0).backward()
+        finally:
+            library.enabled = was_enabled
     return counter.num_flop * len(batch) / len(part)
+
+
+def copy_of(model: nn.Module) -> nn.Module:
+    """A deep copy, also of a network that keeps results of its last forward pass, which torch refuses to copy."""
+    kept = [each for module in model.modules() for each in tree_leaves(vars(module))]
+    results = [each for each in kept if isinstance(each, torch.Tensor) and not each.is_leaf]
+    return copy.deepcopy(model, {id(each): each.detach() for each in results})
 
 
 class Arithmetic(TorchDispatchMode):

@@ -316,6 +316,28 @@ def test_arithmetic_is_counted_not_guessed():
     assert 2.0 * forward < count_flop(trainer, batch) <= 3 * forward
 
 
+class Own(nn.Module):
+    """Begins with a state in float32, and keeps a result of its last forward pass, as networks of users do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.cell, self.head = nn.GRUCell(4, 8), nn.Linear(8, 3)
+
+    def forward(self, values: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        state, self.states = torch.zeros(len(values), 8), []
+        for step in values.unbind(1):
+            self.states.append(state := self.cell(step, state))
+        return self.head(state)
+
+
+def test_a_network_that_creates_float32_and_keeps_results_is_counted():
+    trainer = planted(replace(SETTINGS, augment=NONE), 10, model=Own())
+    batch = trainer.one_batch(16)
+    trainer.step(batch)
+    forward = 16 * 10 * 2 * (3 * 8 * 4 + 3 * 8 * 8) + 16 * 2 * 8 * 3
+    assert 2.0 * forward < count_flop(trainer, batch) <= 3 * forward
+
+
 def test_memory_is_accounted_for_by_purpose():
     trainer = planted(replace(SETTINGS, model=TRANSFORMER, augment=NONE, batch_size=16), 64)
     next(iter(trainer.training_steps()))  # makes the optimizer's states
