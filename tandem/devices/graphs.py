@@ -110,10 +110,14 @@ def end_failed_capture(device: torch.device, pool: tuple[int, int]) -> None:
     with suppress(RuntimeError):  # a later torch has ended it
         torch._C._cuda_endAllocateToPool(index, pool)
     torch.cuda.empty_cache()
-    # Up to 2.13 it keeps the memory of the capture until the process ends (pytorch#190348).
+    # Up to 2.13 it keeps the memory of the capture until the process ends (pytorch#190348). A pool must not be released
+    # twice, and one that still has tensors may be released already: torch then refuses to count another user of it.
     with suppress(RuntimeError):  # the allocator cudaMallocAsync has no snapshot
         if any(segment["segment_pool_id"] == pool for segment in torch.cuda.memory_snapshot()):
-            torch._C._cuda_releasePool(index, pool)
+            torch._C._cuda_beginAllocateCurrentThreadToPool(index, pool)
+            torch._C._cuda_endAllocateToPool(index, pool)
+            for _ in range(2):
+                torch._C._cuda_releasePool(index, pool)
     torch.cuda.empty_cache()
 
 

@@ -141,6 +141,32 @@ def test_a_capture_that_fails_leaves_an_eager_training_with_the_same_dropout_and
     assert allocated_in_gpu() < large
 
 
+def lack_memory() -> None:
+    raise torch.OutOfMemoryError("planted")
+
+
+@pytest.mark.parametrize("fail", [torch.cuda.synchronize, lack_memory], ids=["refused", "out of memory"])
+def test_a_capture_that_fails_while_a_network_keeps_its_tensors_leaves_an_eager_training(
+    fail: Callable[[], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """As with `self.attention = ...` in its forward pass. The memory of the capture may be released only once, or torch
+    can never again free cached memory.
+    """
+    loss, kept = classify.Task.loss, list[Tensor]()
+
+    def keeps(*arguments: Any) -> Tensor:
+        if torch.cuda.is_current_stream_capturing():
+            kept.append(arguments[1].detach())
+            fail()
+        return loss(*arguments)
+
+    monkeypatch.setattr(classify.Task, "loss", keeps)
+    trainer = new_trainer("cuda", "device", tmp_path, CAPTURED)
+    finish(trainer)
+    torch.cuda.empty_cache()
+    assert kept and trainer.execution.step == "eager" and trainer.no_graph_reason
+
+
 def test_an_alternative_whose_capture_fails_leaves_the_graphs_of_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
