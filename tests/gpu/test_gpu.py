@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import save_file
-from torch import Tensor
+from torch import Tensor, nn
 
 from tandem.devices.graphs import NUM_WARMUPS, Graphs
 from tandem.devices.names import kind_of
@@ -165,6 +165,36 @@ def test_a_capture_that_fails_while_a_network_keeps_its_tensors_leaves_an_eager_
     finish(trainer)
     torch.cuda.empty_cache()
     assert kept and trainer.execution.step == "eager" and trainer.no_graph_reason
+
+
+class Changing(nn.Module):
+    """A network whose next step is another one: it draws on the CPU, or keeps a mean in a new tensor."""
+
+    def __init__(self, draws: bool) -> None:
+        super().__init__()
+        self.draws, self.layer, self.head = draws, nn.Linear(4, 8), nn.Linear(8, 3)
+        self.register_buffer("mean", torch.zeros(8))
+
+    def forward(self, values: Tensor, mask: Tensor) -> Tensor:
+        states = self.layer(values.mean(1))
+        if self.training and self.draws and torch.rand(()) < 0.5:
+            return self.head(states.relu())
+        if self.training and not self.draws:
+            self.mean = 0.9 * self.mean + 0.1 * states.detach().mean(0)
+        return self.head(states - self.mean)
+
+
+@pytest.mark.parametrize(("draws", "reason"), [(True, "draws random numbers on the CPU"), (False, "the buffer mean")])
+def test_a_step_that_a_replay_would_not_repeat_is_not_captured(draws: bool, reason: str, tmp_path: Path):
+    """A replay runs no Python: every step would take the same branch, or read a tensor that is no longer there."""
+    found = []
+    for settings in (EAGER, CAPTURED):
+        torch.manual_seed(0)
+        split = new_trainer("cuda", "device", tmp_path, settings).train_split
+        trainer = trainers.trainer_on(split, settings, model=Changing(draws))
+        found.append(finish(trainer))
+    assert reason in trainer.no_graph_reason
+    assert_same_bits(*found)
 
 
 def test_an_alternative_whose_capture_fails_leaves_the_graphs_of_others(
