@@ -232,6 +232,24 @@ def test_a_large_set_streamed_to_a_small_model_waits_for_it():
 
 
 @pytest.mark.gpu
+def test_a_captured_loop_that_waits_for_chunks_of_streamed_data_is_bound_by_data(monkeypatch: pytest.MonkeyPatch):
+    """It waits once in five steps, for five batches. A turn may have no such wait, or other parts' turns hide it."""
+    gather = Split.tensors_at
+
+    def slow(split: Split, rows: torch.Tensor, buffers: dict[str, torch.Tensor]) -> list[torch.Tensor]:
+        time.sleep(0.04 * len(rows) / 8)
+        return gather(split, rows, buffers)
+
+    monkeypatch.setattr(Split, "tensors_at", slow)
+    monkeypatch.setattr(probing, "LONGEST_SECONDS", 0.0)  # nothing else is tried
+    monkeypatch.setattr(probing, "BUDGET_SECONDS", 0.3)
+    trainer = on_gpu(replace(SETTINGS, model=SMALL, augment=NONE, batch_size=8, step="graph"), 10, resident=False)
+    result = found(trainer)
+    assert trainer.execution.step == "graph" and result.bottleneck == "data"
+    assert result.total_seconds == pytest.approx(0.04, rel=0.2)
+
+
+@pytest.mark.gpu
 @pytest.mark.gpu_time
 def test_a_small_model_on_a_gpu_is_bound_by_launching():
     result = found(on_gpu(replace(SETTINGS, model=SMALL, augment=NONE, batch_size=16, step="eager"), 40))
