@@ -5,9 +5,11 @@ Everything is trained with dropout. The draws come from torch's generator on the
 replay moves on, and a capture that fails must leave as it was: without dropout none of that shows.
 """
 
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import pytest
@@ -15,11 +17,13 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
+from stages.speed import Length, TimedSide, TimedTraining
 from tandem.devices.graphs import NUM_WARMUPS, Graphs
 from tandem.devices.names import kind_of
 from tandem.params.schema import Train
 from tandem.tasks import classify
 from tandem.training import auto
+from tandem.training.batches import Split
 from tandem.training.checkpoint import Checkpoint
 from tandem.training.trainer import Trainer
 from tests import trainers
@@ -353,6 +357,26 @@ def test_streaming_takes_no_more_memory_from_epoch_to_epoch(settings: Train, tmp
         trainer.train_epoch()
         reserved.append(torch.cuda.memory_reserved())
     assert reserved[-1] == reserved[2], [size / MIB for size in reserved]
+
+
+def test_a_pair_waits_for_streamed_data_as_an_epoch_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """While the other side has its turn, the next chunk of many batches is copied."""
+    gather = Split.tensors_at
+
+    def slow(split: Split, rows: Tensor, buffers: dict[str, Tensor]) -> list[Tensor]:
+        time.sleep(0.04 * len(rows) / 16)
+        return gather(split, rows, buffers)
+
+    save_file(tensors(16 * 48), tmp_path / "split.safetensors")
+    training = TimedTraining("", TimedSide("cuda", "cuda"), 0, Length())
+    training.trainer = new_trainer("cuda", "host", tmp_path, CAPTURED)
+    monkeypatch.setattr(Split, "tensors_at", slow)
+    training.num_steps = training.warm_up()
+    found = []
+    for _ in range(5):
+        time.sleep(0.5)  # the other side's turn
+        found.append(training.turn())
+    assert training.num_ahead == 4 and median(found) == pytest.approx(48 * 0.04, rel=0.2)
 
 
 def test_a_precision_is_chosen_by_captured_steps_not_by_their_warm_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
