@@ -18,20 +18,32 @@ from tandem.training.trainer import Trainer
 
 
 def count_flop(trainer: Trainer, batch: Batch) -> float:
-    """Return the FLOP of forward and backward for `batch`, counted on two of its sequences on the CPU.
+    """Return the FLOP of forward and backward for `batch`, counted on two of its sequences on the CPU, or on the
+    training's device if the network itself names it.
 
     In float32, like the training: a network may create a state or a table in it.
     """
-    model, part = copy_of(trainer.model).cpu(), batch.first(2)
-    library: Any = torch.backends.mkldnn
-    inputs, was_enabled = [tensor.cpu() for tensor in part.inputs()], library.enabled
+    try:
+        return count_on(torch.device("cpu"), trainer, batch)
+    except RuntimeError:
+        return count_on(trainer.device.torch, trainer, batch)
+
+
+def count_on(device: torch.device, trainer: Trainer, batch: Batch) -> float:
+    model, part = copy_of(trainer.model).to(device), batch.first(2)
+    inputs = [tensor.to(device) for tensor in part.inputs()]
+    targets, mask = part.targets.to(device), part.mask.to(device)
+    # Each has a single operator for a recurrent layer, which the counter cannot see into.
+    libraries: list[Any] = [torch.backends.mkldnn, torch.backends.cudnn]
+    were_enabled = [library.enabled for library in libraries]
     with using_threads(1), Arithmetic() as counter:  # more threads try products (tandem/models/kernels/ordered.py)
         try:
-            library.enabled = False  # oneDNN has a single operator for an LSTM, which the counter cannot see into
-            outputs = model(*inputs)
-            trainer.task.loss(outputs.float(), part.targets.cpu(), part.mask.cpu(), 0.0).backward()
+            for library in libraries:
+                library.enabled = False
+            trainer.task.loss(model(*inputs).float(), targets, mask, 0.0).backward()
         finally:
-            library.enabled = was_enabled
+            for library, was_enabled in zip(libraries, were_enabled, strict=True):
+                library.enabled = was_enabled
     return counter.num_flop * len(batch) / len(part)
 
 

@@ -356,6 +356,20 @@ def test_a_network_that_creates_float32_and_keeps_results_is_counted():
     assert 2.0 * forward < count_flop(trainer, batch) <= 3 * forward
 
 
+@pytest.mark.gpu
+def test_a_network_that_names_its_device_is_counted_there():
+    class Named(Reduce):
+        def forward(self, values: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+            return super().forward(values, mask) + torch.zeros(3, device="cuda")
+
+    of_both = []
+    for model in (Reduce(4), Named(4)):
+        trainer = on_gpu(replace(SETTINGS, augment=NONE), 10)
+        trainer.model = model.to(trainer.device.torch)
+        of_both.append(count_flop(trainer, trainer.one_batch(16)))
+    assert of_both[0] == of_both[1] > 0
+
+
 def test_memory_is_accounted_for_by_purpose():
     trainer = planted(replace(SETTINGS, model=TRANSFORMER, augment=NONE, batch_size=16), 64)
     next(iter(trainer.training_steps()))  # makes the optimizer's states
