@@ -83,6 +83,7 @@ def main() -> None:
             parser.error(f"claim {name!r} is not known{nearest(name, CLAIMS)}")
     device, _ = device_of(parser, options.device)
     os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # silences the profiler's own messages
+    os.environ.setdefault("TEARDOWN_CUPTI", "1")  # else it slows all launches after `cell` has counted (cuda.py)
     threads = f"{torch.get_num_threads()} thread unless a row says otherwise"
     print(f"{machine_sentence(options.device)}, {threads}", flush=True)
     for name in options.claims or CLAIMS:
@@ -259,7 +260,8 @@ def count_operators(case: Training) -> tuple[int, int]:
         case.split.device.synchronize()
     events = profiler.events() or []
     num_operators = sum(event.name.startswith("aten::") for event in events)
-    return num_operators, sum(event.device_type.name == "CUDA" for event in events)
+    on_device = [event for event in events if event.device_type.name == "CUDA" and not event.is_user_annotation]
+    return num_operators, len(on_device)
 
 
 def places(case: Training) -> set[str]:

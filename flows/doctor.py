@@ -83,7 +83,11 @@ def gpu() -> Iterator[Finding]:
     usable, obstacle = cuda.detect_gpu(torch_cuda)
     num_visible = usable["count"] if usable else 0
     install = "install the current driver (nvidia.com/drivers), reboot; in a container: docker run --gpus all"
-    fixes = {"hides": "unset CUDA_VISIBLE_DEVICES", "CPU only": REINSTALL, "cuInit": "nvidia-smi; sudo reboot"}
+    own_torch = "make -B setup TORCH=installed PYTHON=/path/to/python3 (of an environment with such a torch)"
+    fixes = {
+        "hides": "unset CUDA_VISIBLE_DEVICES", "CPU only": REINSTALL, "cuInit": "nvidia-smi; sudo reboot",
+        "no kernels": own_torch,
+    }  # fmt: skip
     fix = next((fixes[words] for words in fixes if words in obstacle), install)
     is_fine = usable or "no NVIDIA" in obstacle or "cuInit 100" in obstacle  # 100: a driver without a GPU
     status = "ok" if is_fine else "warning" if "hides" in obstacle else "problem"
@@ -105,10 +109,12 @@ def gpu() -> Iterator[Finding]:
         why = "memory per process and other users are unknown (normal with MIG and on WSL); trainings run"
         yield Finding("warning" if usable else "ok", f"NVML: {error}", why, "nvidia-smi")
         return
-    is_meant = num_visible == (len(cards) if setting is None else len(setting.split(",")))
-    what = f"{num_visible} of {len(cards)} GPUs are visible, CUDA_VISIBLE_DEVICES is {setting!r}: {'; '.join(cards)}"
-    why = "CUDA ignores an entry that names no GPU and every entry after it; it shows one instance of a GPU with MIG"
-    yield Finding("ok" if is_meant else "warning", what, why, "unset CUDA_VISIBLE_DEVICES, or name GPUs by UUID")
+    if usable or "hides" in obstacle:
+        is_meant = num_visible == (len(cards) if setting is None else len(setting.split(",")))
+        shown = f"{num_visible} of {len(cards)} GPUs are visible, CUDA_VISIBLE_DEVICES is {setting!r}"
+        why = "CUDA ignores an entry that names no GPU, and all after it; it shows one instance of a GPU with MIG"
+        fix = "unset CUDA_VISIBLE_DEVICES, or name GPUs by UUID"
+        yield Finding("ok" if is_meant else "warning", f"{shown}: {'; '.join(cards)}", why, fix)
     for card, pids in cards.items():
         why = "times measured now are not comparable, and the GPU's memory may be too small"
         yield Finding("warning" if pids else "ok", f"{card}: other processes {pids or 'none'}", why, "nvidia-smi")

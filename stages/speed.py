@@ -12,6 +12,7 @@ number of threads with which it is fastest, whatever train.threads is.
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 import statistics
@@ -234,6 +235,8 @@ class TimedTraining:
         import tandem.training.context  # noqa: F401
 
         self.workload, self.side, self.seed, self.length = workload, side, seed, length
+        self.steps: Iterator[int] = iter(())
+        self.num_ahead = 1  # batches of streamed data that are copied at a time, also while the other side has its turn
 
     def open(self, chosen: Mapping[str, Any]) -> dict[str, Any]:
         """Open the training as `train` does, and warm up. `chosen`: the values that `auto` chose in another process on
@@ -253,7 +256,6 @@ class TimedTraining:
             auto.resolve(self.trainer, self.context.hardware)
         if self.side.adapt is not None:
             self.side.adapt(self.trainer)
-        self.steps: Iterator[int] = iter(())
         self.num_steps = self.warm_up()
         return self.about()
 
@@ -282,7 +284,9 @@ class TimedTraining:
         while left > 0 and time.perf_counter() - start < self.length.warmup_seconds:
             self.take(1)
             left -= 1
-        count, multiple = 1, self.side.steps_multiple
+        if trainer.graph_steps:
+            self.num_ahead = max(1, trainer.graph_steps.batches_per_chunk)
+        count, multiple = 1, math.lcm(self.side.steps_multiple, self.num_ahead)
         while (seconds := self.take(count)[1]) < self.length.turn_seconds / 2:
             count *= 2
         return max(1, round(count * self.length.turn_seconds / seconds / multiple)) * multiple
@@ -290,7 +294,7 @@ class TimedTraining:
     def turn(self) -> float:
         """Run one turn. Returns its seconds per epoch."""
         if self.num_steps > 1:
-            self.take(1)  # refill the caches and wake the GPU
+            self.take(self.num_ahead)  # refill the caches, wake the GPU, and use up what it has copied meanwhile
         count, seconds = self.take(self.num_steps)
         return seconds / count * len(self.trainer.train_split)
 

@@ -4,11 +4,14 @@ https://docs.pytorch.org/docs/stable/notes/cuda.html#cuda-graphs
 """
 
 import gc
+import pickle
+import random
 from collections import Counter
 from collections.abc import Callable, Hashable
 from contextlib import suppress
 from functools import cache
 
+import numpy as np
 import torch
 
 from tandem.devices.memory import is_out_of_memory, shorten
@@ -76,13 +79,15 @@ class Graphs:
 
     def capture(self, work: Callable[[], object]) -> torch.cuda.CUDAGraph:
         """Capture `work` as a graph, without computing anything."""
-        graph, failed = torch.cuda.CUDAGraph(), ""
+        graph, failed, drawn, generator = torch.cuda.CUDAGraph(), "", host_random_state(), torch.get_rng_state()
         try:
             # torch does not restore the current stream after a failed capture. This context does.
             with torch.cuda.stream(torch.cuda.current_stream(self.device)):
                 # "thread_local" lets other threads use CUDA meanwhile: one sends the next chunk of streamed data.
                 with torch.cuda.graph(graph, pool=self.pool, stream=self.stream, capture_error_mode="thread_local"):
                     work()
+                    if host_random_state() != drawn:
+                        raise RuntimeError("it draws random numbers on the CPU, and every replay would use the same")
         except RuntimeError as error:
             # Ending a failed capture raises a second error; the first one is its context.
             cause = error.__context__ if isinstance(error.__context__, Exception) else error
@@ -91,11 +96,17 @@ class Graphs:
         if not failed:
             return graph
         del graph
+        torch.set_rng_state(generator)
         self.captured.clear()  # their memory is in the same pool, which torch up to 2.11 cannot use again
         end_failed_capture(self.device, self.pool)
         self.pool = torch.cuda.graph_pool_handle()
         # Not in a variable: that would create a reference cycle with this frame.
         raise (torch.OutOfMemoryError if is_memory else CaptureFailed)(failed)
+
+
+def host_random_state() -> bytes:
+    """The state of the generators that draw on the CPU: of torch, Python and numpy."""
+    return pickle.dumps((torch.get_rng_state().tolist(), random.getstate(), np.random.get_state()))
 
 
 def end_failed_capture(device: torch.device, pool: tuple[int, int]) -> None:
@@ -110,10 +121,14 @@ def end_failed_capture(device: torch.device, pool: tuple[int, int]) -> None:
     with suppress(RuntimeError):  # a later torch has ended it
         torch._C._cuda_endAllocateToPool(index, pool)
     torch.cuda.empty_cache()
-    # Up to 2.13 it keeps the memory of the capture until the process ends (pytorch#190348).
+    # Up to 2.13 it keeps the memory of the capture until the process ends (pytorch#190348). A pool must not be released
+    # twice, and one that still has tensors may be released already: torch then refuses to count another user of it.
     with suppress(RuntimeError):  # the allocator cudaMallocAsync has no snapshot
         if any(segment["segment_pool_id"] == pool for segment in torch.cuda.memory_snapshot()):
-            torch._C._cuda_releasePool(index, pool)
+            torch._C._cuda_beginAllocateCurrentThreadToPool(index, pool)
+            torch._C._cuda_endAllocateToPool(index, pool)
+            for _ in range(2):
+                torch._C._cuda_releasePool(index, pool)
     torch.cuda.empty_cache()
 
 

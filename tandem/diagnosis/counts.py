@@ -6,7 +6,9 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
+from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import flop_registry
 
 from tandem.machine.threads import using_threads
@@ -16,17 +18,40 @@ from tandem.training.trainer import Trainer
 
 
 def count_flop(trainer: Trainer, batch: Batch) -> float:
-    """Return the FLOP of forward and backward for `batch`, counted on two of its sequences on the CPU.
+    """Return the FLOP of forward and backward for `batch`, counted on two of its sequences on the CPU, or on the
+    training's device if the network itself names it.
 
-    It uses float64, for which torch computes an LSTM with matrix products. In float32, oneDNN uses a single operator
-    that the counter cannot see into.
+    In float32, like the training: a network may create a state or a table in it.
     """
-    model, part = copy.deepcopy(trainer.model).cpu().double(), batch.first(2)
-    inputs = [tensor.cpu().double() if tensor.is_floating_point() else tensor.cpu() for tensor in part.inputs()]
+    try:
+        return count_on(torch.device("cpu"), trainer, batch)
+    except RuntimeError:
+        return count_on(trainer.device.torch, trainer, batch)
+
+
+def count_on(device: torch.device, trainer: Trainer, batch: Batch) -> float:
+    model, part = copy_of(trainer.model).to(device), batch.first(2)
+    inputs = [tensor.to(device) for tensor in part.inputs()]
+    targets, mask = part.targets.to(device), part.mask.to(device)
+    # Each has a single operator for a recurrent layer, which the counter cannot see into.
+    libraries: list[Any] = [torch.backends.mkldnn, torch.backends.cudnn]
+    were_enabled = [library.enabled for library in libraries]
     with using_threads(1), Arithmetic() as counter:  # more threads try products (tandem/models/kernels/ordered.py)
-        outputs = model(*inputs)
-        trainer.task.loss(outputs.float(), part.targets.cpu(), part.mask.cpu(), 0.0).backward()
+        try:
+            for library in libraries:
+                library.enabled = False
+            trainer.task.loss(model(*inputs).float(), targets, mask, 0.0).backward()
+        finally:
+            for library, was_enabled in zip(libraries, were_enabled, strict=True):
+                library.enabled = was_enabled
     return counter.num_flop * len(batch) / len(part)
+
+
+def copy_of(model: nn.Module) -> nn.Module:
+    """A deep copy, also of a network that keeps results of its last forward pass, which torch refuses to copy."""
+    kept = [each for module in model.modules() for each in tree_leaves(vars(module))]
+    results = [each for each in kept if isinstance(each, torch.Tensor) and not each.is_leaf]
+    return copy.deepcopy(model, {id(each): each.detach() for each in results})
 
 
 class Arithmetic(TorchDispatchMode):

@@ -60,6 +60,24 @@ def take_step(step: "Step", batch: Batch, norm: Tensor | None = None) -> Tensor:
     return total
 
 
+def take_captured(step: "Step", batch: Batch, norm: Tensor | None = None) -> Tensor:
+    """`take_step` in a capture. Raises RuntimeError if the network replaces a buffer: every replay would read the old
+    one, whose memory is free. After an error it has its old buffers, because a failed capture has computed nothing.
+    """
+    before = [(module._buffers, dict(module._buffers)) for module in step.model.modules()]
+    try:
+        total = take_step(step, batch, norm)
+        for buffers, kept in before:
+            for name, buffer in kept.items():
+                if buffers[name] is not buffer:
+                    raise RuntimeError(f"forward replaces the buffer {name}; use self.{name}.copy_(...)")
+        return total
+    except Exception:
+        for buffers, kept in before:
+            buffers.update(kept)
+        raise
+
+
 class Step:
     """`step(batch)` updates the weights and returns the loss, summed over the sequences, as a scalar on the device.
 
@@ -145,7 +163,7 @@ class Step:
         def step() -> None:
             if self.graphs is not None:
                 try:
-                    return self.graphs.run(key, partial(self, batch), partial(take_step, self, batch))
+                    return self.graphs.run(key, partial(self, batch), partial(take_captured, self, batch))
                 except RuntimeError as error:
                     self.give_up_graph(error)
             self(batch)

@@ -3,12 +3,15 @@
 import importlib.util
 from argparse import Namespace
 from collections.abc import Iterator
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 
+from benchmarks import folklore
 from benchmarks.contenders import (
     TUNED,
     Case,
@@ -26,6 +29,7 @@ from benchmarks.contenders import (
 )  # fmt: skip
 from benchmarks.networks import Usual
 from benchmarks.throughput import SIZES, measure_rounds
+from tandem.training.execution import CPU
 
 CASES = [case for case in SIZES["guides"]() if case.name != "sign, batch 32"]
 NAMES = [case.workload for case in CASES]
@@ -106,3 +110,14 @@ def test_a_contender_that_cannot_run_is_absent_with_its_reason():
     rounds = measure_rounds(entered, Namespace(rounds=2, seconds=0.05, device="cpu", thread_counts=[1]))
     assert len(rounds.rates["plain"]) == 2 and not rounds.rates["graph"]
     assert "CUDA graphs need a CUDA device" in rounds.missing_reasons["graph"]
+
+
+def test_the_marks_that_torch_puts_around_an_optimizer_are_no_kernels(monkeypatch: pytest.MonkeyPatch):
+    """They appear on the GPU's timeline too, as long as the kernels between them."""
+    events = [("aten::mm", "CPU", False), ("gemm", "CUDA", False), ("Optimizer.step#AdamW.step", "CUDA", True)]
+    seen = [
+        SimpleNamespace(name=name, device_type=SimpleNamespace(name=where), is_user_annotation=is_mark)
+        for name, where, is_mark in events
+    ]
+    monkeypatch.setattr(folklore, "profile", lambda **_: nullcontext(SimpleNamespace(events=lambda: seen)))
+    assert folklore.count_operators(folklore.training("sign", CPU, num_sequences=16)) == (1, 1)

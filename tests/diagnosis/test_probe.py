@@ -232,6 +232,24 @@ def test_a_large_set_streamed_to_a_small_model_waits_for_it():
 
 
 @pytest.mark.gpu
+def test_a_captured_loop_that_waits_for_chunks_of_streamed_data_is_bound_by_data(monkeypatch: pytest.MonkeyPatch):
+    """It waits once in five steps, for five batches. A turn may have no such wait, or other parts' turns hide it."""
+    gather = Split.tensors_at
+
+    def slow(split: Split, rows: torch.Tensor, buffers: dict[str, torch.Tensor]) -> list[torch.Tensor]:
+        time.sleep(0.04 * len(rows) / 8)
+        return gather(split, rows, buffers)
+
+    monkeypatch.setattr(Split, "tensors_at", slow)
+    monkeypatch.setattr(probing, "LONGEST_SECONDS", 0.0)  # nothing else is tried
+    monkeypatch.setattr(probing, "BUDGET_SECONDS", 0.3)
+    trainer = on_gpu(replace(SETTINGS, model=SMALL, augment=NONE, batch_size=8, step="graph"), 10, resident=False)
+    result = found(trainer)
+    assert trainer.execution.step == "graph" and result.bottleneck == "data"
+    assert result.total_seconds == pytest.approx(0.04, rel=0.2)
+
+
+@pytest.mark.gpu
 @pytest.mark.gpu_time
 def test_a_small_model_on_a_gpu_is_bound_by_launching():
     result = found(on_gpu(replace(SETTINGS, model=SMALL, augment=NONE, batch_size=16, step="eager"), 40))
@@ -314,6 +332,42 @@ def test_arithmetic_is_counted_not_guessed():
     batch = trainer.one_batch(16)
     forward = 16 * 10 * 2 * (3 * 4 * 4 + 3 * 4 * 4) + 16 * 2 * 8 * 3
     assert 2.0 * forward < count_flop(trainer, batch) <= 3 * forward
+
+
+class Own(nn.Module):
+    """Begins with a state in float32, and keeps a result of its last forward pass, as networks of users do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.cell, self.head = nn.GRUCell(4, 8), nn.Linear(8, 3)
+
+    def forward(self, values: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        state, self.states = torch.zeros(len(values), 8), []
+        for step in values.unbind(1):
+            self.states.append(state := self.cell(step, state))
+        return self.head(state)
+
+
+def test_a_network_that_creates_float32_and_keeps_results_is_counted():
+    trainer = planted(replace(SETTINGS, augment=NONE), 10, model=Own())
+    batch = trainer.one_batch(16)
+    trainer.step(batch)
+    forward = 16 * 10 * 2 * (3 * 8 * 4 + 3 * 8 * 8) + 16 * 2 * 8 * 3
+    assert 2.0 * forward < count_flop(trainer, batch) <= 3 * forward
+
+
+@pytest.mark.gpu
+def test_a_network_that_names_its_device_is_counted_there():
+    class Named(Reduce):
+        def forward(self, values: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+            return super().forward(values, mask) + torch.zeros(3, device="cuda")
+
+    of_both = []
+    for model in (Reduce(4), Named(4)):
+        trainer = on_gpu(replace(SETTINGS, augment=NONE), 10)
+        trainer.model = model.to(trainer.device.torch)
+        of_both.append(count_flop(trainer, trainer.one_batch(16)))
+    assert of_both[0] == of_both[1] > 0
 
 
 def test_memory_is_accounted_for_by_purpose():

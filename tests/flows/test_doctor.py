@@ -283,6 +283,19 @@ def test_every_obstacle_of_a_gpu_is_reported_with_its_fix(
     assert found.status == status and (status == "ok" or (found.why and found.fix))
 
 
+@pytest.mark.parametrize(
+    ("obstacle", "fix"),
+    [(TOO_OLD, "install the current driver"), ("this torch has no kernels for A", "make -B setup TORCH=installed")],
+)
+def test_a_gpu_that_torch_cannot_use_is_not_taken_for_a_hidden_one(
+    obstacle: str, fix: str, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(cuda, "detect_gpu", lambda torch_cuda: (None, obstacle))
+    monkeypatch.setitem(sys.modules, "pynvml", fake_nvml())
+    [found] = [finding for finding in doctor.gpu() if finding.status != "ok"]
+    assert obstacle in found.what and found.fix.startswith(fix)
+
+
 def test_a_driver_that_moves_memory_to_the_machine_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cuda, "detect_gpu", lambda torch_cuda: (USABLE, ""))
     monkeypatch.setitem(sys.modules, "pynvml", fake_nvml("not found"))

@@ -5,21 +5,25 @@ Everything is trained with dropout. The draws come from torch's generator on the
 replay moves on, and a capture that fails must leave as it was: without dropout none of that shows.
 """
 
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import pytest
 import torch
 from safetensors.torch import save_file
-from torch import Tensor
+from torch import Tensor, nn
 
+from stages.speed import Length, TimedSide, TimedTraining
 from tandem.devices.graphs import NUM_WARMUPS, Graphs
 from tandem.devices.names import kind_of
 from tandem.params.schema import Train
 from tandem.tasks import classify
 from tandem.training import auto
+from tandem.training.batches import Split
 from tandem.training.checkpoint import Checkpoint
 from tandem.training.trainer import Trainer
 from tests import trainers
@@ -139,6 +143,62 @@ def test_a_capture_that_fails_leaves_an_eager_training_with_the_same_dropout_and
     assert_close(found, expected)
     assert torch.nn.functional.dropout(torch.ones(1000, device="cuda"), 0.5).sum().item() > 0
     assert allocated_in_gpu() < large
+
+
+def lack_memory() -> None:
+    raise torch.OutOfMemoryError("planted")
+
+
+@pytest.mark.parametrize("fail", [torch.cuda.synchronize, lack_memory], ids=["refused", "out of memory"])
+def test_a_capture_that_fails_while_a_network_keeps_its_tensors_leaves_an_eager_training(
+    fail: Callable[[], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """As with `self.attention = ...` in its forward pass. The memory of the capture may be released only once, or torch
+    can never again free cached memory.
+    """
+    loss, kept = classify.Task.loss, list[Tensor]()
+
+    def keeps(*arguments: Any) -> Tensor:
+        if torch.cuda.is_current_stream_capturing():
+            kept.append(arguments[1].detach())
+            fail()
+        return loss(*arguments)
+
+    monkeypatch.setattr(classify.Task, "loss", keeps)
+    trainer = new_trainer("cuda", "device", tmp_path, CAPTURED)
+    finish(trainer)
+    torch.cuda.empty_cache()
+    assert kept and trainer.execution.step == "eager" and trainer.no_graph_reason
+
+
+class Changing(nn.Module):
+    """A network whose next step is another one: it draws on the CPU, or keeps a mean in a new tensor."""
+
+    def __init__(self, draws: bool) -> None:
+        super().__init__()
+        self.draws, self.layer, self.head = draws, nn.Linear(4, 8), nn.Linear(8, 3)
+        self.register_buffer("mean", torch.zeros(8))
+
+    def forward(self, values: Tensor, mask: Tensor) -> Tensor:
+        states = self.layer(values.mean(1))
+        if self.training and self.draws and torch.rand(()) < 0.5:
+            return self.head(states.relu())
+        if self.training and not self.draws:
+            self.mean = 0.9 * self.mean + 0.1 * states.detach().mean(0)
+        return self.head(states - self.mean)
+
+
+@pytest.mark.parametrize(("draws", "reason"), [(True, "draws random numbers on the CPU"), (False, "the buffer mean")])
+def test_a_step_that_a_replay_would_not_repeat_is_not_captured(draws: bool, reason: str, tmp_path: Path):
+    """A replay runs no Python: every step would take the same branch, or read a tensor that is no longer there."""
+    found = []
+    for settings in (EAGER, CAPTURED):
+        torch.manual_seed(0)
+        split = new_trainer("cuda", "device", tmp_path, settings).train_split
+        trainer = trainers.trainer_on(split, settings, model=Changing(draws))
+        found.append(finish(trainer))
+    assert reason in trainer.no_graph_reason
+    assert_same_bits(*found)
 
 
 def test_an_alternative_whose_capture_fails_leaves_the_graphs_of_others(
@@ -297,6 +357,26 @@ def test_streaming_takes_no_more_memory_from_epoch_to_epoch(settings: Train, tmp
         trainer.train_epoch()
         reserved.append(torch.cuda.memory_reserved())
     assert reserved[-1] == reserved[2], [size / MIB for size in reserved]
+
+
+def test_a_pair_waits_for_streamed_data_as_an_epoch_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """While the other side has its turn, the next chunk of many batches is copied."""
+    gather = Split.tensors_at
+
+    def slow(split: Split, rows: Tensor, buffers: dict[str, Tensor]) -> list[Tensor]:
+        time.sleep(0.04 * len(rows) / 16)
+        return gather(split, rows, buffers)
+
+    save_file(tensors(16 * 48), tmp_path / "split.safetensors")
+    training = TimedTraining("", TimedSide("cuda", "cuda"), 0, Length())
+    training.trainer = new_trainer("cuda", "host", tmp_path, CAPTURED)
+    monkeypatch.setattr(Split, "tensors_at", slow)
+    training.num_steps = training.warm_up()
+    found = []
+    for _ in range(5):
+        time.sleep(0.5)  # the other side's turn
+        found.append(training.turn())
+    assert training.num_ahead == 4 and median(found) == pytest.approx(48 * 0.04, rel=0.2)
 
 
 def test_a_precision_is_chosen_by_captured_steps_not_by_their_warm_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
