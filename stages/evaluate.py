@@ -1,10 +1,10 @@
 """Score the trained models on the test split: `python -m tandem.stage evaluate WORKLOAD DEVICE`.
 
 Reads the weights that `evaluate.weights` names, of each seed, the packed test split, and what the fitted model of the
-stage `baseline` predicts for it. Writes two folders to
-results/runs/<workload>/<device>/evaluate/. `result` has the same bytes whenever the evaluation is reproduced: for each
-seed, `score.json`, `scores.csv`, `confusion.csv`, `predictions.csv` and their figure `result.png`. `measured` has the
-times (`timing.json`). The results are added to the MLflow runs of the trainings; with other weights than a training
+stage `baseline` predicts for it. Writes two folders to results/runs/<workload>/<device>/evaluate/. `result` has the
+same bytes whenever the evaluation is reproduced: for each seed, `score.json`, `scores.csv`, `confusion.csv`,
+`predictions.csv` and their figure `result.png`. `measured` has the times (`timing.json`) and the ids of the MLflow run
+(`in_mlflow.json`). The results are added to the MLflow runs of the trainings; with other weights than a training
 recorded, to a run of their own.
 """
 
@@ -28,7 +28,7 @@ from tandem.report.changes import committed_params
 from tandem.report.outcomes import outcomes
 from tandem.runs import schemas
 from tandem.runs.inputs import other_parameters
-from tandem.runs.run import Run, open_folder, seeds_in
+from tandem.runs.run import IN_MLFLOW, Run, open_folder, seeds_in
 from tandem.runs.schemas import BaselineRecord, EvaluationTiming, ScoreRecord
 from tandem.tasks import Evaluation, Fitted, Task, check_evaluation
 from tandem.tasks.groups import name_groups
@@ -65,7 +65,8 @@ def evaluate_seed(context: RunContext) -> float:
     if others := other_parameters(trained):
         again = f"dvc repro --force {context.stage}@{workload}-{device}"
         raise ValueError(f"{trained.name} was trained with other parameters ({others}); run `{again}`")
-    with open_run_dir(key_of_evaluation(context, trained), "evaluate") as run_dir:
+    key = key_of_evaluation(context, trained)
+    with open_run_dir(key, "evaluate") as run_dir:
         add_training(context, trained, run_dir)
         result, own, measured = evaluate(context, trained)
         paths = write_files(context, trained, result, own, measured)
@@ -80,7 +81,10 @@ def evaluate_seed(context: RunContext) -> float:
             run_dir.add_artifact(path, "" if path.name == "score.json" else "evaluation")
         write_model(run_dir.folder / "artifacts/model", context.result, workload, context.block)
         run_dir.add_model(validation_score(context, trained), context.summary["sha256"], why_not_registered())
-    found = run_dir.ids.get("run_id", "not known yet")
+    recorded = trained.timing.get("mlflow", {}) if key == trained.timing["run_key"] else {}
+    ids = {"experiment": workload, **recorded, **run_dir.ids}
+    files.write_json(context.output("evaluate", "measured") / IN_MLFLOW, ids)
+    found = ids.get("run_id", "not known yet")
     score = result.metrics[context.task.score_name]
     sentences = filter(None, (f"{context.task.score_name} {score:.4f}", result.sentence, own.sentence))
     which = "" if context.stage == "train" else f"seed {context.seed}: "

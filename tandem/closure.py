@@ -45,7 +45,8 @@ UNUSED_BY_STAGE: Mapping[str, Sequence[str]] = {"baseline": ("model",)}
 # Directories with code, and those whose code others import.
 PLACES = ("stages", "tandem", "workloads")
 ROOTS = ("tandem", "workloads")
-# Files beside a workload's code that it may read: no code, document, hidden file or copy of an editor.
+# Files beside a workload's code, also in its subfolders except `data`, that it may read: no code, document, hidden file
+# or copy of an editor.
 BESIDE = r"[^.#].*(?<!\.py)(?<!\.md)(?<!~)"
 # Cache of {sha256 of a file: its fingerprint and imports}: parsing everything takes a third of a second.
 CACHE = STATE / "fingerprints.json"
@@ -117,10 +118,12 @@ class Code:
                 if ending in ("py", "html.j2"):
                     module = package if name == "__init__.py" else f"{package}.{stem}"
                     self.files.setdefault(module, []).insert(0 if ending == "py" else 1, f"{folder}/{name}")
-            if re.fullmatch(r"workloads\.[^.]+", package):
+            top, *below = os.path.relpath(folder, ROOT).split(os.sep)
+            is_read = top == "workloads" and below and not any(re.match(r"\.|__pycache__$", part) for part in below)
+            if is_read and below[1:2] != ["data"]:
                 beside = [f"{folder}/{name}" for name in sorted(names) if re.fullmatch(BESIDE, name)]
                 for module, own in self.files.items():
-                    own += beside if module.rpartition(".")[0] == package else []
+                    own += beside if module.rpartition(".")[0] == f"workloads.{below[0]}" else []
         self.read: dict[str, tuple[dict[str, str], list[tuple[str, str]]]] = {}
         self.own = sha256_file(Path(__file__))
         self.kept: dict[str, Any] = {}

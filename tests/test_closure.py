@@ -111,14 +111,23 @@ def test_an_edit_makes_stale_what_runs_through_it(
 def test_files_beside_a_workloads_code_belong_to_it(project: Path, before: dict[str, dict[str, str]]):
     """A task once read its class weights from a file, and other weights trained nothing."""
     folder = project / "workloads/rally"
-    written = [folder / name for name in ("weights.json", "README.md", "metrics.py~", ".weights.swp", "data/more.json")]
+    names = (
+        "weights.json",
+        "README.md",
+        "metrics.py~",
+        ".weights.swp",
+        "data/more.json",
+        ".cache/x.json",
+        "conf/a.json",
+    )
+    written = [folder / name for name in names]
     for path in written:
         path.parent.mkdir(exist_ok=True)
         path.write_text("[1, 2]")
     now = codes()
     assert {file for found in now.values() for file in found} - {
         file for found in before.values() for file in found
-    } == {"workloads/rally/weights.json"}
+    } == {"workloads/rally/weights.json", "workloads/rally/conf/a.json"}
     assert {name for name, found in now.items() if found != before[name]} == {"preprocess@rally", "evaluate@rally"}
     (folder / "weights.json").write_text("[1, 3]")
     assert codes()["evaluate@rally"] != now["evaluate@rally"]

@@ -167,7 +167,7 @@ class Side:
                     "score": run.test_score,
                     **{name: run.times.get(name) for name in TIMES},
                     "measured_at": run.timing["measured_at"],
-                    "tracking": run.timing.get("mlflow", {}),
+                    "tracking": run.tracking,
                 }
                 for run in self.runs
             ],

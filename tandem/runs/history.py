@@ -110,21 +110,18 @@ def device_sentence(kind: str, when: str, result: dict[str, Any], num_workers: i
     return ", ".join([where, *whose, *found])
 
 
-def overfitting_sentence(history: list[dict[str, Any]], weights: str) -> str:
-    """Return that the validation got worse while the training loss fell; empty if it did not. `weights`: last or best,
-    those that `evaluate` scores.
-    """
+def overfitting_sentence(history: list[dict[str, Any]]) -> str:
+    """Return that the validation got worse while the training loss fell; empty if it did not."""
     lowest, last = min(history, key=lambda row: float(row["val_loss"])), history[-1]
     then, now = ({name: float(value) for name, value in row.items()} for row in (lowest, last))
     score = next(name for name in now if name.startswith("val_") and name != "val_loss")
     is_early = then["epoch"] <= LATEST_BEST * len(history) and now["train_loss"] < then["train_loss"]
     if not (is_early and now["val_loss"] > RISEN * then["val_loss"] and now[score] < then[score]):
         return ""
-    scored = f"of epoch {then['epoch']:.0f}" if weights == "best" else "of the last epoch (evaluate.weights)"
     return (
         f"the validation loss is lowest after epoch {then['epoch']:.0f} of {len(history)} ({then['val_loss']:.4g}) and "
-        f"then rises to {now['val_loss']:.4g}, while the training loss falls: the network memorizes; the weights "
-        f"{scored} are scored"
+        f"then rises to {now['val_loss']:.4g}, while the training loss falls: the network memorizes; evaluate.weights "
+        "says which of the two is scored"
     )
 
 

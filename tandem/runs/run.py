@@ -11,7 +11,7 @@ neither torch nor mlflow.
     replicate/result/<seed>/     each of the other seeds, if there are any
     replicate/measured/<seed>/
     evaluate/result/<seed>/      every seed: score.json, predictions.csv, scores.csv, confusion.csv
-    evaluate/measured/<seed>/
+    evaluate/measured/<seed>/    in_mlflow.json
 """
 
 import hashlib
@@ -31,6 +31,7 @@ from tandem.runs.schemas import ScoreRecord, TimingRecord, TrainRecord
 TRAININGS = ("train", "replicate")  # the stages whose outputs are trainings
 # The folders of a seed's files, and those of a run's artifacts, as in MLflow.
 BY_SEED = ("train/result", "train/measured", "replicate/result", "replicate/measured", "evaluate/result")
+IN_MLFLOW = "in_mlflow.json"  # the experiment and the ids of the MLflow run that has the evaluation
 FLAT = ("", "evaluation")
 # Takes a file name; returns the content and the source (for messages). Raises FileNotFoundError.
 ReadFile = Callable[[str], tuple[bytes, str]]
@@ -108,6 +109,17 @@ class Run:
         """The number of threads with which the steps ran, on average; None if no record says so."""
         observed = self.times.get("threads")
         return self.train["realized"].get("threads") if observed is None else round(observed)
+
+    @property
+    def tracking(self) -> dict[str, str]:
+        """The ids of its MLflow run, for links: of the one with its evaluation, which with other settings than those of
+        the training is not that of the training.
+        """
+        try:
+            found: dict[str, str] = files.parse_json(*self.read(IN_MLFLOW))
+            return found
+        except FileNotFoundError:  # not evaluated, or by an earlier version
+            return self.timing.get("mlflow", {})
 
     @cached_property
     def block(self) -> dict[str, Any]:
@@ -202,7 +214,10 @@ def open_folder(path: Path, seed: int | None = None) -> Run:
         places = [f"{place}/{seed}" for place in BY_SEED]
 
     def read(file: str) -> tuple[bytes, str]:
-        if found := next(filter(Path.is_file, (folder / place / file for place in places)), None):
+        own = (
+            [f"evaluate/measured/{seed}"] if file == IN_MLFLOW else places
+        )  # `timing.json` there is not the training's
+        if found := next(filter(Path.is_file, (folder / place / file for place in own)), None):
             return found.read_bytes(), files.relative(found)
         raise FileNotFoundError(file)
 

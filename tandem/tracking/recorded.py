@@ -80,7 +80,7 @@ def run_of_workspace(name: re.Match[str]) -> Run | None:
                 continue
             found = open_folder(folder, seed)
             if name["device"] in (device, found.kind):
-                run_id = found.timing.get("mlflow", {}).get("run_id")
+                run_id = found.tracking.get("run_id")
                 return replace(found, name=f"{workload}@{device}-{seed}", run_id=run_id)
     return None
 

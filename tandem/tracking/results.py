@@ -195,7 +195,7 @@ def closing_lines(
     if hasattr(model, "describe_selection"):
         lines["model_selection"] = model.describe_selection(context.task.score_name)
     lines["energy"] = energy_sentence(times, missing_reasons, ENERGY_METHOD)
-    if sentence := overfitting_sentence(record.history, context.block.evaluate.weights):
+    if sentence := overfitting_sentence(record.history):
         lines["overfitting"] = sentence
     if trainer.executor.fallbacks:
         lines["out_of_memory"] = f"memory ran out: {', then '.join(trainer.executor.fallbacks)}"

@@ -23,6 +23,7 @@ from benchmarks.sandbox import free_port
 from tandem.diagnosis.probe_result import ProbeResult
 from tandem.runs import provenance
 from tandem.runs.quantities import EPOCH_METRICS, RUN_METRICS
+from tandem.runs.run import open_folder
 from tandem.tracking import headline, registry, store
 from tests.projects import (
     ROOT,
@@ -395,6 +396,8 @@ def test_an_evaluation_with_other_settings_has_a_run_and_a_model_of_its_own(trai
     [before] = runs_of(client)
     model = sorted(path.relative_to(project) for path in (project / "mlruns").rglob("*") if path.is_file())
     named = evaluate_again(project)
+    folder = project / "results/runs/tiny/cpu"
+    assert open_folder(folder).tracking["run_id"] == named, "for links, and for the verdict of `tandem verify`"
     runs = {run.info.run_id: run for run in runs_of(client_of(project))}
     assert runs.keys() == {before.info.run_id, named} and len(runs) == 2
     assert runs[before.info.run_id].data.metrics == before.data.metrics
@@ -407,6 +410,7 @@ def test_an_evaluation_with_other_settings_has_a_run_and_a_model_of_its_own(trai
     assert files and all((project / path).read_bytes() == (trained / path).read_bytes() for path in files)
     (project / "params.yaml").write_text(TINY)
     assert evaluate_again(project) == before.info.run_id  # as with the settings of the training
+    assert open_folder(folder).tracking["run_id"] == before.info.run_id
     client = client_of(project)
     for name in ("test/accuracy", "test/seconds", "test/samples_per_second"):
         assert len(client.get_metric_history(before.info.run_id, name)) == 1, (
