@@ -37,6 +37,8 @@ def make_run(
     ]
 
     def read(name: str) -> tuple[bytes, str]:
+        if not name.endswith(".csv"):
+            raise FileNotFoundError(name)
         file, rows = io.StringIO(), {"history": history, **tables}.get(name.removesuffix(".csv"), [])
         writer = csv.DictWriter(file, rows[0] if rows else ["actual", "predicted"])
         writer.writeheader()
