@@ -39,7 +39,7 @@ from benchmarks.sandbox import shorten
 from flows.processes import stop
 from tandem.command import DONE, FAILED, Result, WrongArgument
 from tandem.comparing.speed_up import SpeedUp
-from tandem.devices.hardware import detect_hardware
+from tandem.devices.hardware import detect_hardware, driver_text
 from tandem.devices.names import is_accelerator
 from tandem.files import ROOT, locked, read_json, relative, write_json
 from tandem.params.loading import load_params
@@ -419,7 +419,7 @@ def hardware_sentence(identity: dict[str, Any]) -> str:
         return f"No GPU ({identity['why_not_cuda']}). {cpu}; {versions}."
     return (
         f"{identity['memory_mib']:,} MiB, compute capability {identity['capability']}, "
-        f"driver {identity['driver'] or '(unknown)'}, CUDA {identity['torch_cuda']}; {cpu}; {versions}."
+        f"{driver_text(identity)}, CUDA {identity['torch_cuda']}; {cpu}; {versions}."
     )
 
 

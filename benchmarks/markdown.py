@@ -8,7 +8,7 @@ import time
 from collections.abc import Sequence
 from importlib.metadata import version
 
-from tandem.devices.hardware import detect_hardware
+from tandem.devices.hardware import detect_hardware, driver_text
 from tandem.devices.names import is_accelerator
 
 
@@ -33,8 +33,7 @@ def mean_and_range(values: Sequence[float], form: str = ".4f") -> str:
 def machine_sentence(device: str = "cpu", packages: Sequence[str] = ("torch",)) -> str:
     """Hardware, the versions of the installed `packages`, the time, and the load just before."""
     identity = detect_hardware(device)
-    is_gpu = is_accelerator(identity["kind"])
-    gpu = f"{identity['name']}, driver {identity['driver'] or '(unknown)'}; " if is_gpu else ""
+    gpu = f"{identity['name']}, {driver_text(identity)}; " if is_accelerator(identity["kind"]) else ""
     versions = [f"{name} {version(name)}" for name in packages if importlib.util.find_spec(name)]
     return (
         f"{gpu}{identity['cpu']['name']}, {identity['cpu']['cores']:g} cores; {platform.system()}, "

@@ -36,7 +36,7 @@ try:
 
     from flows import damaged_files, ui
     from tandem.devices import cuda, nvml
-    from tandem.devices.hardware import free_memory_bytes, torch_build
+    from tandem.devices.hardware import driver_text, free_memory_bytes, torch_build
     from tandem.files import FULL, REAL_ROOT, ROOT, relative
     from tandem.runs import provenance
     from tandem.tracking import store
@@ -91,8 +91,7 @@ def gpu() -> Iterator[Finding]:
     fix = next((fixes[words] for words in fixes if words in obstacle), install)
     is_fine = usable or "no NVIDIA" in obstacle or "cuInit 100" in obstacle  # 100: a driver without a GPU
     status = "ok" if is_fine else "warning" if "hides" in obstacle else "problem"
-    what = f"{obstacle}; trainings run on the CPU"
-    what = f"{num_visible} GPUs, driver {usable['driver'] or '(unknown)'}" if usable else what
+    what = f"{num_visible} GPUs, {driver_text(usable)}" if usable else f"{obstacle}; trainings run on the CPU"
     yield Finding(status, f"torch {torch} for CUDA {torch_cuda}: {what}", "trainings do not use a GPU", fix)
 
     if usable and "microsoft" in platform.release().lower():

@@ -28,7 +28,7 @@ from tandem.report.changes import committed_params
 from tandem.report.outcomes import outcomes
 from tandem.runs import schemas
 from tandem.runs.inputs import other_parameters
-from tandem.runs.run import IN_MLFLOW, Run, open_folder, seeds_in
+from tandem.runs.run import Run, open_folder, seeds_in
 from tandem.runs.schemas import BaselineRecord, EvaluationTiming, ScoreRecord
 from tandem.tasks import Evaluation, Fitted, Task, check_evaluation
 from tandem.tasks.groups import name_groups
@@ -83,7 +83,7 @@ def evaluate_seed(context: RunContext) -> float:
         run_dir.add_model(validation_score(context, trained), context.summary["sha256"], why_not_registered())
     recorded = trained.timing.get("mlflow", {}) if key == trained.timing["run_key"] else {}
     ids = {"experiment": workload, **recorded, **run_dir.ids}
-    files.write_json(context.output("evaluate", "measured") / IN_MLFLOW, ids)
+    files.write_json(context.output("evaluate", "measured") / files.IN_MLFLOW, ids)
     found = ids.get("run_id", "not known yet")
     score = result.metrics[context.task.score_name]
     sentences = filter(None, (f"{context.task.score_name} {score:.4f}", result.sentence, own.sentence))

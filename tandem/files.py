@@ -23,6 +23,7 @@ REAL_ROOT = Path(os.environ.get("DVC_ROOT") or ROOT).resolve()
 STATE = REAL_ROOT / ".tandem"
 HARDWARE = ROOT / "results" / "hardware"  # what the stage `hardware` writes
 MLRUNS = REAL_ROOT / "mlruns"
+IN_MLFLOW = "in_mlflow.json"  # the ids of an MLflow run, in its run directory and beside its evaluation
 PUBLISHED = ROOT / "docs" / "published.json"  # tandem/comparing/published.py reads it
 
 FULL = (errno.ENOSPC, errno.EDQUOT)

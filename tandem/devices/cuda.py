@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from tandem.devices import nvml
 from tandem.devices.device import Device
-from tandem.devices.hardware import num_nodes, torch_build
+from tandem.devices.hardware import driver_text, num_nodes, torch_build
 from tandem.files import read_json, user_cache_dir, write_json
 
 if TYPE_CHECKING:
@@ -80,8 +80,7 @@ class Kind(Device):
         if not torch.cuda.is_available():
             raise ValueError(
                 f"the driver shows {hardware['name']} but torch {torch.__version__} (CUDA {torch.version.cuda}) cannot "
-                f"use it with driver {hardware['driver'] or '(unknown)'}; update the driver, or use cpu in "
-                "params.yaml's devices"
+                f"use it with {driver_text(hardware)}; update the driver, or use cpu in params.yaml's devices"
             )
 
     def tags(self, hardware: dict[str, Any]) -> dict[str, str]:

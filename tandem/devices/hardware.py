@@ -53,6 +53,11 @@ def detect_hardware(requested: str) -> dict[str, Any]:
     raise AssertionError("a CPU is always available")
 
 
+def driver_text(hardware: dict[str, Any]) -> str:
+    """`driver 570.1`, for messages; NVML may not say which."""
+    return f"driver {hardware['driver'] or '(unknown)'}"
+
+
 def num_nodes() -> int:
     """The number of machines that train together, from torchrun's environment variable, e.g. `PET_NNODES=2`."""
     words = os.environ.get("PET_NNODES", "1").split(":")

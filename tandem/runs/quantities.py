@@ -32,37 +32,23 @@ class Quantity(NamedTuple):
 
 REDUCE: dict[str, Callable[[Sequence[float]], float]] = {"median": median, "max": max, "mean": fmean, "sum": sum}
 QUANTITIES = (
-    Quantity(
-        "epoch_seconds", "s", "median", "time/epoch_seconds", "published", "epoch seconds", chart="seconds per epoch"
-    ),
+    Quantity("epoch_seconds", "s", "median", "time/epoch_seconds", "published", "epoch seconds",
+             chart="seconds per epoch"),
     Quantity("samples_per_second", "", "median", "throughput/samples_per_second", "published", "samples per second"),
     Quantity("validation_seconds", "s", "only epochs", "time/validation_seconds"),
     Quantity("train_seconds", "s", "only the run", "time/train_seconds", "published", "training seconds"),
     Quantity("energy_joules", "J", "only epochs", "energy/epoch_joules"),
     Quantity("epoch_joules", "J", "only the run", "energy/epoch_joules_median", "published", "joules per epoch"),
     Quantity("train_joules", "J", "only the run", "energy/train_joules", "published"),
-    Quantity(
-        "peak_allocated_mib",
-        "MiB",
-        "max",
-        "vram/peak_allocated_mib",
-        "published",
-        "VRAM peak, tensors",
-        chart="peak of VRAM, MiB",
-    ),
+    Quantity("peak_allocated_mib", "MiB", "max", "vram/peak_allocated_mib", "published", "VRAM peak, tensors",
+             chart="peak of VRAM, MiB"),
     Quantity("peak_reserved_mib", "MiB", "max", "vram/peak_reserved_mib", "compared"),
     Quantity("process_mib", "MiB", "max", "vram/peak_process_mib", "compared", "VRAM peak, process", is_sampled=True),
     Quantity("device_mib", "MiB", "max", "vram/peak_device_mib", is_sampled=True),
     Quantity("other_processes", "processes", "max", is_sampled=True),
     Quantity("sampled_seconds", "s", "sum", is_sampled=True),
-    Quantity(
-        "gpu_busy_share",
-        "",
-        "mean",
-        "gpu/busy_share",
-        is_sampled=True,
-        chart="share of the time in which the GPU was busy",
-    ),
+    Quantity("gpu_busy_share", "", "mean", "gpu/busy_share", is_sampled=True,
+             chart="share of the time in which the GPU was busy"),
     Quantity("power_watts", "W", "mean", "gpu/power_watts", is_sampled=True),
     Quantity("sm_mhz", "MHz", "mean", "gpu/sm_mhz", is_sampled=True),
     Quantity("throttled_share", "", "mean", "gpu/throttled_share", is_sampled=True),
@@ -72,7 +58,7 @@ QUANTITIES = (
     Quantity("max_gradient_norm", "", "only epochs", "train/max_gradient_norm"),
     Quantity("threads", "threads", "mean", "cpu/threads"),
     Quantity("waiting_threads", "threads", "median", "cpu/waiting_threads"),
-)
+)  # fmt: skip
 # Name -> MLflow's metric of an epoch, and of the run.
 EPOCH_METRICS = {each.name: each.metric for each in QUANTITIES if each.metric and each.of_run != "only the run"}
 RUN_METRICS = {

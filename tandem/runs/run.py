@@ -31,7 +31,6 @@ from tandem.runs.schemas import ScoreRecord, TimingRecord, TrainRecord
 TRAININGS = ("train", "replicate")  # the stages whose outputs are trainings
 # The folders of a seed's files, and those of a run's artifacts, as in MLflow.
 BY_SEED = ("train/result", "train/measured", "replicate/result", "replicate/measured", "evaluate/result")
-IN_MLFLOW = "in_mlflow.json"  # the experiment and the ids of the MLflow run that has the evaluation
 FLAT = ("", "evaluation")
 # Takes a file name; returns the content and the source (for messages). Raises FileNotFoundError.
 ReadFile = Callable[[str], tuple[bytes, str]]
@@ -116,7 +115,7 @@ class Run:
         the training is not that of the training.
         """
         try:
-            found: dict[str, str] = files.parse_json(*self.read(IN_MLFLOW))
+            found: dict[str, str] = files.parse_json(*self.read(files.IN_MLFLOW))
             return found
         except FileNotFoundError:  # not evaluated, or by an earlier version
             return self.timing.get("mlflow", {})
@@ -204,7 +203,7 @@ def open_folder(path: Path, seed: int | None = None) -> Run:
     folder = path if path.is_dir() else path.parent
     if folder.name.isdigit() and any(folder.parent.match(f"*/{place}") for place in (*BY_SEED, "evaluate/measured")):
         folder, seed = folder.parents[2], int(folder.name)
-    name, places = files.relative(folder), list(FLAT)
+    name, places, own_places = files.relative(folder), list(FLAT), dict[str, list[str]]()
     if known := seeds_in(folder):
         if seed is None and len(known) > 1:
             names = ", ".join(f"{name}/{known[each]}/result/{each}" for each in known)
@@ -212,12 +211,10 @@ def open_folder(path: Path, seed: int | None = None) -> Run:
         seed = next(iter(known)) if seed is None else seed
         name += f"/{known.get(seed, TRAININGS[0])}/result/{seed}"
         places = [f"{place}/{seed}" for place in BY_SEED]
+        own_places[files.IN_MLFLOW] = [f"evaluate/measured/{seed}"]  # the `timing.json` there is not the training's
 
     def read(file: str) -> tuple[bytes, str]:
-        own = (
-            [f"evaluate/measured/{seed}"] if file == IN_MLFLOW else places
-        )  # `timing.json` there is not the training's
-        if found := next(filter(Path.is_file, (folder / place / file for place in own)), None):
+        if found := next(filter(Path.is_file, (folder / place / file for place in own_places.get(file, places))), None):
             return found.read_bytes(), files.relative(found)
         raise FileNotFoundError(file)
 

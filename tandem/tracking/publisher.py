@@ -22,7 +22,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from tandem.files import REAL_ROOT, STATE, locked, read_json, read_numbers, relative, write_json
+from tandem.files import IN_MLFLOW, REAL_ROOT, STATE, locked, read_json, read_numbers, relative, write_json
 from tandem.runs.quantities import epoch_metrics
 from tandem.tracking import headline, registry, run_dir
 from tandem.tracking.connection import (
@@ -78,7 +78,7 @@ class Publication:
                     self.published = None  # another process holds its lock; try again
         except Exception as error:  # after any error of the store, the directory stays and the training continues
             problem, self.published, self.about = explain(error), None, {}
-            write_json(self.folder / "in_mlflow.json", {**self.ids, **problem})
+            write_json(self.folder / IN_MLFLOW, {**self.ids, **problem})
             return problem
         return {}
 
@@ -99,7 +99,7 @@ class Publication:
     def publish_new(self, about: dict[str, Any], has_writer: bool) -> None:
         self.find_or_create_run(about)
         if run_dir.read_publication(self.folder) != self.ids:  # a starting stage removes the ids of the stage before it
-            write_json(self.folder / "in_mlflow.json", self.ids)
+            write_json(self.folder / IN_MLFLOW, self.ids)
         if about != self.about:
             self.publish_about(about)
         self.publish_epochs()
@@ -343,7 +343,7 @@ def open_store(folders: list[Path]) -> Any:
         problem = explain(error)
         print(sentence(problem), flush=True)
         for folder in folders:
-            write_json(folder / "in_mlflow.json", problem)
+            write_json(folder / IN_MLFLOW, problem)
         return None
     # Lower the priority only now: while a new store is created, this process holds a lock that others wait for.
     os.setpriority(os.PRIO_PROCESS, 0, max(10, os.getpriority(os.PRIO_PROCESS, 0)))

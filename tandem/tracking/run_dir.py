@@ -29,7 +29,7 @@ from pathlib import Path
 from typing import Any
 
 from tandem import files
-from tandem.files import REAL_ROOT, ROOT, STATE, read_json, relative, write_json
+from tandem.files import IN_MLFLOW, REAL_ROOT, ROOT, STATE, read_json, relative, write_json
 from tandem.runs.history import Record
 from tandem.tracking.store import shown, tracking_uri, update_artifact_locations
 
@@ -165,7 +165,7 @@ def open_run_dir(run_key: str, stage: str) -> Iterator[RunDir]:
         start_publisher()  # an idle publisher has ended
         if moved := update_artifact_locations(timeout_seconds=0.1):  # a training does not wait for a store
             print(f"tracking: {moved}", flush=True)
-        for name in (f"{stage}.end.json", "in_mlflow.json"):  # from an earlier start of this stage
+        for name in (f"{stage}.end.json", IN_MLFLOW):  # from an earlier start of this stage
             (folder / name).unlink(missing_ok=True)
         run_dir, status = RunDir(folder), "FAILED"
         try:
@@ -239,7 +239,7 @@ def remove(folder: Path) -> bool:
 def read_publication(folder: Path) -> dict[str, str]:
     """Return MLflow's ids (`run_id`, `experiment_id`), or `error` and `fix`; empty before the run is published."""
     try:
-        return dict(read_json(folder / "in_mlflow.json"))
+        return dict(read_json(folder / IN_MLFLOW))
     except (OSError, ValueError):  # missing or damaged: the other files contain all data
         return {}
 

@@ -14,8 +14,8 @@ workers may change (`of_training`).
     <device>-<digest>-<seed>.lock           names the process that trains; it stays
 
 When dvc.lock contains that md5, DVC has stored the result and the files are removed, by the next training (`prune`) or
-by `evaluate`. The md5 is that of the output
-train/measured, whose times differ in every training; train/result may be equal in two trainings.
+by `evaluate`. The md5 is that of the output train/measured, whose times differ in every training; train/result may be
+equal in two trainings.
 
 A replicate's checkpoints are never removed this way: seeds.json is added to its output after they are marked, so their
 md5 is never in dvc.lock. A later `replicate` with more seeds writes the results of the earlier seeds from them.
