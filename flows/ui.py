@@ -227,7 +227,7 @@ def cancel_runs(servers: list[Server]) -> None:
 
     deadline = time.monotonic() + STOP_WITHIN
     try:
-        with prefect_client(timeout=5.0) as client:
+        with prefect_client(timeout=20.0) as client:
             for run in unfinished_runs(client, **OF_DEPLOYMENTS):
                 print(f"cancelling {run.name}, which saves a checkpoint", flush=True)
             end_runs(client, Cancelling(message="`make ui` was stopped"), **OF_DEPLOYMENTS)
@@ -246,7 +246,7 @@ def mark_orphans_crashed(server: Server) -> None:
 
     gone: State[None] = Crashed(message="its process is gone: `make ui` or the machine was stopped")
     try:
-        with prefect_client(timeout=5.0) as client:
+        with prefect_client(timeout=60.0) as client:
             end_runs(client, gone)
     except HTTPError as error:
         raise CommandError(f"{server.name} does not answer: {error}; see {server.log}") from error

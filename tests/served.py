@@ -191,7 +191,13 @@ class Project:
 
     @property
     def flow_environment(self) -> dict[str, str]:
-        return {"PREFECT_CLIENT_MAX_RETRIES": "2", "PREFECT_API_REQUEST_TIMEOUT": "10", "PREFECT_API_URL": self.api_url}
+        """Of a flow. A server that does not answer is given up soon behind a door alone: busy machines are slow."""
+        seconds = "600" if self.api_url == f"{self.prefect}/api" else "10"
+        return {
+            "PREFECT_CLIENT_MAX_RETRIES": "2",
+            "PREFECT_API_REQUEST_TIMEOUT": seconds,
+            "PREFECT_API_URL": self.api_url,
+        }
 
     def api(self, method: str, path: str, body: Any = None) -> Any:
         return call(f"{self.prefect}/api{path}", method, body)
