@@ -27,7 +27,7 @@ from tandem.data.times import SECOND, Steps, clock_change, iso, read_times, step
 from tandem.params.intervals import Interval, parse_interval
 from tandem.params.schema import OwnSeries, Series
 
-MANY_SKIPPED = 0.25  # of the training windows
+MANY_SKIPPED = 0.25  # of the training windows, or of the rows
 MAX_POINTS_PER_ROW = 100  # a much finer grid is a mistake in `interval` and would fill the memory
 
 
@@ -36,16 +36,17 @@ class Grid:
     """The series at equal time steps."""
 
     times: np.ndarray  # (G,) int64 nanoseconds since 1970-01-01 UTC
-    levels: np.ndarray  # (G, F) float64; if one value of a row is missing, the whole row is NaN, or filled
-    measured: np.ndarray  # (G,) bool: the table has a complete row
+    levels: np.ndarray  # (G, F) float64; NaN where the table has no value, unless it is filled
+    measured: np.ndarray  # (G,) bool: the table has the target
     counts: dict[str, int]  # irregularities in the table
     steps: Steps
     remarks: tuple[str, ...]  # what was read in another way than the table has it
 
     @property
     def known(self) -> np.ndarray:
-        """(G,) bool."""
-        return ~np.isnan(self.levels[:, 0])
+        """(G,) bool: every column has a level."""
+        known: np.ndarray = ~np.isnan(self.levels).any(axis=1)
+        return known
 
 
 @dataclass(frozen=True)
@@ -103,12 +104,12 @@ class Windows:
     def message(self) -> str:
         """The numbers of windows, and the irregularities that occurred."""
         params, counts = self.params, self.counts
-        filled_in = ", filled with the last known row" if params.missing == "interpolate" else ""
+        filled_in = ", filled with the column's last value" if params.missing == "interpolate" else ""
         touch = "their targets touch" if filled_in else "they touch"
         differing = f" ({counts['num_duplicates_differing']:,} differing)"
         by_split = ", ".join(f"{name} {num:,}" for name, num in counts["num_windows_skipped_per_split"].items())
         remarks = (
-            ("num_missing", "missing points", f" of {counts['num_grid_points']:,}{filled_in}"),
+            ("num_missing", "missing or incomplete points", f" of {counts['num_grid_points']:,}{filled_in}"),
             ("num_windows_skipped", f"windows left out because {touch} one", f" ({by_split})"),
             ("num_windows_across_boundaries", "windows left out because their targets cross a split's boundary", ""),
             ("num_out_of_order", "rows out of order", ""),
@@ -236,8 +237,8 @@ def to_grid(table: RawTable, params: Series | OwnSeries, interval: Interval) -> 
 
     If several rows have the same time, the last one in the file is used. A row between two grid points moves to the
     next point, because at the previous point its values are not known yet. The row is dropped if the next point has its
-    own row or if a later row also moves there. `params.missing` selects what happens at grid points without a row. An
-    empty cell makes its whole row missing. Removes the columns from `table`.
+    own row or if a later row also moves there. `params.missing` selects what happens at grid points without a row and
+    in empty cells. Removes the columns from `table`.
     """
     stamps, num_without_offset = read_times(table, params.columns.time, interval)
     above_zero = params.transform == "log-return"
@@ -273,7 +274,6 @@ def to_grid(table: RawTable, params: Series | OwnSeries, interval: Interval) -> 
         )
     levels = np.full((num_points, len(columns)), np.nan)
     levels[point[is_kept] - first] = values[is_kept]
-    levels[np.isnan(levels).any(axis=1)] = np.nan
     times = steps.times(first + np.arange(num_points))
     counts = {
         "num_rows": num_rows,
@@ -284,9 +284,15 @@ def to_grid(table: RawTable, params: Series | OwnSeries, interval: Interval) -> 
         "num_off_grid_snapped": int((off_grid & is_kept).sum()),
         "num_off_grid_dropped": int((~is_kept).sum()),
         "num_grid_points": num_points,
-        "num_missing": int(np.isnan(levels[:, 0]).sum()),
+        "num_missing": int(np.isnan(levels).any(axis=1).sum()),
     }
-    grid = Grid(times, levels, ~np.isnan(levels[:, 0]), counts, steps, table.report)
+    remarks = table.report
+    if (num_unused := num_rows - int(is_kept.sum())) > MANY_SKIPPED * num_rows:
+        remarks += (
+            f"{num_unused:,} of {num_rows:,} rows are not used, because only the last row in each {interval.words} is; "
+            "if the table has several series or quantities, keep the rows of one",
+        )
+    grid = Grid(times, levels, ~np.isnan(levels[:, 0]), counts, steps, remarks)
     if params.missing == "refuse" and not grid.known.all():
         raise ValueError(
             f"{table.name} lacks a complete row at {iso(times[~grid.known][:1])[0]} ({counts['num_missing']:,} missing "
@@ -297,13 +303,12 @@ def to_grid(table: RawTable, params: Series | OwnSeries, interval: Interval) -> 
 
 
 def forward_filled(levels: np.ndarray) -> np.ndarray:
-    """levels (G, F) -> (G, F): forward fill, like DataFrame.ffill. Rows before the first known row stay NaN.
+    """levels (G, F) -> (G, F): forward fill, like DataFrame.ffill. Cells above a column's first value stay NaN.
 
     Linear interpolation would reveal the value after the gap to the model.
     """
-    known = ~np.isnan(levels[:, 0])
-    last_known = np.maximum.accumulate(np.where(known, np.arange(len(levels)), -1))
-    return np.where(last_known[:, None] >= 0, levels[last_known], np.nan)
+    last_known = np.maximum.accumulate(np.where(np.isnan(levels), -1, np.arange(len(levels))[:, None]))
+    return np.where(last_known >= 0, np.take_along_axis(levels, last_known, axis=0), np.nan)
 
 
 def transform(levels: np.ndarray, kind: str) -> np.ndarray:
@@ -384,9 +389,8 @@ def statistics_of(steps: np.ndarray, size: ArrayLike) -> tuple[np.ndarray, np.nd
     """Return mean and standard deviation (F,) of the known `steps` of the training period; std is 0 for a constant
     feature, but 1 for the target, whose unit it is. `size`: see `without_rounding`.
     """
-    known = steps[~np.isnan(steps[:, 0])]
     with np.errstate(over="ignore", invalid="ignore"):
-        mean, std = known.mean(axis=0), without_rounding(known.std(axis=0), size)
+        mean, std = np.nanmean(steps, axis=0), without_rounding(np.nanstd(steps, axis=0), size)
     std[0] = std[0] or 1.0
     return mean, std
 
@@ -395,7 +399,7 @@ def standardized(steps: np.ndarray, mean: np.ndarray, std: np.ndarray, times: np
     """Return the standardized steps (G, F) as float32. Raises ValueError if a value is too large for a float32."""
     with np.errstate(over="ignore", invalid="ignore"):
         result: np.ndarray = ((steps - mean) / divisors(std)).astype(np.float32)
-    too_large = ~np.isnan(steps[:, 0]) & ~np.isfinite(result).all(axis=1)
+    too_large = (~np.isnan(steps) & ~np.isfinite(result)).any(axis=1)
     if too_large.any():
         raise ValueError(
             f"the change to {iso(times[too_large][:1])[0]} is too large for a 32-bit float once it is divided by the "

@@ -287,13 +287,41 @@ def test_skip_leaves_out_every_window_that_touches_a_missing_point(tmp_path: Pat
     np.testing.assert_array_equal(found.mean, [1])  # not 2, the jump over the gap
 
 
-def test_interpolate_takes_the_last_known_row_and_no_later_one(tmp_path: Path):
-    """An empty cell makes its row missing."""
+def test_interpolate_takes_each_columns_last_known_value_and_no_later_one(tmp_path: Path):
     text = table([QUARTERS[point] for point in (0, 1, 3, 4, 5)], [1, 2, 3, 8, 9], [5, 6, "", 7, 8])
     grid = grid_of(tmp_path, text, replace(PARAMS, missing="interpolate", columns=TWO))
-    assert grid.levels.tolist() == [[1, 5], [2, 6], [2, 6], [2, 6], [8, 7], [9, 8]] and odd(grid) == {"num_missing": 2}
+    assert grid.levels.tolist() == [[1, 5], [2, 6], [2, 6], [3, 6], [8, 7], [9, 8]] and odd(grid) == {"num_missing": 2}
+    assert grid.measured.tolist() == [True, True, False, True, True, True]
     known = grid_of(tmp_path, text, replace(PARAMS, columns=TWO)).known
     assert known.tolist() == [True, True, False, False, True, True]
+
+
+@pytest.mark.parametrize("missing", ["skip", "interpolate"])
+def test_an_empty_cell_of_another_column_changes_no_target_and_leaves_out_no_known_one(tmp_path: Path, missing: str):
+    """Hour 10 lacks the feature. Only `skip` leaves out windows, those whose inputs (last - 2 to last) have hour 10."""
+    hours = pd.date_range("2024-01-01", periods=40, freq="h").strftime("%Y-%m-%dT%H:%M:%SZ").tolist()
+    other = [str(5 * hour) for hour in range(40)]
+    params = replace(PARAMS, interval="1h", columns=TWO, missing=missing)
+    whole = prepared(tmp_path, table(hours, [*range(40)], other), params)
+    other[10] = ""
+    found = prepared(tmp_path, table(hours, [*range(40)], other), params)
+    lost = {"2024-01-01T10:00:00Z", "2024-01-01T11:00:00Z", "2024-01-01T12:00:00Z"} if missing == "skip" else set()
+    for name, part in found.parts.items():
+        stays = ~np.isin(whole.parts[name]["ids"], [*lost])
+        assert part["ids"].tolist() == whole.parts[name]["ids"][stays].tolist()
+        for key in ("targets", "anchors"):
+            np.testing.assert_array_equal(part[key], whole.parts[name][key][stays])
+        np.testing.assert_array_equal(part["values"][..., 0], whole.parts[name]["values"][stays][..., 0])
+    assert found.counts["num_windows_skipped"] == len(lost) and found.summary["naive_error"] == 1
+
+
+def test_rows_that_the_interval_does_not_use_are_said(tmp_path: Path):
+    """Four of five rows, as with several quantities in one table or a denser one. `tandem new` prints the remarks."""
+    times = pd.date_range("2024-01-01", periods=300, freq="12min").strftime("%Y-%m-%dT%H:%M:%SZ").tolist()
+    text = table(times, [*range(300)])
+    (remark,) = prepared(tmp_path, text, replace(PARAMS, interval="1h")).summary["remarks"]
+    assert remark.startswith("239 of 300 rows are not used, because only the last row in each 1h is")
+    assert "remarks" not in prepared(tmp_path, text, replace(PARAMS, interval="12min")).summary
 
 
 def test_only_measured_rows_are_targets_and_seasons_before_them(tmp_path: Path):
