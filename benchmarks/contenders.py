@@ -205,8 +205,8 @@ def tandem(trainer: Trainer, tick: StepTimer, contender: Contender, is_streamed:
 
 
 def refuse_another_way(trainer: Trainer) -> None:
-    if trainer.execution.eager_reason:
-        raise RuntimeError(f"step: graph was not possible: {trainer.execution.eager_reason}")
+    if trainer.execution.why_no_graph:
+        raise RuntimeError(f"step: graph was not possible: {trainer.execution.why_no_graph}")
 
 
 def floor(trainer: Trainer, tick: StepTimer, contender: Contender) -> None:

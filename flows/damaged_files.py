@@ -19,7 +19,7 @@ CACHE_SECONDS = 10.0  # the time limit of the check, which covers only part of a
 Damage = tuple[str, str]  # (problem, command that fixes it)
 
 
-def explain(error: str) -> str:
+def with_damaged_file(error: str) -> str:
     """DVC's `error`, with the damaged file and the command that fixes it if a damaged file is the cause."""
     if any(words in error for words in INDEX_ERRORS):
         return f"DVC's index of this project is damaged ({error}); run: rm .dvc/tmp/btime && dvc repro"

@@ -35,7 +35,7 @@ from dvc.stage.cache import RunCacheNotFoundError, StageCache, _get_stage_hash
 from dvc.stage.exceptions import StageFileDoesNotExistError, StageNotFound
 from dvc.ui import ui
 
-from flows.damaged_files import explain
+from flows.damaged_files import with_damaged_file
 from flows.processes import Event, Outcome
 from tandem.stage import LAST_ERROR
 from tandem.tracking.run_dir import DVC_PID
@@ -81,7 +81,7 @@ def run(arguments: list[str], on_event: Callable[[Event], object], log_level: st
         except Exception as error:
             logger.exception("")  # prints the error and its causes, as DVC's own command does
             message = f"{error}: {error.__cause__}" if error.__cause__ else str(error)
-            on_event(Event("", "failed", message=explain(message)))
+            on_event(Event("", "failed", message=with_damaged_file(message)))
             is_unknown_name = isinstance(error, StageNotFound | StageFileDoesNotExistError)
             return REFUSED_ARGUMENTS if is_unknown_name else FAILED
 
@@ -99,7 +99,7 @@ def reproduce_stage(
         done = dvc_reproduce(stage, **options)
     except Exception as error:
         killed_by = signal_in(str(error))
-        reason = last_error(name) or (f"killed by {killed_by}" if killed_by else explain(str(error)))
+        reason = last_error(name) or (f"killed by {killed_by}" if killed_by else with_damaged_file(str(error)))
         if killed_by == "SIGKILL":
             reason += " (by `kill -9`, or by the kernel because memory ran out)"
         on_event(Event(name, "failed", time.monotonic() - began, reason, killed_by))

@@ -1,8 +1,9 @@
 """The flow `pipeline`: one DVC run with live logs and cancel. Each stage that DVC runs is a child flow run; one that is
 unchanged or restored is a task run in the state Cached.
 
-DVC owns the graph. The flow runs `dvc repro`, or `dvc exp run --temp` if values differ from params.yaml, so an override
-never stays in the working tree (flows/plan.py). Which process starts which:
+DVC owns the graph. The flow runs `dvc repro`, or `dvc exp run --temp` if it is given overrides, other seeds, another
+preset, or a workload or device that params.yaml does not list, so none of these stays in the working tree
+(flows/plan.py). Which process starts which:
 
     flows.pipeline       started by Prefect's runner (flows/serve.py) or by a team's worker (flows/remote.py)
       flows.dvc_run      in its own session: runs DVC and prints a line when a stage starts or ends

@@ -2,7 +2,7 @@
 
     pipeline/pipeline    the pipeline, from its form with overrides; at 02:00 local time what changed since the last run
     verify/verify        a rerun of a recorded run, to check that the result is the same; at 04:00 local time of the
-                         latest run of each workload
+                         latest run of each workload on each device
     compare/compare      a comparison of recorded runs, with the verdict
 
 One run executes at a time; the others wait. Of the times that a schedule has missed, for example because this process
@@ -44,7 +44,7 @@ SECONDS_BETWEEN_CHECKS = 2.0  # of params.yaml
 # exists, all exist, and `make ui` is ready.
 DEPLOYMENTS: tuple[tuple[Any, str, list[str], str | None], ...] = (
     (compare, "Compare recorded runs, including those of other machines: a table and the verdict.", ["compare"], None),
-    (verify, "Run a recorded training again and compare the result. Default: the latest run of each workload.",
+    (verify, "Run a recorded training again and compare the result. Default: the latest of each workload and device.",
      ["verify"], "0 4 * * *"),
     (pipeline, "Run the stages that changed since the last run. Values other than params.yaml's make a DVC experiment.",
      ["train"], "0 2 * * *"),

@@ -79,7 +79,7 @@ def evaluate_seed(context: RunContext) -> float:
             run_dir.add_tags({BASELINE_TAG: baseline})
         for path in paths:
             run_dir.add_artifact(path, "" if path.name == "score.json" else "evaluation")
-        write_model(run_dir.folder / "artifacts/model", context.result, workload, context.block)
+        write_model(run_dir.folder / "artifacts/model", context.result_dir, workload, context.block)
         run_dir.add_model(validation_score(context, trained), context.summary["sha256"], why_not_registered())
     recorded = trained.timing.get("mlflow", {}) if key == trained.timing["run_key"] else {}
     ids = {"experiment": workload, **recorded, **run_dir.ids}
@@ -107,7 +107,7 @@ def evaluate(context: RunContext, trained: Run) -> tuple[Evaluation, OwnScores, 
     executor = Executor(Execution(device), splits=[split], advice=advice(device))
     weights = context.block.evaluate.weights
     with translate_oom(executor):
-        model, _ = load_network(context.result, weights)
+        model, _ = load_network(context.result_dir, weights)
         model.to(device.torch)
         if context.data_location(device) == "device":
             executor.make_resident()

@@ -30,8 +30,8 @@ from tandem.command import sentence_of
 from tandem.diagnosis import probe
 from tandem.params.loading import load_params
 from tandem.params.parsing import literal
-from tandem.runs.history import Record
 from tandem.runs.inputs import Inputs, read_inputs
+from tandem.runs.record import Record
 from tandem.runs.run import open_folder
 from tandem.stop_signals import GracefulStop, StopSignals
 from tandem.tracking.recorder import Recorder
@@ -107,7 +107,7 @@ def opened(
     After a body without an error, write mlflow.json; under DVC mark the checkpoint as ended, else remove it.
     """
     checkpoint = Checkpoint.of_training(context, inputs.values)
-    files.require_writable(context.result)
+    files.require_writable(context.result_dir)
     with checkpoint.locked():
         workers.require_same(inputs.values)
         state = open_state(context, checkpoint)
@@ -116,7 +116,7 @@ def opened(
             yield checkpoint, state, run_dir
     write_mlflow_record(context, run_dir)
     if "DVC_STAGE" in os.environ:
-        checkpoint.mark_ended(context.measured.parent)  # the DVC output with the folders of all seeds
+        checkpoint.mark_ended(context.measured_dir.parent)  # the DVC output with the folders of all seeds
     else:
         checkpoint.remove()
 
@@ -159,7 +159,7 @@ def choose_settings(context: RunContext, trainer: Trainer, record: Record) -> No
     auto_seconds = time.monotonic() - start
     notes |= trainer.sentences
     print(*notes.values(), sep="\n", end="\n" if notes else "", flush=True)
-    if reason := trainer.no_graph_reason:
+    if reason := trainer.why_no_graph:
         print(f"steps are taken eagerly instead of captured as a CUDA graph: {reason}", flush=True)
     find_bottleneck(trainer, record, auto_seconds)
     record.summary_lines |= notes

@@ -1,8 +1,8 @@
 """The code dependencies of a stage: the files that it imports, directly or indirectly, each with a fingerprint.
 
 Input: a stage's name and the modules of its workload's components. Output: {file: sha256}. `hardware` writes it to
-results/hardware/code/ for every stage and workload. dvc.yaml depends on these files, and a checkpoint's
-name depends on the same fingerprints, so the imports are the only declaration of code dependencies.
+results/hardware/code/ for every stage and workload. dvc.yaml depends on these files, and a checkpoint's name depends on
+the same fingerprints, so the imports are the only declaration of code dependencies.
 
 A fingerprint covers what the code does: comments, docstrings, layout and the messages of exceptions do not affect it.
 Code of a workload may read files beside it, so these belong to each of its modules.

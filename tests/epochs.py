@@ -1,7 +1,7 @@
 """The record of a training that never ran. Scripts that run in another project include this file as text."""
 
-from tandem.runs.history import Record
 from tandem.runs.quantities import EPOCH_METRICS
+from tandem.runs.record import Record
 
 
 def epochs(number: int) -> Record:

@@ -28,7 +28,7 @@ COMPUTE_CAPABILITY_MAJOR, COMPUTE_CAPABILITY_MINOR = 75, 76  # CUdevice_attribut
 class Kind(Device):
     is_accelerator = True
     collectives, backend = "nccl", "cpu:gloo,cuda:nccl"
-    no_graph = ""
+    why_no_graph = ""
 
     def __init__(self, index: int = 0) -> None:
         import torch

@@ -41,8 +41,8 @@ class Device:
     # Why there is no value: of what a driver measures, of the energy, of a CUDA graph.
     unmeasured = "the device is the CPU: there is no GPU to measure"
     no_energy = "only a GPU's energy is measured: a processor's counters are readable by root only"
-    no_graph = "CUDA graphs need a CUDA device"
-    graphs: Callable[[], Graphs]  # what captures steps, if there is no reason in `no_graph`
+    why_no_graph = "CUDA graphs need a CUDA device"
+    graphs: Callable[[], Graphs]  # what captures steps, if there is no reason in `why_no_graph`
     copied_ahead: Callable[..., Iterator[list[torch.Tensor]]]  # copies batches while the device computes (copies.py)
 
     def __init__(self, index: int = 0) -> None:

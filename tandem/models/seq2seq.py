@@ -27,7 +27,7 @@ class ManualLSTM(nn.LSTM):
     """nn.LSTM (batch_first) in Python: about 15 kernels per step, instead of one library call per sequence."""
 
     uses_torch_dropout = (
-        True  # so a step with dropout can be captured, unlike cuDNN's (graph_blocker in training/execution.py)
+        True  # so a step with dropout can be captured, unlike cuDNN's (why_no_graph in training/execution.py)
     )
 
     def forward(self, x: Tensor, state: State | None = None) -> tuple[Tensor, State]:  # type: ignore[override]

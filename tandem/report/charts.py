@@ -96,11 +96,13 @@ OVER_TIME = {each.name: each.chart for each in QUANTITIES if each.chart}
 
 
 def over_time(side: Side) -> Chart | None:
-    """Return a training's seconds, use of its processor and GPU, and memory in every epoch, below each other."""
+    """Return a training's seconds, use of its processor and GPU, and memory in every epoch, below each other. An epoch
+    without a value leaves a gap in the line.
+    """
     rows = side.first.epochs("timings")
     epochs: list[Any] = [each["epoch"] for each in rows]
     columns: dict[str, list[Any]] = {name: [each.get(name) for each in rows] for name in OVER_TIME}
-    measured = {name: values for name, values in columns.items() if values and None not in values}
+    measured = {name: values for name, values in columns.items() if any(value is not None for value in values)}
     if len(rows) < MIN_EPOCHS or "epoch_seconds" not in measured:
         return None
 
@@ -114,7 +116,8 @@ def over_time(side: Side) -> Chart | None:
         every[-1].set_xlabel("epoch")
         whole_numbers(every[-1])
 
-    ends = [f"{OVER_TIME[name]} {min(values):,.4g} to {max(values):,.4g}" for name, values in measured.items()]
+    known = {name: [value for value in values if value is not None] for name, values in measured.items()}
+    ends = [f"{OVER_TIME[name]} {min(values):,.4g} to {max(values):,.4g}" for name, values in known.items()]
     title = f"Over time{first_seed([side])}, {side.label}"
     sentence = f"In {counted(len(rows), 'epoch')}: {'; '.join(ends)}."
     return chart(title, sentence, draw, num=len(measured), height=0.75 * len(measured), top=0.25)

@@ -30,9 +30,7 @@ UNDO_SECONDS = 10.0
 
 
 def read_inputs(workload: str, device: str, seed: int) -> dict[str, Any]:
-    """Return everything that determines the result: a checkpoint belongs to it, and it must not change
-    during training.
-    """
+    """Return everything that determines the result: a checkpoint belongs to it, and it must not change meanwhile."""
     load_params.cache_clear()
     block = load_workload(workload)
     return {

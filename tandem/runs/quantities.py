@@ -2,8 +2,8 @@
 
 A new one is a line in QUANTITIES and the place that measures it: a field of `Measurement` (tandem/machine/measure.py),
 or an entry of `Epoch.scalars` (tandem/training/trainer.py). history.csv, timings.csv, timing.json and MLflow get each
-number from here, so they agree.
-No training depends on this module, so another label or unit trains nothing again. It does not import torch.
+number from here, so they agree. No training depends on this module, so another label or unit trains nothing again. It
+does not import torch.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class Quantity(NamedTuple):
     name: str  # in timing.json, and in timings.csv if each epoch has it and MLflow has a name for it
     unit: str  # shown after a value; the label of samples_per_second has it
     # How the run's value follows from the epochs'. `median`: of those after warm-up. `max`, `mean`, `sum`: of all.
-    # `only epochs`: the run has none. `only the run`: epochs have none; `summarize` below computes it, or history.py.
+    # `only epochs`: the run has none. `only the run`: epochs have none; `summarize` below computes it, or record.py.
     of_run: str
     metric: str = ""  # MLflow's name; that of the run ends in `of_run` if epochs have one too
     kept: str = ""  # `compared`: in compare.json too; `published`: also in docs/published.json
@@ -88,8 +88,8 @@ def history_row(epoch: Epoch, score: str) -> dict[str, Any]:
     }
 
 
-def timing_row(epoch: Epoch, num_samples: int, warmup_epochs: int, is_timed: bool = True) -> dict[str, Any]:
-    """A row of timings.csv. Without `is_timed`, it has the time of day and the norms, and no measurement."""
+def timing_row(epoch: Epoch, num_sequences: int, warmup_epochs: int, is_timed: bool = True) -> dict[str, Any]:
+    """A row of timings.csv. Without `is_timed`, it has the time of day and `Epoch.scalars`, and no measurement."""
     measured = epoch.training
     values = {**vars(measured), **epoch.scalars}
     row = {
@@ -98,7 +98,7 @@ def timing_row(epoch: Epoch, num_samples: int, warmup_epochs: int, is_timed: boo
         "is_warmup": int(epoch.number <= warmup_epochs),
         **{name: values.get(name) for name in EPOCH_METRICS},
         "epoch_seconds": measured.seconds,
-        "samples_per_second": num_samples / measured.seconds,
+        "samples_per_second": num_sequences / measured.seconds,
         "validation_seconds": epoch.validation.seconds,
         **{name: peak_of(epoch, name) for name in ("peak_allocated_mib", "peak_reserved_mib")},
     }

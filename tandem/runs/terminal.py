@@ -16,8 +16,8 @@ SECONDS_BETWEEN_LINES = 10.0  # within an epoch, if stderr is not a terminal
 
 
 class Progress(ProgressLine):
-    """A progress line with memory and device utilization. Without a terminal: a line for the first
-    epoch, for each tenth of the epochs, and when ten seconds have passed.
+    """A progress line with memory and device utilization. Without a terminal: a line for the first epoch, each
+    tenth of the epochs, and when ten seconds have passed.
 
     `prefix`: of each line, where several trainings print at the same time.
     """
@@ -45,8 +45,8 @@ class Progress(ProgressLine):
             self.printed_at = now
             print(line, flush=True)
 
-    def show(self, epoch: Epoch, score: str, num_samples: int) -> None:
-        rate = f"{num_samples / epoch.training.seconds:,.0f} samples/s"
+    def show(self, epoch: Epoch, score: str, num_sequences: int) -> None:
+        rate = f"{num_sequences / epoch.training.seconds:,.0f} samples/s"
         is_fitted = epoch.learning_rate is None
         if not self.disable:
             quality = f"{'' if is_fitted else f'loss {epoch.train_loss:.3f}, '}val {score} {epoch.val_score:.3f}"

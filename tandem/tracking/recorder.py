@@ -9,9 +9,9 @@ from contextlib import contextmanager
 from tandem import files
 from tandem.machine.measure import Meter, sampled
 from tandem.machine.sampler import SampledWindow
-from tandem.runs.history import NOT_TIMED, Record, memory_tags
 from tandem.runs.inputs import Inputs
 from tandem.runs.quantities import history_row, timing_row
+from tandem.runs.record import NOT_TIMED, Record, memory_tags
 from tandem.runs.terminal import Progress
 from tandem.stop_signals import GracefulStop
 from tandem.tracking.results import entries_at_end

@@ -1,6 +1,6 @@
 """Writes the results of one training: its files, its records, and the MLflow run.
 
-Takes a run context, its trainer and the recorded epochs (runs/history.py). Writes to the seed's folders in the stage's
+Takes a run context, its trainer and the recorded epochs (runs/record.py). Writes to the seed's folders in the stage's
 outputs (run.py): `result` with the weights, model.json, history.csv and train.json, which are the same bytes whenever
 the training is reproduced; `measured` with timings.csv, timing.json and mlflow.json. Copies them to the run directory
 for MLflow (run_dir.py).
@@ -9,6 +9,7 @@ for MLflow (run_dir.py).
 import json
 import os
 import time
+import uuid
 from dataclasses import asdict, replace
 from typing import Any, cast
 
@@ -22,7 +23,8 @@ from tandem.models import kernels
 from tandem.params.loading import load_params, preset_in_force
 from tandem.params.parsing import differing_names, flatten, literal, recorded_parameters
 from tandem.runs import provenance, schemas
-from tandem.runs.history import (
+from tandem.runs.quantities import RUN_METRICS, summarize, summarize_gpu
+from tandem.runs.record import (
     NOT_TIMED,
     Record,
     device_sentence,
@@ -31,7 +33,6 @@ from tandem.runs.history import (
     overfitting_sentence,
     summarize_energy,
 )
-from tandem.runs.quantities import RUN_METRICS, summarize, summarize_gpu
 from tandem.runs.run import Run
 from tandem.runs.schemas import Placement, Realized, TimingRecord, TrainRecord
 from tandem.tracking.headline import FITTED_TAG, NO_VRAM_TAG
@@ -40,6 +41,7 @@ from tandem.training.context import RunContext
 from tandem.training.trainer import Trainer, snapshot
 
 MLFLOW_RECORD = "mlflow.json"
+THIS_PROCESS = uuid.uuid4().hex  # a resumed training may have the same process id, as in a container
 # Values that preprocessing learned from the data. New tables must be preprocessed with them.
 LEARNED = ("features", "classes", "num_per_class", "mean", "std", "offsets", "usual_step", "target")
 
@@ -52,7 +54,7 @@ def entries_at_start(trainer: Trainer) -> dict[str, Any]:
         "tree": provenance.tree(),
         "conditions": conditions.read(trainer.device),
         "weights_sha256": trainer.weights_sha256(),
-        "process": os.getpid(),
+        "process": THIS_PROCESS,
     }
 
 
@@ -67,7 +69,7 @@ def entries_at_end(trainer: Trainer, record: Record, cpu_seconds_of_others: floa
         "measured_at": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
         "conditions": after,
         # Processor time is counted per process, so a resumed training has no total.
-        "between": conditions.between(before, after) if record.at_start["process"] == os.getpid() else {},
+        "between": conditions.between(before, after) if record.at_start["process"] == THIS_PROCESS else {},
         **({"workers": trainer.workers.count} if trainer.workers.count > 1 else {}),
     }
 
@@ -76,7 +78,7 @@ def write_results(
     context: RunContext, trainer: Trainer, record: Record, inputs: dict[str, Any], run_dir: RunDir
 ) -> None:
     """Write all results, and copy them for MLflow."""
-    result, measured = context.result, context.measured
+    result, measured = context.result_dir, context.measured_dir
     for name, weights in {"best": trainer.best_weights, "last": snapshot(trainer.model)}.items():
         files.write_bytes(result / f"{name}.safetensors", save(weights))
     files.write_json(result / "model.json", model_document(context))
@@ -118,7 +120,7 @@ def write_results(
 def train_record(context: RunContext, trainer: Trainer, record: Record, inputs: dict[str, Any]) -> TrainRecord:
     """Return what was trained and what came out."""
     sha256 = {
-        name: files.sha256_file(context.result / name)
+        name: files.sha256_file(context.result_dir / name)
         for name in ("best.safetensors", "last.safetensors", "model.json", "history.csv")
     }
     realized = realized_settings(trainer)
@@ -199,7 +201,7 @@ def closing_lines(
         lines["overfitting"] = sentence
     if trainer.executor.fallbacks:
         lines["out_of_memory"] = f"memory ran out: {', then '.join(trainer.executor.fallbacks)}"
-    if reason := trainer.no_graph_reason:
+    if reason := trainer.why_no_graph:
         lines["step"] = f"steps were taken eagerly instead of captured as a CUDA graph: {reason}"
     return lines
 
@@ -219,8 +221,8 @@ def timing_record(
         "data_location": trainer.execution.data_location,
         "out_of_memory": trainer.executor.fallbacks,
     }
-    if trainer.execution.eager_reason:
-        placement["graph_blocker"] = trainer.execution.eager_reason
+    if trainer.execution.why_no_graph:
+        placement["graph_blocker"] = trainer.execution.why_no_graph
     if record.workers_from_epoch:
         placement["workers_from_epoch"] = record.workers_from_epoch
     return {
@@ -246,15 +248,15 @@ def timing_record(
         "probe": record.probe,
         "not_probed": record.not_probed,
         "summary_lines": lines,
-        "files": {"timings.csv": files.sha256_file(context.measured / "timings.csv")},
+        "files": {"timings.csv": files.sha256_file(context.measured_dir / "timings.csv")},
     }
 
 
 def add_records(context: RunContext, timing: TimingRecord, run_dir: RunDir) -> None:
     """Copy the records of the training for MLflow."""
     run_dir.add_text("".join(f"{key}: {line}\n" for key, line in timing["summary_lines"].items()), "answers.txt")
-    run_dir.add_artifact(context.result / "train.json")
-    run_dir.add_artifact(context.measured / "timing.json")
+    run_dir.add_artifact(context.result_dir / "train.json")
+    run_dir.add_artifact(context.measured_dir / "timing.json")
 
 
 def totals(timing: TimingRecord) -> dict[str, float]:
@@ -273,8 +275,8 @@ def write_mlflow_record(context: RunContext, run_dir: RunDir) -> None:
     """After the training has ended: write mlflow.json, what MLflow got of it, and add the ids of the MLflow run to
     timing.json, for links to its page.
     """
-    files.write_json(context.measured / MLFLOW_RECORD, {"run": run_dir.about, "end": run_dir.end})
-    path = context.measured / "timing.json"
+    files.write_json(context.measured_dir / MLFLOW_RECORD, {"run": run_dir.about, "end": run_dir.end})
+    path = context.measured_dir / "timing.json"
     timing = schemas.read(path.read_bytes(), files.relative(path), TimingRecord)
     schemas.write(path, TimingRecord, {**timing, "mlflow": {"experiment": context.workload, **run_dir.ids}})
 
@@ -316,8 +318,8 @@ def add_training(context: RunContext, trained: Run, run_dir: RunDir) -> None:
         run["name"] += f", {', '.join(f'{name}={value}' for name, value in settings.items())}"
         if run.get("parent"):
             run["parent"] = {"run_key": group, "name": f"{run['parent']['name']}, evaluated again"}
-    run_dir.add_artifact(context.result / "history.csv")
-    run_dir.add_artifact(context.measured / "timings.csv")
+    run_dir.add_artifact(context.result_dir / "history.csv")
+    run_dir.add_artifact(context.measured_dir / "timings.csv")
     add_records(context, trained.timing, run_dir)
     files.write_json(run_dir.folder / "train.end.json", saved["end"])
     run_dir.write_info(**saved["run"])  # last: from now on it is published

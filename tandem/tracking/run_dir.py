@@ -1,9 +1,8 @@
 """The directory of a run in progress, `.tandem/runs/<run key>/`: what MLflow gets of a training and its evaluation.
 
-The stages write it. The publisher (publisher.py), a process of its own, publishes it and removes it when
-the stage has ended. It is outside every DVC output, because DVC deletes outputs before a stage runs. Writing it needs
-neither mlflow nor a server. Only at its end does a stage wait for the store, at most WAIT_SECONDS. Imports neither
-mlflow nor torch.
+The stages write it. The publisher (publisher.py), a process of its own, publishes it and removes it when the stage has
+ended. It is outside every DVC output, because DVC deletes outputs before a stage runs. Writing it needs neither mlflow
+nor a server. Only at its end does a stage wait for the store, at most WAIT_SECONDS. Imports neither mlflow nor torch.
 
     run.json                the MLflow run: experiment, name, parameters, tags, dataset, machine, parent, started_ms
     artifacts/history.csv   the losses of the epochs that a checkpoint contains (publisher.py says why only those)
@@ -30,7 +29,7 @@ from typing import Any
 
 from tandem import files
 from tandem.files import IN_MLFLOW, REAL_ROOT, ROOT, STATE, read_json, relative, write_json
-from tandem.runs.history import Record
+from tandem.runs.record import Record
 from tandem.tracking.store import shown, tracking_uri, update_artifact_locations
 
 RUNS = STATE / "runs"

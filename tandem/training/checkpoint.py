@@ -1,7 +1,8 @@
 """Checkpoints: the state of a training after an epoch. A killed training resumes from it with identical bits.
 
 The first checkpoint is written before the first epoch. It contains the key of the MLflow run and the settings of
-`evaluate`, which a resumed training keeps.
+`evaluate`, which a resumed training keeps. A checkpoint is a dict: `trainer` is what `Trainer.state` returns (None in
+the first one), `record` the fields of the `Record` of the epochs so far (tandem/runs/record.py).
 
 The checkpoint folder `.tandem/checkpoints/<workload>/` is outside every DVC output, because DVC deletes outputs before
 a stage runs. A training has at most the files below. The digest covers the inputs of the training except the seed:

@@ -81,12 +81,12 @@ class RunContext:
         return str(self.hardware["kind"])
 
     @property
-    def result(self) -> Path:
+    def result_dir(self) -> Path:
         """The folder of the training's deterministic files."""
         return self.output(self.stage, "result")
 
     @property
-    def measured(self) -> Path:
+    def measured_dir(self) -> Path:
         return self.output(self.stage, "measured")
 
     def output(self, stage: str, folder: str) -> Path:
@@ -232,7 +232,7 @@ def open_trainer(context: RunContext, state: dict[str, Any] | None, workers: Wor
         if context.settings.step != "eager":
             captured = "capturing nccl is untested" if device.is_accelerator else "gloo cannot be captured"
             reason = f"several workers take their steps eagerly ({captured})"
-            trainer.executor.use(replace(trainer.execution, eager_reason=reason))
+            trainer.executor.use(replace(trainer.execution, why_no_graph=reason))
     return trainer
 
 

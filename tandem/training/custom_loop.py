@@ -56,7 +56,7 @@ class LoopTrainer(Trainer):
         self, model: nn.Module, train: Split, val: Split, settings: Train, task: Task, seed: int, loop: Component
     ) -> None:
         super().__init__(model, train, val, replace(settings, step="eager"), task, seed)
-        self.executor.use(replace(self.execution, eager_reason=REASON))
+        self.executor.use(replace(self.execution, why_no_graph=REASON))
         self.no_steps = REASON
         self.sentences["loop"] = f"{loop.name} takes the steps, {WITHOUT}"
         first, *others = self.executor.advice

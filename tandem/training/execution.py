@@ -59,7 +59,7 @@ class Execution:
     device: Device
     precision: str = "fp32"  # in which forward and backward pass compute: fp32, tf32, bf16 or fp16
     step: str = "eager"  # or graph (captured as a CUDA graph and replayed), or compile (by torch.compile)
-    eager_reason: str = ""  # why steps are eager, for messages; empty if params.yaml asks for eager ones
+    why_no_graph: str = ""  # why steps are eager, for messages; empty if params.yaml asks for eager ones
     gave_up_graph: bool = False  # a capture failed or memory ran out: eager also after a resume
     grad_accum_steps: int = 1  # number of micro-batches of a batch
     data_location: str = "host"  # of all splits: device, or host (their files)
@@ -162,8 +162,8 @@ def choose_step(wanted: str, device: Device, model: nn.Module) -> tuple[str, str
 
 
 def graph_blocker(device: Device, model: nn.Module) -> str:
-    if device.no_graph:
-        return device.no_graph
+    if device.why_no_graph:
+        return device.why_no_graph
     if getattr(model, "checkpoint_activations", False):
         return RECOMPUTING
     rnns = [each for each in model.modules() if isinstance(each, nn.RNNBase)]
@@ -178,7 +178,7 @@ def without_graph(now: Execution, failed_capture: str = "") -> tuple[Execution, 
     if failed_capture:
         reason = f"the capture failed: {failed_capture}"
         sentence = "the step is taken eagerly instead of captured as a CUDA graph"
-    return replace(now, step="eager", eager_reason=reason, gave_up_graph=True), sentence
+    return replace(now, step="eager", why_no_graph=reason, gave_up_graph=True), sentence
 
 
 def cheaper(
@@ -204,7 +204,7 @@ def cheaper(
         return replace(now, grad_accum_steps=num_parts), sentence
     if work == "step" and can_recompute and not now.recomputes:
         if now.step == "graph":
-            now = replace(now, step="eager", eager_reason=RECOMPUTING)
+            now = replace(now, step="eager", why_no_graph=RECOMPUTING)
         return replace(now, recomputes=True), "activations are recomputed instead of stored"
     return None
 
@@ -226,5 +226,5 @@ def merged(stored: Execution, requested: Execution) -> Execution:
     if found.step != "graph":
         return found
     if stored.gave_up_graph:
-        return replace(found, step="eager", eager_reason=stored.eager_reason, gave_up_graph=True)
-    return replace(found, step="eager", eager_reason=RECOMPUTING) if found.recomputes else found
+        return replace(found, step="eager", why_no_graph=stored.why_no_graph, gave_up_graph=True)
+    return replace(found, step="eager", why_no_graph=RECOMPUTING) if found.recomputes else found

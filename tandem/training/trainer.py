@@ -1,8 +1,8 @@
 """The training loop. `Trainer.train_epoch` takes the optimizer steps of an epoch, then validates.
 
 Each of its steps is `take_step` (step.py): forward, loss, backward, clip, update. An `Execution` (execution.py) says
-how: device, precision, eager or as a CUDA graph. Losses stay on the device until the epoch ends. Below the loop is
-what a checkpoint contains, then the copies of a training that measurements use.
+how: device, precision, eager or as a CUDA graph. Losses stay on the device until the epoch ends. Below the loop are
+the copies of a training that measurements use, and what a checkpoint contains.
 """
 
 import copy
@@ -23,7 +23,7 @@ from tandem.models.kernels import ordered
 from tandem.params.schema import Train
 from tandem.tasks import Task, score_of
 from tandem.training import inference
-from tandem.training.batches import Batch, Split, sequential_indices
+from tandem.training.batches import Batch, Split, own_rows, sequential_indices, shares_of
 from tandem.training.execution import Execution, requested
 from tandem.training.executor import Executor, advice
 from tandem.training.graph_steps import GraphSteps
@@ -32,7 +32,7 @@ from tandem.training.random_draws import RandomDraws, draw_epoch, sha256_of, use
 from tandem.training.saved_network import PREDICTION_BATCH
 from tandem.training.step import Step, loss_of
 from tandem.training.threads import ThreadTuner
-from tandem.training.workers import ALONE, Workers, own_rows, shares_of
+from tandem.training.workers import ALONE, Workers
 
 SCORED = ("targets", "mask")  # a split's tensors that a score is computed from
 
@@ -219,7 +219,7 @@ class Trainer:
         if val_loss < self.best_loss:
             self.best_loss, self.best_weights = val_loss, weights
         scalars, why_none = self.gradient_norms()
-        no_graph = {"step: graph": reason} if (reason := self.no_graph_reason) else {}
+        no_graph = {"step: graph": reason} if (reason := self.why_no_graph) else {}
         self.missing_reasons = {**training.missing_reasons, **no_graph, **why_none}
         return Epoch(
             self.epochs_done,
@@ -274,10 +274,10 @@ class Trainer:
             raise RuntimeError(f"this training runs on {self.device.name()}, but tensors lie on {lie_on}")
 
     @property
-    def no_graph_reason(self) -> str:
+    def why_no_graph(self) -> str:
         """Why steps are not captured, although params.yaml or `auto` on this device asks for a graph; else empty."""
         is_wanted = self.device.is_accelerator or self.settings.step == "graph"
-        return self.execution.eager_reason if is_wanted else ""
+        return self.execution.why_no_graph if is_wanted else ""
 
     def synchronize_workers(self) -> None:
         """Give all workers the first worker's state.

@@ -18,7 +18,6 @@ import time
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -41,21 +40,6 @@ LOST_MESSAGES = re.compile(
     re.IGNORECASE,
 )
 COMPARED = ("seed", "parameters", "data", "code")  # torch's version too; the hardware may differ
-
-
-@dataclass(frozen=True)
-class Share:
-    """One worker's contiguous share of a micro-batch of all workers.
-
-    A batch goes through the model in `grad_accum_steps` micro-batches, and each worker takes a share of every one. If a
-    micro-batch has fewer sequences than there are workers (in the smaller last batch), a worker without a sequence
-    processes another worker's sequence with weight 0: every worker must take part in the sum of gradients.
-    """
-
-    first: int  # index of the share's first sequence in the micro-batch of all workers
-    num_processed: int  # number of sequences that this worker processes
-    num_counted: int  # number of those whose loss counts: 0 if the sequence is another worker's
-    global_size: int  # number of sequences in the micro-batch of all workers
 
 
 class Workers:
@@ -232,36 +216,3 @@ def workers_sentence(workers: Workers, kind: str, settings: Train, of_one_worker
             f"{settings.learning_rate:g} ({of_one_worker.scaling} of {of_one_worker.learning_rate:g})"
         )
     return f"{workers.count} workers{machines}, {each}: {batch}, {kind_of(kind).collectives} sums their gradients"
-
-
-def shares_of(num_sequences: int, num_parts: int, rank: int, num_workers: int) -> tuple[Share, ...]:
-    """The shares of worker `rank` in a batch of `num_sequences`, one per part.
-
-    If a part does not divide evenly, the first workers take one more sequence.
-    """
-    size = -(-num_sequences // num_parts)  # as in Batch.micro_batches
-    found = []
-    for start in range(0, num_sequences, size):
-        whole = min(size, num_sequences - start)
-        each, rest = divmod(whole, num_workers)
-        num_own = each + (rank < rest)
-        first = rank * each + min(rank, rest)
-        found.append(Share(min(first, whole - 1), max(num_own, 1), num_own, whole))
-    return tuple(found)
-
-
-def places_of(shares: tuple[Share, ...]) -> Tensor:
-    """Indices of the shares' sequences in the batch of all workers: (n,) int64."""
-    places, start = [], 0
-    for share in shares:
-        places.append(torch.arange(share.num_processed) + start + share.first)
-        start += share.global_size
-    return torch.cat(places)
-
-
-def own_rows(order: Tensor, batch_size: int, shares: tuple[Share, ...]) -> Tensor:
-    """The elements of `order` that belong to a worker with these `shares` of each batch, batch by batch.
-
-    order: (N,) int64, consecutive full batches of all workers.
-    """
-    return order.view(-1, batch_size)[:, places_of(shares)].flatten()

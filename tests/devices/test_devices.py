@@ -42,7 +42,7 @@ class Meter:
 class Kind(cpu.Kind):
     driver = Meter()
     unmeasured = "the other processor has no such memory"
-    no_graph = "the other processor captures nothing"
+    why_no_graph = "the other processor captures nothing"
 
     @classmethod
     def detect(cls) -> tuple[dict[str, Any] | None, str]:

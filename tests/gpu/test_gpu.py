@@ -52,7 +52,7 @@ MIB = 2**20
 def trained(settings: Train, folder: Path, data_location: str = "device") -> tuple[dict[str, Tensor], list[float]]:
     trainer = new_trainer("cuda", data_location, folder, settings)
     found = finish(trainer)
-    assert trainer.execution.eager_reason == ""
+    assert trainer.execution.why_no_graph == ""
     return found
 
 
@@ -139,7 +139,7 @@ def test_a_capture_that_fails_leaves_an_eager_training_with_the_same_dropout_and
     monkeypatch.setattr(classify.Task, "loss", refuses_capture)
     trainer = new_trainer("cuda", "device", tmp_path, CAPTURED)
     found = finish(trainer)
-    assert "capture" in trainer.execution.eager_reason
+    assert "capture" in trainer.execution.why_no_graph
     assert_close(found, expected)
     assert torch.nn.functional.dropout(torch.ones(1000, device="cuda"), 0.5).sum().item() > 0
     assert allocated_in_gpu() < large
@@ -168,7 +168,7 @@ def test_a_capture_that_fails_while_a_network_keeps_its_tensors_leaves_an_eager_
     trainer = new_trainer("cuda", "device", tmp_path, CAPTURED)
     finish(trainer)
     torch.cuda.empty_cache()
-    assert kept and trainer.execution.step == "eager" and trainer.no_graph_reason
+    assert kept and trainer.execution.step == "eager" and trainer.why_no_graph
 
 
 class Changing(nn.Module):
@@ -197,7 +197,7 @@ def test_a_step_that_a_replay_would_not_repeat_is_not_captured(draws: bool, reas
         split = new_trainer("cuda", "device", tmp_path, settings).train_split
         trainer = trainers.trainer_on(split, settings, model=Changing(draws))
         found.append(finish(trainer))
-    assert reason in trainer.no_graph_reason
+    assert reason in trainer.why_no_graph
     assert_same_bits(*found)
 
 
@@ -242,7 +242,7 @@ def test_a_capture_that_fails_under_an_allocator_without_a_snapshot_leaves_an_ea
     monkeypatch.setattr(classify.Task, "loss", lambda *found: loss(*found) + 0 * loss(*found).item())
     trainer = new_trainer("cuda", "device", tmp_path, CAPTURED)
     finish(trainer)
-    assert "capture" in trainer.execution.eager_reason
+    assert "capture" in trainer.execution.why_no_graph
 
 
 def test_freed_memory_of_the_host_is_given_back_too():
@@ -344,7 +344,7 @@ def test_a_graph_that_leaves_no_room_for_validation_is_let_go_before_anything_el
             trainer.executor.fallbacks[-1] == "the CUDA graph of the step is freed, and the next steps are eager"
             and len(trainer.executor.fallbacks) <= 2
         )
-        assert trainer.no_graph_reason == "memory ran out"
+        assert trainer.why_no_graph == "memory ran out"
     now = trainer.execution
     assert (now.grad_accum_steps, now.num_eval_parts, now.data_location) == (1, 1, "device")
 
@@ -418,4 +418,4 @@ def test_a_trial_of_a_precision_that_lacks_memory_leaves_the_training_its_graph(
     assert precision == "fp32" and "memory ran out while others were tried" in sentence
     trainer.executor.use(replace(trainer.execution, precision=precision))
     finish(trainer)
-    assert trainer.execution.step == "graph" and not trainer.executor.fallbacks and not trainer.no_graph_reason
+    assert trainer.execution.step == "graph" and not trainer.executor.fallbacks and not trainer.why_no_graph

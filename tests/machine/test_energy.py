@@ -6,7 +6,7 @@ import pytest
 
 from tandem.devices.names import kind_of
 from tandem.machine.measure import Meter, measure
-from tandem.runs.history import Record, summarize_energy
+from tandem.runs.record import Record, summarize_energy
 
 
 def record_of(joules: list[float | None], parts: list[float | str]) -> Record:

@@ -66,7 +66,7 @@ def uncaptured(trainer: Trainer, fails_at: int | None = None) -> Trainer:
     """The training as a GPU would do it, without its graphs."""
     for group in trainer.optimizer.param_groups:
         group["lr"] = torch.tensor(group["lr"])
-    trainer.executor.execution = replace(trainer.execution, step="graph", eager_reason="")
+    trainer.executor.execution = replace(trainer.execution, step="graph", why_no_graph="")
     trainer.executor.graphs = Uncaptured(fails_at)  # type: ignore[assignment]
     return trainer
 
@@ -122,7 +122,7 @@ def test_an_epoch_streamed_in_chunks_gives_the_bits_of_the_plain_loop(
 def test_where_a_capture_fails_the_plain_loop_takes_the_steps_that_are_left(fails_at: int):
     other = uncaptured(trainer_of("classify", "gru"), fails_at)
     assert_equal_bits(trainer_of("classify", "gru"), other)
-    assert other.execution.step == "eager" and other.execution.eager_reason == "the capture failed: planted"
+    assert other.execution.step == "eager" and other.execution.why_no_graph == "the capture failed: planted"
 
 
 def test_a_resumed_training_says_that_its_graph_was_let_go(monkeypatch: pytest.MonkeyPatch):
@@ -135,9 +135,9 @@ def test_a_resumed_training_says_that_its_graph_was_let_go(monkeypatch: pytest.M
             begun.executor.fall_back(*without_graph(begun.execution))
         resumed.restore(begun.state())
         expected = ("eager", "memory ran out") if let_go else ("graph", "")
-        assert (resumed.execution.step, resumed.execution.eager_reason) == expected
+        assert (resumed.execution.step, resumed.execution.why_no_graph) == expected
         resumed.train_epoch()
-        assert (resumed.execution.step, resumed.execution.eager_reason) == expected
+        assert (resumed.execution.step, resumed.execution.why_no_graph) == expected
 
 
 @pytest.mark.parametrize("has_captured", [True, False])
@@ -159,7 +159,7 @@ def test_where_memory_runs_out_beside_a_graph_it_is_said_why_steps_are_taken_eag
     given_up = "the step is taken eagerly instead of captured as a CUDA graph"
     assert other.executor.fallbacks == [let_go if has_captured else given_up]
     assert other.execution.step == "eager"
-    assert other.execution.eager_reason == ("memory ran out" if has_captured else f"the capture failed: {reason}")
+    assert other.execution.why_no_graph == ("memory ran out" if has_captured else f"the capture failed: {reason}")
 
 
 @pytest.mark.parametrize("num_steps", [1, 2, 3, 7, 30, 1000])

@@ -45,7 +45,7 @@ def test_less_memory_is_needed_step_by_step_until_nothing_is_left(work: str, exp
         now, sentence = found
         sentences.append(sentence)
     assert sentences == [FREED_GRAPH, STREAMED, *expected, *[RECOMPUTED] * (work == "step")]
-    assert (now.step, now.eager_reason, now.gave_up_graph) == ("eager", "memory ran out", True)
+    assert (now.step, now.why_no_graph, now.gave_up_graph) == ("eager", "memory ran out", True)
 
 
 def test_what_is_not_there_is_not_given_up():
@@ -54,7 +54,7 @@ def test_what_is_not_there_is_not_given_up():
     nothing = {"has_graph": False, "data_bytes": 0, "can_recompute": False}
     assert all(cheaper(now, work, 5, **nothing) is None for work in ("data", "step"))
     recomputing, _ = cheaper(now, "step", 5, **{**nothing, "can_recompute": True}) or (None, "")
-    assert changed(now, recomputing) == {"recomputes": True, "step": "eager", "eager_reason": RECOMPUTING}
+    assert changed(now, recomputing) == {"recomputes": True, "step": "eager", "why_no_graph": RECOMPUTING}
 
 
 # (what the checkpoint has, what the new process asks for, what of that changes)
@@ -69,19 +69,19 @@ RESUMES: list[tuple[dict[str, Any], dict[str, Any], dict[str, Any]]] = [
     ({"recomputes": True}, {}, {"recomputes": True}),
     ({"recomputes": True}, {"step": "compile"}, {"recomputes": True}),
     (
-        {"recomputes": True, "step": "eager", "eager_reason": RECOMPUTING},
+        {"recomputes": True, "step": "eager", "why_no_graph": RECOMPUTING},
         {"step": "graph"},
-        {"recomputes": True, "step": "eager", "eager_reason": RECOMPUTING},
+        {"recomputes": True, "step": "eager", "why_no_graph": RECOMPUTING},
     ),
     ({"num_eval_parts": 8}, {"num_eval_parts": 2}, {"num_eval_parts": 8}),
-    ({"step": "graph"}, {"step": "eager", "eager_reason": "no GPU"}, {}),
-    ({"step": "eager", "eager_reason": "no GPU"}, {"step": "graph"}, {}),
+    ({"step": "graph"}, {"step": "eager", "why_no_graph": "no GPU"}, {}),
+    ({"step": "eager", "why_no_graph": "no GPU"}, {"step": "graph"}, {}),
     (
-        {"step": "eager", "eager_reason": "memory ran out", "gave_up_graph": True},
+        {"step": "eager", "why_no_graph": "memory ran out", "gave_up_graph": True},
         {"step": "graph"},
-        {"step": "eager", "eager_reason": "memory ran out", "gave_up_graph": True},
+        {"step": "eager", "why_no_graph": "memory ran out", "gave_up_graph": True},
     ),
-    ({"eager_reason": "memory ran out", "gave_up_graph": True}, {"eager_reason": "no GPU"}, {}),
+    ({"why_no_graph": "memory ran out", "gave_up_graph": True}, {"why_no_graph": "no GPU"}, {}),
     ({"kernels": "torch", "deterministic": False}, {}, {}),
     ({"device": kind_of("cuda")(1)}, {}, {}),
 ]

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tandem.runs.history import overfitting_sentence
+from tandem.runs.record import overfitting_sentence
 
 
 def rows(*epochs: tuple[float, float, float]) -> list[dict[str, float]]:
