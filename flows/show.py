@@ -4,9 +4,9 @@ Each workload has a table with a row per device: score, seconds per epoch, sampl
 differ from the last commit. `dvc exp show` shows more, in a wider table.
 
 A row "here, outdated" is the result of earlier parameters, code or data; the line below its table says which changed,
-and has the command that updates it. Instead of a score, a row has "queued", "running", "failed" or "not trained" if
-there is no result, and "not compared" if `compare` did not run after its training: results/scores.json then has the
-score of another one.
+and has the command that updates it. Instead of a score, a row has "queued", "running", "failed", "not trained" or "not
+evaluated" if there is no result, and "not compared" if `compare` did not run after its training: results/scores.json
+then has the score of another one.
 
     tandem show
     tandem show sign --commits 5
@@ -42,7 +42,8 @@ TITLES = ("experiment", "device", "score", "s/epoch", "samples/s", "VRAM MiB", "
 WORKSPACE, HERE = "workspace", "here, now"  # the working tree, as DVC and as the table call it
 # States of an experiment in which its metrics are those of the commit that it started from.
 WITHOUT_RESULT, NOT_COMPARED = ("queued", "running", "failed"), "not compared"
-NOT_TRAINED = "not trained"  # a device of params.yaml without a result in the workspace, as in a clone
+# A device of params.yaml without a result in the workspace, as in a clone, or after a kill.
+NOT_TRAINED, NOT_EVALUATED = "not trained", "not evaluated"
 MACHINE = KINDS[DEVICES]
 RESULTS = "results/runs"
 # One process, because importing DVC takes most of the time. Each command prints one line. DVC gives no status while a
@@ -105,7 +106,8 @@ def table(workload: str, rows: Sequence[Mapping[str, Any]]) -> str:
         for row in rows
         if row["outdated"]
     ][:1]
-    advice += [f"not trained: `{row['update']}` trains it" for row in rows if row["state"] == NOT_TRAINED][:1]
+    advice += [f"{row['state']}: `{row['update']}` does it" for row in rows
+               if row["state"] in (NOT_TRAINED, NOT_EVALUATED)][:1]  # fmt: skip
     advice += [f"no times: another machine measured them; `{row['update']}` does it here" for row in rows
                if MACHINE in row["changed"]][:1]  # fmt: skip
     if any(row["state"] == NOT_COMPARED for row in rows):
@@ -161,11 +163,12 @@ def rows_of(
     scores, timings = (content(experiment, "metrics", path).get(workload, {}) for path in (SCORES, TIMINGS))
     recorded = recorded_timings(experiment).get(workload, {}) if scores else {}
     if is_here and scores:
-        here = {requested for requested in scores if (files.runs_dir(workload, requested) / "evaluate/result").exists()}
+        here = {requested for requested in scores if has_result(workload, requested, "evaluate")}
         for requested in own["devices"] or ():
             if requested not in here:
                 update = f"tandem repro {workload}"
-                yield {"experiment": name, "device": requested, **empty, "update": update, "state": NOT_TRAINED}
+                missing = NOT_EVALUATED if has_result(workload, requested, "train") else NOT_TRAINED
+                yield {"experiment": name, "device": requested, **empty, "update": update, "state": missing}
         scores = {requested: score for requested, score in scores.items() if requested in here & {*own["devices"]}}
     for requested, score in scores.items():
         times = timings.get(requested, {})
@@ -187,6 +190,10 @@ def rows_of(
             yield {**row, "score": score, **{key: measured.get(key) for key in TRACKED}, "state": None}
         else:
             yield {**row, "state": NOT_COMPARED}
+
+
+def has_result(workload: str, requested: str, stage: str) -> bool:
+    return (files.runs_dir(workload, requested) / stage / "result").exists()
 
 
 def differing(parameters: dict[str, Any], others: dict[str, Any]) -> dict[str, Any]:

@@ -109,6 +109,8 @@ def test_a_row_is_outdated_if_an_input_of_its_result_has_changed(project: Path):
     assert changed() == {"here, now": [], **others}
     dvc(project, "repro", "--single-item", "--force", "train@tiny-cpu")
     assert changed() == {"here, now": ["the training"], **others}
+    shutil.rmtree(project / "results/runs/tiny/cpu/evaluate")  # as after a kill of `evaluate`
+    assert shown_rows(project)["here, now"]["state"] == "not evaluated"
     shutil.rmtree(project / "results/runs")  # as in a clone, where git has the scores and the times of another machine
     row = shown_rows(project)["here, now"]
     assert (row["state"], row["score"], row["epoch_seconds"]) == ("not trained", None, None)
@@ -125,7 +127,7 @@ def test_a_device_that_was_added_is_not_trained_and_one_that_was_removed_has_no_
         None,
         "tandem repro tiny",
     )
-    assert "not trained: `tandem repro tiny` trains it" in show.table("tiny", rows)
+    assert "not trained: `tandem repro tiny` does it" in show.table("tiny", rows)
 
 
 def test_the_training_of_another_workload_makes_no_row_outdated(trained: Path, tmp_path: Path):
