@@ -332,6 +332,7 @@ def test_a_dry_run_lists_the_stages_whose_code_has_changed(trained: Path, tmp_pa
     assert done.returncode == 0 and "Running stage 'train@tiny-cpu'" in done.stdout
 
 
+@pytest.mark.long
 def test_status_names_another_machine_once_for_each_workload(trained: Path, tmp_path: Path):
     project = copy_of(trained, tmp_path / "project")
     other = {"MKL_CBWR": "AVX2"}  # belongs to the hardware, as the processor and torch's version do

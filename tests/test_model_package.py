@@ -56,6 +56,7 @@ def predicted_here(project: Path, out: Path) -> str:
     return out.read_text()
 
 
+@pytest.mark.long
 def test_two_versions_of_the_code_predict_in_one_process_without_this_project(trained: Path, tmp_path: Path):
     """A built-in network, then a network and a task of the workload's own."""
     pytest.importorskip("mlflow")

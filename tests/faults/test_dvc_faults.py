@@ -120,6 +120,7 @@ def test_a_file_that_dvc_was_killed_in(
     follow_the_advice(project, f"{name} ", saw)
 
 
+@pytest.mark.long
 @pytest.mark.case(25)
 def test_a_run_cache_entry_that_dvc_was_killed_in_or_before(trained: Path, tmp_path: Path) -> None:
     """a temporary file of DVC's run-cache, which DVC takes for an entry, ends within an output; an empty directory"""

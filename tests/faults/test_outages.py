@@ -185,6 +185,7 @@ def test_a_damaged_run_directory_is_named_and_does_not_stop_the_others(ready: Pa
     assert "up to date" in tandem(ready, "sync").stdout
 
 
+@pytest.mark.long
 @pytest.mark.case(35)
 def test_two_processes_that_publish_the_same_runs_publish_each_once(ready: Path, saw: Callable[[str], None]):
     """Six runs wait for their server; then sync, three times at once."""
@@ -377,6 +378,7 @@ def steps_of(project: Path) -> list[int]:
         return [step for (step,) in database.execute("select step from metrics where key = 'train/loss' order by step")]
 
 
+@pytest.mark.long
 @pytest.mark.case(35)
 def test_a_store_that_is_lost_in_the_middle_of_a_training_gets_all_of_it_again(
     prepared: Path, tmp_path: Path, saw: Callable[[str], None]

@@ -139,6 +139,7 @@ UNTIL_THEN = "until then, a training records no commit and cannot be verified"
 ADVICE = "from flows import doctor; print(doctor.room_advice(doctor.ROOT, doctor.damaged_files.cache_folder()))"
 
 
+@pytest.mark.long
 def test_the_way_to_make_room_keeps_experiments_and_caches_of_others(trained: Path, tmp_path: Path) -> None:
     project = without_publisher(copy_of(trained, tmp_path / "project"))
     commit(project)
@@ -196,6 +197,7 @@ def test_a_clone_of_another_user_is_named_with_gits_command(project: Path, tmp_p
         os.chown(project, 0, -1)
 
 
+@pytest.mark.long
 def test_a_user_id_without_a_name_and_a_limit_of_addresses_are_named(project: Path) -> None:
     nameless = ("unshare", "--user", "--map-user=2009", sys.executable, "-m")
     if subprocess.run([*nameless[:3], "true"], stderr=subprocess.DEVNULL).returncode:

@@ -366,6 +366,7 @@ def test_killing_what_serves_the_flows_ends_them(tmp_path: Path, victim: str, sa
         saw(output.strip().splitlines()[-1] if output.strip() else f"{victim} was killed: nothing runs any more")
 
 
+@pytest.mark.long
 @pytest.mark.case(45)
 def test_a_second_pipeline_waits_for_the_first_and_shows_what_dvc_did_not_run(
     project: Project, saw: Callable[[str], None]
@@ -516,7 +517,8 @@ def test_the_schedule_makes_runs(project: Project) -> None:
         wait_for(lambda own=own: project.api("POST", "/flow_runs/count", own), what="a run of each schedule")
 
 
-@pytest.mark.parametrize(("flow", "nights"), [("pipeline", 2), pytest.param("verify", 3, marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize(("flow", "nights"), [("pipeline", 2), ("verify", 3)])
 def test_of_the_missed_nights_only_the_last_one_runs(project: Project, flow: str, nights: int) -> None:
     """As when `make ui` starts again after a weekend: Prefect's runner takes every run that is late."""
     deployment = project.api("GET", f"/deployments/name/{flow}/{flow}")["id"]
@@ -629,6 +631,7 @@ def test_ui_takes_the_next_port_if_another_process_was_faster_and_runs_once(proj
     assert said[-1].startswith("Ctrl+C") and ui.returncode == 0, (said, rest)
 
 
+@pytest.mark.long
 def test_ui_names_the_cause_and_the_command_if_a_newer_prefect_wrote_the_database(project: Project) -> None:
     stop_ui(project)
     with closing(sqlite3.connect(project.root / ".tandem/prefect/prefect.db")) as database, database:

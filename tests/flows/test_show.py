@@ -226,6 +226,7 @@ def test_no_row_has_the_score_of_another_training(project: Path):
     assert set(metrics["results/timings.json"]["data"]["tiny"]["cpu"]) - {"busy"} == names  # not the list of digests
 
 
+@pytest.mark.long
 def test_a_score_has_the_parameters_that_made_it(project: Path):
     """Not those of params.yaml: a preset replaces them, and they are edited after the training."""
     (project / "params.yaml").write_text(TINY.replace("presets: {}", "presets: {small: {tiny: {train.epochs: 4}}}"))
@@ -268,6 +269,7 @@ def test_a_key_that_is_written_with_its_default_differs_in_nothing():
     assert changed_params(*rows) == " (train.epochs: 3 before, 4 now)"
 
 
+@pytest.mark.long
 def test_workloads_without_results_here_keep_those_of_the_commit(project: Path):
     """As `tandem new other FILE --run` in a new clone."""
     git(project, "checkout", "-q", ".")

@@ -249,7 +249,7 @@ class Pooled(nn.Module):
         ({"kernels": "torch"}, 9, "torch's GRU, torch's dropout"),
         ({"model": TRANSFORMER}, 9, "Tandem's attention"),
         ({"model": TRANSFORMER}, attention.MAX_STEPS + 1, "torch's attention"),
-        ({"model": TRANSFORMER, "step": "compile"}, 9, "torch's attention"),
+        pytest.param({"model": TRANSFORMER, "step": "compile"}, 9, "torch's attention", marks=pytest.mark.long),
         ({"model": TRANSFORMER, "kernels": "torch"}, 9, "torch's attention"),
         (CLOSED_FORM, 9, "torch's kernels"),
     ],

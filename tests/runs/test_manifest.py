@@ -96,6 +96,7 @@ def test_the_record_of_a_training_has_what_its_steps_took_and_how_its_threads_wa
     assert timing["timing"]["waiting_threads"] == statistics.median(epochs[1:])  # the first is a warm-up
 
 
+@pytest.mark.long
 def test_a_machine_whose_name_is_not_utf8_records_its_trainings(ready: Path) -> None:
     if subprocess.run(["unshare", "--uts", "true"], stderr=subprocess.DEVNULL).returncode:
         pytest.skip("this user, or this container, may not rename a machine")

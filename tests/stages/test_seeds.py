@@ -123,6 +123,7 @@ def test_killed_replicates_resume_from_their_checkpoints(project: Path, trained:
     assert all(weights(killed, seed) == weights(project, seed) for seed in SEEDS[1:])
 
 
+@pytest.mark.long
 def test_the_seeds_of_a_killed_process_are_trained_by_another_one(project: Path, trained: Path, tmp_path: Path) -> None:
     folder = copy_of(trained, tmp_path / "project", PARAMS)
     with start(folder, *REPLICATE, **held(tmp_path / "held", 2)) as process:
@@ -194,6 +195,7 @@ def test_mlflow_has_a_run_above_the_seeds_with_their_mean_and_range(project: Pat
     assert client.get_run(parent.info.run_id).info.run_name == "tiny@cpu, 3 seeds"
 
 
+@pytest.mark.long
 def test_runs_that_were_deleted_in_mlflow_come_back_below_one_parent(project: Path, tmp_path: Path) -> None:
     """The parent run and that of the first seed, which was trained before there were several."""
     import mlflow
@@ -217,6 +219,7 @@ def test_runs_that_were_deleted_in_mlflow_come_back_below_one_parent(project: Pa
     )
 
 
+@pytest.mark.long
 def test_seeds_that_are_evaluated_with_other_weights_have_a_parent_run_of_their_own(
     trained: Path, tmp_path: Path
 ) -> None:

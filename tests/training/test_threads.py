@@ -73,7 +73,10 @@ class Alternating(ThreadTuner):
 @pytest.mark.parametrize(
     ("task", "model", "precision"),
     [(task, model, "fp32") for task, model in COMBINATIONS if model not in FITTED]
-    + [("classify", "gru", "bf16"), ("classify", "transformer", "bf16"), ("detect", "conv_gru", "bf16")],
+    + [
+        pytest.param(task, model, "bf16", marks=pytest.mark.long)  # slower: torch's own kernels
+        for task, model in (("classify", "gru"), ("classify", "transformer"), ("detect", "conv_gru"))
+    ],
 )
 def test_a_training_has_the_bits_of_one_thread_with_any_numbers(task, model, precision):
     for num, steps in ((90, 45), (140, 8)):
