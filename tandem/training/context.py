@@ -26,7 +26,7 @@ from tandem import models
 from tandem.data.packed import read_prepared, read_prepared_array
 from tandem.devices.device import Device
 from tandem.devices.hardware import usable_cores
-from tandem.devices.memory import is_out_of_memory, shorten
+from tandem.devices.memory import free_cache, is_out_of_memory, shorten
 from tandem.devices.names import is_accelerator, kind_of, split_device
 from tandem.files import hardware_file, packed_dir, packed_file, prepared_dir, read_json, seed_dir
 from tandem.models import Shape
@@ -134,6 +134,7 @@ class RunContext:
         """`device` or `host`. Raises ValueError if params.yaml requires `device` and the data does not fit."""
         if self.is_replicate and not device.is_accelerator:
             return "host"  # the memory-mapped file, which the processes of all seeds share
+        free_cache(device)  # a driver does not count it as free, and the seed before may have trained in this process
         needed_bytes = sum(self.plan["bytes"].values())
         wanted, name = self.plan["data_location"], self.hardware["name"]
         return choose_data_location(wanted, needed_bytes, device.memory_bytes()[0], name)
