@@ -72,7 +72,8 @@ class Contender:
 
 def contenders(case: Case, device: str) -> tuple[dict[str, Contender], str]:
     """The contenders for this device, and a description of what `precision: auto` chooses there."""
-    best, message = choose_precision(open_trainer(case, Contender(tandem, is_tandem=True), device), device)
+    usual = Contender(tandem, step=case.settings.step, is_tandem=True)
+    best, message = choose_precision(open_trainer(case, usual, device), device)
     installed, is_cuda = [name for name in PEERS if importlib.util.find_spec(name)], is_accelerator(device)
     found = {"plain": Contender(plain), "plain tuned": Contender(plain_tuned)}
     found["plain, 2 workers"] = Contender(plain, options={"num_workers": 2})

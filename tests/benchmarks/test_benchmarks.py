@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from benchmarks import folklore
+from benchmarks import contenders, folklore
 from benchmarks.contenders import (
     TUNED,
     Case,
@@ -102,6 +102,15 @@ def test_every_contender_takes_the_same_first_step(
     expected, found = first_step(case, REFERENCE), first_step(case, PEERS[name])
     assert expected.norm().item() == pytest.approx(0.01, rel=1e-3)
     assert (found - expected).norm() < 1e-4 * expected.norm()
+
+
+def test_auto_chooses_the_precision_with_the_steps_of_a_training(monkeypatch: pytest.MonkeyPatch):
+    """On a GPU these are captured: another precision is faster, or not, than with eager ones."""
+    steps = []
+    monkeypatch.setattr(contenders, "open_trainer", lambda case, contender, device: steps.append(contender.step))
+    monkeypatch.setattr(contenders, "choose_precision", lambda trainer, device: ("fp32", "planted"))
+    contenders.contenders(CASES[0], "cpu")
+    assert steps == [CASES[0].settings.step] == ["auto"]
 
 
 def test_a_contender_that_cannot_run_is_absent_with_its_reason():
