@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from benchmarks import contenders, folklore
+from benchmarks import contenders, costs, folklore
 from benchmarks.contenders import (
     TUNED,
     Case,
@@ -25,11 +25,14 @@ from benchmarks.contenders import (
     open_trainer,
     plain,
     plain_tuned,
+    random_training,
     tandem,
 )  # fmt: skip
 from benchmarks.networks import Usual
 from benchmarks.throughput import SIZES, measure_rounds
+from tandem.training.context import make_trial
 from tandem.training.execution import CPU
+from tandem.training.threads import ThreadTuner
 
 CASES = [case for case in SIZES["guides"]() if case.name != "sign, batch 32"]
 NAMES = [case.workload for case in CASES]
@@ -111,6 +114,17 @@ def test_auto_chooses_the_precision_with_the_steps_of_a_training(monkeypatch: py
     monkeypatch.setattr(contenders, "choose_precision", lambda trainer, device: ("fp32", "planted"))
     contenders.contenders(CASES[0], "cpu")
     assert steps == [CASES[0].settings.step] == ["auto"]
+
+
+def test_a_changed_training_has_what_auto_chose_for_the_one_that_it_is_compared_with():
+    settings = replace(CASES[0].settings, precision="auto", threads="auto", step="eager")
+    trainer = make_trial(*random_training(CASES[0].data), settings, CPU)
+    trainer.executor.use(replace(trainer.execution, precision="bf16"))
+    trainer.threads = ThreadTuner([1, 2], 2)
+    larger = costs.changed(trainer, {"batch_size": 32})
+    assert (larger.execution.precision, larger.threads.numbers, larger.threads.number) == ("bf16", [1, 2], 2)
+    assert larger.settings.batch_size == 32 != trainer.settings.batch_size
+    assert costs.changed(trainer, {"precision": "fp32"}).execution.precision == "fp32"
 
 
 def test_a_contender_that_cannot_run_is_absent_with_its_reason():
