@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from benchmarks import contenders, costs, folklore
+from benchmarks import contenders, costs, folklore, workers
 from benchmarks.contenders import (
     TUNED,
     Case,
@@ -30,9 +30,12 @@ from benchmarks.contenders import (
 )  # fmt: skip
 from benchmarks.networks import Usual
 from benchmarks.throughput import SIZES, measure_rounds
+from tandem.devices.graphs import NUM_WARMUPS
+from tandem.training import context
 from tandem.training.context import make_trial
 from tandem.training.execution import CPU
 from tandem.training.threads import ThreadTuner
+from tandem.training.workers import ALONE
 
 CASES = [case for case in SIZES["guides"]() if case.name != "sign, batch 32"]
 NAMES = [case.workload for case in CASES]
@@ -125,6 +128,19 @@ def test_a_changed_training_has_what_auto_chose_for_the_one_that_it_is_compared_
     assert (larger.execution.precision, larger.threads.numbers, larger.threads.number) == ("bf16", [1, 2], 2)
     assert larger.settings.batch_size == 32 != trainer.settings.batch_size
     assert costs.changed(trainer, {"precision": "fp32"}).execution.precision == "fp32"
+
+
+@pytest.mark.gpu
+def test_the_worker_that_several_are_compared_with_takes_captured_steps(monkeypatch: pytest.MonkeyPatch):
+    """A training on one GPU captures them."""
+    case, trials = CASES[0], []
+    monkeypatch.setattr(context, "read_training", lambda workload: random_training(case.data))
+    monkeypatch.setattr(context, "make_trial", lambda *about: trials.append(make_trial(*about)) or trials[-1])
+    monkeypatch.setattr(torch.distributed, "new_group", lambda ranks: None)
+    _, [entry] = workers.open_entries(Namespace(workload="sign", device="cuda", workers=[1], batches=[16]), ALONE)
+    for _ in range(NUM_WARMUPS + 1):
+        entry.step()
+    assert len(trials[0].step.graphs.captured) == 1
 
 
 def test_a_contender_that_cannot_run_is_absent_with_its_reason():
