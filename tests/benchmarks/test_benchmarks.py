@@ -151,6 +151,13 @@ def test_a_contender_that_cannot_run_is_absent_with_its_reason():
     assert "CUDA graphs need a CUDA device" in rounds.missing_reasons["graph"]
 
 
+def test_a_claim_after_that_of_determinism_is_measured_without_filled_memory(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(torch.utils.deterministic, "fill_uninitialized_memory", False)
+    monkeypatch.setattr(folklore, "DATA", {})
+    assert list(folklore.deterministic(CPU, 0.0)) == [folklore.HEADER]
+    assert not torch.utils.deterministic.fill_uninitialized_memory and not torch.backends.cudnn.benchmark
+
+
 def test_the_marks_that_torch_puts_around_an_optimizer_are_no_kernels(monkeypatch: pytest.MonkeyPatch):
     """They appear on the GPU's timeline too, as long as the kernels between them."""
     events = [("aten::mm", "CPU", False), ("gemm", "CUDA", False), ("Optimizer.step#AdamW.step", "CUDA", True)]
