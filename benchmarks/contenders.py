@@ -36,6 +36,7 @@ from tandem.training.execution import CPU, autocast, open_device
 from tandem.training.trainer import Trainer
 
 PEERS = ("lightning", "accelerate")
+WAIT_SECONDS = 0.1
 TUNED, STREAMED = {"tuned": True}, {"is_streamed": True}
 
 
@@ -156,17 +157,24 @@ class Over(BaseException):
 
 class StepTimer:
     """Called after every step. Between two rounds it waits for the next one; it counts the steps and seconds of each
-    round."""
+    round. It waits for the device every WAIT_SECONDS: steps on a GPU return before they are done, so the host's clock
+    alone would queue hundreds of them, and a round would take minutes.
+    """
 
     def __init__(self, pipe: Connection, device: Device) -> None:
         self.pipe, self.device = pipe, device
-        self.count, self.start, self.end = 0, time.perf_counter(), 0.0
+        self.count, self.next_wait, self.start, self.end = 0, 1, time.perf_counter(), 0.0
 
     def __call__(self) -> None:
         self.count += 1
-        if time.perf_counter() < self.end:
+        if self.count < self.next_wait:
             return
         self.device.synchronize()
+        now = time.perf_counter()
+        if now < self.end:
+            seconds = min(WAIT_SECONDS, self.end - now)
+            self.next_wait += max(1, int(self.count * seconds / (now - self.start)))
+            return
         try:
             self.pipe.send((self.count, time.perf_counter() - self.start))
             seconds, threads = self.pipe.recv()
@@ -174,7 +182,7 @@ class StepTimer:
             raise Over from None
         if threads != torch.get_num_threads():
             torch.set_num_threads(threads)
-        self.count, self.start = 0, time.perf_counter()
+        self.count, self.next_wait, self.start = 0, 1, time.perf_counter()
         self.end = self.start + seconds
 
 

@@ -17,6 +17,7 @@ from benchmarks.contenders import (
     Case,
     Contender,
     Over,
+    StepTimer,
     accelerate,
     floor,
     graph_floor,
@@ -30,6 +31,7 @@ from benchmarks.contenders import (
 )  # fmt: skip
 from benchmarks.networks import Usual
 from benchmarks.throughput import SIZES, measure_rounds
+from tandem.devices.device import Device
 from tandem.devices.graphs import NUM_WARMUPS
 from tandem.training import context
 from tandem.training.context import make_trial
@@ -149,6 +151,32 @@ def test_a_contender_that_cannot_run_is_absent_with_its_reason():
     rounds = measure_rounds(entered, Namespace(rounds=2, seconds=0.05, device="cpu", thread_counts=[1]))
     assert len(rounds.rates["plain"]) == 2 and not rounds.rates["graph"]
     assert "CUDA graphs need a CUDA device" in rounds.missing_reasons["graph"]
+
+
+def test_a_round_queues_no_more_steps_on_a_gpu_than_it_has_time_for(monkeypatch: pytest.MonkeyPatch):
+    """A step takes the device a second, and the host no time."""
+    now, sent, asked = [0.0], [], iter([(3.0, torch.get_num_threads())] * 2)
+
+    class Gpu(Device):
+        num_queued = 0
+
+        def synchronize(self) -> None:
+            now[0] += self.num_queued
+            self.num_queued = 0
+
+    def recv() -> tuple[float, int]:
+        try:
+            return next(asked)
+        except StopIteration:
+            raise EOFError from None
+
+    monkeypatch.setattr(contenders, "time", SimpleNamespace(perf_counter=lambda: now[0]))
+    timer = StepTimer(SimpleNamespace(send=sent.append, recv=recv), Gpu())
+    with pytest.raises(Over):
+        for _ in range(1000):
+            timer.device.num_queued += 1
+            timer()
+    assert sent == [(1, 1.0), (3, 3.0), (3, 3.0)]
 
 
 def test_a_claim_after_that_of_determinism_is_measured_without_filled_memory(monkeypatch: pytest.MonkeyPatch):
