@@ -36,6 +36,7 @@ from tandem.training.execution import CPU, autocast, open_device
 from tandem.training.trainer import Trainer
 
 PEERS = ("lightning", "accelerate")
+WAIT_SECONDS = 0.1
 TUNED, STREAMED = {"tuned": True}, {"is_streamed": True}
 
 
@@ -72,7 +73,8 @@ class Contender:
 
 def contenders(case: Case, device: str) -> tuple[dict[str, Contender], str]:
     """The contenders for this device, and a description of what `precision: auto` chooses there."""
-    best, message = choose_precision(open_trainer(case, Contender(tandem, is_tandem=True), device), device)
+    usual = Contender(tandem, step=case.settings.step, is_tandem=True)
+    best, message = choose_precision(open_trainer(case, usual, device), device)
     installed, is_cuda = [name for name in PEERS if importlib.util.find_spec(name)], is_accelerator(device)
     found = {"plain": Contender(plain), "plain tuned": Contender(plain_tuned)}
     found["plain, 2 workers"] = Contender(plain, options={"num_workers": 2})
@@ -155,17 +157,24 @@ class Over(BaseException):
 
 class StepTimer:
     """Called after every step. Between two rounds it waits for the next one; it counts the steps and seconds of each
-    round."""
+    round. It waits for the device every WAIT_SECONDS: steps on a GPU return before they are done, so the host's clock
+    alone would queue hundreds of them, and a round would take minutes.
+    """
 
     def __init__(self, pipe: Connection, device: Device) -> None:
         self.pipe, self.device = pipe, device
-        self.count, self.start, self.end = 0, time.perf_counter(), 0.0
+        self.count, self.next_wait, self.start, self.end = 0, 1, time.perf_counter(), 0.0
 
     def __call__(self) -> None:
         self.count += 1
-        if time.perf_counter() < self.end:
+        if self.count < self.next_wait:
             return
         self.device.synchronize()
+        now = time.perf_counter()
+        if now < self.end:
+            seconds = min(WAIT_SECONDS, self.end - now)
+            self.next_wait += max(1, int(self.count * seconds / (now - self.start)))
+            return
         try:
             self.pipe.send((self.count, time.perf_counter() - self.start))
             seconds, threads = self.pipe.recv()
@@ -173,7 +182,7 @@ class StepTimer:
             raise Over from None
         if threads != torch.get_num_threads():
             torch.set_num_threads(threads)
-        self.count, self.start = 0, time.perf_counter()
+        self.count, self.next_wait, self.start = 0, 1, time.perf_counter()
         self.end = self.start + seconds
 
 

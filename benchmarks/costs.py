@@ -153,16 +153,20 @@ def probed(trainer: Any) -> Any:
 
 
 def changed(trainer: Any, changes: Mapping[str, Any]) -> Any:
-    """Another training with changed settings. It shares only the data with the probed one."""
+    """Another training with changed settings and what `auto` chose. It shares only the data with the probed one."""
     import torch
 
+    from tandem.training.threads import ThreadTuner
     from tandem.training.trainer import Trainer
 
     model = copy.deepcopy(trainer.model)
     for part in model.modules():
         if isinstance(part, torch.nn.RNNBase):
             part.flatten_parameters()  # the copied weights are not contiguous: cuDNN would gather them in every step
-    return Trainer(model, trainer.train_split, trainer.val_split, replace(trainer.settings, **changes), trainer.task)
+    settings = replace(trainer.settings, **{"precision": trainer.execution.precision, **changes})
+    other = Trainer(model, trainer.train_split, trainer.val_split, settings, trainer.task)
+    other.threads = ThreadTuner(trainer.threads.numbers, trainer.threads.number)
+    return other
 
 
 def gains(fits: dict[str, Any], rounds: int, seconds: float) -> dict[str, list[float]]:

@@ -6,7 +6,8 @@ waits for the all-reduce of the gradients.
 
 All workers live at the same time, and the worker counts alternate every fraction of a second, so a slowdown of the
 machine affects all of them. On the CPU one worker uses its faster number of threads, one or all cores, and several
-share the cores. The waiting time is the difference to the same step without all-reduce (`no_sync`).
+share the cores. On a GPU the steps of one worker are captured, like those of its training. The waiting time is the
+difference to the same step without all-reduce (`no_sync`).
 
     python -m benchmarks.workers sign
     python -m benchmarks.workers pen --workers 1 2 --batches 128 1024 --rounds 9
@@ -27,7 +28,6 @@ from tandem import files
 from tandem.command import count
 from tandem.devices.hardware import detect_hardware, usable_cores
 from tandem.devices.names import KINDS, is_accelerator, started_by_launcher
-from tandem.training.step import take_step
 
 if TYPE_CHECKING:
     from tandem.training.trainer import Trainer
@@ -136,6 +136,7 @@ def work(options: Namespace) -> None:
     import torch
     import torch.distributed as dist
 
+    from tandem.devices.graphs import NUM_WARMUPS
     from tandem.machine.measure import Clock
     from tandem.training.workers import process_group
 
@@ -159,7 +160,7 @@ def work(options: Namespace) -> None:
         device, entries = open_entries(options, workers)
         seconds = np.zeros((options.rounds, len(entries), 2))  # of a step, and of one without all-reduce
         for entry in entries:
-            turn(entry, entry.step, 3)  # warm-up: libraries choose their kernels
+            turn(entry, entry.step, NUM_WARMUPS + 1)  # libraries choose their kernels, and the step is captured
             entry.num_steps = max(1, round(options.seconds / turn(entry, entry.step, 2)))
         for of_round in seconds:
             for found, entry in zip(of_round, entries, strict=True):
@@ -182,12 +183,12 @@ def open_entries(options: Namespace, workers: Any) -> tuple[Any, list[Entry]]:
 
     asked, cores = load_workload(options.workload).train, int(usable_cores())
     precision = "fp32" if asked.precision == "auto" else asked.precision
-    settings = replace(asked, threads=1, step="eager", precision=precision)
+    settings = replace(asked, threads=1, precision=precision)
     device = open_device(detect_hardware(options.device), 1, settings.deterministic, precision, workers.local_rank)
     data = read_training(options.workload)
     trainers: dict[int, Trainer] = {}
     for number in options.workers:
-        trainer = make_trial(*data, settings, device)
+        trainer = make_trial(*data, settings if number == 1 else replace(settings, step="eager"), device)
         group = dist.new_group(list(range(number)))
         if 1 < number and workers.rank < number:
             trainer.step.workers = Workers(workers.rank, number, workers.local_rank, workers.local_count)
@@ -221,14 +222,11 @@ def steps_on(trainer: "Trainer", size: int, rank: int, number: int) -> tuple[Cal
     if uses_teacher_forcing(trainer.settings.model):
         batch = replace(batch, teacher_targets=batch.targets)
 
-    def whole() -> None:
-        take_step(step, batch)
-
     def alone() -> None:
         with gradient_sync(step.forward, enabled=False):
-            take_step(step, batch)
+            step(batch)
 
-    return whole, alone
+    return step.repeated(batch), alone
 
 
 # The report.

@@ -133,7 +133,7 @@ class Split:
 
     def streamed(self, order: torch.Tensor, batch_size: int) -> Iterator[Batch]:
         """Yield batches that are copied from the host, always one batch ahead."""
-        buffers = [self.buffers(batch_size) for _ in range(2)]
+        buffers = [self.buffers(min(batch_size, len(order))) for _ in range(2)]
 
         def gather(rows: torch.Tensor, number: int) -> list[torch.Tensor]:
             return [*self.tensors_at(rows, buffers[number]), rows.pin_memory()]

@@ -26,7 +26,7 @@ from tandem import models
 from tandem.data.packed import read_prepared, read_prepared_array
 from tandem.devices.device import Device
 from tandem.devices.hardware import usable_cores
-from tandem.devices.memory import is_out_of_memory, shorten
+from tandem.devices.memory import free_cache, is_out_of_memory, shorten
 from tandem.devices.names import is_accelerator, kind_of, split_device
 from tandem.files import hardware_file, packed_dir, packed_file, prepared_dir, read_json, seed_dir
 from tandem.models import Shape
@@ -134,6 +134,7 @@ class RunContext:
         """`device` or `host`. Raises ValueError if params.yaml requires `device` and the data does not fit."""
         if self.is_replicate and not device.is_accelerator:
             return "host"  # the memory-mapped file, which the processes of all seeds share
+        free_cache(device)  # a driver does not count it as free, and the seed before may have trained in this process
         needed_bytes = sum(self.plan["bytes"].values())
         wanted, name = self.plan["data_location"], self.hardware["name"]
         return choose_data_location(wanted, needed_bytes, device.memory_bytes()[0], name)
@@ -204,6 +205,7 @@ def open_trainer(context: RunContext, state: dict[str, Any] | None, workers: Wor
     still call `Trainer.use_workers`.
     """
     settings = context.settings
+    num_parts = int(os.environ.get(MIN_GRAD_ACCUM_STEPS, "1"))  # more than 1: a worker has run out of memory
     if state and state["threads"]:
         settings = replace(settings, threads=state["threads"])
     if workers.count > 1:
@@ -211,7 +213,8 @@ def open_trainer(context: RunContext, state: dict[str, Any] | None, workers: Wor
     device = context.open_device(settings.threads, settings.precision, workers.local_rank)
     with translate_oom(Executor(Execution(device), advice=advice(device, settings.precision))):
         kept_location = state["executor"]["execution"]["data_location"] if state else None
-        data_location = "host" if kept_location == "host" else context.data_location(device)
+        is_streamed = kept_location == "host" or num_parts > 1
+        data_location = "host" if is_streamed else context.data_location(device)
         train, val = (context.open_split(name, device) for name in ("train", "val"))
         loop = find("loop", settings.loop, context.workload) if settings.loop else None
         trainer = make_trainer(train, val, settings, context.shape, context.task, context.seed, loop)
@@ -225,9 +228,9 @@ def open_trainer(context: RunContext, state: dict[str, Any] | None, workers: Wor
         if data_location == "device":
             trainer.executor.make_resident()  # copies both splits to the device
     if workers.count > 1:
-        num_parts = int(os.environ.get(MIN_GRAD_ACCUM_STEPS, "1"))  # more than 1: a worker has run out of memory
         if trainer.execution.grad_accum_steps < num_parts:
-            sentence = f"a batch of {settings.batch_size} is trained on in {num_parts} parts by all workers"
+            parts = f"in {num_parts} parts by all workers, with streamed data"
+            sentence = f"a batch of {settings.batch_size} is trained on {parts}"
             trainer.executor.fall_back(replace(trainer.execution, grad_accum_steps=num_parts), sentence)
         if context.settings.step != "eager":
             captured = "capturing nccl is untested" if device.is_accelerator else "gloo cannot be captured"

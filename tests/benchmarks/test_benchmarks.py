@@ -11,12 +11,13 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from benchmarks import folklore
+from benchmarks import contenders, costs, folklore, workers
 from benchmarks.contenders import (
     TUNED,
     Case,
     Contender,
     Over,
+    StepTimer,
     accelerate,
     floor,
     graph_floor,
@@ -25,11 +26,18 @@ from benchmarks.contenders import (
     open_trainer,
     plain,
     plain_tuned,
+    random_training,
     tandem,
 )  # fmt: skip
 from benchmarks.networks import Usual
 from benchmarks.throughput import SIZES, measure_rounds
+from tandem.devices.device import Device
+from tandem.devices.graphs import NUM_WARMUPS
+from tandem.training import context
+from tandem.training.context import make_trial
 from tandem.training.execution import CPU
+from tandem.training.threads import ThreadTuner
+from tandem.training.workers import ALONE
 
 CASES = [case for case in SIZES["guides"]() if case.name != "sign, batch 32"]
 NAMES = [case.workload for case in CASES]
@@ -104,12 +112,78 @@ def test_every_contender_takes_the_same_first_step(
     assert (found - expected).norm() < 1e-4 * expected.norm()
 
 
+def test_auto_chooses_the_precision_with_the_steps_of_a_training(monkeypatch: pytest.MonkeyPatch):
+    """On a GPU these are captured: another precision is faster, or not, than with eager ones."""
+    steps = []
+    monkeypatch.setattr(contenders, "open_trainer", lambda case, contender, device: steps.append(contender.step))
+    monkeypatch.setattr(contenders, "choose_precision", lambda trainer, device: ("fp32", "planted"))
+    contenders.contenders(CASES[0], "cpu")
+    assert steps == [CASES[0].settings.step] == ["auto"]
+
+
+def test_a_changed_training_has_what_auto_chose_for_the_one_that_it_is_compared_with():
+    settings = replace(CASES[0].settings, precision="auto", threads="auto", step="eager")
+    trainer = make_trial(*random_training(CASES[0].data), settings, CPU)
+    trainer.executor.use(replace(trainer.execution, precision="bf16"))
+    trainer.threads = ThreadTuner([1, 2], 2)
+    larger = costs.changed(trainer, {"batch_size": 32})
+    assert (larger.execution.precision, larger.threads.numbers, larger.threads.number) == ("bf16", [1, 2], 2)
+    assert larger.settings.batch_size == 32 != trainer.settings.batch_size
+    assert costs.changed(trainer, {"precision": "fp32"}).execution.precision == "fp32"
+
+
+@pytest.mark.gpu
+def test_the_worker_that_several_are_compared_with_takes_captured_steps(monkeypatch: pytest.MonkeyPatch):
+    """A training on one GPU captures them."""
+    case, trials = CASES[0], []
+    monkeypatch.setattr(context, "read_training", lambda workload: random_training(case.data))
+    monkeypatch.setattr(context, "make_trial", lambda *about: trials.append(make_trial(*about)) or trials[-1])
+    monkeypatch.setattr(torch.distributed, "new_group", lambda ranks: None)
+    _, [entry] = workers.open_entries(Namespace(workload="sign", device="cuda", workers=[1], batches=[16]), ALONE)
+    for _ in range(NUM_WARMUPS + 1):
+        entry.step()
+    assert len(trials[0].step.graphs.captured) == 1
+
+
 def test_a_contender_that_cannot_run_is_absent_with_its_reason():
     case = CASES[NAMES.index("price")]
     entered = {"plain": (case, REFERENCE), "graph": (case, Contender(graph_floor, step="graph", is_tandem=True))}
     rounds = measure_rounds(entered, Namespace(rounds=2, seconds=0.05, device="cpu", thread_counts=[1]))
     assert len(rounds.rates["plain"]) == 2 and not rounds.rates["graph"]
     assert "CUDA graphs need a CUDA device" in rounds.missing_reasons["graph"]
+
+
+def test_a_round_queues_no_more_steps_on_a_gpu_than_it_has_time_for(monkeypatch: pytest.MonkeyPatch):
+    """A step takes the device a second, and the host no time."""
+    now, sent, asked = [0.0], [], iter([(3.0, torch.get_num_threads())] * 2)
+
+    class Gpu(Device):
+        num_queued = 0
+
+        def synchronize(self) -> None:
+            now[0] += self.num_queued
+            self.num_queued = 0
+
+    def recv() -> tuple[float, int]:
+        try:
+            return next(asked)
+        except StopIteration:
+            raise EOFError from None
+
+    monkeypatch.setattr(contenders, "time", SimpleNamespace(perf_counter=lambda: now[0]))
+    timer = StepTimer(SimpleNamespace(send=sent.append, recv=recv), Gpu())
+    with pytest.raises(Over):
+        for _ in range(1000):
+            timer.device.num_queued += 1
+            timer()
+    assert sent == [(1, 1.0), (3, 3.0), (3, 3.0)]
+
+
+def test_a_claim_after_that_of_determinism_is_measured_without_filled_memory(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(torch.utils.deterministic, "fill_uninitialized_memory", False)
+    monkeypatch.setattr(folklore, "DATA", {})
+    assert list(folklore.deterministic(CPU, 0.0)) == [folklore.HEADER]
+    assert not torch.utils.deterministic.fill_uninitialized_memory and not torch.backends.cudnn.benchmark
 
 
 def test_the_marks_that_torch_puts_around_an_optimizer_are_no_kernels(monkeypatch: pytest.MonkeyPatch):

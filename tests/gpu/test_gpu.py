@@ -23,8 +23,9 @@ from tandem.devices.names import kind_of
 from tandem.params.schema import Train
 from tandem.tasks import classify
 from tandem.training import auto
-from tandem.training.batches import Split
+from tandem.training.batches import Split, load_split, sequential_indices
 from tandem.training.checkpoint import Checkpoint
+from tandem.training.saved_network import PREDICTION_BATCH
 from tandem.training.trainer import Trainer
 from tests import trainers
 from tests.limits import allocated_in_gpu, leave_in_gpu
@@ -257,6 +258,19 @@ def test_freed_memory_of_the_host_is_given_back_too():
     assert torch.cuda.host_memory_stats()["allocated_bytes.current"] >= before + 64 * MIB
     device.free_cache()
     assert torch.cuda.host_memory_stats()["allocated_bytes.current"] <= before
+
+
+def test_streaming_pins_no_more_of_the_host_than_its_sequences_need(tmp_path: Path):
+    """Batches of a validation may be larger than the split."""
+    device = kind_of("cuda")(0)
+    save_file(tensors(num_sequences=4, num_steps=9000), tmp_path / "split.safetensors")
+    split = load_split(tmp_path / "split.safetensors", device)
+    device.free_cache()
+    torch.cuda.reset_peak_host_memory_stats()
+    before = torch.cuda.host_memory_stats()["allocated_bytes.current"]
+    assert [len(batch) for batch in split.batches(sequential_indices(split), PREDICTION_BATCH)] == [4]
+    # Two buffers for each tensor, whose sizes torch rounds up to a power of 2.
+    assert torch.cuda.host_memory_stats()["allocated_bytes.peak"] < before + 4 * split.num_bytes_in_file + MIB
 
 
 def test_the_score_takes_nothing_of_the_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

@@ -4,6 +4,7 @@ test_gpu.py.
 
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -15,7 +16,7 @@ from tandem.machine import rates
 from tandem.runs.quantities import timing_row
 from tandem.training.batches import Split, sequential_indices
 from tandem.training.checkpoint import Checkpoint
-from tandem.training.context import choose_data_location
+from tandem.training.context import RunContext, choose_data_location
 from tandem.training.execution import open_device
 from tests.trainers import SETTINGS, finish, identity, new_trainer, tensors
 
@@ -142,3 +143,18 @@ def test_data_location_is_decided_by_the_bytes():
     assert choose_data_location("host", 1, 100, "GPU") == "host"
     with pytest.raises(ValueError, match="needs 3,000 MiB and GPU accepts at most 600 MiB"):
         choose_data_location("device", 3000 * 2**20, 1000 * 2**20, "GPU")
+
+
+def test_memory_that_torch_caches_of_the_seed_before_is_free():
+    class Gpu(Device):
+        is_accelerator, free_bytes = True, 10  # the rest is cached
+
+        def free_cache(self) -> None:
+            self.free_bytes = 100
+
+        def memory_bytes(self) -> tuple[int, int]:
+            return self.free_bytes, 100
+
+    plan = {"bytes": {"train": 40, "val": 10}, "data_location": "device"}
+    of_a_replicate = SimpleNamespace(is_replicate=True, plan=plan, hardware={"name": "GPU"})
+    assert RunContext.data_location(of_a_replicate, Gpu()) == "device"

@@ -263,3 +263,4 @@ def test_gpus_whose_memory_runs_out_all_take_smaller_parts(on_gpus: Path):
     assert re.search(r"all 2 workers resume from the last checkpoint, with batches in \d+ parts", output), output
     _, manifest = results(on_gpus, "2xcuda")
     assert any("by all workers" in action for action in manifest["realized"]["out_of_memory"])
+    assert manifest["realized"]["data_location"] == "host"
