@@ -1,4 +1,4 @@
-"""The commands `tandem compare` and `tandem verify` as Prefect flows, for flows/serve.py and prefect.yaml.
+"""The commands `tandem compare` and `tandem verify` as Prefect flows, for flows/deployments.py and prefect.yaml.
 
 Each stores its result as an artifact.
 """

@@ -224,7 +224,7 @@ def ports() -> Iterator[Finding]:
     for name, port in {} if ui.running_servers() else ui.PORTS.items():
         if not ui.is_free(port):
             fix = f"ss -ltnp; tandem ui --{name.lower()}-port {port + 100}"
-            yield Finding("warning", f"port {port} of {name} is in use", "`make ui` takes the next free one", fix)
+            yield Finding("warning", f"port {port} of {name} is in use", "`tandem ui` takes the next free one", fix)
 
 
 def dvc() -> Iterator[Finding]:

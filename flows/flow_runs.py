@@ -68,8 +68,8 @@ def end_runs(client: SyncPrefectClient, state: State[Any], **criteria: Any) -> N
 def skipped_state(run: FlowRun) -> State[Any] | None:
     """Return the state of a scheduled run that came too late: a newer run of its schedule is due too. Otherwise None.
 
-    Prefect runs every time that a schedule has missed, for example the nights in which `make ui` did not run. Only the
-    last one is needed, because it runs what has changed since.
+    Prefect runs every time that a schedule has missed, for example the nights without `tandem ui`. Only the last one is
+    needed, because it runs what has changed since.
     """
     if not run.auto_scheduled or run.expected_start_time is None:  # a user has created it
         return None

@@ -5,7 +5,7 @@ DVC owns the graph. The flow runs `dvc repro`, or `dvc exp run --temp` if it is 
 preset, or a workload or device that params.yaml does not list, so none of these stays in the working tree
 (flows/plan.py). Which process starts which:
 
-    flows.pipeline       started by Prefect's runner (flows/serve.py) or by a team's worker (flows/remote.py)
+    flows.pipeline       started by Prefect's runner (flows/deployments.py) or by a team's worker (flows/remote.py)
       flows.dvc_run      in its own session: runs DVC and prints a line when a stage starts or ends
         tandem.stage     one for each stage that DVC runs: prints lines, and writes the stage's outputs
 

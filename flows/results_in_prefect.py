@@ -1,8 +1,5 @@
-"""The results in Prefect: the artifact `results` of a finished run, and the first page of `tandem ui`, which is the
-report. Both have links to the runs in MLflow.
-"""
+"""The artifact `results` of a finished run in Prefect, with links to the runs in MLflow."""
 
-import html
 import json
 import os
 from collections.abc import Mapping
@@ -21,11 +18,6 @@ from tandem.tracking.headline import view_state
 from tandem.tracking.store import VIEW, VIEW_TAG, run_page, runs_page
 
 Row = dict[str, Any]
-PREFECT_LINKS = (
-    '<a href="/v2/deployments">start or schedule the pipeline</a>, <a href="/v2/runs">runs</a>. '
-    "<code>tandem repro</code> and <code>dvc repro</code> do not use Prefect, so Prefect does not list their runs."
-)
-NO_REPORT = "<p>There is no report yet. Run <code>tandem repro</code>, or start the deployment in Prefect.</p>"
 
 
 def read_results(experiment: str | None) -> dict[str, Any]:
@@ -121,27 +113,3 @@ def spread(row: Row) -> str:
     if len(row["seeds"]) == 1:
         return ""
     return f" ({row['score_lowest']:.4f} to {row['score_highest']:.4f})"
-
-
-def report_page() -> str:
-    """results/report.html with links to MLflow and Prefect in its header, as HTML."""
-    try:
-        rows = json.loads((files.compare_dir() / "compare.json").read_text(encoding="utf-8"))["rows"]
-    except FileNotFoundError:
-        rows = []
-    server = running_servers().get("mlflow", "")
-    found = [
-        f"<strong>{html.escape(workload)}</strong> {', '.join(link(*each) for each in links)}"
-        for workload, links in mlflow_links(rows, server).items()
-    ]
-    mlflow = "; ".join(found) or link("no runs yet", server)
-    links = f'<p class="note">In MLflow: {mlflow}<br>In Prefect: {PREFECT_LINKS}</p>'
-    try:
-        report = (files.results_dir() / "report.html").read_text(encoding="utf-8")
-    except FileNotFoundError:
-        return f"<!DOCTYPE html><title>Tandem</title><h1>Tandem</h1>{NO_REPORT}{links}"
-    return report.replace("</header>", f"{links}</header>", 1)
-
-
-def link(text: str, address: str) -> str:
-    return f'<a href="{html.escape(address)}">{html.escape(text)}</a>'

@@ -131,7 +131,7 @@ def start_all(servers: list[Server], prefect_port: int, mlflow_port: int) -> boo
         "DVC_NO_ANALYTICS": "true",
     }
     print("starting Prefect, MLflow and the deployments ...", flush=True)
-    command = ["flows.server", HOST, str(prefect_port)]
+    command = ["flows.prefect_server", HOST, str(prefect_port)]
     servers.append(start("Prefect's server", command, f"{prefect}/api/health"))
     # MLflow's server would create the schema in place, without the lock that trainings use.
     try:
@@ -145,7 +145,7 @@ def start_all(servers: list[Server], prefect_port: int, mlflow_port: int) -> boo
         return False
     mark_orphans_crashed(servers[0])
     deployment = f"{prefect}/api/deployments/name/pipeline/pipeline"
-    servers.append(start("the deployments (flows.serve)", ["flows.serve"], deployment))
+    servers.append(start("the deployments (flows.deployments)", ["flows.deployments"], deployment))
     if not all(map(is_ready, servers[1:])):
         return False
     state = {"pid": os.getpid(), "project": str(files.REAL_ROOT), "prefect": prefect, "mlflow": mlflow}
@@ -230,7 +230,7 @@ def cancel_runs(servers: list[Server]) -> None:
         with prefect_client(timeout=20.0) as client:
             for run in unfinished_runs(client, **OF_DEPLOYMENTS):
                 print(f"cancelling {run.name}, which saves a checkpoint", flush=True)
-            end_runs(client, Cancelling(message="`make ui` was stopped"), **OF_DEPLOYMENTS)
+            end_runs(client, Cancelling(message="`tandem ui` was stopped"), **OF_DEPLOYMENTS)
             while unfinished_runs(client, **OF_DEPLOYMENTS) and time.monotonic() < deadline:
                 time.sleep(0.2)
     except HTTPError as error:
@@ -244,7 +244,7 @@ def mark_orphans_crashed(server: Server) -> None:
 
     from flows.flow_runs import end_runs, prefect_client
 
-    gone: State[None] = Crashed(message="its process is gone: `make ui` or the machine was stopped")
+    gone: State[None] = Crashed(message="its process is gone: `tandem ui` or the machine was stopped")
     try:
         with prefect_client(timeout=60.0) as client:
             end_runs(client, gone)
@@ -253,7 +253,7 @@ def mark_orphans_crashed(server: Server) -> None:
 
 
 def running_servers() -> dict[str, str]:
-    """The addresses of `make ui` and its process id; empty if it does not run."""
+    """The addresses of `tandem ui` and its process id; empty if it does not run."""
     try:
         state = json.loads(STATE_FILE.read_text(encoding="utf-8"))
         os.kill(int(state["pid"]), 0)

@@ -9,9 +9,10 @@ the training as MLflow gets it.
 The seed is the first one of params.yaml. The stage `replicate` runs this module for the other seeds, with one or more
 seeds as arguments, and then nothing is measured.
 
-A killed training resumes from its checkpoint. Under DVC, the last checkpoint is kept until dvc.lock records the result,
-so a failed `dvc commit` does not repeat the training. Ctrl+C finishes the epoch and saves a checkpoint; a second Ctrl+C
-stops at once.
+A killed training (SIGKILL) saves nothing then: it resumes from its last checkpoint, which `Recorder.save_if_due` writes
+after the first epoch and then every ten seconds. Under DVC, the last checkpoint is kept until dvc.lock records the
+result, so a failed `dvc commit` does not repeat the training. Ctrl+C finishes the epoch and saves a checkpoint; a
+second Ctrl+C stops at once.
 
 For several workers (device 2xcpu), tandem/training/launcher.py starts the processes. The first worker runs `main`, like
 a training in one process; the others run `run_other_worker`.
@@ -34,8 +35,8 @@ from tandem.runs.inputs import Inputs, read_inputs
 from tandem.runs.record import Record
 from tandem.runs.run import open_folder
 from tandem.stop_signals import GracefulStop, StopSignals
-from tandem.tracking.recorder import Recorder
-from tandem.tracking.results import entries_at_start, write_mlflow_record, write_results, write_run_info
+from tandem.tracking.recorder import Recorder, entries_at_start
+from tandem.tracking.results import write_mlflow_record, write_results, write_run_info
 from tandem.tracking.run_dir import RunDir, open_run_dir
 from tandem.training import auto
 from tandem.training.checkpoint import Checkpoint

@@ -38,7 +38,6 @@ class Measurement:
     energy_joules: float | None = None  # of the whole device, including that of other processes (Meter)
     peak_rss_mib: float | None = None  # of this process since it started
     cpu_share: float | None = None  # CPU seconds of this process per second: 1.0 means one busy core
-    threads: float | None = None  # with which the steps ran: the mean over their time
     waiting_threads: float | None = None  # seconds in which threads of this process waited for a core, per second
     missing_reasons: dict[str, str] = field(default_factory=dict)
 

@@ -96,7 +96,7 @@ OVER_TIME = {each.name: each.chart for each in QUANTITIES if each.chart}
 
 
 def over_time(side: Side) -> Chart | None:
-    """Return a training's seconds, use of its processor and GPU, and memory in every epoch, below each other. An epoch
+    """Return what a training measured in every epoch (`Quantity.chart`), below each other. An epoch
     without a value leaves a gap in the line.
     """
     rows = side.first.epochs("timings")

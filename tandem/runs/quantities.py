@@ -2,8 +2,8 @@
 
 A new one is a line in QUANTITIES and the place that measures it: a field of `Measurement` (tandem/machine/measure.py),
 or an entry of `Epoch.scalars` (tandem/training/trainer.py). history.csv, timings.csv, timing.json and MLflow get each
-number from here, so they agree. No training depends on this module, so another label or unit trains nothing again. It
-does not import torch.
+number from here, so they agree. It is not part of a training's fingerprint, so another label or unit trains nothing
+again. It does not import torch.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ class Quantity(NamedTuple):
     name: str  # in timing.json, and in timings.csv if each epoch has it and MLflow has a name for it
     unit: str  # shown after a value; the label of samples_per_second has it
     # How the run's value follows from the epochs'. `median`: of those after warm-up. `max`, `mean`, `sum`: of all.
-    # `only epochs`: the run has none. `only the run`: epochs have none; `summarize` below computes it, or record.py.
+    # `only epochs`: the run has none of this name. `only the run`: epochs have none; `summarize` below, or record.py,
+    # computes it.
     of_run: str
     metric: str = ""  # MLflow's name; that of the run ends in `of_run` if epochs have one too
     kept: str = ""  # `compared`: in compare.json too; `published`: also in docs/published.json
@@ -54,7 +55,8 @@ QUANTITIES = (
     Quantity("throttled_share", "", "mean", "gpu/throttled_share", is_sampled=True),
     Quantity("peak_rss_mib", "MiB", "max", "ram/peak_mib", "published", "RAM peak, process", chart="peak of RAM, MiB"),
     Quantity("cpu_share", "cores", "mean", "cpu/busy_cores", chart="CPU cores in use"),
-    Quantity("gradient_norm", "", "only epochs", "train/gradient_norm"),
+    Quantity("gradient_norm", "", "only epochs", "train/gradient_norm",
+             chart="norm of the gradients, mean over the steps"),
     Quantity("max_gradient_norm", "", "only epochs", "train/max_gradient_norm"),
     Quantity("threads", "threads", "mean", "cpu/threads"),
     Quantity("waiting_threads", "threads", "median", "cpu/waiting_threads"),

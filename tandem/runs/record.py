@@ -24,8 +24,8 @@ class Record:
     probe: dict[str, float] = field(default_factory=dict)  # how the time of a step is spent
     not_probed: dict[str, str] = field(default_factory=dict)  # probe values that are missing -> the reason
     bound: dict[str, str] = field(default_factory=dict)  # the bottleneck and the advice, as MLflow tags
-    summary_lines: dict[str, str] = field(default_factory=dict)  # the same as sentences
-    # Measurements that the device does not support -> the reason.
+    summary_lines: dict[str, str] = field(default_factory=dict)  # sentences for the report and MLflow
+    # Measurements that are missing in the last epoch -> the reason.
     missing_reasons: dict[str, str] = field(default_factory=dict)
     # An entry for each process that trained: its first epoch -> what the GPU's sampler read.
     sampled: dict[int, dict[str, Any]] = field(default_factory=dict)

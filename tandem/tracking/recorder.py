@@ -3,18 +3,21 @@
 import math
 import sys
 import time
+import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 from tandem import files
+from tandem.machine import conditions
 from tandem.machine.measure import Meter, sampled
 from tandem.machine.sampler import SampledWindow
+from tandem.runs import provenance
 from tandem.runs.inputs import Inputs
 from tandem.runs.quantities import history_row, timing_row
 from tandem.runs.record import NOT_TIMED, Record, memory_tags
 from tandem.runs.terminal import Progress
 from tandem.stop_signals import GracefulStop
-from tandem.tracking.results import entries_at_end
 from tandem.tracking.run_dir import RunDir
 from tandem.training.checkpoint import Checkpoint
 from tandem.training.context import RunContext
@@ -24,6 +27,7 @@ from tandem.training.trainer import Epoch, Trainer
 # take at most CHECKPOINT_SHARE of the time.
 CHECKPOINT_SHARE = 0.01
 CHECKPOINT_SECONDS = 10.0
+THIS_PROCESS = uuid.uuid4().hex  # a resumed training may have the same process id, as in a container
 
 
 class Recorder:
@@ -142,3 +146,31 @@ class Recorder:
         self.run_dir.save_epochs(self.record)
         self.saved_at = time.monotonic()
         self.save_seconds = self.saved_at - start
+
+
+def entries_at_start(trainer: Trainer) -> dict[str, Any]:
+    """Return what the result files say about the start of a training. Checkpoints contain it, because after a resume
+    another process writes the results.
+    """
+    return {
+        "tree": provenance.tree(),
+        "conditions": conditions.read(trainer.device),
+        "weights_sha256": trainer.weights_sha256(),
+        "process": THIS_PROCESS,
+    }
+
+
+def entries_at_end(trainer: Trainer, record: Record, cpu_seconds_of_others: float) -> dict[str, Any]:
+    """Return what timing.json says about the end of a training.
+
+    `cpu_seconds_of_others`: the processor time that the other workers on this machine have used for the training.
+    """
+    before, after = record.at_start["conditions"], conditions.read(trainer.device)
+    after["own_cpu_seconds"] += cpu_seconds_of_others
+    return {
+        "measured_at": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+        "conditions": after,
+        # Processor time is counted per process, so a resumed training has no total.
+        "between": conditions.between(before, after) if record.at_start["process"] == THIS_PROCESS else {},
+        **({"workers": trainer.workers.count} if trainer.workers.count > 1 else {}),
+    }

@@ -9,7 +9,6 @@ for MLflow (run_dir.py).
 import json
 import os
 import time
-import uuid
 from dataclasses import asdict, replace
 from typing import Any, cast
 
@@ -41,37 +40,8 @@ from tandem.training.context import RunContext
 from tandem.training.trainer import Trainer, snapshot
 
 MLFLOW_RECORD = "mlflow.json"
-THIS_PROCESS = uuid.uuid4().hex  # a resumed training may have the same process id, as in a container
 # Values that preprocessing learned from the data. New tables must be preprocessed with them.
 LEARNED = ("features", "classes", "num_per_class", "mean", "std", "offsets", "usual_step", "target")
-
-
-def entries_at_start(trainer: Trainer) -> dict[str, Any]:
-    """Return what the result files say about the start of a training. Checkpoints contain it, because after a resume
-    another process writes the results.
-    """
-    return {
-        "tree": provenance.tree(),
-        "conditions": conditions.read(trainer.device),
-        "weights_sha256": trainer.weights_sha256(),
-        "process": THIS_PROCESS,
-    }
-
-
-def entries_at_end(trainer: Trainer, record: Record, cpu_seconds_of_others: float) -> dict[str, Any]:
-    """Return what timing.json says about the end of a training.
-
-    `cpu_seconds_of_others`: the processor time that the other workers on this machine have used for the training.
-    """
-    before, after = record.at_start["conditions"], conditions.read(trainer.device)
-    after["own_cpu_seconds"] += cpu_seconds_of_others
-    return {
-        "measured_at": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
-        "conditions": after,
-        # Processor time is counted per process, so a resumed training has no total.
-        "between": conditions.between(before, after) if record.at_start["process"] == THIS_PROCESS else {},
-        **({"workers": trainer.workers.count} if trainer.workers.count > 1 else {}),
-    }
 
 
 def write_results(

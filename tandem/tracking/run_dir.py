@@ -54,7 +54,7 @@ class RunDir:
         self.ids: dict[str, str] = {}  # MLflow's, after the end; empty if they are not known
 
     def write_info(self, experiment: str, name: str, tags: dict[str, str] | None = None, **about: Any) -> None:
-        """Write what the MLflow run is. `about`: `params`, `dataset`, `machine` and `parent`.
+        """Write what the MLflow run is. `about`: `params`, `dataset`, `machine`, `inputs_key` and `parent`.
 
         `parent` ({"run_key", "name"}) is the parent run of the runs that differ only in their seed, if there are
         several.

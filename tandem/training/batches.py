@@ -2,11 +2,11 @@
 
 Shapes: values (N, T, F) float32, mask (N, T) bool (True: a real step), targets (N, ...).
 
-A split has a `data_location`. `load_split` returns `host`: its tensors stay in the memory-mapped file. For a GPU, a
-thread copies the next batch while the GPU works on the current one. `open_trainer` makes it `device` if the memory
-suffices: its tensors are copied to the GPU, or on a CPU to this process's memory, and a batch is one `index_select` per
-tensor. If memory runs out, executor.py makes it `host` again between two batches. Both give the same batches in the
-same order, because the caller draws the order on the CPU.
+A split has a `data_location`. `load_split` opens it as `host`: its tensors stay in the memory-mapped file. For a GPU, a
+thread copies the next batch while the GPU works on the current one (devices/copies.py). `open_trainer` makes it
+`device` if the memory suffices: its tensors are copied to the GPU, or on a CPU to this process's memory, and a batch is
+one `index_select` per tensor. If memory runs out, executor.py makes it `host` again between two batches. Both give the
+same batches in the same order, because the caller draws the order on the CPU.
 """
 
 import warnings

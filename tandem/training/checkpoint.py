@@ -88,8 +88,8 @@ class Checkpoint:
     def save(self, state: dict[str, Any]) -> None:
         """Save `state` as the newest checkpoint. The newest checkpoint so far becomes the previous one.
 
-        Raises OSError that names the path, the bytes needed and the bytes free. The existing checkpoints are then
-        unchanged.
+        Raises OSError that names the path, the bytes needed and the bytes free. The existing checkpoints can then still
+        be used.
         """
         buffer = io.BytesIO()
         torch.save({"belongs_to": as_text(self.belongs_to), "state": state}, buffer)

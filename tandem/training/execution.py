@@ -3,7 +3,7 @@
 The function `requested` makes the one that params.yaml asks for on a device. auto.py replaces the precision, `cheaper`
 is the answer to a lack of memory, and `merged` that to a resume. None of them changes anything: `Executor.use`
 (executor.py) puts an `Execution` into force. The number of threads is not part of it, because it changes during a
-training and changes no bit.
+training and changes no bit (where it does, it is kept: auto.py).
 """
 
 from __future__ import annotations

@@ -71,8 +71,8 @@ class GraphSteps:
         If a capture fails or a fallback is taken, the iterator ends early: the caller takes the other steps eagerly.
         """
         self.step.executor.run_with_fallbacks(lambda: self.start_epoch(random_draws, rates))
-        # Of streamed data; resident data has no chunks, and this iterator is then not used.
-        chunks = self.split.batches(random_draws.order, self.batches_per_chunk * self.settings.batch_size)
+        chunk_size = self.batches_per_chunk * self.settings.batch_size  # 0 for resident data, which needs no chunks
+        chunks = self.split.batches(random_draws.order, chunk_size) if chunk_size else iter(())
         for index in range(self.num_batches):
             if self.graphs is not self.step.graphs:
                 return

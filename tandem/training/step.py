@@ -35,7 +35,8 @@ def take_step(step: "Step", batch: Batch, norm: Tensor | None = None) -> Tensor:
     they are clipped.
 
     With several workers, the gradients are those of the mean over the sequences of all workers; the returned sum is
-    over this worker's. Only the last lines change weights, so a step that fails before can be repeated.
+    over this worker's. Only the last lines change weights, so a step that fails before can be repeated. The forward
+    pass may change buffers: `Step` sets them back.
     """
     step.optimizer.zero_grad(set_to_none=True)
     total: Any = None
@@ -130,6 +131,7 @@ class Step:
     def __call__(self, batch: Batch, norm: Tensor | None = None) -> Tensor:
         """Take an eager or compiled step. If memory runs out, take a fallback and repeat the step."""
         before = self.execution.device.random_state()
+        buffers = [(buffer, buffer.clone()) for buffer in self.model.buffers()]  # a BatchNorm changes its statistics
 
         def attempt() -> Tensor:
             try:
@@ -137,6 +139,8 @@ class Step:
             except Exception:
                 self.clear()
                 self.execution.device.set_random_state(before)
+                for buffer, content in buffers:
+                    buffer.copy_(content)
                 raise
 
         if self.workers.count > 1:  # the others would wait for a step that this one repeats: all end

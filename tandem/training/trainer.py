@@ -87,7 +87,7 @@ class Trainer:
             ordered.use_in(model)
         self.rates = learning_rates(settings, self.steps_per_epoch * settings.epochs)
         self.total = torch.zeros((), device=self.device.torch)  # loss of the current epoch, summed over its sequences
-        # Of the gradients in each of the epoch's steps, before clipping; NaN where they are not clipped.
+        # The norm of each step's gradients before clipping; NaN if nothing is clipped.
         self.norms = torch.full((self.steps_per_epoch,), math.nan, device=self.device.torch)
         self.graph_steps: GraphSteps | None = None
         # The generator is on the CPU, so CPU and GPU runs see the same batches and the same augmentation.
@@ -104,7 +104,7 @@ class Trainer:
         self.sentences: dict[str, str] = {}  # sentences for Record.summary_lines
         if execution.precision == "bf16" and "bf16" not in self.device.precisions():
             self.sentences["bf16"] = "this GPU has no bf16, and torch emulates it slowly; fp16 is its half precision"
-        # Gets the number done, the number of all, and what they are, while an epoch without steps runs.
+        # on_progress(number done, number of all, what they are) is called while a fit without steps runs.
         self.on_progress: Callable[[int, int, str], None] = lambda num_done, num_all, unit: None
 
     def train_epochs(self, on_epoch: Callable[[Epoch], None], num_epochs: int | None = None) -> None:
@@ -135,7 +135,8 @@ class Trainer:
 
     def training_steps(self) -> Iterator[int]:
         """Draw the random numbers of the next epoch, and return an iterator over its optimizer steps. Each iteration
-        takes one step and yields its number of sequences (of all workers).
+        takes one step, on a CPU with the best number of threads (threads.py), and yields its number of sequences
+        (of all workers).
         """
         return self.threads.taking(self.take_steps(self.start_draws()))
 
@@ -211,7 +212,6 @@ class Trainer:
 
         train_loss: mean over the sequences, a scalar that is read from the device here.
         """
-        training.threads = self.threads.mean_of_epoch()
         self.epochs_done += 1
         self.verify_device(validation.predictions)
         val_loss = validation.loss.item()
@@ -231,7 +231,7 @@ class Trainer:
             training,
             validation.measurement,
             {"weights_sha256": sha256_of(weights.values()), **self.digests},
-            scalars,
+            {"threads": self.threads.mean_of_epoch(), **scalars},
         )
 
     def validate(self) -> Validation:

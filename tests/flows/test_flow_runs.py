@@ -351,7 +351,7 @@ def test_a_killed_flow_ends_its_stages_and_the_next_run_shows_it_crashed(
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("victim", ["flows.serve", "tandem.cli ui"])
+@pytest.mark.parametrize("victim", ["flows.deployments", "tandem.cli ui"])
 @pytest.mark.case(25)
 def test_killing_what_serves_the_flows_ends_them(tmp_path: Path, victim: str, saw: Callable[[str], None]) -> None:
     """kill -9 of Prefect's runner, or of `make ui`, while a run of a deployment trains."""
@@ -566,7 +566,9 @@ def test_make_ui_keeps_a_schedule_as_it_was_paused_and_edited(project: Project) 
     before = read("pipeline"), read("verify")
     [edited] = before[0]["schedules"]
     assert not edited["active"] and edited["schedule"]["cron"] == "30 5 * * 1" and before[1]["paused"]
-    code = "from flows import serve; from prefect.runner import Runner; serve.register(Runner())"  # as it starts
+    code = (
+        "from flows.deployments import register; from prefect.runner import Runner; register(Runner())"  # as it starts
+    )
     done = project.run("-c", code, PREFECT_API_URL=f"{project.prefect}/api")
     assert done.returncode == 0, done.stderr
     assert (read("pipeline"), read("verify")) == before

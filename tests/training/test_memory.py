@@ -232,9 +232,16 @@ def test_a_step_in_fp16_that_fails_at_its_very_end_is_taken_again_with_the_same_
 def test_a_step_whose_memory_runs_out_once_is_taken_again_with_the_same_bits(
     where: str, fails_at: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    """Planted: dropout draws the same again, and no gradient and no loss counts twice."""
-    expected = finish(new_trainer("cpu", "device", tmp_path, SETTINGS))
-    trainer, steps = new_trainer("cpu", "device", tmp_path, SETTINGS), iter(range(10**9))
+    """Planted: dropout draws the same again, and no gradient, no loss and no statistic of a BatchNorm counts twice."""
+
+    def opened() -> Trainer:
+        trainer = new_trainer("cpu", "device", tmp_path, SETTINGS)
+        trainer.model.norm = torch.nn.BatchNorm1d(4, affine=False)
+        trainer.model.register_forward_pre_hook(lambda model, inputs: (model.norm(inputs[0].mean(dim=1)), None)[1])
+        return trainer
+
+    expected = finish(opened())
+    trainer, steps = opened(), iter(range(10**9))
 
     def planted(work: Callable[..., Any]) -> Callable[..., Any]:
         def run(*arguments: Any) -> Any:
@@ -251,6 +258,7 @@ def test_a_step_whose_memory_runs_out_once_is_taken_again_with_the_same_bits(
         monkeypatch.setattr(torch.Tensor, "backward", planted(torch.Tensor.backward))
     weights, losses = finish(trainer)
     assert trainer.executor.fallbacks == [FREED] and losses == expected[1]
+    assert "norm.num_batches_tracked" in weights
     assert all(torch.equal(weights[name], expected[0][name]) for name in weights)
 
 

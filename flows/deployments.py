@@ -1,4 +1,4 @@
-"""`python -m flows.serve`: serve the deployments on the Prefect API in use until stopped. `make ui` starts it.
+"""`python -m flows.deployments`: serve the deployments on the Prefect API in use until stopped. `tandem ui` starts it.
 
     pipeline/pipeline    the pipeline, from its form with overrides; at 02:00 local time what changed since the last run
     verify/verify        a rerun of a recorded run, to check that the result is the same; at 04:00 local time of the
@@ -41,7 +41,7 @@ from tandem.params.reading import read_yaml
 
 SECONDS_BETWEEN_CHECKS = 2.0  # of params.yaml
 # (flow, description, tags, schedule). A deployment has the name of its flow. The last one is created last: when it
-# exists, all exist, and `make ui` is ready.
+# exists, all exist, and `tandem ui` is ready.
 DEPLOYMENTS: tuple[tuple[Any, str, list[str], str | None], ...] = (
     (compare, "Compare recorded runs, including those of other machines: a table and the verdict.", ["compare"], None),
     (verify, "Run a recorded training again and compare the result. Default: the latest of each workload and device.",
