@@ -28,13 +28,16 @@ GROUPED = {sign: rf"[1-9]\d{{0,2}}(?:[{letters}]\d{{3}})+" for sign, letters in 
 GROUPED[","] = rf"(?:{GROUPED[',']}|[1-9]\d?(?:,\d\d)+,\d{{3}})"
 
 
-def number_form(decimal: str, thousands: str) -> str:
-    """The regular expression of a number with these decimal signs and keys of BETWEEN. A sign has one meaning in it."""
-    fraction = rf"(?:[{decimal}]\d*)?" if decimal else ""
+def number_form(decimal: str, thousands: str, digits: str = "*") -> str:
+    """The regular expression of a number with these decimal signs and keys of BETWEEN. A sign has one meaning in it.
+
+    `digits`: how many follow a decimal sign.
+    """
+    fraction = rf"(?:[{decimal}]\d{digits})?" if decimal else ""
     forms = [rf"\d+{fraction}(?:[eE][+-]?\d+)?", *([rf"[{decimal}]\d+(?:[eE][+-]?\d+)?"] if decimal else [])]
     for sign in thousands:
         others = decimal.replace(sign, "")
-        forms.append(GROUPED[sign] + (rf"(?:[{others}]\d*)?" if others else ""))
+        forms.append(GROUPED[sign] + (rf"(?:[{others}]\d{digits})?" if others else ""))
     return f"[+-]?(?:{'|'.join(forms)})"
 
 
@@ -45,7 +48,7 @@ MARKED = rf"([+-]?)(?:[{CURRENCY}]\s?)?({NUMBER})(?:\s?[%MB{CURRENCY}]|[Kk])?"
 POWERS = {"[Kk]": "e3", "M": "e6", "B": "e9"}
 MARKS = {"%$": "without %", f"[{CURRENCY}]": "without the currency"}
 MARKS |= {f"{letter}$": f"{letter.strip('[k]')} as 1{power}" for letter, power in POWERS.items()}
-WITH_UNIT = rf"({NUMBER})(\s?[^\d\s.,]{{1,6}})"
+WITH_UNIT = rf"({number_form('.,', ''.join(BETWEEN), '+')})(\s?[^\d\s.,]{{1,6}})"  # 1.csv is none
 
 
 class Example(NamedTuple):

@@ -80,7 +80,9 @@ class Predictor:
         learned = self.section(schema.Series, source="series")
         wanted = [*chain(*needed_columns(self.learned))]
         interval = parse_interval(learned.interval)
-        grid = series.to_grid(from_frame(table, wanted, "the table", learned.na), learned, interval)
+        rows = from_frame(table, wanted, "the table", learned.na)
+        grid = series.to_grid(rows, learned, interval)
+        self.remarks += [remark for remark in grid.remarks if remark not in rows.report]
         needed = learned.input_steps + 1  # one more for the first difference
         if len(grid.times) < needed or not grid.known[-needed:].all():
             raise ValueError(

@@ -110,6 +110,15 @@ def test_a_folder_of_files_labelled_by_a_table(tmp_path: Path):
         planned(folder)
 
 
+def test_names_of_files_do_not_say_that_a_comma_separates_thousands(tmp_path: Path):
+    """`1.csv` is no number with a unit: all targets of such a table were 1000 times too large."""
+    folder = write_files(tmp_path / "data", lambda number: f"{number}.csv")
+    lines = [f"{number}.csv;{number},{201 + number}" for number in range(1, len(LABELS))]
+    (tmp_path / "which.csv").write_text("\n".join(["file;y", "0.csv;1,201", *lines]))
+    asked = question(folder, "--labels", str(tmp_path / "which.csv"), "--label", "y")
+    assert "column 'y' holds '1,201', in which the comma may separate thousands or be decimal" in asked
+
+
 @pytest.mark.parametrize(
     ("form", "num_groups"),
     [
