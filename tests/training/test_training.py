@@ -111,7 +111,8 @@ def test_an_epoch_has_the_norm_of_its_gradients_or_the_reason_why_not(tmp_path: 
     trainer = new_trainer("cpu", "device", tmp_path, one_step)
     epoch = trainer.train_epoch()
     norm = torch.cat([each.grad.flatten() for each in trainer.model.parameters()]).norm().item()
-    assert epoch.scalars == {"gradient_norm": pytest.approx(norm), "max_gradient_norm": pytest.approx(norm)}
+    norms = {"gradient_norm": pytest.approx(norm), "max_gradient_norm": pytest.approx(norm)}
+    assert epoch.scalars == {"threads": 1.0, **norms}
     row = timing_row(epoch, 50, 1)
     assert row["gradient_norm"] == epoch.scalars["gradient_norm"] and list(row)[:4] == [
         "epoch",
@@ -121,7 +122,7 @@ def test_an_epoch_has_the_norm_of_its_gradients_or_the_reason_why_not(tmp_path: 
     ]
     unclipped = new_trainer("cpu", "device", tmp_path, replace(one_step, max_grad_norm=0.0))
     epoch = unclipped.train_epoch()
-    assert epoch.scalars == {} and timing_row(epoch, 50, 1)["gradient_norm"] is None
+    assert epoch.scalars == {"threads": 1.0} and timing_row(epoch, 50, 1)["gradient_norm"] is None
     assert "train.max_grad_norm is 0" in unclipped.missing_reasons["gradient_norm"]
 
 
