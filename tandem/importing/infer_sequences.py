@@ -126,12 +126,12 @@ def find_changing(columns: TableColumns, sequence: str, taken: Sequence[str]) ->
             why_not[column] = "never changes" if columns.never_changes(column) else "constant within every sequence"
         elif columns.kinds[column] == "whole" and words & {*LABEL_NAMES[:3]}:
             why_not[column] = "a second label, by its name"
-        elif words & {*COUNTING_NAMES} and (np.diff(columns.numbers(column).to_numpy()) == 1).all():
+        elif words & {*COUNTING_NAMES} and is_even(columns, sequence, column):  # it may start again, as after 255
             why_not[column] = "counts the rows"
-        elif counts_rows(columns, sequence, column):
-            why_not[column] = "counts the rows of each sequence"
         elif words & {*STEP_NAMES} and orders_too(columns, sequence, taken[1], column):
             why_not[column] = "orders the rows too"
+        elif is_clock(columns, sequence, column):
+            why_not[column] = "counts the rows of each sequence, or is their time"
     few = [name for name in columns.of_kind("text", exclude=taken) if columns.num_distinct(name) <= FEW_WORDS]
     few = [name for name in few if changes(columns, name, first).any()]
     hints = {name: f"text; --categories {shlex.quote(name)} adds a feature for each word" for name in few}
@@ -192,14 +192,6 @@ def find_categories(columns: TableColumns, names: Sequence[str]) -> list[str]:
             raise WrongArgument(f"--categories names {name!r}, which has {len(words):,} values; accepted: {MOST_WORDS}")
         found += [f"{name}={word}" for word in words]
     return found
-
-
-def counts_rows(columns: TableColumns, sequence: str, column: str) -> bool:
-    """Whether `column` rises by 1 from row to row in every sequence, from the same number."""
-    order, same = together(columns, sequence)
-    values = columns.numbers(column).to_numpy()[order]
-    starts = values[np.r_[True, ~same]]
-    return bool((np.diff(values)[same] == 1).all() and (starts == starts[0]).all())
 
 
 def orders_too(columns: TableColumns, sequence: str, step: str, column: str) -> bool:
@@ -411,6 +403,17 @@ def together(columns: TableColumns, sequence: str) -> tuple[np.ndarray, np.ndarr
     codes = columns.codes(sequence)
     order = np.argsort(codes, kind="stable")
     return order, codes[order][1:] == codes[order][:-1]
+
+
+def is_clock(columns: TableColumns, sequence: str, column: str) -> bool:
+    """Whether `column` rises in equal steps in every sequence, from the same number or mostly from another one in each:
+    two numbers may be a setting, as of a force that rises.
+    """
+    order, same = together(columns, sequence)
+    values = columns.numbers(column).to_numpy()[order]
+    starts = values[np.r_[True, ~same]]
+    num, increases = len(np.unique(starts)), (values[1:] > values[:-1])[same].all()
+    return bool(increases and (num == 1 or 2 * num > len(starts))) and is_even(columns, sequence, column)
 
 
 def is_even(columns: TableColumns, sequence: str, column: str) -> bool:

@@ -154,6 +154,20 @@ def test_a_reading_in_files_that_is_called_like_a_step_is_a_feature(tmp_path: Pa
     assert columns.step == "step" and columns.features == ("x", "y", "t")
 
 
+def test_a_counter_or_a_clock_in_files_is_no_feature_whatever_its_name(tmp_path: Path):
+    folder = write_files(tmp_path / "data", lambda number: f"{LABELS[number]}/r_{number:02}.csv")
+    for number, path in enumerate(sorted(folder.glob("*/*.csv"))):
+        table = pd.read_csv(path)
+        rows = np.arange(len(table))
+        table["clock"], table["n"], table["Sample Index"] = 20.0 + number + rows / 20, rows + 1, rows % 4
+        table["way"] = rows + np.random.default_rng(number).random(len(table))  # rises too, but not evenly
+        table.to_csv(path, index=False)
+    plan = planned(folder)
+    assert plan.workload.preprocess.columns.features == ("x", "y", "Sample Index", "way")
+    for name in ("clock", "n"):
+        assert f"{name} (counts the rows of each sequence, or is their time)" in reasons(plan)["features"]
+
+
 def test_files_with_events_are_for_detect(tmp_path: Path):
     for number, values in enumerate(recordings(shortest=7)):
         table = pd.DataFrame(values, columns=["x", "y"]).assign(t=range(len(values)), event="none")
