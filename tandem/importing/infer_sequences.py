@@ -424,4 +424,9 @@ def is_even(columns: TableColumns, sequence: str, column: str) -> bool:
     if not same.any():
         return False
     distances = np.diff(columns.numbers(column).to_numpy()[order])[same]
+    return are_even(distances)
+
+
+def are_even(distances: np.ndarray) -> bool:
+    """Whether nearly all of them are equal."""
     return bool((np.abs(distances / np.median(distances) - 1) < UNEVEN).mean() > 0.9)
