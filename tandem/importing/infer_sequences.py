@@ -310,16 +310,44 @@ def restarting_in(columns: TableColumns, sequence: str, step: str | None) -> Ite
 
 
 def find_ids(columns: TableColumns) -> list[str]:
-    """Repeating columns: first by name, then with equal cells in adjacent rows, then text, then more distinct ids."""
+    """Repeating columns: first by name, then with equal cells in adjacent rows, then text, then more distinct ids. Of
+    ids of the same name, those of people or devices, which have several sequences, come last.
+    """
     candidates = columns.of_kind("text", "whole", "time")
-    names, ranked, labelled = named(SEQUENCE_NAMES, candidates), [], labelled_ids(columns)
+    names, people, labelled = named(SEQUENCE_NAMES, candidates), named(GROUP_NAMES, candidates), labelled_ids(columns)
+    likely, ranked = list[tuple[str, bool]](), []
     for column in candidates:
-        num, is_named, is_together = columns.num_distinct(column), column in names, columns.is_together(column)
-        is_likely = is_named or is_together or columns.kinds[column] == "text" or column in labelled
-        if 2 <= num <= len(columns.frame) / 2 and is_likely:
-            # Of two matching names (trial, sample), the sequence id has its equal cells in adjacent rows.
-            ranked.append((not is_named, not is_together, names.index(column) if is_named else -num, column))
+        is_together = columns.is_together(column)
+        is_likely = column in (*names, *labelled) or is_together or columns.kinds[column] == "text"
+        if 2 <= columns.num_distinct(column) <= len(columns.frame) / 2 and is_likely:
+            likely.append((column, is_together))
+    around = [column for column, is_together in likely if is_together]
+    for column, is_together in likely:
+        num, is_named = columns.num_distinct(column), column in names
+        is_named = is_named and (is_together or not counts_within(columns, column, around))
+        # Of two matching names (trial, sample), the sequence id has its equal cells in adjacent rows.
+        word = min(number for number, name in enumerate(SEQUENCE_NAMES) if name in words_of(column)) if is_named else 0
+        is_of_people = column in people
+        ranked.append((not is_named, not is_together, word, is_named and is_of_people, -num, not is_of_people, column))
     return [column for *_, column in sorted(ranked)]
+
+
+def counts_within(columns: TableColumns, column: str, ids: Sequence[str]) -> bool:
+    """Whether `column` increases from row to row for each value of one of `ids`, as a trial does that has one row for
+    each person, and no text follows it, as a label follows its sequence.
+    """
+    if columns.kinds[column] != "whole":
+        return False
+    values, num = columns.numbers(column).to_numpy(), columns.num_distinct(column)
+    for text in (columns.frame[name] for name in columns.of_kind("text", exclude=[column])):
+        pairs = pd.DataFrame({"id": values, "text": text}).drop_duplicates()
+        if len(pairs) == num > 1 < pairs["text"].nunique() and not (text.isna() | (text == "")).any():
+            return False
+    for name in (each for each in ids if columns.kinds[each] != "time" and not named(STEP_NAMES, [each])):
+        order, same = together(columns, name)
+        if not (np.diff(values[order])[same] <= 0).any():  # an empty cell may be a row of totals
+            return True
+    return False
 
 
 def labelled_ids(columns: TableColumns) -> list[str]:

@@ -293,6 +293,42 @@ def test_a_name_that_ends_in_id_is_no_label_beside_another(tmp_path: Path, ids: 
     assert (columns.sequence, columns.label, plan.summary["num_sequences"]) == (ids, label, 24)
 
 
+def test_of_several_ids_the_finest_is_the_sequence_and_people_are_the_groups(tmp_path: Path):
+    """As in MIMIC, whose patients have several stays."""
+    table = table_with(stay_id=lambda number: 900 + number, subject_id=lambda number: number // 3)
+    table = table.drop(columns="clip")[["subject_id", "stay_id", "frame", "f0", "f1", "label"]]
+    plan = planned(saved(table.assign(admission_id=table["stay_id"] // 2), tmp_path / "t.csv"))
+    columns = plan.workload.preprocess.columns
+    assert (columns.sequence, columns.features) == ("stay_id", ("f0", "f1"))
+    assert plan.workload.preprocess.groups == "subject_id"
+
+
+@pytest.mark.parametrize(("person", "step"), [("vp", "sample"), ("Subject", "Trial.Time"), ("subject", "trial")])
+def test_a_column_that_counts_the_rows_of_an_id_is_the_step_and_no_id(tmp_path: Path, person: str, step: str):
+    """Each trial is then a row of each person, as the samples of a record are, whatever its name says."""
+    table = table_with().rename(columns={"clip": person, "frame": step})
+    table[person] = pd.factorize(table[person])[0] + 100
+    columns = planned(saved(table, tmp_path / "t.csv")).workload.preprocess.columns
+    assert (columns.sequence, columns.step, columns.label) == (person, step, "label")
+    by_frame = table.sort_values([step, person]).rename(columns={person: "session", step: "nr"})
+    columns = planned(saved(by_frame, tmp_path / "t.csv")).workload.preprocess.columns  # all sessions at the same time
+    assert (columns.sequence, columns.step) == ("session", "nr")
+
+
+def test_people_are_the_sequence_and_not_their_ages(tmp_path: Path):
+    table = table_with(age=lambda number: 40 + number).rename(columns={"clip": "subject#"})
+    table = table[["age", *table.columns.drop("age")]]
+    assert planned(saved(table, tmp_path / "t.csv")).workload.preprocess.columns.sequence == "subject#"
+
+
+def test_a_letter_at_the_end_of_a_name_is_no_time(tmp_path: Path):
+    """As H.t, how long a key was held."""
+    table = table_with().rename(columns={"frame": "rep", "f0": "H.t"})
+    table["H.t"] += np.arange(len(table)) / 1e6  # no value repeats
+    columns = planned(saved(table, tmp_path / "t.csv")).workload.preprocess.columns
+    assert (columns.step, columns.features) == ("rep", ("H.t", "f1"))
+
+
 def test_codes_of_classes_called_id_are_the_label_or_asked_about(tmp_path: Path):
     table = table_with(activity_id=lambda number: number % 3).drop(columns="label")
     assert chosen(planned(saved(table, tmp_path / "t.csv")))["label"] == "activity_id"
