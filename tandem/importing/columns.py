@@ -241,15 +241,14 @@ def words_of(column: str) -> set[str]:
 
 
 def named(names: Sequence[str], columns: Iterable[str]) -> list[str]:
-    """The columns whose name contains one of the words `names`, in the order of these words. One letter counts only at
+    """The columns whose name contains one of the words `names`, in the order of these words. The word t counts only at
     the beginning: `t_ms` is a time, `H.t` is not.
     """
-    words = {column: {word for word in words_of(column) if word[1:] or is_first(word, column)} for column in columns}
+    words = {column: words_of(column) for column in columns}
+    for column, own in words.items():
+        if not re.match("[^a-z]*t", column.lower()):
+            own.discard("t")
     return list(dict.fromkeys(column for name in names for column in words if name in words[column]))
-
-
-def is_first(word: str, column: str) -> bool:
-    return bool(re.match(rf"[^a-z]*{word}(?![a-z])", column.lower()))
 
 
 def is_id(column: str) -> bool:

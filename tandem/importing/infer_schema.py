@@ -10,7 +10,14 @@ from typing import Any
 from tandem.command import WrongArgument
 from tandem.importing import recipe
 from tandem.importing.columns import Choice, Choices, NotFound, TableColumns, named, shortened
-from tandem.importing.infer_sequences import OF_SEQUENCES, find_categories, find_ids, infer_sequences, labelled_ids
+from tandem.importing.infer_sequences import (
+    OF_SEQUENCES,
+    ROW_PER_ITEM,
+    find_categories,
+    find_ids,
+    infer_sequences,
+    labelled_ids,
+)
 from tandem.importing.infer_series import NO_SEASON, OF_SERIES, TIME_NAMES, find_times, infer_series
 from tandem.importing.infer_windows import infer_recordings
 from tandem.importing.names import SEQUENCE_NAMES
@@ -86,6 +93,7 @@ def infer_schema(columns: TableColumns, options: Mapping[str, Any], known: Choic
     times = find_times(columns)
     is_series = times and not columns.repeats(times[0])
     is_series = is_series and not named(SEQUENCE_NAMES, find_ids(columns)) and not labelled_ids(columns)
+    is_converted = bool(known)
     if not of_series:
         known = {**known, **infer_recordings(columns, options, known, bool(is_series))}
     if "window" in known and known["sequence"][0] == NO_GROUPS:
@@ -98,12 +106,12 @@ def infer_schema(columns: TableColumns, options: Mapping[str, Any], known: Choic
 
     as_series = of_series or (is_series and not of_sequences and not known)
     try:
-        infer_series(columns, choose) if as_series else infer_sequences(columns, choose, options)
+        infer_series(columns, choose) if as_series else infer_sequences(columns, choose, options, is_converted)
     except WrongArgument:
         raise
     except ValueError as error:
         advice = advice_on_times(columns)
-        if advice and advice in str(error):
+        if (advice and advice in str(error)) or ROW_PER_ITEM in str(error):
             raise
         if isinstance(error, NotFound) and advice:
             raise ValueError(f"{columns.name}: {advice}") from None

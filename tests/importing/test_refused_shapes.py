@@ -148,6 +148,28 @@ def with_others() -> pd.DataFrame:
 
 
 LETTERS = ["a", "b", "c"] * 8
+POINTS = [f"{axis} {part} {number}" for axis in "xy" for part in ("hand", "pose") for number in range(2)]
+
+
+def with_codes() -> pd.DataFrame:
+    """A row for each item, a code with a unit, at a time."""
+    table = clips(LETTERS).melt(["clip", "frame", "label"], var_name="item")
+    table["item"] = table["item"].map({"f0": 220045, "f1": 220179})
+    table.insert(5, "unit", table["item"].map({220045: "bpm", 220179: "mmHg"}))
+    return table.sort_values(["clip", "frame"], ignore_index=True)
+
+
+def landmarks() -> pd.DataFrame:
+    """A row for each landmark of a frame, which a word and a number name."""
+    table = clips(LETTERS, num_features=8)
+    parts = []
+    for place, (part, number) in enumerate((part, number) for part in ("hand", "pose") for number in range(2)):
+        each = table[["clip", "frame", "label"]].assign(type=part, landmark_index=number)
+        each["row_id"] = each["frame"].astype(str) + f"-{part}-{number}"
+        parts.append(each.assign(x=table[f"f{place}"], y=table[f"f{place + 4}"]))
+    return pd.concat(parts).sort_values(["clip", "frame"], kind="stable", ignore_index=True)
+
+
 TWO_DIGITS = HOURS.dt.strftime("%d/%m/%y")
 OF_DAY = [f"{time.hour % 12 or 12}:{time:%M}{'ap'[time.hour > 11]}" for time in HOURS]  # 12:00a
 PARTS = {name: getattr(HOURS.dt, name) for name in ("year", "month", "day", "hour")}
@@ -186,10 +208,14 @@ PARTS = {name: getattr(HOURS.dt, name) for name in ("year", "month", "day", "hou
         (clips(LETTERS).mask(lambda table: table.columns.isin(["clip", "label"]) & (table[["frame"]] > 0).to_numpy()),
          clips(LETTERS)),
         (clips(LETTERS).melt(["clip", "frame", "label"]), clips(LETTERS)),
+        (with_codes(), clips(LETTERS).rename(columns={"f0": "value 220045", "f1": "value 220179"})),
+        (with_codes().assign(step=lambda table: range(len(table))),
+         clips(LETTERS).rename(columns={"f0": "value 220045", "f1": "value 220179"})),
+        (landmarks(), clips(LETTERS, num_features=8).rename(columns={f"f{n}": POINTS[n] for n in range(8)})),
     ],
     ids="two-digits month-name excel excel-days ms us s of-day date-and-time 12:00a points parts parts-and-words "
     "none several narrow month-year timedelta trials dates-as-columns of-numbers label-once ranges "
-    "hours-in-digits merged long-form".split(),
+    "hours-in-digits merged long-form codes codes-beside-a-counter landmarks".split(),
 )  # fmt: skip
 @pytest.mark.parametrize("sep", [",", ";"])
 @pytest.mark.filterwarnings("ignore:Could not infer format")
