@@ -3,7 +3,7 @@
 The rules are heuristics (see the table in docs/files.md); options override them. Reads and writes no file.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
 from typing import Any
 
@@ -76,6 +76,7 @@ def infer_schema(columns: TableColumns, options: Mapping[str, Any], known: Choic
     given += options.get("categories", ())
     given = [column for column in given if column != NO_GROUPS or column == options.get("label")]
     usable = columns.of_kind("whole", "number", "flag", "time", "text", "odd")
+    options, given = with_own_names(options, usable), [own_name(column, usable) for column in given]
     for column in (*given, *options.get("features", ())):
         if column not in usable:
             raise WrongArgument(f"{columns.name} has no column {column!r}{nearest(column, usable)}")
@@ -127,6 +128,20 @@ def infer_schema(columns: TableColumns, options: Mapping[str, Any], known: Choic
     if "na" in options:
         choices["na"] = (options["na"], "as requested: cells without a number")
     return {"task": choices["task"], **choices}
+
+
+def own_name(column: str, columns: Sequence[str]) -> str:
+    """The column of the table that is called so, if the spaces around its name are left out."""
+    found = [name for name in columns if name.strip() == column.strip()]
+    return column if column in columns or len(found) != 1 else found[0]
+
+
+def with_own_names(options: Mapping[str, Any], columns: Sequence[str]) -> dict[str, Any]:
+    one = {key: options[key] for key in (*OF_SEQUENCES, "time", "target", "groups") if key in options}
+    several = {key: options[key] for key in ("features", "categories") if key in options}
+    named_so = {key: own_name(column, columns) for key, column in one.items()}
+    lists = {key: [own_name(name, columns) for name in names] for key, names in several.items()}
+    return {**options, **named_so, **lists}
 
 
 def advice_on_times(columns: TableColumns) -> str:

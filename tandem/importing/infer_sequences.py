@@ -83,6 +83,13 @@ def without_step(columns: TableColumns, sequence: str) -> str:
             "columns with --sequence and --step; if the table is one recording in the order of its rows, add a column "
             "that counts them: table['step'] = range(len(table))"
         )
+    for step in columns.of_kind("whole", "number", exclude=[sequence]):
+        cells, numbers = columns.frame[step].astype("string"), columns.numbers(step)
+        is_wrong = numbers.isna() & (cells.fillna("") != "")
+        if is_wrong.any() and (counted := TableColumns(columns.frame[~is_wrong], columns.name)).kinds[step] == "whole":
+            if any(name == step for name, _ in find_steps(counted, sequence)):
+                others = cells[is_wrong].unique()[:4].tolist()
+                return f"{columns.name}: {step!r} has numbers, and {columns.without(step, others)}"
     for step in times_of_steps(columns, sequence):
         if code := code_for_long_form(columns, sequence, step):
             return f"{columns.shown} {ROW_PER_ITEM}: {code}"
@@ -136,11 +143,15 @@ def code_for_long_form(
     if not is_shared and not (named(QUANTITY_NAMES, others) and named(["value"], others)):
         return ""
     changing = [name for name in others if changes(columns, name, first).any()]
+    num_numeric = len({*changing} & {*columns.of_kind("whole", "number")})
 
     def are_items(names: Sequence[str]) -> bool:
         """Whether they tell the rows of each step apart, and the same come again at other steps of a sequence."""
         codes = frame.groupby([*names], sort=False, dropna=False).ngroup().to_numpy()
         num, is_text = codes.max() + 1, columns.kinds[names[0]] == "text"
+        follow_each_other = (np.diff(codes) == 0).mean() > MOST_REPEATS  # as the rows of a sequence
+        if follow_each_other and not (is_text and num_numeric == 1):
+            return False
         if num * len(sizes) * FEWEST_ITEMS > len(frame) and not (is_text and num <= MOST_WORDS):
             return False
         comes_again = 2 * len(np.unique(columns.codes(sequence) * num + codes)) <= len(frame)

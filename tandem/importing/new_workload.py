@@ -172,6 +172,7 @@ def make_plan(options: Namespace, scratch: Path) -> WorkloadPlan:
     if options.model and options.model not in (accepted := (FITTED, *schema.BUILT_IN)):
         raise WrongArgument(f"--model is {options.model!r}{parsing.nearest(options.model, accepted)}")
     options.na = ["--"] if options.na == [] else options.na  # argparse drops it from --na=--
+    options.na = options.na and [cell.strip() for cell in options.na]  # cells are read without spaces around them
     given = {key: value for key, value in vars(options).items() if value is not None}
     found = None
     try:

@@ -97,9 +97,11 @@ class Reader:
         literal = [read_file(path, self.form, texts=whole) for path in sampled] if whole else []
         self.codes = [name for name in whole if any(are_codes(part[name]) for part in literal)]
         self.types = kinds_of(samples) | dict.fromkeys(self.codes, pa.string())
-        self.has_text = any(kind_of(part[name].to_pandas()) == "text" for part in samples for name in self.names)
+        self.has_text = any(is_text(part[name]) for part in samples for name in self.names)
         self.step, self.why_step = None, "the row's number in its file (--step selects a column)"
-        found = named(STEP_NAMES, self.names) if "step" not in options else {options["step"]} & {*self.names}
+        found = named(STEP_NAMES, self.names)
+        if "step" in options:
+            found = [name for name in self.names if name.strip() == options["step"].strip()]
         found = [name for name in found if not pa.types.is_string(self.types[name])]
         if rising := [name for name in found if all(rises(part[name]) for part in samples)]:
             self.step, self.why_step = rising[0], "it increases from row to row in the files"
@@ -124,6 +126,10 @@ class Reader:
             return pa.table({name: table[name].cast(kind) for name, kind in self.types.items()})
         except pa.ArrowException as error:
             raise ValueError(f"{path} holds other kinds of cells than most files: {one_line(error)}") from None
+
+
+def is_text(cells: pa.ChunkedArray) -> bool:
+    return pa.types.is_string(cells.type) and kind_of(pc.utf8_trim_whitespace(cells).to_pandas()) == "text"
 
 
 def begins_with_a_clock(table: pa.Table) -> bool:

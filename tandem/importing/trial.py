@@ -67,6 +67,8 @@ def infer(name: str, path: Path, found: Source, options: Mapping[str, Any]) -> t
             # What Tandem chooses is valid, so an option's value is not.
             kind_of_error = WrongArgument if isinstance(error, WrongArgument | InvalidParams) else ValueError
             message = about_source(str(error), path, found)
+            if found.code[0] and "no column that could be their label" in message:
+                message += "; or --pattern '{label}_*' takes it from the files' names, --labels TABLE from a table"
             if "label" in choices and "label" not in options and re.search(r"\b(label|class)\b", message):
                 message += "; the label is {!r} ({}), and --label names another".format(*choices["label"])
             raise kind_of_error(message) from None

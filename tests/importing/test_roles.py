@@ -321,6 +321,30 @@ def test_people_are_the_sequence_and_not_their_ages(tmp_path: Path):
     assert planned(saved(table, tmp_path / "t.csv")).workload.preprocess.columns.sequence == "subject#"
 
 
+@pytest.mark.parametrize("ending", ["csv", "parquet"])
+@pytest.mark.parametrize("cells", [(False, True), (0, 1)])
+def test_a_mark_in_some_rows_is_an_event_after_the_advised_code(tmp_path: Path, ending: str, cells: Any):
+    table = table_with().drop(columns="label")
+    table["mark"] = np.array(cells)[(np.arange(len(table)) % 5 == 3).astype(int)]
+    path = saved(table, tmp_path / f"t.{ending}")
+    said = refusal(path)
+    if cells[1] == 1 and cells[0] is not False:
+        assert "if 'mark' is 0 where nothing happens, give --label mark, after" in said
+    code, _, rest = said.partition("table['mark'] = ")[2].partition(" (before it: import pandas; ")
+    read, write = rest.removesuffix(")").split("; after it: ")
+    exec(f"import pandas; {read}; table['mark'] = {code}; {write.replace('new.csv', str(tmp_path / 'new.csv'))}")  # noqa: S102
+    plan = planned(tmp_path / "new.csv", "--label", "mark")
+    assert plan.workload.task == "detect" and plan.summary["classes"] == ["none", str(cells[1])]
+
+
+def test_numbers_are_named_in_a_question_about_labels(tmp_path: Path):
+    ratings = {name: lambda number, shift=shift: PER_CLIP[number] + shift for shift, name in enumerate(("joy", "fear"))}
+    table = table_with(stimulus=lambda number: np.array(list("abcdefghijkl"))[number % 12], **ratings)
+    table["participant"] = [PEOPLE[number] for number in pd.factorize(table["clip"])[0]]
+    path = saved(table.drop(columns="label"), tmp_path / "t.csv")
+    refusals.question(lambda: planned(path), "--label stimulus", "--label participant", "--label joy", "--label fear")
+
+
 def test_a_letter_at_the_end_of_a_name_is_no_time(tmp_path: Path):
     """As H.t, how long a key was held."""
     table = table_with().rename(columns={"frame": "rep", "f0": "H.t"})
