@@ -77,7 +77,7 @@ def find_label(columns: TableColumns, sequence: str, step: str, options: Mapping
     found = (amounts or codes) if task == "regress" else classes or other_texts or codes or amounts
     found = found or few(texts) or texts or few(whole) or file_names
     if not found:
-        markers = [name for name in whole if columns.num_distinct(name) <= MOST_RARE]
+        markers = [name for name in whole if 2 <= columns.num_distinct(name) <= MOST_RARE]
         markers = [name for name in markers if (columns.frame[name] == 0).mean() >= MOST_BACKGROUND]
         events = "; or if {!r} is 0 where nothing happens, give --label {}, after {}" if markers else ""
         events = events and events.format(

@@ -18,7 +18,13 @@ from tandem.importing.infer_sequences import (
     infer_sequences,
     labelled_ids,
 )
-from tandem.importing.infer_series import NO_SEASON, OF_SERIES, TIME_NAMES, find_times, infer_series
+from tandem.importing.infer_series import (
+    NO_SEASON,
+    OF_SERIES,
+    TIME_NAMES,
+    find_times,
+    infer_series,
+)
 from tandem.importing.infer_windows import infer_recordings
 from tandem.importing.names import SEQUENCE_NAMES
 from tandem.importing.wide import numbered
@@ -153,7 +159,15 @@ def advice_on_times(columns: TableColumns) -> str:
         return f"{', '.join(found)} are parts of a time; join them: {code}"
     for name in columns.of_kind("odd"):
         return f"{name!r} holds {columns.advice(name)}"
-    clocks = named(TIME_NAMES, columns.of_kind("whole", "number"))
+    days = [name for name in columns.of_kind("time") if (columns.numbers(name).dropna() % 86400 == 0).all()]
+    for hour in named(["hour", "hr", "hours"], columns.of_kind("whole")) if days else ():
+        if columns.numbers(hour).between(0, 24).all():
+            hours = f"pandas.to_timedelta(pandas.to_numeric(table[{hour!r}]), unit='h')"
+            code = f"table['time'] = pandas.to_datetime(table[{days[0]!r}]) + {hours}"
+            drop = f"table = table.drop(columns=[{days[0]!r}, {hour!r}])"
+            return f"{days[0]!r} and {hour!r} are parts of a time; join them: {code}; {drop}"
+    first = [name for name in [*columns.kinds][:1] if columns.kinds[name] == "number"]  # in any language
+    clocks = [*named(TIME_NAMES, columns.of_kind("whole", "number")), *first]
     return next(filter(None, (columns.advice_on_clock(name) for name in clocks if not columns.repeats(name))), "")
 
 

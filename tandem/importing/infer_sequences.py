@@ -173,7 +173,7 @@ def code_for_long_form(
     values = [name for n, name in enumerate(values) if not any(frame[name].equals(frame[v]) for v in values[:n])]
     if not values or not (is_shared or [values[0]] == values == named(["value"], values)):
         return ""
-    index = index or [name for name in columns.kinds if name not in (*changing, *exclude)]
+    index = index or [name for name in columns.kinds if name in frame and name not in (*changing, *exclude)]
     is_plain = len(values) == len(items) == 1 and columns.kinds[items[0]] == "text"
     what = f"columns={items[0]!r}, values={values[0]!r}" if is_plain else f"columns={items!r}, values={values!r}"
     pivot = "pivot_table" if frame.duplicated([*ids, *items]).any() else "pivot"

@@ -54,6 +54,9 @@ NO_TABLE = {
     r"<(!doctype|html|head|body|table|\?xml)\b": (
         "HTML or XML; save the table as CSV, e.g. pandas.read_html(path)[0].to_csv(new_path, index=False)"
     ),
+    r"(%.*\n|\s)*@relation\b": (
+        "ARFF; save it as CSV, e.g. pandas.DataFrame(scipy.io.arff.loadarff(path)[0]).to_csv(new_path, index=False)"
+    ),
     r"(\{\s*[\"}]|\[\s*[{\[])": (
         "JSON; save the table as CSV, e.g. pandas.read_json(path).to_csv(new_path, index=False), with lines=True if "
         "each line is an object"

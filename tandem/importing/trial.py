@@ -121,7 +121,8 @@ def read_columns(path: Path, shown: str, na: tuple[str, ...]) -> TableColumns:
     frame = pa.table({column: plain_cells(cells, na) for column, cells in table.columns.items()}).to_pandas()
     table.columns.clear()
     saved = [column for column in frame.columns if re.match("Unnamed: |__index_level_", column)]
-    frame = frame.drop(columns=[column for column in saved if kind_of(frame[column]) != "time"])
+    saved = [column for column in saved if kind_of(frame[column]) != "time"]
+    frame, unread = frame.drop(columns=saved), unread | dict.fromkeys(saved, "an index that pandas saved")
     rows = np.flatnonzero(
         ~pd.util.hash_pandas_object(frame, index=False).duplicated()
     )  # preprocess leaves out the others

@@ -345,6 +345,12 @@ def test_numbers_are_named_in_a_question_about_labels(tmp_path: Path):
     refusals.question(lambda: planned(path), "--label stimulus", "--label participant", "--label joy", "--label fear")
 
 
+def test_indices_that_pandas_saved_are_named(tmp_path: Path):
+    table = table_with()
+    table.insert(0, "Unnamed: 0", range(len(table)))
+    assert "Unnamed: 0 (an index that pandas saved)" in reasons(planned(saved(table, tmp_path / "t.csv")))["features"]
+
+
 def test_a_letter_at_the_end_of_a_name_is_no_time(tmp_path: Path):
     """As H.t, how long a key was held."""
     table = table_with().rename(columns={"frame": "rep", "f0": "H.t"})
