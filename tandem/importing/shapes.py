@@ -85,11 +85,11 @@ def open_path(path: Path, options: Mapping[str, Any]) -> Source:
             f"{path} has a column for each date ({dates[0]}, {dates[1]}, ...), so a row is a series; write the dates "
             f"as rows: table = table.{as_rows}.reset_index(); or --layout wide reads each row as a sequence"
         )
-    if not options.get("layout"):
-        check_not_a_column_per_time(columns)
     needed = options.get("needed")
     are_steps = bool({"window_length", "stride"} & {*options}) or options.get("step") in frame.columns
     layout = options.get("layout") or ("long" if are_steps or (needed and needed <= {*frame.columns}) else None)
+    if not layout and "target" not in options:
+        check_not_a_column_per_time(columns)
     for_header = ""
     if text is not None and not text.has_header:
         names = [chr(65 + n) if n < 26 else f"A{n}" for n in range(len(text.names))]
