@@ -396,7 +396,7 @@ def find_ids(columns: TableColumns) -> list[str]:
     """
     candidates = columns.of_kind("text", "whole", "time")
     names, people, labelled = named(SEQUENCE_NAMES, candidates), named(GROUP_NAMES, candidates), labelled_ids(columns)
-    likely, ranked = list[tuple[str, bool]](), []
+    likely, ranked = list[tuple[str, bool]](), list[tuple[Any, ...]]()
     for column in candidates:
         is_together = columns.is_together(column)
         is_likely = column in (*names, *labelled) or is_together or columns.kinds[column] == "text"
@@ -409,8 +409,9 @@ def find_ids(columns: TableColumns) -> list[str]:
         # Of two matching names (trial, sample), the sequence id has its equal cells in adjacent rows.
         word = min(number for number, name in enumerate(SEQUENCE_NAMES) if name in words_of(column)) if is_named else 0
         is_of_people = column in people
-        ranked.append((not is_named, not is_together, word, is_named and is_of_people, -num, not is_of_people, column))
-    return [column for *_, column in sorted(ranked)]
+        last = names.index(column) if is_named else column
+        ranked.append((not is_named, not is_together, word, is_named and is_of_people, -num, not is_of_people, last))
+    return [names[last] if isinstance(last, int) else last for *_, last in sorted(ranked)]
 
 
 def counts_within(columns: TableColumns, column: str, ids: Sequence[str]) -> bool:

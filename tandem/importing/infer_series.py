@@ -95,6 +95,16 @@ def find_times(columns: TableColumns) -> list[str]:
 
 def find_target(columns: TableColumns, numeric: list[str], stamps: np.ndarray) -> Choice:
     numeric = [name for name in numeric if not is_clock(columns, name, stamps)] or numeric
+    units, changing = (
+        [name for name in names if not columns.never_changes(name)]
+        for names in (named(["unit", "units"], columns.of_kind("text")), numeric)
+    )
+    if units and len(changing) == 1:
+        [unit, *_], most = units, columns.frame[units[0]].mode()[0]
+        raise ValueError(
+            f"{columns.name}: {changing[0]!r} has several units (in {unit!r}), so it is more than one series; keep the "
+            f"rows of one: table = table[table[{unit!r}] == {most!r}]; or name it with --target"
+        )
     if names := named(TARGET_NAMES, numeric):
         names = [name for name in names if not words_of(name) & ABOUT_A_VALUE] or names
         return max(names, key=numeric.index), "by its name (--target selects another)"

@@ -153,6 +153,14 @@ LETTERS = ["a", "b", "c"] * 8
 POINTS = [f"{axis} {part} {number}" for axis in "xy" for part in ("hand", "pose") for number in range(2)]
 
 
+def with_units() -> pd.DataFrame:
+    """The series, and another quantity at some times between its own."""
+    table = series(unit="bpm", version=10.3)
+    times = (HOURS[:200] + pd.Timedelta("10min")).dt.strftime("%Y-%m-%d %H:%M:%SZ")
+    others = pd.DataFrame({"time": times, "value": range(0, 400, 2), "unit": "count", "version": 10.3})
+    return pd.concat([table, others]).sort_values("time", ignore_index=True)
+
+
 def by_row(columns: str, rows: str, times: pd.Series, name: str) -> pd.DataFrame:
     """The series with a row for each day or year, and a column for each time in it."""
     cells = pd.DataFrame({name: times.dt.strftime(rows), "at": times.dt.strftime(columns)})
@@ -222,6 +230,7 @@ PARTS = {name: getattr(HOURS.dt, name) for name in ("year", "month", "day", "hou
         (timed(Datum=SINCE_1970 / 86400 + 25569.25), timed(Datum=HOURS + pd.Timedelta("6h"))),
         (by_row("%H:%M", "%Y-%m-%d", HOURS[:288], "Date"), timed(time=HOURS).head(288)),
         (by_row("%b", "%Y", MONTHS, "Year").assign(mean=0.5), timed(time=MONTHS)),
+        (with_units(), series(unit="bpm", version=10.3)),
         (with_codes(), clips(LETTERS).rename(columns={"f0": "value 220045", "f1": "value 220179"})),
         (with_codes().assign(step=lambda table: range(len(table))),
          clips(LETTERS).rename(columns={"f0": "value 220045", "f1": "value 220179"})),
@@ -230,7 +239,7 @@ PARTS = {name: getattr(HOURS.dt, name) for name in ("year", "month", "day", "hou
     ids="two-digits month-name excel excel-days ms us s of-day date-and-time 12:00a points parts parts-and-words "
     "none several narrow month-year timedelta trials dates-as-columns of-numbers label-once ranges "
     "hours-in-digits merged long-form hours excel-in-any-language "
-    "times-as-columns months-as-columns codes codes-beside-a-counter landmarks".split(),
+    "times-as-columns months-as-columns units codes codes-beside-a-counter landmarks".split(),
 )  # fmt: skip
 @pytest.mark.parametrize("sep", [",", ";"])
 @pytest.mark.filterwarnings("ignore:Could not infer format")
