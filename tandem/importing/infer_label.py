@@ -200,10 +200,11 @@ def find_task(columns: TableColumns, sequence: str, step: str, label: str) -> Ch
 
 def code_for_no_event(columns: TableColumns, label: str, most: str) -> str:
     """The code that writes NO_EVENT where the cell is `most`, in a table of text or of other cells."""
-    form = f"(?i)^{re.escape(most.removesuffix('.0'))}$" if columns.kinds[label] != "text" else ""
-    cells = f"table[{label!r}].astype(str).str.replace(r'\\.0$', '', regex=True)" if form else f"table[{label!r}]"
-    what = f"{form!r}, {NO_EVENT!r}, regex=True" if form else f"{most!r}, {NO_EVENT!r}"
-    return f"table[{label!r}] = {cells}.replace({what})"
+    place = f"table[{label!r}]"
+    if columns.kinds[label] == "text":
+        return f"{place} = {place}.replace({most!r}, {NO_EVENT!r})"
+    form = rf"(?i)^{re.escape(most.removesuffix('.0'))}(\.0)?$"
+    return f"{place} = {place}.astype(str).replace({form!r}, {NO_EVENT!r}, regex=True)"
 
 
 def stretches_of(columns: TableColumns, recording: str, step: str, label: str) -> tuple[pd.DataFrame, float]:
