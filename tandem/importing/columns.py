@@ -155,7 +155,11 @@ class TableColumns:
                 "pandas.to_timedelta((table['time'].diff() < '0s').cumsum(), 'D')"
             )
         for form, (code, condition) in ODD_TIMES.items():
-            if cells.str.fullmatch(form).mean() > 0.9:
+            is_time = cells.str.fullmatch(form)
+            if is_time.mean() > 0.9:
+                if not is_time.all():
+                    others = cells[~is_time].unique()[:4].tolist()
+                    return f"dates like {cells[is_time].iloc[0]!r}, and {self.without(column, others)}"
                 is_asked = form == DAY_FIRST and any(formats_of(cells.iloc[0]))
                 asked = "of a text table, --dayfirst yes or --dayfirst no says what comes first; else " * is_asked
                 asked = asked or "this form, as with a year of two digits, is not read; " * (form == DAY_FIRST)
@@ -170,6 +174,11 @@ class TableColumns:
             code = f"{place} = {place}.str.removesuffix({units.iloc[0]!r})"
             return f"numbers with a unit like {cells.iloc[0]!r}; write them without it: {code}"
         return f"numbers like {cells.iloc[0]!r}, which are read from text: table.to_csv('new.csv', index=False)"
+
+    def without(self, column: str, cells: list[str]) -> str:
+        """How to leave out the rows with these cells of a column, such as a row of totals."""
+        code = f"table = table[~table[{column!r}].isin({cells!r})]"
+        return f"{cells[0]!r}, which is none; if such rows are totals or remarks, leave them out: {code}"
 
     def advice_on_clock(self, column: str) -> str:
         """How to write numbers that mean times; empty if they do not, or are whole seconds, which are read. Whole
@@ -241,8 +250,13 @@ def words_of(column: str) -> set[str]:
 
 
 def named(names: Sequence[str], columns: Iterable[str]) -> list[str]:
-    """The columns whose name contains one of the words `names`, in the order of these words."""
+    """The columns whose name contains one of the words `names`, in the order of these words. The word t counts only at
+    the beginning: `t_ms` is a time, `H.t` is not.
+    """
     words = {column: words_of(column) for column in columns}
+    for column, own in words.items():
+        if not re.match("[^a-z]*t", column.lower()):
+            own.discard("t")
     return list(dict.fromkeys(column for name in names for column in words if name in words[column]))
 
 

@@ -121,11 +121,7 @@ def open_folder(folder: Path, found: list[Path], options: Mapping[str, Any]) -> 
     choices = {"groups": found_groups} if (found_groups := groups_of(others, len(ids))) else {}
     if label:
         choices["label"] = (label, why)
-    elif (
-        not own
-        and not {"label", "num_channels"} & {*options}
-        and not any(pa.types.is_string(kind) for kind in reader.types.values())
-    ):
+    elif not own and not {"label", "num_channels"} & {*options} and not reader.has_text:
         raise ValueError(
             f"nothing says which label the {len(ids):,} sequences of {folder} have: put them into a folder for each "
             "label, or give --pattern '{label}_*' for their names, or --labels TABLE with a row for each"
@@ -146,7 +142,7 @@ def open_folder(folder: Path, found: list[Path], options: Mapping[str, Any]) -> 
                 yield Block(lengths, pa.concat_tables(parts).columns, per_sequence.slice(first, len(parts)), end)
                 parts, first, num_cells = [], end, 0
 
-    return as_long_table(
+    source = as_long_table(
         [folder],
         notes,
         blocks(),
@@ -158,6 +154,32 @@ def open_folder(folder: Path, found: list[Path], options: Mapping[str, Any]) -> 
         step=(reader.step, reader.why_step),
         choices=choices,
     )
+    if ending == ".npy":
+        return source
+    return replace(source, code=pandas_code(folder, paths[0], options, source.known["sequence"][0], labels))
+
+
+def pandas_code(
+    folder: Path, path: Path, options: Mapping[str, Any], sequence: str, labels: Path | None
+) -> tuple[str, str]:
+    """The pandas code that reads the files like `path` as one table, and the code that writes them again into `new`.
+    `labels`: a table that is none of them.
+    """
+    read, write = text_tables.pandas_code(path, options)
+    read = read.removeprefix("table = ").replace(repr(str(path)), "path")
+    end = path.name.removeprefix(without_ending(path.name))
+    others = f" if path.name != {labels.name!r}" if labels else ""
+    named_as = f"path.relative_to(root).as_posix().removesuffix({end!r})"
+    read = (
+        f"from pathlib import Path; root = Path({str(folder)!r}); table = pandas.concat([{read}.assign({sequence}="
+        f"{named_as}) for path in sorted(root.rglob('*{end}')){others}])"
+    )
+    write = write.replace("table.", f"part.drop(columns={sequence!r}).").replace("'new.csv'", "out(name)")
+    write = (
+        "out = lambda name: Path('new', name + '.csv'); [(out(name).parent.mkdir(parents=True, exist_ok=True), "
+        f"{write}) for name, part in table.groupby({sequence!r})]"
+    )
+    return read, f"{write}; give the folder new"
 
 
 def check_not_a_file_per_channel(folder: Path, found: Sequence[Path]) -> None:

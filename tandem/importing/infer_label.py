@@ -1,5 +1,6 @@
 """Which column of a table of sequences is the label, and the task that follows from it."""
 
+import re
 import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -23,6 +24,7 @@ from tandem.importing.names import GROUP_NAMES, LABEL_NAMES, SEQUENCE_NAMES
 from tandem.params.schema import columns_of
 
 MOST_RARE = 10  # of more whole numbers, some in fewer sequences than splits, each is rarely a class
+MOST_BACKGROUND = 0.5  # the share of rows without an event
 MISTAKEN_SHARE = 0.05  # of the sequences, in which a label may change by mistake
 
 
@@ -75,11 +77,17 @@ def find_label(columns: TableColumns, sequence: str, step: str, options: Mapping
     found = (amounts or codes) if task == "regress" else classes or other_texts or codes or amounts
     found = found or few(texts) or texts or few(whole) or file_names
     if not found:
+        markers = [name for name in whole if 2 <= columns.num_distinct(name) <= MOST_RARE]
+        markers = [name for name in markers if (columns.frame[name] == 0).mean() >= MOST_BACKGROUND]
+        events = "; or if {!r} is 0 where nothing happens, give --label {}, after {}" if markers else ""
+        events = events and events.format(
+            markers[0], shlex.quote(markers[0]), code_for_no_event(columns, markers[0], "0")
+        )
         raise ValueError(
             f"{columns.shown} has sequences ({sequence!r}) and no column that could be their label, text or few whole "
             "numbers; name it with --label; or if another table has the labels: table = table.merge(pandas.read_csv("
             f"'labels.csv', dtype=str), on={sequence!r}); or for a forecast keep the rows of a single {sequence!r} and "
-            "give --time"
+            f"give --time{events}"
         )
     changing = [
         name for name in (*classes, *codes, *amounts) if any(varies(columns, name, who, first) for who in people)
@@ -95,7 +103,9 @@ def find_label(columns: TableColumns, sequence: str, step: str, options: Mapping
     if task in (None, "classify") and not classes:
         others += recognizable
     if others := [name for name in dict.fromkeys(others) if name not in found]:
-        raise CommandError(which_label(columns, [*likely[-3:], *others[:3]], sequence, step), NO_ANSWER)
+        likely = [*likely[-3:], *others[:3]]
+        numbers = [name for name in amounts if columns.kinds[name] == "number" and name not in likely]
+        raise CommandError(which_label(columns, [*likely, *numbers[:3]], sequence, step), NO_ANSWER)
     if len(found) == 1:
         return found[0], "the only column that could be one"
     why = f"the last of {len(found)} columns that could be one (--label selects another)"
@@ -183,11 +193,18 @@ def find_task(columns: TableColumns, sequence: str, step: str, label: str) -> Ch
         raise ValueError(f"{why}; {windows} cuts windows of one label; or name another column with --label")
     why += f", so it must be empty or {NO_EVENT!r} where nothing happens, and is {most!r} in {share:.1%} of the rows"
     why += "; name another column with --label"
-    if share >= 0.5:
-        background = columns.frame[label][events == most].iloc[:1].tolist()[0]
-        replaced = f"table[{label!r}].replace({background!r}, {NO_EVENT!r})"
-        why += f", or save the table again after table[{label!r}] = {replaced}"
+    if share >= MOST_BACKGROUND:
+        why += f", or save the table again after {code_for_no_event(columns, label, most)}"
     raise ValueError(why)
+
+
+def code_for_no_event(columns: TableColumns, label: str, most: str) -> str:
+    """The code that writes NO_EVENT where the cell is `most`, in a table of text or of other cells."""
+    place = f"table[{label!r}]"
+    if columns.kinds[label] == "text":
+        return f"{place} = {place}.replace({most!r}, {NO_EVENT!r})"
+    form = rf"(?i)^{re.escape(most.removesuffix('.0'))}(\.0)?$"
+    return f"{place} = {place}.astype(str).replace({form!r}, {NO_EVENT!r}, regex=True)"
 
 
 def stretches_of(columns: TableColumns, recording: str, step: str, label: str) -> tuple[pd.DataFrame, float]:

@@ -3,15 +3,28 @@
 The rules are heuristics (see the table in docs/files.md); options override them. Reads and writes no file.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
 from typing import Any
 
 from tandem.command import WrongArgument
 from tandem.importing import recipe
 from tandem.importing.columns import Choice, Choices, NotFound, TableColumns, named, shortened
-from tandem.importing.infer_sequences import OF_SEQUENCES, find_categories, find_ids, infer_sequences, labelled_ids
-from tandem.importing.infer_series import NO_SEASON, OF_SERIES, TIME_NAMES, find_times, infer_series
+from tandem.importing.infer_sequences import (
+    OF_SEQUENCES,
+    ROW_PER_ITEM,
+    find_categories,
+    find_ids,
+    infer_sequences,
+    labelled_ids,
+)
+from tandem.importing.infer_series import (
+    NO_SEASON,
+    OF_SERIES,
+    TIME_NAMES,
+    find_times,
+    infer_series,
+)
 from tandem.importing.infer_windows import infer_recordings
 from tandem.importing.names import SEQUENCE_NAMES
 from tandem.importing.wide import numbered
@@ -69,6 +82,7 @@ def infer_schema(columns: TableColumns, options: Mapping[str, Any], known: Choic
     given += options.get("categories", ())
     given = [column for column in given if column != NO_GROUPS or column == options.get("label")]
     usable = columns.of_kind("whole", "number", "flag", "time", "text", "odd")
+    options, given = with_own_names(options, usable), [own_name(column, usable) for column in given]
     for column in (*given, *options.get("features", ())):
         if column not in usable:
             raise WrongArgument(f"{columns.name} has no column {column!r}{nearest(column, usable)}")
@@ -86,6 +100,7 @@ def infer_schema(columns: TableColumns, options: Mapping[str, Any], known: Choic
     times = find_times(columns)
     is_series = times and not columns.repeats(times[0])
     is_series = is_series and not named(SEQUENCE_NAMES, find_ids(columns)) and not labelled_ids(columns)
+    is_converted = bool(known)
     if not of_series:
         known = {**known, **infer_recordings(columns, options, known, bool(is_series))}
     if "window" in known and known["sequence"][0] == NO_GROUPS:
@@ -98,12 +113,12 @@ def infer_schema(columns: TableColumns, options: Mapping[str, Any], known: Choic
 
     as_series = of_series or (is_series and not of_sequences and not known)
     try:
-        infer_series(columns, choose) if as_series else infer_sequences(columns, choose, options)
+        infer_series(columns, choose) if as_series else infer_sequences(columns, choose, options, is_converted)
     except WrongArgument:
         raise
     except ValueError as error:
         advice = advice_on_times(columns)
-        if advice and advice in str(error):
+        if (advice and advice in str(error)) or ROW_PER_ITEM in str(error):
             raise
         if isinstance(error, NotFound) and advice:
             raise ValueError(f"{columns.name}: {advice}") from None
@@ -121,6 +136,20 @@ def infer_schema(columns: TableColumns, options: Mapping[str, Any], known: Choic
     return {"task": choices["task"], **choices}
 
 
+def own_name(column: str, columns: Sequence[str]) -> str:
+    """The column of the table that is called so, if the spaces around its name are left out."""
+    found = [name for name in columns if name.strip() == column.strip()]
+    return column if column in columns or len(found) != 1 else found[0]
+
+
+def with_own_names(options: Mapping[str, Any], columns: Sequence[str]) -> dict[str, Any]:
+    one = {key: options[key] for key in (*OF_SEQUENCES, "time", "target", "groups") if key in options}
+    several = {key: options[key] for key in ("features", "categories") if key in options}
+    named_so = {key: own_name(column, columns) for key, column in one.items()}
+    lists = {key: [own_name(name, columns) for name in names] for key, names in several.items()}
+    return {**options, **named_so, **lists}
+
+
 def advice_on_times(columns: TableColumns) -> str:
     """How to write times that are not read; empty if there are none."""
     parts = {name.lower(): name for name in columns.of_kind("whole")}
@@ -130,7 +159,15 @@ def advice_on_times(columns: TableColumns) -> str:
         return f"{', '.join(found)} are parts of a time; join them: {code}"
     for name in columns.of_kind("odd"):
         return f"{name!r} holds {columns.advice(name)}"
-    clocks = named(TIME_NAMES, columns.of_kind("whole", "number"))
+    days = [name for name in columns.of_kind("time") if (columns.numbers(name).dropna() % 86400 == 0).all()]
+    for hour in named(["hour", "hr", "hours"], columns.of_kind("whole")) if days else ():
+        if columns.numbers(hour).between(0, 24).all():
+            hours = f"pandas.to_timedelta(pandas.to_numeric(table[{hour!r}]), unit='h')"
+            code = f"table['time'] = pandas.to_datetime(table[{days[0]!r}]) + {hours}"
+            drop = f"table = table.drop(columns=[{days[0]!r}, {hour!r}])"
+            return f"{days[0]!r} and {hour!r} are parts of a time; join them: {code}; {drop}"
+    first = [name for name in [*columns.kinds][:1] if columns.kinds[name] == "number"]  # in any language
+    clocks = [*named(TIME_NAMES, columns.of_kind("whole", "number")), *first]
     return next(filter(None, (columns.advice_on_clock(name) for name in clocks if not columns.repeats(name))), "")
 
 

@@ -25,6 +25,11 @@ from tandem.importing.names import CALENDAR_NAMES, COUNTING_NAMES, GROUP_NAMES, 
 from tandem.params.schema import NO_GROUPS, columns_of
 
 MOST_REPEATS = 0.5  # the share of rows up to which a repeated step is a mistake, such as an id that occurs twice
+ROW_PER_ITEM = "has a row for each quantity; write a column for each"
+ITEM_NAMES = "landmark keypoint joint marker point item".split()  # of numbers that say what a row has
+QUANTITY_NAMES = "parameter variable quantity measurement measure metric signal item".split()  # of words that say it
+MOST_DISTINCT = 0.99  # the share of rows up to which two of them have the same item at a step
+FEWEST_ITEMS = 0.25  # the share of items, which numbers tell apart, that a step has on average
 FEW_WORDS, MOST_WORDS = 10, 50  # of a column whose words may become features
 INCREASES = "it increases from row to row in every sequence"
 UNEVEN = 0.01  # of the usual distance of two rows, by which a clock's may differ
@@ -32,11 +37,16 @@ FAR_FEWER = 4  # times fewer stretches of equal labels than by chance
 OF_SEQUENCES = ("sequence", "step", "label")  # options that only this kind of table has
 
 
-def infer_sequences(columns: TableColumns, choose: Choose, options: Mapping[str, Any]) -> None:
+def infer_sequences(
+    columns: TableColumns, choose: Choose, options: Mapping[str, Any], is_converted: bool = False
+) -> None:
+    """`is_converted`: the table was made of files or arrays."""
     sequence = choose("sequence", lambda: find_sequence(columns))
     step = choose("step", lambda: likeliest_step(columns, sequence))
     if step is None:
         raise NotFound(without_step(columns, sequence))
+    if not {"step", "features"} & {*options}:
+        check_not_a_row_per_item(columns, sequence, step, is_converted)
     if columns.kinds[step] != "time" and (mistake := digits_of_times(columns.numbers(step).to_numpy(), step)):
         raise ValueError(f"{columns.name}: {mistake}")
     label = choose("label", lambda: find_label(columns, sequence, step, options))
@@ -73,9 +83,16 @@ def without_step(columns: TableColumns, sequence: str) -> str:
             "columns with --sequence and --step; if the table is one recording in the order of its rows, add a column "
             "that counts them: table['step'] = range(len(table))"
         )
-    for step in named(STEP_NAMES, columns.of_kind("whole", "number", "time", exclude=[sequence])):
+    for step in columns.of_kind("whole", "number", exclude=[sequence]):
+        cells, numbers = columns.frame[step].astype("string"), columns.numbers(step)
+        is_wrong = numbers.isna() & (cells.fillna("") != "")
+        if is_wrong.any() and (counted := TableColumns(columns.frame[~is_wrong], columns.name)).kinds[step] == "whole":
+            if any(name == step for name, _ in find_steps(counted, sequence)):
+                others = cells[is_wrong].unique()[:4].tolist()
+                return f"{columns.name}: {step!r} has numbers, and {columns.without(step, others)}"
+    for step in times_of_steps(columns, sequence):
         if code := code_for_long_form(columns, sequence, step):
-            return f"{columns.shown} has a row for each quantity; write a column for each: {code}"
+            return f"{columns.shown} {ROW_PER_ITEM}: {code}"
         if mistake := repeats_of(columns, sequence, step, MOST_REPEATS):
             return mistake
     for other in columns.of_kind("text", "whole", exclude=[sequence]):
@@ -95,17 +112,81 @@ def without_step(columns: TableColumns, sequence: str) -> str:
     )
 
 
-def code_for_long_form(columns: TableColumns, sequence: str, step: str) -> str:
-    """The code that makes a column of each word of a text column, whose rows have the values in one other column; empty
-    if the table has another form.
+def times_of_steps(columns: TableColumns, *exclude: str) -> list[str]:
+    """Columns that may be the times of steps, by their names and kinds."""
+    named_so = named(STEP_NAMES, columns.of_kind("whole", "number", "time", "odd", exclude=exclude))
+    return list(dict.fromkeys([*named_so, *columns.of_kind("time", exclude=exclude)]))
+
+
+def check_not_a_row_per_item(columns: TableColumns, sequence: str, step: str, is_converted: bool) -> None:
+    """Raises ValueError if a row has one of several quantities at a time, and so is no step. `is_converted`: the table
+    was made of files, which lack its other columns.
     """
-    first, ids = columns.firsts(sequence), [sequence, step]
-    values = [name for name in columns.of_kind("whole", "number", exclude=ids) if changes(columns, name, first).any()]
-    for name in columns.of_kind("text", exclude=ids) if len(values) == 1 else ():
-        if columns.num_distinct(name) <= MOST_WORDS and not columns.frame.duplicated([*ids, name]).any():
-            index = [other for other in columns.kinds if other not in (name, *values)]
-            return f"table = table.pivot(index={index!r}, columns={name!r}, values={values[0]!r}).reset_index()"
-    return ""
+    for time in times_of_steps(columns, sequence, step):
+        if code := code_for_long_form(columns, sequence, time, [step], [sequence, time] if is_converted else None):
+            raise ValueError(f"{columns.shown} {ROW_PER_ITEM}: {code}")
+
+
+def code_for_long_form(
+    columns: TableColumns, sequence: str, step: str, exclude: Sequence[str] = (), index: list[str] | None = None
+) -> str:
+    """The code that makes a column of each item, such as a quantity or a landmark, of a table with several rows for
+    each step, one for each item; empty if the table has another form. Columns say which item it is: a text, a number
+    that is a code, or both. By the names of the columns, a step may also have a single row. `index`: the columns to
+    keep, by default those that are constant within a step.
+    """
+    frame, ids = columns.frame, [sequence, step]
+    steps = frame.groupby(ids, sort=False, dropna=False).ngroup().to_numpy()
+    sizes, first = np.bincount(steps), np.unique(steps, return_index=True)[1][steps]
+    is_shared = (sizes[steps] > 1).mean() > MOST_REPEATS
+    others = [name for name in columns.kinds if name in frame and name not in (*ids, *exclude)]
+    if not is_shared and not (named(QUANTITY_NAMES, others) and named(["value"], others)):
+        return ""
+    changing = [name for name in others if changes(columns, name, first).any()]
+    num_numeric = len({*changing} & {*columns.of_kind("whole", "number")})
+
+    def are_items(names: Sequence[str]) -> bool:
+        """Whether they tell the rows of each step apart, and the same come again at other steps of a sequence."""
+        codes = frame.groupby([*names], sort=False, dropna=False).ngroup().to_numpy()
+        num, is_text = codes.max() + 1, columns.kinds[names[0]] == "text"
+        follow_each_other = (np.diff(codes) == 0).mean() > MOST_REPEATS  # as the rows of a sequence
+        if follow_each_other and not (is_text and num_numeric == 1):
+            return False
+        if num * len(sizes) * FEWEST_ITEMS > len(frame) and not (is_text and num <= MOST_WORDS):
+            return False
+        comes_again = 2 * len(np.unique(columns.codes(sequence) * num + codes)) <= len(frame)
+        return comes_again and len(np.unique(steps * num + codes)) > MOST_DISTINCT * len(frame)
+
+    texts, numbers = ([name for name in columns.of_kind(kind) if name in changing] for kind in ("text", "whole"))
+    numbers = [name for name in numbers if named(ITEM_NAMES, [name]) or not is_range(columns.numbers(name))]
+    single = [[name] for name in columns.kinds if name in (*texts, *numbers) and are_items([name])]
+    single = single if is_shared else [[name] for name in named(QUANTITY_NAMES, texts) if [name] in single]
+    items = max(single, key=lambda names: columns.num_distinct(names[0]), default=None)
+    if items is None and is_shared:
+        items = next(filter(are_items, ([text, number] for text in texts for number in numbers)), None)
+    if items is None:
+        return ""
+    item = frame.groupby(items, sort=False, dropna=False).ngroup().to_numpy()
+    first_of_item = np.unique(item, return_index=True)[1][item]
+    values = [name for name in columns.of_kind("whole", "number") if name in changing and name not in items]
+    values = [name for name in values if changes(columns, name, first_of_item).any()]
+    values = [name for n, name in enumerate(values) if not any(frame[name].equals(frame[v]) for v in values[:n])]
+    if not values or not (is_shared or [values[0]] == values == named(["value"], values)):
+        return ""
+    index = index or [name for name in columns.kinds if name in frame and name not in (*changing, *exclude)]
+    is_plain = len(values) == len(items) == 1 and columns.kinds[items[0]] == "text"
+    what = f"columns={items[0]!r}, values={values[0]!r}" if is_plain else f"columns={items!r}, values={values!r}"
+    pivot = "pivot_table" if frame.duplicated([*ids, *items]).any() else "pivot"
+    last = ", aggfunc='last'" * (pivot == "pivot_table")
+    if is_plain:
+        return f"table = table.{pivot}(index={index!r}, {what}{last}).reset_index()"
+    joined = "table.columns = [' '.join(map(str, each)) for each in table.columns]; table = table.reset_index()"
+    return f"table = table.{pivot}(index={index!r}, {what}{last}); {joined}"
+
+
+def is_range(numbers: pd.Series) -> bool:
+    """Whether they are all whole numbers from one to another, as those of a counter."""
+    return bool(numbers.nunique() == numbers.max() - numbers.min() + 1)
 
 
 def repeated_times(columns: TableColumns, time: str) -> str:
@@ -126,12 +207,12 @@ def find_changing(columns: TableColumns, sequence: str, taken: Sequence[str]) ->
             why_not[column] = "never changes" if columns.never_changes(column) else "constant within every sequence"
         elif columns.kinds[column] == "whole" and words & {*LABEL_NAMES[:3]}:
             why_not[column] = "a second label, by its name"
-        elif words & {*COUNTING_NAMES} and (np.diff(columns.numbers(column).to_numpy()) == 1).all():
+        elif words & {*COUNTING_NAMES} and is_even(columns, sequence, column):  # it may start again, as after 255
             why_not[column] = "counts the rows"
-        elif counts_rows(columns, sequence, column):
-            why_not[column] = "counts the rows of each sequence"
         elif words & {*STEP_NAMES} and orders_too(columns, sequence, taken[1], column):
             why_not[column] = "orders the rows too"
+        elif is_clock(columns, sequence, column):
+            why_not[column] = "counts the rows of each sequence, or is their time"
     few = [name for name in columns.of_kind("text", exclude=taken) if columns.num_distinct(name) <= FEW_WORDS]
     few = [name for name in few if changes(columns, name, first).any()]
     hints = {name: f"text; --categories {shlex.quote(name)} adds a feature for each word" for name in few}
@@ -192,14 +273,6 @@ def find_categories(columns: TableColumns, names: Sequence[str]) -> list[str]:
             raise WrongArgument(f"--categories names {name!r}, which has {len(words):,} values; accepted: {MOST_WORDS}")
         found += [f"{name}={word}" for word in words]
     return found
-
-
-def counts_rows(columns: TableColumns, sequence: str, column: str) -> bool:
-    """Whether `column` rises by 1 from row to row in every sequence, from the same number."""
-    order, same = together(columns, sequence)
-    values = columns.numbers(column).to_numpy()[order]
-    starts = values[np.r_[True, ~same]]
-    return bool((np.diff(values)[same] == 1).all() and (starts == starts[0]).all())
 
 
 def orders_too(columns: TableColumns, sequence: str, step: str, column: str) -> bool:
@@ -318,16 +391,45 @@ def restarting_in(columns: TableColumns, sequence: str, step: str | None) -> Ite
 
 
 def find_ids(columns: TableColumns) -> list[str]:
-    """Repeating columns: first by name, then with equal cells in adjacent rows, then text, then more distinct ids."""
+    """Repeating columns: first by name, then with equal cells in adjacent rows, then text, then more distinct ids. Of
+    ids of the same name, those of people or devices, which have several sequences, come last.
+    """
     candidates = columns.of_kind("text", "whole", "time")
-    names, ranked, labelled = named(SEQUENCE_NAMES, candidates), [], labelled_ids(columns)
+    names, people, labelled = named(SEQUENCE_NAMES, candidates), named(GROUP_NAMES, candidates), labelled_ids(columns)
+    likely, ranked = list[tuple[str, bool]](), list[tuple[Any, ...]]()
     for column in candidates:
-        num, is_named, is_together = columns.num_distinct(column), column in names, columns.is_together(column)
-        is_likely = is_named or is_together or columns.kinds[column] == "text" or column in labelled
-        if 2 <= num <= len(columns.frame) / 2 and is_likely:
-            # Of two matching names (trial, sample), the sequence id has its equal cells in adjacent rows.
-            ranked.append((not is_named, not is_together, names.index(column) if is_named else -num, column))
-    return [column for *_, column in sorted(ranked)]
+        is_together = columns.is_together(column)
+        is_likely = column in (*names, *labelled) or is_together or columns.kinds[column] == "text"
+        if 2 <= columns.num_distinct(column) <= len(columns.frame) / 2 and is_likely:
+            likely.append((column, is_together))
+    around = [column for column, is_together in likely if is_together]
+    for column, is_together in likely:
+        num, is_named = columns.num_distinct(column), column in names
+        is_named = is_named and (is_together or not counts_within(columns, column, around))
+        # Of two matching names (trial, sample), the sequence id has its equal cells in adjacent rows.
+        word = min(number for number, name in enumerate(SEQUENCE_NAMES) if name in words_of(column)) if is_named else 0
+        is_of_people = column in people
+        last = names.index(column) if is_named else column
+        ranked.append((not is_named, not is_together, word, is_named and is_of_people, -num, not is_of_people, last))
+    return [names[last] if isinstance(last, int) else last for *_, last in sorted(ranked)]
+
+
+def counts_within(columns: TableColumns, column: str, ids: Sequence[str]) -> bool:
+    """Whether `column` increases from row to row for each value of one of `ids`, as a trial does that has one row for
+    each person, and no text follows it, as a label follows its sequence.
+    """
+    if columns.kinds[column] != "whole":
+        return False
+    values, num = columns.numbers(column).to_numpy(), columns.num_distinct(column)
+    for text in (columns.frame[name] for name in columns.of_kind("text", exclude=[column])):
+        pairs = pd.DataFrame({"id": values, "text": text}).drop_duplicates()
+        if len(pairs) == num > 1 < pairs["text"].nunique() and not (text.isna() | (text == "")).any():
+            return False
+    for name in (each for each in ids if columns.kinds[each] != "time" and not named(STEP_NAMES, [each])):
+        order, same = together(columns, name)
+        if not (np.diff(values[order])[same] <= 0).any():  # an empty cell may be a row of totals
+            return True
+    return False
 
 
 def labelled_ids(columns: TableColumns) -> list[str]:
@@ -413,6 +515,17 @@ def together(columns: TableColumns, sequence: str) -> tuple[np.ndarray, np.ndarr
     return order, codes[order][1:] == codes[order][:-1]
 
 
+def is_clock(columns: TableColumns, sequence: str, column: str) -> bool:
+    """Whether `column` rises in equal steps in every sequence, from the same number or mostly from another one in each:
+    two numbers may be a setting, as of a force that rises.
+    """
+    order, same = together(columns, sequence)
+    values = columns.numbers(column).to_numpy()[order]
+    starts = values[np.r_[True, ~same]]
+    num, increases = len(np.unique(starts)), (values[1:] > values[:-1])[same].all()
+    return bool(increases and (num == 1 or 2 * num > len(starts))) and is_even(columns, sequence, column)
+
+
 def is_even(columns: TableColumns, sequence: str, column: str) -> bool:
     """Whether the numbers increase by the same amount from row to row, in all sequences; jumps of a few are gaps. Not
     if every sequence has one row.
@@ -421,4 +534,9 @@ def is_even(columns: TableColumns, sequence: str, column: str) -> bool:
     if not same.any():
         return False
     distances = np.diff(columns.numbers(column).to_numpy()[order])[same]
+    return are_even(distances)
+
+
+def are_even(distances: np.ndarray) -> bool:
+    """Whether nearly all of them are equal."""
     return bool((np.abs(distances / np.median(distances) - 1) < UNEVEN).mean() > 0.9)

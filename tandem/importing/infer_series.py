@@ -11,6 +11,7 @@ import pandas as pd
 from tandem.data.series import MAX_POINTS_PER_ROW, forward_filled
 from tandem.data.times import DAY, DIGIT_FORMS, SECOND, TIME_FORMS, first_day, steps_for
 from tandem.importing.columns import Choice, Choose, NotFound, TableColumns, find_features, named, words_of
+from tandem.importing.infer_sequences import are_even
 from tandem.importing.names import LABEL_NAMES
 from tandem.importing.recipe import SPLIT
 from tandem.importing.seasons import Season, calendar_seasons, find_season
@@ -48,7 +49,8 @@ def infer_series(columns: TableColumns, choose: Choose) -> None:
             f"{TIME_FORMS}; of several series in one table keep the rows of one"
         )
     choose("task", lambda: ("forecast", f"the times in {time!r} (nearly) never repeat, so the table is one series"))
-    target = choose("target", lambda: find_target(columns, columns.numeric(exclude=[time])))
+    stamps = stamps_of(columns, time)
+    target = choose("target", lambda: find_target(columns, columns.numeric(exclude=[time]), stamps))
     if columns.kinds[target] == "odd":
         raise ValueError(f"{columns.name}: {target!r} holds {columns.advice(target)}")
     if columns.never_changes(target):
@@ -59,9 +61,8 @@ def infer_series(columns: TableColumns, choose: Choose) -> None:
     numeric = columns.of_kind("whole", "number", "flag", exclude=taken)
     labels = named(LABEL_NAMES[:3], columns.of_kind("whole", "flag", exclude=taken))
     why_not = dict.fromkeys(labels, "a label, by its name")
-    why_not |= {name: "counts the rows" for name in numeric if counts_rows(columns, name)}
+    why_not |= {name: "counts the rows, or is their time" for name in numeric if is_clock(columns, name, stamps)}
     features = choose("features", lambda: find_features(columns, numeric, taken, why_not))
-    stamps = stamps_of(columns, time)
     interval = parse_interval(choose("interval", lambda: find_interval(columns, time, stamps)))
     levels = training_levels(stamps, columns.numbers(target).to_numpy(dtype=np.float64), interval)
     lowest = min(columns.numbers(column).min() for column in (target, *features))
@@ -92,18 +93,36 @@ def find_times(columns: TableColumns) -> list[str]:
     return sorted([*columns.of_kind("time"), *named(TIME_NAMES, columns.of_kind("whole"))], key=columns.repeats)
 
 
-def find_target(columns: TableColumns, numeric: list[str]) -> Choice:
+def find_target(columns: TableColumns, numeric: list[str], stamps: np.ndarray) -> Choice:
+    numeric = [name for name in numeric if not is_clock(columns, name, stamps)] or numeric
+    units, changing = (
+        [name for name in names if not columns.never_changes(name)]
+        for names in (named(["unit", "units"], columns.of_kind("text")), numeric)
+    )
+    if units and len(changing) == 1:
+        [unit, *_], most = units, columns.frame[units[0]].mode()[0]
+        raise ValueError(
+            f"{columns.name}: {changing[0]!r} has several units (in {unit!r}), so it is more than one series; keep the "
+            f"rows of one: table = table[table[{unit!r}] == {most!r}]; or name it with --target"
+        )
     if names := named(TARGET_NAMES, numeric):
         names = [name for name in names if not words_of(name) & ABOUT_A_VALUE] or names
         return max(names, key=numeric.index), "by its name (--target selects another)"
     numeric = [name for name in numeric if not columns.never_changes(name)] or numeric
-    numeric = [name for name in numeric if columns.kinds[name] != "flag" and not counts_rows(columns, name)] or numeric
+    numeric = [name for name in numeric if columns.kinds[name] != "flag"] or numeric
     first = f"the first of {len(numeric)} numeric columns (--target selects another)"
     return numeric[0], first if numeric[1:] else "the only numeric column"
 
 
-def counts_rows(columns: TableColumns, column: str) -> bool:
-    return bool(columns.kinds[column] == "whole" and (np.abs(np.diff(columns.numbers(column))) == 1).all())
+def is_clock(columns: TableColumns, column: str, stamps: np.ndarray) -> bool:
+    """Whether a column counts the rows, or changes with the time at a constant rate; jumps of a few are gaps."""
+    numbers = columns.numbers(column)
+    if columns.kinds[column] == "whole" and (np.abs(np.diff(numbers)) == 1).all():
+        return True
+    known, first = np.unique(stamps, return_index=True)
+    first = first[known != np.iinfo(np.int64).min]
+    rates = np.diff(numbers.to_numpy(np.float64)[first]) / np.diff(stamps[first])
+    return bool(len(rates) and are_even(rates) and ((rates > 0).all() or (rates < 0).all()))
 
 
 def are_dates_without_time(columns: TableColumns, time: str) -> bool:

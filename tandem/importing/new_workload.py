@@ -172,13 +172,15 @@ def make_plan(options: Namespace, scratch: Path) -> WorkloadPlan:
     if options.model and options.model not in (accepted := (FITTED, *schema.BUILT_IN)):
         raise WrongArgument(f"--model is {options.model!r}{parsing.nearest(options.model, accepted)}")
     options.na = ["--"] if options.na == [] else options.na  # argparse drops it from --na=--
+    options.na = options.na and [cell.strip() for cell in options.na]  # cells are read without spaces around them
     given = {key: value for key, value in vars(options).items() if value is not None}
+    found = None
     try:
         found = shapes.open_path(path, given)
         table = trial.make_table(name, found, scratch)
         choices, summary, has_split = trial.infer(name, table, found, given)
     except (ValueError, CommandError) as error:
-        if (said := with_way_out(str(error), path, given)) == str(error):
+        if (said := with_way_out(str(error), path, given, found)) == str(error):
             raise
         raise CommandError(said, error.status) if isinstance(error, CommandError) else ValueError(said) from None
     task = choices["task"][0]
@@ -207,13 +209,13 @@ def make_plan(options: Namespace, scratch: Path) -> WorkloadPlan:
     return WorkloadPlan(name, found, table, done, block, workload, summary, choice_rows(choices))
 
 
-def with_way_out(said: str, path: Path, given: Mapping[str, Any]) -> str:
+def with_way_out(said: str, path: Path, given: Mapping[str, Any], found: Source | None) -> str:
     """What is said of the data, with the option that reads a cell as missing, and the rest of the code with `table`."""
     if cell := re.search(NO_NUMBER, said):
         also = shlex.quote(",".join([*given.get("na", ()), cell[1]]))
         return f"{said}, or give --na={also} if {cell[1]} means that there is none"
-    if re.search(r"\btable(\[| = |\.to_csv)", said) and path.is_file():
-        read, write = text_tables.pandas_code(path, given)
+    if re.search(r"\btable(\[| = |\.to_csv)", said) and (path.is_file() or (found and all(found.code))):
+        read, write = text_tables.pandas_code(path, given) if path.is_file() or not found else found.code
         after = "" if "to_csv" in said else f"; after it: {write}"
         return f"{said} (before it: import pandas; {read}{after})"
     return said

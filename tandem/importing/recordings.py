@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 
 from tandem.importing import text_tables
 from tandem.importing.array_files import arrays_of, as_plain_type, channel_names
-from tandem.importing.columns import are_codes, may_be_codes, named
+from tandem.importing.columns import are_codes, kind_of, may_be_codes, named
 from tandem.importing.infer_sequences import in_stretches
 from tandem.importing.long_table import open_parquet
 from tandem.importing.names import LABEL_NAMES, STEP_NAMES
@@ -97,8 +97,11 @@ class Reader:
         literal = [read_file(path, self.form, texts=whole) for path in sampled] if whole else []
         self.codes = [name for name in whole if any(are_codes(part[name]) for part in literal)]
         self.types = kinds_of(samples) | dict.fromkeys(self.codes, pa.string())
+        self.has_text = any(is_text(part[name]) for part in samples for name in self.names)
         self.step, self.why_step = None, "the row's number in its file (--step selects a column)"
-        found = named(STEP_NAMES, self.names) if "step" not in options else {options["step"]} & {*self.names}
+        found = named(STEP_NAMES, self.names)
+        if "step" in options:
+            found = [name for name in self.names if name.strip() == options["step"].strip()]
         found = [name for name in found if not pa.types.is_string(self.types[name])]
         if rising := [name for name in found if all(rises(part[name]) for part in samples)]:
             self.step, self.why_step = rising[0], "it increases from row to row in the files"
@@ -123,6 +126,10 @@ class Reader:
             return pa.table({name: table[name].cast(kind) for name, kind in self.types.items()})
         except pa.ArrowException as error:
             raise ValueError(f"{path} holds other kinds of cells than most files: {one_line(error)}") from None
+
+
+def is_text(cells: pa.ChunkedArray) -> bool:
+    return pa.types.is_string(cells.type) and kind_of(pc.utf8_trim_whitespace(cells).to_pandas()) == "text"
 
 
 def begins_with_a_clock(table: pa.Table) -> bool:
@@ -155,7 +162,7 @@ def kinds_of(tables: Sequence[pa.Table]) -> dict[str, pa.DataType]:
             kinds[name] = pa.int64()  # a label 1 must not become 1.0
         elif all(pa.types.is_integer(kind) or pa.types.is_floating(kind) for kind in found):
             kinds[name] = pa.float64()
-        elif len(found) == 1 and not found & {pa.large_string()}:
+        elif len(found) == 1 and not (found & {pa.large_string()} or any(map(pa.types.is_time, found))):
             [kinds[name]] = found
         else:
             kinds[name] = pa.string()

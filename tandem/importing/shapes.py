@@ -21,8 +21,9 @@ import pandas as pd
 
 from tandem.command import NO_ANSWER, CommandError, WrongArgument
 from tandem.data.tables import is_plain
+from tandem.data.times import MONTH_NAMES
 from tandem.importing import array_files, date_signs, folders, recordings, text_tables, ts_files, wide
-from tandem.importing.columns import TableColumns, named
+from tandem.importing.columns import TIME_OF_DAY, TableColumns, named
 from tandem.importing.long_table import Source, SplitFile, open_parquet
 from tandem.importing.names import LABEL_NAMES
 from tandem.importing.number_signs import SIGNS
@@ -87,6 +88,8 @@ def open_path(path: Path, options: Mapping[str, Any]) -> Source:
     needed = options.get("needed")
     are_steps = bool({"window_length", "stride"} & {*options}) or options.get("step") in frame.columns
     layout = options.get("layout") or ("long" if are_steps or (needed and needed <= {*frame.columns}) else None)
+    if not layout and "target" not in options:
+        check_not_a_column_per_time(columns)
     for_header = ""
     if text is not None and not text.has_header:
         names = [chr(65 + n) if n < 26 else f"A{n}" for n in range(len(text.names))]
@@ -120,6 +123,30 @@ def open_path(path: Path, options: Mapping[str, Any]) -> Source:
             [path], notes, partial(text_tables.rewrite, text), name, own_line=partial(text_tables.own_line, text)
         )
     return Source([path], notes, name=name)
+
+
+def check_not_a_column_per_time(columns: TableColumns) -> None:
+    """Raises ValueError if a row is a day with a column for each time of day, or a year with one for each month."""
+    names = [str(name) for name in columns.frame.columns]
+    clocks = [name for name in names if re.fullmatch(TIME_OF_DAY, name)]
+    months = [name for name in names if name[:3].lower() in MONTH_NAMES and re.fullmatch("[A-Za-z]{3,9}", name)]
+    days = [name for name in columns.of_kind("time", "odd") if not columns.repeats(name)]
+    years = [name for name in named(["year"], columns.of_kind("whole")) if not columns.repeats(name)]
+    for found, dates, what, form in (
+        (clocks, days, "time of day", "{} + ' ' + table['at']"),
+        (months, years, "month", "{} + ' ' + table['at'].str[:3], format='%Y %b'"),
+    ):
+        if len(found) >= wide.FEWEST_STEPS and dates and (len(found) == 12 or found is clocks):
+            rest = [name for name in names if name not in (*found, dates[0])]
+            dropped = f".drop(columns={rest!r})" if rest else ""
+            melted = f"table = table{dropped}.melt({dates[0]!r}, var_name='at')"
+            times = f"table['time'] = pandas.to_datetime({form.format(f'table[{dates[0]!r}].astype(str)')})"
+            dayfirst = ", with dayfirst=True in to_datetime if 01/02/2024 is the first of February" * (found is clocks)
+            raise ValueError(
+                f"{columns.name} has a column for each {what} ({found[0]}, {found[1]}, ...); write a row for each: "
+                f"{melted}; {times}; table = table[['time', 'value']].sort_values('time'){dayfirst}; or --layout long "
+                "reads each row as one time"
+            )
 
 
 def open_dir(path: Path, options: Mapping[str, Any]) -> Source:

@@ -54,6 +54,9 @@ NO_TABLE = {
     r"<(!doctype|html|head|body|table|\?xml)\b": (
         "HTML or XML; save the table as CSV, e.g. pandas.read_html(path)[0].to_csv(new_path, index=False)"
     ),
+    r"(%.*\n|\s)*@relation\b": (
+        "ARFF; save it as CSV, e.g. pandas.DataFrame(scipy.io.arff.loadarff(path)[0]).to_csv(new_path, index=False)"
+    ),
     r"(\{\s*[\"}]|\[\s*[{\[])": (
         "JSON; save the table as CSV, e.g. pandas.read_json(path).to_csv(new_path, index=False), with lines=True if "
         "each line is an object"
@@ -177,7 +180,8 @@ def pandas_code(path: Path, options: Mapping[str, Any]) -> tuple[str, str]:
     code = f"{str(path)!r}{sep}, dtype=str, keep_default_na=False, na_values=['']"
     code += "" if table.encoding.startswith("utf-8") else f", encoding={table.encoding!r}"
     if table.num_skipped != 1 or not table.has_header:
-        code += f", skiprows={table.num_skipped}, names={[*table.names]}"
+        names = [name.strip() and name or f"column {place}" for place, name in enumerate(table.names, 1)]
+        code += f", skiprows={table.num_skipped}, names={names}"
     return f"table = pandas.read_csv({code}).dropna(how='all')", f"table.to_csv('new.csv'{sep}, index=False)"
 
 
@@ -321,7 +325,8 @@ def find_header(rows: Sequence[Sequence[str]]) -> tuple[int, int]:
     while values and end < len(rows) - len(below) and is_above_values(rows[end], values):
         end += 1
     last = next((n for n in range(len(rows) - len(below) - 1, end, -1) if is_above_values(rows[n], values)), start)
-    if values and last > end and not is_above_values(rows[start], values):  # the lines above have as many cells
+    is_named = is_above_values(rows[start], values) and not num_index_names(rows[start])
+    if values and last > end and not is_named:  # the lines above have as many cells
         return last, last + 1
     return start, end
 
@@ -501,7 +506,8 @@ def csv_options(table: TextTable, newlines_in_values: bool = False, **convert: A
     )
     delimiter = "\t" if table.delimiter == " " else table.delimiter
     parse = pa.csv.ParseOptions(delimiter=delimiter, newlines_in_values=newlines_in_values)
-    convert = {"null_values": (*MISSING, *table.na), **convert}
+    missing = [form.format(cell) for cell in (*MISSING, *table.na) for form in ("{}", " {}", "{} ", " {} ")]
+    convert = {"null_values": missing, **convert}
     return read, parse, pa.csv.ConvertOptions(**convert)
 
 

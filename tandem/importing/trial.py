@@ -67,6 +67,8 @@ def infer(name: str, path: Path, found: Source, options: Mapping[str, Any]) -> t
             # What Tandem chooses is valid, so an option's value is not.
             kind_of_error = WrongArgument if isinstance(error, WrongArgument | InvalidParams) else ValueError
             message = about_source(str(error), path, found)
+            if found.code[0] and "no column that could be their label" in message:
+                message += "; or --pattern '{label}_*' takes it from the files' names, --labels TABLE from a table"
             if "label" in choices and "label" not in options and re.search(r"\b(label|class)\b", message):
                 message += "; the label is {!r} ({}), and --label names another".format(*choices["label"])
             raise kind_of_error(message) from None
@@ -119,7 +121,8 @@ def read_columns(path: Path, shown: str, na: tuple[str, ...]) -> TableColumns:
     frame = pa.table({column: plain_cells(cells, na) for column, cells in table.columns.items()}).to_pandas()
     table.columns.clear()
     saved = [column for column in frame.columns if re.match("Unnamed: |__index_level_", column)]
-    frame = frame.drop(columns=[column for column in saved if kind_of(frame[column]) != "time"])
+    saved = [column for column in saved if kind_of(frame[column]) != "time"]
+    frame, unread = frame.drop(columns=saved), unread | dict.fromkeys(saved, "an index that pandas saved")
     rows = np.flatnonzero(
         ~pd.util.hash_pandas_object(frame, index=False).duplicated()
     )  # preprocess leaves out the others

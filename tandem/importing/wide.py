@@ -275,6 +275,7 @@ def label_without_header(columns: TableColumns) -> str:
     """The first or last column, whichever is text or has repeated whole numbers; else the last."""
     names, most = list(columns.frame.columns), max(2, len(columns.frame) // 2)
     ends = [name for name in (names[0], names[-1]) if name in columns.kinds]
+    ends = [name for name in ends if not columns.never_changes(name)] or ends
     texts = [name for name in ends if columns.kinds[name] == "text"]
     whole = [name for name in ends if columns.kinds[name] == "whole" and columns.num_distinct(name) <= most]
     return next(iter([*texts, *whole]), names[-1])

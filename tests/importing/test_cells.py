@@ -15,6 +15,7 @@ from tandem.data.tables import from_frame, read_table
 from tandem.importing import new_workload
 from tests.data.test_sequences import with_hands
 from tests.own_tables import LABELS, clips, planned, reasons, refusal, remarks, saved, series, table_with, with_cells
+from tests.shapes import wide_table
 
 ENDINGS = pytest.mark.parametrize("ending", ["csv", "parquet"])
 WORDS = ("NA", "-", "?", "NULL", "n/a", "", "NA")
@@ -30,6 +31,18 @@ def test_words_for_a_missing_number_are_counted_and_filled(tmp_path: Path, endin
     assert (plan.summary["mean"], plan.summary["sha256"]) == (empty.summary["mean"], empty.summary["sha256"])
     assert "found NA" in refusal(path, "--missing", "refuse")
     assert "found left" in refusal(saved(with_cells("f0", *WORDS, "left"), tmp_path / f"t.{ending}"))
+
+
+@pytest.mark.parametrize("is_wide", [False, True])
+def test_the_advised_cell_with_spaces_is_read_as_missing(tmp_path: Path, is_wide: bool):
+    """Once the option was advised again, and the cell was still no number."""
+    table = wide_table() if is_wide else series()
+    column = "x_3" if is_wide else "value"
+    table[column] = table[column].astype(object)
+    table.loc[[5, 9], column] = " Null "
+    path = saved(table, tmp_path / "t.csv")
+    [advised] = re.findall("give --na='?(.*?)'? if", refusal(path))
+    assert planned(path, f"--na={advised}").summary["num_missing" if not is_wide else "num_filled"] == 2
 
 
 @ENDINGS

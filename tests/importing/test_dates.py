@@ -9,7 +9,7 @@ import pytest
 from tandem.importing import shapes
 from tandem.importing.date_signs import formats_of
 from tests import refusals
-from tests.own_tables import planned, refusal, saved, series, text_table
+from tests.own_tables import clips, planned, refusal, saved, series, text_table
 
 
 @pytest.mark.parametrize("form", ["%d/%m/%Y", "%m/%d/%Y %H:%M", "%d.%m.%Y", "%Y/%m/%d"])
@@ -105,6 +105,18 @@ def test_times_in_another_form_are_read_with_their_offset(tmp_path: Path, form: 
 @pytest.mark.parametrize("cell", ["2024-01", "20240101", "1.1.24", "rec_2024_01", "1234-5", "20240301T101500"])
 def test_what_has_no_day_or_no_year_of_four_digits_or_is_often_an_id_is_no_date(cell: str):
     assert not formats_of(cell)
+
+
+def test_a_row_of_totals_is_named_with_the_code_that_leaves_it_out(tmp_path: Path):
+    table = series(time=pd.date_range("2024-01-13", periods=300, freq="h").strftime("%d.%m.%Y %H:%M"))
+    total = pd.DataFrame({"time": ["Summe"], "value": [table["value"].sum()]})
+    said = refusal(saved(pd.concat([table, total]), tmp_path / "t.csv"))
+    assert "and 'Summe', which is none" in said and "table = table[~table['time'].isin(['Summe'])]" in said
+    trials = clips(["a", "b", "c"] * 8).rename(columns={"clip": "Subject", "frame": "Trial"})
+    means = trials.groupby("Subject", as_index=False).agg({"f0": "mean", "f1": "mean", "label": "first"})
+    table = pd.concat([trials, means.assign(Trial="Mean")]).sort_values("Subject", kind="stable")
+    said = refusal(saved(table, tmp_path / "t.csv"))
+    assert "'Trial' has numbers, and 'Mean', which is none" in said and "isin(['Mean'])" in said
 
 
 @pytest.mark.parametrize("form", ["%d.%m.%y", "%m/%d/%y", "%d-%m-%y %H:%M"])

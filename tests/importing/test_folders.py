@@ -163,6 +163,32 @@ def test_a_reading_in_files_that_is_called_like_a_step_is_a_feature(tmp_path: Pa
     assert columns.step == "step" and columns.features == ("x", "y", "t")
 
 
+def test_a_counter_or_a_clock_in_files_is_no_feature_whatever_its_name(tmp_path: Path):
+    folder = write_files(tmp_path / "data", lambda number: f"{LABELS[number]}/r_{number:02}.csv")
+    for number, path in enumerate(sorted(folder.glob("*/*.csv"))):
+        table = pd.read_csv(path)
+        rows = np.arange(len(table))
+        table["clock"], table["n"], table["Sample Index"] = 20.0 + number + rows / 20, rows + 1, rows % 4
+        table["way"] = rows + np.random.default_rng(number).random(len(table))  # rises too, but not evenly
+        table.to_csv(path, index=False)
+    plan = planned(folder)
+    assert plan.workload.preprocess.columns.features == ("x", "y", "Sample Index", "way")
+    for name in ("clock", "n"):
+        assert f"{name} (counts the rows of each sequence, or is their time)" in reasons(plan)["features"]
+
+
+def test_names_of_columns_may_begin_with_a_space(tmp_path: Path):
+    """As OpenBCI writes them."""
+    folder = write_files(tmp_path / "data", lambda number: f"{LABELS[number]}_{number:02}.csv")
+    for path in folder.glob("*.csv"):
+        table = pd.read_csv(path).rename(columns={"x": " x", "y": " y"})
+        table.assign(**{" row": range(len(table)), " Formatted": " 2024-03-01"}).to_csv(path, index=False)
+    assert "give --pattern '{label}_*' for their names" in refusal(folder)
+    plan = planned(folder, "--pattern", "{label}_*", "--step", "row", "--features", "y,x")
+    assert plan.workload.preprocess.columns.step == " row"
+    assert plan.workload.preprocess.columns.features == (" y", " x")
+
+
 def test_files_with_events_are_for_detect(tmp_path: Path):
     for number, values in enumerate(recordings(shortest=7)):
         table = pd.DataFrame(values, columns=["x", "y"]).assign(t=range(len(values)), event="none")
@@ -240,6 +266,29 @@ def test_some_files_of_a_folder_may_be_compressed(tmp_path: Path):
         path.with_name(f"{path.name}.gz").write_bytes(gzip.compress(path.read_bytes()))
         path.unlink()
     expect(folder, ordered=False)
+
+
+def test_the_code_of_a_refusal_writes_each_file_with_a_column_for_each_quantity(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """As the patients of PhysioNet 2012: times of day that may have one quantity."""
+    monkeypatch.chdir(tmp_path)
+    folder = write_files(tmp_path / "data", lambda number: f"{LABELS[number]}/r_{number:02}.csv")
+    draw = np.random.default_rng(0)
+    for path in folder.glob("*/*.csv"):
+        table = pd.read_csv(path)
+        table["Time"] = pd.date_range("2024-01-01", periods=len(table), freq="7min").strftime("%H:%M")
+        table = table.melt("Time", var_name="Parameter", value_name="Value").sort_values("Time", kind="stable")
+        table[draw.random(len(table)) < 0.8].to_csv(path, index=False)
+    said = refusal(folder)
+    code, _, rest = said.partition("write a column for each: ")[2].partition(" (before it: ")
+    read, write = rest.removesuffix("; give the folder new)").split("; after it: ")
+    exec(f"{read}; {code}; {write}", {})  # noqa: S102
+    plan = planned(tmp_path / "new")
+    assert plan.workload.preprocess.columns.features == ("x", "y") and plan.summary["num_sequences"] == 18
+    assert sum(len(pd.read_csv(path)) for path in (tmp_path / "new").glob("*/*.csv")) == sum(
+        pd.read_csv(path)["Time"].nunique() for path in folder.glob("*/*.csv")
+    )
 
 
 def test_the_code_of_a_refusal_joins_the_sensors_of_each_recording(tmp_path: Path):

@@ -178,6 +178,24 @@ def test_lines_about_the_data_above_the_header_are_left_out(tmp_path: Path, titl
     assert planned(path).summary["sha256"] == planned(saved(table, tmp_path / "plain.csv")).summary["sha256"]
 
 
+@pytest.mark.parametrize("title", ["Oven 3;;;", "Oven 3;;;\nExported:;05.03.2024 07:12;;", "Oven 3;;;\n;;;"])
+def test_lines_above_the_header_may_be_padded_to_its_width(tmp_path: Path, title: str):
+    """As a spreadsheet writes them."""
+    hours = pd.date_range("2024-01-13", periods=100, freq="h").strftime("%d.%m.%Y %H:%M")
+    rows = [f"{hour};{number % 7},5;{number % 3};ok" for number, hour in enumerate(hours)]
+    (path := tmp_path / "t.csv").write_text("\n".join([title, "Zeit;Grad;Druck;Notiz", *rows]))
+    assert planned(path).workload.preprocess.columns.target == "Grad"
+
+
+def test_columns_without_names_have_one_in_the_code(tmp_path: Path):
+    """As the second coordinates of a player, whose name stands above the first ones."""
+    (path := tmp_path / "t.csv").write_text("\n".join(["# a line", "n,P1,,P2,", *["1,0.5,0.25,0.125,1"] * 60]))
+    said = refusal(path)
+    [read] = re.findall(r"before it: import pandas; (table = .*?); after it", said)
+    exec(f"import pandas; {read}", found := {})  # noqa: S102
+    assert [*found["table"].columns] == ["n", "P1", "column 3", "P2", "column 5"]
+
+
 def test_names_of_several_index_columns_are_read(tmp_path: Path):
     """As pandas writes a MultiIndex on both axes."""
     table, path = clips(LABELS), tmp_path / "t.csv"

@@ -11,7 +11,7 @@ from tandem.importing.new_workload import WorkloadPlan
 from tandem.importing.seasons import find_season
 from tandem.params.intervals import parse_interval
 from tests import own_tables
-from tests.own_tables import chosen, saved
+from tests.own_tables import chosen, reasons, saved
 
 
 def planned(folder: Path, table: pd.DataFrame, *words: str) -> WorkloadPlan:
@@ -43,6 +43,19 @@ def test_the_interval_is_that_of_the_times(tmp_path: Path, times: Any, interval:
     plan = planned(tmp_path, pd.DataFrame({"year" if interval == "year" else "when": times, "sales": sales(120)}))
     assert chosen(plan)["interval"] == interval and plan.workload.task == "forecast"
     assert plan.summary["num_missing"] == plan.summary["num_off_grid_snapped"] == 0
+
+
+@pytest.mark.parametrize("is_newest_first", [False, True])
+def test_a_second_time_is_neither_a_feature_nor_the_target(tmp_path: Path, is_newest_first: bool):
+    """As the close_time of an exchange, and the seconds since 1970 beside a date."""
+    hours = pd.date_range("2024-01-01", periods=120, freq="h").delete([30, 31, 60])
+    seconds = hours.as_unit("s").astype("int64")
+    table = pd.DataFrame({"unix": seconds, "date": hours, "sales": sales(120)[:117], "open": sales(120, seed=1)[:117]})
+    table["close_time"], table["total"] = seconds * 1000 + 3599999, table["open"].cumsum()
+    plan = planned(tmp_path, table.iloc[::-1] if is_newest_first else table)
+    assert plan.workload.preprocess.columns.target == "sales"
+    assert plan.workload.preprocess.columns.features == ("open", "total")
+    assert "unix (counts the rows, or is their time)" in reasons(plan)["features"]
 
 
 def test_midnights_in_seconds_are_not_taken_for_days_with_gaps(tmp_path: Path):

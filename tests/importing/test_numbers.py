@@ -193,8 +193,8 @@ def test_an_error_names_the_line_of_the_users_file(tmp_path: Path):
     ("column", "cell"),
     [
         (lambda n: [f"{each % 17 / 10}%" for each in n], "'0.0%'"),
-        (lambda n: [f"{each + 1}.{each % 900 + 100},{each % 89 + 10}" for each in n], "'1.100,10'"),
-        (lambda n: [f"{each + 1},{each % 900 + 100}.5" for each in n], "'1,100.5'"),
+        (lambda n: [f"{each % 17 + 1}.{each % 900 + 100},{each % 89 + 10}" for each in n], "'1.100,10'"),
+        (lambda n: [f"{each % 17 + 1},{each % 900 + 100}.5" for each in n], "'1,100.5'"),
         (lambda n: [f"{each % 17},5 kg" for each in n], "'0,5 kg'"),
     ],
 )

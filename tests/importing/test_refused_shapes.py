@@ -68,6 +68,7 @@ def torn(path: Path) -> Path:
         (lambda at: written(at / "t.xlsx", b"\xd0\xcf\x11\xe0more"), "", "an Excel file; save the sheet as CSV"),
         (lambda at: written(at / "t.pkl", b"\x80\x04more"), "", "a Python pickle, which is never opened"),
         (lambda at: written(at / "t.parquet", b"clip,frame"), "", "cannot be read"),
+        (lambda at: written(at / "t.arff", "% eye\n\n@RELATION eye\n@DATA\n1,2\n"), "", "is ARFF; save it as CSV"),
         (lambda at: with_a_column_twice(at / "t.parquet"), "", "t.parquet has 2 columns 'x'; rename all but one"),
         (
             lambda at: with_a_column_twice(with_a_column_twice(at / "d/a_1.parquet").with_name("b_1.parquet")).parent,
@@ -112,6 +113,7 @@ def test_a_shape_that_cannot_be_read_gets_one_sentence(tmp_path: Path, make: Any
 
 DAYS = pd.date_range("2024-01-01", periods=300)
 HOURS = pd.Series(pd.date_range("2024-01-01", periods=300, freq="h"))
+MONTHS = pd.Series(pd.date_range("2000-01-01", periods=300, freq="MS"))
 SINCE_1970 = HOURS.astype("datetime64[s]").astype("int64")
 
 
@@ -148,6 +150,43 @@ def with_others() -> pd.DataFrame:
 
 
 LETTERS = ["a", "b", "c"] * 8
+POINTS = [f"{axis} {part} {number}" for axis in "xy" for part in ("hand", "pose") for number in range(2)]
+
+
+def with_units() -> pd.DataFrame:
+    """The series, and another quantity at some times between its own."""
+    table = series(unit="bpm", version=10.3)
+    times = (HOURS[:200] + pd.Timedelta("10min")).dt.strftime("%Y-%m-%d %H:%M:%SZ")
+    others = pd.DataFrame({"time": times, "value": range(0, 400, 2), "unit": "count", "version": 10.3})
+    return pd.concat([table, others]).sort_values("time", ignore_index=True)
+
+
+def by_row(columns: str, rows: str, times: pd.Series, name: str) -> pd.DataFrame:
+    """The series with a row for each day or year, and a column for each time in it."""
+    cells = pd.DataFrame({name: times.dt.strftime(rows), "at": times.dt.strftime(columns)})
+    cells["value"] = series()["value"]
+    return cells.pivot(index=name, columns="at", values="value")[cells["at"].unique()].reset_index()
+
+
+def with_codes() -> pd.DataFrame:
+    """A row for each item, a code with a unit, at a time."""
+    table = clips(LETTERS).melt(["clip", "frame", "label"], var_name="item")
+    table["item"] = table["item"].map({"f0": 220045, "f1": 220179})
+    table.insert(5, "unit", table["item"].map({220045: "bpm", 220179: "mmHg"}))
+    return table.sort_values(["clip", "frame"], ignore_index=True)
+
+
+def landmarks() -> pd.DataFrame:
+    """A row for each landmark of a frame, which a word and a number name."""
+    table = clips(LETTERS, num_features=8)
+    parts = []
+    for place, (part, number) in enumerate((part, number) for part in ("hand", "pose") for number in range(2)):
+        each = table[["clip", "frame", "label"]].assign(type=part, landmark_index=number)
+        each["row_id"] = each["frame"].astype(str) + f"-{part}-{number}"
+        parts.append(each.assign(x=table[f"f{place}"], y=table[f"f{place + 4}"]))
+    return pd.concat(parts).sort_values(["clip", "frame"], kind="stable", ignore_index=True)
+
+
 TWO_DIGITS = HOURS.dt.strftime("%d/%m/%y")
 OF_DAY = [f"{time.hour % 12 or 12}:{time:%M}{'ap'[time.hour > 11]}" for time in HOURS]  # 12:00a
 PARTS = {name: getattr(HOURS.dt, name) for name in ("year", "month", "day", "hour")}
@@ -186,10 +225,21 @@ PARTS = {name: getattr(HOURS.dt, name) for name in ("year", "month", "day", "hou
         (clips(LETTERS).mask(lambda table: table.columns.isin(["clip", "label"]) & (table[["frame"]] > 0).to_numpy()),
          clips(LETTERS)),
         (clips(LETTERS).melt(["clip", "frame", "label"]), clips(LETTERS)),
+        (timed(date=HOURS.dt.strftime("%Y-%m-%d"), hr=HOURS.dt.hour).assign(wind=["N", "E", "S"] * 100),
+         series(wind=["N", "E", "S"] * 100)),
+        (timed(Datum=SINCE_1970 / 86400 + 25569.25), timed(Datum=HOURS + pd.Timedelta("6h"))),
+        (by_row("%H:%M", "%Y-%m-%d", HOURS[:288], "Date"), timed(time=HOURS).head(288)),
+        (by_row("%b", "%Y", MONTHS, "Year").assign(mean=0.5), timed(time=MONTHS)),
+        (with_units(), series(unit="bpm", version=10.3)),
+        (with_codes(), clips(LETTERS).rename(columns={"f0": "value 220045", "f1": "value 220179"})),
+        (with_codes().assign(step=lambda table: range(len(table))),
+         clips(LETTERS).rename(columns={"f0": "value 220045", "f1": "value 220179"})),
+        (landmarks(), clips(LETTERS, num_features=8).rename(columns={f"f{n}": POINTS[n] for n in range(8)})),
     ],
     ids="two-digits month-name excel excel-days ms us s of-day date-and-time 12:00a points parts parts-and-words "
     "none several narrow month-year timedelta trials dates-as-columns of-numbers label-once ranges "
-    "hours-in-digits merged long-form".split(),
+    "hours-in-digits merged long-form hours excel-in-any-language "
+    "times-as-columns months-as-columns units codes codes-beside-a-counter landmarks".split(),
 )  # fmt: skip
 @pytest.mark.parametrize("sep", [",", ";"])
 @pytest.mark.filterwarnings("ignore:Could not infer format")

@@ -293,6 +293,72 @@ def test_a_name_that_ends_in_id_is_no_label_beside_another(tmp_path: Path, ids: 
     assert (columns.sequence, columns.label, plan.summary["num_sequences"]) == (ids, label, 24)
 
 
+def test_of_several_ids_the_finest_is_the_sequence_and_people_are_the_groups(tmp_path: Path):
+    """As in MIMIC, whose patients have several stays."""
+    table = table_with(stay_id=lambda number: 900 + number, subject_id=lambda number: number // 3)
+    table = table.drop(columns="clip")[["subject_id", "stay_id", "frame", "f0", "f1", "label"]]
+    plan = planned(saved(table.assign(admission_id=table["stay_id"] // 2), tmp_path / "t.csv"))
+    columns = plan.workload.preprocess.columns
+    assert (columns.sequence, columns.features) == ("stay_id", ("f0", "f1"))
+    assert plan.workload.preprocess.groups == "subject_id"
+
+
+@pytest.mark.parametrize(("person", "step"), [("vp", "sample"), ("Subject", "Trial.Time"), ("subject", "trial")])
+def test_a_column_that_counts_the_rows_of_an_id_is_the_step_and_no_id(tmp_path: Path, person: str, step: str):
+    """Each trial is then a row of each person, as the samples of a record are, whatever its name says."""
+    table = table_with().rename(columns={"clip": person, "frame": step})
+    table[person] = pd.factorize(table[person])[0] + 100
+    columns = planned(saved(table, tmp_path / "t.csv")).workload.preprocess.columns
+    assert (columns.sequence, columns.step, columns.label) == (person, step, "label")
+    by_frame = table.sort_values([step, person]).rename(columns={person: "session", step: "nr"})
+    columns = planned(saved(by_frame, tmp_path / "t.csv")).workload.preprocess.columns  # all sessions at the same time
+    assert (columns.sequence, columns.step) == ("session", "nr")
+
+
+def test_people_are_the_sequence_and_not_their_ages(tmp_path: Path):
+    table = table_with(age=lambda number: 40 + number).rename(columns={"clip": "subject#"})
+    table = table[["age", *table.columns.drop("age")]]
+    assert planned(saved(table, tmp_path / "t.csv")).workload.preprocess.columns.sequence == "subject#"
+
+
+@pytest.mark.parametrize("ending", ["csv", "parquet"])
+@pytest.mark.parametrize("cells", [(False, True), (0, 1)])
+def test_a_mark_in_some_rows_is_an_event_after_the_advised_code(tmp_path: Path, ending: str, cells: Any):
+    table = table_with().drop(columns="label")
+    table["mark"] = np.array(cells)[(np.arange(len(table)) % 5 == 3).astype(int)]
+    path = saved(table, tmp_path / f"t.{ending}")
+    said = refusal(path)
+    if cells[1] == 1 and cells[0] is not False:
+        assert "if 'mark' is 0 where nothing happens, give --label mark, after" in said
+    code, _, rest = said.partition("table['mark'] = ")[2].partition(" (before it: import pandas; ")
+    read, write = rest.removesuffix(")").split("; after it: ")
+    exec(f"import pandas; {read}; table['mark'] = {code}; {write.replace('new.csv', str(tmp_path / 'new.csv'))}")  # noqa: S102
+    plan = planned(tmp_path / "new.csv", "--label", "mark")
+    assert plan.workload.task == "detect" and plan.summary["classes"] == ["none", str(cells[1])]
+
+
+def test_numbers_are_named_in_a_question_about_labels(tmp_path: Path):
+    ratings = {name: lambda number, shift=shift: PER_CLIP[number] + shift for shift, name in enumerate(("joy", "fear"))}
+    table = table_with(stimulus=lambda number: np.array(list("abcdefghijkl"))[number % 12], **ratings)
+    table["participant"] = [PEOPLE[number] for number in pd.factorize(table["clip"])[0]]
+    path = saved(table.drop(columns="label"), tmp_path / "t.csv")
+    refusals.question(lambda: planned(path), "--label stimulus", "--label participant", "--label joy", "--label fear")
+
+
+def test_indices_that_pandas_saved_are_named(tmp_path: Path):
+    table = table_with()
+    table.insert(0, "Unnamed: 0", range(len(table)))
+    assert "Unnamed: 0 (an index that pandas saved)" in reasons(planned(saved(table, tmp_path / "t.csv")))["features"]
+
+
+def test_a_letter_at_the_end_of_a_name_is_no_time(tmp_path: Path):
+    """As H.t, how long a key was held."""
+    table = table_with().rename(columns={"frame": "rep", "f0": "H.t"})
+    table["H.t"] += np.arange(len(table)) / 1e6  # no value repeats
+    columns = planned(saved(table, tmp_path / "t.csv")).workload.preprocess.columns
+    assert (columns.step, columns.features) == ("rep", ("H.t", "f1"))
+
+
 def test_codes_of_classes_called_id_are_the_label_or_asked_about(tmp_path: Path):
     table = table_with(activity_id=lambda number: number % 3).drop(columns="label")
     assert chosen(planned(saved(table, tmp_path / "t.csv")))["label"] == "activity_id"
@@ -314,7 +380,7 @@ def test_a_column_that_counts_the_rows_of_each_sequence_is_no_feature(tmp_path: 
     table.insert(2, "scorer", table["frame"] + 7)
     plan = planned(saved(table, tmp_path / "t.csv"))
     assert plan.workload.preprocess.columns.features == ("f0", "f1")
-    assert "scorer (counts the rows of each sequence)" in reasons(plan)["features"]
+    assert "scorer (counts the rows of each sequence, or is their time)" in reasons(plan)["features"]
 
 
 def test_a_column_with_another_value_in_each_row_is_no_label(tmp_path: Path):

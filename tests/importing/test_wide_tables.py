@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from tandem.importing import new_workload, text_tables, wide
-from tests.own_tables import plan_in, planned, refusal
+from tests.own_tables import plan_in, planned, reasons, refusal
 from tests.shapes import (
     LABELS,
     PEOPLE,
@@ -88,6 +88,14 @@ def test_a_table_without_a_header_is_read(tmp_path: Path):
         assert found.sequences.classes == (4, 5) and found.sequences.values.shape[1] == array.shape[1]
         asked, again = prepared(tmp_path / name, "--label", str(place + 1))
         assert asked.workload == plan.workload and (again.sequences.labels == found.sequences.labels).all()
+
+
+def test_a_constant_first_column_is_no_label(tmp_path: Path):
+    table = wide_table()
+    table["label"] = pd.factorize(table["label"])[0]
+    table.insert(0, "empty", 0)
+    (table := table[[*table.columns.drop("label"), "label"]]).to_csv(tmp_path / "t.csv", index=False, header=False)
+    assert f"column {len(table.columns)} of" in reasons(planned(tmp_path / "t.csv"))["label"]
 
 
 def test_train_and_test_in_two_files_are_the_split(tmp_path: Path):
