@@ -107,7 +107,10 @@ def test_a_merge_conflict_in_dvc_lock(trained: Path, tmp_path: Path, saw: Callab
 
 
 # dvc.lock is cut within a word, and before a stage's command, where it is valid YAML.
-@pytest.mark.parametrize(("name", "cut"), [("dvc.lock", "d5: "), ("dvc.lock", "    cmd: "), (".dvc/tmp/rwlock", "")])
+@pytest.mark.parametrize(
+    ("name", "cut"),
+    [("dvc.lock", "d5: "), pytest.param("dvc.lock", "    cmd: ", marks=pytest.mark.long), (".dvc/tmp/rwlock", "")],
+)
 @pytest.mark.case(25, 44)
 def test_a_file_that_dvc_was_killed_in(
     trained: Path, tmp_path: Path, saw: Callable[[str], None], name: str, cut: str

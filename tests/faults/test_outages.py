@@ -400,6 +400,7 @@ def test_a_store_that_is_lost_in_the_middle_of_a_training_gets_all_of_it_again(
     saw("nothing: the new store gets the whole run")
 
 
+@pytest.mark.long
 def test_a_deleted_experiment_is_named_with_the_command_that_restores_it(ready: Path):
     record(ready, "before")
     client = client_of(ready)

@@ -224,6 +224,7 @@ def test_an_override_is_an_experiment_and_leaves_the_workspace_alone(project: Pr
     assert f"`dvc exp apply {run['name']}`" in log and "<exp>" not in log and "\n\n" not in log, log
 
 
+@pytest.mark.long
 def test_the_log_of_an_experiment_whose_training_fails_has_each_error_once(project: Project) -> None:
     project.behave(train={"say": EPOCH, "fail": "the loss is not a number"})
     git(project.root, "add", "-f", "behave.json")  # otherwise the experiment does not see it
@@ -302,6 +303,7 @@ def test_cancel_leaves_nothing_behind(project: Project, saw: Callable[[str], Non
     saw(f"{train['state']['message']} ({seconds:.0f} s after the cancel)")
 
 
+@pytest.mark.long
 @pytest.mark.case(27)
 def test_cancelling_a_stage_ends_it_and_the_pipeline_says_so(project: Project, saw: Callable[[str], None]) -> None:
     """The flow run of one stage cancelled, as the UI does it."""
@@ -322,6 +324,7 @@ def test_cancelling_a_stage_ends_it_and_the_pipeline_says_so(project: Project, s
     assert states == {"hardware": "COMPLETED", "train@sign-auto": "CANCELLED"}
 
 
+@pytest.mark.long
 @pytest.mark.case(25, 40)
 def test_a_killed_flow_ends_its_stages_and_the_next_run_shows_it_crashed(
     project: Project, saw: Callable[[str], None]

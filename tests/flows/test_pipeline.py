@@ -207,6 +207,7 @@ def test_ctrl_c_saves_and_exits_non_zero(prepared: Path, tmp_path: Path, saw: Ca
     assert not (project / ".dvc/tmp/rwlock").exists() or (project / ".dvc/tmp/rwlock").read_text() in ("", "{}")
 
 
+@pytest.mark.long
 @pytest.mark.case(26)
 def test_ctrl_c_twice_stops_at_once(prepared: Path, tmp_path: Path, saw: Callable[[str], None]):
     """Ctrl+C twice in epoch 2 of 3 of a training that make repro started"""
@@ -242,6 +243,7 @@ def test_an_experiment_on_a_missing_gpu_names_the_commands_that_restore_everythi
     assert "Running stage 'train" not in again.stdout and "Running stage 'evaluate" not in again.stdout, again.stdout
 
 
+@pytest.mark.long
 @pytest.mark.case(14)
 def test_after_a_refused_experiment_the_printed_command_restores_params_yaml(
     trained: Path, tmp_path: Path, saw: Callable[[str], None]
@@ -267,6 +269,7 @@ def test_after_a_refused_experiment_the_printed_command_restores_params_yaml(
         assert (project / run_path("score.json")).exists()
 
 
+@pytest.mark.long
 @pytest.mark.case(14)
 def test_an_experiment_in_a_copy_names_the_data_that_git_does_not_track(
     prepared: Path, tmp_path: Path, saw: Callable[[str], None]

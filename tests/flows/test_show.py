@@ -185,6 +185,7 @@ def test_an_experiment_without_a_result_has_a_state_and_no_score(project: Path, 
         dvc(project, "queue", "stop", "--kill", check=False)
 
 
+@pytest.mark.long
 def test_an_experiment_that_runs_in_the_workspace_has_no_score(project: Path, tmp_path: Path):
     git(project, "checkout", "-q", ".")
     experiment = ("dvc", "exp", "run", "--name", "here", "-S", "tiny.train.epochs=4")

@@ -68,7 +68,7 @@ def test_a_worker_fetches_code_puts_results_back_and_keeps_an_edit(tmp_path: Pat
 
 def test_without_an_address_no_command_starts_a_server(tmp_path: Path) -> None:
     """Prefect would start a temporary one, whose SQLite prints errors (PrefectHQ/prefect#19771)."""
-    code = "from flows import remote, serve\nassert remote.report('a reason') == 1\nserve.main()"
+    code = "from flows import deployments, remote\nassert remote.report('a reason') == 1\ndeployments.main()"
     settings = {"PREFECT_HOME": str(tmp_path), "PREFECT__FLOW_RUN_ID": "0b9c8a5e-5d57-4f8e-9c9e-1f8f3c3d7a11"}
     done = run(ROOT, sys.executable, "-c", code, check=False, **settings)
     assert done.returncode == 1 and done.stdout.count("no Prefect server; start `tandem ui`") == 2

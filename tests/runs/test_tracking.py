@@ -195,6 +195,7 @@ def test_the_alias_is_on_the_best_model_of_those_with_the_same_data(empty_histor
     assert len(client.search_model_versions("name='tandem-tiny'")) == 6
 
 
+@pytest.mark.long
 def test_an_account_that_may_not_register_models_still_ends_its_run(ready: Path, server_port: int, closed_port: int):
     """A server with accounts refuses new versions as this door does: EDIT on the experiment, READ on the model."""
     server = f"http://127.0.0.1:{server_port}"
@@ -460,6 +461,7 @@ def test_an_evaluation_brings_its_training_where_mlflow_lacks_it(
         assert client.get_model_version_by_alias("tandem-tiny", "best").run_id == named
 
 
+@pytest.mark.long
 def test_a_deleted_model_is_registered_again_by_the_next_evaluation(trained: Path, tmp_path: Path):
     project = copy_of(trained, tmp_path / "project")
     client = client_of(project)

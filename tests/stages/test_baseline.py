@@ -91,10 +91,11 @@ def splits_of(num: int, num_test: int, num_steps: int = 8) -> tuple[Split, Split
     return (*made, Shape.of(summary, task), task)  # type: ignore[return-value]
 
 
-def test_many_sequences_are_sampled_and_the_sentence_says_so():
-    train, val, test, shape, task = splits_of(4000, 50)
+def test_many_sequences_are_sampled_and_the_sentence_says_so(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(baseline, "MAX_SEQUENCES", 360)
+    train, val, test, shape, task = splits_of(800, 50)
     model = baseline.fit(train, val, test, shape, task, lambda *_: None)
-    assert model.about.endswith("fitted to 1,820 of 4,000 training sequences")
+    assert model.about.endswith("fitted to 320 of 800 training sequences")
     assert (model.outputs.argmax(dim=1) == test.tensors["targets"]).double().mean() > 0.8
     few = baseline.fit(*splits_of(60, 50), lambda *_: None)
     assert few.about.endswith("fitted to 60 training sequences")

@@ -53,7 +53,7 @@ def test_a_parameter_that_dvc_leaves_out_of_its_key_is_trained_again(tmp_path: P
     project = with_net(tmp_path / "project")
 
     def width() -> tuple[int, ...]:
-        dvc(project, "repro", "evaluate@tiny-cpu")
+        dvc(project, "repro", "train@tiny-cpu")
         with safe_open(project / run_path("last.safetensors"), "pt") as weights:
             return tuple(weights.get_tensor("head.weight").shape)
 

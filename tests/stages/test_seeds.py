@@ -97,6 +97,7 @@ def test_the_memory_of_the_first_seed_limits_how_many_train_at_a_time(project: P
     python(project, code)
 
 
+@pytest.mark.long
 def test_more_seeds_train_only_the_new_ones_and_fewer_restore_the_results(trained: Path, tmp_path: Path) -> None:
     project = copy_of(trained, tmp_path / "project", PARAMS)
     assert "'train@tiny-cpu' didn't change" in dvc(project, "repro", "replicate@tiny-cpu").stdout

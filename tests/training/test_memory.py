@@ -143,6 +143,7 @@ def packed(tmp_path_factory: pytest.TempPathFactory) -> str:
     return str(path)
 
 
+@pytest.mark.long
 @pytest.mark.case(21)
 def test_where_the_data_does_not_fit_streaming_alone_is_enough_and_gives_the_same_bits(
     packed: str, saw: Callable[[str], None]

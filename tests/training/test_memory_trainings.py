@@ -185,6 +185,7 @@ def test_a_killed_training_keeps_what_it_did_about_memory_and_says_it_everywhere
     assert sha256_of_weights(asked) == sha256_of_weights(killed)
 
 
+@pytest.mark.long
 @pytest.mark.case(22)
 def test_at_the_end_stands_advice_in_one_sentence_and_nothing_passes_for_a_result(
     project: Path, saw: Callable[[str], None]
