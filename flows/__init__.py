@@ -1,4 +1,6 @@
-"""What runs DVC: Prefect's flows, and `tandem repro`, `status`, `show`, `verify`. Nothing here imports torch."""
+"""The commands and flows around the pipeline: what runs DVC, Prefect's flows and servers, `tandem repro`, `status`,
+`show`, `compare`, `verify`, `doctor`. Nothing here imports torch.
+"""
 
 import os
 import sys

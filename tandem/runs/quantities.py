@@ -144,7 +144,7 @@ def summarize(timings: list[dict[str, Any]], first_epoch: int) -> dict[str, Any]
 
 
 def reduced(name: str, way: str, rows: Iterable[Mapping[str, Any]]) -> float | None:
-    values = [row[name] for row in rows if row[name] is not None]
+    values = [row[name] for row in rows if row.get(name) is not None]  # a checkpoint of earlier code may lack a name
     return REDUCE[way](values) if values else None
 
 

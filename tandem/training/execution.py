@@ -1,6 +1,6 @@
 """How the steps of a training are executed, as one immutable value, and the functions that make another of it.
 
-The function `requested` makes the one that params.yaml asks for on a device. auto.py replaces the precision, `cheaper`
+`requested_execution` makes the one that params.yaml asks for on a device. auto.py replaces the precision, `cheaper`
 is the answer to a lack of memory, and `merged` that to a resume. None of them changes anything: `Executor.use`
 (executor.py) puts an `Execution` into force. The number of threads is not part of it, because it changes during a
 training and changes no bit (where it does, it is kept: auto.py).
@@ -138,7 +138,7 @@ def realized_precision(precision: str, device: Device) -> str:
     return "fp32" if precision == "tf32" and precision not in device.precisions() else precision
 
 
-def requested(settings: Train, device: Device, model: nn.Module) -> Execution:
+def requested_execution(settings: Train, device: Device, model: nn.Module) -> Execution:
     """What params.yaml asks for, as far as it is possible on the device. `auto` is fp32 until auto.py has chosen."""
     step, reason = choose_step(settings.step, device, model)
     return Execution(

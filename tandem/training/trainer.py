@@ -24,7 +24,7 @@ from tandem.params.schema import Train
 from tandem.tasks import Task, score_of
 from tandem.training import inference
 from tandem.training.batches import Batch, Split, own_rows, sequential_indices, shares_of
-from tandem.training.execution import Execution, requested
+from tandem.training.execution import Execution, requested_execution
 from tandem.training.executor import Executor, advice
 from tandem.training.graph_steps import GraphSteps
 from tandem.training.optimizer import AdamW, learning_rates
@@ -68,7 +68,7 @@ class Trainer:
         self.model, self.train_split, self.val_split, self.settings = model, train, val, settings
         self.task, self.device = task, train.device
         is_resident = any(split.data_location == "device" for split in (train, val))
-        execution = requested(settings, self.device, model)
+        execution = requested_execution(settings, self.device, model)
         execution = replace(execution, data_location="device" if is_resident else "host")
         is_graph = execution.step == "graph"
         self.executor = Executor(execution, model, (train, val), advice(self.device, settings.precision))

@@ -30,7 +30,7 @@ from tandem.machine.measure import Measurement
 from tandem.runs.quantities import summarize, timing_row
 from tandem.tasks import classify
 from tandem.training.batches import Batch, Split, load_split
-from tandem.training.execution import Execution, open_device, requested
+from tandem.training.execution import Execution, open_device, requested_execution
 from tandem.training.executor import Executor, OutOfMemory
 from tandem.training.step import Step
 from tandem.training.trainer import Epoch, Trainer
@@ -88,7 +88,7 @@ def random_batch(num_sequences: int, num_steps: int) -> Batch:
 def step_of(model: torch.nn.Module, max_grad_norm: float = 1.0, **changed: Any) -> Step:
     task = classify.Task({"classes": ["a", "b", "c"]})
     optimizer = torch.optim.AdamW(model.parameters(), fused=True)
-    executor = Executor(replace(requested(SETTINGS, CPU, model), **changed), model)
+    executor = Executor(replace(requested_execution(SETTINGS, CPU, model), **changed), model)
     return Step(
         model,
         lambda outputs, batch: task.loss(outputs, batch.targets, batch.mask, 0.0),
