@@ -303,7 +303,7 @@ def columns_of_files(
     Raises CommandError if `own` and the names of folders that are not just numbered could both be the label.
     """
     pattern, asked = options.get("pattern"), options.get("label")
-    of_table = columns_of_table(ids, labels, options) if labels else {}
+    of_table = columns_of_table(ids, labels, options, notes) if labels else {}
     of_names = columns_of_names(ids, pattern) if pattern else {}
     if labels and of_table:
         reason = "as requested" if "labels" in options else "by its name (--labels selects another)"
@@ -397,13 +397,15 @@ def columns_of_names(ids: list[str], pattern: str) -> dict[str, list[str]]:
     return {name: [match[name] for match in found if match] for name in names}
 
 
-def columns_of_table(ids: list[str], path: Path, options: Mapping[str, Any]) -> dict[str, pa.ChunkedArray]:
+def columns_of_table(
+    ids: list[str], path: Path, options: Mapping[str, Any], notes: list[Note]
+) -> dict[str, pa.ChunkedArray]:
     """The cells of a table with a row per file, in the order of the files. No cells if the table was not requested and
-    names no file.
+    names no file. Adds to `notes` how its numbers and dates are read.
     """
     column, names, keys = "", ids, list[str]()
     short = [name.rsplit("/", 1)[-1] for name in ids]
-    table = read_small(path, [*ids, *short], options)
+    table, found_notes = read_small(path, [*ids, *short], options)
     for cells in table.column_names:  # the column with the most names of files
         found = [without_ending(str(cell.as_py()).strip().removeprefix("./")) for cell in table[cells]]
         for called in (ids, short) if len({*short}) == len(short) else (ids,):
@@ -421,20 +423,22 @@ def columns_of_table(ids: list[str], path: Path, options: Mapping[str, Any]) -> 
             f"{column and f' (by {column!r})'}, none for {lacking[0]}; it needs a header and a column with the name of "
             "each file, once"
         )
+    notes += [("labels", f"{what}: {value}", why) for what, value, why in found_notes if what in ("numbers", "dates")]
     order = pa.array([rows[name] for name in names])
     return {name: table[name].take(order) for name in table.column_names if name != column}
 
 
-def read_small(path: Path, ids: Sequence[str], options: Mapping[str, Any]) -> pa.Table:
-    """A table of labels, with numbers as text: `007` is a label too."""
+def read_small(path: Path, ids: Sequence[str], options: Mapping[str, Any]) -> tuple[pa.Table, list[Note]]:
+    """A table of labels, with numbers as text: `007` is a label too; and how it was read."""
     if not path.is_file():
         raise WrongArgument(f"{path} is not there; --labels takes the path of a table")
     if kind_of_file(path) == "parquet":
-        return read_file(path, None)
-    table = text_tables.with_notation(text_tables.find_format(path, options), options)
-    if {*map(without_ending, table.names)} & {*ids}:  # the first row is no header
+        return read_file(path, None), []
+    table = text_tables.find_format(path, options)
+    if table.has_header and {*map(without_ending, table.names)} & {*ids}:  # the first row is no header
         names = tuple(str(number) for number in range(1, len(table.names) + 1))
         table = replace(table, names=names, has_header=False, num_skipped=table.num_skipped - 1)
+    table = text_tables.with_notation(table, options)
     kinds = kinds_of([text_tables.read_whole(table)])
     numbers = {name: kinds[name] for name in named(("target", "y"), kinds)}
-    return pa.concat_tables(rows for _, rows in text_tables.read_blocks(table, numbers))
+    return pa.concat_tables(rows for _, rows in text_tables.read_blocks(table, numbers)), table.notes

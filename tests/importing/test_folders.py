@@ -114,9 +114,13 @@ def test_names_of_files_do_not_say_that_a_comma_separates_thousands(tmp_path: Pa
     """`1.csv` is no number with a unit: all targets of such a table were 1000 times too large."""
     folder = write_files(tmp_path / "data", lambda number: f"{number}.csv")
     lines = [f"{number}.csv;{number},{201 + number}" for number in range(1, len(LABELS))]
-    (tmp_path / "which.csv").write_text("\n".join(["file;y", "0.csv;1,201", *lines]))
-    asked = question(folder, "--labels", str(tmp_path / "which.csv"), "--label", "y")
-    assert "column 'y' holds '1,201', in which the comma may separate thousands or be decimal" in asked
+    (tmp_path / "which.csv").write_text("\n".join(["file;mm", "0.csv;1,201", *lines]))
+    asked = question(folder, "--labels", str(tmp_path / "which.csv"), "--label", "mm")
+    assert "column 'mm' holds '1,201', in which the comma may separate thousands or be decimal" in asked
+    (tmp_path / "which.csv").write_text("\n".join(["file;mm", "0.csv;1,20", *lines]))
+    plan, found = prepared(folder, "--labels", str(tmp_path / "which.csv"), "--label", "mm", "--task", "regress")
+    assert ("labels", "numbers: decimal commas", "column 'mm' holds '1,20'") in plan.source.notes
+    assert found.sequences.targets.max() < 20
 
 
 @pytest.mark.parametrize(
