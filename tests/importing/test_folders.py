@@ -120,7 +120,7 @@ def test_names_of_files_do_not_say_that_a_comma_separates_thousands(tmp_path: Pa
     (tmp_path / "which.csv").write_text("\n".join(["file;mm", "0.csv;1,20", *lines]))
     plan, found = prepared(folder, "--labels", str(tmp_path / "which.csv"), "--label", "mm", "--task", "regress")
     assert ("labels", "numbers: decimal commas", "column 'mm' holds '1,20'") in plan.source.notes
-    assert found.sequences.targets.max() < 20
+    assert found.sequences.labels.max() < 20
 
 
 @pytest.mark.parametrize(
