@@ -42,6 +42,8 @@ def watch(packets: socket.socket) -> None:
 
 
 if __name__ == "__main__":
+    if [name for _, name in socket.if_nameindex()] != ["lo"]:
+        sys.exit("error: this changes the routes of the network that it runs in; run it with `unshare -n`")
     for command in SETUP:
         subprocess.run(command.split(), check=True, stderr=subprocess.DEVNULL)
     raw = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(ETH_P_ALL))

@@ -14,7 +14,7 @@ from tests.projects import ROOT, copy_of, needs, run
 
 INSIDE = ("unshare", "-n", sys.executable, str(ROOT / "tests/outside.py"))
 # What a browser asks for of its own accord is not ours. It waits for a page that waits for an answer.
-OWN = "MAP update.googleapis.com 127.0.0.1, MAP clients2.google.com 127.0.0.1"
+OWN = ", ".join(f"MAP {name} 127.0.0.1" for name in ("update.googleapis.com", "clients2.google.com", "www.google.com"))
 QUIET = (
     f"--host-resolver-rules='{OWN}'",
     "--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking",
