@@ -145,6 +145,7 @@ def test_the_worker_that_several_are_compared_with_takes_captured_steps(monkeypa
     assert len(trials[0].step.graphs.captured) == 1
 
 
+@pytest.mark.long
 def test_a_contender_that_cannot_run_is_absent_with_its_reason():
     case = CASES[NAMES.index("price")]
     entered = {"plain": (case, REFERENCE), "graph": (case, Contender(graph_floor, step="graph", is_tandem=True))}

@@ -274,7 +274,7 @@ def test_every_built_in_network_passes(model_name: str, device: str):
     assert found in ([], LSTM_REMARKS if (model_name, device) == ("seq2seq", "cpu") else [])
 
 
-@pytest.mark.parametrize("workload", ["sign", "pen", "price", "rally"])
+@pytest.mark.parametrize("workload", ["sign", "pen", "price", pytest.param("rally", marks=pytest.mark.long)])
 def test_the_four_workloads_pass(workload: str):
     assert remarks([*check_workload(workload, ["cpu"])]) in ([], LSTM_REMARKS if workload == "price" else [])
 

@@ -71,6 +71,7 @@ def with_source(folder: Path, params: str = OWN, source: str = TABLE) -> Path:
     return project
 
 
+@pytest.mark.long
 def test_its_files_are_code_of_preprocess_alone_and_it_is_recorded_and_verified(tmp_path: Path):
     """From DVC to MLflow's records and `tandem verify`."""
     project = with_source(tmp_path / "project")

@@ -245,6 +245,7 @@ def resume() -> str:
     return RESUME
 
 
+@pytest.mark.long
 @pytest.mark.case(40)
 def test_a_killed_stage_is_shown_crashed(project: Project, saw: Callable[[str], None]) -> None:
     """kill -9 of a stage below a flow, then of its dvc."""

@@ -281,7 +281,7 @@ def test_recurrent_layers_under_bf16_are_not_fp16_on_a_gpu(task_name: str, model
     assert set(found) == {torch.float32}
 
 
-@pytest.mark.parametrize("processor", ["SSE41", "DEFAULT"])
+@pytest.mark.parametrize("processor", [pytest.param("SSE41", marks=pytest.mark.long), "DEFAULT"])
 def test_a_network_trains_in_bf16_on_any_processor(processor: str):
     """oneDNN has an LSTM in bf16 from AVX-512 on alone. A process of its own: oneDNN asks once what it may use."""
     process = forked.context().Process(target=train_in_bf16, args=(processor,))

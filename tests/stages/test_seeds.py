@@ -137,6 +137,7 @@ def test_the_seeds_of_a_killed_process_are_trained_by_another_one(project: Path,
     assert all(weights(folder, seed) == weights(project, seed) for seed in SEEDS[1:])
 
 
+@pytest.mark.long
 def test_ctrl_c_stops_all_seeds_with_a_checkpoint(trained: Path, tmp_path: Path) -> None:
     project = copy_of(trained, tmp_path / "project", PARAMS)
     with start(project, *REPLICATE, **held(tmp_path / "held", 1)) as process:
