@@ -18,13 +18,7 @@ from tandem.importing.infer_sequences import (
     infer_sequences,
     labelled_ids,
 )
-from tandem.importing.infer_series import (
-    NO_SEASON,
-    OF_SERIES,
-    TIME_NAMES,
-    find_times,
-    infer_series,
-)
+from tandem.importing.infer_series import NO_SEASON, OF_SERIES, TIME_NAMES, find_times, infer_series
 from tandem.importing.infer_windows import infer_recordings
 from tandem.importing.names import SEQUENCE_NAMES
 from tandem.importing.wide import numbered
