@@ -259,7 +259,7 @@ def usual_step(
 ) -> torch.Tensor:
     """A training step as people write it. Returns the loss, still on the device."""
     optimizer.zero_grad()
-    with autocast(contender.precision, trainer.device.torch):
+    with autocast(contender.precision, trainer.device.torch_device):
         loss = loss_of(trainer, trainer.model, batch)
     loss.backward()
     if trainer.settings.max_grad_norm:
@@ -271,7 +271,7 @@ def usual_step(
 def plain(
     trainer: Trainer, tick: StepTimer, contender: Contender, num_workers: int = 0, own_network: bool = False
 ) -> None:
-    device = trainer.device.torch
+    device = trainer.device.torch_device
     optimizer = torch.optim.AdamW(trainer.model.parameters(), lr=trainer.settings.learning_rate)
     batches = loader(trainer, num_workers)
     while True:
@@ -284,7 +284,7 @@ def plain(
 
 def plain_tuned(trainer: Trainer, tick: StepTimer, contender: Contender) -> None:
     keep_freed_memory()
-    device, size = trainer.device.torch, trainer.settings.batch_size
+    device, size = trainer.device.torch_device, trainer.settings.batch_size
     tensors = [trainer.train_split.tensors[name] for name in TENSORS]  # on the device
     optimizer = torch.optim.AdamW(trainer.model.parameters(), lr=trainer.settings.learning_rate, fused=True)
     while True:

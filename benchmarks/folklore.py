@@ -107,12 +107,12 @@ class Training:
 
     def __init__(self, config: Model, data: Data, batch_size: int, device: Device) -> None:
         self.split, self.batch_size = Split(random_tensors(data, device), device), batch_size
-        self.model: nn.Module = models.build(config, data.shape).to(device.torch)
+        self.model: nn.Module = models.build(config, data.shape).to(device.torch_device)
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-3, fused=True)
         executor = Executor(Execution(device), self.model)
         self.step = Step(self.model, self.keep_loss, self.optimizer, executor, max_grad_norm=1.0)
         self.last_loss = torch.empty(0)
-        self.total = torch.zeros((), device=device.torch)
+        self.total = torch.zeros((), device=device.torch_device)
         self.order = torch.Generator().manual_seed(0)
 
     def batches(self) -> Iterator[Batch]:
@@ -157,7 +157,9 @@ def random_tensors(data: Data, device: Device) -> dict[str, torch.Tensor]:
     else:
         targets = torch.randint(shape.num_outputs, (num, shape.max_steps) if shape.per_step else (num,))
     mask = torch.ones(num, shape.max_steps, dtype=torch.bool)
-    return {name: each.to(device.torch) for name, each in (("values", values), ("mask", mask), ("targets", targets))}
+    return {
+        name: each.to(device.torch_device) for name, each in (("values", values), ("mask", mask), ("targets", targets))
+    }
 
 
 def loss_of(outputs: torch.Tensor, batch: Batch) -> torch.Tensor:
@@ -278,10 +280,10 @@ def mixed_devices(device: Device) -> str:
     """nn.LSTM's behaviour for an input on another device than its weights. `meta` is torch's device without data."""
     elsewhere = "cpu" if device.is_accelerator else "meta"
     try:
-        nn.LSTM(3, 4).to(device.torch)(torch.zeros(2, 5, 3, device=elsewhere))
+        nn.LSTM(3, 4).to(device.torch_device)(torch.zeros(2, 5, 3, device=elsewhere))
     except RuntimeError as error:
-        return f"Weights on {device.torch}, input on {elsewhere}: RuntimeError: {error}."
-    return f"Weights on {device.torch}, input on {elsewhere}: computed."
+        return f"Weights on {device.torch_device}, input on {elsewhere}: RuntimeError: {error}."
+    return f"Weights on {device.torch_device}, input on {elsewhere}: computed."
 
 
 def synchronizing(device: Device, seconds: float) -> Iterator[str]:
@@ -369,7 +371,7 @@ def loaders(dataset: Dataset[Any], case: Training) -> dict[str, Callable[[], Ite
 
 def loaded(loader: DataLoader[Any], device: Device, non_blocking: bool = False) -> Iterator[Batch]:
     for tensors in loader:
-        values, mask, targets = (tensor.to(device.torch, non_blocking=non_blocking) for tensor in tensors)
+        values, mask, targets = (tensor.to(device.torch_device, non_blocking=non_blocking) for tensor in tensors)
         yield Batch(values, mask, targets, torch.arange(len(targets)))
 
 
@@ -395,9 +397,9 @@ def pin(device: Device, seconds: float) -> Iterator[str]:
     for what, num_floats in {"one batch of pen": case.batch_size * 8 * 4, "64 MiB": 16 * MIB}.items():
         host = torch.randn(num_floats)
         copies: dict[str, Callable[[], object]] = {
-            "pageable": partial(host.to, device.torch),
-            "pinned for each copy": lambda host=host: host.pin_memory().to(device.torch, non_blocking=True),
-            "pinned once": partial(host.pin_memory().to, device.torch, non_blocking=True),
+            "pageable": partial(host.to, device.torch_device),
+            "pinned for each copy": lambda host=host: host.pin_memory().to(device.torch_device, non_blocking=True),
+            "pinned once": partial(host.pin_memory().to, device.torch_device, non_blocking=True),
         }
         found = rates_of({name: counted(copy) for name, copy in copies.items()}, device, seconds)
         yield from rows(f"{what}: copies/s", found)

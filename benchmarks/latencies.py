@@ -42,7 +42,7 @@ def main() -> None:
 
 
 def latencies(device: Device) -> dict[str, str]:
-    number = torch.zeros(1, device=device.torch)
+    number = torch.zeros(1, device=device.torch_device)
 
     def launches(count: int) -> None:
         for _ in range(count):
@@ -54,8 +54,8 @@ def latencies(device: Device) -> dict[str, str]:
         "one operation, and waiting for it": microseconds(best_seconds(partial(launches, 1), device)),
         "reading a number from the device (.item())": microseconds(best_seconds(number.item, device)),
     }
-    gru = nn.GRU(FEATURES, HIDDEN, batch_first=True).to(device.torch)
-    values = torch.randn(SEQUENCES, STEPS, FEATURES, device=device.torch)
+    gru = nn.GRU(FEATURES, HIDDEN, batch_first=True).to(device.torch_device)
+    values = torch.randn(SEQUENCES, STEPS, FEATURES, device=device.torch_device)
 
     def forward_and_backward() -> None:
         gru(values)[0].sum().backward()

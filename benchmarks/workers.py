@@ -192,7 +192,7 @@ def open_entries(options: Namespace, workers: Any) -> tuple[Any, list[Entry]]:
         group = dist.new_group(list(range(number)))
         if 1 < number and workers.rank < number:
             trainer.step.workers = Workers(workers.rank, number, workers.local_rank, workers.local_count)
-            trainer.step.forward = trainer.step.workers.wrap(trainer.model, device.torch, group)
+            trainer.step.forward = trainer.step.workers.wrap(trainer.model, device.torch_device, group)
         trainers[number] = trainer
     entries = []
     for size in options.batches:

@@ -108,7 +108,7 @@ def evaluate(context: RunContext, trained: Run) -> tuple[Evaluation, OwnScores, 
     weights = context.block.evaluate.weights
     with translate_oom(executor):
         model, _ = load_network(context.result_dir, weights)
-        model.to(device.torch)
+        model.to(device.torch_device)
         if context.data_location(device) == "device":
             executor.make_resident()
         inference.predict(model, split, executor)  # warm-up: the first pass also allocates memory and selects kernels

@@ -89,7 +89,7 @@ def trainer_on(
     task, (_, num_steps, features) = open_task(task_name, SUMMARIES[task_name]), split.tensors["values"].shape
     shape = models.Shape(features, task.num_outputs, num_steps, task.per_step)
     model = models.build(settings.model, shape) if model is None else model
-    return trainer_class(settings.model)(model.to(split.device.torch), split, split, settings, task, seed)
+    return trainer_class(settings.model)(model.to(split.device.torch_device), split, split, settings, task, seed)
 
 
 def new_trainer(device: str, data_location: str, folder: Path, settings: Train = SETTINGS) -> "Trainer":

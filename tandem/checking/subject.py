@@ -81,7 +81,7 @@ class Subject:
 
     def inputs(self, count: int = BATCH_SIZE) -> tuple[Tensor, Tensor]:
         """values (B, T, F) and mask (B, T) of the first sequences, on the device."""
-        values, mask = (self.tensors[name][:count].to(self.device.torch) for name in ("values", "mask"))
+        values, mask = (self.tensors[name][:count].to(self.device.torch_device) for name in ("values", "mask"))
         return values, mask
 
     @cached_property

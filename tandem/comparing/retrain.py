@@ -134,7 +134,7 @@ def predict(context: RunContext, trainer: Trainer) -> dict[str, Any]:
     split = context.open_split("test", device)
     model = models.build(context.block.train.model, context.shape)
     model.load_state_dict(trainer.best_weights if context.block.evaluate.weights == "best" else snapshot(trainer.model))
-    outputs = inference.predict(model.to(device.torch), split, Executor(Execution(device))).cpu()
+    outputs = inference.predict(model.to(device.torch_device), split, Executor(Execution(device))).cpu()
     evaluated = context.task.evaluate(outputs, context.read_known(model))
     result = name_groups(evaluated, context.summary, context.read)
     with TemporaryDirectory() as folder:

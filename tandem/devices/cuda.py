@@ -36,8 +36,8 @@ class Kind(Device):
         from tandem.devices.copies import copied_ahead
         from tandem.devices.graphs import Graphs
 
-        self.torch, self.cuda = torch.device("cuda", index), torch.cuda
-        self.graphs, self.copied_ahead = partial(Graphs, self.torch), partial(copied_ahead, self.torch)
+        self.torch_device, self.cuda = torch.device("cuda", index), torch.cuda
+        self.graphs, self.copied_ahead = partial(Graphs, self.torch_device), partial(copied_ahead, self.torch_device)
 
     @classmethod
     def detect(cls) -> tuple[dict[str, Any] | None, str]:
@@ -86,7 +86,7 @@ class Kind(Device):
     def tags(self, hardware: dict[str, Any]) -> dict[str, str]:
         import torch
 
-        properties = torch.cuda.get_device_properties(self.torch)
+        properties = torch.cuda.get_device_properties(self.torch_device)
         return super().tags(hardware) | {
             "gpu.name": properties.name,
             "gpu.uuid": f"GPU-{properties.uuid}",
@@ -101,30 +101,30 @@ class Kind(Device):
     @cached_property
     def driver(self) -> nvml.Gpu:  # type: ignore[override]
         self.cuda.init()
-        return nvml.cached_gpu(uuid_of(self.torch.index))
+        return nvml.cached_gpu(uuid_of(self.torch_device.index))
 
     def synchronize(self) -> None:
-        self.cuda.synchronize(self.torch)
+        self.cuda.synchronize(self.torch_device)
 
     def join_workers(self) -> None:
-        self.cuda.set_device(self.torch)
+        self.cuda.set_device(self.torch_device)
 
     def random_state(self) -> dict[str, torch.Tensor]:
-        return super().random_state() | {"cuda": self.cuda.get_rng_state(self.torch)}
+        return super().random_state() | {"cuda": self.cuda.get_rng_state(self.torch_device)}
 
     def set_random_state(self, state: dict[str, torch.Tensor]) -> None:
         super().set_random_state(state)
         if "cuda" in state:
-            self.cuda.set_rng_state(state["cuda"].cpu(), self.torch)
+            self.cuda.set_rng_state(state["cuda"].cpu(), self.torch_device)
 
     def precisions(self) -> tuple[str, ...]:
         """Without TF32 and bf16 before Ampere. torch then computes bf16 through fp32: correct, and slow."""
-        with self.cuda.device(self.torch):
+        with self.cuda.device(self.torch_device):
             has_tf32, has_bf16 = self.cuda.is_tf32_supported(), self.cuda.is_bf16_supported(including_emulation=False)
         return ("fp32", *["tf32"] * has_tf32, *["bf16"] * has_bf16, "fp16")
 
     def memory_bytes(self) -> tuple[int, int]:
-        return self.cuda.mem_get_info(self.torch)
+        return self.cuda.mem_get_info(self.torch_device)
 
     def free_cache(self) -> None:
         import torch
@@ -133,13 +133,13 @@ class Kind(Device):
         torch._C._host_emptyCache()  # type: ignore[attr-defined]  # pinned: WSL gives a process little of it
 
     def reset_peaks(self) -> None:
-        self.cuda.reset_peak_memory_stats(self.torch)
+        self.cuda.reset_peak_memory_stats(self.torch_device)
 
     def memory_mib(self) -> dict[str, float]:
         found = {
-            "reserved": self.cuda.memory_reserved(self.torch),
-            "peak_allocated_mib": self.cuda.max_memory_allocated(self.torch),
-            "peak_reserved_mib": self.cuda.max_memory_reserved(self.torch),
+            "reserved": self.cuda.memory_reserved(self.torch_device),
+            "peak_allocated_mib": self.cuda.max_memory_allocated(self.torch_device),
+            "peak_reserved_mib": self.cuda.max_memory_reserved(self.torch_device),
         }
         return {name: num_bytes / 2**20 for name, num_bytes in found.items()}
 

@@ -48,10 +48,10 @@ class Device:
     def __init__(self, index: int = 0) -> None:
         import torch
 
-        self.torch = torch.device("cpu")
+        self.torch_device = torch.device("cpu")
 
     def __repr__(self) -> str:
-        return str(self.torch)
+        return str(self.torch_device)
 
     @classmethod
     def name(cls) -> str:

@@ -26,7 +26,7 @@ def count_flop(trainer: Trainer, batch: Batch) -> float:
     try:
         return count_on(torch.device("cpu"), trainer, batch)
     except RuntimeError:
-        return count_on(trainer.device.torch, trainer, batch)
+        return count_on(trainer.device.torch_device, trainer, batch)
 
 
 def count_on(device: torch.device, trainer: Trainer, batch: Batch) -> float:
@@ -83,13 +83,13 @@ def memory_needs(trainer: Trainer, batch: Batch) -> dict[str, float]:
     """Return the MiB that training needs, by purpose, counted from the tensors, on any device."""
     weights = list(trainer.model.parameters())
     with saved_for_backward([*weights, *batch.inputs(), batch.targets]) as saved:
-        with autocast(trainer.execution.precision, trainer.device.torch):
+        with autocast(trainer.execution.precision, trainer.device.torch_device):
             outputs = trainer.model(*batch.inputs())
             trainer.task.loss(outputs.float(), batch.targets, batch.mask, 0.0)
     states = [value for state in trainer.optimizer.state.values() for value in state.values()]
     # By id, because a trial may use one split for both.
     splits = {id(split): split for split in (trainer.train_split, trainer.val_split)}.values()
-    on_device = [split.tensors for split in splits if split.tensors["values"].device == trainer.device.torch]
+    on_device = [split.tensors for split in splits if split.tensors["values"].device == trainer.device.torch_device]
     in_bytes = {
         "weights": num_bytes(weights),
         "gradients": num_bytes(weights),

@@ -15,7 +15,10 @@ def main(name: str) -> None:
     kind, _, index = name.partition(":")
     device = kind_of(kind)(int(index or 0))
     torch.manual_seed(0)
-    gru, batch = torch.nn.GRU(8, 128, batch_first=True).to(device.torch), torch.randn(256, 45, 8).to(device.torch)
+    gru, batch = (
+        torch.nn.GRU(8, 128, batch_first=True).to(device.torch_device),
+        torch.randn(256, 45, 8).to(device.torch_device),
+    )
     for _ in range(3):  # the first step also allocates
         with Clock(device) as clock:
             loss = gru(batch)[0].square().mean()

@@ -219,7 +219,7 @@ def measure_streaming(trainer: Trainer) -> dict[str, float | str]:
 
     def send() -> None:
         for buffer in buffers.values():
-            buffer.to(device.torch, non_blocking=True)
+            buffer.to(device.torch_device, non_blocking=True)
 
     gather_seconds = seconds_of(partial(split.tensors_at, rows, buffers), device, PART_SECONDS)
     copy_seconds = seconds_of(send, device, PART_SECONDS)

@@ -158,7 +158,7 @@ class ForestFit(Fit):
         scale = self.task.scale_of(outputs[known], self.targets[known])
         self.model.scale.fill_(scale)
         loss = self.task.loss(scale * outputs[:num], self.targets[:num], torch.empty(0), 0.0)
-        return loss.to(self.train.device.torch) * len(self.train)
+        return loss.to(self.train.device.torch_device) * len(self.train)
 
     @torch.no_grad()
     def refit(self) -> None:

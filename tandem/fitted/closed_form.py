@@ -104,7 +104,7 @@ class ClosedForm(Fit):
     def fit_kept(self) -> Tensor:
         num = len(self.train)
         shape = (num + len(self.val), self.model.head.in_features)
-        features = self.executor.run_with_fallbacks(lambda: torch.empty(shape, device=self.train.device.torch))
+        features = self.executor.run_with_fallbacks(lambda: torch.empty(shape, device=self.train.device.torch_device))
         found, done = [], 0
         for batch in self.all_batches(self.train, self.val):
             features[done : done + len(batch)] = self.features(batch, self.model.features)
@@ -190,10 +190,12 @@ class OwnFit(Fit):
     def fit(self, order: Tensor) -> Tensor:
         """Fit to the training split; returns its summed loss. `order` is unused: `fit` gets all sequences at once."""
         self.model.eval()
-        tensors = [self.train.tensors[name].to(self.train.device.torch) for name in ("values", "mask", "targets")]
+        tensors = [
+            self.train.tensors[name].to(self.train.device.torch_device) for name in ("values", "mask", "targets")
+        ]
         with torch.enable_grad():
             self.model.fit(*tensors)
-        total = torch.zeros((), device=self.train.device.torch)
+        total = torch.zeros((), device=self.train.device.torch_device)
         for batch in self.all_batches(self.train):
             outputs = self.model(batch.values, batch.mask)
             total += self.task.loss(outputs, batch.targets, batch.mask, 0.0) * len(batch)

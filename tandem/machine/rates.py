@@ -42,7 +42,7 @@ def matrix_rate(device: Device, dtype: torch.dtype = torch.float32) -> float:
     count = PRODUCTS_IN_A_ROW[device.is_accelerator]
 
     def rate(size: int) -> float:
-        left, right = (torch.randn(size, size, device=device.torch).to(dtype) for _ in range(2))
+        left, right = (torch.randn(size, size, device=device.torch_device).to(dtype) for _ in range(2))
         product = torch.zeros_like(left)
 
         def work() -> None:
@@ -61,7 +61,7 @@ def memory_rate(device: Device) -> float:
 
     def rate(num_bytes: int) -> float:
         # Ones, because the system would not back zeros with memory.
-        block = torch.ones(num_bytes, dtype=torch.uint8, device=device.torch)
+        block = torch.ones(num_bytes, dtype=torch.uint8, device=device.torch_device)
         target = torch.zeros_like(block)
 
         def work() -> None:
@@ -78,7 +78,7 @@ def host_to_device_rate(device: Device, pinned: bool) -> float:
 
     def rate(num_bytes: int) -> float:
         host = torch.ones(num_bytes, dtype=torch.uint8, pin_memory=pinned)
-        target = torch.zeros(num_bytes, dtype=torch.uint8, device=device.torch)
+        target = torch.zeros(num_bytes, dtype=torch.uint8, device=device.torch_device)
         return num_bytes / best_seconds(lambda: target.copy_(host, non_blocking=True), device)
 
     return measured_with_room(rate, SENT_BYTES, lambda num_bytes: num_bytes, device)

@@ -111,7 +111,9 @@ class Split:
     def make_resident(self) -> None:
         """Copy the tensors to the device, even to the CPU: the disk can be slow, and the file can be replaced."""
         if self.data_location == "host":
-            self.tensors = {name: tensor.to(self.device.torch, copy=True) for name, tensor in self.tensors.items()}
+            self.tensors = {
+                name: tensor.to(self.device.torch_device, copy=True) for name, tensor in self.tensors.items()
+            }
             self.data_location = "device"
 
     def release_to_host(self) -> None:
@@ -126,7 +128,7 @@ class Split:
             if self.data_location == "host" and self.device.is_accelerator:  # maybe only since the last batch
                 yield from self.streamed(order[start:], batch_size)
                 return
-            on_device = order.to(self.device.torch) if on_device is None else on_device
+            on_device = order.to(self.device.torch_device) if on_device is None else on_device
             rows = on_device[start : start + batch_size]
             values, mask, targets = (self.tensors[name].index_select(0, rows) for name in TENSORS)
             yield Batch(values, mask, targets, rows)

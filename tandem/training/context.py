@@ -258,7 +258,7 @@ def make_trainer(
     model = models.build(settings.model, shape)
     if fit_initial := getattr(model, "fit_initial", None):  # initializes weights from the data
         fit_initial([train.tensors, val.tensors], **task.fit_initial_arguments)
-    model = model.to(train.device.torch)
+    model = model.to(train.device.torch_device)
     if loop:
         return LoopTrainer(model, train, val, settings, task, seed, loop)
     return trainer_class(settings.model)(model, train, val, settings, task, seed)
@@ -276,7 +276,7 @@ def check_outputs(model: Any, train: Split, shape: Shape, name: str) -> None:
     """Raises ValueError if a workload's own network is no module, or returns other outputs than the task needs."""
     if not isinstance(model, nn.Module):
         raise ValueError(f"{name} is {type(model).__name__}, which is not a torch.nn.Module")
-    values, mask = (train.tensors[key][:2].to(train.device.torch) for key in ("values", "mask"))
+    values, mask = (train.tensors[key][:2].to(train.device.torch_device) for key in ("values", "mask"))
     try:
         signature(model.forward).bind(values, mask)
     except TypeError as error:
@@ -300,7 +300,7 @@ def small_batch_refusal(model: nn.Module, split: Split, num: int, settings: Trai
     size, num_parts = settings.batch_size, settings.grad_accum_steps
     if smallest_part(num, size, num_parts) > 1:
         return ""
-    values, mask = (split.tensors[key][:1].to(split.device.torch) for key in ("values", "mask"))
+    values, mask = (split.tensors[key][:1].to(split.device.torch_device) for key in ("values", "mask"))
     before = split.device.random_state()
     try:
         with torch.no_grad():
@@ -371,7 +371,7 @@ def read_training(workload: str) -> tuple[Split, Shape, Task]:
 
 def make_trial(split: Split, shape: Shape, task: Task, settings: Train, device: Device) -> Trainer:
     """A training on `split` for measurements. A step raises if memory runs out, instead of taking a fallback."""
-    tensors = {name: tensor.to(device.torch) for name, tensor in split.tensors.items()}
+    tensors = {name: tensor.to(device.torch_device) for name, tensor in split.tensors.items()}
     split = replace(split, tensors=tensors, device=device)
     trainer = make_trainer(split, split, settings, shape, task).alternative()
     trainer.model.train()

@@ -170,7 +170,7 @@ class LoopRun:
 
     def __init__(self, trainer: LoopTrainer, on_epoch: Callable[[Epoch], None], num_epochs: int) -> None:
         self.params = trainer.settings  # the block `train` of params.yaml
-        self.device, self.seed, self.task = trainer.device.torch, trainer.seed, trainer.task
+        self.device, self.seed, self.task = trainer.device.torch_device, trainer.seed, trainer.task
         self._trainer, self._on_epoch, self._num_epochs = trainer, on_epoch, num_epochs
         self._random = trainer.device.random_state()  # for the first epoch
         self._current: LoopEpoch | None = None

@@ -36,7 +36,7 @@ class GraphSteps:
     """
 
     def __init__(self, step: Step, split: Split, settings: Train, total: Tensor, norms: Tensor) -> None:
-        device, size = step.execution.device.torch, settings.batch_size
+        device, size = step.execution.device.torch_device, settings.batch_size
         assert step.graphs is not None
         self.step, self.split, self.settings, self.total = step, split, settings, total
         self.graphs = step.graphs  # the step has others as soon as it is executed in another way
@@ -98,7 +98,7 @@ class GraphSteps:
         self.rates.copy_(rates)
         self.batch_index.zero_()
         if self.random_draws is None:
-            self.random_draws = random_draws.to(self.step.execution.device.torch)
+            self.random_draws = random_draws.to(self.step.execution.device.torch_device)
         for static, drawn in (
             (self.random_draws.augment, random_draws.augment),
             (self.random_draws.teacher_forcing_mask, random_draws.teacher_forcing_mask),

@@ -43,7 +43,10 @@ def take_step(step: "Step", batch: Batch, norm: Tensor | None = None) -> Tensor:
     parts = batch.micro_batches(step.execution.grad_accum_steps)
     for part in parts:
         with step.shared(part, is_last=part is parts[-1]):
-            with autocast(step.execution.precision, step.execution.device.torch), kernels.noted_in(step.kernels_used):
+            with (
+                autocast(step.execution.precision, step.execution.device.torch_device),
+                kernels.noted_in(step.kernels_used),
+            ):
                 outputs = step.forward(*part.inputs()).float()
             loss = step.loss(outputs, part)
             # DistributedDataParallel averages over the workers; this factor makes it a sum.
@@ -118,7 +121,7 @@ class Step:
     def use_workers(self, workers: Workers) -> None:
         """Sum the gradients of all workers in every later step."""
         self.workers = workers
-        self.forward = workers.wrap(self.model, self.execution.device.torch)
+        self.forward = workers.wrap(self.model, self.execution.device.torch_device)
 
     def set_rate(self, rate: float) -> None:
         """Set the learning rate of the next step."""
@@ -158,7 +161,7 @@ class Step:
 
     def new_scaler(self) -> torch.amp.GradScaler:
         """A loss scaler, which does nothing without fp16."""
-        return torch.amp.GradScaler(self.execution.device.torch.type, enabled=self.execution.precision == "fp16")
+        return torch.amp.GradScaler(self.execution.device.torch_device.type, enabled=self.execution.precision == "fp16")
 
     def repeated(self, batch: Batch) -> Callable[[], None]:
         """Returns a function that takes a step on this batch as the training does, for measurements."""

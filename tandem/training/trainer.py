@@ -74,9 +74,11 @@ class Trainer:
         self.executor = Executor(execution, model, (train, val), advice(self.device, settings.precision))
         self.optimizer = AdamW(
             # A model that fits itself may have buffers alone, and AdamW refuses an empty list.
-            [*model.parameters()] or [nn.Parameter(torch.zeros(0, device=self.device.torch))],
+            [*model.parameters()] or [nn.Parameter(torch.zeros(0, device=self.device.torch_device))],
             # A CUDA graph reads a tensor at every replay. A Python number would keep its value from the capture.
-            lr=torch.tensor(settings.learning_rate, device=self.device.torch) if is_graph else settings.learning_rate,
+            lr=torch.tensor(settings.learning_rate, device=self.device.torch_device)
+            if is_graph
+            else settings.learning_rate,
             weight_decay=settings.weight_decay,
             fused=True,
             capturable=is_graph,
@@ -86,9 +88,11 @@ class Trainer:
         if not self.device.is_accelerator and settings.kernels == "auto" and execution.step != "compile":
             ordered.use_in(model)
         self.rates = learning_rates(settings, self.steps_per_epoch * settings.epochs)
-        self.total = torch.zeros((), device=self.device.torch)  # loss of the current epoch, summed over its sequences
+        self.total = torch.zeros(
+            (), device=self.device.torch_device
+        )  # loss of the current epoch, summed over its sequences
         # The norm of each step's gradients before clipping; NaN if nothing is clipped.
-        self.norms = torch.full((self.steps_per_epoch,), math.nan, device=self.device.torch)
+        self.norms = torch.full((self.steps_per_epoch,), math.nan, device=self.device.torch_device)
         self.graph_steps: GraphSteps | None = None
         # The generator is on the CPU, so CPU and GPU runs see the same batches and the same augmentation.
         self.generator = torch.Generator().manual_seed(seed)
@@ -172,7 +176,7 @@ class Trainer:
     def batches(self, random_draws: RandomDraws, num_done: int = 0) -> Iterator[Batch]:
         """The epoch's batches after the first `num_done`."""
         size = self.settings.batch_size
-        random_draws = self.executor.run_with_fallbacks(partial(random_draws.to, self.device.torch))
+        random_draws = self.executor.run_with_fallbacks(partial(random_draws.to, self.device.torch_device))
         order, change = random_draws.order[num_done * size :], partial(random_draws.apply_to, settings=self.settings)
         if self.workers.count == 1:
             return self.executor.batches(self.train_split, order, size, change)
@@ -269,7 +273,7 @@ class Trainer:
         """
         batch = next(self.executor.batches(self.val_split, sequential_indices(self.val_split)[:1], 1))
         devices = {tensor.device.type for tensor in (*self.model.parameters(), batch.values, batch.targets, outputs)}
-        if devices != {self.device.torch.type}:
+        if devices != {self.device.torch_device.type}:
             lie_on = ", ".join(sorted(devices))
             raise RuntimeError(f"this training runs on {self.device.name()}, but tensors lie on {lie_on}")
 

@@ -216,9 +216,9 @@ def on_gpu(settings: Train, num_steps: int, features: int = 4, resident: bool = 
     trainer = planted(settings, num_steps, features=features)
     tensors = {name: tensor.repeat(8, *[1] * (tensor.ndim - 1)) for name, tensor in trainer.train_split.tensors.items()}
     if resident:
-        tensors = {name: tensor.to(device.torch) for name, tensor in tensors.items()}
+        tensors = {name: tensor.to(device.torch_device) for name, tensor in tensors.items()}
     split = Split(tensors, device, data_location="device" if resident else "host")
-    return Trainer(trainer.model.to(device.torch), split, split, settings, trainer.task)
+    return Trainer(trainer.model.to(device.torch_device), split, split, settings, trainer.task)
 
 
 @pytest.mark.gpu
@@ -365,7 +365,7 @@ def test_a_network_that_names_its_device_is_counted_there():
     of_both = []
     for model in (Reduce(4), Named(4)):
         trainer = on_gpu(replace(SETTINGS, augment=NONE), 10)
-        trainer.model = model.to(trainer.device.torch)
+        trainer.model = model.to(trainer.device.torch_device)
         of_both.append(count_flop(trainer, trainer.one_batch(16)))
     assert of_both[0] == of_both[1] > 0
 

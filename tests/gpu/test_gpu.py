@@ -252,7 +252,7 @@ def test_freed_memory_of_the_host_is_given_back_too():
     device.free_cache()
     before = torch.cuda.host_memory_stats()["allocated_bytes.current"]
     buffer = torch.empty(64 * MIB, dtype=torch.uint8, pin_memory=True)
-    buffer.to(device.torch, non_blocking=True)
+    buffer.to(device.torch_device, non_blocking=True)
     del buffer
     device.synchronize()
     assert torch.cuda.host_memory_stats()["allocated_bytes.current"] >= before + 64 * MIB

@@ -338,7 +338,7 @@ assert len(calls) == 4 or seconds * (len(calls) - 2) < 0.04, (seconds, len(calls
 def test_a_region_on_a_gpu_has_every_reading_or_its_reason():
     device = kind_of("cuda")()
     with measure(device) as found:
-        kept = torch.ones(2**26, device=device.torch)
+        kept = torch.ones(2**26, device=device.torch_device)
     assert kept.nbytes / 2**20 <= found.peak_allocated_mib <= found.peak_reserved_mib
     assert found.process_mib is None or found.process_mib > found.peak_reserved_mib  # CUDA takes memory of its own
     missing = {name for name, value in vars(found).items() if value is None and name != "threads"}  # a training sets it
@@ -350,7 +350,7 @@ def test_a_region_on_a_gpu_has_every_reading_or_its_reason():
 @pytest.mark.gpu_time
 def test_a_busy_gpu_is_seen_to_be_busy_in_the_whole_training_and_in_its_long_epochs():
     device = kind_of("cuda")()
-    matrix = torch.randn(4096, 4096, device=device.torch)
+    matrix = torch.randn(4096, 4096, device=device.torch_device)
 
     def work(seconds: float) -> Measurement:
         with measure(device) as found:

@@ -329,14 +329,14 @@ def test_a_step_of_every_combination_can_be_captured(task_name: str, model_name:
     if dropout and "dropout" not in changes:
         pytest.skip(f"{model_name} has no dropout")
     device = kind_of("cuda")()
-    values, mask, targets = (tensor.to(device.torch) for tensor in batch(task_name))
-    rows = torch.arange(len(values), device=device.torch)
+    values, mask, targets = (tensor.to(device.torch_device) for tensor in batch(task_name))
+    rows = torch.arange(len(values), device=device.torch_device)
     teacher_targets = targets if model_name == "seq2seq" else None
     losses: dict[str, list[float]] = {}
     for execution_mode in ("eager", "graph"):
         task, model = made(task_name, model_name, **changes)
-        model = model.to(device.torch)
-        rate = torch.tensor(1e-3, device=device.torch)
+        model = model.to(device.torch_device)
+        rate = torch.tensor(1e-3, device=device.torch_device)
         step = Step(
             model,
             lambda outputs, batch, task=task: task.loss(outputs, batch.targets, batch.mask, 0.0),
