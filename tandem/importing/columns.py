@@ -24,6 +24,8 @@ Choice = tuple[Any, str]  # (value, reason)
 Choose = Callable[[str, Callable[[], Choice]], Any]  # (key, function that infers it if no option is given) -> value
 Choices = dict[str, Choice]  # by key: the task, and the columns, gaps and steps of `preprocess`
 
+MOST_REPEATS = 0.5  # the share of rows up to which a repeated step is a mistake, such as an id that occurs twice
+
 
 # Text that means a time but is not read -> the pandas code that reads it, and a condition.
 MONTH = f"(?i:{'|'.join(MONTH_NAMES)})"
@@ -132,6 +134,13 @@ class TableColumns:
         codes = self.codes(column)
         _, first, group = np.unique(codes, return_index=True, return_inverse=True)
         return first[group]
+
+    def changes(self, column: str, first: np.ndarray) -> np.ndarray:
+        """(R,) whether a row's cell differs from that of the row `first`, such as the first of its sequence; two empty
+        cells are equal.
+        """
+        cells = self.frame[column].to_numpy()
+        return np.asarray((cells != cells[first]) & ~(pd.isna(cells) & pd.isna(cells[first])))
 
     def advice(self, column: str) -> str:
         """How to write the dates or numbers of an odd column, with one of its cells."""

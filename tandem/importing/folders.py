@@ -24,7 +24,8 @@ from tandem.data.tables import SPLIT_COLUMN, SPLIT_WORDS, split_column
 from tandem.importing import text_tables
 from tandem.importing.array_files import axes_of
 from tandem.importing.columns import Choice, named, shortened
-from tandem.importing.infer_sequences import are_too_few, what_groups_do
+from tandem.importing.headers import Note
+from tandem.importing.infer_groups import are_too_few, what_groups_do
 from tandem.importing.long_table import BLOCK_CELLS, Block, Source, as_long_table, unique
 from tandem.importing.names import GROUP_NAMES, LABEL_NAMES, STEP_NAMES
 from tandem.importing.recordings import (
@@ -38,7 +39,6 @@ from tandem.importing.recordings import (
     values_of,
     without_ending,
 )
-from tandem.importing.text_tables import Note
 from tandem.params.parsing import nearest
 
 MOST_COORDINATES = 4

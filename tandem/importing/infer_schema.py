@@ -12,7 +12,6 @@ from tandem.importing import recipe
 from tandem.importing.columns import Choice, Choices, NotFound, TableColumns, named, shortened
 from tandem.importing.infer_sequences import (
     OF_SEQUENCES,
-    ROW_PER_ITEM,
     find_categories,
     find_ids,
     infer_sequences,
@@ -21,6 +20,7 @@ from tandem.importing.infer_sequences import (
 from tandem.importing.infer_series import NO_SEASON, OF_SERIES, TIME_NAMES, find_times, infer_series
 from tandem.importing.infer_windows import infer_recordings
 from tandem.importing.names import SEQUENCE_NAMES
+from tandem.importing.row_per_item import ROW_PER_ITEM
 from tandem.importing.wide import numbered
 from tandem.params import schema
 from tandem.params.parsing import nearest

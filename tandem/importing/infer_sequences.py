@@ -10,6 +10,7 @@ import pandas as pd
 from tandem.command import NO_ANSWER, CommandError, WrongArgument
 from tandem.data.rows import digits_of_times
 from tandem.importing.columns import (
+    MOST_REPEATS,
     Choice,
     Choose,
     NotFound,
@@ -20,19 +21,22 @@ from tandem.importing.columns import (
     shortened,
     words_of,
 )
+from tandem.importing.infer_groups import find_groups
 from tandem.importing.infer_label import MISTAKEN_SHARE, find_label, find_task, rare_classes
+from tandem.importing.infer_step import (
+    find_steps,
+    is_clock,
+    is_even,
+    likeliest_step,
+    orders_too,
+    times_of_steps,
+    together,
+)
 from tandem.importing.names import CALENDAR_NAMES, COUNTING_NAMES, GROUP_NAMES, LABEL_NAMES, SEQUENCE_NAMES, STEP_NAMES
+from tandem.importing.row_per_item import ROW_PER_ITEM, check_not_a_row_per_item, code_for_long_form
 from tandem.params.schema import NO_GROUPS, columns_of
 
-MOST_REPEATS = 0.5  # the share of rows up to which a repeated step is a mistake, such as an id that occurs twice
-ROW_PER_ITEM = "has a row for each quantity; write a column for each"
-ITEM_NAMES = "landmark keypoint joint marker point item".split()  # of numbers that say what a row has
-QUANTITY_NAMES = "parameter variable quantity measurement measure metric signal item".split()  # of words that say it
-MOST_DISTINCT = 0.99  # the share of rows up to which two of them have the same item at a step
-FEWEST_ITEMS = 0.25  # the share of items, which numbers tell apart, that a step has on average
 FEW_WORDS, MOST_WORDS = 10, 50  # of a column whose words may become features
-INCREASES = "it increases from row to row in every sequence"
-UNEVEN = 0.01  # of the usual distance of two rows, by which a clock's may differ
 FAR_FEWER = 4  # times fewer stretches of equal labels than by chance
 OF_SEQUENCES = ("sequence", "step", "label")  # options that only this kind of table has
 
@@ -112,83 +116,6 @@ def without_step(columns: TableColumns, sequence: str) -> str:
     )
 
 
-def times_of_steps(columns: TableColumns, *exclude: str) -> list[str]:
-    """Columns that may be the times of steps, by their names and kinds."""
-    named_so = named(STEP_NAMES, columns.of_kind("whole", "number", "time", "odd", exclude=exclude))
-    return list(dict.fromkeys([*named_so, *columns.of_kind("time", exclude=exclude)]))
-
-
-def check_not_a_row_per_item(columns: TableColumns, sequence: str, step: str, is_converted: bool) -> None:
-    """Raises ValueError if a row has one of several quantities at a time, and so is no step. `is_converted`: the table
-    was made of files, which lack its other columns.
-    """
-    for time in times_of_steps(columns, sequence, step):
-        if code := code_for_long_form(columns, sequence, time, [step], [sequence, time] if is_converted else None):
-            raise ValueError(f"{columns.shown} {ROW_PER_ITEM}: {code}")
-
-
-def code_for_long_form(
-    columns: TableColumns, sequence: str, step: str, exclude: Sequence[str] = (), index: list[str] | None = None
-) -> str:
-    """The code that makes a column of each item, such as a quantity or a landmark, of a table with several rows for
-    each step, one for each item; empty if the table has another form. Columns say which item it is: a text, a number
-    that is a code, or both. By the names of the columns, a step may also have a single row. `index`: the columns to
-    keep, by default those that are constant within a step.
-    """
-    frame, ids = columns.frame, [sequence, step]
-    steps = frame.groupby(ids, sort=False, dropna=False).ngroup().to_numpy()
-    sizes, first = np.bincount(steps), np.unique(steps, return_index=True)[1][steps]
-    is_shared = (sizes[steps] > 1).mean() > MOST_REPEATS
-    others = [name for name in columns.kinds if name in frame and name not in (*ids, *exclude)]
-    if not is_shared and not (named(QUANTITY_NAMES, others) and named(["value"], others)):
-        return ""
-    changing = [name for name in others if changes(columns, name, first).any()]
-    num_numeric = len({*changing} & {*columns.of_kind("whole", "number")})
-
-    def are_items(names: Sequence[str]) -> bool:
-        """Whether they tell the rows of each step apart, and the same come again at other steps of a sequence."""
-        codes = frame.groupby([*names], sort=False, dropna=False).ngroup().to_numpy()
-        num, is_text = codes.max() + 1, columns.kinds[names[0]] == "text"
-        follow_each_other = (np.diff(codes) == 0).mean() > MOST_REPEATS  # as the rows of a sequence
-        if follow_each_other and not (is_text and num_numeric == 1):
-            return False
-        if num * len(sizes) * FEWEST_ITEMS > len(frame) and not (is_text and num <= MOST_WORDS):
-            return False
-        comes_again = 2 * len(np.unique(columns.codes(sequence) * num + codes)) <= len(frame)
-        return comes_again and len(np.unique(steps * num + codes)) > MOST_DISTINCT * len(frame)
-
-    texts, numbers = ([name for name in columns.of_kind(kind) if name in changing] for kind in ("text", "whole"))
-    numbers = [name for name in numbers if named(ITEM_NAMES, [name]) or not is_range(columns.numbers(name))]
-    single = [[name] for name in columns.kinds if name in (*texts, *numbers) and are_items([name])]
-    single = single if is_shared else [[name] for name in named(QUANTITY_NAMES, texts) if [name] in single]
-    items = max(single, key=lambda names: columns.num_distinct(names[0]), default=None)
-    if items is None and is_shared:
-        items = next(filter(are_items, ([text, number] for text in texts for number in numbers)), None)
-    if items is None:
-        return ""
-    item = frame.groupby(items, sort=False, dropna=False).ngroup().to_numpy()
-    first_of_item = np.unique(item, return_index=True)[1][item]
-    values = [name for name in columns.of_kind("whole", "number") if name in changing and name not in items]
-    values = [name for name in values if changes(columns, name, first_of_item).any()]
-    values = [name for n, name in enumerate(values) if not any(frame[name].equals(frame[v]) for v in values[:n])]
-    if not values or not (is_shared or [values[0]] == values == named(["value"], values)):
-        return ""
-    index = index or [name for name in columns.kinds if name in frame and name not in (*changing, *exclude)]
-    is_plain = len(values) == len(items) == 1 and columns.kinds[items[0]] == "text"
-    what = f"columns={items[0]!r}, values={values[0]!r}" if is_plain else f"columns={items!r}, values={values!r}"
-    pivot = "pivot_table" if frame.duplicated([*ids, *items]).any() else "pivot"
-    last = ", aggfunc='last'" * (pivot == "pivot_table")
-    if is_plain:
-        return f"table = table.{pivot}(index={index!r}, {what}{last}).reset_index()"
-    joined = "table.columns = [' '.join(map(str, each)) for each in table.columns]; table = table.reset_index()"
-    return f"table = table.{pivot}(index={index!r}, {what}{last}); {joined}"
-
-
-def is_range(numbers: pd.Series) -> bool:
-    """Whether they are all whole numbers from one to another, as those of a counter."""
-    return bool(numbers.nunique() == numbers.max() - numbers.min() + 1)
-
-
 def repeated_times(columns: TableColumns, time: str) -> str:
     return (
         f"{columns.shown}: the times in {time!r} repeat ({columns.num_distinct(time):,} in {len(columns.frame):,} "
@@ -203,7 +130,7 @@ def find_changing(columns: TableColumns, sequence: str, taken: Sequence[str]) ->
     why_not = {}
     for column in numeric:
         words = words_of(column)
-        if not changes(columns, column, first).any():
+        if not columns.changes(column, first).any():
             why_not[column] = "never changes" if columns.never_changes(column) else "constant within every sequence"
         elif columns.kinds[column] == "whole" and words & {*LABEL_NAMES[:3]}:
             why_not[column] = "a second label, by its name"
@@ -214,7 +141,7 @@ def find_changing(columns: TableColumns, sequence: str, taken: Sequence[str]) ->
         elif is_clock(columns, sequence, column):
             why_not[column] = "counts the rows of each sequence, or is their time"
     few = [name for name in columns.of_kind("text", exclude=taken) if columns.num_distinct(name) <= FEW_WORDS]
-    few = [name for name in few if changes(columns, name, first).any()]
+    few = [name for name in few if columns.changes(name, first).any()]
     hints = {name: f"text; --categories {shlex.quote(name)} adds a feature for each word" for name in few}
     found, why = find_features(columns, numeric, taken, why_not, hints)
     if not found:
@@ -223,12 +150,6 @@ def find_changing(columns: TableColumns, sequence: str, taken: Sequence[str]) ->
             f"{columns.name} has no feature that changes within a sequence: {left}; --features takes one anyway"
         )
     return found, why
-
-
-def changes(columns: TableColumns, column: str, first: np.ndarray) -> np.ndarray:
-    """(R,) whether a row's cell differs from that of its sequence's first row (`first`); two empty cells are equal."""
-    cells = columns.frame[column].to_numpy()
-    return np.asarray((cells != cells[first]) & ~(pd.isna(cells) & pd.isna(cells[first])))
 
 
 def in_stretches(cells: pd.Series) -> tuple[bool, bool]:
@@ -273,69 +194,6 @@ def find_categories(columns: TableColumns, names: Sequence[str]) -> list[str]:
             raise WrongArgument(f"--categories names {name!r}, which has {len(words):,} values; accepted: {MOST_WORDS}")
         found += [f"{name}={word}" for word in words]
     return found
-
-
-def orders_too(columns: TableColumns, sequence: str, step: str, column: str) -> bool:
-    """Whether `column` rises, or falls, with the step in every sequence."""
-    codes = columns.codes(sequence)
-    order = np.lexsort((columns.numbers(step), codes))
-    changes = np.diff(columns.numbers(column).to_numpy()[order])[np.diff(codes[order]) == 0]
-    return bool((changes > 0).all() or (changes < 0).all())
-
-
-def find_groups(columns: TableColumns, sequence: str, taken: Sequence[str]) -> Choice:
-    """A column named like people or devices, whose values several sequences share."""
-    none = "no column is named like people, devices or days (--groups selects one)"
-    for column in named(GROUP_NAMES, columns.of_kind("text", "whole", exclude=taken)):
-        cells, num = columns.frame[column].to_numpy(), columns.num_distinct(column)
-        if not 2 <= num < columns.num_distinct(sequence) or (cells != cells[columns.firsts(sequence)]).any():
-            none = f"{column!r} changes within a sequence, or no two sequences share a value of it"
-            continue
-        if are_too_few(columns.frame[column], columns.splits):
-            none = f"{column!r} has {num} values, too few to keep each on one side of three splits"
-            continue
-        return column, f"by its name; {what_groups_do(num, columns.has_split)}"
-    for column in (shared := shared_columns(columns, sequence, taken)):
-        if label_follows(columns, taken[-1], column) and not are_too_few(columns.frame[column], columns.splits):
-            num = columns.num_distinct(column)
-            return column, f"{taken[-1]!r} follows it; {what_groups_do(num, columns.has_split)}"
-    if shared:
-        none += (
-            f"; several sequences share a value of {shared[0]!r}: if it is who or what was recorded, give "
-            f"--groups {shlex.quote(shared[0])}"
-        )
-    return NO_GROUPS, none
-
-
-def shared_columns(columns: TableColumns, sequence: str, taken: Sequence[str]) -> list[str]:
-    """Columns that are constant in each sequence and equal in several, unless named like people, labels or steps."""
-    first, most = columns.firsts(sequence), columns.num_distinct(sequence) / 2
-    candidates = columns.of_kind("text", "whole", exclude=taken)
-    others = named((*LABEL_NAMES, *STEP_NAMES, *GROUP_NAMES), candidates)
-    shared = [each for each in candidates if each not in others and 2 <= columns.num_distinct(each) <= most]
-    return [column for column in shared if not changes(columns, column, first).any()]
-
-
-def label_follows(columns: TableColumns, label: str, column: str) -> bool:
-    """Whether each value of `column` has one label, and each label enough values for three splits: other sequences of
-    the same value tell a sequence's label. Another name of the label has one value for each, kinds of it a few.
-    """
-    pairs = columns.frame[[column, label]].drop_duplicates()
-    per_value, per_label = pairs[column].value_counts(), pairs[label].value_counts()
-    return bool(per_value.max() == 1 and per_label.min() >= 3)
-
-
-def are_too_few(names: Sequence[Any] | pd.Series, splits: Sequence[Any] | pd.Series | None) -> bool:
-    """Whether there are fewer than three names, or with splits of the data's own a single one, or two in the same."""
-    pairs = pd.DataFrame({"name": names} if splits is None else {"name": names, "split": splits}).drop_duplicates()
-    num = pairs["name"].nunique()
-    return bool(num < 2 or (num < 3 and (splits is None or len(pairs) > num)))
-
-
-def what_groups_do(num: int, has_split: bool) -> str:
-    if has_split:
-        return f"intervals are over its {num:,} values, unless --groups {NO_GROUPS}; `split` decides the split"
-    return f"each of its {num:,} values stays in one split (--groups {NO_GROUPS} mixes them)"
 
 
 def find_sequence(columns: TableColumns) -> Choice:
@@ -453,90 +311,3 @@ def labelled_ids(columns: TableColumns) -> list[str]:
                     found.append(name)
                     break
     return found
-
-
-def likeliest_step(columns: TableColumns, sequence: str) -> tuple[str | None, str]:
-    """The likeliest step; None if there is none. Of two signals that increase, the user says which one is a clock."""
-    found = find_steps(columns, sequence)
-    step, why = next(found, (None, ""))
-    if step is None or columns.kinds[step] == "time" or named(STEP_NAMES, [step]):
-        return step, why
-    others = [column for column, _ in found]
-    if others and not is_even(columns, sequence, step):
-        options = " or ".join(f"--step {shlex.quote(column)}" for column in (step, *others))
-        raise CommandError(
-            f"{columns.name}: {shortened([step, *others])} increase in every sequence, none in equal steps, so "
-            f"each may be the step; give {options}; the others are features then",
-            NO_ANSWER,
-        )
-    return step, why
-
-
-def find_steps(columns: TableColumns, sequence: str, of: Sequence[str] | None = None) -> Iterator[Choice]:
-    """Columns (of those given) that increase in every sequence, or have a matching name and no duplicates within one;
-    the likeliest first: by name, then times, then what increases in equal steps, as a clock and a counter do, and the
-    same in every sequence, then other numbers.
-    """
-    order, same = together(columns, sequence)
-    candidates = columns.of_kind("whole", "time", "number", exclude=[sequence]) if of is None else [*of]
-    names, unnamed = named(STEP_NAMES, candidates), []
-    for column in dict.fromkeys((*names, *candidates)):
-        values = columns.numbers(column).to_numpy()
-        ordered = values[order]
-        if (ordered[1:] > ordered[:-1])[same].all() and np.isfinite(values).all():
-            if column in names:
-                yield column, INCREASES
-            else:
-                unnamed.append(column)
-        elif column in names and not columns.frame.duplicated([sequence, column]).any():
-            yield column, "by its name; no value repeats within a sequence"
-    if len(unnamed) > 1:
-        unnamed.sort(key=lambda column: likelihood_of_a_clock(columns, sequence, column))
-    yield from ((column, INCREASES) for column in unnamed)
-
-
-def likelihood_of_a_clock(columns: TableColumns, sequence: str, column: str) -> int:
-    """A rank, the likeliest first, of a column that increases in every sequence."""
-    if columns.kinds[column] == "time":
-        return 0
-    if not is_even(columns, sequence, column):
-        return 4 if columns.kinds[column] == "number" else 3
-    order, same = together(columns, sequence)
-    starts = columns.numbers(column).to_numpy()[order][np.r_[True, ~same]]
-    return 1 if (starts == starts[0]).all() else 2
-
-
-def together(columns: TableColumns, sequence: str) -> tuple[np.ndarray, np.ndarray]:
-    """The order (R,) that puts a sequence's rows together as they follow in the file, and whether each two neighbours
-    in it are of one sequence (R - 1,).
-    """
-    codes = columns.codes(sequence)
-    order = np.argsort(codes, kind="stable")
-    return order, codes[order][1:] == codes[order][:-1]
-
-
-def is_clock(columns: TableColumns, sequence: str, column: str) -> bool:
-    """Whether `column` rises in equal steps in every sequence, from the same number or mostly from another one in each:
-    two numbers may be a setting, as of a force that rises.
-    """
-    order, same = together(columns, sequence)
-    values = columns.numbers(column).to_numpy()[order]
-    starts = values[np.r_[True, ~same]]
-    num, increases = len(np.unique(starts)), (values[1:] > values[:-1])[same].all()
-    return bool(increases and (num == 1 or 2 * num > len(starts))) and is_even(columns, sequence, column)
-
-
-def is_even(columns: TableColumns, sequence: str, column: str) -> bool:
-    """Whether the numbers increase by the same amount from row to row, in all sequences; jumps of a few are gaps. Not
-    if every sequence has one row.
-    """
-    order, same = together(columns, sequence)
-    if not same.any():
-        return False
-    distances = np.diff(columns.numbers(column).to_numpy()[order])[same]
-    return are_even(distances)
-
-
-def are_even(distances: np.ndarray) -> bool:
-    """Whether nearly all of them are equal."""
-    return bool((np.abs(distances / np.median(distances) - 1) < UNEVEN).mean() > 0.9)

@@ -11,7 +11,7 @@ import pandas as pd
 from tandem.data.series import MAX_POINTS_PER_ROW, forward_filled
 from tandem.data.times import DAY, DIGIT_FORMS, SECOND, TIME_FORMS, first_day, steps_for
 from tandem.importing.columns import Choice, Choose, NotFound, TableColumns, find_features, named, words_of
-from tandem.importing.infer_sequences import are_even
+from tandem.importing.infer_step import are_even
 from tandem.importing.names import LABEL_NAMES
 from tandem.importing.recipe import SPLIT
 from tandem.importing.seasons import Season, calendar_seasons, find_season
@@ -61,7 +61,7 @@ def infer_series(columns: TableColumns, choose: Choose) -> None:
     numeric = columns.of_kind("whole", "number", "flag", exclude=taken)
     labels = named(LABEL_NAMES[:3], columns.of_kind("whole", "flag", exclude=taken))
     why_not = dict.fromkeys(labels, "a label, by its name")
-    why_not |= {name: "counts the rows, or is their time" for name in numeric if is_clock(columns, name, stamps)}
+    why_not |= {name: "counts the rows, or is their time" for name in numeric if rises_with_time(columns, name, stamps)}
     features = choose("features", lambda: find_features(columns, numeric, taken, why_not))
     interval = parse_interval(choose("interval", lambda: find_interval(columns, time, stamps)))
     levels = training_levels(stamps, columns.numbers(target).to_numpy(dtype=np.float64), interval)
@@ -94,7 +94,7 @@ def find_times(columns: TableColumns) -> list[str]:
 
 
 def find_target(columns: TableColumns, numeric: list[str], stamps: np.ndarray) -> Choice:
-    numeric = [name for name in numeric if not is_clock(columns, name, stamps)] or numeric
+    numeric = [name for name in numeric if not rises_with_time(columns, name, stamps)] or numeric
     units, changing = (
         [name for name in names if not columns.never_changes(name)]
         for names in (named(["unit", "units"], columns.of_kind("text")), numeric)
@@ -114,7 +114,7 @@ def find_target(columns: TableColumns, numeric: list[str], stamps: np.ndarray) -
     return numeric[0], first if numeric[1:] else "the only numeric column"
 
 
-def is_clock(columns: TableColumns, column: str, stamps: np.ndarray) -> bool:
+def rises_with_time(columns: TableColumns, column: str, stamps: np.ndarray) -> bool:
     """Whether a column counts the rows, or changes with the time at a constant rate; jumps of a few are gaps."""
     numbers = columns.numbers(column)
     if columns.kinds[column] == "whole" and (np.abs(np.diff(numbers)) == 1).all():

@@ -11,15 +11,10 @@ import pandas as pd
 
 from tandem.command import WrongArgument
 from tandem.importing.columns import Choice, Choices, TableColumns, is_id, named
+from tandem.importing.infer_groups import are_too_few, find_groups, what_groups_do
 from tandem.importing.infer_label import stretches_of
-from tandem.importing.infer_sequences import (
-    are_too_few,
-    find_groups,
-    find_ids,
-    find_steps,
-    labelled_ids,
-    what_groups_do,
-)
+from tandem.importing.infer_sequences import find_ids, labelled_ids
+from tandem.importing.infer_step import find_steps
 from tandem.importing.names import GROUP_NAMES, SEQUENCE_NAMES
 from tandem.params.schema import NO_GROUPS
 

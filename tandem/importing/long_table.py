@@ -16,7 +16,7 @@ import pyarrow.parquet
 
 from tandem.data.tables import SPLIT_COLUMN, columns_to_read
 from tandem.importing.columns import Choices
-from tandem.importing.text_tables import Note
+from tandem.importing.headers import Note
 from tandem.params.parsing import one_line
 from tandem.progress import ProgressLine
 

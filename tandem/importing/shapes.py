@@ -24,10 +24,10 @@ from tandem.data.tables import is_plain
 from tandem.data.times import MONTH_NAMES
 from tandem.importing import array_files, date_signs, folders, recordings, text_tables, ts_files, wide
 from tandem.importing.columns import TIME_OF_DAY, TableColumns, named
+from tandem.importing.headers import Note
 from tandem.importing.long_table import Source, SplitFile, open_parquet
 from tandem.importing.names import LABEL_NAMES
 from tandem.importing.number_signs import SIGNS
-from tandem.importing.text_tables import Note
 
 ARRAYS = (".npy", ".npz")
 AXES_HELP = "of an array, or of each npy of a folder: N sequences, T time, C channels; C: each npy is one step"

@@ -24,8 +24,10 @@ from tandem.data.tables import is_plain
 from tandem.importing import text_tables
 from tandem.importing.array_files import word_and_split
 from tandem.importing.columns import Choice, TableColumns, named, shortened
-from tandem.importing.infer_sequences import find_ids, find_steps, in_stretches
+from tandem.importing.headers import FEWEST_RISING, Note
+from tandem.importing.infer_sequences import find_ids, in_stretches
 from tandem.importing.infer_series import find_times
+from tandem.importing.infer_step import find_steps
 from tandem.importing.long_table import (
     BLOCK_CELLS,
     Block,
@@ -38,7 +40,7 @@ from tandem.importing.long_table import (
     real_steps,
 )
 from tandem.importing.names import CALENDAR_NAMES, GROUP_NAMES, LABEL_NAMES, SEQUENCE_NAMES, STEP_NAMES
-from tandem.importing.text_tables import FEWEST_RISING, Note, TextTable
+from tandem.importing.text_tables import TextTable
 
 # Names of numbered columns: stem and number.
 WHOLE, DECIMAL = (rf"(.*?)[ _.\-\[(]*({number})[\])]?" for number in (r"\d{1,9}", r"\d{1,9}\.\d{1,9}"))

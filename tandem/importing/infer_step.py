@@ -1,0 +1,114 @@
+"""The column that orders the rows of each sequence, and others that do so too: clocks and counters."""
+
+import shlex
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from tandem.command import NO_ANSWER, CommandError
+from tandem.importing.columns import Choice, TableColumns, named, shortened
+from tandem.importing.names import STEP_NAMES
+
+INCREASES = "it increases from row to row in every sequence"
+UNEVEN = 0.01  # of the usual distance of two rows, by which a clock's may differ
+
+
+def likeliest_step(columns: TableColumns, sequence: str) -> tuple[str | None, str]:
+    """The likeliest step; None if there is none. Of two signals that increase, the user says which one is a clock."""
+    found = find_steps(columns, sequence)
+    step, why = next(found, (None, ""))
+    if step is None or columns.kinds[step] == "time" or named(STEP_NAMES, [step]):
+        return step, why
+    others = [column for column, _ in found]
+    if others and not is_even(columns, sequence, step):
+        options = " or ".join(f"--step {shlex.quote(column)}" for column in (step, *others))
+        raise CommandError(
+            f"{columns.name}: {shortened([step, *others])} increase in every sequence, none in equal steps, so "
+            f"each may be the step; give {options}; the others are features then",
+            NO_ANSWER,
+        )
+    return step, why
+
+
+def find_steps(columns: TableColumns, sequence: str, of: Sequence[str] | None = None) -> Iterator[Choice]:
+    """Columns (of those given) that increase in every sequence, or have a matching name and no duplicates within one;
+    the likeliest first: by name, then times, then what increases in equal steps, as a clock and a counter do, and the
+    same in every sequence, then other numbers.
+    """
+    order, same = together(columns, sequence)
+    candidates = columns.of_kind("whole", "time", "number", exclude=[sequence]) if of is None else [*of]
+    names, unnamed = named(STEP_NAMES, candidates), []
+    for column in dict.fromkeys((*names, *candidates)):
+        values = columns.numbers(column).to_numpy()
+        ordered = values[order]
+        if (ordered[1:] > ordered[:-1])[same].all() and np.isfinite(values).all():
+            if column in names:
+                yield column, INCREASES
+            else:
+                unnamed.append(column)
+        elif column in names and not columns.frame.duplicated([sequence, column]).any():
+            yield column, "by its name; no value repeats within a sequence"
+    if len(unnamed) > 1:
+        unnamed.sort(key=lambda column: likelihood_of_a_clock(columns, sequence, column))
+    yield from ((column, INCREASES) for column in unnamed)
+
+
+def times_of_steps(columns: TableColumns, *exclude: str) -> list[str]:
+    """Columns that may be the times of steps, by their names and kinds."""
+    named_so = named(STEP_NAMES, columns.of_kind("whole", "number", "time", "odd", exclude=exclude))
+    return list(dict.fromkeys([*named_so, *columns.of_kind("time", exclude=exclude)]))
+
+
+def likelihood_of_a_clock(columns: TableColumns, sequence: str, column: str) -> int:
+    """A rank, the likeliest first, of a column that increases in every sequence."""
+    if columns.kinds[column] == "time":
+        return 0
+    if not is_even(columns, sequence, column):
+        return 4 if columns.kinds[column] == "number" else 3
+    order, same = together(columns, sequence)
+    starts = columns.numbers(column).to_numpy()[order][np.r_[True, ~same]]
+    return 1 if (starts == starts[0]).all() else 2
+
+
+def orders_too(columns: TableColumns, sequence: str, step: str, column: str) -> bool:
+    """Whether `column` rises, or falls, with the step in every sequence."""
+    codes = columns.codes(sequence)
+    order = np.lexsort((columns.numbers(step), codes))
+    changes = np.diff(columns.numbers(column).to_numpy()[order])[np.diff(codes[order]) == 0]
+    return bool((changes > 0).all() or (changes < 0).all())
+
+
+def together(columns: TableColumns, sequence: str) -> tuple[np.ndarray, np.ndarray]:
+    """The order (R,) that puts a sequence's rows together as they follow in the file, and whether each two neighbours
+    in it are of one sequence (R - 1,).
+    """
+    codes = columns.codes(sequence)
+    order = np.argsort(codes, kind="stable")
+    return order, codes[order][1:] == codes[order][:-1]
+
+
+def is_clock(columns: TableColumns, sequence: str, column: str) -> bool:
+    """Whether `column` rises in equal steps in every sequence, from the same number or mostly from another one in each:
+    two numbers may be a setting, as of a force that rises.
+    """
+    order, same = together(columns, sequence)
+    values = columns.numbers(column).to_numpy()[order]
+    starts = values[np.r_[True, ~same]]
+    num, increases = len(np.unique(starts)), (values[1:] > values[:-1])[same].all()
+    return bool(increases and (num == 1 or 2 * num > len(starts))) and is_even(columns, sequence, column)
+
+
+def is_even(columns: TableColumns, sequence: str, column: str) -> bool:
+    """Whether the numbers increase by the same amount from row to row, in all sequences; jumps of a few are gaps. Not
+    if every sequence has one row.
+    """
+    order, same = together(columns, sequence)
+    if not same.any():
+        return False
+    distances = np.diff(columns.numbers(column).to_numpy()[order])[same]
+    return are_even(distances)
+
+
+def are_even(distances: np.ndarray) -> bool:
+    """Whether nearly all of them are equal."""
+    return bool((np.abs(distances / np.median(distances) - 1) < UNEVEN).mean() > 0.9)
