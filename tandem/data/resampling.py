@@ -16,25 +16,58 @@ class Resampling:
     times: np.ndarray  # (G,) since the first row of the sequence
     before: np.ndarray  # (G,) the last row that is not later
     weight: np.ndarray  # (G,) of the row after that one, from 0 to 1
-    position: np.ndarray  # (R,) the place of each row among the new rows, with a fraction
-    is_finer: np.ndarray  # (G,) whether the sequence has more rows than at the new rate
+    position: np.ndarray  # (R,) the place of each row among the new rows of its sequence, with a fraction
+    starts: np.ndarray  # (N,) the first row of each sequence
+    sizes: np.ndarray  # (N,) its number of rows
 
-    def apply(self, cells: np.ndarray) -> np.ndarray:
-        """cells (R,) -> (G,). NaN where a row is missing that the value depends on."""
-        cells = cells.astype(np.float64)
-        after = cells[np.minimum(self.before + 1, len(cells) - 1)]
-        part = cells[self.before] * (1 - self.weight) + after * self.weight
-        line = np.where(self.weight == 0, cells[self.before], np.where(self.weight == 1, after, part))
-        if not self.is_finer.any():
-            return line
+    def apply(self, cells: np.ndarray) -> tuple[np.ndarray, int]:
+        """cells (R,) -> (G,), from the values alone: of more than one for each new row the mean, else a straight line.
+        NaN where a sequence has no value. Also the number of empty cells of the other sequences.
+        """
+        cells, is_known = cells.astype(np.float64), ~np.isnan(cells)
+        filled = cells if is_known.all() else self.filled(cells, is_known)
+        after = filled[np.minimum(self.before + 1, len(cells) - 1)]
+        between = filled[self.before] * (1 - self.weight) + after * self.weight
+        line = np.where(self.weight == 0, filled[self.before], between)
+        num_filled = int(np.count_nonzero(~is_known & ~np.isnan(filled)))
+        spans = self.position[self.starts + self.sizes - 1]
+        is_finer = (np.add.reduceat(is_known, self.starts, dtype=np.int64) - 1) / spans > FINER
+        if not is_finer.any():
+            return line, num_filled
         sums, weights = np.zeros((2, len(line)))
-        is_known = ~np.isnan(cells)
-        place = np.floor(self.position).astype(np.int64)
-        for rows, share in ((place, 1 - self.position + place), (place + 1, self.position - place)):
+        position = np.minimum(self.position, np.repeat(self.lengths - 1, self.sizes)) + self.first_new_rows()
+        place = np.floor(position).astype(np.int64)
+        for rows, share in ((place, 1 - position + place), (place + 1, position - place)):
             used = is_known & (rows < len(line))  # a row that is nearer to a time counts more
             weights += np.bincount(rows[used], share[used], minlength=len(line))
             sums += np.bincount(rows[used], share[used] * cells[used], minlength=len(line))
-        return np.where(self.is_finer & (weights > 0), sums / np.where(weights > 0, weights, 1), line)
+        is_mean = np.repeat(is_finer, self.lengths) & (weights > 0)
+        return np.where(is_mean, sums / np.where(weights > 0, weights, 1), line), num_filled
+
+    def filled(self, cells: np.ndarray, is_known: np.ndarray) -> np.ndarray:
+        """cells (R,) with straight lines between the values of each sequence, and its first or last value outside."""
+        rows = np.arange(len(cells))
+        firsts, lasts = (np.repeat(each, self.sizes) for each in (self.starts, self.starts + self.sizes - 1))
+        before = np.maximum.accumulate(np.where(is_known, rows, -1))
+        after = np.minimum.accumulate(np.where(is_known, rows, len(cells))[::-1])[::-1]
+        has_before, has_after = before >= firsts, after <= lasts
+        before = np.where(has_before, before, np.where(has_after, after, rows))
+        after = np.where(has_after, after, before)
+        span = self.position[after] - self.position[before]
+        weight = (self.position - self.position[before]) / np.where(span > 0, span, 1)
+        return cells[before] * (1 - weight) + cells[after] * weight
+
+    def has_value_near(self, is_known: np.ndarray) -> np.ndarray:
+        """(R,) -> (G,) whether the nearest row has a value, or any within half a distance of the new rows."""
+        nearest = np.where(self.weight < 0.5, self.before, self.before + 1)
+        place = np.floor(self.position + 0.5).astype(np.int64)
+        used = is_known & (place < np.repeat(self.lengths, self.sizes))
+        place += self.first_new_rows()
+        return is_known[nearest] | (np.bincount(place[used], minlength=len(nearest)) > 0)
+
+    def first_new_rows(self) -> np.ndarray:
+        """(R,) the first new row of each row's sequence."""
+        return np.repeat(np.cumsum(self.lengths, dtype=np.int64) - self.lengths, self.sizes)
 
 
 def resampling(times: np.ndarray, lengths: np.ndarray, distance: float) -> Resampling:
@@ -52,6 +85,4 @@ def resampling(times: np.ndarray, lengths: np.ndarray, distance: float) -> Resam
     step = np.where(before < last, axis[np.minimum(before + 1, len(axis) - 1)] - axis[before], 1.0)
     weight = np.where(before < last, (new_axis - axis[before]) / step, 0.0)
     weight[np.abs(weight) < 1e-4] = 0.0
-    position = np.repeat(firsts, lengths) + np.minimum(times / distance, np.repeat(num - 1, lengths))
-    is_finer = (lengths - 1) / spans * distance > FINER
-    return Resampling(num.astype(np.int32), new_times, before, weight, position, np.repeat(is_finer, num))
+    return Resampling(num.astype(np.int32), new_times, before, weight, times / distance, ends - lengths, lengths)

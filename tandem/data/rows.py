@@ -121,6 +121,7 @@ def to_sequences(
     del row_labels
 
     is_seen = {name: is_given(table, name) for name in masked}
+    filled_before = list[int]()  # in each column, before it was resampled
 
     def read(index: int) -> np.ndarray:
         hint = "" if allow_missing else " (`missing: interpolate` fills empty cells)"
@@ -131,8 +132,11 @@ def to_sequences(
         cells = cells[order]
         if resampled is None:
             return cells
-        cells = resampled.apply(cells)
-        return cells if index < len(columns.features) else (cells >= 0.5).astype(np.float32)
+        if index >= len(columns.features):
+            return resampled.has_value_near(cells == 1).astype(np.float32)
+        cells, num = resampled.apply(cells)
+        filled_before.append(num)
+        return cells
 
     features = columns.features + tuple(f"{name}{SEEN}" for name in masked)
     values, num_filled, used_offsets = make_features(read, is_real, features, velocity, allow_missing, offsets, times)
@@ -148,7 +152,7 @@ def to_sequences(
         splits,
         tuple(names.tolist()),
         features + (tuple(f"d{name}" for name in features) if velocity else ()),
-        num_filled,
+        num_filled + sum(filled_before),
         group_ids,
         used_offsets,
         table.report,

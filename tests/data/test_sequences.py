@@ -661,6 +661,30 @@ def test_recordings_of_different_rates_are_resampled_to_one(tmp_path: Path, time
     np.testing.assert_allclose(kept, prepared(tmp_path, same, replace(params, rate=None)).sequences.values, atol=1e-6)
 
 
+@pytest.mark.parametrize("every", [2, 5])
+@pytest.mark.parametrize("rate", [20, 40, 50])
+def test_a_column_with_a_value_in_some_rows_is_resampled_from_its_values_alone(tmp_path: Path, every: int, rate: int):
+    """Two sensors in one log: `y` in every row at 50 Hz, whose times jitter, `x` in every second or fifth row."""
+    table, _ = waves((50,))
+    rng = np.random.default_rng(1)
+    jitter = pd.Series(rng.uniform(-0.002, 0.002, len(table)))
+    table["step"] += jitter.where(table["step"] > 0, 0.0)
+    table.loc[np.arange(len(table)) % every > 0, "x"] = np.nan
+    params = replace(PARAMS, rate=float(rate), velocity=False)
+    found = prepared(tmp_path, table, replace(params, missing="interpolate"))
+    masked = prepared(tmp_path, table, replace(params, missing="mask"))
+    values, seen = found.sequences.values * found.std + found.mean, masked.sequences.values[:, :, 2]
+    for number, name in enumerate(found.sequences.ids):
+        of_sequence, num = table[table["sequence"] == int(name)], found.sequences.lengths[number]
+        times, known = np.arange(num) / rate, of_sequence.dropna()
+        right = np.interp(times, known["step"], known["x"])
+        np.testing.assert_allclose(values[number, :num, 0], right, atol=1e-5 if rate == 50 or every == 5 else 0.02)
+        if rate == 50:  # the column that says what was seen is a row's own; it is constant in every table else
+            distances = np.abs(times[:, None] - known["step"].to_numpy()).min(axis=1) * rate
+            assert (seen[number, :num][distances < 0.4] > 0).all() and (seen[number, :num][distances > 0.6] < 0).all()
+    assert found.sequences.num_filled == table["x"].isna().sum()
+
+
 def test_a_rate_that_cannot_be_is_refused(tmp_path: Path):
     table, _ = waves((20,))
     with pytest.raises(ValueError, match="at 0.3 rows per step: sequence '0' has 1 step; every sequence needs"):
