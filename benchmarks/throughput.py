@@ -250,7 +250,7 @@ def flop_per_sample(case: Case, device: str) -> float:
 def peak_of(of_precision: str, threads: int, device: Device) -> float:
     """FLOP/s of a large matrix product."""
     torch.set_num_threads(threads)
-    with Execution(device, of_precision).active():
+    with Execution(device, of_precision, deterministic=False).active():
         return matrix_rate(device, AUTOCAST.get(of_precision, torch.float32))
 
 

@@ -277,10 +277,12 @@ class TimedTraining:
         """Train for the warm-up epochs, at most `warmup_seconds`. Returns the number of steps in a turn."""
         from tandem.devices.graphs import NUM_WARMUPS
 
-        trainer, start = self.trainer, time.perf_counter()
+        trainer = self.trainer
+        self.take(1)  # loads CUDA's libraries, which may take longer than the limit
+        start = time.perf_counter()
         # The smaller last batch is captured as a CUDA graph too, after as many warm-ups.
         num_epochs = max(trainer.settings.warmup_epochs, NUM_WARMUPS + 1 if trainer.step.graphs else 0)
-        left = num_epochs * trainer.steps_per_epoch
+        left = num_epochs * trainer.steps_per_epoch - 1
         while left > 0 and time.perf_counter() - start < self.length.warmup_seconds:
             self.take(1)
             left -= 1

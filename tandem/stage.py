@@ -28,6 +28,7 @@ STAGES = {
     "evaluate": ("workload", "device"),
     "compare": (),
 }
+NOT_DETERMINISTIC = " does not have a deterministic implementation"  # torch's words
 # Stages whose process writes a run directory for MLflow. `replicate` starts processes of `train`.
 RECORDED = ("train", "evaluate")
 # The project (files.REAL_ROOT), not the copy in which `dvc exp run --temp` works.
@@ -115,7 +116,12 @@ def fail_with(name: str, error: Exception) -> int:
         return fail(name, sentence_of(error))
     from tandem.files import ROOT, own_line
 
-    if line := own_line(error, ROOT / "workloads"):
+    line, (operation, is_random, _) = own_line(error, ROOT / "workloads"), str(error).partition(NOT_DETERMINISTIC)
+    if is_random:
+        reason = f"{operation} has no kernel on this device that gives the same bits again"
+        reason += "; use another operation, or set train.deterministic to false"
+        return fail(name, f"{line or 'the network or its loss'}: {reason}{keep_traceback(error)}")
+    if line:
         return fail(name, f"{line}: {type(error).__name__}: {error}{keep_traceback(error)}")
     import traceback
 

@@ -137,6 +137,12 @@ NOT_THERE = "workloads/tiny/net.py imports 'not_there', which is not installed; 
         ("(self, values: Tensor, mask: Tensor)", "(self, values: Tensor)", "must take (values, mask)"),
         ("import Shape\n", "import Shap\n", "workloads/tiny/net.py, line 5: ImportError: cannot import name 'Shap'"),
         ("        return self.head", "        import not_there\n\n        return not_there.head", NOT_THERE),
+        (
+            "        return self.head",
+            "        mask.new_zeros(3).put_(mask[0].argmin(), mask.new_ones(1))\n        return self.head",
+            "net.py, line 22: put_ has no kernel on this device that gives the same bits again; use another operation, "
+            "or set train.deterministic to false",
+        ),
     ],
 )
 def test_a_mistake_in_the_code_of_a_network_gets_one_sentence(ready: Path, old: str, new: str, sentence: str):

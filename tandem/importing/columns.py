@@ -24,6 +24,7 @@ Choice = tuple[Any, str]  # (value, reason)
 Choose = Callable[[str, Callable[[], Choice]], Any]  # (key, function that infers it if no option is given) -> value
 Choices = dict[str, Choice]  # by key: the task, and the columns, gaps and steps of `preprocess`
 
+FAR_FEWER = 4  # times fewer stretches of equal labels than by chance
 MOST_REPEATS = 0.5  # the share of rows up to which a repeated step is a mistake, such as an id that occurs twice
 
 
@@ -311,6 +312,14 @@ def find_features(
     others += [f"{column} ({dropped[column]})" for column in found if column in dropped]
     chooses = "; --features includes them" if dropped else ""
     return kept, "all other numeric columns" + (f"; excluded: {shortened(others)}{chooses}" if others else "")
+
+
+def in_stretches(cells: pd.Series) -> tuple[bool, bool]:
+    """Whether each value is in one stretch of rows, and whether there are far fewer stretches than by chance."""
+    codes = pd.factorize(cells, use_na_sentinel=False)[0]
+    num, counts = 1 + np.count_nonzero(np.diff(codes)), np.bincount(codes)
+    by_chance = 1 + len(codes) - (counts**2).sum() / len(codes)
+    return bool(num == len(counts)), bool(num <= by_chance / FAR_FEWER)
 
 
 def repeats_of(columns: TableColumns, sequence: str, step: str, largest_share: float = 1.0) -> str:

@@ -29,10 +29,10 @@ MISTAKEN_SHARE = 0.05  # of the sequences, in which a label may change by mistak
 
 
 def find_label(columns: TableColumns, sequence: str, step: str, options: Mapping[str, Any]) -> Choice:
-    """By name; else text, or few distinct whole numbers, constant in each sequence; else other text; else a number. Of
-    several such columns, one that varies within people or devices. Those themselves only if there is no other column.
+    """By name; else text, or few distinct whole numbers, constant in each sequence; else other text; else a number.
+    People or devices only if there is no other column.
 
-    Raises CommandError if columns of two kinds could be the label.
+    Raises CommandError if several columns could be the label.
     """
     others_taken = (*options.get("features", ()), *columns_of(options.get("categories", ())))
     taken, task = (sequence, step, options.get("groups"), *others_taken), options.get("task")
@@ -102,14 +102,20 @@ def find_label(columns: TableColumns, sequence: str, step: str, options: Mapping
             others = [name for name in (others if likely[0] in changing else [*codes, *amounts]) if name in changing]
     if task in (None, "classify") and not classes:
         others += recognizable
-    if others := [name for name in dict.fromkeys(others) if name not in found]:
+    # Events, which change within a sequence, beside a text that is constant there, such as the model of a machine.
+    others += [name for name in other_texts if classes and names_events(columns, name)]
+    others = [name for name in dict.fromkeys(others) if name not in found]
+    if others or len(likely) > 1:
         likely = [*likely[-3:], *others[:3]]
         numbers = [name for name in amounts if columns.kinds[name] == "number" and name not in likely]
-        raise CommandError(which_label(columns, [*likely, *numbers[:3]], sequence, step), NO_ANSWER)
-    if len(found) == 1:
-        return found[0], "the only column that could be one"
-    why = f"the last of {len(found)} columns that could be one (--label selects another)"
-    return likely[-1], why if likely == found else f"it varies within {people[0]!r}; {why}"
+        raise CommandError(which_label(columns, [*likely, *numbers[: 3 * bool(others)]], sequence, step), NO_ANSWER)
+    return likely[0], "the only column that could be one" if likely == found else f"it varies within {people[0]!r}"
+
+
+def names_events(columns: TableColumns, name: str) -> bool:
+    """Whether most rows are empty or NO_EVENT, and others are not."""
+    cells = columns.frame[name].astype("string").fillna("").str.strip()
+    return bool(MOST_BACKGROUND <= cells.isin(("", NO_EVENT)).mean() < 1)
 
 
 def labels_of(columns: TableColumns, sequence: str, label: str) -> pd.Series:

@@ -37,7 +37,6 @@ from tandem.importing.row_per_item import ROW_PER_ITEM, check_not_a_row_per_item
 from tandem.params.schema import NO_GROUPS, columns_of
 
 FEW_WORDS, MOST_WORDS = 10, 50  # of a column whose words may become features
-FAR_FEWER = 4  # times fewer stretches of equal labels than by chance
 OF_SEQUENCES = ("sequence", "step", "label")  # options that only this kind of table has
 
 
@@ -150,14 +149,6 @@ def find_changing(columns: TableColumns, sequence: str, taken: Sequence[str]) ->
             f"{columns.name} has no feature that changes within a sequence: {left}; --features takes one anyway"
         )
     return found, why
-
-
-def in_stretches(cells: pd.Series) -> tuple[bool, bool]:
-    """Whether each value is in one stretch of rows, and whether there are far fewer stretches than by chance."""
-    codes = pd.factorize(cells, use_na_sentinel=False)[0]
-    num, counts = 1 + np.count_nonzero(np.diff(codes)), np.bincount(codes)
-    by_chance = 1 + len(codes) - (counts**2).sum() / len(codes)
-    return bool(num == len(counts)), bool(num <= by_chance / FAR_FEWER)
 
 
 def find_missing(columns: TableColumns, sequence: str, features: Sequence[str]) -> Choice:

@@ -3,14 +3,25 @@
 Choices that depend on values use only the training time, so the test data does not influence the settings.
 """
 
+import shlex
 from collections.abc import Sequence
 
 import numpy as np
 import pandas as pd
 
+from tandem.command import NO_ANSWER, CommandError
 from tandem.data.series import MAX_POINTS_PER_ROW, forward_filled
 from tandem.data.times import DAY, DIGIT_FORMS, SECOND, TIME_FORMS, first_day, steps_for
-from tandem.importing.columns import Choice, Choose, NotFound, TableColumns, find_features, named, words_of
+from tandem.importing.columns import (
+    Choice,
+    Choose,
+    NotFound,
+    TableColumns,
+    find_features,
+    in_stretches,
+    named,
+    words_of,
+)
 from tandem.importing.infer_step import are_even
 from tandem.importing.names import LABEL_NAMES
 from tandem.importing.recipe import SPLIT
@@ -24,6 +35,7 @@ ABOUT_A_VALUE = {*"time date count code id level quality number volume".split()}
 # Options that only this kind of table has.
 OF_SERIES = ("time", "target", "interval", "transform", "season", "horizon", "input_steps")
 NO_SEASON = "none"
+MOST_NAMED = 5  # columns in a question
 # Days between neighbouring times of a calendar interval; daylight saving time adds or removes an hour.
 APART = {"month": (28, 31), "quarter": (90, 92), "6month": (181, 184), "year": (365, 366)}
 HOUR = DAY // 24
@@ -109,9 +121,20 @@ def find_target(columns: TableColumns, numeric: list[str], stamps: np.ndarray) -
         names = [name for name in names if not words_of(name) & ABOUT_A_VALUE] or names
         return max(names, key=numeric.index), "by its name (--target selects another)"
     numeric = [name for name in numeric if not columns.never_changes(name)] or numeric
-    numeric = [name for name in numeric if columns.kinds[name] != "flag"] or numeric
-    first = f"the first of {len(numeric)} numeric columns (--target selects another)"
-    return numeric[0], first if numeric[1:] else "the only numeric column"
+    flags = [name for name in numeric if columns.kinds[name] == "flag"]
+    numeric = [name for name in numeric if name not in flags] or numeric
+    with_units = [name for name in columns.of_kind("odd") if columns.advice(name).startswith("numbers")]
+    if len(numeric := [*numeric, *with_units]) > 1:
+        targets = [f"--target {shlex.quote(name)}" for name in numeric[:MOST_NAMED]]
+        targets += ["another column"] * (len(numeric) > MOST_NAMED)
+        labels = [name for name in (*columns.of_kind("text"), *flags) if in_stretches(columns.frame[name])[1]]
+        windows = f"; or --label {shlex.quote(labels[0])} to learn that column from windows" if labels else ""
+        raise CommandError(
+            f"{columns.name} is one series with {len(numeric)} columns that could be forecast; give "
+            f"{' or '.join(targets)}{windows}",
+            NO_ANSWER,
+        )
+    return numeric[0], "the only numeric column"
 
 
 def rises_with_time(columns: TableColumns, column: str, stamps: np.ndarray) -> bool:

@@ -16,8 +16,7 @@ import pyarrow.compute as pc
 
 from tandem.importing import text_tables
 from tandem.importing.array_files import arrays_of, as_plain_type, channel_names
-from tandem.importing.columns import are_codes, kind_of, may_be_codes, named
-from tandem.importing.infer_sequences import in_stretches
+from tandem.importing.columns import are_codes, in_stretches, kind_of, may_be_codes, named
 from tandem.importing.long_table import open_parquet
 from tandem.importing.names import LABEL_NAMES, STEP_NAMES
 from tandem.importing.text_tables import TextTable

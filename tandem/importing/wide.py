@@ -23,9 +23,9 @@ from tandem.command import NO_ANSWER, CommandError, WrongArgument
 from tandem.data.tables import is_plain
 from tandem.importing import text_tables
 from tandem.importing.array_files import word_and_split
-from tandem.importing.columns import Choice, TableColumns, named, shortened
+from tandem.importing.columns import Choice, TableColumns, in_stretches, named, shortened
 from tandem.importing.headers import FEWEST_RISING, Note
-from tandem.importing.infer_sequences import find_ids, in_stretches
+from tandem.importing.infer_sequences import find_ids
 from tandem.importing.infer_series import find_times
 from tandem.importing.infer_step import find_steps
 from tandem.importing.long_table import (

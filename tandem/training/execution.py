@@ -85,12 +85,26 @@ class Execution:
     @contextmanager
     def active(self) -> Iterator[None]:
         """In the body, the switches of this process are those of this execution."""
-        before = Switches.now()
-        self.switches.set()
+        with alone_to_switch():
+            before = Switches.now()
+            self.switches.set()
         try:
             yield
         finally:
-            before.set()
+            with alone_to_switch():
+                before.set()
+
+
+@contextmanager
+def alone_to_switch() -> Iterator[None]:
+    """torch has two sets of switches for TF32, and refuses both if someone else uses the other one, of torch 2.9."""
+    try:
+        yield
+    except RuntimeError as error:
+        raise ValueError(
+            "the network, its loop or a package sets one of torch's `fp32_precision` switches; remove that line, since "
+            "train.precision decides how products are computed"
+        ) from error
 
 
 CPU = kind_of("cpu")()
@@ -113,7 +127,7 @@ def open_device(
     until auto.py chooses. Raises ValueError if torch cannot use the device, or the device cannot compute in fp16.
     """
     if deterministic:  # cuBLAS reads this variable when CUDA starts; without it, cuDNN's RNNs are not deterministic
-        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+        os.environ["CUBLAS_WORKSPACE_CONFIG"] = ":4096:8"  # another value of the shell is refused, or gives other bits
     torch.set_num_threads(1 if threads == "auto" else threads)
     # torch would fill every new tensor with NaN to expose reads of uninitialized memory: 3 to 9% of a step here.
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]

@@ -109,6 +109,20 @@ def test_switches_are_those_of_the_execution_in_its_body_alone():
     assert Switches.now() == before
 
 
+def test_a_network_that_sets_torchs_newer_switches_of_precision_is_told_which_setting_decides():
+    of_matmul = torch.backends.cuda.matmul
+    before = of_matmul.fp32_precision
+    try:
+        of_matmul.fp32_precision = "tf32"
+        with pytest.raises(ValueError, match="sets one of torch's `fp32_precision` switches; remove that line"):
+            with Execution(CPU).active():
+                pass
+    finally:
+        of_matmul.fp32_precision = before
+    with Execution(CPU).active():
+        pass
+
+
 def epoch_of(trainer: Trainer) -> float:
     torch.manual_seed(trainer.epochs_done)  # dropout
     return trainer.train_epoch().train_loss

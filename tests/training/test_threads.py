@@ -32,6 +32,11 @@ WIDE: dict[str, dict[str, Any]] = {
     "hybrid": {"hidden_size": 64, "dropout": 0.1},
 }
 FITTED = ("rocket", "model_selection")
+# Each network and each task; their other combinations take long.
+ONCE = (
+    ("classify", "gru"), ("regress", "transformer"), ("detect", "conv_gru"), ("forecast", "seq2seq"),
+    ("forecast", "hybrid"),
+)  # fmt: skip
 NUMBERS = (1, 2, 3, 8)
 
 
@@ -72,7 +77,12 @@ class Alternating(ThreadTuner):
 
 @pytest.mark.parametrize(
     ("task", "model", "precision"),
-    [(task, model, "fp32") for task, model in COMBINATIONS if model not in FITTED]
+    [(*each, "fp32") for each in COMBINATIONS if each in ONCE]
+    + [
+        pytest.param(*each, "fp32", marks=pytest.mark.long)
+        for each in COMBINATIONS
+        if each not in ONCE and each[1] not in FITTED
+    ]
     + [
         pytest.param(task, model, "bf16", marks=pytest.mark.long)  # slower: torch's own kernels
         for task, model in (("classify", "gru"), ("classify", "transformer"), ("detect", "conv_gru"))
