@@ -139,7 +139,7 @@ NOT_THERE = "workloads/tiny/net.py imports 'not_there', which is not installed; 
         ("        return self.head", "        import not_there\n\n        return not_there.head", NOT_THERE),
         (
             "        return self.head",
-            "        mask.new_zeros(3).put_(mask[0].argmin(), mask.new_ones(1))\n        return self.head",
+            "        mask.clone().put_(mask.new_tensor([1], dtype=int), mask[0, :1])\n        return self.head",
             "net.py, line 22: put_ has no kernel on this device that gives the same bits again; use another operation, "
             "or set train.deterministic to false",
         ),
