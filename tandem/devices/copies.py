@@ -20,18 +20,19 @@ def copy_stream(device: torch.device) -> torch.cuda.Stream:
 def copied_ahead(
     device: torch.device, pieces: Sequence[Tensor], gather: Callable[[Tensor, int], Iterable[Tensor]]
 ) -> Iterator[list[Tensor]]:
-    """Yield for each piece the tensors of `gather(piece, number)` on the device, always one piece ahead.
+    """Yield for each piece the tensors of `gather(piece, number)` on the device, always one piece ahead: at most three
+    are there, however far the host is ahead of the device.
 
     `gather` writes to the pinned buffers `number`, 0 or 1 in turn: only copies from pinned memory overlap with
     computation. It runs in a thread, so the main thread can continue to launch kernels.
     """
     side, current = copy_stream(device), torch.cuda.current_stream(device)
-    copied = [torch.cuda.Event() for _ in range(2)]
+    copied, used = ([torch.cuda.Event() for _ in range(2)] for _ in range(2))
 
     def send(index: int) -> list[Tensor]:
         number = index % 2
         with torch.cuda.device(device):  # a new thread uses GPU 0 and would create a context there
-            copied[number].synchronize()  # wait for the copy from these buffers two pieces ago
+            used[number].synchronize()  # wait for the work with the piece that was copied from these buffers
             hosts = gather(pieces[index], number)
             with torch.cuda.stream(side):
                 sent = [host.to(device, non_blocking=True) for host in hosts]
@@ -48,3 +49,4 @@ def copied_ahead(
             for tensor in sent:
                 tensor.record_stream(current)  # the allocator must not give its memory to the side stream meanwhile
             yield sent
+            used[index % 2].record(current)  # whoever asks for the next piece has launched its work with this one

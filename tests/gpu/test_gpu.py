@@ -260,6 +260,27 @@ def test_freed_memory_of_the_host_is_given_back_too():
     assert torch.cuda.host_memory_stats()["allocated_bytes.current"] <= before
 
 
+def test_at_most_three_streamed_pieces_are_on_the_gpu_however_far_the_host_is_ahead():
+    """A replay returns at once, so the host asks for the next piece long before the GPU has worked with this one."""
+    device, piece, num_pieces = kind_of("cuda")(0), 16 * MIB, 12
+    matrix, work = torch.randn(512, 512, device=device.torch_device), torch.cuda.CUDAGraph()
+    result = torch.empty_like(matrix)
+    torch.mm(matrix, matrix, out=result)
+    with torch.cuda.graph(work):
+        for _ in range(150):  # a millisecond and more, in which a piece is copied several times
+            torch.mm(matrix, matrix, out=result)
+    buffers = [torch.zeros(piece, dtype=torch.uint8, pin_memory=True) for _ in range(2)]
+    gathered = device.copied_ahead(torch.arange(num_pieces).split(1), lambda rows, number: [buffers[number]])
+    device.synchronize()
+    device.free_cache()
+    torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_stats()["active_bytes.all.current"]
+    for _ in gathered:
+        work.replay()
+    device.synchronize()
+    assert torch.cuda.memory_stats()["active_bytes.all.peak"] - before <= 3 * piece
+
+
 def test_streaming_pins_no_more_of_the_host_than_its_sequences_need(tmp_path: Path):
     """Batches of a validation may be larger than the split."""
     device = kind_of("cuda")(0)
