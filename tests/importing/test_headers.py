@@ -95,7 +95,8 @@ def test_a_header_of_several_lines_is_read(tmp_path: Path, header: list[str], na
     columns = names.split("," if "," in names else None)
     plain = tmp_path / "plain.csv"
     plain.write_text(quotes(",".join(columns)))
-    plan, expected = planned(path), planned(plain)
+    target = ("--target", columns[-1])
+    plan, expected = planned(path, *target), planned(plain, *target)
     assert plan.workload == replace_table(expected, plan) and plan.summary["sha256"] == expected.summary["sha256"]
     assert plan.workload.preprocess.columns.time == columns[0]
 
@@ -184,7 +185,7 @@ def test_lines_above_the_header_may_be_padded_to_its_width(tmp_path: Path, title
     hours = pd.date_range("2024-01-13", periods=100, freq="h").strftime("%d.%m.%Y %H:%M")
     rows = [f"{hour};{number % 7},5;{number % 3};ok" for number, hour in enumerate(hours)]
     (path := tmp_path / "t.csv").write_text("\n".join([title, "Zeit;Grad;Druck;Notiz", *rows]))
-    assert planned(path).workload.preprocess.columns.target == "Grad"
+    assert planned(path, "--target", "Grad").workload.preprocess.columns.features == ("Druck",)
 
 
 def test_columns_without_names_have_one_in_the_code(tmp_path: Path):

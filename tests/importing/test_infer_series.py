@@ -7,6 +7,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from tandem.command import CommandError
 from tandem.importing.new_workload import WorkloadPlan
 from tandem.importing.seasons import find_season
 from tandem.params.intervals import parse_interval
@@ -52,8 +53,10 @@ def test_a_second_time_is_neither_a_feature_nor_the_target(tmp_path: Path, is_ne
     seconds = hours.as_unit("s").astype("int64")
     table = pd.DataFrame({"unix": seconds, "date": hours, "sales": sales(120)[:117], "open": sales(120, seed=1)[:117]})
     table["close_time"], table["total"] = seconds * 1000 + 3599999, table["open"].cumsum()
-    plan = planned(tmp_path, table.iloc[::-1] if is_newest_first else table)
-    assert plan.workload.preprocess.columns.target == "sales"
+    table = table.iloc[::-1] if is_newest_first else table
+    with pytest.raises(CommandError, match=r"give --target sales or --target open or --target total$"):
+        planned(tmp_path, table)
+    plan = planned(tmp_path, table, "--target", "sales")
     assert plan.workload.preprocess.columns.features == ("open", "total")
     assert "unix (counts the rows, or is their time)" in reasons(plan)["features"]
 
@@ -122,9 +125,23 @@ def test_a_series_that_cannot_be_forecast_is_refused(tmp_path: Path):
 
 def test_a_column_that_counts_the_rows_is_neither_target_nor_feature(tmp_path: Path):
     table = pd.DataFrame({"month": pd.period_range("1991-01", periods=60, freq="M").astype(str), "record": range(60)})
-    plan = planned(tmp_path, table.assign(sales=sales(60), stock=sales(60)[::-1]))
-    columns = plan.workload.preprocess.columns
-    assert (columns.target, columns.features) == ("sales", ("stock",))
+    table = table.assign(sales=sales(60), stock=sales(60)[::-1])
+    with pytest.raises(CommandError, match=r"2 columns that could be forecast; give --target sales or --target stock$"):
+        planned(tmp_path, table)
+    assert planned(tmp_path, table, "--target", "sales").workload.preprocess.columns.features == ("stock",)
+
+
+def test_a_column_in_stretches_and_numbers_with_a_unit_are_in_the_question_what_to_forecast(tmp_path: Path):
+    hours = pd.date_range("2024-01-01", periods=120, freq="h").astype(str)
+    table = pd.DataFrame({"time": hours, "load": sales(120), "regime": np.repeat(["on", "off"] * 3, 20)})
+    assert planned(tmp_path, table).workload.preprocess.columns.target == "load"
+    table["heat"] = [f"{value:.1f} kW" for value in sales(120, 1)]
+    question = r"give --target load or --target heat; or --label regime to learn that column from windows$"
+    with pytest.raises(CommandError, match=question):
+        planned(tmp_path, table)
+    assert planned(tmp_path, table, "--label", "regime").workload.task == "classify"
+    with pytest.raises(ValueError, match="'heat' holds numbers with a unit like .*; write them without it: "):
+        planned(tmp_path, table, "--target", "heat")
 
 
 def test_chance_is_rarely_taken_for_a_season():
@@ -158,7 +175,7 @@ def test_dates_in_digits_are_dates(tmp_path: Path, form: str, freq: str, interva
 def test_a_series_of_numbered_sensors_is_one_series_unless_something_is_to_be_classified(tmp_path: Path):
     hours = pd.date_range("2024-01-01", periods=120, freq="h").astype(str)
     table = pd.DataFrame({"date": hours, **{f"sensor_{number}": sales(120, number) for number in range(5)}})
-    plan = planned(tmp_path, table)
+    plan = planned(tmp_path, table, "--target", "sensor_2")
     assert plan.workload.task == "forecast" and len(plan.workload.preprocess.columns.features) == 4
     assert planned(tmp_path, table.assign(kind=["a", "b"] * 60)).workload.task == "classify"  # a row per recording
 

@@ -22,7 +22,10 @@ def test_a_wrong_label_in_one_row_does_not_make_another_column_the_label(tmp_pat
     )
     table.loc[20, "punch"] = "z"
     table["punch"] = table.pop("punch")  # the last column
-    assert "'punch' changes within a sequence" in refusal(saved(table, tmp_path / "t.csv"))
+    path = saved(table, tmp_path / "t.csv")
+    with pytest.raises(CommandError, match=r"give --label boxer \(classify: .* or --label punch \(classify: "):
+        planned(path)
+    assert "'punch' changes within a sequence" in refusal(path, "--label", "punch")
 
 
 PEOPLE = [f"p{number % 8}" for number in range(24)]
