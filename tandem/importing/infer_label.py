@@ -183,6 +183,15 @@ def find_task(columns: TableColumns, sequence: str, step: str, label: str) -> Ch
                 f"{columns.name}: {label!r} has one value in each sequence ({sequence!r}), in its first row; if it "
                 f"holds for all of them, write it there: table[{label!r}] = {filled}; else give --task detect"
             )
+        stretches, _ = stretches_of(columns, sequence, step, label)
+        lengths = stretches["length"][~stretches["label"].isin(("", NO_EVENT))]
+        if (lengths - 1).sum() > MISTAKEN_SHARE * lengths.sum():
+            place = f"table[{label!r}]"
+            first = f"{place} = {place}.mask({place} == table.groupby({sequence!r})[{label!r}].shift())"
+            raise ValueError(
+                f"{columns.name}: {label!r} has the same word in neighbouring rows, and an event is one row; keep the "
+                f"first of each: {first}; or give --task detect if each of these rows is an event"
+            )
         share = is_event.mean()
         return "detect", f"{label!r} names an event in {share:.1%} of the rows, the others are empty or {NO_EVENT!r}"
     if events[~changes].nunique() > 1:  # the change is a mistake, and preprocess names the row

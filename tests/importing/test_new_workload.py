@@ -85,6 +85,23 @@ def test_a_table_of_events_becomes_detect(tmp_path: Path):
     assert plan.workload.train.label_smoothing == 0
 
 
+def test_events_of_several_rows_are_refused_with_the_code_that_keeps_their_first(tmp_path: Path):
+    """Of events of one class in neighbouring rows, one can be found: a perfect network would score 0.35."""
+    table = clips([None] * 20, lengths=(30, 40))
+    table.loc[table.frame.between(7, 11), "label"] = "hit"
+    table.loc[table.frame.between(19, 20), "label"] = "bounce"
+    path = saved(table, tmp_path / "t.csv")
+    said = refusal(path)
+    assert (
+        "an event is one row; keep the first of each: table['label'] = " in said and "or give --task detect if" in said
+    )
+    exec(re.search(r"(table\['label'\] = .*?);", said)[1], {"table": table})  # noqa: S102
+    assert table[table.label.notna()].groupby("label").frame.unique().to_dict() == {"bounce": 19, "hit": 7}
+    assert planned(saved(table, path)).workload.task == "detect"
+    path = saved(table.assign(label=table.label.ffill(limit=1)), tmp_path / "u.csv")
+    assert planned(path, "--task", "detect").workload.task == "detect"
+
+
 @pytest.mark.parametrize("background", [0, "background"])
 def test_an_event_column_with_another_background_is_explained(tmp_path: Path, background: Any):
     table = clips([background] * 20, lengths=(30, 40))

@@ -28,6 +28,18 @@ def test_a_wrong_label_in_one_row_does_not_make_another_column_the_label(tmp_pat
     assert "'punch' changes within a sequence" in refusal(path, "--label", "punch")
 
 
+def test_events_beside_a_text_that_is_constant_in_each_sequence_are_a_question(tmp_path: Path):
+    """As the failures of machines of several models."""
+    table = table_with(model=lambda number: np.array(["m0", "m1", "m2"])[number % 3]).rename(
+        columns={"label": "failure"}
+    )
+    table["failure"] = np.where(table["frame"] == 5, "leak", "none")
+    path = saved(table, tmp_path / "t.csv")
+    with pytest.raises(CommandError, match=r"--label model \(classify: .* or --label failure \(detect: events"):
+        planned(path)
+    assert planned(path, "--label", "failure").workload.task == "detect"
+
+
 PEOPLE = [f"p{number % 8}" for number in range(24)]
 PER_CLIP = np.random.default_rng(3).uniform(1, 9, 24).round(3)
 
