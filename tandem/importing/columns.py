@@ -152,7 +152,9 @@ class TableColumns:
         dates = [name for name in dates if name not in odd or odd[name].str.fullmatch(ODD_TIME).mean() > 0.9]
         if of_day and (column in of_day or column in dates):
             shown = f"{'dates beside ' * (column in dates)}times of day like {self.frame[of_day[0]].dropna().iloc[0]!r}"
-            time = f"table[{of_day[0]!r}].str.replace('.', ':')"
+            has_colons = odd[of_day[0]].str.contains(":").any()
+            with_colons = "" if has_colons else ".str.replace('.', ':')"  # 09.30 is half past nine
+            time = f"table[{of_day[0]!r}]{with_colons}"
             if dates:
                 joined = f"table[{dates[0]!r}].astype(str) + ' ' + {time}"
                 return (

@@ -203,7 +203,8 @@ def cheaper(
     `work`: what memory ran out in: data (a batch of the training), step, or evaluation; `batch_size`: of the step or
     evaluation. `has_graph`: whether a graph is captured; `data_bytes`: of the data that is also in files.
     """
-    if now.step == "graph" and has_graph:
+    holds_chunk = work == "data" and now.data_location == "host"  # of streamed data, which captured steps read
+    if now.step == "graph" and (has_graph or holds_chunk):
         return without_graph(now)
     if now.data_location == "device" and data_bytes:
         streamed = "is read from its file batch by batch instead of held in memory"

@@ -25,6 +25,7 @@ from tandem.tasks import classify
 from tandem.training import auto
 from tandem.training.batches import Split, load_split, sequential_indices
 from tandem.training.checkpoint import Checkpoint
+from tandem.training.graph_steps import GraphSteps
 from tandem.training.saved_network import PREDICTION_BATCH
 from tandem.training.trainer import Trainer
 from tests import trainers
@@ -310,6 +311,21 @@ def test_the_same_training_twice_gives_the_same_bits(settings: Train, tmp_path: 
 @STEPS
 def test_streamed_data_give_the_bits_of_resident_ones(settings: Train, tmp_path: Path):
     assert_same_bits(trained(settings, tmp_path, "host"), trained(settings, tmp_path, "device"))
+
+
+def test_without_memory_for_a_chunk_of_streamed_data_the_steps_are_eager(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """Planted in the only thing that captured steps need beside eager ones before the first of them."""
+    expected = trained(EAGER, tmp_path, "host")
+
+    def refuse(*arguments: object) -> None:
+        raise torch.OutOfMemoryError("planted")
+
+    monkeypatch.setattr(GraphSteps, "__init__", refuse)
+    trainer = new_trainer("cuda", "host", tmp_path, CAPTURED)
+    assert_same_bits(finish(trainer), expected)
+    assert trainer.execution.step == "eager" and trainer.execution.why_no_graph == "memory ran out"
 
 
 @STEPS

@@ -206,6 +206,7 @@ PARTS = {name: getattr(HOURS.dt, name) for name in ("year", "month", "day", "hou
         (timed(time=SINCE_1970 + 0.25), timed(time=HOURS + pd.Timedelta("0.25s"))),
         (timed(time=HOURS.dt.strftime("%H:%M:%S")), series()),
         (timed(date=HOURS.dt.strftime("%Y-%m-%d"), time=HOURS.dt.strftime("%H:%M:%S")), series()),
+        (timed(date=HOURS.dt.strftime("%Y-%m-%d"), time=HOURS.dt.strftime("%H:%M:%S.%f")), series()),
         (timed(date=TWO_DIGITS, time=OF_DAY), series()),
         (timed(Date=HOURS.dt.strftime("%d/%m/%Y"), Time=HOURS.dt.strftime("%H.%M.%S")), series()),
         (timed(**PARTS), series()),
@@ -238,8 +239,8 @@ PARTS = {name: getattr(HOURS.dt, name) for name in ("year", "month", "day", "hou
          clips(LETTERS).rename(columns={"f0": "value 220045", "f1": "value 220179"})),
         (landmarks(), clips(LETTERS, num_features=8).rename(columns={f"f{n}": POINTS[n] for n in range(8)})),
     ],
-    ids="two-digits month-name excel excel-days ms us s of-day date-and-time 12:00a points parts parts-and-words "
-    "none several narrow month-year timedelta trials dates-as-columns of-numbers label-once ranges "
+    ids="two-digits month-name excel excel-days ms us s of-day date-and-time fractions 12:00a points parts "
+    "parts-and-words none several narrow month-year timedelta trials dates-as-columns of-numbers label-once ranges "
     "hours-in-digits merged long-form hours excel-in-any-language "
     "times-as-columns months-as-columns units codes codes-beside-a-counter landmarks".split(),
 )  # fmt: skip

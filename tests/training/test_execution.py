@@ -53,6 +53,11 @@ def test_what_is_not_there_is_not_given_up():
     now = Execution(GPU, step="graph", data_location="device", grad_accum_steps=5)
     nothing = {"has_graph": False, "data_bytes": 0, "can_recompute": False}
     assert all(cheaper(now, work, 5, **nothing) is None for work in ("data", "step"))
+    assert cheaper(replace(now, data_location="host"), "step", 5, **nothing) is None
+    eager, _ = cheaper(replace(now, data_location="host"), "data", 5, **nothing) or (None, "")
+    assert changed(now, eager) == {"data_location": "host", "step": "eager", "why_no_graph": "memory ran out"} | {
+        "gave_up_graph": True
+    }
     recomputing, _ = cheaper(now, "step", 5, **{**nothing, "can_recompute": True}) or (None, "")
     assert changed(now, recomputing) == {"recomputes": True, "step": "eager", "why_no_graph": RECOMPUTING}
 
