@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from tandem.checking import Finding
 from tandem.checking.outputs import OTHER
 from tandem.checking.subject import BATCH_SIZE, ROUNDING, Subject, relative_difference, train
-from tandem.training.context import small_batch_refusal
+from tandem.training.network_checks import small_batch_refusal
 from tandem.training.step import take_step
 
 MAX_NAMED = 4  # parameters

@@ -6,7 +6,6 @@ need only the prepared data, for `tandem check` and the benchmarks.
 
 from __future__ import annotations
 
-import copy
 import os
 import sys
 from collections.abc import Iterator, Mapping
@@ -14,7 +13,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from importlib import import_module
-from inspect import signature
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +24,7 @@ from tandem import models
 from tandem.data.packed import read_prepared, read_prepared_array
 from tandem.devices.device import Device
 from tandem.devices.hardware import usable_cores
-from tandem.devices.memory import free_cache, is_out_of_memory, shorten
+from tandem.devices.memory import free_cache
 from tandem.devices.names import is_accelerator, kind_of, split_device
 from tandem.files import hardware_file, packed_dir, packed_file, prepared_dir, read_json, seed_dir
 from tandem.models import Shape
@@ -39,6 +37,7 @@ from tandem.training.batches import Split, load_split
 from tandem.training.custom_loop import LoopTrainer
 from tandem.training.execution import CPU, Execution, open_device
 from tandem.training.executor import Executor, OutOfMemory, advice, translate_oom
+from tandem.training.network_checks import check_outputs, small_batch_refusal
 from tandem.training.trainer import Trainer
 from tandem.training.workers import ALONE, MIN_GRAD_ACCUM_STEPS, OUT_OF_MEMORY_STATUS, Workers
 
@@ -270,63 +269,6 @@ def trainer_class(model: Part) -> type[Trainer]:
         return Trainer
     found: type[Trainer] = import_module(schema.FITTED_TRAINER).FittedTrainer
     return found
-
-
-def check_outputs(model: Any, train: Split, shape: Shape, name: str) -> None:
-    """Raises ValueError if a workload's own network is no module, or returns other outputs than the task needs."""
-    if not isinstance(model, nn.Module):
-        raise ValueError(f"{name} is {type(model).__name__}, which is not a torch.nn.Module")
-    values, mask = (train.tensors[key][:2].to(train.device.torch_device) for key in ("values", "mask"))
-    try:
-        signature(model.forward).bind(values, mask)
-    except TypeError as error:
-        raise ValueError(f"forward of {name} must take (values, mask): {error}") from None
-    with torch.no_grad():
-        outputs = model.eval()(values, mask)
-    model.train()
-    wanted = shape.outputs(*values.shape[:2])
-    found = tuple(outputs.shape) if isinstance(outputs, torch.Tensor) else type(outputs).__name__
-    if found != wanted:
-        raise ValueError(
-            f"forward of {name} returns {found} for values {tuple(values.shape)}; the task needs {wanted}; "
-            "`tandem check` tests a network before it is trained"
-        )
-
-
-def small_batch_refusal(model: nn.Module, split: Split, num: int, settings: Train) -> str:
-    """Return why the network cannot train on the smallest batch of an epoch with `num` sequences, and a batch size
-    without such a batch; empty if it can. BatchNorm refuses a single sequence. `split`: some of the sequences.
-    """
-    size, num_parts = settings.batch_size, settings.grad_accum_steps
-    if smallest_part(num, size, num_parts) > 1:
-        return ""
-    values, mask = (split.tensors[key][:1].to(split.device.torch_device) for key in ("values", "mask"))
-    before = split.device.random_state()
-    try:
-        with torch.no_grad():
-            copy.deepcopy(model).train()(values, mask)  # a copy, because the pass changes BatchNorm's statistics
-    except (ValueError, RuntimeError) as error:
-        if is_out_of_memory(error):
-            raise
-        sizes = (each for distance in range(1, num) for each in (size + distance, size - distance))
-        other = next((each for each in sizes if smallest_part(num, each, num_parts) > 1), None)
-        parts = f" in {num_parts} parts (train.grad_accum_steps)" if num_parts > 1 else ""
-        next_step = f"use {other} as train.batch_size" if other else "it needs more sequences"
-        return (
-            f"{settings.model.name} refuses a single sequence in training mode ({shorten(error)}), and "
-            f"{num:,} sequences in batches of {size} (train.batch_size){parts} leave one; {next_step}"
-        )
-    finally:
-        split.device.set_random_state(before)
-    return ""
-
-
-def smallest_part(num: int, batch_size: int, num_parts: int) -> int:
-    """The size of the smallest micro-batch of an epoch with `num` sequences; 0 for a batch size below 1."""
-    if batch_size < 1:
-        return 0
-    sizes = {min(num, batch_size), num % batch_size or batch_size}
-    return min(size % part or part for size in sizes for part in [-(-size // num_parts)])
 
 
 def threads_of_each(context: RunContext, workers: Workers) -> int:

@@ -1,0 +1,70 @@
+"""What a network must do before it is trained: outputs of the right shape, and batches of each size that will come."""
+
+import copy
+from inspect import signature
+from typing import Any
+
+import torch
+from torch import nn
+
+from tandem.devices.memory import is_out_of_memory, shorten
+from tandem.models import Shape
+from tandem.params.schema import Train
+from tandem.training.batches import Split
+
+
+def check_outputs(model: Any, train: Split, shape: Shape, name: str) -> None:
+    """Raises ValueError if a workload's own network is no module, or returns other outputs than the task needs."""
+    if not isinstance(model, nn.Module):
+        raise ValueError(f"{name} is {type(model).__name__}, which is not a torch.nn.Module")
+    values, mask = (train.tensors[key][:2].to(train.device.torch_device) for key in ("values", "mask"))
+    try:
+        signature(model.forward).bind(values, mask)
+    except TypeError as error:
+        raise ValueError(f"forward of {name} must take (values, mask): {error}") from None
+    with torch.no_grad():
+        outputs = model.eval()(values, mask)
+    model.train()
+    wanted = shape.outputs(*values.shape[:2])
+    found = tuple(outputs.shape) if isinstance(outputs, torch.Tensor) else type(outputs).__name__
+    if found != wanted:
+        raise ValueError(
+            f"forward of {name} returns {found} for values {tuple(values.shape)}; the task needs {wanted}; "
+            "`tandem check` tests a network before it is trained"
+        )
+
+
+def small_batch_refusal(model: nn.Module, split: Split, num: int, settings: Train) -> str:
+    """Return why the network cannot train on the smallest batch of an epoch with `num` sequences, and a batch size
+    without such a batch; empty if it can. BatchNorm refuses a single sequence. `split`: some of the sequences.
+    """
+    size, num_parts = settings.batch_size, settings.grad_accum_steps
+    if smallest_part(num, size, num_parts) > 1:
+        return ""
+    values, mask = (split.tensors[key][:1].to(split.device.torch_device) for key in ("values", "mask"))
+    before = split.device.random_state()
+    try:
+        with torch.no_grad():
+            copy.deepcopy(model).train()(values, mask)  # a copy, because the pass changes BatchNorm's statistics
+    except (ValueError, RuntimeError) as error:
+        if is_out_of_memory(error):
+            raise
+        sizes = (each for distance in range(1, num) for each in (size + distance, size - distance))
+        other = next((each for each in sizes if smallest_part(num, each, num_parts) > 1), None)
+        parts = f" in {num_parts} parts (train.grad_accum_steps)" if num_parts > 1 else ""
+        next_step = f"use {other} as train.batch_size" if other else "it needs more sequences"
+        return (
+            f"{settings.model.name} refuses a single sequence in training mode ({shorten(error)}), and "
+            f"{num:,} sequences in batches of {size} (train.batch_size){parts} leave one; {next_step}"
+        )
+    finally:
+        split.device.set_random_state(before)
+    return ""
+
+
+def smallest_part(num: int, batch_size: int, num_parts: int) -> int:
+    """The size of the smallest micro-batch of an epoch with `num` sequences; 0 for a batch size below 1."""
+    if batch_size < 1:
+        return 0
+    sizes = {min(num, batch_size), num % batch_size or batch_size}
+    return min(size % part or part for size in sizes for part in [-(-size // num_parts)])
