@@ -177,11 +177,13 @@ def find_task(columns: TableColumns, sequence: str, step: str, label: str) -> Ch
     most = events.mode()[0]
     if most == "" or (events == NO_EVENT).any():
         is_event = ~events.isin(("", NO_EVENT)).to_numpy()
-        if np.array_equal(np.flatnonzero(is_event), np.unique(columns.firsts(sequence))):
+        codes, rows = columns.codes(sequence), np.flatnonzero(is_event)
+        lasts = len(codes) - 1 - np.unique(codes[::-1], return_index=True)[1]
+        if any(np.array_equal(rows, np.sort(ends)) for ends in (np.unique(columns.firsts(sequence)), lasts)):
             filled = f"table.groupby({sequence!r})[{label!r}].transform('first')"
             raise ValueError(
-                f"{columns.name}: {label!r} has one value in each sequence ({sequence!r}), in its first row; if it "
-                f"holds for all of them, write it there: table[{label!r}] = {filled}; else give --task detect"
+                f"{columns.name}: {label!r} has one value in each sequence ({sequence!r}), in its first or last "
+                f"row; if it holds for all of them, write it there: table[{label!r}] = {filled}; else give --task detect"
             )
         stretches, _ = stretches_of(columns, sequence, step, label)
         lengths = stretches["length"][~stretches["label"].isin(("", NO_EVENT))]

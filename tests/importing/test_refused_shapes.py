@@ -222,6 +222,8 @@ PARTS = {name: getattr(HOURS.dt, name) for name in ("year", "month", "day", "hou
         (with_dates_as_columns(["a", "b", "c", "d"]), with_others()),
         (with_dates_as_columns([7, 8, 9, 10]), with_others()),
         (clips(LETTERS).assign(label=lambda table: table["label"].where(table["frame"] == 0)), clips(LETTERS)),
+        (clips(LETTERS).assign(label=lambda table: table["label"].where(table["clip"] != table["clip"].shift(-1))),
+         clips(LETTERS)),
         (timed(range=HOURS.dt.strftime("%d.%m.%Y %H:%M - ") + HOURS.shift(-1, fill_value=HOURS.max()).dt.strftime(
             "%d.%m.%Y %H:%M")), series()),
         (timed(station=HOURS.dt.strftime("%Y%m%d%H")), series()),
@@ -240,8 +242,8 @@ PARTS = {name: getattr(HOURS.dt, name) for name in ("year", "month", "day", "hou
         (landmarks(), clips(LETTERS, num_features=8).rename(columns={f"f{n}": POINTS[n] for n in range(8)})),
     ],
     ids="two-digits month-name excel excel-days ms us s of-day date-and-time fractions 12:00a points parts "
-    "parts-and-words none several narrow month-year timedelta trials dates-as-columns of-numbers label-once ranges "
-    "hours-in-digits merged long-form hours excel-in-any-language "
+    "parts-and-words none several narrow month-year timedelta trials dates-as-columns of-numbers label-first label-last "
+    "ranges hours-in-digits merged long-form hours excel-in-any-language "
     "times-as-columns months-as-columns units codes codes-beside-a-counter landmarks".split(),
 )  # fmt: skip
 @pytest.mark.parametrize("sep", [",", ";"])
