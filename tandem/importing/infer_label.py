@@ -183,7 +183,7 @@ def find_task(columns: TableColumns, sequence: str, step: str, label: str) -> Ch
             filled = f"table.groupby({sequence!r})[{label!r}].transform('first')"
             raise ValueError(
                 f"{columns.name}: {label!r} has one value in each sequence ({sequence!r}), in its first or last "
-                f"row; if it holds for all of them, write it there: table[{label!r}] = {filled}; else give --task detect"
+                f"row; if it holds for all, write it there: table[{label!r}] = {filled}; else give --task detect"
             )
         stretches, _ = stretches_of(columns, sequence, step, label)
         lengths = stretches["length"][~stretches["label"].isin(("", NO_EVENT))]

@@ -242,8 +242,8 @@ PARTS = {name: getattr(HOURS.dt, name) for name in ("year", "month", "day", "hou
         (landmarks(), clips(LETTERS, num_features=8).rename(columns={f"f{n}": POINTS[n] for n in range(8)})),
     ],
     ids="two-digits month-name excel excel-days ms us s of-day date-and-time fractions 12:00a points parts "
-    "parts-and-words none several narrow month-year timedelta trials dates-as-columns of-numbers label-first label-last "
-    "ranges hours-in-digits merged long-form hours excel-in-any-language "
+    "parts-and-words none several narrow month-year timedelta trials dates-as-columns of-numbers label-first "
+    "label-last ranges hours-in-digits merged long-form hours excel-in-any-language "
     "times-as-columns months-as-columns units codes codes-beside-a-counter landmarks".split(),
 )  # fmt: skip
 @pytest.mark.parametrize("sep", [",", ";"])
