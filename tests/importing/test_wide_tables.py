@@ -67,6 +67,46 @@ def test_columns_are_numbered_with_decimals_and_years(
     assert found.sequences.values.shape[:2] == (len(LABELS), 12 // len(features))
 
 
+@pytest.mark.parametrize(
+    "names, features",
+    [
+        ("{day:%Y-%m-%d}", ("value",)),
+        ("NDVI_{day:%Y-%m-%d}", ("NDVI",)),
+        ("{day:%d.%m.%Y}", ("value",)),
+        ("{day:%Y%m%d}_NDVI", ("NDVI",)),
+        ("{day:%Y-%m-%d}_B{band}", ("B0", "B1")),
+        ("t{step}_{axis}", ("x", "y")),
+        ("step_{step:02}_f{band}", ("f0", "f1")),
+    ],
+)
+def test_columns_with_dates_or_with_the_number_first_are_steps_in_their_order(
+    tmp_path: Path, names: str, features: tuple[str, ...]
+):
+    """Of 24 dates once were 4 steps, those of March, and the others were excluded."""
+    array, days = (
+        np.random.default_rng(0).normal(size=(len(LABELS), 24)).round(3),
+        pd.date_range("2022-03-01", freq="10D", periods=24),
+    )
+    columns = [
+        names.format(day=days[step], step=step, axis="xy"[band], band=band)
+        for step in range(24 // len(features))
+        for band in range(len(features))
+    ]
+    table = pd.DataFrame(array, columns=columns).assign(crop=LABELS)
+    if "%d.%m" not in names:  # these keep their order
+        table = table[np.random.default_rng(1).permutation(table.columns)]
+    table.to_csv(tmp_path / "t.csv", index=False)
+    plan, found = prepared(tmp_path / "t.csv", "--layout", "wide", "--features", ",".join(features))
+    assert plan.workload.preprocess.columns.label == "crop"
+    values = found.sequences.values[:, :, : len(features)] * found.std[: len(features)] + found.mean[: len(features)]
+    np.testing.assert_allclose(values.reshape(array.shape), array, atol=1e-5)
+
+
+def test_numbers_before_a_word_that_is_no_step_are_no_steps():
+    names = [f"mfcc{number}_mean" for number in range(20)]
+    assert not wide.numbered(names) and not wide.numbered([f"{number}Hz" for number in range(20)])
+
+
 def test_a_gap_in_numbered_columns_is_said(tmp_path: Path):
     table = wide_table().drop(columns=["x_4", "y_4"])
     table.to_csv(tmp_path / "t.csv", index=False)
