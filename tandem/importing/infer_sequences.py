@@ -9,6 +9,7 @@ import pandas as pd
 
 from tandem.command import NO_ANSWER, CommandError, WrongArgument
 from tandem.data.rows import digits_of_times
+from tandem.data.splits import SPLITS
 from tandem.importing.columns import (
     MOST_REPEATS,
     Choice,
@@ -22,7 +23,7 @@ from tandem.importing.columns import (
     words_of,
 )
 from tandem.importing.infer_groups import find_groups
-from tandem.importing.infer_label import MISTAKEN_SHARE, find_label, find_task, rare_classes
+from tandem.importing.infer_label import MISTAKEN_SHARE, MOST_RARE, find_label, find_task, rare_classes
 from tandem.importing.infer_step import (
     find_steps,
     is_clock,
@@ -37,6 +38,7 @@ from tandem.importing.row_per_item import ROW_PER_ITEM, check_not_a_row_per_item
 from tandem.params.schema import NO_GROUPS, columns_of
 
 FEW_WORDS, MOST_WORDS = 10, 50  # of a column whose words may become features
+USUAL_ROWS = 30  # of a window that gets the number of its last row
 FAR_FEWER = 4  # times fewer stretches of equal labels than by chance
 OF_SEQUENCES = ("sequence", "step", "label")  # options that only this kind of table has
 
@@ -45,6 +47,10 @@ def infer_sequences(
     columns: TableColumns, choose: Choose, options: Mapping[str, Any], is_converted: bool = False
 ) -> None:
     """`is_converted`: the table was made of files or arrays."""
+    if "label" in options and "sequence" not in options and not (find_ids(columns) or columns.of_kind("time")):
+        whole = columns.as_one_recording()
+        first, _ = next(find_steps(whole, NO_GROUPS), ("", ""))
+        check_not_a_number_per_step(whole, NO_GROUPS, first, options["label"], options.get("task"))
     sequence = choose("sequence", lambda: find_sequence(columns))
     step = choose("step", lambda: likeliest_step(columns, sequence))
     if step is None:
@@ -56,6 +62,7 @@ def infer_sequences(
     label = choose("label", lambda: find_label(columns, sequence, step, options))
     if columns.frame[label].nunique(dropna=False) < 2:
         raise ValueError(f"{columns.name}: {label!r} holds one value only; a label needs two; --label names another")
+    check_not_a_number_per_step(columns, sequence, step, label, options.get("task"))
     task = choose("task", lambda: find_task(columns, sequence, step, label))
     groups = choose("groups", lambda: find_groups(columns, sequence, (sequence, step, label)))
     is_drawn = task == "classify" and groups == NO_GROUPS and not columns.has_split
@@ -68,6 +75,36 @@ def infer_sequences(
         choose("rate", lambda: (None, ""))
     features = choose("features", lambda: find_changing(columns, sequence, taken))
     choose("missing", lambda: find_missing(columns, sequence, features))
+
+
+def check_not_a_number_per_step(columns: TableColumns, sequence: str, step: str, label: str, task: str | None) -> None:
+    """Raises ValueError, with the code that gives windows the number of their last row, if each step has another.
+    `step`: empty if no column is one.
+    """
+    if columns.kinds[label] not in ("whole", "number") or task == "detect":
+        return
+    order, same = together(columns, sequence)
+    changes = np.abs(np.diff(columns.numbers(label).to_numpy()[order])[same]) > 0  # not of an empty cell
+    may_be_class = task != "regress" and columns.kinds[label] == "whole" and columns.num_distinct(label) <= MOST_RARE
+    if may_be_class or changes.sum() <= MOST_REPEATS * len(changes):
+        return
+    length = max(2, min(USUAL_ROWS, int(np.quantile(np.bincount(columns.codes(sequence)), 0.1))))
+    whose = "" if sequence == NO_GROUPS else f"table[{sequence!r}].astype(str) + ' ' + "
+    count = f"table.groupby({sequence!r}).cumcount()" if whose else "pandas.Series(range(len(table)), table.index)"
+    code = f"table['window'] = {whose}({count} // {length}).astype(str)"
+    if not step:
+        code = f"table['step'] = range(len(table)); {code}"
+    elif (np.diff(columns.numbers(step).to_numpy()[order])[same] < 0).any():
+        key = ", key=pandas.to_numeric" if columns.kinds[step] != "time" else ""
+        code = f"table = table.sort_values({step!r}{key}); {code}"
+    flags = f"--sequence window --step {shlex.quote(step or 'step')} --label {shlex.quote(label)} --task regress"
+    flags += f" --groups {shlex.quote(sequence)}" if whose and columns.num_distinct(sequence) >= len(SPLITS) else ""
+    raise ValueError(
+        f"{columns.name}: {label!r} is a number that changes from row to row; a sequence has one label, so cut windows "
+        f"and give each the number of its last row: {code}; table = table[table.groupby('window')['window'].transform("
+        f"'size') == {length}]; table[{label!r}] = table.groupby('window')[{label!r}].transform('last'); then give "
+        f"{flags}"
+    )
 
 
 def without_step(columns: TableColumns, sequence: str) -> str:

@@ -11,7 +11,19 @@ import pytest
 from tandem.command import CommandError
 from tandem.importing import new_workload
 from tests import refusals
-from tests.own_tables import LABELS, chosen, clips, planned, reasons, refusal, remarks, saved, series, table_with
+from tests.own_tables import (
+    LABELS,
+    chosen,
+    clips,
+    planned,
+    reasons,
+    refusal,
+    remarks,
+    rewritten,
+    saved,
+    series,
+    table_with,
+)
 
 ENDINGS = pytest.mark.parametrize("ending", ["csv", "parquet"])
 
@@ -388,3 +400,33 @@ def test_a_column_with_another_value_in_each_row_is_no_label(tmp_path: Path):
     table["row_id"] = table["clip"] + "_" + table["frame"].astype(str)
     said = refusals.sentence(lambda: planned(saved(table, tmp_path / "t.csv")))
     assert "table = table.merge(pandas.read_csv('labels.csv', dtype=str), on='clip')" in said
+
+
+@pytest.mark.parametrize("options", [["--label", "left"], ["--label", "left", "--task", "regress"]])
+@pytest.mark.parametrize("kind", ["engines", "shuffled", "short", "recording", "rows"])
+def test_a_number_that_changes_in_every_row_is_refused_with_the_code_that_cuts_windows(
+    tmp_path: Path, options: list[str], kind: str
+):
+    """It once was to be empty or 'none', or was a mistake in each row."""
+    table = clips([0] * 40, lengths=(4, 9)) if kind == "short" else clips([0] * 8, lengths=(70, 95))
+    table = table.drop(columns="label")
+    table["left"] = table.groupby("clip")["f0"].transform("size") - table["frame"]
+    if kind == "short":
+        table["left"] += 0.3 * pd.factorize(table["clip"])[0]
+    if kind == "shuffled":
+        table = table.sample(frac=1, random_state=0)
+    if kind in ("recording", "rows"):
+        table = table.drop(columns="clip").assign(frame=range(len(table)))
+    options = [*options, "--window", "20"] if kind == "recording" and "--task" not in options else options
+    without = "frame" if kind == "rows" else []
+    path, flags = rewritten(refusal(saved(table.drop(columns=without), tmp_path / "t.csv"), *options), tmp_path)
+    plan, windows = planned(path, *flags), pd.read_csv(path).rename(columns={"step": "frame"}).groupby("window")
+    num_rows = plan.summary["max_steps"]
+    assert num_rows == (4 if kind == "short" else 30) and plan.workload.task == "regress"
+    assert plan.workload.preprocess.groups == ("clip" if "clip" in table else "none")
+    assert (windows.size() == num_rows).all() and (
+        windows["frame"].max() - windows["frame"].min() == num_rows - 1
+    ).all()
+    keys = ["clip", "frame"] if "clip" in table else ["frame"]
+    last = windows.tail(1).set_index(keys)["left"]
+    assert (last == table.set_index(keys)["left"][last.index]).all()
