@@ -260,11 +260,11 @@ def words_of(column: str) -> set[str]:
 
 def named(names: Sequence[str], columns: Iterable[str]) -> list[str]:
     """The columns whose name contains one of the words `names`, in the order of these words. The word t counts only at
-    the beginning: `t_ms` is a time, `H.t` is not.
+    the beginning and not before a capital: `t_ms` is a time, `H.t` and `tAir` are not.
     """
     words = {column: words_of(column) for column in columns}
     for column, own in words.items():
-        if not re.match("[^a-z]*t", column.lower()):
+        if not re.match("[^A-Za-z]*[tT](?![A-Z])", column):
             own.discard("t")
     return list(dict.fromkeys(column for name in names for column in words if name in words[column]))
 

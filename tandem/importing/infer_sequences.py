@@ -40,6 +40,7 @@ from tandem.params.schema import NO_GROUPS, columns_of
 FEW_WORDS, MOST_WORDS = 10, 50  # of a column whose words may become features
 USUAL_ROWS = 30  # of a window that gets the number of its last row
 FAR_FEWER = 4  # times fewer stretches of equal labels than by chance
+NO_ORDER = "rows that have neither an order nor a time, such as a row of features for each item, are no steps"
 OF_SEQUENCES = ("sequence", "step", "label")  # options that only this kind of table has
 
 
@@ -51,8 +52,15 @@ def infer_sequences(
         whole = columns.as_one_recording()
         first, _ = next(find_steps(whole, NO_GROUPS), ("", ""))
         check_not_a_number_per_step(whole, NO_GROUPS, first, options["label"], options.get("task"))
-    sequence = choose("sequence", lambda: find_sequence(columns))
-    step = choose("step", lambda: likeliest_step(columns, sequence))
+    named_so = [options[key] for key in OF_SEQUENCES if key in options]
+    named_so += [*options.get("features", ()), *columns_of(options.get("categories", ()))]
+    sequence = choose("sequence", lambda: find_sequence(columns, named_so))
+    if sequence != NO_GROUPS and not columns.frame[sequence].duplicated().any():
+        raise ValueError(
+            f"{columns.name}: {sequence!r} has another value in every row, so no sequence has a second step; name a "
+            f"column that several rows share with --sequence; {NO_ORDER}"
+        )
+    step = choose("step", lambda: likeliest_step(columns, sequence, named_so))
     if step is None:
         raise NotFound(without_step(columns, sequence))
     if not {"step", "features"} & {*options}:
@@ -120,9 +128,9 @@ def without_step(columns: TableColumns, sequence: str) -> str:
     if named(LABEL_NAMES, [sequence]):
         return (
             f"{columns.shown} looks like one row per sequence ({sequence!r} repeats and nothing orders its rows), and "
-            "a sequence needs several steps: number their columns (x_0, x_1, ...) for one row per sequence, or name "
-            "columns with --sequence and --step; if the table is one recording in the order of its rows, add a column "
-            "that counts them: table['step'] = range(len(table))"
+            "a sequence needs several steps: number the columns (x_0, x_1, ...) if they are steps of one feature, or "
+            f"name columns with --sequence and --step; {NO_ORDER}; if the table is one recording in the order of its "
+            "rows, add a column that counts them: table['step'] = range(len(table))"
         )
     for step in columns.of_kind("whole", "number", exclude=[sequence]):
         cells, numbers = columns.frame[step].astype("string"), columns.numbers(step)
@@ -149,7 +157,7 @@ def without_step(columns: TableColumns, sequence: str) -> str:
     return (
         f"{columns.shown} has no column that orders the rows of a sequence ({sequence!r}); name it with --step, "
         f"or add one that counts them: table['step'] = table.groupby({sequence!r}).cumcount(); "
-        "if several columns tell sequences apart, join them"
+        f"if several columns tell sequences apart, join them; {NO_ORDER}"
     )
 
 
@@ -233,8 +241,8 @@ def find_categories(columns: TableColumns, names: Sequence[str]) -> list[str]:
     return found
 
 
-def find_sequence(columns: TableColumns) -> Choice:
-    ids = find_ids(columns)
+def find_sequence(columns: TableColumns, taken: Sequence[str] = ()) -> Choice:
+    ids = [name for name in find_ids(columns) if name not in taken]
     if not ids:
         if times := columns.of_kind("time"):
             if not columns.repeats(times[0]):
@@ -253,7 +261,7 @@ def find_sequence(columns: TableColumns) -> Choice:
             "rows; or for a forecast table['time'] = pandas.to_datetime(table.index, unit='s'), a second for each row"
         )
     column, step = next(((name, step) for name in ids for step, _ in find_steps(columns, name)), (ids[0], None))
-    for group in restarting_in(columns, column, step):
+    for group in (name for name in restarting_in(columns, column, step) if name not in taken):
         raise CommandError(
             f"{columns.name}: {column!r} may count the sequences of each {group!r}, whose rows are together within a "
             f"value of {column!r}; give --sequence {shlex.quote(column)} if that is one sequence, or join the columns: "

@@ -430,3 +430,27 @@ def test_a_number_that_changes_in_every_row_is_refused_with_the_code_that_cuts_w
     keys = ["clip", "frame"] if "clip" in table else ["frame"]
     last = windows.tail(1).set_index(keys)["left"]
     assert (last == table.set_index(keys)["left"][last.index]).all()
+
+
+def test_a_column_that_an_option_names_has_no_other_role(tmp_path: Path):
+    """--label once named the sequence too, and the refusal said only that they must be different columns."""
+    table = clips(["a", "b", "c"] * 8).assign(take=lambda table: table["clip"].str[1:].astype(int) % 4)
+    path = saved(table, tmp_path / "t.csv")
+    assert planned(path).workload.preprocess.columns.sequence == "clip"
+    for name in ("clip", "frame"):
+        assert "must be different" not in (said := refusal(path, "--label", name)) and f"({name!r})" not in said
+    features = table["frame"] + 0.1
+    plan = planned(saved(table.assign(time=features), tmp_path / "t.csv"), "--features", "frame,f0")
+    assert plan.workload.preprocess.columns.step == "time"
+
+
+def test_rows_without_an_order_are_said_to_be_no_steps(tmp_path: Path):
+    """Every column increases in a sequence of one row, and tBodyAcc once was a time by its first letter."""
+    draw = np.random.default_rng(0)
+    values = draw.normal(size=(90, 4)).round(3)
+    table = pd.DataFrame(values, columns=["tBodyAcc-X", "tBodyAcc-Y", "fBodyAcc-X", "fBodyAcc-Y"])
+    table = table.assign(subject=np.arange(90) // 9, Activity=["walk", "sit", "lie"] * 30)
+    table["file"] = [f"{number}.wav" for number in range(90)]
+    path = saved(table, tmp_path / "t.csv")
+    for options in ((), ("--label", "Activity"), ("--sequence", "file"), ("--label", "subject")):
+        assert "rows that have neither an order nor a time" in refusal(path, *options), options
