@@ -322,4 +322,18 @@ def repeats_of(columns: TableColumns, sequence: str, step: str, largest_share: f
     row = int(repeats.argmax())
     first = int((keys == keys.iloc[row]).all(axis=1).to_numpy().argmax())
     place = columns.places(first, row)
-    return f"{columns.name}: {repeated_step(step, f'{sequence} {keys[sequence].iloc[row]}', place, num)}"
+    said = repeated_step(step, f"{sequence} {keys[sequence].iloc[row]}", place, num)
+    return f"{columns.name}: {said}{advice_on_repeats(columns, sequence, step)}"
+
+
+def advice_on_repeats(columns: TableColumns, sequence: str, step: str) -> str:
+    """How to number the rows if several may have one time, as events of one day do; empty for steps of numbers, which
+    repeat if two sequences have one id.
+    """
+    if columns.kinds[step] != "time" or sequence == NO_GROUPS:
+        return ""
+    sort = f"table.sort_values({step!r}, kind='stable', key=pandas.to_datetime)"
+    return (
+        f"; or if several rows may have one {step!r}, number them in its order: table = {sort}; "
+        f"table['row'] = table.groupby({sequence!r}).cumcount(); then give --step row"
+    )

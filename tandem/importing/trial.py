@@ -25,7 +25,7 @@ from tandem.data.packed import pack_splits
 from tandem.data.series import loses_many_windows
 from tandem.data.tables import as_numbers, is_plain, open_csv, read_table, split_column
 from tandem.files import relative
-from tandem.importing.columns import Choices, TableColumns, are_codes, kind_of, may_be_codes
+from tandem.importing.columns import Choices, TableColumns, advice_on_repeats, are_codes, kind_of, may_be_codes
 from tandem.importing.infer_schema import infer_schema, preprocess_section
 from tandem.importing.long_table import Source, open_parquet
 from tandem.params import parsing, schema
@@ -55,12 +55,15 @@ def infer(name: str, path: Path, found: Source, options: Mapping[str, Any]) -> t
         np.errstate(all="ignore"),  # preprocess names a number that is too large
     ):
         choices: Choices = {}
+        on_repeats = ""
         try:
             columns = read_columns(path, shown, tuple(options.get("na", ())))
             progress.at(1)
             choices = infer_schema(columns, left, known)
             progress.at(2)
             has_split = columns.has_split
+            if {"sequence", "step"} <= {*choices}:
+                on_repeats = advice_on_repeats(columns, choices["sequence"][0], choices["step"][0])
             del columns
             choices, summary = dry_run(name, path, choices, Path(folder) / "out")
         except ValueError as error:
@@ -69,6 +72,7 @@ def infer(name: str, path: Path, found: Source, options: Mapping[str, Any]) -> t
             message = about_source(str(error), path, found)
             if found.code[0] and "no column that could be their label" in message:
                 message += "; or --pattern '{label}_*' takes it from the files' names, --labels TABLE from a table"
+            message += on_repeats * (" repeats in " in message)
             if "label" in choices and "label" not in options and re.search(r"\b(label|class)\b", message):
                 message += "; the label is {!r} ({}), and --label names another".format(*choices["label"])
             raise kind_of_error(message) from None
