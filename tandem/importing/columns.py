@@ -78,6 +78,14 @@ class TableColumns:
         self.kinds |= unread or {}
         self.shown = f"{name} ({shortened(list(self.kinds))})"
 
+    def without_constants(self) -> "TableColumns":
+        """The same, without the columns that have the same value in every row."""
+        found = copy(self)
+        constant = {name for name in self.kinds if name in self.frame and self.frame[name].notna().all()}
+        constant = {name for name in constant if self.never_changes(name)}
+        found.kinds = {name: kind for name, kind in self.kinds.items() if name not in constant}
+        return found
+
     @property
     def has_split(self) -> bool:
         return self.splits is not None

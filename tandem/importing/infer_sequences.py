@@ -67,9 +67,24 @@ def infer_sequences(
         check_not_a_row_per_item(columns, sequence, step, is_converted)
     if columns.kinds[step] != "time" and (mistake := digits_of_times(columns.numbers(step).to_numpy(), step)):
         raise ValueError(f"{columns.name}: {mistake}")
-    label = choose("label", lambda: find_label(columns, sequence, step, options))
+    varying = columns.without_constants()
+
+    def find_varying_label() -> Choice:
+        try:
+            return find_label(varying, sequence, step, options)
+        except ValueError:
+            if constant := named(LABEL_NAMES, [name for name in columns.kinds if name not in varying.kinds]):
+                return constant[0], "by its name"
+            raise
+
+    label = choose("label", find_varying_label)
     if columns.frame[label].nunique(dropna=False) < 2:
-        raise ValueError(f"{columns.name}: {label!r} holds one value only; a label needs two; --label names another")
+        first, likely = columns.firsts(sequence), varying.of_kind("text", "flag", "whole", "number")
+        others = [name for name in likely if name != sequence and not columns.changes(name, first).any()]
+        can_be = f"; {shortened(others)} can be one" if others else ""
+        raise ValueError(
+            f"{columns.name}: {label!r} holds one value only; a label needs two; --label names another{can_be}"
+        )
     check_not_a_number_per_step(columns, sequence, step, label, options.get("task"))
     task = choose("task", lambda: find_task(columns, sequence, step, label))
     groups = choose("groups", lambda: find_groups(columns, sequence, (sequence, step, label)))

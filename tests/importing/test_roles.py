@@ -454,3 +454,11 @@ def test_rows_without_an_order_are_said_to_be_no_steps(tmp_path: Path):
     path = saved(table, tmp_path / "t.csv")
     for options in ((), ("--label", "Activity"), ("--sequence", "file"), ("--label", "subject")):
         assert "rows that have neither an order nor a time" in refusal(path, *options), options
+
+
+def test_a_constant_column_is_no_label_and_the_others_are_named(tmp_path: Path):
+    path = saved(
+        table_with(TransceiverClass="A", vessel=lambda number: number % 3).drop(columns="label"), tmp_path / "t.csv"
+    )
+    assert planned(path).workload.preprocess.columns.label == "vessel"
+    assert refusal(path, "--label", "TransceiverClass").endswith("--label names another; vessel can be one")
