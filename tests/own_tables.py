@@ -108,7 +108,9 @@ def rewritten(said: str, folder: Path) -> tuple[Path, list[str]]:
     """The table that the code of a refusal makes, and the options that it then gives."""
     before, _, rest = said.partition(" (before it: import pandas; ")
     read, write = rest.removesuffix(")").split("; after it: ")
-    found = re.search(r"(table(?:\[.*?\])? = .*?)(?:; (?:and|then) give (--.*?))?(?:; (?:or|the) .*)?$", before)
+    found = re.search(
+        r"((?:import json; )?table(?:\[.*?\])? = .*?)(?:; (?:and|then) give (--.*?))?(?:; (?:or|the) .*)?$", before
+    )
     assert found, before
     exec(f"import pandas; {read}; {found[1]}; {write.replace('new.csv', str(folder / 'new.csv'))}")  # noqa: S102
     return folder / "new.csv", shlex.split(found[2] or "")

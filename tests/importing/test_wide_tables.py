@@ -1,5 +1,6 @@
 """One row per sequence: numbered columns or lists in cells; and numbered channels, which are no steps."""
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -11,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from tandem.importing import new_workload, text_tables, wide
-from tests.own_tables import plan_in, planned, reasons, refusal
+from tests.own_tables import plan_in, planned, reasons, refusal, rewritten, saved
 from tests.shapes import (
     LABELS,
     PEOPLE,
@@ -292,3 +293,19 @@ def test_lists_of_words_are_events_and_lists_of_unequal_length_are_refused(tmp_p
     expect(path, "--features", "x,y")
     with pytest.raises(ValueError, match=r"row 1: 'x' has \d entries and 'z' \d; correct .* with --features"):
         planned(path)
+
+
+@pytest.mark.parametrize("are_points", [False, True])
+def test_lists_in_the_cells_of_csv_are_refused_with_the_code_that_writes_a_row_for_each_entry(
+    tmp_path: Path, are_points: bool
+):
+    table = lists_table()
+    points = [json.dumps(np.stack([*row], axis=1).tolist()) for row in zip(table["x"], table["y"], strict=True)]
+    texts = table.assign(**{name: table[name].map(lambda cell: json.dumps([*cell])) for name in "xy"})
+    texts = pd.DataFrame({"label": LABELS, "LINE": points}) if are_points else texts
+    path, flags = rewritten(refusal(saved(texts, tmp_path / "t.csv")), tmp_path)
+    features = expect(path, *flags).workload.preprocess.columns.features
+    assert features == (("LINE 0", "LINE 1") if are_points else ("x", "y"))
+    short = texts.assign(box="[1, 2, 3, 4]", odd="[1,,2]")
+    path, flags = rewritten(refusal(saved(short, tmp_path / "t.csv")), tmp_path)
+    assert expect(path, *flags)
