@@ -462,3 +462,12 @@ def test_a_constant_column_is_no_label_and_the_others_are_named(tmp_path: Path):
     )
     assert planned(path).workload.preprocess.columns.label == "vessel"
     assert refusal(path, "--label", "TransceiverClass").endswith("--label names another; vessel can be one")
+
+
+def test_an_id_that_changes_in_a_sequence_is_no_feature(tmp_path: Path):
+    """An id of the transaction, with nine digits, once was a feature; a measured pid is none of these."""
+    numbers = np.random.default_rng(0).integers(10**8, 10**9, len(clips(LABELS)))
+    path = saved(table_with(transaction_id=numbers, productId=numbers[::-1], pid=numbers % 97), tmp_path / "t.csv")
+    assert planned(path).workload.preprocess.columns.features == ("f0", "f1", "pid")
+    assert "transaction_id (an id, by its name)" in reasons(planned(path))["features"]
+    assert "productId" in planned(path, "--features", "f0,productId").workload.preprocess.columns.features
