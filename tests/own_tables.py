@@ -1,5 +1,7 @@
 """Tables that nobody has seen, and what tandem/importing/new_workload.py plans for one."""
 
+import re
+import shlex
 from argparse import Namespace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -100,6 +102,18 @@ def with_cells(column: str, *cells: Any) -> pd.DataFrame:
 
 def refusal(path: Path, *options: str) -> str:
     return refusals.sentence(lambda: planned(path, *options))
+
+
+def rewritten(said: str, folder: Path) -> tuple[Path, list[str]]:
+    """The table that the code of a refusal makes, and the options that it then gives."""
+    before, _, rest = said.partition(" (before it: import pandas; ")
+    read, write = rest.removesuffix(")").split("; after it: ")
+    found = re.search(
+        r"((?:import json; )?table(?:\[.*?\])? = .*?)(?:; (?:and|then) give (--.*?))?(?:; (?:or|the) .*)?$", before
+    )
+    assert found, before
+    exec(f"import pandas; {read}; {found[1]}; {write.replace('new.csv', str(folder / 'new.csv'))}")  # noqa: S102
+    return folder / "new.csv", shlex.split(found[2] or "")
 
 
 def remarks(plan: new_workload.WorkloadPlan) -> str:

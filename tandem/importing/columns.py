@@ -79,6 +79,14 @@ class TableColumns:
         self.kinds |= unread or {}
         self.shown = f"{name} ({shortened(list(self.kinds))})"
 
+    def without_constants(self) -> "TableColumns":
+        """The same, without the columns that have the same value in every row."""
+        found = copy(self)
+        constant = {name for name in self.kinds if name in self.frame and self.frame[name].notna().all()}
+        constant = {name for name in constant if self.never_changes(name)}
+        found.kinds = {name: kind for name, kind in self.kinds.items() if name not in constant}
+        return found
+
     @property
     def has_split(self) -> bool:
         return self.splits is not None
@@ -263,11 +271,11 @@ def words_of(column: str) -> set[str]:
 
 def named(names: Sequence[str], columns: Iterable[str]) -> list[str]:
     """The columns whose name contains one of the words `names`, in the order of these words. The word t counts only at
-    the beginning: `t_ms` is a time, `H.t` is not.
+    the beginning and not before a capital: `t_ms` is a time, `H.t` and `tAir` are not.
     """
     words = {column: words_of(column) for column in columns}
     for column, own in words.items():
-        if not re.match("[^a-z]*t", column.lower()):
+        if not re.match("[^A-Za-z]*[tT](?![A-Z])", column):
             own.discard("t")
     return list(dict.fromkeys(column for name in names for column in words if name in words[column]))
 
@@ -333,4 +341,18 @@ def repeats_of(columns: TableColumns, sequence: str, step: str, largest_share: f
     row = int(repeats.argmax())
     first = int((keys == keys.iloc[row]).all(axis=1).to_numpy().argmax())
     place = columns.places(first, row)
-    return f"{columns.name}: {repeated_step(step, f'{sequence} {keys[sequence].iloc[row]}', place, num)}"
+    said = repeated_step(step, f"{sequence} {keys[sequence].iloc[row]}", place, num)
+    return f"{columns.name}: {said}{advice_on_repeats(columns, sequence, step)}"
+
+
+def advice_on_repeats(columns: TableColumns, sequence: str, step: str) -> str:
+    """How to number the rows if several may have one time, as events of one day do; empty for steps of numbers, which
+    repeat if two sequences have one id.
+    """
+    if columns.kinds[step] != "time" or sequence == NO_GROUPS:
+        return ""
+    sort = f"table.sort_values({step!r}, kind='stable', key=pandas.to_datetime)"
+    return (
+        f"; or if several rows may have one {step!r}, number them in its order: table = {sort}; "
+        f"table['row'] = table.groupby({sequence!r}).cumcount(); then give --step row"
+    )

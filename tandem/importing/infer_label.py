@@ -174,6 +174,7 @@ def find_task(columns: TableColumns, sequence: str, step: str, label: str) -> Ch
         is_number = columns.kinds[label] == "whole" and num > MOST_RARE
         number = " (--task regress predicts the number)" * is_number
         return "classify", f"{label!r} is constant within every sequence{number}"
+    events = events.replace("None", NO_EVENT)  # as preprocess reads it
     most = events.mode()[0]
     if most == "" or (events == NO_EVENT).any():
         is_event = ~events.isin(("", NO_EVENT)).to_numpy()
@@ -203,9 +204,10 @@ def find_task(columns: TableColumns, sequence: str, step: str, label: str) -> Ch
     share, name = (events == most).mean(), shlex.quote(label)
     why = f"{columns.name}: {label!r} changes within a sequence ({sequence!r})"
     stretches, _ = stretches_of(columns, sequence, step, label)
-    lengths = stretches["length"][stretches["label"] != ""]
-    if stretches["length"][stretches["label"] != most].median() > 1:
-        windows = f"--sequence {shlex.quote(sequence)} --label {name} --window {lengths.quantile(0.1):.0f}"
+    labelled = stretches[stretches["label"] != ""]
+    lengths, can_be_cut = labelled["length"], (labelled.groupby("recording")["label"].nunique() > 1).any()
+    if can_be_cut and stretches["length"][stretches["label"] != most].median() > 1:
+        windows = f"--sequence {shlex.quote(sequence)} --label {name} --window {max(2, lengths.quantile(0.1)):.0f}"
         why += f" and stays the same for {lengths.median():,.0f} rows at a time (the median)"
         raise ValueError(f"{why}; {windows} cuts windows of one label; or name another column with --label")
     why += f", so it must be empty or {NO_EVENT!r} where nothing happens, and is {most!r} in {share:.1%} of the rows"

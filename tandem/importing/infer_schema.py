@@ -116,8 +116,10 @@ def infer_schema(columns: TableColumns, options: Mapping[str, Any], known: Choic
             raise
         if isinstance(error, NotFound) and advice:
             raise ValueError(f"{columns.name}: {advice}") from None
-        is_open = not (of_sequences or known or "layout" in options)
-        more = advice or (advice_on_other_tables(columns) if is_open else "")
+        is_open = not (known or "layout" in options)
+        is_wide = is_open and 2 * sum(map(len, numbered([*columns.kinds]).values())) > len(columns.kinds)
+        other = "" if of_sequences or not is_open else advice_on_other_tables(columns)
+        more = advice or ("--layout wide reads each row as a sequence" if is_wide else other)
         raise ValueError("; ".join(filter(None, [str(error), more]))) from None
     if "window" in known:
         choices["window"] = known["window"]
@@ -166,11 +168,7 @@ def advice_on_times(columns: TableColumns) -> str:
 
 
 def advice_on_other_tables(columns: TableColumns) -> str:
-    """How to read a table of numbered columns as a row per sequence, and how to make one series of a table in which
-    each value of a column has about the same times; else empty.
-    """
-    if 2 * sum(map(len, numbered([*columns.kinds]).values())) > len(columns.kinds):
-        return "--layout wide reads each row as a sequence"
+    """How to make one series of a table in which each value of a column has about the same times; else empty."""
     for time in filter(columns.repeats, columns.of_kind("time")):
         for name in columns.of_kind("text", "whole"):
             num, repeated = len(columns.frame), columns.frame.duplicated([name, time]).sum()

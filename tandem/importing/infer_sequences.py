@@ -9,6 +9,7 @@ import pandas as pd
 
 from tandem.command import NO_ANSWER, CommandError, WrongArgument
 from tandem.data.rows import digits_of_times
+from tandem.data.splits import SPLITS
 from tandem.importing.columns import (
     MOST_REPEATS,
     Choice,
@@ -22,7 +23,7 @@ from tandem.importing.columns import (
     words_of,
 )
 from tandem.importing.infer_groups import find_groups
-from tandem.importing.infer_label import MISTAKEN_SHARE, find_label, find_task, rare_classes
+from tandem.importing.infer_label import MISTAKEN_SHARE, MOST_RARE, find_label, find_task, rare_classes
 from tandem.importing.infer_step import (
     find_steps,
     is_clock,
@@ -37,6 +38,8 @@ from tandem.importing.row_per_item import ROW_PER_ITEM, check_not_a_row_per_item
 from tandem.params.schema import NO_GROUPS, columns_of
 
 FEW_WORDS, MOST_WORDS = 10, 50  # of a column whose words may become features
+USUAL_ROWS = 30  # of a window that gets the number of its last row
+NO_ORDER = "rows that have neither an order nor a time, such as a row of features for each item, are no steps"
 OF_SEQUENCES = ("sequence", "step", "label")  # options that only this kind of table has
 
 
@@ -44,17 +47,44 @@ def infer_sequences(
     columns: TableColumns, choose: Choose, options: Mapping[str, Any], is_converted: bool = False
 ) -> None:
     """`is_converted`: the table was made of files or arrays."""
-    sequence = choose("sequence", lambda: find_sequence(columns))
-    step = choose("step", lambda: likeliest_step(columns, sequence))
+    if "label" in options and "sequence" not in options and not (find_ids(columns) or columns.of_kind("time")):
+        whole = columns.as_one_recording()
+        first, _ = next(find_steps(whole, NO_GROUPS), ("", ""))
+        check_not_a_number_per_step(whole, NO_GROUPS, first, options["label"], options.get("task"))
+    named_so = [options[key] for key in OF_SEQUENCES if key in options]
+    named_so += [*options.get("features", ()), *columns_of(options.get("categories", ()))]
+    sequence = choose("sequence", lambda: find_sequence(columns, named_so))
+    if sequence != NO_GROUPS and not columns.frame[sequence].duplicated().any():
+        raise ValueError(
+            f"{columns.name}: {sequence!r} has another value in every row, so no sequence has a second step; name a "
+            f"column that several rows share with --sequence; {NO_ORDER}"
+        )
+    step = choose("step", lambda: likeliest_step(columns, sequence, named_so))
     if step is None:
         raise NotFound(without_step(columns, sequence))
     if not {"step", "features"} & {*options}:
         check_not_a_row_per_item(columns, sequence, step, is_converted)
     if columns.kinds[step] != "time" and (mistake := digits_of_times(columns.numbers(step).to_numpy(), step)):
         raise ValueError(f"{columns.name}: {mistake}")
-    label = choose("label", lambda: find_label(columns, sequence, step, options))
+    varying = columns.without_constants()
+
+    def find_varying_label() -> Choice:
+        try:
+            return find_label(varying, sequence, step, options)
+        except ValueError:
+            if constant := named(LABEL_NAMES, [name for name in columns.kinds if name not in varying.kinds]):
+                return constant[0], "by its name"
+            raise
+
+    label = choose("label", find_varying_label)
     if columns.frame[label].nunique(dropna=False) < 2:
-        raise ValueError(f"{columns.name}: {label!r} holds one value only; a label needs two; --label names another")
+        first, likely = columns.firsts(sequence), varying.of_kind("text", "flag", "whole", "number")
+        others = [name for name in likely if name != sequence and not columns.changes(name, first).any()]
+        can_be = f"; {shortened(others)} can be one" if others else ""
+        raise ValueError(
+            f"{columns.name}: {label!r} holds one value only; a label needs two; --label names another{can_be}"
+        )
+    check_not_a_number_per_step(columns, sequence, step, label, options.get("task"))
     task = choose("task", lambda: find_task(columns, sequence, step, label))
     groups = choose("groups", lambda: find_groups(columns, sequence, (sequence, step, label)))
     is_drawn = task == "classify" and groups == NO_GROUPS and not columns.has_split
@@ -67,6 +97,36 @@ def infer_sequences(
         choose("rate", lambda: (None, ""))
     features = choose("features", lambda: find_changing(columns, sequence, taken))
     choose("missing", lambda: find_missing(columns, sequence, features))
+
+
+def check_not_a_number_per_step(columns: TableColumns, sequence: str, step: str, label: str, task: str | None) -> None:
+    """Raises ValueError, with the code that gives windows the number of their last row, if each step has another.
+    `step`: empty if no column is one.
+    """
+    if columns.kinds[label] not in ("whole", "number") or task == "detect":
+        return
+    order, same = together(columns, sequence)
+    changes = np.abs(np.diff(columns.numbers(label).to_numpy()[order])[same]) > 0  # not of an empty cell
+    may_be_class = task != "regress" and columns.kinds[label] == "whole" and columns.num_distinct(label) <= MOST_RARE
+    if may_be_class or changes.sum() <= MOST_REPEATS * len(changes):
+        return
+    length = max(2, min(USUAL_ROWS, int(np.quantile(np.bincount(columns.codes(sequence)), 0.1))))
+    whose = "" if sequence == NO_GROUPS else f"table[{sequence!r}].astype(str) + ' ' + "
+    count = f"table.groupby({sequence!r}).cumcount()" if whose else "pandas.Series(range(len(table)), table.index)"
+    code = f"table['window'] = {whose}({count} // {length}).astype(str)"
+    if not step:
+        code = f"table['step'] = range(len(table)); {code}"
+    elif (np.diff(columns.numbers(step).to_numpy()[order])[same] < 0).any():
+        key = ", key=pandas.to_numeric" if columns.kinds[step] != "time" else ""
+        code = f"table = table.sort_values({step!r}{key}); {code}"
+    flags = f"--sequence window --step {shlex.quote(step or 'step')} --label {shlex.quote(label)} --task regress"
+    flags += f" --groups {shlex.quote(sequence)}" if whose and columns.num_distinct(sequence) >= len(SPLITS) else ""
+    raise ValueError(
+        f"{columns.name}: {label!r} is a number that changes from row to row; a sequence has one label, so cut windows "
+        f"and give each the number of its last row: {code}; table = table[table.groupby('window')['window'].transform("
+        f"'size') == {length}]; table[{label!r}] = table.groupby('window')[{label!r}].transform('last'); then give "
+        f"{flags}"
+    )
 
 
 def without_step(columns: TableColumns, sequence: str) -> str:
@@ -82,9 +142,9 @@ def without_step(columns: TableColumns, sequence: str) -> str:
     if named(LABEL_NAMES, [sequence]):
         return (
             f"{columns.shown} looks like one row per sequence ({sequence!r} repeats and nothing orders its rows), and "
-            "a sequence needs several steps: number their columns (x_0, x_1, ...) for one row per sequence, or name "
-            "columns with --sequence and --step; if the table is one recording in the order of its rows, add a column "
-            "that counts them: table['step'] = range(len(table))"
+            "a sequence needs several steps: number the columns (x_0, x_1, ...) if they are steps of one feature, or "
+            f"name columns with --sequence and --step; {NO_ORDER}; if the table is one recording in the order of its "
+            "rows, add a column that counts them: table['step'] = range(len(table))"
         )
     for step in columns.of_kind("whole", "number", exclude=[sequence]):
         cells, numbers = columns.frame[step].astype("string"), columns.numbers(step)
@@ -111,7 +171,7 @@ def without_step(columns: TableColumns, sequence: str) -> str:
     return (
         f"{columns.shown} has no column that orders the rows of a sequence ({sequence!r}); name it with --step, "
         f"or add one that counts them: table['step'] = table.groupby({sequence!r}).cumcount(); "
-        "if several columns tell sequences apart, join them"
+        f"if several columns tell sequences apart, join them; {NO_ORDER}"
     )
 
 
@@ -133,6 +193,8 @@ def find_changing(columns: TableColumns, sequence: str, taken: Sequence[str]) ->
             why_not[column] = "never changes" if columns.never_changes(column) else "constant within every sequence"
         elif columns.kinds[column] == "whole" and words & {*LABEL_NAMES[:3]}:
             why_not[column] = "a second label, by its name"
+        elif columns.kinds[column] == "whole" and "id" in words:
+            why_not[column] = "an id, by its name"
         elif words & {*COUNTING_NAMES} and is_even(columns, sequence, column):  # it may start again, as after 255
             why_not[column] = "counts the rows"
         elif words & {*STEP_NAMES} and orders_too(columns, sequence, taken[1], column):
@@ -187,8 +249,8 @@ def find_categories(columns: TableColumns, names: Sequence[str]) -> list[str]:
     return found
 
 
-def find_sequence(columns: TableColumns) -> Choice:
-    ids = find_ids(columns)
+def find_sequence(columns: TableColumns, taken: Sequence[str] = ()) -> Choice:
+    ids = [name for name in find_ids(columns) if name not in taken]
     if not ids:
         if times := columns.of_kind("time"):
             if not columns.repeats(times[0]):
@@ -207,7 +269,7 @@ def find_sequence(columns: TableColumns) -> Choice:
             "rows; or for a forecast table['time'] = pandas.to_datetime(table.index, unit='s'), a second for each row"
         )
     column, step = next(((name, step) for name in ids for step, _ in find_steps(columns, name)), (ids[0], None))
-    for group in restarting_in(columns, column, step):
+    for group in (name for name in restarting_in(columns, column, step) if name not in taken):
         raise CommandError(
             f"{columns.name}: {column!r} may count the sequences of each {group!r}, whose rows are together within a "
             f"value of {column!r}; give --sequence {shlex.quote(column)} if that is one sequence, or join the columns: "

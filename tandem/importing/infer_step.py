@@ -13,9 +13,10 @@ INCREASES = "it increases from row to row in every sequence"
 UNEVEN = 0.01  # of the usual distance of two rows, by which a clock's may differ
 
 
-def likeliest_step(columns: TableColumns, sequence: str) -> tuple[str | None, str]:
+def likeliest_step(columns: TableColumns, sequence: str, taken: Sequence[str] = ()) -> tuple[str | None, str]:
     """The likeliest step; None if there is none. Of two signals that increase, the user says which one is a clock."""
-    found = find_steps(columns, sequence)
+    candidates = columns.of_kind("whole", "time", "number", exclude=[sequence, *taken])
+    found = find_steps(columns, sequence, candidates)
     step, why = next(found, (None, ""))
     if step is None or columns.kinds[step] == "time" or named(STEP_NAMES, [step]):
         return step, why

@@ -10,9 +10,11 @@
 If the path is one of two files (_TRAIN and _TEST), both are read and define the split; long tables are an exception.
 """
 
+import json
 import re
 import shlex
 from collections.abc import Mapping
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -75,6 +77,7 @@ def open_path(path: Path, options: Mapping[str, Any]) -> Source:
         frame, notes = text_tables.read_sample(text), text.notes
         frame = frame[[name for name in frame.columns if name]]
     columns = TableColumns(frame, str(path))
+    check_no_lists_in_text(columns)
     dates = [] if options.get("layout") else [name for name in frame.columns if date_signs.is_date(name)]
     names = [name for name in frame.columns if name not in dates]
     if names and 2 * len(dates) > len(frame.columns) and len(dates) >= wide.FEWEST_STEPS:
@@ -123,6 +126,31 @@ def open_path(path: Path, options: Mapping[str, Any]) -> Source:
             [path], notes, partial(text_tables.rewrite, text), name, own_line=partial(text_tables.own_line, text)
         )
     return Source([path], notes, name=name)
+
+
+def check_no_lists_in_text(columns: TableColumns) -> None:
+    """Raises ValueError, with the code that writes a row for each entry, if cells of text are lists of numbers or
+    points, such as [[8.6,41.1],[8.6,41.2]], and not short, as a box is.
+    """
+    lists = dict[str, list[Any]]()
+    for name in columns.of_kind("text"):
+        cells = columns.frame[name].dropna().astype(str)
+        with suppress(json.JSONDecodeError):
+            if cells.str.fullmatch(r"\[[][\d\s,.eE+-]*\]").all():
+                lists[name] = [entries for cell in cells if (entries := json.loads(cell))]
+    lists = {name: cells for name, cells in lists.items() if max(map(len, cells), default=0) > wide.FEWEST_STEPS}
+    if not lists:
+        return
+    names = [*lists]
+    code = f"import json; table['row'] = range(len(table)); table[{names}] = table[{names}].map(json.loads); "
+    code += f"table = table.explode({names}).dropna(subset={names}); table['step'] = table.groupby('row').cumcount()"
+    for name, [[first, *_], *_] in lists.items():
+        if isinstance(first, list):
+            code += f"; table[{[f'{name} {place}' for place in range(len(first))]}] = table.pop({name!r}).tolist()"
+    raise ValueError(
+        f"{columns.name}: the cells of {names[0]!r} are lists; if each row is a sequence, write a row for each entry: "
+        f"{code}; then give --sequence row --step step"
+    )
 
 
 def check_not_a_column_per_time(columns: TableColumns) -> None:

@@ -66,6 +66,7 @@ DELIMITERS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "bars", " ": 
 SAMPLE_LETTERS, SAMPLE_ROWS = 1 << 18, 50
 BLOCK_BYTES = 2 << 20  # pyarrow reads dozens of blocks ahead
 NUM_SAMPLED = 1000  # rows
+FEWEST_BLOCKS = 3  # of several rows, between blank lines, that are no mistake
 
 
 @dataclass(frozen=True)
@@ -151,6 +152,15 @@ def find_format(path: Path, options: Mapping[str, Any]) -> TextTable:
     if delimiter != ",":
         notes.append(("cells", f"between {DELIMITERS[delimiter]}", "detected in the first rows"))
     has_header, names, num_rows, of_header = read_header(rows)
+    blocks = re.split(r"\n\s*\n", text.strip())
+    if not has_header and len(blocks) >= FEWEST_BLOCKS and all("\n" in block for block in blocks[:-1]):
+        header = delimiter.join(["sequence", "step", *(f"x{name}" for name in names)])
+        count = f'{{n++; t = 0; next}} {{print n + 0 "{delimiter}" t++ "{delimiter}" $0}}'
+        mended = f"(echo {shlex.quote(header)}; awk '/^[[:space:]]*$/ {count}' {shlex.quote(str(path))}) > new.csv"
+        raise ValueError(
+            f"{path} has blank lines between blocks of rows, which may be sequences; {mended} numbers the blocks and "
+            "their rows; or leave out the blank lines"
+        )
     names = tuple(name.strip() if delimiter != "," else name for name in names)
     notes += of_header
     times = Counter(names)

@@ -23,13 +23,16 @@ from tandem.command import WrongArgument
 from tandem.data import prepare_data, write_prepared
 from tandem.data.packed import pack_splits
 from tandem.data.series import loses_many_windows
+from tandem.data.splits import SPLITS
 from tandem.data.tables import as_numbers, is_plain, open_csv, read_table, split_column
 from tandem.files import relative
-from tandem.importing.columns import Choices, TableColumns, are_codes, kind_of, may_be_codes
+from tandem.importing.columns import Choices, TableColumns, advice_on_repeats, are_codes, kind_of, may_be_codes
+from tandem.importing.infer_label import labels_of
 from tandem.importing.infer_schema import infer_schema, preprocess_section
 from tandem.importing.long_table import Source, open_parquet
 from tandem.params import parsing, schema
 from tandem.params.parsing import InvalidParams
+from tandem.params.schema import NO_GROUPS
 from tandem.progress import ProgressLine
 
 
@@ -55,12 +58,14 @@ def infer(name: str, path: Path, found: Source, options: Mapping[str, Any]) -> t
         np.errstate(all="ignore"),  # preprocess names a number that is too large
     ):
         choices: Choices = {}
+        ways = dict[str, str]()
         try:
             columns = read_columns(path, shown, tuple(options.get("na", ())))
             progress.at(1)
             choices = infer_schema(columns, left, known)
             progress.at(2)
             has_split = columns.has_split
+            ways = ways_out(columns, choices)
             del columns
             choices, summary = dry_run(name, path, choices, Path(folder) / "out")
         except ValueError as error:
@@ -69,10 +74,30 @@ def infer(name: str, path: Path, found: Source, options: Mapping[str, Any]) -> t
             message = about_source(str(error), path, found)
             if found.code[0] and "no column that could be their label" in message:
                 message += "; or --pattern '{label}_*' takes it from the files' names, --labels TABLE from a table"
+            for said, way in ways.items():
+                message = message.replace(said, way)
             if "label" in choices and "label" not in options and re.search(r"\b(label|class)\b", message):
                 message += "; the label is {!r} ({}), and --label names another".format(*choices["label"])
             raise kind_of_error(message) from None
     return choices, summary, has_split
+
+
+def ways_out(columns: TableColumns, choices: Choices) -> dict[str, str]:
+    """What preprocess says of sequences -> the same with the option or the code for the user's table."""
+    sequence, step, label, groups = (choices.get(key, ("", ""))[0] for key in ("sequence", "step", "label", "groups"))
+    if not sequence or sequence == NO_GROUPS:
+        return {}
+    repeats, move = "name other columns for the sequence and the step", "move some of its sequences to train"
+    omit = "leave the class out (`rare_classes: omit` in preprocess)"
+    own_split = "a column `split` (train, val or test in every row) decides"
+    ways = {repeats: f"{repeats}{advice_on_repeats(columns, sequence, step)}", omit: own_split}
+    if not columns.has_split:
+        apart = f"; --groups {NO_GROUPS} splits the sequences of each {groups!r}" if groups != NO_GROUPS else ""
+        ways[move] = f"{move}{apart}; {own_split}"
+    if (labels_of(columns, sequence, label) >= len(SPLITS)).sum() > 1:
+        most = f"table.groupby({label!r})[{sequence!r}].transform('nunique')"
+        ways[omit] = f"leave out such classes: table = table[{most} >= {len(SPLITS)}]"
+    return ways
 
 
 def about_source(message: str, path: Path, found: Source) -> str:

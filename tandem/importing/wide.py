@@ -42,30 +42,37 @@ from tandem.importing.long_table import (
 from tandem.importing.names import CALENDAR_NAMES, GROUP_NAMES, LABEL_NAMES, SEQUENCE_NAMES, STEP_NAMES
 from tandem.importing.text_tables import TextTable
 
-# Names of numbered columns: stem and number.
-WHOLE, DECIMAL = (rf"(.*?)[ _.\-\[(]*({number})[\])]?" for number in (r"\d{1,9}", r"\d{1,9}\.\d{1,9}"))
+YEAR_LAST = r"\d{1,2}[./-]\d{1,2}[./-]\d{4}"
+DATE = rf"\d{{4}}-\d\d-\d\d(?:[T ]\d\d:\d\d(?::\d\d)?)?|{YEAR_LAST}"
+# Names of numbered columns: stem and number, as x_0, or number and stem, as t0_x, t_0_x and 2022-03-01_x.
+WHOLE, DECIMAL, DATED = (
+    rf"(?P<stem>.*?)[ _.\-\[(]*(?P<number>{number})[\])]?" for number in (r"\d{1,9}", r"\d{1,9}\.\d{1,9}", DATE)
+)
+BARE = rf"(?={DATE}|\d{{8}}|.*\D$)"  # 2022-03-01_B1 is B1 at a date, and 2_x_0 the step 0 of 2_x
+NUMBER_FIRST = rf"(?:(?i:{'|'.join(STEP_NAMES)})[ _]?|{BARE})(?P<number>{DATE}|\d{{1,9}})[ _.\-]+(?P<stem>\D.*)"
 FEWEST_STEPS = 4  # numbered columns of one name that make a table one row per sequence
 NO_TIMES, TIMES = (*SEQUENCE_NAMES, *LABEL_NAMES), [name for name in STEP_NAMES if name != "index"]
 MOST_RISING = 0.9  # the share of rows above which a time goes on: it may start again in each recording
 
 
 def numbered(names: Sequence[str]) -> dict[str, list[str]]:
-    """Stem -> its numbered columns in the order of their numbers (x_0, x_1, ...), of the stems with the most columns,
-    which are the features; empty if these are too few. In x-11, x-10, ..., x-0, the sign is a minus.
+    """Stem -> its numbered columns in the order of their numbers (x_0, x_1, ...) or dates, of the stems with the most
+    columns, which are the features; empty if these are too few. In x-11, x-10, ..., x-0, the sign is a minus.
 
     x0.0, x0.1, ..., x1.1 is x with decimal numbers; s1.0 ... s1.9, s2.0 ... s2.9 are two features, s1 and s2.
     """
-    whole, decimal = runs_of(names, WHOLE), runs_of(names, DECIMAL)
-    num_whole, num_decimal = (sum(map(len, runs.values())) for runs in (whole, decimal))
-    return decimal if num_decimal > num_whole or (num_decimal == num_whole and "" in decimal) else whole
+    dated, first, whole, decimal = (runs_of(names, form) for form in (DATED, NUMBER_FIRST, WHOLE, DECIMAL))
+    likely = [dated, first, *((decimal, whole) if "" in decimal else (whole, decimal))]
+    return max(likely, key=lambda runs: sum(map(len, runs.values())))
 
 
-def runs_of(names: Sequence[str], number: str) -> dict[str, list[str]]:
-    """As `numbered`, for names that end with a `number`, WHOLE or DECIMAL."""
+def runs_of(names: Sequence[str], form: str) -> dict[str, list[str]]:
+    """As `numbered`, for names of one form, such as WHOLE. Dates with the year at the end keep their order."""
     found: dict[str, dict[Decimal, str]] = {}
     for name in names:
-        if match := re.fullmatch(number, name):
-            found.setdefault(match[1], {}).setdefault(Decimal(match[2]), name)
+        if match := re.fullmatch(form, name):
+            columns, number = found.setdefault(match["stem"], {}), re.sub("[-T: ]", "", match["number"])
+            columns.setdefault(Decimal(len(columns) if re.search("[/.-].*[/.-]", number) else number), name)
     most = max(map(len, found.values()), default=0)
     runs = {stem: list(columns.values()) for stem, columns in found.items()}
     for stem, columns in found.items():
@@ -77,7 +84,10 @@ def runs_of(names: Sequence[str], number: str) -> dict[str, list[str]]:
 
 def gap_in(run: Sequence[str]) -> str:
     """What to say of numbers that are not evenly spaced; empty if they are."""
-    numbers = [Decimal(match[2]) for name in run if (match := re.fullmatch(DECIMAL, name) or re.fullmatch(WHOLE, name))]
+    if any(re.fullmatch(form, name) for form in (DATED, NUMBER_FIRST) for name in run):
+        return ""
+    found = [re.fullmatch(DECIMAL, name) or re.fullmatch(WHOLE, name) for name in run]
+    numbers = [Decimal(match["number"]) for match in found if match]
     distances = [abs(after - before) for before, after in pairwise(numbers)]
     wide = [place for place, distance in enumerate(distances) if distance > min(distances)]
     return f"; {run[wide[0]]} is followed by {run[wide[0] + 1]}, read as the next step" if wide else ""
@@ -189,7 +199,8 @@ def open_wide(
     runs = numbered(of_features) if has_header else {"value": of_features}
     if not any(runs.values()):
         raise ValueError(
-            f"{columns.shown} has no {FEWEST_STEPS} numbered columns (x_0, x_1, ...), the steps of a sequence"
+            f"{columns.shown} has no {FEWEST_STEPS} numbered columns (x_0, x_1, ... or t0_x, t1_x, ...), the steps "
+            "of a sequence"
         )
     [first, *_] = runs.values()
     steps = ("steps", f"{len(first)}", f"{shortened(first, 3)}{gap_in(first)}; empty cells at the end of a row end it")

@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from tests.own_tables import LABELS, clips, planned, reasons, refusal, remarks, saved
+from tests.own_tables import LABELS, clips, planned, reasons, refusal, remarks, rewritten, saved
 
 
 def test_a_class_with_too_few_sequences_is_left_out_or_in_train(tmp_path: Path):
@@ -30,6 +30,28 @@ def test_a_class_with_too_few_sequences_is_left_out_or_in_train(tmp_path: Path):
     grouped = clips(labels).assign(person=lambda table: pd.factorize(table["clip"])[0] // 3)
     assert planned(saved(grouped, path)).workload.preprocess.rare_classes is None  # groups place it
     assert "class 'a' has 1 sequences" in refusal(saved(clips([*"abcdefgh"]), path))
+
+
+def test_classes_with_too_few_sequences_are_left_out_by_the_code_of_the_refusal(tmp_path: Path):
+    labels = [*"aaaabbbb", *"ccddeeffgg"]
+    path, _ = rewritten(refusal(saved(clips(labels), tmp_path / "t.csv")), tmp_path)
+    assert planned(path).summary["classes"] == ["a", "b"]
+    said = refusal(saved(clips([*"abcdefgh"] * 2), tmp_path / "t.csv"))
+    assert "or a column `split` (train, val or test in every row) decides" in said and "leave" not in said
+
+
+def test_a_class_of_one_person_is_refused_with_the_options_that_help(tmp_path: Path):
+    """The advice was to move sequences to train, which no option does."""
+    table, path = clips(["x"] * 27).drop(columns="label"), tmp_path / "t.csv"
+    person = pd.factorize(table["clip"])[0] // 3
+    table["event"] = np.where(table["frame"] == 2, "hit", "none")
+    table.loc[(person == 1) & (table["frame"] == 3), "event"] = "odd"
+    said = refusal(saved(table.assign(person=[f"p{number}" for number in person]), path))
+    assert "label 'odd' occurs in val but not in train" in said
+    assert "--groups none splits the sequences of each 'person'; a column `split`" in said
+    assert planned(path, "--groups", "none").summary["classes"] == ["none", "hit", "odd"]
+    words = np.take(["train", "val", "test"], np.where(person < 6, 0, person % 3))
+    assert planned(saved(table.assign(split=words), path)).summary["classes"] == ["none", "hit", "odd"]
 
 
 @pytest.mark.parametrize(("num", "high"), [(60, 60), (120, 60), (300, 60), (60, 12)])

@@ -116,3 +116,24 @@ def test_a_label_that_stays_the_same_for_some_rows_is_never_called_an_event(tmp_
     assert f"table['{label}'].replace('rest', 'none')" in said and "--window" not in said
     saved(single.assign(**{label: single[label].replace("rest", "none")}), path)
     assert planned(path, "--label", label, "--sequence", ids).workload.task == "detect"
+
+
+@pytest.mark.parametrize("word", ["None", "none", ""])
+def test_a_word_for_no_event_counts_as_one_in_any_case(tmp_path: Path, word: str):
+    """Events in a table that writes None once were to be cut into windows of 1 row, which are refused."""
+    table = people(8, ["a"], lengths=(40, 60)).drop(columns=["row", "activity"])
+    table["event"] = np.where(np.arange(len(table)) % 40 == 7, "snap", word)
+    plan = planned(saved(table, tmp_path / "t.csv"))
+    assert (plan.workload.task, plan.summary["classes"]) == ("detect", ["none", "snap"])
+
+
+@pytest.mark.parametrize("words, rows", [(["go", "stop"], 2), (["NA", "hit"], 3)])
+def test_the_window_that_a_refusal_advises_is_accepted(tmp_path: Path, words: list[str], rows: int):
+    table = people(6, ["a"], lengths=(40, 60)).drop(columns=["row", "activity"])
+    table["phase"] = np.take(words, np.arange(len(table)) // rows % 2)
+    table.loc[np.arange(len(table)) % 5 == 0, "phase"] = words[0]
+    said = refusal(path := saved(table, tmp_path / "t.csv"), "--label", "phase", "--sequence", "subject")
+    options = re.findall(r"--sequence .* --window \d+", said)
+    assert len(options) == (words[0] != "NA")
+    for each in options:
+        assert planned(path, *shlex.split(each)).workload.task == "classify"

@@ -11,7 +11,19 @@ import pytest
 from tandem.command import CommandError
 from tandem.importing import new_workload
 from tests import refusals
-from tests.own_tables import LABELS, chosen, clips, planned, reasons, refusal, remarks, saved, series, table_with
+from tests.own_tables import (
+    LABELS,
+    chosen,
+    clips,
+    planned,
+    reasons,
+    refusal,
+    remarks,
+    rewritten,
+    saved,
+    series,
+    table_with,
+)
 
 ENDINGS = pytest.mark.parametrize("ending", ["csv", "parquet"])
 
@@ -403,3 +415,74 @@ def test_a_column_with_another_value_in_each_row_is_no_label(tmp_path: Path):
     table["row_id"] = table["clip"] + "_" + table["frame"].astype(str)
     said = refusals.sentence(lambda: planned(saved(table, tmp_path / "t.csv")))
     assert "table = table.merge(pandas.read_csv('labels.csv', dtype=str), on='clip')" in said
+
+
+@pytest.mark.parametrize("options", [["--label", "left"], ["--label", "left", "--task", "regress"]])
+@pytest.mark.parametrize("kind", ["engines", "shuffled", "short", "recording", "rows"])
+def test_a_number_that_changes_in_every_row_is_refused_with_the_code_that_cuts_windows(
+    tmp_path: Path, options: list[str], kind: str
+):
+    """It once was to be empty or 'none', or was a mistake in each row."""
+    table = clips([0] * 40, lengths=(4, 9)) if kind == "short" else clips([0] * 8, lengths=(70, 95))
+    table = table.drop(columns="label")
+    table["left"] = table.groupby("clip")["f0"].transform("size") - table["frame"]
+    if kind == "short":
+        table["left"] += 0.3 * pd.factorize(table["clip"])[0]
+    if kind == "shuffled":
+        table = table.sample(frac=1, random_state=0)
+    if kind in ("recording", "rows"):
+        table = table.drop(columns="clip").assign(frame=range(len(table)))
+    options = [*options, "--window", "20"] if kind == "recording" and "--task" not in options else options
+    without = "frame" if kind == "rows" else []
+    path, flags = rewritten(refusal(saved(table.drop(columns=without), tmp_path / "t.csv"), *options), tmp_path)
+    plan, windows = planned(path, *flags), pd.read_csv(path).rename(columns={"step": "frame"}).groupby("window")
+    num_rows = plan.summary["max_steps"]
+    assert num_rows == (4 if kind == "short" else 30) and plan.workload.task == "regress"
+    assert plan.workload.preprocess.groups == ("clip" if "clip" in table else "none")
+    assert (windows.size() == num_rows).all() and (
+        windows["frame"].max() - windows["frame"].min() == num_rows - 1
+    ).all()
+    keys = ["clip", "frame"] if "clip" in table else ["frame"]
+    last = windows.tail(1).set_index(keys)["left"]
+    assert (last == table.set_index(keys)["left"][last.index]).all()
+
+
+def test_a_column_that_an_option_names_has_no_other_role(tmp_path: Path):
+    """--label once named the sequence too, and the refusal said only that they must be different columns."""
+    table = clips(["a", "b", "c"] * 8).assign(take=lambda table: table["clip"].str[1:].astype(int) % 4)
+    path = saved(table, tmp_path / "t.csv")
+    assert planned(path).workload.preprocess.columns.sequence == "clip"
+    for name in ("clip", "frame"):
+        assert "must be different" not in (said := refusal(path, "--label", name)) and f"({name!r})" not in said
+    features = table["frame"] + 0.1
+    plan = planned(saved(table.assign(time=features), tmp_path / "t.csv"), "--features", "frame,f0")
+    assert plan.workload.preprocess.columns.step == "time"
+
+
+def test_rows_without_an_order_are_said_to_be_no_steps(tmp_path: Path):
+    """Every column increases in a sequence of one row, and tBodyAcc once was a time by its first letter."""
+    draw = np.random.default_rng(0)
+    values = draw.normal(size=(90, 4)).round(3)
+    table = pd.DataFrame(values, columns=["tBodyAcc-X", "tBodyAcc-Y", "fBodyAcc-X", "fBodyAcc-Y"])
+    table = table.assign(subject=np.arange(90) // 9, Activity=["walk", "sit", "lie"] * 30)
+    table["file"] = [f"{number}.wav" for number in range(90)]
+    path = saved(table, tmp_path / "t.csv")
+    for options in ((), ("--label", "Activity"), ("--sequence", "file"), ("--label", "subject")):
+        assert "rows that have neither an order nor a time" in refusal(path, *options), options
+
+
+def test_a_constant_column_is_no_label_and_the_others_are_named(tmp_path: Path):
+    path = saved(
+        table_with(TransceiverClass="A", vessel=lambda number: number % 3).drop(columns="label"), tmp_path / "t.csv"
+    )
+    assert planned(path).workload.preprocess.columns.label == "vessel"
+    assert refusal(path, "--label", "TransceiverClass").endswith("--label names another; vessel can be one")
+
+
+def test_an_id_that_changes_in_a_sequence_is_no_feature(tmp_path: Path):
+    """An id of the transaction, with nine digits, once was a feature; a measured pid is none of these."""
+    numbers = np.random.default_rng(0).integers(10**8, 10**9, len(clips(LABELS)))
+    path = saved(table_with(transaction_id=numbers, productId=numbers[::-1], pid=numbers % 97), tmp_path / "t.csv")
+    assert planned(path).workload.preprocess.columns.features == ("f0", "f1", "pid")
+    assert "transaction_id (an id, by its name)" in reasons(planned(path))["features"]
+    assert "productId" in planned(path, "--features", "f0,productId").workload.preprocess.columns.features

@@ -8,7 +8,19 @@ import pandas as pd
 import pytest
 
 from tandem.data import source_module
-from tests.own_tables import LABELS, chosen, clips, people, planned, refusal, remarks, saved, series, with_cells
+from tests.own_tables import (
+    LABELS,
+    chosen,
+    clips,
+    people,
+    planned,
+    refusal,
+    remarks,
+    rewritten,
+    saved,
+    series,
+    with_cells,
+)
 
 ENDINGS = pytest.mark.parametrize("ending", ["csv", "parquet"])
 
@@ -48,6 +60,18 @@ def test_an_id_that_two_sequences_have_is_named_as_a_repeated_step(tmp_path: Pat
         said = refusal(saved(table, tmp_path / "t.csv"), *options)
         assert f"'frame' repeats in clip 0, lines {first + 2} and {second + 2} (" in said
         assert "replace(" not in said and "cumcount" not in said
+
+
+@pytest.mark.parametrize("options", [["--step", "time"], []])
+def test_times_that_repeat_are_refused_with_the_code_that_numbers_the_rows(tmp_path: Path, options: list[str]):
+    """Two purchases on one day are usual, and not to be removed."""
+    table = clips(LABELS).sample(frac=1, random_state=0)
+    days = pd.Timestamp("2024-03-01") + pd.to_timedelta(table["frame"].where(table["frame"] != 3, 2), unit="D")
+    table = table.drop(columns="frame").assign(time=days.dt.strftime("%Y-%m-%d"))
+    path, flags = rewritten(refusal(saved(table, tmp_path / "t.csv"), *options), tmp_path)
+    assert planned(path, *flags).workload.preprocess.columns.step == "row" and flags == ["--step", "row"]
+    found = pd.read_csv(path)
+    assert found["time"].is_monotonic_increasing and not found.duplicated(["clip", "row"]).any()
 
 
 def log_of_records(unit: str, num: int = 30) -> pd.DataFrame:

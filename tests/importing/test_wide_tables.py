@@ -1,5 +1,6 @@
 """One row per sequence: numbered columns or lists in cells; and numbered channels, which are no steps."""
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -11,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from tandem.importing import new_workload, text_tables, wide
-from tests.own_tables import plan_in, planned, reasons, refusal
+from tests.own_tables import plan_in, planned, reasons, refusal, rewritten, saved
 from tests.shapes import (
     LABELS,
     PEOPLE,
@@ -65,6 +66,46 @@ def test_columns_are_numbered_with_decimals_and_years(
     plan, found = prepared(tmp_path / "t.csv")
     assert plan.workload.preprocess.columns.features == features
     assert found.sequences.values.shape[:2] == (len(LABELS), 12 // len(features))
+
+
+@pytest.mark.parametrize(
+    "names, features",
+    [
+        ("{day:%Y-%m-%d}", ("value",)),
+        ("NDVI_{day:%Y-%m-%d}", ("NDVI",)),
+        ("{day:%d.%m.%Y}", ("value",)),
+        ("{day:%Y%m%d}_NDVI", ("NDVI",)),
+        ("{day:%Y-%m-%d}_B{band}", ("B0", "B1")),
+        ("t{step}_{axis}", ("x", "y")),
+        ("step_{step:02}_f{band}", ("f0", "f1")),
+    ],
+)
+def test_columns_with_dates_or_with_the_number_first_are_steps_in_their_order(
+    tmp_path: Path, names: str, features: tuple[str, ...]
+):
+    """Of 24 dates once were 4 steps, those of March, and the others were excluded."""
+    array, days = (
+        np.random.default_rng(0).normal(size=(len(LABELS), 24)).round(3),
+        pd.date_range("2022-03-01", freq="10D", periods=24),
+    )
+    columns = [
+        names.format(day=days[step], step=step, axis="xy"[band], band=band)
+        for step in range(24 // len(features))
+        for band in range(len(features))
+    ]
+    table = pd.DataFrame(array, columns=columns).assign(crop=LABELS)
+    if "%d.%m" not in names:  # these keep their order
+        table = table[np.random.default_rng(1).permutation(table.columns)]
+    table.to_csv(tmp_path / "t.csv", index=False)
+    plan, found = prepared(tmp_path / "t.csv", "--layout", "wide", "--features", ",".join(features))
+    assert plan.workload.preprocess.columns.label == "crop"
+    values = found.sequences.values[:, :, : len(features)] * found.std[: len(features)] + found.mean[: len(features)]
+    np.testing.assert_allclose(values.reshape(array.shape), array, atol=1e-5)
+
+
+def test_numbers_before_a_word_that_is_no_step_are_no_steps():
+    names = [f"mfcc{number}_mean" for number in range(20)]
+    assert not wide.numbered(names) and not wide.numbered([f"{number}Hz" for number in range(20)])
 
 
 def test_a_gap_in_numbered_columns_is_said(tmp_path: Path):
@@ -252,3 +293,19 @@ def test_lists_of_words_are_events_and_lists_of_unequal_length_are_refused(tmp_p
     expect(path, "--features", "x,y")
     with pytest.raises(ValueError, match=r"row 1: 'x' has \d entries and 'z' \d; correct .* with --features"):
         planned(path)
+
+
+@pytest.mark.parametrize("are_points", [False, True])
+def test_lists_in_the_cells_of_csv_are_refused_with_the_code_that_writes_a_row_for_each_entry(
+    tmp_path: Path, are_points: bool
+):
+    table = lists_table()
+    points = [json.dumps(np.stack([*row], axis=1).tolist()) for row in zip(table["x"], table["y"], strict=True)]
+    texts = table.assign(**{name: table[name].map(lambda cell: json.dumps([*cell])) for name in "xy"})
+    texts = pd.DataFrame({"label": LABELS, "LINE": points}) if are_points else texts
+    path, flags = rewritten(refusal(saved(texts, tmp_path / "t.csv")), tmp_path)
+    features = expect(path, *flags).workload.preprocess.columns.features
+    assert features == (("LINE 0", "LINE 1") if are_points else ("x", "y"))
+    short = texts.assign(box="[1, 2, 3, 4]", odd="[1,,2]")
+    path, flags = rewritten(refusal(saved(short, tmp_path / "t.csv")), tmp_path)
+    assert expect(path, *flags)
