@@ -42,8 +42,9 @@ from tandem.importing.long_table import (
 from tandem.importing.names import CALENDAR_NAMES, GROUP_NAMES, LABEL_NAMES, SEQUENCE_NAMES, STEP_NAMES
 from tandem.importing.text_tables import TextTable
 
-YEAR_LAST = r"\d{1,2}[./-]\d{1,2}[./-]\d{4}"
-DATE = rf"\d{{4}}-\d\d-\d\d(?:[T ]\d\d:\d\d(?::\d\d)?)?|{YEAR_LAST}"
+YEAR, OF_DAY = r"(?:19|20)\d\d", r"(?:[01]\d|2[0-3]):[0-5]\d(?::[0-5]\d)?"
+SORTABLE = rf"{YEAR}-\d\d-\d\d(?:[T ]{OF_DAY})?|{YEAR}[-_](?:0[1-9]|1[0-2])|{OF_DAY}"  # 2022-03-01, 2022-03, 00:15
+DATE = rf"{SORTABLE}|{YEAR}[-_ ]?[QW]\d\d?|\d{{1,2}}[./-]\d{{1,2}}[./-]\d\d(?:\d\d)?"  # 2022Q1, 2022-W9, 1/3/22
 # Names of numbered columns: stem and number, as x_0, or number and stem, as t0_x, t_0_x and 2022-03-01_x.
 WHOLE, DECIMAL, DATED = (
     rf"(?P<stem>.*?)[ _.\-\[(]*(?P<number>{number})[\])]?" for number in (r"\d{1,9}", r"\d{1,9}\.\d{1,9}", DATE)
@@ -67,18 +68,23 @@ def numbered(names: Sequence[str]) -> dict[str, list[str]]:
 
 
 def runs_of(names: Sequence[str], form: str) -> dict[str, list[str]]:
-    """As `numbered`, for names of one form, such as WHOLE. Dates with the year at the end keep their order."""
+    """As `numbered`, for names of one form, such as WHOLE. Dates that do not sort as text keep the file's order."""
     found: dict[str, dict[Decimal, str]] = {}
     for name in names:
         if match := re.fullmatch(form, name):
-            columns, number = found.setdefault(match["stem"], {}), re.sub("[-T: ]", "", match["number"])
-            columns.setdefault(Decimal(len(columns) if re.search("[/.-].*[/.-]", number) else number), name)
+            columns, number = found.setdefault(match["stem"], {}), match["number"]
+            if re.fullmatch(SORTABLE, number):
+                number = re.sub(r"\D", "", number)
+            elif re.fullmatch(DATE, number):
+                number = len(columns)
+            columns.setdefault(Decimal(number), name)
     most = max(map(len, found.values()), default=0)
     runs = {stem: list(columns.values()) for stem, columns in found.items()}
     for stem, columns in found.items():
-        are_lags = all(name.endswith(f"-{number}") for number, name in columns.items())
-        if not are_lags or list(columns) != sorted(columns, reverse=True):
-            runs[stem] = [columns[number] for number in sorted(columns)]
+        are_lags = bool(re.search(r"(?i)(^|[ _.-])lag$", stem))  # lag1 is the last step
+        are_negative = all(name.endswith(f"-{number}") for number, name in columns.items())
+        if are_lags or not are_negative or list(columns) != sorted(columns, reverse=True):
+            runs[stem] = [columns[number] for number in sorted(columns, reverse=are_lags)]
     return {stem: columns for stem, columns in runs.items() if len(columns) == most >= FEWEST_STEPS}
 
 

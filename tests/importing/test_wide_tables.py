@@ -1,6 +1,7 @@
 """One row per sequence: numbered columns or lists in cells; and numbered channels, which are no steps."""
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -74,6 +75,13 @@ def test_columns_are_numbered_with_decimals_and_years(
         ("{day:%Y-%m-%d}", ("value",)),
         ("NDVI_{day:%Y-%m-%d}", ("NDVI",)),
         ("{day:%d.%m.%Y}", ("value",)),
+        ("{day.month}/{day.day}/{day:%y}", ("value",)),
+        ("{month}", ("value",)),
+        ("sales_{month:%Y_%m}", ("sales",)),
+        ("{quarter}", ("value",)),
+        ("{time:%H:%M}", ("value",)),
+        ("lag{lag}", ("lag",)),
+        ("t{step}_s{band}", ("s0", "s1")),
         ("{day:%Y%m%d}_NDVI", ("NDVI",)),
         ("{day:%Y-%m-%d}_B{band}", ("B0", "B1")),
         ("t{step}_{axis}", ("x", "y")),
@@ -88,13 +96,24 @@ def test_columns_with_dates_or_with_the_number_first_are_steps_in_their_order(
         np.random.default_rng(0).normal(size=(len(LABELS), 24)).round(3),
         pd.date_range("2022-03-01", freq="10D", periods=24),
     )
+    months, quarters = (pd.period_range("2012-07", freq=unit, periods=24) for unit in "MQ")
+    times = pd.date_range("2022-03-01", freq="15min", periods=24)
     columns = [
-        names.format(day=days[step], step=step, axis="xy"[band], band=band)
+        names.format(
+            day=days[step],
+            month=months[step],
+            quarter=quarters[step],
+            time=times[step],
+            step=step,
+            lag=24 - step,
+            axis="xy"[band],
+            band=band,
+        )
         for step in range(24 // len(features))
         for band in range(len(features))
     ]
     table = pd.DataFrame(array, columns=columns).assign(crop=LABELS)
-    if "%d.%m" not in names:  # these keep their order
+    if not re.search(r"%d.%m|%y|quarter", names):  # these keep their order
         table = table[np.random.default_rng(1).permutation(table.columns)]
     table.to_csv(tmp_path / "t.csv", index=False)
     plan, found = prepared(tmp_path / "t.csv", "--layout", "wide", "--features", ",".join(features))
