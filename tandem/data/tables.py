@@ -275,7 +275,7 @@ def factorize(table: RawTable, column: str, empty: str | None = None) -> tuple[n
         cells = cells.dictionary_encode()
     chunks = [chunk for chunk in cells.unify_dictionaries().chunks if len(chunk)]
     codes, distinct = np.concatenate([chunk.indices.to_numpy() for chunk in chunks]), chunks[0].dictionary
-    if pa.types.is_integer(distinct.type):
+    if pa.types.is_integer(distinct.type) and pc.max(distinct).as_py() < 2**63:  # those beyond are text, as in CSV
         values, rank = sorted_with_rank(distinct.to_numpy())
     else:
         texts = distinct.cast(pa.string()).to_numpy(zero_copy_only=False).astype(np.str_)

@@ -624,6 +624,18 @@ def test_recordings_of_different_rates_are_named(tmp_path: Path, times: bool):
     assert "usual_step" not in prepared(tmp_path, table).summary
 
 
+def test_ids_and_labels_beyond_63_bits_are_those_of_the_file(tmp_path: Path):
+    """As hashes of 64 bits, which Parquet keeps as unsigned numbers."""
+    table = make_table()
+    table["sequence"] = np.uint64(2**63) + table["sequence"].to_numpy(np.uint64)
+    table["label"] = np.uint64(2**63 + 100) + pd.factorize(table["label"])[0].astype(np.uint64)
+    of_parquet, of_csv = (prepared(tmp_path, table, name=name) for name in ("table.parquet", "table.csv"))
+    assert set(of_parquet.sequences.ids) == set(table["sequence"].astype(str))
+    assert set(of_parquet.summary["classes"]) == set(table["label"].astype(str))
+    assert of_parquet.summary["classes"] == of_csv.summary["classes"]
+    np.testing.assert_array_equal(of_parquet.sequences.ids, of_csv.sequences.ids)
+
+
 def waves(rates: tuple[int, ...], num: int = 40) -> tuple[pd.DataFrame, np.ndarray]:
     """Three seconds of a sine in each sequence, at the rates in turn; and its phases."""
     phases, parts = np.random.default_rng(0).uniform(0, 6, num), []
