@@ -149,14 +149,25 @@ def find_format(path: Path, options: Mapping[str, Any]) -> TextTable:
             f"the lines of {path} have a cell more than the header; if the first column has no name, as the row names "
             f"of R, {first} gives it one; if the last one has none, {last} does"
         )
+    width = len(rows[-1])
+    num_above = max((number for number, row in enumerate(rows, 1) if len(row) != width), default=0)
+    if delimiter in "\t;|" and 1 < num_above < len(rows) - 1 and len(header := rows[num_above - 1]) > width:
+        if is_header([header[:width], *rows[num_above:]]) and not is_header(rows[num_above:]):
+            line = num_raw_rows(text, delimiter, num_above)
+            cut = "cut -f" if delimiter == "\t" else f"cut -d '{delimiter}' -f"
+            raise ValueError(
+                f"{path} has its header in line {line}, with {len(header)} cells, and the rows below have {width}; "
+                f"tail -n +{line} {shlex.quote(str(path))} | {cut} 1-{width} > new.csv leaves out the others and the "
+                "lines above"
+            )
     if delimiter != ",":
         notes.append(("cells", f"between {DELIMITERS[delimiter]}", "detected in the first rows"))
     has_header, names, num_rows, of_header = read_header(rows)
     blocks = re.split(r"\n\s*\n", text.strip())
     if not has_header and len(blocks) >= FEWEST_BLOCKS and all("\n" in block for block in blocks[:-1]):
-        header = delimiter.join(["sequence", "step", *(f"x{name}" for name in names)])
+        joined = delimiter.join(["sequence", "step", *(f"x{name}" for name in names)])
         count = f'{{n++; t = 0; next}} {{print n + 0 "{delimiter}" t++ "{delimiter}" $0}}'
-        mended = f"(echo {shlex.quote(header)}; awk '/^[[:space:]]*$/ {count}' {shlex.quote(str(path))}) > new.csv"
+        mended = f"(echo {shlex.quote(joined)}; awk '/^[[:space:]]*$/ {count}' {shlex.quote(str(path))}) > new.csv"
         raise ValueError(
             f"{path} has blank lines between blocks of rows, which may be sequences; {mended} numbers the blocks and "
             "their rows; or leave out the blank lines"

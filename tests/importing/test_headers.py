@@ -208,3 +208,19 @@ def test_names_of_several_index_columns_are_read(tmp_path: Path):
         plan = planned(path)
         assert plan.summary["sha256"] == expected
         assert plan.workload.preprocess.columns.features == ("acc x", "acc y")
+
+
+@pytest.mark.parametrize("sep", ["\t", ";"])
+def test_a_header_below_other_lines_with_a_cell_too_many_is_refused_with_the_line_that_mends_it(
+    tmp_path: Path, sep: str
+):
+    """As LabVIEW writes it: two blocks about the data, a blank line, and a column of remarks that is never filled."""
+    above = ["LabVIEW Measurement,", "Date,2019/05/07", "***End_of_Header***,", ",", "Samples,9,9,", "X0,0.0,0.0,"]
+    first, *rest = clips(LABELS).to_csv(index=False).splitlines()
+    path = tmp_path / "it's mine.lvm"
+    path.write_text("\n".join([*above, f"{first},Comment", *rest, ""]).replace(",", sep))
+    said = refusal(path)
+    assert "has its header in line 7, with 6 cells, and the rows below have 5" in said
+    subprocess.run(["sh", "-c", re.findall(r"; (tail .* new\.csv)", said)[0]], cwd=tmp_path, check=True)
+    plain = planned(saved(clips(LABELS), tmp_path / "plain.csv"))
+    assert planned(tmp_path / "new.csv").summary["sha256"] == plain.summary["sha256"]
