@@ -109,7 +109,23 @@ def find_label(columns: TableColumns, sequence: str, step: str, options: Mapping
         likely = [*likely[-3:], *others[:3]]
         numbers = [name for name in amounts if columns.kinds[name] == "number" and name not in likely]
         raise CommandError(which_label(columns, [*likely, *numbers[: 3 * bool(others)]], sequence, step), NO_ANSWER)
+    if doubt := why_no_label(columns, sequence, step, likely[0]):
+        only = f"{columns.name}: {likely[0]!r} is the only column that could be the label, but {doubt}"
+        raise CommandError(f"{only}; give --label {shlex.quote(likely[0])} if it is the label", NO_ANSWER)
     return likely[0], "the only column that could be one" if likely == found else f"it varies within {people[0]!r}"
+
+
+def why_no_label(columns: TableColumns, sequence: str, step: str, label: str) -> str:
+    """Why a column without the name of a label may not be one; empty if nothing speaks against it."""
+    if is_id(label):
+        return "it is called an id"
+    num_sequences = columns.num_distinct(sequence)
+    if columns.kinds[step] == "time" and columns.num_distinct(step) * num_sequences < 1.1 * len(columns.frame):
+        return (
+            f"each {sequence!r} has the same times, as several series do; for a forecast keep the rows of a single "
+            f"{sequence!r}"
+        )
+    return ""
 
 
 def names_events(columns: TableColumns, name: str) -> bool:

@@ -52,6 +52,20 @@ def test_events_beside_a_text_that_is_constant_in_each_sequence_are_a_question(t
     assert planned(path, "--label", "failure").workload.task == "detect"
 
 
+def test_a_column_that_is_rather_no_label_is_a_question(tmp_path: Path):
+    """As the store of a row of sales, and the continent of a country."""
+    table = clips(LABELS, lengths=(8,)).rename(columns={"label": "store_id"})
+    with pytest.raises(CommandError, match=r"'store_id' is .* but it is called an id; give --label store_id if it is"):
+        planned(saved(table, tmp_path / "t.csv"))
+    days = pd.Timestamp("2024-01-01") + pd.to_timedelta(table["frame"], "D")
+    table = table.assign(frame=days).rename(columns={"store_id": "continent", "frame": "date"})
+    path = saved(table, tmp_path / "t.csv")
+    same_times = r"'continent' is .* each 'clip' has the same times, as several series do; for a forecast keep the rows"
+    with pytest.raises(CommandError, match=same_times):
+        planned(path)
+    assert planned(path, "--label", "continent").workload.task == "classify"
+
+
 PEOPLE = [f"p{number % 8}" for number in range(24)]
 PER_CLIP = np.random.default_rng(3).uniform(1, 9, 24).round(3)
 
