@@ -48,9 +48,9 @@ def infer_sequences(
     columns: TableColumns, choose: Choose, options: Mapping[str, Any], is_converted: bool = False
 ) -> None:
     """`is_converted`: the table was made of files or arrays."""
-    if "label" in options and "sequence" not in options and not (find_ids(columns) or columns.of_kind("time")):
-        whole = columns.as_one_recording()
-        first, _ = next(find_steps(whole, NO_GROUPS), ("", ""))
+    if "label" in options and "sequence" not in options and not (columns.of_kind("time") or find_ids(columns)):
+        whole, others = columns.as_one_recording(), columns.of_kind("whole", "number", exclude=[options["label"]])
+        first, _ = next(find_steps(whole, NO_GROUPS, others), ("", ""))
         check_not_a_number_per_step(whole, NO_GROUPS, first, options["label"], options.get("task"))
     named_so = [options[key] for key in OF_SEQUENCES if key in options]
     named_so += [*options.get("features", ()), *columns_of(options.get("categories", ()))]

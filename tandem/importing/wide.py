@@ -71,8 +71,9 @@ def runs_of(names: Sequence[str], form: str) -> dict[str, list[str]]:
     found: dict[str, dict[Decimal, str]] = {}
     for name in names:
         if match := re.fullmatch(form, name):
-            columns, number = found.setdefault(match["stem"], {}), re.sub("[-T: ]", "", match["number"])
-            columns.setdefault(Decimal(len(columns) if re.search("[/.-].*[/.-]", number) else number), name)
+            columns, number = found.setdefault(match["stem"], {}), match["number"]
+            is_in_order = re.fullmatch(YEAR_LAST, number)
+            columns.setdefault(Decimal(len(columns) if is_in_order else re.sub("[-T: ]", "", number)), name)
     most = max(map(len, found.values()), default=0)
     runs = {stem: list(columns.values()) for stem, columns in found.items()}
     for stem, columns in found.items():

@@ -403,7 +403,7 @@ def test_a_column_with_another_value_in_each_row_is_no_label(tmp_path: Path):
 
 
 @pytest.mark.parametrize("options", [["--label", "left"], ["--label", "left", "--task", "regress"]])
-@pytest.mark.parametrize("kind", ["engines", "shuffled", "short", "recording", "rows"])
+@pytest.mark.parametrize("kind", ["engines", "shuffled", "short", "recording", "rows", "rising rows"])
 def test_a_number_that_changes_in_every_row_is_refused_with_the_code_that_cuts_windows(
     tmp_path: Path, options: list[str], kind: str
 ):
@@ -417,10 +417,12 @@ def test_a_number_that_changes_in_every_row_is_refused_with_the_code_that_cuts_w
         table = table.assign(**{f"f{number}": table["f0"] * number for number in range(2, 9)})
     if kind == "shuffled":
         table = table.sample(frac=1, random_state=0)
-    if kind in ("recording", "rows"):
+    if kind == "rising rows":
+        table["left"] = range(len(table))
+    if kind in ("recording", "rows", "rising rows"):
         table = table.drop(columns="clip").assign(frame=range(len(table)))
     options = [*options, "--window", "20"] if kind == "recording" and "--task" not in options else options
-    without = "frame" if kind == "rows" else []
+    without = "frame" if "rows" in kind else []
     said = refusal(saved(table.drop(columns=without), tmp_path / "t.csv"), *options)
     path, flags = rewritten(said, tmp_path)
     assert "--layout" not in said

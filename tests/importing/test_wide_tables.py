@@ -74,6 +74,7 @@ def test_columns_are_numbered_with_decimals_and_years(
         ("{day:%Y-%m-%d}", ("value",)),
         ("NDVI_{day:%Y-%m-%d}", ("NDVI",)),
         ("{day:%d.%m.%Y}", ("value",)),
+        ("{day:%d-%m-%Y}_x", ("x",)),
         ("{day:%Y%m%d}_NDVI", ("NDVI",)),
         ("{day:%Y-%m-%d}_B{band}", ("B0", "B1")),
         ("t{step}_{axis}", ("x", "y")),
@@ -94,7 +95,7 @@ def test_columns_with_dates_or_with_the_number_first_are_steps_in_their_order(
         for band in range(len(features))
     ]
     table = pd.DataFrame(array, columns=columns).assign(crop=LABELS)
-    if "%d.%m" not in names:  # these keep their order
+    if "%Y}" not in names:  # dates with the year at the end keep their order
         table = table[np.random.default_rng(1).permutation(table.columns)]
     table.to_csv(tmp_path / "t.csv", index=False)
     plan, found = prepared(tmp_path / "t.csv", "--layout", "wide", "--features", ",".join(features))
