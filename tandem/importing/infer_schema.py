@@ -116,9 +116,9 @@ def infer_schema(columns: TableColumns, options: Mapping[str, Any], known: Choic
             raise
         if isinstance(error, NotFound) and advice:
             raise ValueError(f"{columns.name}: {advice}") from None
-        is_open = not (known or "layout" in options)
+        is_open = not (known or "layout" in options) and not (of_sequences and not isinstance(error, NotFound))
         is_wide = is_open and 2 * sum(map(len, numbered([*columns.kinds]).values())) > len(columns.kinds)
-        other = "" if of_sequences or not is_open else advice_on_other_tables(columns)
+        other = advice_on_other_tables(columns) if is_open and not of_sequences else ""
         more = advice or ("--layout wide reads each row as a sequence" if is_wide else other)
         raise ValueError("; ".join(filter(None, [str(error), more]))) from None
     if "window" in known:

@@ -47,9 +47,9 @@ def infer_sequences(
     columns: TableColumns, choose: Choose, options: Mapping[str, Any], is_converted: bool = False
 ) -> None:
     """`is_converted`: the table was made of files or arrays."""
-    if "label" in options and "sequence" not in options and not (find_ids(columns) or columns.of_kind("time")):
-        whole = columns.as_one_recording()
-        first, _ = next(find_steps(whole, NO_GROUPS), ("", ""))
+    if "label" in options and "sequence" not in options and not (columns.of_kind("time") or find_ids(columns)):
+        whole, others = columns.as_one_recording(), columns.of_kind("whole", "number", exclude=[options["label"]])
+        first, _ = next(find_steps(whole, NO_GROUPS, others), ("", ""))
         check_not_a_number_per_step(whole, NO_GROUPS, first, options["label"], options.get("task"))
     named_so = [options[key] for key in OF_SEQUENCES if key in options]
     named_so += [*options.get("features", ()), *columns_of(options.get("categories", ()))]
@@ -193,14 +193,14 @@ def find_changing(columns: TableColumns, sequence: str, taken: Sequence[str]) ->
             why_not[column] = "never changes" if columns.never_changes(column) else "constant within every sequence"
         elif columns.kinds[column] == "whole" and words & {*LABEL_NAMES[:3]}:
             why_not[column] = "a second label, by its name"
-        elif columns.kinds[column] == "whole" and "id" in words:
-            why_not[column] = "an id, by its name"
         elif words & {*COUNTING_NAMES} and is_even(columns, sequence, column):  # it may start again, as after 255
             why_not[column] = "counts the rows"
         elif words & {*STEP_NAMES} and orders_too(columns, sequence, taken[1], column):
             why_not[column] = "orders the rows too"
         elif is_clock(columns, sequence, column):
             why_not[column] = "counts the rows of each sequence, or is their time"
+        elif columns.kinds[column] == "whole" and "id" in words:
+            why_not[column] = "an id, by its name"
     few = [name for name in columns.of_kind("text", exclude=taken) if columns.num_distinct(name) <= FEW_WORDS]
     few = [name for name in few if columns.changes(name, first).any()]
     hints = {name: f"text; --categories {shlex.quote(name)} adds a feature for each word" for name in few}

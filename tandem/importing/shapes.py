@@ -71,6 +71,7 @@ def open_path(path: Path, options: Mapping[str, Any]) -> Source:
     else:
         others = (text_tables.find_format(file, options) for _, file in files if file != path)
         text = text_tables.with_notation(text_tables.find_format(path, options), options, others)
+        text_tables.check_no_blocks(text)
         for column in {*options.get("times", ())} & {*text.unclear}:
             raise CommandError(date_signs.question(str(path), column, text.unclear[column]), NO_ANSWER)
         name = f"{stem}.csv" if text.is_ready and not text.compression else f"{stem}.csv.gz"

@@ -163,15 +163,6 @@ def find_format(path: Path, options: Mapping[str, Any]) -> TextTable:
     if delimiter != ",":
         notes.append(("cells", f"between {DELIMITERS[delimiter]}", "detected in the first rows"))
     has_header, names, num_rows, of_header = read_header(rows)
-    blocks = re.split(r"\n\s*\n", text.strip())
-    if not has_header and len(blocks) >= FEWEST_BLOCKS and all("\n" in block for block in blocks[:-1]):
-        joined = delimiter.join(["sequence", "step", *(f"x{name}" for name in names)])
-        count = f'{{n++; t = 0; next}} {{print n + 0 "{delimiter}" t++ "{delimiter}" $0}}'
-        mended = f"(echo {shlex.quote(joined)}; awk '/^[[:space:]]*$/ {count}' {shlex.quote(str(path))}) > new.csv"
-        raise ValueError(
-            f"{path} has blank lines between blocks of rows, which may be sequences; {mended} numbers the blocks and "
-            "their rows; or leave out the blank lines"
-        )
     names = tuple(name.strip() if delimiter != "," else name for name in names)
     notes += of_header
     times = Counter(names)
@@ -187,6 +178,22 @@ def find_format(path: Path, options: Mapping[str, Any]) -> TextTable:
     return TextTable(
         path, compression, encoding, delimiter, names, has_header, notes, names_index, na, num_skipped=skipped
     )
+
+
+def check_no_blocks(table: TextTable) -> None:
+    """Raises ValueError, with the code that numbers them, if blank lines separate blocks of rows without a header."""
+    with opened(table.path, table.compression) as (file, _):
+        text = codecs.getreader(table.encoding)(file).read(SAMPLE_LETTERS)
+    blocks = re.split(r"\n\s*\n", text.strip())
+    if not table.has_header and len(blocks) >= FEWEST_BLOCKS and all("\n" in block for block in blocks[:-1]):
+        path, sep = shlex.quote(str(table.path)), table.delimiter
+        names = shlex.quote(sep.join(["sequence", "step", *(f"x{name}" for name in table.names)]))
+        count = f'{{n++; t = 0; next}} {{print n + 0 "{sep}" t++ "{sep}" $0}}'
+        raise ValueError(
+            f"{table.path} has blank lines between blocks of rows, which may be sequences; (echo {names}; "
+            f"awk '/^[[:space:]]*$/ {count}' {path}) > new.csv numbers the blocks and their rows; or leave out the "
+            "blank lines"
+        )
 
 
 def pandas_code(path: Path, options: Mapping[str, Any]) -> tuple[str, str]:

@@ -70,6 +70,17 @@ def test_blank_lines_between_blocks_of_numbers_are_refused_with_the_code_that_co
     assert (plan.summary["num_sequences"], plan.summary["max_steps"]) == (24, lengths.max())
 
 
+def test_blank_lines_in_a_recording_of_a_folder_are_left_out(tmp_path: Path):
+    for number, label in enumerate(LABELS):
+        rows = clips([label], seed=number)[["f0", "f1"]].to_csv(index=False, header=False).splitlines()
+        for folder, blank in (("plain", []), ("blocks", [""])):
+            lines = [*rows[:2], *blank, *rows[2:4], *blank, *rows[4:], *rows[:2], ""]
+            (tmp_path / folder).mkdir(exist_ok=True)
+            written(tmp_path / folder / f"{label}_{number}.txt", "\n".join(lines))
+    plain, blocks = (planned(tmp_path / name, "--pattern", "{label}_*") for name in ("plain", "blocks"))
+    assert blocks.summary["sha256"] == plain.summary["sha256"]
+
+
 @pytest.mark.parametrize("block_bytes", [400, 2 << 20])  # several blocks, and one
 def test_old_line_ends_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, block_bytes: int):
     monkeypatch.setattr(text_tables, "BLOCK_BYTES", block_bytes)

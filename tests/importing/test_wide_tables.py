@@ -82,6 +82,7 @@ def test_columns_are_numbered_with_decimals_and_years(
         ("{time:%H:%M}", ("value",)),
         ("lag{lag}", ("lag",)),
         ("t{step}_s{band}", ("s0", "s1")),
+        ("{day:%d-%m-%Y}_x", ("x",)),
         ("{day:%Y%m%d}_NDVI", ("NDVI",)),
         ("{day:%Y-%m-%d}_B{band}", ("B0", "B1")),
         ("t{step}_{axis}", ("x", "y")),
