@@ -485,6 +485,9 @@ class Workload(Section):
         for key in attributes.forbidden_augment:
             why = f"for {task}, whose targets it would not change with the input"
             require(f"train.augment.{key}", getattr(train.augment, key), (0,), why)
+        if getattr(self.preprocess, "categories", ()) or getattr(self.preprocess, "missing", "") == "mask":
+            why = "because preprocess adds columns of 0 and 1, which would be mixed with measured ones"
+            require("train.augment.coupled_features", train.augment.coupled_features, (1,), why)
         if not attributes.smooths_labels:
             require("train.label_smoothing", train.label_smoothing, (0,), f"for {task}, whose loss has no labels")
         return self
