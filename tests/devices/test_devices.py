@@ -13,7 +13,7 @@ import pytest
 from tandem.devices.names import kind_of
 from tandem.files import ROOT
 from tandem.machine.measure import Clock, measure, seconds_of
-from tests.projects import TINY, dvc, make_project, read_record, run, run_path, without_publisher
+from tests.projects import EVALUATED, TINY, make_project, python, read_record, run, run_path, stages_at_once
 
 # A kernel and a network ask what a tensor lies on, because libraries differ; the last one measures CUDA itself.
 MAY_KNOW = ("tandem/models/kernels/", "tandem/models/layers.py", "tandem/fitted/rocket.py", "benchmarks/latencies.py")
@@ -57,9 +57,15 @@ class Kind(cpu.Kind):
 def two(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A project that has trained on a CPU and on another kind of device, which is one file more."""
     params = TINY.replace("devices: [cpu]", "devices: [cpu, other]").replace("step: eager", "step: auto")
-    project = without_publisher(make_project(tmp_path_factory.mktemp("devices") / "project", params))
+    project = make_project(tmp_path_factory.mktemp("devices") / "project", params)
     (project / "tandem/devices/other.py").write_text(OTHER)
-    dvc(project, "repro")
+    before = [stage for stage in EVALUATED if "cpu" not in stage]
+    of_device = [stage for stage in EVALUATED if "cpu" in stage]
+    others = [stage.replace("cpu", "other") for stage in of_device]
+    stages_at_once(project, *before, *of_device, *others, publishes=False)
+    short = "speed.Length(turn_seconds=0.01, num_turns=4, warmup_seconds=0.1)"
+    python(project, f"from stages import speed; speed.compare.__defaults__ = ({short},); speed.main('tiny')")
+    stages_at_once(project, "compare", publishes=False)
     return project
 
 
