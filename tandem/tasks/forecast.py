@@ -169,7 +169,7 @@ def verdict(
     `gain`: the 95% interval of the relative reduction of the baseline's error; None if there is no interval.
     """
     error, base = metrics["mae"], metrics[f"{best}_mae"]
-    message, why = "is not clearly better than", ""
+    message, why = "is not clearly better than" if error < base else "does not beat", ""
     interval = "no interval, because the test windows, or those in which the series changes, are too few"
     if gain:
         is_better, is_worse = gain[0] > 0, gain[1] < 0
