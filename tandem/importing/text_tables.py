@@ -133,8 +133,11 @@ def find_format(path: Path, options: Mapping[str, Any]) -> TextTable:
     if remarks := re.match(r"(#.*\n|[^\S\n]*\n)+", text):  # numpy writes the header itself like a remark
         of_rest, rest = find_delimiter(text[remarks.end() :])
         lines = [[line] for line in remarks[0].splitlines() if line.strip()]
+        nearest = next(csv.reader([lines[-1][0].lstrip("# ")], delimiter=of_rest), []) if lines else []
         if rest and is_header(rest):
             delimiter, rows = of_rest, [*lines, *rest]
+        elif rest and of_rest != "," and len(nearest) == len(rest[0]) and is_header([nearest, *rest]):
+            delimiter, rows = of_rest, [*lines[:-1], nearest, *rest]
         elif len({*map(len, rest)}) == 1 and len(rows[0]) != len(rest[0]):
             delimiter, rows, num_remarks = of_rest, rest, len(lines)
     if not rows:

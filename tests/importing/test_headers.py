@@ -224,3 +224,14 @@ def test_a_header_below_other_lines_with_a_cell_too_many_is_refused_with_the_lin
     subprocess.run(["sh", "-c", re.findall(r"; (tail .* new\.csv)", said)[0]], cwd=tmp_path, check=True)
     plain = planned(saved(clips(LABELS), tmp_path / "plain.csv"))
     assert planned(tmp_path / "new.csv").summary["sha256"] == plain.summary["sha256"]
+
+
+@pytest.mark.parametrize("delimiter", [" ", "\t", ";"])
+def test_the_header_of_numpys_savetxt_is_one(tmp_path: Path, delimiter: str):
+    table = clips([0, 1, 2] * 8).assign(clip=lambda clips: clips["clip"].str[1:].astype(int))
+    header = delimiter.join(table.columns)
+    form = ["%d", "%d", "%.3f", "%.3f", "%d"]
+    np.savetxt(tmp_path / "t.txt", table, fmt=form, delimiter=delimiter, header=f"of a device\n{header}")
+    plan, plain = planned(tmp_path / "t.txt"), planned(saved(table, tmp_path / "plain.csv"))
+    assert plan.workload.preprocess.columns == plain.workload.preprocess.columns
+    assert plan.summary["sha256"] == plain.summary["sha256"]
