@@ -6,6 +6,7 @@ losses.csv and seconds.csv for `dvc plots`.
 """
 
 import json
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -22,7 +23,7 @@ from tandem.report import layout, report
 from tandem.report.changes import at_commit, changes, committed_params
 from tandem.runs.inputs import other_parameters
 from tandem.runs.quantities import TRACKED
-from tandem.runs.run import open_folder, seeds_in
+from tandem.runs.run import Run, open_folder, seeds_in
 
 # The outputs of a workload's stages on a device from which the score and the times of its row come.
 RESTS_ON = ("evaluate/result", "replicate/measured", "train/measured")
@@ -122,12 +123,15 @@ def write_tracked(comparisons: Sequence[Comparison], order: Sequence[str], outda
         committed = json.loads(at_commit(f"results/{name}.json") or "{}")
         kept = {workload: committed[workload] for workload in others if workload in committed}
         files.write_json(folder / f"{name}.json", content | kept)
-    runs = [("own", run) for each in comparisons for side in each.sides for run in side.runs]
-    # The published runs on the most similar hardware.
-    runs += [("published", run) for each in comparisons for known in each.references[:1] for run in known.side.runs]
+    runs = list[tuple[str, str, Run]]()
+    for each in comparisons:
+        for device, side in zip(device_names(each.sides), each.sides, strict=True):
+            runs += [("own", device, run) for run in side.runs]
+        # The published runs on the most similar hardware.
+        runs += [("published", run.kind, run) for known in each.references[:1] for run in known.side.runs]
     losses, seconds = list[dict[str, Any]](), list[dict[str, Any]]()
-    for origin, run in runs:
-        own = {"workload": run.workload, "device": run.kind, "seed": run.seed, "run": origin}
+    for origin, device, run in runs:
+        own = {"workload": run.workload, "device": device, "seed": run.seed, "run": origin}
         for epoch in run.train["epochs"]:
             losses.append({**own, **{name: epoch[name] for name in ("epoch", "train_loss", "val_loss")}})
         if run.is_timed:
@@ -142,6 +146,12 @@ def write_tracked(comparisons: Sequence[Comparison], order: Sequence[str], outda
         table += [row for row in known if tuple(row) == columns and row["workload"] in others]
         table.sort(key=lambda row: (row["run"] != "own", order.index(row["workload"])))
         files.write_table(folder / f"{name}.csv", table, columns)
+
+
+def device_names(sides: Sequence[Side]) -> list[str]:
+    """The kind of each side's device; where several have one kind, as cpu and 2xcpu, the device in params.yaml."""
+    num_of = Counter(side.first.kind for side in sides)
+    return [side.first.requested if num_of[side.first.kind] > 1 else side.first.kind for side in sides]
 
 
 def scores(side: Side) -> dict[str, float]:

@@ -4,11 +4,14 @@ import json
 import shutil
 import warnings
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
 
+from stages import compare
 from tandem.tasks import open_task
 from tandem.tasks.baselines import nearest_neighbours
 from tandem.tasks.forecast import linear_forecast
@@ -261,3 +264,11 @@ def test_a_fitted_model_is_called_one_and_has_no_epochs_steps_or_learning_rate(r
     assert "s/epoch" not in described
     report = (ready / "results/report.html").read_text(encoding="utf-8")
     assert "fitted model_selection" in report and "one fit, no epochs" in report and "the network" not in report
+
+
+def test_two_devices_of_one_kind_have_names_of_their_own_in_the_plots():
+    """One name for both would draw two lines as one."""
+    devices = (("auto", "cpu"), ("2xcpu", "cpu"), ("auto", "cuda"))
+    sides: Any = [SimpleNamespace(first=SimpleNamespace(requested=name, kind=kind)) for name, kind in devices]
+    assert compare.device_names(sides) == ["auto", "2xcpu", "cuda"]
+    assert compare.device_names(sides[::2]) == ["cpu", "cuda"]
