@@ -120,7 +120,8 @@ def dependencies() -> dict[Path, Any]:
             contents[params_file(stage, name)] = workload["params"][stage]
         own = {file for stage in PER_WORKLOAD for file in contents[code_file(stage, name)] if file.startswith(OWN)}
         for file in sorted(own):
-            check_imports(files.ROOT / file)
+            if file.endswith(".py"):  # beside the code there may be others, such as weights that it reads
+                check_imports(files.ROOT / file)
         contents[code_file("preprocess", name)] |= workload["target"]
     published = {"docs/published.json": files.sha256_file(files.PUBLISHED)} if files.PUBLISHED.exists() else {}
     contents[code_file("compare")] = closure("compare", {}, code) | published

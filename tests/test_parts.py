@@ -71,6 +71,7 @@ def test_the_walk_through_of_the_documentation(trained: Path, tmp_path: Path):
     assert "name: net.py:TCN" in (tmp_path / "experiment.yaml").read_text()
     assert YAML(typ="safe").load(tmp_path / "experiment.yaml")["tiny"]["train"]["model"]["name"] == "net.py:TCN"
     (project / "workloads/tiny/net.py").write_text(code)
+    (project / "workloads/tiny/weights.npy").write_bytes(b"\x93NUMPY\0: a file that is no code")
     checked = tandem(project, "check", "tiny", "--devices", "cpu")
     assert "warn" not in checked.stdout, checked.stdout
     tandem(project, "repro")

@@ -22,7 +22,7 @@ from tandem.parts import Part, TeacherForcing
 from tandem.training.batches import Batch, Split
 
 NUM_WARPS = 2  # sine waves in a warp, with one and two half periods over the sequence
-EXPONENTIAL_FLOOR = 0.01  # last value of an exponential decay towards 0, which never reaches 0
+EXPONENTIAL_FLOOR = 0.01  # value of an exponential change at an end that is 0, which it never reaches
 
 
 @dataclass(frozen=True)
@@ -92,7 +92,7 @@ def teacher_share(config: TeacherForcing, epoch: int, epochs: int) -> float:
     if config.decay == "linear":
         return config.start + (config.end - config.start) * done
     first, last = (max(share, EXPONENTIAL_FLOOR) for share in (config.start, config.end))
-    return float(first * (last / first) ** done) if config.start else 0.0
+    return float(first * (last / first) ** done) if config.start or config.end else 0.0
 
 
 def draw_augmentation(generator: Generator, num_sequences: int, config: Augment) -> Tensor:

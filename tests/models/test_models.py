@@ -110,6 +110,8 @@ def test_teacher_forcing_decays_from_start_to_end():
     assert [teacher_share(FORCING, epoch, 5) for epoch in range(5)] == [1.0, 0.75, 0.5, 0.25, 0.0]
     exponential = [teacher_share(TeacherForcing(0.8, 0.1, "exponential"), epoch, 4) for epoch in range(4)]
     assert exponential == pytest.approx([0.8, 0.4, 0.2, 0.1])
+    from_zero = [teacher_share(TeacherForcing(0.0, 1.0, "exponential"), epoch, 3) for epoch in range(3)]
+    assert from_zero == pytest.approx([0.01, 0.1, 1.0])
     assert teacher_share(FORCING, 0, 1) == 1.0
 
 
