@@ -71,7 +71,6 @@ def test_the_walk_through_of_the_documentation(trained: Path, tmp_path: Path):
     assert "name: net.py:TCN" in (tmp_path / "experiment.yaml").read_text()
     assert YAML(typ="safe").load(tmp_path / "experiment.yaml")["tiny"]["train"]["model"]["name"] == "net.py:TCN"
     (project / "workloads/tiny/net.py").write_text(code)
-    (project / "workloads/tiny/weights.npy").write_bytes(b"\x93NUMPY\0: a file that is no code")
     checked = tandem(project, "check", "tiny", "--devices", "cpu")
     assert "warn" not in checked.stdout, checked.stdout
     tandem(project, "repro")
@@ -120,6 +119,7 @@ def test_a_network_with_a_fit_of_its_own_is_fitted_once(prepared: Path, tmp_path
         params = params.replace(old, new)
     project = copy_of(prepared, tmp_path / "project", params)
     (project / "workloads/tiny/net.py").write_text(NEAREST_MEAN)
+    (project / "workloads/tiny/weights.npy").write_bytes(b"\x93NUMPY\0: a file that is no code")
     commit(project)
     checked = tandem(project, "check", "tiny", "--devices", "cpu")
     assert "takes no steps" in checked.stdout, checked.stdout

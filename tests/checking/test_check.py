@@ -17,8 +17,8 @@ from tandem.models import Shape
 from tandem.models.kernels import ordered
 from tandem.params.schema import MODELS
 from tandem.tasks import open_task
-from tandem.training.context import smallest_part
 from tandem.training.execution import open_device
+from tandem.training.network_checks import smallest_part
 from tests.models.test_models import CONFIGS
 from tests.projects import MODEL, TINY, commit, make_project, python, run, stages_at_once, tandem
 from tests.trainers import SETTINGS, SUMMARIES, identity, tensors
