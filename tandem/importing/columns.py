@@ -25,6 +25,7 @@ Choose = Callable[[str, Callable[[], Choice]], Any]  # (key, function that infer
 Choices = dict[str, Choice]  # by key: the task, and the columns, gaps and steps of `preprocess`
 
 FAR_FEWER = 4  # times fewer stretches of equal labels than by chance
+MANY_COUNTS = 20  # the highest of whole numbers that are rather counts than codes
 MOST_REPEATS = 0.5  # the share of rows up to which a repeated step is a mistake, such as an id that occurs twice
 
 
@@ -121,16 +122,17 @@ class TableColumns:
 
     def likely_marker(self, column: str) -> str:
         """A sentence about a number that repeats far from all others, of nines or whole and negative, such as 999.9 or
-        -200; empty if there is none.
+        -200, or about -1 among counts; empty if there is none.
         """
         numbers = self.numbers(column).dropna().to_numpy(np.float64)
         for end in (numbers.min(), numbers.max()) if len(numbers) else ():
             marker, others = f"{end:.10g}", numbers[numbers != end]
             num = len(numbers) - len(others)
-            if not re.fullmatch(r"-?99+(\.9+)?|-\d{3,}", marker) or num < FEWEST_MARKERS or len(others) == 0:
+            if not re.fullmatch(r"-?99+(\.9+)?|-\d{3,}|-1", marker) or num < FEWEST_MARKERS or len(others) == 0:
                 continue
             low, high = others.min(), others.max()
-            if low < high and min(abs(low - end), abs(high - end)) > high - low:
+            are_counts = marker == "-1" and low >= 0 and (others % 1 == 0).all() and high >= MANY_COUNTS
+            if are_counts or low < high and min(abs(low - end), abs(high - end)) > high - low:
                 return f"{marker} in {column!r} ({num:,} cells) may mean missing: --na={marker} then says so"
         return ""
 

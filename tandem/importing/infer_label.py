@@ -173,7 +173,8 @@ def which_label(columns: TableColumns, labels: Sequence[str], sequence: str, ste
         what = f"one of {columns.num_distinct(label):,} values for each sequence"
         what = {"regress": "a number for each sequence", "detect": "events in the rows"}.get(task, what)
         readings.append(f"--label {shlex.quote(label)} ({task}: {what})")
-    return f"{columns.name} has {len(labels)} columns that could be the label; give {' or '.join(readings)}"
+    series = "; or --task forecast" if columns.of_kind("time") else ""
+    return f"{columns.name} has {len(labels)} columns that could be the label; give {' or '.join(readings)}{series}"
 
 
 def find_task(columns: TableColumns, sequence: str, step: str, label: str) -> Choice:

@@ -35,7 +35,7 @@ ABOUT_A_VALUE = {*"time date count code id level quality number volume".split()}
 # Options that only this kind of table has.
 OF_SERIES = ("time", "target", "interval", "transform", "season", "horizon", "input_steps")
 NO_SEASON = "none"
-MOST_NAMED = 5  # columns in a question
+MOST_NAMED = 8  # columns in a question
 # Days between neighbouring times of a calendar interval; daylight saving time adds or removes an hour.
 APART = {"month": (28, 31), "quarter": (90, 92), "6month": (181, 184), "year": (365, 366)}
 HOUR = DAY // 24

@@ -4,12 +4,13 @@ tandem/data/windows.py cuts them. Other tables have no such label: in a table of
 table of events most rows have none, and in a series it changes a few times at most. Reads no file.
 """
 
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import pandas as pd
 
-from tandem.command import WrongArgument
+from tandem.command import NO_ANSWER, CommandError, WrongArgument
 from tandem.importing.columns import Choice, Choices, TableColumns, is_id, named
 from tandem.importing.infer_groups import are_too_few, find_groups, what_groups_do
 from tandem.importing.infer_label import stretches_of
@@ -18,6 +19,7 @@ from tandem.importing.infer_step import find_steps
 from tandem.importing.names import GROUP_NAMES, SEQUENCE_NAMES
 from tandem.params.schema import NO_GROUPS
 
+OF_TEXT = "text that changes within the recordings"  # why a column is the label
 RECORDED_NAMES = "activity label class category event gesture action behavior behaviour exercise posture stage state"
 MIN_STRETCH = 16  # rows: an event is shorter
 MIN_LABELLED, MIN_LONG = 0.5, 0.8  # shares: of the rows with a label, and of these in stretches of MIN_STRETCH rows
@@ -32,7 +34,10 @@ def infer_recordings(columns: TableColumns, options: Mapping[str, Any], known: C
     if options.get("task", "classify") != "classify" or "label" in known:
         return {}
     is_requested = bool({"window_length", "stride"} & {*options}) or options.get("sequence") == NO_GROUPS
+    found = dict[str, Choices]()
     for label, recording in likely_columns(columns, options, known):
+        if label[0] in found:
+            continue
         own = columns.as_one_recording() if recording == NO_GROUPS else columns
         if (step := find_step(own, recording, options, known)) is None:
             continue
@@ -42,7 +47,7 @@ def infer_recordings(columns: TableColumns, options: Mapping[str, Any], known: C
         if not are_recorded(stretches, may_be_series, is_requested):
             continue
         num, typical = own.num_distinct(recording), stretches["length"][stretches["label"] != ""].median()
-        return {
+        found[label[0]] = {
             "sequence": (recording, f"{num:,} recordings" if num > 1 else "the table is one recording"),
             "step": step,
             "label": label,
@@ -50,6 +55,16 @@ def infer_recordings(columns: TableColumns, options: Mapping[str, Any], known: C
             "groups": known.get("groups") or find_groups_of_recordings(own, recording, (recording, step[0], label[0])),
             "window": find_window(seconds, stretches, options),
         }
+        if label[1] != OF_TEXT:
+            break
+    if len(found) > 1:  # none of them by its name, which would have ended the search
+        labels = " or ".join(f"--label {shlex.quote(label)}" for label in found)
+        raise CommandError(
+            f"{columns.name} has {len(found)} columns of text that stay the same for many rows; give {labels}",
+            NO_ANSWER,
+        )
+    if found:
+        return next(iter(found.values()))
     if is_requested:
         raise WrongArgument(
             f"{columns.shown} is no recording with a label in each row, and --window, --stride and --sequence none are "
@@ -69,7 +84,7 @@ def likely_columns(columns: TableColumns, options: Mapping[str, Any], known: Cho
     # Of several recordings, other text may be the label too: a label comes again, unlike an id.
     others = [name for name in columns.of_kind("text", exclude=[*by_name, *ids]) if not columns.is_together(name)]
     for label in [options["label"]] if "label" in options else [*by_name, *others]:
-        why = "by its name" if label in by_name else "text that changes within the recordings"
+        why = "by its name" if label in by_name else OF_TEXT
         people = named((*GROUP_NAMES, *SEQUENCE_NAMES), columns.of_kind("text", "whole", "time", exclude=[label]))
         may_be_one = NO_GROUPS not in columns.kinds and (given or "label" in options or label in by_name)
         for recording in given or [*filter(columns.repeats, people), NO_GROUPS]:

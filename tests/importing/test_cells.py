@@ -123,6 +123,9 @@ def test_a_number_that_may_mean_missing_is_named(tmp_path: Path):
         assert "may mean missing" not in "".join(new_workload.summary_lines(plan))
     plan = planned(saved(table.assign(f0=np.arange(len(table)) % 100), tmp_path / "t.csv"))
     assert "may mean missing" not in "".join(new_workload.summary_lines(plan)), "99 is one of its numbers"
+    counts = series(spots=np.where(np.arange(300) % 50 < 2, -1, np.arange(300)), code=np.arange(300) % 4 - 1)
+    said = "".join(new_workload.summary_lines(planned(saved(counts, tmp_path / "counts.csv"))))
+    assert "-1 in 'spots' (12 cells) may mean missing" in said and "'code'" not in said
 
 
 def test_a_table_is_read_for_predictions_as_it_was_for_the_training(tmp_path: Path):

@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from tandem.command import CommandError
 from tests.data.test_windows import DAY
 from tests.own_tables import chosen, clips, people, planned, recording, refusal, saved, series
 from tests.refusals import sentence
@@ -138,3 +139,13 @@ def test_the_window_that_a_refusal_advises_is_accepted(tmp_path: Path, words: li
     assert len(options) == (words[0] != "NA")
     for each in options:
         assert planned(path, *shlex.split(each)).workload.task == "classify"
+
+
+def test_two_columns_of_text_that_stay_the_same_for_many_rows_are_a_question(tmp_path: Path):
+    """As the phone and the activity of a person, of which no name says that it is the label."""
+    table = people(4, DAY).drop(columns="row").rename(columns={"activity": "gt"})
+    table["model"] = np.where(table.groupby("subject").cumcount() % 400 < 200, "a", "b")
+    path = saved(table, tmp_path / "t.csv")
+    with pytest.raises(CommandError, match=r"2 columns of text .* give (--label gt or --label model|.*model or .*gt)$"):
+        planned(path)
+    assert planned(path, "--label", "gt").workload.preprocess.columns.label == "gt"
