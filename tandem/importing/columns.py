@@ -182,6 +182,10 @@ class TableColumns:
                 if not is_time.all():
                     others = cells[~is_time].unique()[:4].tolist()
                     return f"dates like {cells[is_time].iloc[0]!r}, and {self.without(column, others)}"
+                first, second = cells.str.extract(r"(\d+)\D+(\d+)").astype(float).max()
+                if form == DAY_FIRST and max(first, second) > 12:  # a day
+                    condition = ""
+                    code = code if first > 12 else code.replace(", dayfirst=True", "")
                 is_asked = form == DAY_FIRST and any(formats_of(cells.iloc[0]))
                 asked = "of a text table, --dayfirst yes or --dayfirst no says what comes first; else " * is_asked
                 asked = asked or "this form, as with a year of two digits, is not read; " * (form == DAY_FIRST)
