@@ -204,8 +204,9 @@ def pandas_code(path: Path, options: Mapping[str, Any]) -> tuple[str, str]:
     if path.suffix.lower() == ".parquet":
         return f"table = pandas.read_parquet({str(path)!r})", "table.to_csv('new.csv', index=False)"
     table = find_format(path, options)
-    sep = "" if table.delimiter == "," else f", sep={table.delimiter!r}"
-    code = f"{str(path)!r}{sep}, dtype=str, keep_default_na=False, na_values=['']"
+    sep = "" if table.delimiter in ", " else f", sep={table.delimiter!r}"
+    spaces = r", sep=r'\s+'" * (table.delimiter == " ")
+    code = f"{str(path)!r}{sep}{spaces}, dtype=str, keep_default_na=False, na_values=['']"
     code += "" if table.encoding.startswith("utf-8") else f", encoding={table.encoding!r}"
     if table.num_skipped != 1 or not table.has_header:
         names = [name.strip() and name or f"column {place}" for place, name in enumerate(table.names, 1)]

@@ -268,6 +268,21 @@ def test_the_code_of_a_refusal_makes_a_table_that_is_read(
     assert plan.summary["sha256"] == plain.summary["sha256"]
 
 
+def test_the_code_of_a_refusal_reads_cells_between_several_spaces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(tmp_path)
+    (path := tmp_path / "t.txt").write_text(timed(**PARTS).round(3).to_string(index=False))
+    said = refusals.sentence(lambda: planned(path))
+    patterns = (
+        r"import pandas; (table = .*?); after it",
+        r"(table\['time'\] = .*?) \(before it",
+        r"after it: (table\..*?)\)$",
+    )
+    read, code, write = (re.search(pattern, said)[1] for pattern in patterns)
+    exec(f"import pandas; {read}; {code}; {write}")  # noqa: S102
+    plan, plain = map(planned, (tmp_path / "new.csv", saved(series().round(3), tmp_path / "plain.csv")))
+    assert plan.summary["sha256"] == plain.summary["sha256"]
+
+
 def first_option(path: Path) -> list[str]:
     """The first option of the question that `tandem new` asks, if it does."""
     try:
