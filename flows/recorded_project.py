@@ -129,11 +129,9 @@ class RecordedProject:
             return f"{relative} of the working tree, because the commit does not contain it"
         if self.pull(relative, target) and sha256_file(target) == sha256:
             return f"{relative} from DVC"
-        if present.is_file():
-            found = f"{relative} has sha256 {sha256_file(present)[:12]} here, {sha256[:12]} recorded"
-            raise Stopped("different", "data", found)
         where = f"no {relative} with sha256 {sha256[:12]} is in the commit, the working tree or DVC"
-        raise Stopped("not verifiable", "its data is missing", f"{where}; restore the recorded table")
+        here = f" (here it has {sha256_file(present)[:12]})" if present.is_file() else ""
+        raise Stopped("not verifiable", "its data is missing", f"{where}{here}; restore the recorded table")
 
     def pull(self, relative: Path, target: Path) -> bool:
         """Let DVC fetch the commit's table from the project's cache or a remote. Returns whether it could."""
