@@ -48,6 +48,11 @@ class Grid:
         known: np.ndarray = ~np.isnan(self.levels).any(axis=1)
         return known
 
+    def until(self, end: int) -> "Grid":
+        """The first `end` steps."""
+        times, levels, measured = (each[:end] for each in (self.times, self.levels, self.measured))
+        return replace(self, times=times, levels=levels, measured=measured)
+
 
 @dataclass(frozen=True)
 class Windows:

@@ -20,6 +20,7 @@ from tandem.data.tables import SPLIT_COLUMN, RawTable, factorize, read_numbers
 from tandem.params.schema import NO_GROUPS, Columns, SequenceTable, Window
 
 ZEROS = r"(?:\.0+|(\.\d+?)0+)$"  # at the end of a number or a time
+IN_NO_WINDOW = "are in no window"  # of rows
 LONG_GAP = 10  # times the usual distance of two rows; a longer one ends a stretch
 WINDOW, STRETCH = "the window", "the stretch"  # columns of the new table; no column of the user has these names
 
@@ -177,7 +178,7 @@ def remarks_about_lost_rows(rows: SortedRows, stretches: Stretches, window: Wind
     }
     if any(lost.values()):
         reasons = ", ".join(f"{num_rows:,} {reason}" for reason, num_rows in lost.items() if num_rows)
-        yield f"{sum(lost.values()):,} of {len(rows.order):,} rows are in no window: {reasons}"
+        yield f"{sum(lost.values()):,} of {len(rows.order):,} rows {IN_NO_WINDOW}: {reasons}"
     if rows.is_gap.any():
         yield f"{rows.is_gap.sum():,} gaps, more than {LONG_GAP} times as long as the usual step, end a stretch"
 

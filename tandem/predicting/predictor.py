@@ -18,10 +18,11 @@ import torch
 from torch import Tensor
 
 from tandem.data import series
-from tandem.data.arrays import standardize
-from tandem.data.rows import GOES_BACK, NO_EVENT, OTHER_RATE, UNKNOWN
+from tandem.data.arrays import remarks_about_unseen, standardize
+from tandem.data.rows import GOES_BACK, MASK, NO_EVENT, OTHER_RATE, UNKNOWN
 from tandem.data.sequences import masked_of, read_sequences, without_velocities
 from tandem.data.tables import from_frame, read_table, split_column
+from tandem.data.windows import IN_NO_WINDOW
 from tandem.params import parsing, schema
 from tandem.params.intervals import parse_interval
 from tandem.params.schema import NO_GROUPS
@@ -83,6 +84,12 @@ class Predictor:
         rows = from_frame(table, wanted, "the table", learned.na)
         grid = series.to_grid(rows, learned, interval)
         self.remarks += [remark for remark in grid.remarks if remark not in rows.report]
+        if num_after := int((~grid.measured[::-1]).cumprod().sum()):  # filled, they would be known and constant
+            grid = grid.until(len(grid.times) - num_after)
+            target = self.learned["columns"]["target"]
+            self.remarks.append(
+                f"the last {num_after:,} steps have no {target!r}; the forecast begins with the first of them"
+            )
         needed = learned.input_steps + 1  # one more for the first difference
         if len(grid.times) < needed or not grid.known[-needed:].all():
             raise ValueError(
@@ -105,7 +112,10 @@ class Predictor:
         learned = self.section(schema.SequenceTable, source="sequences", columns=asdict(columns), split=UNUSED_SPLIT)
         rows = from_frame(unlabelled, wanted, "the table", learned.na)
         sequences = read_sequences(rows, columns, learned, trained=self.learned)
-        self.remarks += [remark for remark in sequences.remarks if GOES_BACK in remark or UNKNOWN in remark]
+        said = (GOES_BACK, UNKNOWN, IN_NO_WINDOW)
+        self.remarks += [remark for remark in sequences.remarks if any(words in remark for words in said)]
+        if learned.missing != MASK:
+            self.remarks += remarks_about_unseen(sequences.is_unseen, sequences.features)
         usual, learned = sequences.usual_step, self.learned.get("usual_step", 1.0)
         if max(usual, learned) > OTHER_RATE * min(usual, learned):
             self.remarks.append(

@@ -163,7 +163,7 @@ def test_the_report_and_mlflow_say_what_bounds_a_training(kinds: Path):
     assert message.startswith(f"{bound}-bound: ") and message.endswith(advice)
 
 
-def test_logged_models_predict_from_raw_tables(kinds: Path):
+def test_logged_models_predict_from_raw_tables(kinds: Path, tmp_path: Path):
     mlflow = pytest.importorskip("mlflow")
     mlflow.set_tracking_uri(f"sqlite:///{kinds}/mlruns/mlflow.db")
 
@@ -188,6 +188,12 @@ def test_logged_models_predict_from_raw_tables(kinds: Path):
     found = predicted("waves", series[pd.to_datetime(series["time"]) <= last])
     assert np.allclose(found["predicted"], rows.tail(3)["predicted"], rtol=1e-5), (found, rows.tail(3))
     assert list(found["step_ahead"]) == [1, 2, 3]
+    target = read_record(kinds, "train.json", "waves")["block"]["preprocess"]["columns"]["target"]
+    later = series.assign(**{target: series[target].where(pd.to_datetime(series["time"]) <= last)})
+    assert predicted("waves", later).equals(found), "rows with other columns alone, such as a weather forecast"
+    later.to_csv(tmp_path / "later.csv", index=False)
+    said = tandem(kinds, "predict", "waves", str(tmp_path / "later.csv")).stdout
+    assert f"steps have no {target!r}; the forecast begins with the first of them" in said
     assert list(predicted("waves")["time"]) == ["2025-02-01T00:00:00Z", "2025-03-01T00:00:00Z", "2025-04-01T00:00:00Z"]
     assert list(predicted("spikes").columns) == ["sequence", "step", "predicted", "confidence"]
 
