@@ -83,6 +83,14 @@ class Reader:
     def __init__(self, folder: Path, paths: Sequence[Path], options: Mapping[str, Any], axes: str):
         sampled, self.axes = sample_of(paths), axes
         self.form = form_of_all(sampled[0], paths, options) if kind_of_file(paths[0]) == "text" else None
+        if self.form and len(self.form.names) > 1 and all(b"\n" not in path.read_bytes().strip() for path in sampled):
+            gap = r"[[:space:]]\+" if self.form.delimiter in " \t" else self.form.delimiter
+            sed = rf"s/^[[:space:]]*//; s/[[:space:]]*$//; s/{gap}/\n/g"
+            raise ValueError(
+                f"{sampled[0]} and the other files have one line each; if it is a sequence, cp -r "
+                f"{shlex.quote(str(folder))} new && find new -name '*{paths[0].suffix}' -exec sed -i '{sed}' {{}} + "
+                "makes the folder new with a line for each step"
+            )
         first = read_file(sampled[0], self.form, axes=axes)
         if self.form and not self.form.has_header and begins_with_a_clock(first):
             raise ValueError(
@@ -133,6 +141,8 @@ def is_text(cells: pa.ChunkedArray) -> bool:
 
 def begins_with_a_clock(table: pa.Table) -> bool:
     """Whether the first row has one number that is a Unix time, and the second one small number, in every column."""
+    if table.num_rows < 2:
+        return False
     starts, rates = ({table[name][row].as_py() for name in table.column_names} for row in (0, 1))
     [start, *others], [rate, *more] = starts, rates
     return not (others or more) and None not in (start, rate) and 1e9 < float(start) < 2e9 and float(rate) < 1000

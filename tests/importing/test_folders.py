@@ -312,3 +312,19 @@ def test_the_code_of_a_refusal_joins_the_sensors_of_each_recording(tmp_path: Pat
     plan, found = prepared(tmp_path / "new", "--pattern", "{label}-*")
     assert plan.workload.preprocess.columns.features == ("Accelerometer z", "Accelerometer y", "Gyroscope x")
     assert plan.summary["num_sequences"] == len(LABELS) and plan.summary["classes"] == sorted({*LABELS})
+
+
+@pytest.mark.parametrize("sep", ["\t", " ", ",", ";"])
+def test_the_code_of_a_refusal_writes_files_of_one_line_with_a_line_for_each_step(tmp_path: Path, sep: str):
+    """They once ended with a traceback. As PPG-BP, with a tab at the end of each line."""
+    for number, values in enumerate(recordings()):
+        (path := tmp_path / "it is mine" / LABELS[number] / f"{number:02}.txt").parent.mkdir(
+            parents=True, exist_ok=True
+        )
+        path.write_text(sep.join(map(str, values[:, 0])) + sep.strip(",;"))
+    [code] = re.findall("cp -r .*(?= makes the folder new)", refusal(tmp_path / "it is mine"))
+    subprocess.run(["bash", "-c", code], cwd=tmp_path, check=True)
+    plan, found = prepared(tmp_path / "new")
+    lengths = dict(zip(found.sequences.ids, map(int, found.sequences.lengths), strict=True))
+    assert lengths == {f"{LABELS[n]}/{n:02}": len(values) for n, values in enumerate(recordings())}
+    assert plan.summary["classes"] == sorted({*LABELS})
