@@ -5,6 +5,7 @@ Text, Parquet or npy; a sample of the files determines the kind of each column.
 
 import re
 import shlex
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -81,7 +82,11 @@ class Reader:
     """Reads one file after another with the same columns and kinds, which a sample of the files determines."""
 
     def __init__(self, folder: Path, paths: Sequence[Path], options: Mapping[str, Any], axes: str):
-        sampled, self.axes = sample_of(paths), axes
+        sampled, self.axes = [*sample_of(paths)], axes
+        if kind_of_file(paths[0]) == "text":  # those with the columns of most come first
+            columns = {path: frozenset(text_tables.find_format(path, options).names) for path in sampled}
+            [(usual, _)] = Counter(columns.values()).most_common(1)
+            sampled.sort(key=lambda path: columns[path] != usual)
         self.form = form_of_all(sampled[0], paths, options) if kind_of_file(paths[0]) == "text" else None
         if self.form and len(self.form.names) > 1 and all(b"\n" not in path.read_bytes().strip() for path in sampled):
             gap = r"[[:space:]]\+" if self.form.delimiter in " \t" else self.form.delimiter
@@ -98,7 +103,7 @@ class Reader:
                 f"cp -r {shlex.quote(str(folder))} new && find new -type f -exec sed -i 1,2d {{}} + makes the folder "
                 "new without these lines"
             )
-        self.names = first.column_names
+        self.first, self.names = sampled[0], first.column_names
         samples = [first, *(self.checked(read_file(path, self.form, axes=axes), path) for path in sampled[1:])]
         whole = [name for name in self.names if self.form and all(may_be_codes(part[name]) for part in samples)]
         literal = [read_file(path, self.form, texts=whole) for path in sampled] if whole else []
@@ -122,7 +127,10 @@ class Reader:
 
     def checked(self, table: pa.Table, path: Path) -> pa.Table:
         if odd := sorted(set(table.column_names) ^ set(self.names))[:4]:
-            raise ValueError(f"{path} has other columns than the files before it ({', '.join(odd)}); make them alike")
+            raise ValueError(
+                f"{path} has other columns than {self.first} ({', '.join(odd)}); make them alike, or leave out "
+                "the files of one kind"
+            )
         if not table.num_rows:
             raise ValueError(f"{path} has no rows, and every file is a sequence; leave it out, or give it some")
         return table.select(self.names)

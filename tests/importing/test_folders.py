@@ -261,7 +261,7 @@ def test_each_file_of_a_folder_has_its_own_lines_above_the_header(tmp_path: Path
         path.write_text("# Text File Format\n" * (2 - number % 2) + table.to_csv(index=False))
     expect(folder, ordered=False)
     path.write_text("# Text File Format\n" + table.rename(columns={"y": "z"}).to_csv(index=False))
-    assert f"{path} has other columns than the files before it (y, z)" in refusal(folder)
+    assert f"{path} has other columns than {folder / LABELS[0] / 'r_00.csv'} (y, z); make them" in refusal(folder)
 
 
 def test_some_files_of_a_folder_may_be_compressed(tmp_path: Path):
@@ -328,3 +328,23 @@ def test_the_code_of_a_refusal_writes_files_of_one_line_with_a_line_for_each_ste
     lengths = dict(zip(found.sequences.ids, map(int, found.sequences.lengths), strict=True))
     assert lengths == {f"{LABELS[n]}/{n:02}": len(values) for n, values in enumerate(recordings())}
     assert plan.summary["classes"] == sorted({*LABELS})
+
+
+@pytest.mark.parametrize("text", ["A README,\nof 7 people and 3 devices.\n", "a\nclass\non each\nline\n"])
+def test_text_without_a_table_beside_the_files_is_left_out(tmp_path: Path, text: str):
+    """It once was the first file, and all others had other columns."""
+    folder = write_files(tmp_path / "d", lambda number: f"x/{LABELS[number]}/r_{number:02}.txt", header=False)
+    (folder / "README.txt").write_text(text)
+    assert ("excluded", "README.txt", "text without a table") in expect(folder, ordered=False).source.notes
+    (alone := tmp_path / "alone").mkdir()
+    (alone / "README.txt").write_text(text)
+    clips(own_tables.LABELS).to_csv(alone / "data.csv", index=False)
+    assert planned(alone).summary["num_sequences"] == len(own_tables.LABELS)
+
+
+@pytest.mark.parametrize("odd", ["a/0.csv", "b/4.csv", "c/23.csv"])
+def test_the_file_that_differs_from_most_is_named(tmp_path: Path, odd: str):
+    folder = labelled_folder(tmp_path / "d")
+    (folder / odd).write_text("f0,f1,f2\n1,2,3\n2,3,4\n")
+    assert f"{folder / odd} has other columns than " in refusal(folder)
+    assert "(f2); make them alike" in refusal(folder)
