@@ -145,12 +145,15 @@ def open_folder(folder: Path, found: list[Path], prose: list[Path], options: Map
     if label:
         choices["label"] = (label, why)
     elif not own and not {"label", "num_channels"} & {*options} and not reader.has_text:
-        raise ValueError(
-            f"nothing says which label the {len(ids):,} sequences of {folder} have: put them into a folder for each "
-            "label, or give --pattern '{label}_*' for their names, or --labels TABLE with a row for each"
-            + ", or --label folder1 if it is who or what was recorded"
-            * ("folder1" in of_files)
-        )
+        ways = ["put them into a folder for each label"]
+        if advised := pattern_of(ids):
+            ways.append(f"give --pattern {shlex.quote(advised)} for their names")
+        ways.append("give --labels TABLE with a row for each")
+        if codes := [f"--label {shlex.quote(name)}" for name in reader.names_of_codes()[:3]]:
+            ways.append(f"give {' or '.join(codes)}, if that column has the labels")
+        if "folder1" in of_files:
+            ways.append("give --label folder1 if it is who or what was recorded")
+        raise ValueError(f"nothing says which label the {len(ids):,} sequences of {folder} have: {', or '.join(ways)}")
 
     key = unique("file", [*of_files])
     per_sequence = pa.table({key: ids, **of_files})
@@ -399,8 +402,16 @@ def are_people(names: Sequence[str]) -> bool:
     return all(re.fullmatch(NUMBERED, name) and named(PEOPLE, [name]) for name in names)
 
 
+def pattern_of(ids: Sequence[str]) -> str | None:
+    """A pattern for the names of files, if all begin with letters, which some share, and the same sign or a number."""
+    starts = [re.match(r"([^\W\d_]+)(\d|[\W_])", name.rsplit("/", 1)[-1]) for name in ids]
+    words, signs = ({start[part] for start in starts if start} for part in (1, 2))
+    sign = "{number}" if all(map(str.isdigit, signs)) else signs.pop() if len(signs) == 1 else ""
+    return f"{{label}}{sign}*" if sign and all(starts) and 1 < len(words) < len(ids) else None
+
+
 def columns_of_names(ids: list[str], pattern: str) -> dict[str, list[str]]:
-    """The parts of the file names that match the {braces} of `pattern`; `*` matches anything."""
+    """The parts of the file names that match the {braces} of `pattern`, {number} only digits; `*` matches anything."""
     pieces = re.split(r"(\{\w+\}|\*)", pattern)
     names = [piece[1:-1] for piece in pieces if piece.startswith("{")]
     if not names or len(set(names)) < len(names):
@@ -408,7 +419,11 @@ def columns_of_names(ids: list[str], pattern: str) -> dict[str, list[str]]:
             f"--pattern is {pattern!r}; it names parts in braces, each once, e.g. '{{label}}_{{person}}_*'"
         )
     form = "".join(
-        f"(?P<{piece[1:-1]}>[^/]+?)" if piece.startswith("{") else "[^/]*" if piece == "*" else re.escape(piece)
+        rf"(?P<{piece[1:-1]}>{'[0-9]+' if piece == '{number}' else '[^/]+?'})"
+        if piece.startswith("{")
+        else "[^/]*"
+        if piece == "*"
+        else re.escape(piece)
         for piece in pieces
     )
     given = [name if "/" in pattern else name.rsplit("/", 1)[-1] for name in ids]

@@ -26,6 +26,7 @@ from tandem.params.parsing import one_line
 KINDS = {".csv": "text", ".tsv": "text", ".txt": "text", ".dat": "text", ".parquet": "parquet", ".npy": "npy"}
 ENDING = re.compile(r"(\.[^.]*)?(?:\.(?:gz|bz2|xz))?$", re.IGNORECASE)
 OF_ROWS = "label class category activity gesture action behavior behaviour exercise posture stage state".split()
+MOST_CLASSES = 20  # of the codes of a label
 NUM_SAMPLED = 10  # files sampled to determine the kinds of the columns
 
 
@@ -103,7 +104,7 @@ class Reader:
                 f"cp -r {shlex.quote(str(folder))} new && find new -type f -exec sed -i 1,2d {{}} + makes the folder "
                 "new without these lines"
             )
-        self.first, self.names = sampled[0], first.column_names
+        self.sampled, self.names = sampled, first.column_names
         samples = [first, *(self.checked(read_file(path, self.form, axes=axes), path) for path in sampled[1:])]
         whole = [name for name in self.names if self.form and all(may_be_codes(part[name]) for part in samples)]
         literal = [read_file(path, self.form, texts=whole) for path in sampled] if whole else []
@@ -125,10 +126,21 @@ class Reader:
         changing = {name: [in_stretches(part[name].to_pandas()) for part in samples] for name in called}
         self.labels = [name for name, found in changing.items() if 2 * sum(each[1] for each in found) > len(found)]
 
+    def names_of_codes(self) -> list[str]:
+        """The columns with few whole numbers, which may be labels."""
+        samples = pa.concat_tables([self.read(path) for path in self.sampled])
+        numbers = [
+            name for name in self.names if pa.types.is_floating(kind := self.types[name]) or pa.types.is_integer(kind)
+        ]
+        found = {name: pc.unique(samples[name].drop_null()).to_pylist() for name in numbers}
+        return [
+            name for name, codes in found.items() if 1 < len(codes) <= MOST_CLASSES and all(n % 1 == 0 for n in codes)
+        ]
+
     def checked(self, table: pa.Table, path: Path) -> pa.Table:
         if odd := sorted(set(table.column_names) ^ set(self.names))[:4]:
             raise ValueError(
-                f"{path} has other columns than {self.first} ({', '.join(odd)}); make them alike, or leave out "
+                f"{path} has other columns than {self.sampled[0]} ({', '.join(odd)}); make them alike, or leave out "
                 "the files of one kind"
             )
         if not table.num_rows:

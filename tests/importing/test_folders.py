@@ -348,3 +348,33 @@ def test_the_file_that_differs_from_most_is_named(tmp_path: Path, odd: str):
     (folder / odd).write_text("f0,f1,f2\n1,2,3\n2,3,4\n")
     assert f"{folder / odd} has other columns than " in refusal(folder)
     assert "(f2); make them alike" in refusal(folder)
+
+
+@pytest.mark.parametrize(
+    ("form", "pattern"),
+    [
+        ("{label}_{number:02}", "'{label}_*'"),
+        ("{label}.x_{number:02}", "'{label}.*'"),
+        ("{label} ({number:02})", "'{label} *'"),
+        ("a/{label}-x_{number:02}", "'{label}-*'"),
+        ("{label}{number:02}", "'{label}{number}*'"),
+        ("{number:02}-{label}", ""),
+        ("one_{label}_{number:02}", ""),
+    ],
+)
+def test_the_advised_pattern_fits_the_names(tmp_path: Path, form: str, pattern: str):
+    """`{label}_*` once was the advice for all names."""
+    folder = write_files(tmp_path / "d", lambda number: form.format(label=LABELS[number], number=number) + ".csv")
+    said = refusal(folder)
+    if not pattern:
+        assert "--pattern" not in said
+        return
+    assert f"or give --pattern {pattern} for their names" in said
+    assert len(planned(folder, "--pattern", pattern.strip("'")).summary["classes"]) == 3
+
+
+def test_columns_of_files_that_may_be_labels_are_named(tmp_path: Path):
+    folder = write_recordings(tmp_path / "d", "s_{}_{}.txt".format, "anomaly")
+    said = refusal(folder)
+    assert "or give --label anomaly, if that column has the labels" in said
+    assert planned(folder, "--label", "anomaly").workload.preprocess.columns.label == "anomaly"
