@@ -83,20 +83,14 @@ class Reader:
     """Reads one file after another with the same columns and kinds, which a sample of the files determines."""
 
     def __init__(self, folder: Path, paths: Sequence[Path], options: Mapping[str, Any], axes: str):
-        sampled, self.axes = [*sample_of(paths)], axes
-        if kind_of_file(paths[0]) == "text":  # those with the columns of most come first
-            columns = {path: frozenset(text_tables.find_format(path, options).names) for path in sampled}
+        sampled, self.axes, self.form = [*sample_of(paths)], axes, None
+        if kind_of_file(paths[0]) == "text":
+            forms = {path: text_tables.find_format(path, options) for path in sampled}
+            columns = {path: frozenset(form.names) for path, form in forms.items()}
             [(usual, _)] = Counter(columns.values()).most_common(1)
             sampled.sort(key=lambda path: columns[path] != usual)
-        self.form = form_of_all(sampled[0], paths, options) if kind_of_file(paths[0]) == "text" else None
-        if self.form and len(self.form.names) > 1 and all(b"\n" not in path.read_bytes().strip() for path in sampled):
-            gap = r"[[:space:]]\+" if self.form.delimiter in " \t" else self.form.delimiter
-            sed = rf"s/^[[:space:]]*//; s/[[:space:]]*$//; s/{gap}/\n/g"
-            raise ValueError(
-                f"{sampled[0]} and the other files have one line each; if it is a sequence, cp -r "
-                f"{shlex.quote(str(folder))} new && find new -name '*{paths[0].suffix}' -exec sed -i '{sed}' {{}} + "
-                "makes the folder new with a line for each step"
-            )
+            check_is_a_row_per_step(folder, [forms[path] for path in sampled])
+            self.form = form_of_all(sampled[0], paths, options)
         first = read_file(sampled[0], self.form, axes=axes)
         if self.form and not self.form.has_header and begins_with_a_clock(first):
             raise ValueError(
@@ -153,6 +147,37 @@ class Reader:
             return pa.table({name: table[name].cast(kind) for name, kind in self.types.items()})
         except pa.ArrowException as error:
             raise ValueError(f"{path} holds other kinds of cells than most files: {one_line(error)}") from None
+
+
+def check_is_a_row_per_step(folder: Path, forms: Sequence[TextTable]) -> None:
+    """Raises ValueError if each file has one line, which may be a sequence, or if they have no header and different
+    numbers of cells in a line. `forms`: those of some files, the first one as most have it.
+    """
+    first, path = forms[0], forms[0].path
+    lines = list[int]()
+    for form in forms:
+        with text_tables.opened(form.path, form.compression) as (file, _):
+            lines.append(file.read().strip().count(b"\n") + 1)
+    if len(first.names) > 1 and {*lines} == {1}:
+        gap = r"[[:space:]]\+" if first.delimiter in " \t" else first.delimiter
+        sed = rf"s/^[[:space:]]*//; s/[[:space:]]*$//; s/{gap}/\n/g"
+        raise ValueError(
+            f"{path} and the other files have one line each; if it is a sequence, cp -r {shlex.quote(str(folder))} new "
+            f"&& find new -name '*{path.suffix}' -exec sed -i '{sed}' {{}} + makes the folder new with a line for each "
+            "step"
+        )
+    odd = next((form for form in forms if len(form.names) != len(first.names)), first)
+    if odd is not first and not first.has_header:
+        raise ValueError(
+            f"{odd.path} has {len(odd.names):,} cells in a line, and {path} {len(first.names):,}; "
+            + (
+                f"if each file is a channel or a label with a line for each of {lines[0]:,} sequences, resample the "
+                "channels to equal lengths, and write one file: numpy.savez('new.npz', X=numpy.stack(channels, 1), "
+                "y=labels); give that with --axes NCT"
+                if len({*lines}) == 1
+                else "make them alike, or leave out the files of one kind"
+            )
+        )
 
 
 def is_text(cells: pa.ChunkedArray) -> bool:

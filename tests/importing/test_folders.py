@@ -378,3 +378,17 @@ def test_columns_of_files_that_may_be_labels_are_named(tmp_path: Path):
     said = refusal(folder)
     assert "or give --label anomaly, if that column has the labels" in said
     assert planned(folder, "--label", "anomaly").workload.preprocess.columns.label == "anomaly"
+
+
+@pytest.mark.parametrize("num_lines", [30, 31])
+def test_files_of_different_widths_without_a_header_may_be_channels(tmp_path: Path, num_lines: int):
+    """As UCI's hydraulic systems. The advice once was to correct the table."""
+    draw = np.random.default_rng(0)
+    for name, shape in {"PS1": (30, 60), "TS1": (30, 6), "TS2": (num_lines, 6), "profile": (30, 6)}.items():
+        np.savetxt(tmp_path / f"{name}.txt", draw.normal(size=shape), fmt="%.3f", delimiter="\t")
+    said = refusal(tmp_path)
+    assert f"{tmp_path / 'PS1.txt'} has 60 cells in a line, and {tmp_path / 'TS1.txt'} 6; " in said
+    if num_lines == 30:
+        assert "a line for each of 30 sequences, resample the channels to equal lengths" in said
+    else:
+        assert said.endswith("make them alike, or leave out the files of one kind")
