@@ -42,6 +42,7 @@ from tandem.importing.recordings import (
 from tandem.params.parsing import nearest
 
 MOST_COORDINATES = 4
+TAIL_BYTES = 1000
 NUMBERED = r"\D*\d+"  # s01
 PEOPLE = (*GROUP_NAMES, "sub", "subj", "p")  # as people's folders are called: subject01, P3
 TABLES_OF_LABELS = ("labels", "label", "metadata", "meta", "annotations", "classes", "index")
@@ -70,7 +71,8 @@ def table_of_labels(folder: Path, found: list[Path]) -> Path | None:
     if by_name := next((names[name] for name in TABLES_OF_LABELS if name in names), None):
         return by_name
     others = {without_ending(path.name) for path in found if re.search("[A-Za-z]", path.stem)}
-    return next((path for path in names.values() if kind_of_file(path) == "text" and others & first_cells(path)), None)
+    texts = [path for path in names.values() if kind_of_file(path) == "text"]
+    return next((path for path in texts if others & (first_cells(path) - {path.stem})), None)
 
 
 def first_cells(path: Path) -> set[str]:
@@ -79,8 +81,27 @@ def first_cells(path: Path) -> set[str]:
         return {without_ending(cell) for line in islice(file, 2) for cell in re.split(r'[,;|\s"]', line)}
 
 
-def open_folder(folder: Path, found: list[Path], options: Mapping[str, Any]) -> Source:
-    """`found`: the files below `folder`."""
+def without_prose(found: list[Path]) -> tuple[list[Path], list[Path]]:
+    """The files, and those that have no table and are at most half of them, such as README.txt."""
+    prose = [path for path in found if is_prose(path)]
+    return ([path for path in found if path not in prose], prose) if 2 * len(prose) <= len(found) else (found, [])
+
+
+def is_prose(path: Path) -> bool:
+    """Whether the end of a text file has more letters than other signs, and no two cells or more in each line."""
+    if kind_of_file(path) != "text":
+        return False
+    with path.open("rb") as file:
+        file.seek(max(0, path.stat().st_size - TAIL_BYTES))
+        text = file.read().decode(errors="replace")
+    text = text if len(text) < TAIL_BYTES else text.partition("\n")[2]
+    is_text = 2 * sum(map(str.isalpha, text)) > len(text)
+    widths = {*map(len, text_tables.find_delimiter(text)[1])}
+    return is_text and (widths == {1} or len(widths) > 1)
+
+
+def open_folder(folder: Path, found: list[Path], prose: list[Path], options: Mapping[str, Any]) -> Source:
+    """`found`: the files below `folder`, without `prose`."""
     labels = options.get("labels") or table_of_labels(folder, found)
     if labels is not None:
         found = [path for path in found if path.resolve() != labels.resolve()]
@@ -111,6 +132,8 @@ def open_folder(folder: Path, found: list[Path], options: Mapping[str, Any]) -> 
         ids = [*members]
     if left:
         notes.append(("excluded", shortened(left, 4), f"{len(left):,} files that are not {ending}"))
+    if prose:
+        notes.append(("excluded", shortened([path.name for path in prose], 4), "text without a table"))
     reader = Reader(folder, paths, options, axes)
     own = next(iter(reader.labels), None) if not {"label", "num_channels"} & {*options} else None
     of_files, label, why = columns_of_files(folder, ids, options, labels, notes, own)
@@ -122,12 +145,15 @@ def open_folder(folder: Path, found: list[Path], options: Mapping[str, Any]) -> 
     if label:
         choices["label"] = (label, why)
     elif not own and not {"label", "num_channels"} & {*options} and not reader.has_text:
-        raise ValueError(
-            f"nothing says which label the {len(ids):,} sequences of {folder} have: put them into a folder for each "
-            "label, or give --pattern '{label}_*' for their names, or --labels TABLE with a row for each"
-            + ", or --label folder1 if it is who or what was recorded"
-            * ("folder1" in of_files)
-        )
+        ways = ["put them into a folder for each label"]
+        if advised := pattern_of(ids):
+            ways.append(f"give --pattern {shlex.quote(advised)} for their names")
+        ways.append("give --labels TABLE with a row for each")
+        if codes := [f"--label {shlex.quote(name)}" for name in reader.names_of_codes()[:3]]:
+            ways.append(f"give {' or '.join(codes)}, if that column has the labels")
+        if "folder1" in of_files:
+            ways.append("give --label folder1 if it is who or what was recorded")
+        raise ValueError(f"nothing says which label the {len(ids):,} sequences of {folder} have: {', or '.join(ways)}")
 
     key = unique("file", [*of_files])
     per_sequence = pa.table({key: ids, **of_files})
@@ -156,19 +182,20 @@ def open_folder(folder: Path, found: list[Path], options: Mapping[str, Any]) -> 
     )
     if ending == ".npy":
         return source
-    return replace(source, code=pandas_code(folder, paths[0], options, source.known["sequence"][0], labels))
+    left_out = [path for path in (labels, *prose) if path and path.suffix == paths[0].suffix]
+    return replace(source, code=pandas_code(folder, paths[0], options, source.known["sequence"][0], left_out))
 
 
 def pandas_code(
-    folder: Path, path: Path, options: Mapping[str, Any], sequence: str, labels: Path | None
+    folder: Path, path: Path, options: Mapping[str, Any], sequence: str, left: Sequence[Path]
 ) -> tuple[str, str]:
     """The pandas code that reads the files like `path` as one table, and the code that writes them again into `new`.
-    `labels`: a table that is none of them.
+    `left`: those that are none of them.
     """
     read, write = text_tables.pandas_code(path, options)
     read = read.removeprefix("table = ").replace(repr(str(path)), "path")
     end = path.name.removeprefix(without_ending(path.name))
-    others = f" if path.name != {labels.name!r}" if labels else ""
+    others = f" if path.name not in {[other.name for other in left]}" if left else ""
     named_as = f"path.relative_to(root).as_posix().removesuffix({end!r})"
     read = (
         f"from pathlib import Path; root = Path({str(folder)!r}); table = pandas.concat([{read}.assign({sequence}="
@@ -375,8 +402,16 @@ def are_people(names: Sequence[str]) -> bool:
     return all(re.fullmatch(NUMBERED, name) and named(PEOPLE, [name]) for name in names)
 
 
+def pattern_of(ids: Sequence[str]) -> str | None:
+    """A pattern for the names of files, if all begin with letters, which some share, and the same sign or a number."""
+    starts = [re.match(r"([^\W\d_]+)(\d|[\W_])", name.rsplit("/", 1)[-1]) for name in ids]
+    words, signs = ({start[part] for start in starts if start} for part in (1, 2))
+    sign = "{number}" if all(map(str.isdigit, signs)) else signs.pop() if len(signs) == 1 else ""
+    return f"{{label}}{sign}*" if sign and all(starts) and 1 < len(words) < len(ids) else None
+
+
 def columns_of_names(ids: list[str], pattern: str) -> dict[str, list[str]]:
-    """The parts of the file names that match the {braces} of `pattern`; `*` matches anything."""
+    """The parts of the file names that match the {braces} of `pattern`, {number} only digits; `*` matches anything."""
     pieces = re.split(r"(\{\w+\}|\*)", pattern)
     names = [piece[1:-1] for piece in pieces if piece.startswith("{")]
     if not names or len(set(names)) < len(names):
@@ -384,7 +419,11 @@ def columns_of_names(ids: list[str], pattern: str) -> dict[str, list[str]]:
             f"--pattern is {pattern!r}; it names parts in braces, each once, e.g. '{{label}}_{{person}}_*'"
         )
     form = "".join(
-        f"(?P<{piece[1:-1]}>[^/]+?)" if piece.startswith("{") else "[^/]*" if piece == "*" else re.escape(piece)
+        rf"(?P<{piece[1:-1]}>{'[0-9]+' if piece == '{number}' else '[^/]+?'})"
+        if piece.startswith("{")
+        else "[^/]*"
+        if piece == "*"
+        else re.escape(piece)
         for piece in pieces
     )
     given = [name if "/" in pattern else name.rsplit("/", 1)[-1] for name in ids]

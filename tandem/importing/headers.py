@@ -102,6 +102,12 @@ def is_above_values(row: Sequence[str], values: Sequence[int]) -> bool:
     return bool(has_text) and not any(is_value(cell) for cell in cells if cell)
 
 
+def is_header_of(cells: Sequence[str], rows: Sequence[Sequence[str]]) -> bool:
+    """Whether a line has as many cells as the rows below it, and text where these have numbers or times."""
+    values = columns_of_values([row for row in rows if len(row) == len(cells) == len(rows[0])])
+    return bool(values) and is_above_values(cells, values)
+
+
 def num_index_names(row: Sequence[str]) -> int:
     """How many cells are before the empty ones, which follow up to the end; 0 if there are others."""
     filled = "".join(" x"[bool(cell.strip())] for cell in row)

@@ -5,6 +5,7 @@ Text, Parquet or npy; a sample of the files determines the kind of each column.
 
 import re
 import shlex
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -25,6 +26,7 @@ from tandem.params.parsing import one_line
 KINDS = {".csv": "text", ".tsv": "text", ".txt": "text", ".dat": "text", ".parquet": "parquet", ".npy": "npy"}
 ENDING = re.compile(r"(\.[^.]*)?(?:\.(?:gz|bz2|xz))?$", re.IGNORECASE)
 OF_ROWS = "label class category activity gesture action behavior behaviour exercise posture stage state".split()
+MOST_CLASSES = 20  # of the codes of a label
 NUM_SAMPLED = 10  # files sampled to determine the kinds of the columns
 
 
@@ -81,8 +83,14 @@ class Reader:
     """Reads one file after another with the same columns and kinds, which a sample of the files determines."""
 
     def __init__(self, folder: Path, paths: Sequence[Path], options: Mapping[str, Any], axes: str):
-        sampled, self.axes = sample_of(paths), axes
-        self.form = form_of_all(sampled[0], paths, options) if kind_of_file(paths[0]) == "text" else None
+        sampled, self.axes, self.form = [*sample_of(paths)], axes, None
+        if kind_of_file(paths[0]) == "text":
+            forms = {path: text_tables.find_format(path, options) for path in sampled}
+            columns = {path: frozenset(form.names) for path, form in forms.items()}
+            [(usual, _)] = Counter(columns.values()).most_common(1)
+            sampled.sort(key=lambda path: columns[path] != usual)
+            check_is_a_row_per_step(folder, [forms[path] for path in sampled])
+            self.form = form_of_all(sampled[0], paths, options)
         first = read_file(sampled[0], self.form, axes=axes)
         if self.form and not self.form.has_header and begins_with_a_clock(first):
             raise ValueError(
@@ -90,7 +98,7 @@ class Reader:
                 f"cp -r {shlex.quote(str(folder))} new && find new -type f -exec sed -i 1,2d {{}} + makes the folder "
                 "new without these lines"
             )
-        self.names = first.column_names
+        self.sampled, self.names = sampled, first.column_names
         samples = [first, *(self.checked(read_file(path, self.form, axes=axes), path) for path in sampled[1:])]
         whole = [name for name in self.names if self.form and all(may_be_codes(part[name]) for part in samples)]
         literal = [read_file(path, self.form, texts=whole) for path in sampled] if whole else []
@@ -112,9 +120,23 @@ class Reader:
         changing = {name: [in_stretches(part[name].to_pandas()) for part in samples] for name in called}
         self.labels = [name for name, found in changing.items() if 2 * sum(each[1] for each in found) > len(found)]
 
+    def names_of_codes(self) -> list[str]:
+        """The columns with few whole numbers, which may be labels."""
+        samples = pa.concat_tables([self.read(path) for path in self.sampled])
+        numbers = [
+            name for name in self.names if pa.types.is_floating(kind := self.types[name]) or pa.types.is_integer(kind)
+        ]
+        found = {name: pc.unique(samples[name].drop_null()).to_pylist() for name in numbers}
+        return [
+            name for name, codes in found.items() if 1 < len(codes) <= MOST_CLASSES and all(n % 1 == 0 for n in codes)
+        ]
+
     def checked(self, table: pa.Table, path: Path) -> pa.Table:
         if odd := sorted(set(table.column_names) ^ set(self.names))[:4]:
-            raise ValueError(f"{path} has other columns than the files before it ({', '.join(odd)}); make them alike")
+            raise ValueError(
+                f"{path} has other columns than {self.sampled[0]} ({', '.join(odd)}); make them alike, or leave out "
+                "the files of one kind"
+            )
         if not table.num_rows:
             raise ValueError(f"{path} has no rows, and every file is a sequence; leave it out, or give it some")
         return table.select(self.names)
@@ -127,12 +149,45 @@ class Reader:
             raise ValueError(f"{path} holds other kinds of cells than most files: {one_line(error)}") from None
 
 
+def check_is_a_row_per_step(folder: Path, forms: Sequence[TextTable]) -> None:
+    """Raises ValueError if each file has one line, which may be a sequence, or if they have no header and different
+    numbers of cells in a line. `forms`: those of some files, the first one as most have it.
+    """
+    first, path = forms[0], forms[0].path
+    lines = list[int]()
+    for form in forms:
+        with text_tables.opened(form.path, form.compression) as (file, _):
+            lines.append(file.read().strip().count(b"\n") + 1)
+    if len(first.names) > 1 and {*lines} == {1}:
+        gap = r"[[:space:]]\+" if first.delimiter in " \t" else first.delimiter
+        sed = rf"s/^[[:space:]]*//; s/[[:space:]]*$//; s/{gap}/\n/g"
+        raise ValueError(
+            f"{path} and the other files have one line each; if it is a sequence, cp -r {shlex.quote(str(folder))} new "
+            f"&& find new -name '*{path.suffix}' -exec sed -i '{sed}' {{}} + makes the folder new with a line for each "
+            "step"
+        )
+    odd = next((form for form in forms if len(form.names) != len(first.names)), first)
+    if odd is not first and not first.has_header:
+        raise ValueError(
+            f"{odd.path} has {len(odd.names):,} cells in a line, and {path} {len(first.names):,}; "
+            + (
+                f"if each file is a channel or a label with a line for each of {lines[0]:,} sequences, resample the "
+                "channels to equal lengths, and write one file: numpy.savez('new.npz', X=numpy.stack(channels, 1), "
+                "y=labels); give that with --axes NCT"
+                if len({*lines}) == 1
+                else "make them alike, or leave out the files of one kind"
+            )
+        )
+
+
 def is_text(cells: pa.ChunkedArray) -> bool:
     return pa.types.is_string(cells.type) and kind_of(pc.utf8_trim_whitespace(cells).to_pandas()) == "text"
 
 
 def begins_with_a_clock(table: pa.Table) -> bool:
     """Whether the first row has one number that is a Unix time, and the second one small number, in every column."""
+    if table.num_rows < 2:
+        return False
     starts, rates = ({table[name][row].as_py() for name in table.column_names} for row in (0, 1))
     [start, *others], [rate, *more] = starts, rates
     return not (others or more) and None not in (start, rate) and 1e9 < float(start) < 2e9 and float(rate) < 1000

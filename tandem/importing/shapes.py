@@ -180,7 +180,7 @@ def check_not_a_column_per_time(columns: TableColumns) -> None:
 
 def open_dir(path: Path, options: Mapping[str, Any]) -> Source:
     """A folder with a file per sequence, one table, two tables that belong together, or a table of lists in parts."""
-    every = folders.files_below(path)
+    every, prose = folders.without_prose(folders.files_below(path))
     found = [file for file in every if file.suffix.lower() == ".ts" or recordings.kind_of_file(file)]
     archive = [file for file in found if file.suffix.lower() == ".ts"] or found
     if len(archive) == 1 or (len(archive) == 2 and train_and_test_files(archive[0])):
@@ -192,7 +192,7 @@ def open_dir(path: Path, options: Mapping[str, Any]) -> Source:
         numbers = columns.of_kind("number")  # if each file is a sequence, numbers besides lists belong to a step
         if files[0][0] or len(named(LABEL_NAMES, numbers)) == len(numbers):
             return wide.open_lists(found[0], files, columns, options, note)
-    return folders.open_folder(path, every, options)
+    return folders.open_folder(path, every, prose, options)
 
 
 def kind_of(path: Path) -> str:

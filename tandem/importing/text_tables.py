@@ -32,7 +32,7 @@ from tandem.data.tables import MISSING, as_numbers, cast_or_none, is_number
 from tandem.data.times import PERIOD_FORMS, YEAR_FORM, first_day
 from tandem.importing import number_signs
 from tandem.importing.date_signs import DateCells, as_iso
-from tandem.importing.headers import NUMBER, Note, find_header, is_header, read_header
+from tandem.importing.headers import NUMBER, Note, find_header, is_header, is_header_of, read_header
 from tandem.importing.number_signs import DECIMAL, THOUSANDS, ColumnCells, Converter
 from tandem.params.parsing import one_line
 from tandem.progress import ProgressLine
@@ -133,11 +133,14 @@ def find_format(path: Path, options: Mapping[str, Any]) -> TextTable:
     if remarks := re.match(r"(#.*\n|[^\S\n]*\n)+", text):  # numpy writes the header itself like a remark
         of_rest, rest = find_delimiter(text[remarks.end() :])
         lines = [[line] for line in remarks[0].splitlines() if line.strip()]
-        nearest = next(csv.reader([lines[-1][0].lstrip("# ")], delimiter=of_rest), []) if lines else []
-        if rest and is_header(rest):
+        nearest = lines[-1][0] if lines else ""
+        if of_rest != ",":  # preprocess reads a table with commas itself, so the name keeps the sign
+            nearest = re.sub(r"#+ *(?=[^\s#;|])", "", nearest, count=1)
+        cells = next(csv.reader([nearest], delimiter=of_rest), [])
+        if is_header_of(cells, rest):
+            delimiter, rows = of_rest, [*lines[:-1], cells, *rest]
+        elif rest and is_header(rest):
             delimiter, rows = of_rest, [*lines, *rest]
-        elif rest and of_rest != "," and len(nearest) == len(rest[0]) and is_header([nearest, *rest]):
-            delimiter, rows = of_rest, [*lines[:-1], nearest, *rest]
         elif len({*map(len, rest)}) == 1 and len(rows[0]) != len(rest[0]):
             delimiter, rows, num_remarks = of_rest, rest, len(lines)
     if not rows:

@@ -73,7 +73,9 @@ def infer(name: str, path: Path, found: Source, options: Mapping[str, Any]) -> t
             kind_of_error = WrongArgument if isinstance(error, WrongArgument | InvalidParams) else ValueError
             message = about_source(str(error), path, found)
             if found.code[0] and "no column that could be their label" in message:
-                message += "; or --pattern '{label}_*' takes it from the files' names, --labels TABLE from a table"
+                message += (
+                    "; or --pattern, e.g. '{label}_*', takes it from the files' names, --labels TABLE from a table"
+                )
             for said, way in ways.items():
                 message = message.replace(said, way)
             if "label" in choices and "label" not in options and re.search(r"\b(label|class)\b", message):

@@ -261,7 +261,7 @@ def test_each_file_of_a_folder_has_its_own_lines_above_the_header(tmp_path: Path
         path.write_text("# Text File Format\n" * (2 - number % 2) + table.to_csv(index=False))
     expect(folder, ordered=False)
     path.write_text("# Text File Format\n" + table.rename(columns={"y": "z"}).to_csv(index=False))
-    assert f"{path} has other columns than the files before it (y, z)" in refusal(folder)
+    assert f"{path} has other columns than {folder / LABELS[0] / 'r_00.csv'} (y, z); make them" in refusal(folder)
 
 
 def test_some_files_of_a_folder_may_be_compressed(tmp_path: Path):
@@ -312,3 +312,83 @@ def test_the_code_of_a_refusal_joins_the_sensors_of_each_recording(tmp_path: Pat
     plan, found = prepared(tmp_path / "new", "--pattern", "{label}-*")
     assert plan.workload.preprocess.columns.features == ("Accelerometer z", "Accelerometer y", "Gyroscope x")
     assert plan.summary["num_sequences"] == len(LABELS) and plan.summary["classes"] == sorted({*LABELS})
+
+
+@pytest.mark.parametrize("sep", ["\t", " ", ",", ";"])
+def test_the_code_of_a_refusal_writes_files_of_one_line_with_a_line_for_each_step(tmp_path: Path, sep: str):
+    """They once ended with a traceback. As PPG-BP, with a tab at the end of each line."""
+    for number, values in enumerate(recordings()):
+        (path := tmp_path / "it is mine" / LABELS[number] / f"{number:02}.txt").parent.mkdir(
+            parents=True, exist_ok=True
+        )
+        path.write_text(sep.join(map(str, values[:, 0])) + sep.strip(",;"))
+    [code] = re.findall("cp -r .*(?= makes the folder new)", refusal(tmp_path / "it is mine"))
+    subprocess.run(["bash", "-c", code], cwd=tmp_path, check=True)
+    plan, found = prepared(tmp_path / "new")
+    lengths = dict(zip(found.sequences.ids, map(int, found.sequences.lengths), strict=True))
+    assert lengths == {f"{LABELS[n]}/{n:02}": len(values) for n, values in enumerate(recordings())}
+    assert plan.summary["classes"] == sorted({*LABELS})
+
+
+@pytest.mark.parametrize("text", ["A README,\nof 7 people and 3 devices.\n", "a\nclass\non each\nline\n"])
+def test_text_without_a_table_beside_the_files_is_left_out(tmp_path: Path, text: str):
+    """It once was the first file, and all others had other columns."""
+    folder = write_files(tmp_path / "d", lambda number: f"x/{LABELS[number]}/r_{number:02}.txt", header=False)
+    (folder / "README.txt").write_text(text)
+    assert ("excluded", "README.txt", "text without a table") in expect(folder, ordered=False).source.notes
+    (alone := tmp_path / "alone").mkdir()
+    (alone / "README.txt").write_text(text)
+    clips(own_tables.LABELS).to_csv(alone / "data.csv", index=False)
+    assert planned(alone).summary["num_sequences"] == len(own_tables.LABELS)
+
+
+@pytest.mark.parametrize("odd", ["a/0.csv", "b/4.csv", "c/23.csv"])
+def test_the_file_that_differs_from_most_is_named(tmp_path: Path, odd: str):
+    folder = labelled_folder(tmp_path / "d")
+    (folder / odd).write_text("f0,f1,f2\n1,2,3\n2,3,4\n")
+    assert f"{folder / odd} has other columns than " in refusal(folder)
+    assert "(f2); make them alike" in refusal(folder)
+
+
+@pytest.mark.parametrize(
+    ("form", "pattern"),
+    [
+        ("{label}_{number:02}", "'{label}_*'"),
+        ("{label}.x_{number:02}", "'{label}.*'"),
+        ("{label} ({number:02})", "'{label} *'"),
+        ("a/{label}-x_{number:02}", "'{label}-*'"),
+        ("{label}{number:02}", "'{label}{number}*'"),
+        ("{number:02}-{label}", ""),
+        ("one_{label}_{number:02}", ""),
+    ],
+)
+def test_the_advised_pattern_fits_the_names(tmp_path: Path, form: str, pattern: str):
+    """`{label}_*` once was the advice for all names."""
+    folder = write_files(tmp_path / "d", lambda number: form.format(label=LABELS[number], number=number) + ".csv")
+    said = refusal(folder)
+    if not pattern:
+        assert "--pattern" not in said
+        return
+    assert f"or give --pattern {pattern} for their names" in said
+    assert len(planned(folder, "--pattern", pattern.strip("'")).summary["classes"]) == 3
+
+
+def test_columns_of_files_that_may_be_labels_are_named(tmp_path: Path):
+    folder = write_recordings(tmp_path / "d", "s_{}_{}.txt".format, "anomaly")
+    said = refusal(folder)
+    assert "or give --label anomaly, if that column has the labels" in said
+    assert planned(folder, "--label", "anomaly").workload.preprocess.columns.label == "anomaly"
+
+
+@pytest.mark.parametrize("num_lines", [30, 31])
+def test_files_of_different_widths_without_a_header_may_be_channels(tmp_path: Path, num_lines: int):
+    """As UCI's hydraulic systems. The advice once was to correct the table."""
+    draw = np.random.default_rng(0)
+    for name, shape in {"PS1": (30, 60), "TS1": (30, 6), "TS2": (num_lines, 6), "profile": (30, 6)}.items():
+        np.savetxt(tmp_path / f"{name}.txt", draw.normal(size=shape), fmt="%.3f", delimiter="\t")
+    said = refusal(tmp_path)
+    assert f"{tmp_path / 'PS1.txt'} has 60 cells in a line, and {tmp_path / 'TS1.txt'} 6; " in said
+    if num_lines == 30:
+        assert "a line for each of 30 sequences, resample the channels to equal lengths" in said
+    else:
+        assert said.endswith("make them alike, or leave out the files of one kind")

@@ -235,3 +235,16 @@ def test_the_header_of_numpys_savetxt_is_one(tmp_path: Path, delimiter: str):
     plan, plain = planned(tmp_path / "t.txt"), planned(saved(table, tmp_path / "plain.csv"))
     assert plan.workload.preprocess.columns == plain.workload.preprocess.columns
     assert plan.summary["sha256"] == plain.summary["sha256"]
+
+
+@pytest.mark.parametrize("sep", [",", "\t", ";"])
+@pytest.mark.parametrize("above", ["", "# logger 7\n"])
+def test_a_first_column_called_number_sign_is_no_remark(tmp_path: Path, sep: str, above: str):
+    """As HOBO loggers number their rows. With empty cells in it, the first row of data once was the header."""
+    table = series().assign(a="", b="", c="", d="", e="")
+    table.insert(0, "#", range(1, 301))
+    (path := tmp_path / "t.csv").write_text(above + table.to_csv(index=False, sep=sep))
+    plain = planned(saved(table.rename(columns={"#": "n"}), tmp_path / "plain.csv"), "--target", "value")
+    plan = planned(path, "--target", "value")
+    assert plan.workload.preprocess.columns == plain.workload.preprocess.columns
+    assert plan.summary["num_rows"] == plain.summary["num_rows"] == 300

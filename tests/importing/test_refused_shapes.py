@@ -81,7 +81,7 @@ def torn(path: Path) -> Path:
         (flat, "", "nothing says which label the 18 sequences"),
         (flat, "--pattern {label}-*", "does not fit 18 of 18 names"),
         (with_a_clock, "", r"begins with the time of its start and the rate, .* -exec sed -i 1,2d \{\} \+ makes"),
-        (with_other_columns, "", r"3.csv has other columns than the files before it \(y, z\)"),
+        (with_other_columns, "", r"3.csv has other columns than .*0.csv \(y, z\)"),
         (lambda at: arrays(at / "a.npz", X=np.ones((4, 5, 2, 2))), "", r"X \(4, 5, 2, 2\); accepted: \(N, T, C\)"),
         (
             lambda at: arrays(at / "a.npz", X=np.ones((4, 5)), y=np.ones(3)),
