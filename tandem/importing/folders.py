@@ -83,8 +83,10 @@ def first_cells(path: Path) -> set[str]:
 
 def without_prose(found: list[Path]) -> tuple[list[Path], list[Path]]:
     """The files, and those that have no table and are at most half of them, such as README.txt."""
-    prose = [path for path in found if is_prose(path)]
-    return ([path for path in found if path not in prose], prose) if 2 * len(prose) <= len(found) else (found, [])
+    kinds = [is_prose(path) for path in found]
+    prose = [path for path, kind in zip(found, kinds, strict=True) if kind]
+    rest = [path for path, kind in zip(found, kinds, strict=True) if not kind]
+    return (rest, prose) if len(prose) <= len(rest) else (found, [])
 
 
 def is_prose(path: Path) -> bool:
