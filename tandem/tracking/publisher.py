@@ -185,7 +185,9 @@ class Publication:
         parent_id: str = self.find_or_create(parent["run_key"], parent["name"], about, of_group).info.run_id
         self.client.set_tag(self.run_id, PARENT_TAG, parent_id)
         for run in self.search(GROUP_TAG, parent["run_key"]):
-            self.client.set_tag(run.info.run_id, PARENT_TAG, parent_id)
+            if run.data.tags.get(PARENT_TAG) != parent_id:
+                self.client.set_tag(run.info.run_id, PARENT_TAG, parent_id)
+                headline.write_description(self.client, run.info.run_id)  # it is no longer of one seed
         return parent_id
 
     def search(self, tag: str, value: str) -> list[Any]:

@@ -317,7 +317,8 @@ def write_run_info(
     """Write what is trained, on which device, data and code. The publisher creates the MLflow run from it."""
     about, git = trainer.device.tags(context.hardware), provenance.git_tags(record.at_start["tree"])
     seeds, experiment = load_params().seeds, os.environ.get("DVC_EXP_NAME")
-    inputs_key = files.digest({**inputs, "seed": None, "experiment": experiment})[:32]
+    # Of the same inputs, a first seed that was trained before the experiment belongs to its others.
+    inputs_key = files.digest({**inputs, "seed": None, "experiment": None})[:32]
     group = group_key(inputs_key, context)
     device = context.requested if context.num_workers > 1 else trainer.device.name()
     name = f"{f'{experiment}: ' if experiment else ''}{context.workload}-{device}"

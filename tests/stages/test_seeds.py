@@ -42,9 +42,9 @@ REPLICATE = (sys.executable, "-u", "-m", "tandem.stage", "replicate", "tiny", "c
 
 @pytest.fixture(scope="module")
 def project(trained: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Trained with seed 0 alone, then with two more."""
+    """Trained with seed 0 alone, then in an experiment with two more."""
     project = copy_of(trained, tmp_path_factory.mktemp("seeds") / "project", PARAMS)
-    stages_at_once(project, "replicate tiny cpu", "evaluate tiny cpu", "compare")
+    stages_at_once(project, "replicate tiny cpu", "evaluate tiny cpu", "compare", DVC_EXP_NAME="more")
     wait_until_published(project)
     return project
 
@@ -187,6 +187,7 @@ def test_mlflow_has_a_run_above_the_seeds_with_their_mean_and_range(project: Pat
     assert {run.data.tags["mlflow.parentRunId"] for run in children} == {parent.info.run_id}
     assert sorted(run.data.params["seed"] for run in children) == ["0", "1", "5"]
     assert parent.info.status == "FINISHED" and parent.data.tags["seeds"] == "0,1,5"
+    assert all("one seed;" not in run.data.tags["mlflow.note.content"] for run in children)
     scores = [run.data.metrics["test/accuracy"] for run in children]
     assert parent.data.metrics["test/accuracy"] == pytest.approx(statistics.fmean(scores), rel=1e-5)
     assert parent.data.tags["score"].endswith(f" ({min(scores):.4f} to {max(scores):.4f})")
