@@ -266,6 +266,15 @@ def test_predict_ignores_a_feature_that_was_constant_in_training(trained: Path):
         assert (first == second).all() == is_ignored
 
 
+def test_a_model_reads_times_as_text(trained: Path):
+    """As a server gets them in JSON."""
+    table, predictor = pd.read_csv(trained / TABLE), Predictor(trained / RUN, "last")
+    expected = predictor.predict(table)
+    times = pd.Timestamp("2024-03-01") + pd.to_timedelta(table["step"], "s")
+    for step in (times, times.astype(str), times.dt.tz_localize("UTC").astype(str), table["step"].astype(str)):
+        assert predictor.predict(table.assign(step=step)).equals(expected)
+
+
 def test_predict_reads_what_tandem_new_reads(trained: Path, tmp_path: Path):
     """The same numbers in other files give the same predictions, without labels."""
     table = pd.read_csv(trained / "workloads/tiny/data/table.csv").drop(columns="label").round(6)

@@ -131,8 +131,11 @@ class TableColumns:
             if not re.fullmatch(r"-?99+(\.9+)?|-\d{3,}|-1", marker) or num < FEWEST_MARKERS or len(others) == 0:
                 continue
             low, high = others.min(), others.max()
-            are_counts = marker == "-1" and low >= 0 and (others % 1 == 0).all() and high >= MANY_COUNTS
-            if are_counts or low < high and min(abs(low - end), abs(high - end)) > high - low:
+            if marker == "-1":
+                is_likely = low >= 0 and (others % 1 == 0).all() and high >= MANY_COUNTS
+            else:  # the only negative number, or far from the others
+                is_likely = end < 0 <= low or low < high and min(abs(low - end), abs(high - end)) > high - low
+            if is_likely:
                 return f"{marker} in {column!r} ({num:,} cells) may mean missing: --na={marker} then says so"
         return ""
 

@@ -6,6 +6,7 @@ predictor.predict(table)  # a raw table as in workloads/README.md, labels not ne
 """
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, fields
 from itertools import chain
 from pathlib import Path
@@ -108,6 +109,10 @@ class Predictor:
         """Return the values (N, T, F) of a table's sequences."""
         columns = sequence_columns(self.learned)
         unlabelled = table.drop(columns=split_column(table.columns) or []).assign(**{columns.label: NO_EVENT})
+        step = unlabelled.get(columns.step)
+        if step is not None and pd.to_numeric(step, errors="coerce").isna().all():  # times as text, as JSON has them
+            with suppress(ValueError, TypeError):  # the error of what follows names the column
+                unlabelled[columns.step] = pd.to_datetime(step, format="ISO8601", utc=True).dt.tz_localize(None)
         wanted = [*chain(*needed_columns(self.learned)), columns.label]
         learned = self.section(schema.SequenceTable, source="sequences", columns=asdict(columns), split=UNUSED_SPLIT)
         rows = from_frame(unlabelled, wanted, "the table", learned.na)

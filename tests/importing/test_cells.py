@@ -126,6 +126,9 @@ def test_a_number_that_may_mean_missing_is_named(tmp_path: Path):
     counts = series(spots=np.where(np.arange(300) % 50 < 2, -1, np.arange(300)), code=np.arange(300) % 4 - 1)
     said = "".join(new_workload.summary_lines(planned(saved(counts, tmp_path / "counts.csv"))))
     assert "-1 in 'spots' (12 cells) may mean missing" in said and "'code'" not in said
+    gas = series(gas=np.where(np.arange(300) % 50 < 2, -999, 450 + 7 * np.arange(300)))
+    said = "".join(new_workload.summary_lines(planned(saved(gas, tmp_path / "gas.csv"))))
+    assert "-999 in 'gas' (12 cells) may mean missing" in said
 
 
 def test_a_table_is_read_for_predictions_as_it_was_for_the_training(tmp_path: Path):
