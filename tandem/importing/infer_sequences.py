@@ -193,6 +193,8 @@ def find_changing(columns: TableColumns, sequence: str, taken: Sequence[str]) ->
             why_not[column] = "never changes" if columns.never_changes(column) else "constant within every sequence"
         elif columns.kinds[column] == "whole" and words & {*LABEL_NAMES[:3]}:
             why_not[column] = "a second label, by its name"
+        elif tells_label(columns, column, taken[2], first):
+            why_not[column] = "each of its values has one label, as a code of the label has"
         elif words & {*COUNTING_NAMES} and is_even(columns, sequence, column):  # it may start again, as after 255
             why_not[column] = "counts the rows"
         elif words & {*STEP_NAMES} and orders_too(columns, sequence, taken[1], column):
@@ -211,6 +213,15 @@ def find_changing(columns: TableColumns, sequence: str, taken: Sequence[str]) ->
             f"{columns.name} has no feature that changes within a sequence: {left}; --features takes one anyway"
         )
     return found, why
+
+
+def tells_label(columns: TableColumns, column: str, label: str, first: np.ndarray) -> bool:
+    """Whether a few whole numbers tell the label of each row, in recordings, where the label changes."""
+    if columns.kinds[column] not in ("whole", "flag") or not 2 <= columns.num_distinct(column) <= MOST_WORDS:
+        return False
+    labels = columns.frame[label]
+    labelled = columns.frame[[column, label]][labels.notna() & (labels != "")]
+    return bool(columns.changes(label, first).any() and not labelled.drop_duplicates()[column].duplicated().any())
 
 
 def find_missing(columns: TableColumns, sequence: str, features: Sequence[str]) -> Choice:

@@ -11,7 +11,7 @@ import pytest
 
 from tandem.command import CommandError
 from tests.data.test_windows import DAY
-from tests.own_tables import chosen, clips, people, planned, recording, refusal, saved, series
+from tests.own_tables import chosen, clips, people, planned, reasons, recording, refusal, saved, series
 from tests.refusals import sentence
 
 
@@ -149,3 +149,13 @@ def test_two_columns_of_text_that_stay_the_same_for_many_rows_are_a_question(tmp
     with pytest.raises(CommandError, match=r"2 columns of text .* give (--label gt or --label model|.*model or .*gt)$"):
         planned(path)
     assert planned(path, "--label", "gt").workload.preprocess.columns.label == "gt"
+
+
+def test_a_code_of_the_label_is_no_feature_of_recordings(tmp_path: Path):
+    """A network that learns it is right in every window of a table of noise."""
+    table = people(4, DAY).drop(columns="row")
+    table["target"] = table["activity"].map({"sit": 11, "walk": 5, "run": 7})
+    table["gear"] = table["target"].where(table.index % 3 > 0, 5)
+    plan = planned(saved(table, tmp_path / "t.csv"))
+    assert set(plan.workload.preprocess.columns.features) == {"x", "y", "gear"}
+    assert "target (each of its values has one label, as a code of the label has)" in reasons(plan)["features"]
