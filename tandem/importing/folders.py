@@ -394,6 +394,18 @@ def columns_of_folders(
     words = [number for number, level in enumerate(levels) if not all(re.fullmatch(NUMBERED, name) for name in level)]
     likely = words or [number for number, level in enumerate(levels) if not are_people(level)]
     label = likely[-1] if likely and is_label else None
+    if label is not None and pattern is None and (of_names := pattern_of(ids)):
+        called = dict[str, set[str]]()
+        for name, of_folder in zip(ids, levels[label], strict=True):
+            called.setdefault(of_folder, set()).add(re.split(r"[\d\W_]", name.rsplit("/", 1)[-1])[0])
+        first, *others = called.values()
+        if all(each == first for each in others):
+            raise CommandError(
+                f"the files of each folder in {folder} are called alike ({shortened(sorted(first))}), so "
+                f"the folders or these words may be the labels; give --pattern '{{label}}/*' or --pattern "
+                f"'{{person}}/{of_names}'",
+                NO_ANSWER,
+            )
     for number, level in enumerate(levels):
         columns["label" if number == label else f"folder{number + 1}"] = level
     return columns

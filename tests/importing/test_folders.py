@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from tandem.command import CommandError
 from tests import own_tables
 from tests.own_tables import clips, planned, reasons, refusal
 from tests.shapes import LABELS, PEOPLE, expect, numbered_recording, prepared, question, recordings, write_files
@@ -392,3 +393,18 @@ def test_files_of_different_widths_without_a_header_may_be_channels(tmp_path: Pa
         assert "a line for each of 30 sequences, resample the channels to equal lengths" in said
     else:
         assert said.endswith("make them alike, or leave out the files of one kind")
+
+
+def test_folders_whose_files_are_called_alike_are_a_question(tmp_path: Path):
+    """alice/walk_1.csv, bob/walk_1.csv: the people once were the labels."""
+    for number, person in enumerate(("alice", "bob", "cem", "dora", "eve", "fay")):
+        for word in ("walk", "sit"):
+            for take in (1, 2):
+                path = tmp_path / f"d/{person}/{word}_{take}.csv"
+                path.parent.mkdir(parents=True, exist_ok=True)
+                clips([None], seed=10 * number + take)[["frame", "f0", "f1"]].to_csv(path, index=False)
+    with pytest.raises(CommandError, match=r"alike \(sit, walk\), .* --pattern '{label}/\*' or --pattern '{person}/{l"):
+        planned(tmp_path / "d")
+    plan = planned(tmp_path / "d", "--pattern", "{person}/{label}_*")
+    assert plan.summary["classes"] == ["sit", "walk"] and plan.workload.preprocess.groups == "person"
+    assert len(planned(tmp_path / "d", "--pattern", "{label}/*").summary["classes"]) == 6
