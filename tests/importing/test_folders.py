@@ -402,7 +402,8 @@ def test_folders_whose_files_are_called_alike_are_a_question(tmp_path: Path):
             for take in (1, 2):
                 path = tmp_path / f"d/{person}/{word}_{take}.csv"
                 path.parent.mkdir(parents=True, exist_ok=True)
-                clips([None], seed=100 * number + 10 * take + len(word))[["frame", "f0", "f1"]].to_csv(path, index=False)
+                clip = clips([None], seed=100 * number + 10 * take + len(word))
+                clip[["frame", "f0", "f1"]].to_csv(path, index=False)
     with pytest.raises(CommandError, match=r"alike \(sit, walk\), .* --pattern '{label}/\*' or --pattern '{person}/{l"):
         planned(tmp_path / "d")
     plan = planned(tmp_path / "d", "--pattern", "{person}/{label}_*")
