@@ -7,6 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from tandem.data.arrays import interpolate
+
 FINER = 1.5  # times as many rows as at the new rate: the mean of the rows around each time, else a straight line
 
 
@@ -25,11 +27,10 @@ class Resampling:
         NaN where a sequence has no value. Also the number of empty cells of the other sequences.
         """
         cells, is_known = cells.astype(np.float64), ~np.isnan(cells)
-        filled = cells if is_known.all() else self.filled(cells, is_known)
+        filled, num_filled = (cells, 0) if is_known.all() else self.filled(cells)
         after = filled[np.minimum(self.before + 1, len(cells) - 1)]
         between = filled[self.before] * (1 - self.weight) + after * self.weight
         line = np.where(self.weight == 0, filled[self.before], between)
-        num_filled = int(np.count_nonzero(~is_known & ~np.isnan(filled)))
         spans = self.position[self.starts + self.sizes - 1]
         is_finer = (np.add.reduceat(is_known, self.starts, dtype=np.int64) - 1) / spans > FINER
         if not is_finer.any():
@@ -44,18 +45,13 @@ class Resampling:
         is_mean = np.repeat(is_finer, self.lengths) & (weights > 0)
         return np.where(is_mean, sums / np.where(weights > 0, weights, 1), line), num_filled
 
-    def filled(self, cells: np.ndarray, is_known: np.ndarray) -> np.ndarray:
-        """cells (R,) with straight lines between the values of each sequence, and its first or last value outside."""
-        rows = np.arange(len(cells))
-        firsts, lasts = (np.repeat(each, self.sizes) for each in (self.starts, self.starts + self.sizes - 1))
-        before = np.maximum.accumulate(np.where(is_known, rows, -1))
-        after = np.minimum.accumulate(np.where(is_known, rows, len(cells))[::-1])[::-1]
-        has_before, has_after = before >= firsts, after <= lasts
-        before = np.where(has_before, before, np.where(has_after, after, rows))
-        after = np.where(has_after, after, before)
-        span = self.position[after] - self.position[before]
-        weight = (self.position - self.position[before]) / np.where(span > 0, span, 1)
-        return cells[before] * (1 - weight) + cells[after] * weight
+    def filled(self, cells: np.ndarray) -> tuple[np.ndarray, int]:
+        """cells (R,) with straight lines between the values of each sequence, and the number of filled ones."""
+        is_real = np.arange(self.sizes.max()) < self.sizes[:, None]
+        padded, times = np.zeros((2, *is_real.shape))
+        padded[is_real], times[is_real] = cells, self.position
+        num_filled, _ = interpolate(padded, is_real, times)
+        return padded[is_real], num_filled
 
     def has_value_near(self, is_known: np.ndarray) -> np.ndarray:
         """(R,) -> (G,) whether the nearest row has a value, or any within half a distance of the new rows."""
