@@ -128,9 +128,14 @@ def why_no_label(columns: TableColumns, sequence: str, step: str, label: str) ->
     return ""
 
 
+def stripped(columns: TableColumns, name: str) -> pd.Series:
+    """(R,) the cells of a column as text; empty ones are ""."""
+    return columns.frame[name].astype("string").fillna("").str.strip()
+
+
 def names_events(columns: TableColumns, name: str) -> bool:
     """Whether most rows are empty or NO_EVENT, and others are not."""
-    cells = columns.frame[name].astype("string").fillna("").str.strip()
+    cells = stripped(columns, name)
     return bool(MOST_BACKGROUND <= cells.isin(("", NO_EVENT)).mean() < 1)
 
 
@@ -179,7 +184,7 @@ def which_label(columns: TableColumns, labels: Sequence[str], sequence: str, ste
 
 def find_task(columns: TableColumns, sequence: str, step: str, label: str) -> Choice:
     """classify if the label is constant in each sequence, detect if some rows hold `none` or most are empty."""
-    events = columns.frame[label].astype("string").fillna("").str.strip()
+    events = stripped(columns, label)
     changes = events.groupby(columns.codes(sequence)).transform("nunique") > 1
     if not changes.any():
         num, num_sequences = columns.num_distinct(label), columns.num_distinct(sequence)
@@ -247,7 +252,7 @@ def stretches_of(columns: TableColumns, recording: str, step: str, label: str) -
     """A row for each stretch: recording, label (empty if there is none), and `length`, its number of rows. Also the
     median distance of two steps in a recording.
     """
-    labels = columns.frame[label].astype("string").fillna("").str.strip()
+    labels = stripped(columns, label)
     labels = labels.where(~labels.isin(MISSING), "")
     rows = pd.DataFrame({"recording": columns.codes(recording), "label": labels, "step": columns.numbers(step)})
     rows = rows.sort_values(["recording", "step"])
