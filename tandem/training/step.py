@@ -40,13 +40,11 @@ def take_step(step: "Step", batch: Batch, norm: Tensor | None = None) -> Tensor:
     """
     step.optimizer.zero_grad(set_to_none=True)
     total: Any = None
-    parts = batch.micro_batches(step.execution.grad_accum_steps)
+    execution = step.execution
+    parts = batch.micro_batches(execution.grad_accum_steps)
     for part in parts:
         with step.shared(part, is_last=part is parts[-1]):
-            with (
-                autocast(step.execution.precision, step.execution.device.torch_device),
-                kernels.noted_in(step.kernels_used),
-            ):
+            with autocast(execution.precision, execution.device.torch_device), kernels.noted_in(step.kernels_used):
                 outputs = step.forward(*part.inputs()).float()
             loss = step.loss(outputs, part)
             # DistributedDataParallel averages over the workers; this factor makes it a sum.

@@ -70,15 +70,13 @@ class Trainer:
         is_resident = any(split.data_location == "device" for split in (train, val))
         execution = requested_execution(settings, self.device, model)
         execution = replace(execution, data_location="device" if is_resident else "host")
-        is_graph = execution.step == "graph"
+        is_graph, torch_device = execution.step == "graph", self.device.torch_device
         self.executor = Executor(execution, model, (train, val), advice(self.device, settings.precision))
         self.optimizer = AdamW(
             # A model that fits itself may have buffers alone, and AdamW refuses an empty list.
-            [*model.parameters()] or [nn.Parameter(torch.zeros(0, device=self.device.torch_device))],
+            [*model.parameters()] or [nn.Parameter(torch.zeros(0, device=torch_device))],
             # A CUDA graph reads a tensor at every replay. A Python number would keep its value from the capture.
-            lr=torch.tensor(settings.learning_rate, device=self.device.torch_device)
-            if is_graph
-            else settings.learning_rate,
+            lr=torch.tensor(settings.learning_rate, device=torch_device) if is_graph else settings.learning_rate,
             weight_decay=settings.weight_decay,
             fused=True,
             capturable=is_graph,
@@ -88,11 +86,9 @@ class Trainer:
         if not self.device.is_accelerator and settings.kernels == "auto" and execution.step != "compile":
             ordered.use_in(model)
         self.rates = learning_rates(settings, self.steps_per_epoch * settings.epochs)
-        self.total = torch.zeros(
-            (), device=self.device.torch_device
-        )  # loss of the current epoch, summed over its sequences
+        self.total = torch.zeros((), device=torch_device)  # loss of the current epoch, summed over its sequences
         # The norm of each step's gradients before clipping; NaN if nothing is clipped.
-        self.norms = torch.full((self.steps_per_epoch,), math.nan, device=self.device.torch_device)
+        self.norms = torch.full((self.steps_per_epoch,), math.nan, device=torch_device)
         self.graph_steps: GraphSteps | None = None
         # The generator is on the CPU, so CPU and GPU runs see the same batches and the same augmentation.
         self.generator = torch.Generator().manual_seed(seed)
