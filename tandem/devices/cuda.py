@@ -59,9 +59,9 @@ class Kind(Device):
 
     @classmethod
     def require_same(cls, hardware: dict[str, Any]) -> None:
-        found, obstacle = cls.detect()
-        if found is None or not hardware["name"].endswith(found["name"]):  # "2 workers on NVIDIA ..."
-            now = f"the GPU is now {found['name']}" if found else obstacle
+        gpu, obstacle = cls.detect()
+        if gpu is None or not hardware["name"].endswith(gpu["name"]):  # "2 workers on NVIDIA ..."
+            now = f"the GPU is now {gpu['name']}" if gpu else obstacle
             raise ValueError(
                 f"the stage `hardware` found {hardware['name']}, but {now}; make the first one visible again "
                 "(CUDA_VISIBLE_DEVICES), or run `dvc repro`, which detects the hardware again"
@@ -71,8 +71,8 @@ class Kind(Device):
     def versions(cls, hardware: Mapping[str, Any]) -> dict[str, str]:
         import torch
 
-        found = {"cuda": torch.version.cuda, "cudnn": torch.backends.cudnn.version(), "driver": hardware["driver"]}
-        return {name: str(version) for name, version in found.items() if version}
+        versions = {"cuda": torch.version.cuda, "cudnn": torch.backends.cudnn.version(), "driver": hardware["driver"]}
+        return {name: str(version) for name, version in versions.items() if version}
 
     def require_usable(self, hardware: dict[str, Any]) -> None:
         import torch
@@ -136,12 +136,12 @@ class Kind(Device):
         self.cuda.reset_peak_memory_stats(self.torch_device)
 
     def memory_mib(self) -> dict[str, float]:
-        found = {
+        bytes_by_name = {
             "reserved": self.cuda.memory_reserved(self.torch_device),
             "peak_allocated_mib": self.cuda.max_memory_allocated(self.torch_device),
             "peak_reserved_mib": self.cuda.max_memory_reserved(self.torch_device),
         }
-        return {name: num_bytes / 2**20 for name, num_bytes in found.items()}
+        return {name: num_bytes / 2**20 for name, num_bytes in bytes_by_name.items()}
 
     def activities(self, step: Callable[[], Any]) -> list[tuple[str, float, float]]:
         """A profiler that stays attached slows all later launches by 10 to 20% (pytorch/pytorch#146604, #144455). torch
@@ -183,10 +183,10 @@ def torch_architectures() -> list[str]:
     asked = subprocess.run([sys.executable, "-c", ASK_TORCH], capture_output=True, text=True, check=False)
     if asked.returncode:
         return []
-    found = asked.stdout.split()
+    architectures = asked.stdout.split()
     with suppress(OSError):
-        write_json(path, {"torch": installed, "architectures": found}, is_durable=False)
-    return found
+        write_json(path, {"torch": installed, "architectures": architectures}, is_durable=False)
+    return architectures
 
 
 def has_kernels(capability: tuple[int, int], architectures: Iterable[str]) -> bool:
@@ -197,8 +197,8 @@ def has_kernels(capability: tuple[int, int], architectures: Iterable[str]) -> bo
     """
     for name in architectures:
         kind, _, digits = name.rstrip("af").partition("_")
-        own = divmod(int(digits), 10)
-        if own <= capability and (kind == "compute" or own[0] == capability[0]):
+        version = divmod(int(digits), 10)
+        if version <= capability and (kind == "compute" or version[0] == capability[0]):
             return True
     return False
 
@@ -239,11 +239,11 @@ def detect_gpu(torch_cuda: str | None) -> tuple[dict[str, Any] | None, str]:
     for attribute in (COMPUTE_CAPABILITY_MAJOR, COMPUTE_CAPABILITY_MINOR):
         driver.cuDeviceGetAttribute(ctypes.byref(number), attribute, device)
         capability.append(number.value)
-    known = torch_architectures()
-    if known and not has_kernels((capability[0], capability[1]), known):
+    architectures = torch_architectures()
+    if architectures and not has_kernels((capability[0], capability[1]), architectures):
         return None, (
             f"this torch has no kernels for {name.value.decode()} (compute capability {capability[0]}.{capability[1]}; "
-            f"it has {', '.join(known)}); install a torch that was built for it, usually an older one"
+            f"it has {', '.join(architectures)}); install a torch that was built for it, usually an older one"
         )
     return {
         "name": name.value.decode(),
@@ -261,7 +261,7 @@ def uuid_of(index: int) -> str:
     """
     from uuid import UUID
 
-    driver, device, found = ctypes.CDLL("libcuda.so.1"), ctypes.c_int(), (ctypes.c_ubyte * 16)()
+    driver, device, uuid_bytes = ctypes.CDLL("libcuda.so.1"), ctypes.c_int(), (ctypes.c_ubyte * 16)()
     driver.cuDeviceGet(ctypes.byref(device), index)
-    driver.cuDeviceGetUuid_v2(ctypes.byref(found), device)
-    return f"GPU-{UUID(bytes=bytes(found))}"
+    driver.cuDeviceGetUuid_v2(ctypes.byref(uuid_bytes), device)
+    return f"GPU-{UUID(bytes=bytes(uuid_bytes))}"

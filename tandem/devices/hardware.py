@@ -42,9 +42,9 @@ def detect_hardware(requested: str) -> dict[str, Any]:
         hardware["variables"] = variables
     accelerators = [name for name in KINDS if kind_of(name).is_accelerator]
     for name in [*accelerators, "cpu"] if kind == "auto" else [kind]:
-        found, obstacle = kind_of(name).detect()
-        if found:
-            return {**hardware, **found, "kind": name}
+        hardware_of_kind, obstacle = kind_of(name).detect()
+        if hardware_of_kind:
+            return {**hardware, **hardware_of_kind, "kind": name}
         if kind != "auto":
             raise ValueError(
                 f"device {name!r} is not available: {obstacle}; fix this, or use auto or cpu in params.yaml's devices"
@@ -134,14 +134,14 @@ def control_groups(controller: str) -> list[Path]:
     """The folders of this process's control group for `controller` (cpu, memory) and of all groups above it: a limit
     of each one applies (systemd, SLURM, containers). Version 2 has one tree, version 1 a tree for each controller.
     """
-    found = []
+    folders = []
     for line in read_text("/proc/self/cgroup").splitlines():
         _, controllers, name = line.split(":", 2)
         if controllers and controller not in controllers.split(","):
             continue
         root, group = CONTROL_GROUPS / (controller if controllers else ""), Path(name.lstrip("/"))
-        found += [root / folder for folder in (group, *group.parents)]
-    return found
+        folders += [root / folder for folder in (group, *group.parents)]
+    return folders
 
 
 def read_text(path: str | Path) -> str:

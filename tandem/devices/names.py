@@ -25,8 +25,8 @@ MAX_WORKERS = 4096
 @cache
 def kind_of(name: str) -> type["Device"]:
     """The class of a kind. It imports no torch; an object of it does."""
-    found: type[Device] = import_module(f"tandem.devices.{name}").Kind
-    return found
+    device_class: type[Device] = import_module(f"tandem.devices.{name}").Kind
+    return device_class
 
 
 def is_accelerator(name: str) -> bool:
@@ -38,16 +38,16 @@ def split_device(name: Any, where: str = "device") -> tuple[int, str]:
     """`2xcpu` -> (2, "cpu"), `auto` -> (1, "auto"). Raises ValueError, beginning with `where`, for other names."""
     if name in SINGLE:
         return 1, name
-    found = re.fullmatch(r"(\d{1,9})x([a-z]+)", name) if isinstance(name, str) else None
-    if not found:
+    match = re.fullmatch(r"(\d{1,9})x([a-z]+)", name) if isinstance(name, str) else None
+    if not match:
         several = f", or several workers that train one model: {', '.join(f'2x{kind}' for kind in KINDS)}, ..."
         raise ValueError(f"{where} is {shown(name)}{nearest(name, SINGLE)}{several}")
-    count, kind = int(found[1]), found[2]
+    count, kind = int(match[1]), match[2]
     if kind not in KINDS:
         chosen = "; only one worker can be left to choose" if kind == "auto" else ""
-        accepted = ", ".join(f"{count}x{each}" for each in KINDS)
+        accepted = ", ".join(f"{count}x{kind}" for kind in KINDS)
         raise ValueError(f"{where} is {name!r}{chosen}; accepted for several workers: {accepted}")
-    if found[1] != str(count) or not 2 <= count <= MAX_WORKERS:
+    if match[1] != str(count) or not 2 <= count <= MAX_WORKERS:
         raise ValueError(f"{where} is {name!r}; write {kind} for one worker, or 2x{kind} to {MAX_WORKERS}x{kind}")
     return count, kind
 

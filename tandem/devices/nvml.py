@@ -82,22 +82,22 @@ class Gpu:
         """Clocks, limits, temperature, throttle reasons and other processes; failed readings are omitted."""
         if self.unavailable:
             return {"unavailable": self.unavailable}
-        found = {}
+        readings = {}
         for name, ask in CONDITIONS.items():
             with suppress(Exception):  # some fail under MIG, on WSL and in some containers
-                found[name] = ask(self)
-        return found
+                readings[name] = ask(self)
+        return readings
 
     def process_bytes(self) -> int:
         """Memory of this process. Stores all processes that NVML lists, so that counting them needs no second call."""
         self.listed = ()
         self.listed = self.nvml.nvmlDeviceGetComputeRunningProcesses(self.handle)
-        own = [process for process in self.listed if process.pid == os.getpid()]
-        if not own:
+        entries = [process for process in self.listed if process.pid == os.getpid()]
+        if not entries:
             raise LookupError("NVML does not list this process (a container with its own process numbers)")
-        if own[0].usedGpuMemory is None:
+        if entries[0].usedGpuMemory is None:
             raise LookupError("the driver does not report memory per process (WSL and some containers)")
-        return int(own[0].usedGpuMemory)
+        return int(entries[0].usedGpuMemory)
 
     def used_bytes(self) -> int:
         """Memory of all processes. The first version of NVML's call counts the driver's reserve as used."""

@@ -62,8 +62,8 @@ class Network(nn.Module):
             self.shift = nn.Parameter(torch.zeros(horizon))
 
     def forward(self, values: Tensor, mask: Tensor) -> Tensor:
-        found = self.shift if self.network is None else self.network(values.flatten(1))
-        return self.linear(values) + self.residual_std * found
+        residual = self.shift if self.network is None else self.network(values.flatten(1))
+        return self.linear(values) + self.residual_std * residual
 
     def linear(self, values: Tensor) -> Tensor:
         """The forecasts (B, H) of the linear part."""
@@ -82,12 +82,12 @@ class Network(nn.Module):
         The other arguments are those of `linear_forecast.fit`.
         """
         values, targets = (torch.cat([split[name].cpu() for split in splits]) for name in ("values", "targets"))
-        found = fit(values, targets, ChangeUnit(mean, std, is_log), season)
-        self.found = found.selection
-        for prefix, own in (("", found.changes), ("levels_", found.levels)):
-            getattr(self, f"{prefix}weight").copy_(own.weights.T)
-            getattr(self, f"{prefix}bias").copy_(own.bias)
-        for name, value in {"levels_share": found.levels_share, "mean": mean, "std": std}.items():
+        fitted = fit(values, targets, ChangeUnit(mean, std, is_log), season)
+        self.form_of_linear_part = fitted.selection
+        for prefix, linear_map in (("", fitted.changes), ("levels_", fitted.levels)):
+            getattr(self, f"{prefix}weight").copy_(linear_map.weights.T)
+            getattr(self, f"{prefix}bias").copy_(linear_map.bias)
+        for name, value in {"levels_share": fitted.levels_share, "mean": mean, "std": std}.items():
             getattr(self, name).fill_(value)
         parts = zip(values.split(MAX_ROWS), targets.split(MAX_ROWS), strict=True)
         residuals = torch.cat([part_targets - self.linear(part_values) for part_values, part_targets in parts])
@@ -95,15 +95,15 @@ class Network(nn.Module):
 
     def selection(self) -> dict[str, Any]:
         """The form of the linear part with the largest weight and its error, for train.json."""
-        return self.found
+        return self.form_of_linear_part
 
     def describe_selection(self, score_name: str) -> str:
         """A sentence with the form of the linear part that has the largest weight, and what it gains."""
-        found = self.found
-        share = found.get("share_of_levels")
+        selection = self.form_of_linear_part
+        share = selection.get("share_of_levels")
         of_levels = "" if share is None else f", forms that are linear in the levels {share:.0%}"
-        errors = ", ".join(f"{name} {error:.3f}" for name, error in found["held_out"].items())
+        errors = ", ".join(f"{name} {error:.3f}" for name, error in selection["held_out"].items())
         return (
-            f"the linear part averages several forms: {found['selected']} has the largest weight, "
-            f"{found['share']:.0%}{of_levels}; held-out errors relative to a forecast of no change: {errors}"
+            f"the linear part averages several forms: {selection['selected']} has the largest weight, "
+            f"{selection['share']:.0%}{of_levels}; held-out errors relative to a forecast of no change: {errors}"
         )

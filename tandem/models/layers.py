@@ -38,14 +38,14 @@ def run_recurrent(stack: nn.Module, x: Tensor, state: Any = None) -> Any:
         return in_fp32(stack, x, state)
     if not x.is_cuda and torch.is_autocast_enabled("cpu"):
         try:
-            found = stack(x, state)
+            outputs = stack(x, state)
         except RuntimeError as error:
             if NO_KERNEL not in str(error):
                 raise
             note(library, f"{operation} in fp32")
             return in_fp32(stack, x, state)
         note(library, operation)
-        return found
+        return outputs
     note(library, operation)
     return stack(x, state)
 

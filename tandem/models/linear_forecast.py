@@ -117,8 +117,8 @@ def average(pairs: list[tuple[float, Form]], num_steps: int, num_features: int, 
     weights = torch.zeros(num_steps, num_features, horizon, dtype=torch.float64)
     bias, total = torch.zeros(horizon, dtype=torch.float64), max(1e-300, sum(share for share, _ in pairs))
     for share, form in pairs:
-        own = form.map.weights.unflatten(0, (num_steps, -1))
-        weights[:, : own.shape[1]] += share / total * own
+        own_weights = form.map.weights.unflatten(0, (num_steps, -1))
+        weights[:, : own_weights.shape[1]] += share / total * own_weights
         bias += share / total * form.map.bias
     return LinearMap(weights.flatten(0, 1), bias)
 
@@ -172,8 +172,8 @@ def fit_forms(windows: Windows, simple: dict[str, LinearMap], size: int) -> list
     inputs, targets = windows.inputs[:, :, :size].flatten(1), windows.targets
     (num, num_inputs), horizon, names = inputs.shape, targets.shape[1], list(simple)
     weights = torch.zeros(len(names), num_inputs // size, size, horizon, dtype=torch.float64)
-    weights[:, :, 0] = torch.stack([each.weights for each in simple.values()])
-    weights, bias = weights.flatten(1, 2), torch.stack([each.bias for each in simple.values()])
+    weights[:, :, 0] = torch.stack([linear_map.weights for linear_map in simple.values()])
+    weights, bias = weights.flatten(1, 2), torch.stack([linear_map.bias for linear_map in simple.values()])
     folds = []
     for start, end in pairwise(torch.linspace(0, num, min(num, NUM_FOLDS) + 1).long().tolist()):
         # Exclude windows whose targets overlap with those of the scored windows.
@@ -183,8 +183,8 @@ def fit_forms(windows: Windows, simple: dict[str, LinearMap], size: int) -> list
     rows = torch.cat([scored for _, scored in folds])
     errors = windows.errors(predict(inputs[rows], weights, bias), rows)
     num_errors = len(rows) * horizon
-    found = zip(names, errors.tolist(), weights, bias, strict=True)
-    forms = [Form(name, windows.of_levels, error / num_errors, LinearMap(*each)) for name, error, *each in found]
+    entries = zip(names, errors.tolist(), weights, bias, strict=True)
+    forms = [Form(name, windows.of_levels, error / num_errors, LinearMap(*pair)) for name, error, *pair in entries]
     if size > 1:
         forms = []  # they are the same for every size
     if num_inputs > MAX_INPUTS or any(len(others) < 2 for others, _ in folds):
@@ -210,8 +210,8 @@ def fit_forms(windows: Windows, simple: dict[str, LinearMap], size: int) -> list
     of_strength = [ridge.coefficients(strength) for strength in STRENGTHS]
     for (method, add), total in zip(methods.items(), totals, strict=True):
         for place, (error, column) in enumerate(zip(*(part.tolist() for part in total.min(dim=0)), strict=True)):
-            own = slice(place, place + 1)
-            added = add(weights[own], bias[own], of_strength[column][own])
+            of_form = slice(place, place + 1)
+            added = add(weights[of_form], bias[of_form], of_strength[column][of_form])
             name = f"{names[best[place]]}, {method} {STRENGTHS[column]:g}{' on all features' if size > 1 else ''}"
             forms.append(Form(name, windows.of_levels, error / num_errors, LinearMap(*(part[0] for part in added))))
     return forms
@@ -254,8 +254,8 @@ class Ridge:
 
     def coefficients(self, strength: float) -> Tensor:
         """Coefficients (M, P + 1, H); the last row belongs to the constant."""
-        found = self.scale * (self.vectors @ (self.turned / (self.values + strength * self.num)[:, None]))
-        return found.unflatten(1, self.shape).transpose(0, 1)
+        weights = self.scale * (self.vectors @ (self.turned / (self.values + strength * self.num)[:, None]))
+        return weights.unflatten(1, self.shape).transpose(0, 1)
 
 
 def change_maps(levels: dict[str, Tensor], offset: float) -> dict[str, LinearMap]:

@@ -65,9 +65,9 @@ class Choice:
 
     def sentence(self) -> str:
         (first, _), *others = self.gains
-        found = ", ".join(f"{value}: {gain:.2f} times as fast as {first}" for value, gain in others)
+        gains = ", ".join(f"{value}: {gain:.2f} times as fast as {first}" for value, gain in others)
         is_small = self.value == first and any(gain > 1 for _, gain in others)
-        return f"{found}; {MIN_GAIN} is needed for a change" if is_small else found
+        return f"{gains}; {MIN_GAIN} is needed for a change" if is_small else gains
 
 
 def resolve(trainer: Trainer, hardware: dict[str, Any]) -> dict[str, str]:
@@ -95,8 +95,8 @@ def open_threads(trainer: Trainer, hardware: dict[str, Any]) -> str:
 
 def choose_threads(trainer: Trainer, hardware: dict[str, Any]) -> tuple[ThreadTuner, str]:
     """The threads of a training and a sentence about them."""
-    wanted, is_auto = trainer.settings.threads, trainer.settings.threads == "auto"
-    numbers = numbers_of_threads() if wanted == "auto" else [1, wanted]
+    requested, is_auto = trainer.settings.threads, trainer.settings.threads == "auto"
+    numbers = numbers_of_threads() if requested == "auto" else [1, requested]
     most = numbers[-1]
     if is_auto and (why := why_one_thread(trainer, most)):
         return ThreadTuner([1]), f"threads 1: {why}"
@@ -137,8 +137,8 @@ def seconds_with_same_bits(trainer: Trainer, numbers: Sequence[int]) -> dict[int
     Tries a full batch, the smaller last one of an epoch and a part of the validation, because a product is divided
     among threads by its sizes.
     """
-    params, found, expected = trainer.settings, {}, ""
-    batch, last = trainer.one_batch(params.batch_size), len(trainer.train_split) % params.batch_size
+    settings, seconds_of_number, expected = trainer.settings, {}, ""
+    batch, last = trainer.one_batch(settings.batch_size), len(trainer.train_split) % settings.batch_size
     val = next(trainer.val_split.batches(sequential_indices(trainer.val_split)[:PREDICTION_BATCH], PREDICTION_BATCH))
     for number in numbers:
         with trainer.without_trace():
@@ -153,8 +153,8 @@ def seconds_with_same_bits(trainer: Trainer, numbers: Sequence[int]) -> dict[int
             digest_of_trial = sha256_of([*snapshot(trainer.model).values(), torch.stack(losses), outputs])
         expected = expected or digest_of_trial
         if digest_of_trial == expected:
-            found[number] = seconds
-    return found
+            seconds_of_number[number] = seconds
+    return seconds_of_number
 
 
 def fastest(seconds: Mapping[Any, float]) -> Any:
@@ -177,8 +177,8 @@ def numbers_of_threads() -> list[int]:
 def choose_kept_threads(trainer: Trainer, hardware: dict[str, Any], numbers: Sequence[int]) -> tuple[Any, str]:
     """The number of threads of a training whose bits depend on it, and a sentence about the choice."""
     key = key_of("threads", trainer, hardware, {"precision": trainer.execution.precision})
-    if known := cached_choices().get(key):
-        return explained(known, "as chosen before")
+    if choice := cached_choices().get(key):
+        return explained(choice, "as chosen before")
     end = time.perf_counter() + PATIENCE_SECONDS
     while not has_cores(numbers[-1]):
         if time.perf_counter() >= end:
@@ -193,8 +193,8 @@ def choose_precision(trainer: Trainer, hardware: dict[str, Any]) -> tuple[Any, s
     if len(values) == 1:
         return values[0], f"precision {values[0]}: this device has no other one that `auto` tries"
     key = key_of("precision", trainer, hardware, {"threads": trainer.settings.threads})
-    if known := cached_choices().get(key):
-        return explained(known, "as chosen before")
+    if choice := cached_choices().get(key):
+        return explained(choice, "as chosen before")
     return measure_and_store(key, "precision", trainer, hardware, values)
 
 
@@ -248,7 +248,7 @@ def time_choices(setting: str, trainer: Trainer, hardware: dict[str, Any], value
     return Choice(
         setting,
         fastest(seconds),
-        gains=[[value, seconds[first] / each] for value, each in seconds.items()],
+        gains=[[value, seconds[first] / seconds_with_value] for value, seconds_with_value in seconds.items()],
         about=f"{name} with {num_parameters:,} parameters, batches of {batch}, {hardware['name']}",
         measured_at=time.strftime("%Y-%m-%dT%H:%M:%S%z"),
     )
@@ -281,8 +281,8 @@ def seconds_with(setting: str, trainer: Trainer, values: Sequence[Any]) -> dict[
             for _ in range(NUM_WARMUPS + 1):  # load the GPU's libraries and capture the step
                 steps[value]()
     turns = {value: partial(turn, value) for value in values}
-    found = interleave(turns, NUM_ROUNDS, longest_seconds=BUDGET_SECONDS)
-    return {value: min(seconds) for value, seconds in found.items()}
+    turns_of_value = interleave(turns, NUM_ROUNDS, longest_seconds=BUDGET_SECONDS)
+    return {value: min(seconds) for value, seconds in turns_of_value.items()}
 
 
 def key_of(setting: str, trainer: Trainer, hardware: dict[str, Any], others: dict[str, Any]) -> str:
@@ -290,11 +290,11 @@ def key_of(setting: str, trainer: Trainer, hardware: dict[str, Any], others: dic
 
     `others` contains the values of the other settings that `auto` may choose.
     """
-    params = trainer.settings
-    about = {
+    settings = trainer.settings
+    inputs = {
         "setting": setting,
-        **{name: value for name, value in flatten(params).items() if name.startswith("model.")},
-        **{name: getattr(params, name) for name in ("grad_accum_steps", "deterministic", "kernels")},
+        **{name: value for name, value in flatten(settings).items() if name.startswith("model.")},
+        **{name: getattr(settings, name) for name in ("grad_accum_steps", "deterministic", "kernels")},
         "step": trainer.execution.step,
         **others,
         "shapes": shapes(trainer),
@@ -302,7 +302,7 @@ def key_of(setting: str, trainer: Trainer, hardware: dict[str, Any], others: dic
         "hardware": {name: value for name, value in hardware.items() if name not in NO_HARDWARE},
         "device": trainer.device.name(),
     }
-    return digest(about)[:16]
+    return digest(inputs)[:16]
 
 
 def choices_file() -> Path:
@@ -313,8 +313,8 @@ def cached_choices() -> dict[str, Choice]:
     """Key -> choice. A missing or damaged file gives no choices, so they are measured again."""
     try:
         entries = json.loads(choices_file().read_text(encoding="utf-8"))
-        found = {key: Choice(**entry) for key, entry in entries.items()}
-        return found if all(choice.is_possible() for choice in found.values()) else {}
+        choices = {key: Choice(**entry) for key, entry in entries.items()}
+        return choices if all(choice.is_possible() for choice in choices.values()) else {}
     except (OSError, ValueError, TypeError, AttributeError, RecursionError):
         return {}
 
@@ -325,8 +325,8 @@ def store_choice(key: str, choice: Choice) -> Choice:
     Raises OSError if the folder cannot be written.
     """
     with locked(choices_file().with_suffix(".lock")):
-        known = cached_choices()
-        if key not in known:
-            known[key] = choice
-            write_json(choices_file(), {key: asdict(choice) for key, choice in known.items()})
-    return known[key]
+        choices = cached_choices()
+        if key not in choices:
+            choices[key] = choice
+            write_json(choices_file(), {key: asdict(choice) for key, choice in choices.items()})
+    return choices[key]

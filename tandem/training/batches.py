@@ -80,13 +80,13 @@ class Batch:
             return [self]
         if not self.shares:
             return self.split(-(-len(self) // count))
-        found = self.split([share.num_processed for share in self.shares])
-        return [replace(batch, shares=(share,)) for batch, share in zip(found, self.shares, strict=True)]
+        batches = self.split([share.num_processed for share in self.shares])
+        return [replace(batch, shares=(share,)) for batch, share in zip(batches, self.shares, strict=True)]
 
     def split(self, sizes: int | list[int]) -> list["Batch"]:
         tensors = (self.values, self.mask, self.targets, self.rows, self.teacher_targets)
         columns = [tensor.split(sizes) for tensor in tensors if tensor is not None]
-        return [Batch(*each) for each in zip(*columns, strict=True)]
+        return [Batch(*tensors_of_part) for tensors_of_part in zip(*columns, strict=True)]
 
 
 @dataclass
@@ -174,14 +174,14 @@ def shares_of(num_sequences: int, num_parts: int, rank: int, num_workers: int) -
     If a part does not divide evenly, the first workers take one more sequence.
     """
     size = -(-num_sequences // num_parts)  # as in Batch.micro_batches
-    found = []
+    shares = []
     for start in range(0, num_sequences, size):
         whole = min(size, num_sequences - start)
-        each, rest = divmod(whole, num_workers)
-        num_own = each + (rank < rest)
-        first = rank * each + min(rank, rest)
-        found.append(Share(min(first, whole - 1), max(num_own, 1), num_own, whole))
-    return tuple(found)
+        equal_size, rest = divmod(whole, num_workers)
+        num_own = equal_size + (rank < rest)
+        first = rank * equal_size + min(rank, rest)
+        shares.append(Share(min(first, whole - 1), max(num_own, 1), num_own, whole))
+    return tuple(shares)
 
 
 def places_of(shares: tuple[Share, ...]) -> torch.Tensor:

@@ -158,12 +158,12 @@ class Checkpoint:
         """Return the newest checkpoints of the other trainings of this workload and device, oldest first. Trainings
         that differ only in their seed are left out.
         """
-        found = []
+        by_time = []
         for path in self.path.parent.glob(f"{self.path.name.partition('-')[0]}-*.pt"):
             with suppress(FileNotFoundError):  # a training that has just ended removes its files
                 if path.name.count(".") == 1 and without_seed(path) != without_seed(self.path):  # not `.previous.pt`
-                    found.append((path.stat().st_mtime_ns, path))
-        return [path for _, path in sorted(found)]
+                    by_time.append((path.stat().st_mtime_ns, path))
+        return [path for _, path in sorted(by_time)]
 
     def mark_ended(self, measured: Path) -> None:
         """Mark the training as ended. `measured` is the output with its times, which DVC may not have stored yet."""
@@ -178,9 +178,9 @@ class Checkpoint:
         """Remove checkpoints that are no longer needed: those whose result DVC has, and all but the newest NUM_KEPT."""
         remove_stored(self.path.parent)
         siblings = self.siblings()
-        kept = list(dict.fromkeys(map(without_seed, reversed(siblings))))[: NUM_KEPT - 1]
+        newest = list(dict.fromkeys(map(without_seed, reversed(siblings))))[: NUM_KEPT - 1]
         for path in siblings:
-            if without_seed(path) not in kept:
+            if without_seed(path) not in newest:
                 Checkpoint(path, {}).remove()
 
     @contextmanager

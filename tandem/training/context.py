@@ -135,8 +135,8 @@ class RunContext:
             return "host"  # the memory-mapped file, which the processes of all seeds share
         free_cache(device)  # a driver does not count it as free, and the seed before may have trained in this process
         needed_bytes = sum(self.plan["bytes"].values())
-        wanted, name = self.plan["data_location"], self.hardware["name"]
-        return choose_data_location(wanted, needed_bytes, device.memory_bytes()[0], name)
+        requested, name = self.plan["data_location"], self.hardware["name"]
+        return choose_data_location(requested, needed_bytes, device.memory_bytes()[0], name)
 
     def read(self, split: str, name: str) -> np.ndarray:
         """An array of the prepared data. Raises ValueError if the file is not the one that preprocess wrote."""
@@ -150,7 +150,7 @@ class RunContext:
         if not (knows_val or hasattr(model, "fit_initial")):
             return self.read
         splits = {"train": ("train", "val")}
-        return lambda split, name: np.concatenate([self.read(each, name) for each in splits.get(split, (split,))])
+        return lambda split, name: np.concatenate([self.read(part, name) for part in splits.get(split, (split,))])
 
 
 def scaled(settings: Train, num_workers: int) -> Train:
@@ -267,8 +267,8 @@ def trainer_class(model: Part) -> type[Trainer]:
     """What trains a network: `FittedTrainer`, imported by name, if it is fitted without steps."""
     if not schema.takes_no_steps(model):
         return Trainer
-    found: type[Trainer] = import_module(schema.FITTED_TRAINER).FittedTrainer
-    return found
+    fitted_trainer: type[Trainer] = import_module(schema.FITTED_TRAINER).FittedTrainer
+    return fitted_trainer
 
 
 def threads_of_each(context: RunContext, workers: Workers) -> int:

@@ -119,7 +119,7 @@ class LoopTrainer(Trainer):
     def state(self) -> dict[str, Any]:
         # Before the function registers its objects, their states are those of the checkpoint: a measurement of threads
         # saves and restores this state first.
-        registered = {name: each.state_dict() for name, each in self.states.items()}
+        registered = {name: stateful.state_dict() for name, stateful in self.states.items()}
         return {**super().state(), "loop": self.restored | registered}
 
     def restore(self, state: dict[str, Any]) -> None:
@@ -199,20 +199,20 @@ class LoopRun:
         trainer = self._trainer
         if self._current or self._finished:
             raise ValueError("run.state() was called after the first epoch had begun; call it before")
-        for name, each in objects.items():
-            if not (hasattr(each, "state_dict") and hasattr(each, "load_state_dict")):
+        for name, stateful in objects.items():
+            if not (hasattr(stateful, "state_dict") and hasattr(stateful, "load_state_dict")):
                 raise ValueError(
-                    f"run.state({name}=...) received {type(each).__name__}; accepted: objects with state_dict and "
+                    f"run.state({name}=...) received {type(stateful).__name__}; accepted: objects with state_dict and "
                     "load_state_dict, such as an optimizer, a scheduler or a module"
                 )
-            if found := foreign_types(each.state_dict()):
+            if types := foreign_types(stateful.state_dict()):
                 raise ValueError(
-                    f"the state_dict of run.state({name}=...) has values of {', '.join(sorted(found))}; a checkpoint "
+                    f"the state_dict of run.state({name}=...) has values of {', '.join(sorted(types))}; a checkpoint "
                     "accepts tensors, numbers, text, lists and dictionaries"
                 )
-            trainer.states[name] = each
+            trainer.states[name] = stateful
             if name in trainer.restored:
-                each.load_state_dict(trainer.restored.pop(name))
+                stateful.load_state_dict(trainer.restored.pop(name))
 
     @contextmanager
     def epoch(self) -> Iterator[LoopEpoch]:
@@ -289,7 +289,7 @@ def foreign_types(value: Any) -> set[str]:
     if isinstance(value, dict):
         value = [*value, *value.values()]
     if isinstance(value, list | tuple):
-        return {name for each in value for name in foreign_types(each)}
+        return {name for item in value for name in foreign_types(item)}
     is_plain = value is None or isinstance(value, Tensor) or type(value) in (bool, int, float, str)
     return set() if is_plain else {type(value).__name__}
 

@@ -180,7 +180,7 @@ def graph_blocker(device: Device, model: nn.Module) -> str:
         return device.why_no_graph
     if getattr(model, "checkpoint_activations", False):
         return RECOMPUTING
-    rnns = [each for each in model.modules() if isinstance(each, nn.RNNBase)]
+    rnns = [module for module in model.modules() if isinstance(module, nn.RNNBase)]
     if any(rnn.num_layers > 1 and rnn.dropout > 0 and not hasattr(rnn, "uses_torch_dropout") for rnn in rnns):
         return "cuDNN does not expose the random state of dropout between the layers of an RNN"
     return ""
@@ -230,7 +230,7 @@ def merged(stored: Execution, requested: Execution) -> Execution:
     It keeps what memory has run out with, and the precision, which changes results. Device, workers and kernels are
     those of the new process.
     """
-    found = replace(
+    execution = replace(
         requested,
         precision=realized_precision(stored.precision, requested.device),
         grad_accum_steps=max(stored.grad_accum_steps, requested.grad_accum_steps),
@@ -238,8 +238,8 @@ def merged(stored: Execution, requested: Execution) -> Execution:
         recomputes=stored.recomputes or requested.recomputes,
         num_eval_parts=max(stored.num_eval_parts, requested.num_eval_parts),
     )
-    if found.step != "graph":
-        return found
+    if execution.step != "graph":
+        return execution
     if stored.gave_up_graph:
-        return replace(found, step="eager", why_no_graph=stored.why_no_graph, gave_up_graph=True)
-    return replace(found, step="eager", why_no_graph=RECOMPUTING) if found.recomputes else found
+        return replace(execution, step="eager", why_no_graph=stored.why_no_graph, gave_up_graph=True)
+    return replace(execution, step="eager", why_no_graph=RECOMPUTING) if execution.recomputes else execution

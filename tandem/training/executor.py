@@ -93,7 +93,7 @@ class Executor:
             if FREED not in self.fallbacks:
                 self.add_fallback(FREED)
                 continue
-            found = cheaper(
+            fallback = cheaper(
                 self.execution,
                 work,
                 batch_size,
@@ -101,9 +101,9 @@ class Executor:
                 data_bytes=sum(split.num_bytes_in_file for split in self.splits),
                 can_recompute=hasattr(self.model, "checkpoint_activations"),
             )
-            if not found:
+            if not fallback:
                 raise OutOfMemory(failed, self.fallbacks, self.advice)
-            self.fall_back(*found)
+            self.fall_back(*fallback)
 
     def batches(
         self, split: Split, order: Tensor, batch_size: int, change: Callable[[Batch], Batch] | None = None

@@ -57,8 +57,8 @@ class GraphSteps:
             batch_bytes = size * sum(tensor[:1].nbytes for tensor in split.tensors.values())
             self.batches_per_chunk = max(1, min(CHUNK_BYTES // batch_bytes, self.num_full_batches // NUM_CHUNKS))
             self.chunk = {
-                name: torch.empty((self.batches_per_chunk * size, *each.shape[1:]), dtype=each.dtype, device=device)
-                for name, each in split.tensors.items()
+                name: torch.empty((self.batches_per_chunk * size, *tensor.shape[1:]), dtype=tensor.dtype, device=device)
+                for name, tensor in split.tensors.items()
             }
             indices = self.indices.unsqueeze(1) % self.batches_per_chunk
             positions = indices * size + torch.arange(size, device=device)

@@ -25,11 +25,11 @@ def check_outputs(model: Any, train: Split, shape: Shape, name: str) -> None:
     with torch.no_grad():
         outputs = model.eval()(values, mask)
     model.train()
-    wanted = shape.outputs(*values.shape[:2])
-    found = tuple(outputs.shape) if isinstance(outputs, torch.Tensor) else type(outputs).__name__
-    if found != wanted:
+    expected = shape.outputs(*values.shape[:2])
+    received = tuple(outputs.shape) if isinstance(outputs, torch.Tensor) else type(outputs).__name__
+    if received != expected:
         raise ValueError(
-            f"forward of {name} returns {found} for values {tuple(values.shape)}; the task needs {wanted}; "
+            f"forward of {name} returns {received} for values {tuple(values.shape)}; the task needs {expected}; "
             "`tandem check` tests a network before it is trained"
         )
 
@@ -49,8 +49,8 @@ def small_batch_refusal(model: nn.Module, split: Split, num: int, settings: Trai
     except (ValueError, RuntimeError) as error:
         if is_out_of_memory(error):
             raise
-        sizes = (each for distance in range(1, num) for each in (size + distance, size - distance))
-        other = next((each for each in sizes if smallest_part(num, each, num_parts) > 1), None)
+        sizes = (candidate for distance in range(1, num) for candidate in (size + distance, size - distance))
+        other = next((candidate for candidate in sizes if smallest_part(num, candidate, num_parts) > 1), None)
         parts = f" in {num_parts} parts (train.grad_accum_steps)" if num_parts > 1 else ""
         next_step = f"use {other} as train.batch_size" if other else "it needs more sequences"
         return (

@@ -90,14 +90,14 @@ def score(context: RunContext, outputs: Tensor, outputs_of: Outputs, known: Mapp
     sentences = []
     for component in components:
         function = component.load()
-        given = {name: each for name, each in requested.items() if name in component.arguments}
+        arguments = {name: value for name, value in requested.items() if name in component.arguments}
         start = time.monotonic()
         with component.explained():
-            returned = function(predictions, targets, mask, **given)
+            returned = function(predictions, targets, mask, **arguments)
         seconds = time.monotonic() - start
-        found = numbers_of(component, returned)
+        numbers = numbers_of(component, returned)
         ends: tuple[float, float] | str = ""  # or why there is no interval
-        if not given and not isinstance(returned, Mapping):
+        if not arguments and not isinstance(returned, Mapping):
             block_size = 1
             if anchors is not None:  # neighbouring windows share their steps (see interval_of_skill)
                 block_size = max(1, round(len(mask) ** 0.5), targets.shape[1])
@@ -110,21 +110,21 @@ def score(context: RunContext, outputs: Tensor, outputs_of: Outputs, known: Mapp
                 )
             ends = interval_of_metric(function, predictions, targets, mask, block_size, groups)
         is_better = bool(getattr(function, "higher_is_better", True))
-        higher_is_better |= dict.fromkeys(found, is_better)
+        higher_is_better |= dict.fromkeys(numbers, is_better)
         if not isinstance(returned, Mapping):
             name = component.attribute
-            sentence = f"{name} {found[name]:.4g}"
+            sentence = f"{name} {numbers[name]:.4g}"
             direction = "" if is_better else "lower is better, "
             if isinstance(ends, tuple):
                 over = f" over {groups}" if groups else ""
                 sentence += f" ({direction}95% interval {ends[0]:.4g} to {ends[1]:.4g}{over})"
-                found |= {f"{name}_low": ends[0], f"{name}_high": ends[1]}
+                numbers |= {f"{name}_low": ends[0], f"{name}_high": ends[1]}
             elif ends:
                 sentence += f" ({direction}no 95% interval: {ends})"
             sentences.append(sentence)
-        if taken := [name for name in found if name in known or name in metrics]:
+        if taken := [name for name in numbers if name in known or name in metrics]:
             raise ValueError(f"{component.place} returns {taken[0]!r}, which is the name of another metric")
-        metrics |= found
+        metrics |= numbers
     return OwnScores(metrics, higher_is_better, "; ".join(sentences))
 
 
@@ -142,9 +142,9 @@ class Predictions:
         context, params = self.context, self.context.block.preprocess
         # By name: with an import of `tandem.data`, evaluate would be repeated after each change of a source
         reader = importlib.import_module(f"tandem.data.{params.reader}")  # knows the format of the raw data
-        given = np.asarray(values), np.asarray(mask, dtype=bool)
-        inputs, anchors = reader.raw_to_inputs(*given, params, context.summary)
-        mask = np.ones(inputs.shape[:2], dtype=bool) if anchors is not None else given[1]
+        raw = np.asarray(values), np.asarray(mask, dtype=bool)
+        inputs, anchors = reader.raw_to_inputs(*raw, params, context.summary)
+        mask = np.ones(inputs.shape[:2], dtype=bool) if anchors is not None else raw[1]
         tensors = {
             "values": torch.from_numpy(inputs),
             "mask": torch.from_numpy(mask),
@@ -154,25 +154,25 @@ class Predictions:
         return in_units(context, context.task.predict(outputs, tensors["mask"]), mask, anchors)
 
 
-def in_units(context: RunContext, found: Tensor, mask: np.ndarray, anchors: np.ndarray | None) -> np.ndarray:
+def in_units(context: RunContext, predictions: Tensor, mask: np.ndarray, anchors: np.ndarray | None) -> np.ndarray:
     """The predictions or targets of a task as its users know them."""
-    values = context.task.to_units(found.cpu().numpy(), anchors)
+    values = context.task.to_units(predictions.cpu().numpy(), anchors)
     return np.where(mask, values, 0) if context.task.per_step else values
 
 
 def numbers_of(component: Component, returned: Any) -> dict[str, float]:
     """Name -> number. Raises ValueError if there is something else in what a metric returned."""
     named = dict(returned) if isinstance(returned, Mapping) else {component.attribute: returned}
-    found = {}
+    numbers = {}
     for name, value in named.items():
         if not isinstance(name, str) or not re.fullmatch(NAME, name):
             raise ValueError(f"{component.place} returns the name {name!r}; use letters, digits, _, -, ., / and spaces")
         try:
-            found[name] = float(value)
+            numbers[name] = float(value)
         except (TypeError, ValueError):
             raise ValueError(
                 f"{component.place} returns {type(value).__name__} {str(value)[:80]!r} for {name!r}; accepted: a number"
             ) from None
-        if not math.isfinite(found[name]):
-            raise ValueError(f"{component.place} returns {found[name]} for {name!r}; accepted: a finite number")
-    return found
+        if not math.isfinite(numbers[name]):
+            raise ValueError(f"{component.place} returns {numbers[name]} for {name!r}; accepted: a finite number")
+    return numbers

@@ -24,14 +24,14 @@ def load_network(folder: Path, weights: str) -> tuple[nn.Module, dict[str, Any]]
     Raises ValueError if one of the two files is visibly damaged. It does not detect flipped bits in the weights.
     """
     path = folder / f"{weights}.safetensors"
-    about = read_json(folder / "model.json")
+    description = read_json(folder / "model.json")
     with parsing.prefixed(relative(folder / "model.json")):
         with parsing.prefixed("model.name"):
-            component = find("model", about["model"]["name"], about.get("workload", ""))
-        config = parsing.parse(component.schema, about["model"], "model")
-        network = models.build(config, parsing.parse(Shape, about["shape"], "shape"))
+            component = find("model", description["model"]["name"], description.get("workload", ""))
+        config = parsing.parse(component.schema, description["model"], "model")
+        network = models.build(config, parsing.parse(Shape, description["shape"], "shape"))
     try:
         network.load_state_dict(load_file(path))
     except (SafetensorError, RuntimeError) as error:  # no such file, or tensors of other shapes
         raise damaged(relative(path), str(error)) from None
-    return network.eval(), about
+    return network.eval(), description

@@ -54,9 +54,9 @@ def take_step(step: "Step", batch: Batch, norm: Tensor | None = None) -> Tensor:
         total = summed if total is None else total + summed
     if step.max_grad_norm:
         step.scaler.unscale_(step.optimizer)
-        found = nn.utils.clip_grad_norm_(step.weights, step.max_grad_norm)
+        norm_before = nn.utils.clip_grad_norm_(step.weights, step.max_grad_norm)
         if norm is not None:
-            norm.copy_(found)
+            norm.copy_(norm_before)
     step.scaler.step(step.optimizer)
     step.scaler.update()
     return total
@@ -69,14 +69,14 @@ def take_captured(step: "Step", batch: Batch, norm: Tensor | None = None) -> Ten
     before = [(module._buffers, dict(module._buffers)) for module in step.model.modules()]
     try:
         total = take_step(step, batch, norm)
-        for buffers, kept in before:
-            for name, buffer in kept.items():
+        for buffers, buffers_before in before:
+            for name, buffer in buffers_before.items():
                 if buffers[name] is not buffer:
                     raise RuntimeError(f"forward replaces the buffer {name}; use self.{name}.copy_(...)")
         return total
     except Exception:
-        for buffers, kept in before:
-            buffers.update(kept)
+        for buffers, buffers_before in before:
+            buffers.update(buffers_before)
         raise
 
 
@@ -178,7 +178,7 @@ class Step:
     def clear(self) -> None:
         """Remove what a failed step left behind: gradients, incomplete optimizer states, the scaler's flags."""
         self.optimizer.zero_grad(set_to_none=True)
-        for parameter in [each for each, state in self.optimizer.state.items() if "exp_avg_sq" not in state]:
+        for parameter in [parameter for parameter, state in self.optimizer.state.items() if "exp_avg_sq" not in state]:
             del self.optimizer.state[parameter]
         for name in ("grad_scale", "found_inf"):  # GradScaler.step does not remove them if the optimizer's step fails
             vars(self.optimizer).pop(name, None)

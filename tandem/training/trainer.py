@@ -185,9 +185,9 @@ class Trainer:
         for rows, size in ((full, self.settings.batch_size), (last, last_batch_size)):
             if len(rows):
                 shares = shares_of(size, self.execution.grad_accum_steps, self.workers.rank, self.workers.count)
-                own = own_rows(rows, size, shares)
+                worker_rows = own_rows(rows, size, shares)
                 num_processed = sum(share.num_processed for share in shares)
-                for batch in self.executor.batches(self.train_split, own, num_processed, change):
+                for batch in self.executor.batches(self.train_split, worker_rows, num_processed, change):
                     yield replace(batch, shares=shares)
 
     def open_graph_steps(self) -> GraphSteps | None:
@@ -289,8 +289,8 @@ class Trainer:
         for each worker's sequences separately leaves torch's generators in different states.
         """
         self.device.set_random_state(self.workers.broadcast(self.device.random_state()))
-        own = self.weights_sha256()
-        if self.workers.sum(torch.tensor(int(own != self.workers.broadcast(own)))):
+        own_digest = self.weights_sha256()
+        if self.workers.sum(torch.tensor(int(own_digest != self.workers.broadcast(own_digest)))):
             self.restore(self.workers.broadcast(self.state()))
 
     @property

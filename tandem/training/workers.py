@@ -72,17 +72,17 @@ class Workers:
         """The contiguous part of `rows` that this worker evaluates; all rows if there are fewer rows than workers."""
         return rows if self.count == 1 or len(rows) < self.count else rows.tensor_split(self.count)[self.rank]
 
-    def gather(self, found: Tensor, num_rows: int) -> Tensor:
+    def gather(self, part: Tensor, num_rows: int) -> Tensor:
         """Gather the results of all workers for their `part_of` the rows: (num_rows, ...)."""
         if self.count == 1 or num_rows < self.count:
-            return found
+            return part
         size = -(-num_rows // self.count)
-        padded = found.new_zeros((size, *found.shape[1:]))
-        padded[: len(found)] = found
-        each = [torch.empty_like(padded) for _ in range(self.count)]
-        dist.all_gather(each, padded)
+        padded = part.new_zeros((size, *part.shape[1:]))
+        padded[: len(part)] = part
+        parts = [torch.empty_like(padded) for _ in range(self.count)]
+        dist.all_gather(parts, padded)
         lengths = [len(part) for part in torch.arange(num_rows).tensor_split(self.count)]
-        return torch.cat([part[:length] for part, length in zip(each, lengths, strict=True)])
+        return torch.cat([part[:length] for part, length in zip(parts, lengths, strict=True)])
 
     def mean(self, mean: Tensor, num_rows: int) -> Tensor:
         """The mean over all `num_rows` rows, given the mean over this worker's `part_of` them."""
@@ -116,16 +116,16 @@ class Workers:
         """CPU seconds so far of the other workers on the first one's machine. All workers must call this together."""
         if self.count == 1:
             return 0.0
-        own = time.process_time() if 0 < self.rank < self.local_count else 0.0  # ranks go machine by machine
-        return float(self.sum(torch.tensor(own, dtype=torch.float64)))
+        seconds = time.process_time() if 0 < self.rank < self.local_count else 0.0  # ranks go machine by machine
+        return float(self.sum(torch.tensor(seconds, dtype=torch.float64)))
 
     def require_same(self, inputs: Mapping[str, Any]) -> None:
         """Raises ValueError if the workers differ in seed, data, code, parameters or torch."""
         if self.count == 1:
             return
         compared = {name: inputs[name] for name in COMPARED} | {"torch": inputs["hardware"]["torch"]}
-        own = {name: json.dumps(value, sort_keys=True) for name, value in compared.items()}
-        differing = [name for name, theirs in self.broadcast(own).items() if own[name] != theirs]
+        own_inputs = {name: json.dumps(value, sort_keys=True) for name, value in compared.items()}
+        differing = [name for name, theirs in self.broadcast(own_inputs).items() if own_inputs[name] != theirs]
         if int(self.sum(torch.tensor(len(differing)))):
             which = f"worker {self.rank} has other {' and '.join(differing)}" if differing else "one has other inputs"
             raise ValueError(
@@ -156,10 +156,10 @@ def process_group(device: str, count: int, kind: str) -> Iterator[Workers]:
         raise ValueError(
             f"device {device!r} has {count} workers, but {started} were started; start {count} or use {started}x{kind}"
         )
-    own = kind_of(kind)(local_rank)
-    own.join_workers()
+    local_device = kind_of(kind)(local_rank)
+    local_device.join_workers()
     with lost_workers_noticed():
-        dist.init_process_group(own.backend)
+        dist.init_process_group(local_device.backend)
         # A stop signal must not kill a worker, because all stop after the same epoch. `GracefulStop` and
         # `StopSignals` handle the signals during the training; these settings apply before and after it.
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
@@ -208,11 +208,11 @@ def workers_sentence(workers: Workers, kind: str, settings: Train, of_one_worker
     threads = "1 thread" if settings.threads == 1 else f"{settings.threads} threads"
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     shown = "" if visible is None else f" (CUDA_VISIBLE_DEVICES={visible})"
-    each = f"a GPU each{shown}" if is_accelerator(kind) else f"{threads} each"
+    resources = f"a GPU each{shown}" if is_accelerator(kind) else f"{threads} each"
     batch = f"a batch of {settings.batch_size} is shared"
     if settings.batch_size != of_one_worker.batch_size:
         batch = (
             f"a batch of {settings.batch_size} ({workers.count} x {of_one_worker.batch_size}), learning rate "
             f"{settings.learning_rate:g} ({of_one_worker.scaling} of {of_one_worker.learning_rate:g})"
         )
-    return f"{workers.count} workers{machines}, {each}: {batch}, {kind_of(kind).collectives} sums their gradients"
+    return f"{workers.count} workers{machines}, {resources}: {batch}, {kind_of(kind).collectives} sums their gradients"

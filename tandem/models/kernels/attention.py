@@ -54,13 +54,13 @@ class Attention(torch.autograd.Function):
         packed, weights = ctx.saved_tensors
         query, key, value = packed
         grad = laid_out(grad.view(B, T, heads, D).transpose(1, 2), packed.dtype).view(B * heads, T, D)
-        found = torch.empty_like(packed)
+        grad_packed = torch.empty_like(packed)
         by_products = torch.bmm(grad, value.transpose(1, 2)).mul_(weights)
         by_products.addcmul_(weights, by_products.sum(dim=2, keepdim=True), value=-1)  # gradient of the softmax
-        torch.bmm(by_products, key, out=found[0]).mul_(D**-0.5)
-        torch.bmm(by_products.transpose(1, 2), query, out=found[1])  # the query already contains the factor
-        torch.bmm(weights.transpose(1, 2), grad, out=found[2])
-        return laid_out(found.view(3, B, heads, T, D).permute(1, 3, 0, 2, 4), ctx.dtype), None
+        torch.bmm(by_products, key, out=grad_packed[0]).mul_(D**-0.5)
+        torch.bmm(by_products.transpose(1, 2), query, out=grad_packed[1])  # the query already contains the factor
+        torch.bmm(weights.transpose(1, 2), grad, out=grad_packed[2])
+        return laid_out(grad_packed.view(3, B, heads, T, D).permute(1, 3, 0, 2, 4), ctx.dtype), None
 
 
 def laid_out(x: Tensor, dtype: torch.dtype) -> Tensor:

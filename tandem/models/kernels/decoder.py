@@ -95,7 +95,7 @@ class Decoder(torch.autograd.Function):
         hiddens[:, 0], cells[:, 0], inputs[0][0, :, 0] = hidden, cell, decoder_input
         is_own = teacher_targets.isnan()
 
-        parts = [tuple(gate.unbind(0) for gate in each.split(H, dim=2)) for each in gates]
+        parts = [tuple(gate.unbind(0) for gate in layer_gates.split(H, dim=2)) for layer_gates in gates]
         for t in range(S):
             for layer in range(L):
                 w, u, bias = into[layer]
@@ -167,10 +167,10 @@ class Decoder(torch.autograd.Function):
                 else:
                     with using_threads(1):
                         dfed = joint @ weights_ih[0][:, 0]
-        found: list[Tensor] = []
+        gradients: list[Tensor] = []
         for x, h, dgate in zip(inputs, hiddens[:, :-1], dgates, strict=True):
             flat = dgate.view(S * B, 4 * H)
             dbias = flat.sum(0)
-            found += [product(each.reshape(S * B, -1).t(), flat).t() for each in (x, h)] + [dbias, dbias]
+            gradients += [product(factor.reshape(S * B, -1).t(), flat).t() for factor in (x, h)] + [dbias, dbias]
         dprojection = product(doutputs.reshape(1, S * B), seen.reshape(S * B, H))
-        return dfed, dhidden, dcell, None, None, None, dprojection, doutputs.sum().view(1), *found
+        return dfed, dhidden, dcell, None, None, None, dprojection, doutputs.sum().view(1), *gradients

@@ -46,11 +46,11 @@ def dropout(x: Tensor, p: float) -> Tensor:
 
 def factor(shape: tuple[int, ...], p: float, dim: int = 0) -> Tensor:
     """Dropout factors of that shape: 0 or 1 / (1 - p). `dim` is the dimension of the sequences."""
-    num_dropped, found = round(p * LEVELS), torch.empty(whole(shape, dim))
-    count = found.numel()
+    num_dropped, factors = round(p * LEVELS), torch.empty(whole(shape, dim))
+    count = factors.numel()
     bits = torch.empty(-(-count // 4), dtype=torch.int64).random_(LOWEST, None).view(torch.int16)
-    torch.ge(bits[:count].view(found.shape), num_dropped - LEVELS // 2, out=found)
-    return own(found.mul_(LEVELS / (LEVELS - num_dropped)), shape, dim)
+    torch.ge(bits[:count].view(factors.shape), num_dropped - LEVELS // 2, out=factors)
+    return own(factors.mul_(LEVELS / (LEVELS - num_dropped)), shape, dim)
 
 
 def drop_as_torch(x: Tensor, p: float, training: bool = True, dim: int = 0) -> Tensor:
@@ -65,5 +65,5 @@ def whole(shape: tuple[int, ...], dim: int) -> tuple[int, ...]:
     return tuple(shape) if _place is None else (*shape[:dim], _place[1], *shape[dim + 1 :])
 
 
-def own(found: Tensor, shape: tuple[int, ...], dim: int) -> Tensor:
-    return found if _place is None else found.narrow(dim, _place[0], shape[dim])
+def own(factors: Tensor, shape: tuple[int, ...], dim: int) -> Tensor:
+    return factors if _place is None else factors.narrow(dim, _place[0], shape[dim])

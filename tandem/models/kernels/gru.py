@@ -65,7 +65,7 @@ def gru(inputs: Sequence[Tensor], stacks: Sequence[nn.GRU] | nn.ModuleList) -> l
     for layer in range(first.num_layers):
         if layer > 0:
             states = [drop_as_torch(x, first.dropout, first.training, dim=1) for x in states]
-        kinds = zip(*(each.all_weights[layer] for each in grus), strict=True)
+        kinds = zip(*(gru.all_weights[layer] for gru in grus), strict=True)
         states = Layer.apply(record, *states, *(parameter for kind in kinds for parameter in kind))
     return [x.transpose(0, 1) for x in states]
 

@@ -49,17 +49,17 @@ def layout(argument: Any) -> Any:
 def keeps_bits(operation: Callable[..., Tensor], number: int, *layouts: Any) -> bool:
     """Whether `number` threads give the bits of one thread, tried with random values: MKL does not document it."""
     results = []
-    for each in (1, number):
+    for num_threads in (1, number):
         generator = torch.Generator().manual_seed(0)
-        with torch.no_grad(), using_threads(each):
-            results.append(operation(*(example(about, generator) for about in layouts)))
+        with torch.no_grad(), using_threads(num_threads):
+            results.append(operation(*(example(argument, generator) for argument in layouts)))
     return torch.equal(*results)
 
 
-def example(about: Any, generator: torch.Generator) -> Any:
-    if not isinstance(about, tuple):
-        return about
-    shape, strides, dtype = about
+def example(argument: Any, generator: torch.Generator) -> Any:
+    if not isinstance(argument, tuple):
+        return argument
+    shape, strides, dtype = argument
     size = 1 + sum((length - 1) * stride for length, stride in zip(shape, strides, strict=True))
     return torch.randn(size, generator=generator, dtype=dtype).as_strided(shape, strides)
 
@@ -92,9 +92,9 @@ def product(left: Tensor, right: Tensor) -> Tensor:
     if num_parts == 1:
         return safely(torch.mm, left, right)
     if not num_parts:
-        found = left.new_zeros(rows, columns)
-        add_product(found, left, right)
-        return found
+        total = left.new_zeros(rows, columns)
+        add_product(total, left, right)
+        return total
     # All parts at once are as fast as an undivided product.
     parts = left.view(rows, num_parts, -1).transpose(0, 1), right.view(num_parts, -1, columns)
     return safely(torch.bmm, *parts).sum(0)
@@ -115,9 +115,9 @@ def in_order(gradients: Callable[..., Any], of_x: bool, *of_parameters: bool) ->
     """`gradients(...)` of those that are wanted, with those of the parameters computed by one thread."""
     if torch.get_num_threads() == 1:
         return gradients(of_x, *of_parameters)
-    found = gradients(True, False, False)[0] if of_x else None
+    grad_x = gradients(True, False, False)[0] if of_x else None
     with using_threads(1):
-        return found, *gradients(False, *of_parameters)[1:]
+        return grad_x, *gradients(False, *of_parameters)[1:]
 
 
 def use_in(model: nn.Module) -> None:
@@ -125,8 +125,8 @@ def use_in(model: nn.Module) -> None:
     modules. Their parameters stay.
     """
     for module in model.modules():
-        if own := {nn.Linear: Linear, nn.LayerNorm: LayerNorm, nn.Conv1d: Conv1d}.get(type(module)):
-            module.__class__ = own
+        if ordered_class := {nn.Linear: Linear, nn.LayerNorm: LayerNorm, nn.Conv1d: Conv1d}.get(type(module)):
+            module.__class__ = ordered_class
 
 
 class Linear(nn.Linear):
@@ -145,8 +145,8 @@ class OrderedLinear(torch.autograd.Function):
         rows = x.flatten(0, -2)
         if equal_parts(weight.shape[1], len(weight), len(rows)) == 1:
             return safely(F.linear, x, weight, bias)
-        found = product(rows, weight.t())
-        return (found if bias is None else found.add_(bias)).view(*x.shape[:-1], -1)
+        products = product(rows, weight.t())
+        return (products if bias is None else products.add_(bias)).view(*x.shape[:-1], -1)
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
@@ -192,26 +192,26 @@ class Conv1d(nn.Conv1d):
         if self.padding_mode != "zeros" or is_same and reach[0] % 2:
             return super().forward(x)
         padding = [reach[0] // 2] if is_same else [0] if self.padding == "valid" else list(self.padding)
-        about = (list(self.stride), padding, list(self.dilation), self.groups)
+        geometry = (list(self.stride), padding, list(self.dilation), self.groups)
         parts = [x, self.weight, self.bias]
         if torch.is_autocast_enabled("cpu"):
             parts = [part if part is None else part.to(torch.get_autocast_dtype("cpu")) for part in parts]
-        outputs: Tensor = OrderedConv1d.apply(*parts, about)  # type: ignore[no-untyped-call]
+        outputs: Tensor = OrderedConv1d.apply(*parts, geometry)  # type: ignore[no-untyped-call]
         return outputs
 
 
 class OrderedConv1d(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, about: tuple[Any, ...]) -> Tensor:
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, geometry: tuple[Any, ...]) -> Tensor:
         ctx.save_for_backward(x, weight)
-        ctx.about = about
-        return F.conv1d(x, weight, bias, *about)
+        ctx.geometry = geometry
+        return F.conv1d(x, weight, bias, *geometry)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         x, weight = ctx.saved_tensors
-        stride, padding, dilation, groups = ctx.about
+        stride, padding, dilation, groups = ctx.geometry
         needs_x, _, needs_bias, _ = ctx.needs_input_grad
 
         def gradients(*wanted: bool) -> Any:
