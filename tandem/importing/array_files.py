@@ -47,13 +47,13 @@ def arrays_of(path: Path) -> list[Array]:
     try:
         if not zipfile.is_zipfile(path):
             return [Array(path, path.name, *word_and_split(path.stem), np.lib.format.open_memmap(path, mode="r"))]
-        found = []
+        arrays = []
         with np.load(path) as archive:
             for member in archive.files:
                 place = f"{path}: {member}"
                 if isinstance(values := archive[member], np.ndarray):
-                    found.append(Array(path, f"{path.name}: {member}", *word_and_split(member), values))
-        return found
+                    arrays.append(Array(path, f"{path.name}: {member}", *word_and_split(member), values))
+        return arrays
     except (*DAMAGED, ValueError) as error:
         if re.search("python objects|object arrays", str(error), re.IGNORECASE):
             raise ValueError(
@@ -72,16 +72,16 @@ def word_and_split(name: str) -> tuple[str, str]:
 
 def open_arrays(path: Path, options: Mapping[str, Any], is_alone: bool) -> Source:
     """The arrays of `path`; for an npy, also those of the files next to it with matching names (X_train, y_train)."""
-    found = arrays_with(path, options.get("labels"), is_alone)
-    sequences = sequences_of(path, found)
+    arrays = arrays_with(path, options.get("labels"), is_alone)
+    sequences = sequences_of(path, arrays)
     if len(sequences) == 1 and "labels" in options:  # they may be in a file of any name
-        found = [
+        arrays = [
             replace(array, word=array.word if array.word in LABELS else "label", split=sequences[0].split)
             if array.path == Path(options["labels"])
             else array
-            for array in found
+            for array in arrays
         ]
-    per_sequence = [columns_of(array, found) for array in sequences]
+    per_sequence = [columns_of(array, arrays) for array in sequences]
     names = [*per_sequence[0]]
     label = next((name for name in (*LABELS, *(name for name in names if len(name) == 1)) if name in names), None)
     if label is None and not {"label", "num_channels"} & {*options}:
@@ -98,9 +98,9 @@ def open_arrays(path: Path, options: Mapping[str, Any], is_alone: bool) -> Sourc
                 f"{array} and {sequences[0]} have other channels as {axes}; give both the same, or turn them with "
                 "--axes"
             )
-    masks = [mask_of(array, found, array.values.shape[axes.index("T")]) for array in sequences]
+    masks = [mask_of(array, arrays, array.values.shape[axes.index("T")]) for array in sequences]
     used = [*sequences, *(column for columns in per_sequence for column in columns.values())]
-    unused = [array for array in found if array.word not in ENDS and not any(array is each for each in used)]
+    unused = [array for array in arrays if array.word not in ENDS and not any(array is other for other in used)]
     notes = [("arrays", ", ".join(map(str, sequences)), f"{axes}, {why}")]
     if unused:
         notes.append(("not used", ", ".join(map(str, unused)), "neither one number per sequence nor its steps"))
@@ -109,7 +109,7 @@ def open_arrays(path: Path, options: Mapping[str, Any], is_alone: bool) -> Sourc
     def blocks() -> Iterator[Block]:
         done = 0
         for array, columns, mask in zip(sequences, per_sequence, masks, strict=True):
-            table = pa.table({name: label_cells(own.values) for name, own in columns.items()})
+            table = pa.table({name: label_cells(column.values) for name, column in columns.items()})
             split = array.split if len(sequences) > 1 else ""
             for low in range(0, len(array.values), num_rows):
                 values = as_plain_type(array.values[low : low + num_rows])
@@ -122,7 +122,7 @@ def open_arrays(path: Path, options: Mapping[str, Any], is_alone: bool) -> Sourc
                 yield Block(lengths, cells, table.slice(low, len(values)), done, split)
 
     return as_long_table(
-        list(dict.fromkeys(array.path for array in found)),
+        list(dict.fromkeys(array.path for array in arrays)),
         notes,
         blocks(),
         channel_names(num_channels),
@@ -142,22 +142,22 @@ def arrays_with(path: Path, labels: Path | None, is_alone: bool) -> list[Array]:
     """The arrays of `path`, of the files next to it that belong to them, and of the file `labels`."""
     files, word = [path], word_and_split(path.stem)[0]
     if path.suffix.lower() == ".npy" and word in VALUES and not is_alone:
-        beside = [other for other in sorted(path.parent.glob("*.npy")) if other != path]
-        files += [other for other in beside if word_and_split(other.stem)[0] in (word, *LABELS, *ENDS)]
-    found = [array for file in files for array in arrays_of(file)]
+        neighbours = [file for file in sorted(path.parent.glob("*.npy")) if file != path]
+        files += [file for file in neighbours if word_and_split(file.stem)[0] in (word, *LABELS, *ENDS)]
+    arrays = [array for file in files for array in arrays_of(file)]
     if labels and labels.suffix.lower() in (".npy", ".npz"):
-        found = [*(array for array in found if array.word not in LABELS), *arrays_of(labels)]
-    return found
+        arrays = [*(array for array in arrays if array.word not in LABELS), *arrays_of(labels)]
+    return arrays
 
 
 def sequences_of(path: Path, found: list[Array]) -> list[Array]:
     """The array of sequences, or one for each split. Raises ValueError if there is none, or if the splits do not tell
     the arrays apart.
     """
-    numbers = [array for array in found if array.values.ndim >= 2 and array.values.dtype.kind in "fiub"]
-    many = [array for array in numbers if array.word not in ENDS]
-    sequences = [array for array in many if array.word in VALUES]
-    sequences = sequences or [array for array in many if array.word not in LABELS][:1]
+    numeric = [array for array in found if array.values.ndim >= 2 and array.values.dtype.kind in "fiub"]
+    candidates = [array for array in numeric if array.word not in ENDS]
+    sequences = [array for array in candidates if array.word in VALUES]
+    sequences = sequences or [array for array in candidates if array.word not in LABELS][:1]
     shown = ", ".join(map(str, sequences or found)) or "nothing"
     if not sequences:
         raise ValueError(f"{path} holds {shown}; sequences are an array of numbers (N, T, C) or (N, T)")
@@ -178,8 +178,8 @@ def sequences_of(path: Path, found: list[Array]) -> list[Array]:
 
 def as_plain_type(values: np.ndarray) -> np.ndarray:
     """`values` in native byte order and in a type that a table supports."""
-    kept = (np.dtype(kind) for kind in (np.float32, np.float64, np.int8, np.int16, np.int32, np.int64))
-    return values if values.dtype in (*kept,) else values.astype(np.float64)
+    plain_types = (np.dtype(kind) for kind in (np.float32, np.float64, np.int8, np.int16, np.int32, np.int64))
+    return values if values.dtype in (*plain_types,) else values.astype(np.float64)
 
 
 def axes_of(
@@ -191,21 +191,21 @@ def axes_of(
     Raises CommandError if both orders are possible.
     """
     (first, second), (time_first, channels_first) = shapes[0], orders.split()
-    if asked := options.get("axes"):
-        if asked not in orders.split():
-            raise WrongArgument(f"--axes is {asked!r}; accepted for {shown}: {time_first}, {channels_first}")
-        return asked, "as requested"
+    if requested := options.get("axes"):
+        if requested not in orders.split():
+            raise WrongArgument(f"--axes is {requested!r}; accepted for {shown}: {time_first}, {channels_first}")
+        return requested, "as requested"
     num_channels = options.get("num_channels")
     if (first == num_channels) != (second == num_channels):
         return time_first if second == num_channels else channels_first, "by the number of the model's features"
     firsts, seconds = map(set, zip(*shapes, strict=True))
     if (len(firsts) > 1) != (len(seconds) > 1):
         return time_first if len(firsts) > 1 else channels_first, "the axis whose length varies is time"
-    axes, other = (time_first, channels_first) if first > second else (channels_first, time_first)
+    axes, swapped = (time_first, channels_first) if first > second else (channels_first, time_first)
     if axes == usual:
         return axes, "a row per step"
     if not usual and min(first, second) < FEW_CHANNELS and max(first, second) >= MANY_STEPS * min(first, second):
-        return axes, f"the far longer of the two is time (--axes {other} swaps them)"
+        return axes, f"the far longer of the two is time (--axes {swapped} swaps them)"
     raise CommandError(
         f"{shown} can be {first:,} steps of {second:,} channels or the reverse; give --axes {time_first} for {first:,} "
         f"steps or --axes {channels_first} for {second:,} steps",
@@ -216,26 +216,26 @@ def axes_of(
 def columns_of(array: Array, found: list[Array]) -> dict[str, Array]:
     """The arrays of its split with one entry per sequence of `array`, by the name of their column."""
     columns, count = dict[str, Array](), len(array.values)
-    for other in found:
-        if other.word in LABELS and other.values.ndim == 2 and other.values.shape[1] > 1:
+    for candidate in found:
+        if candidate.word in LABELS and candidate.values.ndim == 2 and candidate.values.shape[1] > 1:
             raise ValueError(
                 "the labels have several columns; give one number each, e.g. y.argmax(axis=1) of one-hot labels"
             )
-        if other.split != array.split or other.word in ENDS:
+        if candidate.split != array.split or candidate.word in ENDS:
             continue
-        if other.word in LABELS and other.values.shape[:1] != (count,):
-            raise ValueError(f"{other} does not go with {array}; give a label for each")
-        if other.values.shape in ((count,), (count, 1)) and other.values.dtype.kind in "fiubSUM":
-            columns[other.word or "label"] = other
+        if candidate.word in LABELS and candidate.values.shape[:1] != (count,):
+            raise ValueError(f"{candidate} does not go with {array}; give a label for each")
+        if candidate.values.shape in ((count,), (count, 1)) and candidate.values.dtype.kind in "fiubSUM":
+            columns[candidate.word or "label"] = candidate
     return columns
 
 
 def mask_of(array: Array, found: list[Array], num_steps: int) -> np.ndarray | None:
     """(N, T) True at the real steps of `array`, by `lengths` (N,) or a mask (N, T) of its split; None without one."""
     count = len(array.values)
-    for other in (other for other in found if other.word in ENDS and other.split == array.split):
-        values = other.values
-        if other.word == "mask":
+    for ends in (ends for ends in found if ends.word in ENDS and ends.split == array.split):
+        values = ends.values
+        if ends.word == "mask":
             if values.shape == (count, num_steps) and np.isin(values, (0, 1)).all() and values[:, 0].all():
                 return values.astype(bool)
             accepted = f"({count}, {num_steps}) with 1 at the real steps, which come first, and 0 after the last one"
@@ -243,7 +243,7 @@ def mask_of(array: Array, found: list[Array], num_steps: int) -> np.ndarray | No
             if values.size == count and np.isin(values, np.arange(1, num_steps + 1)).all():
                 return np.arange(num_steps) < values.reshape(-1, 1)
             accepted = f"({count},) with the number of real steps, from 1 to {num_steps}, of each sequence"
-        raise ValueError(f"{other} does not go with {array}; accepted: {accepted}; give it another name otherwise")
+        raise ValueError(f"{ends} does not go with {array}; accepted: {accepted}; give it another name otherwise")
     return None
 
 

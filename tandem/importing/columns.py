@@ -82,11 +82,11 @@ class TableColumns:
 
     def without_constants(self) -> "TableColumns":
         """The same, without the columns that have the same value in every row."""
-        found = copy(self)
+        varying = copy(self)
         constant = {name for name in self.kinds if name in self.frame and self.frame[name].notna().all()}
         constant = {name for name in constant if self.never_changes(name)}
-        found.kinds = {name: kind for name, kind in self.kinds.items() if name not in constant}
-        return found
+        varying.kinds = {name: kind for name, kind in self.kinds.items() if name not in constant}
+        return varying
 
     @property
     def has_split(self) -> bool:
@@ -94,21 +94,21 @@ class TableColumns:
 
     def as_one_recording(self) -> "TableColumns":
         """The same, with a column NO_GROUPS of a single value, which stands for the only recording."""
-        found = copy(self)
-        found.frame = self.frame.assign(**{NO_GROUPS: 0})
-        return found
+        recording = copy(self)
+        recording.frame = self.frame.assign(**{NO_GROUPS: 0})
+        return recording
 
     def of_kind(self, *kinds: str, exclude: Sequence[str] = ()) -> list[str]:
         return [column for column, kind in self.kinds.items() if kind in kinds and column not in exclude]
 
     def numeric(self, exclude: Sequence[str]) -> list[str]:
         """The numeric columns. Raises ValueError if there is none."""
-        if found := self.of_kind("whole", "number", "flag", exclude=exclude):
-            return found
+        if columns := self.of_kind("whole", "number", "flag", exclude=exclude):
+            return columns
         if odd := self.of_kind("odd", exclude=exclude):
             raise ValueError(f"{self.name}: {odd[0]!r} holds {self.advice(odd[0])}")
-        taken = ", ".join(exclude)
-        raise ValueError(f"{self.shown} has no numeric column besides {taken}; numbers must stand in digits")
+        excluded = ", ".join(exclude)
+        raise ValueError(f"{self.shown} has no numeric column besides {excluded}; numbers must stand in digits")
 
     def numbers(self, column: str) -> pd.Series:
         """(R,) numbers; times become seconds since 1970, and cells that are neither become NaN."""
@@ -127,8 +127,8 @@ class TableColumns:
         numbers = self.numbers(column).dropna().to_numpy(np.float64)
         for end in (numbers.min(), numbers.max()) if len(numbers) else ():
             marker, others = f"{end:.10g}", numbers[numbers != end]
-            num = len(numbers) - len(others)
-            if not re.fullmatch(r"-?99+(\.9+)?|-\d{3,}|-1", marker) or num < FEWEST_MARKERS or len(others) == 0:
+            num_markers = len(numbers) - len(others)
+            if not re.fullmatch(r"-?99+(\.9+)?|-\d{3,}|-1", marker) or num_markers < FEWEST_MARKERS or len(others) == 0:
                 continue
             low, high = others.min(), others.max()
             if marker == "-1":
@@ -136,7 +136,7 @@ class TableColumns:
             else:  # the only negative number, or far from the others
                 is_likely = end < 0 <= low or low < high and min(abs(low - end), abs(high - end)) > high - low
             if is_likely:
-                return f"{marker} in {column!r} ({num:,} cells) may mean missing: --na={marker} then says so"
+                return f"{marker} in {column!r} ({num_markers:,} cells) may mean missing: --na={marker} then says so"
         return ""
 
     def codes(self, column: str) -> np.ndarray:
@@ -146,8 +146,8 @@ class TableColumns:
     def firsts(self, column: str) -> np.ndarray:
         """(R,) for each row, the first row with an equal cell."""
         codes = self.codes(column)
-        _, first, group = np.unique(codes, return_index=True, return_inverse=True)
-        return first[group]
+        _, first_rows, group = np.unique(codes, return_index=True, return_inverse=True)
+        return first_rows[group]
 
     def changes(self, column: str, first: np.ndarray) -> np.ndarray:
         """(R,) whether a row's cell differs from that of the row `first`, such as the first of its sequence; two empty
@@ -160,7 +160,7 @@ class TableColumns:
         """How to write the dates or numbers of an odd column, with one of its cells."""
         cells, place = self.frame[column].dropna().astype(str), f"table[{column!r}]"
         odd = {name: self.frame[name].dropna().astype(str) for name in self.of_kind("odd")}
-        of_day = [name for name, each in odd.items() if each[each != ""].str.fullmatch(TIME_OF_DAY).all()]
+        of_day = [name for name, texts in odd.items() if texts[texts != ""].str.fullmatch(TIME_OF_DAY).all()]
         dates = [name for name in self.of_kind("time", "odd") if name not in of_day]
         dates = [name for name in dates if name not in odd or odd[name].str.fullmatch(ODD_TIME).mean() > 0.9]
         if of_day and (column in of_day or column in dates):
@@ -183,21 +183,21 @@ class TableColumns:
             is_time = cells.str.fullmatch(form)
             if is_time.mean() > 0.9:
                 if not is_time.all():
-                    others = cells[~is_time].unique()[:4].tolist()
-                    return f"dates like {cells[is_time].iloc[0]!r}, and {self.without(column, others)}"
+                    no_dates = cells[~is_time].unique()[:4].tolist()
+                    return f"dates like {cells[is_time].iloc[0]!r}, and {self.without(column, no_dates)}"
                 first, second = cells.str.extract(r"(\d+)\D+(\d+)").astype(float).max()
                 if form == DAY_FIRST and max(first, second) > 12:  # a day
                     condition = ""
                     code = code if first > 12 else code.replace(", dayfirst=True", "")
                 is_asked = form == DAY_FIRST and any(formats_of(cells.iloc[0]))
-                asked = "of a text table, --dayfirst yes or --dayfirst no says what comes first; else " * is_asked
-                asked = asked or "this form, as with a year of two digits, is not read; " * (form == DAY_FIRST)
-                what, form = ("dates", "2024-03-01") if "datetime" in code else ("times", "seconds")
+                hint = "of a text table, --dayfirst yes or --dayfirst no says what comes first; else " * is_asked
+                hint = hint or "this form, as with a year of two digits, is not read; " * (form == DAY_FIRST)
+                kind, form = ("dates", "2024-03-01") if "datetime" in code else ("times", "seconds")
                 convert = f"{place} = pandas.{code.format(place)}{condition}"
-                return f"{what} like {cells.iloc[0]!r}; {asked}write them as {form}: {convert}"
+                return f"{kind} like {cells.iloc[0]!r}; {hint}write them as {form}: {convert}"
         if (is_time := cells.str.fullmatch(TIME_OF_DAY)).mean() > 0.5:
-            other = cells[~is_time].iloc[0]
-            return f"times of day, and {other!r}, which is none; correct it (24:00 is 00:00 of the next day)"
+            no_time = cells[~is_time].iloc[0]
+            return f"times of day, and {no_time!r}, which is none; correct it (24:00 is 00:00 of the next day)"
         units = cells.str.extract(f"^{number_signs.WITH_UNIT}$")[1].dropna()
         if len(units) and not cells.str.fullmatch(number_signs.MARKED).all():
             code = f"{place} = {place}.str.removesuffix({units.iloc[0]!r})"
@@ -214,11 +214,11 @@ class TableColumns:
         numbers are days only by the name: they may be seconds.
         """
         numbers, kind = self.numbers(column).dropna(), self.kinds[column]
-        for (low, high), (what, unit) in CLOCKS.items():
+        for (low, high), (meaning, unit) in CLOCKS.items():
             is_read = kind == "whole" and high <= 1e10 and not (high < 1e8 and named(["date"], [column]))
             if kind != "time" and not is_read and len(numbers) and low <= numbers.min() <= numbers.max() < high:
                 code = f"table[{column!r}] = pandas.to_datetime(pandas.to_numeric(table[{column!r}]), {unit})"
-                return f"{column!r} holds numbers like {numbers.iloc[0]:.15g}, {what}; write them as times: {code}"
+                return f"{column!r} holds numbers like {numbers.iloc[0]:.15g}, {meaning}; write them as times: {code}"
         return ""
 
     def num_distinct(self, column: str) -> int:
@@ -283,9 +283,9 @@ def named(names: Sequence[str], columns: Iterable[str]) -> list[str]:
     the beginning and not before a capital: `t_ms` is a time, `H.t` and `tAir` are not.
     """
     words = {column: words_of(column) for column in columns}
-    for column, own in words.items():
+    for column, column_words in words.items():
         if not re.match("[^A-Za-z]*[tT](?![A-Z])", column):
-            own.discard("t")
+            column_words.discard("t")
     return list(dict.fromkeys(column for name in names for column in words if name in words[column]))
 
 
@@ -323,35 +323,35 @@ def find_features(
     to say of columns without numbers instead of their kind.
     """
     dropped = {column: "never changes" for column in found if columns.never_changes(column)} | dict(why_not or {})
-    kept, known = [column for column in found if column not in dropped], {*found, *taken}
-    odd = columns.of_kind("odd", exclude=[*known])
-    others = [f"{column} ({columns.advice(column)})" for column in odd]
+    features, covered = [column for column in found if column not in dropped], {*found, *taken}
+    odd = columns.of_kind("odd", exclude=[*covered])
+    excluded = [f"{column} ({columns.advice(column)})" for column in odd]
     kinds = columns.kinds | dict(hints or {})
-    others += [f"{column} ({kind})" for column, kind in kinds.items() if column not in {*known, *odd}]
-    others += [f"{column} ({dropped[column]})" for column in found if column in dropped]
-    chooses = "; --features includes them" if dropped else ""
-    return kept, "all other numeric columns" + (f"; excluded: {shortened(others)}{chooses}" if others else "")
+    excluded += [f"{column} ({kind})" for column, kind in kinds.items() if column not in {*covered, *odd}]
+    excluded += [f"{column} ({dropped[column]})" for column in found if column in dropped]
+    advice = "; --features includes them" if dropped else ""
+    return features, "all other numeric columns" + (f"; excluded: {shortened(excluded)}{advice}" if excluded else "")
 
 
 def in_stretches(cells: pd.Series) -> tuple[bool, bool]:
     """Whether each value is in one stretch of rows, and whether there are far fewer stretches than by chance."""
     codes = pd.factorize(cells, use_na_sentinel=False)[0]
-    num, counts = 1 + np.count_nonzero(np.diff(codes)), np.bincount(codes)
+    num_stretches, counts = 1 + np.count_nonzero(np.diff(codes)), np.bincount(codes)
     by_chance = 1 + len(codes) - (counts**2).sum() / len(codes)
-    return bool(num == len(counts)), bool(num <= by_chance / FAR_FEWER)
+    return bool(num_stretches == len(counts)), bool(num_stretches <= by_chance / FAR_FEWER)
 
 
 def repeats_of(columns: TableColumns, sequence: str, step: str, largest_share: float = 1.0) -> str:
     """A sentence about the first step that repeats in its sequence; empty if no step or a larger share repeats."""
     keys = columns.frame[[sequence, step]]
     repeats = (keys.duplicated() & keys.notna().all(axis=1)).to_numpy()
-    if not 0 < (num := int(repeats.sum())) <= largest_share * len(repeats):
+    if not 0 < (num_repeats := int(repeats.sum())) <= largest_share * len(repeats):
         return ""
     row = int(repeats.argmax())
-    first = int((keys == keys.iloc[row]).all(axis=1).to_numpy().argmax())
-    place = columns.places(first, row)
-    said = repeated_step(step, f"{sequence} {keys[sequence].iloc[row]}", place, num)
-    return f"{columns.name}: {said}{advice_on_repeats(columns, sequence, step)}"
+    first_row = int((keys == keys.iloc[row]).all(axis=1).to_numpy().argmax())
+    place = columns.places(first_row, row)
+    sentence = repeated_step(step, f"{sequence} {keys[sequence].iloc[row]}", place, num_repeats)
+    return f"{columns.name}: {sentence}{advice_on_repeats(columns, sequence, step)}"
 
 
 def advice_on_repeats(columns: TableColumns, sequence: str, step: str) -> str:

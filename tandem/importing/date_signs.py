@@ -36,14 +36,14 @@ class DateCells:
         texts = texts.filter(pc.invert(pc.is_in(texts, pa.array(MISSING)))).drop_null()
         if not len(texts):
             return
-        usual = without_offset(texts).to_pandas()
+        dates = without_offset(texts).to_pandas()
         if self.formats is None:
             self.example = texts[0].as_py()
             is_iso = any(cast_or_none(texts[0], pa.timestamp("ns", zone)) is not None for zone in (None, "UTC"))
             self.formats = [] if is_iso else formats_of(self.example)
             self.telling = self.example if len(self.formats) == 1 and re.search("%m.*%Y", self.formats[0]) else ""
         for form in [*self.formats]:
-            is_wrong = pd.to_datetime(usual, format=form, errors="coerce").isna()
+            is_wrong = pd.to_datetime(dates, format=form, errors="coerce").isna()
             if is_wrong.any():
                 self.formats.remove(form)
                 self.telling = self.telling or ("%m" in form and texts[int(is_wrong.argmax())].as_py()) or ""
@@ -51,7 +51,7 @@ class DateCells:
     @property
     def is_open(self) -> bool:
         """Whether the day or the month may come first."""
-        return len(found := self.formats or []) == 2 and "%m" in found[0]
+        return len(formats := self.formats or []) == 2 and "%m" in formats[0]
 
     def form(self, day_first: str | None) -> str:
         """The only format, or the one that `--dayfirst` selects; empty if there is none."""
@@ -75,8 +75,8 @@ def is_date(text: str) -> bool:
 
 def without_offset(cells: pa.Array) -> pa.Array:
     """The cells with signs that pandas knows, and without an offset from UTC."""
-    for form, usual in ODD_SIGNS.items():
-        cells = pc.replace_substring_regex(cells, form, usual)
+    for form, replacement in ODD_SIGNS.items():
+        cells = pc.replace_substring_regex(cells, form, replacement)
     return pc.replace_substring_regex(cells, OFFSET, r"\1")
 
 
@@ -86,16 +86,16 @@ def formats_of(cell: str) -> list[str]:
     """
     if is_number(cell) or not re.search(r"\d{4}", cell):  # fast
         return []
-    usual = without_offset(pa.array([cell]))[0].as_py()
+    date = without_offset(pa.array([cell]))[0].as_py()
     # pandas guesses only times in the morning, with large letters.
-    usual = re.sub(r"\b\d{1,2}(:[\d:.]+ ?)[AP]M\b", r"01\1AM", usual, flags=re.IGNORECASE)
+    date = re.sub(r"\b\d{1,2}(:[\d:.]+ ?)[AP]M\b", r"01\1AM", date, flags=re.IGNORECASE)
     with warnings.catch_warnings(action="ignore"):
-        guesses = [guess_datetime_format(usual, dayfirst=day_first) for day_first in (True, False)]
-    found = [form for form in guesses if form and "%Y" in form and "%d" in form]
-    found = [form for form in found if not re.search("%Y.?%d|%Y%m%dT", form)]  # 20240301T101500 is often an id
-    if found and "%B" in found[0]:  # May is the name and the short name of a month
-        found += [found[0].replace("%B", "%b")]
-    return list(dict.fromkeys(found))
+        guesses = [guess_datetime_format(date, dayfirst=day_first) for day_first in (True, False)]
+    formats = [form for form in guesses if form and "%Y" in form and "%d" in form]
+    formats = [form for form in formats if not re.search("%Y.?%d|%Y%m%dT", form)]  # 20240301T101500 is often an id
+    if formats and "%B" in formats[0]:  # May is the name and the short name of a month
+        formats += [formats[0].replace("%B", "%b")]
+    return list(dict.fromkeys(formats))
 
 
 def as_iso(cells: pa.ChunkedArray, form: str) -> pa.ChunkedArray:

@@ -50,29 +50,29 @@ TABLES_OF_LABELS = ("labels", "label", "metadata", "meta", "annotations", "class
 
 def files_below(folder: Path) -> list[Path]:
     """Raises ValueError about a link that leads out of the folder, or to a folder: neither is followed."""
-    found, inside = list[Path](), folder.resolve()
+    paths, inside = list[Path](), folder.resolve()
     for place, folders, names in os.walk(folder):
         folders[:] = sorted(name for name in folders if not name.startswith((".", "__")))
-        found += [Path(place) / name for name in names if not name.startswith(".")]
+        paths += [Path(place) / name for name in names if not name.startswith(".")]
         for path in (Path(place) / name for name in folders if (Path(place) / name).is_symlink()):
             raise ValueError(f"{path} is a link to a folder, which is not followed; move the folder there")
-    for path in found:
+    for path in paths:
         if path.is_symlink() and not path.resolve().is_relative_to(inside):
             raise ValueError(f"{path} is a link that leads out of {folder}, which is not followed; copy the file there")
-    return sorted(found)
+    return sorted(paths)
 
 
 def table_of_labels(folder: Path, found: list[Path]) -> Path | None:
     """A table of labels next to the sequences, by name (`labels` before `classes`, which may list class names), or
     because it has the names of the others, which have letters.
     """
-    beside = [path for path in found if path.parent == folder and kind_of_file(path) in ("text", "parquet")]
-    names = {without_ending(path.name).lower(): path for path in beside if len(found) > 1}
+    tables = [path for path in found if path.parent == folder and kind_of_file(path) in ("text", "parquet")]
+    names = {without_ending(path.name).lower(): path for path in tables if len(found) > 1}
     if by_name := next((names[name] for name in TABLES_OF_LABELS if name in names), None):
         return by_name
-    others = {without_ending(path.name) for path in found if re.search("[A-Za-z]", path.stem)}
+    file_names = {without_ending(path.name) for path in found if re.search("[A-Za-z]", path.stem)}
     texts = [path for path in names.values() if kind_of_file(path) == "text"]
-    return next((path for path in texts if others & (first_cells(path) - {path.stem})), None)
+    return next((path for path in texts if file_names & (first_cells(path) - {path.stem})), None)
 
 
 def first_cells(path: Path) -> set[str]:
@@ -116,15 +116,15 @@ def open_folder(folder: Path, found: list[Path], prose: list[Path], options: Map
             f"{folder} is a folder of {len(found):,} files ({shown}), none a sequence; accepted are files "
             f"({', '.join(KINDS)}), one per sequence, or the path of one table or array"
         )
-    [(ending, num)] = endings.most_common(1)
+    [(ending, num_files)] = endings.most_common(1)
     paths = [path for path in found if ending_of(path) == ending]
     ids = [without_ending(path.relative_to(folder).as_posix()) for path in paths]
-    left = [path.name for path in found if ending_of(path) != ending]
+    excluded = [path.name for path in found if ending_of(path) != ending]
     axes, why = "TC", "a row per step"
     if ending == ".npy":
         axes, why = axes_of_files(folder, paths, ids, options, bool(labels))
-    what = "step" if axes == "C" else "sequence"
-    notes: list[Note] = [("shape", f"a folder of {num:,} {ending} files", f"each is a {what}, {why}")]
+    meaning = "step" if axes == "C" else "sequence"
+    notes: list[Note] = [("shape", f"a folder of {num_files:,} {ending} files", f"each is a {meaning}, {why}")]
     members = {name: [path] for name, path in zip(ids, paths, strict=True)}
     if axes == "C":
         members = dict[str, list[Path]]()
@@ -132,27 +132,27 @@ def open_folder(folder: Path, found: list[Path], prose: list[Path], options: Map
             members.setdefault(path.parent.relative_to(folder).as_posix(), []).append(path)
         members = dict(sorted(members.items()))
         ids = [*members]
-    if left:
-        notes.append(("excluded", shortened(left, 4), f"{len(left):,} files that are not {ending}"))
+    if excluded:
+        notes.append(("excluded", shortened(excluded, 4), f"{len(excluded):,} files that are not {ending}"))
     if prose:
         notes.append(("excluded", shortened([path.name for path in prose], 4), "text without a table"))
     reader = Reader(folder, paths, options, axes)
-    own = next(iter(reader.labels), None) if not {"label", "num_channels"} & {*options} else None
-    of_files, label, why = columns_of_files(folder, ids, options, labels, notes, own)
-    if again := [name for name in reader.names if name in of_files or name == "sequence"]:
-        raise ValueError(f"{paths[0]} has a column {again[0]!r}, which the folder or its labels give too; rename it")
+    row_label = next(iter(reader.labels), None) if not {"label", "num_channels"} & {*options} else None
+    of_files, label, why = columns_of_files(folder, ids, options, labels, notes, row_label)
+    if repeats := [name for name in reader.names if name in of_files or name == "sequence"]:
+        raise ValueError(f"{paths[0]} has a column {repeats[0]!r}, which the folder or its labels give too; rename it")
     notes += reader.form.notes if reader.form else []
     others = {name: cells for name, cells in of_files.items() if name != label}
-    choices = {"groups": found_groups} if (found_groups := groups_of(others, len(ids))) else {}
+    choices = {"groups": groups} if (groups := groups_of(others, len(ids))) else {}
     if label:
         choices["label"] = (label, why)
-    elif not own and not {"label", "num_channels"} & {*options} and not reader.has_text:
+    elif not row_label and not {"label", "num_channels"} & {*options} and not reader.has_text:
         ways = ["put them into a folder for each label"]
-        if advised := pattern_of(ids):
-            ways.append(f"give --pattern {shlex.quote(advised)} for their names")
+        if pattern := pattern_of(ids):
+            ways.append(f"give --pattern {shlex.quote(pattern)} for their names")
         ways.append("give --labels TABLE with a row for each")
-        if codes := [f"--label {shlex.quote(name)}" for name in reader.names_of_codes()[:3]]:
-            ways.append(f"give {' or '.join(codes)}, if that column has the labels")
+        if flags := [f"--label {shlex.quote(name)}" for name in reader.names_of_codes()[:3]]:
+            ways.append(f"give {' or '.join(flags)}, if that column has the labels")
         if "folder1" in of_files:
             ways.append("give --label folder1 if it is who or what was recorded")
         raise ValueError(f"nothing says which label the {len(ids):,} sequences of {folder} have: {', or '.join(ways)}")
@@ -161,14 +161,14 @@ def open_folder(folder: Path, found: list[Path], prose: list[Path], options: Map
     per_sequence = pa.table({key: ids, **of_files})
 
     def blocks() -> Iterator[Block]:
-        parts, first, num_cells = list[pa.Table](), 0, 0
+        parts, start, num_cells = list[pa.Table](), 0, 0
         for end, files in enumerate(members.values(), start=1):
             parts.append(pa.concat_tables(map(reader.read, files)))
             num_cells += parts[-1].num_rows * (parts[-1].num_columns + per_sequence.num_columns)
             if num_cells > BLOCK_CELLS or end == len(members):
                 lengths = np.array([part.num_rows for part in parts])
-                yield Block(lengths, pa.concat_tables(parts).columns, per_sequence.slice(first, len(parts)), end)
-                parts, first, num_cells = [], end, 0
+                yield Block(lengths, pa.concat_tables(parts).columns, per_sequence.slice(start, len(parts)), end)
+                parts, start, num_cells = [], end, 0
 
     source = as_long_table(
         [folder],
@@ -197,11 +197,11 @@ def pandas_code(
     read, write = text_tables.pandas_code(path, options)
     read = read.removeprefix("table = ").replace(repr(str(path)), "path")
     end = path.name.removeprefix(without_ending(path.name))
-    others = f" if path.name not in {[other.name for other in left]}" if left else ""
+    condition = f" if path.name not in {[file.name for file in left]}" if left else ""
     named_as = f"path.relative_to(root).as_posix().removesuffix({end!r})"
     read = (
         f"from pathlib import Path; root = Path({str(folder)!r}); table = pandas.concat([{read}.assign({sequence}="
-        f"{named_as}) for path in sorted(root.rglob('*{end}')){others}])"
+        f"{named_as}) for path in sorted(root.rglob('*{end}')){condition}])"
     )
     write = write.replace("table.", f"part.drop(columns={sequence!r}).").replace("'new.csv'", "out(name)")
     write = (
@@ -217,11 +217,11 @@ def check_not_a_file_per_channel(folder: Path, found: Sequence[Path]) -> None:
     """
     arrays = list[str]()
     for labels in found:
-        named_as = re.fullmatch(r"(?:y|labels?)(_train|_test)?\.txt", labels.name, re.IGNORECASE)
+        match = re.fullmatch(r"(?:y|labels?)(_train|_test)?\.txt", labels.name, re.IGNORECASE)
         channels = [path for path in found if path.parent.parent == labels.parent and path.suffix == labels.suffix]
-        if named_as and len(channels) > 1 and len({num_lines(path) for path in (labels, *channels)}) == 1:
-            split, beside = named_as[1] or "", [path for path in found if path.parent == labels.parent]
-            people = [path for path in beside if path.stem.removesuffix(split).lower() in GROUP_NAMES]
+        if match and len(channels) > 1 and len({num_lines(path) for path in (labels, *channels)}) == 1:
+            split, siblings = match[1] or "", [path for path in found if path.parent == labels.parent]
+            people = [path for path in siblings if path.stem.removesuffix(split).lower() in GROUP_NAMES]
             arrays.append(f"X{split}=stack({json.dumps(str(channels[0].parent))})")
             arrays += [f"y{split}=read({json.dumps(str(labels))})"]
             arrays += [f"{path.stem}=read({json.dumps(str(path))})" for path in people]
@@ -240,19 +240,19 @@ def check_not_a_file_per_sensor(folder: Path, found: Sequence[Path], options: Ma
     """Raises ValueError if each recording is a folder with a file for each sensor, as the app Sensor Logger writes it:
     Accelerometer.csv, Gyroscope.csv and so on, with a common clock.
     """
-    num, places = Counter(path.name for path in found if path.suffix == ".csv"), {path.parent for path in found}
-    sensors = [name for name in num if num[name] == len(places) > 2]
+    counts, folders = Counter(path.name for path in found if path.suffix == ".csv"), {path.parent for path in found}
+    sensors = [name for name in counts if counts[name] == len(folders) > 2]
     if len(sensors) > 1 and any(re.search("accel|gyro", name, re.IGNORECASE) for name in sensors):
         columns = {name: text_tables.find_format(found[0].with_name(name), options).names for name in sensors}
         [time, *_] = [*named(STEP_NAMES, columns[sensors[0]]), columns[sensors[0]][0]]
         sensors = [name for name in sensors if time in columns[name]]
-        on, at = json.dumps(time), json.dumps(str(folder))
+        clock, root = json.dumps(time), json.dumps(str(folder))
         code = (
             "import functools, pandas; from pathlib import Path; "
-            f"read = lambda at, name: pandas.read_csv(at / name).sort_values({on}).set_index({on})"
+            f"read = lambda at, name: pandas.read_csv(at / name).sort_values({clock}).set_index({clock})"
             '.drop(columns="seconds_elapsed", errors="ignore").add_prefix(name[:-4] + " ").reset_index(); '
-            f'join = lambda a, b: pandas.merge_asof(a, b, on={on}, direction="nearest"); Path("new").mkdir(); '
-            f"root = Path({at}); [functools.reduce(join, [read(path.parent, name) for name in {json.dumps(sensors)}])"
+            f'join = lambda a, b: pandas.merge_asof(a, b, on={clock}, direction="nearest"); Path("new").mkdir(); '
+            f"root = Path({root}); [functools.reduce(join, [read(path.parent, name) for name in {json.dumps(sensors)}])"
             '.to_csv("new/" + "-".join(path.parent.relative_to(root).parts) + ".csv", index=False) '
             f"for path in root.rglob({json.dumps(sensors[0])})]"
         )
@@ -275,14 +275,14 @@ def axes_of_files(
     Raises CommandError if the files can be sequences or steps, or if either axis can be time.
     """
     shapes = [values_of(path).shape for path in sample_of(paths)]
-    shape, asked, num_channels = shapes[0], options.get("axes"), options.get("num_channels")
+    shape, requested, num_channels = shapes[0], options.get("axes"), options.get("num_channels")
     order, size = "TC" if len(shape) > 1 else "T", int(np.prod(shape))
-    if asked == "C" or (num_channels == size and (len(shape) == 1 or size not in shape)):
-        return "C", "as requested" if asked else "by the number of the model's features"
+    if requested == "C" or (num_channels == size and (len(shape) == 1 or size not in shape)):
+        return "C", "as requested" if requested else "by the number of the model's features"
     num_levels = sum(name.startswith("folder") for name in columns_of_folders(folder, ids, is_label=False))
     # A few numbers in a row may be a landmark: x, y, z, and its visibility.
     may_be_steps = len({*shapes}) == 1 and (len(shape) == 1 or shape[-1] <= MOST_COORDINATES) and are_numbered(paths)
-    if may_be_steps and len(shape) < 3 and num_levels > (not is_labelled) and not asked and not num_channels:
+    if may_be_steps and len(shape) < 3 and num_levels > (not is_labelled) and not requested and not num_channels:
         raise CommandError(
             f"{folder} holds {len(paths):,} npy files of the shape {shape}, numbered in each of "
             f"{len({path.parent for path in paths}):,} folders; give --axes C if each is one step of {size:,} channels "
@@ -292,8 +292,8 @@ def axes_of_files(
     shown = f"{paths[0]} {shape}"
     if len(shape) == 2:
         return axes_of(shown, shapes, "TC CT", options, usual="TC")
-    if asked not in (None, order):
-        raise WrongArgument(f"--axes is {asked!r}; accepted for {shown}: {order}, C")
+    if requested not in (None, order):
+        raise WrongArgument(f"--axes is {requested!r}; accepted for {shown}: {order}, C")
     return order, "a row per step" if len(shape) > 1 else "one channel"
 
 
@@ -314,10 +314,10 @@ def groups_of(of_files: Mapping[str, Any], num_files: int) -> Choice | None:
     name = next((name for name in of_files if name.startswith("folder")), None)
     if name is None or named(GROUP_NAMES, of_files):
         return None
-    num, split = len(set(of_files[name])), split_column(of_files)
+    num_groups, split = len(set(of_files[name])), split_column(of_files)
     is_few = are_too_few(of_files[name], None if split is None else [*map(str, of_files[split])])
-    why = f"the names of folders; {what_groups_do(num, split is not None)}"
-    return None if is_few or num == num_files else (name, why)
+    why = f"the names of folders; {what_groups_do(num_groups, split is not None)}"
+    return None if is_few or num_groups == num_files else (name, why)
 
 
 # Values that apply to a whole file. `ids`: the files' paths below the folder without their ending.
@@ -331,7 +331,7 @@ def columns_of_files(
 
     Raises CommandError if `own` and the names of folders that are not just numbered could both be the label.
     """
-    pattern, asked = options.get("pattern"), options.get("label")
+    pattern, requested = options.get("pattern"), options.get("label")
     of_table = columns_of_table(ids, labels, options, notes) if labels else {}
     of_names = columns_of_names(ids, pattern) if pattern else {}
     if labels and of_table:
@@ -340,8 +340,8 @@ def columns_of_files(
     elif labels:
         notes.append(("excluded", labels.name, "by its name a table of labels, but without a row for each file"))
     # If the label comes from elsewhere, folders are people or sessions.
-    label_of_table = asked if asked in of_table else next(iter(named(LABEL_NAMES, of_table)), None)
-    is_given = label_of_table or "label" in of_names or asked not in (None, "label")
+    label_of_table = requested if requested in of_table else next(iter(named(LABEL_NAMES, of_table)), None)
+    is_given = label_of_table or "label" in of_names or requested not in (None, "label")
     columns = columns_of_folders(folder, ids, not is_given, pattern) | of_names | of_table
     if own and not is_given and "label" in columns:
         if all(re.fullmatch(NUMBERED, name) for name in columns["label"]):
@@ -350,15 +350,15 @@ def columns_of_files(
             why = f"{folder}: the column {own!r} changes within the files; give --label {shlex.quote(own)}"
             names = f"if it is the label, or --label label if the folders' names, such as {columns['label'][0]!r}, are"
             raise CommandError(f"{why} {names}", NO_ANSWER)
-    if above := [name for name in columns if name.startswith("folder")]:
-        notes.append(("columns", ", ".join(above), "the names of the other folders"))
+    if levels := [name for name in columns if name.startswith("folder")]:
+        notes.append(("columns", ", ".join(levels), "the names of the other folders"))
     if split := split_column(columns):
         words = ", ".join(sorted({str(word) for word in columns[split]}))
         notes.append(("split", words, "by the names of the folders or columns"))
     if labels and label_of_table:
         return columns, label_of_table, f"of {labels.name}"
-    if asked in columns:
-        return columns, asked, "as requested"
+    if requested in columns:
+        return columns, requested, "as requested"
     if "label" in columns:
         why = "the folder's name (--pattern, --labels or --label select another source)"
         classes = sorted({*columns["label"]})
@@ -366,9 +366,9 @@ def columns_of_files(
         if counted and len(counted) < len(classes) - 1:
             why += f"; {' and '.join(counted[0])} are two classes (--pattern '{{label}}_*/*' drops what follows _)"
         return columns, "label", f"{{label}} of --pattern {pattern}" if "label" in of_names else why
-    if labels and len(of_table) == 1 and not asked:
+    if labels and len(of_table) == 1 and not requested:
         return columns, next(iter(of_table)), f"of {labels.name}"
-    if labels and of_table and not asked and "num_channels" not in options:
+    if labels and of_table and not requested and "num_channels" not in options:
         raise ValueError(f"{labels} has no column of labels{nearest('', of_table)}; name it with --label")
     return columns, None, ""
 
@@ -391,15 +391,15 @@ def columns_of_folders(
         else:
             levels.append(level)
     # Of two levels of folders the last is the label, unless only its names are numbered (s01, s02); people are none.
-    words = [number for number, level in enumerate(levels) if not all(re.fullmatch(NUMBERED, name) for name in level)]
-    likely = words or [number for number, level in enumerate(levels) if not are_people(level)]
+    by_word = [number for number, level in enumerate(levels) if not all(re.fullmatch(NUMBERED, name) for name in level)]
+    likely = by_word or [number for number, level in enumerate(levels) if not are_people(level)]
     label = likely[-1] if likely and is_label else None
     if label is not None and pattern is None and (of_names := pattern_of(ids)):
-        called = dict[str, set[str]]()
+        first_words = dict[str, set[str]]()
         for name, of_folder in zip(ids, levels[label], strict=True):
-            called.setdefault(of_folder, set()).add(re.split(r"[\d\W_]", name.rsplit("/", 1)[-1])[0])
-        first, *others = called.values()
-        if all(each == first for each in others):
+            first_words.setdefault(of_folder, set()).add(re.split(r"[\d\W_]", name.rsplit("/", 1)[-1])[0])
+        first, *others = first_words.values()
+        if all(words == first for words in others):
             raise CommandError(
                 f"the files of each folder in {folder} are called alike ({shortened(sorted(first))}), so "
                 f"the folders or these words may be the labels; give --pattern '{{label}}/*' or --pattern "
@@ -418,10 +418,10 @@ def are_people(names: Sequence[str]) -> bool:
 
 def pattern_of(ids: Sequence[str]) -> str | None:
     """A pattern for the names of files, if all begin with letters, which some share, and the same sign or a number."""
-    starts = [re.match(r"([^\W\d_]+)(\d|[\W_])", name.rsplit("/", 1)[-1]) for name in ids]
-    words, signs = ({start[part] for start in starts if start} for part in (1, 2))
+    matches = [re.match(r"([^\W\d_]+)(\d|[\W_])", name.rsplit("/", 1)[-1]) for name in ids]
+    words, signs = ({match[part] for match in matches if match} for part in (1, 2))
     sign = "{number}" if all(map(str.isdigit, signs)) else signs.pop() if len(signs) == 1 else ""
-    return f"{{label}}{sign}*" if sign and all(starts) and 1 < len(words) < len(ids) else None
+    return f"{{label}}{sign}*" if sign and all(matches) and 1 < len(words) < len(ids) else None
 
 
 def columns_of_names(ids: list[str], pattern: str) -> dict[str, list[str]]:
@@ -440,14 +440,14 @@ def columns_of_names(ids: list[str], pattern: str) -> dict[str, list[str]]:
         else re.escape(piece)
         for piece in pieces
     )
-    given = [name if "/" in pattern else name.rsplit("/", 1)[-1] for name in ids]
-    found = [re.fullmatch(form, name) for name in given]
-    wrong = [name for name, match in zip(given, found, strict=True) if not match]
+    file_names = [name if "/" in pattern else name.rsplit("/", 1)[-1] for name in ids]
+    matches = [re.fullmatch(form, name) for name in file_names]
+    wrong = [name for name, match in zip(file_names, matches, strict=True) if not match]
     if wrong:
         raise WrongArgument(
-            f"--pattern {pattern!r} does not fit {len(wrong):,} of {len(given):,} names, e.g. {wrong[0]!r}"
+            f"--pattern {pattern!r} does not fit {len(wrong):,} of {len(file_names):,} names, e.g. {wrong[0]!r}"
         )
-    return {name: [match[name] for match in found if match] for name in names}
+    return {name: [match[name] for match in matches if match] for name in names}
 
 
 def columns_of_table(
@@ -457,26 +457,26 @@ def columns_of_table(
     names no file. Adds to `notes` how its numbers and dates are read.
     """
     column, names, keys = "", ids, list[str]()
-    short = [name.rsplit("/", 1)[-1] for name in ids]
-    table, found_notes = read_small(path, [*ids, *short], options)
-    for cells in table.column_names:  # the column with the most names of files
-        found = [without_ending(str(cell.as_py()).strip().removeprefix("./")) for cell in table[cells]]
-        for called in (ids, short) if len({*short}) == len(short) else (ids,):
-            if len({*called} & {*found}) > len({*names} & {*keys}):
-                column, names, keys = cells, called, found
+    short_ids = [name.rsplit("/", 1)[-1] for name in ids]
+    table, table_notes = read_small(path, [*ids, *short_ids], options)
+    for candidate in table.column_names:  # the column with the most names of files
+        texts = [without_ending(str(cell.as_py()).strip().removeprefix("./")) for cell in table[candidate]]
+        for file_names in (ids, short_ids) if len({*short_ids}) == len(short_ids) else (ids,):
+            if len({*file_names} & {*texts}) > len({*names} & {*keys}):
+                column, names, keys = candidate, file_names, texts
     rows = {key: row for row, key in enumerate(keys)}
     lacking = [name for name in names if name not in rows]
     if len(lacking) == len(ids) and "labels" not in options:
         return {}
-    if twice := [key for key, count in Counter(keys).items() if count > 1 and key in names]:
-        raise ValueError(f"{path} has two rows for {twice[0]}; it needs one for each file")
+    if repeated := [key for key, count in Counter(keys).items() if count > 1 and key in names]:
+        raise ValueError(f"{path} has two rows for {repeated[0]}; it needs one for each file")
     if lacking:
         raise ValueError(
             f"{path} has a row for {len(ids) - len(lacking):,} of {len(ids):,} files"
             f"{column and f' (by {column!r})'}, none for {lacking[0]}; it needs a header and a column with the name of "
             "each file, once"
         )
-    notes += [("labels", f"{what}: {value}", why) for what, value, why in found_notes if what in ("numbers", "dates")]
+    notes += [("labels", f"{kind}: {value}", why) for kind, value, why in table_notes if kind in ("numbers", "dates")]
     order = pa.array([rows[name] for name in names])
     return {name: table[name].take(order) for name in table.column_names if name != column}
 

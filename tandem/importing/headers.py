@@ -20,16 +20,16 @@ def read_header(rows: Sequence[Sequence[str]]) -> tuple[bool, tuple[str, ...], i
     """Whether there is one; the names of the columns, or 1, 2, 3 and so on; the number of rows above the data; and what
     was left out or joined.
     """
-    first, end = find_header(rows)
-    if not is_header(rows[first:]):
+    start, end = find_header(rows)
+    if not is_header(rows[start:]):
         return False, tuple(str(number) for number in range(1, len(rows[0]) + 1)), 0, []
-    names, named_by = joined_names(rows[first:end])
+    names, named_by = joined_names(rows[start:end])
     notes = list[Note]()
-    parts = {"before the header": range(first), "text where the columns have numbers": range(first, end)}
+    parts = {"before the header": range(start), "text where the columns have numbers": range(start, end)}
     for why, places in parts.items():
-        left = [" ".join(filter(None, map(str.strip, rows[n]))) for n in places if n - first not in named_by]
-        if left:
-            notes.append(("header", f"{len(left)} line{'s' * (len(left) > 1)} left out: {shortened(left, 4)}", why))
+        lines = [" ".join(filter(None, map(str.strip, rows[row]))) for row in places if row - start not in named_by]
+        if lines:
+            notes.append(("header", f"{len(lines)} line{'s' * (len(lines) > 1)} left out: {shortened(lines, 4)}", why))
     if len(named_by) > 1:
         notes.append(("header", shortened(names), f"the names of {len(named_by)} lines, joined"))
     return True, names, end, notes
@@ -71,7 +71,7 @@ def is_header(rows: Sequence[Sequence[str]]) -> bool:
         return True
     counts = [int(cell) for cell in numeric if re.fullmatch(r"\d{1,9}", cell)]
     # For data without column names, pandas writes a header that begins with nothing.
-    if len(counts) == len(numeric) > 2 * bool(row[0].strip()) and all(b - a == 1 for a, b in pairwise(counts)):
+    if len(counts) == len(numeric) > 2 * bool(row[0].strip()) and all(new - old == 1 for old, new in pairwise(counts)):
         return True
     num_rising = num_rising_cells(row)
     return num_rising >= FEWEST_RISING and all(num_rising_cells(other) < num_rising for other in rows[1:])
@@ -81,7 +81,7 @@ def num_rising_cells(row: Sequence[str]) -> int:
     """How many cells are numbers without a sign and with equally many decimals, if each is above the one before it."""
     cells = [cell.strip() for cell in row if re.fullmatch(r"\d+(\.\d+)?", cell.strip())]
     are_alike = len({len(cell.partition(".")[2]) for cell in cells}) == 1
-    return len(cells) if are_alike and all(float(a) < float(b) for a, b in pairwise(cells)) else 0
+    return len(cells) if are_alike and all(float(before) < float(after) for before, after in pairwise(cells)) else 0
 
 
 def columns_of_values(rows: Sequence[Sequence[str]]) -> list[int]:
@@ -118,20 +118,20 @@ def joined_names(rows: Sequence[Sequence[str]]) -> tuple[tuple[str, ...], list[i
     """The names of the columns from the rows of a header, and the numbers of the rows that have them: the first one in
     which no name repeats, else all. A last row with a single cell names the first column, as pandas writes it.
     """
-    nums = [num_index_names(row) if number else 0 for number, row in enumerate(rows)]
-    index = [n for n, num in enumerate(nums) if num and not any("".join(row[1:num]).strip() for row in rows[:n])]
+    num_names = [num_index_names(row) if number else 0 for number, row in enumerate(rows)]
+    index = [n for n, num in enumerate(num_names) if num and not any("".join(row[1:num]).strip() for row in rows[:n])]
     others = [number for number in range(len(rows)) if number not in index]
     distinct = [number for number in others if len({*map(str.strip, rows[number])}) == len(rows[number])]
-    taken = distinct[:1] or others
-    *higher, last = (rows[number] for number in taken)
+    chosen = distinct[:1] or others
+    *higher, last = (rows[number] for number in chosen)
     names = [*last]
     if higher:  # a name above several columns may be written once
         filled = [[*accumulate(map(str.strip, row), or_left)] for row in higher]
         cells_of = zip(*filled, map(str.strip, last), strict=True)
         names = [" ".join(dict.fromkeys(filter(None, cells))) for cells in cells_of]
     if index:
-        names[: nums[index[-1]]] = rows[index[-1]][: nums[index[-1]]]
-    return tuple(names), taken + index
+        names[: num_names[index[-1]]] = rows[index[-1]][: num_names[index[-1]]]
+    return tuple(names), chosen + index
 
 
 def or_left(left: str, own: str) -> str:

@@ -13,35 +13,35 @@ from tandem.params.schema import NO_GROUPS
 
 def find_groups(columns: TableColumns, sequence: str, taken: Sequence[str]) -> Choice:
     """A column named like people or devices, whose values several sequences share."""
-    none = "no column is named like people, devices or days (--groups selects one)"
+    reason = "no column is named like people, devices or days (--groups selects one)"
     for column in named(GROUP_NAMES, columns.of_kind("text", "whole", exclude=taken)):
-        cells, num = columns.frame[column].to_numpy(), columns.num_distinct(column)
-        if not 2 <= num < columns.num_distinct(sequence) or (cells != cells[columns.firsts(sequence)]).any():
-            none = f"{column!r} changes within a sequence, or no two sequences share a value of it"
+        cells, num_values = columns.frame[column].to_numpy(), columns.num_distinct(column)
+        if not 2 <= num_values < columns.num_distinct(sequence) or (cells != cells[columns.firsts(sequence)]).any():
+            reason = f"{column!r} changes within a sequence, or no two sequences share a value of it"
             continue
         if are_too_few(columns.frame[column], columns.splits):
-            none = f"{column!r} has {num} values, too few to keep each on one side of three splits"
+            reason = f"{column!r} has {num_values} values, too few to keep each on one side of three splits"
             continue
-        return column, f"by its name; {what_groups_do(num, columns.has_split)}"
+        return column, f"by its name; {what_groups_do(num_values, columns.has_split)}"
     for column in (shared := shared_columns(columns, sequence, taken)):
         if label_follows(columns, taken[-1], column) and not are_too_few(columns.frame[column], columns.splits):
-            num = columns.num_distinct(column)
-            return column, f"{taken[-1]!r} follows it; {what_groups_do(num, columns.has_split)}"
+            num_values = columns.num_distinct(column)
+            return column, f"{taken[-1]!r} follows it; {what_groups_do(num_values, columns.has_split)}"
     if shared:
-        none += (
+        reason += (
             f"; several sequences share a value of {shared[0]!r}: if it is who or what was recorded, give "
             f"--groups {shlex.quote(shared[0])}"
         )
-    return NO_GROUPS, none
+    return NO_GROUPS, reason
 
 
 def shared_columns(columns: TableColumns, sequence: str, taken: Sequence[str]) -> list[str]:
     """Columns that are constant in each sequence and equal in several, unless named like people, labels or steps."""
-    first, most = columns.firsts(sequence), columns.num_distinct(sequence) / 2
+    firsts, most = columns.firsts(sequence), columns.num_distinct(sequence) / 2
     candidates = columns.of_kind("text", "whole", exclude=taken)
-    others = named((*LABEL_NAMES, *STEP_NAMES, *GROUP_NAMES), candidates)
-    shared = [each for each in candidates if each not in others and 2 <= columns.num_distinct(each) <= most]
-    return [column for column in shared if not columns.changes(column, first).any()]
+    excluded = named((*LABEL_NAMES, *STEP_NAMES, *GROUP_NAMES), candidates)
+    shared = [column for column in candidates if column not in excluded and 2 <= columns.num_distinct(column) <= most]
+    return [column for column in shared if not columns.changes(column, firsts).any()]
 
 
 def label_follows(columns: TableColumns, label: str, column: str) -> bool:
@@ -56,8 +56,8 @@ def label_follows(columns: TableColumns, label: str, column: str) -> bool:
 def are_too_few(names: Sequence[Any] | pd.Series, splits: Sequence[Any] | pd.Series | None) -> bool:
     """Whether there are fewer than three names, or with splits of the data's own a single one, or two in the same."""
     pairs = pd.DataFrame({"name": names} if splits is None else {"name": names, "split": splits}).drop_duplicates()
-    num = pairs["name"].nunique()
-    return bool(num < 2 or (num < 3 and (splits is None or len(pairs) > num)))
+    num_names = pairs["name"].nunique()
+    return bool(num_names < 2 or (num_names < 3 and (splits is None or len(pairs) > num_names)))
 
 
 def what_groups_do(num: int, has_split: bool) -> str:

@@ -37,14 +37,14 @@ def find_label(columns: TableColumns, sequence: str, step: str, options: Mapping
     others_taken = (*options.get("features", ()), *columns_of(options.get("categories", ())))
     taken, task = (sequence, step, options.get("groups"), *others_taken), options.get("task")
     kinds = (("text", "flag"), ("whole",), ("number",))
-    texts, whole, numbers = (columns.of_kind(*each, exclude=taken) for each in kinds)
+    texts, whole, numbers = (columns.of_kind(*kind, exclude=taken) for kind in kinds)
     texts = [] if task == "regress" else texts
-    first, num_sequences = columns.firsts(sequence), columns.num_distinct(sequence)
+    firsts, num_sequences = columns.firsts(sequence), columns.num_distinct(sequence)
 
     def is_constant(column: str) -> bool:
         """Whether each sequence has one value. Of a text, a few sequences may have more: preprocess names the row."""
         cells = columns.frame[column].to_numpy()
-        differs = (cells != cells[first]) & ~pd.isna(cells)
+        differs = (cells != cells[firsts]) & ~pd.isna(cells)
         num_changing = len(np.unique(columns.codes(sequence)[differs]))
         return num_changing <= (MISTAKEN_SHARE * num_sequences if columns.kinds[column] == "text" else 0)
 
@@ -64,19 +64,19 @@ def find_label(columns: TableColumns, sequence: str, step: str, options: Mapping
     people = [name for name in people if columns.num_distinct(name) < num_sequences and is_constant(name)]
     recognizable = [name for name in people if name in (*texts, *few(whole))]
 
-    other_texts, other_whole, amounts = ([name for name in each if name not in ids] for each in (texts, whole, numbers))
+    other_texts, other_whole, amounts = ([name for name in kind if name not in ids] for kind in (texts, whole, numbers))
     classes, codes = few(other_texts), few(other_whole)
-    if names and (others := [*classes, *other_texts, *codes]):  # `names` may be ids, or codes of classes
+    if names and (rivals := [*classes, *other_texts, *codes]):  # `names` may be ids, or codes of classes
         if coded := few(names):
-            readings = [*dict.fromkeys([*coded[:1], *others[:3]])]
+            readings = [*dict.fromkeys([*coded[:1], *rivals[:3]])]
             raise CommandError(which_label(columns, readings, sequence, step), NO_ANSWER)
     elif names:
         return names[0], "by its name"
     amounts += [name for name in other_whole if name not in codes and is_constant(name)]
     amounts = [name for name in amounts if columns.num_distinct(name) > 1 and not (task == "classify" and recognizable)]
-    found = (amounts or codes) if task == "regress" else classes or other_texts or codes or amounts
-    found = found or few(texts) or texts or few(whole) or file_names
-    if not found:
+    candidates = (amounts or codes) if task == "regress" else classes or other_texts or codes or amounts
+    candidates = candidates or few(texts) or texts or few(whole) or file_names
+    if not candidates:
         markers = [name for name in whole if 2 <= columns.num_distinct(name) <= MOST_RARE]
         markers = [name for name in markers if (columns.frame[name] == 0).mean() >= MOST_BACKGROUND]
         events = "; or if {!r} is 0 where nothing happens, give --label {}, after {}" if markers else ""
@@ -90,29 +90,29 @@ def find_label(columns: TableColumns, sequence: str, step: str, options: Mapping
             f"give --time{events}"
         )
     changing = [
-        name for name in (*classes, *codes, *amounts) if any(varies(columns, name, who, first) for who in people)
+        name for name in (*classes, *codes, *amounts) if any(varies(columns, name, who, firsts) for who in people)
     ]
-    likely = [name for name in found if name in changing] or found
+    likely = [name for name in candidates if name in changing] or candidates
 
-    others = list[str]()
+    rivals = list[str]()
     is_class = bool(classes or (codes and not other_texts))
     if task is None and is_class:  # a number may be the label, unless it describes people, as an age does
-        others = [name for name in amounts if columns.kinds[name] == "number"]
+        rivals = [name for name in amounts if columns.kinds[name] == "number"]
         if people:
-            others = [name for name in (others if likely[0] in changing else [*codes, *amounts]) if name in changing]
+            rivals = [name for name in (rivals if likely[0] in changing else [*codes, *amounts]) if name in changing]
     if task in (None, "classify") and not classes:
-        others += recognizable
+        rivals += recognizable
     # Events, which change within a sequence, beside a text that is constant there, such as the model of a machine.
-    others += [name for name in other_texts if classes and names_events(columns, name)]
-    others = [name for name in dict.fromkeys(others) if name not in found]
-    if others or len(likely) > 1:
-        likely = [*likely[-3:], *others[:3]]
+    rivals += [name for name in other_texts if classes and names_events(columns, name)]
+    rivals = [name for name in dict.fromkeys(rivals) if name not in candidates]
+    if rivals or len(likely) > 1:
+        likely = [*likely[-3:], *rivals[:3]]
         numbers = [name for name in amounts if columns.kinds[name] == "number" and name not in likely]
-        raise CommandError(which_label(columns, [*likely, *numbers[: 3 * bool(others)]], sequence, step), NO_ANSWER)
+        raise CommandError(which_label(columns, [*likely, *numbers[: 3 * bool(rivals)]], sequence, step), NO_ANSWER)
     if doubt := why_no_label(columns, sequence, step, likely[0]):
-        only = f"{columns.name}: {likely[0]!r} is the only column that could be the label, but {doubt}"
-        raise CommandError(f"{only}; give --label {shlex.quote(likely[0])} if it is the label", NO_ANSWER)
-    return likely[0], "the only column that could be one" if likely == found else f"it varies within {people[0]!r}"
+        message = f"{columns.name}: {likely[0]!r} is the only column that could be the label, but {doubt}"
+        raise CommandError(f"{message}; give --label {shlex.quote(likely[0])} if it is the label", NO_ANSWER)
+    return likely[0], "the only column that could be one" if likely == candidates else f"it varies within {people[0]!r}"
 
 
 def why_no_label(columns: TableColumns, sequence: str, step: str, label: str) -> str:
@@ -153,11 +153,11 @@ def rare_classes(columns: TableColumns, sequence: str, label: str, are_kept: boo
         return None
     if any(rare.index.isin(alike).any() for alike in alike_labels([*counts.index])):  # one may be a slip of another
         return None
-    what = f"{num:,} sequence{'s' * (num > 1)} of {len(rare):,} class{'es' * (len(rare) > 1)} with too few"
+    phrase = f"{num:,} sequence{'s' * (num > 1)} of {len(rare):,} class{'es' * (len(rare) > 1)} with too few"
     number = ", --task regress predicts the number" * (columns.kinds[label] == "whole")
     if are_kept:
-        return "train", f"in train only, so no score covers them: {what}, {shortened(names)}"
-    return "omit", f"left out: {what}, {shortened(names)} (--keep-rare puts them into train{number})"
+        return "train", f"in train only, so no score covers them: {phrase}, {shortened(names)}"
+    return "omit", f"left out: {phrase}, {shortened(names)} (--keep-rare puts them into train{number})"
 
 
 def varies(columns: TableColumns, column: str, group: str, first: np.ndarray) -> bool:
@@ -175,9 +175,9 @@ def which_label(columns: TableColumns, labels: Sequence[str], sequence: str, ste
             task, _ = find_task(columns, sequence, step, label)
         except ValueError:  # text that changes within a sequence, and has another word where nothing happens
             task = "detect"
-        what = f"one of {columns.num_distinct(label):,} values for each sequence"
-        what = {"regress": "a number for each sequence", "detect": "events in the rows"}.get(task, what)
-        readings.append(f"--label {shlex.quote(label)} ({task}: {what})")
+        meaning = f"one of {columns.num_distinct(label):,} values for each sequence"
+        meaning = {"regress": "a number for each sequence", "detect": "events in the rows"}.get(task, meaning)
+        readings.append(f"--label {shlex.quote(label)} ({task}: {meaning})")
     series = "; or --task forecast" if columns.of_kind("time") else ""
     return f"{columns.name} has {len(labels)} columns that could be the label; give {' or '.join(readings)}{series}"
 
@@ -187,18 +187,18 @@ def find_task(columns: TableColumns, sequence: str, step: str, label: str) -> Ch
     events = stripped(columns, label)
     changes = events.groupby(columns.codes(sequence)).transform("nunique") > 1
     if not changes.any():
-        num, num_sequences = columns.num_distinct(label), columns.num_distinct(sequence)
-        are_rare = num > MOST_RARE and labels_of(columns, sequence, label).min() < len(SPLITS)
-        is_many = (num > max(20, num_sequences / 3) or are_rare) and not named(LABEL_NAMES[:3], [label])
+        num_values, num_sequences = columns.num_distinct(label), columns.num_distinct(sequence)
+        are_rare = num_values > MOST_RARE and labels_of(columns, sequence, label).min() < len(SPLITS)
+        is_many = (num_values > max(20, num_sequences / 3) or are_rare) and not named(LABEL_NAMES[:3], [label])
         if columns.kinds[label] == "number" or (columns.kinds[label] == "whole" and is_many):
-            why = f"{label!r} is a number with {num:,} values, one per sequence (--task classify: its classes)"
+            why = f"{label!r} is a number with {num_values:,} values, one per sequence (--task classify: its classes)"
             return "regress", why
-        is_number = columns.kinds[label] == "whole" and num > MOST_RARE
-        number = " (--task regress predicts the number)" * is_number
-        return "classify", f"{label!r} is constant within every sequence{number}"
+        is_number = columns.kinds[label] == "whole" and num_values > MOST_RARE
+        hint = " (--task regress predicts the number)" * is_number
+        return "classify", f"{label!r} is constant within every sequence{hint}"
     events = events.replace("None", NO_EVENT)  # as preprocess reads it
-    most = events.mode()[0]
-    if most == "" or (events == NO_EVENT).any():
+    usual = events.mode()[0]
+    if usual == "" or (events == NO_EVENT).any():
         is_event = ~events.isin(("", NO_EVENT)).to_numpy()
         codes, rows = columns.codes(sequence), np.flatnonzero(is_event)
         lasts = len(codes) - 1 - np.unique(codes[::-1], return_index=True)[1]
@@ -212,10 +212,10 @@ def find_task(columns: TableColumns, sequence: str, step: str, label: str) -> Ch
         lengths = stretches["length"][~stretches["label"].isin(("", NO_EVENT))]
         if (lengths - 1).sum() > MISTAKEN_SHARE * lengths.sum():
             place = f"table[{label!r}]"
-            first = f"{place} = {place}.mask({place} == table.groupby({sequence!r})[{label!r}].shift())"
+            code = f"{place} = {place}.mask({place} == table.groupby({sequence!r})[{label!r}].shift())"
             raise ValueError(
                 f"{columns.name}: {label!r} has the same word in neighbouring rows, and an event is one row; keep the "
-                f"first of each: {first}; or give --task detect if each of these rows is an event"
+                f"first of each: {code}; or give --task detect if each of these rows is an event"
             )
         share = is_event.mean()
         return "detect", f"{label!r} names an event in {share:.1%} of the rows, the others are empty or {NO_EVENT!r}"
@@ -223,19 +223,19 @@ def find_task(columns: TableColumns, sequence: str, step: str, label: str) -> Ch
         return "classify", f"{label!r} is constant within most sequences"
     if mistake := repeats_of(columns, sequence, step):  # the label may change because two sequences have one id
         raise ValueError(mistake)
-    share, name = (events == most).mean(), shlex.quote(label)
+    share, name = (events == usual).mean(), shlex.quote(label)
     why = f"{columns.name}: {label!r} changes within a sequence ({sequence!r})"
     stretches, _ = stretches_of(columns, sequence, step, label)
     labelled = stretches[stretches["label"] != ""]
     lengths, can_be_cut = labelled["length"], (labelled.groupby("recording")["label"].nunique() > 1).any()
-    if can_be_cut and stretches["length"][stretches["label"] != most].median() > 1:
+    if can_be_cut and stretches["length"][stretches["label"] != usual].median() > 1:
         windows = f"--sequence {shlex.quote(sequence)} --label {name} --window {max(2, lengths.quantile(0.1)):.0f}"
         why += f" and stays the same for {lengths.median():,.0f} rows at a time (the median)"
         raise ValueError(f"{why}; {windows} cuts windows of one label; or name another column with --label")
-    why += f", so it must be empty or {NO_EVENT!r} where nothing happens, and is {most!r} in {share:.1%} of the rows"
+    why += f", so it must be empty or {NO_EVENT!r} where nothing happens, and is {usual!r} in {share:.1%} of the rows"
     why += "; name another column with --label"
     if share >= MOST_BACKGROUND:
-        why += f", or save the table again after {code_for_no_event(columns, label, most)}"
+        why += f", or save the table again after {code_for_no_event(columns, label, usual)}"
     raise ValueError(why)
 
 

@@ -42,7 +42,7 @@ def preprocess_section(table: str, choices: Choices) -> dict[str, Any]:
     }
     if section.get("season") == NO_SEASON:  # params.yaml then has no such key
         del section["season"]
-    defaults = {each.name: each.default for each in fields(kind)}
+    defaults = {field.name: field.default for field in fields(kind)}
     keys = ("source", "table", *(key for key in defaults if key not in ("source", "table")))
     return {key: section[key] for key in keys if section.get(key, defaults[key]) != defaults[key]}
 
@@ -72,12 +72,12 @@ def infer_schema(columns: TableColumns, options: Mapping[str, Any], known: Choic
     Raises ValueError, in one sentence that names the option to give, if the table is neither.
     """
     known = known or {}
-    given = [options[key] for key in (*OF_SEQUENCES, "time", "target", "groups") if key in options]
-    given += options.get("categories", ())
-    given = [column for column in given if column != NO_GROUPS or column == options.get("label")]
+    requested = [options[key] for key in (*OF_SEQUENCES, "time", "target", "groups") if key in options]
+    requested += options.get("categories", ())
+    requested = [column for column in requested if column != NO_GROUPS or column == options.get("label")]
     usable = columns.of_kind("whole", "number", "flag", "time", "text", "odd")
-    options, given = with_own_names(options, usable), [own_name(column, usable) for column in given]
-    for column in (*given, *options.get("features", ())):
+    options, requested = with_own_names(options, usable), [own_name(column, usable) for column in requested]
+    for column in (*requested, *options.get("features", ())):
         if column not in usable:
             raise WrongArgument(f"{columns.name} has no column {column!r}{nearest(column, usable)}")
     of_series = [key for key in options if key in OF_SERIES or (key == "task" and is_for_series(options[key]))]
@@ -118,9 +118,9 @@ def infer_schema(columns: TableColumns, options: Mapping[str, Any], known: Choic
             raise ValueError(f"{columns.name}: {advice}") from None
         is_open = not (known or "layout" in options) and not (of_sequences and not isinstance(error, NotFound))
         is_wide = is_open and 2 * sum(map(len, numbered([*columns.kinds]).values())) > len(columns.kinds)
-        other = advice_on_other_tables(columns) if is_open and not of_sequences else ""
-        more = advice or ("--layout wide reads each row as a sequence" if is_wide else other)
-        raise ValueError("; ".join(filter(None, [str(error), more]))) from None
+        other_advice = advice_on_other_tables(columns) if is_open and not of_sequences else ""
+        hint = advice or ("--layout wide reads each row as a sequence" if is_wide else other_advice)
+        raise ValueError("; ".join(filter(None, [str(error), hint]))) from None
     if "window" in known:
         choices["window"] = known["window"]
     features, why = choices["features"]
@@ -134,14 +134,14 @@ def infer_schema(columns: TableColumns, options: Mapping[str, Any], known: Choic
 
 def own_name(column: str, columns: Sequence[str]) -> str:
     """The column of the table that is called so, if the spaces around its name are left out."""
-    found = [name for name in columns if name.strip() == column.strip()]
-    return column if column in columns or len(found) != 1 else found[0]
+    matches = [name for name in columns if name.strip() == column.strip()]
+    return column if column in columns or len(matches) != 1 else matches[0]
 
 
 def with_own_names(options: Mapping[str, Any], columns: Sequence[str]) -> dict[str, Any]:
-    one = {key: options[key] for key in (*OF_SEQUENCES, "time", "target", "groups") if key in options}
+    single = {key: options[key] for key in (*OF_SEQUENCES, "time", "target", "groups") if key in options}
     several = {key: options[key] for key in ("features", "categories") if key in options}
-    named_so = {key: own_name(column, columns) for key, column in one.items()}
+    named_so = {key: own_name(column, columns) for key, column in single.items()}
     lists = {key: [own_name(name, columns) for name in names] for key, names in several.items()}
     return {**options, **named_so, **lists}
 
@@ -150,9 +150,9 @@ def advice_on_times(columns: TableColumns) -> str:
     """How to write times that are not read; empty if there are none."""
     parts = {name.lower(): name for name in columns.of_kind("whole")}
     if {"year", "month", "day"} <= {*parts}:
-        found = [parts[name] for name in ("year", "month", "day", "hour", "minute", "second") if name in parts]
-        code = f"table['time'] = pandas.to_datetime(table[{found}]); table = table.drop(columns={found})"
-        return f"{', '.join(found)} are parts of a time; join them: {code}"
+        names = [parts[name] for name in ("year", "month", "day", "hour", "minute", "second") if name in parts]
+        code = f"table['time'] = pandas.to_datetime(table[{names}]); table = table.drop(columns={names})"
+        return f"{', '.join(names)} are parts of a time; join them: {code}"
     for name in columns.of_kind("odd"):
         return f"{name!r} holds {columns.advice(name)}"
     days = [name for name in columns.of_kind("time") if (columns.numbers(name).dropna() % 86400 == 0).all()]
@@ -171,15 +171,15 @@ def advice_on_other_tables(columns: TableColumns) -> str:
     """How to make one series of a table in which each value of a column has about the same times; else empty."""
     for time in filter(columns.repeats, columns.of_kind("time")):
         for name in columns.of_kind("text", "whole"):
-            num, repeated = len(columns.frame), columns.frame.duplicated([name, time]).sum()
+            num_rows, repeated = len(columns.frame), columns.frame.duplicated([name, time]).sum()
             grid = columns.num_distinct(name) * columns.num_distinct(time)
-            if columns.num_distinct(name) > 1 and repeated <= num / 100 and grid <= 2 * num:
+            if columns.num_distinct(name) > 1 and repeated <= num_rows / 100 and grid <= 2 * num_rows:
                 numbers = columns.of_kind("whole", "number", exclude=[name])
-                first = str(columns.frame[name].iloc[0])
-                what = f"one of several series: table = table[table[{name!r}].astype(str) == {first!r}]"
+                first_cell = str(columns.frame[name].iloc[0])
+                instruction = f"one of several series: table = table[table[{name!r}].astype(str) == {first_cell!r}]"
                 if len(numbers) == 1 and not repeated:
                     keys = f"index={time!r}, columns={name!r}, values={numbers[0]!r}"
                     code = f"table.pivot({keys}).add_prefix({name + ' '!r}).reset_index()"  # a number is no name
-                    what = f"several series in a column each: table = {code}"
-                return f"for a forecast write {what}"
+                    instruction = f"several series in a column each: table = {code}"
+                return f"for a forecast write {instruction}"
     return ""

@@ -48,9 +48,9 @@ def infer_sequences(
 ) -> None:
     """`is_converted`: the table was made of files or arrays."""
     if "label" in options and "sequence" not in options and not (columns.of_kind("time") or find_ids(columns)):
-        whole, others = columns.as_one_recording(), columns.of_kind("whole", "number", exclude=[options["label"]])
-        first, _ = next(find_steps(whole, NO_GROUPS, others), ("", ""))
-        check_not_a_number_per_step(whole, NO_GROUPS, first, options["label"], options.get("task"))
+        single, candidates = columns.as_one_recording(), columns.of_kind("whole", "number", exclude=[options["label"]])
+        first, _ = next(find_steps(single, NO_GROUPS, candidates), ("", ""))
+        check_not_a_number_per_step(single, NO_GROUPS, first, options["label"], options.get("task"))
     named_so = [options[key] for key in OF_SEQUENCES if key in options]
     named_so += [*options.get("features", ()), *columns_of(options.get("categories", ()))]
     sequence = choose("sequence", lambda: find_sequence(columns, named_so))
@@ -79,8 +79,8 @@ def infer_sequences(
     label = choose("label", find_varying_label)
     if columns.frame[label].nunique(dropna=False) < 2:
         first, likely = columns.firsts(sequence), varying.of_kind("text", "flag", "whole", "number")
-        others = [name for name in likely if name != sequence and not columns.changes(name, first).any()]
-        can_be = f"; {shortened(others)} can be one" if others else ""
+        candidates = [name for name in likely if name != sequence and not columns.changes(name, first).any()]
+        can_be = f"; {shortened(candidates)} can be one" if candidates else ""
         raise ValueError(
             f"{columns.name}: {label!r} holds one value only; a label needs two; --label names another{can_be}"
         )
@@ -151,21 +151,21 @@ def without_step(columns: TableColumns, sequence: str) -> str:
         is_wrong = numbers.isna() & (cells.fillna("") != "")
         if is_wrong.any() and (counted := TableColumns(columns.frame[~is_wrong], columns.name)).kinds[step] == "whole":
             if any(name == step for name, _ in find_steps(counted, sequence)):
-                others = cells[is_wrong].unique()[:4].tolist()
-                return f"{columns.name}: {step!r} has numbers, and {columns.without(step, others)}"
+                wrong_cells = cells[is_wrong].unique()[:4].tolist()
+                return f"{columns.name}: {step!r} has numbers, and {columns.without(step, wrong_cells)}"
     for step in times_of_steps(columns, sequence):
         if code := code_for_long_form(columns, sequence, step):
             return f"{columns.shown} {ROW_PER_ITEM}: {code}"
         if mistake := repeats_of(columns, sequence, step, MOST_REPEATS):
             return mistake
-    for other in columns.of_kind("text", "whole", exclude=[sequence]):
-        pairs = columns.frame.groupby([sequence, other], sort=False, dropna=False).ngroup()
+    for column in columns.of_kind("text", "whole", exclude=[sequence]):
+        pairs = columns.frame.groupby([sequence, column], sort=False, dropna=False).ngroup()
         joined = TableColumns(columns.frame.assign(**{sequence: pairs}), columns.name)
         if 1 < joined.num_distinct(sequence) <= len(pairs) / 2 and joined.is_together(sequence):
-            for step in [step for step, _ in find_steps(joined, sequence) if step != other][:1]:
-                code = f"table[{sequence!r}].astype(str) + ' ' + table[{other!r}].astype(str)"
+            for step in [step for step, _ in find_steps(joined, sequence) if step != column][:1]:
+                code = f"table[{sequence!r}].astype(str) + ' ' + table[{column!r}].astype(str)"
                 return (
-                    f"{columns.shown}: {step!r} orders the rows of each {sequence!r} and {other!r}; join these "
+                    f"{columns.shown}: {step!r} orders the rows of each {sequence!r} and {column!r}; join these "
                     f"columns if they tell sequences apart: table['sequence'] = {code}"
                 )
     return (
@@ -185,15 +185,15 @@ def repeated_times(columns: TableColumns, time: str) -> str:
 
 def find_changing(columns: TableColumns, sequence: str, taken: Sequence[str]) -> Choice:
     """Numeric columns that change within a sequence. An id, a second label or an age is constant: no feature."""
-    numeric, first = columns.numeric(exclude=taken), columns.firsts(sequence)
+    numeric, firsts = columns.numeric(exclude=taken), columns.firsts(sequence)
     why_not = {}
     for column in numeric:
         words = words_of(column)
-        if not columns.changes(column, first).any():
+        if not columns.changes(column, firsts).any():
             why_not[column] = "never changes" if columns.never_changes(column) else "constant within every sequence"
         elif columns.kinds[column] == "whole" and words & {*LABEL_NAMES[:3]}:
             why_not[column] = "a second label, by its name"
-        elif tells_label(columns, column, taken[2], first):
+        elif tells_label(columns, column, taken[2], firsts):
             why_not[column] = "each of its values has one label, as a code of the label has"
         elif words & {*COUNTING_NAMES} and is_even(columns, sequence, column):  # it may start again, as after 255
             why_not[column] = "counts the rows"
@@ -203,16 +203,16 @@ def find_changing(columns: TableColumns, sequence: str, taken: Sequence[str]) ->
             why_not[column] = "counts the rows of each sequence, or is their time"
         elif columns.kinds[column] == "whole" and "id" in words:
             why_not[column] = "an id, by its name"
-    few = [name for name in columns.of_kind("text", exclude=taken) if columns.num_distinct(name) <= FEW_WORDS]
-    few = [name for name in few if columns.changes(name, first).any()]
-    hints = {name: f"text; --categories {shlex.quote(name)} adds a feature for each word" for name in few}
-    found, why = find_features(columns, numeric, taken, why_not, hints)
-    if not found:
-        left = shortened([f"{column} ({reason})" for column, reason in why_not.items()])
+    categories = [name for name in columns.of_kind("text", exclude=taken) if columns.num_distinct(name) <= FEW_WORDS]
+    categories = [name for name in categories if columns.changes(name, firsts).any()]
+    hints = {name: f"text; --categories {shlex.quote(name)} adds a feature for each word" for name in categories}
+    features, why = find_features(columns, numeric, taken, why_not, hints)
+    if not features:
+        excluded = shortened([f"{column} ({reason})" for column, reason in why_not.items()])
         raise ValueError(
-            f"{columns.name} has no feature that changes within a sequence: {left}; --features takes one anyway"
+            f"{columns.name} has no feature that changes within a sequence: {excluded}; --features takes one anyway"
         )
-    return found, why
+    return features, why
 
 
 def tells_label(columns: TableColumns, column: str, label: str, first: np.ndarray) -> bool:
@@ -251,13 +251,13 @@ def find_missing(columns: TableColumns, sequence: str, features: Sequence[str]) 
 
 def find_categories(columns: TableColumns, names: Sequence[str]) -> list[str]:
     """A feature for each word of the columns `names`."""
-    found = list[str]()
+    features = list[str]()
     for name in names:
         words = sorted({str(cell).strip() for cell in columns.frame[name].dropna().unique()} - {""})
         if len(words) > MOST_WORDS:
             raise WrongArgument(f"--categories names {name!r}, which has {len(words):,} values; accepted: {MOST_WORDS}")
-        found += [f"{name}={word}" for word in words]
-    return found
+        features += [f"{name}={word}" for word in words]
+    return features
 
 
 def find_sequence(columns: TableColumns, taken: Sequence[str] = ()) -> Choice:
@@ -287,8 +287,8 @@ def find_sequence(columns: TableColumns, taken: Sequence[str] = ()) -> Choice:
             f"table['sequence'] = table[{group!r}].astype(str) + ' ' + table[{column!r}].astype(str)",
             NO_ANSWER,
         )
-    num = columns.num_distinct(column)
-    rows_each = f"{num:,} values, {len(columns.frame) / num:.1f} rows each on average"
+    num_values = columns.num_distinct(column)
+    rows_each = f"{num_values:,} values, {len(columns.frame) / num_values:.1f} rows each on average"
     return column, f"by its name; {rows_each}" if named(SEQUENCE_NAMES, [column]) else rows_each
 
 
@@ -296,19 +296,19 @@ def restarting_in(columns: TableColumns, sequence: str, step: str | None) -> Ite
     """The columns, such as people, for each of whose values the ids may count from 1 again: in the order of the steps,
     the rows of each value are together in a sequence, and in more sequences than by mistake there are several.
     """
-    codes, num = columns.codes(sequence), columns.num_distinct(sequence)
+    codes, num_sequences = columns.codes(sequence), columns.num_distinct(sequence)
     likely = columns.of_kind("text", "whole", exclude=[name for name in (sequence, step) if name])
-    found = named(GROUP_NAMES[:-1], likely)  # without days, which follow each other
+    candidates = named(GROUP_NAMES[:-1], likely)  # without days, which follow each other
     if step and not columns.is_together(sequence):  # without a step, the error names the first one that repeats
-        others = {*columns.of_kind("text"), *named(SEQUENCE_NAMES, likely)}
-        found += [name for name in likely if name in others and columns.is_together(name)]
-    for column in found:
+        texts_and_ids = {*columns.of_kind("text"), *named(SEQUENCE_NAMES, likely)}
+        candidates += [name for name in likely if name in texts_and_ids and columns.is_together(name)]
+    for column in candidates:
         order = np.lexsort((columns.numbers(step) if step else np.arange(len(codes)), codes))
         num_values = columns.num_distinct(column) + 1  # with that of an empty cell
         pairs = (codes * num_values + columns.codes(column) + 1)[order]
         distinct, num_runs = np.unique(pairs), 1 + np.count_nonzero(np.diff(pairs))
         num_shared = np.count_nonzero(np.unique(distinct // num_values, return_counts=True)[1] > 1)
-        if num_runs == len(distinct) <= len(pairs) / 2 and num_shared > MISTAKEN_SHARE * num:
+        if num_runs == len(distinct) <= len(pairs) / 2 and num_shared > MISTAKEN_SHARE * num_sequences:
             yield column
 
 
@@ -342,12 +342,12 @@ def counts_within(columns: TableColumns, column: str, ids: Sequence[str]) -> boo
     """
     if columns.kinds[column] != "whole":
         return False
-    values, num = columns.numbers(column).to_numpy(), columns.num_distinct(column)
+    values, num_values = columns.numbers(column).to_numpy(), columns.num_distinct(column)
     for text in (columns.frame[name] for name in columns.of_kind("text", exclude=[column])):
         pairs = pd.DataFrame({"id": values, "text": text}).drop_duplicates()
-        if len(pairs) == num > 1 < pairs["text"].nunique() and not (text.isna() | (text == "")).any():
+        if len(pairs) == num_values > 1 < pairs["text"].nunique() and not (text.isna() | (text == "")).any():
             return False
-    for name in (each for each in ids if columns.kinds[each] != "time" and not named(STEP_NAMES, [each])):
+    for name in (name for name in ids if columns.kinds[name] != "time" and not named(STEP_NAMES, [name])):
         order, same = together(columns, name)
         if not (np.diff(values[order])[same] <= 0).any():  # an empty cell may be a row of totals
             return True
@@ -366,12 +366,12 @@ def labelled_ids(columns: TableColumns) -> list[str]:
     candidates = [name for name in candidates if name not in named(CALENDAR_NAMES, candidates)]
     candidates = [name for name in candidates if any(columns.is_together(name, order) for order in orders)]
     labels = {*columns.of_kind("text"), *named(LABEL_NAMES[:3], columns.of_kind("whole", "flag"))}
-    num = {name: columns.num_distinct(name) for name in {*candidates, *labels}}
-    found = []
+    num_distinct = {name: columns.num_distinct(name) for name in {*candidates, *labels}}
+    ids = []
     for name in candidates:
         for label in labels:
-            if name != label and 2 <= num[label] <= num[name] / 2 <= len(columns.frame) / 8:
-                if len(columns.frame[[name, label]].drop_duplicates()) == num[name]:
-                    found.append(name)
+            if name != label and 2 <= num_distinct[label] <= num_distinct[name] / 2 <= len(columns.frame) / 8:
+                if len(columns.frame[[name, label]].drop_duplicates()) == num_distinct[name]:
+                    ids.append(name)
                     break
-    return found
+    return ids

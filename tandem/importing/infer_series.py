@@ -53,11 +53,11 @@ def infer_series(columns: TableColumns, choose: Choose) -> None:
     if time and (advice := columns.advice_on_clock(time)):
         raise NotFound(advice)
     if time is None or columns.repeats(time) or columns.kinds[time] not in ("time", "whole"):
-        found = f" ({time!r}: {columns.num_distinct(time):,} different in {len(columns.frame):,} rows)" if time else ""
+        detail = f" ({time!r}: {columns.num_distinct(time):,} different in {len(columns.frame):,} rows)" if time else ""
         if time and not columns.repeats(time):
-            found = f" ({time!r} differs from row to row, but its cells are no times)"
+            detail = f" ({time!r} differs from row to row, but its cells are no times)"
         raise ValueError(
-            f"{columns.shown} has no column of times that differ from row to row{found}; name one with --time: "
+            f"{columns.shown} has no column of times that differ from row to row{detail}; name one with --time: "
             f"{TIME_FORMS}; of several series in one table keep the rows of one"
         )
     choose("task", lambda: ("forecast", f"the times in {time!r} (nearly) never repeat, so the table is one series"))
@@ -80,20 +80,20 @@ def infer_series(columns: TableColumns, choose: Choose) -> None:
     lowest = min(columns.numbers(column).min() for column in (target, *features))
     transform = choose("transform", lambda: find_transform(levels, lowest > 0))
     values = np.log(levels) if transform == "log-return" and (levels > 0).all() else levels
-    usual: list[int] = []  # seasons used only for the baseline, not to lengthen the window
+    baseline_seasons: list[int] = []  # seasons used only for the baseline, not to lengthen the window
 
     def infer_season() -> Choice:
-        found, candidates = find_season(values, interval)
-        if found is None and interval.unit in ("month", "quarter") and candidates:
-            usual.append(candidates[0].steps)
+        best, candidates = find_season(values, interval)
+        if best is None and interval.unit in ("month", "quarter") and candidates:
+            baseline_seasons.append(candidates[0].steps)
             return candidates[0].steps, (
                 f"a year, as is usual for {interval.unit}s; it explains {max(0.0, candidates[0].strength):.0%} of the "
                 "detrended variance in the training data, so window and horizon ignore it (--season sets another)"
             )
-        return season_choice(found, candidates)
+        return season_choice(best, candidates)
 
     season = choose("season", infer_season)
-    steps = 0 if season == NO_SEASON or usual else int(season)
+    steps = 0 if season == NO_SEASON or baseline_seasons else int(season)
     num_scored = max(1, int(len(levels) / SPLIT["train"] * min(SPLIT["val"], SPLIT["test"])))
     horizon = choose("horizon", lambda: find_horizon(steps, interval, num_scored, len(levels)))
     choose("input_steps", lambda: find_input_steps(steps, horizon, len(levels)))
@@ -112,10 +112,10 @@ def find_target(columns: TableColumns, numeric: list[str], stamps: np.ndarray) -
         for names in (named(["unit", "units"], columns.of_kind("text")), numeric)
     )
     if units and len(changing) == 1:
-        [unit, *_], most = units, columns.frame[units[0]].mode()[0]
+        [unit, *_], commonest = units, columns.frame[units[0]].mode()[0]
         raise ValueError(
             f"{columns.name}: {changing[0]!r} has several units (in {unit!r}), so it is more than one series; keep the "
-            f"rows of one: table = table[table[{unit!r}] == {most!r}]; or name it with --target"
+            f"rows of one: table = table[table[{unit!r}] == {commonest!r}]; or name it with --target"
         )
     if names := named(TARGET_NAMES, numeric):
         names = [name for name in names if not words_of(name) & ABOUT_A_VALUE] or names
@@ -142,9 +142,9 @@ def rises_with_time(columns: TableColumns, column: str, stamps: np.ndarray) -> b
     numbers = columns.numbers(column)
     if columns.kinds[column] == "whole" and (np.abs(np.diff(numbers)) == 1).all():
         return True
-    known, first = np.unique(stamps, return_index=True)
-    first = first[known != np.iinfo(np.int64).min]
-    rates = np.diff(numbers.to_numpy(np.float64)[first]) / np.diff(stamps[first])
+    times, first_rows = np.unique(stamps, return_index=True)
+    first_rows = first_rows[times != np.iinfo(np.int64).min]
+    rates = np.diff(numbers.to_numpy(np.float64)[first_rows]) / np.diff(stamps[first_rows])
     return bool(len(rates) and are_even(rates) and ((rates > 0).all() or (rates < 0).all()))
 
 
@@ -165,39 +165,39 @@ def stamps_of(columns: TableColumns, time: str) -> np.ndarray:
         cells = cells.map(lambda cell: first_day(str(cell).strip()), na_action="ignore")
     elif columns.kinds[time] == "whole":
         cells = pd.to_datetime(pd.to_numeric(cells, errors="coerce"), unit="s", errors="coerce", utc=True)
-    found = pd.to_datetime(cells, format="ISO8601", errors="coerce", utc=True).dt.tz_convert(None)
-    return found.to_numpy().astype("datetime64[ns]").astype(np.int64)
+    times = pd.to_datetime(cells, format="ISO8601", errors="coerce", utc=True).dt.tz_convert(None)
+    return times.to_numpy().astype("datetime64[ns]").astype(np.int64)
 
 
 def find_interval(columns: TableColumns, time: str, stamps: np.ndarray) -> Choice:
     """The calendar's interval if the times follow it, else the most frequent difference of neighbours."""
-    known = np.unique(stamps[stamps != np.iinfo(np.int64).min])
-    if len(known) < 2:
-        shown = f"{time!r} holds {len(known)} different times in cells like {columns.frame[time].iloc[0]}"
+    times = np.unique(stamps[stamps != np.iinfo(np.int64).min])
+    if len(times) < 2:
+        shown = f"{time!r} holds {len(times)} different times in cells like {columns.frame[time].iloc[0]}"
         raise ValueError(f"{columns.name}: {shown}; a series needs more, written as {TIME_FORMS}")
-    apart, counts = np.unique(np.diff(known), return_counts=True)
+    distances, counts = np.unique(np.diff(times), return_counts=True)
     for name, (low, high) in APART.items():
-        share = counts[(apart >= low * DAY - HOUR) & (apart <= high * DAY + HOUR)].sum() / counts.sum()
+        share = counts[(distances >= low * DAY - HOUR) & (distances <= high * DAY + HOUR)].sum() / counts.sum()
         if share > 0.5:
             return name, f"{share:.1%} of neighbouring times are {low} to {high} days apart"
-    most = int(apart[counts.argmax()])
-    days = np.round(apart / DAY)
-    if ((np.abs(apart - days * DAY) <= HOUR) & (days > 0)).all():
-        is_weekday = (known // DAY + 3) % 7 < 5  # 1970-01-01 was a Thursday
-        if most == DAY and is_weekday.all() and counts[days >= 3].sum() >= 2:
+    usual = int(distances[counts.argmax()])
+    days = np.round(distances / DAY)
+    if ((np.abs(distances - days * DAY) <= HOUR) & (days > 0)).all():
+        is_weekday = (times // DAY + 3) % 7 < 5  # 1970-01-01 was a Thursday
+        if usual == DAY and is_weekday.all() and counts[days >= 3].sum() >= 2:
             return "business-day", "the times are days, and none of them a Saturday or Sunday"
-        name = {1: "day", 7: "week"}.get(round(most / DAY), "")
-        if name and (apart != days * DAY).any():
+        name = {1: "day", 7: "week"}.get(round(usual / DAY), "")
+        if name and (distances != days * DAY).any():
             return name, "the times are whole days apart, except at clock changes"
         if name and are_dates_without_time(columns, time):
             return name, f"{counts.max() / counts.sum():.1%} of the times are so far apart"
-    share = counts[apart % most == 0].sum() / counts.sum()
-    if most % SECOND or share < 0.9:
+    share = counts[distances % usual == 0].sum() / counts.sum()
+    if usual % SECOND or share < 0.9:
         raise ValueError(
-            f"{columns.name}: the times in {time!r} are most often {most / SECOND:g} s apart, and {share:.0%} of all "
+            f"{columns.name}: the times in {time!r} are most often {usual / SECOND:g} s apart, and {share:.0%} of all "
             "differences are multiples of that; choose the --interval to put them on, e.g. 15min, 1h, 7d, month"
         )
-    seconds = most // SECOND
+    seconds = usual // SECOND
     unit = next(unit for unit in reversed(FIXED) if seconds % FIXED[unit] == 0)
     return (
         f"{seconds // FIXED[unit]}{unit}",
@@ -207,8 +207,8 @@ def find_interval(columns: TableColumns, time: str, stamps: np.ndarray) -> Choic
 
 def training_levels(stamps: np.ndarray, values: np.ndarray, interval: Interval) -> np.ndarray:
     """(G,) `values` (R,) on the grid of the training time; gaps repeat the previous level."""
-    known = (stamps != np.iinfo(np.int64).min) & np.isfinite(values)
-    stamps, values = stamps[known], values[known]
+    is_known = (stamps != np.iinfo(np.int64).min) & np.isfinite(values)
+    stamps, values = stamps[is_known], values[is_known]
     points, _ = steps_for(stamps, interval).points(stamps)
     points -= points.min()
     if points.max() > MAX_POINTS_PER_ROW * len(points):  # the dry run reports the error
@@ -246,8 +246,8 @@ def season_choice(found: Season | None, candidates: Sequence[Season]) -> Choice:
     why = "no number of steps after which it resembles itself"
     if candidates:
         tried = " and ".join(f"{season.steps} ({season.words})" for season in candidates)
-        most = max(0.0, *(season.strength for season in candidates))
-        why = f"{tried} explain{'s' * (len(candidates) == 1)} {most:.0%} of the detrended variance in the training data"
+        best = max(0.0, *(season.strength for season in candidates))
+        why = f"{tried} explain{'s' * (len(candidates) == 1)} {best:.0%} of the detrended variance in the training data"
     return NO_SEASON, f"{why} (--season sets another)"
 
 
@@ -255,15 +255,15 @@ def find_horizon(season: int, interval: Interval, num_scored: int, num_train: in
     """`num_scored`: the number of steps of validation or test."""
     if season > MAX_HORIZON:
         shorter = [steps for steps in calendar_seasons(interval).values() if steps <= MAX_HORIZON]
-        wanted, why = (max(shorter), "a shorter season") if shorter else (24, "a season would be too far")
+        horizon, why = (max(shorter), "a shorter season") if shorter else (24, "a season would be too far")
     elif season:
-        wanted, why = season, "one season"
+        horizon, why = season, "one season"
     elif (unit := "day" if interval.words == "1d" else interval.unit) in USUAL_HORIZONS:
-        wanted, why = USUAL_HORIZONS[unit], f"usual for a {unit.replace('-', ' ')}"
+        horizon, why = USUAL_HORIZONS[unit], f"usual for a {unit.replace('-', ' ')}"
     else:
-        wanted, why = max(1, past_without_season(num_train) // 12), "a twelfth of the input steps"
-    most = max(1, num_scored // 2)
-    return (wanted, why) if wanted <= most else (most, f"half of the {num_scored} steps of val and test")
+        horizon, why = max(1, past_without_season(num_train) // 12), "a twelfth of the input steps"
+    longest = max(1, num_scored // 2)
+    return (horizon, why) if horizon <= longest else (longest, f"half of the {num_scored} steps of val and test")
 
 
 def past_without_season(num_train: int) -> int:
@@ -272,10 +272,10 @@ def past_without_season(num_train: int) -> int:
 
 def find_input_steps(season: int, horizon: int, num_train: int) -> Choice:
     """Long windows, because the forms of hybrid that are not fitted cost no windows."""
-    usual, why = past_without_season(num_train), "a fiftieth of the points, 24 to 48"
+    num_steps, why = past_without_season(num_train), "a fiftieth of the points, 24 to 48"
     if season:
         num_seasons = max(1, min(MAX_SEASONS, MANY_STEPS // season))
-        usual, why = num_seasons * season, f"{num_seasons} season{'s' * (num_seasons > 1)}"
-    most = max(2, int(MAX_PAST * num_train) - horizon)
+        num_steps, why = num_seasons * season, f"{num_seasons} season{'s' * (num_seasons > 1)}"
+    longest = max(2, int(MAX_PAST * num_train) - horizon)
     shortened = f"with the horizon {MAX_PAST:.0%} of the {num_train} points to train on"
-    return (usual, why) if usual <= most else (most, shortened)
+    return (num_steps, why) if num_steps <= longest else (longest, shortened)

@@ -16,11 +16,11 @@ UNEVEN = 0.01  # of the usual distance of two rows, by which a clock's may diffe
 def likeliest_step(columns: TableColumns, sequence: str, taken: Sequence[str] = ()) -> tuple[str | None, str]:
     """The likeliest step; None if there is none. Of two signals that increase, the user says which one is a clock."""
     candidates = columns.of_kind("whole", "time", "number", exclude=[sequence, *taken])
-    found = find_steps(columns, sequence, candidates)
-    step, why = next(found, (None, ""))
+    steps = find_steps(columns, sequence, candidates)
+    step, why = next(steps, (None, ""))
     if step is None or columns.kinds[step] == "time" or named(STEP_NAMES, [step]):
         return step, why
-    others = [column for column, _ in found]
+    others = [column for column, _ in steps]
     if others and not is_even(columns, sequence, step):
         options = " or ".join(f"--step {shlex.quote(column)}" for column in (step, *others))
         raise CommandError(
@@ -95,8 +95,8 @@ def is_clock(columns: TableColumns, sequence: str, column: str) -> bool:
     order, same = together(columns, sequence)
     values = columns.numbers(column).to_numpy()[order]
     starts = values[np.r_[True, ~same]]
-    num, increases = len(np.unique(starts)), (values[1:] > values[:-1])[same].all()
-    return bool(increases and (num == 1 or 2 * num > len(starts))) and is_even(columns, sequence, column)
+    num_starts, increases = len(np.unique(starts)), (values[1:] > values[:-1])[same].all()
+    return bool(increases and (num_starts == 1 or 2 * num_starts > len(starts))) and is_even(columns, sequence, column)
 
 
 def is_even(columns: TableColumns, sequence: str, column: str) -> bool:

@@ -34,37 +34,37 @@ def infer_recordings(columns: TableColumns, options: Mapping[str, Any], known: C
     if options.get("task", "classify") != "classify" or "label" in known:
         return {}
     is_requested = bool({"window_length", "stride"} & {*options}) or options.get("sequence") == NO_GROUPS
-    found = dict[str, Choices]()
+    choices = dict[str, Choices]()
     for label, recording in likely_columns(columns, options, known):
-        if label[0] in found:
+        if label[0] in choices:
             continue
-        own = columns.as_one_recording() if recording == NO_GROUPS else columns
-        if (step := find_step(own, recording, options, known)) is None:
+        data = columns.as_one_recording() if recording == NO_GROUPS else columns
+        if (step := find_step(data, recording, options, known)) is None:
             continue
-        stretches, distance = stretches_of(own, recording, step[0], label[0])
+        stretches, distance = stretches_of(data, recording, step[0], label[0])
         seconds = distance if columns.kinds[step[0]] == "time" else 0.0
         may_be_series = is_series and recording == NO_GROUPS and seconds >= 1  # the shortest interval of a series
         if not are_recorded(stretches, may_be_series, is_requested):
             continue
-        num, typical = own.num_distinct(recording), stretches["length"][stretches["label"] != ""].median()
-        found[label[0]] = {
+        num, typical = data.num_distinct(recording), stretches["length"][stretches["label"] != ""].median()
+        choices[label[0]] = {
             "sequence": (recording, f"{num:,} recordings" if num > 1 else "the table is one recording"),
             "step": step,
             "label": label,
             "task": ("classify", f"{label[0]!r} stays the same for {typical:,.0f} rows at a time (the median)"),
-            "groups": known.get("groups") or find_groups_of_recordings(own, recording, (recording, step[0], label[0])),
+            "groups": known.get("groups") or find_groups_of_recordings(data, recording, (recording, step[0], label[0])),
             "window": find_window(seconds, stretches, options),
         }
         if label[1] != OF_TEXT:
             break
-    if len(found) > 1:  # none of them by its name, which would have ended the search
-        labels = " or ".join(f"--label {shlex.quote(label)}" for label in found)
+    if len(choices) > 1:  # none of them by its name, which would have ended the search
+        labels = " or ".join(f"--label {shlex.quote(label)}" for label in choices)
         raise CommandError(
-            f"{columns.name} has {len(found)} columns of text that stay the same for many rows; give {labels}",
+            f"{columns.name} has {len(choices)} columns of text that stay the same for many rows; give {labels}",
             NO_ANSWER,
         )
-    if found:
-        return next(iter(found.values()))
+    if choices:
+        return next(iter(choices.values()))
     if is_requested:
         raise WrongArgument(
             f"{columns.shown} is no recording with a label in each row, and --window, --stride and --sequence none are "
@@ -75,7 +75,7 @@ def infer_recordings(columns: TableColumns, options: Mapping[str, Any], known: C
 
 def likely_columns(columns: TableColumns, options: Mapping[str, Any], known: Choices) -> Iterator[tuple[Choice, str]]:
     """The column of the label, and that of the recordings or NO_GROUPS for a single one; the likeliest first."""
-    given = [options["sequence"]] if "sequence" in options else [known["sequence"][0]] if "sequence" in known else []
+    selected = [options["sequence"]] if "sequence" in options else [known["sequence"][0]] if "sequence" in known else []
     by_name = named(RECORDED_NAMES.split(), columns.of_kind("text", "whole", "flag"))
     # A name that ends in id is a label if its values come again, and nothing else is one.
     ids = named((*GROUP_NAMES, *SEQUENCE_NAMES), columns.kinds)
@@ -86,22 +86,22 @@ def likely_columns(columns: TableColumns, options: Mapping[str, Any], known: Cho
     for label in [options["label"]] if "label" in options else [*by_name, *others]:
         why = "by its name" if label in by_name else OF_TEXT
         people = named((*GROUP_NAMES, *SEQUENCE_NAMES), columns.of_kind("text", "whole", "time", exclude=[label]))
-        may_be_one = NO_GROUPS not in columns.kinds and (given or "label" in options or label in by_name)
-        for recording in given or [*filter(columns.repeats, people), NO_GROUPS]:
+        may_be_one = NO_GROUPS not in columns.kinds and (selected or "label" in options or label in by_name)
+        for recording in selected or [*filter(columns.repeats, people), NO_GROUPS]:
             if recording == NO_GROUPS and not may_be_one:
                 continue
-            if given or not has_clips(columns, label, recording):
+            if selected or not has_clips(columns, label, recording):
                 yield (label, why), recording
 
 
 def find_step(columns: TableColumns, recording: str, options: Mapping[str, Any], known: Choices) -> Choice | None:
     steps = find_steps(columns, recording, [options["step"]] if "step" in options else None)
-    found = known.get("step") or next(steps, None)
+    step = known.get("step") or next(steps, None)
     # A column called `sensor` may hold readings. It tells recordings apart if steps repeat without it, or if the rows
     # of each of its values are together.
-    if found and columns.num_distinct(found[0]) == len(columns.frame) and not columns.is_together(recording):
+    if step and columns.num_distinct(step[0]) == len(columns.frame) and not columns.is_together(recording):
         return None
-    return found
+    return step
 
 
 def find_groups_of_recordings(columns: TableColumns, recording: str, taken: Sequence[str]) -> Choice:
@@ -132,7 +132,7 @@ def are_recorded(stretches: pd.DataFrame, is_series: bool, is_requested: bool) -
     labelled = stretches[stretches["label"] != ""]
     num_changing = (labelled.groupby("recording")["label"].nunique() > 1).sum()
     long = labelled[labelled["length"] >= MIN_STRETCH]
-    num_rows, num_labelled, num_long = (each["length"].sum() for each in (stretches, labelled, long))
+    num_rows, num_labelled, num_long = (part["length"].sum() for part in (stretches, labelled, long))
     return bool(
         num_changing
         if is_requested
@@ -145,13 +145,13 @@ def are_recorded(stretches: pd.DataFrame, is_series: bool, is_requested: bool) -
 
 def find_window(seconds: float, stretches: pd.DataFrame, options: Mapping[str, Any]) -> Choice:
     """As long as is usual, if nine of ten stretches and half of those of every label are as long."""
-    wanted, why = round(min(max(SECONDS / seconds, FEWEST), MOST)) if seconds else USUAL, "the usual length"
-    usual = stretches[(stretches["label"] != "") & (stretches["length"] >= MIN_STRETCH)]
-    if len(usual):
-        fitting = int(min(usual["length"].quantile(0.1), usual.groupby("label")["length"].median().min()))
-        if fitting < wanted:
-            wanted, why = fitting, "nine of ten stretches and half of those of every label are as long"
-    length = options.get("window_length", wanted)
+    usual_length, why = round(min(max(SECONDS / seconds, FEWEST), MOST)) if seconds else USUAL, "the usual length"
+    long = stretches[(stretches["label"] != "") & (stretches["length"] >= MIN_STRETCH)]
+    if len(long):
+        fitting = int(min(long["length"].quantile(0.1), long.groupby("label")["length"].median().min()))
+        if fitting < usual_length:
+            usual_length, why = fitting, "nine of ten stretches and half of those of every label are as long"
+    length = options.get("window_length", usual_length)
     stride = options.get("stride", max(1, length // 2))
     why = "as requested" if "window_length" in options else why
     return {"length": length, "stride": stride}, f"{why} (--window and --stride set others)"

@@ -72,7 +72,7 @@ def as_long_table(
         taken.append(unique(name, taken))
     names = taken[len(taken) - len(features) :]
     sequence, counted = (unique(key, taken) for key in ("sequence", "step"))
-    known = {"sequence": (sequence, ids[1]), "step": (step[0] or counted, step[1]), **(choices or {})}
+    all_choices = {"sequence": (sequence, ids[1]), "step": (step[0] or counted, step[1]), **(choices or {})}
 
     def rows_of(block: Block, first: int) -> pa.Table:
         lengths = block.lengths
@@ -81,10 +81,10 @@ def as_long_table(
         if step[0] is None:
             starts = np.repeat(np.cumsum(lengths) - lengths, lengths)
             columns[counted] = pa.array(np.arange(len(owner)) - starts, pa.int32())
-        for name, own in zip(per_sequence, block.per_sequence.columns, strict=True):
-            is_text = pa.types.is_string(own.type) or pa.types.is_large_string(own.type)
+        for name, column in zip(per_sequence, block.per_sequence.columns, strict=True):
+            is_text = pa.types.is_string(column.type) or pa.types.is_large_string(column.type)
             is_repeated = is_text and name != ids[0]
-            cells = (own.dictionary_encode() if is_repeated else own).take(pa.array(owner))  # text is stored once
+            cells = (column.dictionary_encode() if is_repeated else column).take(pa.array(owner))  # text is stored once
             columns[sequence if name == ids[0] else name] = cells
         columns |= zip(names, block.cells, strict=True)
         if block.split:
@@ -98,7 +98,7 @@ def as_long_table(
                 yield block.done, rows_of(block, number)
             number += len(block.lengths)
 
-    return Source(sources, notes, partial(write, tables(), str(sources[0]), total, unit), known=known, used=used)
+    return Source(sources, notes, partial(write, tables(), str(sources[0]), total, unit), known=all_choices, used=used)
 
 
 def write(tables: Iterator[tuple[int, pa.Table]], shown: str, total: int, unit: str, target: Path) -> None:
@@ -165,11 +165,11 @@ def real_steps(values: np.ndarray, first: int) -> tuple[np.ndarray, list[np.ndar
     """
     starts, ends = np.zeros(len(values), dtype=np.int64), np.full(len(values), values.shape[1])
     if values.dtype.kind == "f":
-        real = ~np.isnan(values).all(axis=2)
-        starts = real.argmax(axis=1)
-        ends = np.where(real.any(axis=1), values.shape[1] - real[:, ::-1].argmax(axis=1), 0)
-    for without in np.flatnonzero(ends == 0)[:1]:
-        raise ValueError(f"sequence {first + without} has no value at all; leave it out, or give it values")
+        is_real = ~np.isnan(values).all(axis=2)
+        starts = is_real.argmax(axis=1)
+        ends = np.where(is_real.any(axis=1), values.shape[1] - is_real[:, ::-1].argmax(axis=1), 0)
+    for empty in np.flatnonzero(ends == 0)[:1]:
+        raise ValueError(f"sequence {first + empty} has no value at all; leave it out, or give it values")
     places = np.arange(values.shape[1])[None, :]
     lengths, steps = ends - starts, values[(starts[:, None] <= places) & (places < ends[:, None])]
     return lengths, [np.ascontiguousarray(steps[:, place]) for place in range(values.shape[2])]

@@ -173,16 +173,16 @@ def make_plan(options: Namespace, scratch: Path) -> WorkloadPlan:
         raise WrongArgument(f"--model is {options.model!r}{parsing.nearest(options.model, accepted)}")
     options.na = ["--"] if options.na == [] else options.na  # argparse drops it from --na=--
     options.na = options.na and [cell.strip() for cell in options.na]  # cells are read without spaces around them
-    given = {key: value for key, value in vars(options).items() if value is not None}
-    found = None
+    given_options = {key: value for key, value in vars(options).items() if value is not None}
+    source = None
     try:
-        found = shapes.open_path(path, given)
-        table = trial.make_table(name, found, scratch)
-        choices, summary, has_split = trial.infer(name, table, found, given)
+        source = shapes.open_path(path, given_options)
+        table = trial.make_table(name, source, scratch)
+        choices, summary, has_split = trial.infer(name, table, source, given_options)
     except (ValueError, CommandError) as error:
-        if (said := with_way_out(str(error), path, given, found)) == str(error):
+        if (message := with_way_out(str(error), path, given_options, source)) == str(error):
             raise
-        raise CommandError(said, error.status) if isinstance(error, CommandError) else ValueError(said) from None
+        raise CommandError(message, error.status) if isinstance(error, CommandError) else ValueError(message) from None
     task = choices["task"][0]
     requested = "model_selection" if options.model == FITTED else options.model
     choices["model"] = (requested, "as requested") if requested else model_for(task, summary)
@@ -191,9 +191,9 @@ def make_plan(options: Namespace, scratch: Path) -> WorkloadPlan:
     section = preprocess_section(table.name, choices)
     if has_split:
         section["split"] = summary["num_per_split"]
-    source = " and ".join(file.name for file in found.sources[:2])
-    came = "" if table.name == source else f" from {source}"
-    headline = f"{' '.join(table.name.split())}{came}: {size_of(summary)}; {HEADLINE_END}"
+    source_names = " and ".join(file.name for file in source.sources[:2])
+    origin = "" if table.name == source_names else f" from {source_names}"
+    headline = f"{' '.join(table.name.split())}{origin}: {size_of(summary)}; {HEADLINE_END}"
     block = make_block(name, headline, task, section, settings)
     if has_split:
         comment = "the table's own column `split`, which decides"
@@ -203,17 +203,17 @@ def make_plan(options: Namespace, scratch: Path) -> WorkloadPlan:
             workload = loading.parse_workload(name, from_yaml(block)[name])
     except ValueError as error:  # an option's value: those that Tandem chooses are valid
         raise WrongArgument(str(error)) from None
-    what = "; ".join(f"{key} {value}" for key, value, _ in found.notes)
-    done = f"converted {', '.join(map(str, found.sources))} ({what})" if found.write else "copied the table"
+    detected = "; ".join(f"{key} {value}" for key, value, _ in source.notes)
+    done = f"converted {', '.join(map(str, source.sources))} ({detected})" if source.write else "copied the table"
     done = f"`{shlex.join(['tandem', 'new', *options.words])}` {done}."
-    return WorkloadPlan(name, found, table, done, block, workload, summary, choice_rows(choices))
+    return WorkloadPlan(name, source, table, done, block, workload, summary, choice_rows(choices))
 
 
 def with_way_out(said: str, path: Path, given: Mapping[str, Any], found: Source | None) -> str:
     """What is said of the data, with the option that reads a cell as missing, and the rest of the code with `table`."""
-    if cell := re.search(NO_NUMBER, said):
-        also = shlex.quote(",".join([*given.get("na", ()), cell[1]]))
-        return f"{said}, or give --na={also} if {cell[1]} means that there is none"
+    if match := re.search(NO_NUMBER, said):
+        cells = shlex.quote(",".join([*given.get("na", ()), match[1]]))
+        return f"{said}, or give --na={cells} if {match[1]} means that there is none"
     if re.search(r"\btable(\[| = |\.to_csv)", said) and (path.is_file() or (found and all(found.code))):
         read, write = text_tables.pandas_code(path, given) if path.is_file() or not found else found.code
         after = "" if "to_csv" in said else f"; after it: {write}"
@@ -229,9 +229,9 @@ def check_free(name: str) -> None:
         raise WrongArgument(str(error)) from None
     if name in (*schema.Params.model_fields, "all") or from_yaml(name) != name:
         raise WrongArgument(f"{name!r} means something else in params.yaml; choose another name for the workload")
-    before = read_yaml(files.ROOT / "params.yaml")
-    loading.parse_params(before, files.ROOT / "params.yaml")
-    if name in before:
+    params = read_yaml(files.ROOT / "params.yaml")
+    loading.parse_params(params, files.ROOT / "params.yaml")
+    if name in params:
         raise WrongArgument(
             f"params.yaml has a block {name!r} already; choose another name, or change that block by hand"
         )
@@ -248,22 +248,22 @@ def write(plan: WorkloadPlan, scratch: Path) -> None:
     A lock keeps the block that another process writes at the same time.
     """
     path, folder = files.ROOT / "params.yaml", files.workload_dir(plan.name)
-    made = scratch / "made"
-    (made / "data").mkdir(parents=True)
+    draft = scratch / "made"
+    (draft / "data").mkdir(parents=True)
     with ProgressLine(f"writing {plan.table.name}", 2, "steps") as progress:
-        (os.rename if plan.source.write else shutil.copyfile)(plan.table, made / "data" / plan.table.name)
+        (os.rename if plan.source.write else shutil.copyfile)(plan.table, draft / "data" / plan.table.name)
         progress.at(1)
-        sha256 = sha256_file(made / "data" / plan.table.name)
+        sha256 = sha256_file(draft / "data" / plan.table.name)
     cells = [[cell.replace("|", "\\|") for cell in row] for row in (*plan.source.notes, *plan.choices)]
     rows = "\n".join(f"| {' | '.join(row)} |" for row in cells)
-    write_text(made / "README.md", README.format(plan=plan, size=size_of(plan.summary), sha256=sha256, choices=rows))
+    write_text(draft / "README.md", README.format(plan=plan, size=size_of(plan.summary), sha256=sha256, choices=rows))
     with files.locked(files.STATE / "params.lock"):
         check_free(plan.name)
-        changed = with_workload(path.read_bytes().decode(), plan.name, plan.block)
-        os.rename(made, folder)
+        text = with_workload(path.read_bytes().decode(), plan.name, plan.block)
+        os.rename(draft, folder)
         try:
-            with replacing(path) as new:
-                new.write_bytes(changed.encode())  # as bytes: keeps the line endings
+            with replacing(path) as new_file:
+                new_file.write_bytes(text.encode())  # as bytes: keeps the line endings
         except BaseException:
             shutil.rmtree(folder)
             raise
@@ -285,15 +285,15 @@ def summary_lines(plan: WorkloadPlan) -> list[str]:
     rows.append(("size", size_of(summary)))
     if "classes" in summary:
         unit = " steps" if plan.workload.task_attributes.target == "class per step" else ""
-        each = {name: sum(part[str(name)] for part in summary["num_per_class"].values()) for name in summary["classes"]}
-        rows.append(("classes", shortened([f"{name} ({num:,}{unit})" for name, num in each.items()])))
+        sums = {name: sum(part[str(name)] for part in summary["num_per_class"].values()) for name in summary["classes"]}
+        rows.append(("classes", shortened([f"{name} ({num:,}{unit})" for name, num in sums.items()])))
     sizes = summary["num_per_split"]
     of_groups = summary.get("num_groups", {})
-    count = {name: f" ({of_groups[name]:,} group{'s' * (of_groups[name] != 1)})" if of_groups else "" for name in sizes}
-    own = ", by the table's own column" if plan.workload.preprocess.split.are_counts else ""
-    if crossing := summary.get("num_groups_across_splits"):
-        own += f", with {crossing:,} of the groups in more than one split"
-    rows.append(("split", ", ".join(f"{name} {num:,}{count[name]}" for name, num in sizes.items()) + own))
+    notes = {name: f" ({of_groups[name]:,} group{'s' * (of_groups[name] != 1)})" if of_groups else "" for name in sizes}
+    suffix = ", by the table's own column" if plan.workload.preprocess.split.are_counts else ""
+    if num_crossing := summary.get("num_groups_across_splits"):
+        suffix += f", with {num_crossing:,} of the groups in more than one split"
+    rows.append(("split", ", ".join(f"{name} {num:,}{notes[name]}" for name, num in sizes.items()) + suffix))
     rows += [
         ("offset", f"{value:.15g} is subtracted from {name}: a 32-bit float would lose its changes")
         for name, value in summary.get("offsets", {}).items()

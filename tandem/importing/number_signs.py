@@ -36,8 +36,8 @@ def number_form(decimal: str, thousands: str, digits: str = "*") -> str:
     fraction = rf"(?:[{decimal}]\d{digits})?" if decimal else ""
     forms = [rf"\d+{fraction}(?:[eE][+-]?\d+)?", *([rf"[{decimal}]\d+(?:[eE][+-]?\d+)?"] if decimal else [])]
     for sign in thousands:
-        others = decimal.replace(sign, "")
-        forms.append(GROUPED[sign] + (rf"(?:[{others}]\d{digits})?" if others else ""))
+        other_signs = decimal.replace(sign, "")
+        forms.append(GROUPED[sign] + (rf"(?:[{other_signs}]\d{digits})?" if other_signs else ""))
     return f"[+-]?(?:{'|'.join(forms)})"
 
 
@@ -88,8 +88,8 @@ class ColumnCells:
         if is_number.true_count < len(cells):
             marked = cells.filter(matches(cells, MARKED))
             for mark in MARKS if len(marked) else ():
-                for found in marked.filter(pc.match_substring_regex(marked, mark))[:1]:
-                    self.marks.setdefault(mark, found.as_py())
+                for evidence in marked.filter(pc.match_substring_regex(marked, mark))[:1]:
+                    self.marks.setdefault(mark, evidence.as_py())
             self.num_percent += pc.match_substring(marked, "%").true_count if len(marked) else 0
             self.currencies |= {sign for sign in CURRENCY if pc.any(pc.match_substring(marked, sign)).as_py()}
             numbers = pc.replace_substring_regex(cells, f"^{MARKED}$", r"\1\2") if len(marked) else cells
@@ -105,15 +105,15 @@ class ColumnCells:
             if sign not in self.spaced and pc.any(pc.match_substring_regex(numbers, f"[{BETWEEN[sign]}]")).as_py():
                 self.spaced += sign
         for sign in SIGNS:
-            has = pc.match_substring(numbers, sign)
-            if not has.true_count:
+            has_sign = pc.match_substring(numbers, sign)
+            if not has_sign.true_count:
                 continue
-            shown, signed = cells.filter(has), numbers.filter(has)
+            shown, signed = cells.filter(has_sign), numbers.filter(has_sign)
             has_two = matches(signed, two_signs(sign))
             is_open = matches(signed, rf"[+-]?[1-9]\d{{0,2}}[{sign}]\d{{3}}")
             is_decimal = pc.invert(pc.or_(has_two, is_open))
-            found = ((has_two, self.certain[THOUSANDS]), (is_decimal, self.certain[DECIMAL]), (is_open, self.open))
-            for mask, examples in found:
+            evidence = ((has_two, self.certain[THOUSANDS]), (is_decimal, self.certain[DECIMAL]), (is_open, self.open))
+            for mask, examples in evidence:
                 if sign not in examples and mask.true_count:
                     examples[sign] = Example(path, column, shown.filter(mask)[0].as_py())
             self.add_sizes(sign, pc.replace_substring(signed.filter(is_open), sign, ""))
@@ -131,7 +131,7 @@ class ColumnCells:
 
     def is_nearer_to_thousands(self, sign: str) -> bool:
         """Whether the numbers without a sign are nearer to `1,014` as 1014 than as 1.014."""
-        without, thousands = (np.concatenate([[], *self.sizes[each]]) for each in ("", sign))
+        without, thousands = (np.concatenate([[], *self.sizes[key]]) for key in ("", sign))
         if not len(without) or not len(thousands):
             return False
         distance = np.median(without) - np.median(thousands)
@@ -175,8 +175,8 @@ def meaning_of(
     for meaning, examples in cells.certain.items():
         if sign in examples:
             return meaning, str(examples[sign])
-    for meaning, asked in given.items():
-        return meaning if asked == sign else OPPOSITE[meaning], "as requested"
+    for meaning, given_sign in given.items():
+        return meaning if given_sign == sign else OPPOSITE[meaning], "as requested"
     if (sign, delimiter) == (".", ","):
         return DECIMAL, ""
     if len(shown[sign]) == 1:
@@ -206,16 +206,16 @@ def find_notation(
     """
     numeric = {name: cells for name, cells in columns.items() if 2 * cells.num_numbers > cells.num}
     shown = certain_columns(numeric.values(), delimiter)
-    found, notes = dict[str, Converter](), dict[str, str]()
+    converters, notes = dict[str, Converter](), dict[str, str]()
     for name, cells in numeric.items():
         if cells.has_unit or cells.has_several_units or (cells.marks and cells.num_numbers < cells.num):
             continue
         thousands = cells.spaced
         for sign in filter(cells.has, SIGNS):
-            own = [examples[sign] for examples in cells.certain.values() if sign in examples]
-            if len(own) == 2:
+            seen = [examples[sign] for examples in cells.certain.values() if sign in examples]
+            if len(seen) == 2:
                 raise ValueError(
-                    f"{own[0].path}: {own[0]} and {own[1].cell!r}, in which the {SIGNS[sign]} is decimal once and "
+                    f"{seen[0].path}: {seen[0]} and {seen[1].cell!r}, in which the {SIGNS[sign]} is decimal once and "
                     "separates thousands once; correct the table and run again"
                 )
             meaning, why = meaning_of(sign, cells, shown, delimiter, given)
@@ -225,16 +225,16 @@ def find_notation(
                 thousands += sign
             is_usual = (sign, meaning) == (".", DECIMAL) and (delimiter == "," or sign not in cells.open)
             if not is_usual:
-                other = "" if own or given else f" (--{OPPOSITE[meaning]} {sign} reads it otherwise)"
-                notes.setdefault(NAMES[meaning].format(SIGNS[sign]), why + other)
+                hint = "" if seen or given else f" (--{OPPOSITE[meaning]} {sign} reads it otherwise)"
+                notes.setdefault(NAMES[meaning].format(SIGNS[sign]), why + hint)
         for sign in cells.spaced:
             notes.setdefault(NAMES[THOUSANDS].format({" ": "space", "'": "apostrophe"}[sign]), f"in column {name!r}")
         for mark, cell in cells.marks.items():
             notes.setdefault(MARKS[mark], f"column {name!r} holds {cell!r}")
         if thousands or cells.has(",") or cells.marks:
             decimal = "".join(sign for sign in SIGNS if sign not in thousands)
-            found[name] = partial(converted, decimal=decimal, thousands=thousands)
-    return found, notes
+            converters[name] = partial(converted, decimal=decimal, thousands=thousands)
+    return converters, notes
 
 
 def question(sign: str, example: Example) -> str:
@@ -256,8 +256,8 @@ def converted(cells: pa.ChunkedArray, decimal: str, thousands: str) -> pa.Chunke
     """Text with the numbers of a column as preprocess reads them: 1.164,5 as 1164.5, 432.5K as 432.5e3."""
     texts = pc.utf8_trim_whitespace(cells)
     plain, power = pc.replace_substring_regex(texts, f"^{MARKED}$", r"\1\2"), pa.scalar("")
-    for letter, each in POWERS.items():
-        power = pc.if_else(pc.match_substring_regex(texts, f"{letter}$"), each, power)
+    for letter, exponent in POWERS.items():
+        power = pc.if_else(pc.match_substring_regex(texts, f"{letter}$"), exponent, power)
     is_number = matches(plain, number_form(decimal, thousands))
     if thousands:
         plain = pc.replace_substring_regex(plain, f"[{''.join(BETWEEN[sign] for sign in thousands)}]", "")

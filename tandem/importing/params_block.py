@@ -14,7 +14,7 @@ from tandem.importing.recipe import CLOSED_FORM
 from tandem.params import loading, schema
 from tandem.params.schema import usual_values
 
-DEFAULTS = {each.name: each.default for each in fields(schema.Train)}  # MISSING: a key that a block must have
+DEFAULTS = {field.name: field.default for field in fields(schema.Train)}  # MISSING: a key that a block must have
 VARIED = ("precision", "step", "threads")
 MAX_IN_BRACES = 66  # characters of a mapping, as Python writes it
 # The comment after a key of the block.
@@ -72,13 +72,13 @@ def styled(value: Any) -> Any:
     DVC's writer puts lists into block style unless they are in braces. Its parser rejects `:` and `?` in braces.
     """
     if isinstance(value, list):
-        return [styled(each) for each in value]
+        return [styled(entry) for entry in value]
     if not isinstance(value, dict):
         return value
-    styled_value = CommentedMap({key: styled(each) for key, each in value.items()})
-    has_list = any(isinstance(each, list) for each in value.values())
-    is_nested = any(isinstance(each, dict) for each in value.values())
-    is_odd = any({*":?"} & {*str(each)} for each in value.values())
+    styled_value = CommentedMap({key: styled(entry) for key, entry in value.items()})
+    has_list = any(isinstance(entry, list) for entry in value.values())
+    is_nested = any(isinstance(entry, dict) for entry in value.values())
+    is_odd = any({*":?"} & {*str(entry)} for entry in value.values())
     if not is_nested and not is_odd and (has_list or len(str(value)) <= MAX_IN_BRACES):
         styled_value.fa.set_flow_style()
     return styled_value

@@ -32,8 +32,8 @@ NUM_SAMPLED = 10  # files sampled to determine the kinds of the columns
 
 def ending_of(path: Path) -> str:
     """`.csv` for `a.CSV.gz`."""
-    found = ENDING.search(path.name)
-    return (found and found[1] or "").lower()
+    match = ENDING.search(path.name)
+    return (match and match[1] or "").lower()
 
 
 def kind_of_file(path: Path) -> str | None:
@@ -91,34 +91,34 @@ class Reader:
             sampled.sort(key=lambda path: columns[path] != usual)
             check_is_a_row_per_step(folder, [forms[path] for path in sampled])
             self.form = form_of_all(sampled[0], paths, options)
-        first = read_file(sampled[0], self.form, axes=axes)
-        if self.form and not self.form.has_header and begins_with_a_clock(first):
+        first_table = read_file(sampled[0], self.form, axes=axes)
+        if self.form and not self.form.has_header and begins_with_a_clock(first_table):
             raise ValueError(
                 f"{sampled[0]} begins with the time of its start and the rate, as Empatica's wristbands write it; "
                 f"cp -r {shlex.quote(str(folder))} new && find new -type f -exec sed -i 1,2d {{}} + makes the folder "
                 "new without these lines"
             )
-        self.sampled, self.names = sampled, first.column_names
-        samples = [first, *(self.checked(read_file(path, self.form, axes=axes), path) for path in sampled[1:])]
+        self.sampled, self.names = sampled, first_table.column_names
+        samples = [first_table, *(self.checked(read_file(path, self.form, axes=axes), path) for path in sampled[1:])]
         whole = [name for name in self.names if self.form and all(may_be_codes(part[name]) for part in samples)]
         literal = [read_file(path, self.form, texts=whole) for path in sampled] if whole else []
         self.codes = [name for name in whole if any(are_codes(part[name]) for part in literal)]
         self.types = kinds_of(samples) | dict.fromkeys(self.codes, pa.string())
         self.has_text = any(is_text(part[name]) for part in samples for name in self.names)
         self.step, self.why_step = None, "the row's number in its file (--step selects a column)"
-        found = named(STEP_NAMES, self.names)
+        candidates = named(STEP_NAMES, self.names)
         if "step" in options:
-            found = [name for name in self.names if name.strip() == options["step"].strip()]
-        found = [name for name in found if not pa.types.is_string(self.types[name])]
-        if rising := [name for name in found if all(rises(part[name]) for part in samples)]:
+            candidates = [name for name in self.names if name.strip() == options["step"].strip()]
+        candidates = [name for name in candidates if not pa.types.is_string(self.types[name])]
+        if rising := [name for name in candidates if all(rises(part[name]) for part in samples)]:
             self.step, self.why_step = rising[0], "it increases from row to row in the files"
-        elif distinct := [name for name in found if orders(name, samples)]:
+        elif distinct := [name for name in candidates if orders(name, samples)]:
             self.step, self.why_step = distinct[0], "by its name; no value repeats within a file"
 
         # Columns called like a label that stay the same for many rows, and change within most files.
-        called = [name for name in named(OF_ROWS, self.names) if not pa.types.is_floating(samples[0][name].type)]
-        changing = {name: [in_stretches(part[name].to_pandas()) for part in samples] for name in called}
-        self.labels = [name for name, found in changing.items() if 2 * sum(each[1] for each in found) > len(found)]
+        label_names = [name for name in named(OF_ROWS, self.names) if not pa.types.is_floating(samples[0][name].type)]
+        changing = {name: [in_stretches(part[name].to_pandas()) for part in samples] for name in label_names}
+        self.labels = [name for name, parts in changing.items() if 2 * sum(part[1] for part in parts) > len(parts)]
 
     def names_of_codes(self) -> list[str]:
         """The columns with few whole numbers, which may be labels."""
@@ -126,9 +126,9 @@ class Reader:
         numbers = [
             name for name in self.names if pa.types.is_floating(kind := self.types[name]) or pa.types.is_integer(kind)
         ]
-        found = {name: pc.unique(samples[name].drop_null()).to_pylist() for name in numbers}
+        values = {name: pc.unique(samples[name].drop_null()).to_pylist() for name in numbers}
         return [
-            name for name, codes in found.items() if 1 < len(codes) <= MOST_CLASSES and all(n % 1 == 0 for n in codes)
+            name for name, codes in values.items() if 1 < len(codes) <= MOST_CLASSES and all(n % 1 == 0 for n in codes)
         ]
 
     def checked(self, table: pa.Table, path: Path) -> pa.Table:
@@ -189,8 +189,8 @@ def begins_with_a_clock(table: pa.Table) -> bool:
     if table.num_rows < 2:
         return False
     starts, rates = ({table[name][row].as_py() for name in table.column_names} for row in (0, 1))
-    [start, *others], [rate, *more] = starts, rates
-    return not (others or more) and None not in (start, rate) and 1e9 < float(start) < 2e9 and float(rate) < 1000
+    [start, *others], [rate, *other_rates] = starts, rates
+    return not (others or other_rates) and None not in (start, rate) and 1e9 < float(start) < 2e9 and float(rate) < 1000
 
 
 def form_of_all(first: Path, paths: Sequence[Path], options: Mapping[str, Any]) -> TextTable:
@@ -203,21 +203,21 @@ def own_form(form: TextTable, path: Path) -> TextTable:
     """The format `form` for another file, which may have more or fewer lines above the rows, or be compressed."""
     if form.num_skipped == int(form.has_header) and path.suffix == form.path.suffix:  # fast
         return replace(form, path=path)
-    own = text_tables.find_format(path, {"encoding": form.encoding, "na": form.na})
-    return replace(form, path=path, compression=own.compression, names=own.names, num_skipped=own.num_skipped)
+    actual = text_tables.find_format(path, {"encoding": form.encoding, "na": form.na})
+    return replace(form, path=path, compression=actual.compression, names=actual.names, num_skipped=actual.num_skipped)
 
 
 def kinds_of(tables: Sequence[pa.Table]) -> dict[str, pa.DataType]:
     """For each column the kind that fits all `tables`: whole numbers, numbers, times or text."""
     kinds: dict[str, pa.DataType] = {}
     for name in tables[0].column_names:
-        found = {table[name].type for table in tables if not pa.types.is_null(table[name].type)}
-        if found and all(map(pa.types.is_integer, found)) and named((*LABEL_NAMES, *STEP_NAMES), [name]):
+        types = {table[name].type for table in tables if not pa.types.is_null(table[name].type)}
+        if types and all(map(pa.types.is_integer, types)) and named((*LABEL_NAMES, *STEP_NAMES), [name]):
             kinds[name] = pa.int64()  # a label 1 must not become 1.0
-        elif all(pa.types.is_integer(kind) or pa.types.is_floating(kind) for kind in found):
+        elif all(pa.types.is_integer(kind) or pa.types.is_floating(kind) for kind in types):
             kinds[name] = pa.float64()
-        elif len(found) == 1 and not (found & {pa.large_string()} or any(map(pa.types.is_time, found))):
-            [kinds[name]] = found
+        elif len(types) == 1 and not (types & {pa.large_string()} or any(map(pa.types.is_time, types))):
+            [kinds[name]] = types
         else:
             kinds[name] = pa.string()
     return kinds

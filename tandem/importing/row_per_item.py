@@ -35,25 +35,25 @@ def code_for_long_form(
     """
     frame, ids = columns.frame, [sequence, step]
     steps = frame.groupby(ids, sort=False, dropna=False).ngroup().to_numpy()
-    sizes, first = np.bincount(steps), np.unique(steps, return_index=True)[1][steps]
+    sizes, firsts = np.bincount(steps), np.unique(steps, return_index=True)[1][steps]
     is_shared = (sizes[steps] > 1).mean() > MOST_REPEATS
-    others = [name for name in columns.kinds if name in frame and name not in (*ids, *exclude)]
-    if not is_shared and not (named(QUANTITY_NAMES, others) and named(["value"], others)):
+    candidates = [name for name in columns.kinds if name in frame and name not in (*ids, *exclude)]
+    if not is_shared and not (named(QUANTITY_NAMES, candidates) and named(["value"], candidates)):
         return ""
-    changing = [name for name in others if columns.changes(name, first).any()]
+    changing = [name for name in candidates if columns.changes(name, firsts).any()]
     num_numeric = len({*changing} & {*columns.of_kind("whole", "number")})
 
     def are_items(names: Sequence[str]) -> bool:
         """Whether they tell the rows of each step apart, and the same come again at other steps of a sequence."""
         codes = frame.groupby([*names], sort=False, dropna=False).ngroup().to_numpy()
-        num, is_text = codes.max() + 1, columns.kinds[names[0]] == "text"
+        num_items, is_text = codes.max() + 1, columns.kinds[names[0]] == "text"
         follow_each_other = (np.diff(codes) == 0).mean() > MOST_REPEATS  # as the rows of a sequence
         if follow_each_other and not (is_text and num_numeric == 1):
             return False
-        if num * len(sizes) * FEWEST_ITEMS > len(frame) and not (is_text and num <= MOST_ITEMS):
+        if num_items * len(sizes) * FEWEST_ITEMS > len(frame) and not (is_text and num_items <= MOST_ITEMS):
             return False
-        comes_again = 2 * len(np.unique(columns.codes(sequence) * num + codes)) <= len(frame)
-        return comes_again and len(np.unique(steps * num + codes)) > MOST_DISTINCT * len(frame)
+        comes_again = 2 * len(np.unique(columns.codes(sequence) * num_items + codes)) <= len(frame)
+        return comes_again and len(np.unique(steps * num_items + codes)) > MOST_DISTINCT * len(frame)
 
     texts, numbers = ([name for name in columns.of_kind(kind) if name in changing] for kind in ("text", "whole"))
     numbers = [name for name in numbers if named(ITEM_NAMES, [name]) or not is_range(columns.numbers(name))]
@@ -68,18 +68,18 @@ def code_for_long_form(
     first_of_item = np.unique(item, return_index=True)[1][item]
     values = [name for name in columns.of_kind("whole", "number") if name in changing and name not in items]
     values = [name for name in values if columns.changes(name, first_of_item).any()]
-    values = [name for n, name in enumerate(values) if not any(frame[name].equals(frame[v]) for v in values[:n])]
+    values = [name for n, name in enumerate(values) if not any(frame[name].equals(frame[twin]) for twin in values[:n])]
     if not values or not (is_shared or [values[0]] == values == named(["value"], values)):
         return ""
     index = index or [name for name in columns.kinds if name in frame and name not in (*changing, *exclude)]
     is_plain = len(values) == len(items) == 1 and columns.kinds[items[0]] == "text"
-    what = f"columns={items[0]!r}, values={values[0]!r}" if is_plain else f"columns={items!r}, values={values!r}"
+    arguments = f"columns={items[0]!r}, values={values[0]!r}" if is_plain else f"columns={items!r}, values={values!r}"
     pivot = "pivot_table" if frame.duplicated([*ids, *items]).any() else "pivot"
-    last = ", aggfunc='last'" * (pivot == "pivot_table")
+    aggregation = ", aggfunc='last'" * (pivot == "pivot_table")
     if is_plain:
-        return f"table = table.{pivot}(index={index!r}, {what}{last}).reset_index()"
+        return f"table = table.{pivot}(index={index!r}, {arguments}{aggregation}).reset_index()"
     joined = "table.columns = [' '.join(map(str, each)) for each in table.columns]; table = table.reset_index()"
-    return f"table = table.{pivot}(index={index!r}, {what}{last}); {joined}"
+    return f"table = table.{pivot}(index={index!r}, {arguments}{aggregation}); {joined}"
 
 
 def is_range(numbers: pd.Series) -> bool:

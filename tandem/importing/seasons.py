@@ -42,8 +42,8 @@ def find_season(levels: np.ndarray, interval: Interval) -> tuple[Season | None, 
         if season.strength >= (best.strength + LONGER_GAINS if best else MIN_STRENGTH):
             best = season
     if best is None and (steps := correlated_lag(levels)):
-        found = Season(steps, "where it correlates most with itself", strength_of(levels, steps))
-        best = found if found.strength >= MIN_CORRELATED_STRENGTH else None
+        candidate = Season(steps, "where it correlates most with itself", strength_of(levels, steps))
+        best = candidate if candidate.strength >= MIN_CORRELATED_STRENGTH else None
     return best, of_calendar
 
 
@@ -61,17 +61,17 @@ def calendar_seasons(interval: Interval) -> dict[str, int]:
 
 
 def strength_of(levels: np.ndarray, steps: int) -> float:
-    rest = without_trend(levels, steps)
-    rest -= rest.mean()  # of a curve, such as a growth: the same in every step, so no season
-    phase = np.arange(len(rest)) % steps
+    detrended = without_trend(levels, steps)
+    detrended -= detrended.mean()  # of a curve, such as a growth: the same in every step, so no season
+    phase = np.arange(len(detrended)) % steps
     counts = np.bincount(phase, minlength=steps)
     if (counts < 2).any():
         return 0.0
-    sums = np.bincount(phase, rest, minlength=steps)
-    of_others = (sums[phase] - rest) / (counts[phase] - 1)
-    total = np.square(rest).sum()
-    is_rounding = total <= len(rest) * (ROUNDING * np.abs(levels).max()) ** 2  # of a straight line
-    return 0.0 if is_rounding else float(1 - np.square(rest - of_others).sum() / total)
+    sums = np.bincount(phase, detrended, minlength=steps)
+    of_others = (sums[phase] - detrended) / (counts[phase] - 1)
+    total = np.square(detrended).sum()
+    is_rounding = total <= len(detrended) * (ROUNDING * np.abs(levels).max()) ** 2  # of a straight line
+    return 0.0 if is_rounding else float(1 - np.square(detrended - of_others).sum() / total)
 
 
 def without_trend(levels: np.ndarray, steps: int) -> np.ndarray:
@@ -95,19 +95,19 @@ def correlated_lag(levels: np.ndarray) -> int:
     Uses the changes from step to step, because the levels of a random walk correlate at any lag. The threshold is four
     standard errors of noise, because it is the highest of hundreds of lags.
     """
-    num = len(levels) - 1
-    most = min(num // 6, MAX_STEPS)
-    if most < 4:
+    num_changes = len(levels) - 1
+    max_lag = min(num_changes // 6, MAX_STEPS)
+    if max_lag < 4:
         return 0
     changes = np.diff(levels)
     changes = changes - changes.mean()
     if not changes.any():
         return 0
-    size = 2 ** int(np.ceil(np.log2(2 * num)))
+    size = 2 ** int(np.ceil(np.log2(2 * num_changes)))
     spectrum = np.fft.rfft(changes, size)
-    correlation = np.fft.irfft(spectrum * np.conj(spectrum), size)[: most + 2]
+    correlation = np.fft.irfft(spectrum * np.conj(spectrum), size)[: max_lag + 2]
     correlation /= correlation[0]
     inner = correlation[1:-1]
-    is_peak = (inner > correlation[:-2]) & (inner > correlation[2:]) & (inner > 4 / np.sqrt(num))
+    is_peak = (inner > correlation[:-2]) & (inner > correlation[2:]) & (inner > 4 / np.sqrt(num_changes))
     peaks = np.flatnonzero(is_peak)[1:] + 1 if is_peak[:1].any() else np.flatnonzero(is_peak) + 1
     return int(peaks[correlation[peaks].argmax()]) if len(peaks) else 0

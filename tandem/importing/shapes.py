@@ -69,8 +69,8 @@ def open_path(path: Path, options: Mapping[str, Any]) -> Source:
     if path.suffix.lower() == ".parquet" or starts_with(path, b"PAR1"):
         frame, text, notes, name = sample_of_parquet(path), None, list[Note](), f"{stem}.parquet"
     else:
-        others = (text_tables.find_format(file, options) for _, file in files if file != path)
-        text = text_tables.with_notation(text_tables.find_format(path, options), options, others)
+        other_forms = (text_tables.find_format(file, options) for _, file in files if file != path)
+        text = text_tables.with_notation(text_tables.find_format(path, options), options, other_forms)
         text_tables.check_no_blocks(text)
         for column in {*options.get("times", ())} & {*text.unclear}:
             raise CommandError(date_signs.question(str(path), column, text.unclear[column]), NO_ANSWER)
@@ -96,30 +96,30 @@ def open_path(path: Path, options: Mapping[str, Any]) -> Source:
         check_not_a_column_per_time(columns)
     for_header = ""
     if text is not None and not text.has_header:
-        names = [chr(65 + n) if n < 26 else f"A{n}" for n in range(len(text.names))]
+        names = [chr(65 + number) if number < 26 else f"A{number}" for number in range(len(text.names))]
         for_header = (
             f"write the columns' names there: (echo '{text.delimiter.join(names)}'; cat {shlex.quote(str(path))}) > "
             "new.csv, with your names for A, B and so on"
         )
-    given = (for_header, options.get("label"), partial(column_of, path, text))
-    why = "as requested" if layout else wide.is_wide(columns, *given)
+    arguments = (for_header, options.get("label"), partial(column_of, path, text))
+    why = "as requested" if layout else wide.is_wide(columns, *arguments)
     lists = [] if text is not None or (why and not layout) else wide.list_columns(path)
     if lists and layout != "long" and (layout or not wide.is_long(columns, by_name=False)):
         reason = "as requested" if layout else "its cells are lists (--layout long: a row per step)"
         note = ("shape", "one row per sequence", reason)
         return wide.open_lists(path, files, columns, options, note)
     if layout == "wide" or (why and not layout):
-        other = "" if layout else " (--layout long: a row per step)"
-        note = ("shape", "one row per sequence", f"{why}{other}")
+        hint = "" if layout else " (--layout long: a row per step)"
+        note = ("shape", "one row per sequence", f"{why}{hint}")
         return wide.open_wide(path, files, text, columns, options, [*notes, note])
     if text is not None and not text.has_header:
         shown = ", ".join(map(str, frame.iloc[:1, :4].to_numpy().ravel())) or "empty"
         raise ValueError(f"{path} has no header (its first row is {shown}); {for_header}")
     if len(files) > 1:
-        beside = next(file.name for _, file in files if file != path)
+        second = next(file.name for _, file in files if file != path)
         notes = [
             *notes,
-            ("other file", beside, "not read: for a table with a row per step, join both files and add a column split"),
+            ("other file", second, "not read: for a table with a row per step, join both files and add a column split"),
         ]
     if text is not None and not text.is_ready:
         notes = [*notes, ("table", "UTF-8, commas", "how it is written again, without another change")]
@@ -145,9 +145,9 @@ def check_no_lists_in_text(columns: TableColumns) -> None:
     names = [*lists]
     code = f"import json; table['row'] = range(len(table)); table[{names}] = table[{names}].map(json.loads); "
     code += f"table = table.explode({names}).dropna(subset={names}); table['step'] = table.groupby('row').cumcount()"
-    for name, [[first, *_], *_] in lists.items():
-        if isinstance(first, list):
-            code += f"; table[{[f'{name} {place}' for place in range(len(first))]}] = table.pop({name!r}).tolist()"
+    for name, [[entry, *_], *_] in lists.items():
+        if isinstance(entry, list):
+            code += f"; table[{[f'{name} {place}' for place in range(len(entry))]}] = table.pop({name!r}).tolist()"
     raise ValueError(
         f"{columns.name}: the cells of {names[0]!r} are lists; if each row is a sequence, write a row for each entry: "
         f"{code}; then give --sequence row --step step"
@@ -161,18 +161,18 @@ def check_not_a_column_per_time(columns: TableColumns) -> None:
     months = [name for name in names if name[:3].lower() in MONTH_NAMES and re.fullmatch("[A-Za-z]{3,9}", name)]
     days = [name for name in columns.of_kind("time", "odd") if not columns.repeats(name)]
     years = [name for name in named(["year"], columns.of_kind("whole")) if not columns.repeats(name)]
-    for found, dates, what, form in (
+    for parts, dates, part, form in (
         (clocks, days, "time of day", "{} + ' ' + table['at']"),
         (months, years, "month", "{} + ' ' + table['at'].str[:3], format='%Y %b'"),
     ):
-        if len(found) >= wide.FEWEST_STEPS and dates and (len(found) == 12 or found is clocks):
-            rest = [name for name in names if name not in (*found, dates[0])]
-            dropped = f".drop(columns={rest!r})" if rest else ""
+        if len(parts) >= wide.FEWEST_STEPS and dates and (len(parts) == 12 or parts is clocks):
+            unused = [name for name in names if name not in (*parts, dates[0])]
+            dropped = f".drop(columns={unused!r})" if unused else ""
             melted = f"table = table{dropped}.melt({dates[0]!r}, var_name='at')"
             times = f"table['time'] = pandas.to_datetime({form.format(f'table[{dates[0]!r}].astype(str)')})"
-            dayfirst = ", with dayfirst=True in to_datetime if 01/02/2024 is the first of February" * (found is clocks)
+            dayfirst = ", with dayfirst=True in to_datetime if 01/02/2024 is the first of February" * (parts is clocks)
             raise ValueError(
-                f"{columns.name} has a column for each {what} ({found[0]}, {found[1]}, ...); write a row for each: "
+                f"{columns.name} has a column for each {part} ({parts[0]}, {parts[1]}, ...); write a row for each: "
                 f"{melted}; {times}; table = table[['time', 'value']].sort_values('time'){dayfirst}; or --layout long "
                 "reads each row as one time"
             )
@@ -180,19 +180,19 @@ def check_not_a_column_per_time(columns: TableColumns) -> None:
 
 def open_dir(path: Path, options: Mapping[str, Any]) -> Source:
     """A folder with a file per sequence, one table, two tables that belong together, or a table of lists in parts."""
-    every, prose = folders.without_prose(folders.files_below(path))
-    found = [file for file in every if file.suffix.lower() == ".ts" or recordings.kind_of_file(file)]
-    archive = [file for file in found if file.suffix.lower() == ".ts"] or found
+    all_files, prose = folders.without_prose(folders.files_below(path))
+    usable = [file for file in all_files if file.suffix.lower() == ".ts" or recordings.kind_of_file(file)]
+    archive = [file for file in usable if file.suffix.lower() == ".ts"] or usable
     if len(archive) == 1 or (len(archive) == 2 and train_and_test_files(archive[0])):
         return open_path(archive[-1], options)
-    are_parquet = bool(found) and all(recordings.kind_of_file(file) == "parquet" for file in found)
-    if are_parquet and not {"pattern", "labels"} & {*options} and wide.list_columns(found[0]):
-        columns, files = TableColumns(sample_of_parquet(found[0]), str(found[0])), wide.splits_by_name(found)
+    are_parquet = bool(usable) and all(recordings.kind_of_file(file) == "parquet" for file in usable)
+    if are_parquet and not {"pattern", "labels"} & {*options} and wide.list_columns(usable[0]):
+        columns, files = TableColumns(sample_of_parquet(usable[0]), str(usable[0])), wide.splits_by_name(usable)
         note = ("shape", "one row per sequence", "the cells of the files are lists")
         numbers = columns.of_kind("number")  # if each file is a sequence, numbers besides lists belong to a step
         if files[0][0] or len(named(LABEL_NAMES, numbers)) == len(numbers):
-            return wide.open_lists(found[0], files, columns, options, note)
-    return folders.open_folder(path, every, prose, options)
+            return wide.open_lists(usable[0], files, columns, options, note)
+    return folders.open_folder(path, all_files, prose, options)
 
 
 def kind_of(path: Path) -> str:
@@ -240,8 +240,8 @@ def train_and_test_files(path: Path) -> list[SplitFile]:
     match = re.search(r"(?<![A-Za-z])(train|test)(?![A-Za-z])", path.name, flags=re.IGNORECASE)
     if not match or path.suffix.lower() in ARRAYS:
         return []
-    found = []
+    files = []
     for split in ("train", "test"):
         word = split.upper() if match[0].isupper() else split.capitalize() if match[0][0].isupper() else split
-        found.append((split, path.with_name(path.name[: match.start()] + word + path.name[match.end() :])))
-    return found if all(file.is_file() for _, file in found) else []
+        files.append((split, path.with_name(path.name[: match.start()] + word + path.name[match.end() :])))
+    return files if all(file.is_file() for _, file in files) else []

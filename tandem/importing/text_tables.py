@@ -100,9 +100,9 @@ def find_format(path: Path, options: Mapping[str, Any]) -> TextTable:
     """
     with path.open("rb") as file:
         start = file.read(16)
-    for magic, what in NO_TEXT.items():
+    for magic, kind in NO_TEXT.items():
         if start.startswith(magic):
-            raise ValueError(f"{path} is {what}")
+            raise ValueError(f"{path} is {kind}")
     compression = next((name for magic, name in COMPRESSIONS.items() if start.startswith(magic)), "")
     encoding, notes = options.get("encoding"), []
     if compression and not (compression == "gzip" and path.suffix.lower() == ".gz"):
@@ -114,8 +114,8 @@ def find_format(path: Path, options: Mapping[str, Any]) -> TextTable:
         with opened(path, compression) as (file, _):
             text = codecs.getreader(encoding)(file).read(SAMPLE_LETTERS)
     except LookupError:
-        known = "which Python does not know; e.g. windows-1252, utf-16"
-        raise WrongArgument(f"--encoding is {encoding!r}, {known}") from None
+        problem = "which Python does not know; e.g. windows-1252, utf-16"
+        raise WrongArgument(f"--encoding is {encoding!r}, {problem}") from None
     except UnicodeDecodeError as error:
         raise ValueError(f"{path} is not {encoding}: {error.reason}; name another with --encoding") from None
     except DAMAGED as error:
@@ -126,9 +126,9 @@ def find_format(path: Path, options: Mapping[str, Any]) -> TextTable:
             "UTF-16 without a byte order mark needs --encoding utf-16-le"
         )
     text = text.removeprefix("\ufeff")
-    for beginning, what in NO_TABLE.items():
+    for beginning, kind in NO_TABLE.items():
         if re.match(rf"\s*{beginning}", text, re.IGNORECASE):
-            raise ValueError(f"{path} is {what}")
+            raise ValueError(f"{path} is {kind}")
     (delimiter, rows), num_remarks = find_delimiter(text), 0
     if remarks := re.match(r"(#.*\n|[^\S\n]*\n)+", text):  # numpy writes the header itself like a remark
         of_rest, rest = find_delimiter(text[remarks.end() :])
@@ -146,14 +146,14 @@ def find_format(path: Path, options: Mapping[str, Any]) -> TextTable:
     if not rows:
         raise ValueError(f"{path} is empty; it must hold a header and at least one row")
     if delimiter != ";" and sum(row[-1].rstrip().endswith(";") for row in rows) > 0.9 * len(rows):
-        mended = f"sed 's/;[[:space:]]*$//' {shlex.quote(str(path))}"
-        raise ValueError(f"the lines of {path} end with a semicolon; {mended} > new.csv writes them without it")
+        command = f"sed 's/;[[:space:]]*$//' {shlex.quote(str(path))}"
+        raise ValueError(f"the lines of {path} end with a semicolon; {command} > new.csv writes them without it")
     if {len(row) - 1 for row in rows[1:]} == {len(rows[0])} and len(rows) > 2 and not find_header(rows)[0]:
         ends = f"^/row{delimiter}/", rf"\r\?$/{delimiter}last/"
-        first, last = (f"sed '1s/{end}' {shlex.quote(str(path))} > new.csv" for end in ends)
+        for_first, for_last = (f"sed '1s/{end}' {shlex.quote(str(path))} > new.csv" for end in ends)
         raise ValueError(
             f"the lines of {path} have a cell more than the header; if the first column has no name, as the row names "
-            f"of R, {first} gives it one; if the last one has none, {last} does"
+            f"of R, {for_first} gives it one; if the last one has none, {for_last} does"
         )
     width = len(rows[-1])
     num_above = max((number for number, row in enumerate(rows, 1) if len(row) != width), default=0)
@@ -172,17 +172,17 @@ def find_format(path: Path, options: Mapping[str, Any]) -> TextTable:
     names = tuple(name.strip() if delimiter != "," else name for name in names)
     notes += of_header
     times = Counter(names)
-    if again := next((name for name in names if name and times[name] > 1), None):
-        raise ValueError(f"{path} has {times[again]} columns {again!r}; rename all but one")
+    if repeated := next((name for name in names if name and times[name] > 1), None):
+        raise ValueError(f"{path} has {times[repeated]} columns {repeated!r}; rename all but one")
     if names_index := has_header and not names[0].strip() and are_times(rows[num_rows:]):
         name = "time" if "time" not in names else "saved index"
         names = (name, *names[1:])
         notes.append(("index", name, "the first column, which has no name and contains times: a pandas index"))
     na = tuple(options.get("na", ()))
     num_above = num_rows if has_header else num_remarks
-    skipped = num_raw_rows(text, delimiter, num_above) if num_above else 0
+    num_skipped = num_raw_rows(text, delimiter, num_above) if num_above else 0
     return TextTable(
-        path, compression, encoding, delimiter, names, has_header, notes, names_index, na, num_skipped=skipped
+        path, compression, encoding, delimiter, names, has_header, notes, names_index, na, num_skipped=num_skipped
     )
 
 
@@ -223,39 +223,39 @@ def with_notation(table: TextTable, options: Mapping[str, Any], others: Iterable
 
     Raises CommandError with a question, and ValueError, if `find_notation` does.
     """
-    given = {key: options[key] for key in (DECIMAL, THOUSANDS) if key in options}
-    if len(given) == 2 and len({*given.values()}) == 1:
-        both = f"--decimal and --thousands are both {given[DECIMAL]!r}"
-        raise WrongArgument(f"{both}, and a sign has one meaning; give one")
+    signs = {key: options[key] for key in (DECIMAL, THOUSANDS) if key in options}
+    if len(signs) == 2 and len({*signs.values()}) == 1:
+        message = f"--decimal and --thousands are both {signs[DECIMAL]!r}"
+        raise WrongArgument(f"{message}, and a sign has one meaning; give one")
     columns, dates = {name: ColumnCells() for name in table.names}, {name: DateCells() for name in table.names}
-    for each in (table, *others):
-        size = each.path.stat().st_size
+    for part in (table, *others):
+        size = part.path.stat().st_size
         # A row with too many cells, and columns that `table` does not have: the reader of the file reports them.
-        with suppress(ValueError), ProgressLine(f"reading {each.path.name}", size, "B") as progress:
-            for done, block in read_blocks(each, None):
-                for name, column in zip(each.names, block.columns, strict=True):
+        with suppress(ValueError), ProgressLine(f"reading {part.path.name}", size, "B") as progress:
+            for done, block in read_blocks(part, None):
+                for name, column in zip(part.names, block.columns, strict=True):
                     if name in columns:
                         cells = column.combine_chunks()
-                        columns[name].add(cells, str(each.path), name, table.na)
+                        columns[name].add(cells, str(part.path), name, table.na)
                         dates[name].add(cells)
                 progress.at(done)
-    convert, said = number_signs.find_notation(columns, table.delimiter, given)
-    notes = [("numbers", " and ".join(said), "; ".join(dict.fromkeys(said.values())))] if said else []
-    for name, found in dates.items():
-        if form := found.form(day_first := options.get("dayfirst")):
+    convert, notations = number_signs.find_notation(columns, table.delimiter, signs)
+    notes = [("numbers", " and ".join(notations), "; ".join(dict.fromkeys(notations.values())))] if notations else []
+    for name, shown in dates.items():
+        if form := shown.form(day_first := options.get("dayfirst")):
             convert[name] = partial(as_iso, form=form)
-            notes.append(("dates", f"{name}: {found.example} is {found.iso(form)}", found.reason(day_first)))
-    unclear = {name: found.example for name, found in dates.items() if found.is_open and name not in convert}
+            notes.append(("dates", f"{name}: {shown.example} is {shown.iso(form)}", shown.reason(day_first)))
+    unclear = {name: shown.example for name, shown in dates.items() if shown.is_open and name not in convert}
     return replace(table, convert=convert, notes=[*table.notes, *notes], unclear=unclear)
 
 
 def are_times(rows: Sequence[Sequence[str]]) -> bool:
     """Whether the first cells are dates, months or the like, or the years of a table of numbers."""
-    first = [row[0].strip() for row in rows]
-    if all(re.match(r"\d{4}-\d\d-\d\d", cell) or first_day(cell, PERIOD_FORMS) for cell in first):
-        return bool(first)
+    first_cells = [row[0].strip() for row in rows]
+    if all(re.match(r"\d{4}-\d\d-\d\d", cell) or first_day(cell, PERIOD_FORMS) for cell in first_cells):
+        return bool(first_cells)
     numeric = all(re.fullmatch(NUMBER, cell.strip()) for row in rows for cell in row[1:])
-    return numeric and all(re.fullmatch(YEAR_FORM, cell) for cell in first)
+    return numeric and all(re.fullmatch(YEAR_FORM, cell) for cell in first_cells)
 
 
 @contextmanager
@@ -266,8 +266,8 @@ def opened(path: Path, compression: str) -> Iterator[tuple[Any, BinaryIO]]:
             with zipfile.ZipFile(raw) as archive:
                 members = [member for member in archive.namelist() if not member.endswith("/")]
                 if len(members) != 1:
-                    what = "an Excel file; save the sheet as CSV" if "xl/workbook.xml" in members else "unpack it first"
-                    raise ValueError(f"{path} is an archive of {len(members)} files; {what}")
+                    hint = "an Excel file; save the sheet as CSV" if "xl/workbook.xml" in members else "unpack it first"
+                    raise ValueError(f"{path} is an archive of {len(members)} files; {hint}")
                 yield archive.open(members[0]), raw
         else:
             yield OPENERS[compression](raw) if compression else raw, raw
@@ -296,7 +296,7 @@ def find_encoding(path: Path, compression: str) -> tuple[str, str]:
 def find_delimiter(text: str) -> tuple[str, list[list[str]]]:
     """The delimiter and the first rows, split: the one that gives the most columns, the same number in every row."""
     is_cut, best = len(text) >= SAMPLE_LETTERS, (",", list[list[str]]())
-    most = 1.0
+    best_score = 1.0
     for delimiter in DELIMITERS:
         reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, skipinitialspace=delimiter == " ")
         try:
@@ -313,8 +313,8 @@ def find_delimiter(text: str) -> tuple[str, list[list[str]]]:
         may_be_above = delimiter in "\t;|" or (delimiter == "," and not re.match(r"[^\n]*[\t;|]", text))
         above = widths.index(width) if may_be_above and rows else 0  # lines about the data, in which it is not
         even = widths.count(width) / max(1, len(widths) - above)
-        if rows and len(rows[above]) > 1 and even * width > most and (even > 0.9 or delimiter == ","):
-            best, most = (delimiter, rows), even * width * (2 if delimiter == "," else 1)
+        if rows and len(rows[above]) > 1 and even * width > best_score and (even > 0.9 or delimiter == ","):
+            best, best_score = (delimiter, rows), even * width * (2 if delimiter == "," else 1)
     return best
 
 
@@ -331,13 +331,13 @@ def read_blocks(table: TextTable, types: Mapping[str, pa.DataType] | None) -> It
 
     Raises ValueError, in one sentence, for invalid content.
     """
-    wanted = {name: pa.string() for name in table.names} | dict(types or {})
-    literal = wanted | dict.fromkeys(table.convert, pa.string())
+    kinds = {name: pa.string() for name in table.names} | dict(types or {})
+    literal = kinds | dict.fromkeys(table.convert, pa.string())
     convert = {"column_types": literal} | ({"null_values": ()} if types is None else {})
     with readable(table) as (file, raw):
         for batch in pa.csv.open_csv(file, *csv_options(table, newlines_in_values=types is None, **convert)):
             block = pa.Table.from_batches([batch])
-            yield raw.tell(), block if types is None else with_numbers(table, block, wanted)
+            yield raw.tell(), block if types is None else with_numbers(table, block, kinds)
 
 
 def read_sample(table: TextTable) -> pd.DataFrame:
@@ -430,19 +430,19 @@ def csv_options(table: TextTable, newlines_in_values: bool = False, **convert: A
 def why_unreadable(error: Exception, table: TextTable) -> str:
     """pyarrow's message, shortened."""
     text = one_line(error)
-    if found := re.search(r"column #(\d+): (?:Row #(\d+): )?CSV conversion error to double: invalid value (.*)", text):
-        place, row = table.names[int(found[1])], found[2] and f" in line {found[2]}"
-        return f"column {place!r} must hold numbers, found {found[3]}{row or ''}; correct the table and run again"
-    if found := re.search(r"(?:Row #(\d+): )?Expected (\d+) columns, got (\d+)", text):
-        line = f"line {found[1]}" if found[1] else "a line"
-        return f"{line} has {found[3]} cells and the first one {found[2]}; correct the table and run again"
+    if match := re.search(r"column #(\d+): (?:Row #(\d+): )?CSV conversion error to double: invalid value (.*)", text):
+        place, row = table.names[int(match[1])], match[2] and f" in line {match[2]}"
+        return f"column {place!r} must hold numbers, found {match[3]}{row or ''}; correct the table and run again"
+    if match := re.search(r"(?:Row #(\d+): )?Expected (\d+) columns, got (\d+)", text):
+        line = f"line {match[1]}" if match[1] else "a line"
+        return f"{line} has {match[3]} cells and the first one {match[2]}; correct the table and run again"
     is_encoding = "UTF8" in text or isinstance(error, UnicodeDecodeError)
     return f"it is not {table.encoding} further down; name its encoding with --encoding" if is_encoding else text
 
 
 def own_line(table: TextTable, written: Path, line: int) -> int:
     """The line of the file of `table` that became `line` of the rewritten table; blank lines make a difference."""
-    row = next(number for number, (own, _) in enumerate(tables.csv_rows(written)) if own == line)  # 0: the header
+    row = next(number for number, (end, _) in enumerate(tables.csv_rows(written)) if end == line)  # 0: the header
     with opened(table.path, table.compression) as (file, _):
         text = io.TextIOWrapper(file, table.encoding, newline="")
         reader = csv.reader(text, delimiter=table.delimiter)

@@ -50,8 +50,8 @@ def infer(name: str, path: Path, found: Source, options: Mapping[str, Any]) -> t
     """The choices, the summary that preprocess would write, and whether the table at `path` has a column `split`.
     `options`: the given options.
     """
-    shown, known = str(found.sources[0]), found.known
-    left = {key: value for key, value in options.items() if key not in found.used}
+    shown, shape_choices = str(found.sources[0]), found.known
+    other_options = {key: value for key, value in options.items() if key not in found.used}
     with (
         TemporaryDirectory(prefix="trial.", dir=path.parent) as folder,
         ProgressLine(f"inspecting {shown}", 3, "steps") as progress,
@@ -62,7 +62,7 @@ def infer(name: str, path: Path, found: Source, options: Mapping[str, Any]) -> t
         try:
             columns = read_columns(path, shown, tuple(options.get("na", ())))
             progress.at(1)
-            choices = infer_schema(columns, left, known)
+            choices = infer_schema(columns, other_options, shape_choices)
             progress.at(2)
             has_split = columns.has_split
             ways = ways_out(columns, choices)
@@ -76,8 +76,8 @@ def infer(name: str, path: Path, found: Source, options: Mapping[str, Any]) -> t
                 message += (
                     "; or --pattern, e.g. '{label}_*', takes it from the files' names, --labels TABLE from a table"
                 )
-            for said, way in ways.items():
-                message = message.replace(said, way)
+            for sentence, way in ways.items():
+                message = message.replace(sentence, way)
             if "label" in choices and "label" not in options and re.search(r"\b(label|class)\b", message):
                 message += "; the label is {!r} ({}), and --label names another".format(*choices["label"])
             raise kind_of_error(message) from None
@@ -94,11 +94,11 @@ def ways_out(columns: TableColumns, choices: Choices) -> dict[str, str]:
     own_split = "a column `split` (train, val or test in every row) decides"
     ways = {repeats: f"{repeats}{advice_on_repeats(columns, sequence, step)}", omit: own_split}
     if not columns.has_split:
-        apart = f"; --groups {NO_GROUPS} splits the sequences of each {groups!r}" if groups != NO_GROUPS else ""
-        ways[move] = f"{move}{apart}; {own_split}"
+        hint = f"; --groups {NO_GROUPS} splits the sequences of each {groups!r}" if groups != NO_GROUPS else ""
+        ways[move] = f"{move}{hint}; {own_split}"
     if (labels_of(columns, sequence, label) >= len(SPLITS)).sum() > 1:
-        most = f"table.groupby({label!r})[{sequence!r}].transform('nunique')"
-        ways[omit] = f"leave out such classes: table = table[{most} >= {len(SPLITS)}]"
+        code = f"table.groupby({label!r})[{sequence!r}].transform('nunique')"
+        ways[omit] = f"leave out such classes: table = table[{code} >= {len(SPLITS)}]"
     return ways
 
 
@@ -114,12 +114,12 @@ def about_source(message: str, path: Path, found: Source) -> str:
             return re.sub(r"\d+", lambda line: str(own_line(path, int(line[0]))), lines[0])
 
         message = re.sub(r"\blines? \d+(?: and \d+)?", with_own, message)
-    called = f"{found.sources[0]} as one long table" if found.known else str(found.sources[0])
-    message = message.replace(relative(path), called)
-    if found.known and (row := re.search(r", row (\d+)", message)):
+    source_name = f"{found.sources[0]} as one long table" if found.known else str(found.sources[0])
+    message = message.replace(relative(path), source_name)
+    if found.known and (match := re.search(r", row (\d+)", message)):
         column = found.known["sequence"][0]
-        name = pa.parquet.read_table(path, columns=[column])[column][int(row[1]) - 1]
-        message = f"{message[: row.end()]} ({column} {name}){message[row.end() :]}"
+        name = pa.parquet.read_table(path, columns=[column])[column][int(match[1]) - 1]
+        message = f"{message[: match.end()]} ({column} {name}){message[match.end() :]}"
     return message
 
 
@@ -147,9 +147,9 @@ def read_columns(path: Path, shown: str, na: tuple[str, ...]) -> TableColumns:
         table.columns.update({column: texts[column] for column in whole if are_codes(texts[column])})
     frame = pa.table({column: plain_cells(cells, na) for column, cells in table.columns.items()}).to_pandas()
     table.columns.clear()
-    saved = [column for column in frame.columns if re.match("Unnamed: |__index_level_", column)]
-    saved = [column for column in saved if kind_of(frame[column]) != "time"]
-    frame, unread = frame.drop(columns=saved), unread | dict.fromkeys(saved, "an index that pandas saved")
+    indexes = [column for column in frame.columns if re.match("Unnamed: |__index_level_", column)]
+    indexes = [column for column in indexes if kind_of(frame[column]) != "time"]
+    frame, unread = frame.drop(columns=indexes), unread | dict.fromkeys(indexes, "an index that pandas saved")
     rows = np.flatnonzero(
         ~pd.util.hash_pandas_object(frame, index=False).duplicated()
     )  # preprocess leaves out the others
@@ -183,15 +183,15 @@ def dry_run(name: str, path: Path, choices: Choices, folder: Path) -> tuple[Choi
     missing, why = choices["missing"]
     if why:
         return choices, summarize(name, path, choices, folder)
-    summary, more = None, ""
+    summary, remark = None, ""
     with suppress(ValueError):  # any error that is not about gaps is raised again by the next attempt
         summary = summarize(name, path, choices, folder)
     if summary is None or loses_many_windows(summary):
-        missing, more = "interpolate", ", too many to skip; an input in a gap repeats the last value"
-        summary = summarize(name, path, {**choices, "missing": (missing, more)}, folder)
-    gaps = f"{summary['num_missing']:,} of {summary['num_grid_points']:,} points are missing or incomplete{more}"
-    if num := summary["num_duplicates"]:
-        gaps += f"; {num:,} rows have the time of a later one, which counts"
+        missing, remark = "interpolate", ", too many to skip; an input in a gap repeats the last value"
+        summary = summarize(name, path, {**choices, "missing": (missing, remark)}, folder)
+    gaps = f"{summary['num_missing']:,} of {summary['num_grid_points']:,} points are missing or incomplete{remark}"
+    if num_duplicates := summary["num_duplicates"]:
+        gaps += f"; {num_duplicates:,} rows have the time of a later one, which counts"
     return {**choices, "missing": (missing, gaps)}, summary
 
 

@@ -37,13 +37,13 @@ def read_header(path: Path) -> Header:
                 keys[key.lower()] = next(iter(value.lower().split()), "")
         else:
             raise ValueError(f"{path} has no line @data, after which a .ts file has its sequences; save it again")
-        first = next((line for line in file if line.strip() and not line.startswith("#")), "")
+        first_sequence = next((line for line in file if line.strip() and not line.startswith("#")), "")
     if keys.get("timestamps") == "true":
         raise ValueError(f"{path} has time stamps (@timestamps true), which are not read; save it without them")
     labels = {"classlabel": "label", "targetlabel": "target"}
     label = next((name for key, name in labels.items() if keys.get(key) == "true"), "")
-    num_channels = first.count(":") + 1 - bool(label)
-    if not first or num_channels < 1:
+    num_channels = first_sequence.count(":") + 1 - bool(label)
+    if not first_sequence or num_channels < 1:
         raise ValueError(f"{path} has no sequence after @data; it needs lines such as 1.5,2,0.3:label")
     return Header(label, num_channels, first_line)
 
@@ -65,14 +65,14 @@ def open_ts(path: Path, files: Sequence[SplitFile]) -> Source:
         number = 1
         with file.open(encoding=find_encoding(file, "")[0]) as data:
             while lines := data.readlines(BLOCK_BYTES):
-                found = [
+                sequences = [
                     parse(line, headers[file], f"{file}, line {place}")
                     for place, line in enumerate(lines, number)
                     if place >= headers[file].first_line and line.strip() and not line.startswith("#")
                 ]
                 number += len(lines)
-                if found:
-                    values, labels = zip(*found, strict=True)
+                if sequences:
+                    values, labels = zip(*sequences, strict=True)
                     cells = [*map(np.ascontiguousarray, np.concatenate(values).T)]
                     table = pa.table({label: pa.array(labels)} if label else {})
                     yield Block(np.array([*map(len, values)]), cells, table, data.tell())
@@ -106,6 +106,6 @@ def parse(line: str, header: Header, place: str) -> tuple[np.ndarray, str | floa
         raise ValueError(f"{place}: must hold numbers and commas: {error}; correct the file") from None
     if len({len(channel) for channel in channels}) > 1:
         raise ValueError(
-            f"{place}: its channels have {', '.join(str(len(c)) for c in channels)} steps; they must be alike"
+            f"{place}: its channels have {', '.join(str(len(steps)) for steps in channels)} steps; they must be alike"
         )
     return np.stack(channels, axis=1), label

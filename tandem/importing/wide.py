@@ -62,41 +62,41 @@ def numbered(names: Sequence[str]) -> dict[str, list[str]]:
 
     x0.0, x0.1, ..., x1.1 is x with decimal numbers; s1.0 ... s1.9, s2.0 ... s2.9 are two features, s1 and s2.
     """
-    dated, first, whole, decimal = (runs_of(names, form) for form in (DATED, NUMBER_FIRST, WHOLE, DECIMAL))
-    likely = [dated, first, *((decimal, whole) if "" in decimal else (whole, decimal))]
+    dated, number_first, whole, decimal = (runs_of(names, form) for form in (DATED, NUMBER_FIRST, WHOLE, DECIMAL))
+    likely = [dated, number_first, *((decimal, whole) if "" in decimal else (whole, decimal))]
     return max(likely, key=lambda runs: sum(map(len, runs.values())))
 
 
 def runs_of(names: Sequence[str], form: str) -> dict[str, list[str]]:
     """As `numbered`, for names of one form, such as WHOLE. Dates that do not sort as text keep the file's order."""
-    found: dict[str, dict[Decimal, str]] = {}
+    by_stem: dict[str, dict[Decimal, str]] = {}
     for name in names:
         if match := re.fullmatch(form, name):
-            columns, number = found.setdefault(match["stem"], {}), match["number"]
+            columns, number = by_stem.setdefault(match["stem"], {}), match["number"]
             if re.fullmatch(SORTABLE, number):
                 number = re.sub(r"\D", "", number)
             elif re.fullmatch(DATE, number):
                 number = len(columns)
             columns.setdefault(Decimal(number), name)
-    most = max(map(len, found.values()), default=0)
-    runs = {stem: list(columns.values()) for stem, columns in found.items()}
-    for stem, columns in found.items():
+    longest = max(map(len, by_stem.values()), default=0)
+    runs = {stem: list(columns.values()) for stem, columns in by_stem.items()}
+    for stem, columns in by_stem.items():
         are_lags = bool(re.search(r"(?i)(^|[ _.-])lag$", stem))  # lag1 is the last step
         are_negative = all(name.endswith(f"-{number}") for number, name in columns.items())
         if are_lags or not are_negative or list(columns) != sorted(columns, reverse=True):
             runs[stem] = [columns[number] for number in sorted(columns, reverse=are_lags)]
-    return {stem: columns for stem, columns in runs.items() if len(columns) == most >= FEWEST_STEPS}
+    return {stem: columns for stem, columns in runs.items() if len(columns) == longest >= FEWEST_STEPS}
 
 
 def gap_in(run: Sequence[str]) -> str:
     """What to say of numbers that are not evenly spaced; empty if they are."""
     if any(re.fullmatch(form, name) for form in (DATED, NUMBER_FIRST) for name in run):
         return ""
-    found = [re.fullmatch(DECIMAL, name) or re.fullmatch(WHOLE, name) for name in run]
-    numbers = [Decimal(match["number"]) for match in found if match]
+    matches = [re.fullmatch(DECIMAL, name) or re.fullmatch(WHOLE, name) for name in run]
+    numbers = [Decimal(match["number"]) for match in matches if match]
     distances = [abs(after - before) for before, after in pairwise(numbers)]
-    wide = [place for place, distance in enumerate(distances) if distance > min(distances)]
-    return f"; {run[wide[0]]} is followed by {run[wide[0] + 1]}, read as the next step" if wide else ""
+    gaps = [place for place, distance in enumerate(distances) if distance > min(distances)]
+    return f"; {run[gaps[0]]} is followed by {run[gaps[0] + 1]}, read as the next step" if gaps else ""
 
 
 def is_wide(columns: TableColumns, for_header: str, label: str | None, whole: Callable[[str], pd.Series]) -> str:
@@ -112,8 +112,8 @@ def is_wide(columns: TableColumns, for_header: str, label: str | None, whole: Ca
     if for_header:
         if len(numeric) < FEWEST_STEPS:
             return ""
-        if found := next((name for name in [*columns.kinds][:3] if goes_on(columns, name)), None):
-            why = f"column {found} increases from row to row, so a row may be a step of a recording"
+        if clock := next((name for name in [*columns.kinds][:3] if goes_on(columns, name)), None):
+            why = f"column {clock} increases from row to row, so a row may be a step of a recording"
             options = f"which needs a header: {for_header}; or --layout wide reads each row as a sequence"
             raise CommandError(f"{columns.shown}: {why}, {options}", NO_ANSWER)
         return "it has no header, and its rows are numbers"
@@ -126,10 +126,10 @@ def is_wide(columns: TableColumns, for_header: str, label: str | None, whole: Ca
     if is_long(others):
         return ""
     time = next((name for name in times_of_rows(others) if name != label and goes_on(others, name)), None)
-    kept = others.of_kind("text", "flag", "whole")
-    ids = named((*GROUP_NAMES, *SEQUENCE_NAMES, *CALENDAR_NAMES), kept)
-    labels = [name for name in kept if name == label] or named(LABEL_NAMES, kept)
-    labels = labels or [name for name in kept if name not in ids]
+    candidates = others.of_kind("text", "flag", "whole")
+    ids = named((*GROUP_NAMES, *SEQUENCE_NAMES, *CALENDAR_NAMES), candidates)
+    labels = [name for name in candidates if name == label] or named(LABEL_NAMES, candidates)
+    labels = labels or [name for name in candidates if name not in ids]
     together = [name for name in labels if any(in_stretches(others.frame[name]))]
     if time and not together and others.kinds[time] == "time" and others.numbers(time).diff().median() >= 1:
         time = None  # of a row per recording
@@ -140,14 +140,14 @@ def is_wide(columns: TableColumns, for_header: str, label: str | None, whole: Ca
         raise CommandError(f"{columns.shown}: {why}", NO_ANSWER)
     if time:
         return ""
-    [first, *_] = steps.values()
-    return f"{shortened(first, 3)} are numbered, and no column shows which rows belong together"
+    [first_run, *_] = steps.values()
+    return f"{shortened(first_run, 3)} are numbered, and no column shows which rows belong together"
 
 
 def times_of_rows(others: TableColumns) -> Iterator[str]:
     """The columns besides the steps that may be times: by name, or numbers that are no count, as ids are."""
     candidates = others.of_kind("time", "whole", "number")
-    for name in [each for each in candidates if others.kinds[each] == "time" or not named(NO_TIMES, [each])]:
+    for name in [name for name in candidates if others.kinds[name] == "time" or not named(NO_TIMES, [name])]:
         distances = others.numbers(name).diff().dropna()
         if named(TIMES, [name]) or others.kinds[name] != "whole" or (distances.nunique() == 1 != distances.iloc[0]):
             yield name
@@ -157,10 +157,10 @@ def goes_on(columns: TableColumns, name: str) -> bool:
     """Whether nearly all cells are above the one before, in the whole table or for each value of its first column."""
     if columns.kinds[name] not in ("time", "whole", "number"):
         return False
-    rises, [first, *_] = np.diff(columns.numbers(name)) > 0, columns.kinds
-    codes = columns.codes(first)
-    own = rises[codes[1:] == codes[:-1]] if columns.is_together(first) else rises
-    return any(len(each) >= FEWEST_RISING and each.mean() > MOST_RISING for each in (rises, own))
+    rises, [first_column, *_] = np.diff(columns.numbers(name)) > 0, columns.kinds
+    codes = columns.codes(first_column)
+    within = rises[codes[1:] == codes[:-1]] if columns.is_together(first_column) else rises
+    return any(len(part) >= FEWEST_RISING and part.mean() > MOST_RISING for part in (rises, within))
 
 
 def is_long(others: TableColumns, by_name: bool = True) -> bool:
@@ -208,13 +208,13 @@ def open_wide(
             f"{columns.shown} has no {FEWEST_STEPS} numbered columns (x_0, x_1, ... or t0_x, t1_x, ...), the steps "
             "of a sequence"
         )
-    [first, *_] = runs.values()
-    steps = ("steps", f"{len(first)}", f"{shortened(first, 3)}{gap_in(first)}; empty cells at the end of a row end it")
+    [run, *_] = runs.values()
+    steps = ("steps", f"{len(run)}", f"{shortened(run, 3)}{gap_in(run)}; empty cells at the end of a row end it")
     features = [(stem.strip(" _.-[(") or "value", run) for stem, run in runs.items()]
     notes = [*notes, steps, *parts_notes(files)]
     why = f"column {label} of {len(names)} (--label selects another by its number)"
-    known = None if has_header else ("label", "as requested" if "label" in options else why)
-    return row_per_sequence(path, files, text, columns, features, options, notes, known)
+    unnamed_label = None if has_header else ("label", "as requested" if "label" in options else why)
+    return row_per_sequence(path, files, text, columns, features, options, notes, unnamed_label)
 
 
 def open_lists(
@@ -222,17 +222,17 @@ def open_lists(
 ) -> Source:
     """Lists in the cells of Parquet. `columns`: the first rows of `path`, one of the files, without its lists."""
     lists = list_columns(path)
-    asked = {*options.get("features", ()), options.get("label"), options.get("step")}
-    if "features" in options and asked & {*lists}:
-        lists = [name for name in lists if name in asked]
+    requested = {*options.get("features", ()), options.get("label"), options.get("step")}
+    if "features" in options and requested & {*lists}:
+        lists = [name for name in lists if name in requested]
     notes = [note, ("lists", shortened(lists), "one entry per step")]
-    if left := [each.name for each in schema_of(path) if not is_plain(each.type) and each.name not in lists]:
+    if excluded := [field.name for field in schema_of(path) if not is_plain(field.type) and field.name not in lists]:
         notes.append(
-            ("excluded", shortened(left, 4), "lists that --features does not name, lists of lists, or other types")
+            ("excluded", shortened(excluded, 4), "lists that --features does not name, lists of lists, or other types")
         )
     if len(files) > 1:
-        what = "their names define the split" if files[0][0] else "read one after another"
-        notes.append(("files", shortened([path.name for _, path in files], 4), f"{len(files)}, {what}"))
+        meaning = "their names define the split" if files[0][0] else "read one after another"
+        notes.append(("files", shortened([path.name for _, path in files], 4), f"{len(files)}, {meaning}"))
     return row_per_sequence(path, files, None, columns, [(name, [name]) for name in lists], options, notes)
 
 
@@ -256,8 +256,8 @@ def row_per_sequence(
         form = text
         if text is not None and file != path:
             form = replace(text_tables.find_format(file, options), convert=text.convert)
-        have = form.names if form else schema_of(file).names
-        if missing := [name for name in (*of_steps, *others) if name not in have]:
+        names = form.names if form else schema_of(file).names
+        if missing := [name for name in (*of_steps, *others) if name not in names]:
             raise ValueError(f"{file} has no column {missing[0]!r}, which {path} has; make them alike")
         first = 0
         parts = text_tables.read_blocks(form, of_steps) if form else parquet_blocks(file, [*of_steps, *others])
@@ -267,16 +267,16 @@ def row_per_sequence(
 
     # The label by its name, if a column with one cell for each sequence has it: it comes before those of steps.
     labels = named(LABEL_NAMES, columns.of_kind("text", "flag", "whole", "number"))
-    found = [(name, "by its name") for name in labels if name in others and "label" not in options]
-    label = unnamed_label or next(iter(found), None)
+    candidates = [(name, "by its name") for name in labels if name in others and "label" not in options]
+    label = unnamed_label or next(iter(candidates), None)
     # The ids by name, if every row has another. Each of several files may count from 1.
     own_ids = [name for name in named(SEQUENCE_NAMES, others) if len(files) == 1 and columns.frame[name].is_unique]
     ids = (own_ids[0], f"column {own_ids[0]!r}") if own_ids else (None, "the number of the row")
-    if asked := options.get("sequence"):
-        ids = (asked, "as requested")
-        if asked not in others:
+    if column := options.get("sequence"):
+        ids = (column, "as requested")
+        if column not in others:
             accepted = ", ".join(others)
-            raise WrongArgument(f"--sequence is {asked!r}, which is no column besides the steps; accepted: {accepted}")
+            raise WrongArgument(f"--sequence is {column!r}, which is no column besides the steps; accepted: {accepted}")
     return as_long_table(
         [file for _, file in files],
         notes,
@@ -292,24 +292,24 @@ def row_per_sequence(
 
 def label_without_header(columns: TableColumns) -> str:
     """The first or last column, whichever is text or has repeated whole numbers; else the last."""
-    names, most = list(columns.frame.columns), max(2, len(columns.frame) // 2)
+    names, max_distinct = list(columns.frame.columns), max(2, len(columns.frame) // 2)
     ends = [name for name in (names[0], names[-1]) if name in columns.kinds]
     ends = [name for name in ends if not columns.never_changes(name)] or ends
     texts = [name for name in ends if columns.kinds[name] == "text"]
-    whole = [name for name in ends if columns.kinds[name] == "whole" and columns.num_distinct(name) <= most]
+    whole = [name for name in ends if columns.kinds[name] == "whole" and columns.num_distinct(name) <= max_distinct]
     return next(iter([*texts, *whole]), names[-1])
 
 
 def parquet_blocks(path: Path, names: Sequence[str]) -> Iterator[tuple[int, pa.Table]]:
     """The columns `names` in blocks of about BLOCK_CELLS cells or entries of lists, and the number of bytes read."""
     with open_parquet(path) as file:
-        metadata, done = file.metadata, 0
+        metadata, num_read = file.metadata, 0
         groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
         num_cells = sum(group.column(place).num_values for group in groups for place in range(group.num_columns))
         num_rows = max(1, BLOCK_CELLS * metadata.num_rows // max(1, num_cells))
         for batch in file.iter_batches(num_rows, columns=names):
-            done += batch.num_rows
-            yield path.stat().st_size * done // metadata.num_rows, pa.Table.from_batches([batch])
+            num_read += batch.num_rows
+            yield path.stat().st_size * num_read // metadata.num_rows, pa.Table.from_batches([batch])
 
 
 def steps_of(
@@ -338,7 +338,7 @@ def to_numbers(cells: pa.ChunkedArray, name: str, path: Path) -> np.ndarray:
 
 def list_columns(path: Path) -> list[str]:
     """The columns whose cells are lists of numbers, words or times. Raises ValueError if the file is no Parquet."""
-    return [each.name for each in schema_of(path) if is_list(each.type) and is_plain(each.type.value_type)]
+    return [field.name for field in schema_of(path) if is_list(field.type) and is_plain(field.type.value_type)]
 
 
 def schema_of(path: Path) -> pa.Schema:
@@ -363,13 +363,13 @@ def flattened(lists: Sequence[str], part: pa.Table, path: Path, row: int) -> tup
     Raises ValueError if two columns have different numbers of entries in a row, or if a row has none.
     """
     lengths = [pc.list_value_length(part[name]).fill_null(0).to_numpy().astype(np.int64) for name in lists]
-    for name, own in zip(lists, lengths, strict=True):
-        for place in np.flatnonzero(own != lengths[0])[:1]:
+    for name, counts in zip(lists, lengths, strict=True):
+        for place in np.flatnonzero(counts != lengths[0])[:1]:
             raise ValueError(
                 f"{path}, row {row + place + 1}: {lists[0]!r} has {lengths[0][place]:,} entries and {name!r} "
-                f"{own[place]:,}; correct the table, or name those that go together with --features"
+                f"{counts[place]:,}; correct the table, or name those that go together with --features"
             )
     for place in np.flatnonzero(lengths[0] == 0)[:1]:
         raise ValueError(f"{path}, row {row + place + 1}: its lists are empty; leave the row out, or fill them")
     cells = [pc.list_flatten(part[name]) for name in lists]
-    return lengths[0], [each.cast(pa.float32()) if pa.types.is_float16(each.type) else each for each in cells]
+    return lengths[0], [array.cast(pa.float32()) if pa.types.is_float16(array.type) else array for array in cells]
