@@ -33,11 +33,11 @@ def compare(runs: list[str]) -> State:
     """
 
     def run() -> State:
-        found = comparing.compare(runs)
-        text = "\n\n".join(map(details, found))
+        comparisons = comparing.compare(runs)
+        text = "\n\n".join(map(details, comparisons))
         print(text)
         create_markdown_artifact(text, key="compare", description=f"Compared: {', '.join(runs)}")
-        return Completed(message=shorten(found[0].sentences[0], MAX_MESSAGE))
+        return Completed(message=shorten(comparisons[0].sentences[0], MAX_MESSAGE))
 
     return final_state(run)
 
@@ -54,11 +54,11 @@ def verify(run: str = "", quick: bool = False) -> State:
 
     def verify_all() -> State:
         params = load_params()
-        every = [f"{workload}@{device}" for workload in params.workloads for device in params.devices]
+        names = [f"{workload}@{device}" for workload in params.workloads for device in params.devices]
         with one_at_a_time():  # verification trains
-            found = [verify_one(each, quick) for each in ([run] if run else every)]
-        message = shorten("; ".join(sentence for _, sentence in found), MAX_MESSAGE)
-        statuses = {status for status, _ in found}
+            verdicts = [verify_one(name, quick) for name in ([run] if run else names)]
+        message = shorten("; ".join(sentence for _, sentence in verdicts), MAX_MESSAGE)
+        statuses = {status for status, _ in verdicts}
         if statuses - {0, 3}:
             return Failed(message=message)
         # The result is neither confirmed nor refuted, so the run does not fail and nobody is alerted.
@@ -70,14 +70,14 @@ def verify(run: str = "", quick: bool = False) -> State:
 def verify_one(run: str, quick: bool) -> tuple[int, str]:
     """(exit status, the verdict in one sentence). The full output becomes an artifact."""
     try:
-        found = verifying.verify(run, quick)
+        result = verifying.verify(run, quick)
     except (ValueError, OSError) as error:  # the others are still verified
         return 2, str(error)
-    print(found.text)
+    print(result.text)
     key = "verify-" + re.sub(r"[^a-z0-9]+", "-", run.lower()).strip("-")
-    text = f"**{found.sentence}**\n\n```\n{found.text}\n```"
+    text = f"**{result.sentence}**\n\n```\n{result.text}\n```"
     create_markdown_artifact(text, key=key, description=f"Rerun of {run}, compared with the record")
-    return found.verdict.status, found.sentence
+    return result.verdict.status, result.sentence
 
 
 def final_state(work: Callable[[], State]) -> State:

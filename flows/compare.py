@@ -44,8 +44,8 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 def main(options: Namespace) -> Result:
-    found = compare(options.runs)
-    return Result("\n\n".join(map(details, found)), {"comparisons": [document(each) for each in found]})
+    comparisons = compare(options.runs)
+    return Result("\n\n".join(map(details, comparisons)), {"comparisons": [document(result) for result in comparisons]})
 
 
 def compare(names: list[str]) -> list[Comparison]:
@@ -55,12 +55,12 @@ def compare(names: list[str]) -> list[Comparison]:
     """
     for name in names:
         recorded.check_name(name)
-    found = {name: recorded.find_seeds(name) for name in names}
-    for (name, runs), (other, others) in itertools.combinations(found.items(), 2):
-        if both := {run.run_id for run in runs if run.run_id} & {run.run_id for run in others}:
-            raise WrongArgument(f"{name} and {other} are the same run ({both.pop()}); name two different ones")
+    by_name = {name: recorded.find_seeds(name) for name in names}
+    for (name, runs), (other_name, other_runs) in itertools.combinations(by_name.items(), 2):
+        if shared := {run.run_id for run in runs if run.run_id} & {run.run_id for run in other_runs}:
+            raise WrongArgument(f"{name} and {other_name} are the same run ({shared.pop()}); name two different ones")
     by_workload: dict[str, list[list[Run]]] = {}
-    for runs in found.values():
+    for runs in by_name.values():
         by_workload.setdefault(runs[0].workload, []).append(runs)
         for run in runs:
             if run.score:
@@ -72,21 +72,21 @@ def compare(names: list[str]) -> list[Comparison]:
         compare_sides(workload, [Side(name, tuple(runs)) for name, runs in zip(side_names(sides), sides, strict=True)])
         for workload, sides in by_workload.items()
     ]
-    for judged in itertools.chain.from_iterable(each.judgements for each in comparisons):
-        tag(judged)
+    for judgement in itertools.chain.from_iterable(comparison.judgements for comparison in comparisons):
+        tag(judgement)
     return comparisons
 
 
 def side_names(found: list[list[Run]]) -> list[str]:
     """Names that distinguish the sides: the device if that is enough, the device and machine, or the run."""
-    first = [runs[0] for runs in found]
-    devices, machines = [run.kind for run in first], [run.timing["machine"] for run in first]
+    first_runs = [runs[0] for runs in found]
+    devices, machines = [run.kind for run in first_runs], [run.timing["machine"] for run in first_runs]
     for names in (devices, [f"{device} of {machine}" for device, machine in zip(devices, machines, strict=True)]):
         if len(set(names)) == len(names):
             return names
-    ids = [run.run_id[:8] if run.run_id else f"files {number}" for number, run in enumerate(first, 1)]
-    several = [f"{len(runs)} seeds, the first " if len(runs) > 1 else "" for runs in found]
-    return [f"{run.name} ({more}{id})" for run, more, id in zip(first, several, ids, strict=True)]
+    labels = [run.run_id[:8] if run.run_id else f"files {number}" for number, run in enumerate(first_runs, 1)]
+    counts = [f"{len(runs)} seeds, the first " if len(runs) > 1 else "" for runs in found]
+    return [f"{run.name} ({count}{label})" for run, count, label in zip(first_runs, counts, labels, strict=True)]
 
 
 def tag(judged: Judgement) -> None:

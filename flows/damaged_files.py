@@ -26,7 +26,7 @@ def with_damaged_file(error: str) -> str:
     if "Permission denied" in error and f"{cache_folder()}/" in error:
         return f"this user may not write to DVC's cache ({error}); `tandem doctor` has the command that shares it"
     # DVC's own words differ with the place where a kill cut dvc.lock.
-    return "; ".join(f"{what}, so DVC cannot read it; run: {fix}" for what, fix in unreadable_files()) or error
+    return "; ".join(f"{problem}, so DVC cannot read it; run: {fix}" for problem, fix in unreadable_files()) or error
 
 
 def cache_folder() -> Path:
@@ -43,7 +43,7 @@ def unreadable_files() -> list[Damage]:
     from ruamel.yaml import YAMLError
     from voluptuous import Invalid
 
-    found = []
+    problems = []
     for name in LOCK_FILES:
         path = files.ROOT / name
         text = path.read_text(encoding="utf-8", errors="replace") if path.exists() else "{}"
@@ -52,13 +52,13 @@ def unreadable_files() -> list[Damage]:
         except (YAMLError, Invalid):
             cause = "has merge conflict markers" if "<<<<<<<" in text else "is truncated"
             # DVC restores what its cache holds.
-            found.append((f"{name} {cause}", f"rm {name} && dvc repro && git add {name}"))
+            problems.append((f"{name} {cause}", f"rm {name} && dvc repro && git add {name}"))
     rwlock = files.REAL_ROOT / ".dvc/tmp/rwlock"
     try:
         json.loads(rwlock.read_bytes() if rwlock.exists() else b"{}")
     except ValueError:
-        found.append((".dvc/tmp/rwlock (DVC's list of running processes) is truncated", "rm .dvc/tmp/rwlock"))
-    return found
+        problems.append((".dvc/tmp/rwlock (DVC's list of running processes) is truncated", "rm .dvc/tmp/rwlock"))
+    return problems
 
 
 def damaged_objects() -> Iterator[Damage]:
@@ -76,8 +76,8 @@ def damaged_objects() -> Iterator[Damage]:
                 if not cached.exists() or time.monotonic() > deadline:
                     continue
                 if file_md5(str(cached), repo.cache.local.fs) != md5.removesuffix(".dir"):
-                    what = f"{files.relative(cached)}, from which DVC restores {name}, is damaged"
-                    yield what, f"rm -rf {files.relative(cached)} {name} && dvc repro"
+                    problem = f"{files.relative(cached)}, from which DVC restores {name}, is damaged"
+                    yield problem, f"rm -rf {files.relative(cached)} {name} && dvc repro"
                 elif md5.endswith(".dir"):
                     tree = Tree.load(repo.cache.local, out.hash_info)
                     objects += [(entry.value, f"{name}/{'/'.join(key)}") for key, _, entry in tree]

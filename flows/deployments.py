@@ -89,23 +89,23 @@ def register(runner: Runner) -> dict[str, UUID]:
                 # It exists. Unset fields are not sent; an empty list of schedules would delete the existing ones.
                 deployment.schedules = None
                 deployment.model_fields_set.difference_update(OF_THE_USER)
-            id = runner.add_deployment(deployment)
-            assert isinstance(id, UUID)  # a coroutine only if an event loop runs
-            ids[deployment.full_name] = id
+            deployment_id = runner.add_deployment(deployment)
+            assert isinstance(deployment_id, UUID)  # a coroutine only if an event loop runs
+            ids[deployment.full_name] = deployment_id
     return ids
 
 
 def update_form(deployment: UUID) -> None:
     """Update the form whenever params.yaml changes. If it is invalid, the form stays, and a run reports the error."""
-    params, done = ROOT / "params.yaml", 0
+    params, last_modified = ROOT / "params.yaml", 0
     while True:
         # Such as a busy server, or parameters that were set in the UI and no longer fit.
         with suppress(HTTPError, PrefectException, OSError, ValueError):
-            if (changed := params.stat().st_mtime_ns) != done:
+            if (modified := params.stat().st_mtime_ns) != last_modified:
                 schema = {"parameter_openapi_schema": form_schema(read_yaml(params))}
                 with prefect_client(timeout=5.0) as client:
                     client.update_deployment(deployment, DeploymentUpdate.model_validate(schema))
-                done = changed
+                last_modified = modified
         time.sleep(SECONDS_BETWEEN_CHECKS)
 
 

@@ -58,17 +58,17 @@ def python() -> Iterator[Finding]:
 def packages() -> Iterator[Finding]:
     """Compare requirements.txt and requirements.own.txt with the installed packages."""
     locked = [Requirement(line.rstrip("\\ \n")) for line in (ROOT / "requirements.txt").open() if "==" in line]
-    for own in map(Requirement, provenance.own_requirements()):
-        own.name = canonicalize_name(own.name)
-        locked.append(own)
+    for requirement in map(Requirement, provenance.own_requirements()):
+        requirement.name = canonicalize_name(requirement.name)
+        locked.append(requirement)
     locked = [package for package in locked if not package.marker or package.marker.evaluate()]
     torch = find_spec("torch")
     if torch and torch.origin and not Path(torch.origin).is_relative_to(sys.prefix):  # make setup TORCH=installed
-        locked = [each for each in locked if not re.match(r"triton|cuda-|nvidia-(?!ml-py)", each.name)]
-    every = reversed(list(distributions()))  # if the path has two versions, Python imports the first
-    found = {each.name.lower().replace("_", "-").replace(".", "-"): each.version for each in every}
-    wrong = [f"{each.name} {found.get(each.name, 'missing')} (locked: {each.specifier})" for each in locked
-             if not each.specifier.contains(found.get(each.name, "missing"), prereleases=True)]  # fmt: skip
+        locked = [package for package in locked if not re.match(r"triton|cuda-|nvidia-(?!ml-py)", package.name)]
+    installed = reversed(list(distributions()))  # if the path has two versions, Python imports the first
+    versions = {package.name.lower().replace("_", "-").replace(".", "-"): package.version for package in installed}
+    wrong = [f"{entry.name} {versions.get(entry.name, 'missing')} (locked: {entry.specifier})" for entry in locked
+             if not entry.specifier.contains(versions.get(entry.name, "missing"), prereleases=True)]  # fmt: skip
     # With another fastapi, sqlalchemy or whenever, Prefect's server lists or schedules no runs and reports no error.
     is_fatal = any(words in "; ".join(wrong) for words in ("missing", "fastapi ", "sqlalchemy ", "whenever "))
     status = "problem" if is_fatal else "warning" if wrong else "ok"
@@ -241,9 +241,9 @@ def git() -> Iterator[Finding]:
 
 def mlflow() -> Iterator[Finding]:
     if path := store.database_file(store.tracking_uri()):
-        found = store.inspect(path, thorough=True)
-        status = {"absent": "ok", "whole": "ok", "locked": "warning"}.get(found.kind, "problem")
-        yield Finding(status, found.message, "MLflow cannot record runs in it", found.fix)
+        condition = store.inspect(path, thorough=True)
+        status = {"absent": "ok", "whole": "ok", "locked": "warning"}.get(condition.kind, "problem")
+        yield Finding(status, condition.message, "MLflow cannot record runs in it", condition.fix)
 
 
 def live() -> Iterator[Finding]:
@@ -253,23 +253,23 @@ def live() -> Iterator[Finding]:
     for device in ("cpu", *(f"cuda:{number}" for number in range(usable["count"] if usable else 0))):
         command = [sys.executable, "-m", "tandem.diagnosis.gru_step", device]
         try:
-            done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=True)
+            process = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=True)
         except (subprocess.TimeoutExpired, subprocess.CalledProcessError) as error:
             reason = str(error.stderr or "").strip().rpartition("\n")[2] or str(error)
             is_limited = resource.getrlimit(resource.RLIMIT_AS)[0] != resource.RLIM_INFINITY
             fix = LIFT_LIMIT if is_limited else f"nvidia-smi; {REINSTALL}" if cpu else REINSTALL
             yield Finding("problem", f"{device}: {reason}", "trainings on it fail", fix)
             continue
-        own = json.loads(done.stdout.splitlines()[-1])  # a sitecustomize of the machine may print
-        cpu = cpu or own
-        ms, gain, where = 1e3 * own["seconds"], cpu["seconds"] / own["seconds"], ", ".join(own["devices"])
-        is_right = where == device and abs(own["norm"] / cpu["norm"] - 1) < 1e-2  # a GPU may use TF32
-        speed = "" if own is cpu else f", {gain:.1f} times the CPU's speed"
-        what = f"{device}: a GRU's step takes {ms:.1f} ms{speed}; its tensors are on {where}"
+        result = json.loads(process.stdout.splitlines()[-1])  # a sitecustomize of the machine may print
+        cpu = cpu or result
+        ms, gain, location = 1e3 * result["seconds"], cpu["seconds"] / result["seconds"], ", ".join(result["devices"])
+        is_right = location == device and abs(result["norm"] / cpu["norm"] - 1) < 1e-2  # a GPU may use TF32
+        speed = "" if result is cpu else f", {gain:.1f} times the CPU's speed"
+        what = f"{device}: a GRU's step takes {ms:.1f} ms{speed}; its tensors are on {location}"
         why = "gradients that differ from the CPU's are wrong; another process or a power limit slows a GPU"
         status = "problem" if not is_right else "warning" if gain < 1 else "ok"
         fix = "nvidia-smi -q -d PERFORMANCE,POWER,PIDS"
-        yield Finding(status, f"{what}; peak memory {own['peak_mib']} MiB", why, fix)
+        yield Finding(status, f"{what}; peak memory {result['peak_mib']} MiB", why, fix)
 
 
 CHECKS = (python, packages, account, gpu, space, ports, git, dvc, mlflow, live)
@@ -283,10 +283,10 @@ def main(options: Namespace) -> Result:
     report = []
     for check in CHECKS[:-1] if options.no_live else CHECKS:
         try:
-            found = list(check()) or [Finding("ok", "no problem found", "", "")]
+            findings = list(check()) or [Finding("ok", "no problem found", "", "")]
         except Exception as error:  # what a check reads may be missing or damaged in any way
-            found = [Finding("problem", f"{type(error).__name__}: {error}", "this check failed", REINSTALL)]
-        for finding in found:
+            findings = [Finding("problem", f"{type(error).__name__}: {error}", "this check failed", REINSTALL)]
+        for finding in findings:
             report.append({"check": check.__name__, **finding._asdict()})
             advice = "" if finding.status == "ok" else f"\n  why: {finding.why}\n  fix: {finding.fix}"
             print(f"{finding.status:<8} {check.__name__:<8} {finding.what}{advice}", flush=True)

@@ -96,7 +96,7 @@ def reproduce_stage(
         run_cache.on_run()
     began = time.monotonic()
     try:
-        done = dvc_reproduce(stage, **options)
+        reproduced = dvc_reproduce(stage, **options)
     except Exception as error:
         killed_by = signal_in(str(error))
         reason = last_error(name) or (f"killed by {killed_by}" if killed_by else with_damaged_file(str(error)))
@@ -104,9 +104,9 @@ def reproduce_stage(
             reason += " (by `kill -9`, or by the kernel because memory ran out)"
         on_event(Event(name, "failed", time.monotonic() - began, reason, killed_by))
         raise
-    outcome: Outcome = "unchanged" if done is None else "restored" if run_cache.has_restored else "ran"
+    outcome: Outcome = "unchanged" if reproduced is None else "restored" if run_cache.has_restored else "ran"
     on_event(Event(name, outcome, time.monotonic() - began))
-    return done
+    return reproduced
 
 
 class RunCache(StageCache):
@@ -164,9 +164,9 @@ class Experiment(CmdExperimentsRun):
                 return super().init_executor(exp, queue_entry, Executor, **options)
 
         name = self.args.name
-        made = f"made the experiment {name}; `dvc exp apply {name}` puts its results into the workspace"
+        message = f"made the experiment {name}; `dvc exp apply {name}` puts its results into the workspace"
         self.repo.experiments.tempdir_queue = Queue(self.repo, WORKSPACE_STASH)
-        self.repo.experiments._log_reproduced = lambda *_, **__: ui.write(made)  # DVC writes `dvc exp apply <exp>`
+        self.repo.experiments._log_reproduced = lambda *_, **__: ui.write(message)  # DVC writes `dvc exp apply <exp>`
         status: int = super().run()
         return status
 

@@ -49,12 +49,12 @@ def unfinished_runs(client: SyncPrefectClient, **criteria: Any) -> list[FlowRun]
     """This project's flow runs that have started, have not ended and match `criteria`, the fields of Prefect's
     FlowRunFilter. Other projects may use the same server: their runs are never among them.
     """
-    wanted = {"state": {"type": {"any_": UNFINISHED}}, **criteria}
+    filters = {"state": {"type": {"any_": UNFINISHED}}, **criteria}
     of_flows = client.read_flow_runs(
         flow_filter=FlowFilter.model_validate({"name": {"any_": [*FLOWS]}}),
-        flow_run_filter=FlowRunFilter.model_validate(wanted),
+        flow_run_filter=FlowRunFilter.model_validate(filters),
     )
-    tagged = FlowRunFilter.model_validate({**wanted, "tags": {"all_": [STAGE_TAG]}})
+    tagged = FlowRunFilter.model_validate({**filters, "tags": {"all_": [STAGE_TAG]}})
     of_stages = client.read_flow_runs(flow_run_filter=tagged)
     return list({run.id: run for run in [*of_flows, *of_stages]}.values())  # `compare` is both a flow and a stage
 
@@ -75,14 +75,14 @@ def skipped_state(run: FlowRun) -> State[Any] | None:
         return None
     due = {"after_": run.expected_start_time, "before_": datetime.now(UTC)}
     criteria = {"state": {"type": {"any_": NOT_STARTED}}, "expected_start_time": due}
-    wanted = FlowRunFilter.model_validate({"deployment_id": {"any_": [run.deployment_id]}, **criteria})
+    run_filter = FlowRunFilter.model_validate({"deployment_id": {"any_": [run.deployment_id]}, **criteria})
     try:
         with prefect_client(timeout=5.0) as client:
-            found = client.read_flow_runs(flow_run_filter=wanted)
+            due_runs = client.read_flow_runs(flow_run_filter=run_filter)
     except (HTTPError, PrefectException):
         return None
-    others = [other for other in found if other.auto_scheduled and other.parameters == run.parameters]
-    times = [other.expected_start_time for other in others if other.id != run.id and other.expected_start_time]
+    scheduled = [other for other in due_runs if other.auto_scheduled and other.parameters == run.parameters]
+    times = [other.expected_start_time for other in scheduled if other.id != run.id and other.expected_start_time]
     if not times:
         return None
     return Cancelled(name="Skipped", message=f"missed; the run of {max(times).astimezone():%Y-%m-%d %H:%M} is due too")
@@ -123,10 +123,10 @@ def noted(run: FlowRun, client: SyncPrefectClient) -> Iterator[None]:
     """
     url = str(client.api_url)
     try:
-        killed = files.read_json(NOTE)
-        if killed["api"] == url:
+        note = files.read_json(NOTE)
+        if note["api"] == url:
             crashed: State[None] = Crashed(message="its process was killed, as the next run has found")
-            end_runs(client, crashed, parent_flow_run_id={"any_": [killed["run"]]})
+            end_runs(client, crashed, parent_flow_run_id={"any_": [note["run"]]})
     except (OSError, ValueError, KeyError, TypeError, HTTPError, PrefectException):
         pass  # no note, or the server has deleted the run: nothing to correct
     files.write_json(NOTE, {"api": url, "run": str(run.id)})

@@ -170,12 +170,12 @@ class StageRuns:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: object) -> None:
         if kind is not None:
-            why = "cancelled" if kind is StageCancelled else "stopped with its pipeline run"
-            final: State[Any] = Cancelled(message=f"{why}; {RESUME}")
+            reason = "cancelled" if kind is StageCancelled else "stopped with its pipeline run"
+            final: State[Any] = Cancelled(message=f"{reason}; {RESUME}")
             self.send(lambda: end_runs(self.client, final, parent_flow_run_id={"any_": [self.pipeline_run.id]}))
             get_run_logger().warning("stopped; %s", RESUME)  # Prefect's runner sets its own message on the run
-            found = self.send(lambda: self.client.read_flow_run(self.pipeline_run.id))
-            if found and found.state and found.state.is_cancelling():
+            server_run = self.send(lambda: self.client.read_flow_run(self.pipeline_run.id))
+            if server_run and server_run.state and server_run.state.is_cancelling():
                 # Otherwise Prefect logs "Finished in state Running()".
                 self.pipeline_run.state = Cancelled(message=RESUME)
 
@@ -188,9 +188,9 @@ class StageRuns:
             return
         if match := re.match(r"(?:seed \d+, )?epoch (\d+)/(\d+): ", line):
             self.progress = 100 * int(match[1]) / int(match[2]), line
-        first = line.partition(":")[0].lower()
-        is_error = first in ("error", "traceback (most recent call last)")
-        level = logging.ERROR if is_error else logging.WARNING if first.endswith("warning") else logging.INFO
+        prefix = line.partition(":")[0].lower()
+        is_error = prefix in ("error", "traceback (most recent call last)")
+        level = logging.ERROR if is_error else logging.WARNING if prefix.endswith("warning") else logging.INFO
         logger = flow_run_logger(self.running) if self.running else get_run_logger()
         logger.log(level, "%s", line)
 
@@ -247,11 +247,11 @@ class StageRuns:
         run = self.running
         if run is None or time.monotonic() < self.next_poll:
             return
-        found = self.send(lambda: self.client.read_flow_run(run.id))
+        server_run = self.send(lambda: self.client.read_flow_run(run.id))
         # Without an answer, stop polling: the server is lost, or a user has deleted the flow run.
-        self.next_poll = time.monotonic() + SECONDS_BETWEEN_POLLS if found else float("inf")
+        self.next_poll = time.monotonic() + SECONDS_BETWEEN_POLLS if server_run else float("inf")
         self.show_progress()
-        if found and found.state and (found.state.is_cancelling() or found.state.is_cancelled()):
+        if server_run and server_run.state and (server_run.state.is_cancelling() or server_run.state.is_cancelled()):
             raise StageCancelled(run.name)
 
     def show_progress(self) -> None:
@@ -259,11 +259,11 @@ class StageRuns:
         if not self.progress or not self.running:
             return
         (percent, line), self.progress = self.progress, None
-        shown: dict[str, Any] = {"data": percent, "description": f"{self.running.name}: {line}"}
-        if found := self.artifact_id:
-            self.send(lambda: self.client.update_artifact(found, ArtifactUpdate(**shown)))
+        content: dict[str, Any] = {"data": percent, "description": f"{self.running.name}: {line}"}
+        if artifact_id := self.artifact_id:
+            self.send(lambda: self.client.update_artifact(artifact_id, ArtifactUpdate(**content)))
             return
-        artifact = ArtifactCreate(type="progress", flow_run_id=self.pipeline_run.id, **shown)
+        artifact = ArtifactCreate(type="progress", flow_run_id=self.pipeline_run.id, **content)
         if created := self.send(lambda: self.client.create_artifact(artifact)):
             self.artifact_id = created.id
 

@@ -31,7 +31,7 @@ def make_plan(choices: dict[str, Any], overrides: dict[str, Any], force: bool, n
     raw = read_yaml(PARAMS)
     params = parse_params(raw, PARAMS)
     items = {key: list(getattr(params, key)) for key in ("workloads", "devices", "seeds")}
-    # A value that equals params.yaml's is a form's default, not a choice.
+    # A value that equals params.yaml's is a form's default, not a names.
     chosen = {key: list(names) for key in items if (names := choices.get(key)) and set(names) != set(items[key])}
     preset = {"preset": choices["preset"]} if choices.get("preset") not in (None, params.preset) else {}
     if twice := [key for key in chosen | preset if key in overrides]:
@@ -43,10 +43,10 @@ def make_plan(choices: dict[str, Any], overrides: dict[str, Any], force: bool, n
         values |= chosen
         complete = with_all_keys(raw, params)
         changed = override(raw, complete, values)
-        wanted = parse_params(changed)
-        require_devices(wanted.devices)
-        in_force = choose_preset(wanted.preset, wanted.presets, detect_hardware("auto"))
-        set_by = {f"{name}.{key}" for name in wanted.workloads for key in preset_changes(changed, name, in_force)}
+        run_params = parse_params(changed)
+        require_devices(run_params.devices)
+        in_force = choose_preset(run_params.preset, run_params.presets, detect_hardware("auto"))
+        set_by = {f"{name}.{key}" for name in run_params.workloads for key in preset_changes(changed, name, in_force)}
         if without_effect := [key for key in overrides if key in set_by]:
             raise ValueError(f"{without_effect[0]} is given in overrides, but preset {in_force} sets it; remove one")
         overridden = {key: (old, value) for key, value in values.items() if (old := value_at(complete, key)) != value}
@@ -99,13 +99,13 @@ def override(raw: dict[str, Any], complete: dict[str, Any], values: dict[str, An
     """A copy of params.yaml's content with `values` replaced. `complete`: the content with all defaults. Raises
     ValueError for an unknown name.
     """
-    known = dotted(complete)
+    keys = dotted(complete)
 
     def unknown(name: str) -> str:
-        hint = similar(name, known) or "; name a key of params.yaml, such as sign.train.epochs"
+        hint = similar(name, keys) or "; name a key of params.yaml, such as sign.train.epochs"
         return f"overrides names {name!r}, which params.yaml does not have{hint}"
 
-    changed: dict[str, Any] = replaced(raw, values, known, unknown)
+    changed: dict[str, Any] = replaced(raw, values, keys, unknown)
     return changed
 
 
@@ -133,7 +133,7 @@ def hydra(value: Any) -> str:
         advice = "DVC would replace it; write printable text without ${ and other than ???"
         raise ValueError(f"overrides has the value {shown(value)}; {advice}")
     # Escape a quote and the backslashes directly before it, and nothing else.
-    return '"' + re.sub(r'(\\*)("|$)', lambda found: found[1] * 2 + ("\\" + found[2] if found[2] else ""), value) + '"'
+    return '"' + re.sub(r'(\\*)("|$)', lambda match: match[1] * 2 + ("\\" + match[2] if match[2] else ""), value) + '"'
 
 
 def form_schema(raw: dict[str, Any]) -> dict[str, Any]:
@@ -146,8 +146,8 @@ def form_schema(raw: dict[str, Any]) -> dict[str, Any]:
     keys = ("workloads", "devices", "seeds", "preset")
     properties: dict[str, Any] = {key: Params.model_json_schema()["properties"][key] for key in keys}
     for key in keys:
-        now = getattr(params, key)
-        properties[key]["default"] = list(now) if isinstance(now, tuple) else now
+        default = getattr(params, key)
+        properties[key]["default"] = list(default) if isinstance(default, tuple) else default
     properties["workloads"]["items"]["enum"] = list(params.blocks)
     properties["devices"]["items"]["enum"] = list(dict.fromkeys((*SINGLE, *params.devices)))
     properties["preset"]["enum"] = ["none", "auto", *params.presets]

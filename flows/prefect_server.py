@@ -62,11 +62,11 @@ def report_page() -> str:
     except FileNotFoundError:
         rows = []
     server = running_servers().get("mlflow", "")
-    found = [
-        f"<strong>{html.escape(workload)}</strong> {', '.join(link(*each) for each in links)}"
-        for workload, links in mlflow_links(rows, server).items()
+    parts = [
+        f"<strong>{html.escape(workload)}</strong> {', '.join(link(*page) for page in pages)}"
+        for workload, pages in mlflow_links(rows, server).items()
     ]
-    mlflow = "; ".join(found) or link("no runs yet", server)
+    mlflow = "; ".join(parts) or link("no runs yet", server)
     links = f'<p class="note">In MLflow: {mlflow}<br>In Prefect: {PREFECT_LINKS}</p>'
     try:
         report = (files.results_dir() / "report.html").read_text(encoding="utf-8")

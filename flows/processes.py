@@ -67,8 +67,8 @@ def event_in(line: str) -> Event | None:
 
 def counts(outcomes: Iterable[Outcome]) -> str:
     """The number of stages with each outcome: `7 ran, 2 restored, 4 unchanged`."""
-    found: Counter[str] = Counter(outcomes)
-    return ", ".join(f"{found[name]} {name}" for name in ("ran", "restored", "unchanged") if found[name])
+    num_of: Counter[str] = Counter(outcomes)
+    return ", ".join(f"{num_of[name]} {name}" for name in ("ran", "restored", "unchanged") if num_of[name])
 
 
 def run(
@@ -142,7 +142,7 @@ def start(
 
 def stop(process: subprocess.Popen[bytes], escalation: tuple[tuple[int, float], ...] = ESCALATION) -> None:
     """End the process group that `start` created. A signal that arrives meanwhile does not interrupt this."""
-    before = {number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGINT, signal.SIGTERM)}
+    handlers = {number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         for number, seconds in escalation:
             os.killpg(process.pid, number)
@@ -154,7 +154,7 @@ def stop(process: subprocess.Popen[bytes], escalation: tuple[tuple[int, float], 
     except ProcessLookupError:  # the group is empty
         pass
     finally:
-        for number, handler in before.items():
+        for number, handler in handlers.items():
             signal.signal(number, handler)
 
 
@@ -173,8 +173,8 @@ def output_of(*command: str, seconds: float | None = None) -> str:
             process.terminate()  # on SIGTERM, git removes its locks
             raise
     if process.returncode != 0:
-        said = ANSI.sub("", errors or output).strip().splitlines() or [exit_text(process.returncode)]
-        reason = next((line for line in said if line.lower().startswith(("error: ", "fatal: "))), said[-1])
+        lines = ANSI.sub("", errors or output).strip().splitlines() or [exit_text(process.returncode)]
+        reason = next((line for line in lines if line.lower().startswith(("error: ", "fatal: "))), lines[-1])
         raise CommandError(reason.removeprefix("error: ").removeprefix("ERROR: "), NO_ANSWER)
     return output.strip()
 

@@ -71,17 +71,17 @@ def git(*arguments: str, cwd: Path = ROOT, content: bytes | None = None, failure
     """Return git's output. If git fails, raises Stopped with `failure`, if given, and `why` or git's own message."""
     # Skip the user's hooks: DVC's hook runs `dvc checkout` after each checkout.
     command = ["git", "-c", f"core.hooksPath={os.devnull}", *arguments]
-    done = subprocess.run(command, cwd=cwd, env=own_environment(), input=content, capture_output=True, check=False)
-    if done.returncode and failure:
-        raise Stopped("not verifiable", failure, why or " ".join(done.stderr.decode(errors="replace").split()))
-    return done.stdout
+    process = subprocess.run(command, cwd=cwd, env=own_environment(), input=content, capture_output=True, check=False)
+    if process.returncode and failure:
+        raise Stopped("not verifiable", failure, why or " ".join(process.stderr.decode(errors="replace").split()))
+    return process.stdout
 
 
 def own_environment() -> dict[str, str]:
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(FOREIGN)}
-    if path := kept.pop("PYTHONPATH", ""):  # the command `tandem` adds this project, whose code must not run there
-        kept["PYTHONPATH"] = os.pathsep.join(entry for entry in path.split(os.pathsep) if Path(entry).resolve() != ROOT)
-    return kept
+    env = {name: value for name, value in os.environ.items() if not name.startswith(FOREIGN)}
+    if path := env.pop("PYTHONPATH", ""):  # the command `tandem` adds this project, whose code must not run there
+        env["PYTHONPATH"] = os.pathsep.join(entry for entry in path.split(os.pathsep) if Path(entry).resolve() != ROOT)
+    return env
 
 
 @dataclass(frozen=True)
@@ -110,8 +110,8 @@ class RecordedProject:
         code = read_json(self.folder / f"results/hardware/code/{workload}/train.json")
         recorded = self.recorded.train["digests"]["code"]
         if changed := [name for name, sha256 in recorded.items() if code.get(name) != sha256]:
-            why = f"{', '.join(changed)} differ"
-            raise Stopped("not verifiable", "the code differs from the commit with its patch", why)
+            reason = f"{', '.join(changed)} differ"
+            raise Stopped("not verifiable", "the code differs from the commit with its patch", reason)
         return source
 
     def place_table(self) -> str:
@@ -129,9 +129,9 @@ class RecordedProject:
             return f"{relative} of the working tree, because the commit does not contain it"
         if self.pull(relative, target) and sha256_file(target) == sha256:
             return f"{relative} from DVC"
-        where = f"no {relative} with sha256 {sha256[:12]} is in the commit, the working tree or DVC"
-        here = f" (here it has {sha256_file(present)[:12]})" if present.is_file() else ""
-        raise Stopped("not verifiable", "its data is missing", f"{where}{here}; restore the recorded table")
+        reason = f"no {relative} with sha256 {sha256[:12]} is in the commit, the working tree or DVC"
+        note = f" (here it has {sha256_file(present)[:12]})" if present.is_file() else ""
+        raise Stopped("not verifiable", "its data is missing", f"{reason}{note}; restore the recorded table")
 
     def pull(self, relative: Path, target: Path) -> bool:
         """Let DVC fetch the commit's table from the project's cache or a remote. Returns whether it could."""
@@ -147,26 +147,26 @@ class RecordedProject:
     def place_files(self) -> str:
         """Copy the files for the run's own source that the commit does not hold. `other_data` checks their result."""
         folder, copied = raw_dir(self.recorded.workload), []
-        for path in sorted(each for each in folder.rglob("*") if each.is_file()):
+        for path in sorted(path for path in folder.rglob("*") if path.is_file()):
             target = self.folder / path.relative_to(ROOT)
             if not target.exists():
                 target.parent.mkdir(parents=True, exist_ok=True)
                 shutil.copyfile(path, target)
                 copied.append(path.name)
-        more = f", with {', '.join(copied)} of the working tree, which the commit does not contain" if copied else ""
-        return f"from the source of the commit{more}"
+        note = f", with {', '.join(copied)} of the working tree, which the commit does not contain" if copied else ""
+        return f"from the source of the commit{note}"
 
     def other_data(self) -> list[str]:
         """The outputs of preprocess and preload that differ from the run's training data."""
-        workload, digests, found = self.recorded.workload, self.recorded.train["digests"]["data"], []
+        workload, digests, differences = self.recorded.workload, self.recorded.train["digests"]["data"], []
         for name, recorded, file in (
             ("prepared", digests["prepared"], f"data/prepared/{workload}/summary.json"),
             ("packed", digests["packed"], f"data/packed/{workload}/{self.device}/plan.json"),
         ):
             here = read_json(self.folder / file)["sha256"]
-            if others := [part for part in sorted({*recorded, *here}) if recorded.get(part) != here.get(part)]:
-                found.append(f"{', '.join(others)} ({name}) differ, although the table is the same")
-        return found
+            if changed := [part for part in sorted({*recorded, *here}) if recorded.get(part) != here.get(part)]:
+                differences.append(f"{', '.join(changed)} ({name}) differ, although the table is the same")
+        return differences
 
     def rerun(
         self, seeds: Sequence[int], num_epochs: int | None, perturbations: Sequence[int] = (), evaluate: bool = False
@@ -185,21 +185,21 @@ class RecordedProject:
             *(["--perturb", *map(str, perturbations)] if perturbations else []),
             *(["--evaluate"] if evaluate else []),
         )
-        return [rerun.open_rerun(each, self.recorded) for each in json.loads(out.read_text(encoding="utf-8"))]
+        return [rerun.open_rerun(entry, self.recorded) for entry in json.loads(out.read_text(encoding="utf-8"))]
 
     def run(self, module: str, *words: str) -> None:
         """Run `python -m <module> <words>` and wait. Raises Stopped if it fails."""
-        last: list[str] = []
+        last_lines: list[str] = []
 
         def on_line(line: str) -> None:
-            last[:] = [*last, line][-NUM_LAST_LINES:]
+            last_lines[:] = [*last_lines, line][-NUM_LAST_LINES:]
             if line.startswith("epoch "):
                 show_on_terminal(line)
 
         status = processes.run([module, *words], on_line, environment=own_environment(), folder=self.folder)
         show_on_terminal("")
         if status:
-            reason = next((line for line in reversed(last) if line.startswith("error: ")), " | ".join(last))
+            reason = next((line for line in reversed(last_lines) if line.startswith("error: ")), " | ".join(last_lines))
             raise Stopped("not verifiable", f"{module.rpartition('.')[2]} failed", reason.removeprefix("error: "))
 
 

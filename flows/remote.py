@@ -33,9 +33,9 @@ def pull() -> None:
         print("git fetch", flush=True)
         git("fetch", "--quiet")
         # Files that a run has made here and somebody has committed meanwhile.
-        made = git_names("ls-files", "--others", "--exclude-standard", "-z", "--", *MADE_BY_RUNS)
+        untracked = git_names("ls-files", "--others", "--exclude-standard", "-z", "--", *MADE_BY_RUNS)
         committed = git_names("ls-tree", "-r", "--name-only", "-z", "@{upstream}", "--", *MADE_BY_RUNS)
-        for name in made & committed:
+        for name in untracked & committed:
             (files.ROOT / name).unlink()
         git("merge", "--quiet", "--ff-only", "@{upstream}")
     for finding in doctor.packages():
@@ -97,8 +97,8 @@ def call(*command: str, seconds: float | None = None) -> str:
 
 def report(reason: str) -> int:
     """Set the reason as the flow run's state. Returns the exit status: 1 if this failed."""
-    id = os.environ.get("PREFECT__FLOW_RUN_ID")
-    if not id:  # a person has started this command
+    flow_run_id = os.environ.get("PREFECT__FLOW_RUN_ID")
+    if not flow_run_id:  # a person has started this command
         return 1
     from httpx import HTTPError
     from prefect.exceptions import PrefectException
@@ -108,7 +108,7 @@ def report(reason: str) -> int:
 
     try:
         with prefect_client(timeout=10.0) as client:
-            client.set_flow_run_state(UUID(id), Crashed(message=reason), force=True)
+            client.set_flow_run_state(UUID(flow_run_id), Crashed(message=reason), force=True)
         return 0
     except (CommandError, ValueError, HTTPError, PrefectException) as error:
         print(f"error: not sent to Prefect ({type(error).__name__}: {without_password(str(error))})", file=sys.stderr)

@@ -64,15 +64,15 @@ def main(options: Namespace) -> Result:
     from flows import dvc_run  # imports DVC
 
     events: list[Event] = []
-    workloads, commands = dvc_commands([each for each in options.more if each != "--verbose"])
+    workloads, commands = dvc_commands([word for word in options.more if word != "--verbose"])
     if PRINTED_BY_DVC & set(options.more):
         dvc_status = first_failure(dvc_run.run(command, events.append) for command in commands)
     else:
-        with StageLines(LOG) as shown:
+        with StageLines(LOG) as stage_lines:
 
             def on_event(event: Event) -> None:
                 events.append(event)
-                shown.on_event(event)
+                stage_lines.on_event(event)
 
             dvc_status = first_failure(dvc_run.run(command, on_event, log_level="WARNING") for command in commands)
     of_dvc = {0: DONE, dvc_run.INTERRUPTED: INTERRUPTED, dvc_run.REFUSED_ARGUMENTS: NO_ANSWER}
@@ -96,9 +96,9 @@ def main(options: Namespace) -> Result:
         sys.stderr.write(LOG.read_text(encoding="utf-8"))  # what DVC says of its arguments
     if status == NO_ANSWER or {"-q", "--quiet", "--dry"} & set(options.more):
         return Result("", document, status)
-    word = {DONE: "Finished", INTERRUPTED: "Stopped"}.get(status, "Failed")
+    ending = {DONE: "Finished", INTERRUPTED: "Stopped"}.get(status, "Failed")
     num_stages = counts(event.outcome for event in stages.values())
-    lines = ["", f"{word} after {seconds:.1f} s; {num_stages}".removesuffix("; ")]
+    lines = ["", f"{ending} after {seconds:.1f} s; {num_stages}".removesuffix("; ")]
     if status == DONE:
         lines += ["", *table, "", *next_lines()]
     if failures:
@@ -114,10 +114,10 @@ def require_targets(words: Sequence[str]) -> None:
     """
     names = [word for word in words if re.fullmatch(r"\w[\w-]*", word) and not Path(word).exists()]
     if names and "--glob" not in words:
-        known = [*load_params().workloads, *read_yaml(files.ROOT / "dvc.yaml")["stages"]]
+        targets = [*load_params().workloads, *read_yaml(files.ROOT / "dvc.yaml")["stages"]]
         for name in names:
-            if name not in known:
-                raise WrongArgument(f"{name!r} is neither a workload nor a stage{nearest(name, known)}")
+            if name not in targets:
+                raise WrongArgument(f"{name!r} is neither a workload nor a stage{nearest(name, targets)}")
 
 
 def dvc_commands(words: Sequence[str]) -> tuple[Sequence[str], list[list[str]]]:
@@ -129,8 +129,8 @@ def dvc_commands(words: Sequence[str]) -> tuple[Sequence[str], list[list[str]]]:
     workloads = [word for word in words if word in params.workloads]
     if not workloads:
         return [], [["repro", *words]]
-    others = [word for word in words if word not in (*workloads, *options)]
-    return workloads, commands_for(workloads, params, options, others)
+    stages = [word for word in words if word not in (*workloads, *options)]
+    return workloads, commands_for(workloads, params, options, stages)
 
 
 def first_failure(statuses: Iterable[int]) -> int:
@@ -149,21 +149,21 @@ def results(workloads: Sequence[str] = ()) -> tuple[list[dict[str, Any]], list[s
     folder = files.compare_dir()
     try:
         compared = json.loads((folder / "compare.json").read_text(encoding="utf-8"))
-        wanted = workloads or [*dict.fromkeys(row["workload"] for row in compared["rows"])]
-        rows = [row for row in compared["rows"] if row["workload"] in wanted]
-        short = {name: found for name, found in compared["short_verdicts"].items() if name in wanted}
+        selected = workloads or [*dict.fromkeys(row["workload"] for row in compared["rows"])]
+        rows = [row for row in compared["rows"] if row["workload"] in selected]
+        short = {name: verdicts for name, verdicts in compared["short_verdicts"].items() if name in selected}
         lines = first_verdicts(short)
         if workloads:
             lines = [*(f"{row['workload']}: {row['sentence']}" for row in rows), *lines]
         else:
-            lines += changes(wanted)
-        for each in compared["outdated"]:
-            if not workloads or each["workload"] in workloads:
-                lines.append(f"{each['workload']} on {each['requested']} is left out: {each['reason']}")
+            lines += changes(selected)
+        for row in compared["outdated"]:
+            if not workloads or row["workload"] in workloads:
+                lines.append(f"{row['workload']} on {row['requested']} is left out: {row['reason']}")
         if rows and (seconds := seconds_of_more_seeds(rows)) is not None:
             command = more_seeds(workloads, load_params().devices)
             lines.append(f"one seed each; {command} shows the spread and takes about {max(seconds, 1):,.0f} s")
-        table = table_of((folder / "compare.md").read_text(encoding="utf-8"), wanted)
+        table = table_of((folder / "compare.md").read_text(encoding="utf-8"), selected)
         return rows, [*table, "", *(f"  {line}" for line in dict.fromkeys(lines))]
     except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError):
         return [], [f"no results in {files.relative(folder)}"]
@@ -213,9 +213,9 @@ class StageLines:
         self.saved = [os.dup(1), os.dup(2)]
         self.terminal: TextIO = os.fdopen(os.dup(1), "w")
         self.log.unlink(missing_ok=True)  # another `tandem repro` may still write to it
-        with self.log.open("w") as written:
-            os.dup2(written.fileno(), 1)
-            os.dup2(written.fileno(), 2)
+        with self.log.open("w") as file:
+            os.dup2(file.fileno(), 1)
+            os.dup2(file.fileno(), 2)
         self.lines = self.log.open(errors="replace")
         self.reader = Thread(target=self.follow, daemon=True)
         self.reader.start()
@@ -246,7 +246,7 @@ class StageLines:
 
     def read(self) -> None:
         """Read the new lines of the log, and show those that must be shown at once."""
-        shown = NOTICES if self.terminal.isatty() else f"{NOTICES}|{PROGRESS}"
+        pattern = NOTICES if self.terminal.isatty() else f"{NOTICES}|{PROGRESS}"
         while True:
             position = self.lines.tell()
             line = self.lines.readline()
@@ -255,7 +255,7 @@ class StageLines:
                 return
             if (text := line.strip()) not in ("", self.stage):
                 self.newest = text
-                if re.match(shown, text.lower()):
+                if re.match(pattern, text.lower()):
                     self.write(f"{self.stage}: {text}" if self.stage else text)
 
     def on_event(self, event: Event) -> None:
@@ -266,11 +266,11 @@ class StageLines:
                 self.stage, self.newest, self.started = event.stage, "", time.monotonic()
                 print(f"\n{event.stage}", flush=True)
             elif event.outcome != "unchanged" and event.stage:
-                shown = self.newest if event.outcome == "ran" else event.outcome
+                message = self.newest if event.outcome == "ran" else event.outcome
                 if event.message == "interrupted":
-                    shown = event.message
-                if not shown.startswith(NOTHING):
-                    self.write(f"{event.stage:<22} {event.seconds:6.1f} s  {shortened(shown)}")
+                    message = event.message
+                if not message.startswith(NOTHING):
+                    self.write(f"{event.stage:<22} {event.seconds:6.1f} s  {shortened(message)}")
                 self.stage = ""
 
     def write(self, text: str) -> None:

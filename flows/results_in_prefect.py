@@ -63,15 +63,15 @@ def mlflow_links(rows: list[Row], server: str) -> dict[str, list[tuple[str, str]
     The run of several seeds is that of the first one; the table shows it in their parent run. A workload without a run
     in MLflow is left out, and so is a table whose view the server does not take.
     """
-    known: dict[str, dict[str, dict[str, str]]] = {}
+    tracked: dict[str, dict[str, dict[str, str]]] = {}
     for row in rows:
         if tracking := next((run["tracking"] for run in row["runs"] if "run_id" in run["tracking"]), None):
-            known.setdefault(row["workload"], {})[row["requested"]] = tracking
-    found = {}
-    for workload, devices in known.items():
+            tracked.setdefault(row["workload"], {})[row["requested"]] = tracking
+    links = {}
+    for workload, devices in tracked.items():
         experiment = next(iter(devices.values()))["experiment_id"]
-        found[workload] = [("all runs", runs_page(server, experiment))]
-        found[workload] += [(name, run_page(server, experiment, run["run_id"])) for name, run in devices.items()]
+        links[workload] = [("all runs", runs_page(server, experiment))]
+        links[workload] += [(name, run_page(server, experiment, run["run_id"])) for name, run in devices.items()]
         for pair in combinations(devices, 2):
             try:
                 address = pair_page(server, experiment, *(devices[name]["run_id"] for name in pair))
@@ -79,8 +79,8 @@ def mlflow_links(rows: list[Row], server: str) -> dict[str, list[tuple[str, str]
                 reason = type(error).__name__  # its text has the address, maybe with a password
                 print(f"warning: no link to {' vs '.join(pair)} of {workload} in MLflow ({reason})")
                 continue
-            found[workload].append((" vs ".join(pair), address))
-    return found
+            links[workload].append((" vs ".join(pair), address))
+    return links
 
 
 @cache

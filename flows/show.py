@@ -76,16 +76,16 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 def main(options: Namespace) -> Result:
-    known = load_params().workloads
+    workloads = load_params().workloads
     for name in options.workloads:
-        if name not in known:
-            raise WrongArgument(f"workload {name!r} is not in params.yaml{nearest(name, known)}")
+        if name not in workloads:
+            raise WrongArgument(f"workload {name!r} is not in params.yaml{nearest(name, workloads)}")
     status, experiments = recorded(options.commits)
-    rows = {
+    tables = {
         workload: [row for experiment in experiments for row in rows_of(workload, experiment, experiments, status)]
-        for workload in options.workloads or known
+        for workload in options.workloads or workloads
     }
-    return Result("\n".join(table(workload, found) for workload, found in rows.items()), rows)
+    return Result("\n".join(table(workload, rows) for workload, rows in tables.items()), tables)
 
 
 def table(workload: str, rows: Sequence[Mapping[str, Any]]) -> str:
@@ -124,22 +124,22 @@ def recorded(num_commits: int) -> tuple[Status, list[Experiment]]:
     """
     with suppress(CommandError):  # this machine may lack a device of params.yaml; other results can still be shown
         output_of(sys.executable, "-m", "tandem.stage", "hardware")  # the status depends on the code that it describes
-    found = output_of(sys.executable, "-c", STATUS_AND_EXPERIMENTS, str(num_commits))
-    status, baselines = map(json.loads, found.splitlines())
+    output = output_of(sys.executable, "-c", STATUS_AND_EXPERIMENTS, str(num_commits))
+    status, baselines = map(json.loads, output.splitlines())
     experiments: list[Experiment] = []
     for baseline in baselines:
         experiments.append({**baseline, "state": None})
         for branch in baseline["experiments"] or ():
             state = (branch["executor"] or {}).get("state") or "success"
-            experiments += [{**each, "state": state} for each in branch["revs"]]
+            experiments += [{**revision, "state": state} for revision in branch["revs"]]
     return status, experiments
 
 
 def changed_inputs(workload: str, device: str, status: Mapping[str, Sequence[Any]]) -> list[str]:
     """What has changed of the inputs of the workspace's result."""
-    own = re.compile(rf"(preprocess|baseline)@{workload}|(preload|train|replicate|evaluate)@{workload}-{device}")
-    found = {kind for stage, changes in status.items() if own.fullmatch(stage) for kind in kinds_of_changes(changes)}
-    return [kind for kind in dict.fromkeys(KINDS.values()) if kind in found]
+    regex = re.compile(rf"(preprocess|baseline)@{workload}|(preload|train|replicate|evaluate)@{workload}-{device}")
+    kinds = {kind for stage, changes in status.items() if regex.fullmatch(stage) for kind in kinds_of_changes(changes)}
+    return [kind for kind in dict.fromkeys(KINDS.values()) if kind in kinds]
 
 
 def rows_of(
@@ -151,25 +151,25 @@ def rows_of(
     """
     is_here = experiment["rev"] == WORKSPACE and experiment["state"] is None
     state = "running" if is_here and status is None else experiment["state"]
-    committed = next((each for each in experiments if each["rev"] != WORKSPACE), experiment)
-    theirs, own = (chosen(workload, each) for each in (committed, experiment))
+    committed = next((candidate for candidate in experiments if candidate["rev"] != WORKSPACE), experiment)
+    before, params = (chosen(workload, source) for source in (committed, experiment))
     name = HERE if is_here else experiment["name"] or experiment["rev"][:7]
-    empty = {"score": None, **dict.fromkeys(TRACKED), "params": differing(own, theirs) if experiment["data"] else {}}
+    empty = {"score": None, **dict.fromkeys(TRACKED), "params": differing(params, before) if experiment["data"] else {}}
     empty |= {"outdated": False, "changed": [], "update": None}
     if state in WITHOUT_RESULT:
-        for requested in own["devices"] or ["-"]:
+        for requested in params["devices"] or ["-"]:
             yield {"experiment": name, "device": requested, **empty, "state": state}
         return
     scores, timings = (content(experiment, "metrics", path).get(workload, {}) for path in (SCORES, TIMINGS))
-    recorded = recorded_timings(experiment).get(workload, {}) if scores else {}
+    records = recorded_timings(experiment).get(workload, {}) if scores else {}
     if is_here and scores:
         here = {requested for requested in scores if has_result(workload, requested, "evaluate")}
-        for requested in own["devices"] or ():
+        for requested in params["devices"] or ():
             if requested not in here:
                 update = f"tandem repro {workload}"
                 missing = NOT_EVALUATED if has_result(workload, requested, "train") else NOT_TRAINED
                 yield {"experiment": name, "device": requested, **empty, "update": update, "state": missing}
-        scores = {requested: score for requested, score in scores.items() if requested in here & {*own["devices"]}}
+        scores = {requested: score for requested, score in scores.items() if requested in here & {*params["devices"]}}
     for requested, score in scores.items():
         times = timings.get(requested, {})
         changed = changed_inputs(workload, requested, status or {}) if is_here else []
@@ -181,11 +181,11 @@ def rows_of(
             "changed": changed,
             "update": f"tandem repro {workload}" if changed else None,
         }
-        of_row = recorded.get(requested, {})
+        of_row = records.get(requested, {})
         if is_compared(workload, requested, experiment, of_row.get("rests_on", ())):
             # Those that made the score: params.yaml may have changed since. The row itself names the device.
             made = with_defaults(*of_row["parameters"])
-            row["params"] = differing(made, {key: theirs[key] for key in theirs if key in made or key not in SHARED})
+            row["params"] = differing(made, {key: before[key] for key in before if key in made or key not in SHARED})
             measured = {} if MACHINE in changed else times
             yield {**row, "score": score, **{key: measured.get(key) for key in TRACKED}, "state": None}
         else:
@@ -200,8 +200,8 @@ def differing(parameters: dict[str, Any], others: dict[str, Any]) -> dict[str, A
     """Return `parameters` that differ from `others`. One that is missing has its default, or is "removed" if it has
     none.
     """
-    own, theirs = INTRODUCED | parameters, INTRODUCED | others
-    return {key: own.get(key, "removed") for key in own | theirs if own.get(key) != theirs.get(key)}
+    values, reference = INTRODUCED | parameters, INTRODUCED | others
+    return {key: values.get(key, "removed") for key in values | reference if values.get(key) != reference.get(key)}
 
 
 def recorded_timings(experiment: Experiment) -> dict[str, Any]:
@@ -215,9 +215,9 @@ def recorded_timings(experiment: Experiment) -> dict[str, Any]:
 def is_compared(workload: str, device: str, experiment: Experiment, rests_on: Sequence[str]) -> bool:
     """Whether the score is that of the training which dvc.lock records. An earlier version wrote no digests."""
     outputs = experiment["data"].get("outs") or {}
-    pairs = [each.split() for each in rests_on]
-    found = [outputs.get(f"{RESULTS}/{workload}/{device}/{name}", {}).get("hash") == digest for name, digest in pairs]
-    return bool(found) and all(found)
+    pairs = [entry.split() for entry in rests_on]
+    matches = [outputs.get(f"{RESULTS}/{workload}/{device}/{name}", {}).get("hash") == digest for name, digest in pairs]
+    return bool(matches) and all(matches)
 
 
 def chosen(workload: str, experiment: Experiment) -> dict[str, Any]:

@@ -45,19 +45,19 @@ MAX_LETTERS = 100  # of a line; --json has all
 
 def main(options: Namespace) -> Result:
     output_of(sys.executable, "-m", "tandem.stage", "hardware")
-    found = json.loads(output_of(sys.executable, "-m", "dvc", "status", "--json"))
-    outdated = {name: changes for name, changes in found.items() if name != ALWAYS_RUNS}
+    status = json.loads(output_of(sys.executable, "-m", "dvc", "status", "--json"))
+    outdated = {name: changes for name, changes in status.items() if name != ALWAYS_RUNS}
     params, lines = load_params(), list[str]()
     changed = {name: changed_in(changes) for name, changes in outdated.items()}
     for workload in params.workloads:
         items = {workload, *(f"{workload}-{device}" for device in params.devices)}
-        own = {name: inputs for name, inputs in changed.items() if name.partition("@")[2] in items}
-        if not any(each.startswith(f"{DEVICES}/") for each in chain(*own.values())):
+        stages = {name: inputs for name, inputs in changed.items() if name.partition("@")[2] in items}
+        if not any(entry.startswith(f"{DEVICES}/") for entry in chain(*stages.values())):
             continue
-        others = {name: [each for each in inputs if not each.startswith(DEVICES)] for name, inputs in own.items()}
-        num_stages = sum(others[name] != inputs for name, inputs in own.items())
+        rest = {name: [entry for entry in inputs if not entry.startswith(DEVICES)] for name, inputs in stages.items()}
+        num_stages = sum(rest[name] != inputs for name, inputs in stages.items())
         lines.append(f"{workload}: another machine ({num_stages} stages){differences(workload, params.devices)}")
-        changed |= others
+        changed |= rest
     lines += [f"{name}: {', '.join(inputs)}" for name, inputs in changed.items() if inputs]
     lines.append(f"{len(outdated)} stages are outdated; `tandem repro` runs them" if outdated else "up to date")
     lines = [textwrap.shorten(line, MAX_LETTERS, placeholder=" ...") for line in lines]
@@ -71,19 +71,19 @@ def differences(workload: str, devices: Sequence[str]) -> str:
         with suppress(OSError, ValueError):  # no result, or a damaged one
             recorded = open_folder(folder, next(iter(seeds_in(folder)), None)).timing["hardware"]
             here = files.read_json(files.hardware_file(device))
-            if found := list(differing(properties(recorded), properties(here))):
-                return f": {'; '.join(found)}"
+            if changes := list(differing(properties(recorded), properties(here))):
+                return f": {'; '.join(changes)}"
     return ""
 
 
 def properties(hardware: Mapping[str, Any]) -> dict[str, str]:
     """The hardware (tandem/devices/hardware.py) by short names. The name of a CPU is that of its processor."""
-    found = {}
+    values = {}
     for name, value in flatten(dict(hardware)).items():
         if name != "why_not_cuda" and not (name == "name" and not is_accelerator(hardware["kind"])):
-            short = "processor" if name == "cpu.name" else name.rpartition(".")[2]
-            found[short] = short_hardware(value) if isinstance(value, str) else f"{value:g}"
-    return found
+            short_name = "processor" if name == "cpu.name" else name.rpartition(".")[2]
+            values[short_name] = short_hardware(value) if isinstance(value, str) else f"{value:g}"
+    return values
 
 
 def changed_in(changes: Sequence[object]) -> list[str]:
@@ -93,13 +93,13 @@ def changed_in(changes: Sequence[object]) -> list[str]:
         if not isinstance(change, dict):  # such as "always changed"
             names.append(str(change))
             continue
-        for kind, found in change.items():  # "changed deps": {path: state}
-            names += [f"{path} ({state if isinstance(state, str) else kind})" for path, state in found.items()]
+        for kind, states in change.items():  # "changed deps": {path: state}
+            names += [f"{path} ({state if isinstance(state, str) else kind})" for path, state in states.items()]
     return ["has not run here"] if NEVER_RAN in names else names
 
 
 def kinds_of_changes(changes: Sequence[object]) -> set[str]:
     """What has changed of a stage's inputs. An input that is not there, as in a fresh clone, has not changed."""
-    inputs = [each.get("changed deps", {}) for each in changes if isinstance(each, dict)]  # not "always changed"
-    paths = [path for each in inputs for path, state in each.items() if state != "deleted"]
+    inputs = [change.get("changed deps", {}) for change in changes if isinstance(change, dict)]  # not "always changed"
+    paths = [path for states in inputs for path, state in states.items() if state != "deleted"]
     return {next(kind for start, kind in KINDS.items() if path.startswith(start)) for path in paths}

@@ -165,7 +165,7 @@ def start(name: str, command: list[str], ready_url: str) -> Server:
 
 def free_port(name: str, port: int, besides: int | None = None) -> int:
     """`port`, or the next free one, which is printed. `besides` is the port of a server that is about to start."""
-    free = next((each for each in range(port, min(port + 100, 65536)) if each != besides and is_free(each)), None)
+    free = next((other for other in range(port, min(port + 100, 65536)) if other != besides and is_free(other)), None)
     if free is None:
         raise WrongArgument(f"no free port for {name} from {port} on; choose another with --{name.lower()}-port")
     if free != port:
@@ -209,8 +209,8 @@ def ended(server: Server) -> str:
     # uvicorn prints a traceback and then only that the start failed.
     error = next((line for line in reversed(lines) if re.match(r"[\w.]+(Error|Exception): ", line)), lines[-1])
     fix = next((fix for words, fix in FIXES.items() if words in error), "")
-    how = f"{server.name} {processes.exit_text(server.process.poll() or 0)}"
-    return f"{how}; {error}{fix and '; '}{fix} (log: {files.relative(server.log)})"
+    sentence = f"{server.name} {processes.exit_text(server.process.poll() or 0)}"
+    return f"{sentence}; {error}{fix and '; '}{fix} (log: {files.relative(server.log)})"
 
 
 def cancel_runs(servers: list[Server]) -> None:

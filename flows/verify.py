@@ -80,11 +80,11 @@ def main(options: Namespace) -> Result:
     try:
         if options.run == "published":
             return write_published() if options.write else check_published()
-        found = verify(options.run, options.quick, options.threads, options.device)
+        verified = verify(options.run, options.quick, options.threads, options.device)
     except (OSError, ValueError) as error:  # ValueError: no such run
         raise CommandError(sentence_of(error), NO_ANSWER) from error
-    document = {"run": found.run, **found.verdict.document, "notes": found.notes}
-    return Result(found.text, document, found.verdict.status)
+    document = {"run": verified.run, **verified.verdict.document, "notes": verified.notes}
+    return Result(verified.text, document, verified.verdict.status)
 
 
 def verify(run: str, quick: bool, threads: int | None = None, device: str | None = None) -> Verified:
@@ -92,17 +92,17 @@ def verify(run: str, quick: bool, threads: int | None = None, device: str | None
 
     Raises ValueError if `run` names no recorded run.
     """
-    found, start = recorded.find(run), time.monotonic()
-    in_mlflow = f", MLflow run {found.run_id[:8]}" if found.run_id else ""
-    notes = [f"the run of {found.timing['measured_at'][:16]}, {len(found.train['epochs'])} epochs{in_mlflow}"]
+    original, start = recorded.find(run), time.monotonic()
+    in_mlflow = f", MLflow run {original.run_id[:8]}" if original.run_id else ""
+    notes = [f"the run of {original.timing['measured_at'][:16]}, {len(original.train['epochs'])} epochs{in_mlflow}"]
     try:
-        verdict = judge(found, quick, threads, device, notes)
+        verdict = judge(original, quick, threads, device, notes)
     except Stopped as error:
         verdict = error.verdict
-    if found.run_id is not None:
+    if original.run_id is not None:
         part = f" (first {QUICK_EPOCHS} epochs, no predictions)" if quick else ""
-        recorded.tag(found, {"verified": f"{verdict}{part}", "verified.at": time.strftime("%Y-%m-%dT%H:%M:%S%z")})
-    return Verified(found.name, verdict, (*notes, f"took {time.monotonic() - start:.0f} s"))
+        recorded.tag(original, {"verified": f"{verdict}{part}", "verified.at": time.strftime("%Y-%m-%dT%H:%M:%S%z")})
+    return Verified(original.name, verdict, (*notes, f"took {time.monotonic() - start:.0f} s"))
 
 
 def judge(found: Run, quick: bool, threads: int | None, device: str | None, notes: list[str]) -> Verdict:
@@ -130,44 +130,44 @@ def judge_rounding(
     seed, is_whole, horizon = found.seed, num_epochs is None, 0
     num_seeds = rerun.NUM_SEEDS_OF_MARGIN if is_whole else rerun.NUM_SEEDS
     seeds = [(seed + number) % 2**63 for number in range(1, num_seeds + 1)]
-    others: list[Run] = []
+    other_runs: list[Run] = []
     if rerun.may_round(found, again):
-        perturbed = project.rerun([seed], num_epochs, perturbations=range(1, rerun.NUM_PERTURBED + 1))
-        others = project.rerun(seeds[: rerun.NUM_SEEDS], num_epochs, evaluate=is_whole)
-        envelope = rerun.measure_envelope(again, perturbed, others)
+        perturbed_runs = project.rerun([seed], num_epochs, perturbations=range(1, rerun.NUM_PERTURBED + 1))
+        other_runs = project.rerun(seeds[: rerun.NUM_SEEDS], num_epochs, evaluate=is_whole)
+        envelope = rerun.measure_envelope(again, perturbed_runs, other_runs)
         if verdict := rerun.within(found, again, environment, envelope):
             return verdict
         horizon = envelope.horizon
     if is_whole:
-        others += project.rerun(seeds[len(others) :], num_epochs, evaluate=True)
-    return rerun.judge_final_scores(found, again, others, environment, horizon)
+        other_runs += project.rerun(seeds[len(other_runs) :], num_epochs, evaluate=True)
+    return rerun.judge_final_scores(found, again, other_runs, environment, horizon)
 
 
 def refuse_other_environment(run: Run) -> None:
-    wanted, here = (each["requirements_sha256"] for each in (run.timing["environment"], provenance.environment()))
-    if wanted != here:
+    needed, here = (info["requirements_sha256"] for info in (run.timing["environment"], provenance.environment()))
+    if needed != here:
         raise Stopped(
             "not verifiable",
             "another environment",
             f"requirements.txt, with requirements.own.txt if there is one, has sha256 {str(here)[:12]} here, but "
-            f"{str(wanted)[:12]} in the run; clone the project, check out {run.timing['tree']['commit']}, run "
+            f"{str(needed)[:12]} in the run; clone the project, check out {run.timing['tree']['commit']}, run "
             "`make setup` and verify the run in that clone, by its folder or its MLflow run id",
         )
 
 
 def compared(found: Run, again: Run) -> str:
-    what = f"losses, weights, order and draws of {rerun.epochs_compared(found, again)}"
-    return f"compared: {what}" + (", predictions" if again.score else ", no predictions")
+    quantities = f"losses, weights, order and draws of {rerun.epochs_compared(found, again)}"
+    return f"compared: {quantities}" + (", predictions" if again.score else ", no predictions")
 
 
 def times(found: Run, again: Run) -> str:
     """The recorded and the new time of an epoch, after the warm-up."""
-    before, now = (run.times["epoch_seconds"] for run in (found, again))
-    text = "not measured after warm-up" if now is None else f"{now:.3g} s"
-    if before is None:
+    old_seconds, new_seconds = (run.times["epoch_seconds"] for run in (found, again))
+    text = "not measured after warm-up" if new_seconds is None else f"{new_seconds:.3g} s"
+    if old_seconds is None:
         return f"epoch time (not verified): {text} here, not measured by the recorded run"
-    where = f"on {found.timing['machine']}, {found.timing['measured_at'][:16].replace('T', ' ')}"
-    return f"epoch time (not verified): {text} here, {before:.3g} s recorded {where}"
+    origin = f"on {found.timing['machine']}, {found.timing['measured_at'][:16].replace('T', ' ')}"
+    return f"epoch time (not verified): {text} here, {old_seconds:.3g} s recorded {origin}"
 
 
 # `tandem verify published` takes seconds. With --write, it trains each workload a few more times, to measure the effect
@@ -194,19 +194,19 @@ def verdict_of(workload: str, entries: list[dict[str, Any]]) -> Verdict:
     """
     runs = {run.seed: run for run in own_runs(workload)}
     judged = []
-    for each in map(published.open_entry, entries):
-        if run := runs.get(each.run.seed):
-            distance, is_own = published.distance(each, run), published.is_same_processor(each, run)
-            judged.append((published.judge(each, run), distance, is_own))
+    for reference in map(published.open_entry, entries):
+        if run := runs.get(reference.run.seed):
+            distance, is_own = published.distance(reference, run), published.is_same_processor(reference, run)
+            judged.append((published.judge(reference, run), distance, is_own))
     if not judged:
         step = f"`dvc repro` trains and evaluates it with seed {entries[0]['seed']}"
         return Verdict("not verifiable", "no results here", step)
-    best, _, _ = min(judged, key=lambda each: (each[0].rank, each[1]))
-    of_own = next((each for each, _, is_own in judged if is_own and each.name == "different"), None)
-    if of_own is None or best.name == "different":
+    best, _, _ = min(judged, key=lambda judgement: (judgement[0].rank, judgement[1]))
+    own_verdict = next((verdict for verdict, _, is_own in judged if is_own and verdict.name == "different"), None)
+    if own_verdict is None or best.name == "different":
         return best
-    also = f"but different from the published run of this processor: {of_own.cause}, {of_own.sentence}"
-    return replace(best, sentence=f"{best.sentence}; {also}")
+    difference = f"but different from the published run of this processor: {own_verdict.cause}, {own_verdict.sentence}"
+    return replace(best, sentence=f"{best.sentence}; {difference}")
 
 
 def own_runs(workload: str) -> list[Run]:
@@ -218,19 +218,19 @@ def own_runs(workload: str) -> list[Run]:
 
 def write_published() -> Result:
     """Publish results/ for this kind of hardware, next to the published results of other hardware."""
-    known = published.read() if FILE.exists() else {}
+    entries = published.read() if FILE.exists() else {}
     for workload in load_params().workloads:
         runs = own_runs(workload)
         if not runs:
             raise ValueError(f"results/ has no evaluated run of {workload}; run `dvc repro` first")
         entry = published.entry_of(runs, perturbed(runs[0]))
-        others = [
-            each
-            for each in known.get(workload, [])
-            if rerun.environment_of(published.open_entry(each).run, runs[0]).hardware
+        old_entries = [
+            old_entry
+            for old_entry in entries.get(workload, [])
+            if rerun.environment_of(published.open_entry(old_entry).run, runs[0]).hardware
         ]
-        known[workload] = [*others, entry]
-        files.write_json(FILE, {"schema": SCHEMA, "workloads": {name: known[name] for name in sorted(known)}})
+        entries[workload] = [*old_entries, entry]
+        files.write_json(FILE, {"schema": SCHEMA, "workloads": {name: entries[name] for name in sorted(entries)}})
         print(f"{workload}: published in {files.relative(FILE)}", flush=True)
     return Result("", {"published": list(load_params().workloads), "file": files.relative(FILE)})
 

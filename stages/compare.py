@@ -31,10 +31,10 @@ RESTS_ON = ("evaluate/result", "replicate/measured", "train/measured")
 
 def main() -> None:
     params, by_workload = load_params(), dict[str, list[Side]]()
-    known = published.read() if published.FILE.exists() else {}
+    entries = published.read() if published.FILE.exists() else {}
     outdated = list[dict[str, str]]()
     # The workloads without published results, which are a user's own, come before the bundled ones.
-    for workload in sorted(params.workloads, key=lambda workload: workload in known):
+    for workload in sorted(params.workloads, key=lambda workload: workload in entries):
         for side in evaluated(workload, params.devices, params.seeds):
             if differing := next(filter(None, map(other_parameters, side.runs)), ""):
                 outdated.append(outdated_row(side, differing))
@@ -44,39 +44,39 @@ def main() -> None:
         raise ValueError(
             "results/runs has no evaluated run of params.yaml's workloads, devices and parameters; run `dvc repro`"
         )
-    comparisons = [compared(workload, sides, known.get(workload, [])) for workload, sides in by_workload.items()]
-    every = [side for each in comparisons for side in each.sides]
-    verdicts = [sentence for each in comparisons for sentence in each.sentences]
-    left_out = [f"{each['workload']} on {each['requested']} is left out: {each['reason']}" for each in outdated]
+    comparisons = [compared(workload, sides, entries.get(workload, [])) for workload, sides in by_workload.items()]
+    all_sides = [side for comparison in comparisons for side in comparison.sides]
+    verdicts = [sentence for comparison in comparisons for sentence in comparison.sentences]
+    left_out = [f"{row['workload']} on {row['requested']} is left out: {row['reason']}" for row in outdated]
     verdicts += [f"{sentence}." for sentence in left_out]
-    if alone := [each.workload for each in comparisons if not each.sentences]:
+    if alone := [comparison.workload for comparison in comparisons if not comparison.sentences]:
         verdicts.append(f"{', '.join(alone)}: measured on one kind of device; nothing to compare with.")
-    short = {each.workload: each.summaries for each in comparisons}
-    folder, rows = files.compare_dir(), [side.row for side in every]
-    content = {"rows": rows, "outdated": outdated, "verdicts": verdicts, "short_verdicts": short}
+    summaries = {comparison.workload: comparison.summaries for comparison in comparisons}
+    folder, rows = files.compare_dir(), [side.row for side in all_sides]
+    content = {"rows": rows, "outdated": outdated, "verdicts": verdicts, "short_verdicts": summaries}
     files.write_json(folder / "compare.json", content)
-    files.write_text(folder / "compare.md", layout.summary(every, verdicts))
-    write_tracked(comparisons, params.workloads, {each["workload"] for each in outdated})
+    files.write_text(folder / "compare.md", layout.summary(all_sides, verdicts))
+    write_tracked(comparisons, params.workloads, {row["workload"] for row in outdated})
     report.write_report(files.results_dir() / "report.html", comparisons, outdated)
-    print(*layout.score_table(every), *layout.first_verdicts(short), *left_out, *changes(by_workload), sep="\n")
+    print(*layout.score_table(all_sides), *layout.first_verdicts(summaries), *left_out, *changes(by_workload), sep="\n")
     print("full results: results/report.html, results/compare/compare.md")
 
 
 def outdated_row(side: Side, differing: str) -> dict[str, str]:
     """What compare.json says of a side whose runs have other parameters than those in force."""
     run = side.first
-    again = f"`tandem repro {run.workload}` runs it with the current ones"
+    advice = f"`tandem repro {run.workload}` runs it with the current ones"
     return {
         "workload": run.workload,
         "requested": run.requested,
         "device": f"{side.name} ({run.hardware_name})",
-        "reason": f"it has other parameters ({differing}); {again}",
+        "reason": f"it has other parameters ({differing}); {advice}",
     }
 
 
 def evaluated(workload: str, devices: Iterable[str], seeds: Iterable[int]) -> list[Side]:
     """Open the evaluated runs, a side for each device. Raises ValueError if a file of a run is altered."""
-    found = []
+    sides = []
     for device in devices:
         folder = files.runs_dir(workload, device)
         trained = seeds_in(folder)
@@ -87,8 +87,8 @@ def evaluated(workload: str, devices: Iterable[str], seeds: Iterable[int]) -> li
         if scored:
             together = folder / "replicate/measured/seeds.json"
             replicates = read_json(together) if len(scored) > 1 and together.exists() else {}
-            found.append(Side(scored[0].kind, scored, replicates))
-    return found
+            sides.append(Side(scored[0].kind, scored, replicates))
+    return sides
 
 
 def compared(workload: str, sides: Sequence[Side], entries: Sequence[Mapping[str, Any]]) -> Comparison:
@@ -101,8 +101,8 @@ def compared(workload: str, sides: Sequence[Side], entries: Sequence[Mapping[str
     kinds = list(by_kind.values())
     if len(kinds) > 1:
         taken_in_turns = files.results_dir() / "speed" / f"{workload}.json"
-        found = compare(workload, kinds, read_json(taken_in_turns) if taken_in_turns.exists() else None)
-        return replace(found, sides=tuple(sides))
+        comparison = compare(workload, kinds, read_json(taken_in_turns) if taken_in_turns.exists() else None)
+        return replace(comparison, sides=tuple(sides))
     references, reason = published.references(entries, kinds[0].runs)
     return Comparison(workload, tuple(sides), (), references, reason)
 
@@ -117,33 +117,33 @@ def write_tracked(comparisons: Sequence[Comparison], order: Sequence[str], outda
     folder = files.results_dir()
     before, now = committed_params(), read_yaml(PARAMS)
     changed = {name for name in order if any(before.get(key) != now[key] for key in (name, "preset", "presets"))}
-    others = [name for name in order if name not in {*(each.workload for each in comparisons), *outdated, *changed}]
+    rest = [name for name in order if name not in {*(result.workload for result in comparisons), *outdated, *changed}]
     for name, reduce in (("scores", scores), ("timings", timings)):
-        content = {each.workload: {side.first.requested: reduce(side) for side in each.sides} for each in comparisons}
+        new = {result.workload: {side.first.requested: reduce(side) for side in result.sides} for result in comparisons}
         committed = json.loads(at_commit(f"results/{name}.json") or "{}")
-        kept = {workload: committed[workload] for workload in others if workload in committed}
-        files.write_json(folder / f"{name}.json", content | kept)
+        unchanged = {workload: committed[workload] for workload in rest if workload in committed}
+        files.write_json(folder / f"{name}.json", new | unchanged)
     runs = list[tuple[str, str, Run]]()
-    for each in comparisons:
-        for device, side in zip(device_names(each.sides), each.sides, strict=True):
+    for result in comparisons:
+        for device, side in zip(device_names(result.sides), result.sides, strict=True):
             runs += [("own", device, run) for run in side.runs]
         # The published runs on the most similar hardware.
-        runs += [("published", run.kind, run) for known in each.references[:1] for run in known.side.runs]
+        runs += [("published", run.kind, run) for reference in result.references[:1] for run in reference.side.runs]
     losses, seconds = list[dict[str, Any]](), list[dict[str, Any]]()
     for origin, device, run in runs:
-        own = {"workload": run.workload, "device": device, "seed": run.seed, "run": origin}
+        labels = {"workload": run.workload, "device": device, "seed": run.seed, "run": origin}
         for epoch in run.train["epochs"]:
-            losses.append({**own, **{name: epoch[name] for name in ("epoch", "train_loss", "val_loss")}})
+            losses.append({**labels, **{name: epoch[name] for name in ("epoch", "train_loss", "val_loss")}})
         if run.is_timed:
-            seconds.append({**own, "epoch_seconds": run.times["epoch_seconds"]})
-    own_columns = ("workload", "device", "seed", "run")
+            seconds.append({**labels, "epoch_seconds": run.times["epoch_seconds"]})
+    label_columns = ("workload", "device", "seed", "run")
     for name, table, columns in (
-        ("losses", losses, (*own_columns, "epoch", "train_loss", "val_loss")),
-        ("seconds", seconds, (*own_columns, "epoch_seconds")),
+        ("losses", losses, (*label_columns, "epoch", "train_loss", "val_loss")),
+        ("seconds", seconds, (*label_columns, "epoch_seconds")),
     ):
         path = f"results/{name}.csv"
-        known = files.parse_rows(at_commit(path) or b"", path)
-        table += [row for row in known if tuple(row) == columns and row["workload"] in others]
+        committed_rows = files.parse_rows(at_commit(path) or b"", path)
+        table += [row for row in committed_rows if tuple(row) == columns and row["workload"] in rest]
         table.sort(key=lambda row: (row["run"] != "own", order.index(row["workload"])))
         files.write_table(folder / f"{name}.csv", table, columns)
 
@@ -166,11 +166,11 @@ def timings(side: Side) -> dict[str, Any]:
     Measurements that do not exist are left out. DVC's tables leave out lists.
     """
     run = side.first
-    found = {key: value for key, name in TRACKED.items() if (value := side.measured(name)) is not None}
+    measurements = {key: value for key, name in TRACKED.items() if (value := side.measured(name)) is not None}
     busy = {"busy": side.busy} if side.busy else {}
     folder = files.runs_dir(run.workload, run.requested)
     rests_on = [f"{name} {files.dvc_md5(folder / name)}.dir" for name in RESTS_ON]
-    own = {"device": run.kind, "hardware": run.hardware_name, **busy}
+    machine = {"device": run.kind, "hardware": run.hardware_name, **busy}
     block = block_in_force(read_yaml(PARAMS), run.workload, preset_in_force(load_params(), run.workload))
-    parameters = {"seeds": [each.seed for each in side.runs], **with_defaults(flatten(block))}
-    return {**found, **own, "rests_on": rests_on, "parameters": [parameters]}
+    parameters = {"seeds": [run.seed for run in side.runs], **with_defaults(flatten(block))}
+    return {**measurements, **machine, "rests_on": rests_on, "parameters": [parameters]}

@@ -62,14 +62,14 @@ def evaluate_seed(context: RunContext) -> float:
     workload, device = context.workload, context.requested
     trained = replace(open_folder(files.runs_dir(workload, device), context.seed), score=None)
     trained.require_intact()
-    if others := other_parameters(trained):
-        again = f"dvc repro --force {context.stage}@{workload}-{device}"
-        raise ValueError(f"{trained.name} was trained with other parameters ({others}); run `{again}`")
+    if differing := other_parameters(trained):
+        command = f"dvc repro --force {context.stage}@{workload}-{device}"
+        raise ValueError(f"{trained.name} was trained with other parameters ({differing}); run `{command}`")
     key = key_of_evaluation(context, trained)
     with open_run_dir(key, "evaluate") as run_dir:
         add_training(context, trained, run_dir)
-        result, own, measured = evaluate(context, trained)
-        paths = write_files(context, trained, result, own, measured)
+        result, own_scores, measured = evaluate(context, trained)
+        paths = write_files(context, trained, result, own_scores, measured)
         run_dir.add_metrics({f"test/{name}": value for name, value in result.metrics.items()})
         seconds, rate = measured["evaluate_seconds"], measured["samples_per_second"]
         run_dir.add_metrics({"test/seconds": seconds, "test/samples_per_second": rate})
@@ -84,18 +84,18 @@ def evaluate_seed(context: RunContext) -> float:
     recorded = trained.timing.get("mlflow", {}) if key == trained.timing["run_key"] else {}
     ids = {"experiment": workload, **recorded, **run_dir.ids}
     files.write_json(context.output("evaluate", "measured") / files.IN_MLFLOW, ids)
-    found = ids.get("run_id", "not known yet")
+    run_id = ids.get("run_id", "not known yet")
     score = result.metrics[context.task.score_name]
-    sentences = filter(None, (f"{context.task.score_name} {score:.4f}", result.sentence, own.sentence))
-    which = "" if context.stage == "train" else f"seed {context.seed}: "
-    print(f"{which}{'; '.join(sentences)}; MLflow run {found}", flush=True)
+    sentences = filter(None, (f"{context.task.score_name} {score:.4f}", result.sentence, own_scores.sentence))
+    prefix = "" if context.stage == "train" else f"seed {context.seed}: "
+    print(f"{prefix}{'; '.join(sentences)}; MLflow run {run_id}", flush=True)
     return score
 
 
 def strongest_baseline(task: Task, metrics: dict[str, float]) -> str:
     """Return the name and the score of the strongest baseline of the task's score; empty if the task has none."""
-    known = baseline_scores(task.baselines, task.score_name, metrics) or [(task.zero.partition(":")[0], 0.0)]
-    name, value = known[0]
+    baselines = baseline_scores(task.baselines, task.score_name, metrics) or [(task.zero.partition(":")[0], 0.0)]
+    name, value = baselines[0]
     return f"{name} {value:.4f}" if name else ""
 
 
@@ -122,8 +122,8 @@ def evaluate(context: RunContext, trained: Run) -> tuple[Evaluation, OwnScores, 
         def outputs_of(tensors: dict[str, torch.Tensor]) -> torch.Tensor:
             return inference.predict(model, Split(tensors, device, data_location="host"), executor).cpu()
 
-        own = own_metrics.score(context, outputs.cpu(), outputs_of, result.metrics)
-        result.metrics.update(own.metrics)
+        own_scores = own_metrics.score(context, outputs.cpu(), outputs_of, result.metrics)
+        result.metrics.update(own_scores.metrics)
     timing: EvaluationTiming = {
         "schema": schemas.SCHEMA,
         "device": context.kind,
@@ -134,17 +134,17 @@ def evaluate(context: RunContext, trained: Run) -> tuple[Evaluation, OwnScores, 
         "num_samples": len(split),
         "out_of_memory": executor.fallbacks,
     }
-    return result, own, timing
+    return result, own_scores, timing
 
 
 def read_fitted(workload: str) -> Fitted | None:
     """What the stage `baseline` wrote; None if it says why there is no fitted model."""
     folder, stage = files.baseline_dir(workload) / "result", f"baseline@{workload}"
     path = folder / "baseline.json"
-    again = f"make it again with `dvc repro --force {stage}`"
+    fix = f"make it again with `dvc repro --force {stage}`"
     if not path.exists():
-        raise ValueError(f"{files.relative(path)} is missing; {again}")
-    record = schemas.read(path.read_bytes(), files.relative(path), BaselineRecord, again)
+        raise ValueError(f"{files.relative(path)} is missing; {fix}")
+    record = schemas.read(path.read_bytes(), files.relative(path), BaselineRecord, fix)
     if record["reason"]:
         return None
     [(name, sha256)] = record["files"].items()

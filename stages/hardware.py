@@ -118,8 +118,8 @@ def dependencies() -> dict[Path, Any]:
         for stage in PER_WORKLOAD:
             contents[code_file(stage, name)] = closure(stage, workload["modules"], code)
             contents[params_file(stage, name)] = workload["params"][stage]
-        own = {file for stage in PER_WORKLOAD for file in contents[code_file(stage, name)] if file.startswith(OWN)}
-        for file in sorted(own):
+        paths = {file for stage in PER_WORKLOAD for file in contents[code_file(stage, name)] if file.startswith(OWN)}
+        for file in sorted(paths):
             if file.endswith(".py"):  # beside the code there may be others, such as weights that it reads
                 check_imports(files.ROOT / file)
         contents[code_file("preprocess", name)] |= workload["target"]
@@ -132,9 +132,9 @@ def validated(machine: dict[str, Any]) -> dict[str, Any]:
     """What `validate` returns, kept from the last run if no file of INPUTS, and not the machine, has changed since."""
     digest = inputs_digest(machine)
     with suppress(OSError, ValueError, LookupError, TypeError):
-        kept = json.loads(VALIDATED.read_text(encoding="utf-8"))
-        if kept["digest"] == digest:
-            return dict(kept["requested"])
+        cached = json.loads(VALIDATED.read_text(encoding="utf-8"))
+        if cached["digest"] == digest:
+            return dict(cached["requested"])
     requested = validate(machine)
     with suppress(OSError):  # without it, the next run only takes longer
         write_json(VALIDATED, {"digest": digest, "requested": requested})
@@ -143,8 +143,8 @@ def validated(machine: dict[str, Any]) -> dict[str, Any]:
 
 def inputs_digest(machine: dict[str, Any]) -> str:
     paths = sorted(path for pattern in INPUTS for path in files.ROOT.glob(pattern))
-    found = {files.relative(path): files.sha256_file(path) if path.is_file() else "folder" for path in paths}
-    return files.digest([machine, found])
+    digests = {files.relative(path): files.sha256_file(path) if path.is_file() else "folder" for path in paths}
+    return files.digest([machine, digests])
 
 
 def validate(machine: dict[str, Any]) -> dict[str, Any]:

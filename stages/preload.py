@@ -22,7 +22,7 @@ CHUNK_BYTES = 64 * 2**20  # read at a time while measuring
 
 
 def main(workload: str, device: str) -> None:
-    wanted = load_workload(workload).preload.data_location
+    data_location = load_workload(workload).preload.data_location
     hardware = read_json(hardware_file(device))
     kind_of(hardware["kind"]).require_same(hardware)
     prepared, packed = prepared_dir(workload), packed_dir(workload, device)
@@ -34,7 +34,7 @@ def main(workload: str, device: str) -> None:
     write_json(
         packed / "plan.json",
         {
-            "data_location": wanted,
+            "data_location": data_location,
             "bytes": sizes,
             "sha256": {split: sha256_file(packed / f"{split}.safetensors") for split in SPLITS},
         },
@@ -45,7 +45,7 @@ def main(workload: str, device: str) -> None:
         for name, rate in measurements.items()
         if name.endswith("_per_second")
     )
-    print(f"{sum(sizes.values()) / 2**20:.2f} MiB, data_location {wanted}; {rates}")
+    print(f"{sum(sizes.values()) / 2**20:.2f} MiB, data_location {data_location}; {rates}")
 
 
 def measure_load(paths: list[Path], kind: str) -> dict[str, Any]:

@@ -61,21 +61,21 @@ def replicate(workload: str, device: str, first: int, seeds: Sequence[int]) -> d
     # A training that was resumed, or had ended before, took only a part of its time here.
     num_whole = sum(record["measured_at"] >= started_at and bool(record["conditions"]["between"]) for record in records)
     seconds = time.monotonic() - started
-    found: dict[str, Any] = {
+    measured: dict[str, Any] = {
         "num_seeds": len(seeds),
         "num_at_once": num_at_once,
         "machine": host_name(),
         "measured_at": now(),
     }
     if num_whole == len(seeds):
-        found["total_seconds"] = seconds
-        found["seconds_per_seed"] = seconds / len(seeds)
-        print(f"{len(seeds)} more seeds took {seconds:.1f} s, {found['seconds_per_seed']:.1f} s each")
+        measured["total_seconds"] = seconds
+        measured["seconds_per_seed"] = seconds / len(seeds)
+        print(f"{len(seeds)} more seeds took {seconds:.1f} s, {measured['seconds_per_seed']:.1f} s each")
     else:
         reason = f"{len(seeds) - num_whole} of {len(seeds)} seeds were trained before, wholly or in part"
-        found["missing_reasons"] = dict.fromkeys(("total_seconds", "seconds_per_seed"), reason)
+        measured["missing_reasons"] = dict.fromkeys(("total_seconds", "seconds_per_seed"), reason)
         print(f"{len(seeds)} more seeds; {reason}")
-    return found
+    return measured
 
 
 def concurrency(workload: str, device: str, first: int, num_seeds: int) -> int:
@@ -83,8 +83,8 @@ def concurrency(workload: str, device: str, first: int, num_seeds: int) -> int:
     if split_device(device)[0] > 1 or is_accelerator(files.read_json(files.hardware_file(device))["kind"]):
         return 1
     peak_mib = files.read_json(timing_file(workload, device, first, "train"))["timing"]["peak_rss_mib"]
-    most = SHARE_OF_HOST_MEMORY * free_memory_bytes() / (peak_mib * 2**20) if peak_mib else num_seeds
-    return max(1, int(min(num_seeds, usable_cores(), most)))
+    num_in_memory = SHARE_OF_HOST_MEMORY * free_memory_bytes() / (peak_mib * 2**20) if peak_mib else num_seeds
+    return max(1, int(min(num_seeds, usable_cores(), num_in_memory)))
 
 
 def timing_file(workload: str, device: str, seed: int, stage: str = "replicate") -> Path:
@@ -103,8 +103,8 @@ def train_all(workload: str, device: str, seeds: Sequence[int], num_at_once: int
         killed, errors = run_all(workload, device, shares, num_at_once, stop)
         if killed and num_at_once > 1 and not stop.stop_requested:
             print("a process was killed; its seeds are trained one after the other", flush=True)
-            killed, more = run_all(workload, device, [killed], 1, stop)
-            errors += more
+            killed, more_errors = run_all(workload, device, [killed], 1, stop)
+            errors += more_errors
     if stop.stop_requested:
         raise KeyboardInterrupt
     if killed:

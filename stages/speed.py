@@ -98,9 +98,9 @@ def sides_of(devices: Sequence[str]) -> list[TimedSide]:
 
     Several workers (2xcpu) are not a side: benchmarks/workers.py measures them.
     """
-    found = {device: read_json(hardware_file(device)) for device in devices}
-    single = [device for device in devices if "workers" not in found[device]] or devices
-    by_kind = {found[device]["kind"]: device for device in reversed(single)}
+    hardware = {device: read_json(hardware_file(device)) for device in devices}
+    single = [device for device in devices if "workers" not in hardware[device]] or devices
+    by_kind = {hardware[device]["kind"]: device for device in reversed(single)}
     changes: dict[str, dict[str, Any]] = {kind: {} if is_accelerator(kind) else {"threads": "auto"} for kind in by_kind}
     return [TimedSide(kind, by_kind[kind], changes[kind]) for kind in sorted(by_kind)]
 
@@ -120,18 +120,18 @@ def compare(
         return result | {"sentence": f"{workload}: {error}."}
     result["pairs"] = [asdict(pair) for pair in pairs]
     if shared := [name for name in names if any(pair.about[name]["other_processes"] for pair in pairs)]:
-        why = f"other processes used the GPU of {' and '.join(shared)} at the end of the measurement"
-        return result | {"sentence": f"{workload}: {why}, so its times are not reliable."}
-    found = paired_speed_up([pair.ratio for pair in pairs])
+        reason = f"other processes used the GPU of {' and '.join(shared)} at the end of the measurement"
+        return result | {"sentence": f"{workload}: {reason}, so its times are not reliable."}
+    speed_up = paired_speed_up([pair.ratio for pair in pairs])
     out_of_memory = {name: actions for name in names if (actions := pairs[-1].about[name]["out_of_memory"])}
     if out_of_memory:  # the out-of-memory fallbacks slow the steps down
         sentence = f"no speed-up is reported, because memory ran out on {' and '.join(out_of_memory)}"
     else:
         settings = [f"{name}: {settings_text(pairs[0].about[name])}" for name in names]
-        sentence = "; ".join([found.sentence(*names), *settings])
+        sentence = "; ".join([speed_up.sentence(*names), *settings])
     return result | {
         "about": pairs[0].about,
-        "speed_up": asdict(found),  # of the second side relative to the first
+        "speed_up": asdict(speed_up),  # of the second side relative to the first
         "out_of_memory": out_of_memory,
         "measured_at": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
         "sentence": f"{workload}: {sentence}.",
@@ -159,19 +159,19 @@ def measure_pairs(workload: str, sides: Sequence[TimedSide], seeds: Sequence[int
                 taken = chosen.setdefault(worker.side.device, {})
                 opened = worker.ask("open", taken)
                 taken |= {name: opened[name] for name, requested in opened["requested"].items() if requested == "auto"}
-            found = interleave(
+            turns_of = interleave(
                 {worker.side.name: partial(worker.ask, "turn") for worker in workers},
                 length.num_turns,
                 longest_seconds=length.longest_seconds,
             )
-            about_of = {worker.side.name: worker.ask("about") for worker in workers}
+            settings_of = {worker.side.name: worker.ask("about") for worker in workers}
         finally:
             for worker in workers:
                 worker.process.shutdown(cancel_futures=True)
-        turns = {side.name: found[side.name] for side in sides}
-        about = {side.name: about_of[side.name] for side in sides}
+        turns = {side.name: turns_of[side.name] for side in sides}
+        settings = {side.name: settings_of[side.name] for side in sides}
         seconds = {name: statistics.median(values) for name, values in turns.items()}
-        yield Pair(seed, ratio_of_turns(*turns.values()), seconds, turns, about, round(os.getloadavg()[0], 2))
+        yield Pair(seed, ratio_of_turns(*turns.values()), seconds, turns, settings, round(os.getloadavg()[0], 2))
 
 
 class Worker:
@@ -195,10 +195,10 @@ class Worker:
         except MemoryError as error:
             raise MemoryError(f"memory ran out on {self.side.name}: {error}") from None
         except BrokenProcessPool:
-            why = "its process was killed, which the system does if memory runs out; run the same command again"
+            reason = "its process was killed, which the system does if memory runs out; run the same command again"
         except (ValueError, OSError) as error:
-            why = str(error)
-        raise ValueError(f"the speed of {self.workload} on {self.side.name} was not measured: {why}")
+            reason = str(error)
+        raise ValueError(f"the speed of {self.workload} on {self.side.name} was not measured: {reason}")
 
 
 # Functions of the process that trains.
@@ -249,8 +249,8 @@ class TimedTraining:
         self.context = RunContext.of(self.workload, self.side.device, self.seed)
         settings = replace(self.context.block.train, **self.side.changes)
         self.requested = {"precision": settings.precision}
-        known = {name: value for name, value in chosen.items() if self.requested[name] == "auto"}
-        self.context = replace(self.context, block=replace(self.context.block, train=replace(settings, **known)))
+        choices = {name: value for name, value in chosen.items() if self.requested[name] == "auto"}
+        self.context = replace(self.context, block=replace(self.context.block, train=replace(settings, **choices)))
         self.trainer = open_trainer(self.context, None)
         with translate_oom(self.trainer.executor):
             auto.resolve(self.trainer, self.context.hardware)
@@ -282,23 +282,23 @@ class TimedTraining:
         start = time.perf_counter()
         # The smaller last batch is captured as a CUDA graph too, after as many warm-ups.
         num_epochs = max(trainer.settings.warmup_epochs, NUM_WARMUPS + 1 if trainer.step.graphs else 0)
-        left = num_epochs * trainer.steps_per_epoch - 1
-        while left > 0 and time.perf_counter() - start < self.length.warmup_seconds:
+        num_left = num_epochs * trainer.steps_per_epoch - 1
+        while num_left > 0 and time.perf_counter() - start < self.length.warmup_seconds:
             self.take(1)
-            left -= 1
+            num_left -= 1
         if trainer.graph_steps:
             self.num_ahead = max(1, trainer.graph_steps.batches_per_chunk)
-        count, multiple = 1, math.lcm(self.side.steps_multiple, self.num_ahead)
-        while (seconds := self.take(count)[1]) < self.length.turn_seconds / 2:
-            count *= 2
-        return max(1, round(count * self.length.turn_seconds / seconds / multiple)) * multiple
+        num_steps, multiple = 1, math.lcm(self.side.steps_multiple, self.num_ahead)
+        while (seconds := self.take(num_steps)[1]) < self.length.turn_seconds / 2:
+            num_steps *= 2
+        return max(1, round(num_steps * self.length.turn_seconds / seconds / multiple)) * multiple
 
     def turn(self) -> float:
         """Run one turn. Returns its seconds per epoch."""
         if self.num_steps > 1:
             self.take(self.num_ahead)  # refill the caches, wake the GPU, and use up what it has copied meanwhile
-        count, seconds = self.take(self.num_steps)
-        return seconds / count * len(self.trainer.train_split)
+        num_sequences, seconds = self.take(self.num_steps)
+        return seconds / num_sequences * len(self.trainer.train_split)
 
     def take(self, num_steps: int) -> tuple[int, float]:
         """Run that many steps. Returns (sequences, seconds). The device is idle at both ends.
@@ -309,13 +309,13 @@ class TimedTraining:
         from tandem.machine.measure import Clock
         from tandem.training.executor import translate_oom
 
-        trainer, count, clock = self.trainer, 0, Clock(self.trainer.device)
+        trainer, num_sequences, clock = self.trainer, 0, Clock(self.trainer.device)
         with translate_oom(trainer.executor), trainer.execution.active():
             while num_steps:
                 with clock:
-                    taken = list(islice(self.steps, num_steps))
-                count += sum(taken)
-                num_steps -= len(taken)
+                    sizes = list(islice(self.steps, num_steps))
+                num_sequences += sum(sizes)
+                num_steps -= len(sizes)
                 if num_steps:
                     self.steps = trainer.training_steps()
-        return count, clock.seconds
+        return num_sequences, clock.seconds

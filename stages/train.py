@@ -92,8 +92,8 @@ def open_context(workload: str, device: str, seed: int) -> RunContext:
     context = RunContext.of(workload, device, seed)
     if not context.is_replicate:
         return context
-    first = open_folder(files.runs_dir(workload, device), load_params().seeds[0])
-    overrides = {"probe": False, "precision": first.train["realized"]["precision"]}
+    first_run = open_folder(files.runs_dir(workload, device), load_params().seeds[0])
+    overrides = {"probe": False, "precision": first_run.train["realized"]["precision"]}
     if context.num_workers == 1:
         overrides["threads"] = 1
     return replace(context, overrides=overrides)
@@ -170,14 +170,14 @@ def find_bottleneck(trainer: Trainer, record: Record, auto_seconds: float) -> No
     """If params.yaml enables the probe, record the bottleneck of a training step and the advice for it."""
     if not trainer.settings.probe:
         return
-    found = trainer.no_steps or probe.probe(trainer, auto_seconds)
-    if isinstance(found, str):
-        record.summary_lines["bound"] = f"not probed: {found}"
+    result = trainer.no_steps or probe.probe(trainer, auto_seconds)
+    if isinstance(result, str):
+        record.summary_lines["bound"] = f"not probed: {result}"
     else:
-        record.probe, record.not_probed = found.numbers(), found.missing_reasons
-        record.bound = {"bound": found.bottleneck, "advice": found.advice()}
-        record.summary_lines = {"bound": found.sentence(), "memory": found.memory_sentence()}
-        if missing := found.missing_sentence():
+        record.probe, record.not_probed = result.numbers(), result.missing_reasons
+        record.bound = {"bound": result.bottleneck, "advice": result.advice()}
+        record.summary_lines = {"bound": result.sentence(), "memory": result.memory_sentence()}
+        if missing := result.missing_sentence():
             record.summary_lines["not_measured"] = missing
     print(record.summary_lines["bound"], flush=True)
 

@@ -58,8 +58,8 @@ def main(arguments: Sequence[str]) -> int:
         text, document, status, then = result_of(name, rest)
         if then:
             print(text, flush=True)
-            text, more, status, _ = result_of(then[0], then[1:])
-            document |= {then[0]: more}
+            text, next_document, status, _ = result_of(then[0], then[1:])
+            document |= {then[0]: next_document}
     if is_json:
         text = json.dumps(document, indent=2, ensure_ascii=False, default=str)
     try:
@@ -82,8 +82,8 @@ def result_of(name: str, arguments: Sequence[str]) -> Result:
             hint = similar(name, COMMANDS)
             raise CommandError(f"{name!r} is not a command{hint}; `tandem --help` lists them", NO_ANSWER)
         module = import_module(COMMANDS[name].module)
-        found: Result = module.main(parse(name, module, arguments))
-        return found
+        result: Result = module.main(parse(name, module, arguments))
+        return result
     except KeyboardInterrupt:
         sentence, status = "interrupted", INTERRUPTED
     except CommandError as error:
@@ -106,21 +106,21 @@ def parse(name: str, module: ModuleType, arguments: Sequence[str]) -> Namespace:
     parser = make_parser(name, module)
     options, more = parser.parse_known_args(arguments)
     options.words = arguments  # as the user wrote them
-    known = re.findall(r"^  (?:-.*, )?(--[\w-]+)", parser.format_help(), re.MULTILINE)
+    flags = re.findall(r"^  (?:-.*, )?(--[\w-]+)", parser.format_help(), re.MULTILINE)
     unknown = more
     if hasattr(options, "more"):
         options.more = more
-        unknown = [word for word in more if word.startswith("-") and similar(word, known, cutoff=0.75)]
+        unknown = [word for word in more if word.startswith("-") and similar(word, flags, cutoff=0.75)]
     if unknown:
-        parser.error(f"unknown argument {unknown[0]!r}{similar(unknown[0], known)}")
+        parser.error(f"unknown argument {unknown[0]!r}{similar(unknown[0], flags)}")
     return options
 
 
 def make_parser(name: str, module: ModuleType) -> Parser:
-    what, _, details = (module.__doc__ or "").partition("\n\n")
+    summary, _, details = (module.__doc__ or "").partition("\n\n")
     parser = Parser(
         f"tandem {name}",
-        description=what,
+        description=summary,
         epilog=f"{details.strip()}\n\nIn all commands: 2 wrong arguments, 130 interrupted.",
         formatter_class=RawDescriptionHelpFormatter,
         allow_abbrev=False,

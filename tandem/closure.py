@@ -59,14 +59,14 @@ def closure(stage: str, named: Mapping[str, Sequence[str]], code: Code | None = 
     Code to share between several calls.
     """
     code = code or Code()
-    found: dict[str, str] = {}
+    fingerprints: dict[str, str] = {}
     named = {**named, **dict.fromkeys(UNUSED_BY_STAGE.get(stage, ()), ())}
-    own = (named.get(kind, ()) for kind in NAMED_BY_STAGE.get(stage, ()))
-    starts = [f"stages.{stage}", *chain.from_iterable(own)]
+    components = (named.get(kind, ()) for kind in NAMED_BY_STAGE.get(stage, ()))
+    starts = [f"stages.{stage}", *chain.from_iterable(components)]
     for module in imported_modules(starts, named, code, COMPUTING + SHOWING.get(stage, ())):
-        found |= code.about(module)[0]
+        fingerprints |= code.about(module)[0]
     code.save()
-    return dict(sorted(found.items()))
+    return dict(sorted(fingerprints.items()))
 
 
 def imported_modules(
@@ -76,24 +76,24 @@ def imported_modules(
 
     `packages`: those of tandem/ to follow; None: all. Modules of workloads/ are always followed.
     """
-    waiting, found = list(starts), set()
+    waiting, modules = list(starts), set()
     while waiting:
         module = waiting.pop()
-        if module in found or module not in code.files:
+        if module in modules or module not in code.files:
             continue
-        found.add(module)
+        modules.add(module)
         for package, name in code.about(module)[1]:
             imported = f"{package}.{name}" if f"{package}.{name}" in code.files else package
             if imported in REGISTRIES and not module.startswith(f"{imported}."):
                 waiting += named[REGISTRIES[imported]]
             if imported == KINDS_OF_DEVICE:
-                waiting += [each for each in code.files if each.startswith("tandem.devices.")]
+                waiting += [kind for kind in code.files if kind.startswith("tandem.devices.")]
             if imported.startswith("workloads."):
                 waiting.append(imported)
             else:
                 parts = with_parents(imported)
                 waiting += [part for part in parts if packages is None or part.split(".")[1] in packages]
-    return found
+    return modules
 
 
 def with_parents(module: str) -> list[str]:
@@ -122,31 +122,31 @@ class Code:
             is_read = top == "workloads" and below and not any(re.match(r"\.|__pycache__$", part) for part in below)
             if is_read and below[1:2] != ["data"]:
                 beside = [f"{folder}/{name}" for name in sorted(names) if re.fullmatch(BESIDE, name)]
-                for module, own in self.files.items():
-                    own += beside if module.rpartition(".")[0] == f"workloads.{below[0]}" else []
+                for module, paths in self.files.items():
+                    paths += beside if module.rpartition(".")[0] == f"workloads.{below[0]}" else []
         self.read: dict[str, tuple[dict[str, str], list[tuple[str, str]]]] = {}
         self.own = sha256_file(Path(__file__))
         self.kept: dict[str, Any] = {}
         self.is_changed = False
         try:
-            kept = json.loads(CACHE.read_text(encoding="utf-8"))
-            self.kept = kept["files"] if kept["by"] == self.own and kept["sha256"] == digest(kept["files"]) else {}
+            cache = json.loads(CACHE.read_text(encoding="utf-8"))
+            self.kept = cache["files"] if cache["by"] == self.own and cache["sha256"] == digest(cache["files"]) else {}
         except (OSError, ValueError, KeyError, TypeError, RecursionError):
             pass  # `save` writes a new cache
 
     def about(self, module: str) -> tuple[dict[str, str], list[tuple[str, str]]]:
         """Returns ({file: fingerprint}, (package, name) of every import) of a module and the files that it reads."""
         if module not in self.read:
-            source, *others = self.files[module]
+            source, *beside = self.files[module]
             package = module.rpartition(".")[0]
             key = f"{package} {sha256_file(Path(source))}"  # the package, because imports may be relative
             if key not in self.kept:
                 tree = ast.parse(Path(source).read_bytes())
                 self.kept[key] = [fingerprint(tree), sorted(set(imports_of(tree, package)))]
                 self.is_changed = True
-            own, imports = self.kept[key]
-            digests = {source: own} | {other: sha256_file(Path(other)) for other in others}
-            self.read[module] = {os.path.relpath(file, ROOT): found for file, found in digests.items()}, imports
+            source_digest, imports = self.kept[key]
+            digests = {source: source_digest} | {path: sha256_file(Path(path)) for path in beside}
+            self.read[module] = {os.path.relpath(file, ROOT): sha256 for file, sha256 in digests.items()}, imports
         return self.read[module]
 
     def save(self) -> None:

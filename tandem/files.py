@@ -104,8 +104,8 @@ def own_line(error: BaseException, folder: Path) -> str:
     """The last line of the code in `folder` that led to the error, as `workloads/pen/net.py, line 31`; or ""."""
     import traceback  # 4 ms, which every stage with nothing to do would take
 
-    frames = [each for each in traceback.extract_tb(error.__traceback__) if Path(each.filename).is_relative_to(folder)]
-    return f"{relative(Path(frames[-1].filename))}, line {frames[-1].lineno}" if frames else ""
+    calls = [call for call in traceback.extract_tb(error.__traceback__) if Path(call.filename).is_relative_to(folder)]
+    return f"{relative(Path(calls[-1].filename))}, line {calls[-1].lineno}" if calls else ""
 
 
 def sha256_file(path: Path) -> str:
@@ -115,10 +115,10 @@ def sha256_file(path: Path) -> str:
 
 def dvc_md5(folder: Path) -> str:
     """Return the md5 of a folder as in dvc.lock, which adds `.dir`: that of the JSON list of its files."""
-    found = {path.relative_to(folder).as_posix(): path for path in folder.rglob("*") if path.is_file()}
+    paths = {path.relative_to(folder).as_posix(): path for path in folder.rglob("*") if path.is_file()}
     entries = [
-        {"md5": hashlib.md5(found[name].read_bytes(), usedforsecurity=False).hexdigest(), "relpath": name}
-        for name in sorted(found)
+        {"md5": hashlib.md5(paths[name].read_bytes(), usedforsecurity=False).hexdigest(), "relpath": name}
+        for name in sorted(paths)
     ]
     return hashlib.md5(json.dumps(entries, sort_keys=True).encode(), usedforsecurity=False).hexdigest()
 
@@ -216,13 +216,13 @@ def remove_leftovers(path: Path) -> None:
 
 def unwritable(path: Path, error: OSError, num_bytes: int | None = None, kept: str = "") -> OSError:
     """An error for a file that cannot be written: its path, the needed and free bytes, the next step."""
-    why, step = error.strerror or str(error), f"let this user write to {relative(path.parent)}"
+    reason, step = error.strerror or str(error), f"let this user write to {relative(path.parent)}"
     if error.errno in FULL:
         needed = "" if num_bytes is None else f"it needs {format_bytes(num_bytes)}, "
         with suppress(OSError):
-            why += f" ({needed}{format_bytes(shutil.disk_usage(path.parent).free)} are free)"
+            reason += f" ({needed}{format_bytes(shutil.disk_usage(path.parent).free)} are free)"
         step = "make room"
-    return OSError(f"{relative(path)} could not be written: {why}; {kept}{step} and run the same command again")
+    return OSError(f"{relative(path)} could not be written: {reason}; {kept}{step} and run the same command again")
 
 
 def format_bytes(num_bytes: int) -> str:
@@ -265,17 +265,17 @@ def parse_json(content: bytes | str, source: str, mend: str = MAKES_ANEW) -> Jso
     """Parse `content` as a JSON object. Raises ValueError that names `source` if it is not one."""
 
     def as_read(pairs: dict[str, Any]) -> JsonObject:
-        found = JsonObject(pairs)
-        found.source, found.mend = source, mend
-        return found
+        record = JsonObject(pairs)
+        record.source, record.mend = source, mend
+        return record
 
     try:
-        found = json.loads(content, object_hook=as_read)
+        parsed = json.loads(content, object_hook=as_read)
     except (ValueError, RecursionError) as error:
         raise damaged(source, str(error), mend) from None
-    if not isinstance(found, JsonObject):
-        raise damaged(source, f"it holds {type(found).__name__} instead of an object", mend)
-    return found
+    if not isinstance(parsed, JsonObject):
+        raise damaged(source, f"it holds {type(parsed).__name__} instead of an object", mend)
+    return parsed
 
 
 def read_json(path: Path, mend: str = MAKES_ANEW) -> Any:

@@ -17,9 +17,9 @@ def one_line(text: object) -> str:
 
 def shown(value: Any) -> str:
     """Return a shortened repr of `value`: a few lines of YAML can stand for gigabytes (`*aliases`)."""
-    short = reprlib.Repr()
-    short.maxstring = short.maxother = short.maxlong = 200
-    return short.repr(value)
+    formatter = reprlib.Repr()
+    formatter.maxstring = formatter.maxother = formatter.maxlong = 200
+    return formatter.repr(value)
 
 
 def joined(parts: Sequence[str]) -> str:
@@ -29,8 +29,8 @@ def joined(parts: Sequence[str]) -> str:
 
 def similar(name: Any, known: Iterable[str], cutoff: float = 0.6) -> str:
     """Return `; did you mean 'x'?`; empty if no known name has the share `cutoff` of its letters in common."""
-    found = difflib.get_close_matches(name[:100] if isinstance(name, str) else shown(name), list(known), 1, cutoff)
-    return f"; did you mean '{found[0]}'?" if found else ""
+    matches = difflib.get_close_matches(name[:100] if isinstance(name, str) else shown(name), list(known), 1, cutoff)
+    return f"; did you mean '{matches[0]}'?" if matches else ""
 
 
 def nearest(name: Any, known: Iterable[str]) -> str:

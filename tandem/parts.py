@@ -103,7 +103,7 @@ class Part(Section):
 
     @property
     def parameters(self) -> dict[str, Any]:
-        return {each.name: getattr(self, each.name) for each in fields(self) if each.name != "name"}  # type: ignore[arg-type]
+        return {key.name: getattr(self, key.name) for key in fields(self) if key.name != "name"}  # type: ignore[arg-type]
 
     def build(self, *given: Any) -> Any:
         """Import the component and call it with what Tandem passes and the parameters."""
@@ -138,10 +138,10 @@ class Component:
     def load(self) -> Callable[..., Any]:
         """Import the component. Raises ValueError if it imports something that is not there."""
         try:
-            found: Callable[..., Any] = getattr(importlib.import_module(PREFIX + self.module), self.attribute)
+            attribute: Callable[..., Any] = getattr(importlib.import_module(PREFIX + self.module), self.attribute)
         except ModuleNotFoundError as error:
             raise missing_import(self.path, error.name or "") from error
-        return found
+        return attribute
 
     @contextmanager
     def explained(self) -> Iterator[None]:
@@ -167,9 +167,9 @@ class Component:
         """The dataclass of its keys."""
         keys: list[Any] = [("name", Literal[self.name])]  # type: ignore[name-defined]
         keys += [(name, kind, field(default=default)) for name, kind, default in self.parameters]
-        made: type[Part] = make_dataclass(self.attribute, keys, bases=(Part,), frozen=True, kw_only=True)
-        made.component = self
-        return made
+        schema: type[Part] = make_dataclass(self.attribute, keys, bases=(Part,), frozen=True, kw_only=True)
+        schema.component = self
+        return schema
 
     def run_check(self, parameters: dict[str, Any]) -> None:
         """Call the component's static method `check`, if it has one, with the parameters that it takes.
@@ -182,21 +182,21 @@ class Component:
         function = ast.FunctionDef(**{**vars(self.check), "decorator_list": [], "returns": None})
         for argument in arguments_of(function):
             argument.annotation = None
-        wanted = [argument.arg for argument in arguments_of(function)]
-        given = {name: value for name, value in parameters.items() if name in wanted}
-        code = f"{ast.unparse(ast.fix_missing_locations(function))}\n\n\n{function.name}(**{given!r})\n"
+        names = [argument.arg for argument in arguments_of(function)]
+        values = {name: value for name, value in parameters.items() if name in names}
+        code = f"{ast.unparse(ast.fix_missing_locations(function))}\n\n\n{function.name}(**{values!r})\n"
         if self.module.startswith("tandem."):
             exec(code, {})  # noqa: S102
             return
         # The code of a workload runs in a process of its own, for a limited time.
         try:
-            done = subprocess.run(
+            process = subprocess.run(
                 [sys.executable, "-I", "-c", code], capture_output=True, text=True, timeout=CHECK_SECONDS, check=False
             )
         except subprocess.TimeoutExpired:
             raise ValueError(f"its `check` in {relative(self.path)} did not end within {CHECK_SECONDS:g} s") from None
-        if done.returncode:
-            reason = done.stderr.strip().rpartition("\n")[2]
+        if process.returncode:
+            reason = process.stderr.strip().rpartition("\n")[2]
             raise ValueError(reason.removeprefix("ValueError: "))
 
 
@@ -212,16 +212,16 @@ def absent(path: Path) -> str:
     name = relative(path)
     if REAL_ROOT != ROOT and (REAL_ROOT / name).exists():
         return f"git does not track {name}, so the experiment lacks it; run `git add {name}` and try again"
-    siblings = [each.name for each in path.parent.glob("*.py")]
+    siblings = [file.name for file in path.parent.glob("*.py")]
     return f"there is no {name}{nearest(path.name, siblings) if siblings else ''}"
 
 
 def missing_import(path: Path, module: str) -> ValueError:
     """The error about a file of a workload that imports `module`, which cannot be found."""
-    own = module.removeprefix(PREFIX)
-    if own.split(".")[0] == "workloads":
-        file = ROOT.joinpath(*own.split(".")).with_suffix(".py")
-        return ValueError(f"{relative(path)} imports {own}, but {absent(file)}")
+    name = module.removeprefix(PREFIX)
+    if name.split(".")[0] == "workloads":
+        file = ROOT.joinpath(*name.split(".")).with_suffix(".py")
+        return ValueError(f"{relative(path)} imports {name}, but {absent(file)}")
     step = "add it to requirements.own.txt and run `make setup`"
     if (path.parent / f"{module}.py").is_file():
         step = f"write `from .{module} import ...`, because it is a file in the same folder"
@@ -231,22 +231,22 @@ def missing_import(path: Path, module: str) -> ValueError:
 @cache
 def built_in(kind: str) -> dict[str, Component]:
     """The built-in components of a kind, by name: every module of its packages that has its class."""
-    attribute, found = KINDS[kind].attribute, {}
+    attribute, components = KINDS[kind].attribute, {}
     paths = [path for package in KINDS[kind].packages for path in (ROOT / "tandem" / package).glob("[a-z]*.py")]
     for path in sorted(paths, key=lambda path: path.stem):
         if f"class {attribute}:" in (text := path.read_text(encoding="utf-8")) or f"class {attribute}(" in text:
             module = f"tandem.{path.parent.name}.{path.stem}"
-            found[path.stem] = read_component(kind, path.stem, module, attribute, path)
-    return found
+            components[path.stem] = read_component(kind, path.stem, module, attribute, path)
+    return components
 
 
 def find(kind: str, name: Any, workload: str) -> Component:
     """The component `name` of a workload. Raises ValueError that names what is accepted."""
-    known = built_in(kind)
+    components = built_in(kind)
     if not isinstance(name, str) or ":" not in name:
-        if isinstance(name, str) and name in known:
-            return known[name]
-        names = (*known, *KINDS[kind].tables)
+        if isinstance(name, str) and name in components:
+            return components[name]
+        names = (*components, *KINDS[kind].tables)
         accepted = f"{nearest(name, names)}, or" if names else "; accepted:"
         raise ValueError(f"is {name!r}{accepted} FILE.py:NAME in workloads/{workload}/")
     file, _, attribute = name.partition(":")
@@ -261,7 +261,7 @@ def find(kind: str, name: Any, workload: str) -> Component:
 def read_component(kind: str, name: str, module: str, attribute: str, path: Path) -> Component:
     """Read the signature of `attribute` in the file from its syntax tree. Raises ValueError with the line."""
     # A class may be derived from one in another file of the folder.
-    modified = max(each.stat().st_mtime_ns for each in path.parent.glob("*.py"))
+    modified = max(file.stat().st_mtime_ns for file in path.parent.glob("*.py"))
     return read_version(kind, name, module, attribute, path, modified)
 
 
@@ -275,12 +275,12 @@ def read_version(kind: str, name: str, module: str, attribute: str, path: Path, 
         line = f", line {error.lineno}" if isinstance(error, SyntaxError) else ""
         file = Path(getattr(error, "filename", None) or path)
         raise ValueError(f"is {name!r}; {relative(file)}{line}: {one_line(getattr(error, 'msg', error))}") from None
-    known = {node.name: node for node in tree.body if isinstance(node, ast.ClassDef | ast.FunctionDef)}
-    if attribute not in known:
+    definitions = {node.name: node for node in tree.body if isinstance(node, ast.ClassDef | ast.FunctionDef)}
+    if attribute not in definitions:
         raise ValueError(
-            f"is {name!r}; {relative(path)} has no class or function {attribute!r}{nearest(attribute, known)}"
+            f"is {name!r}; {relative(path)} has no class or function {attribute!r}{nearest(attribute, definitions)}"
         )
-    node = known[attribute]
+    node = definitions[attribute]
     if KINDS[kind].is_function and isinstance(node, ast.ClassDef):
         raise ValueError(f"is {name!r}; {relative(path)}, line {node.lineno}: {attribute} is a class, not a function")
     methods = functions_in(node.body) if isinstance(node, ast.ClassDef) else {}
@@ -292,10 +292,10 @@ def read_version(kind: str, name: str, module: str, attribute: str, path: Path, 
     if passed:
         if called is None:
             raise ValueError(f"is {name!r}; {where} needs an __init__; its parameters are the keys")
-        given = ("self", passed) if isinstance(node, ast.ClassDef) else (passed,)
+        passed_names = ("self", passed) if isinstance(node, ast.ClassDef) else (passed,)
         place = f"is {name!r}; {relative(path)}, line {called.lineno}: {attribute}"
-        parameters = list(parameters_of(called, given, place))
-    constants = {key: value for _, each in classes for key, value in constants_of(each)}
+        parameters = list(parameters_of(called, passed_names, place))
+    constants = {key: value for _, class_node in classes for key, value in constants_of(class_node)}
     return Component(
         kind,
         name,
@@ -304,8 +304,8 @@ def read_version(kind: str, name: str, module: str, attribute: str, path: Path, 
         path,
         tuple(parameters),
         {key: value for key, value in constants.items() if value is not MISSING},
-        {method: origin for origin, each in classes for method in functions_in(each.body)},
-        tuple(f"{origin}.{each.name}" for origin, each in classes[:-1]),
+        {method: origin for origin, class_node in classes for method in functions_in(class_node.body)},
+        tuple(f"{origin}.{class_node.name}" for origin, class_node in classes[:-1]),
         methods.get("check"),
         tuple(argument.arg for argument in arguments_of(called)) if called else (),
     )
@@ -316,11 +316,11 @@ def check_arguments(node: ast.ClassDef | ast.FunctionDef, kind: Kind, where: str
     signature = f"def {node.name}({', '.join(kind.arguments)})"
     if isinstance(node, ast.ClassDef):
         raise ValueError(f"{where} is a class; accepted: a function, {signature}")
-    own, names, num = node.args, [argument.arg for argument in arguments_of(node)], len(kind.arguments)
-    is_called = (*(argument.arg for argument in (*own.posonlyargs, *own.args)[:num]),) == kind.arguments
-    if not is_called or {*names[num:]} - {*kind.optional} or own.vararg or own.kwarg:
+    arguments, names, count = node.args, [argument.arg for argument in arguments_of(node)], len(kind.arguments)
+    is_called = (*(argument.arg for argument in (*arguments.posonlyargs, *arguments.args)[:count]),) == kind.arguments
+    if not is_called or {*names[count:]} - {*kind.optional} or arguments.vararg or arguments.kwarg:
         more = f", then {' and '.join(kind.optional)} if it needs them" if kind.optional else ""
-        raise ValueError(f"{where} has the parameters ({ast.unparse(own)}); accepted: {signature}{more}")
+        raise ValueError(f"{where} has the parameters ({ast.unparse(arguments)}); accepted: {signature}{more}")
 
 
 def parameters_of(called: ast.FunctionDef, given: Sequence[str], where: str) -> Iterator[tuple[str, Any, Any]]:
@@ -354,9 +354,9 @@ def type_of(node: ast.expr, where: str) -> Any:
     if isinstance(node, ast.Subscript):
         outer = node.value.attr if isinstance(node.value, ast.Attribute) else getattr(node.value, "id", "")
         inner = list(node.slice.elts) if isinstance(node.slice, ast.Tuple) else [node.slice]
-        if outer == "Literal" and all(isinstance(each, ast.Constant) for each in inner):
-            return Literal[tuple(each.value for each in inner)]  # type: ignore[attr-defined]
-        if outer == "Annotated" and all(isinstance(each, ast.Call) for each in inner[1:]):
+        if outer == "Literal" and all(isinstance(item, ast.Constant) for item in inner):
+            return Literal[tuple(item.value for item in inner)]  # type: ignore[attr-defined]
+        if outer == "Annotated" and all(isinstance(item, ast.Call) for item in inner[1:]):
             limits = {word.arg: word.value for call in inner[1:] for word in call.keywords}  # type: ignore[attr-defined]
             if set(limits) <= LIMITS and all(isinstance(value, ast.Constant) for value in limits.values()):
                 values = {name: value.value for name, value in limits.items()}
@@ -377,13 +377,13 @@ def default_of(node: ast.expr, kind: Any, where: str) -> Any:
 
 def constants_of(node: ast.ClassDef) -> Iterator[tuple[str, Any]]:
     """Yield the attributes of a class, such as `tasks = ("forecast",)`. The value is MISSING if it is no literal."""
-    for each in node.body:
-        if not isinstance(each, ast.Assign | ast.AnnAssign) or each.value is None:
+    for statement in node.body:
+        if not isinstance(statement, ast.Assign | ast.AnnAssign) or statement.value is None:
             continue
-        target = each.targets[0] if isinstance(each, ast.Assign) else each.target
+        target = statement.targets[0] if isinstance(statement, ast.Assign) else statement.target
         if isinstance(target, ast.Name):
             try:
-                yield target.id, ast.literal_eval(each.value)
+                yield target.id, ast.literal_eval(statement.value)
             except ValueError:
                 yield target.id, MISSING
 
@@ -417,15 +417,15 @@ def lineage(module: str, path: Path, attribute: str) -> list[tuple[str, ast.Clas
             names[node.name] = f"{module}.{node.name}"
     else:
         return []
-    found = {f"{module}.{attribute}": (module, node)}
+    classes = {f"{module}.{attribute}": (module, node)}
     for base in node.bases:
         first, dot, rest = ast.unparse(base).partition(".")
         origin, _, name = f"{names.get(first, first)}{dot}{rest}".rpartition(".")
         place = ROOT.joinpath(*origin.split("."))
         for file in (place.with_suffix(".py"), place / "__init__.py"):
             if origin.split(".")[0] in ("tandem", "workloads") and file.is_file():
-                for each in lineage(origin, file, name):
-                    key = f"{each[0]}.{each[1].name}"
-                    found.pop(key, None)  # a base that two classes share comes after both
-                    found[key] = each
-    return list(found.values())
+                for ancestor in lineage(origin, file, name):
+                    key = f"{ancestor[0]}.{ancestor[1].name}"
+                    classes.pop(key, None)  # a base that two classes share comes after both
+                    classes[key] = ancestor
+    return list(classes.values())

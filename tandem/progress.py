@@ -15,10 +15,10 @@ class ProgressLine(tqdm):
     """
 
     def __init__(self, title: str, total: int, unit: str, **options: Any) -> None:
-        kind = {"unit": unit, "unit_scale": True, "unit_divisor": 1024} if unit == "B" else {"unit": f" {unit}"}
-        kind |= {"delay": DELAY, "mininterval": 0.5, "miniters": 0, "leave": False, "file": sys.stderr, **options}
+        keywords = {"unit": unit, "unit_scale": True, "unit_divisor": 1024} if unit == "B" else {"unit": f" {unit}"}
+        keywords |= {"delay": DELAY, "mininterval": 0.5, "miniters": 0, "leave": False, "file": sys.stderr, **options}
         self.ended = Event()
-        super().__init__(total=total, desc=title, **kind)
+        super().__init__(total=total, desc=title, **keywords)
         if not self.disable:
             Thread(target=self.keep_showing, name="progress", daemon=True).start()
 

@@ -80,8 +80,8 @@ def parse(argv: list[str]) -> tuple[str, list[str]]:
         raise ValueError(f"unknown stage {stage!r}{nearest(stage, STAGES)}")
     seeds = item[len(STAGES[stage]) :]
     if len(item) < len(STAGES[stage]) or bool(seeds) != (stage == "train") or not all(map(str.isdigit, seeds)):
-        wanted = " ".join([stage, *(word.upper() for word in STAGES[stage]), *(["SEED"] if stage == "train" else [])])
-        raise ValueError(f"stage {stage!r} is called as `python -m tandem.stage {wanted}`; received {item}")
+        usage = " ".join([stage, *(word.upper() for word in STAGES[stage]), *(["SEED"] if stage == "train" else [])])
+        raise ValueError(f"stage {stage!r} is called as `python -m tandem.stage {usage}`; received {item}")
     return stage, item
 
 
