@@ -71,7 +71,7 @@ def main(options: Namespace) -> Result:
         not_run = f"{loop} was not run: the checks use Tandem's own training steps"
         findings.append(Finding("skip", not_run, "training loop"))
         print(f"skip  {'':<4}  training loop: {not_run}", flush=True)
-    document = {"workload": name, "network": model, "findings": [asdict(each) for each in findings]}
+    document = {"workload": name, "network": model, "findings": [asdict(finding) for finding in findings]}
     is_wrong = any(finding.status == "fail" for finding in findings)
     return Result(f"{model}: {summary(findings)}; {data_sentence(name)}", document, FAILED if is_wrong else DONE)
 
@@ -87,14 +87,14 @@ def run_checks(subject: Subject) -> Iterator[Finding]:
     """Yield the finding of every check, in order. A check whose precondition failed is skipped."""
     failed: set[str] = set()
     for check in CHECKS:
-        missing = next((name for name in check.needs if name in failed), None)
-        if missing:
-            finding = Finding("skip", f"not run, because the check {missing!r} failed")
+        failed_check = next((name for name in check.needs if name in failed), None)
+        if failed_check:
+            finding = Finding("skip", f"not run, because the check {failed_check!r} failed")
         elif check.takes_steps and subject.takes_no_steps:
             finding = Finding("skip", f"{subject.model.name} is fitted in closed form and takes no steps")
         else:
             finding = run_check(check, subject)
-        if missing or finding.status == "fail":
+        if failed_check or finding.status == "fail":
             failed.add(check.name)
         yield replace(finding, check=check.name, device=subject.device.name())
 

@@ -17,24 +17,24 @@ def build(subject: Subject) -> Finding:
     network = subject.trainer().model
     if not isinstance(network, nn.Module):
         return Finding("fail", f"{subject.model.name} returns {type(network).__name__}, which is not a torch.nn.Module")
-    num = sum(parameter.numel() for parameter in network.parameters())
-    return Finding("pass", f"{subject.model.name} has {num:,} parameters")
+    num_parameters = sum(parameter.numel() for parameter in network.parameters())
+    return Finding("pass", f"{subject.model.name} has {num_parameters:,} parameters")
 
 
 def output(subject: Subject) -> Finding:
     """Shape, dtype and finite values, for a batch and for a single sequence."""
     network, shape = subject.network(), subject.shape
     for values, mask in (subject.inputs(), subject.inputs(1)):
-        found = outputs_of(network, values, mask)
-        if not isinstance(found, Tensor):
-            return Finding("fail", f"forward returns {type(found).__name__} instead of a tensor")
-        wanted = shape.outputs(*mask.shape)
-        if found.shape != wanted:
-            given = f"for values {tuple(values.shape)} and mask {tuple(mask.shape)}"
-            return Finding("fail", f"forward returns {tuple(found.shape)} instead of {wanted} {given}")
-        if found.dtype != torch.float32:
-            return Finding("fail", f"forward returns {found.dtype} instead of torch.float32")
-        if not real(found, mask, subject).isfinite().all():
+        outputs = outputs_of(network, values, mask)
+        if not isinstance(outputs, Tensor):
+            return Finding("fail", f"forward returns {type(outputs).__name__} instead of a tensor")
+        expected_shape = shape.outputs(*mask.shape)
+        if outputs.shape != expected_shape:
+            inputs = f"for values {tuple(values.shape)} and mask {tuple(mask.shape)}"
+            return Finding("fail", f"forward returns {tuple(outputs.shape)} instead of {expected_shape} {inputs}")
+        if outputs.dtype != torch.float32:
+            return Finding("fail", f"forward returns {outputs.dtype} instead of torch.float32")
+        if not real(outputs, mask, subject).isfinite().all():
             return Finding("fail", f"forward returns NaN or infinity for {len(mask)} sequences of the training split")
     names = "(B, T, num_outputs)" if shape.per_step else "(B, num_outputs)"
     return Finding("pass", f"finite float32 {names}, with num_outputs {shape.num_outputs}")
@@ -87,11 +87,11 @@ def batch_independence(subject: Subject) -> Finding:
     half, expected = max(1, len(values) // 2), outputs_of(network, values, mask)
     of_last_batch = subject.num_sequences % subject.settings.batch_size or len(values)
     replaced = torch.cat([values[:half], OTHER * values[half:]])
-    found = [outputs_of(network, replaced, mask)[:half]]
-    found += [outputs_of(network, values[:size], mask[:size]) for size in (half, of_last_batch)]
-    moved = [relative_difference(outputs, expected[: len(outputs)]) for outputs in found]
-    summary = f"other sequences in the batch change an output by {max(moved):.2g} of the largest one"
-    if not all(each <= ROUNDING for each in moved):  # true for NaN
+    variants = [outputs_of(network, replaced, mask)[:half]]
+    variants += [outputs_of(network, values[:size], mask[:size]) for size in (half, of_last_batch)]
+    differences = [relative_difference(outputs, expected[: len(outputs)]) for outputs in variants]
+    summary = f"other sequences in the batch change an output by {max(differences):.2g} of the largest one"
+    if not all(difference <= ROUNDING for difference in differences):  # true for NaN
         return Finding("fail", f"in eval mode {summary}, so predictions depend on the batch size")
     reversed_batch = outputs_of(network, values.flip(0), mask.flip(0)).flip(0)
     by_place = relative_difference(reversed_batch, expected)
@@ -112,9 +112,9 @@ def devices(subject: Subject) -> Finding:
     on_gpu = real(outputs_of(network, values, mask), mask, subject).cpu()
     mask = mask.cpu()
     on_cpu = real(outputs_of(network.cpu(), values.cpu(), mask), mask, subject)
-    found = relative_difference(on_gpu, on_cpu)
-    summary = f"the GPU's outputs differ from the CPU's by {found:.2g} of the largest one"
-    if found <= DEVICE_ROUNDING:
+    difference = relative_difference(on_gpu, on_cpu)
+    summary = f"the GPU's outputs differ from the CPU's by {difference:.2g} of the largest one"
+    if difference <= DEVICE_ROUNDING:
         return Finding("pass", f"{summary}, which is rounding")
     return Finding("fail", f"{summary}, which is more than rounding")
 

@@ -130,8 +130,8 @@ def open_subject(workload: str, identity: dict[str, Any]) -> Subject:
         tensors = split.tensors
     else:
         prepared = prepare_data(block.preprocess, raw_dir(workload), block.task_attributes.target)
-        task, found = open_task(block.task, prepared.summary, workload), prepared.arrays("train")
-        arrays = as_arrays(*(found[name] for name in ("values", "lengths", "targets")))
+        task, train_arrays = open_task(block.task, prepared.summary, workload), prepared.arrays("train")
+        arrays = as_arrays(*(train_arrays[name] for name in ("values", "lengths", "targets")))
         tensors = {name: torch.from_numpy(array) for name, array in arrays.items()}
         shape = Shape.of(prepared.summary, task)
     has_padding = block.preprocess.source != "series"
@@ -142,22 +142,22 @@ def open_subject(workload: str, identity: dict[str, Any]) -> Subject:
 
 def prepared_state(workload: str) -> str:
     """CURRENT, if what preprocess wrote is not older than params.yaml, the raw data, and the code that prepares it."""
-    made = prepared_dir(workload) / "summary.json"
-    if not made.exists():
+    summary_file = prepared_dir(workload) / "summary.json"
+    if not summary_file.exists():
         return "there is no prepared data"
     code = (ROOT / file for file in closure("preprocess", modules_of(workload, load_workload(workload))))
     for path in (PARAMS, *raw_dir(workload).rglob("*"), *code):
-        if path.stat().st_mtime > made.stat().st_mtime:
+        if path.stat().st_mtime > summary_file.stat().st_mtime:
             return f"the prepared data is older than {relative(path)}"
     return CURRENT
 
 
 def spread(tensors: dict[str, Tensor], num_parts: int) -> dict[str, Tensor]:
     """Some sequences from all parts of a split, which may be sorted by class. `num_parts`: of a batch."""
-    num, num_steps = tensors["mask"].shape
-    count = min(num, max(BATCH_SIZE // 2, min(NUM_SEQUENCES, MAX_STEPS // num_steps)))
+    num_sequences, num_steps = tensors["mask"].shape
+    count = min(num_sequences, max(BATCH_SIZE // 2, min(NUM_SEQUENCES, MAX_STEPS // num_steps)))
     # Not so many that a batch has a single sequence, which BatchNorm refuses and the real training may not have.
-    fitting = (each for each in range(count, 1, -1) if smallest_part(each, BATCH_SIZE, num_parts) > 1)
+    fitting = (size for size in range(count, 1, -1) if smallest_part(size, BATCH_SIZE, num_parts) > 1)
     count = next(fitting, count)
-    rows = torch.linspace(0, num - 1, count).long()
+    rows = torch.linspace(0, num_sequences - 1, count).long()
     return {name: tensor[rows] for name, tensor in tensors.items()}

@@ -35,14 +35,14 @@ def repeatability(subject: Subject) -> Finding:
 
 def resume(subject: Subject) -> Finding:
     """A training that is resumed after an epoch gives the bits of an uninterrupted one."""
-    first, saved = subject.trainer(), io.BytesIO()
-    losses = [first.train_epoch().train_loss]
-    torch.save(first.state(), saved)
+    interrupted, saved = subject.trainer(), io.BytesIO()
+    losses = [interrupted.train_epoch().train_loss]
+    torch.save(interrupted.state(), saved)
     saved.seek(0)
-    second = subject.trainer()
-    second.restore(torch.load(saved, weights_only=True))
-    more, weights = train(second)
-    if differing := first_difference(subject.trained, (losses + more, weights)):
+    resumed = subject.trainer()
+    resumed.restore(torch.load(saved, weights_only=True))
+    later_losses, weights = train(resumed)
+    if differing := first_difference(subject.trained, (losses + later_losses, weights)):
         return Finding(
             "fail",
             f"a training resumed after an epoch differs from an uninterrupted one in {differing}; keep all state in "
@@ -64,16 +64,16 @@ def threads(subject: Subject) -> Finding:
     if subject.device.is_accelerator:
         return Finding("skip", "the GPU computes, and one thread launches its work")
     trainer = subject.trainer(batch_size=subject.settings.batch_size)
-    batch, found = trainer.one_batch(subject.settings.batch_size), []
+    batch, results = trainer.one_batch(subject.settings.batch_size), []
     for number in (1, 2):
         with trainer.without_trace():
             torch.set_num_threads(number)
             loss = take_step(trainer.step, batch)
             gradients = {
-                name: each.grad.clone() for name, each in trainer.model.named_parameters() if each.grad is not None
+                key: weight.grad.clone() for key, weight in trainer.model.named_parameters() if weight.grad is not None
             }
-            found.append({"the loss": loss, **gradients})
-    if differing := [name for name, each in found[0].items() if not torch.equal(each, found[1][name])]:
+            results.append({"the loss": loss, **gradients})
+    if differing := [name for name, tensor in results[0].items() if not torch.equal(tensor, results[1][name])]:
         return Finding(
             "warn",
             f"two threads change the last bits of {', '.join(differing[:MAX_NAMED])}, so `threads: auto` keeps the "
@@ -92,15 +92,15 @@ def batch_statistics(subject: Subject) -> Finding:
         torch.manual_seed(0)  # dropout draws the same
         with torch.no_grad():
             outputs.append(network(inputs, mask)[:half])
-    found = relative_difference(outputs[1], outputs[0])
-    if found <= ROUNDING:
+    change = relative_difference(outputs[1], outputs[0])
+    if change <= ROUNDING:
         return Finding("pass", "in training mode an output does not depend on the other sequences in the batch")
     modules = network.named_modules()
     norms = [name for name, module in modules if isinstance(module, nn.modules.batchnorm._BatchNorm)]
     named = f" ({', '.join(norms)})" if norms else ""
     return Finding(
         "warn",
-        f"in training mode other sequences in the batch change an output by {found:.0%} of the largest one{named}, so "
+        f"in training mode other sequences in the batch change an output by {change:.0%} of the largest one{named}, so "
         "micro-batches (grad_accum_steps, out-of-memory fallbacks) and several workers change the result",
     )
 
@@ -109,16 +109,16 @@ def gradients(subject: Subject) -> Finding:
     """Every parameter gets a gradient in one of the first steps."""
     trainer = subject.trainer()
     batch = trainer.one_batch(BATCH_SIZE)
-    left = {name: each for name, each in trainer.model.named_parameters() if each.requires_grad}
-    num = len(left)
+    unused = {name: weight for name, weight in trainer.model.named_parameters() if weight.requires_grad}
+    num_parameters = len(unused)
     for _ in range(NUM_GRADIENTS):
         with trainer.execution.active():
             take_step(trainer.step, batch)
-        left = {name: each for name, each in left.items() if each.grad is None or not each.grad.any()}
-    if left:
+        unused = {name: weight for name, weight in unused.items() if weight.grad is None or not weight.grad.any()}
+    if unused:
         return Finding(
             "warn",
-            f"no gradient reaches {', '.join(left)}: these parameters keep their initial values, and several workers "
+            f"no gradient reaches {', '.join(unused)}: these parameters keep their initial values, and several workers "
             "cannot train a network with unused parameters",
         )
-    return Finding("pass", f"a gradient reaches each of {num} parameters")
+    return Finding("pass", f"a gradient reaches each of {num_parameters} parameters")

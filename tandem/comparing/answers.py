@@ -33,20 +33,24 @@ def answers(comparisons: Sequence[Comparison]) -> list[str]:
 
 
 def devices(comparisons: Sequence[Comparison]) -> str:
-    runs = [side.first for each in comparisons for side in each.sides]
+    runs = [side.first for comparison in comparisons for side in comparison.sides]
     names = {run.kind: short_hardware(run.hardware_name) for run in runs}
-    used = joined([f"the {KINDS.get(kind, kind)} ({name})" for kind, name in sorted(names.items())])
-    why = runs[0].timing["hardware"].get("why_not_cuda") if not any(map(is_accelerator, names)) else ""
-    reason = f", because PyTorch can use no GPU here: {why}" if why else ""
-    return f"Trained on {used}{reason}."
+    hardware = joined([f"the {KINDS.get(kind, kind)} ({name})" for kind, name in sorted(names.items())])
+    why_not_cuda = runs[0].timing["hardware"].get("why_not_cuda") if not any(map(is_accelerator, names)) else ""
+    reason = f", because PyTorch can use no GPU here: {why_not_cuda}" if why_not_cuda else ""
+    return f"Trained on {hardware}{reason}."
 
 
 def speed(comparisons: Sequence[Comparison]) -> str:
     """Whether one device was found to be faster than the other."""
-    found = [f"{each.workload}: {judged.summaries[0]}" for each in comparisons for judged in each.judgements]
-    if found:
-        return f"Speed of the devices: {'; '.join(found)}."
-    (kind, *_) = {side.kind for each in comparisons for side in each.sides}
+    summaries = [
+        f"{comparison.workload}: {judged.summaries[0]}"
+        for comparison in comparisons
+        for judged in comparison.judgements
+    ]
+    if summaries:
+        return f"Speed of the devices: {'; '.join(summaries)}."
+    (kind, *_) = {side.kind for comparison in comparisons for side in comparison.sides}
     return (
         f"Whether a GPU is faster was not measured, because only the {kind} was used; on a machine "
         f"with a GPU, {BOTH_DEVICES} measures it."
@@ -56,10 +60,10 @@ def speed(comparisons: Sequence[Comparison]) -> str:
 def repeated(comparisons: Sequence[Comparison]) -> Iterator[str]:
     """Say which workloads repeat the published results, by the strongest verdict on each."""
     by_verdict: dict[str, list[str]] = {}
-    for each in comparisons:
-        verdicts = [known.verdict.name for known in each.references if known.verdict]
+    for comparison in comparisons:
+        verdicts = [reference.verdict.name for reference in comparison.references if reference.verdict]
         best = min(verdicts, key=list(STATUS).index, default="")
-        by_verdict.setdefault(best if best in REPEATED else "", []).append(each.workload)
+        by_verdict.setdefault(best if best in REPEATED else "", []).append(comparison.workload)
     for verdict in sorted(by_verdict, key=list(REPEATED).index):
         workloads = by_verdict[verdict]
         yield f"{joined(workloads)} {REPEATED[verdict][len(workloads) == 1]}"

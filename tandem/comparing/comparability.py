@@ -72,16 +72,16 @@ class Comparability:
 def compare_sides(sides: Mapping[str, Sequence[Run]]) -> Comparability:
     """Compare two sides. Each has one run per seed, and the runs of a side must agree among themselves."""
     (_, (first, *_)), (_, (second, *_)) = sides.items()
-    refusals = [f"different {each}" for each in refusing(first, second)]
-    notes = [f"different {each}" for each in of_environment(first, second)]
-    for name, (own, *others) in sides.items():
+    refusals = [f"different {row}" for row in refusing(first, second)]
+    notes = [f"different {row}" for row in of_environment(first, second)]
+    for name, (first_run, *others) in sides.items():
         for other in others:
-            named = list(naming(own, other))
-            of_device = (each for each in named if each.what in OF_A_SIDE)
-            refusals += [f"the runs of {name} differ in {each}" for each in (*refusing(own, other), *of_device)]
+            rows = list(naming(first_run, other))
+            of_device = (row for row in rows if row.what in OF_A_SIDE)
+            refusals += [f"the runs of {name} differ in {row}" for row in (*refusing(first_run, other), *of_device)]
             if other.is_timed:
-                notes += [f"the runs of {name} differ in {each}" for each in named if each.what in OF_AUTO]
-        for run in (each for each in (own, *others) if each.is_timed):
+                notes += [f"the runs of {name} differ in {row}" for row in rows if row.what in OF_AUTO]
+        for run in (candidate for candidate in (first_run, *others) if candidate.is_timed):
             if actions := run.realized["out_of_memory"]:
                 refusals.append(f"memory ran out while training on {run.kind} ({short('; '.join(actions))})")
             if shared := others_on_gpu(run.timing["conditions"]):
@@ -94,19 +94,19 @@ def compare_sides(sides: Mapping[str, Sequence[Run]]) -> Comparability:
 def refusing(first: Run, second: Run) -> Iterator[Row]:
     yield from differing(first, second, "workload", "workload")
     yield from of_data(first, second)
-    yield from of_group([train_parameters(each) for each in (first, second)], "{}", "parameters")
+    yield from of_group([train_parameters(run) for run in (first, second)], "{}", "parameters")
     for name in ("precision", "grad_accum_steps"):
         yield from differing(first, second, name, f"realized.{name}")
     yield from differing(first, second, "global batch size", "realized.batch_size", absent="as in params.yaml")
-    yield from of_group([each.train["digests"]["code"] for each in (first, second)], "code: {}", "files")
+    yield from of_group([run.train["digests"]["code"] for run in (first, second)], "code: {}", "files")
     releases = [run.value("environment.versions.torch").partition("+")[0] for run in (first, second)]
     if releases[0] != releases[1]:
         yield Row("torch", tuple(releases))
 
 
 def naming(first: Run, second: Run) -> Iterator[Row]:
-    for what, path in NAMED.items():
-        yield from differing(first, second, what, path, ABSENT.get(what, NOT_RECORDED))
+    for name, path in NAMED.items():
+        yield from differing(first, second, name, path, ABSENT.get(name, NOT_RECORDED))
 
 
 def of_environment(first: Run, second: Run) -> Iterator[Row]:
@@ -116,19 +116,19 @@ def of_environment(first: Run, second: Run) -> Iterator[Row]:
     versions = [run.timing["environment"]["versions"] for run in (first, second)]
     # A CPU has no driver and no cuDNN, so only versions that both recorded are compared. torch is among the refusals.
     for name in sorted((versions[0].keys() & versions[1].keys()) - {"torch"}):
-        shown = {"cudnn": "cuDNN", "python": "Python"}.get(name, name)
-        yield from differing(first, second, shown, f"environment.versions.{name}")
+        label = {"cudnn": "cuDNN", "python": "Python"}.get(name, name)
+        yield from differing(first, second, label, f"environment.versions.{name}")
 
 
 def of_data(first: Run, second: Run) -> Iterator[Row]:
     """Yield only the first cause of different data: the raw table, the sequences of the splits, or the preparation."""
     # Data from a source of the workload's own has no table, and may have no files of sequence ids.
-    found = list(differing(first, second, "data: raw table", "digests.data.table"))
+    rows = list(differing(first, second, "data: raw table", "digests.data.table"))
     divisions = [division(run) for run in (first, second)]
-    if not found and divisions[0] != divisions[1]:
-        found = [Row("data: sequences of the splits", tuple(map(short, divisions)))]
+    if not rows and divisions[0] != divisions[1]:
+        rows = [Row("data: sequences of the splits", tuple(map(short, divisions)))]
     packed = [run.train["digests"]["data"]["packed"] for run in (first, second)]
-    yield from found or of_group(packed, "data: packed {} split", "splits")
+    yield from rows or of_group(packed, "data: packed {} split", "splits")
 
 
 def division(run: Run) -> list[str] | None:
@@ -142,15 +142,15 @@ def parameters_of(run: Run) -> dict[str, Any]:
 
 
 def train_parameters(run: Run) -> dict[str, Any]:
-    found = parameters_of(run).items()
-    return {name.removeprefix("train."): value for name, value in found if name.startswith("train.")}
+    parameters = parameters_of(run).items()
+    return {name.removeprefix("train."): value for name, value in parameters if name.startswith("train.")}
 
 
 def of_group(both: Sequence[Mapping[str, Any]], form: str, many: str) -> Iterator[Row]:
     """Yield the values in which two groups differ. `form`: a value's name; `many`: the name of several values."""
     names = [name for name in differing_names(*both) if name not in CHOICES]
     for name in names[:MAX_LISTED]:
-        yield Row(form.format(name), tuple(short(own.get(name, "absent")) for own in both))
+        yield Row(form.format(name), tuple(short(group.get(name, "absent")) for group in both))
     if len(names) > MAX_LISTED:
         yield Row(form.format(f"{len(names) - MAX_LISTED} more {many}"), ("one value", "another"))
 
@@ -163,11 +163,11 @@ def of_settings(sides: Mapping[str, Run]) -> Iterator[str]:
     first, second = sides.values()
     if first.value("hardware.name") != second.value("hardware.name"):
         return
-    for what, path in SETTINGS.items():
+    for name, path in SETTINGS.items():
         values = [run.value(f"conditions.before.{path}") for run in (first, second)]
         if None not in values and values[0] != values[1]:
-            shown = (f"{short(value)} for {side}" for side, value in zip(sides, values, strict=True))
-            yield f"{what} differs: {', '.join(shown)}"
+            parts = (f"{short(value)} for {side}" for side, value in zip(sides, values, strict=True))
+            yield f"{name} differs: {', '.join(parts)}"
 
 
 def conditions_of(run: Run, label: str) -> Iterator[str]:
@@ -178,10 +178,10 @@ def conditions_of(run: Run, label: str) -> Iterator[str]:
     throttled = [value_at(reading, "gpu.throttled_by") for reading in (before, after)]
     if reasons := dict.fromkeys(short(reason) for reason in throttled if reason):
         yield f"{label}: the clocks were throttled ({', '.join(reasons)})"
-    for what, path in SETTINGS.items():
+    for name, path in SETTINGS.items():
         start, end = (value_at(reading, path) for reading in (before, after))
         if None not in (start, end) and start != end:
-            yield f"{label}: {what} changed during the training ({short(start)} before, {short(end)} after)"
+            yield f"{label}: {name} changed during the training ({short(start)} before, {short(end)} after)"
 
 
 # Sides in words.

@@ -79,14 +79,14 @@ class Side:
 
     def measured(self, name: str) -> float | None:
         """One of COMPARED, over the seeds that have a value: the median, or the largest."""
-        known = [value for run in self.runs if (value := run.times.get(name)) is not None]
-        return COMPARED[name](known) if known else None
+        values = [value for run in self.runs if (value := run.times.get(name)) is not None]
+        return COMPARED[name](values) if values else None
 
     @property
     def busy(self) -> str:
         """How other processes disturbed the first timed training that they disturbed; empty if they disturbed none."""
-        found = (conditions.busy(run.timing["conditions"]) for run in self.runs if run.is_timed)
-        return next(filter(None, found), "")
+        phrases = (conditions.busy(run.timing["conditions"]) for run in self.runs if run.is_timed)
+        return next(filter(None, phrases), "")
 
     @property
     def score_name(self) -> str:
@@ -104,10 +104,10 @@ class Side:
     @cached_property
     def metrics(self) -> dict[str, float | None]:
         """Means over the seeds; None if a seed lacks the value: a mean over the others would be another quantity."""
-        every = [run.score["metrics"] for run in self.runs if run.score]
-        names = dict.fromkeys(name for own in every for name in own)
-        is_in_all = {name: all(name in own for own in every) for name in names}
-        return {name: statistics.fmean(own[name] for own in every) if is_in_all[name] else None for name in names}
+        rows = [run.score["metrics"] for run in self.runs if run.score]
+        names = dict.fromkeys(name for row in rows for name in row)
+        is_in_all = {name: all(name in row for row in rows) for name in names}
+        return {name: statistics.fmean(row[name] for row in rows) if is_in_all[name] else None for name in names}
 
     @property
     def scored(self) -> str:
@@ -138,10 +138,12 @@ class Side:
         """Return the predictions by seed. Raises ValueError if some are missing or a seed occurs twice."""
         if missing := [str(run.seed) for run in self.runs if not run.predictions]:
             raise ValueError(f"the predictions of {self.name} are missing (seed {', '.join(missing)})")
-        found: dict[int, Rows] = {run.seed: run.predictions for run in self.runs}
-        if len(found) < len(self.runs):
-            raise ValueError(f"{self.name} has several runs of one seed ({', '.join(str(r.seed) for r in self.runs)})")
-        return found
+        by_seed: dict[int, Rows] = {run.seed: run.predictions for run in self.runs}
+        if len(by_seed) < len(self.runs):
+            raise ValueError(
+                f"{self.name} has several runs of one seed ({', '.join(str(run.seed) for run in self.runs)})"
+            )
+        return by_seed
 
     @cached_property
     def row(self) -> dict[str, Any]:
@@ -191,17 +193,17 @@ class Side:
         (a forecast's score is the share of persistence's error that it removes); and the baselines that it does not
         beat.
         """
-        found, zero = list[str](), self.first.task_attributes["zero"].partition(":")[0]
+        sentences, zero = list[str](), self.first.task_attributes["zero"].partition(":")[0]
         low, high = (self.metrics.get(f"{self.score_name}_{end}") for end in ("low", "high"))
         if low is not None and high is not None and zero:
             message = "Better than" if low > 0 else "Worse than" if high < 0 else "Not clearly different from"
-            found.append(f"{message} {zero} (95% interval {low:+.4f} to {high:+.4f})")
-        known = [(f"{name} ({value:.4f})", value) for name, value in self.baselines]
-        if higher := [text for text, value in known if self.score < value]:
-            found.append(f"Does not beat {' or '.join(higher)}")
-        if equal := [text for text, value in known if self.score == value]:
-            found.append(f"The same score as {' and '.join(equal)}")
-        return found
+            sentences.append(f"{message} {zero} (95% interval {low:+.4f} to {high:+.4f})")
+        baselines = [(f"{name} ({value:.4f})", value) for name, value in self.baselines]
+        if higher := [text for text, value in baselines if self.score < value]:
+            sentences.append(f"Does not beat {' or '.join(higher)}")
+        if equal := [text for text, value in baselines if self.score == value]:
+            sentences.append(f"The same score as {' and '.join(equal)}")
+        return sentences
 
 
 def commit_of(tree: Mapping[str, Any]) -> str:
@@ -267,22 +269,24 @@ class Comparison:
 
     @property
     def sentences(self) -> list[str]:
-        every = [(found.speed, found.scores, *found.notes) for found in self.judgements]
-        unique = dict.fromkeys(sentence for found in every for sentence in found)
-        published = (f"{each[0].lower()}{each[1:]}." for each in self.on_published(has_reasons=True))
+        by_judgement = [(judgement.speed, judgement.scores, *judgement.notes) for judgement in self.judgements]
+        unique = dict.fromkeys(sentence for sentences in by_judgement for sentence in sentences)
+        published = (f"{verdict[0].lower()}{verdict[1:]}." for verdict in self.on_published(has_reasons=True))
         return [f"{self.workload}: {sentence}" for sentence in (*unique, *published)]
 
     @property
     def summaries(self) -> list[str]:
         """The verdicts in a few words: on the published runs, on the other sides, and on the score of the first one."""
-        judged = (summary for found in self.judgements for summary in found.summaries)
+        judged = (summary for judgement in self.judgements for summary in judgement.summaries)
         return [*self.on_published(), *judged, *self.sides[0].summaries]
 
     def on_published(self, has_reasons: bool = False) -> Iterator[str]:
         """Yield the verdict on each published run, the strongest first."""
-        for each in sorted(self.references, key=lambda each: each.verdict.rank if each.verdict else len(STATUS)):
-            hardware = f" of {short_hardware(each.run.hardware_name)}" * (len(self.references) > 1)
-            yield each.summary(hardware, each.verdict.sentence if has_reasons and each.verdict else "")
+        for reference in sorted(
+            self.references, key=lambda reference: reference.verdict.rank if reference.verdict else len(STATUS)
+        ):
+            hardware = f" of {short_hardware(reference.run.hardware_name)}" * (len(self.references) > 1)
+            yield reference.summary(hardware, reference.verdict.sentence if has_reasons and reference.verdict else "")
 
 
 def compare(workload: str, sides: Sequence[Side], speed: Mapping[str, Any] | None = None) -> Comparison:
@@ -294,11 +298,11 @@ def compare(workload: str, sides: Sequence[Side], speed: Mapping[str, Any] | Non
 
 
 def judge(first: Side, second: Side, speed: Mapping[str, Any] | None = None) -> Judgement:
-    found = compare_sides({side.name: side.runs for side in (first, second)})
+    comparability = compare_sides({side.name: side.runs for side in (first, second)})
     scores, difference = compare_scores(first, second)
     speed_up = None
-    if found.refusals:
-        fast = f"no speed-up is reported: {'; '.join(found.refusals)}"
+    if comparability.refusals:
+        speed_text = f"no speed-up is reported: {'; '.join(comparability.refusals)}"
     else:
         try:
             if untimed := [side.name for side in (first, second) if not (speed or side.epoch_seconds)]:
@@ -309,13 +313,13 @@ def judge(first: Side, second: Side, speed: Mapping[str, Any] | None = None) -> 
                 if speed
                 else unpaired_speed_up(first.epoch_seconds, second.epoch_seconds)
             )
-            fast = speed_sentence(first, second, found, speed_up, speed)
+            speed_text = speed_sentence(first, second, comparability, speed_up, speed)
         except ValueError as error:
-            fast = f"no speed-up is reported: {error}"
+            speed_text = f"no speed-up is reported: {error}"
     # When the sides alternate, the CPU uses its fastest number of threads, whatever the trainings used.
     of_threads = () if speed else filter(None, map(best_threads, (first.first, second.first)))
-    notes = tuple(f"{note}." for note in (*of_threads, *found.notes))
-    return Judgement(first, second, found, speed_up, difference, f"{fast}.", f"{scores}.", notes)
+    notes = tuple(f"{note}." for note in (*of_threads, *comparability.notes))
+    return Judgement(first, second, comparability, speed_up, difference, f"{speed_text}.", f"{scores}.", notes)
 
 
 def speed_sentence(
@@ -323,9 +327,9 @@ def speed_sentence(
 ) -> str:
     timed = speed["about"] if speed else {first.name: {}, second.name: {}}
     sides = [hardware_and_settings(side.first, timed[side.name].get("threads")) for side in (first, second)]
-    differing = (replace(each, cells=each.cells[::-1]) for each in found.named if each.what in NOT_DESCRIBED)
-    others = " and ".join(map(str, differing))
-    other_differences = f"; they also differ in {others}" if others else ""
+    differing = (replace(row, cells=row.cells[::-1]) for row in found.named if row.what in NOT_DESCRIBED)
+    differing_text = " and ".join(map(str, differing))
+    other_differences = f"; they also differ in {differing_text}" if differing_text else ""
     return f"{speed_up.sentence(first.name, second.name)}. {sides[1]} vs {sides[0]}{other_differences}"
 
 
@@ -341,8 +345,8 @@ def speed_in_turns(first: Side, second: Side, speed: Mapping[str, Any]) -> Speed
     precisions = [speed["about"][name].get("precision") for name in names]
     if precisions[0] != precisions[1]:
         raise ValueError(f"the speed was measured with different precisions ({precisions[0]} and {precisions[1]})")
-    found = SpeedUp(**speed["speed_up"])
-    return found if names == measured else found.reversed()
+    speed_up = SpeedUp(**speed["speed_up"])
+    return speed_up if names == measured else speed_up.reversed()
 
 
 def name_with_seeds(side: Side, used: Mapping[int, float]) -> str:
@@ -354,18 +358,18 @@ def name_with_seeds(side: Side, used: Mapping[int, float]) -> str:
 def compare_scores(first: Side, second: Side) -> tuple[str, Difference | None]:
     try:
         name, paired = first.score_name, first.first.task_attributes["paired"]
-        pair = first.predictions(), second.predictions()
+        predictions = first.predictions(), second.predictions()
         if name != second.score_name:
             raise ValueError(f"{first.name} has the score {name}, and {second.name} has {second.score_name}")
-        if paired != (other := second.first.task_attributes["paired"]):
-            raise ValueError(f"{first.name} is compared by {paired}, {second.name} by {other}")
-        scores = [list(differences.measured_scores(paired, side, name).values()) for side in pair]
+        if paired != (other_paired := second.first.task_attributes["paired"]):
+            raise ValueError(f"{first.name} is compared by {paired}, {second.name} by {other_paired}")
+        scores = [list(differences.measured_scores(paired, side, name).values()) for side in predictions]
         grouped = any(side.first.has_groups for side in (first, second))
-        found = differences.difference(paired, *pair, differences.margin_of_seeds(*scores), name, grouped)
+        result = differences.difference(paired, *predictions, differences.margin_of_seeds(*scores), name, grouped)
     except ValueError as error:
         return f"{first.scored}, {second.scored}; the scores are not compared, because {error}", None
-    sentence = found.sentence(*(name_with_seeds(*each) for each in ((first, found.first), (second, found.second))))
+    sentence = result.sentence(*(name_with_seeds(*pair) for pair in ((first, result.first), (second, result.second))))
     # The sentence lacks the scores if it tests the MAE instead of the score, or if one side has seeds that the other
     # lacks.
-    is_said = found.is_larger_better and len(found.first) == len(first.runs) == len(second.runs)
-    return (sentence if is_said else f"{first.scored}, {second.scored}. {sentence}"), found
+    is_said = result.is_larger_better and len(result.first) == len(first.runs) == len(second.runs)
+    return (sentence if is_said else f"{first.scored}, {second.scored}. {sentence}"), result

@@ -53,11 +53,11 @@ def margin_of_seeds(*sides: Sequence[float]) -> Margin | None:
     Of pairs of trainings that differ only in the seed, one in six is further apart than this. If several sides have
     five seeds or more, the deviation is the root of their mean variance.
     """
-    known = [scores for scores in sides if len(scores) >= MIN_SEEDS_OF_MARGIN]
-    deviation = float(np.sqrt(np.mean([np.var(scores, ddof=1) for scores in known]))) if known else 0.0
+    usable_sides = [scores for scores in sides if len(scores) >= MIN_SEEDS_OF_MARGIN]
+    deviation = float(np.sqrt(np.mean([np.var(scores, ddof=1) for scores in usable_sides]))) if usable_sides else 0.0
     if not deviation:
         return None
-    counts = " and ".join(str(len(scores)) for scores in known)
+    counts = " and ".join(str(len(scores)) for scores in usable_sides)
     return Margin(MARGIN_DEVIATIONS * deviation, f"twice the standard deviation over {counts} seeds")
 
 
@@ -120,10 +120,10 @@ class Difference(Found):
         sides = f"{self.measure} {scores[0]} on {first}, {scores[1]} on {second}"
         if self.is_equal:
             return f"{sides}: the scores of all {self.num_units:,} test {self.unit} are equal{self.num_seeds_note}"
-        p = "" if self.p is None else ", p < 0.0001" if self.p < 1e-4 else f", p {self.p:.2g}"
-        method = "" if self.low is None else f"{p}; {self.method}"
-        found = f"{self.signed(self.difference)} ({self.interval}{method})"
-        return f"{sides}: {found}. {self.conclusion(first, second)}{self.num_seeds_note}"
+        p_text = "" if self.p is None else ", p < 0.0001" if self.p < 1e-4 else f", p {self.p:.2g}"
+        method = "" if self.low is None else f"{p_text}; {self.method}"
+        estimate = f"{self.signed(self.difference)} ({self.interval}{method})"
+        return f"{sides}: {estimate}. {self.conclusion(first, second)}{self.num_seeds_note}"
 
     def summary(self, first: str, second: str) -> str:
         """Return the sentence in a few words."""
@@ -133,9 +133,9 @@ class Difference(Found):
             return f"{self.measure}: {second} {self.signed(self.difference)}, {self.interval}"
         if self.verdict == "different":
             better = second if (self.difference > 0) == self.is_larger_better else first
-            by, low, high = (self.number(abs(value)) for value in (self.difference, self.low, self.high))
+            gap, low, high = (self.number(abs(value)) for value in (self.difference, self.low, self.high))
             low, high = (low, high) if self.difference > 0 else (high, low)
-            return f"{better} better in {self.measure} by {by} (95% interval {low} to {high}{self.over_groups})"
+            return f"{better} better in {self.measure} by {gap} (95% interval {low} to {high}{self.over_groups})"
         message = "No difference that matters" if self.verdict == "equivalent" else "No difference detected"
         return f"{message} in {self.measure}: {second} {self.signed(self.difference)} ({self.interval})"
 
@@ -150,12 +150,12 @@ class Difference(Found):
             if len(self.first) >= MIN_SEEDS:
                 return f"They differ: {second} is {better} than {first}"
             return f"The trained models differ: {second} is {better} than {first}"
-        unseen = f"this comparison cannot detect any difference with so few {'groups' if self.groups else self.unit}"
+        note = f"this comparison cannot detect any difference with so few {'groups' if self.groups else self.unit}"
         if self.min_detectable_effect is not None:
-            seen = self.number(self.min_detectable_effect)
-            unseen = f"this comparison would miss a difference smaller than {seen} in more than one of five repetitions"
+            effect = self.number(self.min_detectable_effect)
+            note = f"this comparison would miss a difference smaller than {effect} in more than one of five repetitions"
         margin_note = f"; equality is not shown either, because the interval exceeds {margin}" if margin else ""
-        return f"No difference detected: {unseen}{margin_note}"
+        return f"No difference detected: {note}{margin_note}"
 
     @property
     def num_seeds_note(self) -> str:
@@ -195,28 +195,28 @@ def difference(
     Raises ValueError if the score has no test here, if the sides have no seed in common, or if the test splits differ.
     """
     measure = measure_of(paired, score_name)
-    pairs = paired_seeds(list(first), list(second))
+    seed_pairs = paired_seeds(list(first), list(second))
     runs = [*first.values(), *second.values()]
     units = measure.read(runs)
-    places = [(list(first).index(left), len(first) + list(second).index(right)) for left, right in pairs]
-    left, right = (units[list(indices)] for indices in zip(*places, strict=True))
-    both = Pairs(left, right, measure)
+    places = [(list(first).index(seed), len(first) + list(second).index(other_seed)) for seed, other_seed in seed_pairs]
+    first_units, second_units = (units[list(indices)] for indices in zip(*places, strict=True))
+    pairs = Pairs(first_units, second_units, measure)
     groups = groups_of(runs, measure.order(runs)) if has_groups else None
     if has_groups:
-        found = by_groups(both, groups) if groups else Found(None, None, None, None, NO_COLUMN)
+        result = by_groups(pairs, groups) if groups else Found(None, None, None, None, NO_COLUMN)
     else:
-        found = over_seeds(both) if len(pairs) >= MIN_SEEDS else measure.test(both)
+        result = over_seeds(pairs) if len(seed_pairs) >= MIN_SEEDS else measure.test(pairs)
     return Difference(
-        **vars(found),
+        **vars(result),
         measure=measure.name,
         is_larger_better=measure.is_larger_better,
-        first={seed: measure.score(own) for (seed, _), own in zip(pairs, left, strict=True)},
-        second={seed: measure.score(own) for (_, seed), own in zip(pairs, right, strict=True)},
+        first={seed: measure.score(run_units) for (seed, _), run_units in zip(seed_pairs, first_units, strict=True)},
+        second={seed: measure.score(run_units) for (_, seed), run_units in zip(seed_pairs, second_units, strict=True)},
         unit=measure.unit,
         num_units=units.shape[1],
         groups=str(groups) if groups else "",
-        is_equal=bool((left == right).all()),
-        difference=float(both.by_seed.mean()),
+        is_equal=bool((first_units == second_units).all()),
+        difference=float(pairs.by_seed.mean()),
         margin=margin,
     )
 
@@ -224,7 +224,7 @@ def difference(
 def measured_scores(paired: str, side: Mapping[int, Rows], score_name: str) -> dict[int, float]:
     """Return the scores that `difference` compares, by seed: the task's score, or the MAE for a forecast."""
     measure = measure_of(paired, score_name)
-    return {seed: measure.score(own) for seed, own in zip(side, measure.read(list(side.values())), strict=True)}
+    return {seed: measure.score(units) for seed, units in zip(side, measure.read(list(side.values())), strict=True)}
 
 
 def measure_of(paired: str, score_name: str) -> Measure:
@@ -272,17 +272,18 @@ def read_detected(runs: Sequence[Rows]) -> np.ndarray:
     tandem/tasks/detect.py). A sequence without any event in any run has no row; it does not change the score.
     """
     actual = [
-        {(str(r["sequence"]), str(r["event"]), int(r["actual"])) for r in rows if r["actual"] != ""} for rows in runs
+        {(str(row["sequence"]), str(row["event"]), int(row["actual"])) for row in rows if row["actual"] != ""}
+        for rows in runs
     ]
     refuse_other_split(actual, "events")
     sequences, events = (
         {name: index for index, name in enumerate(sorted_names(runs, column))} for column in ("sequence", "event")
     )
     counts = np.zeros((len(runs), len(sequences), len(events), 3), dtype=int)
-    for own, rows in zip(counts, runs, strict=True):
+    for run_counts, rows in zip(counts, runs, strict=True):
         for row in rows:
             is_true, is_predicted = row["actual"] != "", row["predicted"] != ""
-            cell = own[sequences[str(row["sequence"])], events[str(row["event"])]]
+            cell = run_counts[sequences[str(row["sequence"])], events[str(row["event"])]]
             cell += (is_true and is_predicted, is_true, is_predicted)
     return counts
 
@@ -290,7 +291,7 @@ def read_detected(runs: Sequence[Rows]) -> np.ndarray:
 def read_forecast(runs: Sequence[Rows]) -> np.ndarray:
     """Return (R, N): a window's mean absolute error over its steps, in the target's own unit, ordered by time."""
     keys = [[(str(row["time"]), int(row["step_ahead"])) for row in rows] for rows in runs]
-    refuse_other_split([set(own) for own in keys], "windows")
+    refuse_other_split([set(windows) for windows in keys], "windows")
     horizon = max(step for _, step in keys[0])
     actual, predicted = (
         np.array([[float(row[column]) for row in rows] for rows in runs]).reshape(len(runs), -1, horizon)
@@ -319,8 +320,8 @@ def read_scores(runs: Sequence[Rows]) -> np.ndarray:
 def by_sequence(runs: Sequence[Rows], column: str, kind: type) -> np.ndarray:
     """Return (R, N): the values of a column, with the sequences in the order of the first run."""
     values = [{str(row["sequence"]): kind(row[column]) for row in rows} for rows in runs]
-    refuse_other_split([set(own) for own in values], "sequences")
-    return np.array([[own[sequence] for sequence in names_in_first(runs)] for own in values])
+    refuse_other_split([set(run_values) for run_values in values], "sequences")
+    return np.array([[run_values[sequence] for sequence in names_in_first(runs)] for run_values in values])
 
 
 def names_in_first(runs: Sequence[Rows]) -> list[str]:
@@ -336,13 +337,13 @@ def groups_of(runs: Sequence[Rows], sequences: Sequence[str]) -> Groups | None:
     """Return the groups of the sequences; None if a run was recorded without them. A run may lack sequences, in which
     no event happens.
     """
-    found: dict[str, str] = {}
+    groups: dict[str, str] = {}
     for row in chain.from_iterable(runs):
         if not (group := str(row.get(COLUMN, ""))):
             return None
-        if found.setdefault(str(row["sequence"]), group) != group:
+        if groups.setdefault(str(row["sequence"]), group) != group:
             raise ValueError("the test splits differ in the groups of the sequences")
-    return Groups(np.array([found[sequence] for sequence in sequences]))
+    return Groups(np.array([groups[sequence] for sequence in sequences]))
 
 
 def refuse_other_split(truths: Sequence[set[Any]], of_what: str) -> None:
@@ -373,14 +374,16 @@ class Pairs:
     def difference_of(self, index: Any) -> np.ndarray:
         """Return (S,) second - first, over the units that `index` selects."""
         score = self.measure.score
-        return np.array([score(b[index]) - score(a[index]) for a, b in zip(self.first, self.second, strict=True)])
+        return np.array(
+            [score(second[index]) - score(first[index]) for first, second in zip(self.first, self.second, strict=True)]
+        )
 
 
 def over_seeds(pairs: Pairs) -> Found:
     """Return Student's interval over the differences of S pairs of seeds."""
-    num = len(pairs.by_seed)
-    method = f"Student's t over {num} differences, paired by seed, on this test split"
-    return by_student(pairs, error_over_seeds(pairs), num - 1, method)
+    num_pairs = len(pairs.by_seed)
+    method = f"Student's t over {num_pairs} differences, paired by seed, on this test split"
+    return by_student(pairs, error_over_seeds(pairs), num_pairs - 1, method)
 
 
 def error_over_seeds(pairs: Pairs) -> float:
@@ -389,9 +392,9 @@ def error_over_seeds(pairs: Pairs) -> float:
     If the score moves in steps of one sequence, the deviation is at least that of rounding to a step (Sheppard 1898):
     three differences that are equal by chance do not prove that there is no spread.
     """
-    found = pairs.by_seed
+    differences = pairs.by_seed
     step = 1 / pairs.first.shape[1] if pairs.measure.moves_in_steps else 0.0
-    return max(float(found.std(ddof=1)), step / 12**0.5) / len(found) ** 0.5
+    return max(float(differences.std(ddof=1)), step / 12**0.5) / len(differences) ** 0.5
 
 
 def by_groups(pairs: Pairs, groups: Groups) -> Found:
@@ -404,16 +407,16 @@ def by_groups(pairs: Pairs, groups: Groups) -> Found:
     """
     if groups.shortage:
         return Found(None, None, None, None, groups.shortage)
-    num, num_seeds = len(groups.sizes), len(pairs.by_seed)
-    without = np.array([pairs.difference_of(groups.index != number).mean() for number in range(num)])
-    step = num / len(groups.names) if pairs.measure.moves_in_steps else 0.0
-    error, freedom = max(statistics.jackknife_error(without), step / (12 * num) ** 0.5), groups.freedom
+    num_groups, num_seeds = len(groups.sizes), len(pairs.by_seed)
+    without = np.array([pairs.difference_of(groups.index != number).mean() for number in range(num_groups)])
+    step = num_groups / len(groups.names) if pairs.measure.moves_in_steps else 0.0
+    error, freedom = max(statistics.jackknife_error(without), step / (12 * num_groups) ** 0.5), groups.freedom
     method = "jackknife over groups"
     if num_seeds >= MIN_SEEDS:
-        both = np.array([error, error_over_seeds(pairs)]) ** 2
-        error, method = float(both.sum() ** 0.5), f"{method} and the variance over {num_seeds} seeds"
+        variances = np.array([error, error_over_seeds(pairs)]) ** 2
+        error, method = float(variances.sum() ** 0.5), f"{method} and the variance over {num_seeds} seeds"
         if error:
-            freedom = float(both.sum() ** 2 / (both**2 / [freedom, num_seeds - 1]).sum())
+            freedom = float(variances.sum() ** 2 / (variances**2 / [freedom, num_seeds - 1]).sum())
     return by_student(pairs, error, freedom, f"Student's t, {method}")
 
 
@@ -422,9 +425,9 @@ def by_student(pairs: Pairs, error: float, freedom: float, method: str) -> Found
     from scipy.special import stdtr
 
     center = float(pairs.by_seed.mean())
-    p = float(2 * stdtr(freedom, -abs(center) / error)) if error else None
+    p_value = float(2 * stdtr(freedom, -abs(center) / error)) if error else None
     low, high = statistics.student_interval(center, error, freedom)
-    return Found(low, high, p, num_errors_seen(freedom) * error or None, method)
+    return Found(low, high, p_value, num_errors_seen(freedom) * error or None, method)
 
 
 @cache
@@ -444,12 +447,12 @@ def by_mcnemar(pairs: Pairs) -> Found:
     """Return McNemar's exact test for one pair of trainings; with two pairs, resample the sequences."""
     if len(pairs.first) > 1:
         return resample_sequences(pairs)
-    num = pairs.first.shape[1]
+    num_units = pairs.first.shape[1]
     gained, lost = int((pairs.second > pairs.first).sum()), int((pairs.second < pairs.first).sum())
-    p = statistics.mcnemar(gained, lost)
-    low, high = statistics.agreeing_with(p, statistics.interval_of_difference(gained, lost, num))
-    method = f"exact McNemar test, {gained + lost:,} of {num:,} sequences differ"
-    return Found(low, high, p, min_detectable_effect_by_mcnemar((gained + lost) / num, num), method)
+    p_value = statistics.mcnemar(gained, lost)
+    low, high = statistics.agreeing_with(p_value, statistics.interval_of_difference(gained, lost, num_units))
+    method = f"exact McNemar test, {gained + lost:,} of {num_units:,} sequences differ"
+    return Found(low, high, p_value, min_detectable_effect_by_mcnemar((gained + lost) / num_units, num_units), method)
 
 
 def min_detectable_effect_by_mcnemar(discordant: float, num: int) -> float | None:
@@ -472,25 +475,25 @@ def min_detectable_effect_by_mcnemar(discordant: float, num: int) -> float | Non
 
 def resample_sequences(pairs: Pairs) -> Found:
     """Percentile bootstrap over the sequences, each with the outputs of both sides (Efron and Tibshirani 1993)."""
-    num = pairs.first.shape[1]
-    found = statistics.bootstrap(lambda index: float(pairs.difference_of(index).mean()), np.arange(num))
-    low, high = map(float, found.confidence_interval)
-    method = f"paired bootstrap over {num:,} {pairs.measure.unit}"
-    return Found(low, high, None, min_detectable_effect(float(found.standard_error)), method)
+    num_units = pairs.first.shape[1]
+    bootstrap = statistics.bootstrap(lambda index: float(pairs.difference_of(index).mean()), np.arange(num_units))
+    low, high = map(float, bootstrap.confidence_interval)
+    method = f"paired bootstrap over {num_units:,} {pairs.measure.unit}"
+    return Found(low, high, None, min_detectable_effect(float(bootstrap.standard_error)), method)
 
 
 def resample_blocks(pairs: Pairs) -> Found:
     """Percentile bootstrap over blocks of sqrt(N) neighbouring windows, because these share most of their steps.
     With few blocks the interval is widened (`student_tail`).
     """
-    each = (pairs.second - pairs.first).mean(axis=0)
-    num = len(each)
-    size = max(1, round(num**0.5))
-    num_blocks = -(-num // size)
-    (sums,) = statistics.block_sums(each, size=size, wraps=True)
+    differences = (pairs.second - pairs.first).mean(axis=0)
+    num_windows = len(differences)
+    size = max(1, round(num_windows**0.5))
+    num_blocks = -(-num_windows // size)
+    (sums,) = statistics.block_sums(differences, size=size, wraps=True)
     means = sums / (num_blocks * size)
     low, high = statistics.percentiles(means, statistics.student_tail(max(num_blocks - 1, 1)))
-    method = f"paired bootstrap over blocks of {size} of the {num:,} windows"
+    method = f"paired bootstrap over blocks of {size} of the {num_windows:,} windows"
     return Found(low, high, None, min_detectable_effect(float(means.std(ddof=1))), method)
 
 

@@ -28,7 +28,7 @@ SCHEMA = 2
 # What an entry has of the reference run's manifest. The rest says when it was made, and how to repeat it.
 KEPT = ("workload", "requested", "device", "seed", "block", "realized", "environment", "hardware", "epochs")
 DIGESTS = ("data", "weights", "predictions")
-TIMED = [each.name for each in QUANTITIES if each.kept == "published"]
+TIMED = [quantity.name for quantity in QUANTITIES if quantity.kept == "published"]
 
 
 def read() -> dict[str, list[dict[str, Any]]]:
@@ -62,7 +62,7 @@ def entry_of(runs: Sequence[Run], perturbed: Sequence[Run]) -> dict[str, Any]:
 def open_entry(entry: Mapping[str, Any]) -> Reference:
     """Return an entry of docs/published.json as runs, without a verdict. Only the reference run has epochs."""
     runs = [run_of(entry, seed) for seed in entry["scores"]]
-    envelope = Envelope(*(entry["envelope"][each.name] for each in fields(Envelope)))
+    envelope = Envelope(*(entry["envelope"][field.name] for field in fields(Envelope)))
     return Reference(Side(PUBLISHED, tuple(runs)), run_of(entry, str(entry["seed"])), envelope)
 
 
@@ -87,16 +87,16 @@ def no_file(name: str) -> tuple[bytes, str]:
 
 def references(entries: Sequence[Mapping[str, Any]], own: Sequence[Run]) -> tuple[tuple[Reference, ...], str]:
     """Return the references comparable with one's own runs, most similar first; if there are none, also the reason."""
-    found, reasons = [], []
-    for each in sorted(map(open_entry, entries), key=lambda each: distance(each, own[0])):
-        if changed_parameters := parameters(each.run, own[0]):
+    comparable, reasons = [], []
+    for reference in sorted(map(open_entry, entries), key=lambda reference: distance(reference, own[0])):
+        if changed_parameters := parameters(reference.run, own[0]):
             more = f" and {len(changed_parameters) - 3} more" if len(changed_parameters) > 3 else ""
             reasons.append(f"published with other parameters ({', '.join(changed_parameters[:3])}{more})")
-        reasons += (other := list(map(str, of_data(each.run, own[0]))))
-        if not changed_parameters and not other:
-            verdict = next((judge(each, run) for run in own if run.seed == each.run.seed), None)
-            found.append(replace(each, verdict=verdict))
-    return tuple(found), "" if found else "; ".join(dict.fromkeys(reasons)) or "no published result exists"
+        reasons += (data_differences := list(map(str, of_data(reference.run, own[0]))))
+        if not changed_parameters and not data_differences:
+            verdict = next((judge(reference, run) for run in own if run.seed == reference.run.seed), None)
+            comparable.append(replace(reference, verdict=verdict))
+    return tuple(comparable), "" if comparable else "; ".join(dict.fromkeys(reasons)) or "no published result exists"
 
 
 def distance(published: Reference, own: Run) -> tuple[int, ...]:
@@ -123,31 +123,31 @@ def is_same_processor(published: Reference, own: Run) -> bool:
 
 def judge(published: Reference, own: Run) -> Verdict:
     """Return the verdict on whether one's own run agrees with the published one."""
-    there = published.run
-    if changed_parameters := parameters(there, own):
+    reference = published.run
+    if changed_parameters := parameters(reference, own):
         differing = f"the published values of {', '.join(changed_parameters)} differ"
         return Verdict("not verifiable", "other parameters", differing)
-    if other := list(of_data(there, own)):
-        return Verdict("different", "data", "; ".join(map(str, other)))
-    environment = rerun.environment_of(there, own)
-    if verdict := rerun.judge_bitwise(there, own, environment):
+    if data_differences := list(of_data(reference, own)):
+        return Verdict("different", "data", "; ".join(map(str, data_differences)))
+    environment = rerun.environment_of(reference, own)
+    if verdict := rerun.judge_bitwise(reference, own, environment):
         return verdict
-    if rerun.may_round(there, own) and (verdict := rerun.within(there, own, environment, published.envelope)):
+    if rerun.may_round(reference, own) and (verdict := rerun.within(reference, own, environment, published.envelope)):
         return verdict
     return judge_score(published, own, environment)
 
 
 def judge_score(published: Reference, own: Run, environment: EnvironmentInfo) -> Verdict:
     """Judge by the difference of the scores and the margin from the published seeds."""
-    here, there = own.test_score, published.run.test_score
+    own_score, published_score = own.test_score, published.run.test_score
     margin = margin_of_seeds([run.test_score for run in published.side.runs])
-    seen = f"{published.side.score_name} {here:.4f} here, {there:.4f} published"
+    scores = f"{published.side.score_name} {own_score:.4f} here, {published_score:.4f} published"
     if margin is None:
-        return Verdict("inconclusive", sentence=f"{seen}; five published seeds are needed to judge the difference")
+        return Verdict("inconclusive", sentence=f"{scores}; five published seeds are needed to judge the difference")
     limit = f"{margin.value:.4f} ({margin.reason})"
-    if abs(here - there) > margin.value:
-        return different("predictions", f"{seen}; the difference is larger than {limit}", environment)
-    sentence = f"{seen}; the difference is at most {limit}; other differences: {'; '.join(environment.differences)}"
+    if abs(own_score - published_score) > margin.value:
+        return different("predictions", f"{scores}; the difference is larger than {limit}", environment)
+    sentence = f"{scores}; the difference is at most {limit}; other differences: {'; '.join(environment.differences)}"
     return Verdict("statistically compatible", sentence=sentence)
 
 

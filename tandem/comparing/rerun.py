@@ -105,16 +105,16 @@ def open_rerun(output: Mapping[str, Any], recorded: Run) -> Run:
 
 
 def environment_of(recorded: Run, here: Run) -> EnvironmentInfo:
-    both = recorded.timing["hardware"], here.timing["hardware"]
+    machines = recorded.timing["hardware"], here.timing["hardware"]
     # On a CPU, the hardware's name is the processor's.
-    is_cpu = not any(is_accelerator(hardware.get("kind", "")) for hardware in both)
-    processors = [{"processor": hardware["cpu"]["name"]} for hardware in both]
+    is_cpu = not any(is_accelerator(hardware.get("kind", "")) for hardware in machines)
+    processors = [{"processor": hardware["cpu"]["name"]} for hardware in machines]
     # After an out-of-memory error, the remaining steps ran differently.
     memory = ["yes" if run.realized.get("out_of_memory") else "no" for run in (recorded, here)]
     lost = (f"out of memory: {memory[1]} here, {memory[0]} recorded",) if "yes" in memory else ()
     return EnvironmentInfo(
         tuple(differing(recorded.timing["environment"]["versions"], here.timing["environment"]["versions"])),
-        (*differing(*both, HARDWARE), *(() if is_cpu else differing(processors[0], processors[1]))),
+        (*differing(*machines, HARDWARE), *(() if is_cpu else differing(processors[0], processors[1]))),
         (*differing(recorded.realized, here.realized, SETTINGS), *lost),
     )
 
@@ -143,16 +143,16 @@ def judge_bitwise(recorded: Run, here: Run, environment: EnvironmentInfo) -> Ver
     """Return a verdict if all bits are equal, or must be, or the inputs differ; None if rounding must be considered."""
     if inputs := different_inputs(recorded, here):
         return different(*inputs, environment)
-    if seen := different_bits(recorded, here):
-        return None if environment.differences else different(*seen, environment)
-    what = f"losses, weights and draws of {epochs_compared(recorded, here)}"
+    if first_difference := different_bits(recorded, here):
+        return None if environment.differences else different(*first_difference, environment)
+    compared = f"losses, weights and draws of {epochs_compared(recorded, here)}"
     has_predictions = all("predictions.csv" in run.digests for run in (recorded, here))
-    return Verdict("bit-equal", sentence=what + (", and the predictions" if has_predictions else ""))
+    return Verdict("bit-equal", sentence=compared + (", and the predictions" if has_predictions else ""))
 
 
 def epochs_compared(recorded: Run, here: Run) -> str:
-    num, whole = len(here.train["epochs"]), len(recorded.train["epochs"])
-    return f"all {num} epochs" if num == whole else f"the first {num} of {whole} epochs"
+    num_here, num_recorded = len(here.train["epochs"]), len(recorded.train["epochs"])
+    return f"all {num_here} epochs" if num_here == num_recorded else f"the first {num_here} of {num_recorded} epochs"
 
 
 def different_inputs(recorded: Run, here: Run) -> tuple[str, str] | None:
@@ -161,9 +161,9 @@ def different_inputs(recorded: Run, here: Run) -> tuple[str, str] | None:
     if initial[0] != initial[1]:
         return "initial weights", f"sha256 {initial[1][:12]} here, {initial[0][:12]} recorded"
     for before, now in epochs_of_both(recorded, here):
-        for name, what in (("order_sha256", "the order of the sequences"), ("draws_sha256", "the random changes")):
+        for name, label in (("order_sha256", "the order of the sequences"), ("draws_sha256", "the random changes")):
             if before[name] != now[name]:
-                return "draws", f"{what} in epoch {before['epoch']}"
+                return "draws", f"{label} in epoch {before['epoch']}"
         rates = before.get("learning_rate", 0.0), now.get("learning_rate", 0.0)  # a fitted model has none
         if abs(rates[0] - rates[1]) > unit(rates[0]):
             return f"epoch {before['epoch']}", f"the learning rate ends at {rates[1]:.6g} here, {rates[0]:.6g} recorded"
@@ -216,13 +216,13 @@ def measure_envelope(run: Run, perturbed: Sequence[Run], others: Sequence[Run]) 
     takes the largest deviation so far. For the same reason, the seeds' range in an epoch is the median over that epoch
     and two on each side.
     """
-    num = len(run.train["epochs"])
-    ranges = {loss: [spread_of([run, *others], epoch, loss) for epoch in range(num)] for loss in LOSSES}
+    num_epochs = len(run.train["epochs"])
+    ranges = {loss: [spread_of([run, *others], epoch, loss) for epoch in range(num_epochs)] for loss in LOSSES}
     largest, allowed, horizon = dict.fromkeys(LOSSES, 0.0), [], 0
-    for epoch in range(num):
+    for epoch in range(num_epochs):
         for loss in LOSSES:
             value = loss_of(run, epoch, loss)
-            deviations = [abs(loss_of(each, epoch, loss) - value) for each in perturbed]
+            deviations = [abs(loss_of(training, epoch, loss) - value) for training in perturbed]
             largest[loss] = max(largest[loss], unit(value), *deviations)
         allowed.append({loss: MULTIPLE * largest[loss] for loss in LOSSES})
         spread = {loss: statistics.median(ranges[loss][max(0, epoch - 2) : epoch + 3]) for loss in LOSSES}
@@ -256,11 +256,11 @@ def within(recorded: Run, here: Run, environment: EnvironmentInfo, envelope: Env
     compared = list(epochs_of_both(recorded, here))
     for (before, now), allowed in zip(compared[: envelope.horizon], envelope.allowed, strict=False):
         for loss in LOSSES:
-            off = abs(before[loss] - now[loss])
-            if off > allowed[loss]:
-                seen = f"{loss} {now[loss]:.6g} here, {before[loss]:.6g} recorded"
-                why = f"a difference of {off:.2g}; rounding explains at most {allowed[loss]:.2g}"
-                return different(f"epoch {before['epoch']}", f"{seen}: {why}", environment)
+            deviation = abs(before[loss] - now[loss])
+            if deviation > allowed[loss]:
+                losses = f"{loss} {now[loss]:.6g} here, {before[loss]:.6g} recorded"
+                excess = f"a difference of {deviation:.2g}; rounding explains at most {allowed[loss]:.2g}"
+                return different(f"epoch {before['epoch']}", f"{losses}: {excess}", environment)
     if envelope.horizon < len(compared):
         return None
     share = max(
@@ -268,9 +268,9 @@ def within(recorded: Run, here: Run, environment: EnvironmentInfo, envelope: Env
         for (before, now), allowed in zip(compared, envelope.allowed, strict=True)
         for loss in LOSSES
     )
-    seen = f"the losses of {epochs_compared(recorded, here)} differ by at most {share:.0%} of what rounding explains"
+    losses = f"the losses of {epochs_compared(recorded, here)} differ by at most {share:.0%} of what rounding explains"
     perturbed = f"measured with {envelope.num_perturbed} perturbed trainings"
-    sentence = f"{seen}, {perturbed}; other differences: {'; '.join(environment.differences)}"
+    sentence = f"{losses}, {perturbed}; other differences: {'; '.join(environment.differences)}"
     return Verdict("within rounding", sentence=sentence)
 
 
@@ -295,17 +295,17 @@ def judge_final_scores(
     except ValueError:  # they are missing or altered
         rows = []
     if not (here.predictions and rows):
-        missing = "the recorded predictions are missing" if here.predictions else "the test split was not predicted"
-        return Verdict("inconclusive", sentence=f"{beyond}, but {missing}")
+        reason = "the recorded predictions are missing" if here.predictions else "the test split was not predicted"
+        return Verdict("inconclusive", sentence=f"{beyond}, but {reason}")
     assert recorded.score
     paired, score_name = recorded.task_attributes["paired"], recorded.score["score_name"]
     sides = {run.seed: run.predictions for run in (here, *others)}
     margin = margin_of_seeds(list(measured_scores(paired, sides, score_name).values()))
     seed = here.seed
-    seen = difference(paired, {seed: rows}, {seed: sides[seed]}, margin, score_name, recorded.has_groups)
-    sentence = f"{beyond}: {seen.sentence('the record', 'this machine')}"
-    if seen.verdict in ("equal", "equivalent"):
+    score_difference = difference(paired, {seed: rows}, {seed: sides[seed]}, margin, score_name, recorded.has_groups)
+    sentence = f"{beyond}: {score_difference.sentence('the record', 'this machine')}"
+    if score_difference.verdict in ("equal", "equivalent"):
         return Verdict("statistically compatible", sentence=sentence)
-    if seen.exceeds_margin:
+    if score_difference.exceeds_margin:
         return different("predictions", sentence, environment)
     return Verdict("inconclusive", sentence=sentence)

@@ -44,8 +44,8 @@ def main(arguments: list[str]) -> int:
     options = parse(arguments)
     try:
         contexts = [RunContext.of(options.workload, options.device, seed) for seed in options.seeds]
-        found = [retrain(context, perturbation, options) for context in contexts for perturbation in options.perturb]
-        files.write_json(options.out, found, is_durable=False)
+        results = [retrain(context, perturbation, options) for context in contexts for perturbation in options.perturb]
+        files.write_json(options.out, results, is_durable=False)
     except (ValueError, OSError, OutOfMemory) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
@@ -81,8 +81,8 @@ def retrain(context: RunContext, perturbation: int | None, options: Namespace) -
         epochs, seconds = run_epochs(context, trainer, options.epochs or context.settings.epochs, title)
         is_whole = trainer.epochs_done == context.settings.epochs
         if is_whole:  # the digests of the files that `train` would write
-            last = {"best": trainer.best_weights, "last": snapshot(trainer.model)}
-            weights |= {name: hashlib.sha256(save(tensors)).hexdigest() for name, tensors in last.items()}
+            snapshots = {"best": trainer.best_weights, "last": snapshot(trainer.model)}
+            weights |= {name: hashlib.sha256(save(tensors)).hexdigest() for name, tensors in snapshots.items()}
         predictions = predict(context, trainer) if options.evaluate and is_whole else {}
     return {
         "device": context.kind,

@@ -37,12 +37,12 @@ class SpeedUp:
     @property
     def processes(self) -> str:
         """The number of processes as text, and how to get an interval if there is none."""
-        found = f"{self.num_pairs} pair{'' if self.num_pairs == 1 else 's'} of alternating processes"
+        text = f"{self.num_pairs} pair{'' if self.num_pairs == 1 else 's'} of alternating processes"
         if self.num_unpaired:
             first, second = self.num_unpaired
-            num = "1 process each" if first == second == 1 else f"{first} and {second} processes"
-            found = f"{num}, not alternating, so drift of the machines is included"
-        return found if self.interval else f"{found}; no interval: at least {MIN_PAIRS} are needed, {MORE_PAIRS}"
+            counts = "1 process each" if first == second == 1 else f"{first} and {second} processes"
+            text = f"{counts}, not alternating, so drift of the machines is included"
+        return text if self.interval else f"{text}; no interval: at least {MIN_PAIRS} are needed, {MORE_PAIRS}"
 
     def ranked(self, first: str, second: str) -> tuple[SpeedUp, str, str]:
         """Return the speed-up of the faster side, and the names of the faster and the slower side."""
@@ -55,21 +55,21 @@ class SpeedUp:
 
     def sentence(self, first: str, second: str) -> str:
         """`first` and `second` are the names of the sides."""
-        found, fast, slow = self.ranked(first, second)
-        about = "; ".join(filter(None, (found.interval, found.processes)))
-        if not found.interval:
-            return f"the epoch time on {slow} is {found.ratio:.2f} times that on {fast} ({about})"
-        if not found.is_clear:
-            return f"no difference in speed detected (ratio {found.ratio:.2f} in favour of {fast}, {about})"
-        return f"an epoch on {fast} is {found.ratio:.2f} times as fast as on {slow} ({about})"
+        speed_up, fast, slow = self.ranked(first, second)
+        details = "; ".join(filter(None, (speed_up.interval, speed_up.processes)))
+        if not speed_up.interval:
+            return f"the epoch time on {slow} is {speed_up.ratio:.2f} times that on {fast} ({details})"
+        if not speed_up.is_clear:
+            return f"no difference in speed detected (ratio {speed_up.ratio:.2f} in favour of {fast}, {details})"
+        return f"an epoch on {fast} is {speed_up.ratio:.2f} times as fast as on {slow} ({details})"
 
     def summary(self, first: str, second: str) -> str:
         """Return the sentence in a few words."""
-        found, fast, slow = self.ranked(first, second)
-        if found.interval and not found.is_clear:
-            return f"No difference in speed detected: {found.ratio:.2f} ({found.interval})"
-        interval = f" ({found.interval})" if found.interval else "; no interval"
-        return f"{fast} {found.ratio:.2f} times as fast as {slow}{interval}"
+        speed_up, fast, slow = self.ranked(first, second)
+        if speed_up.interval and not speed_up.is_clear:
+            return f"No difference in speed detected: {speed_up.ratio:.2f} ({speed_up.interval})"
+        interval = f" ({speed_up.interval})" if speed_up.interval else "; no interval"
+        return f"{fast} {speed_up.ratio:.2f} times as fast as {slow}{interval}"
 
 
 def ratio_of_turns(base_seconds: Sequence[float], other_seconds: Sequence[float]) -> float:

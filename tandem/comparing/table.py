@@ -45,34 +45,34 @@ SHOWN: dict[str, Callable[[Any], Any]] = {
     "driver": lambda version: version or "-",
     "memory ran out": lambda actions: "; ".join(actions or []) or "no",
     "edited": lambda tree: tree and (tree["patch_sha256"] or ("no" if tree["patch"] == "" else None)),
-    "code": lambda found: found and digest(found),
-    "packed data": lambda found: found and digest(found),
+    "code": lambda digests: digests and digest(digests),
+    "packed data": lambda digests: digests and digest(digests),
     "CPU share of other processes": lambda share: "-" if share is None else f"{share:.0%}",
 }
 
 
 def rows_of(sides: Sequence[Sequence[Run]]) -> Iterator[Row]:
     """`sides`: for each side its runs, one per seed."""
-    for what in FACTS:
-        row = Row(what, tuple(over_seeds(what, side) for side in sides))
-        if row.differs or what in ALWAYS:
+    for fact in FACTS:
+        row = Row(fact, tuple(over_seeds(fact, side) for side in sides))
+        if row.differs or fact in ALWAYS:
             yield row
     blocks = [parameters_of(side[0]) for side in sides]
     for name in dict.fromkeys(name for block in blocks[1:] for name in differing_names(blocks[0], block)):
         if name != "train.model.name":  # it is the network
             yield Row(name, tuple(short(block.get(name, "absent")) for block in blocks))
-    found = [
-        Row(each.label, tuple(measured(side, f"timing.{each.name}", f" {each.unit}".rstrip()) for side in sides))
-        for each in QUANTITIES
-        if each.label
+    rows = [
+        Row(entry.label, tuple(measured(side, f"timing.{entry.name}", f" {entry.unit}".rstrip()) for side in sides))
+        for entry in QUANTITIES
+        if entry.label
     ]
     names = [side[0].value("result.score_name") for side in sides]
     scores = (
         measured(side, f"result.metrics.{name}", f" ({name})", statistics.mean)
         for side, name in zip(sides, names, strict=True)
     )
-    found += [Row("score", tuple(scores)), *own_metrics(sides)]
-    yield from (row for row in found if set(row.cells) != {"-"})
+    rows += [Row("score", tuple(scores)), *own_metrics(sides)]
+    yield from (row for row in rows if set(row.cells) != {"-"})
 
 
 def own_metrics(sides: Sequence[Sequence[Run]]) -> Iterator[Row]:
@@ -89,17 +89,17 @@ def own_metrics(sides: Sequence[Sequence[Run]]) -> Iterator[Row]:
 
 def over_seeds(what: str, side: Sequence[Run]) -> str:
     """The value that the side's runs share, or the value of each run."""
-    found = [run.value(FACTS[what]) for run in side]
-    values = dict.fromkeys(SHOWN[what](value) if what in SHOWN else value for value in found)
-    return ", ".join(str(value) if " " in str(value) else short(value) for value in values)
+    values = [run.value(FACTS[what]) for run in side]
+    distinct = dict.fromkeys(SHOWN[what](value) if what in SHOWN else value for value in values)
+    return ", ".join(str(value) if " " in str(value) else short(value) for value in distinct)
 
 
 def measured(
     side: Sequence[Run], path: str, unit: str, center: Callable[[list[Any]], float] = statistics.median
 ) -> str:
     """A measurement; for several seeds the median, or `center`, and the range."""
-    known = [value for run in side if isinstance(value := run.value(path), int | float)]
-    if not known:
+    values = [value for run in side if isinstance(value := run.value(path), int | float)]
+    if not values:
         return "-"
-    middle = f"{center(known):,.4g}{unit}"
-    return middle if len(known) == 1 else f"{middle} ({min(known):,.4g} to {max(known):,.4g}, {len(known)} seeds)"
+    middle = f"{center(values):,.4g}{unit}"
+    return middle if len(values) == 1 else f"{middle} ({min(values):,.4g} to {max(values):,.4g}, {len(values)} seeds)"

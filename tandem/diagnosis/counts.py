@@ -49,9 +49,9 @@ def count_on(device: torch.device, trainer: Trainer, batch: Batch) -> float:
 
 def copy_of(model: nn.Module) -> nn.Module:
     """A deep copy, also of a network that keeps results of its last forward pass, which torch refuses to copy."""
-    kept = [each for module in model.modules() for each in tree_leaves(vars(module))]
-    results = [each for each in kept if isinstance(each, torch.Tensor) and not each.is_leaf]
-    return copy.deepcopy(model, {id(each): each.detach() for each in results})
+    leaves = [leaf for module in model.modules() for leaf in tree_leaves(vars(module))]
+    results = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor) and not leaf.is_leaf]
+    return copy.deepcopy(model, {id(tensor): tensor.detach() for tensor in results})
 
 
 class Arithmetic(TorchDispatchMode):

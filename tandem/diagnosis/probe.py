@@ -73,15 +73,15 @@ def probe(trainer: Trainer, auto_seconds: float = 0.0) -> ProbeResult | str:
 
 
 def measure_parts(trainer: Trainer, seconds: float) -> ProbeResult:
-    now, device = trainer.alternative(), trainer.device
-    batch = now.one_batch(trainer.settings.batch_size)
+    current, device = trainer.alternative(), trainer.device
+    batch = current.one_batch(trainer.settings.batch_size)
     parts = {
-        "loop": ProbePart(now, epochs(now.training_steps)),
-        "batches": ProbePart(now, map(len, epochs(lambda: now.batches(now.start_draws())))),
-        "step": ProbePart(now, repeated(now, batch)),
-        "single": ProbePart(now, repeated(now, batch.first(1))),
+        "loop": ProbePart(current, epochs(current.training_steps)),
+        "batches": ProbePart(current, map(len, epochs(lambda: current.batches(current.start_draws())))),
+        "step": ProbePart(current, repeated(current, batch)),
+        "single": ProbePart(current, repeated(current, batch.first(1))),
     }
-    now.model.train()
+    current.model.train()
     for part in parts.values():
         part.warm_up()
     loop_seconds = min(parts["loop"].turn(0.0) for _ in range(NUM_TRIES))
@@ -95,21 +95,21 @@ def measure_parts(trainer: Trainer, seconds: float) -> ProbeResult:
         seconds=seconds,
         longest_seconds=2 * BUDGET_SECONDS,
     )
-    num, is_gpu, streaming = len(batch), device.is_accelerator, measure_streaming(trainer)
+    num_sequences, is_gpu, streaming = len(batch), device.is_accelerator, measure_streaming(trainer)
     # A captured loop waits once per chunk of streamed data, which other parts' turns may hide.
     least = max(value for value in (streaming["copy_seconds"], streaming["gather_seconds"]) if isinstance(value, float))
     for name in ("loop", *tried):
-        turns[name] = [max(seconds, least / num) for seconds in turns[name]]
+        turns[name] = [max(seconds, least / num_sequences) for seconds in turns[name]]
     fastest = {name: min(seconds) for name, seconds in turns.items()}
     # The share of the loop that grows with the batch. A GPU may compute a larger one in the same time.
-    growing = 0.0 if is_gpu else max(fastest["step"] - fastest["single"] / num, 0.0)
+    growing = 0.0 if is_gpu else max(fastest["step"] - fastest["single"] / num_sequences, 0.0)
     growing /= fastest["step"] + fastest["batches"]
     sizes = {name: part.trainer.settings.batch_size for name, part in tried.items()}
     gains = {
         name: min(
             statistics.median(loop / other for loop, other in zip(turns["loop"], turns[name], strict=True)),
             fastest["loop"] / fastest[name],
-            1 / (growing + (1 - growing) * num / size) if size > num else math.inf,
+            1 / (growing + (1 - growing) * num_sequences / size) if size > num_sequences else math.inf,
         )
         for name, size in sizes.items()
     }
@@ -118,7 +118,7 @@ def measure_parts(trainer: Trainer, seconds: float) -> ProbeResult:
         len(batch) * statistics.median(seconds) for seconds in (turns["batches"], turns["step"], longer)
     )
 
-    alone: dict[str, Any] = {**streaming, **measure_on_gpu(now.step.repeated(batch), device)}
+    alone: dict[str, Any] = {**streaming, **measure_on_gpu(current.step.repeated(batch), device)}
     missing_reasons = {name: value for name, value in (alone | started).items() if isinstance(value, str)}
     measured: dict[str, Any] = {name: None if isinstance(value, str) else value for name, value in alone.items()}
     context = measured.pop("memory_context_mib")
@@ -129,10 +129,10 @@ def measure_parts(trainer: Trainer, seconds: float) -> ProbeResult:
         step_seconds=step,
         overhead_seconds=statistics.median(turns["single"]),
         flop_per_second=count_flop(trainer, batch) / step,
-        peak_flop_per_second=matrix_rate(device, AUTOCAST.get(now.execution.precision, torch.float32)),
+        peak_flop_per_second=matrix_rate(device, AUTOCAST.get(current.execution.precision, torch.float32)),
         data_bytes_per_second=2 * batch.num_bytes / data,  # read from the data's memory and written
         peak_data_bytes_per_second=memory_rate(device if trainer.train_split.data_location == "device" else CPU),
-        memory_mib=memory_needs(now, batch) | ({} if context is None else {"context": context}),
+        memory_mib=memory_needs(current, batch) | ({} if context is None else {"context": context}),
         device_mib=device.memory_bytes()[1] / 2**20,
         gains=gains,
         missing_reasons=missing_reasons,
@@ -180,13 +180,13 @@ def alternatives(trainer: Trainer) -> dict[str, Changes]:
     if params.step == "compile":  # another batch size or precision would need another compilation
         return {}
     sizes = (2 * params.batch_size, 8 * params.batch_size)
-    found: list[Changes] = [{"batch_size": size} for size in sizes if size <= len(trainer.train_split)]
+    changes: list[Changes] = [{"batch_size": size} for size in sizes if size <= len(trainer.train_split)]
     if params.precision != "auto":  # `auto` has just chosen by measuring
-        known = [name for name in PRECISIONS if name in device.precisions() and name != precision]
-        found += [{"precision": name} for name in known if name != "fp32" or not device.is_accelerator]
+        precisions = [name for name in PRECISIONS if name in device.precisions() and name != precision]
+        changes += [{"precision": name} for name in precisions if name != "fp32" or not device.is_accelerator]
     if trainer.execution.grad_accum_steps > 1:
-        found.append({"grad_accum_steps": 1})
-    return {f"{key.removesuffix('_size')} {value}": change for change in found for key, value in change.items()}
+        changes.append({"grad_accum_steps": 1})
+    return {f"{key.removesuffix('_size')} {value}": change for change in changes for key, value in change.items()}
 
 
 def start_alternative(trainer: Trainer, changes: Changes, now: float) -> ProbePart | str:
@@ -194,10 +194,10 @@ def start_alternative(trainer: Trainer, changes: Changes, now: float) -> ProbePa
     if changes.get("batch_size", 0) * now > LONGEST_SECONDS:
         return f"not tried: its step would take more than {LONGEST_SECONDS} s"
     try:
-        other = trainer.alternative(**changes)
-        part = ProbePart(other, epochs(other.training_steps))
+        alternative = trainer.alternative(**changes)
+        part = ProbePart(alternative, epochs(alternative.training_steps))
         seconds = part.warm_up()
-        is_long = now * other.settings.batch_size > LONGEST_SECONDS / HOPELESS
+        is_long = now * alternative.settings.batch_size > LONGEST_SECONDS / HOPELESS
         for _ in range(0 if is_long else NUM_TRIES - 1):
             if seconds > HOPELESS * now:
                 seconds = min(seconds, part.turn(0.0))
@@ -210,9 +210,9 @@ def measure_streaming(trainer: Trainer) -> dict[str, float | str]:
     """Measure gathering a batch on the host and copying one from pinned memory, each alone, or say why not."""
     is_gpu = trainer.device.is_accelerator
     if not is_gpu or trainer.train_split.data_location == "device":
-        where = "the data is already on the GPU" if is_gpu else "the device is the CPU"
+        reason = "the data is already on the GPU" if is_gpu else "the device is the CPU"
         names = ("gather_seconds", "copy_bytes_per_second", "pinned_bytes_per_second")
-        return {"copy_seconds": 0.0, **dict.fromkeys(names, f"no copy to a device: {where}")}
+        return {"copy_seconds": 0.0, **dict.fromkeys(names, f"no copy to a device: {reason}")}
     split, device, size = trainer.train_split, trainer.device, trainer.settings.batch_size
     rows = torch.randperm(len(split))[:size]
     buffers = split.buffers(len(rows))
@@ -242,7 +242,7 @@ def measure_on_gpu(step: Callable[[], Any], device: Device) -> dict[str, float |
         step()
         host.append(time.perf_counter() - begin)
     total = device.driver.ask("process_mib") if device.driver else device.unmeasured
-    found: dict[str, float | str] = {
+    measured: dict[str, float | str] = {
         "host_seconds": statistics.median(host[NUM_WARMUPS + 1 :]),
         "memory_context_mib": total if isinstance(total, str) else total - device.memory_mib()["reserved"],
     }
@@ -253,10 +253,10 @@ def measure_on_gpu(step: Callable[[], Any], device: Device) -> dict[str, float |
     else:
         reason = "torch.profiler recorded no kernel (it needs CUPTI, and no other profiler may run)"
     if not kernels:
-        return {**found, "device_seconds": reason, "num_kernels": reason}
+        return {**measured, "device_seconds": reason, "num_kernels": reason}
     copies = sum(name.startswith(("Memcpy", "Memset")) for name, _, _ in kernels)
     busy = covered_time([(start, end) for _, start, end in kernels])
-    return {**found, "device_seconds": busy / 1e6, "num_kernels": len(kernels) - copies}
+    return {**measured, "device_seconds": busy / 1e6, "num_kernels": len(kernels) - copies}
 
 
 def covered_time(intervals: list[tuple[float, float]]) -> float:

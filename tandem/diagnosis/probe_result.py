@@ -60,7 +60,7 @@ class ProbeResult:
         if self.host_seconds is not None and self.device_seconds is not None:
             if self.host_seconds > self.device_seconds:
                 return "launch"
-            grows = any(what.startswith("batch ") and gain >= MIN_GAIN for what, gain in self.gains.items())
+            grows = any(change.startswith("batch ") and gain >= MIN_GAIN for change, gain in self.gains.items())
             return "latency" if grows and self.rates_of_peak()["flop"] < IDLE_RATE else "compute"
         return max(("launch", "compute"), key=lambda name: shares[name])
 
@@ -81,22 +81,22 @@ class ProbeResult:
 
     def rates_of_peak(self) -> dict[str, float]:
         """Return each rate as a share of the highest rate measured on this machine."""
-        found = {
+        rates = {
             "flop": self.flop_per_second / self.peak_flop_per_second,
             "data_bytes": self.data_bytes_per_second / self.peak_data_bytes_per_second,
         }
         if self.copy_bytes_per_second is not None and self.pinned_bytes_per_second is not None:
-            found["copy_bytes"] = self.copy_bytes_per_second / self.pinned_bytes_per_second
-        return found
+            rates["copy_bytes"] = self.copy_bytes_per_second / self.pinned_bytes_per_second
+        return rates
 
     def sentence(self) -> str:
         """Return the bottleneck and the most effective changes as a sentence."""
         return f"{self.bottleneck}-bound: {self.bottleneck_sentence()}; {self.advice()}"
 
     def advice(self) -> str:
-        best = sorted(((gain, what) for what, gain in self.gains.items() if gain >= MIN_GAIN), reverse=True)[:2]
-        help = ", ".join(f"{what} would be about {gain:.1f} times as fast" for gain, what in best)
-        return help or f"no setting that was tried is {MIN_GAIN} times as fast"
+        best = sorted(((gain, change) for change, gain in self.gains.items() if gain >= MIN_GAIN), reverse=True)[:2]
+        text = ", ".join(f"{change} would be about {gain:.1f} times as fast" for gain, change in best)
+        return text or f"no setting that was tried is {MIN_GAIN} times as fast"
 
     def bottleneck_sentence(self) -> str:
         shares, rates = self.shares(), self.rates_of_peak()
@@ -108,8 +108,8 @@ class ProbeResult:
             )
         share = f"{shares[self.bottleneck]:.0%} of the step time"
         if self.bottleneck == "data":
-            made = f"{rates['data_bytes']:.0%} of the memory bandwidth measured here"
-            return f"{share} is spent waiting for the batch, which is prepared at {made}"
+            bandwidth = f"{rates['data_bytes']:.0%} of the memory bandwidth measured here"
+            return f"{share} is spent waiting for the batch, which is prepared at {bandwidth}"
         if self.bottleneck == "copy":
             copying = f"{rates['copy_bytes']:.0%} of the bandwidth from pinned memory"
             return f"{share} is spent waiting for the copy to the GPU, which runs at {copying}"
@@ -131,7 +131,7 @@ class ProbeResult:
     def missing_sentence(self) -> str:
         """Return the measurements that failed on this device, with the reasons."""
         reasons = self.missing_reasons.items()
-        missing = ", ".join(f"{name} ({why})" for name, why in reasons if name in GPU_FIELDS and why != NO_GPU)
+        missing = ", ".join(f"{name} ({reason})" for name, reason in reasons if name in GPU_FIELDS and reason != NO_GPU)
         return f"not measured: {missing}" if missing else ""
 
     def numbers(self) -> dict[str, float]:
@@ -140,4 +140,4 @@ class ProbeResult:
         shares = {f"{name}_share": share for name, share in self.shares().items()}
         rates = {f"{name}_of_peak": rate for name, rate in self.rates_of_peak().items()}
         memory = {f"memory_{name}_mib": mib for name, mib in self.memory_mib.items()}
-        return {**flat, **shares, **rates, **memory, **{f"gain {what}": gain for what, gain in self.gains.items()}}
+        return {**flat, **shares, **rates, **memory, **{f"gain {name}": gain for name, gain in self.gains.items()}}

@@ -29,7 +29,7 @@ PUBLISHER_SECONDS = 5.0  # processor time of Tandem's publisher, which imports m
 def read(device: Device | None = None) -> dict[str, Any]:
     """The current conditions of the machine and, if there is one, of a device."""
     times = psutil.cpu_times()
-    found: dict[str, Any] = {
+    reading: dict[str, Any] = {
         "at": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
         "load_1min": round(os.getloadavg()[0], 2),
         "cpu_seconds": {"all": sum(times[:8]), "idle": times.idle, "steal": times.steal},
@@ -39,14 +39,14 @@ def read(device: Device | None = None) -> dict[str, Any]:
     _, limited = cpu_quota()
     counts = dict(re.findall(r"^(nr_\w+) (\d+)$", read_text(limited / "cpu.stat"), re.MULTILINE)) if limited else {}
     if counts:
-        found["quota_periods"] = {"all": int(counts["nr_periods"]), "throttled": int(counts["nr_throttled"])}
+        reading["quota_periods"] = {"all": int(counts["nr_periods"]), "throttled": int(counts["nr_throttled"])}
     if governor := read_text("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor"):
-        found["cpu_governor"] = governor
+        reading["cpu_governor"] = governor
     if clocks := re.findall(r"^cpu MHz\s*: ([\d.]+)", read_text("/proc/cpuinfo"), re.MULTILINE):
-        found["cpu_mhz"] = round(sum(map(float, clocks)) / len(clocks))
+        reading["cpu_mhz"] = round(sum(map(float, clocks)) / len(clocks))
     if device and device.driver:
-        found["gpu"] = device.driver.conditions()
-    return found
+        reading["gpu"] = device.driver.conditions()
+    return reading
 
 
 def waited_seconds() -> float | None:
@@ -71,11 +71,11 @@ def between(before: dict[str, Any], after: dict[str, Any]) -> dict[str, float]:
     spent = {name: after["cpu_seconds"][name] - before["cpu_seconds"][name] for name in before["cpu_seconds"]}
     if spent["all"] <= 0:
         return {}
-    own = after["own_cpu_seconds"] - before["own_cpu_seconds"]
+    own_seconds = after["own_cpu_seconds"] - before["own_cpu_seconds"]
     busy = spent["all"] - spent["idle"] - spent["steal"]
     shares = {
         "steal_share": round(spent["steal"] / spent["all"], 4),
-        "others_share": round(max(0.0, busy - own) / spent["all"], 4),
+        "others_share": round(max(0.0, busy - own_seconds) / spent["all"], 4),
     }
     if "quota_periods" in before and "quota_periods" in after:
         periods, stopped = (after["quota_periods"][name] - count for name, count in before["quota_periods"].items())
@@ -91,15 +91,15 @@ def taken_by_others(conditions: Mapping[str, Any]) -> list[str]:
     process: in a training of a few seconds it would always take more than TAKEN_SHARE. The waiting threads are those of
     the median epoch, so they show whether others slowed the recorded time.
     """
-    between, phrases = conditions["between"], []
+    shares, phrases = conditions["between"], []
     for name, who in {"others_share": "other processes", "steal_share": "the host of this virtual machine"}.items():
-        if (share := between.get(name, 0.0)) > TAKEN_SHARE:
+        if (share := shares.get(name, 0.0)) > TAKEN_SHARE:
             before, after = (conditions[when]["cpu_seconds"]["all"] for when in ("before", "after"))
             allowed = PUBLISHER_SECONDS / (after - before) if name == "others_share" else 0.0
             phrases += [f"{who} used {share:.0%} of the CPU time"] if share > TAKEN_SHARE + allowed else []
-    if (waiting := between.get("waiting_threads", 0.0)) > MAX_WAITING_THREADS:
+    if (waiting := shares.get("waiting_threads", 0.0)) > MAX_WAITING_THREADS:
         phrases.append(f"on average {waiting:.2g} of its threads waited for a core")
-    if (share := between.get("throttled_share", 0.0)) > TAKEN_SHARE:
+    if (share := shares.get("throttled_share", 0.0)) > TAKEN_SHARE:
         phrases.append(f"its quota of the cores stopped it in {share:.0%} of the periods")
     return phrases
 
@@ -117,11 +117,11 @@ def others_on_gpu(conditions: Mapping[str, Any]) -> str:
 
     `conditions` come from a manifest. If two trainings share a GPU, both are slower by an unknown amount.
     """
-    before, between, after = (conditions.get(when) or {} for when in ("before", "between", "after"))
-    read = {"before": before.get("gpu"), "during the training": between, "after": after.get("gpu")}
-    seen = {when: (readings or {}).get("other_processes") for when, readings in read.items()}
-    counts = {when: int(count) for when, count in seen.items() if count is not None}
+    before, during, after = (conditions.get(when) or {} for when in ("before", "between", "after"))
+    gpu_readings = {"before": before.get("gpu"), "during the training": during, "after": after.get("gpu")}
+    num_others = {when: (reading or {}).get("other_processes") for when, reading in gpu_readings.items()}
+    counts = {when: int(count) for when, count in num_others.items() if count is not None}
     if not any(counts.values()):
         return ""
-    said = ", ".join(f"{count or 'none'} {when}" for when, count in counts.items())
-    return f"other processes on its GPU ({said})"
+    text = ", ".join(f"{count or 'none'} {when}" for when, count in counts.items())
+    return f"other processes on its GPU ({text})"

@@ -19,11 +19,11 @@ def interleave(
     There are at least `rounds` rounds, and more until `seconds` have passed. After `longest_seconds` no further round
     starts, but there is always one.
     """
-    found: dict[Name, list[Value]] = {name: [] for name in measurements}
+    values: dict[Name, list[Value]] = {name: [] for name in measurements}
     order, start, number, spent = list(measurements), time.perf_counter(), 0, 0.0
     while number == 0 or (spent <= longest_seconds and (number < rounds or spent < seconds)):
         for name in order:
-            found[name].append(measurements[name]())
+            values[name].append(measurements[name]())
         order.reverse()
         number, spent = number + 1, time.perf_counter() - start
-    return found
+    return values

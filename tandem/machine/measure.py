@@ -149,9 +149,9 @@ def seconds_per_item(work: Callable[[], int], device: Device, budget: float) -> 
     work()
     num_calls = 1
     if device.is_accelerator:
-        with Clock(device) as second:
+        with Clock(device) as second_call:
             work()
-        num_calls = max(MIN_CALLS, int(budget / second.seconds))
+        num_calls = max(MIN_CALLS, int(budget / second_call.seconds))
     count = num_done = 0
     with Clock(device) as clock:
         while num_done < num_calls or (not device.is_accelerator and clock.running() <= budget):

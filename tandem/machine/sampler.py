@@ -58,8 +58,8 @@ class SampledWindow:
 
     def totals(self) -> Readings:
         """`found()` plus the window's seconds; empty if the source has no quantities."""
-        found = self.found()
-        return {"sampled_seconds": self.seconds, **found} if found else {}
+        readings = self.found()
+        return {"sampled_seconds": self.seconds, **readings} if readings else {}
 
     def reduced(self, name: str) -> float | str:
         if name.endswith(("mib", "processes")):

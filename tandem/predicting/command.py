@@ -45,8 +45,8 @@ def add_arguments(parser: ArgumentParser) -> None:
 def main(options: Namespace) -> Result:
     folder, weights, run = model_of(options.name)
     with suppress(ValueError, OSError):  # of parameters that are no longer valid
-        if run and (others := other_parameters(run)):
-            print(f"warning: this model was trained with other parameters: {others}", file=sys.stderr)
+        if run and (differing := other_parameters(run)):
+            print(f"warning: this model was trained with other parameters: {differing}", file=sys.stderr)
     if run and not run.score:
         print(f"warning: this model has no score yet; `tandem repro {options.name.partition('@')[0]}` evaluates it",
               file=sys.stderr)  # fmt: skip
@@ -55,15 +55,15 @@ def main(options: Namespace) -> Result:
     from tandem.predicting.predictor import Predictor  # imports torch
 
     predictor = Predictor(folder, weights)
-    given = {key: value for key, value in vars(options).items() if value is not None}
-    predictions = predictor.predict(read(predictor, options.table, given))
+    shape_options = {key: value for key, value in vars(options).items() if value is not None}
+    predictions = predictor.predict(read(predictor, options.table, shape_options))
     for remark in predictor.remarks:
         print(f"warning: {remark}", file=sys.stderr)
     if options.out is None:
         return Result(predictions.to_csv(index=False).rstrip("\n"), {"predictions": predictions.to_dict("records")})
     predictions.to_csv(options.out, index=False)
-    about = {"file": str(options.out), "num_predictions": len(predictions)}
-    return Result(f"{len(predictions):,} predictions in {options.out}", about)
+    document = {"file": str(options.out), "num_predictions": len(predictions)}
+    return Result(f"{len(predictions):,} predictions in {options.out}", document)
 
 
 def read(predictor: "Predictor", path: Path, given: Mapping[str, Any]) -> "pandas.DataFrame":
@@ -81,8 +81,8 @@ def read(predictor: "Predictor", path: Path, given: Mapping[str, Any]) -> "panda
         return predictor.read(path)  # only columns that the model does not need are wrong, or its error has the line
     if not source.write and path.name.lower().endswith(ENDINGS):
         return predictor.read(path)
-    for what, value, why in source.notes:  # how its numbers are read, for example
-        print(f"{what}: {value}{f': {why}' if why else ''}", file=sys.stderr)
+    for name, value, reason in source.notes:  # how its numbers are read, for example
+        print(f"{name}: {value}{f': {reason}' if reason else ''}", file=sys.stderr)
     with TemporaryDirectory() as scratch:
         table = trial.make_table("data", source, Path(scratch))
         try:
@@ -103,8 +103,8 @@ def requested_device(device: str, requested: Sequence[str]) -> str:
     if not device or device in requested:
         return device or requested[0]
     kinds = {name: files.hardware_file(name) for name in requested}
-    used = [name for name, path in kinds.items() if path.exists() and files.read_json(path)["kind"] == device]
-    return used[0] if used else device
+    candidates = [name for name, path in kinds.items() if path.exists() and files.read_json(path)["kind"] == device]
+    return candidates[0] if candidates else device
 
 
 def model_of(name: str) -> tuple[Path, str, Run | None]:
@@ -116,7 +116,7 @@ def model_of(name: str) -> tuple[Path, str, Run | None]:
     folder = files.seed_dir(workload, device, "train", "result", params.seeds[0])
     if not (folder / "model.json").is_file():
         problem = f"{files.relative(folder)} has no model"
-        names = " or ".join(f"{workload}@{each}" for each in params.devices)
+        names = " or ".join(f"{workload}@{requested}" for requested in params.devices)
         if device not in params.devices:
             here = f"params.yaml has `devices: [{', '.join(params.devices)}]`"
             raise WrongArgument(f"{problem}; {here}; add {device} there and run `dvc repro`, or name {names}")

@@ -110,8 +110,8 @@ def write_package(folder: Path, sources: list[Path]) -> str:
     digests = {path: hashlib.sha256(content).hexdigest() for path, content in contents.items()}
     package = f"tandem_{hashlib.sha256(json.dumps(digests).encode()).hexdigest()[:8]}"
     for path, content in contents.items():
-        own = with_own_imports(content, package) if path.endswith(".py") else content
-        files.write_bytes(folder / package / path, own, is_durable=False)
+        new_content = with_own_imports(content, package) if path.endswith(".py") else content
+        files.write_bytes(folder / package / path, new_content, is_durable=False)
     files.write_text(folder / package / "__init__.py", LOADER)
     return package
 
@@ -132,10 +132,10 @@ def with_own_imports(source: bytes, package: str) -> bytes:
         if isinstance(node, ast.Import) and any(is_own(alias.name) for alias in node.names):
             edits.append((start, end, "; ".join(own_import(alias, package) for alias in node.names)))
         elif isinstance(node, ast.ImportFrom) and not node.level and is_own(node.module or ""):
-            found = re.match(rb"from\s+(?=\w)", source[start:end])
-            if not found:
+            match = re.match(rb"from\s+(?=\w)", source[start:end])
+            if not match:
                 raise ValueError(f"write `{ast.unparse(node)}` on one line, so that a model in MLflow can contain it")
-            edits.append((start + found.end(), start + found.end(), f"{package}."))
+            edits.append((start + match.end(), start + match.end(), f"{package}."))
     for start, end, text in sorted(edits, reverse=True):
         source = source[:start] + text.encode() + source[end:]
     return source
@@ -159,13 +159,13 @@ def own_import(alias: ast.alias, package: str) -> str:
 
 def requirements() -> list[str]:
     """The packages of PACKAGES in the installed versions, without a local part such as +cpu, and the workloads' own."""
-    found = []
+    lines = []
     for name in PACKAGES:
         try:
-            found.append(f"{name}=={version(name).partition('+')[0]}")
+            lines.append(f"{name}=={version(name).partition('+')[0]}")
         except PackageNotFoundError:  # a machine that only trains does not need mlflow
-            found.append(name)
-    return list(dict.fromkeys([*found, *provenance.own_requirements()]))  # both may list torch
+            lines.append(name)
+    return list(dict.fromkeys([*lines, *provenance.own_requirements()]))  # both may list torch
 
 
 # An example of a table.

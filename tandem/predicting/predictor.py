@@ -56,12 +56,12 @@ class Predictor:
         Raises ValueError that names the row or sequence if the table is invalid.
         """
         self.remarks = []
-        values, new = (self.last_window if self.is_series else self.sequences)(model_input)
-        self.remarks += remarks_about_units(values[new.mask], self.learned["features"])
+        values, inputs = (self.last_window if self.is_series else self.sequences)(model_input)
+        self.remarks += remarks_about_units(values[inputs.mask], self.learned["features"])
         with torch.inference_mode():
-            batches = (tensor.split(PREDICTION_BATCH) for tensor in (values, new.mask))
+            batches = (tensor.split(PREDICTION_BATCH) for tensor in (values, inputs.mask))
             outputs = torch.cat([self.network(*batch) for batch in zip(*batches, strict=True)])
-        return pd.DataFrame(self.task.tabulate(outputs, new))
+        return pd.DataFrame(self.task.tabulate(outputs, inputs))
 
     @property
     def is_series(self) -> bool:
@@ -74,15 +74,15 @@ class Predictor:
 
     def section(self, kind: Any, **other: Any) -> Any:
         """`preprocess` of the training as a section of this kind, whatever its source was; the table is at hand."""
-        known = {field.name: self.learned[field.name] for field in fields(kind) if field.name in self.learned}
-        return parsing.parse(kind, {**known, "table": "", **other}, "model")
+        parameters = {field.name: self.learned[field.name] for field in fields(kind) if field.name in self.learned}
+        return parsing.parse(kind, {**parameters, "table": "", **other}, "model")
 
     def last_window(self, table: pd.DataFrame) -> tuple[Tensor, NewInputs]:
         """Return the values (1, T, F) of a series' last window."""
         learned = self.section(schema.Series, source="series")
-        wanted = [*chain(*needed_columns(self.learned))]
+        columns = [*chain(*needed_columns(self.learned))]
         interval = parse_interval(learned.interval)
-        rows = from_frame(table, wanted, "the table", learned.na)
+        rows = from_frame(table, columns, "the table", learned.na)
         grid = series.to_grid(rows, learned, interval)
         self.remarks += [remark for remark in grid.remarks if remark not in rows.report]
         if num_after := int((~grid.measured[::-1]).cumprod().sum()):  # filled, they would be known and constant
@@ -91,15 +91,15 @@ class Predictor:
             self.remarks.append(
                 f"the last {num_after:,} steps have no {target!r}; the forecast begins with the first of them"
             )
-        needed = learned.input_steps + 1  # one more for the first difference
-        if len(grid.times) < needed or not grid.known[-needed:].all():
+        length = learned.input_steps + 1  # one more for the first difference
+        if len(grid.times) < length or not grid.known[-length:].all():
             raise ValueError(
-                f"a forecast needs the last {needed} steps of {interval.words} without a gap; the table ends with "
+                f"a forecast needs the last {length} steps of {interval.words} without a gap; the table ends with "
                 f"{int(grid.known[::-1].cumprod().sum())} such steps"
             )
         mean, std = np.array(self.learned["mean"]), np.array(self.learned["std"])
-        steps = series.transform(grid.levels[-needed:], learned.transform)
-        values = torch.from_numpy(series.standardized(steps, mean, std, grid.times[-needed:])[1:][None])
+        steps = series.transform(grid.levels[-length:], learned.transform)
+        values = torch.from_numpy(series.standardized(steps, mean, std, grid.times[-length:])[1:][None])
         last, _ = grid.steps.points(grid.times[-1:])
         times = series.iso(grid.steps.times(last + np.arange(1, learned.horizon + 1)))
         mask = torch.ones(values.shape[:2], dtype=torch.bool)
@@ -113,12 +113,12 @@ class Predictor:
         if step is not None and pd.to_numeric(step, errors="coerce").isna().all():  # times as text, as JSON has them
             with suppress(ValueError, TypeError):  # the error of what follows names the column
                 unlabelled[columns.step] = pd.to_datetime(step, format="ISO8601", utc=True).dt.tz_localize(None)
-        wanted = [*chain(*needed_columns(self.learned)), columns.label]
+        column_names = [*chain(*needed_columns(self.learned)), columns.label]
         learned = self.section(schema.SequenceTable, source="sequences", columns=asdict(columns), split=UNUSED_SPLIT)
-        rows = from_frame(unlabelled, wanted, "the table", learned.na)
+        rows = from_frame(unlabelled, column_names, "the table", learned.na)
         sequences = read_sequences(rows, columns, learned, trained=self.learned)
-        said = (GOES_BACK, UNKNOWN, IN_NO_WINDOW)
-        self.remarks += [remark for remark in sequences.remarks if any(words in remark for words in said)]
+        phrases = (GOES_BACK, UNKNOWN, IN_NO_WINDOW)
+        self.remarks += [remark for remark in sequences.remarks if any(words in remark for words in phrases)]
         if learned.missing != MASK:
             self.remarks += remarks_about_unseen(sequences.is_unseen, sequences.features)
         usual, learned = sequences.usual_step, self.learned.get("usual_step", 1.0)
@@ -158,8 +158,8 @@ def sequence_columns(learned: Mapping[str, Any]) -> schema.Columns:
     features = without_velocities(learned["features"], learned.get("velocity", False))
     features = features[: len(features) - len(masked_of(features, learned.get("missing", "")))]
     of_arrays = {"sequence": "sequence", "step": "step", "features": features, "label": "label"}
-    given = learned.get("columns") or of_arrays
-    return schema.Columns(**{**given, "features": tuple(given["features"])})
+    names = learned.get("columns") or of_arrays
+    return schema.Columns(**{**names, "features": tuple(names["features"])})
 
 
 def needed_columns(learned: Mapping[str, Any]) -> tuple[list[str], list[str], list[str]]:

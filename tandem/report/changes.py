@@ -24,22 +24,22 @@ def changes(evaluated: Iterable[str]) -> list[str]:
     commit, committed_scores = git(files.ROOT, "rev-parse", "--short", "HEAD"), at_commit("results/scores.json")
     if commit is None or committed_scores is None:
         return []
-    name, before = commit.decode().strip(), json.loads(committed_scores)
-    now, timings = (files.read_json(files.results_dir() / file) for file in ("scores.json", "timings.json"))
+    name, scores_before = commit.decode().strip(), json.loads(committed_scores)
+    scores_now, timings = (files.read_json(files.results_dir() / file) for file in ("scores.json", "timings.json"))
     committed_timings = json.loads(at_commit("results/timings.json") or b"{}")
     committed_workloads = committed_params()
     changed, equal = list[str](), list[str]()
     for workload in evaluated:
-        if workload not in before and workload not in committed_workloads:
+        if workload not in scores_before and workload not in committed_workloads:
             changed.append(f"{workload}: new since commit {name}")
             continue
-        for device, score in now.get(workload, {}).items():
-            old = before.get(workload, {}).get(device)
-            if old == score:
+        for device, score in scores_now.get(workload, {}).items():
+            old_score = scores_before.get(workload, {}).get(device)
+            if old_score == score:
                 equal.append(f"{workload}@{device}")
             else:
-                new_text, old_text = format_score(score), format_score(old) if old else "none"
-                rows = (each.get(workload, {}).get(device, {}) for each in (committed_timings, timings))
+                new_text, old_text = format_score(score), format_score(old_score) if old_score else "none"
+                rows = (table.get(workload, {}).get(device, {}) for table in (committed_timings, timings))
                 differs = changed_params(*rows)
                 changed.append(f"{workload}@{device}: {new_text}, at commit {name} {old_text}{differs}")
     return changed + ([f"same scores as at commit {name}: {', '.join(equal)}"] if equal else [])
@@ -62,6 +62,6 @@ def changed_params(row_before: dict[str, Any], row_now: dict[str, Any]) -> str:
         return ""
     before, now = (with_defaults(*row["parameters"]) for row in (row_before, row_now))
     names = differing_names(before, now)
-    found = [f"{name}: {before.get(name, 'absent')} before, {now.get(name, 'absent')} now" for name in names]
-    more = [f"{len(found) - MAX_SHOWN} more"] if len(found) > MAX_SHOWN else []
-    return f" ({'; '.join(found[:MAX_SHOWN] + more)})" if found else ""
+    texts = [f"{name}: {before.get(name, 'absent')} before, {now.get(name, 'absent')} now" for name in names]
+    more = [f"{len(texts) - MAX_SHOWN} more"] if len(texts) > MAX_SHOWN else []
+    return f" ({'; '.join(texts[:MAX_SHOWN] + more)})" if texts else ""

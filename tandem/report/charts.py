@@ -22,28 +22,28 @@ MAX_LABEL = 20  # characters
 
 def scores(sides: Sequence[Side]) -> Chart | None:
     """Return the test score of every seed, for every device and the published runs; None for a single score."""
-    values = [[run.test_score for run in each.runs] for each in sides]
+    values = [[run.test_score for run in side.runs] for side in sides]
     if sum(map(len, values)) == 1:
         return None
-    said = (f"{each.label} {mean_and_range(own)}" for each, own in zip(sides, values, strict=True))
+    phrases = (f"{side.label} {mean_and_range(seed_scores)}" for side, seed_scores in zip(sides, values, strict=True))
     # A forecast's skill is 0 if it is no better than persistence; R2 is 0 if it is no better than the targets' mean.
     floor = sides[0].first.task_attributes["zero"].partition(":")[0]
     is_below = bool(floor) and min(map(min, values)) < 0
-    labels = [plain(each.label, MAX_LABEL) for each in sides]
+    labels = [plain(side.label, MAX_LABEL) for side in sides]
 
     def draw(axes: Axes) -> None:
-        for index, (each, own) in enumerate(zip(sides, values, strict=True)):
-            colour = DEVICE_COLOURS[each.colour]
-            axes.plot(own, [index] * len(own), "o", color=colour, alpha=0.75, markeredgewidth=0)
-            if len(own) > 1:
-                axes.plot([each.score] * 2, [index - 0.3, index + 0.3], color=colour, linewidth=2)
+        for index, (side, seed_scores) in enumerate(zip(sides, values, strict=True)):
+            colour = DEVICE_COLOURS[side.colour]
+            axes.plot(seed_scores, [index] * len(seed_scores), "o", color=colour, alpha=0.75, markeredgewidth=0)
+            if len(seed_scores) > 1:
+                axes.plot([side.score] * 2, [index - 0.3, index + 0.3], color=colour, linewidth=2)
         if is_below:
             axes.axvline(0, color="black", linewidth=0.8, linestyle="--")
         axes.set_yticks(range(len(sides)), labels)
         axes.set_ylim(len(sides) - 0.4, -0.6)
         axes.grid(axis="x", alpha=0.3)
 
-    sentence = f"{'; '.join(said)}.{f' The dashed line is {floor}.' if is_below else ''}"
+    sentence = f"{'; '.join(phrases)}.{f' The dashed line is {floor}.' if is_below else ''}"
     title, left = f"Test {words(sides[0].score_name)} of each seed", 0.15 + 0.08 * max(map(len, labels))
     return chart(title, sentence, draw, height=0.15 + 0.3 * len(sides), left=left, bottom=0.25)
 
@@ -92,7 +92,7 @@ def validation(sides: Sequence[Side]) -> Chart | None:
 
 
 # Columns of timings.csv that the figure over time shows, with their titles; only those that were measured.
-OVER_TIME = {each.name: each.chart for each in QUANTITIES if each.chart}
+OVER_TIME = {quantity.name: quantity.chart for quantity in QUANTITIES if quantity.chart}
 
 
 def over_time(side: Side) -> Chart | None:
@@ -100,8 +100,8 @@ def over_time(side: Side) -> Chart | None:
     without a value leaves a gap in the line.
     """
     rows = side.first.epochs("timings")
-    epochs: list[Any] = [each["epoch"] for each in rows]
-    columns: dict[str, list[Any]] = {name: [each.get(name) for each in rows] for name in OVER_TIME}
+    epochs: list[Any] = [row["epoch"] for row in rows]
+    columns: dict[str, list[Any]] = {name: [row.get(name) for row in rows] for name in OVER_TIME}
     measured = {name: values for name, values in columns.items() if any(value is not None for value in values)}
     if len(rows) < MIN_EPOCHS or "epoch_seconds" not in measured:
         return None
@@ -116,8 +116,8 @@ def over_time(side: Side) -> Chart | None:
         every[-1].set_xlabel("epoch")
         whole_numbers(every[-1])
 
-    known = {name: [value for value in values if value is not None] for name, values in measured.items()}
-    ends = [f"{OVER_TIME[name]} {min(values):,.4g} to {max(values):,.4g}" for name, values in known.items()]
+    numbers = {name: [value for value in values if value is not None] for name, values in measured.items()}
+    ends = [f"{OVER_TIME[name]} {min(values):,.4g} to {max(values):,.4g}" for name, values in numbers.items()]
     title = f"Over time{first_seed([side])}, {side.label}"
     sentence = f"In {counted(len(rows), 'epoch')}: {'; '.join(ends)}."
     return chart(title, sentence, draw, num=len(measured), height=0.75 * len(measured), top=0.25)
@@ -135,8 +135,8 @@ def curves(
     num_epochs = max(len(history_of(side)) for side in sides)
     if num_epochs <= 1:
         return None
-    said = (f"{side.label}, {sentence_of(side)}" if len(sides) > 1 else sentence_of(side) for side in sides)
-    title, sentence = f"{title}{first_seed(sides)}", f"{'. '.join(map(capitalized, said))}."
+    phrases = (f"{side.label}, {sentence_of(side)}" if len(sides) > 1 else sentence_of(side) for side in sides)
+    title, sentence = f"{title}{first_seed(sides)}", f"{'. '.join(map(capitalized, phrases))}."
     if num_epochs < MIN_EPOCHS:
         return Chart(title, sentence)
 
@@ -158,8 +158,8 @@ def history_of(side: Side) -> list[Any]:
 def epochs_of(side: Side, key: str) -> tuple[list[float], list[float]]:
     """Return epochs and finite values of a column of history.csv: a training that diverges has non-finite losses."""
     rows = history_of(side)
-    present = [(row["epoch"], row[key]) for row in rows if row.get(key) is not None and math.isfinite(row[key])]
-    return [epoch for epoch, _ in present], [value for _, value in present]
+    points = [(row["epoch"], row[key]) for row in rows if row.get(key) is not None and math.isfinite(row[key])]
+    return [epoch for epoch, _ in points], [value for _, value in points]
 
 
 def first_seed(sides: Sequence[Side]) -> str:

@@ -60,14 +60,14 @@ def chart(
     axes: list[Axes] = figure.subplots(num, 1, squeeze=False, sharex=True)[:, 0].tolist()
     handles = draw(*axes) or axes[0].get_legend_handles_labels()[0]
     if len(handles) > 1:
-        num_columns = 2 if max(len(str(each.get_label())) for each in handles) <= 22 else 1
+        num_columns = 2 if max(len(str(handle.get_label())) for handle in handles) <= 22 else 1
         top += 0.18 * -(-len(handles) // num_columns)
         figure.legend(handles=handles, loc="upper left", ncols=num_columns, frameon=False, borderaxespad=0, fontsize=8)
     total = height + bottom + top
     figure.set_size_inches(WIDTH, total)
     figure.subplots_adjust(left / WIDTH, bottom / total, 0.94, 1 - top / total, hspace=0.6)
-    for each in axes:
-        for axis in (each.xaxis, each.yaxis):
+    for panel in axes:
+        for axis in (panel.xaxis, panel.yaxis):
             if isinstance(locator := axis.get_major_locator(), MaxNLocator):
                 locator.set_params(nbins=5)
     return Chart(title, sentence, figure)
@@ -83,10 +83,10 @@ def chart_style() -> AbstractContextManager[None]:
 def save_charts(charts: Sequence[Chart], path: Path) -> None:
     """Write the charts with their titles to one PNG file, below each other. Equal charts give equal bytes."""
     images, file = [], io.BytesIO()
-    for each in charts:
+    for one_chart in charts:
         title = Figure((WIDTH, TITLE_HEIGHT))
-        title.text(0.02, 0.25, plain(each.title, 60))
-        for figure in filter(None, (title, each.figure)):
+        title.text(0.02, 0.25, plain(one_chart.title, 60))
+        for figure in filter(None, (title, one_chart.figure)):
             png = rendered(figure, format="png", dpi=DPI)
             images.append(np.asarray(Image.open(io.BytesIO(png))))
     Image.fromarray(np.vstack(images)).save(file, "png")

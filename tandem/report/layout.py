@@ -47,29 +47,29 @@ def labelled(sides: Sequence[Side]) -> tuple[list[Side], list[Hardware]]:
 
     Labels are `CPU`, or `CPU 1` and `CPU 2` if sides come from two machines. Published machines differ in colour.
     """
-    found: dict[tuple[str, str], Hardware] = {}
+    devices: dict[tuple[str, str], Hardware] = {}
     for kind in sorted({side.name: None for side in sides}, key=lambda kind: kind == PUBLISHED):
         names = list(dict.fromkeys(side.first.hardware_name for side in sides if side.name == kind))
-        here = {each.name: f"the same as {each.label}" for each in found.values()}
+        aliases = {device.name: f"the same as {device.label}" for device in devices.values()}
         for index, name in enumerate(names, 1):
             label = KINDS.get(kind, kind) if len(names) == 1 else f"{KINDS.get(kind, kind)} {index}"
-            full = here.get(name, short_hardware(name)) if kind == PUBLISHED else name
+            full_name = aliases.get(name, short_hardware(name)) if kind == PUBLISHED else name
             number = (index - 1) % NUM_PUBLISHED_COLOURS + 1
             css = f"{kind}-{number}" if kind == PUBLISHED and number > 1 else kind
-            found[kind, name] = Hardware(css, label, full)
-    hardware = [found[side.name, side.first.hardware_name] for side in sides]
-    num = Counter((side.first.workload, each.label) for side, each in zip(sides, hardware, strict=True))
-    shown = []
-    for side, each in zip(sides, hardware, strict=True):
+            devices[kind, name] = Hardware(css, label, full_name)
+    hardware = [devices[side.name, side.first.hardware_name] for side in sides]
+    counts = Counter((side.first.workload, device.label) for side, device in zip(sides, hardware, strict=True))
+    labelled_sides = []
+    for side, device in zip(sides, hardware, strict=True):
         # `cpu` and `auto` may be the same device.
-        requested = f" ({side.first.requested})" if num[side.first.workload, each.label] > 1 else ""
-        shown.append(replace(side, label=f"{each.label}{requested}", colour=each.css))
-    return shown, list(found.values())
+        requested = f" ({side.first.requested})" if counts[side.first.workload, device.label] > 1 else ""
+        labelled_sides.append(replace(side, label=f"{device.label}{requested}", colour=device.css))
+    return labelled_sides, list(devices.values())
 
 
 def cells(side: Side) -> dict[str, Cell]:
     """Return the cells of a side, one for each of COLUMNS."""
-    run, when = side.first, side.first.timing["measured_at"]
+    run, measured_at = side.first, side.first.timing["measured_at"]
     score_details, epoch_details = [words(side.score_name)], list[str]()
     if len(side.runs) > 1:
         lowest, highest = score_text(min(side.scores)), score_text(max(side.scores))
@@ -95,7 +95,7 @@ def cells(side: Side) -> dict[str, Cell]:
         "rate": measured(side, "samples_per_second", "{:,.0f}".format),
         "training": measured(side, "train_seconds", "{:,.1f}".format, *training_details),
         "memory": memory(side),
-        "measured": Cell(when[:10], (f"{when[11:16]} on {run.timing['machine']}",)),
+        "measured": Cell(measured_at[:10], (f"{measured_at[11:16]} on {run.timing['machine']}",)),
     }
 
 
@@ -106,8 +106,8 @@ def measured(side: Side, name: str, show: Callable[[float], str], *details: str)
 
 
 def missing_reason(side: Side, name: str) -> str:
-    known = "not published" if side.name == PUBLISHED else "no reason is recorded"
-    return str(side.first.times.get("missing_reasons", {}).get(name, known))
+    default = "not published" if side.name == PUBLISHED else "no reason is recorded"
+    return str(side.first.times.get("missing_reasons", {}).get(name, default))
 
 
 def memory(side: Side) -> Cell:
@@ -122,9 +122,9 @@ def memory(side: Side) -> Cell:
 
 def baseline(side: Side) -> Cell:
     """Return the strongest baseline of the score, with the others as details."""
-    if found := side.baselines:
-        (name, value), *others = found
-        return Cell(score_text(value), (name, *(f"{each}: {score_text(other)}" for each, other in others)))
+    if baselines := side.baselines:
+        (name, value), *others = baselines
+        return Cell(score_text(value), (name, *(f"{label}: {score_text(score)}" for label, score in others)))
     zero = side.first.task_attributes["zero"]
     return Cell("0", (zero,)) if zero else Cell("")
 
@@ -141,27 +141,27 @@ def seconds_of_more_seeds(rows: Sequence[Mapping[str, Any]]) -> float | None:
 def score_table(sides: Sequence[Side]) -> list[str]:
     """Return the lines of the table of compare.md."""
     lines = [list(COLUMNS.values())]
-    for found in map(cells, labelled(sides)[0]):
-        lines.append([" ".join((found[name].text, ", ".join(found[name].details))).strip() for name in COLUMNS])
+    for row in map(cells, labelled(sides)[0]):
+        lines.append([" ".join((row[name].text, ", ".join(row[name].details))).strip() for name in COLUMNS])
     return table(lines)
 
 
 def first_verdicts(short_verdicts: Mapping[str, Sequence[str]]) -> list[str]:
     """Return a line for each workload: the first of its verdicts in a few words."""
-    return [f"{workload}: {found[0]}" for workload, found in short_verdicts.items() if found]
+    return [f"{workload}: {verdicts[0]}" for workload, verdicts in short_verdicts.items() if verdicts]
 
 
 def summary(sides: Sequence[Side], verdicts: Sequence[str]) -> str:
     """Return compare.md: the hardware, the table, the verdicts, then the remarks on each run."""
-    shown, hardware = labelled(sides)
+    labelled_sides, hardware = labelled(sides)
     # The bottleneck of the training, the purposes of its memory, the use of its device.
     remarks = [
-        f"- {each.first.workload} on {each.label}: {each.sentence}"
-        + "".join(f"\n  - {line}" for line in each.first.timing.get("summary_lines", {}).values())
-        for each in shown
+        f"- {side.first.workload} on {side.label}: {side.sentence}"
+        + "".join(f"\n  - {line}" for line in side.first.timing.get("summary_lines", {}).values())
+        for side in labelled_sides
     ]
-    named_once = "; ".join(f"{each.label}: {each.name}" for each in hardware)
-    return "\n".join([named_once, "", *score_table(sides), "", *(f"- {each}" for each in verdicts), *remarks]) + "\n"
+    named_once = "; ".join(f"{device.label}: {device.name}" for device in hardware)
+    return "\n".join([named_once, "", *score_table(sides), "", *(f"- {text}" for text in verdicts), *remarks]) + "\n"
 
 
 def details(found: Comparison) -> str:
@@ -175,5 +175,5 @@ def table(lines: Sequence[Sequence[str]]) -> list[str]:
     """Return a Markdown table that is also readable in a terminal. The first line is its header."""
     escaped = [[cell.replace("|", r"\|") for cell in line] for line in lines]
     widths = [max(3, *map(len, column)) for column in zip(*escaped, strict=True)]
-    found = [f"| {' | '.join(cell.ljust(n) for cell, n in zip(line, widths, strict=True))} |" for line in escaped]
-    return [found[0], f"|{'|'.join('-' * (width + 2) for width in widths)}|", *found[1:]]
+    rows = [f"| {' | '.join(cell.ljust(size) for cell, size in zip(line, widths, strict=True))} |" for line in escaped]
+    return [rows[0], f"|{'|'.join('-' * (width + 2) for width in widths)}|", *rows[1:]]

@@ -38,9 +38,9 @@ LANES = {"actual": 2.2, "predicted": 1.4}  # heights
 
 def outcomes(run: Run, where: str = "") -> list[Chart]:
     """Return the charts of an evaluated run: those that its task names and its own. `where`: device and seed."""
-    found = [CHARTS[name](run) for name in run.task_attributes["charts"] if name in CHARTS]
-    found.append(own_figure(run))
-    return [Chart(f"{each.title}{where}", each.sentence, each.figure) for each in found if each]
+    charts = [CHARTS[name](run) for name in run.task_attributes["charts"] if name in CHARTS]
+    charts.append(own_figure(run))
+    return [Chart(f"{outcome.title}{where}", outcome.sentence, outcome.figure) for outcome in charts if outcome]
 
 
 def own_figure(run: Run) -> Chart | None:
@@ -63,7 +63,7 @@ def own_figure(run: Run) -> Chart | None:
 
 
 def confusion(run: Run) -> Chart | None:
-    pairs = Counter((each["actual"], each["predicted"]) for each in run.table("confusion"))
+    pairs = Counter((row["actual"], row["predicted"]) for row in run.table("confusion"))
     if not pairs:
         return None
     classes = classes_of(run, {name for pair in pairs for name in pair})
@@ -105,8 +105,8 @@ def confusion(run: Run) -> Chart | None:
 
 def classes_of(run: Run, others: set[str]) -> list[str]:
     """Return the classes in the order of the scores, then `others`."""
-    known = [each["class"] for each in run.table("scores") if "class" in each]
-    return list(dict.fromkeys([*known, *sorted(others)]))
+    scored = [row["class"] for row in run.table("scores") if "class" in row]
+    return list(dict.fromkeys([*scored, *sorted(others)]))
 
 
 def errors_ahead(run: Run) -> Chart | None:
@@ -116,22 +116,22 @@ def errors_ahead(run: Run) -> Chart | None:
     if not {"network", "persistence"} <= set(names):
         return None
     reference = "seasonal_naive" if "seasonal_naive" in names else "persistence"
-    errors = {name: np.array([float(each[f"{name}_mae"]) for each in rows]) for name in names}
+    errors = {name: np.array([float(row[f"{name}_mae"]) for row in rows]) for name in names}
     base = errors.pop(reference)
     base[base <= ROUNDING * base.max()] = np.nan
     if np.isnan(base).all():
         return None
-    relative = {name: 100 * (error / base - 1) for name, error in errors.items()}
-    labels = {**{name: words(name) for name in relative}, "network": run.subject.removeprefix("the ")}
-    said = "; ".join(
-        f"{labels[name]} {np.nanmin(values):+.2f}% to {np.nanmax(values):+.2f}%" for name, values in relative.items()
+    percent = {name: 100 * (error / base - 1) for name, error in errors.items()}
+    labels = {**{name: words(name) for name in percent}, "network": run.subject.removeprefix("the ")}
+    ranges = "; ".join(
+        f"{labels[name]} {np.nanmin(values):+.2f}% to {np.nanmax(values):+.2f}%" for name, values in percent.items()
     )
     simple = "the last season repeats" if reference == "seasonal_naive" else "nothing changes"
 
     def draw(axes: Axes) -> None:
         ahead = np.arange(1, len(base) + 1)
         axes.axhline(0, color=BASELINES[0], linestyle=LINE_STYLES[0], label=words(reference))
-        for index, (name, values) in enumerate(relative.items()):
+        for index, (name, values) in enumerate(percent.items()):
             style: dict[str, Any] = {"color": BASELINES[index], "linestyle": LINE_STYLES[index]}
             style = {"color": NETWORK, "linewidth": 2, "zorder": 3} if name == "network" else style
             axes.plot(ahead, values, label=labels[name], marker="o", markersize=3, **style)
@@ -140,28 +140,28 @@ def errors_ahead(run: Run) -> Chart | None:
         whole_numbers(axes)
 
     title = f"Error by step ahead, in % relative to {words(reference)}"
-    return chart(title, f"Below 0 is better than {words(reference)} ({simple}): {said}.", draw)
+    return chart(title, f"Below 0 is better than {words(reference)} ({simple}): {ranges}.", draw)
 
 
 def last_forecasts(run: Run) -> Chart | None:
     """Return the longest forecasts at the end of the test split, each at the time when it was made."""
     rows = run.predictions
-    steps = max((int(each["step_ahead"]) for each in rows), default=0)
-    last = [each for each in rows if int(each["step_ahead"]) == steps][-NUM_FORECASTS:]
+    steps = max((int(row["step_ahead"]) for row in rows), default=0)
+    last = [row for row in rows if int(row["step_ahead"]) == steps][-NUM_FORECASTS:]
     if len(last) < MIN_POINTS:
         return None
     simple, column = ("seasonal naive", "seasonal_naive") if "seasonal_naive" in last[0] else ("persistence", "last")
     model = run.subject.removeprefix("the ")
     columns = {"actual": "actual", model: "predicted", simple: column}
-    levels = {label: np.array([float(each[name]) for each in last]) for label, name in columns.items()}
+    levels = {label: np.array([float(row[name]) for row in last]) for label, name in columns.items()}
     errors = [np.abs(levels[name] - levels["actual"]).mean() for name in (model, simple)]
     # matplotlib needs UTC times without a time zone.
-    when = [datetime.fromisoformat(each["time"]).astimezone(UTC).replace(tzinfo=None) for each in last]
-    times = np.array(when, dtype="datetime64[us]")
+    dates = [datetime.fromisoformat(row["time"]).astimezone(UTC).replace(tzinfo=None) for row in last]
+    times = np.array(dates, dtype="datetime64[us]")
     day = "%Y-%m-%d" if np.median(np.diff(times)) >= np.timedelta64(1, "D") else "%Y-%m-%d %H:%M"
     sentence = (
         f"Mean absolute error of {words(run.train['block']['preprocess']['columns']['target'])} "
-        f"{counted(steps, 'step')} ahead in the last {len(last)} forecasts, {when[0]:{day}} to {when[-1]:{day}}: "
+        f"{counted(steps, 'step')} ahead in the last {len(last)} forecasts, {dates[0]:{day}} to {dates[-1]:{day}}: "
         f"{model} {errors[0]:,.4g}, {simple} {errors[1]:,.4g}."
     )
     styles: list[dict[str, Any]] = [
@@ -187,24 +187,24 @@ def last_forecasts(run: Run) -> Chart | None:
 def with_gaps(times: np.ndarray, *columns: np.ndarray) -> list[np.ndarray]:
     """Return `times` and `columns` with a NaN at each gap in time, so that no line crosses a gap."""
     steps = np.diff(times)
-    after = np.flatnonzero(steps > 4 * np.median(steps)) + 1
-    return [np.insert(times, after, times[after - 1]), *(np.insert(column, after, np.nan) for column in columns)]
+    gaps = np.flatnonzero(steps > 4 * np.median(steps)) + 1
+    return [np.insert(times, gaps, times[gaps - 1]), *(np.insert(column, gaps, np.nan) for column in columns)]
 
 
 def predicted_numbers(run: Run) -> Chart | None:
     assert run.score
-    actual, predicted = (np.array([float(each[side]) for each in run.predictions]) for side in LANES)
+    actual, predicted = (np.array([float(row[side]) for row in run.predictions]) for side in LANES)
     if len(actual) < MIN_POINTS:
         return None
     columns = run.train["block"]["preprocess"].get("columns")  # a source of the workload's own may have none
     target = words(columns["label"]) if columns else "the target"
     model = run.subject.removeprefix("the ")
     names = {"mean_mae": "training mean", "linear_mae": "linear model"}
-    known = {word: value for name, word in names.items() if (value := run.score["metrics"].get(name)) is not None}
-    others = "".join(f", {word} {value:.4g}" for word, value in known.items())
+    errors = {word: value for name, word in names.items() if (value := run.score["metrics"].get(name)) is not None}
+    errors_text = "".join(f", {word} {value:.4g}" for word, value in errors.items())
     sentence = (
         f"Mean absolute error of {target} over {counted(len(actual), 'test sequence')}: {model} "
-        f"{np.abs(predicted - actual).mean():.4g}{others}."
+        f"{np.abs(predicted - actual).mean():.4g}{errors_text}."
     )
 
     def draw(axes: Axes) -> None:
@@ -225,14 +225,14 @@ def events(run: Run) -> Chart | None:
     a mistake.
     """
     by_sequence: dict[str, list[Mapping[str, str]]] = {}
-    for each in run.predictions:
-        by_sequence.setdefault(each["sequence"], []).append(each)
+    for row in run.predictions:
+        by_sequence.setdefault(row["sequence"], []).append(row)
     if not by_sequence:
         return None
-    most = sorted(by_sequence, key=lambda name: -sum(bool(each["actual"]) for each in by_sequence[name]))[:2]
-    mistaken = [name for name, own in by_sequence.items() if any(is_wrong(each) for each in own)]
-    chosen = list(dict.fromkeys([*most, *mistaken[:2]]))
-    classes = classes_of(run, {each["event"] for each in run.predictions})
+    most_eventful = sorted(by_sequence, key=lambda name: -sum(bool(row["actual"]) for row in by_sequence[name]))[:2]
+    mistaken = [name for name, rows in by_sequence.items() if any(is_wrong(row) for row in rows)]
+    chosen = list(dict.fromkeys([*most_eventful, *mistaken[:2]]))
+    classes = classes_of(run, {row["event"] for row in run.predictions})
     sentence = (
         f"{len(mistaken):,} of {len(by_sequence):,} test sequences with events have a mistake. Shown are the two with "
         f"the most events{' and the first with a mistake' if mistaken else ''}; a line joins an event with its "
@@ -242,14 +242,14 @@ def events(run: Run) -> Chart | None:
     def draw(*every: Axes) -> list[Line2D]:
         for axes, name in zip(every, chosen, strict=True):
             draw_events(axes, by_sequence[name], classes)
-            missed, false = (sum(not each[side] for each in by_sequence[name]) for side in ("predicted", "actual"))
-            num = counted(len(by_sequence[name]) - false, "event")
-            message = f"{num}, {counted(missed, 'miss', 'misses')}, {counted(false, 'false alarm')}"
+            missed, false = (sum(not row[side] for row in by_sequence[name]) for side in ("predicted", "actual"))
+            num_events = counted(len(by_sequence[name]) - false, "event")
+            message = f"{num_events}, {counted(missed, 'miss', 'misses')}, {counted(false, 'false alarm')}"
             axes.text(-0.2, 1.1, plain(f"sequence {name}: {message}", 54), transform=axes.transAxes, fontsize=8)
         whole_numbers(axes)
         axes.set_xlabel("step")
-        shown = sorted({classes.index(each["event"]) for name in chosen for each in by_sequence[name]})
-        handles = [Line2D([], [], label=plain(classes[index], 24), **class_style(index)) for index in shown]
+        indices = sorted({classes.index(row["event"]) for name in chosen for row in by_sequence[name]})
+        handles = [Line2D([], [], label=plain(classes[index], 24), **class_style(index)) for index in indices]
         return [*handles, Line2D([], [], label="miss or false alarm", markersize=8, **RING)]
 
     height = 0.75 * len(chosen)
@@ -258,14 +258,14 @@ def events(run: Run) -> Chart | None:
 
 def draw_events(axes: Axes, rows: list[Mapping[str, str]], classes: list[str]) -> None:
     """Draw actual events above predicted events, with a line for each pair and rings around the others."""
-    for each in rows:
-        places = [(int(each[side]), height) for side, height in LANES.items() if each[side]]
-        if is_wrong(each):
+    for row in rows:
+        places = [(int(row[side]), height) for side, height in LANES.items() if row[side]]
+        if is_wrong(row):
             axes.plot(*places[0], markersize=14, zorder=3, **RING)
         else:
             axes.plot(*zip(*places, strict=True), color="tab:grey", linewidth=0.8, zorder=1)
         for place in places:
-            axes.plot(*place, zorder=2, **class_style(classes.index(each["event"])))
+            axes.plot(*place, zorder=2, **class_style(classes.index(row["event"])))
     axes.set(ylim=(1, 2.6), yticks=list(LANES.values()), yticklabels=list(LANES))
 
 
@@ -281,5 +281,5 @@ def is_wrong(event: Mapping[str, str]) -> bool:
 
 # By the name that a task gives in `charts`.
 CHARTS: dict[str, Callable[[Run], Chart | None]] = {
-    each.__name__: each for each in (confusion, events, errors_ahead, last_forecasts, predicted_numbers)
+    function.__name__: function for function in (confusion, events, errors_ahead, last_forecasts, predicted_numbers)
 }

@@ -48,27 +48,31 @@ def write_report(path: Path, comparisons: Sequence[Comparison], outdated: Sequen
     )
     environment.filters |= {"number": number, "words": words, "svg_address": cache(drawing.svg_address)}
     environment.filters |= {"explained": explained, "code": with_code, "capitalized": charts.capitalized}
-    every = [side for each in comparisons for side in (*each.sides, *(known.side for known in each.references))]
-    labelled, hardware = layout.labelled(every)
-    own = [each for each in labelled if each.name != PUBLISHED]
+    sides = [
+        side
+        for comparison in comparisons
+        for side in (*comparison.sides, *(reference.side for reference in comparison.references))
+    ]
+    labelled, hardware = layout.labelled(sides)
+    local = [side for side in labelled if side.name != PUBLISHED]
     alone: dict[str, list[str]] = {}  # reason -> workloads with nothing to compare with
-    for each in comparisons:
-        if not each.judgements and not each.references:
-            alone.setdefault(each.no_reference, []).append(each.workload)
+    for comparison in comparisons:
+        if not comparison.judgements and not comparison.references:
+            alone.setdefault(comparison.no_reference, []).append(comparison.workload)
     with drawing.chart_style():
-        pages = [page(each, labelled) for each in comparisons]
+        pages = [page(comparison, labelled) for comparison in comparisons]
         template = environment.get_template("report.html.j2")
         content = dict(
-            rows=[each.row for each in own],
+            rows=[side.row for side in local],
             columns={name: layout.COLUMNS[name] for name in layout.IN_REPORT},
             hardware=hardware,
             pages=pages,
             outdated=outdated,
             alone=alone,
-            seconds_of_more_seeds=layout.seconds_of_more_seeds([each.row for each in own]),
+            seconds_of_more_seeds=layout.seconds_of_more_seeds([side.row for side in local]),
             has_verdicts=any(page["verdict"] for page in pages),
             answers=answers(comparisons),
-            times=[hour(each.first.timing["measured_at"]) for each in own],
+            times=[hour(side.first.timing["measured_at"]) for side in local],
         )
         text = template.render(content, legend=legend(template.render(content, legend={})))
     files.write_text(path, text)
@@ -100,20 +104,20 @@ def with_code(text: str) -> Markup:
 
 def page(comparison: Comparison, labelled: Sequence[Side]) -> dict[str, Any]:
     """Return one workload as the template takes it. `labelled`: the sides of all workloads."""
-    shown = [side for side in labelled if side.first.workload == comparison.workload]
-    own = [side for side in shown if side.name != PUBLISHED]
-    run, label = own[0].first, f", {own[0].label}" if len(own) > 1 else ""
-    of_training = [charts.scores(shown), charts.losses(own), charts.validation(own), *map(charts.over_time, own)]
-    names = dict.fromkeys(name for each in own for name in each.metrics)
-    metrics = [{"metric": words(name), **{each.label: each.metrics.get(name) for each in own}} for name in names]
+    sides = [side for side in labelled if side.first.workload == comparison.workload]
+    local = [side for side in sides if side.name != PUBLISHED]
+    run, label = local[0].first, f", {local[0].label}" if len(local) > 1 else ""
+    of_training = [charts.scores(sides), charts.losses(local), charts.validation(local), *map(charts.over_time, local)]
+    names = dict.fromkeys(name for side in local for name in side.metrics)
+    metrics = [{"metric": words(name), **{side.label: side.metrics.get(name) for side in local}} for name in names]
     return {
         "workload": comparison.workload,
-        "own": own,
-        "lines": [(each.colour, layout.cells(each)) for each in shown],
-        "baseline": layout.baseline(own[0]),
+        "own": local,
+        "lines": [(side.colour, layout.cells(side)) for side in sides],
+        "baseline": layout.baseline(local[0]),
         "verdict": comparison.summaries,
         "sentences": comparison.sentences,
         # The predictions are those of the first device and seed.
-        "charts": [*filter(None, of_training), *outcomes(run, f"{label}{charts.first_seed(own)}")],
+        "charts": [*filter(None, of_training), *outcomes(run, f"{label}{charts.first_seed(local)}")],
         "tables": {"Metrics": metrics, f"Scores in detail{label}": run.table("scores")},
     }

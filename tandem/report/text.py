@@ -12,10 +12,10 @@ def number(value: Any) -> str:
     try:
         if str(value).lstrip("-").isdigit():
             return f"{int(value):,}"
-        found = float(value)
+        amount = float(value)
     except (TypeError, ValueError):
         return "" if value is None else str(value)
-    return f"{found:,.0f}" if 1000 <= abs(found) < 1e9 else f"{found:#.4g}"
+    return f"{amount:,.0f}" if 1000 <= abs(amount) < 1e9 else f"{amount:#.4g}"
 
 
 def seconds(value: float) -> str:

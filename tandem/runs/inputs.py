@@ -93,14 +93,14 @@ class Inputs:
         moved = [path for path in self.watched if stamps[path] != self.stamps[path]]
         if not moved:
             return []
-        found = [f"{relative(path)} (removed)" for path in moved if stamps[path] is None]
-        if found:
-            return found
+        removed = [f"{relative(path)} (removed)" for path in moved if stamps[path] is None]
+        if removed:
+            return removed
         try:
-            now = read_inputs(*self.names)
+            current_values = read_inputs(*self.names)
         except (ValueError, OSError) as error:  # during an edit, params.yaml may be invalid
             return [f"{', '.join(map(relative, moved))} ({error})"]
-        if changed := [name for name, value in self.values.items() if now[name] != value]:
+        if changed := [name for name, value in self.values.items() if current_values[name] != value]:
             return [f"{' and '.join(changed)} ({', '.join(map(relative, moved))})"]
         if any(path in self.digests and files.sha256_file(path) != self.digests[path] for path in moved):
             return list(map(relative, moved))
@@ -125,11 +125,11 @@ def other_parameters(run: Run) -> str:
     """Return the parameters of a training, or of its evaluation, that differ from those in force, such as
     `train.epochs 3, not 5`; empty if there are none. A file that DVC restored may be of other parameters.
     """
-    now = literal(load_workload(run.workload))
+    block = literal(load_workload(run.workload))
     recorded = {name: run.train["block"][name] for name in SECTIONS["train"]}
     if run.score and "evaluate" in run.score:  # older records lack it
         recorded["evaluate"] = run.score["evaluate"]
-    before, after = recorded_parameters(recorded), recorded_parameters({name: now[name] for name in recorded})
+    before, after = recorded_parameters(recorded), recorded_parameters({name: block[name] for name in recorded})
     names = differing_names(before, after)
     return "; ".join(f"{name} {before.get(name, 'absent')}, not {after.get(name, 'absent')}" for name in names)
 
@@ -141,10 +141,10 @@ def unchanged(workload: str) -> Iterator[None]:
     A table that was rewritten with the same bytes also counts as changed: it may have been read half-written.
     """
     params = load_workload(workload).preprocess
-    before = {path: stamp_of(path) for path in raw_files(workload, params)}
+    stamps = {path: stamp_of(path) for path in raw_files(workload, params)}
     yield
     load_params.cache_clear()
-    changed = [relative(path) for path, stamp in before.items() if stamp_of(path) != stamp]
+    changed = [relative(path) for path, stamp in stamps.items() if stamp_of(path) != stamp]
     if load_workload(workload).preprocess != params:
         changed.append("parameters (params.yaml)")
     if changed:
@@ -165,7 +165,7 @@ def raw_files(workload: str, params: TableSource | OwnSource) -> list[Path]:
 
 def stamp_of(path: Path) -> Stamp:
     try:
-        found = path.stat()
+        status = path.stat()
     except (FileNotFoundError, NotADirectoryError):
         return None
-    return found.st_mtime_ns, found.st_size, found.st_ino
+    return status.st_mtime_ns, status.st_size, status.st_ino

@@ -28,12 +28,12 @@ PACKAGES = ("torch", "numpy", "pandas", "safetensors", "scipy")
 
 def git(root: Path, *arguments: str, **environment: str) -> bytes | None:
     """Return git's output; None if git fails or is not installed."""
-    command, own = ["git", *arguments], {**os.environ, **environment}
+    command, variables = ["git", *arguments], {**os.environ, **environment}
     try:
-        done = subprocess.run(command, cwd=root, capture_output=True, check=False, env=own)
+        process = subprocess.run(command, cwd=root, capture_output=True, check=False, env=variables)
     except OSError:
         return None
-    return done.stdout if done.returncode == 0 else None
+    return process.stdout if process.returncode == 0 else None
 
 
 def tree(root: Path = ROOT) -> dict[str, Any]:
@@ -44,33 +44,33 @@ def tree(root: Path = ROOT) -> dict[str, Any]:
     """
     commit = git(root, "rev-parse", "HEAD")
     if commit is None:
-        why = refusal(root) or "not a git repository, or no commit yet"
-        return {"commit": None, "patch": None, "missing_reason": why}
-    found: dict[str, Any] = {"commit": commit.decode().strip()}
+        reason = refusal(root) or "not a git repository, or no commit yet"
+        return {"commit": None, "patch": None, "missing_reason": reason}
+    entries: dict[str, Any] = {"commit": commit.decode().strip()}
     patch = patch_of(root)
     if patch is None:
-        return {**found, "patch": None, "missing_reason": "git could not create the patch"}
+        return {**entries, "patch": None, "missing_reason": "git could not create the patch"}
     if len(patch) > MAX_PATCH_MIB * 2**20:
         size = f"{len(patch) / 2**20:.1f} MiB, more than {MAX_PATCH_MIB:g}"
-        return {**found, "patch": None, "missing_reason": f"the patch has {size}; commit or ignore large files"}
+        return {**entries, "patch": None, "missing_reason": f"the patch has {size}; commit or ignore large files"}
     try:
         text = patch.decode()
     except UnicodeDecodeError:
-        return {**found, "patch": None, "missing_reason": "an edited file is not UTF-8"}
+        return {**entries, "patch": None, "missing_reason": "an edited file is not UTF-8"}
     sha256 = hashlib.sha256(patch).hexdigest() if patch else None
-    return {**found, "patch": text, "patch_sha256": sha256}
+    return {**entries, "patch": text, "patch_sha256": sha256}
 
 
 def refusal(root: Path = ROOT) -> str:
     """Return why git does not read a repository that belongs to another user, with git's own command; else empty."""
     try:
-        done = subprocess.run(
+        process = subprocess.run(
             ["git", "rev-parse", "HEAD"], cwd=root, capture_output=True, text=True, env={**os.environ, "LC_ALL": "C"}
         )
     except OSError:
         return ""
-    allow = re.search(r"^\s*(git config --global --add safe\.directory .+)$", done.stderr, re.MULTILINE)
-    return f"git does not read this clone, because it belongs to another user; run: {allow[1]}" if allow else ""
+    match = re.search(r"^\s*(git config --global --add safe\.directory .+)$", process.stderr, re.MULTILINE)
+    return f"git does not read this clone, because it belongs to another user; run: {match[1]}" if match else ""
 
 
 def patch_of(root: Path) -> bytes | None:
@@ -80,22 +80,22 @@ def patch_of(root: Path) -> bytes | None:
     if folder is None or objects is None:
         return None
     with tempfile.TemporaryDirectory() as temporary:
-        index, own = Path(temporary) / "index", Path(temporary) / "objects"
-        own.mkdir()
-        if (present := Path(folder.decode().strip()) / "index").exists():
-            shutil.copyfile(present, index)  # it records which files have not changed
-        aside = {
+        index, new_objects = Path(temporary) / "index", Path(temporary) / "objects"
+        new_objects.mkdir()
+        if (current_index := Path(folder.decode().strip()) / "index").exists():
+            shutil.copyfile(current_index, index)  # it records which files have not changed
+        variables = {
             "GIT_INDEX_FILE": str(index),
-            "GIT_OBJECT_DIRECTORY": str(own),
+            "GIT_OBJECT_DIRECTORY": str(new_objects),
             "GIT_ALTERNATE_OBJECT_DIRECTORIES": objects.decode().strip(),
         }
         untracked = [str(path.relative_to(root)) for pattern in CODE for path in root.glob(pattern)]
         for arguments in (["--update", "--", ".", *NO_CODE], ["--", *untracked]):
-            if git(root, "add", *arguments, **aside) is None:
+            if git(root, "add", *arguments, **variables) is None:
                 return None
         # The format that `git apply` reads, whatever the user's settings are.
         plain = ("--no-ext-diff", "--no-textconv", "--no-color", "--src-prefix=a/", "--dst-prefix=b/")
-        return git(root, "diff", "--cached", "--binary", *plain, "HEAD", "--", ".", *NO_CODE, **aside)
+        return git(root, "diff", "--cached", "--binary", *plain, "HEAD", "--", ".", *NO_CODE, **variables)
 
 
 def git_tags(tree: dict[str, Any]) -> dict[str, str]:
@@ -111,8 +111,8 @@ def environment(identity: Mapping[str, Any] | None = None) -> dict[str, Any]:
     `identity` (tandem/devices/hardware.py) of a GPU adds the versions of CUDA, cuDNN and the driver.
     """
     versions = {"python": platform.python_version()}
-    own = [line.partition("==")[0].partition("[")[0].strip() for line in own_requirements()]
-    for name in (*PACKAGES, *own):
+    own_packages = [line.partition("==")[0].partition("[")[0].strip() for line in own_requirements()]
+    for name in (*PACKAGES, *own_packages):
         try:
             versions[name] = version(name)
         except PackageNotFoundError:
@@ -141,14 +141,14 @@ def own_requirements() -> list[str]:
 
 def caller_tags() -> dict[str, str]:
     """Return tags for the DVC stage, DVC experiment and Prefect flow runs that started this process, if any."""
-    known = {
+    variables = {
         "dvc.stage": "DVC_STAGE",
         "dvc.experiment": "DVC_EXP_NAME",
         "prefect.flow_run_id": "TANDEM_FLOW_RUN_ID",
     }
-    found = {tag: os.environ[name] for tag, name in known.items() if os.environ.get(name)}
+    tags = {tag: os.environ[name] for tag, name in variables.items() if os.environ.get(name)}
     api = os.environ.get("PREFECT_API_URL", "")
-    if api and "prefect.flow_run_id" in found:
+    if api and "prefect.flow_run_id" in tags:
         server = without_password(api).rstrip("/").removesuffix("/api")
-        found["prefect.flow_run"] = f"{server}/runs/flow-run/{found['prefect.flow_run_id']}"
-    return found
+        tags["prefect.flow_run"] = f"{server}/runs/flow-run/{tags['prefect.flow_run_id']}"
+    return tags

@@ -62,14 +62,14 @@ QUANTITIES = (
     Quantity("waiting_threads", "threads", "median", "cpu/waiting_threads"),
 )  # fmt: skip
 # Name -> MLflow's metric of an epoch, and of the run.
-EPOCH_METRICS = {each.name: each.metric for each in QUANTITIES if each.metric and each.of_run != "only the run"}
+EPOCH_METRICS = {entry.name: entry.metric for entry in QUANTITIES if entry.metric and entry.of_run != "only the run"}
 RUN_METRICS = {
-    each.name: each.metric if each.of_run == "only the run" else f"{each.metric}_{each.of_run}"
-    for each in QUANTITIES
-    if each.metric and each.of_run != "only epochs"
+    entry.name: entry.metric if entry.of_run == "only the run" else f"{entry.metric}_{entry.of_run}"
+    for entry in QUANTITIES
+    if entry.metric and entry.of_run != "only epochs"
 }
 # Name -> how compare.json reduces the values of several seeds to one. It has the times of each seed too.
-COMPARED = {each.name: REDUCE["max" if each.of_run == "max" else "median"] for each in QUANTITIES if each.kept}
+COMPARED = {entry.name: REDUCE["max" if entry.of_run == "max" else "median"] for entry in QUANTITIES if entry.kept}
 TIMES = [name for name in COMPARED if RUN_METRICS[name].startswith(("time/", "throughput/"))]
 # Key in results/timings.json, which git keeps and `tandem show` lists -> name.
 TRACKED = {
@@ -131,14 +131,14 @@ def summarize(timings: list[dict[str, Any]], first_epoch: int) -> dict[str, Any]
     Epochs before `first_epoch` were trained by another number of workers and count only in `train_seconds`. A value
     that was not measured is None.
     """
-    here = [row for row in timings if row["epoch"] >= first_epoch]
-    measured = [row for row in here if not row["is_warmup"] and row["epoch_seconds"] is not None]
+    rows = [row for row in timings if row["epoch"] >= first_epoch]
+    measured = [row for row in rows if not row["is_warmup"] and row["epoch_seconds"] is not None]
     seconds = [row["epoch_seconds"] + row["validation_seconds"] for row in timings if row["epoch_seconds"] is not None]
-    of_epochs = {each.name: each.of_run for each in QUANTITIES if each.of_run in REDUCE and not each.is_sampled}
+    of_epochs = {entry.name: entry.of_run for entry in QUANTITIES if entry.of_run in REDUCE and not entry.is_sampled}
     return {
-        **{name: reduced(name, way, measured if way == "median" else here) for name, way in of_epochs.items()},
+        **{name: reduced(name, way, measured if way == "median" else rows) for name, way in of_epochs.items()},
         "num_epochs_measured": len(measured),
-        "num_epochs_warmup": sum(row["is_warmup"] for row in here),
+        "num_epochs_warmup": sum(row["is_warmup"] for row in rows),
         "train_seconds": sum(seconds) if len(seconds) == len(timings) else None,
     }
 
@@ -154,15 +154,15 @@ def summarize_gpu(parts: Iterable[dict[str, Any]]) -> tuple[dict[str, float | No
 
     A value that is missing in one part of a resumed training is missing in the summary. On the CPU all values are None.
     """
-    ways = {each.name: each.of_run for each in QUANTITIES if each.is_sampled}
-    found, missing_reasons = dict.fromkeys(ways, None), {}
+    ways = {entry.name: entry.of_run for entry in QUANTITIES if entry.is_sampled}
+    totals, missing_reasons = dict.fromkeys(ways, None), {}
     parts = [part for part in parts if part]
     for name, way in ways.items() if parts else ():
         values = [part[name] for part in parts]
         if reasons := [value for value in values if isinstance(value, str)]:
             missing_reasons[name] = reasons[0]
         elif way == "mean":
-            found[name] = fmean(values, [part["sampled_seconds"] for part in parts])
+            totals[name] = fmean(values, [part["sampled_seconds"] for part in parts])
         else:
-            found[name] = REDUCE[way](values)
-    return found, missing_reasons
+            totals[name] = REDUCE[way](values)
+    return totals, missing_reasons

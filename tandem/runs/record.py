@@ -47,21 +47,21 @@ class Record:
 
     def set_num_workers(self, number: int) -> str:
         """Record the number of workers of the coming epochs. Returns a sentence if it has changed."""
-        before, num_epochs = self.workers[max(self.workers)] if self.workers else 1, len(self.history)
-        if number == before:
+        num_before, num_epochs = self.workers[max(self.workers)] if self.workers else 1, len(self.history)
+        if number == num_before:
             return ""
         self.workers[num_epochs + 1] = number
         if not num_epochs:
             return ""
-        done = "epoch 1" if num_epochs == 1 else f"epochs 1 to {num_epochs}"
-        counts = [f"{count} worker{'s' * (count > 1)}" for count in (before, number)]
-        return f"{done} used {counts[0]}, the next ones use {counts[1]}: the results are equal within rounding"
+        past_epochs = "epoch 1" if num_epochs == 1 else f"epochs 1 to {num_epochs}"
+        counts = [f"{count} worker{'s' * (count > 1)}" for count in (num_before, number)]
+        return f"{past_epochs} used {counts[0]}, the next ones use {counts[1]}: the results are equal within rounding"
 
     @property
     def workers_from_epoch(self) -> dict[str, int]:
         """First epoch -> number of workers from there on; empty if the number never changed."""
         since = {1: 1} | self.workers
-        return {str(first): since[first] for first in sorted(since)} if len(since) > 1 else {}
+        return {str(epoch): since[epoch] for epoch in sorted(since)} if len(since) > 1 else {}
 
 
 def summarize_energy(record: Record) -> tuple[dict[str, float | None], dict[str, str]]:
@@ -71,26 +71,26 @@ def summarize_energy(record: Record) -> tuple[dict[str, float | None], dict[str,
     """
     first_epoch = max(record.workers, default=1)
     epochs = [row["energy_joules"] for row in record.timings if row["epoch"] >= first_epoch and not row["is_warmup"]]
-    found: dict[str, float | None] = {"epoch_joules": None, "train_joules": None}
+    joules: dict[str, float | None] = {"epoch_joules": None, "train_joules": None}
     missing_reasons: dict[str, str] = {}
     if None in epochs:
         # The last epoch may have its energy where another one lacks it.
         missing_reasons["epoch_joules"] = record.missing_reasons.get("energy_joules", "some epochs lack their energy")
     else:
-        found["epoch_joules"] = statistics.median(epochs)
+        joules["epoch_joules"] = statistics.median(epochs)
     parts = list(record.energy.values()) or ["the record of the training has no energy"]
     if reasons := [value for value in parts if isinstance(value, str)]:
         missing_reasons["train_joules"] = reasons[0]
     else:
-        found["train_joules"] = sum(value for value in parts if not isinstance(value, str))
-    return found, missing_reasons
+        joules["train_joules"] = sum(value for value in parts if not isinstance(value, str))
+    return joules, missing_reasons
 
 
 def energy_sentence(found: dict[str, float | None], missing_reasons: dict[str, str], method: str) -> str:
     """Return a sentence on the energy of the training and of an epoch, or on why it is unknown."""
     texts = {"train_joules": "{:,.4g} J for the training", "epoch_joules": "{:,.4g} J per epoch"}
-    if known := [text.format(found[name]) for name, text in texts.items() if found[name] is not None]:
-        return f"{', '.join(known)} according to {method}; this includes the energy of other processes"
+    if phrases := [text.format(found[name]) for name, text in texts.items() if found[name] is not None]:
+        return f"{', '.join(phrases)} according to {method}; this includes the energy of other processes"
     return f"energy is not measured: {missing_reasons['train_joules']}"
 
 
@@ -104,10 +104,10 @@ def device_sentence(kind: str, when: str, result: dict[str, Any], num_workers: i
         "peak VRAM of this process {:,.0f} MiB": result["process_mib"],
         "of its tensors {:,.0f} MiB": result["peak_allocated_mib"],
     }
-    found = [text.format(value) for text, value in measured.items() if value is not None]
-    whose = ["measured on the first worker's GPU"] if num_workers > 1 and is_accelerator(kind) and found else []
-    where = f"parameters, batches and outputs were on {kind} in {when}"
-    return ", ".join([where, *whose, *found])
+    phrases = [text.format(value) for text, value in measured.items() if value is not None]
+    source = ["measured on the first worker's GPU"] if num_workers > 1 and is_accelerator(kind) and phrases else []
+    placement = f"parameters, batches and outputs were on {kind} in {when}"
+    return ", ".join([placement, *source, *phrases])
 
 
 def overfitting_sentence(history: list[dict[str, Any]]) -> str:

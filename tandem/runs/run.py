@@ -115,8 +115,8 @@ class Run:
         the training is not that of the training.
         """
         try:
-            found: dict[str, str] = files.parse_json(*self.read(files.IN_MLFLOW))
-            return found
+            ids: dict[str, str] = files.parse_json(*self.read(files.IN_MLFLOW))
+            return ids
         except FileNotFoundError:  # not evaluated, or by an earlier version
             return self.timing.get("mlflow", {})
 
@@ -141,12 +141,12 @@ class Run:
         """The three records as one, in which dotted paths name values: all that makes a run comparable and repeatable.
         It has all settings in `realized`, all digests in `digests`, and the score in `result`.
         """
-        found: dict[str, Any] = {**self.train, **self.timing, "block": self.block, "realized": self.realized}
-        found["threads"] = self.threads
+        manifest: dict[str, Any] = {**self.train, **self.timing, "block": self.block, "realized": self.realized}
+        manifest["threads"] = self.threads
         if self.score:
-            found["digests"] = {**self.train["digests"], "predictions": self.digests.get("predictions.csv")}
-            found["result"] = self.score
-        return found
+            manifest["digests"] = {**self.train["digests"], "predictions": self.digests.get("predictions.csv")}
+            manifest["result"] = self.score
+        return manifest
 
     def value(self, path: str) -> Any:
         """The value in the manifest with this dotted path; None if the records lack it."""
@@ -204,18 +204,18 @@ def open_folder(path: Path, seed: int | None = None) -> Run:
     if folder.name.isdigit() and any(folder.parent.match(f"*/{place}") for place in (*BY_SEED, "evaluate/measured")):
         folder, seed = folder.parents[2], int(folder.name)
     name, places, own_places = files.relative(folder), list(FLAT), dict[str, list[str]]()
-    if known := seeds_in(folder):
-        if seed is None and len(known) > 1:
-            names = ", ".join(f"{name}/{known[each]}/result/{each}" for each in known)
+    if stages := seeds_in(folder):
+        if seed is None and len(stages) > 1:
+            names = ", ".join(f"{name}/{stages[trained_seed]}/result/{trained_seed}" for trained_seed in stages)
             raise WrongArgument(f"{name} contains the runs of several seeds; name one of them: {names}")
-        seed = next(iter(known)) if seed is None else seed
-        name += f"/{known.get(seed, TRAININGS[0])}/result/{seed}"
+        seed = next(iter(stages)) if seed is None else seed
+        name += f"/{stages.get(seed, TRAININGS[0])}/result/{seed}"
         places = [f"{place}/{seed}" for place in BY_SEED]
         own_places[files.IN_MLFLOW] = [f"evaluate/measured/{seed}"]  # the `timing.json` there is not the training's
 
     def read(file: str) -> tuple[bytes, str]:
-        if found := next(filter(Path.is_file, (folder / place / file for place in own_places.get(file, places))), None):
-            return found.read_bytes(), files.relative(found)
+        if entry := next(filter(Path.is_file, (folder / place / file for place in own_places.get(file, places))), None):
+            return entry.read_bytes(), files.relative(entry)
         raise FileNotFoundError(file)
 
     return open_run(name, read)
@@ -225,11 +225,11 @@ def seeds_in(folder: Path) -> dict[int, str]:
     """The seeds that were trained, each with the stage that did it, the first of params.yaml first. `folder`: that of a
     device in results/runs/, or a copy. Empty for any other folder.
     """
-    found = dict[int, str]()
+    stages = dict[int, str]()
     for stage in TRAININGS:
         trained = (int(path.parent.name) for path in folder.glob(f"{stage}/result/[0-9]*/train.json"))
-        found |= dict.fromkeys(sorted(trained), stage)
-    return found
+        stages |= dict.fromkeys(sorted(trained), stage)
+    return stages
 
 
 def open_run(name: str, read: ReadFile, run_id: str | None = None) -> Run:

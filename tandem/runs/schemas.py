@@ -151,16 +151,16 @@ def write(path: Path, kind: type[T], record: T) -> None:
 
 def read(content: bytes, source: str, kind: type[T], fix: str = files.MAKES_ANEW) -> T:
     """Parse a record. Raises ValueError with `source` and `fix` if it is damaged, altered or of another version."""
-    found = json.loads(json.dumps(files.parse_json(content, source, fix)))
-    if (schema := found.get("schema")) != SCHEMA:
+    record = json.loads(json.dumps(files.parse_json(content, source, fix)))
+    if (schema := record.get("schema")) != SCHEMA:
         raise ValueError(
             f"{source} has schema {schema!r}, but this Tandem reads {SCHEMA}; use the version of Tandem that wrote it"
         )
-    sha256 = found.pop("sha256", None)
-    if sha256 != files.digest(found):
+    sha256 = record.pop("sha256", None)
+    if sha256 != files.digest(record):
         raise files.altered(source, fix)
     try:
-        return TypeAdapter(kind).validate_python(found)
+        return TypeAdapter(kind).validate_python(record)
     except ValidationError as error:
-        first = error.errors()[0]
-        raise files.damaged(source, f"{'.'.join(map(str, first['loc']))}: {first['msg']}", fix) from None
+        problem = error.errors()[0]
+        raise files.damaged(source, f"{'.'.join(map(str, problem['loc']))}: {problem['msg']}", fix) from None

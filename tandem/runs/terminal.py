@@ -65,18 +65,18 @@ class Progress(ProgressLine):
             return
         self.printed_at = time.monotonic()
         line = f"train loss {epoch.train_loss:.4f}, val loss {epoch.val_loss:.4f}, val {score} {epoch.val_score:.3f}"
-        left = (time.monotonic() - self.start) / (epoch.number - self.num_before) * (self.total - epoch.number)
-        speed = f"{epoch.training.seconds:.3f} s, {rate}, {left:.0f} s left"
+        seconds_left = (time.monotonic() - self.start) / (epoch.number - self.num_before) * (self.total - epoch.number)
+        speed = f"{epoch.training.seconds:.3f} s, {rate}, {seconds_left:.0f} s left"
         print(f"{self.prefix}epoch {epoch.number}/{self.total}: {line}, {speed}", flush=True)
 
 
 def load(measured: Measurement) -> list[str]:
     """Return memory and device utilization as texts. Values that were not measured are left out."""
     on_gpu = measured.process_mib or measured.peak_allocated_mib
-    found = {
+    values = {
         "VRAM {:,.0f} MiB": on_gpu,
         "GPU {:.0%} busy": measured.gpu_busy_share,
         "RAM {:,.0f} MiB": None if on_gpu else measured.peak_rss_mib,
         "{:.1f} cores busy": None if on_gpu else measured.cpu_share,
     }
-    return [text.format(value) for text, value in found.items() if value is not None]
+    return [text.format(value) for text, value in values.items() if value is not None]

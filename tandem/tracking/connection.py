@@ -110,19 +110,19 @@ def make_schema(path: Path) -> None:
         if condition.kind == "whole":
             return
         if condition.kind == "unfinished" and condition.is_empty:
-            aside = path.with_name(f"{path.name}.unfinished-{time.strftime('%Y%m%dT%H%M%S')}")
-            for old, kept in zip(with_journals(path), with_journals(aside), strict=True):
-                if old.exists():
-                    os.replace(old, kept)
+            backup = path.with_name(f"{path.name}.unfinished-{time.strftime('%Y%m%dT%H%M%S')}")
+            for source, target in zip(with_journals(path), with_journals(backup), strict=True):
+                if source.exists():
+                    os.replace(source, target)
         elif condition.kind != "absent":
             raise RuntimeError(condition.message)  # `explain` finds the command that repairs it
-        new = path.with_name(f"{path.name}.new")
-        for leftover in (*with_journals(new), *with_journals(path)[1:]):  # left by a process that was killed here
+        temporary = path.with_name(f"{path.name}.new")
+        for leftover in (*with_journals(temporary), *with_journals(path)[1:]):  # left by a process that was killed here
             leftover.unlink(missing_ok=True)
-        connect(f"sqlite:///{new}")
-        with new.open("rb") as file:
+        connect(f"sqlite:///{temporary}")
+        with temporary.open("rb") as file:
             os.fsync(file.fileno())
-        os.replace(new, path)
+        os.replace(temporary, path)
 
 
 def with_journals(path: Path) -> list[Path]:
@@ -134,18 +134,18 @@ def find_or_create_experiment(client: Any, name: str) -> str:
     """Return the id of the experiment. Raises DeletedExperiment: MLflow does not give the name to another one."""
     from mlflow.exceptions import MlflowException
 
-    if found := client.get_experiment_by_name(name):
-        if found.lifecycle_stage == "deleted":
-            raise DeletedExperiment(name, found.experiment_id)
-        return str(found.experiment_id)
+    if experiment := client.get_experiment_by_name(name):
+        if experiment.lifecycle_stage == "deleted":
+            raise DeletedExperiment(name, experiment.experiment_id)
+        return str(experiment.experiment_id)
     # By default a SQLite store puts artifacts under the working directory. A server has its own location.
     location = f"{MLRUNS.as_uri()}/artifacts/{name}" if tracking_uri().startswith("sqlite:") else None
     try:
         tags = {KIND_TAG: KIND, store.VIEW_TAG + store.VIEW: headline.saved_view()}
         return str(client.create_experiment(name, location, tags))
     except MlflowException:
-        if found := client.get_experiment_by_name(name):  # another run has created it meanwhile
-            return str(found.experiment_id)
+        if experiment := client.get_experiment_by_name(name):  # another run has created it meanwhile
+            return str(experiment.experiment_id)
         raise
 
 
@@ -167,8 +167,8 @@ def explain(error: Exception, refused: str = "refused the record") -> dict[str, 
     names = {kind.__name__ for cause in causes for kind in type(cause).__mro__}
     if any(getattr(cause, "errno", None) in FULL or "disk is full" in str(cause) for cause in causes):
         reason = "has a full disk; free some space"
-    elif known := [clause for name, clause in UNREACHABLE.items() if name in names]:
-        reason = f"could not be reached{known[0]}"
+    elif clauses := [clause for name, clause in UNREACHABLE.items() if name in names]:
+        reason = f"could not be reached{clauses[0]}"
     else:
         # The database's own error, if the store is one: MLflow may raise another one that does not name the reason.
         of_database = [str(original) for cause in causes if (original := getattr(cause, "orig", None))]

@@ -45,7 +45,7 @@ def write_figures(client: Any, run_id: str, ms: int, runs: Sequence[Any]) -> Non
     """
     from mlflow.entities import Metric, RunTag
 
-    present, metrics, tags = client.get_run(run_id).data.metrics, [], []
+    logged_metrics, metrics, tags = client.get_run(run_id).data.metrics, [], []
     on_gpu = any(RUN_METRICS["peak_allocated_mib"] in run.data.metrics for run in runs)
     is_parent = run_id not in {run.info.run_id for run in runs}
     score = next((score_metric(run.data.metrics) for run in runs), "")
@@ -55,7 +55,7 @@ def write_figures(client: Any, run_id: str, ms: int, runs: Sequence[Any]) -> Non
         if not values or (not quantity and len(values) < len(runs)):
             continue
         value = reduce(values)
-        if is_parent and present.get(name) != value:
+        if is_parent and logged_metrics.get(name) != value:
             metrics.append(Metric(name, value, ms, 0))
         text = text_of(title, value)
         if len(values) > 1:
@@ -85,29 +85,29 @@ def write_description(client: Any, run_id: str) -> None:
     """Write the description of a run from its tags. Call this after a figure or a verdict has changed."""
     data = client.get_run(run_id).data
     tags, score = data.tags, score_metric(data.metrics).removeprefix("test/")
-    lines, more = ["**Not evaluated yet**"], []
+    lines, remarks = ["**Not evaluated yet**"], []
     if "score" in tags:
         baseline = f"; best baseline: {tags[BASELINE_TAG]}" if BASELINE_TAG in tags else ""
         seeds = f", mean of the seeds {tags['seeds'].replace(',', ', ')}" if "," in tags.get("seeds", "") else ""
         model = f" of the fitted model ({tags[FITTED_TAG]})" if FITTED_TAG in tags else ""
         lines = [f"**{score} {tags['score']}**{model} on the test split{seeds}{baseline}"]
         if "seeds" not in tags:
-            more.append(how_to_load(f"runs:/{run_id}/model"))
+            remarks.append(how_to_load(f"runs:/{run_id}/model"))
         seconds = data.metrics.get(RUN_METRICS["train_seconds"])
         if seconds and "seeds" not in tags and PARENT_TAG not in tags:
             command = more_seeds([tags["workload"]], [tags["requested_device"]])
             more_seconds = max(4 * seconds, 1)
-            more.append(f"one seed; {command} shows the spread of the score and takes about {more_seconds:,.0f} s")
+            remarks.append(f"one seed; {command} shows the spread of the score and takes about {more_seconds:,.0f} s")
     words = {"s/epoch": "s to fit" if FITTED_TAG in tags else "s/epoch", "samples/s": "samples/s"}
     figures = [f"{tags[title]} {word}" for title, word in words.items() if title in tags]
     figures += [f"peak memory {tags['peak memory']}"] if "peak memory" in tags else []
     device = f"**{tags.get('device', '?')}** ({tags.get('device.name', '?')})"
     lines.append(": ".join(filter(None, (device, ", ".join(figures)))))
-    more += [f"no VRAM value: {tags[NO_VRAM_TAG]}"] if NO_VRAM_TAG in tags else []
+    remarks += [f"no VRAM value: {tags[NO_VRAM_TAG]}"] if NO_VRAM_TAG in tags else []
     lines += [f"{name}: {tags[name]}" for name in ("busy", "verified", "compared", "not_comparable") if name in tags]
     former = tags.get(DESCRIPTION_TAG, "")
     notes = former.partition(RULE)[2] if RULE in former else former
-    client.set_tag(run_id, DESCRIPTION_TAG, "\n\n".join(["  \n".join(lines), *more]) + RULE + notes)
+    client.set_tag(run_id, DESCRIPTION_TAG, "\n\n".join(["  \n".join(lines), *remarks]) + RULE + notes)
 
 
 def write_parent_figures(client: Any, experiment_id: str, parent_id: str, ms: int) -> None:
@@ -117,8 +117,8 @@ def write_parent_figures(client: Any, experiment_id: str, parent_id: str, ms: in
     seeds = {run.data.params.get("seed") for run in scored or runs}
     client.set_tag(parent_id, "seeds", ",".join(sorted(filter(None, seeds), key=int)))
     name = client.get_run(parent_id).info.run_name
-    if (right := re.sub(r"\d+ seeds$", f"{len(seeds)} seeds", name)) != name:
-        client.update_run(parent_id, name=right)
+    if (new_name := re.sub(r"\d+ seeds$", f"{len(seeds)} seeds", name)) != name:
+        client.update_run(parent_id, name=new_name)
     write_figures(client, parent_id, ms, scored)
 
 

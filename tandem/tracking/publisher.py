@@ -133,13 +133,13 @@ class Publication:
     def find_or_create_run(self, about: dict[str, Any]) -> None:
         """Look the run up each time: a user may have deleted it, or the store may be another one, without the run."""
         self.experiment_id = find_or_create_experiment(self.client, about["experiment"])
-        found = self.find_or_create(self.folder.name, about["name"], about, {})
-        if found.info.run_id == self.run_id:
+        run = self.find_or_create(self.folder.name, about["name"], about, {})
+        if run.info.run_id == self.run_id:
             return
-        self.run_id, self.about, self.num_epochs, self.ended = found.info.run_id, {}, 0, {}
+        self.run_id, self.about, self.num_epochs, self.ended = run.info.run_id, {}, 0, {}
         self.monitor = None
         end = self.folder / "train.end.json"
-        if found.info.status == "FINISHED" and end.exists():  # an earlier publisher has published the training
+        if run.info.status == "FINISHED" and end.exists():  # an earlier publisher has published the training
             self.num_epochs, self.ended = sys.maxsize, {"train": read_json(end)}
 
     def find_or_create(self, run_key: str, name: str, about: dict[str, Any], tags: dict[str, str]) -> Any:
@@ -148,12 +148,12 @@ class Publication:
         A server that hangs may still create a run after the request was repeated. If there are two runs, the empty one
         is deleted.
         """
-        found = self.search(RUN_KEY_TAG, run_key)
-        if not found:
+        runs = self.search(RUN_KEY_TAG, run_key)
+        if not runs:
             tags = {RUN_KEY_TAG: run_key, **tags}
             return self.client.create_run(self.experiment_id, about["started_ms"], tags, run_name=name)
-        is_empty = {run.info.run_id: not (run.data.params or run.data.metrics) for run in found}
-        by_content = sorted(found, key=lambda run: (is_empty[run.info.run_id], run.info.run_id != self.run_id))
+        is_empty = {run.info.run_id: not (run.data.params or run.data.metrics) for run in runs}
+        by_content = sorted(runs, key=lambda run: (is_empty[run.info.run_id], run.info.run_id != self.run_id))
         for run in by_content[1:]:
             if is_empty[run.info.run_id]:
                 self.client.delete_run(run.info.run_id)
@@ -162,16 +162,16 @@ class Publication:
     def publish_about(self, about: dict[str, Any]) -> None:
         from mlflow.entities import Dataset, DatasetInput, InputTag, Param, RunTag
 
-        present = self.client.get_run(self.run_id).data
+        data = self.client.get_run(self.run_id).data
         self.parent_id = self.find_or_create_parent(about) if about.get("parent") else ""
         # Seeds that were added after this training have made a parent run.
-        group = about["tags"].get(GROUP_TAG) or present.tags.get(GROUP_TAG)
+        group = about["tags"].get(GROUP_TAG) or data.tags.get(GROUP_TAG)
         if not self.parent_id and group and (parents := self.search(RUN_KEY_TAG, group)):
             self.parent_id = parents[0].info.run_id
             self.client.set_tag(self.run_id, PARENT_TAG, self.parent_id)
         tags = [RunTag(name, value) for name, value in about["tags"].items()]
         # MLflow refuses to change a parameter: a resumed training keeps its parameters.
-        params = [] if present.params else [Param(name, str(value)) for name, value in about.get("params", {}).items()]
+        params = [] if data.params else [Param(name, str(value)) for name, value in about.get("params", {}).items()]
         self.client.log_batch(self.run_id, params=params, tags=tags)
         if about.get("dataset"):
             dataset = DatasetInput(Dataset(**about["dataset"]), [InputTag("mlflow.data.context", "training")])
@@ -204,8 +204,8 @@ class Publication:
         for row, timing in list(zip(history, timings, strict=False))[self.num_epochs :]:
             assert timing["ended_ms"] and row["epoch"]
             ms, epoch = int(timing["ended_ms"]), int(row["epoch"])
-            found = epoch_metrics(row, timing).items()
-            metrics += [Metric(name, value, ms, epoch) for name, value in found if value is not None]
+            values = epoch_metrics(row, timing).items()
+            metrics += [Metric(name, value, ms, epoch) for name, value in values if value is not None]
         self.log(metrics)
         self.num_epochs = min(len(history), len(timings))
 
@@ -229,13 +229,13 @@ class Publication:
             of_model = {metric.key: metric.value for metric in self.client.get_logged_model(model_id).metrics or ()}
             links = {"model_id": model_id, **registry.dataset_link(run)}
         # The metrics are logged for the run and for the model. A publisher may have been killed between these two.
-        present = [run.data.metrics, of_model]
-        new = {
-            name: value for name, value in end["metrics"].items() if any(each.get(name) != value for each in present)
+        logged = [run.data.metrics, of_model]
+        new_metrics = {
+            name: value for name, value in end["metrics"].items() if any(table.get(name) != value for table in logged)
         }
         # Only measured times are new if the same evaluation was repeated after a kill: it gets no second point.
-        if set(new) - MEASURED:
-            self.log([Metric(name, value, end["ms"], 0, **links) for name, value in new.items()])
+        if set(new_metrics) - MEASURED:
+            self.log([Metric(name, value, end["ms"], 0, **links) for name, value in new_metrics.items()])
         headline.write_figures(self.client, self.run_id, end["ms"], [self.client.get_run(self.run_id)])
         if self.parent_id:
             headline.write_parent_figures(self.client, self.experiment_id, self.parent_id, end["ms"])
@@ -264,23 +264,23 @@ class Publication:
         forever.
         """
         train, run = self.ended.get("train"), self.client.get_run(self.run_id)
-        wanted = train["status"] if train else "RUNNING" if has_writer else "KILLED"
-        if run.info.status != wanted:
+        status = train["status"] if train else "RUNNING" if has_writer else "KILLED"
+        if run.info.status != status:
             ms = train["ms"] if train else run_dir.now_ms()
             if self.monitor and run_dir.now_ms() - ms < 1000 * self.monitor.sampling_interval:
                 self.log_system_metrics()
             self.monitor = None
-            self.change_status(run, wanted, ms)
-        return str(wanted)
+            self.change_status(run, status, ms)
+        return str(status)
 
     def set_parent_status(self) -> None:
         """Set the status of the parent run of several seeds: that of their newest runs which needs attention most."""
         runs = headline.newest_of_seeds(self.client, self.experiment_id, self.parent_id)
         statuses = {run.info.status for run in runs}
-        wanted = next(status for status in ("RUNNING", "FAILED", "KILLED", "FINISHED") if status in statuses)
+        status = next(status for status in ("RUNNING", "FAILED", "KILLED", "FINISHED") if status in statuses)
         parent, ms = self.client.get_run(self.parent_id), max(run.info.end_time or 0 for run in runs)
-        if parent.info.status != wanted or (wanted != "RUNNING" and parent.info.end_time < ms):
-            self.change_status(parent, wanted, ms)
+        if parent.info.status != status or (status != "RUNNING" and parent.info.end_time < ms):
+            self.change_status(parent, status, ms)
 
     def change_status(self, run: Any, wanted: str, ms: int) -> None:
         """Set the status of MLflow's run, and when it ended unless it is RUNNING: never before its start."""

@@ -49,8 +49,8 @@ def find(run: str) -> Run:
     check_name(run)
     if (path := Path(run)).exists():
         return open_folder(path)
-    if (match := NAME.fullmatch(run)) and (own := run_of_workspace(match)):
-        return own
+    if (match := NAME.fullmatch(run)) and (workspace_run := run_of_workspace(match)):
+        return workspace_run
     entry = entry_of(run, IS_NO_EXPERIMENT)
     if not is_training(entry):
         names = ", ".join(sorted(map(name_of, children_of(entry))))
@@ -62,12 +62,12 @@ def check_name(run: str) -> None:
     """Raises WrongArgument if `run` can name no run. Does not ask MLflow, because that takes seconds for its import."""
     if Path(run).exists() or RUN_ID.fullmatch(run):
         return
-    match, known = NAME.fullmatch(run), load_params().workloads
+    match, workloads = NAME.fullmatch(run), load_params().workloads
     if not match:
         raise WrongArgument(f"{run!r} is neither a run nor an existing file; accepted: {FORMS}")
-    if (name := match["workload"]) not in known:
+    if (name := match["workload"]) not in workloads:
         former = "name a run of a removed workload by its MLflow run id"
-        raise WrongArgument(f"{run}: {name!r} is not a workload of params.yaml ({former}){nearest(name, known)}")
+        raise WrongArgument(f"{run}: {name!r} is not a workload of params.yaml ({former}){nearest(name, workloads)}")
 
 
 def run_of_workspace(name: re.Match[str]) -> Run | None:
@@ -78,10 +78,10 @@ def run_of_workspace(name: re.Match[str]) -> Run | None:
         for seed in seeds_in(folder):
             if name["seed"] not in (None, str(seed)):
                 continue
-            found = open_folder(folder, seed)
-            if name["device"] in (device, found.kind):
-                run_id = found.tracking.get("run_id")
-                return replace(found, name=f"{workload}@{device}-{seed}", run_id=run_id)
+            run = open_folder(folder, seed)
+            if name["device"] in (device, run.kind):
+                run_id = run.tracking.get("run_id")
+                return replace(run, name=f"{workload}@{device}-{seed}", run_id=run_id)
     return None
 
 
@@ -95,8 +95,8 @@ def find_seeds(run: str) -> list[Run]:
         return [open_folder(path, seed) for seed in seeds_in(path) or (None,)]
     entry = entry_of(run)
     match = NAME.fullmatch(run)
-    above = entry.data.tags.get(PARENT_TAG) if match and not match["seed"] else None
-    siblings = children_of(entry, above) if above or not is_training(entry) else []
+    parent_id = entry.data.tags.get(PARENT_TAG) if match and not match["seed"] else None
+    siblings = children_of(entry, parent_id) if parent_id or not is_training(entry) else []
     # For a seed that was trained again, the newest run counts: the newest runs come first.
     by_seed = {child.data.params.get("seed"): child for child in reversed(siblings) if child.info.status == "FINISHED"}
     if not by_seed and not is_training(entry):
@@ -112,13 +112,13 @@ def tag(recorded: Run, tags: dict[str, str]) -> None:
     """
 
     def set_tags(client: Any) -> None:
-        above = client.get_run(recorded.run_id).data.tags.get(PARENT_TAG)
+        parent_id = client.get_run(recorded.run_id).data.tags.get(PARENT_TAG)
         for name, value in tags.items():
             client.set_tag(recorded.run_id, name, value)
-            if above:  # the text of "compared" already names its runs
-                about = "" if name == "compared" else f"seed {recorded.seed}: "
-                client.set_tag(above, name, f"{about}{value}")
-        for run_id in filter(None, (recorded.run_id, above)):
+            if parent_id:  # the text of "compared" already names its runs
+                prefix = "" if name == "compared" else f"seed {recorded.seed}: "
+                client.set_tag(parent_id, name, f"{prefix}{value}")
+        for run_id in filter(None, (recorded.run_id, parent_id)):
             write_description(client, run_id)
 
     try:
@@ -156,8 +156,8 @@ def search(experiments: list[str], *clauses: str, most: int = NUM_SEARCHED, by: 
 def experiments(name: str | None = None) -> list[str]:
     if (file := database_file(tracking_uri())) and not file.exists():
         return []  # opening the store would create it
-    found = ask_store(lambda client: client.search_experiments())
-    return [each.experiment_id for each in found if name in (None, each.name)]
+    all_experiments = ask_store(lambda client: client.search_experiments())
+    return [experiment.experiment_id for experiment in all_experiments if name in (None, experiment.name)]
 
 
 def entry_of(run: str, preferred: str = "") -> Any:
@@ -167,21 +167,21 @@ def entry_of(run: str, preferred: str = "") -> Any:
     """
     if RUN_ID.fullmatch(run):
         if len(run) == ID_LENGTH:
-            found = search(experiments(), f"attributes.run_id = '{run}'", most=1)
+            entries = search(experiments(), f"attributes.run_id = '{run}'", most=1)
         else:
-            found = [entry for entry in search(experiments()) if entry.info.run_id.startswith(run)]
-        if len(found) > 1:
-            ids = ", ".join(entry.info.run_id for entry in found)
+            entries = [entry for entry in search(experiments()) if entry.info.run_id.startswith(run)]
+        if len(entries) > 1:
+            ids = ", ".join(entry.info.run_id for entry in entries)
             raise WrongArgument(f"{run!r} matches several run ids: {ids}; give more digits")
     else:
         match = NAME.fullmatch(run)
         assert match, run
-        found = latest_of_name(*match.groups(), preferred) if preferred else []
-        found = found or latest_of_name(*match.groups())
-    if not found:
+        entries = latest_of_name(*match.groups(), preferred) if preferred else []
+        entries = entries or latest_of_name(*match.groups())
+    if not entries:
         kind = "run" if RUN_ID.fullmatch(run) else "finished run"
         raise WrongArgument(f"MLflow at {shown(tracking_uri())} has no {kind} {run!r}; {available_runs()}")
-    return found[0]
+    return entries[0]
 
 
 def latest_of_name(workload: str, device: str, seed: str | None, *clauses: str) -> list[Any]:
@@ -189,8 +189,8 @@ def latest_of_name(workload: str, device: str, seed: str | None, *clauses: str) 
     ids = experiments(workload)
     common = ["attributes.status = 'FINISHED'", IS_TRAINING, *([f"params.seed = '{seed}'"] if seed else []), *clauses]
     either = (f"tags.requested_device = '{device}'", f"params.device = '{device}'")
-    found = [entry for of_device in either for entry in search(ids, of_device, *common, most=1, by="end_time")]
-    return sorted(found, key=lambda entry: -entry.info.end_time)[:1]
+    entries = [entry for of_device in either for entry in search(ids, of_device, *common, most=1, by="end_time")]
+    return sorted(entries, key=lambda entry: -entry.info.end_time)[:1]
 
 
 def available_runs() -> str:
@@ -220,7 +220,7 @@ def name_of(entry: Any) -> str:
 
 def of_entry(entry: Any) -> Run:
     run_id, name = entry.info.run_id, name_of(entry)
-    about = f"{name} (MLflow run {run_id})"
+    label = f"{name} (MLflow run {run_id})"
 
     @cache
     def paths(folder: str) -> dict[str, str]:
@@ -234,11 +234,11 @@ def of_entry(entry: Any) -> Run:
             raise FileNotFoundError(name)
         with tempfile.TemporaryDirectory() as temporary:
             path = ask_store(lambda client: client.download_artifacts(run_id, artifact, temporary))
-            return Path(path).read_bytes(), f"{name} of {about}"
+            return Path(path).read_bytes(), f"{name} of {label}"
 
     if "train.json" not in paths(""):
-        raise ValueError(f"{about} has no train.json: {missing_reason(entry)}")
-    return replace(open_run(about, read, run_id), name=name)
+        raise ValueError(f"{label} has no train.json: {missing_reason(entry)}")
+    return replace(open_run(label, read, run_id), name=name)
 
 
 def missing_reason(entry: Any) -> str:

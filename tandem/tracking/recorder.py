@@ -99,11 +99,11 @@ class Recorder:
 
     def check_finite(self, epoch: Epoch) -> None:
         losses = {"training": epoch.train_loss, "validation": epoch.val_loss}
-        if bad := [name for name, loss in losses.items() if not math.isfinite(loss)]:
-            where = files.relative(self.checkpoint.path)
-            kept = f"; the last good checkpoint is kept in {where}" if self.checkpoint.path.exists() else ""
+        if diverged := [name for name, loss in losses.items() if not math.isfinite(loss)]:
+            path = files.relative(self.checkpoint.path)
+            note = f"; the last good checkpoint is kept in {path}" if self.checkpoint.path.exists() else ""
             raise ValueError(
-                f"the {bad[0]} loss is {losses[bad[0]]} in epoch {epoch.number}{kept}; "
+                f"the {diverged[0]} loss is {losses[diverged[0]]} in epoch {epoch.number}{note}; "
                 "try a smaller train.learning_rate, or train.max_grad_norm 1.0"
             )
 
@@ -115,10 +115,10 @@ class Recorder:
         workload, packed = self.context.workload, files.packed_dir(self.context.workload, self.context.requested)
         if not any(files.relative(packed) in words for words in changed):
             self.save()  # not if the packed data changed, because this epoch may have read the new data
-        where = files.relative(self.checkpoint.path)
+        path = files.relative(self.checkpoint.path)
         raise ValueError(
             f"{' and '.join(changed)} of {workload} changed during the training, so a result would match neither "
-            f"version; the checkpoint is kept ({where}): undo the change and run again to resume from it, or run "
+            f"version; the checkpoint is kept ({path}): undo the change and run again to resume from it, or run "
             "`dvc repro` again to train with the current files"
         )
 
@@ -129,8 +129,8 @@ class Recorder:
         if is_old or epochs_done == 1 or is_interrupted:
             self.save()
         if is_interrupted:
-            where = files.relative(self.checkpoint.path)
-            print(f"interrupted after epoch {epochs_done}, saved in {where}; run again to resume", flush=True)
+            path = files.relative(self.checkpoint.path)
+            print(f"interrupted after epoch {epochs_done}, saved in {path}; run again to resume", flush=True)
             raise KeyboardInterrupt
 
     def save_last(self) -> None:

@@ -25,8 +25,8 @@ def name_of(workload: str) -> str:
 
 def dataset_link(run: Any) -> dict[str, str]:
     """Return the fields by which a metric of MLflow's run names the run's dataset; empty if the run has none."""
-    found = [each.dataset for each in run.inputs.dataset_inputs]
-    return {"dataset_name": found[0].name, "dataset_digest": found[0].digest} if found else {}
+    datasets = [dataset_input.dataset for dataset_input in run.inputs.dataset_inputs]
+    return {"dataset_name": datasets[0].name, "dataset_digest": datasets[0].digest} if datasets else {}
 
 
 def log_model(client: Any, experiment_id: str, run: Any, folder: Path) -> str:
@@ -66,9 +66,9 @@ def register(client: Any, workload: str, run_id: str, model_id: str, about: dict
     model = client.get_logged_model(model_id)
     # After its logged model was deleted, a run has a new one, and another version.
     versions = client.search_model_versions(f"name='{name}'")
-    own = [version for version in versions if version.source == model.artifact_location]
-    if own:  # the run was evaluated before
-        version = own[0]
+    model_versions = [version for version in versions if version.source == model.artifact_location]
+    if model_versions:  # the run was evaluated before
+        version = model_versions[0]
         for tag, value in tags.items():
             client.set_model_version_tag(name, version.version, tag, value)
     else:
@@ -92,13 +92,13 @@ def register(client: Any, workload: str, run_id: str, model_id: str, about: dict
 def create_registered_model(client: Any, name: str, workload: str) -> None:
     from mlflow.exceptions import MlflowException
 
-    about = (
+    description = (
         f"Trained on `{workload}`; each evaluated run of the workspace's parameters is a version. "
         f"`models:/{name}@{ALIAS}` is the version with the highest validation score among those with the same data and "
         "split as the newest.\n\n" + how_to_load(f"models:/{name}@{ALIAS}")
     )
     try:
-        client.create_registered_model(name, description=about)
+        client.create_registered_model(name, description=description)
     except MlflowException as error:
         if error.error_code != "RESOURCE_ALREADY_EXISTS":
             raise

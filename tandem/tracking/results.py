@@ -69,9 +69,9 @@ def write_results(
         print(lines["model_selection"], flush=True)
     if "overfitting" in lines:
         print(f"warning: {lines['overfitting']}", flush=True)
-    if not context.is_replicate and (others := conditions.others_on_gpu(timing["conditions"])):
-        run_dir.add_tags({"not_comparable": others})
-        print(f"warning: {others}; comparisons of speed exclude this run", flush=True)
+    if not context.is_replicate and (shared_gpu := conditions.others_on_gpu(timing["conditions"])):
+        run_dir.add_tags({"not_comparable": shared_gpu})
+        print(f"warning: {shared_gpu}; comparisons of speed exclude this run", flush=True)
     elif not context.is_replicate and (busy := conditions.busy(timing["conditions"])):
         run_dir.add_tags({"busy": busy})
         print(f"warning: busy machine: {busy}; the recorded times are longer than on an idle one", flush=True)
@@ -133,15 +133,15 @@ def train_record(context: RunContext, trainer: Trainer, record: Record, inputs: 
 
 
 def realized_settings(trainer: Trainer) -> Realized:
-    found: Realized = {
+    realized: Realized = {
         "precision": trainer.execution.precision,
         "grad_accum_steps": trainer.execution.grad_accum_steps,
     }
     if trainer.threads.kept:
-        found["threads"] = trainer.threads.kept
+        realized["threads"] = trainer.threads.kept
     if not trainer.is_fitted:
-        found["step"] = trainer.execution.step
-    return found
+        realized["step"] = trainer.execution.step
+    return realized
 
 
 def measured_values(context: RunContext, record: Record) -> tuple[dict[str, Any], dict[str, str]]:
@@ -161,9 +161,9 @@ def closing_lines(
 ) -> dict[str, str]:
     """Return the sentences about the whole training."""
     epochs, model = trainer.epochs_done, cast(Any, trainer.model)
-    when = "the fit" if trainer.is_fitted else "the epoch" if epochs == 1 else f"all {epochs} epochs"
-    used = {**times, "num_kernels": record.probe.get("num_kernels")}
-    lines = {"device": device_sentence(context.kind, when, used, context.num_workers)}
+    period = "the fit" if trainer.is_fitted else "the epoch" if epochs == 1 else f"all {epochs} epochs"
+    usage = {**times, "num_kernels": record.probe.get("num_kernels")}
+    lines = {"device": device_sentence(context.kind, period, usage, context.num_workers)}
     if hasattr(model, "describe_selection"):
         lines["model_selection"] = model.describe_selection(context.task.score_name)
     lines["energy"] = energy_sentence(times, missing_reasons, ENERGY_METHOD)
@@ -186,7 +186,7 @@ def timing_record(
 ) -> TimingRecord:
     """Return what was measured, and where, when and on what."""
     # The maximum of all readings; and in the median epoch.
-    seen = {name: times[name] for name in ("other_processes", "waiting_threads")}
+    load = {name: times[name] for name in ("other_processes", "waiting_threads")}
     placement: Placement = {
         "data_location": trainer.execution.data_location,
         "out_of_memory": trainer.executor.fallbacks,
@@ -207,13 +207,13 @@ def timing_record(
         "conditions": {
             "before": record.at_start["conditions"],
             "after": record.at_end["conditions"],
-            "between": record.at_end["between"] | {name: value for name, value in seen.items() if value is not None},
+            "between": record.at_end["between"] | {name: value for name, value in load.items() if value is not None},
         },
         "placement": placement,
         "timing": {
             **times,
             **({} if times["train_joules"] is None else {"energy_method": ENERGY_METHOD}),
-            "missing_reasons": {name: why for name, why in missing_reasons.items() if times.get(name) is None},
+            "missing_reasons": {name: reason for name, reason in missing_reasons.items() if times.get(name) is None},
         },
         "probe": record.probe,
         "not_probed": record.not_probed,
@@ -256,8 +256,8 @@ def key_of_evaluation(context: RunContext, trained: Run) -> str:
     that the training recorded, else another one. MLflow changes no parameter of a run, and whoever serves its model
     expects the same weights.
     """
-    key, other = str(trained.timing["run_key"]), other_settings(context, trained)
-    return files.digest([key, other])[:32] if other else key
+    key, differing = str(trained.timing["run_key"]), other_settings(context, trained)
+    return files.digest([key, differing])[:32] if differing else key
 
 
 def other_settings(context: RunContext, trained: Run) -> dict[str, Any]:
@@ -315,7 +315,7 @@ def write_run_info(
     context: RunContext, trainer: Trainer, record: Record, inputs: dict[str, Any], run_dir: RunDir
 ) -> None:
     """Write what is trained, on which device, data and code. The publisher creates the MLflow run from it."""
-    about, git = trainer.device.tags(context.hardware), provenance.git_tags(record.at_start["tree"])
+    device_tags, git = trainer.device.tags(context.hardware), provenance.git_tags(record.at_start["tree"])
     seeds, experiment = load_params().seeds, os.environ.get("DVC_EXP_NAME")
     # Of the same inputs, a first seed that was trained before the experiment belongs to its others.
     inputs_key = files.digest({**inputs, "seed": None, "experiment": None})[:32]
@@ -328,7 +328,7 @@ def write_run_info(
         # Values in which two runs may differ are also parameters, because MLflow's compare page shows no tags.
         params={
             **flatten(context.block),
-            **{name: about[name] for name in ("device", "device.name", "torch")},
+            **{name: device_tags[name] for name in ("device", "device.name", "torch")},
             "preset": preset_in_force(load_params(), context.workload),
             "seed": context.seed,
             **{name: value for name, value in realized_settings(trainer).items() if name != "grad_accum_steps"},
@@ -342,7 +342,7 @@ def write_run_info(
             "data_location": trainer.execution.data_location,
         },
         tags={
-            **{name: about[name] for name in ("device", "device.name", "host")},
+            **{name: device_tags[name] for name in ("device", "device.name", "host")},
             "mlflow.source.name": f"{context.stage}@{context.workload}-{context.requested}",
             "mlflow.source.type": "LOCAL",
             "workload": context.workload,
@@ -355,7 +355,7 @@ def write_run_info(
             **provenance.caller_tags(),
         },
         dataset=dataset_of(context),
-        machine=about,
+        machine=device_tags,
         parent={"run_key": group, "name": f"{name}, {len(seeds)} seeds"} if len(seeds) > 1 else None,
         inputs_key=inputs_key,
     )

@@ -214,12 +214,12 @@ def has_writer(folder: Path) -> bool:
 
 def run_dirs() -> list[Path]:
     """Return the run directories, the oldest first."""
-    found = []
+    dated_folders = []
     for path in RUNS.glob("[!.]*"):
         with suppress(FileNotFoundError):  # another process has just removed it
             if path.is_dir():
-                found.append((path.stat().st_ctime_ns, path))
-    return [path for _, path in sorted(found)]
+                dated_folders.append((path.stat().st_ctime_ns, path))
+    return [path for _, path in sorted(dated_folders)]
 
 
 def remove(folder: Path) -> bool:

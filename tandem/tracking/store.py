@@ -41,8 +41,8 @@ def tracking_uri() -> str:
 
 def database_file(uri: str) -> Path | None:
     """Return the SQLite file that `uri` names; None if the store is a server or in memory."""
-    found = re.fullmatch(r"sqlite(?:\+\w+)?:///([^?]+)(?:\?.*)?", uri)
-    return Path(found[1]).absolute() if found and found[1] != ":memory:" else None
+    match = re.fullmatch(r"sqlite(?:\+\w+)?:///([^?]+)(?:\?.*)?", uri)
+    return Path(match[1]).absolute() if match and match[1] != ":memory:" else None
 
 
 def runs_page(server: str, experiment_id: str, view: str = VIEW) -> str:
@@ -82,14 +82,14 @@ def inspect(path: Path, thorough: bool = False, timeout_seconds: float = 2.0) ->
     """
     name = relative(path)
     file = shlex.quote(name)
-    aside = f"mv {file} {file}.old"
+    move_command = f"mv {file} {file}.old"
     if not path.exists():
         return Condition("absent", f"no {name} yet")
     try:
         # Not read-only: SQLite must be able to roll back a transaction that a killed process left half-written.
         with closing(sqlite3.connect(f"{path.as_uri()}?mode=rw", uri=True, timeout=timeout_seconds)) as database:
-            if thorough and (found := database.execute("PRAGMA quick_check(1)").fetchone()[0]) != "ok":
-                raise sqlite3.DatabaseError(found)
+            if thorough and (problem := database.execute("PRAGMA quick_check(1)").fetchone()[0]) != "ok":
+                raise sqlite3.DatabaseError(problem)
             tables = {table for (table,) in database.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
             if not tables:
                 return Condition("absent", f"no tables in {name} yet", is_empty=True)
@@ -105,21 +105,21 @@ def inspect(path: Path, thorough: bool = False, timeout_seconds: float = 2.0) ->
             return Condition("locked", f"{name} is locked by another process", f"fuser {file}")
         if code.startswith(("SQLITE_CANTOPEN", "SQLITE_PERM", "SQLITE_READONLY", "SQLITE_IOERR")):
             return Condition("unreadable", f"{name} cannot be opened: {error}", f"ls -ld {file} {file}*")
-        recover = f"{aside} (a new history starts; sqlite3 {file}.old .recover prints what is readable)"
+        recover = f"{move_command} (a new history starts; sqlite3 {file}.old .recover prints what is readable)"
         return Condition("damaged", f"{name} is damaged: {error}", recover)
-    version, (wanted, known) = row[0] if row else "", schema_versions()
-    if version and (version == wanted or not wanted):
+    version, (latest, known_versions) = row[0] if row else "", schema_versions()
+    if version and (version == latest or not latest):
         return Condition("whole", f"{name} is intact, schema {version}")
-    differs = f"{name} has schema {version}, the installed MLflow needs {wanted}"
-    if version and version not in known:
-        update = f"git pull && make -B setup (a newer MLflow wrote it), or start a new history: {aside}"
+    differs = f"{name} has schema {version}, the installed MLflow needs {latest}"
+    if version and version not in known_versions:
+        update = f"git pull && make -B setup (a newer MLflow wrote it), or start a new history: {move_command}"
         return Condition("newer", differs, update)
     if not (version or leftovers or "experiments" in tables):
         return Condition("foreign", f"{name} is a database, but not MLflow's", "unset MLFLOW_TRACKING_URI")
     if is_empty:
-        return Condition("unfinished", f"{name} has an incomplete schema and no records", aside, is_empty=True)
+        return Condition("unfinished", f"{name} has an incomplete schema and no records", move_command, is_empty=True)
     if leftovers or not version:
-        backup = f"{aside} (a new history starts; or copy a backup to {file})"
+        backup = f"{move_command} (a new history starts; or copy a backup to {file})"
         return Condition("unfinished", f"{name} has an incomplete schema, after an interrupted change", backup)
     upgrade = f"mlflow db upgrade sqlite:///{file}.new && mv {file}.new {file}"  # atomic
     return Condition("older", differs, f"cp {file} {file}.old && cp {file} {file}.new && {upgrade}")
@@ -133,9 +133,9 @@ def schema_versions() -> tuple[str, set[str]]:
     spec = find_spec("mlflow")
     folder = Path(spec.origin).parent / "store/db_migrations/versions" if spec and spec.origin else None
     text = "\n".join(file.read_text(encoding="utf-8") for file in folder.glob("*.py")) if folder else ""
-    known = set(re.findall(r"^revision = [\"'](\w+)", text, re.MULTILINE))
-    latest = known - set(re.findall(r"^down_revision = [\"'](\w+)", text, re.MULTILINE))
-    return latest.pop() if len(latest) == 1 else "", known
+    versions = set(re.findall(r"^revision = [\"'](\w+)", text, re.MULTILINE))
+    latest = versions - set(re.findall(r"^down_revision = [\"'](\w+)", text, re.MULTILINE))
+    return latest.pop() if len(latest) == 1 else "", versions
 
 
 def update_artifact_locations(timeout_seconds: float) -> str:
@@ -153,16 +153,16 @@ def update_artifact_locations(timeout_seconds: float) -> str:
         # The second `database` is one transaction.
         with closing(sqlite3.connect(path, timeout=timeout_seconds)) as database, database:
             former = {location.rpartition("/artifacts/")[0] for (location,) in database.execute(query)}
-            for old in former - {MLRUNS.as_uri()}:
+            for root in former - {MLRUNS.as_uri()}:
                 for table, column in LOCATIONS:
                     update = f"UPDATE {table} SET {column} = :new || substr({column}, length(:old) + 1)"
                     where = f"WHERE substr({column}, 1, length(:old) + 1) = :old || '/'"
-                    done = database.execute(f"{update} {where}", {"old": old, "new": MLRUNS.as_uri()})
-                    num_runs += done.rowcount if table == "runs" else 0
+                    cursor = database.execute(f"{update} {where}", {"old": root, "new": MLRUNS.as_uri()})
+                    num_runs += cursor.rowcount if table == "runs" else 0
     except sqlite3.Error:  # no table, locked or damaged: opening the store reports it
         return ""
     if not num_runs:
         return ""
-    was = " and ".join(unquote(old.removeprefix("file://")) for old in sorted(former - {MLRUNS.as_uri()}))
-    kept = f"the artifact locations of its {num_runs} runs now point to this project"
-    return f"{relative(path)} was copied or moved from {was}; {kept}"
+    old_places = " and ".join(unquote(root.removeprefix("file://")) for root in sorted(former - {MLRUNS.as_uri()}))
+    change = f"the artifact locations of its {num_runs} runs now point to this project"
+    return f"{relative(path)} was copied or moved from {old_places}; {change}"

@@ -19,6 +19,6 @@ from tandem.tracking.store import shown, tracking_uri
 
 def main(options: Namespace) -> Result:
     problems, store = publish_waiting(), shown(tracking_uri())
-    kept = f"{len(problems)} runs are kept in {relative(RUNS)}" if problems else "up to date"
-    text = "\n".join([*dict.fromkeys(problems), f"MLflow at {store}: {kept}"])
+    summary = f"{len(problems)} runs are kept in {relative(RUNS)}" if problems else "up to date"
+    text = "\n".join([*dict.fromkeys(problems), f"MLflow at {store}: {summary}"])
     return Result(text, {"mlflow": store, "kept": problems}, FAILED if problems else DONE)
