@@ -69,7 +69,7 @@ class PreparedSequences:
 
     def arrays(self, split: str) -> dict[str, np.ndarray]:
         sequences, rows = self.sequences, self.parts[split]
-        together = {
+        optional = {
             "stretches": sequences.stretches,
             "groups": sequences.groups,
             "group_names": sequences.group_names,
@@ -79,7 +79,7 @@ class PreparedSequences:
             "lengths": sequences.lengths[rows],
             "targets": sequences.labels[rows] if self.label_statistics is None else self.standardized_targets(rows),
             "ids": sequences.ids[rows],
-            **{name: array[rows] for name, array in together.items() if array is not None},
+            **{name: array[rows] for name, array in optional.items() if array is not None},
         }
 
     def standardized_targets(self, rows: np.ndarray) -> np.ndarray:
@@ -94,11 +94,11 @@ class PreparedSequences:
         sequences, labels = self.sequences, self.sequences.labels
         classes = [str(name) for name in sequences.classes]
         is_real = ~sequences.padding_mask if sequences.has_label_per_step else np.ones(len(labels), dtype=bool)
-        found = {}
+        counts_per_split = {}
         for name, rows in self.parts.items():
             counts = np.bincount(labels[rows][is_real[rows]], minlength=len(classes))
-            found[name] = dict(zip(classes, counts.tolist(), strict=True))
-        return found
+            counts_per_split[name] = dict(zip(classes, counts.tolist(), strict=True))
+        return counts_per_split
 
     @property
     def summary(self) -> dict[str, Any]:
@@ -109,11 +109,11 @@ class PreparedSequences:
         for number, name in enumerate(SPLITS):
             split[parts[name]] = number
         group_fields = {}
-        if (together := sequences.groups) is not None:
-            own = {name: np.unique(together[rows]) for name, rows in parts.items()}
-            num = {name: len(groups) for name, groups in own.items()}
-            num_across = int((np.unique(np.concatenate([*own.values()]), return_counts=True)[1] > 1).sum())
-            group_fields = {"num_groups": num, "num_groups_across_splits": num_across}
+        if (group_ids := sequences.groups) is not None:
+            groups_per_split = {name: np.unique(group_ids[rows]) for name, rows in parts.items()}
+            num_per_split = {name: len(groups) for name, groups in groups_per_split.items()}
+            num_across = int((np.unique(np.concatenate([*groups_per_split.values()]), return_counts=True)[1] > 1).sum())
+            group_fields = {"num_groups": num_per_split, "num_groups_across_splits": num_across}
         has_other_label = (labels != labels[first][group]).reshape(num_sequences, -1).any(axis=1)
         return {
             "num_sequences": num_sequences,
@@ -150,8 +150,8 @@ class PreparedSequences:
         for feature, offset in sequences.offsets.items():
             message += f"; {offset:.15g} taken off {feature}, whose changes a 32-bit float would lose"
         message += "".join(f"; {remark}" for remark in sequences.remarks)
-        own = "the table's own split column" if self.table else "the data's own split"
-        why = f"{own} leaves no other way" if sequences.splits is not None else "its groups say so"
+        own_split = "the table's own split column" if self.table else "the data's own split"
+        why = f"{own_split} leaves no other way" if sequences.splits is not None else "its groups say so"
         if "num_groups" in summary:
             message += f"; groups {', '.join(f'{name} {num:,}' for name, num in summary['num_groups'].items())}"
             if crossing := summary["num_groups_across_splits"]:
@@ -206,9 +206,9 @@ def divisors(std: ArrayLike) -> np.ndarray:
 def remarks_about_unseen(is_unseen: np.ndarray, features: tuple[str, ...]) -> tuple[str, ...]:
     """is_unseen (N, F)."""
     names = [features[index] for index in np.flatnonzero(is_unseen.any(axis=0))]
-    num = int(is_unseen.any(axis=1).sum())
-    words = f"{num:,} of {len(is_unseen):,} sequences never have a value of {listed(names)}"
-    return (f"{words}; it is the mean of train there (0)",) if names else ()
+    num_unseen = int(is_unseen.any(axis=1).sum())
+    remark = f"{num_unseen:,} of {len(is_unseen):,} sequences never have a value of {listed(names)}"
+    return (f"{remark}; it is the mean of train there (0)",) if names else ()
 
 
 def listed(names: Sequence[str]) -> str:
@@ -293,18 +293,18 @@ def interpolate(column: np.ndarray, is_real: np.ndarray, times: np.ndarray | Non
     """
     num_steps = column.shape[1]
     steps = np.arange(num_steps)
-    empty = np.isnan(column) & is_real
-    rows = np.flatnonzero(empty.any(axis=1))
-    known = ~empty[rows] & is_real[rows]
-    has_any = known.any(axis=1)
-    without_any, rows, known = rows[~has_any], rows[has_any], known[has_any]
-    before = np.maximum.accumulate(np.where(known, steps, -1), axis=1)
-    after = np.minimum.accumulate(np.where(known, steps, num_steps)[:, ::-1], axis=1)[:, ::-1]
+    is_empty = np.isnan(column) & is_real
+    rows = np.flatnonzero(is_empty.any(axis=1))
+    is_known = ~is_empty[rows] & is_real[rows]
+    has_any = is_known.any(axis=1)
+    without_any, rows, is_known = rows[~has_any], rows[has_any], is_known[has_any]
+    before = np.maximum.accumulate(np.where(is_known, steps, -1), axis=1)
+    after = np.minimum.accumulate(np.where(is_known, steps, num_steps)[:, ::-1], axis=1)[:, ::-1]
     before, after = np.where(before < 0, after, before), np.where(after == num_steps, before, after)
-    part, each = column[rows], np.arange(len(rows))[:, None]
-    at = np.broadcast_to(steps, column.shape)[rows] if times is None else times[rows]
-    span = at[each, after] - at[each, before]
-    weight = (at - at[each, before]) / np.where(span > 0, span, 1)
-    filled = part[each, before] * (1 - weight) + part[each, after] * weight
-    column[rows] = np.where(empty[rows], filled, part)
-    return int(empty[rows].sum()), without_any
+    part, row = column[rows], np.arange(len(rows))[:, None]
+    positions = np.broadcast_to(steps, column.shape)[rows] if times is None else times[rows]
+    span = positions[row, after] - positions[row, before]
+    weight = (positions - positions[row, before]) / np.where(span > 0, span, 1)
+    filled = part[row, before] * (1 - weight) + part[row, after] * weight
+    column[rows] = np.where(is_empty[rows], filled, part)
+    return int(is_empty[rows].sum()), without_any

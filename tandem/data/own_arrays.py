@@ -17,10 +17,10 @@ GROUPS = "Arrays.groups"
 
 def from_arrays(arrays: Arrays, params: OwnSequences, place: str, target_kind: str) -> Sequences:
     """Check the arrays of a source of the workload's own, and convert them. A ValueError begins with `place`."""
-    given = {"columns": params.columns, "na": params.na, "categories": params.categories, "rate": params.rate}
-    if key := next((name for name, value in given.items() if value), "groups" * (params.groups != NO_GROUPS)):
-        more = "; return the groups in Arrays.groups" if key == "groups" else ""
-        raise ValueError(f"preprocess has `{key}`, and {place} returns Arrays, which have no columns; remove it{more}")
+    table_keys = {"columns": params.columns, "na": params.na, "categories": params.categories, "rate": params.rate}
+    if key := next((name for name, value in table_keys.items() if value), "groups" * (params.groups != NO_GROUPS)):
+        hint = "; return the groups in Arrays.groups" if key == "groups" else ""
+        raise ValueError(f"preprocess has `{key}`, and {place} returns Arrays, which have no columns; remove it{hint}")
     values = checked(arrays.values, place, "values", "fiu", {"N": None, "T": None, "F": None})
     num_sequences, num_steps, num_features = values.shape
     if 0 in values.shape or num_steps < 2:
@@ -73,12 +73,12 @@ def from_arrays(arrays: Arrays, params: OwnSequences, place: str, target_kind: s
 
 def names(arrays: Arrays, field: str, place: str) -> tuple[str, ...]:
     """The names in a field of Arrays. Raises ValueError for one text, whose letters would each be a name."""
-    found = getattr(arrays, field)
-    if found is None:
+    value = getattr(arrays, field)
+    if value is None:
         return ()
-    if isinstance(found, str) or not isinstance(found, Iterable):
-        raise ValueError(f"{place} returns {found!r} as {field}; accepted: a list of names")
-    return tuple(map(str, found))
+    if isinstance(value, str) or not isinstance(value, Iterable):
+        raise ValueError(f"{place} returns {value!r} as {field}; accepted: a list of names")
+    return tuple(map(str, value))
 
 
 def checked(value: Any, place: str, name: str, kinds: str, sizes: dict[str, int | None]) -> np.ndarray:
@@ -89,7 +89,7 @@ def checked(value: Any, place: str, name: str, kinds: str, sizes: dict[str, int 
         array = np.asarray(value)
     except ValueError as error:  # a list of lists of different lengths
         raise ValueError(f"{place} returns {name} that are no array: {error}") from None
-    is_wrong = (wanted not in (None, size) for wanted, size in zip(sizes.values(), array.shape, strict=False))
+    is_wrong = (required not in (None, size) for required, size in zip(sizes.values(), array.shape, strict=False))
     if array.ndim != len(sizes) or any(is_wrong):
         shape = ", ".join(f"{axis} = {size}" if size else axis for axis, size in sizes.items())
         raise ValueError(f"{place} returns {name} of shape {array.shape}; accepted: ({shape})")

@@ -24,10 +24,10 @@ MAX_SECONDS_TO_REPEAT = 10.0
 def prepare(params: OwnSource, folder: Path, target_kind: str) -> Prepared:
     """Call the function and prepare what it returns. Raises ValueError with the file and, if possible, the line."""
     start = time.monotonic()
-    found = read(params, folder, {})
+    data = read(params, folder, {})
     seconds = time.monotonic() - start
-    prepared: Prepared = source_module(params.reader).prepare_own(params, found, params.component.place, target_kind)
-    if seconds < MAX_SECONDS_TO_REPEAT and not is_same(found, read(params, folder, {})):
+    prepared: Prepared = source_module(params.reader).prepare_own(params, data, params.component.place, target_kind)
+    if seconds < MAX_SECONDS_TO_REPEAT and not is_same(data, read(params, folder, {})):
         raise ValueError(
             f"{params.component.place} returns other data when it is called again with the same parameters; seed its "
             "random numbers, for example np.random.default_rng(seed) with a parameter `seed`"
@@ -40,12 +40,12 @@ def read(params: OwnSource, folder: Path, changed: dict[str, Any]) -> "pd.DataFr
     component = params.component
     function = component.load()
     with component.explained():
-        found = function(folder, **{**params.parameters, **changed})
-    if not (isinstance(found, Arrays) or is_frame(found)):
+        data = function(folder, **{**params.parameters, **changed})
+    if not (isinstance(data, Arrays) or is_frame(data)):
         raise ValueError(
-            f"{component.place} returns {type(found).__name__}; accepted: a pandas DataFrame, or tandem.data.Arrays"
+            f"{component.place} returns {type(data).__name__}; accepted: a pandas DataFrame, or tandem.data.Arrays"
         )
-    return found  # type: ignore[no-any-return]
+    return data  # type: ignore[no-any-return]
 
 
 def is_frame(found: Any) -> bool:
@@ -57,6 +57,6 @@ def is_same(first: Any, second: Any) -> bool:
     if is_frame(first):
         return is_frame(second) and bool(first.equals(second))
     return isinstance(second, Arrays) and all(
-        np.array_equal(np.asarray(own), np.asarray(other), equal_nan=np.asarray(own).dtype.kind == "f")
-        for own, other in zip(vars(first).values(), vars(second).values(), strict=True)
+        np.array_equal(np.asarray(left), np.asarray(right), equal_nan=np.asarray(left).dtype.kind == "f")
+        for left, right in zip(vars(first).values(), vars(second).values(), strict=True)
     )

@@ -83,9 +83,9 @@ def read_packed(path: Path) -> dict[str, np.ndarray]:
     start = 8 + int.from_bytes(raw[:8].tobytes(), "little")
     header = json.loads(raw[8:start].tobytes())
     arrays = {}
-    for name, about in header.items():
+    for name, entry in header.items():
         if name != "__metadata__":
-            first, last = about["data_offsets"]
+            first, last = entry["data_offsets"]
             content = np.asarray(raw[start + first : start + last])
-            arrays[name] = content.view(DTYPES[about["dtype"]]).reshape(about["shape"])
+            arrays[name] = content.view(DTYPES[entry["dtype"]]).reshape(entry["shape"])
     return arrays

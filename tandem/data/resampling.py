@@ -39,9 +39,9 @@ class Resampling:
         position = np.minimum(self.position, np.repeat(self.lengths - 1, self.sizes)) + self.first_new_rows()
         place = np.floor(position).astype(np.int64)
         for rows, share in ((place, 1 - position + place), (place + 1, position - place)):
-            used = is_known & (rows < len(line))  # a row that is nearer to a time counts more
-            weights += np.bincount(rows[used], share[used], minlength=len(line))
-            sums += np.bincount(rows[used], share[used] * cells[used], minlength=len(line))
+            is_used = is_known & (rows < len(line))  # a row that is nearer to a time counts more
+            weights += np.bincount(rows[is_used], share[is_used], minlength=len(line))
+            sums += np.bincount(rows[is_used], share[is_used] * cells[is_used], minlength=len(line))
         is_mean = np.repeat(is_finer, self.lengths) & (weights > 0)
         return np.where(is_mean, sums / np.where(weights > 0, weights, 1), line), num_filled
 
@@ -57,9 +57,9 @@ class Resampling:
         """(R,) -> (G,) whether the nearest row has a value, or any within half a distance of the new rows."""
         nearest = np.where(self.weight < 0.5, self.before, self.before + 1)
         place = np.floor(self.position + 0.5).astype(np.int64)
-        used = is_known & (place < np.repeat(self.lengths, self.sizes))
+        is_used = is_known & (place < np.repeat(self.lengths, self.sizes))
         place += self.first_new_rows()
-        return is_known[nearest] | (np.bincount(place[used], minlength=len(nearest)) > 0)
+        return is_known[nearest] | (np.bincount(place[is_used], minlength=len(nearest)) > 0)
 
     def first_new_rows(self) -> np.ndarray:
         """(R,) the first new row of each row's sequence."""
@@ -70,15 +70,15 @@ def resampling(times: np.ndarray, lengths: np.ndarray, distance: float) -> Resam
     """`times` (R,): since the first row of each sequence, which has at least two. `distance`: of the new rows."""
     ends = np.cumsum(lengths)
     spans = times[ends - 1]
-    num = (np.floor(spans / distance + 1e-6) + 1).astype(np.int64)
-    firsts = np.cumsum(num) - num
-    new_times = distance * (np.arange(num.sum()) - np.repeat(firsts, num))
+    num_new = (np.floor(spans / distance + 1e-6) + 1).astype(np.int64)
+    firsts = np.cumsum(num_new) - num_new
+    new_times = distance * (np.arange(num_new.sum()) - np.repeat(firsts, num_new))
     # One axis on which each sequence is after the one before it, so that one search finds the rows of all.
     shift = np.cumsum(spans + 2 * distance) - spans
-    axis, new_axis = times + np.repeat(shift, lengths), new_times + np.repeat(shift, num)
+    axis, new_axis = times + np.repeat(shift, lengths), new_times + np.repeat(shift, num_new)
     before = np.searchsorted(axis, new_axis + 1e-6 * distance, side="right") - 1
-    last = np.repeat(ends - 1, num)
+    last = np.repeat(ends - 1, num_new)
     step = np.where(before < last, axis[np.minimum(before + 1, len(axis) - 1)] - axis[before], 1.0)
     weight = np.where(before < last, (new_axis - axis[before]) / step, 0.0)
     weight[np.abs(weight) < 1e-4] = 0.0
-    return Resampling(num.astype(np.int32), new_times, before, weight, times / distance, ends - lengths, lengths)
+    return Resampling(num_new.astype(np.int32), new_times, before, weight, times / distance, ends - lengths, lengths)

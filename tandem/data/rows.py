@@ -134,15 +134,15 @@ def to_sequences(
             return cells
         if index >= len(columns.features):
             return resampled.has_value_near(cells == 1).astype(np.float32)
-        cells, num = resampled.apply(cells)
-        filled_before.append(num)
+        cells, num_empty = resampled.apply(cells)
+        filled_before.append(num_empty)
         return cells
 
     features = columns.features + tuple(f"{name}{SEEN}" for name in masked)
     values, num_filled, used_offsets = make_features(read, is_real, features, velocity, allow_missing, offsets, times)
-    for without in np.flatnonzero(np.isnan(values[:, 0, : len(columns.features)]).all(axis=1))[:1]:
+    for sequence in np.flatnonzero(np.isnan(values[:, 0, : len(columns.features)]).all(axis=1))[:1]:
         raise ValueError(
-            f"{table.name}: sequence {str(ids[without])!r} has no value of any feature; leave it out, or give it some"
+            f"{table.name}: sequence {str(ids[sequence])!r} has no value of any feature; leave it out, or give it some"
         )
     return Sequences(
         values,
@@ -178,8 +178,8 @@ def with_categories(table: RawTable, columns: Columns, categories: Sequence[str]
         words = [name.partition("=")[2] for name in categories if columns_of([name]) == [column]]
         for word in words:
             table.columns[f"{column}={word}"] = pc.equal(cells, word).cast(pa.int8())
-        if others := sorted({*pc.unique(cells).to_pylist()} - {*words, ""}):
-            table.remarks.append(f"{column!r} holds {UNKNOWN}: {listed(others)}")
+        if unknown := sorted({*pc.unique(cells).to_pylist()} - {*words, ""}):
+            table.remarks.append(f"{column!r} holds {UNKNOWN}: {listed(unknown)}")
     return replace(columns, features=columns.features + tuple(categories))
 
 
@@ -187,31 +187,31 @@ def find_masked(table: RawTable, features: Sequence[str], missing: str) -> tuple
     """The first of each group of features that are missing in the same rows, as the points of a hand are, if `missing`
     of preprocess is MASK.
     """
-    found: dict[bytes, str] = {}
+    names_by_pattern: dict[bytes, str] = {}
     for name in features if missing == MASK else ():
-        if not (given := is_given(table, name)).all():
-            found.setdefault(hashlib.sha256(np.packbits(given).tobytes()).digest(), name)
-    return tuple(found.values())
+        if not (has_value := is_given(table, name)).all():
+            names_by_pattern.setdefault(hashlib.sha256(np.packbits(has_value).tobytes()).digest(), name)
+    return tuple(names_by_pattern.values())
 
 
 def is_given(table: RawTable, feature: str) -> np.ndarray:
     """(R,) whether the feature has a value. Leaves the column in the table."""
-    alone = replace(table, columns={feature: table.columns[feature]}, missing=Counter())
-    return ~np.isnan(read_numbers(alone, feature, allow_missing=True, keep_whole=True))
+    one_column = replace(table, columns={feature: table.columns[feature]}, missing=Counter())
+    return ~np.isnan(read_numbers(one_column, feature, allow_missing=True, keep_whole=True))
 
 
 def digits_of_times(step: np.ndarray, name: str) -> str:
     """A sentence if every number of the column `name` is a time written in digits, such as 20240131 or 20240131095955;
     else empty. As numbers, two seconds or days would be far apart where a minute or a month ends.
     """
-    first = f"{step[0]:.0f}" if len(step) else ""
-    form, pattern = TIMES_IN_DIGITS.get(len(first), ("", ""))
-    if not pattern or not re.match(pattern, first) or (step % 1 != 0).any():
+    example = f"{step[0]:.0f}" if len(step) else ""
+    form, pattern = TIMES_IN_DIGITS.get(len(example), ("", ""))
+    if not pattern or not re.match(pattern, example) or (step % 1 != 0).any():
         return ""
     if not pc.all(pc.match_substring_regex(pa.array(step).cast(pa.int64()).cast(pa.string()), pattern)).as_py():
         return ""
     return (
-        f"column {name!r} holds numbers like {first}, which are times as well as numbers; write times: "
+        f"column {name!r} holds numbers like {example}, which are times as well as numbers; write times: "
         f"table[{name!r}] = pandas.to_datetime(table[{name!r}], format='{form}'); or number the rows of each sequence"
     )
 
@@ -271,22 +271,22 @@ def order_by_step(
     if not are_equal.all():
         sequence = "the recording" if columns.sequence == NO_GROUPS else f"{columns.sequence} {names[codes[row]]}"
         raise ValueError(f"{table.name}: {repeated_step(columns.step, sequence, places, len(wrong))}")
-    what = "1 row that repeats another one is" if len(wrong) == 1 else f"{len(wrong):,} rows that repeat others are"
-    return np.delete(order, repeats + 1), [f"{what} left out: {places} are equal"]
+    subject = "1 row that repeats another one is" if len(wrong) == 1 else f"{len(wrong):,} rows that repeat others are"
+    return np.delete(order, repeats + 1), [f"{subject} left out: {places} are equal"]
 
 
 def equal_cells(cells: pa.ChunkedArray, first: np.ndarray, second: np.ndarray) -> np.ndarray:
     """Whether the cells of two lists of rows are equal; two empty cells are."""
     values = cells.unify_dictionaries()
-    one, other = (values.take(pa.array(rows)).cast(value_type(cells.type)) for rows in (first, second))
-    are_empty = pc.and_(*(pc.is_null(each, nan_is_null=True) for each in (one, other)))
-    return np.asarray(pc.fill_null(pc.or_kleene(pc.equal(one, other), are_empty), False))
+    left, right = (values.take(pa.array(rows)).cast(value_type(cells.type)) for rows in (first, second))
+    are_empty = pc.and_(*(pc.is_null(column, nan_is_null=True) for column in (left, right)))
+    return np.asarray(pc.fill_null(pc.or_kleene(pc.equal(left, right), are_empty), False))
 
 
 def repeated_step(step: str, sequence: str, places: str, num_repeats: int) -> str:
-    more = f" ({num_repeats:,} repeated rows in all)" if num_repeats > 1 else ""
+    total = f" ({num_repeats:,} repeated rows in all)" if num_repeats > 1 else ""
     return (
-        f"{step!r} repeats in {sequence}, {places}{more}; remove or renumber the rows that should not be there, or "
+        f"{step!r} repeats in {sequence}, {places}{total}; remove or renumber the rows that should not be there, or "
         "name other columns for the sequence and the step"
     )
 
@@ -328,10 +328,10 @@ def check_single_labels(name: str, column: str, classes: list[str]) -> None:
     parts_of = {label: [part.strip() for part in re.split(r"[|;,]", label)] for label in classes}
     composed = {label: parts for label, parts in parts_of.items() if len(parts) > 1 and all(parts)}
     for label, parts in composed.items():
-        others = {*classes, *(part for other in composed if other != label for part in composed[other])}
-        if known := [part for part in parts if part in others]:
+        elsewhere = {*classes, *(part for other in composed if other != label for part in composed[other])}
+        if twins := [part for part in parts if part in elsewhere]:
             raise ValueError(
-                f"{name}: column {column!r} holds {label!r}, which looks like {len(parts)} labels ({known[0]!r} is one "
+                f"{name}: column {column!r} holds {label!r}, which looks like {len(parts)} labels ({twins[0]!r} is one "
                 "elsewhere), and a sequence has one; make a column of yes and no for each and a workload of each "
                 "column, or write it without the sign between them if it is a class of its own"
             )
@@ -349,10 +349,10 @@ def read_splits(table: RawTable) -> np.ndarray:
     """Return the indices (R,) into SPLITS from the table's column of the split."""
     cells, name = table.take(SPLIT_COLUMN), f"column {table.split!r}"
     texts = cells.cast(pa.string())
-    words = pc.index_in(pc.utf8_lower(pc.utf8_trim_whitespace(texts)), pa.array([*SPLIT_WORDS]))
-    if words.null_count:
-        raise_if_any(table, pc.is_null(words).to_numpy(), f"{name} must be train, val or test", cells)
+    codes = pc.index_in(pc.utf8_lower(pc.utf8_trim_whitespace(texts)), pa.array([*SPLIT_WORDS]))
+    if codes.null_count:
+        raise_if_any(table, pc.is_null(codes).to_numpy(), f"{name} must be train, val or test", cells)
     written = sorted(pc.unique(texts).to_pylist())
     if table.split != SPLIT_COLUMN or not {*written} <= {*SPLITS}:
         table.remarks.append(f"{name} decides the split ({', '.join(map(repr, written))})")
-    return np.array([SPLITS.index(split) for split in SPLIT_WORDS.values()])[words.to_numpy()]
+    return np.array([SPLITS.index(split) for split in SPLIT_WORDS.values()])[codes.to_numpy()]

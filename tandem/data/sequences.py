@@ -85,11 +85,11 @@ def prepare_own(params: OwnSequences, found: Any, place: str, target_kind: str) 
             f"{place} returns a DataFrame, and preprocess has no `columns`; add "
             "`columns: {sequence: sequence, step: step, features: [x, y], label: label}`, with its own names"
         )
-    wanted = [columns.sequence, columns.label, columns.step, *columns.features]
+    column_names = [columns.sequence, columns.label, columns.step, *columns.features]
     if params.groups != NO_GROUPS:
-        wanted.append(params.groups)
-    wanted += [column for column in columns_of(params.categories) if column not in wanted]
-    sequences = read_sequences(from_frame(found, wanted, name, params.na), columns, params, target_kind)
+        column_names.append(params.groups)
+    column_names += [column for column in columns_of(params.categories) if column not in column_names]
+    sequences = read_sequences(from_frame(found, column_names, name, params.na), columns, params, target_kind)
     return split_and_standardize(sequences, params, name, None, columns.label)
 
 
@@ -114,10 +114,10 @@ def split_and_standardize(
         remarks.append(
             f"no score covers the classes with fewer than {len(SPLITS)} sequences, which are in train: {names}"
         )
-    copies, num = len(duplicates) - len(np.unique(duplicates)), len(duplicates)
-    if sequences.groups is None and copies > MAX_COPIES * num:
+    num_copies, num_all = len(duplicates) - len(np.unique(duplicates)), len(duplicates)
+    if sequences.groups is None and num_copies > MAX_COPIES * num_all:
         remarks.append(
-            f"{copies:,} of {num:,} sequences are copies; an interval of a score counts equal ones as one group"
+            f"{num_copies:,} of {num_all:,} sequences are copies; an interval of a score counts equal ones as one group"
         )
         sequences = replace(sequences, groups=duplicates, group_names=duplicates.astype(np.str_))
     mean, std = statistics_of(sequences, parts["train"])
@@ -161,9 +161,9 @@ def raw_to_inputs(
         return (~np.isnan(values[:, :, features.index(masked[index - num_features])][mask])).astype(np.float32)
 
     offsets = summary.get("offsets", {})
-    found, _, _ = make_features(read, mask, features, params.velocity, params.missing != REFUSE, offsets)
-    standardize(found, ~mask, summary["mean"], summary["std"])
-    return found, None
+    inputs, _, _ = make_features(read, mask, features, params.velocity, params.missing != REFUSE, offsets)
+    standardize(inputs, ~mask, summary["mean"], summary["std"])
+    return inputs, None
 
 
 def without_velocities(features: Sequence[str], velocity: bool) -> Sequence[str]:
@@ -184,10 +184,10 @@ def check_numbers_of_test(label: str, numbers: np.ndarray) -> None:
 
 
 def check_any_feature_changes(name: str, sequences: Sequences, num_features: int) -> None:
-    values, first = sequences.values[:, :, :num_features], sequences.values[:1, :1, :num_features]
-    if (values[0, : sequences.lengths[0]] != first[0]).any():
+    values, first_values = sequences.values[:, :, :num_features], sequences.values[:1, :1, :num_features]
+    if (values[0, : sequences.lengths[0]] != first_values[0]).any():
         return
-    if ((values == first) | sequences.padding_mask[:, :, None]).all():
+    if ((values == first_values) | sequences.padding_mask[:, :, None]).all():
         raise ValueError(
             f"{name}: no feature ever changes ({', '.join(sequences.features[: min(num_features, 8)])}), so there is "
             "nothing to learn from; name other columns in preprocess.columns.features"
@@ -204,18 +204,18 @@ def find_rare(sequences: Sequences, params: SequenceTable | OwnSequences) -> lis
 
 def without_classes(sequences: Sequences, omitted: list[int]) -> Sequences:
     is_kept = ~np.isin(sequences.labels, omitted)
-    lengths, num = sequences.lengths[is_kept], int((~is_kept).sum())
-    kept = [code for code in range(len(sequences.classes)) if code not in omitted]
-    if len(kept) < 2:
+    lengths, num_omitted = sequences.lengths[is_kept], int((~is_kept).sum())
+    kept_codes = [code for code in range(len(sequences.classes)) if code not in omitted]
+    if len(kept_codes) < 2:
         return sequences  # the check of the sizes says what is missing
-    remark = f"{num:,} sequence{'s' * (num > 1)} left out, of classes with fewer than {len(SPLITS)}: "
+    remark = f"{num_omitted:,} sequence{'s' * (num_omitted > 1)} left out, of classes with fewer than {len(SPLITS)}: "
     return replace(
         sequences,
         values=sequences.values[is_kept, : lengths.max()],
         lengths=lengths,
-        labels=np.searchsorted(kept, sequences.labels[is_kept]),
+        labels=np.searchsorted(kept_codes, sequences.labels[is_kept]),
         ids=sequences.ids[is_kept],
-        classes=tuple(sequences.classes[code] for code in kept),
+        classes=tuple(sequences.classes[code] for code in kept_codes),
         remarks=(*sequences.remarks, remark + listed([str(sequences.classes[code]) for code in omitted])),
     )
 
@@ -274,9 +274,9 @@ def split(
                     "needed (val is taken from train where it lacks)"
                 )
         if len(parts["val"]) == 0:
-            num = len(parts["train"])
-            num_val = max(1, round(num * sizes["val"] / (sizes["train"] + sizes["val"])))
-            train_and_val = {"test": 0, "val": num_val, "train": num - num_val}
+            num_train = len(parts["train"])
+            num_val = max(1, round(num_train * sizes["val"] / (sizes["train"] + sizes["val"])))
+            train_and_val = {"test": 0, "val": num_val, "train": num_train - num_val}
             parts = {**split_rows(parts["train"], train_and_val), "test": parts["test"]}
     if not sequences.has_number:
         check_all_classes_in_train(sequences, parts)
@@ -305,20 +305,20 @@ def split_stretches(
     """
     parts: dict[str, list[np.ndarray]] = {name: [] for name in SPLITS}
     for label in np.unique(labels[rows]):
-        own = rows[labels[rows] == label]
-        stretches = groups_with_duplicates(groups[own], duplicates[own])
+        label_rows = rows[labels[rows] == label]
+        stretches = groups_with_duplicates(groups[label_rows], duplicates[label_rows])
         names = [name for name in ("train", "test", "val") if sizes[name]][: len(np.unique(stretches))]
-        wanted = {name: max(1, round(sizes[name] / len(rows) * len(own))) for name in names}
-        wanted = {name: wanted.get(name, 0) for name in SPLITS}
-        found = grouped(np.arange(len(own)), labels[own], stretches, wanted, generator)
+        label_sizes = {name: max(1, round(sizes[name] / len(rows) * len(label_rows))) for name in names}
+        label_sizes = {name: label_sizes.get(name, 0) for name in SPLITS}
+        label_parts = grouped(np.arange(len(label_rows)), labels[label_rows], stretches, label_sizes, generator)
         for name in SPLITS:
-            parts[name].append(own[found[name]])
+            parts[name].append(label_rows[label_parts[name]])
     if any(size and not any(map(len, parts[name])) for name, size in sizes.items()):
         raise ValueError(
             "windows of one stretch stay in one split, and no label has a stretch with windows for each of train, val "
             "and test; record a label in three stretches or more, or choose a shorter preprocess.window.length"
         )
-    return {name: np.sort(np.concatenate(found)) for name, found in parts.items()}
+    return {name: np.sort(np.concatenate(pieces)) for name, pieces in parts.items()}
 
 
 def unscored_labels(sequences: Sequences, test: np.ndarray) -> list[str]:
@@ -347,9 +347,9 @@ def check_no_split_is_empty(
 ) -> None:
     for name, rows in parts.items():
         if not len(rows):
-            num, num_different = len(sequences.ids), len(np.unique(duplicates))
+            num_all, num_different = len(sequences.ids), len(np.unique(duplicates))
             raise ValueError(
-                f"no sequence is left for {name}: its share is {sizes[name]} and of {num:,} only {num_different:,} "
+                f"no sequence is left for {name}: its share is {sizes[name]} and of {num_all:,} only {num_different:,} "
                 "differ, and equal ones stay in one split; give more different ones, or it a larger share in "
                 "preprocess.split"
             )
@@ -370,9 +370,9 @@ def check_class_sizes(sequences: Sequences, num_splits: int, rare: Sequence[int]
 
 
 def check_all_classes_in_train(sequences: Sequences, parts: dict[str, np.ndarray]) -> None:
-    known = np.unique(sequences.labels[parts["train"]])
+    train_labels = np.unique(sequences.labels[parts["train"]])
     for name in ("val", "test"):
-        unseen = np.setdiff1d(sequences.labels[parts[name]], known)
+        unseen = np.setdiff1d(sequences.labels[parts[name]], train_labels)
         if len(unseen):
             raise ValueError(
                 f"label {sequences.classes[unseen[0]]!r} occurs in {name} but not in train, so no model can learn it; "
@@ -382,5 +382,5 @@ def check_all_classes_in_train(sequences: Sequences, parts: dict[str, np.ndarray
 
 
 def hint_of_alike(label: str, classes: Sequence[Any]) -> str:
-    others = [each for group in alike_labels(classes) if label in group for each in group if each != label]
-    return f" (it differs from {others[0]!r} only in case or white space)" if others else ""
+    alike = [name for group in alike_labels(classes) if label in group for name in group if name != label]
+    return f" (it differs from {alike[0]!r} only in case or white space)" if alike else ""

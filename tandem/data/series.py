@@ -45,12 +45,12 @@ class Grid:
     @property
     def known(self) -> np.ndarray:
         """(G,) bool: every column has a level."""
-        known: np.ndarray = ~np.isnan(self.levels).any(axis=1)
-        return known
+        is_known: np.ndarray = ~np.isnan(self.levels).any(axis=1)
+        return is_known
 
     def until(self, end: int) -> "Grid":
         """The first `end` steps."""
-        times, levels, measured = (each[:end] for each in (self.times, self.levels, self.measured))
+        times, levels, measured = (array[:end] for array in (self.times, self.levels, self.measured))
         return replace(self, times=times, levels=levels, measured=measured)
 
 
@@ -126,8 +126,8 @@ class Windows:
         sizes = ", ".join(f"{name} {num:,}" for name, num in self.num_per_split.items())
         num_windows = sum(self.num_per_split.values())
         size = f"{num_windows:,} windows of {params.input_steps} steps of {self.interval}, {params.horizon} ahead"
-        found = [f"{words}: {counts[count]:,}{more}" for count, words, more in remarks if counts[count]]
-        message = "; ".join([f"{size}: {sizes}", *found, *self.remarks])
+        irregularities = [f"{words}: {counts[key]:,}{details}" for key, words, details in remarks if counts[key]]
+        message = "; ".join([f"{size}: {sizes}", *irregularities, *self.remarks])
         if params.missing == "skip" and loses_many_windows(self.summary):
             lost, kept = counts["num_windows_skipped_per_split"]["train"], self.num_per_split["train"]
             message += (
@@ -155,8 +155,8 @@ def prepare_own(params: OwnSeries, found: Any, place: str, target_kind: str) -> 
     if isinstance(found, Arrays):
         raise ValueError(f"{place} returns Arrays; a source for forecast returns a DataFrame with one long series")
     columns = params.columns
-    wanted = [columns.time, columns.target, *columns.features]
-    return from_table(from_frame(found, wanted, f"what {place} returns", params.na), params, None)
+    column_names = [columns.time, columns.target, *columns.features]
+    return from_table(from_frame(found, column_names, f"what {place} returns", params.na), params, None)
 
 
 def raw_to_inputs(
@@ -167,9 +167,9 @@ def raw_to_inputs(
 
     `summary` is preprocess's summary.json. Raises ValueError if the values do not fit.
     """
-    wanted = params.input_steps + 1, len(summary["features"])
-    if values.ndim != 3 or values.shape[1:] != wanted:
-        raise ValueError(f"predict got values of shape {values.shape}; accepted: (N, {wanted[0]}, {wanted[1]})")
+    shape = params.input_steps + 1, len(summary["features"])
+    if values.ndim != 3 or values.shape[1:] != shape:
+        raise ValueError(f"predict got values of shape {values.shape}; accepted: (N, {shape[0]}, {shape[1]})")
     levels = values.astype(np.float64).transpose(1, 0, 2)  # (T + 1, N, F)
     changes = transform(levels, params.transform)[1:]
     inputs = ((changes - np.array(summary["mean"])) / divisors(summary["std"])).astype(np.float32)
@@ -269,7 +269,7 @@ def to_grid(table: RawTable, params: Series | OwnSeries, interval: Interval) -> 
             f"of day is {hours[0]} as well as {hours[1]}, as at clock changes; write each as a local date, e.g. "
             "2024-03-31, and set preprocess.interval to day or another of the calendar's"
         )
-    first, num_points = int(point[0]), int(point[-1] - point[0]) + 1
+    first_point, num_points = int(point[0]), int(point[-1] - point[0]) + 1
     if num_points > MAX_POINTS_PER_ROW * len(stamps):
         distances, frequencies = np.unique(np.diff(stamps), return_counts=True)
         raise ValueError(
@@ -278,8 +278,8 @@ def to_grid(table: RawTable, params: Series | OwnSeries, interval: Interval) -> 
             f"{distances[frequencies.argmax()] / SECOND:g} s apart) or correct a stray time"
         )
     levels = np.full((num_points, len(columns)), np.nan)
-    levels[point[is_kept] - first] = values[is_kept]
-    times = steps.times(first + np.arange(num_points))
+    levels[point[is_kept] - first_point] = values[is_kept]
+    times = steps.times(first_point + np.arange(num_points))
     counts = {
         "num_rows": num_rows,
         "num_without_offset": num_without_offset,
@@ -334,11 +334,11 @@ def seasonal_levels(
     """
     assert params.season
     points = last[:, None] + 1 + np.arange(params.horizon) % params.season - params.season
-    found = np.full(points.shape, np.nan)
-    while (empty := np.isnan(found) & (points >= 0)).any():
-        found[empty] = levels[points[empty]]
+    forecast = np.full(points.shape, np.nan)
+    while (empty := np.isnan(forecast) & (points >= 0)).any():
+        forecast[empty] = levels[points[empty]]
         points = points - params.season
-    return np.where(np.isnan(found), anchors[:, None], found)
+    return np.where(np.isnan(forecast), anchors[:, None], forecast)
 
 
 def naive_error_of(levels: np.ndarray, season: int) -> float:
@@ -348,8 +348,8 @@ def naive_error_of(levels: np.ndarray, season: int) -> float:
     22, 679-688). It is 0 if no difference is known.
     """
     differences = np.abs(levels[season:] - levels[:-season])
-    known = differences[~np.isnan(differences)]
-    return float(known.mean()) if len(known) else 0.0
+    known_differences = differences[~np.isnan(differences)]
+    return float(known_differences.mean()) if len(known_differences) else 0.0
 
 
 def choose_windows(grid: Grid, params: Series | OwnSeries) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
@@ -362,7 +362,7 @@ def choose_windows(grid: Grid, params: Series | OwnSeries) -> tuple[dict[str, np
     """
     before, after, num_points = params.input_steps, params.horizon, len(grid.times)
     last = np.arange(before, num_points - after, params.stride)
-    unknown, unmeasured = (np.concatenate([[0], np.cumsum(~each)]) for each in (grid.known, grid.measured))
+    unknown, unmeasured = (np.concatenate([[0], np.cumsum(~is_present)]) for is_present in (grid.known, grid.measured))
     has_missing = unknown[last + 1] > unknown[last - before]
     has_missing |= unmeasured[last + after + 1] > unmeasured[last + 1]
 

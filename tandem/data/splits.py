@@ -71,11 +71,11 @@ def stratified(
 
 def sizes_per_class(counts: np.ndarray, sizes: dict[str, int], generator: np.random.Generator) -> np.ndarray:
     """(S, C) sizes of the splits by class, in the order of PLACING, from the totals `counts` (C,)."""
-    found, num_left = [], int(counts.sum())
+    class_sizes, num_left = [], int(counts.sum())
     for name in ("test", "val"):
-        found.append(proportional(counts, sizes[name], num_left, generator))
-        counts, num_left = counts - found[-1], num_left - sizes[name]
-    return np.stack([*found, counts])
+        class_sizes.append(proportional(counts, sizes[name], num_left, generator))
+        counts, num_left = counts - class_sizes[-1], num_left - sizes[name]
+    return np.stack([*class_sizes, counts])
 
 
 def proportional(counts: np.ndarray, size: int, total: int, generator: np.random.Generator) -> np.ndarray:
@@ -84,10 +84,10 @@ def proportional(counts: np.ndarray, size: int, total: int, generator: np.random
     Rounds down, then gives the rest to the largest remainders, in random order if they are equal.
     """
     quota = counts * (size / max(total, 1))
-    found = np.floor(quota).astype(np.int64)
-    by_remainder = np.lexsort((generator.random(len(counts)), -(quota - found).round(9)))
-    found[by_remainder[: size - found.sum()]] += 1
-    return found
+    class_sizes = np.floor(quota).astype(np.int64)
+    by_remainder = np.lexsort((generator.random(len(counts)), -(quota - class_sizes).round(9)))
+    class_sizes[by_remainder[: size - class_sizes.sum()]] += 1
+    return class_sizes
 
 
 def repeated(groups: np.ndarray) -> list[np.ndarray]:
@@ -123,32 +123,32 @@ def grouped(
     only one group goes to train. Raises ValueError if there are fewer groups than splits. Returns sorted indices by
     split.
     """
-    wanted = [name for name in SPLITS if sizes[name]]
+    splits = [name for name in SPLITS if sizes[name]]
     _, group = np.unique(groups[indices], return_inverse=True)
     classes, class_of = np.unique(labels[indices], return_inverse=True)
     class_counts = np.zeros((group.max() + 1, len(classes)))  # (groups, C)
     np.add.at(class_counts, (group, class_of), 1)
-    if len(class_counts) < len(wanted):
-        raise ValueError(f"its {len(class_counts)} groups are fewer than the {len(wanted)} splits")
-    shares = np.array([sizes[name] for name in wanted]) / len(indices)
+    if len(class_counts) < len(splits):
+        raise ValueError(f"its {len(class_counts)} groups are fewer than the {len(splits)} splits")
+    shares = np.array([sizes[name] for name in splits]) / len(indices)
     num_missing = shares[:, None] * class_counts.sum(axis=0)  # (S, C)
     shuffled = generator.permutation(len(class_counts))
     unevenness = class_counts.std(axis=1) + class_counts.sum(axis=1) / len(indices)
     order = shuffled[np.argsort(-unevenness[shuffled], kind="stable")]
     is_alone = ((class_counts > 0) & ((class_counts > 0).sum(axis=0) == 1)).any(axis=1) & (len(classes) > 1)
-    chosen, empty = np.zeros(len(class_counts), dtype=np.int64), set(range(len(wanted)))
+    chosen, empty = np.zeros(len(class_counts), dtype=np.int64), set(range(len(splits)))
     totals = np.maximum(class_counts.sum(axis=0), 1)
     for num_left, index in zip(range(len(order), 0, -1), order, strict=True):
         class_shares = class_counts[index] / totals
         # Without the division, train would get every group.
         score = (num_missing / shares[:, None] ** 0.5) @ class_shares
         if num_left <= len(empty):
-            score[[number for number in range(len(wanted)) if number not in empty]] = -np.inf
-        best = wanted.index("train") if is_alone[index] and num_left > len(empty) else int(score.argmax())
+            score[[number for number in range(len(splits)) if number not in empty]] = -np.inf
+        best = splits.index("train") if is_alone[index] and num_left > len(empty) else int(score.argmax())
         chosen[index] = best
         num_missing[best] -= class_counts[index]
         empty.discard(best)
-    parts = {name: np.sort(indices[chosen[group] == wanted.index(name)]) for name in wanted}
+    parts = {name: np.sort(indices[chosen[group] == splits.index(name)]) for name in splits}
     return {name: parts.get(name, np.zeros(0, dtype=np.int64)) for name in SPLITS}
 
 

@@ -60,8 +60,8 @@ class RawTable:
 
     def places(self, first: int, second: int) -> str:
         """The places of two rows, e.g. "lines 7 and 8"."""
-        (noun, number), (_, other) = self.place(first).split(), self.place(second).split()
-        return f"{noun}s {number} and {other}"
+        (noun, number), (_, other_number) = self.place(first).split(), self.place(second).split()
+        return f"{noun}s {number} and {other_number}"
 
     @property
     def report(self) -> tuple[str, ...]:
@@ -94,14 +94,14 @@ def read_table(
     Reads `texts` as text and `features` as numbers, and infers the types of `inferred`. Raises ValueError if a column
     is missing or the file is not a table.
     """
-    wanted = [*texts, *inferred, *features]
+    columns = [*texts, *inferred, *features]
     is_parquet = path.suffix.lower() == ".parquet"
     try:
-        cells = read_parquet(path, wanted) if is_parquet else read_csv(path, texts, features, wanted)
+        cells = read_parquet(path, columns) if is_parquet else read_csv(path, texts, features, columns)
     except (pa.ArrowException, csv.Error, *DAMAGED, UnicodeDecodeError) as error:
         why = " ".join(str(error).split()) if is_parquet else why_no_csv(path, error)
         raise ValueError(f"{relative(path)} cannot be read as {'Parquet' if is_parquet else 'CSV'}: {why}") from None
-    return raw_table(cells, wanted, relative(path), row_number if is_parquet else partial(csv_line, path), na)
+    return raw_table(cells, columns, relative(path), row_number if is_parquet else partial(csv_line, path), na)
 
 
 def from_frame(frame: "pandas.DataFrame", wanted: list[str], name: str, na: tuple[str, ...] = ()) -> RawTable:
@@ -187,17 +187,17 @@ def read_csv(path: Path, texts: Sequence[str], features: Sequence[str], wanted: 
         types = {field.name: field.type for field in start.schema}
     floats = {name: pa.float64() for name in features if types[name] == pa.int64()}
     # With types inferred from the first megabyte only, reading takes a third of the time and of the memory.
-    for each in (types, types | floats) if floats else (types,):
+    for column_types in (types, types | floats) if floats else (types,):
         with suppress(pa.ArrowInvalid):
-            typed = pa.csv.ConvertOptions(include_columns=wanted, column_types=each, null_values=[""])
+            typed = pa.csv.ConvertOptions(include_columns=wanted, column_types=column_types, null_values=[""])
             return pa.csv.read_csv(path, convert_options=typed)
     return pa.csv.read_csv(path, convert_options=inferred)
 
 
 def split_column(names: Iterable[str], taken: Sequence[str] = ()) -> str | None:
     """The column of the split: `split`, else the only one of that name in other letters, such as `Split`."""
-    found = [name for name in names if name.strip().lower() == SPLIT_COLUMN and name not in taken]
-    return SPLIT_COLUMN if SPLIT_COLUMN in found else found[0] if len(found) == 1 else None
+    candidates = [name for name in names if name.strip().lower() == SPLIT_COLUMN and name not in taken]
+    return SPLIT_COLUMN if SPLIT_COLUMN in candidates else candidates[0] if len(candidates) == 1 else None
 
 
 def columns_to_read(name: str, header: list[str], wanted: list[str]) -> list[str]:
@@ -210,11 +210,11 @@ def columns_to_read(name: str, header: list[str], wanted: list[str]) -> list[str
         if column not in counts:
             raise ValueError(f"{name} has no column {column!r}{nearest(column, header)}")
     split = split_column(header, wanted)
-    found = [*wanted, *([split] if split else [])]
-    for column in found:
+    columns = [*wanted, *([split] if split else [])]
+    for column in columns:
         if counts[column] > 1:
             raise ValueError(f"{name} has {counts[column]} columns {column!r}; rename all but one")
-    return found
+    return columns
 
 
 def open_csv(path: Path) -> Any:
@@ -240,20 +240,20 @@ def why_no_csv(path: Path, error: Exception) -> str:
     """Why pyarrow cannot read a CSV file: it is not UTF-8, or a line has more or fewer cells than the header; else its
     own message.
     """
-    odd = ""
+    odd_line = ""
     try:
         rows = csv_rows(path)
         _, header = next(rows)
         for line, cells in rows:
-            if len(cells) != len(header) and not odd:
-                odd = f"line {line} has {len(cells)} cells and the header {len(header)}"
-    except UnicodeDecodeError as wrong:
-        byte = wrong.object[wrong.start]
-        place = ", the first of UTF-16" if wrong.object[:2] in (b"\xff\xfe", b"\xfe\xff") else ""
+            if len(cells) != len(header) and not odd_line:
+                odd_line = f"line {line} has {len(cells)} cells and the header {len(header)}"
+    except UnicodeDecodeError as decode_error:
+        byte = decode_error.object[decode_error.start]
+        place = ", the first of UTF-16" if decode_error.object[:2] in (b"\xff\xfe", b"\xfe\xff") else ""
         return f"it is not UTF-8 (byte 0x{byte:02x}{place}); tandem new finds the encoding and writes it as UTF-8"
     except (csv.Error, *DAMAGED, StopIteration):
         pass
-    return f"{odd}; correct the table and run again" if odd else " ".join(str(error).split())
+    return f"{odd_line}; correct the table and run again" if odd_line else " ".join(str(error).split())
 
 
 def factorize(table: RawTable, column: str, empty: str | None = None) -> tuple[np.ndarray, np.ndarray]:
@@ -284,8 +284,8 @@ def factorize(table: RawTable, column: str, empty: str | None = None) -> tuple[n
         if len(blank):
             raise_if_any(table, np.isin(codes, blank), f"column {column!r} is empty")
         if len(changed := np.flatnonzero(stripped != texts)):
-            num = int(np.isin(codes, changed).sum())
-            table.remarks.append(f"white space is stripped from {num:,} cells of column {column!r}")
+            num_changed = int(np.isin(codes, changed).sum())
+            table.remarks.append(f"white space is stripped from {num_changed:,} cells of column {column!r}")
             texts, index = np.unique(stripped, return_inverse=True)
             codes = index[codes]
         values, rank = sorted_with_rank(texts)
@@ -329,15 +329,15 @@ def read_numbers(
         cells = cells.cast(pa.timestamp("ns")).cast(pa.int64())
     is_whole = pa.types.is_integer(cells.type)
     why = f"column {column!r} must hold finite numbers{hint}"
-    found, spellings = as_numbers(cells, table.na)
-    if found is None:
+    numbers, spellings = as_numbers(cells, table.na)
+    if numbers is None:
         wrong = (not is_number(cell, table.na, allow_missing) for chunk in cells.chunks for cell in chunk.to_pylist())
         raise_if_any(table, np.fromiter(wrong, dtype=bool, count=len(cells)), why, cells)
         raise ValueError(f"{table.name}: {why}; correct the table and run again")
-    if found.null_count and not allow_missing:
-        raise_if_any(table, pc.is_null(found).to_numpy(), why, cells)
+    if numbers.null_count and not allow_missing:
+        raise_if_any(table, pc.is_null(numbers).to_numpy(), why, cells)
     table.missing.update(spellings)
-    array = found.to_numpy()
+    array = numbers.to_numpy()
     if array.dtype.kind == "f":
         raise_if_any(table, np.isinf(array) if allow_missing else ~np.isfinite(array), why, cells)
     if not is_time:
@@ -361,20 +361,20 @@ def as_numbers(cells: pa.ChunkedArray, na: Sequence[str]) -> tuple[pa.ChunkedArr
     elif not (pa.types.is_integer(cells.type) or pa.types.is_floating(cells.type)):
         texts = pc.utf8_trim_whitespace(cells.cast(pa.string()))
         is_missing = pc.is_in(texts, pa.array([*MISSING, *na]))
-        for each in texts.filter(is_missing).value_counts():
-            spellings[each["values"].as_py()] += each["counts"].as_py()
+        for entry in texts.filter(is_missing).value_counts():
+            spellings[entry["values"].as_py()] += entry["counts"].as_py()
         del spellings[""]
         texts = pc.replace_substring_regex(pc.if_else(is_missing, None, texts), r"^\+([\d.])", r"\1")
-        found = cast_or_none(texts, pa.float64()) or cast_or_none(texts, pa.bool_())
-        if found is None:
+        parsed = cast_or_none(texts, pa.float64()) or cast_or_none(texts, pa.bool_())
+        if parsed is None:
             return None, spellings
-        cells = found.cast(pa.float64())
+        cells = parsed.cast(pa.float64())
     if markers := [float(word) for word in na if is_number(word)]:
         numbers = cells.cast(pa.float64())
         for marker in markers:
             is_marker = pc.equal(numbers, marker)
-            if num := pc.sum(is_marker).as_py():
-                spellings[f"{marker:g}"] += num
+            if num_marked := pc.sum(is_marker).as_py():
+                spellings[f"{marker:g}"] += num_marked
                 cells = numbers = pc.if_else(is_marker, None, numbers)
     return cells, spellings
 
@@ -404,5 +404,5 @@ def raise_if_any(table: RawTable, wrong: np.ndarray, why: str, cells: pa.Chunked
         row = int(wrong.argmax())
         value = None if cells is None else cells[row].as_py()
         shown = "" if cells is None else f", found {'(empty)' if value is None or value == '' else value}"
-        more = f" ({int(wrong.sum()):,} rows in all)" if wrong.sum() > 1 else ""
-        raise ValueError(f"{table.name}, {table.place(row)}: {why}{shown}{more}; correct the table and run again")
+        total = f" ({int(wrong.sum()):,} rows in all)" if wrong.sum() > 1 else ""
+        raise ValueError(f"{table.name}, {table.place(row)}: {why}{shown}{total}; correct the table and run again")

@@ -49,19 +49,19 @@ DIGIT_FORMS = (
 def first_day(text: str, forms: tuple[str, ...] = (*PERIOD_FORMS, *DIGIT_FORMS)) -> str | None:
     """The first date, in ISO 8601, of the week, month, quarter or year in `text`; None if there is none."""
     for form in forms:
-        if found := re.fullmatch(form, text):
-            part = {name: value for name, value in found.groupdict().items() if value}
-            year, month = int(part["year"]), int(part.get("month", 1))
-            if "quarter" in part:
-                month = 3 * int(part["quarter"]) - 2
-            if "name" in part:
-                if part["name"][:3].lower() not in MONTH_NAMES:
+        if match := re.fullmatch(form, text):
+            parts = {name: value for name, value in match.groupdict().items() if value}
+            year, month = int(parts["year"]), int(parts.get("month", 1))
+            if "quarter" in parts:
+                month = 3 * int(parts["quarter"]) - 2
+            if "name" in parts:
+                if parts["name"][:3].lower() not in MONTH_NAMES:
                     continue
-                month = MONTH_NAMES.index(part["name"][:3].lower()) + 1
+                month = MONTH_NAMES.index(parts["name"][:3].lower()) + 1
             try:
-                if "week" in part:
-                    return date.fromisocalendar(year, int(part["week"]), 1).isoformat()
-                return date(year, month, int(part.get("day", 1))).isoformat()
+                if "week" in parts:
+                    return date.fromisocalendar(year, int(parts["week"]), 1).isoformat()
+                return date(year, month, int(parts.get("day", 1))).isoformat()
             except ValueError:
                 return None
     return None
@@ -165,10 +165,10 @@ def clock_change(stamps: np.ndarray, interval: Interval) -> tuple[str, ...]:
     """The two times of day, e.g. 22:00 and 23:00, if `stamps` have two that are an hour apart, as midnights of a place
     with summer time have in UTC; else nothing. Only for intervals of whole days.
     """
-    found = np.unique(stamps % DAY)
-    is_hour = len(found) == 2 and (found[1] - found[0]) * 24 in (DAY, 23 * DAY)
+    times_of_day = np.unique(stamps % DAY)
+    is_hour = len(times_of_day) == 2 and (times_of_day[1] - times_of_day[0]) * 24 in (DAY, 23 * DAY)
     is_whole_days = interval.is_calendar or interval.seconds % 86400 == 0
-    return tuple(time[11:16] for time in iso(found)) if is_hour and is_whole_days else ()
+    return tuple(time[11:16] for time in iso(times_of_day)) if is_hour and is_whole_days else ()
 
 
 def count_units(stamps: np.ndarray, interval: Interval) -> tuple[np.ndarray, np.ndarray]:

@@ -68,25 +68,25 @@ def cut(
     stretches = find_stretches(table, columns, rows, window, groups, is_labelled)
     stretch = np.repeat(np.arange(len(stretches.first)), stretches.num_windows)  # (N,)
     first_window = np.cumsum(stretches.num_windows) - stretches.num_windows  # (S,)
-    first = stretches.first[stretch] + window.stride * (np.arange(len(stretch)) - first_window[stretch])
-    has_values = np.full(len(first), not allow_missing)
+    first_rows = stretches.first[stretch] + window.stride * (np.arange(len(stretch)) - first_window[stretch])
+    has_values = np.full(len(first_rows), not allow_missing)
     for feature in columns.features if allow_missing else ():
         num_known = np.concatenate([[0], np.cumsum(is_given(table, feature)[rows.order])])
-        has_values |= num_known[first + window.length] > num_known[first]
-    stretch, first = stretch[has_values], first[has_values]
-    if not len(first):
+        has_values |= num_known[first_rows + window.length] > num_known[first_rows]
+    stretch, first_rows = stretch[has_values], first_rows[has_values]
+    if not len(first_rows):
         longest = stretches.length[stretches.has_label].max(initial=0)
         raise ValueError(
             f"{table.name}: no window of {window.length:,} rows with one label and a value is left "
             f"(the longest stretch has {longest:,} rows); choose a shorter one (preprocess.window.length, or --window)"
         )
 
-    used = rows.order[(first[:, None] + np.arange(window.length)).ravel()]
-    new = {name: pa.array(np.repeat(numbers, window.length))
-           for name, numbers in ((WINDOW, np.arange(len(first))), (STRETCH, stretch))}  # fmt: skip
+    used_rows = rows.order[(first_rows[:, None] + np.arange(window.length)).ravel()]
+    new_columns = {name: pa.array(np.repeat(numbers, window.length))
+                   for name, numbers in ((WINDOW, np.arange(len(first_rows))), (STRETCH, stretch))}  # fmt: skip
     for name in (columns.step, columns.label, *columns.features, groups, SPLIT_COLUMN):
         if name in cells:
-            new[name] = take(cells[name], used)
+            new_columns[name] = take(cells[name], used_rows)
     unit = {columns.sequence: "recording", NO_GROUPS: "stretch"}.get(groups, groups)
     seconds = rows.usual_step / 1e9 if pa.types.is_timestamp(cells[columns.step].type) else 0.0
     remarks = [
@@ -95,8 +95,8 @@ def cut(
         *remarks_about_lost_rows(rows, stretches, window),
         *rows.remarks,
     ]
-    if num := np.count_nonzero(~has_values):
-        remarks.append(f"{num:,} windows are left out: no feature has a value in them")
+    if num_empty := np.count_nonzero(~has_values):
+        remarks.append(f"{num_empty:,} windows are left out: no feature has a value in them")
 
     def names_at(places: np.ndarray) -> np.ndarray:
         """The recording and the step of some of the sorted rows."""
@@ -108,22 +108,22 @@ def cut(
 
     of_windows = RawTable(  # a row is repeated if windows overlap
         table.name,
-        {name: pa.chunked_array([column]) for name, column in new.items()},
-        lambda row: table.place(int(used[row])),
+        {name: pa.chunked_array([column]) for name, column in new_columns.items()},
+        lambda row: table.place(int(used_rows[row])),
         table.na,
         table.split,
         remarks=remarks,
     )
-    found = to_sequences(
+    sequences = to_sequences(
         of_windows,
         Columns(WINDOW, columns.step, columns.features, columns.label),
         params,
         groups=STRETCH if groups == NO_GROUPS else groups,
         offsets=offsets,
-        ids=names_at(first),
+        ids=names_at(first_rows),
         masked=masked,
     )
-    return replace(found, stretches=names_at(stretches.first[stretch]), unit=unit)
+    return replace(sequences, stretches=names_at(stretches.first[stretch]), unit=unit)
 
 
 def sort_rows(table: RawTable, columns: Columns) -> SortedRows:
@@ -157,8 +157,8 @@ def find_stretches(
     first = np.concatenate([[0], np.flatnonzero(is_cut) + 1])
     length = np.diff([*first, len(rows.order)])
     is_used = has_label[rows.order[first]]
-    num = np.where(is_used & (length >= window.length), (length - window.length) // window.stride + 1, 0)
-    return Stretches(first, length, num, is_used)
+    num_windows = np.where(is_used & (length >= window.length), (length - window.length) // window.stride + 1, 0)
+    return Stretches(first, length, num_windows, is_used)
 
 
 def words_of(window: Window, seconds: float) -> str:
@@ -168,13 +168,13 @@ def words_of(window: Window, seconds: float) -> str:
 
 
 def remarks_about_lost_rows(rows: SortedRows, stretches: Stretches, window: Window) -> Iterator[str]:
-    length, num, has_label = stretches.length, stretches.num_windows, stretches.has_label
-    is_short = has_label & (num == 0)
-    covered = (num - 1) * min(window.stride, window.length) + window.length
+    length, num_windows, has_label = stretches.length, stretches.num_windows, stretches.has_label
+    is_short = has_label & (num_windows == 0)
+    covered = (num_windows - 1) * min(window.stride, window.length) + window.length
     lost = {
         "without a label": length[~has_label].sum(),
         f"in {is_short.sum():,} stretches shorter than a window": length[is_short].sum(),
-        "after the last window of a stretch": (length - covered)[num > 0].sum(),
+        "after the last window of a stretch": (length - covered)[num_windows > 0].sum(),
     }
     if any(lost.values()):
         reasons = ", ".join(f"{num_rows:,} {reason}" for reason, num_rows in lost.items() if num_rows)
@@ -185,8 +185,8 @@ def remarks_about_lost_rows(rows: SortedRows, stretches: Stretches, window: Wind
 
 def take(cells: pa.ChunkedArray, rows: np.ndarray) -> pa.Array:
     """The cells of `rows`; a dictionary without the values that these do not have, which would be classes."""
-    found = cells.unify_dictionaries().combine_chunks().take(pa.array(rows))
-    if not pa.types.is_dictionary(found.type):
-        return found
-    used, codes = np.unique(found.indices.to_numpy(), return_inverse=True)
-    return pa.DictionaryArray.from_arrays(codes.astype(np.int32), found.dictionary.take(pa.array(used)))
+    column = cells.unify_dictionaries().combine_chunks().take(pa.array(rows))
+    if not pa.types.is_dictionary(column.type):
+        return column
+    used, codes = np.unique(column.indices.to_numpy(), return_inverse=True)
+    return pa.DictionaryArray.from_arrays(codes.astype(np.int32), column.dictionary.take(pa.array(used)))

@@ -65,9 +65,9 @@ def fit(train: Split, val: Split, test: Split, shape: Shape, task: Any, on_progr
     selection.on_progress = on_progress
     selection.fit(sequential_indices(train))
     outputs = inference.predict(model, test, batch_size=BATCH)
-    of = "" if len(train) == num_train else f" of {num_train:,}"
-    about = f"{NAMES[model.selected_name]}, fitted to {len(train):,}{of} training sequences"
-    return FittedModel(outputs, about, **model.selection())
+    of_all = "" if len(train) == num_train else f" of {num_train:,}"
+    description = f"{NAMES[model.selected_name]}, fitted to {len(train):,}{of_all} training sequences"
+    return FittedModel(outputs, description, **model.selection())
 
 
 def some(split: Split, num: int) -> Split:

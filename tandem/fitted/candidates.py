@@ -53,8 +53,8 @@ class Selection(Fit):
         super().__init__(*inputs)
         candidates: dict[str, Any] = dict(self.model.candidates.items())
         self.fits: dict[str, ClosedForm | ForestFit] = {
-            name: (ForestFit if name == "forest" else ClosedForm)(each, *inputs[1:])
-            for name, each in candidates.items()
+            name: (ForestFit if name == "forest" else ClosedForm)(candidate, *inputs[1:])
+            for name, candidate in candidates.items()
         }
         if not closed_form.is_kept(self.train, self.val) and candidates["raw"].head.in_features > MAX_RAW:
             del self.fits["raw"]
@@ -124,9 +124,9 @@ def folds_of(groups: np.ndarray, targets: np.ndarray) -> np.ndarray:
     """Return (N,) fold numbers. Groups are whole, and dealt to the folds in the order of their median target, so that
     groups of one label come into different folds.
     """
-    _, own = np.unique(groups, return_inverse=True)
-    medians = [np.median(targets[own == group]) for group in range(own.max() + 1)]
-    return (np.argsort(np.argsort(medians, kind="stable")) % NUM_FOLDS)[own]
+    _, numbers = np.unique(groups, return_inverse=True)
+    medians = [np.median(targets[numbers == group]) for group in range(numbers.max() + 1)]
+    return (np.argsort(np.argsort(medians, kind="stable")) % NUM_FOLDS)[numbers]
 
 
 class ForestFit(Fit):
@@ -149,15 +149,15 @@ class ForestFit(Fit):
         self.model.has_padding.fill_(bool(lengths.min() < lengths.max()))
         groups = closed_form.groups_of(self.train) if is_kept else None
         self.read((self.train, rows), (self.val, judges))
-        num = len(rows)
-        outputs = self.held_out_outputs(self.grow(num, bootstrap=True), num, groups)
+        num_train = len(rows)
+        outputs = self.held_out_outputs(self.grow(num_train, bootstrap=True), num_train, groups)
         judged = torch.ones(len(outputs), dtype=torch.bool)
-        judged[:num] = is_kept and closed_form.can_be_judged(self.targets[:num], groups)
+        judged[:num_train] = is_kept and closed_form.can_be_judged(self.targets[:num_train], groups)
         self.held_out = outputs[judged].double(), self.targets[judged]
-        known = torch.where(judged[:num])[0] if judged[:num].any() else slice(num, None)
-        scale = self.task.scale_of(outputs[known], self.targets[known])
+        scale_rows = torch.where(judged[:num_train])[0] if judged[:num_train].any() else slice(num_train, None)
+        scale = self.task.scale_of(outputs[scale_rows], self.targets[scale_rows])
         self.model.scale.fill_(scale)
-        loss = self.task.loss(scale * outputs[:num], self.targets[:num], torch.empty(0), 0.0)
+        loss = self.task.loss(scale * outputs[:num_train], self.targets[:num_train], torch.empty(0), 0.0)
         return loss.to(self.train.device.torch_device) * len(self.train)
 
     @torch.no_grad()
@@ -169,32 +169,32 @@ class ForestFit(Fit):
 
     def read(self, *parts: tuple[Split, Tensor]) -> None:
         """Compute the features of some rows of splits."""
-        num = sum(len(rows) for _, rows in parts)
-        first = next(self.batches(parts[0])).first(1)
-        num_features = self.model.features(first.values, first.mask).shape[1]
-        size = min(num_features, max(1, MAX_FOREST_BYTES // (4 * num)))
+        num_rows = sum(len(rows) for _, rows in parts)
+        first_batch = next(self.batches(parts[0])).first(1)
+        num_features = self.model.features(first_batch.values, first_batch.mask).shape[1]
+        size = min(num_features, max(1, MAX_FOREST_BYTES // (4 * num_rows)))
         self.columns = np.sort(np.random.default_rng(self.model.seed).choice(num_features, size, replace=False))
         # A node reads one feature of all its sequences, so these are next to each other in memory.
-        self.features, done, found = np.empty((num, size), np.float32, order="F"), 0, []
+        self.features, done, targets = np.empty((num_rows, size), np.float32, order="F"), 0, []
         for batch in self.batches(*parts):
-            own = self.model.features(batch.values, batch.mask).numpy()
-            self.features[done : done + len(batch)] = own if size == num_features else own[:, self.columns]
-            found.append(batch.targets.cpu())
+            features = self.model.features(batch.values, batch.mask).numpy()
+            self.features[done : done + len(batch)] = features if size == num_features else features[:, self.columns]
+            targets.append(batch.targets.cpu())
             done += len(batch)
-            self.on_progress(done, num, closed_form.SEQUENCES)
-        self.targets = torch.cat(found)
+            self.on_progress(done, num_rows, closed_form.SEQUENCES)
+        self.targets = torch.cat(targets)
 
     def grow_in_parts(self, forest: Any, features: np.ndarray, targets: np.ndarray) -> None:
         """Fit scikit-learn's `forest` a few trees at a time, to show progress. The trees are those of a single fit."""
-        start, num, num_all = time.monotonic(), 0, self.model.num_trees
-        while num < num_all:
-            num_in_time = int(SECONDS_OF_A_PART * num / max(time.monotonic() - start, 1e-3))
-            num = min(num_all, num + max(forest.n_jobs, num_in_time))
-            forest.set_params(n_estimators=num)
+        start, num_trees, num_all = time.monotonic(), 0, self.model.num_trees
+        while num_trees < num_all:
+            num_in_time = int(SECONDS_OF_A_PART * num_trees / max(time.monotonic() - start, 1e-3))
+            num_trees = min(num_all, num_trees + max(forest.n_jobs, num_in_time))
+            forest.set_params(n_estimators=num_trees)
             with warnings.catch_warnings():  # scikit-learn warns in each tree if there are many classes
                 warnings.filterwarnings("ignore", "The number of unique classes")
                 forest.fit(features, targets)
-            self.on_progress(num, num_all, "trees")
+            self.on_progress(num_trees, num_all, "trees")
 
     def grow(self, num: int, bootstrap: bool) -> Any:
         """Grow the trees on the first `num` sequences. Returns scikit-learn's forest."""
@@ -211,9 +211,9 @@ class ForestFit(Fit):
             warm_start=True,
         )
         self.grow_in_parts(forest, self.features[:num], self.targets[:num].numpy())
-        trees = [each.tree_ for each in forest.estimators_]
+        trees = [estimator.tree_ for estimator in forest.estimators_]
         values = [tree.value[:, 0] for tree in trees]  # (nodes, 1), or (nodes, classes): their shares
-        leaves = [each[:, 0] if is_number else forest.classes_[each.argmax(axis=1)] for each in values]
+        leaves = [value[:, 0] if is_number else forest.classes_[value.argmax(axis=1)] for value in values]
         self.model.set_trees(trees, leaves)
         self.model.feature = torch.from_numpy(self.columns).to(self.model.feature)[self.model.feature.long()]
         return forest
@@ -222,31 +222,31 @@ class ForestFit(Fit):
         """(N, C) outputs of trees that did not see the sequence: those out of the bag, or with `groups` (num_train,)
         those of other groups.
         """
-        found = mean_of_unseen(forest, self.features)
+        predictions = mean_of_unseen(forest, self.features)
         if groups is not None and len(groups.unique()) > 1:
-            found[:num_train] = self.predictions_of_other_groups(forest, groups.numpy())
+            predictions[:num_train] = self.predictions_of_other_groups(forest, groups.numpy())
         if self.targets.is_floating_point():
-            return torch.from_numpy(found).float()
-        shares = torch.zeros(len(found), self.task.num_outputs)
-        shares[:, forest.classes_] = torch.from_numpy(found).float()
+            return torch.from_numpy(predictions).float()
+        shares = torch.zeros(len(predictions), self.task.num_outputs)
+        shares[:, forest.classes_] = torch.from_numpy(predictions).float()
         return 2 * shares - 1
 
     def predictions_of_other_groups(self, forest: Any, groups: np.ndarray) -> np.ndarray:
         """(num_train, C) predictions by forests like `forest` that did not see the sequence's fold of the groups."""
         from sklearn import clone
 
-        num_trees, num = round(SHARE_OF_TREES * self.model.num_trees), len(groups)
-        features, targets = self.features[:num], self.targets[:num].numpy()
+        num_trees, num_train = round(SHARE_OF_TREES * self.model.num_trees), len(groups)
+        features, targets = self.features[:num_train], self.targets[:num_train].numpy()
         folds = folds_of(groups, targets)
-        num_folds, found = folds.max() + 1, []
+        num_folds, predictions = folds.max() + 1, []
         for fold in range(num_folds):
-            part = clone(forest).set_params(n_estimators=num_trees, bootstrap=False, warm_start=False)
-            part.fit(features, targets, sample_weight=folds != fold)
-            predict = getattr(part, "predict_proba", part.predict)
-            found.append(predict(features[folds == fold]))
+            fold_forest = clone(forest).set_params(n_estimators=num_trees, bootstrap=False, warm_start=False)
+            fold_forest.fit(features, targets, sample_weight=folds != fold)
+            predict = getattr(fold_forest, "predict_proba", fold_forest.predict)
+            predictions.append(predict(features[folds == fold]))
             self.on_progress(fold + 1, num_folds, "forests, each without a fold of the groups")
         order = np.argsort(np.argsort(folds, kind="stable"))
-        return np.concatenate(found)[order].reshape(num, -1)
+        return np.concatenate(predictions)[order].reshape(num_train, -1)
 
 
 def mean_of_unseen(forest: Any, features: np.ndarray) -> np.ndarray:

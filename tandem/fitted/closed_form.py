@@ -105,29 +105,29 @@ class ClosedForm(Fit):
         num = len(self.train)
         shape = (num + len(self.val), self.model.head.in_features)
         features = self.executor.run_with_fallbacks(lambda: torch.empty(shape, device=self.train.device.torch_device))
-        found, done = [], 0
+        batch_targets, done = [], 0
         for batch in self.all_batches(self.train, self.val):
             features[done : done + len(batch)] = self.features(batch, self.model.features)
-            found.append(batch.targets)
+            batch_targets.append(batch.targets)
             done += len(batch)
             self.on_progress(done, len(features), SEQUENCES)
-        targets = torch.cat(found)
+        targets = torch.cat(batch_targets)
         self.executor.run_with_fallbacks(lambda: self.model.standardize_by(features[:num]))
         features.sub_(self.model.mean).mul_(self.model.scale)
         encoded = self.task.encoded(targets).cpu()
         products = products_of(features)
-        groups, known = groups_of(self.train), targets[:num].cpu()
+        groups, train_targets = groups_of(self.train), targets[:num].cpu()
         fit = leave_one_out(centred(products[:num, :num]), encoded[:num].double(), features.shape[1], groups)
-        judged = can_be_judged(known, groups)
-        scale = self.task.scale_of(fit.held_out[judged], known[judged]) if judged.any() else 1.0
+        judged = can_be_judged(train_targets, groups)
+        scale = self.task.scale_of(fit.held_out[judged], train_targets[judged]) if judged.any() else 1.0
 
         def set_head(coefficients: Tensor) -> Tensor:
             """Set the head from the coefficients of the first sequences; returns its outputs for these sequences."""
-            own = features[: len(coefficients)]
-            weights = torch.cat([part.cpu().double().T @ coefficients for part in own.split(COLUMNS, dim=1)])  # (P, C)
-            intercepts = encoded[: len(own)].double().mean(dim=0) - own.mean(dim=0).cpu().double() @ weights
+            used = features[: len(coefficients)]
+            weights = torch.cat([part.cpu().double().T @ coefficients for part in used.split(COLUMNS, dim=1)])  # (P, C)
+            intercepts = encoded[: len(used)].double().mean(dim=0) - used.mean(dim=0).cpu().double() @ weights
             self.model.set_head(scale * weights.T, scale * intercepts)
-            outputs: Tensor = self.model.head(own)
+            outputs: Tensor = self.model.head(used)
             return outputs
 
         def refit() -> None:
@@ -140,7 +140,7 @@ class ClosedForm(Fit):
             if not judged.any():
                 scale = self.task.scale_of(of_val, val_targets)
                 outputs = set_head(fit.coefficients)
-            self.held_out = torch.cat([fit.held_out[judged], of_val]), torch.cat([known[judged], val_targets])
+            self.held_out = torch.cat([fit.held_out[judged], of_val]), torch.cat([train_targets[judged], val_targets])
             loss = self.task.loss(outputs, targets[:num], torch.empty(0), 0.0) * num
         self.fit_again = torch.no_grad()(refit)
         return loss
@@ -209,8 +209,8 @@ def is_kept(train: Split, val: Split) -> bool:
 
 def groups_of(*splits: Split) -> Tensor | None:
     """The groups of the splits' sequences, if they have groups."""
-    found = [split.groups for split in splits if split.groups is not None]
-    return torch.cat(found) if found else None
+    groups = [split.groups for split in splits if split.groups is not None]
+    return torch.cat(groups) if groups else None
 
 
 def can_be_judged(targets: Tensor, groups: Tensor | None) -> Tensor:
@@ -224,13 +224,13 @@ def can_be_judged(targets: Tensor, groups: Tensor | None) -> Tensor:
 
 def groups_held_out(train: Split, val: Split) -> Groups | None:
     """The groups of the sequences in `held_out`, in its order; None if they have no groups."""
-    found, of_val = groups_of(train), groups_of(val)
-    if found is None or of_val is None:
+    of_train, of_val = groups_of(train), groups_of(val)
+    if of_train is None or of_val is None:
         return None
     if not is_kept(train, val):
         return Groups(of_val[rows_to_judge(val)].numpy())
-    judged = can_be_judged(train.tensors["targets"].cpu(), found)
-    return Groups(torch.cat([found[judged], of_val]).numpy())
+    judged = can_be_judged(train.tensors["targets"].cpu(), of_train)
+    return Groups(torch.cat([of_train[judged], of_val]).numpy())
 
 
 def sample_size(split: Split) -> int:

@@ -58,8 +58,8 @@ class Hydra(nn.Module):
         parts: list[Tensor] = []
         for number, dilation in enumerate(self.dilations):
             for which, (series, mask) in enumerate(((x, is_real), (differences, has_next))):
-                found = [winners(each, mask) for each in self.responses(series, number, which, dilation)]
-                parts += [torch.cat(each) for each in zip(*found, strict=True)]
+                wins = [winners(responses, mask) for responses in self.responses(series, number, which, dilation)]
+                parts += [torch.cat(counts) for counts in zip(*wins, strict=True)]
         return torch.cat([part.flatten(0, 1) for part in parts]).clamp_min_(0).sqrt_().T
 
     def responses(self, x: Tensor, number: int, which: int, dilation: int) -> Iterator[Tensor]:

@@ -59,7 +59,7 @@ class MiniRocket(nn.Module):
     def forward(self, x: Tensor, lengths: Tensor) -> Tensor:
         x = with_zero_channel(x)
         steps, kernels = (torch.arange(count, device=x.device) for count in (x.shape[2], len(WEIGHTS)))
-        beyond = steps >= lengths[:, None]  # (B, T)
+        is_beyond = steps >= lengths[:, None]  # (B, T)
         parts, start = [], 0
         for number, (dilation, count) in enumerate(zip(self.dilations, self.counts, strict=True)):
             responses = self.responses(x, number, dilation)
@@ -67,8 +67,8 @@ class MiniRocket(nn.Module):
             # The next dilation starts with the other kind of kernel.
             reach = REACH * dilation
             is_inside = lengths > 2 * reach
-            outside = (steps < reach) | (steps >= (lengths - reach)[:, None])
-            masks = torch.stack([beyond, torch.where(is_inside[:, None], outside, beyond)]).roll(number, 0)
+            is_outside = (steps < reach) | (steps >= (lengths - reach)[:, None])
+            masks = torch.stack([is_beyond, torch.where(is_inside[:, None], is_outside, is_beyond)]).roll(number, 0)
             # Adding -inf takes a third of the time of masked_fill_.
             responses.view(-1, *masks.shape).add_(torch.where(masks, -torch.inf, 0.0))
             cut = torch.stack([torch.zeros_like(lengths), torch.where(is_inside, 2 * reach, 0)]).roll(number, 0)
@@ -76,13 +76,13 @@ class MiniRocket(nn.Module):
             whole = whole.repeat(len(WEIGHTS) // 2, 1, 1)  # (K, B, 2)
             stop = start + len(WEIGHTS) * count
             biases = self.biases[start:stop].view(len(WEIGHTS), count)
-            above, found = torch.empty_like(responses), []
+            above, num_above = torch.empty_like(responses), []
             for bias in biases.unbind(1):
                 # The output dtype is float, not bool: the sum then takes a quarter of the time.
-                found.append(torch.gt(responses, bias[:, None, None], out=above).sum(dim=2))
-            which = (kernels[:, None] // 2 + torch.arange(count, device=x.device)) % 2  # (K, count)
-            shares = whole.gather(2, which[:, None].expand(-1, x.shape[1], -1))
-            parts.append((torch.stack(found, dim=2) / shares).transpose(0, 1).flatten(1))
+                num_above.append(torch.gt(responses, bias[:, None, None], out=above).sum(dim=2))
+            kinds = (kernels[:, None] // 2 + torch.arange(count, device=x.device)) % 2  # (K, count)
+            shares = whole.gather(2, kinds[:, None].expand(-1, x.shape[1], -1))
+            parts.append((torch.stack(num_above, dim=2) / shares).transpose(0, 1).flatten(1))
             start = stop
         return torch.cat(parts, dim=1)
 
@@ -109,10 +109,10 @@ class MiniRocket(nn.Module):
 
 def dilations_for(num_steps: int, num_biases: int) -> tuple[list[int], list[int]]:
     """The dilations for sequences of `num_steps`, and the number of a kernel's `num_biases` for each dilation."""
-    num = min(num_biases, MAX_DILATIONS)
+    num_dilations = min(num_biases, MAX_DILATIONS)
     largest = max(0.0, np.log2((num_steps - 1) / (LENGTH - 1)))
-    dilations, counts = np.unique(np.logspace(0, largest, num, base=2).astype(np.int32), return_counts=True)
-    counts = (counts * (num_biases / num)).astype(np.int32)
+    dilations, counts = np.unique(np.logspace(0, largest, num_dilations, base=2).astype(np.int32), return_counts=True)
+    counts = (counts * (num_biases / num_dilations)).astype(np.int32)
     for index in range(num_biases - counts.sum()):
         counts[index % len(counts)] += 1
     return dilations.tolist(), counts.tolist()
@@ -167,8 +167,8 @@ def quantile_shares(start: int, stop: int) -> Tensor:
 
 def quantiles(values: Tensor, lengths: Tensor, shares: Tensor) -> Tensor:
     """values (K, T), lengths (K,), shares (K, Q) -> (K, Q): linear quantiles of the first `lengths` values."""
-    beyond = torch.arange(values.shape[1], device=values.device) >= lengths[:, None]
-    ordered = values.masked_fill(beyond, torch.inf).sort(dim=1).values
+    is_beyond = torch.arange(values.shape[1], device=values.device) >= lengths[:, None]
+    ordered = values.masked_fill(is_beyond, torch.inf).sort(dim=1).values
     places = shares * (lengths[:, None] - 1)
     low = places.long()
     high = torch.minimum(low + 1, lengths[:, None] - 1)

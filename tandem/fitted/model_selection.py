@@ -72,8 +72,8 @@ class Network(nn.Module):
     def describe_selection(self, score_name: str) -> str:
         """A sentence with what the selected candidate and the others reached."""
         scores, selected = self.selection()["held_out"], self.selected_name
-        others = {**NAMES, CONSTANT: "a constant prediction"}
-        compared = ", ".join(f"{others[name]} {scores[name]:.4g}" for name in scores if name != selected)
+        descriptions = {**NAMES, CONSTANT: "a constant prediction"}
+        compared = ", ".join(f"{descriptions[name]} {scores[name]:.4g}" for name in scores if name != selected)
         noise = "" if self.beats_constant else f"; {NOISE}"
         return f"selected {NAMES[selected]}: held-out {score_name} {scores[selected]:.4g}; {compared}{noise}"
 

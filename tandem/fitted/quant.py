@@ -71,7 +71,7 @@ class Forest(nn.Module):
         x = F.pad(x, (0, self.max_steps - x.shape[2])).contiguous()  # otherwise sums would round in another order
         size = max(1, CHUNK_VALUES // x[0].numel())
         chunks = zip(x.split(size), lengths.split(size), strict=True)
-        return torch.cat([torch.cat([*self.parts_of(*own)], dim=1) for own in chunks])
+        return torch.cat([torch.cat([*self.parts_of(*chunk)], dim=1) for chunk in chunks])
 
     def parts_of(self, x: Tensor, lengths: Tensor) -> Iterator[Tensor]:
         yield from quantiles(x)
@@ -82,7 +82,7 @@ class Forest(nn.Module):
     def outputs(self, features: Tensor) -> Tensor:
         """features (B, P) -> (B, C)."""
         feature, threshold, child, leaf, node = (
-            each.cpu() for each in (self.feature, self.threshold, self.child, self.leaf, self.roots)
+            tensor.cpu() for tensor in (self.feature, self.threshold, self.child, self.leaf, self.roots)
         )
         node = node.long().expand(len(features), -1)
         while True:
@@ -91,19 +91,19 @@ class Forest(nn.Module):
             if torch.equal(following, node):
                 break
             node = following
-        found = leaf[node]
+        leaves = leaf[node]
         if self.num_outputs == 1:
-            mean = found.double().mean(dim=1, keepdim=True).float()
+            mean = leaves.double().mean(dim=1, keepdim=True).float()
         else:
-            votes = torch.zeros(len(found), self.num_outputs).scatter_add_(1, found.long(), torch.ones_like(found))
-            mean = 2 * votes / found.shape[1] - 1
+            votes = torch.zeros(len(leaves), self.num_outputs).scatter_add_(1, leaves.long(), torch.ones_like(leaves))
+            mean = 2 * votes / leaves.shape[1] - 1
         return mean * self.scale.cpu()
 
     def set_trees(self, trees: list[Any], leaves: list[np.ndarray]) -> None:
         """Set the trees of scikit-learn (`tree_`) with the output of each of their nodes."""
         roots = np.cumsum([0, *(tree.node_count for tree in trees)])
         is_leaf = np.concatenate([tree.children_left < 0 for tree in trees])
-        own = np.arange(roots[-1])
+        nodes = np.arange(roots[-1])
         left, right = (
             np.concatenate([getattr(tree, name) + root for tree, root in zip(trees, roots, strict=False)])
             for name in ("children_left", "children_right")
@@ -112,14 +112,14 @@ class Forest(nn.Module):
         rounded = threshold.astype(np.float32)  # down: a float32 is above it if, and only if, it is above the float64
         rounded = np.where(rounded > threshold, np.nextafter(rounded, np.float32(-np.inf)), rounded)
         feature = np.where(is_leaf, 0, np.concatenate([tree.feature for tree in trees]))
-        found = {
+        arrays = {
             "roots": roots[:-1].astype(np.int32),
             "feature": feature.astype(np.int32),
             "threshold": np.where(is_leaf, np.float32(np.inf), rounded),
-            "child": np.where(is_leaf, own, (left, right)).T.astype(np.int32),
+            "child": np.where(is_leaf, nodes, (left, right)).T.astype(np.int32),
             "leaf": np.concatenate(leaves).astype(np.float32),
         }
-        for name, array in found.items():
+        for name, array in arrays.items():
             setattr(self, name, torch.from_numpy(np.ascontiguousarray(array)).to(self.scale.device))
 
 
@@ -133,28 +133,28 @@ def quantiles(x: Tensor) -> Iterator[Tensor]:
         representations.append(x.diff(n=2))
     if num_steps > 1:
         representations.append(torch.fft.rfft(x).abs())
-    for each in representations:
-        spans = intervals(each.shape[2])
+    for representation in representations:
+        spans = intervals(representation.shape[2])
         parts = dict.fromkeys(spans, torch.empty(0))
         for size in {stop - start for start, stop in spans}:  # intervals of one size in a single pass
-            own = [(start, stop) for start, stop in parts if stop - start == size]
-            found = interval_quantiles(each.unfold(2, size, 1)[:, :, [start for start, _ in own]])
-            parts.update(zip(own, found.permute(2, 0, 1, 3).flatten(2), strict=True))
+            same_size = [(start, stop) for start, stop in parts if stop - start == size]
+            features = interval_quantiles(representation.unfold(2, size, 1)[:, :, [start for start, _ in same_size]])
+            parts.update(zip(same_size, features.permute(2, 0, 1, 3).flatten(2), strict=True))
         yield from (parts[span] for span in spans)
 
 
 def interval_quantiles(values: Tensor) -> Tensor:
     """values (..., n) of intervals -> (..., Q)."""
     size = values.shape[-1]
-    num = 1 + (size - 1) // VALUES_PER_QUANTILE
-    shares = torch.linspace(0, 1, num) if num > 1 else torch.tensor([0.5])
+    num_quantiles = 1 + (size - 1) // VALUES_PER_QUANTILE
+    shares = torch.linspace(0, 1, num_quantiles) if num_quantiles > 1 else torch.tensor([0.5])
     ordered = torch.from_numpy(np.sort(values.numpy()))  # several times as fast as torch.quantile
     places = shares.double() * (size - 1)
     low = places.long()
-    found = torch.lerp(ordered[..., low], ordered[..., places.ceil().long()], (places - low).float())
-    if num > 1:
-        found[..., 1::2] -= values.mean(dim=-1, keepdim=True)
-    return found
+    interpolated = torch.lerp(ordered[..., low], ordered[..., places.ceil().long()], (places - low).float())
+    if num_quantiles > 1:
+        interpolated[..., 1::2] -= values.mean(dim=-1, keepdim=True)
+    return interpolated
 
 
 def stretched(x: Tensor, lengths: Tensor) -> Tensor:
@@ -162,17 +162,17 @@ def stretched(x: Tensor, lengths: Tensor) -> Tensor:
     places = torch.linspace(0, 1, x.shape[2]) * (lengths[:, None] - 1)  # (B, T)
     low = places.long()
     high = torch.minimum(low + 1, lengths[:, None] - 1)
-    below, above = (x.gather(2, each[:, None].expand_as(x)) for each in (low, high))
+    below, above = (x.gather(2, index[:, None].expand_as(x)) for index in (low, high))
     return torch.lerp(below, above, (places - low)[:, None])
 
 
 def intervals(num_steps: int) -> list[tuple[int, int]]:
     """Start and end of the intervals of so many steps, as in the authors' code."""
-    found: list[tuple[int, int]] = []
+    spans: list[tuple[int, int]] = []
     for depth in range(min(MAX_DEPTH, int(np.log2(num_steps)) + 1)):
         ends = torch.linspace(0, num_steps, 2**depth + 1).long()
-        found += zip(ends[:-1].tolist(), ends[1:].tolist(), strict=True)
+        spans += zip(ends[:-1].tolist(), ends[1:].tolist(), strict=True)
         if depth and ends.diff().median() > 1:
             shift = int(np.ceil(num_steps / 2**depth / 2))
-            found += zip((ends[:-2] + shift).tolist(), (ends[1:-1] + shift).tolist(), strict=True)
-    return found
+            spans += zip((ends[:-2] + shift).tolist(), (ends[1:-1] + shift).tolist(), strict=True)
+    return spans

@@ -54,8 +54,8 @@ class FittedHead(nn.Module, ABC):
     def standardize_by(self, features: Tensor) -> None:
         """Compute mean and scale from the features (N, P) of training sequences."""
         parts = features.split(COLUMNS, dim=1)  # a copy of all features in float64 would be the largest tensor
-        found = [torch.std_mean(part.double(), dim=0, correction=0) for part in parts]
-        deviation, mean = (torch.cat(each) for each in zip(*found, strict=True))
+        statistics = [torch.std_mean(part.double(), dim=0, correction=0) for part in parts]
+        deviation, mean = (torch.cat(pieces) for pieces in zip(*statistics, strict=True))
         self.damp(deviation, features)
         # A constant feature may vary by rounding.
         changes = deviation > 1e-6 * mean.abs().clamp_min(1e-3)
@@ -99,12 +99,12 @@ class Network(FittedHead):
         """Features (B, P) of the two transforms, always computed in fp32."""
         device = values.device.type
         with torch.autocast(device, enabled=False):
-            x, lengths = series_of(values.float(), mask), mask.sum(dim=1)
-            num_at_once = max(each.num_at_once for each in self.transforms)  # responses (T steps each) to a sequence
-            largest = 4 * x.shape[2] * num_at_once
+            series, lengths = series_of(values.float(), mask), mask.sum(dim=1)
+            num_at_once = max(part.num_at_once for part in self.transforms)  # responses (T steps each) to a sequence
+            largest = 4 * series.shape[2] * num_at_once
             size = max(1, CHUNK_BYTES.get(device, CHUNK_BYTES["cuda"]) // largest)
-            chunks = zip(x.split(size), lengths.split(size), strict=True)
-            return torch.cat([torch.cat([each(*own) for each in self.transforms], dim=1) for own in chunks])
+            chunks = zip(series.split(size), lengths.split(size), strict=True)
+            return torch.cat([torch.cat([part(*chunk) for part in self.transforms], dim=1) for chunk in chunks])
 
     @torch.no_grad()
     def calibrate(self, values: Tensor, mask: Tensor) -> None:

@@ -58,9 +58,9 @@ class Interval:
 
 def parse_interval(text: str) -> Interval:
     """Parse an interval. Raises ValueError with one sentence that begins with the key's name."""
-    found = re.fullmatch(r"([1-9]\d{0,8})?([A-Za-z]+(?:-day)?)(-[A-Z]{3})?", text)
-    if found:
-        number, name, anchor = found.groups()
+    match = re.fullmatch(r"([1-9]\d{0,8})?([A-Za-z]+(?:-day)?)(-[A-Z]{3})?", text)
+    if match:
+        number, name, anchor = match.groups()
         unit = PANDAS.get(name, "" if anchor else name)
         interval = Interval(int(number or 1), unit)
         is_known = unit in CALENDAR or (unit in FIXED and number)

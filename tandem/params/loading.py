@@ -46,7 +46,7 @@ def line_of(path: Path, keys: Sequence[Any]) -> int:
     """The line of the YAML file `path` in which the value under `keys`, or its key, begins."""
     from ruamel.yaml import YAML
 
-    found = node = YAML().compose(path)
+    key_node = node = YAML().compose(path)
     for key in keys:
         if node.id == "mapping":
             parts = {str(name.value): (name, value) for name, value in node.value}
@@ -54,8 +54,8 @@ def line_of(path: Path, keys: Sequence[Any]) -> int:
             parts = {str(index): (value, value) for index, value in enumerate(node.value)}
         if str(key) not in parts:  # it comes from YAML's `<<`
             break
-        found, node = parts[str(key)]
-    return int(found.start_mark.line) + 1
+        key_node, node = parts[str(key)]
+    return int(key_node.start_mark.line) + 1
 
 
 def parse_workload(name: str, block: Any) -> Workload:
@@ -130,8 +130,8 @@ def applicable(block: Any, overrides: dict[str, Any]) -> dict[str, Any]:
     refused = {f"train.{key}": accepted for key, accepted in WITH_OWN_LOOP.items()} if train.get("loop") else {}
 
     def is_meant(name: str) -> bool:
-        parts = ((name.removeprefix(prefix), own) for prefix, own in sections.items() if name.startswith(prefix))
-        return all(key.partition(".")[0] in own for key, own in parts)
+        parts = ((name.removeprefix(prefix), params) for prefix, params in sections.items() if name.startswith(prefix))
+        return all(key.partition(".")[0] in params for key, params in parts)
 
     return {name: value for name, value in overrides.items() if is_meant(name) and value in refused.get(name, (value,))}
 

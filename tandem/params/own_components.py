@@ -43,8 +43,8 @@ def params_type(raw: Any) -> type[Params]:
     """`Params`, or a subclass if a workload in `raw`, the content of params.yaml, names a component of its own."""
     blocks = raw.items() if isinstance(raw, dict) else ()
     kinds = {str(name): workload_type(str(name), block) for name, block in blocks if isinstance(block, dict)}
-    own = {name: kind for name, kind in kinds.items() if kind is not Workload}
-    return params_with(*own.items()) if own else Params
+    own_types = {name: kind for name, kind in kinds.items() if kind is not Workload}
+    return params_with(*own_types.items()) if own_types else Params
 
 
 @cache
@@ -58,27 +58,27 @@ def workload_type(name: str, block: Any) -> type[Workload]:
 
     Raises InvalidParams about the name or the signature of a component. `block` may be invalid otherwise.
     """
-    own: dict[str, list[Component]] = {}
+    components: dict[str, list[Component]] = {}
     fields: list[tuple[str, Any]] = []
     constants: dict[str, Any] = {}
     for kind, value, keys in names_of(block):
         place = [name, *keys]
         try:
             component = find(kind, value, name)
-            own.setdefault(kind, []).append(component)
+            components.setdefault(kind, []).append(component)
             if kind == "task":
                 attributes_of(component)
                 fields.append(("task", Literal[component.name]))  # type: ignore[valid-type]
                 constants["own_task"] = component
             elif kind == "source":
-                task = own["task"][0] if "task" in own else TASKS.get(str(block.get("task")))
+                task = components["task"][0] if "task" in components else TASKS.get(str(block.get("task")))
                 reader = attributes_of(task).sources[0] if task else "sequences"
                 fields.append(("preprocess", own_source_type(component, OWN_SOURCES[reader])))
             elif kind == "model":
                 fields.append(("train", subclass(Train, ("model", component.schema))))
             elif kind == "metric":
                 has_table = value_at(block, "preprocess.source") in KINDS["source"].tables
-                check_metric(component, own["metric"], has_table)
+                check_metric(component, components["metric"], has_table)
         except ValueError as error:
             raise InvalidParams(f"{dotted('', place)} {error}", place) from None
     return subclass(Workload, *fields, **constants) if fields else Workload
@@ -87,9 +87,9 @@ def workload_type(name: str, block: Any) -> type[Workload]:
 def names_of(block: Any) -> Iterator[tuple[str, str, tuple[Any, ...]]]:
     """Yield (kind, name, keys) of each component that a block names and that is not built in."""
     for place, kind in REFERENCES.items():
-        known, value, keys = (*built_in(kind), *KINDS[kind].tables), value_at(block, place), place.split(".")
+        built_ins, value, keys = (*built_in(kind), *KINDS[kind].tables), value_at(block, place), place.split(".")
         for index, name in enumerate(value if isinstance(value, list) else [value]):
-            if isinstance(name, str) and name not in known:
+            if isinstance(name, str) and name not in built_ins:
                 yield kind, name, (*keys, index) if isinstance(value, list) else tuple(keys)
 
 
@@ -99,7 +99,7 @@ def own_source_type(component: Component, kind: type[OwnSource]) -> type[OwnSour
     function has the name of a key that has another meaning.
     """
     keys = get_type_hints(kind, include_extras=True)
-    own: list[Any] = []
+    parameters: list[Any] = []
     for name, hint, default in component.parameters:
         if name in (*keys, "table", "window", "velocity", "offsets", "usual_step") and name != "seed":
             raise ValueError(
@@ -108,10 +108,10 @@ def own_source_type(component: Component, kind: type[OwnSource]) -> type[OwnSour
             )
         if name == "seed" and kind is OwnSequences:
             hint, default = Whole, 0 if default is MISSING else default
-        own.append((name, hint, field(default=default)))
-    made: type[OwnSource] = make_dataclass("Preprocess", own, bases=(kind,), frozen=True, kw_only=True)
-    made.component = component
-    return made
+        parameters.append((name, hint, field(default=default)))
+    own_type: type[OwnSource] = make_dataclass("Preprocess", parameters, bases=(kind,), frozen=True, kw_only=True)
+    own_type.component = component
+    return own_type
 
 
 @cache  # pydantic takes milliseconds for each class, and params.yaml is parsed once more for every preset
@@ -127,7 +127,7 @@ def check_metric(metric: Component, every: list[Component], has_table: bool) -> 
             f"is {metric.name!r}; {metric.place} has the parameter 'source', and this workload has a table and no "
             "source of its own; remove the parameter"
         )
-    if [each.attribute for each in every].count(metric.attribute) > 1:
+    if [component.attribute for component in every].count(metric.attribute) > 1:
         raise ValueError(f"is {metric.name!r}; two metrics are called {metric.attribute!r}; rename one")
 
 

@@ -90,7 +90,7 @@ def explained(mistakes: list[Any], schema: dict[str, Any], where: str) -> Invali
     if kind == "unexpected_keyword_argument":
         return InvalidParams(f"{name} is not a known key{nearest(keys[-1], section['properties'])}", keys)
     if kind == "missing":
-        missing = [each["loc"][-1] for each in mistakes if each["type"] == kind and each["loc"][:-1] == loc[:-1]]
+        missing = [error["loc"][-1] for error in mistakes if error["type"] == kind and error["loc"][:-1] == loc[:-1]]
         return InvalidParams(format_missing(parent, missing, section["properties"], value), keys[:-1])
     if kind == "value_error":  # from a validator in schema.py; its message begins with a key of its section
         separator = "." if name and "properties" in node else " "
@@ -122,7 +122,7 @@ def locate(schema: dict[str, Any], loc: Sequence[Any]) -> tuple[list[Any], dict[
     def resolved(node: Any) -> dict[str, Any]:
         if not isinstance(node, dict):  # additionalProperties may be true or false
             return {}
-        members = [each for each in node.get("anyOf", ()) if each.get("type") != "null"]
+        members = [member for member in node.get("anyOf", ()) if member.get("type") != "null"]
         if len(members) == 1:  # an optional section
             return resolved(members[0])
         return schema["$defs"][node["$ref"].split("/")[-1]] if "$ref" in node else node
@@ -161,8 +161,8 @@ def format_missing(section: str, missing: list[str], properties: dict[str, Any],
 def accepted_values(node: dict[str, Any], value: Any) -> str:
     """Return a description of the values that a JSON schema accepts in the place of `value`."""
     if "anyOf" in node:
-        members = [each for each in node["anyOf"] if each.get("type") != "null"]
-        return ", or ".join(accepted_values(each, value) for each in members)
+        members = [member for member in node["anyOf"] if member.get("type") != "null"]
+        return ", or ".join(accepted_values(member, value) for member in members)
     if "const" in node:
         return str(node["const"])
     kind = node.get("type")

@@ -34,5 +34,5 @@ def yaml_mistake(name: str, error: Exception) -> str:
     mark = getattr(error, "problem_mark", None) or getattr(error, "context_mark", None)
     why = getattr(error, "problem", None) or str(error)
     why = re.sub(r" with value .*", "", one_line(why))  # a duplicate key, quoted with its whole value
-    at = f", line {mark.line + 1}, column {mark.column + 1}" if mark else ""
-    return f"{name}{at}: not valid YAML: {why}; correct it there or in the line before"
+    place = f", line {mark.line + 1}, column {mark.column + 1}" if mark else ""
+    return f"{name}{place}: not valid YAML: {why}; correct it there or in the line before"

@@ -61,8 +61,8 @@ def usual(value: Any) -> Any:
 
 def usual_values(kind: type) -> dict[str, Any]:
     """Return the usual value of each key of a section that has one."""
-    notes = {key: getattr(hint, "__metadata__", ()) for key, hint in get_type_hints(kind, include_extras=True).items()}
-    return {key: note.examples[0] for key, found in notes.items() for note in found if getattr(note, "examples", None)}
+    marks = {key: getattr(hint, "__metadata__", ()) for key, hint in get_type_hints(kind, include_extras=True).items()}
+    return {key: note.examples[0] for key, notes in marks.items() for note in notes if getattr(note, "examples", None)}
 
 
 Unique = Annotated[
@@ -244,8 +244,8 @@ def check_columns(roles: dict[str, str], features: Sequence[str]) -> None:
     """Raises ValueError if a column has two roles."""
     for role, column in roles.items():
         if column in features:
-            more = ", and the target is the first feature anyway" if role == "target" else ""
-            raise ValueError(f"columns.features names {column!r}, which is the {role}{more}; take it out of the list")
+            remark = ", and the target is the first feature anyway" if role == "target" else ""
+            raise ValueError(f"columns.features names {column!r}, which is the {role}{remark}; take it out of the list")
     for role, column in roles.items():
         if twin := next((other for other in roles if other != role and roles[other] == column), None):
             raise ValueError(f"columns names {column!r} as {role} and as {twin}; they must be different columns")
@@ -281,7 +281,7 @@ elif not BUILT_IN:  # a model in MLflow with a network of the workload's own (ta
     Model = Any
 else:
     Model = Annotated[
-        Union[tuple(each.schema for each in BUILT_IN.values())],  # noqa: UP007
+        Union[tuple(network.schema for network in BUILT_IN.values())],  # noqa: UP007
         Field(discriminator="name"),
         AfterValidator(check_model),
     ]
@@ -412,7 +412,7 @@ def built_in_attributes(task: str) -> TaskAttributes:
 
 def models_for(task: str, attributes: TaskAttributes) -> list[str]:
     """The built-in networks for a task."""
-    return [name for name, each in BUILT_IN.items() if is_for(each, task, attributes)]
+    return [name for name, network in BUILT_IN.items() if is_for(network, task, attributes)]
 
 
 def is_for(network: Component, task: str, attributes: TaskAttributes) -> bool:
@@ -470,8 +470,8 @@ class Workload(Section):
         task, attributes, train = self.task, self.task_attributes, self.train
         source = self.preprocess.source
         if source not in attributes.sources and not self.preprocess.component:
-            others = [name for name in TASKS if source in built_in_attributes(name).sources]
-            raise mismatch(task, "preprocess.source", source, "sources", attributes.sources, others)
+            tasks = [name for name in TASKS if source in built_in_attributes(name).sources]
+            raise mismatch(task, "preprocess.source", source, "sources", attributes.sources, tasks)
         if getattr(self.preprocess, "window", None) and attributes.target != "class":
             raise ValueError(f"task is {task!r}, and preprocess.window is for a task with classes, such as classify")
         model, network = train.model.name, train.model.component
@@ -503,7 +503,7 @@ def mismatch(task: str, key: str, value: str, what: str, accepted: Sequence[str]
 
 def defaults_of(kind: Any) -> dict[str, Any]:
     """The keys of a section that params.yaml may leave out, with their defaults."""
-    return {each.name: literal(each.default) for each in fields(kind) if each.default is not MISSING}
+    return {field.name: literal(field.default) for field in fields(kind) if field.default is not MISSING}
 
 
 def with_defaults(parameters: Mapping[str, Any]) -> dict[str, Any]:
@@ -542,8 +542,8 @@ class Params(BaseModel):
     @property
     def blocks(self) -> dict[str, Workload]:
         """The workloads as written; `load_workload` applies the preset."""
-        own = set(type(self).model_fields) - set(Params.model_fields)
-        return {**self.__pydantic_extra__, **{name: getattr(self, name) for name in own}}
+        names = set(type(self).model_fields) - set(Params.model_fields)
+        return {**self.__pydantic_extra__, **{name: getattr(self, name) for name in names}}
 
     @model_validator(mode="after")
     def check(self) -> Self:

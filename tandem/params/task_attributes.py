@@ -57,20 +57,20 @@ def attributes_of(component: Component) -> TaskAttributes:
             f"{prefix}{where} must be a class derived from {BASE} or from a built-in task, such as "
             "tandem.tasks.classify.Task"
         )
-    names, known = [field.name for field in fields(TaskAttributes)], component.constants
-    if missing := [name for name in names if name not in known]:
+    names, constants = [field.name for field in fields(TaskAttributes)], component.constants
+    if missing := [name for name in names if name not in constants]:
         raise ValueError(f"{prefix}{where} lacks {missing[0]}; set it to a literal in the class")
     try:
-        found: TaskAttributes = parse(TaskAttributes, {name: known[name] for name in names}, where)
+        attributes: TaskAttributes = parse(TaskAttributes, {name: constants[name] for name in names}, where)
     except ValueError as error:
         raise ValueError(f"{prefix}{error}") from None
     if misspelt := misspelt_method(component):
         raise ValueError(f"{prefix}{where} has the method {misspelt} rename it, because no part of Tandem calls it")
     inherited = BASE.rpartition(".")[0]
-    required = REQUIRED.get(found.target, ("loss", "score"))
+    required = REQUIRED.get(attributes.target, ("loss", "score"))
     if missing := [name for name in required if component.methods.get(name) in (None, inherited)]:
         raise ValueError(f"{prefix}{where} has no method {missing[0]}; docs/components.md lists them")
-    return found
+    return attributes
 
 
 def misspelt_method(component: Component) -> str:
@@ -78,11 +78,11 @@ def misspelt_method(component: Component) -> str:
 
     Python would ignore it, and train with the inherited method.
     """
-    own = {name for name, module in component.methods.items() if module.startswith("workloads.")}
+    own_methods = {name for name, module in component.methods.items() if module.startswith("workloads.")}
     base = read_component("task", "", "tandem.tasks", "Task", ROOT / "tandem/tasks/__init__.py")
-    known = {"draw"}.union(base.methods, *(task.methods for task in built_in("task").values()))
-    for name in sorted(own - known):
-        if not name.startswith("_") and (similar := get_close_matches(name, known, 1, NEAR)):
+    task_methods = {"draw"}.union(base.methods, *(task.methods for task in built_in("task").values()))
+    for name in sorted(own_methods - task_methods):
+        if not name.startswith("_") and (similar := get_close_matches(name, task_methods, 1, NEAR)):
             return f"{name!r}; did you mean {similar[0]!r}?"
     return ""
 
@@ -91,7 +91,7 @@ def recorded_attributes(task: str, score: Mapping[str, Any] | None) -> dict[str,
     """The attributes in score.json. A run without a score, or of an older version, gets those of its built-in task."""
     if score and "task" in score:
         return dict(score["task"])
-    known = built_in("task")
-    if task in known:
-        return attributes_of(known[task]).recorded
+    tasks = built_in("task")
+    if task in tasks:
+        return attributes_of(tasks[task]).recorded
     return {"paired": "", "charts": [], "zero": "", "baselines": {}}

@@ -115,8 +115,8 @@ class Task:
         """Return a number for each of the N sequences, larger is better: by default, its own score, so override it if a
         score of one sequence has no meaning (a correlation).
         """
-        each = zip(predictions.split(1), targets.split(1), mask.split(1), strict=True)
-        return [float(self.score(*one)) for one in each]
+        sequences = zip(predictions.split(1), targets.split(1), mask.split(1), strict=True)
+        return [float(self.score(*sequence)) for sequence in sequences]
 
     def evaluate(self, outputs: "Tensor", read: ReadArray) -> Evaluation:
         """Score `outputs` for the test split. `read` returns the arrays that preprocess wrote for it.
@@ -202,10 +202,10 @@ def check_loss(task: Task, outputs: "Tensor", targets: "Tensor", mask: "Tensor",
     import torch
 
     loss = task.loss(outputs.requires_grad_(), targets, mask, label_smoothing)
-    found = f"a tensor of shape {tuple(loss.shape)}" if isinstance(loss, torch.Tensor) else type(loss).__name__
-    if found != "a tensor of shape ()":
+    returned = f"a tensor of shape {tuple(loss.shape)}" if isinstance(loss, torch.Tensor) else type(loss).__name__
+    if returned != "a tensor of shape ()":
         raise ValueError(
-            f"{described(task)}.loss returns {found}; it must return a scalar tensor, the mean over the batch"
+            f"{described(task)}.loss returns {returned}; it must return a scalar tensor, the mean over the batch"
         )
     if not loss.requires_grad:
         raise ValueError(f"{described(task)}.loss returns a number without a gradient; compute it from `outputs`")

@@ -39,14 +39,14 @@ def compare_with_baselines(
     """
     cases = str(groups) if groups else f"{num:,} test sequences"
     first, *rest = baselines
-    words = [f"{first.name} reaches {first.score:.4g}", *(f"{each.name} {each.score:.4g}" for each in rest)]
+    words = [f"{first.name} reaches {first.score:.4g}", *(f"{rival.name} {rival.score:.4g}" for rival in rest)]
     if groups and groups.shortage:
         return f"{', '.join(words)}, {subject} {own:.4g}: the data cannot tell which is better ({groups.shortage})"
-    beaten = [each.name for each in baselines if own > each.score and each.gain and each.gain[0] > 0]
+    beaten = [rival.name for rival in baselines if own > rival.score and rival.gain and rival.gain[0] > 0]
     verdicts = [
-        f"{relation(own, each)} {each.name} ({rejection_reason(own, each, cases, groups)})"
-        for each in baselines
-        if each.name not in beaten
+        f"{relation(own, rival)} {rival.name} ({rejection_reason(own, rival, cases, groups)})"
+        for rival in baselines
+        if rival.name not in beaten
     ]
     if not verdicts:
         beaten = [{1: "it", 2: "both"}.get(len(baselines), "all of them")]
@@ -117,14 +117,14 @@ def nearest_neighbours(train: np.ndarray, test: np.ndarray, are_same: bool = Fal
     # The nearest x minimizes |x - y|^2 / 2 = |x|^2 / 2 - x y + |y|^2 / 2; the last term is the same for all x.
     half_squares = np.square(train).sum(axis=1) / 2
     size = max(1, MAX_CELLS // len(train))
-    found = []
+    nearest = []
     for start in range(0, len(test), size):
         part = test[start : start + size]
         distances = half_squares - part.reshape(len(part), -1) @ train.T
         if are_same:
             distances[np.arange(len(part)), start + np.arange(len(part))] = np.inf
-        found.append(distances.argmin(axis=1))
-    return np.concatenate(found)
+        nearest.append(distances.argmin(axis=1))
+    return np.concatenate(nearest)
 
 
 def num_useful_features(train: np.ndarray, labels: np.ndarray, names: Sequence[str]) -> int:
@@ -136,11 +136,11 @@ def num_useful_features(train: np.ndarray, labels: np.ndarray, names: Sequence[s
         return len(names)
     rows = sample(len(train), max(100, int((MAX_PRODUCTS / train[0].size) ** 0.5)))
     train, labels = train[rows], labels[rows]
-    right = {
-        number: (labels[nearest_neighbours(part, part, are_same=True)] == labels).sum()
-        for number, part in ((len(names), train), (half, train[:, :, :half]))
+    num_right = {
+        num_features: (labels[nearest_neighbours(values, values, are_same=True)] == labels).sum()
+        for num_features, values in ((len(names), train), (half, train[:, :, :half]))
     }
-    return max(right, key=lambda number: right[number])  # of equal ones the first, with velocities
+    return max(num_right, key=lambda num_features: num_right[num_features])  # of equal ones the first, with velocities
 
 
 def num_comparable(train: np.ndarray, test: np.ndarray) -> int:
@@ -152,13 +152,13 @@ def summaries(values: np.ndarray, lengths: np.ndarray) -> np.ndarray:
     """Return (N, 7 F) float64: mean, deviation, smallest, largest, first and last value and slope of each feature."""
     steps = np.arange(values.shape[1])[None, :, None]
     is_real = steps < lengths[:, None, None]
-    num = lengths[:, None].astype(np.float64)
-    mean = values.sum(axis=1, dtype=np.float64) / num
+    num_steps = lengths[:, None].astype(np.float64)
+    mean = values.sum(axis=1, dtype=np.float64) / num_steps
     deviation = np.where(is_real, values - mean[:, None], 0.0)
-    time = np.where(is_real, steps - (num[:, None] - 1) / 2, 0.0)
+    time = np.where(is_real, steps - (num_steps[:, None] - 1) / 2, 0.0)
     slope = (time * deviation).sum(axis=1) / np.maximum(np.square(time).sum(axis=1), 1e-12)
     smallest = np.where(is_real, values, np.inf).min(axis=1)
     largest = np.where(is_real, values, -np.inf).max(axis=1)
     last = values[np.arange(len(values)), lengths - 1]
-    spread = np.sqrt(np.square(deviation).sum(axis=1) / num)
+    spread = np.sqrt(np.square(deviation).sum(axis=1) / num_steps)
     return np.concatenate([mean, spread, smallest, largest, values[:, 0], last, slope], axis=1, dtype=np.float64)

@@ -61,13 +61,13 @@ class Task(FittedTask):
     def score(self, predictions: Tensor, targets: Tensor, mask: Tensor) -> float:
         if self.score_name == "accuracy":
             return (predictions == targets).float().mean().item()
-        found = scores(confusion_matrix(predictions, targets, self.num_outputs))
-        if self.score_name not in found:
+        metrics = scores(confusion_matrix(predictions, targets, self.num_outputs))
+        if self.score_name not in metrics:
             raise ValueError(
-                f"{described(self)} has the score_name {self.score_name!r}; classify computes {' and '.join(found)}; "
+                f"{described(self)} has the score_name {self.score_name!r}; classify computes {' and '.join(metrics)}; "
                 "define `score` and `evaluate` for another one"
             )
-        return found[self.score_name]
+        return metrics[self.score_name]
 
     def evaluate(self, outputs: Tensor, read: ReadArray) -> Evaluation:
         targets = torch.from_numpy(read("test", "targets"))
@@ -86,33 +86,33 @@ class Task(FittedTask):
         compared_by = self.score_name if self.score_name in metrics else "accuracy"
         groups, baselines = Groups.of_test_split(self.summary, read), []
         for key, (name, baseline_predictions) in self.predict_baselines(targets, read).items():
-            found = scores(confusion_matrix(baseline_predictions, targets, self.num_outputs))
-            metrics |= {f"{key}_{score}": value for score, value in found.items()}
+            new_metrics = scores(confusion_matrix(baseline_predictions, targets, self.num_outputs))
+            metrics |= {f"{key}_{score}": value for score, value in new_metrics.items()}
             if stretches:
                 voted = stretches.is_right(F.one_hot(baseline_predictions, self.num_outputs).numpy(), targets.numpy())
                 metrics[f"{key}_stretch_accuracy"] = float(voted.mean())
             gain = self.interval_of_gain(compared_by, predictions, baseline_predictions, targets, groups)
-            baselines.append(Baseline(name, found[compared_by], gain))
+            baselines.append(Baseline(name, new_metrics[compared_by], gain))
         of_stretches = ""
         if stretches:
-            found, sentence = stretches.score(shares.numpy(), targets.numpy())
-            metrics, of_stretches = metrics | found, f"; {sentence}"
+            new_metrics, sentence = stretches.score(shares.numpy(), targets.numpy())
+            metrics, of_stretches = metrics | new_metrics, f"; {sentence}"
         if self.fitted:
             *baselines, of_fitted = baselines
         compared = compare_with_baselines(metrics[compared_by], baselines, len(targets), groups, self.subject)
         if self.fitted:
-            about = self.fitted.about
+            details = self.fitted.about
             compared += "; " + compare_with_fitted(
-                metrics[compared_by], of_fitted, about, len(targets), groups, self.subject
+                metrics[compared_by], of_fitted, details, len(targets), groups, self.subject
             )
         if compared_by != self.score_name:
             compared = f"by {compared_by}, {compared}"
-        each = [{"class": name, **row} for name, row in zip(self.classes, per_class(confusion), strict=True)]
+        class_scores = [{"class": name, **row} for name, row in zip(self.classes, per_class(confusion), strict=True)]
         return Evaluation(
             metrics,
-            f"{compared}{self.rare_class_report(each, metrics)}; "
+            f"{compared}{self.rare_class_report(class_scores, metrics)}; "
             f"{len(targets) - wrong:,} of {len(targets):,} test sequences are right, {wrong:,} wrong{of_stretches}",
-            each,
+            class_scores,
             list(zip(actual, predicted, strict=True)),
             [dict(zip(keys, row, strict=True)) for row in zip(*columns, strict=True)],
         )
@@ -131,30 +131,30 @@ class Task(FittedTask):
         rows = sample(len(values), num_comparable(values, test_values))
         sampled = f" (among {len(rows):,} of {len(values):,} training sequences)" if len(rows) < len(values) else ""
         most_frequent = torch.full_like(targets, int(torch.bincount(train_targets).argmax()))
-        known, labels = values[rows], train_targets[rows]
-        number = num_useful_features(known, labels.numpy(), self.summary["features"])
-        nearest = labels[nearest_neighbours(known[:, :, :number], test_values[:, :, :number])]
-        which = " without velocities" if number < values.shape[2] else ""
-        found = {
+        examples, labels = values[rows], train_targets[rows]
+        num_features = num_useful_features(examples, labels.numpy(), self.summary["features"])
+        nearest = labels[nearest_neighbours(examples[:, :, :num_features], test_values[:, :, :num_features])]
+        variant = " without velocities" if num_features < values.shape[2] else ""
+        baselines = {
             "most_frequent": ("the most frequent class", most_frequent),
-            "nearest_neighbour": (f"1-NN{which}{sampled}", nearest),
+            "nearest_neighbour": (f"1-NN{variant}{sampled}", nearest),
         }
         if self.fitted:
-            found["fitted"] = "the fitted model", self.predict(self.fitted.outputs, torch.empty(0))
-        return found
+            baselines["fitted"] = "the fitted model", self.predict(self.fitted.outputs, torch.empty(0))
+        return baselines
 
     def interval_of_gain(
         self, score_name: str, own: Tensor, other: Tensor, targets: Tensor, groups: Groups | None
     ) -> tuple[float, float] | None:
         """Return the interval of the gain in accuracy or macro F1 of the predicted classes `own` (N,) over `other`."""
         if score_name == "accuracy":
-            right, other_right = ((each == targets).double().numpy() for each in (own, other))
-            found = interval_of_gain(right, other_right, groups)
-            if found is None or groups:
-                return found
-            return agreeing_with(mcnemar(int((right > other_right).sum()), int((right < other_right).sum())), found)
-        actual, *predicted = (F.one_hot(each, self.num_outputs) for each in (targets, own, other))
-        counts = [torch.stack([actual * each, actual, each], dim=2).double().numpy() for each in predicted]  # (N, C, 3)
+            right, other_right = ((classes == targets).double().numpy() for classes in (own, other))
+            interval = interval_of_gain(right, other_right, groups)
+            if interval is None or groups:
+                return interval
+            return agreeing_with(mcnemar(int((right > other_right).sum()), int((right < other_right).sum())), interval)
+        true, *predicted = (F.one_hot(classes, self.num_outputs) for classes in (targets, own, other))
+        counts = [torch.stack([true * guess, true, guess], dim=2).double().numpy() for guess in predicted]  # (N, C, 3)
         return interval_of_gain(counts[0], counts[1], groups, macro_f1_of_sums)
 
     def rare_class_report(self, each: list[dict[str, Any]], metrics: dict[str, float]) -> str:
@@ -164,11 +164,11 @@ class Task(FittedTask):
         if not rare:
             return ""
         rare.sort(key=lambda row: row["num_true"])
-        found = ", ".join(f"{row['class']} {row['recall']:.2f} of {row['num_true']:,}" for row in rare[:3])
-        more = f" and {len(rare) - 3} more rare classes" if len(rare) > 3 else ""
+        recalls = ", ".join(f"{row['class']} {row['recall']:.2f} of {row['num_true']:,}" for row in rare[:3])
+        rest = f" and {len(rare) - 3} more rare classes" if len(rare) > 3 else ""
         return (
             f"; macro F1 {metrics['macro_f1']:.4g} (the most frequent class {metrics['most_frequent_macro_f1']:.4g}, "
-            f"1-NN {metrics['nearest_neighbour_macro_f1']:.4g}); recall of the rarest: {found}{more}"
+            f"1-NN {metrics['nearest_neighbour_macro_f1']:.4g}); recall of the rarest: {recalls}{rest}"
         )
 
 

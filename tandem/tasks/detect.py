@@ -57,14 +57,14 @@ class Task(tasks.Task):
         """The cross-entropy, averaged over a sequence's real steps. Rare classes have larger `weights`."""
         if outputs.device not in self.weights:
             self.weights[outputs.device] = self.weights[torch.device("cpu")].to(outputs.device)
-        each = F.cross_entropy(
+        losses = F.cross_entropy(
             outputs.transpose(1, 2),
             targets,
             weight=self.weights[outputs.device],
             reduction="none",
             label_smoothing=label_smoothing,
         )
-        return (each.masked_fill(~mask, 0.0).sum(dim=1) / mask.sum(dim=1)).mean()
+        return (losses.masked_fill(~mask, 0.0).sum(dim=1) / mask.sum(dim=1)).mean()
 
     def predict(self, outputs: Tensor, mask: Tensor) -> Tensor:
         """Predict an event where its probability is above THRESHOLD and its class's highest within TOLERANCE frames."""
@@ -82,9 +82,9 @@ class Task(tasks.Task):
         """(N, C - 1, 3): each sequence's numbers of matched, actual and predicted events of every class but 0."""
         rows = []
         for number in range(1, self.num_outputs):
-            actual, found = np.argwhere(targets == number), np.argwhere(predictions == number)
-            matched = actual[[index for index, _ in match(actual, found, targets.shape[1])]]
-            rows.append([np.bincount(events[:, 0], minlength=len(targets)) for events in (matched, actual, found)])
+            actual, predicted = np.argwhere(targets == number), np.argwhere(predictions == number)
+            matched = actual[[index for index, _ in match(actual, predicted, targets.shape[1])]]
+            rows.append([np.bincount(events[:, 0], minlength=len(targets)) for events in (matched, actual, predicted)])
         return np.array(rows).transpose(2, 0, 1)
 
     def per_class(self, counts: np.ndarray) -> list[dict[str, Any]]:
@@ -100,15 +100,15 @@ class Task(tasks.Task):
         counts = self.counts(predictions, actual)
         per_class, groups = self.per_class(counts), Groups.of_test_split(self.summary, read)
         baselines = [
-            Baseline(name, macro_f1(self.per_class(found)), interval_of_gain(counts, found, groups, macro_f1_of_sums))
-            for name, found in self.count_baselines(actual, mask.numpy(), read).items()
+            Baseline(name, macro_f1(self.per_class(tally)), interval_of_gain(counts, tally, groups, macro_f1_of_sums))
+            for name, tally in self.count_baselines(actual, mask.numpy(), read).items()
         ]
         metrics = {
             "event_f1": macro_f1(per_class),
             **{f"event_{name}": float(np.mean([row[name] for row in per_class])) for name in ("precision", "recall")},
             "frame_accuracy": (outputs.argmax(dim=2) == targets)[mask].float().mean().item(),
             "loss": self.loss(outputs, targets, mask, 0.0).item(),
-            **dict(zip(("threshold_event_f1", "base_rate_event_f1"), (each.score for each in baselines), strict=True)),
+            **dict(zip(("threshold_event_f1", "base_rate_event_f1"), (base.score for base in baselines), strict=True)),
         }
         rows = self.list_events(predictions, actual, probabilities.numpy(), read("test", "ids"))
         missed, invented = (sum(row[name] == "" for row in rows) for name in ("predicted", "actual"))
@@ -153,13 +153,13 @@ class Task(tasks.Task):
             best, chosen = -1.0, (0, 1.0, 0.0)
             for feature in range(min(values.shape[2], MAX_THRESHOLD_FEATURES)):
                 for sign in (1.0, -1.0):
-                    own = sign * values[:, :, feature]
-                    real = own[is_real[rows]]
+                    signed = sign * values[:, :, feature]
+                    real = signed[is_real[rows]]
                     levels = np.linspace(real.min(), real.max(), NUM_LEVELS + 1, endpoint=False)[1:]
                     scores = {}
                     for level in (*np.quantile(real, QUANTILES).tolist(), *levels.tolist()):
-                        found = np.argwhere(crossings(own, level) & is_real[rows])
-                        scores[level] = 2 * len(match(events, found, num_steps)) / max(1, len(events) + len(found))
+                        guesses = np.argwhere(crossings(signed, level) & is_real[rows])
+                        scores[level] = 2 * len(match(events, guesses, num_steps)) / max(1, len(events) + len(guesses))
                     if max(scores.values()) > best:
                         best = max(scores.values())
                         equal = sorted(level for level, f1 in scores.items() if f1 == best)
@@ -168,7 +168,7 @@ class Task(tasks.Task):
             crossing[crossings(sign * test_values[:, :, feature], level) & mask] = number
             random[(generator.random(actual.shape) < (targets == number).sum() / is_real.sum()) & mask] = number
         detectors = {"the best threshold on one feature": crossing, "events at the base rate": random}
-        return {name: self.counts(found, actual) for name, found in detectors.items()}
+        return {name: self.counts(predictions, actual) for name, predictions in detectors.items()}
 
     def list_events(
         self, predictions: np.ndarray, targets: np.ndarray, probabilities: np.ndarray, ids: np.ndarray
@@ -177,14 +177,14 @@ class Task(tasks.Task):
         rows = []
         for number in range(1, self.num_outputs):
             places, guesses = np.argwhere(targets == number), np.argwhere(predictions == number)
-            for actual, found in pair_events(places, guesses, targets.shape[1]):
-                sequence, step = found or actual
+            for actual, predicted in pair_events(places, guesses, targets.shape[1]):
+                sequence, step = predicted or actual
                 row = {
                     "sequence": str(ids[sequence]),
                     "event": self.classes[number],
                     "actual": actual[1] if actual else "",
-                    "predicted": found[1] if found else "",
-                    "confidence": float(probabilities[sequence, step, number]) if found else "",
+                    "predicted": predicted[1] if predicted else "",
+                    "confidence": float(probabilities[sequence, step, number]) if predicted else "",
                 }
                 rows.append((row["sequence"], step, row))
         return [row for *_, row in sorted(rows, key=lambda entry: entry[:2])]
@@ -196,16 +196,16 @@ class Task(tasks.Task):
         pairs, missed, invented = [], np.zeros_like(targets), np.zeros_like(predictions)
         for number in range(1, self.num_outputs):
             events = np.argwhere(targets == number), np.argwhere(predictions == number)
-            for actual, found in pair_events(*events, targets.shape[1]):
-                if actual and found:
+            for actual, predicted in pair_events(*events, targets.shape[1]):
+                if actual and predicted:
                     pairs.append((number, number))
                 elif actual:
                     missed[actual] = number
                 else:
-                    invented[found] = number
-        for actual, found in pair_events(np.argwhere(missed), np.argwhere(invented), targets.shape[1]):
-            pairs.append((missed[actual] if actual else 0, invented[found] if found else 0))
-        return [(self.classes[actual], self.classes[found]) for actual, found in pairs]
+                    invented[predicted] = number
+        for actual, predicted in pair_events(np.argwhere(missed), np.argwhere(invented), targets.shape[1]):
+            pairs.append((missed[actual] if actual else 0, invented[predicted] if predicted else 0))
+        return [(self.classes[actual], self.classes[predicted]) for actual, predicted in pairs]
 
 
 def crossings(values: np.ndarray, level: float) -> np.ndarray:

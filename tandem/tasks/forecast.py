@@ -63,8 +63,8 @@ class Task(tasks.Task):
 
     def score(self, predictions: Tensor, targets: Tensor, mask: Tensor) -> float:
         """Return the skill of the mean absolute error, on the summed changes (of log returns: the gain so far)."""
-        found, actual = ((part * self.std + self.mean).cumsum(dim=1) for part in (predictions, targets))
-        return (1 - (found - actual).abs().mean() / actual.abs().mean()).item()
+        predicted, actual = ((part * self.std + self.mean).cumsum(dim=1) for part in (predictions, targets))
+        return (1 - (predicted - actual).abs().mean() / actual.abs().mean()).item()
 
     def tabulate(self, outputs: Tensor, new: NewInputs) -> dict[str, Any]:
         """Return one row per step after the table's last time."""
@@ -180,12 +180,12 @@ def verdict(
         message, why = "does not beat", ": it is worse" if error > 0 else ": neither makes an error"
         interval = "no interval, because the forecast makes no error"
     names = [name for name in Task.baselines if f"{name}_mae" in metrics]
-    of = "the better of the two" if len(names) == 2 else "the best of the three"
+    rank = "the better of the two" if len(names) == 2 else "the best of the three"
     others = " and of ".join(f"{Task.baselines[name]} {metrics[f'{name}_mae']:.4g}" for name in names if name != best)
     scaled = f", MASE {metrics['mase']:.3f} vs {metrics[f'{best}_mase']:.3f}" if "mase" in metrics else ""
     up, down = (metrics[f"always_{way}_directional_accuracy"] for way in ("up", "down"))
     return (
-        f"{subject[:1].upper()}{subject[1:]} {message} {Task.baselines[best]}, {of} simple forecasts{why} "
+        f"{subject[:1].upper()}{subject[1:]} {message} {Task.baselines[best]}, {rank} simple forecasts{why} "
         f"(MAE of {target} {error:.4g} vs {base:.4g}, {interval}{scaled}); MAE of {others}; "
         f"skill relative to persistence {metrics['skill']:+.4f}; "
         f"the direction is right in {metrics['directional_accuracy']:.1%} "
@@ -205,11 +205,11 @@ def by_step(forecasts: dict[str, np.ndarray], actual: np.ndarray) -> list[dict[s
 
     The skill is None if persistence makes no error: the series returns to its level after that many steps.
     """
-    found = [
+    step_errors = [
         {name: errors(levels[:, step], actual[:, step]) for name, levels in forecasts.items()}
         for step in range(actual.shape[1])
     ]
-    smallest = ROUNDING * max(pairs["persistence"]["mae"] for pairs in found)
+    smallest = ROUNDING * max(pairs["persistence"]["mae"] for pairs in step_errors)
     return [
         {
             "step_ahead": step + 1,
@@ -218,15 +218,15 @@ def by_step(forecasts: dict[str, np.ndarray], actual: np.ndarray) -> list[dict[s
             if pairs["persistence"]["mae"] > smallest
             else None,
         }
-        for step, pairs in enumerate(found)
+        for step, pairs in enumerate(step_errors)
     ]
 
 
 def directions(levels: np.ndarray, actual: np.ndarray, anchors: np.ndarray) -> list[tuple[str, str]]:
     """Return the (actual, predicted) direction over the whole horizon, one pair per window."""
     words = np.array(["down", "unchanged", "up"])
-    both = signs(actual, anchors)[:, -1], np.sign(levels[:, -1] - anchors)
-    actual_words, predicted_words = (words[each.astype(int) + 1].tolist() for each in both)
+    both_signs = signs(actual, anchors)[:, -1], np.sign(levels[:, -1] - anchors)
+    actual_words, predicted_words = (words[sign.astype(int) + 1].tolist() for sign in both_signs)
     return list(zip(actual_words, predicted_words, strict=True))
 
 

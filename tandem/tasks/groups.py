@@ -29,8 +29,8 @@ class Groups:
         """Return None if the data has no groups. `summary`: preprocess's."""
         if "num_groups" not in summary:
             return None
-        names, known = read("test", "groups"), [read(split, "groups") for split in ("train", "val")]
-        return cls(names, len(np.intersect1d(names, np.concatenate(known))))
+        names, seen_names = read("test", "groups"), [read(split, "groups") for split in ("train", "val")]
+        return cls(names, len(np.intersect1d(names, np.concatenate(seen_names))))
 
     @cached_property
     def index(self) -> np.ndarray:
@@ -46,8 +46,8 @@ class Groups:
         return f"{len(self.sizes):,} test group{'s' * (len(self.sizes) != 1)}"
 
     def __str__(self) -> str:
-        num = "all" if self.num_known == len(self.sizes) else f"{self.num_known:,}"
-        return self.count + (f", {num} of them in train or val too" if self.num_known else "")
+        how_many = "all" if self.num_known == len(self.sizes) else f"{self.num_known:,}"
+        return self.count + (f", {how_many} of them in train or val too" if self.num_known else "")
 
     @property
     def shortage(self) -> str:

@@ -66,38 +66,38 @@ class Task(FittedTask):
     def evaluate(self, outputs: Tensor, read: ReadArray) -> Evaluation:
         targets, ids = read("test", "targets"), read("test", "ids").tolist()
         actual, predicted = self.to_units(targets), self.to_units(outputs[:, 0].numpy())
-        known, groups = self.to_units(read("train", "targets")), Groups.of_test_split(self.summary, read)
+        train_targets, groups = self.to_units(read("train", "targets")), Groups.of_test_split(self.summary, read)
         baseline_predictions = {
-            "mean": np.full(len(actual), known.mean()),
-            "median": np.full(len(actual), np.median(known)),
-            "linear": linear_model(read, known, has_groups=groups is not None),
+            "mean": np.full(len(actual), train_targets.mean()),
+            "median": np.full(len(actual), np.median(train_targets)),
+            "linear": linear_model(read, train_targets, has_groups=groups is not None),
         }
         if self.fitted:
             baseline_predictions["fitted"] = self.to_units(self.fitted.outputs[:, 0].numpy())
         model = self.subject.removeprefix("the ")
-        every = {model: predicted, **baseline_predictions}
-        found = {name: errors(each, actual) for name, each in every.items()}
+        predictions = {model: predicted, **baseline_predictions}
+        table = {name: errors(values, actual) for name, values in predictions.items()}
         metrics = {
-            **found[model],
+            **table[model],
             "loss": self.loss(outputs, torch.from_numpy(targets), torch.empty(0), 0.0).item(),
         }
         for name in baseline_predictions:
-            metrics |= {f"{name}_{key}": value for key, value in found[name].items()}
+            metrics |= {f"{name}_{key}": value for key, value in table[name].items()}
         baselines = {
-            name: Baseline(self.baselines[name], found[name]["r2"], gain_over(each, predicted, actual, groups))
-            for name, each in baseline_predictions.items()
+            name: Baseline(self.baselines[name], table[name]["r2"], gain_over(values, predicted, actual, groups))
+            for name, values in baseline_predictions.items()
         }
         of_fitted = baselines.pop("fitted", None)
         compared = compare_with_baselines(metrics["r2"], [*baselines.values()], len(actual), groups, self.subject)
         if self.fitted and of_fitted:
-            about = self.fitted.about
-            compared += "; " + compare_with_fitted(metrics["r2"], of_fitted, about, len(actual), groups, self.subject)
-        baseline_errors = ", ".join(f"{self.baselines[name]} {found[name]['mae']:.4g}" for name in baseline_predictions)
+            details = self.fitted.about
+            compared += "; " + compare_with_fitted(metrics["r2"], of_fitted, details, len(actual), groups, self.subject)
+        baseline_errors = ", ".join(f"{self.baselines[name]} {table[name]['mae']:.4g}" for name in baseline_predictions)
         return Evaluation(
             metrics,
             f"{compared}; MAE of {self.target_name} {metrics['mae']:.4g} ({baseline_errors}), "
             f"RMSE {metrics['rmse']:.4g}",
-            [{"prediction": name, **row} for name, row in found.items()],
+            [{"prediction": name, **row} for name, row in table.items()],
             [],
             [
                 {"sequence": name, "actual": true, "predicted": guess}
@@ -122,7 +122,7 @@ def gain_over(
     The variance of these targets counts as known: it affects the size of the gain, but not which prediction is better.
     """
     unit = actual.var() or 1.0
-    own, other = (-np.square(actual - each) / unit for each in (own, other))
+    own, other = (-np.square(actual - prediction) / unit for prediction in (own, other))
     return interval_of_gain(own, other, groups, largest=np.inf)
 
 

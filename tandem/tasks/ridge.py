@@ -40,12 +40,12 @@ def leave_one_out(products: Tensor, targets: Tensor, num_features: int, groups: 
     turned, squares = vectors.T @ (targets - mean), vectors.square()
     best: tuple[float, float, Tensor] | None = None
     for strength in (STRENGTHS * num_features).tolist():
-        kept = values / (values + strength)
-        leverage = squares @ kept + 1 / len(targets)  # 1 / N is the leverage of the intercept
-        residual = targets - mean - vectors @ (kept[:, None] * turned)
+        shrinkage = values / (values + strength)
+        leverage = squares @ shrinkage + 1 / len(targets)  # 1 / N is the leverage of the intercept
+        residual = targets - mean - vectors @ (shrinkage[:, None] * turned)
         error = residual / (1 - leverage).clamp_min(1e-9)[:, None]
         for rows in members if len(members) > 1 else []:
-            hat = (vectors[rows] * kept) @ vectors[rows].T + 1 / len(targets)
+            hat = (vectors[rows] * shrinkage) @ vectors[rows].T + 1 / len(targets)
             error[rows] = torch.linalg.solve(torch.eye(len(rows)).to(hat) - hat, residual[rows])
         loss = error.square().mean().item()
         if best is None or loss < best[0]:
@@ -101,10 +101,10 @@ class Primal:
         self, features: Tensor, targets: Tensor, on_progress: Callable[[int, int, str], None]
     ) -> tuple[float, Tensor, Tensor, Tensor]:
         """The strength with the least error on other sequences (M, P), its weights, intercepts and outputs there."""
-        found: list[tuple[float, float, Tensor, Tensor, Tensor]] = []
+        trials: list[tuple[float, float, Tensor, Tensor, Tensor]] = []
         for strength, weights, intercepts in self.fits((FEW_STRENGTHS * len(self.products)).tolist()):
-            on_progress(len(found) + 1, len(FEW_STRENGTHS), "strengths of the ridge")
+            on_progress(len(trials) + 1, len(FEW_STRENGTHS), "strengths of the ridge")
             outputs = features.double() @ weights + intercepts
-            found.append(((outputs - targets).square().mean().item(), strength, weights, intercepts, outputs))
-        _, strength, weights, intercepts, outputs = min(found, key=lambda each: each[0])
+            trials.append(((outputs - targets).square().mean().item(), strength, weights, intercepts, outputs))
+        _, strength, weights, intercepts, outputs = min(trials, key=lambda trial: trial[0])
         return strength, weights, intercepts, outputs

@@ -36,7 +36,7 @@ def baseline_scores(
 ) -> list[tuple[str, float]]:
     """Return (name, score) of the task's `baselines` (prefix of their metrics -> name) that have one, best first."""
     scores = [(name, metrics.get(f"{prefix}_{score_name}")) for prefix, name in baselines.items()]
-    return sorted(((name, score) for name, score in scores if score is not None), key=lambda each: -each[1])
+    return sorted(((name, score) for name, score in scores if score is not None), key=lambda pair: -pair[1])
 
 
 def match_steps(actual: Sequence[int], found: Sequence[int], tolerance: int) -> list[tuple[int, int]]:
@@ -45,13 +45,13 @@ def match_steps(actual: Sequence[int], found: Sequence[int], tolerance: int) -> 
 
     A greedy pass that always takes the earliest match is optimal for intervals of equal length.
     """
-    matched, i, j = [], 0, 0
-    while i < len(actual) and j < len(found):
-        if abs(actual[i] - found[j]) <= tolerance:
-            matched.append((i, j))
-            i, j = i + 1, j + 1
-        elif actual[i] < found[j]:
-            i += 1
+    matched, actual_index, found_index = [], 0, 0
+    while actual_index < len(actual) and found_index < len(found):
+        if abs(actual[actual_index] - found[found_index]) <= tolerance:
+            matched.append((actual_index, found_index))
+            actual_index, found_index = actual_index + 1, found_index + 1
+        elif actual[actual_index] < found[found_index]:
+            actual_index += 1
         else:
-            j += 1
+            found_index += 1
     return matched

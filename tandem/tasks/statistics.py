@@ -73,10 +73,10 @@ def block_sums(
 
     `wraps`: blocks wrap around the end (Politis and Romano 1992); otherwise the first and last values count less.
     """
-    num = len(samples[0])
-    last, num_blocks = num if wraps else num - size + 1, -(-num // size)
+    num_values = len(samples[0])
+    last, num_blocks = num_values if wraps else num_values - size + 1, -(-num_values // size)
     starts = np.random.default_rng(0).integers(0, last, size=(num_resamples, num_blocks))
-    summed = [np.concatenate([[0.0], np.cumsum(np.concatenate([each, each[:size]]))]) for each in samples]
+    summed = [np.concatenate([[0.0], np.cumsum(np.concatenate([sample, sample[:size]]))]) for sample in samples]
     return [(sums[starts + size] - sums[starts]).sum(axis=1) for sums in summed]
 
 
@@ -126,12 +126,12 @@ def interval_of_skill(levels: np.ndarray, persistence: np.ndarray, actual: np.nd
     A block is at least as long as a forecast. None if there are fewer than MIN_GROUPS blocks, or if persistence
     makes no error in some resample, which then has no skill: the series changes in few windows.
     """
-    own, base = (np.abs(part - actual).mean(axis=1) for part in (levels, persistence))
-    size = max(1, round(len(own) ** 0.5), actual.shape[1])
-    if -(-len(own) // size) < MIN_GROUPS:
+    errors, base_errors = (np.abs(part - actual).mean(axis=1) for part in (levels, persistence))
+    size = max(1, round(len(errors) ** 0.5), actual.shape[1])
+    if -(-len(errors) // size) < MIN_GROUPS:
         return None
-    own, base = block_sums(own, base, size=size, num_resamples=NUM_RESAMPLES // 2)
-    return percentiles(1 - own / base) if base.all() else None
+    errors, base_errors = block_sums(errors, base_errors, size=size, num_resamples=NUM_RESAMPLES // 2)
+    return percentiles(1 - errors / base_errors) if base_errors.all() else None
 
 
 def interval_of_share(is_right: np.ndarray, groups: Groups) -> tuple[float, float] | None:
@@ -150,8 +150,8 @@ def interval_of_share(is_right: np.ndarray, groups: Groups) -> tuple[float, floa
         exact = binomtest(len(total) if is_right.all() else 0, len(total)).proportion_ci(LEVEL)
         return float(exact.low), float(exact.high)
     tail = student_tail(groups.freedom)
-    found = bootstrap(lambda right, total, axis: right.sum(axis=axis) / total.sum(axis=axis), right, total, tail=tail)
-    return float(found.confidence_interval.low), float(found.confidence_interval.high)
+    result = bootstrap(lambda right, total, axis: right.sum(axis=axis) / total.sum(axis=axis), right, total, tail=tail)
+    return float(result.confidence_interval.low), float(result.confidence_interval.high)
 
 
 def interval_of_difference(gained: int, lost: int, num: int) -> tuple[float, float]:
@@ -213,13 +213,13 @@ def interval_of_metric(
     MAX_FAILED of the resamples, because some lack a class; or all resamples are equal, which does not prove that there
     is no spread.
     """
-    num = len(mask)
+    num_sequences = len(mask)
     if groups and groups.shortage:
         return groups.shortage
-    num_blocks, found = -(-num // block_size), list[float]()
+    num_blocks, values = -(-num_sequences // block_size), list[float]()
     if not groups and num_blocks < MIN_GROUPS:
-        of = f" in {num_blocks} blocks of time" if block_size > 1 else ""
-        return f"{num} test sequences{of} are too few for an interval, which needs {MIN_GROUPS}"
+        in_blocks = f" in {num_blocks} blocks of time" if block_size > 1 else ""
+        return f"{num_sequences} test sequences{in_blocks} are too few for an interval, which needs {MIN_GROUPS}"
     generator = np.random.default_rng(0)
     num_drawn = num_resamples(predictions, mask)
     members = np.split(np.argsort(groups.index, kind="stable"), np.cumsum(groups.sizes)[:-1]) if groups else []
@@ -230,17 +230,17 @@ def interval_of_metric(
                 drawn = generator.integers(len(members), size=len(members))
                 rows = np.concatenate([members[number] for number in drawn])
             else:
-                starts = generator.integers(0, num - block_size + 1, size=num_blocks)
-                rows = (starts[:, None] + np.arange(block_size)).reshape(-1)[:num]
+                starts = generator.integers(0, num_sequences - block_size + 1, size=num_blocks)
+                rows = (starts[:, None] + np.arange(block_size)).reshape(-1)[:num_sequences]
             try:
                 value = float(function(predictions[rows], targets[rows], mask[rows]))
             except Exception:
                 continue
             if math.isfinite(value):
-                found.append(value)
-    if len(found) < (1 - MAX_FAILED) * num_drawn:
-        return f"the metric fails in {num_drawn - len(found):,} of {num_drawn:,} resamples"
-    if min(found) == max(found):
+                values.append(value)
+    if len(values) < (1 - MAX_FAILED) * num_drawn:
+        return f"the metric fails in {num_drawn - len(values):,} of {num_drawn:,} resamples"
+    if min(values) == max(values):
         return "it is the same in all resamples"
-    low, high = percentiles(found, student_tail(groups.freedom) if groups else TAIL)
+    low, high = percentiles(values, student_tail(groups.freedom) if groups else TAIL)
     return (low, high) if low < high else "it is the same in nearly all resamples"

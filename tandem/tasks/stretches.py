@@ -31,17 +31,17 @@ class Stretches:
 
     def is_right(self, shares: np.ndarray, targets: np.ndarray) -> np.ndarray:
         """Return (S,): whether a stretch is classified correctly, by the mean of `shares` (N, C) over its windows."""
-        _, first = np.unique(self.names, return_index=True)
-        return np.asarray(Groups(self.names).sums(shares).argmax(axis=1) == targets[first])
+        _, first_windows = np.unique(self.names, return_index=True)
+        return np.asarray(Groups(self.names).sums(shares).argmax(axis=1) == targets[first_windows])
 
     def score(self, shares: np.ndarray, targets: np.ndarray) -> tuple[dict[str, float], str]:
         """Return the metrics and a sentence about them."""
         is_right = self.is_right(shares, targets)
-        _, first = np.unique(self.names, return_index=True)
+        _, first_windows = np.unique(self.names, return_index=True)
         metrics = {"stretch_accuracy": float(is_right.mean())}
-        words = f"no 95% interval: {self.groups.shortage}"
-        if ends := interval_of_share(is_right, Groups(self.groups.names[first])):
+        interval = f"no 95% interval: {self.groups.shortage}"
+        if ends := interval_of_share(is_right, Groups(self.groups.names[first_windows])):
             metrics |= {"stretch_accuracy_low": ends[0], "stretch_accuracy_high": ends[1]}
-            words = f"95% interval {ends[0]:.4g} to {ends[1]:.4g}, bootstrap over {self.groups} ({self.unit})"
-        right = f"{is_right.sum():,} of {len(is_right):,} test stretches are right by their windows' mean probability"
-        return metrics, f"{right}: accuracy {metrics['stretch_accuracy']:.4g} ({words})"
+            interval = f"95% interval {ends[0]:.4g} to {ends[1]:.4g}, bootstrap over {self.groups} ({self.unit})"
+        result = f"{is_right.sum():,} of {len(is_right):,} test stretches are right by their windows' mean probability"
+        return metrics, f"{result}: accuracy {metrics['stretch_accuracy']:.4g} ({interval})"
