@@ -51,7 +51,8 @@ PER_WORKLOAD = (
 VALIDATED = files.STATE / "validated.json"  # what the last valid params.yaml requests, with the digest of `inputs`
 # The files that decide whether params.yaml is valid, and what it requests.
 INPUTS = ("params.yaml", "stages/hardware.py", "tandem/*.py", "tandem/params/*.py", "tandem/models/*.py",
-          "tandem/tasks/*.py", "workloads/*/*.py", "workloads/*/data")  # fmt: skip
+          "tandem/fitted/*.py", "tandem/tasks/*.py", "tandem/devices/*.py", "workloads/*/*.py",
+          "workloads/*/data")  # fmt: skip
 
 
 def main() -> None:

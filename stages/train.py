@@ -9,8 +9,8 @@ the training as MLflow gets it.
 The seed is the first one of params.yaml. The stage `replicate` runs this module for the other seeds, with one or more
 seeds as arguments, and then nothing is measured.
 
-A killed training (SIGKILL) saves nothing then: it resumes from its last checkpoint, which `Recorder.save_if_due` writes
-after the first epoch and then every ten seconds. Under DVC, the last checkpoint is kept until dvc.lock records the
+A killed training (SIGKILL) saves nothing then: it resumes from its last checkpoint (tandem/training/checkpoint.py).
+Under DVC, the last checkpoint is kept until dvc.lock records the
 result, so a failed `dvc commit` does not repeat the training. Ctrl+C finishes the epoch and saves a checkpoint; a
 second Ctrl+C stops at once.
 

@@ -173,9 +173,9 @@ def different_inputs(recorded: Run, here: Run) -> tuple[str, str] | None:
 def different_bits(recorded: Run, here: Run) -> tuple[str, str] | None:
     """Return (cause, sentence) for the first digest or loss that differs."""
     for before, now in epochs_of_both(recorded, here):
-        if before == now:
-            continue
         names = [name for name in before if before[name] != now.get(name)]
+        if not names:
+            continue
         losses = ", ".join(f"{name} {now[name]!r} here, {before[name]!r} recorded" for name in names if name in LOSSES)
         return f"epoch {before['epoch']}", losses or f"{', '.join(names)} differ, but the losses are equal"
     for name, digest in here.train["digests"]["weights"].items():

@@ -27,13 +27,14 @@ def copied_ahead(
     computation. It runs in a thread, so the main thread can continue to launch kernels.
     """
     side, current = copy_stream(device), torch.cuda.current_stream(device)
-    copied, used = ([torch.cuda.Event() for _ in range(2)] for _ in range(2))
+    copied, used = ([torch.cuda.Event(blocking=True) for _ in range(2)] for _ in range(2))  # a wait uses no core
 
     def send(index: int) -> list[Tensor]:
         number = index % 2
         with torch.cuda.device(device):  # a new thread uses GPU 0 and would create a context there
-            used[number].synchronize()  # wait for the work with the piece that was copied from these buffers
+            copied[number].synchronize()  # the buffers are free
             hosts = gather(pieces[index], number)
+            used[number].synchronize()  # the work with the piece before the last one has ended
             with torch.cuda.stream(side):
                 sent = [host.to(device, non_blocking=True) for host in hosts]
                 copied[number].record(side)

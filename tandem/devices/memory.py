@@ -17,16 +17,22 @@ MESSAGES = (
     "unable to mmap",
     "CUDA error: out of memory",
     "CUDA driver error: out of memory",
-    "CUBLAS_STATUS_ALLOC_FAILED",
-    "CUDNN_STATUS_ALLOC_FAILED",
+    "_ALLOC_FAILED",  # cuBLAS, cuDNN, cuFFT, cuSOLVER
     "ALLOCATION_FAILED",  # cuDNN 9: CUDNN_STATUS_INTERNAL_ERROR_{HOST,DEVICE}_ALLOCATION_FAILED
     "when calling `cublasCreate",  # if the GPU is full, cuBLAS says that it is not initialized
     "Cuda failure 2 'out of memory'",  # nccl
     "Triton Error [CUDA]: out of memory",  # of train.step compile
     "CUDA ran out of memory outside PyTorch's allocator",  # cuDNN's attention
 )
-# torch's message if no cuDNN algorithm for a convolution could run: no memory, or a broken installation.
-NO_ENGINE = "unable to find an engine to execute this computation"
+# Messages that mean either no memory or a broken installation: cuDNN's handle, which the first forward and the first
+# backward pass make, and cuSOLVER's; no cuDNN algorithm for a convolution could run.
+UNCLEAR = (
+    "CUDNN_STATUS_NOT_INITIALIZED",
+    "CUDNN_STATUS_INTERNAL_ERROR",
+    "CUDNN_STATUS_EXECUTION_FAILED",
+    "when calling `cusolverDnCreate",
+    "unable to find an engine to execute this computation",
+)
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # malloc.h
 KEPT_BYTES = 32 * 2**20  # the largest value that glibc accepts
 KEPT_BYTES_UNDER_A_LIMIT = 2**16
@@ -42,9 +48,9 @@ def is_out_of_memory(error: Exception) -> bool:
     message = str(error)
     if not isinstance(error, RuntimeError):
         return False
-    if NO_ENGINE in message:
-        return lacked_gpu_memory()
-    return message.strip() == ONEDNN or any(word in message for word in MESSAGES)
+    if message.strip() == ONEDNN or any(word in message for word in MESSAGES):
+        return True
+    return any(word in message for word in UNCLEAR) and lacked_gpu_memory()
 
 
 def lacked_gpu_memory() -> bool:

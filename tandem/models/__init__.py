@@ -1,4 +1,5 @@
-"""The networks. Each module of this package with a class `Network` is one that params.yaml can name (tandem/parts.py).
+"""The networks that are trained in steps; tandem/fitted has the others. Each module of this package with a class
+`Network` is one that params.yaml can name (tandem/parts.py).
 
 `Network(shape, **parameters)`: its signature defines the keys of params.yaml. Its forward pass
 `forward(values (B, T, F) float, mask (B, T) bool, True: a real step)` returns `(B, num_outputs)`, or

@@ -99,7 +99,6 @@ def train_record(context: RunContext, trainer: Trainer, record: Record, inputs: 
     if context.settings.batch_size != context.block.train.batch_size:  # `scaling: weak-...` changed both
         realized["batch_size"] = context.settings.batch_size
         realized["learning_rate"] = context.settings.learning_rate
-    losses = ("epoch", "learning_rate", "train_loss", "val_loss", f"val_{context.task.score_name}")
     model: Any = trainer.model
     selection: Any = {"selection": model.selection()} if hasattr(model, "selection") else {}
     return {
@@ -124,10 +123,7 @@ def train_record(context: RunContext, trainer: Trainer, record: Record, inputs: 
                 **{name: sha256[f"{name}.safetensors"] for name in ("best", "last")},
             },
         },
-        "epochs": [
-            {**{name: row[name] for name in losses if name in row}, **digests}
-            for row, digests in zip(record.history, record.digests, strict=True)
-        ],
+        "epochs": [{**row, **digests} for row, digests in zip(record.history, record.digests, strict=True)],
         "files": sha256,
     }
 

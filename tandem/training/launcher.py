@@ -71,6 +71,11 @@ def launch(workload: str, device: str, seed: str) -> int:
             continue
         if failed := [status for status in statuses.values() if status > 0 and status != LOST_WORKER_STATUS]:
             return failed[0]
+        if {-status for status in statuses.values() if status < 0} - {signal.SIGTERM} == {signal.SIGABRT}:
+            raise ChildProcessError(
+                f"{killed_worker(statuses)} by a library, which printed the cause above; if nccl waited for another "
+                "GPU, try NCCL_P2P_DISABLE=1; run the same command again"
+            )
         if num_nodes() > 1:  # torch's launcher has already restarted them
             raise ChildProcessError(f"{killed_worker(statuses)}; run the same command again on every machine")
         if number == MAX_RESTARTS:

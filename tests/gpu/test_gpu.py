@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from stages.speed import Length, TimedSide, TimedTraining
 from tandem.devices.graphs import NUM_WARMUPS, Graphs
+from tandem.devices.memory import is_out_of_memory
 from tandem.devices.names import kind_of
 from tandem.params.schema import Train
 from tandem.tasks import classify
@@ -280,6 +281,14 @@ def test_at_most_three_streamed_pieces_are_on_the_gpu_however_far_the_host_is_ah
         work.replay()
     device.synchronize()
     assert torch.cuda.memory_stats()["active_bytes.all.peak"] - before <= 3 * piece
+
+
+def test_a_library_that_finds_a_full_card_has_no_memory():
+    """cuDNN makes its handle in the first backward pass, and says that it is not initialized."""
+    error = RuntimeError("cuDNN error: CUDNN_STATUS_NOT_INITIALIZED")
+    with pytest.raises(torch.OutOfMemoryError):
+        torch.empty(2**50, dtype=torch.uint8, device="cuda")
+    assert is_out_of_memory(error) and not is_out_of_memory(RuntimeError("CUDNN_STATUS_BAD_PARAM"))
 
 
 def test_streaming_pins_no_more_of_the_host_than_its_sequences_need(tmp_path: Path):

@@ -10,12 +10,14 @@ from pathlib import Path
 import pytest
 
 from flows.plan import form_schema
+from stages import hardware
 from stages.hardware import check_network
 from tandem.closure import check_imports
 from tandem.files import ROOT
 from tandem.params.loading import applicable, changed, load_params, parse_workload
 from tandem.params.reading import read_yaml
 from tandem.params.schema import Params
+from tandem.parts import KINDS
 from tests.projects import MODEL, TINY
 from tests.refusals import sentence
 
@@ -235,3 +237,8 @@ def test_a_block_may_name_a_component_of_each_kind_whose_keys_the_form_offers(fo
     assert block.evaluate.metrics == ("metrics.py:error_rate",)
     form = form_schema(read_yaml(folder.parents[1] / "params.yaml"))["properties"]["overrides"]["then"]["properties"]
     assert "tiny.preprocess.velocity" in form
+
+
+def test_a_change_of_any_built_in_component_makes_params_yaml_validated_again():
+    packages = {package for kind in KINDS.values() for package in kind.packages}
+    assert {f"tandem/{package}/*.py" for package in packages} <= {*hardware.INPUTS}

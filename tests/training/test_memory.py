@@ -301,7 +301,8 @@ def test_a_validation_whose_memory_runs_out_anywhere_goes_on_in_smaller_parts(
         (RuntimeError("Triton Error [CUDA]: device kernel image is invalid"), False),
         (RuntimeError("cuDNN SDPA execution failed\nCUDA ran out of memory outside PyTorch's allocator. If"), True),
         (RuntimeError("CUDA error: CUBLAS_STATUS_NOT_INITIALIZED when calling `cublasSgemm(`"), False),
-        (RuntimeError("CUDNN_STATUS_INTERNAL_ERROR"), False),
+        (RuntimeError("cuDNN error: CUDNN_STATUS_INTERNAL_ERROR"), False),  # this GPU, or none, has memory
+        (RuntimeError("cuFFT error: CUFFT_ALLOC_FAILED"), True),
         (RuntimeError("could not create a primitive descriptor for a matmul primitive"), False),
         (RuntimeError("mat1 and mat2 shapes cannot be multiplied"), False),
         (FileNotFoundError("out of memory"), False),

@@ -126,6 +126,17 @@ def test_a_killed_worker_costs_nothing_but_time(kind: str, rank: int, request: p
     assert found[0] == expected[0] and found[1]["digests"]["weights"] == expected[1]["digests"]["weights"]
 
 
+def test_a_worker_that_a_library_ends_is_not_started_again(several: Path, tmp_path: Path):
+    """As nccl's watchdog does after ten minutes without an answer: a restart would wait again."""
+    training = start(several, "2xcpu", **held(tmp_path / "held", epoch=2, forks=False))
+    wait_for(lambda: checkpoint_is_there(several))
+    workers_under(training.pid)[1].send_signal(signal.SIGABRT)
+    (tmp_path / "held/go").touch()
+    output, _ = training.communicate()
+    assert training.returncode == 1 and "worker 1 was killed (SIGABRT) by a library" in output, output
+    assert "restart" not in output and "Traceback" not in output, output
+
+
 @pytest.mark.parametrize("kind", [ON_CPUS, ON_GPUS])
 @pytest.mark.parametrize("first, then", [("2x", ""), ("", "2x")])
 def test_an_interrupted_training_goes_on_with_another_number_of_workers(
